@@ -1,0 +1,37 @@
+"""From raw text to trained language models: corpus, tokenizer, TFRecords, masked LM, base LM, LoRA, report."""
+
+from snakemake.utils import min_version
+
+min_version("9.27")
+
+# A config named on the command line replaces the embedded one; Snakemake alone would merge the two.
+if not workflow.config_settings.configfiles:
+
+    configfile: "config.yaml"
+
+
+report: "report/workflow.rst"
+
+
+include: "rules/common.smk"
+include: "rules/corpus.smk"
+include: "rules/tokenizer.smk"
+include: "rules/tfrecords.smk"
+include: "rules/mlm.smk"
+include: "rules/base.smk"
+include: "rules/lora.smk"
+include: "rules/report.smk"
+
+
+rule all:
+    """Build everything that the config names."""
+    default_target: True
+    localrule: True
+    input:
+        rules.corpus.input,
+        rules.tokenizer.input,
+        rules.tfrecords.input,
+        rules.mlm.input,
+        rules.base.input,
+        rules.lora.input,
+        rules.figures.input,

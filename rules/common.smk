@@ -1,0 +1,120 @@
+"""What the stages share: the checked config, the names of runs, segments, and the code that a rule depends on."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+SCRIPTS = Path(workflow.basedir) / "scripts"
+if str(SCRIPTS) not in sys.path:
+    sys.path.insert(0, str(SCRIPTS))
+
+from lib.config import SPLITS, read_config
+from lib.errors import UserError
+from lib.schedule import segment_schedule
+
+# Each segment waits for the one before: Snakemake walks such chains by recursion.
+sys.setrecursionlimit(max(sys.getrecursionlimit(), 100_000))
+
+try:
+    checked = read_config(workflow.configfiles, workflow.config_settings.config)
+except UserError as error:
+    sys.exit(f"error: {error}")
+config.clear()
+config.update(checked)
+
+MLM, BASE, LORA = config["mlm"]["runs"], config["base"], config["lora"]["runs"]
+TRAINED_BASES = [name for name, recipe in BASE.items() if "model" in recipe]
+COLLECTIONS = ["corpus", "tuning"] if "tuning" in config else ["corpus"]
+
+
+def imported(path: Path) -> set[Path]:
+    """Return the modules of scripts/lib that a file imports, through other modules too."""
+    found, queue = set(), [path]
+    while queue:
+        for node in ast.walk(ast.parse(queue.pop().read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names = [node.module] + [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            else:
+                continue
+            for name in names:
+                module = SCRIPTS.joinpath(*name.split(".")).with_suffix(".py")
+                if name.startswith("lib.") and module.is_file() and module not in found:
+                    found.add(module)
+                    queue.append(module)
+    return found
+
+
+def library(script: str, environment: str) -> list:
+    """Return the code behind a rule as inputs: its script, the modules that this imports, its environment's lock.
+
+    Snakemake itself follows a script's own text only, and the environment only under --sdm.
+    """
+    path = SCRIPTS / f"{script}.py"
+    lock = Path(workflow.basedir) / "envs" / f"{environment}.txt"
+    return [local(str(file)) for file in [path, *sorted(imported(path)), lock]]
+
+
+def one_of(names) -> str:
+    """Return a wildcard constraint that matches just these names; with no names, nothing."""
+    return "|".join(map(re.escape, names)) or "(?!)"
+
+
+def pick(recipe: dict, *keys: str) -> dict:
+    """Return these keys of a recipe, for a rule's params."""
+    return {key: recipe[key] for key in keys}
+
+
+def segment_ends(recipe: dict) -> list[int]:
+    """Return the last step of each segment of a run."""
+    return list(range(recipe["checkpoint_every"], recipe["steps"] + 1, recipe["checkpoint_every"]))
+
+
+def segment(recipe: dict, last: int, *keys: str) -> dict:
+    """Return the recipe of the segment that ends at step `last`: its part of the schedule, and these keys.
+
+    The total number of steps is not in it, so that a longer run keeps the segments it had.
+    """
+    first = last - recipe["checkpoint_every"]
+    curve = recipe["schedule"] | {"learning_rate": recipe["learning_rate"]}
+    return {
+        "first": first,
+        "last": last,
+        "schedule": segment_schedule(curve, recipe["steps"], first, last),
+        **pick(recipe, "batch_size", "optimizer", "precision", "cpu_devices", "seed", *keys),
+        "cpu_threads": config["cpu_threads"],
+    }
+
+
+CHECKPOINT = {
+    "weights": "weights.safetensors",
+    "optimizer": "optimizer.safetensors",
+    "best": "best.safetensors",
+    "state": "state.json",
+}
+
+
+def checkpoint_files(folder: str) -> dict:
+    """Return the files of a checkpoint, by name, for `unpack` in an input and for outputs."""
+    return {name: f"{folder}/{file}" for name, file in CHECKPOINT.items()}
+
+
+def previous_checkpoint(chain: str, recipe: dict, last: int) -> list[str]:
+    """Return the files of the checkpoint that a segment starts from: none for the first."""
+    first = last - recipe["checkpoint_every"]
+    return list(checkpoint_files(f"{chain}/{first:08d}").values()) if first else []
+
+
+def last_checkpoint(chain: str, recipe: dict) -> str:
+    """Return the folder of the checkpoint at which a run ends."""
+    return f"{chain}/{recipe['steps']:08d}"
+
+
+wildcard_constraints:
+    split=one_of(SPLITS),
+    step=r"\d{8,9}",
+    run="[a-z0-9][a-z0-9_-]{0,63}",
+    name="[a-z0-9][a-z0-9_-]{0,63}",
+    collection=one_of(COLLECTIONS),

@@ -1,0 +1,49 @@
+"""Files that are whole or absent, and their fingerprints."""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def whole(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path` and move it there when the block ends without an error.
+
+    A reader of `path` sees either nothing (or the file before) or all of the new file, also
+    after a crash: the bytes are on disk before the name is.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        yield partial
+        with open(partial, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write `text` as UTF-8, whole or not at all."""
+    with whole(path) as partial:
+        partial.write_text(text, encoding="utf-8", newline="")
+
+
+def write_json(path: str | Path, value: object) -> None:
+    """Write `value` as indented JSON, whole or not at all. NaN and infinity are refused (they are no JSON)."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: str | Path) -> object:
+    """Read a JSON file."""
+    return json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def sha256(path: str | Path) -> str:
+    """Return the SHA-256 of a file's bytes, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,55 @@
+"""What a segment says of its steps: one CSV of numbers that repeat exactly, one of timings that do not."""
+
+import math
+import time
+from collections.abc import Callable
+
+from lib.errors import UserError
+from lib.files import write_text
+
+
+class History:
+    """Collects loss and learning rate per step, prints progress, and stops a run that diverges.
+
+    Steps are counted from 1 here: row `s` is the s-th update.
+    """
+
+    def __init__(self, first: int, last: int, run_last: int, tokens_per_step: int, say: Callable[[str], None]):
+        """Record steps `first` + 1 to `last` of a run that ends at `run_last`; `say` takes the progress lines."""
+        self.step, self.last, self.run_last = first, last, run_last
+        self.tokens_per_step, self.say = tokens_per_step, say
+        self.rows: list[str] = []
+        self.timings: list[str] = []
+        self.mark = time.perf_counter()
+
+    def restart_clock(self) -> None:
+        """Forget the time since the last call, such as a compilation or an evaluation."""
+        self.mark = time.perf_counter()
+
+    def add(self, losses: list[float], learning_rates: list[float]) -> None:
+        """Take the losses (nats per predicted token) and rates of the steps since the last call.
+
+        Raises UserError at a loss that is not finite.
+        """
+        seconds = time.perf_counter() - self.mark
+        for loss, rate in zip(losses, learning_rates, strict=True):
+            self.step += 1
+            if not math.isfinite(loss):
+                raise UserError(
+                    f"the loss is {loss} at step {self.step}, with learning rate {rate:.6g}: the run diverged; "
+                    "the last checkpoint is kept. Lower learning_rate, or set clip_norm."
+                )
+            self.rows.append(f"{self.step},{loss:.9g},{rate:.9g}\n")
+        speed = len(losses) * self.tokens_per_step / max(seconds, 1e-9)
+        self.timings.append(f"{self.step},{seconds / len(losses):.6f},{speed:.1f}\n")
+        left = (self.run_last - self.step) * seconds / len(losses)
+        self.say(
+            f"step {self.step}/{self.run_last}  loss {losses[-1]:.4f}  learning rate {learning_rates[-1]:.3g}  "
+            f"{speed:,.0f} tokens/s  {left / 60:.1f} min left"
+        )
+        self.restart_clock()
+
+    def write(self, history: str, timings: str) -> None:
+        """Write both files."""
+        write_text(history, "step,loss,learning_rate\n" + "".join(self.rows))
+        write_text(timings, "step,seconds_per_step,tokens_per_second\n" + "".join(self.timings))
