@@ -15,12 +15,26 @@ report: "report/workflow.rst"
 
 include: "rules/common.smk"
 include: "rules/corpus.smk"
-include: "rules/tokenizer.smk"
-include: "rules/tfrecords.smk"
-include: "rules/mlm.smk"
+
+
+# A config without masked models, such as a tuning alone, has no use for a tokenizer of its own.
+if "tokenizer" in config:
+
+    include: "rules/tokenizer.smk"
+
+
+if "tfrecords" in config:
+
+    include: "rules/tfrecords.smk"
+    include: "rules/mlm.smk"
+
+
 include: "rules/base.smk"
 include: "rules/lora.smk"
 include: "rules/report.smk"
+
+
+TARGETS = ["corpus", "tokenizer", "tfrecords", "mlm", "base", "lora", "figures"]
 
 
 rule all:
@@ -28,10 +42,4 @@ rule all:
     default_target: True
     localrule: True
     input:
-        rules.corpus.input,
-        rules.tokenizer.input,
-        rules.tfrecords.input,
-        rules.mlm.input,
-        rules.base.input,
-        rules.lora.input,
-        rules.figures.input,
+        [getattr(rules, target).input for target in TARGETS if hasattr(rules, target)],

@@ -18,6 +18,8 @@ from safetensors.numpy import load_file, save_file
 from lib.errors import UserError
 from lib.files import read_json, whole, write_json
 
+PARTS = ("weights", "optimizer", "best", "state")
+
 
 def save_arrays(path: str, arrays: dict[str, np.ndarray]) -> None:
     """Write named arrays as one safetensors file, whole or not at all."""

@@ -209,7 +209,13 @@ def check_given(config: dict) -> None:
                 f"{name}.revision is missing; a dataset of the hub is pinned to a commit of 40 hexadecimal digits, "
                 "so that it cannot change."
             )
-    tokenizer = config["tokenizer"]
+    if config.get("mlm", {}).get("runs"):
+        for stage in ("tokenizer", "tfrecords"):
+            if stage not in config:
+                raise UserError(f"{stage} is missing; mlm.runs need it.")
+    if "tfrecords" in config and "tokenizer" not in config:
+        raise UserError("tokenizer is missing; tfrecords need it.")
+    tokenizer = config.get("tokenizer", {"vocab_size": 0})
     if ("vocab_size" in tokenizer) == ("pretrained" in tokenizer):
         raise UserError("tokenizer needs one of vocab_size (train one) and pretrained (use one that exists).")
     pretrained = tokenizer.get("pretrained")
@@ -255,7 +261,7 @@ def check_preset(where: str, recipe: dict) -> None:
 
 def check_complete(config: dict) -> None:
     """Check what a schema cannot say, on the config with its defaults. Raises UserError."""
-    length = config["tfrecords"]["sequence_length"]
+    length = config.get("tfrecords", {}).get("sequence_length", 0)
     for name, recipe in config["mlm"]["runs"].items():
         where = f"mlm.runs.{name}"
         check_training(where, recipe)

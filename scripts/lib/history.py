@@ -53,3 +53,35 @@ class History:
         """Write both files."""
         write_text(history, "step,loss,learning_rate\n" + "".join(self.rows))
         write_text(timings, "step,seconds_per_step,tokens_per_second\n" + "".join(self.timings))
+
+
+class Drain:
+    """Takes the losses of steps as they are dispatched, and fetches them now and then.
+
+    Fetching waits for the device; doing so at every step would leave it idle while Python runs.
+    """
+
+    SECONDS = 5.0  # between two lines of progress, about
+
+    def __init__(self, history: History):
+        """Fetch for `history`: the first step alone (it includes the compilation), then by the clock."""
+        self.history, self.due = history, 1
+        self.losses: list = []
+        self.rates: list[float] = []
+
+    def add(self, loss: object, rate: float) -> None:
+        """Take the loss of a step, still on the device, and its learning rate."""
+        self.losses.append(loss)
+        self.rates.append(float(rate))
+        if len(self.losses) >= self.due:
+            self.finish()
+
+    def finish(self) -> None:
+        """Fetch what is waiting."""
+        if not self.losses:
+            return
+        values = [float(loss) for loss in self.losses]
+        seconds = (time.perf_counter() - self.history.mark) / len(values)
+        self.history.add(values, self.rates)
+        self.due = 10 if self.due == 1 else max(1, min(1000, round(self.SECONDS / max(seconds, 1e-6))))
+        self.losses, self.rates = [], []

@@ -1,0 +1,25 @@
+"""Ask a finished masked language model for the masked word of each prompt.
+
+input.model      a Hugging Face model folder
+output           JSON: for each prompt the five likeliest tokens, as the fill-mask pipeline gives them
+params.recipe    prompts (each with one [MASK]), cpu_threads
+"""
+
+from pathlib import Path
+
+from lib.files import write_json
+from lib.job import job
+
+with job(snakemake.log[0], f"mlm {snakemake.wildcards.run}") as say:
+    from lib import mlm_tensorflow as mlm
+    from transformers import pipeline
+
+    mlm.set_up(snakemake.params.recipe["cpu_threads"], 1)
+    folder = str(Path(snakemake.input.model[0]).parent)
+    fill = pipeline("fill-mask", model=folder, framework="tf", device=-1)
+    answers = []
+    for prompt in snakemake.params.recipe["prompts"]:
+        found = fill(prompt.replace("[MASK]", fill.tokenizer.mask_token))
+        say(f"{prompt}  ->  {', '.join(answer['token_str'] or '(nothing)' for answer in found)}")
+        answers.append({"prompt": prompt, "answers": [answer | {"score": round(answer["score"], 6)} for answer in found]})
+    write_json(snakemake.output[0], answers)

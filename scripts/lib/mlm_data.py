@@ -1,0 +1,67 @@
+"""Batches for masked language models, the same for both trainers: which records, and what is masked."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from lib.masking import mask_batch
+from lib.order import batch_records
+from lib.tfrecord import Records
+
+EVALUATION_BATCH = 64
+# Keys of random streams: training masks by (seed, MASKS, step); evaluation by a key without a seed,
+# so that every run is measured on the same masked tokens.
+MASKS, EVALUATION = 1, 2
+EVALUATION_MASKING = {"rate": 0.15, "mask": 0.8, "random": 0.1}
+
+
+def training_batch(records: Records, recipe: dict, step: int) -> dict[str, np.ndarray]:
+    """Return global batch `step` (counted from 0) of a run, masked; arrays as in `mask_batch`.
+
+    recipe  batch_size, seed and masking of the run
+    """
+    indices = batch_records(len(records), recipe["seed"], recipe["batch_size"], step)
+    vocabulary = records.manifest
+    return mask_batch(
+        records.read(indices),
+        (recipe["seed"], MASKS, step),
+        recipe["masking"],
+        vocabulary["special_ids"]["mask"],
+        sorted(set(vocabulary["special_ids"].values())),
+        vocabulary["vocab_size"],
+    )
+
+
+def evaluation_batches(records: Records) -> Iterator[dict[str, np.ndarray]]:
+    """Yield a whole split in its order, masked, in batches of EVALUATION_BATCH; arrays as in `mask_batch`.
+
+    The last batch is filled up with records of weight 0.
+    """
+    vocabulary = records.manifest
+    for start in range(0, len(records), EVALUATION_BATCH):
+        indices = np.arange(start, start + EVALUATION_BATCH)
+        batch = mask_batch(
+            records.read(np.minimum(indices, len(records) - 1)),
+            (EVALUATION, start),
+            EVALUATION_MASKING,
+            vocabulary["special_ids"]["mask"],
+            sorted(set(vocabulary["special_ids"].values())),
+            vocabulary["vocab_size"],
+        )
+        batch["weights"][indices >= len(records)] = 0
+        yield batch
+
+
+def unigram_entropy(records: Records) -> float:
+    """Return the entropy of a split's ordinary tokens, nats per token.
+
+    It is the loss of a model that knows the frequencies of the very tokens it is tested on, and
+    nothing of their context: -sum p ln p over the counts (Shannon 1948).
+    """
+    counts = np.zeros(records.manifest["vocab_size"], np.int64)
+    for start in range(0, len(records), 4096):
+        ids = records.read(np.arange(start, min(start + 4096, len(records))))
+        counts += np.bincount(ids.ravel(), minlength=len(counts))
+    counts[sorted(set(records.manifest["special_ids"].values()))] = 0
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())

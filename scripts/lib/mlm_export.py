@@ -1,0 +1,22 @@
+"""From the variables of a TensorFlow model to a Hugging Face folder that every version of transformers loads."""
+
+import numpy as np
+from safetensors.numpy import save_file
+from transformers.modeling_tf_pytorch_utils import apply_transpose, convert_tf_weight_name_to_pt_weight_name
+
+from lib.files import whole
+
+
+def pytorch_arrays(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return a TensorFlow model's variables under PyTorch's names and in its layout (matrices transposed)."""
+    arrays = {}
+    for name, array in weights.items():
+        target, transpose = convert_tf_weight_name_to_pt_weight_name(name, tf_weight_shape=array.shape)
+        arrays[target] = np.ascontiguousarray(apply_transpose(transpose, array, pt_to_tf=False))
+    return arrays
+
+
+def save_model(path: str, weights: dict[str, np.ndarray]) -> None:
+    """Write `model.safetensors` with PyTorch's names, marked `format: pt`, whole or not at all."""
+    with whole(path) as partial:
+        save_file(pytorch_arrays(weights), partial, metadata={"format": "pt"})

@@ -1,0 +1,231 @@
+"""Masked language models with transformers and TensorFlow: model, strategy, training step, evaluation.
+
+Import this module only where a model is trained or run: TensorFlow takes seconds to import.
+"""
+
+import os
+
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # transformers' TensorFlow models are Keras 2
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+from transformers import PretrainedConfig, TFAutoModelForMaskedLM, TFPreTrainedModel
+
+from lib.errors import UserError
+from lib.mlm_data import evaluation_batches
+from lib.tfrecord import Records
+
+NOT_DECAYED = ["bias", "LayerNorm", "layer_norm", "layernorm"]  # searched for in the names of variables
+# Architectures whose head may be given the hidden states of just the masked positions.
+HEAD_BY_POSITION = {"bert", "camembert", "roberta", "xlm-roberta"}
+
+
+def set_up(cpu_threads: int, cpu_devices: int) -> tf.distribute.Strategy:
+    """Return the strategy for the devices that are there: a TPU, several GPUs, logical CPUs, or one device.
+
+    Dropout follows explicit generators from here on, which `train_step` sets by the step.
+    """
+    tf.config.threading.set_intra_op_parallelism_threads(cpu_threads)
+    tf.config.threading.set_inter_op_parallelism_threads(cpu_threads)
+    tf_keras.backend.experimental.enable_tf_random_generator()
+    if "TPU_NAME" in os.environ or "TPU_ACCELERATOR_TYPE" in os.environ:
+        tpu = tf.distribute.cluster_resolver.TPUClusterResolver(os.environ.get("TPU_NAME", "local"))
+        tf.config.experimental_connect_to_cluster(tpu)
+        tf.tpu.experimental.initialize_tpu_system(tpu)
+        return tf.distribute.TPUStrategy(tpu)
+    if len(tf.config.list_physical_devices("GPU")) > 1:
+        return tf.distribute.MirroredStrategy()
+    if tf.config.list_physical_devices("GPU") or cpu_devices == 1:
+        return tf.distribute.get_strategy()
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * cpu_devices)
+    return tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(cpu_devices)])
+
+
+def build_model(config: PretrainedConfig, seed: int) -> TFPreTrainedModel:
+    """Return a built model with fresh weights that depend on `seed` only. Call under a strategy's scope."""
+    tf_keras.utils.set_random_seed(seed)
+    model = TFAutoModelForMaskedLM.from_config(config)
+    model.build_in_name_scope()
+    return model
+
+
+def build_optimizer(model: TFPreTrainedModel, recipe: dict) -> tf_keras.optimizers.Optimizer:
+    """Return AdamW (Loshchilov and Hutter 2019) for `model`; its rate is set step by step."""
+    optimizer = tf_keras.optimizers.AdamW(
+        learning_rate=0.0,
+        weight_decay=recipe["weight_decay"],
+        beta_1=recipe["beta_1"],
+        beta_2=recipe["beta_2"],
+        epsilon=recipe["epsilon"],
+        jit_compile=False,
+    )
+    optimizer.exclude_from_weight_decay(var_names=NOT_DECAYED)
+    optimizer.build(model.trainable_variables)
+    return optimizer
+
+
+def variables(items: list) -> dict[str, np.ndarray]:
+    """Return variables as named arrays; a number keeps equal names apart."""
+    named: dict[str, np.ndarray] = {}
+    for item in items:
+        name = item.name if item.name not in named else f"{item.name}#{len(named)}"
+        named[name] = item.numpy()
+    return named
+
+
+def assign(items: list, arrays: dict[str, np.ndarray], path: str) -> None:
+    """Put named arrays back into variables. Raises UserError when `path` holds another model's."""
+    if list(arrays) != sorted(variables_names := list(variables(items))) and set(arrays) != set(variables_names):
+        raise UserError(f"{path} holds other variables than the model of the config has; delete it and run again.")
+    for name, item in zip(variables_names, items, strict=True):
+        if tuple(item.shape) != arrays[name].shape:
+            raise UserError(f"{path}: {name} has shape {arrays[name].shape}; the config says {tuple(item.shape)}.")
+        item.assign(arrays[name])
+
+
+def predictions(model: TFPreTrainedModel, batch: dict[str, tf.Tensor], training: bool) -> tf.Tensor:
+    """Return the logits at a batch's masked positions, float32 [records, predictions, vocabulary].
+
+    Where the architecture allows it, the head is computed there only and not at all positions:
+    for a small model it is most of the work.
+    """
+    inputs = {"input_ids": batch["input_ids"], "attention_mask": tf.ones_like(batch["input_ids"])}
+    if model.config.model_type in HEAD_BY_POSITION:
+        hidden = getattr(model, model.base_model_prefix)(**inputs, training=training)[0]
+        chosen = tf.gather(hidden, batch["positions"], batch_dims=1)
+        logits = model.get_lm_head()(chosen)
+    else:
+        logits = tf.gather(model(inputs, training=training).logits, batch["positions"], batch_dims=1)
+    return tf.cast(logits, tf.float32)
+
+
+def loss_sum(logits: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Return the summed cross-entropy of a batch's predictions, nats."""
+    return tf.reduce_sum(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(batch["labels"], logits) * batch["weights"]
+    )
+
+
+class Trainer:
+    """A model, its optimizer and the compiled step, under one strategy."""
+
+    def __init__(self, strategy: tf.distribute.Strategy, config: PretrainedConfig, recipe: dict):
+        """Build model and optimizer with fresh weights.
+
+        recipe  seed, precision, optimizer
+        """
+        self.strategy, self.seed = strategy, recipe["seed"]
+        tf_keras.mixed_precision.set_global_policy(recipe["precision"])
+        with strategy.scope():
+            self.model = build_model(config, recipe["seed"])
+            self.optimizer = build_optimizer(self.model, recipe["optimizer"])
+        self.clip_norm = recipe["optimizer"]["clip_norm"]
+        layers = self.model._flatten_layers(recursive=True, include_self=False)
+        self.dropouts = [
+            layer._random_generator._generator
+            for layer in layers
+            if getattr(getattr(layer, "_random_generator", None), "_generator", None) is not None
+        ]
+        # Where replicas have to talk within a step, only what each does alone is compiled by XLA.
+        self.mirrored = isinstance(strategy, tf.distribute.MirroredStrategy)
+        gradients = tf.function(self.gradients, jit_compile=True) if self.mirrored else self.gradients
+
+        def step(batch, rate, number):
+            """Run one step on every replica; return the loss per prediction over all of them."""
+            replica = tf.distribute.get_replica_context()
+            batch = dict(batch, replica=tf.cast(replica.replica_id_in_sync_group, tf.int64))
+            loss, weight, grads = gradients(batch, number)
+            loss, weight, grads = replica.all_reduce(tf.distribute.ReduceOp.SUM, [loss, weight, grads])
+            grads = [gradient / weight for gradient in grads]
+            if self.clip_norm is not None:
+                grads, _ = tf.clip_by_global_norm(grads, self.clip_norm)
+            self.optimizer.learning_rate.assign(rate)
+            self.optimizer.apply_gradients(
+                zip(grads, self.model.trainable_variables, strict=True), skip_gradients_aggregation=True
+            )
+            return loss / weight
+
+        if strategy.num_replicas_in_sync == 1 and not isinstance(strategy, tf.distribute.TPUStrategy):
+            self.step = tf.function(step, jit_compile=True)
+        else:
+
+            @tf.function
+            def distributed(batch, rate, number):
+                losses = strategy.run(step, (batch, rate, number))
+                return strategy.experimental_local_results(losses)[0]
+
+            self.step = distributed
+
+    def gradients(self, batch: dict[str, tf.Tensor], number: tf.Tensor) -> tuple:
+        """Return this replica's summed loss, its number of predictions, and the gradients of the sum."""
+        for index, dropout in enumerate(self.dropouts):
+            # Philox state: a counter of 128 bits and a key. Dropout, too, is a function of seed and step.
+            key = self.seed * 1_000_003 + index + batch["replica"] * 100_003
+            dropout.state.assign(tf.stack([tf.zeros((), tf.int64), number, key]))
+        with tf.GradientTape() as tape:
+            loss = loss_sum(predictions(self.model, batch, training=True), batch)
+        grads = tape.gradient(loss, self.model.trainable_variables, unconnected_gradients="zero")
+        grads = [tf.convert_to_tensor(gradient) for gradient in grads]  # embeddings give sparse ones
+        return loss, tf.reduce_sum(batch["weights"]), grads
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Return the model's variables as arrays."""
+        return variables(self.model.weights)
+
+    def optimizer_state(self) -> dict[str, np.ndarray]:
+        """Return the optimizer's variables as arrays."""
+        return variables(self.optimizer.variables)
+
+    def load(self, weights: dict, optimizer: dict, path: str) -> None:
+        """Continue from the arrays of a checkpoint that lies at `path`."""
+        assign(self.model.weights, weights, path)
+        assign(self.optimizer.variables, optimizer, path)
+
+
+def batches(strategy: tf.distribute.Strategy, load, batch_size: int, first: int, last: int):
+    """Return an iterable over the global batches of steps `first` to `last`, each split over the replicas.
+
+    load  function of the step (an int) that returns a dict of arrays, made ahead of their use
+    """
+    example = load(first)
+    names = sorted(example)
+
+    def fetch(step):
+        arrays = tf.numpy_function(
+            lambda number: [load(int(number))[name] for name in names], [step], [example[n].dtype for n in names]
+        )
+        for array, name in zip(arrays, names, strict=True):
+            array.set_shape([batch_size, *example[name].shape[1:]])
+        return dict(zip(names, arrays, strict=True))
+
+    dataset = tf.data.Dataset.range(first, last).map(fetch, num_parallel_calls=1, deterministic=True)
+    dataset = dataset.prefetch(4)
+    if strategy.num_replicas_in_sync == 1 and not isinstance(strategy, tf.distribute.TPUStrategy):
+        return dataset
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return strategy.experimental_distribute_dataset(dataset.with_options(options))
+
+
+def evaluate(model: TFPreTrainedModel, records: Records) -> dict[str, float]:
+    """Return held-out figures of a split: loss (nats per masked token), accuracy, perplexity, predictions."""
+
+    @tf.function(jit_compile=True)
+    def measure(batch):
+        logits = predictions(model, batch, training=False)
+        right = tf.cast(tf.argmax(logits, -1, tf.int32) == batch["labels"], tf.float32) * batch["weights"]
+        return loss_sum(logits, batch), tf.reduce_sum(right), tf.reduce_sum(batch["weights"])
+
+    totals = np.zeros(3)
+    for batch in evaluation_batches(records):
+        totals += [float(value) for value in measure({name: tf.constant(array) for name, array in batch.items()})]
+    loss, right, count = totals
+    return {
+        "loss": loss / count,
+        "accuracy": right / count,
+        "perplexity": float(np.exp(min(loss / count, 700.0))),
+        "predictions": int(count),
+    }
