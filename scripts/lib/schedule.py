@@ -16,20 +16,20 @@ SCHEDULES = ("constant", "linear", "wsd", "cosine")
 def segment_schedule(recipe: dict, steps: int, first: int, last: int) -> dict:
     """Return what steps `first` to `last` need to know of the schedule, JSON types only.
 
-    recipe  learning_rate, schedule, warmup_steps; decay_steps for `wsd`
+    recipe  learning_rate, shape, warmup_steps; decay_steps for `wsd`
             (warm-up, stable, decay: Hu et al. 2024), final_learning_rate for all but `constant`
     """
     peak, warmup = recipe["learning_rate"], recipe["warmup_steps"]
     final = recipe["final_learning_rate"]
     rise = [(0, 0.0), (warmup, peak)] if warmup else [(0, peak)]
-    if recipe["schedule"] == "cosine" and last > warmup:
+    if recipe["shape"] == "cosine" and last > warmup:
         return {"cosine": {"peak": peak, "final": final, "warmup": warmup, "steps": steps}}
     fall = {
         "constant": [(steps, peak)],
         "linear": [(steps, final)],
         "wsd": [(steps - recipe["decay_steps"], peak), (steps, final)],
         "cosine": [(steps, peak)],  # only the warm-up is read here
-    }[recipe["schedule"]]
+    }[recipe["shape"]]
     points = sorted(dict(rise + fall).items())
     inner = [step for step, _ in points if first < step < last]
     corners = [[step, rate_at(points, step)] for step in [first, *inner, last]]

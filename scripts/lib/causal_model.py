@@ -1,0 +1,137 @@
+"""Causal language models of keras-hub: made, loaded, prepared for tuning, saved. Needs lib.keras_jax.start first."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import keras
+import keras_hub
+import numpy as np
+
+from lib.errors import UserError
+from lib.files import read_json, write_json
+from lib.order import generator
+
+EPOCH = "1970-01-01@00:00:00"  # in place of the clock, in the metadata of presets
+
+
+def build_gemma(sizes: dict, vocabulary_size: int, seed: int) -> keras.Model:
+    """Return an untrained GemmaCausalLM without a preprocessor; `sizes` are arguments of GemmaBackbone."""
+    keras.utils.set_random_seed(seed)
+    backbone = keras_hub.models.GemmaBackbone(vocabulary_size=vocabulary_size, **sizes)
+    draw_kernels(backbone, seed)
+    return keras_hub.models.GemmaCausalLM(backbone=backbone, preprocessor=None)
+
+
+def draw_kernels(backbone: keras.Model, seed: int) -> None:
+    """Draw the kernels of a Gemma anew: normal, variance 1/inputs, what adds to the residual 1/(2 layers) of that.
+
+    keras-hub makes query, key, value and output from one initializer: the same numbers in all four.
+    The damping of the residual branches is that of GPT-2 (Radford et al. 2019).
+    """
+    hidden, width = backbone.hidden_dim, backbone.num_query_heads * backbone.head_dim
+    inputs = {"attention_output": width, "ffw_linear": backbone.intermediate_dim // 2}
+    for index, variable in enumerate(backbone.trainable_variables):
+        layer, kind = variable.path.split("/")[-2:]
+        if kind == "kernel":
+            deviation = inputs.get(layer, hidden) ** -0.5
+            if layer in inputs:
+                deviation *= (2 * backbone.num_layers) ** -0.5
+            drawn = generator(seed, index).standard_normal(variable.shape, np.float32) * np.float32(deviation)
+            variable.assign(drawn)
+
+
+def backbone_class(preset: str | Path) -> type:
+    """Return the class of a preset folder's backbone. Raises UserError for one that is no language model."""
+    name = read_json(Path(preset) / "config.json").get("registered_name", "")
+    found = keras.saving.get_registered_object(name)
+    if found is None:
+        raise UserError(f"{preset}/config.json names the model {name or '(none)'}, which keras-hub does not know.")
+    return found
+
+
+def load_preset(preset: str | Path) -> keras.Model:
+    """Return the causal language model of a preset folder, with its preprocessor."""
+    return keras_hub.models.CausalLM.from_preset(str(preset))
+
+
+def prepare_tuning(model: keras.Model, recipe: dict) -> None:
+    """Make the variables that `recipe` tunes the trainable ones: `method` lora, of some `rank`, or full."""
+    if recipe["method"] == "lora":
+        keras.utils.set_random_seed(recipe["seed"])
+        model.backbone.enable_lora(recipe["rank"])
+
+
+def make_optimizer(recipe: dict) -> keras.Optimizer:
+    """Return AdamW (Loshchilov and Hutter 2019) without decay on biases and on the scales of norms, not yet built.
+
+    The learning rate is given at each step, so the one here is never used.
+    """
+    optimizer = keras.optimizers.AdamW(
+        learning_rate=0.0,
+        weight_decay=recipe["weight_decay"],
+        beta_1=recipe["beta_1"],
+        beta_2=recipe["beta_2"],
+        epsilon=recipe["epsilon"],
+        global_clipnorm=recipe["clip_norm"],
+        name="adamw",
+    )
+    optimizer.exclude_from_weight_decay(var_names=["bias", "scale"])
+    return optimizer
+
+
+def arrays_of(variables: list, values: list | None = None) -> dict[str, np.ndarray]:
+    """Return variables as arrays, by path; `values`, in the same order, in place of their own."""
+    values = [variable.value for variable in variables] if values is None else values
+    return {variable.path: np.asarray(value) for variable, value in zip(variables, values, strict=True)}
+
+
+def assign(variables: list, arrays: dict[str, np.ndarray], source: str) -> None:
+    """Give variables the values that a file named `source` holds for them.
+
+    Raises UserError when names or shapes do not match.
+    """
+    for variable in variables:
+        if variable.path not in arrays or arrays[variable.path].shape != tuple(variable.shape):
+            found = arrays[variable.path].shape if variable.path in arrays else "nothing"
+            raise UserError(
+                f"{source} holds {found} for the variable {variable.path} of shape {tuple(variable.shape)}; "
+                "it belongs to another model; delete it and run again."
+            )
+        variable.assign(arrays[variable.path])
+
+
+def count(variables: list) -> int:
+    """Return the number of parameters in variables."""
+    return int(sum(np.prod(variable.shape) for variable in variables))
+
+
+@contextlib.contextmanager
+def whole_folder(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `path` and move it there when the block ends without an error."""
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        shutil.rmtree(path, ignore_errors=True)
+        os.replace(partial, path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def save_preset(model: keras.Model, path: str | Path) -> None:
+    """Write a model with its preprocessor as a Keras preset folder: the same bytes for the same model."""
+    with whole_folder(path) as partial:
+        model.save_to_preset(str(partial))
+        normalise_metadata(partial)
+
+
+def normalise_metadata(preset: Path) -> None:
+    """Take the clock out of a preset's metadata."""
+    path = preset / "metadata.json"
+    if path.is_file():
+        write_json(path, read_json(path) | {"date_saved": EPOCH})

@@ -1,0 +1,43 @@
+"""Start Keras on JAX in this process: devices, threads, precision, cache of compiled programs.
+
+Everything here must be settled before JAX is imported. Nothing of it is part of a result's meaning
+but precision and, on a CPU, the number of threads and virtual devices.
+"""
+
+import os
+import sys
+
+# keras-hub imports TensorFlow for its tf.data pipelines when it can; nothing here uses them.
+BLOCKED = ("tensorflow", "tensorflow_text")
+CACHE = os.path.join(".snakemake", "jax-cache")
+
+
+def start(cpu_threads: int, cpu_devices: int = 1, precision: str = "float32") -> None:
+    """Import Keras with the JAX backend, once per process.
+
+    cpu_threads  threads of XLA's pool on a CPU: another number adds up floats in another order
+    cpu_devices  virtual devices where there is no accelerator; an accelerator is used as it is
+    precision    float32, mixed_bfloat16 (variables float32, arithmetic bfloat16) or bfloat16 (both)
+    """
+    for name in BLOCKED:
+        sys.modules[name] = None  # "import of tensorflow halted", which keras-hub takes for its absence
+    os.environ["KERAS_BACKEND"] = "jax"
+    os.environ["NPROC"] = str(cpu_threads)  # what XLA sizes its thread pool by; one per device at the least
+    flags = [
+        f"--xla_force_host_platform_device_count={cpu_devices}",
+        "--xla_gpu_deterministic_ops=true",  # otherwise scatters, as in an embedding's gradient, add up in any order
+    ]
+    os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags]).strip()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.abspath(CACHE))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+    set_precision(precision)
+
+
+def set_precision(precision: str) -> None:
+    """Set the types of new variables and of arithmetic; see `start`."""
+    import keras
+
+    keras.config.set_floatx("bfloat16" if precision == "bfloat16" else "float32")
+    keras.config.set_dtype_policy(precision)

@@ -1,0 +1,124 @@
+"""How variables lie over a mesh of devices: the layout map of the model family, and whether it was followed."""
+
+import keras
+import numpy as np
+from keras.distribution import DeviceMesh, LayoutMap, ModelParallel, TensorLayout
+
+from lib.errors import UserError
+
+AXES = ["batch", "model"]
+
+
+def mesh_shape(mesh: list[int], devices: int, where: str) -> tuple[int, int]:
+    """Return the sizes of the axes batch and model, with -1 resolved over `devices`.
+
+    A mesh of fewer devices than there are takes the first ones.
+    Raises UserError, naming the config key `where`, for a mesh that does not fit.
+    """
+    known = int(np.prod([size for size in mesh if size != -1]))
+    fits = devices % known == 0 if -1 in mesh else known <= devices
+    if not fits:
+        platform = keras.distribution.list_devices()[0].split(":")[0]
+        raise UserError(
+            f"{where} is {mesh}, which does not fit the {devices} {platform} device(s) here; allowed: two sizes whose "
+            f"product is at most {devices}, or -1 for one of them, all that are left."
+        )
+    return tuple(devices // known if size == -1 else size for size in mesh)
+
+
+class Sharded(ModelParallel):
+    """A layout map, followed wherever a dimension can be divided; `notes` says where it cannot."""
+
+    def __init__(self, layout_map: LayoutMap):
+        """Shard variables by `layout_map`, and batches over the axis `batch`."""
+        super().__init__(layout_map=layout_map, batch_dim_name="batch", auto_shard_dataset=False)
+        self.notes: dict[str, str] = {}
+        self.sizes = dict(zip(self.device_mesh.axis_names, self.device_mesh.shape, strict=True))
+
+    def rule_of(self, path: str) -> str | None:
+        """Return the key of the layout map that matches a variable's path, or None."""
+        layout = self._layout_map[path]
+        return next((key for key in self._layout_map if self._layout_map[key] is layout), None) if layout else None
+
+    def expected(self, path: str, shape: tuple) -> tuple:
+        """Return the mesh axis of each dimension of a variable, None where it is whole on every device."""
+        layout = self._layout_map[path]
+        if layout is None:
+            return (None,) * len(shape)
+        axes = []
+        for index, (axis, size) in enumerate(zip(layout.axes, shape, strict=True)):
+            if axis is not None and size % self.sizes[axis]:
+                self.notes[path] = (
+                    f"dimension {index} of size {size} cannot be divided over {self.sizes[axis]} devices "
+                    f'of the axis "{axis}"; it is whole on each'
+                )
+                axis = None
+            axes.append(axis)
+        return tuple(axes)
+
+    def get_variable_layout(self, variable: keras.Variable) -> TensorLayout:
+        """Return the layout of a variable; called by Keras when it makes one."""
+        if getattr(variable, "_layout", None) is not None:
+            return variable._layout
+        return TensorLayout(self.expected(variable.path, variable.shape), self.device_mesh)
+
+
+def set_up(backbone: type, mesh: list[int], where: str) -> Sharded:
+    """Make the devices of this machine a mesh, and let every variable made from now on follow it.
+
+    backbone  class of the model family, whose layout map it is
+    """
+    devices = keras.distribution.list_devices()
+    shape = mesh_shape(mesh, len(devices), where)
+    device_mesh = DeviceMesh(shape, AXES, devices=np.array(devices[: shape[0] * shape[1]]))
+    if not hasattr(backbone, "get_layout_map"):
+        if shape[1] > 1:
+            raise UserError(
+                f"{where} is {mesh}, but keras-hub has no layout map for {backbone.__name__}; allowed: [-1, 1]."
+            )
+        layout_map = LayoutMap(device_mesh)
+    else:
+        layout_map = backbone.get_layout_map(device_mesh)
+    distribution = Sharded(layout_map)
+    keras.distribution.set_distribution(distribution)
+    return distribution
+
+
+def partitioning(model: keras.Model, distribution: Sharded) -> list[dict]:
+    """Return for each variable of a model how it lies on the devices. Raises UserError, see `check`."""
+    trainable = {id(variable) for variable in model.trainable_variables}
+    check(model.variables, distribution)
+    rows = []
+    for variable in model.variables:
+        if "seed_generator" in variable.path:
+            continue
+        shard = variable.value.sharding.shard_shape(variable.shape)
+        rows.append(
+            {
+                "path": variable.path,
+                "shape": list(variable.shape),
+                "dtype": str(variable.dtype),
+                "trainable": id(variable) in trainable,
+                "rule": distribution.rule_of(variable.path),
+                "spec": list(distribution.expected(variable.path, variable.shape)),
+                "bytes_per_device": int(np.prod(shard)) * variable.value.dtype.itemsize,
+                "note": distribution.notes.get(variable.path),
+            }
+        )
+    return rows
+
+
+def check(variables: list, distribution: Sharded) -> None:
+    """Compare where variables lie with the layout map. Raises UserError for the first that lies otherwise."""
+    for variable in variables:
+        if "seed_generator" in variable.path:
+            continue
+        axes = distribution.expected(variable.path, variable.shape)
+        parts = [distribution.sizes[axis] if axis else 1 for axis in axes]
+        wanted = tuple(size // n for size, n in zip(variable.shape, parts, strict=True))
+        found = tuple(variable.value.sharding.shard_shape(variable.shape))
+        if found != wanted:
+            raise UserError(
+                f"the variable {variable.path} of shape {tuple(variable.shape)} lies on each device as {found}; "
+                f"by the layout map, {axes} of the mesh {distribution.sizes}, it is {wanted}."
+            )

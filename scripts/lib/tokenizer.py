@@ -1,0 +1,81 @@
+"""Tokenizer folders: the files that transformers' AutoTokenizer loads, and the ids that trainers need."""
+
+from pathlib import Path
+
+from lib.files import read_json, write_json
+
+FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+# [CLS] opens and [SEP] ends a text, so they are what causal models call bos and eos.
+SPECIAL_TOKENS = {
+    "bos_token": "[CLS]",
+    "eos_token": "[SEP]",
+    "unk_token": "<unk>",
+    "sep_token": "[SEP]",
+    "pad_token": "<pad>",
+    "cls_token": "[CLS]",
+    "mask_token": "[MASK]",
+}
+REQUIRED = ("cls_token", "sep_token", "pad_token", "mask_token")
+# transformers' mark for "no limit of length".
+NO_LIMIT = int(1e30)
+
+
+def write_settings(tokenizer, config: str, special_tokens_map: str) -> None:
+    """Write what AutoTokenizer reads beside tokenizer.json, for a tokenizer with SPECIAL_TOKENS."""
+    settings = {
+        "added_tokens_decoder": {
+            str(index): {
+                "content": token.content,
+                "lstrip": token.lstrip,
+                "normalized": token.normalized,
+                "rstrip": token.rstrip,
+                "single_word": token.single_word,
+                "special": token.special,
+            }
+            for index, token in sorted(tokenizer.get_added_tokens_decoder().items())
+        },
+        # True would delete the spaces before punctuation: texts would not round-trip.
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": NO_LIMIT,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **SPECIAL_TOKENS,
+    }
+    write_json(config, dict(sorted(settings.items())))
+    write_json(special_tokens_map, SPECIAL_TOKENS)
+
+
+def special_tokens(path: str | Path) -> dict[str, str]:
+    """Return the tokens that special_tokens_map.json names, such as {"mask_token": "[MASK]"}."""
+    tokens = read_json(path)
+    return {
+        role: token if isinstance(token, str) else token["content"]
+        for role, token in tokens.items()
+        if isinstance(token, (str, dict))
+    }
+
+
+def special_ids(tokenizer, special_tokens_map: str | Path) -> dict[str, int]:
+    """Return the ids of bos, cls, eos, mask, pad, sep and unk, those that the tokenizer has.
+
+    bos is cls and eos is sep where the tokenizer does not say otherwise.
+    """
+    tokens = special_tokens(special_tokens_map)
+    tokens.setdefault("bos_token", tokens["cls_token"])
+    tokens.setdefault("eos_token", tokens["sep_token"])
+    ids = {role.removesuffix("_token"): tokenizer.token_to_id(tokens[role]) for role in SPECIAL_TOKENS if role in tokens}
+    return dict(sorted(ids.items()))
+
+
+def vocabulary_size(tokenizer) -> int:
+    """Return the number of rows that an embedding needs: the highest id + 1 (some vocabularies have holes)."""
+    return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+
+def load(path: str | Path):
+    """Load tokenizer.json as a `tokenizers.Tokenizer` that neither truncates nor pads."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
