@@ -142,7 +142,6 @@ class Trainer:
         where = {part: shardings(distribution, variables) for part, variables in self.variables.items()}
         one = NamedSharding(distribution.device_mesh.backend_mesh, PartitionSpec())
         self.step = jax.jit(make_step(model, optimizer), donate_argnums=0, out_shardings=(where, one))
-        self.evaluation = jax.jit(make_evaluation(model))
         self.read_values()
 
     def read_values(self) -> None:
@@ -185,24 +184,34 @@ class Trainer:
 
     def evaluate(self, records: object, batch_size: int) -> dict[str, float]:
         """Return loss (nats per token), accuracy and tokens on held-out records."""
-        return evaluate(
-            self.evaluation, self.moving["trainable"], self.frozen, records, batch_size, batch_sharding(self.distribution)
-        )
+        evaluator = Evaluator(self.model, self.distribution, batch_size)
+        return evaluator.measure(self.moving["trainable"], self.frozen, records)
 
 
-def evaluate(evaluation: Callable, trainable: list, frozen: list, records, batch_size: int, sharding) -> dict[str, float]:
-    """Return loss (nats per token), accuracy and tokens on held-out records, by a compiled `make_evaluation`.
+class Evaluator:
+    """Measures a model on held-out records; compiled once."""
 
-    batch_size  of training; where it is small, more sequences go at once
-    """
-    size = batch_size * max(1, EVALUATION_BATCH // batch_size)
-    indices = held_out_indices(records.records)
-    sums = []
-    for start in range(0, len(indices), size):
-        tokens, mask = records.read(indices[start : start + size])
-        short = size - len(tokens)  # the last batch, filled up with what does not count
-        tokens = np.pad(tokens, ((0, short), (0, 0)))
-        mask = np.pad(mask, ((0, short), (0, 0)))
-        sums.append(evaluation(trainable, frozen, on_devices(tokens, sharding), on_devices(mask, sharding)))
-    loss, correct, count = np.array(sums, np.float64).sum(0)
-    return {"loss": float(loss / count), "accuracy": float(correct / count), "tokens": int(count)}
+    def __init__(self, model: keras.Model, distribution: keras.distribution.Distribution, batch_size: int):
+        """Take a model; `batch_size` is training's, and where it is small more sequences go at once."""
+        self.model = model
+        self.size = batch_size * max(1, EVALUATION_BATCH // batch_size)
+        self.sharding = batch_sharding(distribution)
+        self.function = jax.jit(make_evaluation(model))
+
+    def __call__(self, records: object) -> dict[str, float]:
+        """Return loss (nats per token), accuracy and tokens on held-out records, with the model as it is now."""
+        trainable, frozen = ([v.value for v in part] for part in
+                             (self.model.trainable_variables, self.model.non_trainable_variables))
+        return self.measure(trainable, frozen, records)
+
+    def measure(self, trainable: list, frozen: list, records: object) -> dict[str, float]:
+        """Return the same with these values of the model's variables."""
+        indices = held_out_indices(records.records)
+        sums = []
+        for start in range(0, len(indices), self.size):
+            tokens, mask = records.read(indices[start : start + self.size])
+            short = self.size - len(tokens)  # the last batch, filled up with what does not count
+            batch = [on_devices(np.pad(array, ((0, short), (0, 0))), self.sharding) for array in (tokens, mask)]
+            sums.append(self.function(trainable, frozen, *batch))
+        loss, correct, count = np.array(sums, np.float64).sum(0)
+        return {"loss": float(loss / count), "accuracy": float(correct / count), "tokens": int(count)}

@@ -1,6 +1,9 @@
 """Tokenizer folders: the files that transformers' AutoTokenizer loads, and the ids that trainers need."""
 
+from collections.abc import Iterable
 from pathlib import Path
+
+import numpy as np
 
 from lib.files import read_json, write_json
 
@@ -79,3 +82,37 @@ def load(path: str | Path):
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+def measure(tokenizer, ids: dict[str, int], batches: Iterable[list[str]]) -> dict[str, int | float]:
+    """Return how a tokenizer cuts documents; [CLS] and [SEP] around a document are not counted.
+
+    ids      as special_ids returns them
+    batches  lists of documents
+
+    tokens, words (between white space), characters     counts
+    tokens_per_word, characters_per_token               their ratios
+    vocabulary_used     share of the ordinary pieces that occur
+    unknown_rate        share of tokens that are unk
+    unigram_entropy     -sum p ln p over the tokens' shares p, nats per token (Shannon 1948)
+    """
+    counts = np.zeros(vocabulary_size(tokenizer), np.int64)
+    words = characters = 0
+    for texts in batches:
+        encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        counts += np.bincount(np.concatenate([np.array(e.ids, np.int64) for e in encodings]), minlength=len(counts))
+        words += sum(len(text.split()) for text in texts)
+        characters += sum(map(len, texts))
+    tokens = int(counts.sum())
+    special = sorted(set(ids.values()))
+    shares = counts[counts > 0] / tokens
+    return {
+        "tokens": tokens,
+        "words": words,
+        "characters": characters,
+        "tokens_per_word": tokens / words,
+        "characters_per_token": characters / tokens,
+        "vocabulary_used": int((np.delete(counts, special) > 0).sum()) / (tokenizer.get_vocab_size() - len(special)),
+        "unknown_rate": int(counts[ids["unk"]]) / tokens if "unk" in ids else 0.0,
+        "unigram_entropy": round(float(-(shares * np.log(shares)).sum()), 9),
+    }

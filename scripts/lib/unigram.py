@@ -5,6 +5,7 @@ scores and the order of its pieces differ from run to run; the set of pieces doe
 the scores are estimated anew by expectation maximisation over the distinct words, in a fixed order.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
@@ -16,6 +17,7 @@ from tokenizers.trainers import UnigramTrainer
 from lib.errors import UserError
 
 SPECIALS = ["[CLS]", "[SEP]", "<unk>", "<pad>", "[MASK]"]  # ids 0 to 4
+SPECIAL = re.compile("|".join(map(re.escape, SPECIALS)))
 SPACE = "▁"
 ITERATIONS = 8  # of expectation maximisation; the scores change little after five
 PSEUDO_COUNT = 0.1  # added to every piece, so that none is impossible
@@ -48,6 +50,12 @@ def assemble(scores: dict[str, float]) -> Tokenizer:
     return tokenizer
 
 
+def without_specials(batches: Iterable[list[str]]) -> Iterator[list[str]]:
+    """Put a space in place of special tokens that stand in the text: they are never cut into pieces."""
+    for texts in batches:
+        yield [SPECIAL.sub(" ", text) for text in texts]
+
+
 def words(text: str) -> list[str]:
     """Split a text as the normalizer and the pre-tokenizer do: "a  b" gives ["▁a", "▁", "▁b"]."""
     parts = text.replace("``", '"').replace("''", '"').replace(SPACE, " ").split(" ")
@@ -71,14 +79,14 @@ def train(read: Callable[[], Iterator[list[str]]], vocab_size: int) -> Tokenizer
 
     Raises UserError when `vocab_size` cannot hold every character, or is more than the text has pieces.
     """
-    counts = count_words(read())
+    counts = count_words(without_specials(read()))
     alphabet = set().union(*counts)
     if vocab_size < len(alphabet) + len(SPECIALS):
         raise UserError(
             f"tokenizer.vocab_size is {vocab_size}; allowed: {len(alphabet) + len(SPECIALS)} or more, since the text "
             f"has {len(alphabet)} different characters and there are {len(SPECIALS)} special tokens."
         )
-    pieces = choose_pieces(read(), vocab_size)
+    pieces = choose_pieces(without_specials(read()), vocab_size)
     if len(pieces) + len(SPECIALS) < vocab_size:
         raise UserError(
             f"tokenizer.vocab_size is {vocab_size}; allowed: {len(pieces) + len(SPECIALS)} or less, "
@@ -90,8 +98,8 @@ def train(read: Callable[[], Iterator[list[str]]], vocab_size: int) -> Tokenizer
 def choose_pieces(batches: Iterable[list[str]], vocab_size: int) -> list[str]:
     """Return the pieces that the library's trainer keeps, sorted, special tokens left out."""
     trainer = UnigramTrainer(
-        unk_token="<unk>", special_tokens=SPECIALS, vocab_size=vocab_size, show_progress=False
-    )  # fmt: skip
+        vocab_size=vocab_size, unk_token="<unk>", special_tokens=SPECIALS, show_progress=False
+    )
     tokenizer = untrained()
     tokenizer.train_from_iterator(batches, trainer=trainer)
     return sorted(set(tokenizer.get_vocab(with_added_tokens=False)) - set(SPECIALS))

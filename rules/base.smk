@@ -1,0 +1,154 @@
+"""Base causal language models: trained here from scratch, or fetched; each a Keras preset folder."""
+
+FETCHED_BASES = [name for name in BASE if name not in TRAINED_BASES]
+
+
+def base_tokenizer(wildcards) -> str:
+    """Return what tokenizes for a base model: its own vocabulary, which is there before the model, or its folder."""
+    trained = wildcards.name in TRAINED_BASES
+    return f"results/base-training/{wildcards.name}/vocabulary.spm" if trained else f"results/base/{wildcards.name}"
+
+
+def preset_files(wildcards) -> list[str]:
+    """Return the files of a base model that is a local folder; none where it is downloaded."""
+    folder = Path(BASE[wildcards.name]["preset"])
+    return sorted(str(path) for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+
+
+rule base:
+    input:
+        expand("results/base/{name}", name=BASE),
+        expand("results/base-training/{name}/{file}", name=TRAINED_BASES, file=["history.csv", "metrics.json"]),
+    """Every base model, with the figures of those that were trained here."""
+    localrule: True
+
+
+rule train_base_vocabulary:
+    """Train the SentencePiece vocabulary of a base model on the training split."""
+    input:
+        corpus="results/corpus/train.parquet",
+        library=library("train_base_vocabulary", "jax"),
+    output:
+        "results/base-training/{name}/vocabulary.spm",
+    log:
+        "logs/base/{name}/vocabulary.log",
+    wildcard_constraints:
+        name=one_of(TRAINED_BASES),
+    conda:
+        "../envs/jax.yaml"
+    threads: 1
+    params:
+        recipe=lambda w: pick(BASE[w.name], "vocab_size", "seed"),
+    script:
+        "../scripts/train_base_vocabulary.py"
+
+
+rule tokenize_causal:
+    """Turn one split into tokens of a base model's vocabulary."""
+    input:
+        documents="results/{collection}/{split}.parquet",
+        tokenizer=base_tokenizer,
+        library=library("tokenize_causal", "jax"),
+    output:
+        "results/tokens/{name}/{collection}-{split}.safetensors",
+    log:
+        "logs/base/{name}/tokens-{collection}-{split}.log",
+    wildcard_constraints:
+        name=one_of(BASE),
+    conda:
+        "../envs/jax.yaml"
+    threads: 1
+    script:
+        "../scripts/tokenize_causal.py"
+
+
+rule train_base:
+    """Train one segment of a base model: make checkpoint k from checkpoint k-1."""
+    input:
+        train="results/tokens/{name}/corpus-train.safetensors",
+        validation="results/tokens/{name}/corpus-validation.safetensors",
+        vocabulary="results/base-training/{name}/vocabulary.spm",
+        previous=lambda w: previous_checkpoint(f"results/base-training/{w.name}/checkpoints", BASE[w.name], int(w.step)),
+        library=library("train_base", "jax"),
+    output:
+        **checkpoint_files("results/base-training/{name}/checkpoints/{step}"),
+        history="results/base-training/{name}/checkpoints/{step}/history.csv",
+        timings="results/base-training/{name}/checkpoints/{step}/timings.csv",
+    log:
+        "logs/base/{name}/{step}.log",
+    wildcard_constraints:
+        name=one_of(TRAINED_BASES),
+    conda:
+        "../envs/jax.yaml"
+    threads: config["cpu_threads"]
+    params:
+        recipe=lambda w: segment(BASE[w.name], int(w.step), "sequence_length", "model", "mesh"),
+    script:
+        "../scripts/train_base.py"
+
+
+rule export_base:
+    """Save the best checkpoint of a base model as a Keras preset folder."""
+    input:
+        best=lambda w: last_checkpoint(f"results/base-training/{w.name}/checkpoints", BASE[w.name])
+        + "/best.safetensors",
+        vocabulary="results/base-training/{name}/vocabulary.spm",
+        library=library("export_base", "jax"),
+    output:
+        directory("results/base/{name}"),
+    log:
+        "logs/base/{name}/export.log",
+    wildcard_constraints:
+        name=one_of(TRAINED_BASES),
+    conda:
+        "../envs/jax.yaml"
+    threads: config["cpu_threads"]
+    params:
+        recipe=lambda w: pick(BASE[w.name], "model", "sequence_length", "precision")
+        | {"cpu_threads": config["cpu_threads"]},
+    script:
+        "../scripts/export_base.py"
+
+
+rule fetch_base:
+    """Fetch a base model that exists, as a Keras preset folder."""
+    input:
+        files=preset_files,
+        library=library("fetch_base", "jax"),
+    output:
+        directory("results/base/{name}"),
+    log:
+        "logs/base/{name}/fetch.log",
+    wildcard_constraints:
+        name=one_of(FETCHED_BASES),
+    conda:
+        "../envs/jax.yaml"
+    threads: 1
+    params:
+        recipe=lambda w: {"preset": BASE[w.name]["preset"], "revision": BASE[w.name].get("revision")},
+    script:
+        "../scripts/fetch_base.py"
+
+
+rule evaluate_base:
+    """Measure a base model that was trained here on the splits that it was not trained on."""
+    input:
+        base="results/base/{name}",
+        validation="results/tokens/{name}/corpus-validation.safetensors",
+        test="results/tokens/{name}/corpus-test.safetensors",
+        state=lambda w: last_checkpoint(f"results/base-training/{w.name}/checkpoints", BASE[w.name]) + "/state.json",
+        library=library("evaluate_base", "jax"),
+    output:
+        "results/base-training/{name}/metrics.json",
+    log:
+        "logs/base/{name}/evaluate.log",
+    wildcard_constraints:
+        name=one_of(TRAINED_BASES),
+    conda:
+        "../envs/jax.yaml"
+    threads: config["cpu_threads"]
+    params:
+        recipe=lambda w: pick(BASE[w.name], "sequence_length", "batch_size", "precision", "mesh", "cpu_devices")
+        | {"cpu_threads": config["cpu_threads"]},
+    script:
+        "../scripts/evaluate_base.py"

@@ -1,0 +1,156 @@
+"""Tuning: a chain of checkpoints from a base model, the best of them as an adapter or a model, before and after."""
+
+LORA_RUNS = [run for run, recipe in LORA.items() if recipe["method"] == "lora"]
+FULL_RUNS = [run for run, recipe in LORA.items() if recipe["method"] == "full"]
+ADAPTER = ["adapter.lora.h5", "adapter/adapter_model.safetensors", "adapter/adapter_config.json"]
+
+
+def base_of(wildcards) -> str:
+    """Return the preset folder that a run starts from."""
+    return f"results/base/{LORA[wildcards.run]['base']}"
+
+
+def tokens_of(collection: str, split: str):
+    """Return an input function: the tokens of a split, in the vocabulary of a run's base model."""
+    return lambda w: f"results/tokens/{LORA[w.run]['base']}/{collection}-{split}.safetensors"
+
+
+def best_of(wildcards) -> str:
+    """Return the best checkpoint's tuned variables, which the last checkpoint of the chain holds."""
+    return last_checkpoint(f"results/lora/{wildcards.run}/checkpoints", LORA[wildcards.run]) + "/best.safetensors"
+
+
+def tuned(run: str, *keys: str) -> dict:
+    """Return what it takes to open a finished run, and these keys of its recipe."""
+    kept = pick(LORA[run], "method", "rank", "seed", "precision", "mesh", "cpu_devices", *keys)
+    return kept | {"cpu_threads": config["cpu_threads"]}
+
+
+rule lora:
+    input:
+        expand("results/lora/{run}/{file}", run=LORA_RUNS, file=ADAPTER),
+        expand("results/lora/{run}/model", run=FULL_RUNS),
+        expand(
+            "results/lora/{run}/{file}",
+            run=LORA,
+            file=["history.csv", "metrics.json", "partitioning.json", "generations.json"],
+        ),
+    """Every tuning run, with its figures and samples."""
+    localrule: True
+
+
+rule train_lora:
+    """Tune one segment of a run: make checkpoint k from checkpoint k-1."""
+    input:
+        base=base_of,
+        train=tokens_of("tuning", "train"),
+        validation=tokens_of("tuning", "validation"),
+        previous=lambda w: previous_checkpoint(f"results/lora/{w.run}/checkpoints", LORA[w.run], int(w.step)),
+        library=library("train_lora", "jax"),
+    output:
+        **checkpoint_files("results/lora/{run}/checkpoints/{step}"),
+        history="results/lora/{run}/checkpoints/{step}/history.csv",
+        timings="results/lora/{run}/checkpoints/{step}/timings.csv",
+    log:
+        "logs/lora/{run}/{step}.log",
+    wildcard_constraints:
+        run=one_of(LORA),
+    conda:
+        "../envs/jax.yaml"
+    threads: config["cpu_threads"]
+    params:
+        recipe=lambda w: segment(LORA[w.run], int(w.step), "sequence_length", "method", "rank", "mesh"),
+    script:
+        "../scripts/train_lora.py"
+
+
+rule export_lora:
+    """Save the LoRA weights of the best checkpoint, as Keras and as PEFT read them."""
+    input:
+        base=base_of,
+        best=best_of,
+        library=library("export_lora", "jax"),
+    output:
+        keras="results/lora/{run}/adapter.lora.h5",
+        peft="results/lora/{run}/adapter/adapter_model.safetensors",
+        peft_config="results/lora/{run}/adapter/adapter_config.json",
+    log:
+        "logs/lora/{run}/export.log",
+    wildcard_constraints:
+        run=one_of(LORA_RUNS),
+    conda:
+        "../envs/jax.yaml"
+    threads: config["cpu_threads"]
+    params:
+        recipe=lambda w: tuned(w.run) | {"preset": BASE[LORA[w.run]["base"]].get("preset")},
+    script:
+        "../scripts/export_lora.py"
+
+
+rule export_full:
+    """Save the best checkpoint of a run that tuned every parameter, as a Keras preset folder."""
+    input:
+        base=base_of,
+        best=best_of,
+        library=library("export_full", "jax"),
+    output:
+        directory("results/lora/{run}/model"),
+    log:
+        "logs/lora/{run}/export.log",
+    wildcard_constraints:
+        run=one_of(FULL_RUNS),
+    conda:
+        "../envs/jax.yaml"
+    threads: config["cpu_threads"]
+    params:
+        recipe=lambda w: tuned(w.run),
+    script:
+        "../scripts/export_full.py"
+
+
+rule generate:
+    """Let the base model and the tuned one continue the same prompts."""
+    input:
+        base=base_of,
+        best=best_of,
+        library=library("generate", "jax"),
+    output:
+        "results/lora/{run}/generations.json",
+    log:
+        "logs/lora/{run}/generate.log",
+    wildcard_constraints:
+        run=one_of(LORA),
+    conda:
+        "../envs/jax.yaml"
+    threads: config["cpu_threads"]
+    params:
+        recipe=lambda w: tuned(w.run) | {"prompts": config["prompts"]["generate"], "sampling": config["generation"]},
+    script:
+        "../scripts/generate.py"
+
+
+rule evaluate_lora:
+    """Measure a tuned model against its base, and write how its variables lie on the devices."""
+    input:
+        base=base_of,
+        best=best_of,
+        state=lambda w: last_checkpoint(f"results/lora/{w.run}/checkpoints", LORA[w.run]) + "/state.json",
+        validation=tokens_of("tuning", "validation"),
+        test=tokens_of("tuning", "test"),
+        corpus=tokens_of("corpus", "validation"),
+        generations="results/lora/{run}/generations.json",
+        library=library("evaluate_lora", "jax"),
+    output:
+        metrics="results/lora/{run}/metrics.json",
+        partitioning="results/lora/{run}/partitioning.json",
+    log:
+        "logs/lora/{run}/evaluate.log",
+    wildcard_constraints:
+        run=one_of(LORA),
+    conda:
+        "../envs/jax.yaml"
+    threads: config["cpu_threads"]
+    params:
+        recipe=lambda w: tuned(w.run, "sequence_length", "batch_size"),
+    script:
+        "../scripts/evaluate_lora.py"

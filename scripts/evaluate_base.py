@@ -1,0 +1,35 @@
+"""Measure a base model that was trained here on the splits that it was not trained on.
+
+input.base                preset folder
+input.validation, .test   tokens of the corpus, as tokenize_causal writes them
+output                    JSON: for each split loss (nats per token), perplexity, accuracy, tokens; parameters; best_step
+params.recipe             sequence_length, batch_size, precision, mesh, cpu_threads, cpu_devices
+"""
+
+import math
+
+from lib import keras_jax
+from lib.causal_data import Packed
+from lib.causal_tokens import load_tokenizer
+from lib.files import read_json, write_json
+from lib.job import job
+
+recipe, name = snakemake.params.recipe, snakemake.wildcards.name
+
+with job(snakemake.log[0], f"base {name}") as say:
+    keras_jax.start(recipe["cpu_threads"], recipe["cpu_devices"], recipe["precision"])
+    from lib import sharding
+    from lib.causal_model import backbone_class, count, load_preset
+    from lib.causal_training import Evaluator
+
+    base = snakemake.input.base
+    special = load_tokenizer(base, lambda: None).special
+    distribution = sharding.set_up(backbone_class(base), recipe["mesh"], f"base.{name}.mesh")
+    model = load_preset(base)
+    evaluator = Evaluator(model, distribution, recipe["batch_size"])
+    metrics = {"best_step": read_json(snakemake.input.state)["best"]["step"], "parameters": count(model.variables)}
+    for split in ("validation", "test"):
+        figures = evaluator(Packed(snakemake.input[split], recipe["sequence_length"], special))
+        metrics[split] = figures | {"perplexity": math.exp(min(figures["loss"], 700.0))}
+        say(f"{split} loss {figures['loss']:.4f}, accuracy {figures['accuracy']:.3f}")
+    write_json(snakemake.output[0], metrics)

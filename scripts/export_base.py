@@ -1,0 +1,29 @@
+"""Save the best checkpoint of a base model as a Keras preset folder.
+
+input.best         safetensors, the model's variables
+input.vocabulary   vocabulary.spm
+output             preset folder: keras_hub.models.GemmaCausalLM.from_preset(folder) loads it
+params.recipe      model, sequence_length (default length of its preprocessor), precision, cpu_threads
+"""
+
+from pathlib import Path
+
+from lib import checkpoint, keras_jax
+from lib.causal_tokens import SentencePiece
+from lib.job import job
+
+recipe, name = snakemake.params.recipe, snakemake.wildcards.name
+
+with job(snakemake.log[0], f"base {name}") as say:
+    size = SentencePiece(snakemake.input.vocabulary).size
+    keras_jax.start(recipe["cpu_threads"], precision=recipe["precision"])
+    import keras_hub
+    from lib.causal_model import assign, build_gemma, save_preset
+
+    backbone = build_gemma(recipe["model"], size, seed=0).backbone
+    assign(backbone.variables, checkpoint.load_arrays(snakemake.input.best), snakemake.input.best)
+    tokenizer = keras_hub.models.GemmaTokenizer(proto=Path(snakemake.input.vocabulary).read_bytes())
+    preprocessor = keras_hub.models.GemmaCausalLMPreprocessor(tokenizer, sequence_length=recipe["sequence_length"])
+    model = keras_hub.models.GemmaCausalLM(backbone=backbone, preprocessor=preprocessor)
+    save_preset(model, snakemake.output[0])
+    say(f"saved as {snakemake.output[0]}")

@@ -1,0 +1,33 @@
+"""Fetch a base model that exists: a preset of keras-hub, a pinned model of a hub, or a local preset folder.
+
+input.files              the files of a local preset folder; none for a preset that is downloaded
+output                   preset folder
+params.recipe.preset     folder, name, or handle
+params.recipe.revision   commit of an hf:// repository, otherwise null
+"""
+
+import shutil
+
+from lib import keras_jax
+from lib.errors import UserError
+from lib.fetched import is_keras_preset, locate
+from lib.job import job
+
+recipe, name = snakemake.params.recipe, snakemake.wildcards.name
+
+with job(snakemake.log[0], f"base {name}") as say:
+    keras_jax.start(cpu_threads=1)
+    from lib.causal_model import load_preset, save_preset, whole_folder
+
+    where = f"base.{name}.preset"
+    say(f"fetching {recipe['preset']}")
+    folder = locate(recipe["preset"], recipe["revision"], where)
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{where} is {recipe['preset']}, which is no preset folder: it holds no config.json.")
+    if is_keras_preset(folder):
+        with whole_folder(snakemake.output[0]) as partial:
+            shutil.copytree(folder, partial, dirs_exist_ok=True)
+    else:
+        say("converting it to a Keras preset")
+        save_preset(load_preset(folder), snakemake.output[0])
+    say(f"saved as {snakemake.output[0]}")

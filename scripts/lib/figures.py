@@ -1,0 +1,37 @@
+"""How the report's figures look, and how they are saved with the same bytes every time."""
+
+import matplotlib
+
+matplotlib.use("svg")
+from matplotlib import pyplot as plt
+
+from lib.files import whole
+
+BLUE, ORANGE, GREY = "#2f6fb0", "#d1701f", "#8a94a0"
+
+plt.rcParams.update(
+    {
+        "svg.hashsalt": "figures",  # ids within the file; random without it
+        "svg.fonttype": "none",
+        "font.family": "sans-serif",
+        "font.size": 11,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.color": "#e4e7eb",
+        "axes.edgecolor": "#9aa5b1",
+        "axes.labelcolor": "#52606d",
+        "xtick.color": "#52606d",
+        "ytick.color": "#52606d",
+        "axes.titlelocation": "left",
+        "axes.titleweight": "bold",
+        "legend.frameon": False,
+    }
+)
+
+
+def save(figure: plt.Figure, path: str) -> None:
+    """Write a figure as SVG, without a date, whole or not at all."""
+    with whole(path) as partial:
+        figure.savefig(partial, format="svg", metadata={"Date": None}, bbox_inches="tight")
+    plt.close(figure)

@@ -1,0 +1,43 @@
+"""Draw a run's loss and learning rate over its steps.
+
+input.history   CSV: step, loss, learning_rate
+input.states    state.json of each checkpoint: the held-out loss there
+output          SVG
+"""
+
+import csv
+
+import numpy as np
+
+from lib.files import read_json
+from lib.job import job
+
+with job(snakemake.log[0], f"{snakemake.wildcards.stage} {snakemake.wildcards.run}"):
+    from lib.figures import BLUE, GREY, ORANGE, plt, save
+
+    with open(snakemake.input.history, encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    step, loss, rate = (np.array([float(row[name]) for row in rows]) for name in ("step", "loss", "learning_rate"))
+    states = [read_json(path) for path in snakemake.input.states]
+    best = states[-1]["best"]
+
+    figure, (top, bottom) = plt.subplots(2, 1, figsize=(8, 5.2), sharex=True, height_ratios=[3, 1], layout="constrained")
+    # The mean of a window that grows with the run, so that long and short runs both read well.
+    window = max(1, len(loss) // 50)
+    mean = np.convolve(loss, np.ones(window) / window, "valid")
+    top.plot(step, loss, color=BLUE, alpha=0.25, linewidth=0.8, label="training, each step")
+    top.plot(step[window - 1 :], mean, color=BLUE, linewidth=1.8, label=f"training, mean of {window} steps")
+    held = ([state["step"] for state in states], [state["evaluation"]["loss"] for state in states])
+    top.plot(*held, "o-", color=ORANGE, markersize=5, label="held-out (validation)")
+    top.annotate(
+        f"best {best['evaluation']['loss']:.3f}", (best["step"], best["evaluation"]["loss"]),
+        xytext=(0, -16), textcoords="offset points", ha="right", color=ORANGE,
+    )  # fmt: skip
+    top.set_ylabel("loss, nats per token")
+    top.set_title(f"{snakemake.wildcards.stage}: {snakemake.wildcards.run}")
+    top.legend()
+    bottom.plot(step, rate, color=GREY, linewidth=1.8)
+    bottom.set_ylabel("learning rate")
+    bottom.set_xlabel("step")
+    bottom.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
+    save(figure, snakemake.output[0])

@@ -1,0 +1,32 @@
+"""Say in a page what text was read, and how the tokenizer cuts it.
+
+input.corpora     corpus.json of each collection
+input.tokenizer   tokenizer/metrics.json; absent where the config has no tokenizer
+output            HTML
+"""
+
+from pathlib import Path
+
+from lib.files import read_json, write_text
+from lib.job import job
+from lib.page import page, section, table
+
+with job(snakemake.log[0], "report"):
+    parts = []
+    for path in snakemake.input.corpora:
+        corpus = read_json(path)
+        rows = []
+        for split, figures in corpus["splits"].items():
+            dropped = [figures["dropped_empty"], figures["dropped_duplicates"]]
+            rows.append([split, figures["documents"], figures["characters"], figures["words"], *dropped])
+        head = ["split", "documents", "characters", "words", "empty, dropped", "in another split, dropped"]
+        source = f"Source: {corpus['source']}."
+        if corpus.get("python_version"):
+            source += f" Python {corpus['python_version']}."
+        parts.append(section(Path(path).parent.name, source, table(head, rows)))
+    for path in snakemake.input.tokenizer:
+        figures = read_json(path)
+        rows = [[name.replace("_", " "), value] for name, value in figures.items() if isinstance(value, int | float)]
+        text = "Measured on the validation split. Entropy in nats per token."
+        parts.append(section("tokenizer", text, table(["figure", "value"], rows)))
+    write_text(snakemake.output[0], page("Text and tokenizer", "What the models were trained on.", "".join(parts)))

@@ -1,0 +1,21 @@
+"""Turn one split into tokens of a base model's vocabulary, without special tokens.
+
+input.documents   Parquet, one column `text`, one document per row
+input.tokenizer   vocabulary.spm, or the preset folder of the base model
+output            safetensors: tokens int32 [tokens], offsets int64 [documents + 1]
+"""
+
+import pyarrow.parquet as pq
+from lib import keras_jax
+from lib.causal_tokens import load_tokenizer, tokenize
+from lib.checkpoint import save_arrays
+from lib.job import job
+
+wildcards = snakemake.wildcards
+
+with job(snakemake.log[0], f"tokens {wildcards.name}") as say:
+    tokenizer = load_tokenizer(snakemake.input.tokenizer, lambda: keras_jax.start(cpu_threads=1))
+    batches = pq.ParquetFile(snakemake.input.documents).iter_batches(columns=["text"])
+    tokens, offsets = tokenize((batch["text"].to_pylist() for batch in batches), tokenizer)
+    save_arrays(snakemake.output[0], {"tokens": tokens, "offsets": offsets})
+    say(f"{wildcards.collection} {wildcards.split}: {len(offsets) - 1:,} documents, {len(tokens):,} tokens")

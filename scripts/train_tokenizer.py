@@ -1,0 +1,26 @@
+"""Train a Unigram tokenizer (Kudo 2018) on the training split.
+
+input.corpus              Parquet, one column `text`, one document per row
+output.tokenizer          tokenizer.json, as the `tokenizers` library saves it
+output.config             tokenizer_config.json, and
+output.special_tokens_map special_tokens_map.json: with them AutoTokenizer loads the folder
+params.recipe.vocab_size  number of pieces, special tokens included
+"""
+
+from lib.files import whole
+from lib.job import job
+
+with job(snakemake.log[0], "tokenizer") as say:
+    import os
+
+    os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
+
+    from lib.texts import read_texts
+    from lib.tokenizer import write_settings
+    from lib.unigram import train
+
+    tokenizer = train(lambda: read_texts(snakemake.input.corpus), snakemake.params.recipe["vocab_size"])
+    with whole(snakemake.output.tokenizer) as partial:
+        tokenizer.save(str(partial))
+    write_settings(tokenizer, snakemake.output.config, snakemake.output.special_tokens_map)
+    say(f"{tokenizer.get_vocab_size():,} pieces")
