@@ -1,23 +1,24 @@
 """Measure a tokenizer on the validation split.
 
-input.corpus     Parquet, one column `text`, one document per row
-input.tokenizer  tokenizer.json
+input.corpus              Parquet, one column `text`, one document per row
+input.tokenizer           tokenizer.json
 input.special_tokens_map  special_tokens_map.json
-output           JSON, the figures of lib.tokenizer.measure
+output                    JSON, the figures of lib.tokenizer.measure
 """
+
+import os
 
 from lib.files import write_json
 from lib.job import job
 
 with job(snakemake.log[0], "tokenizer") as say:
-    import os
-
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
 
     from lib.texts import read_texts
     from lib.tokenizer import load, measure, special_ids
 
     tokenizer = load(snakemake.input.tokenizer)
-    figures = measure(tokenizer, special_ids(tokenizer, snakemake.input.special_tokens_map), read_texts(snakemake.input.corpus))
+    ids = special_ids(tokenizer, snakemake.input.special_tokens_map)
+    figures = measure(tokenizer, ids, read_texts(snakemake.input.corpus))
     write_json(snakemake.output[0], figures)
     say(f"{figures['tokens_per_word']:.3f} tokens per word, {100 * figures['unknown_rate']:.2f} % unknown")

@@ -26,7 +26,8 @@ name, first, last = snakemake.wildcards.name, recipe["first"], recipe["last"]
 with job(snakemake.log[0], f"base {name}") as say:
     tokenizer = SentencePiece(snakemake.input.vocabulary)
     train, validation = (
-        Packed(snakemake.input[split], recipe["sequence_length"], tokenizer.special) for split in ("train", "validation")
+        Packed(snakemake.input[split], recipe["sequence_length"], tokenizer.special)
+        for split in ("train", "validation")
     )
     keras_jax.start(recipe["cpu_threads"], recipe["cpu_devices"], recipe["precision"])
     from keras_hub.models import GemmaBackbone
@@ -40,10 +41,12 @@ with job(snakemake.log[0], f"base {name}") as say:
     trainer = Trainer(model, make_optimizer(recipe["optimizer"]), distribution)
     previous = dict(zip(checkpoint.PARTS, snakemake.input.previous, strict=False)) or None
     if previous:
-        trainer.load(*(checkpoint.load_arrays(previous[part]) for part in ("weights", "optimizer")), previous["weights"])
-    say(f"steps {first + 1} to {last}, {count(model.variables):,} parameters, {distribution.device_mesh.devices.size} device(s)")
+        weights, optimizer = (checkpoint.load_arrays(previous[part]) for part in ("weights", "optimizer"))
+        trainer.load(weights, optimizer, previous["weights"])
+    devices = distribution.device_mesh.devices.size
+    say(f"steps {first + 1} to {last}, {count(model.variables):,} parameters, {devices} device(s)")
 
-    history = History(first, last, recipe["batch_size"] * recipe["sequence_length"], say)
+    history = History(first, last, last, recipe["batch_size"] * recipe["sequence_length"], say)
     trainer.train(train, recipe, learning_rates(recipe["schedule"], first, last), history)
     evaluation = trainer.evaluate(validation, recipe["batch_size"])
     say(f"step {last}  held-out loss {evaluation['loss']:.4f}, accuracy {evaluation['accuracy']:.3f}")

@@ -37,13 +37,14 @@ with job(snakemake.log[0], f"lora {run}") as say:
     trainer = Trainer(model, make_optimizer(recipe["optimizer"]), distribution)
     previous = dict(zip(checkpoint.PARTS, snakemake.input.previous, strict=False)) or None
     if previous:
-        trainer.load(*(checkpoint.load_arrays(previous[part]) for part in ("weights", "optimizer")), previous["weights"])
+        weights, optimizer = (checkpoint.load_arrays(previous[part]) for part in ("weights", "optimizer"))
+        trainer.load(weights, optimizer, previous["weights"])
     say(
         f"steps {first + 1} to {last}, {count(model.trainable_variables):,} of {count(model.variables):,} parameters, "
         f"{distribution.device_mesh.devices.size} device(s)"
     )
 
-    history = History(first, last, recipe["batch_size"] * recipe["sequence_length"], say)
+    history = History(first, last, last, recipe["batch_size"] * recipe["sequence_length"], say)
     trainer.train(train, recipe, learning_rates(recipe["schedule"], first, last), history)
     evaluation = trainer.evaluate(validation, recipe["batch_size"])
     say(f"step {last}  held-out loss {evaluation['loss']:.4f}, accuracy {evaluation['accuracy']:.3f}")

@@ -1,18 +1,18 @@
 """Train a Unigram tokenizer (Kudo 2018) on the training split.
 
-input.corpus              Parquet, one column `text`, one document per row
-output.tokenizer          tokenizer.json, as the `tokenizers` library saves it
-output.config             tokenizer_config.json, and
-output.special_tokens_map special_tokens_map.json: with them AutoTokenizer loads the folder
-params.recipe.vocab_size  number of pieces, special tokens included
+input.corpus               Parquet, one column `text`, one document per row
+output.tokenizer           tokenizer.json, as the `tokenizers` library saves it
+output.config              tokenizer_config.json, and
+output.special_tokens_map  special_tokens_map.json: with them AutoTokenizer loads the folder
+params.recipe.vocab_size   number of pieces, special tokens included
 """
+
+import os
 
 from lib.files import whole
 from lib.job import job
 
 with job(snakemake.log[0], "tokenizer") as say:
-    import os
-
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
 
     from lib.texts import read_texts

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
+from keras.distribution import ModelParallel
 
 from lib.causal_data import held_out_indices
 from lib.causal_model import arrays_of, assign
@@ -95,13 +96,13 @@ def make_evaluation(model: keras.Model) -> Callable:
     return evaluation
 
 
-def shardings(distribution: keras.distribution.Distribution, variables: list) -> list[NamedSharding]:
+def shardings(distribution: ModelParallel, variables: list) -> list[NamedSharding]:
     """Return how each variable lies on the mesh, by the layout map, whether or not it has a value."""
     mesh = distribution.device_mesh.backend_mesh
     return [NamedSharding(mesh, PartitionSpec(*distribution.get_variable_layout(v).axes)) for v in variables]
 
 
-def batch_sharding(distribution: keras.distribution.Distribution) -> NamedSharding:
+def batch_sharding(distribution: ModelParallel) -> NamedSharding:
     """Return how a batch [records, tokens] lies on the mesh: its records over the axis batch."""
     return NamedSharding(distribution.device_mesh.backend_mesh, PartitionSpec(distribution.batch_dim_name, None))
 
@@ -134,7 +135,7 @@ def on_devices(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
 class Trainer:
     """A model, its optimizer and their values on the devices."""
 
-    def __init__(self, model: keras.Model, optimizer: keras.Optimizer, distribution: keras.distribution.Distribution):
+    def __init__(self, model: keras.Model, optimizer: keras.Optimizer, distribution: ModelParallel):
         """Take a model whose trainable variables are settled; builds the optimizer."""
         optimizer.build(model.trainable_variables)
         self.model, self.distribution = model, distribution
@@ -171,7 +172,9 @@ class Trainer:
         """Train the steps of `recipe`, from `first` to `last`, at `rates` float32 [last - first]."""
         rows = self.distribution.num_model_replicas
         if recipe["batch_size"] % rows:
-            raise UserError(f"batch_size is {recipe['batch_size']}; allowed: a multiple of {rows}, the mesh's batch axis.")
+            raise UserError(
+                f"batch_size is {recipe['batch_size']}; allowed: a multiple of {rows}, the batch axis of mesh."
+            )
         drain, pending = Drain(history), deque()
         data = batches(records, recipe, batch_sharding(self.distribution))
         for (tokens, mask), rate in zip(data, rates, strict=True):
@@ -191,7 +194,7 @@ class Trainer:
 class Evaluator:
     """Measures a model on held-out records; compiled once."""
 
-    def __init__(self, model: keras.Model, distribution: keras.distribution.Distribution, batch_size: int):
+    def __init__(self, model: keras.Model, distribution: ModelParallel, batch_size: int):
         """Take a model; `batch_size` is training's, and where it is small more sequences go at once."""
         self.model = model
         self.size = batch_size * max(1, EVALUATION_BATCH // batch_size)

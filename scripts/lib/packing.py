@@ -67,3 +67,24 @@ class Packer:
         whole = len(stream) // self.sequence_length * self.sequence_length
         self.rest = stream[whole:]
         return stream[:whole].reshape(-1, self.sequence_length)
+
+
+def pack(batches: Iterable[np.ndarray], packer: Packer, split: str, shard: int, shards: int) -> Iterator[np.ndarray]:
+    """Yield the sequences of one shard, int32 of shape [n, sequence_length]; `packer` then knows tokens and dropped.
+
+    Raises UserError at the end when there was not one sequence.
+    """
+    for ids in batches:
+        yield packer.add(ids)
+    if packer.tokens < packer.sequence_length:
+        raise UserError(
+            f"tfrecords.shards.{split} is {shards} with tfrecords.sequence_length {packer.sequence_length}, but shard "
+            f"{shard} has only {packer.tokens} tokens; allowed: so few shards, or so short a sequence, that each shard "
+            "has one record at least."
+        )
+
+
+def merge(sidecars: list[dict]) -> dict:
+    """Return a split's entry of the manifest: its shards in order, and the sums over them."""
+    keys = ("documents", "records", "tokens", "dropped_tokens", "bytes")
+    return {**{key: sum(shard[key] for shard in sidecars) for key in keys}, "shards": sidecars}

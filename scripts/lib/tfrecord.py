@@ -154,7 +154,8 @@ class Records:
             for file, expected in ((path, shard["sha256"]), (index, shard["index_sha256"])):
                 if sha256(file) != expected:
                     raise UserError(
-                        f"{file} is damaged: its SHA-256 is not the one in manifest.json; delete the file and run again."
+                        f"{file} is damaged: its SHA-256 is not the one in manifest.json; "
+                        "delete the file and run again."
                     )
 
     def read(self, indices: np.ndarray) -> np.ndarray:

@@ -65,8 +65,8 @@ def special_ids(tokenizer, special_tokens_map: str | Path) -> dict[str, int]:
     tokens = special_tokens(special_tokens_map)
     tokens.setdefault("bos_token", tokens["cls_token"])
     tokens.setdefault("eos_token", tokens["sep_token"])
-    ids = {role.removesuffix("_token"): tokenizer.token_to_id(tokens[role]) for role in SPECIAL_TOKENS if role in tokens}
-    return dict(sorted(ids.items()))
+    roles = sorted(set(SPECIAL_TOKENS) & set(tokens))
+    return {role.removesuffix("_token"): tokenizer.token_to_id(tokens[role]) for role in roles}
 
 
 def vocabulary_size(tokenizer) -> int:

@@ -97,9 +97,7 @@ def train(read: Callable[[], Iterator[list[str]]], vocab_size: int) -> Tokenizer
 
 def choose_pieces(batches: Iterable[list[str]], vocab_size: int) -> list[str]:
     """Return the pieces that the library's trainer keeps, sorted, special tokens left out."""
-    trainer = UnigramTrainer(
-        vocab_size=vocab_size, unk_token="<unk>", special_tokens=SPECIALS, show_progress=False
-    )
+    trainer = UnigramTrainer(vocab_size=vocab_size, unk_token="<unk>", special_tokens=SPECIALS, show_progress=False)
     tokenizer = untrained()
     tokenizer.train_from_iterator(batches, trainer=trainer)
     return sorted(set(tokenizer.get_vocab(with_added_tokens=False)) - set(SPECIALS))

@@ -1,0 +1,56 @@
+"""What the tests share: a copy of the workflow to run in, and one whole run of the shipped config."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PARTS = ["Snakefile", "config.yaml", "rules", "scripts", "schemas", "envs", "profiles", "report", "recipes"]
+
+
+class Workflow:
+    """A copy of the workflow in a folder of its own."""
+
+    def __init__(self, folder: Path):
+        """Copy the workflow to `folder`."""
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        for part in PARTS:
+            source = ROOT / part
+            if source.is_dir():
+                shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy2(source, folder / part)
+
+    def __call__(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
+        """Run `snakemake` with these arguments as a user would; stdout and stderr come together."""
+        command = [str(Path(sys.executable).with_name("snakemake")), *arguments]
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+        done = subprocess.run(
+            command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        if check and done.returncode:
+            pytest.fail(f"{' '.join(arguments)} ended with {done.returncode}:\n{done.stdout[-6000:]}")
+        return done
+
+    def __truediv__(self, path: str) -> Path:
+        """Return a path in the folder."""
+        return self.folder / path
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory) -> Workflow:
+    """The shipped config, run from scratch once; tests read its artifacts and must not change them."""
+    workflow = Workflow(tmp_path_factory.mktemp("finished") / "workflow")
+    workflow("--cores", "2")
+    return workflow
+
+
+@pytest.fixture
+def fresh(tmp_path) -> Workflow:
+    """A copy in which nothing has been built."""
+    return Workflow(tmp_path / "workflow")
