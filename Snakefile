@@ -34,7 +34,11 @@ include: "rules/lora.smk"
 include: "rules/report.smk"
 
 
-TARGETS = ["corpus", "tokenizer", "tfrecords", "mlm", "base", "lora", "figures"]
+TARGETS = [rules.corpus, rules.base, rules.lora, rules.figures]
+if "tokenizer" in config:
+    TARGETS.append(rules.tokenizer)
+if "tfrecords" in config:
+    TARGETS += [rules.tfrecords, rules.mlm]
 
 
 rule all:
@@ -42,4 +46,4 @@ rule all:
     default_target: True
     localrule: True
     input:
-        [getattr(rules, target).input for target in TARGETS if hasattr(rules, target)],
+        [target.input for target in TARGETS],

@@ -1,6 +1,5 @@
 """What the stages share: the checked config, the names of runs, segments, and the code that a rule depends on."""
 
-import ast
 import re
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ if str(SCRIPTS) not in sys.path:
     sys.path.insert(0, str(SCRIPTS))
 
 from lib.config import SPLITS, read_config
+from lib.dependencies import imported
 from lib.errors import UserError
 from lib.schedule import segment_schedule
 
@@ -28,25 +28,6 @@ TRAINED_BASES = [name for name, recipe in BASE.items() if "model" in recipe]
 COLLECTIONS = ["corpus", "tuning"] if "tuning" in config else ["corpus"]
 
 
-def imported(path: Path) -> set[Path]:
-    """Return the modules of scripts/lib that a file imports, through other modules too."""
-    found, queue = set(), [path]
-    while queue:
-        for node in ast.walk(ast.parse(queue.pop().read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                names = [node.module] + [f"{node.module}.{alias.name}" for alias in node.names]
-            elif isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            else:
-                continue
-            for name in names:
-                module = SCRIPTS.joinpath(*name.split(".")).with_suffix(".py")
-                if name.startswith("lib.") and module.is_file() and module not in found:
-                    found.add(module)
-                    queue.append(module)
-    return found
-
-
 def library(script: str, environment: str) -> list:
     """Return the code behind a rule as inputs: its script, the modules that this imports, its environment's lock.
 
@@ -54,7 +35,7 @@ def library(script: str, environment: str) -> list:
     """
     path = SCRIPTS / f"{script}.py"
     lock = Path(workflow.basedir) / "envs" / f"{environment}.txt"
-    return [local(str(file)) for file in [path, *sorted(imported(path)), lock]]
+    return [local(str(file)) for file in [path, *sorted(imported(path, SCRIPTS)), lock]]
 
 
 def one_of(names) -> str:

@@ -3,7 +3,7 @@
 input.base                preset folder
 input.validation, .test   tokens of the corpus, as tokenize_causal writes them
 input.state               JSON of the chain's last checkpoint, which names the best
-output                    JSON: best_step; parameters; for each split loss (nats per token), perplexity, accuracy, tokens
+output                    JSON: best_step, parameters; per split loss (nats per token), perplexity, accuracy, tokens
 params.recipe             sequence_length, batch_size, precision, mesh, cpu_threads, cpu_devices
 """
 

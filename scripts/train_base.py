@@ -42,7 +42,7 @@ with job(snakemake.log[0], f"base {name}") as say:
     previous = dict(zip(checkpoint.PARTS, snakemake.input.previous, strict=False)) or None
     if previous:
         weights, optimizer = (checkpoint.load_arrays(previous[part]) for part in ("weights", "optimizer"))
-        trainer.load(weights, optimizer, previous["weights"])
+        trainer.load(weights, optimizer, f"the checkpoint with {previous['weights']}")
     devices = distribution.device_mesh.devices.size
     say(f"steps {first + 1} to {last}, {count(model.variables):,} parameters, {devices} device(s)")
 

@@ -38,7 +38,7 @@ with job(snakemake.log[0], f"lora {run}") as say:
     previous = dict(zip(checkpoint.PARTS, snakemake.input.previous, strict=False)) or None
     if previous:
         weights, optimizer = (checkpoint.load_arrays(previous[part]) for part in ("weights", "optimizer"))
-        trainer.load(weights, optimizer, previous["weights"])
+        trainer.load(weights, optimizer, f"the checkpoint with {previous['weights']}")
     say(
         f"steps {first + 1} to {last}, {count(model.trainable_variables):,} of {count(model.variables):,} parameters, "
         f"{distribution.device_mesh.devices.size} device(s)"

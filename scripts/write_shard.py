@@ -11,6 +11,7 @@ params.recipe.sequence_length  tokens per record
 
 import os
 
+from lib.errors import UserError
 from lib.files import read_json, write_json
 from lib.job import job
 
@@ -24,7 +25,10 @@ with job(snakemake.log[0], f"tfrecords {split} {shard + 1}/{shards}") as say:
     from lib.tfrecord import write_records
     from lib.tokenizer import load
 
-    part = read_json(snakemake.input.ranges)[shard]
+    ranges = read_json(snakemake.input.ranges)
+    if len(ranges) != shards or shard >= shards:
+        raise UserError(f"tfrecords.shards.{split} is {len(ranges)}: there is no shard {shard:05d}-of-{shards:05d}.")
+    part = ranges[shard]
     packer = Packer(snakemake.params.recipe["sequence_length"])
     texts = read_texts(snakemake.input.corpus, part["start"], part["stop"])
     blocks = pack(tokenize(load(snakemake.input.tokenizer), texts), packer, split, shard, shards)

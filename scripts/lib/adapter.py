@@ -44,9 +44,7 @@ def peft(arrays: dict[str, np.ndarray], base: str | None) -> tuple[dict[str, np.
         if kind == "lora_kernel_b":
             continue
         module = MODULES[match[2]]
-        lora_a, lora_b = factor(
-            *(np.asarray(arrays[f"{layer}/lora_kernel_{part}"], np.float32) for part in "ab")
-        )
+        lora_a, lora_b = factor(*(np.asarray(arrays[f"{layer}/lora_kernel_{part}"], np.float32) for part in "ab"))
         name = f"base_model.model.model.layers.{match[1]}.self_attn.{module}"
         tensors[f"{name}.lora_A.weight"], tensors[f"{name}.lora_B.weight"] = lora_a, lora_b
         ranks[module] = len(lora_a)

@@ -21,21 +21,23 @@ def build_gemma(sizes: dict, vocabulary_size: int, seed: int) -> keras.Model:
     """Return an untrained GemmaCausalLM without a preprocessor; `sizes` are arguments of GemmaBackbone."""
     keras.utils.set_random_seed(seed)
     backbone = keras_hub.models.GemmaBackbone(vocabulary_size=vocabulary_size, **sizes)
-    draw_kernels(backbone, seed)
+    draw_weights(backbone, seed)
     return keras_hub.models.GemmaCausalLM(backbone=backbone, preprocessor=None)
 
 
-def draw_kernels(backbone: keras.Model, seed: int) -> None:
-    """Draw the kernels of a Gemma anew: normal, variance 1/inputs, what adds to the residual 1/(2 layers) of that.
+def draw_weights(backbone: keras.Model, seed: int) -> None:
+    """Draw embeddings and kernels of a Gemma anew: normal, variance 1/inputs, 1/(2 layers) of that into the residual.
 
-    keras-hub makes query, key, value and output from one initializer: the same numbers in all four.
+    keras-hub makes query, key, value and output from one initializer: the same numbers in all four. It draws
+    embeddings with variance 1/vocabulary; with 1/hidden, the model's input has variance 1, and pieces
+    that the text lacks stay far enough apart to be told from each other by tuning.
     The damping of the residual branches is that of GPT-2 (Radford et al. 2019).
     """
     hidden, width = backbone.hidden_dim, backbone.num_query_heads * backbone.head_dim
     inputs = {"attention_output": width, "ffw_linear": backbone.intermediate_dim // 2}
     for index, variable in enumerate(backbone.trainable_variables):
         layer, kind = variable.path.split("/")[-2:]
-        if kind == "kernel":
+        if kind in ("kernel", "embeddings"):
             deviation = inputs.get(layer, hidden) ** -0.5
             if layer in inputs:
                 deviation *= (2 * backbone.num_layers) ** -0.5
@@ -94,13 +96,16 @@ def assign(variables: list, arrays: dict[str, np.ndarray], source: str) -> None:
     Raises UserError when names or shapes do not match.
     """
     for variable in variables:
-        if variable.path not in arrays or arrays[variable.path].shape != tuple(variable.shape):
-            found = arrays[variable.path].shape if variable.path in arrays else "nothing"
+        array, shape = arrays.get(variable.path), tuple(variable.shape)
+        if array is not None and shape == () and array.size == 1:
+            array = array.reshape(())  # lib.checkpoint saves a scalar with one dimension
+        if array is None or array.shape != shape:
+            found = "nothing" if array is None else f"shape {array.shape}"
             raise UserError(
-                f"{source} holds {found} for the variable {variable.path} of shape {tuple(variable.shape)}; "
-                "it belongs to another model; delete it and run again."
+                f"{source} holds {found} for the variable {variable.path} of shape {shape}; it belongs to another "
+                "model; delete it and run again."
             )
-        variable.assign(arrays[variable.path])
+        variable.assign(array)
 
 
 def count(variables: list) -> int:

@@ -203,8 +203,9 @@ class Evaluator:
 
     def __call__(self, records: object) -> dict[str, float]:
         """Return loss (nats per token), accuracy and tokens on held-out records, with the model as it is now."""
-        trainable, frozen = ([v.value for v in part] for part in
-                             (self.model.trainable_variables, self.model.non_trainable_variables))
+        trainable, frozen = (
+            [v.value for v in part] for part in (self.model.trainable_variables, self.model.non_trainable_variables)
+        )
         return self.measure(trainable, frozen, records)
 
     def measure(self, trainable: list, frozen: list, records: object) -> dict[str, float]:

@@ -30,8 +30,9 @@ def locate(preset: str, revision: str | None, where: str) -> Path:
     except Exception as error:  # of any of the libraries that fetch: network, credentials, terms not accepted
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else ""
         raise UserError(
-            f"{where} is {preset}, which could not be fetched ({type(error).__name__}: {reason}); it needs the network, "
-            "and for a gated model its terms accepted and HF_TOKEN, or KAGGLE_USERNAME and KAGGLE_KEY, in the environment."
+            f"{where} is {preset}, which could not be fetched ({type(error).__name__}: {reason}); it needs the "
+            "network, and for a gated model accepted terms and credentials in the environment: HF_TOKEN, or "
+            "KAGGLE_USERNAME and KAGGLE_KEY."
         ) from None
 
 
@@ -45,7 +46,8 @@ def built_in(preset: str, where: str) -> str:
         near = difflib.get_close_matches(preset, BUILTIN_PRESETS, 1)
         hint = f'; did you mean "{near[0]}"?' if near else ""
         raise UserError(
-            f"{where} is {preset}, which is neither a folder, an hf:// or kaggle:// handle, nor a preset of keras-hub{hint}"
+            f"{where} is {preset}; allowed: a preset folder, an hf:// or kaggle:// handle, or the name of a preset of "
+            f"keras-hub{hint or '.'}"
         )
     return BUILTIN_PRESETS[preset]["kaggle_handle"]
 

@@ -27,7 +27,7 @@ def segment_schedule(recipe: dict, steps: int, first: int, last: int) -> dict:
     fall = {
         "constant": [(steps, peak)],
         "linear": [(steps, final)],
-        "wsd": [(steps - recipe["decay_steps"], peak), (steps, final)],
+        "wsd": [(steps - recipe.get("decay_steps", 0), peak), (steps, final)],
         "cosine": [(steps, peak)],  # only the warm-up is read here
     }[recipe["shape"]]
     points = sorted(dict(rise + fall).items())

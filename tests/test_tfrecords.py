@@ -1,0 +1,221 @@
+"""The TFRecord stage: ranges, packing, the bytes that TensorFlow writes and reads, damage that is found."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from pydoc_data import topics
+
+import numpy as np
+import pytest
+from lib import packing, tfrecord, unigram
+from lib.errors import UserError
+from lib.files import write_json
+
+LENGTH = 32
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    return [
+        " ".join(p.split()) for p in topics.topics["assignment"].split("\n\n") + topics.topics["class"].split("\n\n")
+    ]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(texts):
+    return unigram.train(lambda: iter([texts]), 300)
+
+
+@pytest.fixture
+def written(tmp_path, texts, tokenizer):
+    """Write two shards with their manifest; return its path and the ids of each shard."""
+    ranges = packing.plan_ranges(np.array([len(text) for text in texts]), 2, "train")
+    sidecars, streams = [], []
+    for shard, part in enumerate(ranges):
+        packer = packing.Packer(LENGTH)
+        documents = texts[part["start"] : part["stop"]]
+        ids = packing.tokenize(tokenizer, (documents[i : i + 7] for i in range(0, len(documents), 7)))
+        name = f"train/{shard:05d}-of-00002"
+        facts = tfrecord.write_records(
+            tmp_path / f"{name}.tfrecord", tmp_path / f"{name}.index", packing.pack(ids, packer, "train", shard, 2)
+        )
+        sidecars.append(
+            {"file": f"{name}.tfrecord", "index": f"{name}.index", "documents": len(documents),
+             "tokens": packer.tokens, "dropped_tokens": packer.dropped, **facts}
+        )  # fmt: skip
+        streams.append([i for text in documents for i in tokenizer.encode(text).ids])
+    manifest = tmp_path / "manifest.json"
+    write_json(manifest, {"sequence_length": LENGTH, "splits": {"train": packing.merge(sidecars)}})
+    return manifest, streams
+
+
+def expected(streams):
+    return np.concatenate([np.array(s[: len(s) // LENGTH * LENGTH]).reshape(-1, LENGTH) for s in streams])
+
+
+def test_ranges_are_contiguous_and_balanced():
+    lengths = np.random.default_rng(0).integers(1, 1000, 5000)
+    ranges = packing.plan_ranges(lengths, 16, "train")
+    assert ranges[0]["start"] == 0 and ranges[-1]["stop"] == 5000
+    assert all(a["stop"] == b["start"] for a, b in zip(ranges[:-1], ranges[1:], strict=True))
+    assert all(part["documents"] == part["stop"] - part["start"] for part in ranges)
+    assert all(part["characters"] == lengths[part["start"] : part["stop"]].sum() for part in ranges)
+    assert max(abs(part["characters"] - lengths.sum() / 16) for part in ranges) <= 1000
+
+
+@pytest.mark.parametrize("lengths", [[1, 1, 1], [10**9, 1, 1], [1, 1, 10**9], [1, 10**9, 1], [0, 0, 0]])
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_every_range_has_a_document(lengths, shards):
+    ranges = packing.plan_ranges(np.array(lengths), shards, "test")
+    assert len(ranges) == shards
+    assert all(part["documents"] >= 1 for part in ranges)
+    assert sum(part["documents"] for part in ranges) == 3
+
+
+def test_more_shards_than_documents():
+    with pytest.raises(UserError) as error:
+        packing.plan_ranges(np.array([5, 5]), 3, "validation")
+    assert str(error.value) == (
+        "tfrecords.shards.validation is 3; allowed: 1 to 2, the number of documents in this split."
+    )
+
+
+def test_packing_loses_only_the_tail():
+    rng = np.random.default_rng(0)
+    documents = [rng.integers(0, 99, n).astype(np.int32) for n in (1, 50, 7, 8, 0, 130, 3)]
+    packer = packing.Packer(8)
+    sequences = np.concatenate([packer.add(ids) for ids in documents])
+    stream = np.concatenate(documents)
+    assert packer.tokens == len(stream) and packer.dropped == len(stream) % 8 < 8
+    assert sequences.ravel().tolist() == stream[: len(stream) // 8 * 8].tolist()
+
+
+def test_shard_without_a_record():
+    with pytest.raises(UserError) as error:
+        list(packing.pack([np.arange(9, dtype=np.int32)], packing.Packer(10), "test", 2, 4))
+    assert str(error.value) == (
+        "tfrecords.shards.test is 4 with tfrecords.sequence_length 10, but shard 2 has only 9 tokens; allowed: "
+        "so few shards, or so short a sequence, that each shard has one record at least."
+    )
+
+
+def test_records_are_the_tokenizers_output(written):
+    manifest, streams = written
+    records = tfrecord.Records(manifest, "train")
+    records.verify()
+    everything = records.read(np.arange(len(records)))
+    assert everything.dtype == np.int32 and everything.shape == (len(records), LENGTH)
+    np.testing.assert_array_equal(everything, expected(streams))
+    shards = records.shards
+    assert [s["tokens"] for s in shards] == [len(stream) for stream in streams]
+    assert [s["dropped_tokens"] for s in shards] == [len(stream) % LENGTH for stream in streams]
+
+
+def test_records_are_read_at_any_place(written):
+    manifest, streams = written
+    records = tfrecord.Records(manifest, "train")
+    indices = np.random.default_rng(0).integers(0, len(records), 200)
+    np.testing.assert_array_equal(records.read(indices), expected(streams)[indices])
+    assert records.read(np.empty(0, np.int64)).shape == (0, LENGTH)
+    for wrong in (-1, len(records)):
+        with pytest.raises(IndexError):
+            records.read(np.array([wrong]))
+
+
+def test_every_flipped_bit_is_found(written):
+    manifest, _ = written
+    records = tfrecord.Records(manifest, "train")
+    path, (start, stop) = records.paths[1], records.places[1][3:5].tolist()
+    whole = path.read_bytes()
+    number = records.shards[0]["records"] + 3
+    for place in range(start, stop):
+        damaged = bytearray(whole)
+        damaged[place] ^= 4
+        path.write_bytes(damaged)
+        fresh = tfrecord.Records(manifest, "train")
+        fresh.read(np.array([number - 1, number + 1]))
+        with pytest.raises(UserError) as error:
+            fresh.read(np.array([number]))
+        assert str(error.value) == (
+            f"{path} is damaged at bytes {start} to {stop} (record 3): a checksum is wrong; "
+            "delete the file and run again."
+        )
+    with pytest.raises(UserError) as error:
+        fresh.verify()
+    assert str(error.value) == (
+        f"{path} is damaged: its SHA-256 is not the one in manifest.json; delete the file and run again."
+    )
+
+
+def test_file_of_another_size_or_none(written):
+    manifest, _ = written
+    path = tfrecord.Records(manifest, "train").paths[0]
+    size = path.stat().st_size
+    os.truncate(path, size - 1)
+    with pytest.raises(UserError) as error:
+        tfrecord.Records(manifest, "train")
+    assert str(error.value) == (
+        f"{path} has {size - 1} bytes; manifest.json says {size}: delete the file and run again."
+    )
+    path.unlink()
+    with pytest.raises(UserError) as error:
+        tfrecord.Records(manifest, "train")
+    assert str(error.value) == f"{path} is missing, though manifest.json names it; run again to write it."
+
+
+def test_threads_do_not_matter(texts, tokenizer, tmp_path):
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    write_json(tmp_path / "texts.json", texts)
+    code = (
+        "import sys, json, hashlib; from lib.packing import tokenize; from lib.tokenizer import load\n"
+        "texts = json.load(open(sys.argv[2]))\n"
+        "print(hashlib.sha256(b''.join(i.tobytes() for i in tokenize(load(sys.argv[1]), [texts]))).hexdigest())"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code, tmp_path / "tokenizer.json", tmp_path / "texts.json"],
+            env=os.environ | settings | {"PYTHONPATH": str(Path(tfrecord.__file__).parents[1])},
+            capture_output=True, check=True, text=True,
+        ).stdout
+        for settings in ({"TOKENIZERS_PARALLELISM": "false"}, {"TOKENIZERS_PARALLELISM": "true"},
+                         {"RAYON_NUM_THREADS": "1"}, {"RAYON_NUM_THREADS": "4"})
+    }  # fmt: skip
+    assert len(found) == 1
+
+
+def test_reader_and_writer_need_no_tensorflow():
+    code = (
+        "import sys; import lib.tfrecord, lib.packing, lib.texts, lib.tokenizer\n"
+        "print(*sorted({'tensorflow', 'transformers'} & set(sys.modules)))"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(tfrecord.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True, text=True)
+    assert done.stdout.split() == []
+
+
+def test_bytes_are_those_of_tensorflow(written, tmp_path):
+    import tensorflow as tf
+
+    manifest, streams = written
+    records = tfrecord.Records(manifest, "train")
+    for ids in ([0, 1, 127, 128, 16383, 16384, 10**6], expected(streams)[0].tolist()):
+        features = {
+            "input_ids": tf.train.Feature(int64_list=tf.train.Int64List(value=ids)),
+            "attention_mask": tf.train.Feature(int64_list=tf.train.Int64List(value=[1] * len(ids))),
+        }
+        example = tf.train.Example(features=tf.train.Features(feature=features))
+        assert tfrecord.encode(ids) == example.SerializeToString(deterministic=True)
+        assert tfrecord.decode(tfrecord.encode(ids)).tolist() == ids
+    written_by_tensorflow = tmp_path / "reference.tfrecord"
+    with tf.io.TFRecordWriter(str(written_by_tensorflow)) as file:
+        for number in range(records.shards[0]["records"]):
+            file.write(records.record(0, number))
+    assert written_by_tensorflow.read_bytes() == records.paths[0].read_bytes()
+
+    # The published script's reader.
+    form = {name: tf.io.FixedLenFeature([LENGTH], tf.int64) for name in ("input_ids", "attention_mask")}
+    dataset = tf.data.TFRecordDataset([str(path) for path in records.paths])
+    parsed = list(dataset.map(lambda record: tf.io.parse_single_example(record, form)).as_numpy_iterator())
+    np.testing.assert_array_equal(np.stack([record["input_ids"] for record in parsed]), expected(streams))
+    assert all((record["attention_mask"] == 1).all() for record in parsed)
