@@ -1,16 +1,13 @@
 """TFRecords: tokenize, concatenate, cut into sequences of one length; each shard is a job of its own."""
 
 SHARDS = config["tfrecords"]["shards"]
-
-
-def shard_names(split: str) -> list[str]:
-    """Return the paths of a split's shards, without their extensions."""
-    return [f"results/tfrecords/{split}/{shard:05d}-of-{SHARDS[split]:05d}" for shard in range(SHARDS[split])]
-
-
-def shard_files(split: str) -> list[str]:
-    """Return the files that a reader of a split needs beside the manifest: records and their indices."""
-    return [name + end for name in shard_names(split) for end in (".tfrecord", ".index")]
+# Paths of each split's shards, without their extensions.
+SHARD_NAMES = {
+    split: [f"results/tfrecords/{split}/{shard:05d}-of-{SHARDS[split]:05d}" for shard in range(SHARDS[split])]
+    for split in SPLITS
+}
+# What a reader of a split needs beside the manifest: records, and where each begins.
+shard_files = lambda split: [name + end for name in SHARD_NAMES[split] for end in (".tfrecord", ".index")]
 
 
 rule tfrecords:
@@ -67,7 +64,7 @@ rule write_shard:
 rule merge_manifest:
     """Merge what each shard's job wrote about its shard."""
     input:
-        **{split: [f"{name}.json" for name in shard_names(split)] for split in SPLITS},
+        **{split: [f"{name}.json" for name in SHARD_NAMES[split]] for split in SPLITS},
         tokenizer=TOKENIZER["tokenizer"],
         special_tokens_map=TOKENIZER["special_tokens_map"],
         library=library("merge_manifest", "data"),

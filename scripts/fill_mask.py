@@ -21,5 +21,7 @@ with job(snakemake.log[0], f"mlm {snakemake.wildcards.run}") as say:
     for prompt in snakemake.params.recipe["prompts"]:
         found = fill(prompt.replace("[MASK]", fill.tokenizer.mask_token))
         say(f"{prompt}  ->  {', '.join(answer['token_str'] or '(nothing)' for answer in found)}")
-        answers.append({"prompt": prompt, "answers": [answer | {"score": round(answer["score"], 6)} for answer in found]})
+        answers.append(
+            {"prompt": prompt, "answers": [answer | {"score": round(answer["score"], 6)} for answer in found]}
+        )
     write_json(snakemake.output[0], answers)

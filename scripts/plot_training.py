@@ -8,7 +8,6 @@ output          SVG
 import csv
 
 import numpy as np
-
 from lib.files import read_json
 from lib.job import job
 
@@ -21,7 +20,9 @@ with job(snakemake.log[0], f"{snakemake.wildcards.stage} {snakemake.wildcards.ru
     states = [read_json(path) for path in snakemake.input.states]
     best = states[-1]["best"]
 
-    figure, (top, bottom) = plt.subplots(2, 1, figsize=(8, 5.2), sharex=True, height_ratios=[3, 1], layout="constrained")
+    figure, (top, bottom) = plt.subplots(
+        2, 1, figsize=(8, 5.2), sharex=True, height_ratios=[3, 1], layout="constrained"
+    )
     # The mean of a window that grows with the run, so that long and short runs both read well.
     window = max(1, len(loss) // 50)
     mean = np.convolve(loss, np.ones(window) / window, "valid")

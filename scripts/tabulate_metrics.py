@@ -25,7 +25,16 @@ with job(snakemake.log[0], "report"):
                 rows.append(
                     [run, split, figures["parameters"], f["loss"], f["unigram_entropy"], context, f["accuracy"], f["perplexity"]]
                 )  # fmt: skip
-        head = ["run", "split", "parameters", "loss", "unigram entropy", "learned from context", "accuracy", "perplexity"]
+        head = [
+            "run",
+            "split",
+            "parameters",
+            "loss",
+            "unigram entropy",
+            "learned from context",
+            "accuracy",
+            "perplexity",
+        ]
         text = "Loss in nats per masked token. The unigram entropy is the loss of a model that knows frequencies only."
         parts.append(section("Masked language models", text, table(head, rows)))
     if metrics["base"]:
@@ -56,7 +65,9 @@ with job(snakemake.log[0], "report"):
             for run, f in metrics["lora"].items()
             for name in ("python_token_rate", "python_parse_share")
         ]
-        text = "Of the generated samples: the share of tokens that only Python has, and of samples that parse as Python."
+        text = (
+            "Of the generated samples: the share of tokens that only Python has, and of samples that parse as Python."
+        )
         parts.append(section("Likeness to Python", text, table(["run", "figure", "before", "after"], rows)))
     text = "On text that no model was trained on. Validation chose the best checkpoint; test is only reported."
     write_text(snakemake.output[0], page("Held-out figures", text, "".join(parts)))

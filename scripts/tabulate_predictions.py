@@ -18,7 +18,11 @@ with job(snakemake.log[0], "report"):
         rows = [
             [
                 Raw(escape(item["prompt"]).replace("[MASK]", "<mark>[MASK]</mark>")),
-                Raw("<br>".join(f"{escape(a['token_str']) or '(nothing)'} &nbsp;{a['score']:.3f}" for a in item["answers"])),
+                Raw(
+                    "<br>".join(
+                        f"{escape(a['token_str']) or '(nothing)'} &nbsp;{a['score']:.3f}" for a in item["answers"]
+                    )
+                ),
             ]
             for item in prompts
         ]

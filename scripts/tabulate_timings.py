@@ -22,7 +22,9 @@ with job(snakemake.log[0], "report"):
         )
         stage, run = Path(path).parts[-3:-1]
         rows.append([stage.removesuffix("-training"), run, seconds, round(speed)])
-    text = "Medians over the lines of progress, compilation left out. Another machine or another load gives other figures."
+    text = (
+        "Medians over the lines of progress, compilation left out. Another machine or another load gives other figures."
+    )
     write_text(
         snakemake.output[0],
         page("Training speed", text, table(["stage", "run", "seconds per step", "tokens per second"], rows)),

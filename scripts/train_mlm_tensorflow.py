@@ -36,12 +36,13 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     trainer = mlm.Trainer(strategy, config, recipe)
     previous = dict(zip(checkpoint.PARTS, snakemake.input.previous, strict=False)) or None
     if previous:
-        weights, optimizer = (checkpoint.load_arrays(previous[part]) for part in ("weights", "optimizer"))
-        trainer.load(weights, optimizer, previous["weights"])
-    say(f"steps {first + 1} to {last}, {trainer.model.num_parameters():,} parameters, {strategy.num_replicas_in_sync} replica(s)")
+        trainer.load(previous)
+    say(
+        f"steps {first + 1} to {last}, {trainer.model.num_parameters():,} parameters, {strategy.num_replicas_in_sync} replica(s)"
+    )
 
     rates = learning_rates(recipe["schedule"], first, last)
-    history = History(first, last, recipe["batch_size"] * train.sequence_length, say)
+    history = History(first, last, last, recipe["batch_size"] * train.sequence_length, say)
     drain = Drain(history)
     data = mlm.batches(strategy, lambda step: training_batch(train, recipe, step), recipe["batch_size"], first, last)
     for step, (batch, rate) in enumerate(zip(data, rates, strict=True), first):

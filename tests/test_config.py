@@ -64,7 +64,10 @@ WRONG = [
         'tokenizer.pretrained is "some/name", which is no local folder; a name on the hub needs '
         "tokenizer.revision, a commit of 40 hexadecimal digits.",
     ),
-    ({"tokenizer.revision": "a" * 40}, "tokenizer.revision is given without tokenizer.pretrained; it pins a name on the hub."),
+    (
+        {"tokenizer.revision": "a" * 40},
+        "tokenizer.revision is given without tokenizer.pretrained; it pins a name on the hub.",
+    ),
     ({"tokenizer.vocab_size": 3}, "tokenizer.vocab_size is 3; allowed: a whole number, 16 or more, at most 1000000."),
     (
         {"tfrecords.sequence_length": 1.5},
@@ -101,7 +104,10 @@ WRONG = [
         {f"{TINY}.schedule.final_learning_rate": 1.0, f"{TINY}.learning_rate": 0.5},
         f"{TINY}.schedule.final_learning_rate is 1; allowed: at most learning_rate, 0.5.",
     ),
-    ({f"{TINY}.masking": {"mask": 0.9, "random": 0.2}}, f"{TINY}.masking: mask 0.9 and random 0.2 add up to more than 1."),
+    (
+        {f"{TINY}.masking": {"mask": 0.9, "random": 0.2}},
+        f"{TINY}.masking: mask 0.9 and random 0.2 add up to more than 1.",
+    ),
     ({f"{TINY}.precision": "bfloat16"}, f"{TINY}.precision is bfloat16; allowed: float32, mixed_bfloat16."),
     (
         {f"{TINY}.batch_size": 9, f"{TINY}.cpu_devices": 2},
@@ -158,14 +164,18 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "message"), WRONG, ids=lambda value: None if isinstance(value, dict) else value[:50])
+@pytest.mark.parametrize(
+    ("changes", "message"), WRONG, ids=lambda value: None if isinstance(value, dict) else value[:50]
+)
 def test_wrong_config(changes, message):
     with pytest.raises(UserError) as error:
         complete(changed(**changes), "config.yaml")
     assert str(error.value) == f"config.yaml: {message}"
 
 
-@pytest.mark.parametrize("path", [ROOT / "config.yaml", *sorted((ROOT / "recipes").glob("*.yaml"))], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path", [ROOT / "config.yaml", *sorted((ROOT / "recipes").glob("*.yaml"))], ids=lambda p: p.name
+)
 def test_shipped_configs_are_right(path):
     config = read_config([path], {})
     assert config["corpus"]["seed"] == 0  # a default, filled in

@@ -47,8 +47,13 @@ def test_batches_follow_each_other_over_the_end_of_an_epoch():
 
 
 def curve(shape, **more):
-    return {"learning_rate": 2e-3, "shape": shape, "warmup_steps": 10, "decay_steps": 30, "final_learning_rate": 1e-4} | more
-
+    return {
+        "learning_rate": 2e-3,
+        "shape": shape,
+        "warmup_steps": 10,
+        "decay_steps": 30,
+        "final_learning_rate": 1e-4,
+    } | more
 
 
 @given(
@@ -110,9 +115,7 @@ def test_masking_takes_15_percent_and_splits_it_80_10_10():
     assert not np.isin(put[put != 4], SPECIAL).any()
 
 
-@given(
-    length=st.integers(8, 200), rate=st.floats(0.01, 0.99), key=st.integers(0, 99), records=st.integers(1, 9)
-)
+@given(length=st.integers(8, 200), rate=st.floats(0.01, 0.99), key=st.integers(0, 99), records=st.integers(1, 9))
 @settings(max_examples=60, deadline=None)
 def test_masking_changes_only_chosen_tokens_and_repeats(length, rate, key, records):
     ids = tokens(records, length, key)

@@ -156,7 +156,9 @@ class Trainer:
     def load(self, weights: dict, optimizer: dict, source: str) -> None:
         """Continue from the arrays of a checkpoint; `source` names it in errors. Raises UserError, see `assign`."""
         assign(self.variables["trainable"], weights, source)
-        assign(self.variables["optimizer"] + self.variables["random"], optimizer, source)
+        assign(self.variables["optimizer"], optimizer, source)
+        for index, variable in enumerate(self.variables["random"]):
+            variable.assign(optimizer[f"random/{index}"])
         self.read_values()
 
     def weights(self) -> dict[str, np.ndarray]:
@@ -164,9 +166,12 @@ class Trainer:
         return arrays_of(self.variables["trainable"], self.moving["trainable"])
 
     def optimizer(self) -> dict[str, np.ndarray]:
-        """Return what else the next segment needs: the optimizer's variables, and random states, by path."""
-        parts = ("optimizer", "random")
-        return {k: v for part in parts for k, v in arrays_of(self.variables[part], self.moving[part]).items()}
+        """Return what else the next segment needs: the optimizer's variables by path, random states by number.
+
+        Keras numbers the states' paths through the life of a process, so these say nothing.
+        """
+        states = {f"random/{index}": np.asarray(value) for index, value in enumerate(self.moving["random"])}
+        return arrays_of(self.variables["optimizer"], self.moving["optimizer"]) | states
 
     def train(self, records: object, recipe: dict, rates: np.ndarray, history: History) -> None:
         """Train the steps of `recipe`, from `first` to `last`, at `rates` float32 [last - first]."""

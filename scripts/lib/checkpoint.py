@@ -24,7 +24,7 @@ PARTS = ("weights", "optimizer", "best", "state")
 def save_arrays(path: str, arrays: dict[str, np.ndarray]) -> None:
     """Write named arrays as one safetensors file, whole or not at all."""
     with whole(path) as partial:
-        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, partial)
+        save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, partial)
 
 
 def load_arrays(path: str) -> dict[str, np.ndarray]:

@@ -252,7 +252,9 @@ def check_preset(where: str, recipe: dict) -> None:
             "so that it cannot change."
         )
     if preset.startswith("kaggle://") and not preset.rsplit("/", 1)[1].isdigit():
-        raise UserError(f"{where}.preset is {preset}; allowed: a kaggle handle that ends in its version, such as .../1.")
+        raise UserError(
+            f"{where}.preset is {preset}; allowed: a kaggle handle that ends in its version, such as .../1."
+        )
     if not preset.startswith("hf://") and "revision" in recipe:
         raise UserError(f"{where}.revision is given, but {preset} has none; it belongs to hf:// presets.")
     if preset.startswith((".", "/")) and not os.path.isfile(f"{preset}/config.json"):
@@ -280,7 +282,9 @@ def check_complete(config: dict) -> None:
         model = recipe["model"]
         heads, hidden = model.get("num_attention_heads"), model.get("hidden_size")
         if heads and hidden and hidden % heads:
-            raise UserError(f"{where}.model.hidden_size is {hidden}; allowed: a multiple of num_attention_heads, {heads}.")
+            raise UserError(
+                f"{where}.model.hidden_size is {hidden}; allowed: a multiple of num_attention_heads, {heads}."
+            )
         positions = model.get("max_position_embeddings")
         # RoBERTa counts positions from the id after the pad token's.
         extra = 4 if model["architecture"] in ("roberta", "xlm-roberta", "camembert") else 0
@@ -328,7 +332,9 @@ def check_training(where: str, recipe: dict) -> None:
     if steps % every:
         raise UserError(f"{where}.steps is {steps}; allowed: a multiple of checkpoint_every, {every}.")
     if schedule["warmup_steps"] >= steps:
-        raise UserError(f"{where}.schedule.warmup_steps is {schedule['warmup_steps']}; allowed: less than steps, {steps}.")
+        raise UserError(
+            f"{where}.schedule.warmup_steps is {schedule['warmup_steps']}; allowed: less than steps, {steps}."
+        )
     if schedule["shape"] == "wsd":
         if "decay_steps" not in schedule:
             raise UserError(f"{where}.schedule.decay_steps is missing; shape: wsd needs it.")

@@ -13,6 +13,7 @@ import tensorflow as tf
 import tf_keras
 from transformers import PretrainedConfig, TFAutoModelForMaskedLM, TFPreTrainedModel
 
+from lib.checkpoint import load_arrays
 from lib.errors import UserError
 from lib.mlm_data import evaluation_batches
 from lib.tfrecord import Records
@@ -78,9 +79,10 @@ def variables(items: list) -> dict[str, np.ndarray]:
 
 def assign(items: list, arrays: dict[str, np.ndarray], path: str) -> None:
     """Put named arrays back into variables. Raises UserError when `path` holds another model's."""
-    if list(arrays) != sorted(variables_names := list(variables(items))) and set(arrays) != set(variables_names):
+    names = list(variables(items))
+    if set(arrays) != set(names):
         raise UserError(f"{path} holds other variables than the model of the config has; delete it and run again.")
-    for name, item in zip(variables_names, items, strict=True):
+    for name, item in zip(names, items, strict=True):
         if tuple(item.shape) != arrays[name].shape:
             raise UserError(f"{path}: {name} has shape {arrays[name].shape}; the config says {tuple(item.shape)}.")
         item.assign(arrays[name])
@@ -104,9 +106,7 @@ def predictions(model: TFPreTrainedModel, batch: dict[str, tf.Tensor], training:
 
 def loss_sum(logits: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
     """Return the summed cross-entropy of a batch's predictions, nats."""
-    return tf.reduce_sum(
-        tf.nn.sparse_softmax_cross_entropy_with_logits(batch["labels"], logits) * batch["weights"]
-    )
+    return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(batch["labels"], logits) * batch["weights"])
 
 
 class Trainer:
@@ -179,10 +179,10 @@ class Trainer:
         """Return the optimizer's variables as arrays."""
         return variables(self.optimizer.variables)
 
-    def load(self, weights: dict, optimizer: dict, path: str) -> None:
-        """Continue from the arrays of a checkpoint that lies at `path`."""
-        assign(self.model.weights, weights, path)
-        assign(self.optimizer.variables, optimizer, path)
+    def load(self, checkpoint: dict[str, str]) -> None:
+        """Continue from a checkpoint, its parts given by their paths."""
+        assign(self.model.weights, load_arrays(checkpoint["weights"]), checkpoint["weights"])
+        assign(self.optimizer.variables, load_arrays(checkpoint["optimizer"]), checkpoint["optimizer"])
 
 
 def batches(strategy: tf.distribute.Strategy, load, batch_size: int, first: int, last: int):

@@ -130,6 +130,7 @@ def plain(text: str) -> str:
     return text.strip()
 
 
+CODE = re.compile(r"(def|class) \w+[(:]|@\w|import \w|from \S+ import |python\d? -|[$#] ")
 WORD = re.compile(r"[A-Za-z]+(?:['’-][A-Za-z]+)*[.,;:!?)\"']*")
 
 
@@ -142,5 +143,6 @@ def is_prose(text: str) -> bool:
         letters >= 0.8 * len(text)
         and plain_words >= 0.6 * len(words)
         and len(words) >= 5
+        and not CODE.match(text)
         and not re.search(r"={3}|-{3}|_{3}|\*{3}|\.{4}|\+--|\|", text)
     )

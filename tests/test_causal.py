@@ -1,0 +1,526 @@
+"""Base models and tuning: tokens, records, the training step, sharding, adapters, presets, samples."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lib import adapter, causal_data, causal_tokens, checkpoint, python_likeness
+from lib.errors import UserError
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+SIZES = {
+    "num_layers": 2, "num_query_heads": 8, "num_key_value_heads": 8,
+    "hidden_dim": 32, "intermediate_dim": 64, "head_dim": 4,
+}  # fmt: skip
+OPTIMIZER = {"weight_decay": 0.1, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "clip_norm": 1.0}
+CODE = "def total(items):\n    if not items:\n        return 0\n    return sum(items)  # ünusual\n"
+WORDS = "the of value function returns object when list given name and or is module class string".split()
+
+
+def prose(documents, seed=0):
+    draw = np.random.default_rng(seed)
+    return [" ".join(draw.choice(WORDS, size=12)) + "." for _ in range(documents)]
+
+
+@pytest.fixture(scope="module")
+def jax_backend():
+    """Keras on JAX with eight virtual devices; afterwards other tests may import TensorFlow again."""
+    from lib import keras_jax
+
+    environment = dict(os.environ)
+    modules = {name: sys.modules[name] for name in keras_jax.BLOCKED if name in sys.modules}
+    keras_jax.start(cpu_threads=1, cpu_devices=8)
+    import jax
+    import keras
+
+    assert len(jax.devices()) == 8
+    yield keras_jax
+    keras_jax.set_precision("float32")
+    keras.distribution.set_distribution(None)
+    os.environ.clear()
+    os.environ.update(environment)
+    for name in keras_jax.BLOCKED:
+        del sys.modules[name]
+    sys.modules.update(modules)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocabulary") / "vocabulary.spm"
+    path.write_bytes(causal_tokens.train_vocabulary(prose(200), 330, "base.small.vocab_size"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def tokens(vocabulary, tmp_path_factory):
+    path = tmp_path_factory.mktemp("tokens") / "tokens.safetensors"
+    arrays = causal_tokens.tokenize([prose(30), prose(30, 1)], causal_tokens.SentencePiece(vocabulary))
+    checkpoint.save_arrays(path, dict(zip(("tokens", "offsets"), arrays, strict=True)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def preset(jax_backend, vocabulary, tmp_path_factory):
+    return save_base(vocabulary, tmp_path_factory.mktemp("base") / "small", SIZES)
+
+
+def save_base(vocabulary, folder, sizes):
+    import keras
+    import keras_hub
+    from lib.causal_model import build_gemma, save_preset
+
+    keras.distribution.set_distribution(None)
+    backbone = build_gemma(sizes, causal_tokens.SentencePiece(vocabulary).size, seed=0).backbone
+    tokenizer = keras_hub.models.GemmaTokenizer(proto=vocabulary.read_bytes())
+    preprocessor = keras_hub.models.GemmaCausalLMPreprocessor(tokenizer, sequence_length=16)
+    save_preset(keras_hub.models.GemmaCausalLM(backbone=backbone, preprocessor=preprocessor), folder)
+    return folder
+
+
+def tuned(preset, mesh=(1, 8), **changes):
+    from lib.tuning import open_run
+
+    recipe = {"mesh": list(mesh), "method": "lora", "rank": 2, "seed": 0} | changes
+    return open_run(str(preset), recipe, "python")
+
+
+def trainer_of(model, distribution):
+    from lib.causal_model import make_optimizer
+    from lib.causal_training import Trainer
+
+    return Trainer(model, make_optimizer(OPTIMIZER), distribution)
+
+
+def train(trainer, records, first, last):
+    from lib.history import History
+
+    recipe = {"first": first, "last": last, "seed": 0, "batch_size": 4}
+    rates = np.linspace(1e-2, 1e-3, 100, dtype=np.float32)[first:last]
+    history = History(first, last, last, 4 * records.length, lambda message: None)
+    trainer.train(records, recipe, rates, history)
+    return [float(row.split(",")[1]) for row in history.rows]
+
+
+def draw_lora(model, seed=0):
+    """Give every LoRA variable a value, B included, which starts as zero."""
+    draw = np.random.default_rng(seed)
+    for variable in model.trainable_variables:
+        variable.assign(draw.normal(size=variable.shape).astype("float32") * 0.3)
+
+
+def logits(model, length=12):
+    token_ids = np.random.default_rng(1).integers(4, 300, (2, length)).astype("int32")
+    return np.asarray(model({"token_ids": token_ids, "padding_mask": np.ones_like(token_ids)}))
+
+
+# Vocabulary and tokens
+
+
+def test_vocabulary_is_the_same_each_time(vocabulary):
+    assert causal_tokens.train_vocabulary(prose(200), 330, "") == vocabulary.read_bytes()
+
+
+def test_vocabulary_keeps_code_as_it_is(vocabulary):
+    tokenizer = causal_tokens.SentencePiece(vocabulary)
+    assert tokenizer.special == {"pad": 0, "eos": 1, "bos": 2}
+    [ids] = tokenizer.encode([CODE])
+    assert tokenizer.processor.decode(ids) == CODE
+    pieces = [tokenizer.processor.id_to_piece(i) for i in ids]
+    assert pieces.count("\n") == 4 and "\u2581" * 8 in pieces
+
+
+def test_a_vocabulary_size_that_cannot_be_is_named():
+    with pytest.raises(UserError, match=r"^base\.small\.vocab_size is 5000; the text has pieces for at most \d+\.$"):
+        causal_tokens.train_vocabulary(prose(200), 5000, "base.small.vocab_size")
+    with pytest.raises(UserError, match=r"^base\.small\.vocab_size is 280; the text's characters need at least \d+\.$"):
+        causal_tokens.train_vocabulary(prose(200), 280, "base.small.vocab_size")
+
+
+def test_long_texts_are_sampled(monkeypatch):
+    characters = np.full(1000, 50)
+    assert causal_tokens.sample(characters, 0).all()
+    monkeypatch.setattr(causal_tokens, "SAMPLE_CHARACTERS", 10_000)
+    chosen = causal_tokens.sample(characters, 0)
+    assert 150 < chosen.sum() < 250
+    assert (chosen == causal_tokens.sample(characters, 0)).all()
+    assert "".join(causal_tokens.lines("a" * 9_001)) == "a" * 9_001
+    assert max(map(len, causal_tokens.lines("a" * 9_001))) == causal_tokens.LINE_CHARACTERS
+
+
+def test_tokens_and_offsets(vocabulary):
+    tokenizer = causal_tokens.SentencePiece(vocabulary)
+    texts = ["the value", "", "of a list"]
+    tokens, offsets = causal_tokens.tokenize([texts[:2], texts[2:]], tokenizer)
+    assert tokens.dtype == np.int32 and offsets.dtype == np.int64
+    found = [tokens[a:b].tolist() for a, b in zip(offsets, offsets[1:], strict=False)]
+    assert found == tokenizer.encode(texts)
+
+
+def test_packing():
+    stream = causal_data.pack(np.array([5, 6, 7], np.int32), np.array([0, 2, 2, 3]), bos=2, eos=1)
+    assert stream.tolist() == [2, 5, 6, 1, 2, 1, 2, 7, 1]
+
+
+def test_windows_predict_each_token_once(tokens):
+    records = causal_data.Packed(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
+    windows, mask = records.read(np.arange(records.records))
+    assert windows.shape == (records.records, 17) and mask.all()
+    labels = windows[:, 1:].ravel()
+    assert (labels == records.stream[1 : 1 + len(labels)]).all() and len(records.stream) - 1 - len(labels) < 16
+
+
+def test_a_text_shorter_than_a_window_is_named(tokens):
+    with pytest.raises(UserError, match=r"sequence_length 100000 needs 100001\.$"):
+        causal_data.Packed(tokens, 100_000, {"bos": 2, "eos": 1, "pad": 0})
+
+
+def test_records_of_tuning_are_those_of_keras_hub(preset, vocabulary, tmp_path):
+    import keras_hub
+
+    texts = [*prose(5), CODE, "the", ""]
+    arrays = causal_tokens.tokenize([texts], causal_tokens.SentencePiece(vocabulary))
+    checkpoint.save_arrays(tmp_path / "t.safetensors", dict(zip(("tokens", "offsets"), arrays, strict=True)))
+    records = causal_data.OnePerRecord(tmp_path / "t.safetensors", 16, {"bos": 2, "eos": 1, "pad": 0})
+    found, mask = records.read(np.arange(len(texts)))
+    preprocessor = keras_hub.models.GemmaCausalLMPreprocessor.from_preset(str(preset), sequence_length=16)
+    inputs, labels, weights = preprocessor(texts)
+    assert (found[:, :-1] == np.asarray(inputs["token_ids"])).all() and (found[:, 1:] == np.asarray(labels)).all()
+    assert (mask[:, :-1] == np.asarray(inputs["padding_mask"])).all() and (mask[:, 1:] == np.asarray(weights)).all()
+
+
+def test_held_out_records_are_spread():
+    assert causal_data.held_out_indices(5).tolist() == [0, 1, 2, 3, 4]
+    many = causal_data.held_out_indices(100_000)
+    assert len(many) == causal_data.HELD_OUT_RECORDS and many[0] == 0 and many[-1] == 99_999
+
+
+# Training
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16", "bfloat16"])
+def test_two_segments_are_one_run(jax_backend, tokens, tmp_path, precision):
+    from keras_hub.models import GemmaBackbone
+    from lib import sharding
+    from lib.causal_model import build_gemma
+
+    jax_backend.set_precision(precision)
+    records = causal_data.Packed(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
+    distribution = sharding.set_up(GemmaBackbone, [2, 4], "base.small.mesh")
+
+    def fresh():  # with dropout, whose random state must go on, too
+        return trainer_of(build_gemma(SIZES | {"dropout": 0.1}, 330, seed=0), distribution)
+
+    whole = fresh()
+    train(whole, records, 0, 6)
+    half = fresh()
+    train(half, records, 0, 3)
+    checkpoint.save_arrays(tmp_path / "w", half.weights())
+    checkpoint.save_arrays(tmp_path / "o", half.optimizer())
+    second = fresh()
+    second.load(checkpoint.load_arrays(tmp_path / "w"), checkpoint.load_arrays(tmp_path / "o"), "checkpoint")
+    train(second, records, 3, 6)
+    jax_backend.set_precision("float32")
+    for a, b in ((whole.weights(), second.weights()), (whole.optimizer(), second.optimizer())):
+        assert a.keys() == b.keys()
+        assert all(a[name].tobytes() == b[name].tobytes() for name in a)
+    assert any((whole.weights()[name] != half.weights()[name]).any() for name in half.weights())
+
+
+def test_it_learns(jax_backend, tokens):
+    from keras_hub.models import GemmaBackbone
+    from lib import sharding
+    from lib.causal_model import build_gemma
+
+    records = causal_data.Packed(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
+    distribution = sharding.set_up(GemmaBackbone, [1, 1], "base.small.mesh")
+    trainer = trainer_of(build_gemma(SIZES, 330, seed=0), distribution)
+    before = trainer.evaluate(records, 4)
+    losses = train(trainer, records, 0, 40)
+    after = trainer.evaluate(records, 4)
+    assert before["tokens"] == after["tokens"] == 16 * records.records
+    assert after["loss"] < before["loss"] - 1 and losses[-1] < losses[0] - 1 and after["accuracy"] > before["accuracy"]
+
+
+def test_a_mesh_of_eight_computes_what_one_device_does(preset, tokens):
+    records = causal_data.OnePerRecord(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
+    losses, evaluations = [], []
+    for mesh in ((1, 1), (1, 8), (4, 2)):
+        trainer = trainer_of(*tuned(preset, mesh, method="full"))
+        losses.append(train(trainer, records, 0, 5))
+        evaluations.append(trainer.evaluate(records, 4)["loss"])
+    np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-3)
+    np.testing.assert_allclose(evaluations[1:], [evaluations[0]] * 2, rtol=1e-3)
+
+
+def test_lora_trains_only_its_own_variables(preset, tokens):
+    records = causal_data.OnePerRecord(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
+    model, distribution = tuned(preset)
+    frozen = [np.asarray(v.value) for v in model.non_trainable_variables]
+    trainer = trainer_of(model, distribution)
+    train(trainer, records, 0, 3)
+    assert {name.rsplit("/", 1)[1] for name in trainer.weights()} == {"lora_kernel_a", "lora_kernel_b"}
+    assert len(trainer.weights()) == 2 * 2 * 2  # A and B, of query and value, in two layers
+    assert all((a == np.asarray(v.value)).all() for a, v in zip(frozen, model.non_trainable_variables, strict=True))
+
+
+def test_padding_does_not_count(preset, tokens):
+    from lib.causal_training import make_evaluation
+
+    model, _ = tuned(preset)
+    function = make_evaluation(model)
+    values = [[v.value for v in part] for part in (model.trainable_variables, model.non_trainable_variables)]
+    text, mask = causal_data.OnePerRecord(tokens, 40, {"bos": 2, "eos": 1, "pad": 0}).read(np.arange(2))
+    other = np.where(mask, text, 7)
+    a, b = (function(*values, np.asarray(t), mask) for t in (text, other))
+    assert a[2] == mask[:, 1:].sum() < mask[:, 1:].size
+    np.testing.assert_allclose(a[0], b[0], rtol=1e-6)
+
+
+def test_biases_and_scales_are_not_decayed(preset):
+    model, distribution = tuned(preset, method="full")
+    from lib.causal_model import make_optimizer
+
+    optimizer = make_optimizer(OPTIMIZER)
+    optimizer.build(model.trainable_variables)
+    decayed = {v.path.rsplit("/", 1)[1] for v in model.trainable_variables if optimizer._use_weight_decay(v)}
+    spared = {v.path.rsplit("/", 1)[1] for v in model.trainable_variables if not optimizer._use_weight_decay(v)}
+    assert decayed == {"kernel", "embeddings"} and spared == {"scale"}
+
+
+def test_a_checkpoint_of_another_model_is_refused(preset, tokens):
+    trainer = trainer_of(*tuned(preset))
+    weights = {name: array[..., :1] for name, array in trainer.weights().items()}
+    with pytest.raises(UserError, match=r"^old\.safetensors holds shape .* it belongs to another model; delete it"):
+        trainer.load(weights, trainer.optimizer(), "old.safetensors")
+
+
+RUN = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from lib import keras_jax
+keras_jax.start(cpu_threads=1, cpu_devices=8)
+import hashlib, numpy as np
+from keras_hub.models import GemmaBackbone
+from lib import sharding
+from lib.causal_data import Packed
+from lib.causal_model import build_gemma, make_optimizer
+from lib.causal_training import Trainer
+from lib.history import History
+records = Packed(sys.argv[2], 16, {"bos": 2, "eos": 1, "pad": 0})
+distribution = sharding.set_up(GemmaBackbone, [1, 8], "base.small.mesh")
+trainer = Trainer(build_gemma(SIZES, 330, seed=0), make_optimizer(OPTIMIZER), distribution)
+recipe = {"first": 0, "last": 5, "seed": 0, "batch_size": 4}
+trainer.train(records, recipe, np.full(5, 1e-2, np.float32), History(0, 5, 5, 64, lambda message: None))
+digest = hashlib.sha256()
+for name, array in trainer.weights().items():
+    digest.update(array.tobytes())
+print("DIGEST", digest.hexdigest())
+"""
+
+
+def test_the_cache_of_compiled_programs_changes_no_bytes(tokens, tmp_path):
+    program = RUN.replace("SIZES", repr(SIZES)).replace("OPTIMIZER", repr(OPTIMIZER))
+    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
+    digests = []
+    for _ in range(2):
+        command = [sys.executable, "-c", program, str(SCRIPTS), str(tokens)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        digests.append(done.stdout.split("DIGEST ")[1])
+        assert any((tmp_path / "cache").iterdir())
+    assert digests[0] == digests[1]
+
+
+# Sharding
+
+
+def test_partitioning_follows_the_layout_map(preset):
+    from lib import sharding
+
+    model, distribution = tuned(preset)
+    rows = {row["path"]: row for row in sharding.partitioning(model, distribution)}
+    query = rows["decoder_block_1/attention/query/kernel"]
+    assert query["spec"] == ["model", "batch", None] and query["shape"] == [8, 32, 4]
+    assert query["bytes_per_device"] == 4 * 32 * 4 and query["rule"].startswith("decoder_block")
+    assert not query["trainable"] and rows["decoder_block_1/attention/query/lora_kernel_a"]["trainable"]
+    assert rows["final_normalization/scale"]["rule"] is None
+    # 330 pieces cannot be divided by eight.
+    note = rows["token_embedding/embeddings"]["note"]
+    assert note.startswith("dimension 0 of size 330 cannot be divided over 8 devices")
+
+
+def test_an_unsharded_variable_is_found(preset):
+    from jax import device_put
+    from jax.sharding import NamedSharding, PartitionSpec
+    from lib import sharding
+
+    model, distribution = tuned(preset)
+    victim = next(v for v in model.variables if v.path == "decoder_block_0/ffw_gating/kernel")
+    whole = NamedSharding(distribution.device_mesh.backend_mesh, PartitionSpec())
+    victim._value = device_put(victim.value, whole)
+    with pytest.raises(UserError, match=r"^the variable decoder_block_0/ffw_gating/kernel of shape \(32, 32\) lies"):
+        sharding.check(model.variables, distribution)
+
+
+def test_one_key_value_head_is_on_every_device(jax_backend, vocabulary, tmp_path):
+    from lib import sharding
+
+    folder = save_base(vocabulary, tmp_path / "mqa", SIZES | {"num_key_value_heads": 1})
+    model, distribution = tuned(folder)
+    rows = {row["path"]: row for row in sharding.partitioning(model, distribution)}
+    assert rows["decoder_block_0/attention/key/kernel"]["spec"] == [None, "batch", None]
+    assert "cannot be divided" in rows["decoder_block_0/attention/key/kernel"]["note"]
+    assert rows["decoder_block_0/attention/query/kernel"]["note"] is None
+
+
+def test_meshes(jax_backend):
+    from lib.sharding import mesh_shape
+
+    assert mesh_shape([1, -1], 8, "m") == (1, 8) and mesh_shape([-1, 2], 8, "m") == (4, 2)
+    assert mesh_shape([1, 1], 8, "m") == (1, 1)
+    for mesh in ([1, 16], [3, -1]):
+        with pytest.raises(UserError) as caught:
+            mesh_shape(mesh, 8, "lora.runs.python.mesh")
+        assert str(caught.value) == (
+            f"lora.runs.python.mesh is {mesh}, which does not fit the 8 cpu device(s) here; allowed: two sizes whose "
+            "product is at most 8, or -1 for one of them, all that are left."
+        )
+
+
+# Adapters and presets
+
+
+def test_keras_adapter_gives_the_same_logits(preset, tmp_path):
+    import keras
+    from lib.causal_model import load_preset
+
+    model, _ = tuned(preset, (1, 1))
+    base = logits(model)
+    draw_lora(model)
+    wanted = logits(model)
+    path = str(tmp_path / "adapter.lora.h5")
+    model.backbone.save_lora_weights(path)
+    keras.distribution.set_distribution(None)
+    again = load_preset(preset)
+    assert np.allclose(logits(again), base, atol=1e-5) and not np.allclose(base, wanted, atol=1e-2)
+    again.backbone.load_lora_weights(path)
+    np.testing.assert_allclose(logits(again), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("key_value_heads", [8, 2])
+def test_peft_adapter_is_the_same_change(jax_backend, vocabulary, tmp_path, key_value_heads):
+    from lib.causal_model import arrays_of
+
+    folder = save_base(vocabulary, tmp_path / "base", SIZES | {"num_key_value_heads": key_value_heads})
+    model, _ = tuned(folder, (1, 1))
+    draw_lora(model)
+    tensors, config = adapter.peft(arrays_of(model.trainable_variables), "keras/gemma")
+    assert config["r"] == config["lora_alpha"] == 8 * 2 and config["base_model_name_or_path"] == "keras/gemma"
+    assert config["target_modules"] == ["q_proj", "v_proj"]
+    fewer = {} if key_value_heads == 8 else {"v_proj": key_value_heads * 2}
+    assert config["rank_pattern"] == config["alpha_pattern"] == fewer
+    assert len(tensors) == 2 * 2 * 2
+    for index in range(2):
+        attention = model.backbone.get_layer(f"decoder_block_{index}").attention
+        for dense, module in ((attention.query_dense, "q_proj"), (attention.value_dense, "v_proj")):
+            name = f"base_model.model.model.layers.{index}.self_attn.{module}"
+            change = tensors[f"{name}.lora_B.weight"] @ tensors[f"{name}.lora_A.weight"]
+            kernel = np.asarray(dense.kernel) - np.asarray(dense._kernel)  # [heads, hidden, head_dim]
+            wanted = kernel.transpose(0, 2, 1).reshape(-1, 32)  # as transformers has it
+            np.testing.assert_allclose(change, wanted, atol=1e-5)
+
+
+def test_preset_loads_and_repeats(preset, vocabulary, tmp_path):
+    import keras
+    from lib.causal_model import load_preset
+
+    other = save_base(vocabulary, tmp_path / "again", SIZES)
+    names = sorted(str(p.relative_to(preset)) for p in preset.rglob("*") if p.is_file())
+    assert "config.json" in names and "assets/tokenizer/vocabulary.spm" in names
+    for name in names:
+        digests = {hashlib.sha256((folder / name).read_bytes()).hexdigest() for folder in (preset, other)}
+        assert len(digests) == 1, name
+    keras.distribution.set_distribution(None)
+    model = load_preset(preset)
+    assert type(model).__name__ == "GemmaCausalLM"
+    assert model.preprocessor.tokenizer(CODE)[-1] == causal_tokens.SentencePiece(vocabulary).encode([CODE])[0][-1]
+    by_keras = causal_tokens.KerasHub(preset)
+    by_itself = causal_tokens.load_tokenizer(str(preset), lambda: None)
+    assert isinstance(by_itself, causal_tokens.SentencePiece)
+    assert by_keras.encode([CODE, "the"]) == by_itself.encode([CODE, "the"])
+    assert (by_keras.size, by_keras.special) == (by_itself.size, by_itself.special)
+
+
+def test_fetching_says_what_is_wrong(jax_backend, monkeypatch, preset):
+    import huggingface_hub
+    from lib.fetched import is_keras_preset, locate
+
+    assert locate(str(preset), None, "base.x.preset") == preset and is_keras_preset(preset)
+    with pytest.raises(UserError) as caught:
+        locate("gemma_7b_n", None, "base.x.preset")
+    assert str(caught.value) == (
+        "base.x.preset is gemma_7b_n; allowed: a preset folder, an hf:// or kaggle:// handle, or the name of a preset "
+        'of keras-hub; did you mean "gemma_7b_en"?'
+    )
+
+    def no_network(*arguments, **names):
+        raise ConnectionError("no route to host\nand more")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", no_network)
+    with pytest.raises(UserError) as caught:
+        locate("hf://google/gemma-2b", "0" * 40, "base.x.preset")
+    assert str(caught.value).startswith(
+        "base.x.preset is hf://google/gemma-2b, which could not be fetched (ConnectionError: no route to host); it "
+    )
+
+
+# Samples
+
+
+@pytest.mark.parametrize("sampler", ["greedy", "top_k", "top_p"])
+def test_samples_repeat(preset, sampler):
+    from lib.generation import Generator
+
+    model, distribution = tuned(preset, (2, 4))
+    recipe = {"sampler": sampler, "k": 5, "p": 0.9, "temperature": 1.0, "max_length": 12, "samples": 3, "seed": 0}
+    generate = Generator(model, recipe, distribution.num_model_replicas)
+    first = generate(["the", "of a value"])
+    assert [len(samples) for samples in first] == [3, 3]
+    assert generate(["the", "of a value"]) == first
+    assert (len(set(first[0])) == 1) == (sampler == "greedy")
+    draw_lora(model)
+    assert generate(["the", "of a value"]) != first
+
+
+def test_likeness_tells_python_from_prose():
+    code = [CODE, "class A(B):\n    x = [1, 2]\n\n    def f(self):\n        return self.x[0] == None and (yie"]
+    text = ["The function returns a value (or None).", "It is called when the list is empty; see the module, too."]
+    assert python_likeness.token_rate(code) > 5 * python_likeness.token_rate(text)
+    assert python_likeness.parse_share(code) == 1 and python_likeness.parse_share(text) == 0
+    assert python_likeness.token_rate([]) == python_likeness.parse_share([]) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [("x = 1", True), ("print(x)", True), ("def f(a):\n    return a\n", True), ("x = 1\ny = (", True)]
+    + [("word", False), ("one, two", False), ("", False), ("a is not b", False), ("The end.", False), ("(", False)],
+)
+def test_what_parses(text, answer):
+    assert python_likeness.parses(text) is answer
+
+
+def test_scripts_of_this_stage_do_not_import_tensorflow():
+    program = textwrap.dedent("""
+        import sys
+        sys.path.insert(0, sys.argv[1])
+        from lib import keras_jax
+        keras_jax.start(1)
+        import keras_hub
+        from lib import causal_training, generation, tuning
+        assert sys.modules["tensorflow"] is None and keras_hub.models.GemmaCausalLM
+    """)
+    subprocess.run([sys.executable, "-c", program, str(SCRIPTS)], check=True)

@@ -1,0 +1,424 @@
+"""The corpus: what is read from each source and format, the splits, and the sentence for each thing that is wrong."""
+
+import ast
+import gzip
+import hashlib
+import http.server
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from lib.corpus import SPLITS, write_splits
+from lib.errors import UserError
+from lib.stdlib_text import functions, paragraphs, python_docs, python_source
+from lib.text_sources import load_hub, read_files, read_hub, source_files
+
+ROOT = Path(__file__).parents[1]
+DEFAULTS = {
+    "source": "files", "unit": "line", "column": "text", "held_out": {"validation": 0.05, "test": 0.05}, "seed": 0,
+    "min_characters": 0, "max_documents": None,
+}  # fmt: skip
+# Text that a careless reader would change: an accent, a missing value's name, a number, a date.
+TEXTS = ["one \u00e9", "NA", "001", "2020-01-01", "null"]
+
+
+def build(folder, named, **changes):
+    """Write the splits of documents that are given by split; return the texts and the figures of each split."""
+    recipe = DEFAULTS | changes
+    outputs = {split: str(folder / f"{split}.parquet") for split in SPLITS}
+    figures = write_splits("corpus", recipe, list(named), lambda split: [named[split]], outputs)
+    return {split: pq.read_table(path)["text"].to_pylist() for split, path in outputs.items()}, figures
+
+
+def read(*files, unit="line", column="text"):
+    """Return the documents of files in one list."""
+    return [text for batch in read_files("corpus", list(map(str, files)), unit, column) for text in batch]
+
+
+def fails(function, *arguments, **options):
+    """Return the sentence with which a call fails."""
+    with pytest.raises(UserError) as caught:
+        function(*arguments, **options)
+    return str(caught.value)
+
+
+def write(path, data, packed=False):
+    """Write bytes or text, through gzip where asked, and return the path."""
+    data = data.encode() if isinstance(data, str) else data
+    path = path.with_name(path.name + ".gz") if packed else path
+    path.write_bytes(gzip.compress(data) if packed else data)
+    return path
+
+
+def parquet(**columns):
+    """Return the bytes of a Parquet file."""
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(columns), buffer)
+    return buffer.getvalue()
+
+
+FORMATS = {
+    "a.txt": "".join(f"{text}\n" for text in TEXTS),
+    "a.jsonl": "".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(TEXTS)),
+    "lines.json": "".join(json.dumps({"text": text}) + "\n" for text in TEXTS),
+    "list.json": json.dumps([{"text": text} for text in TEXTS], indent=1),
+    "a.csv": "id,text\n" + "".join(f'{i},"{text}"\n' for i, text in enumerate(TEXTS)),
+    "a.parquet": parquet(id=range(5), text=TEXTS),
+}
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_its_texts_unchanged(tmp_path, name, packed):
+    assert read(write(tmp_path / name, FORMATS[name], packed)) == TEXTS
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "list.json", "a.csv"])
+def test_a_byte_order_mark_is_no_text(tmp_path, name, packed):
+    assert read(write(tmp_path / name, "\ufeff" + FORMATS[name], packed)) == TEXTS
+
+
+def test_units_of_text_files(tmp_path):
+    file = write(tmp_path / "a.txt", "a\r\nb\r\n\r\n\r\nc\nd\n")
+    assert read(file) == ["a", "b", "", "", "c", "d"]
+    assert read(file, unit="paragraph") == ["a\nb", "c\nd"]
+    assert read(file, unit="document") == ["a\nb\n\n\nc\nd\n"]
+
+
+def test_a_name_is_no_pattern_and_files_keep_their_order(tmp_path):
+    names = ["b[1] #x.txt", "a::b.txt", "c d?.TXT", "empty.txt"]
+    files = [write(tmp_path / name, f"{name}\n" if name != "empty.txt" else "") for name in names]
+    assert read(*files) == names[:3]
+    found = source_files("corpus", DEFAULTS | {"files": [f"{tmp_path}/*", f"{tmp_path}/**/a*"]})
+    assert found == {"train": sorted(map(str, files))}
+
+
+def test_rows_of_json_may_differ_and_hold_anything(tmp_path):
+    rows = [{"text": "a"}, {"text": None, "more": {"x": [1]}}, {"text": "\ud83d\ude00 \ud800", "more": "y"}]
+    file = write(tmp_path / "a.jsonl", "\n\n".join(map(json.dumps, rows)))
+    assert read(file) == ["a", None, "\U0001f600 \ufffd"]
+
+
+def test_csv_with_line_ends_in_a_field(tmp_path):
+    assert read(write(tmp_path / "a.csv", 'text,id\n"a\r\nb",1\n,2\n')) == ["a\r\nb", ""]
+
+
+@pytest.mark.parametrize("name", ["long.txt", "long.jsonl", "long.csv"])
+def test_a_long_document_in_one_line(tmp_path, name):
+    text = "word " * 6_000_000
+    data = {"long.txt": text, "long.jsonl": json.dumps({"text": text}), "long.csv": f"text\n{text}\n"}[name]
+    assert read(write(tmp_path / name, data)) == [text]
+
+
+def test_another_column(tmp_path):
+    assert read(write(tmp_path / "a.csv", "body,text\nx,y\n"), column="body") == ["x"]
+
+
+WRONG_FILES = [
+    ("bad.txt", b"ok\nsecond\nbad \xff here\n", "{}, line 3, is not UTF-8 text: byte 5 of the line is 0xff."),
+    ("bad.csv", b"text\nok\n\xe9\n", "{}, line 3, is not UTF-8 text: byte 1 of the line is 0xe9."),
+    ("bad.jsonl", b'{"text": "\xe9"}\n', "{}, line 1, is not UTF-8 text: byte 11 of the line is 0xe9."),
+    ("bad.txt.gz", b"not packed", "{} is not a whole gzip file."),
+    ("cut.jsonl.gz", gzip.compress(FORMATS["a.jsonl"].encode())[:-9], "{} is not a whole gzip file."),
+    ("cut.parquet.gz", gzip.compress(FORMATS["a.parquet"])[:-9], "{} is not a whole gzip file."),
+    (
+        "bad.parquet",
+        b"text\n" * 9,
+        "{} is not a whole Parquet file: Parquet magic bytes not found in footer. Either the file is corrupted or this "
+        "is not a parquet file.",
+    ),
+    (
+        "ragged.csv",
+        b"text\na\nb,c\n",
+        "{} is not a whole CSV file: Error tokenizing data. C error: Expected 1 fields in line 3, saw 2.",
+    ),
+    (
+        "text.jsonl",
+        b'{"text": "a"}\nhello\n',
+        "{}, line 2, is not valid JSON: Expecting value: line 1 column 1 (char 0).",
+    ),
+    ("text.json", b"hello\n", "{} is not a whole JSON file: Expecting value: line 1 column 1 (char 0)."),
+    ("number.jsonl", b"3\n", "{}, line 1, is no JSON object; allowed: an object with the field text (corpus.column)."),
+    ("a.csv", b"id,body\n1,x\n", "{} has no column text (corpus.column); found: id, body."),
+    ("a.jsonl", b'{"text": "a"}\n{"id": 1}\n', "{}, line 2 has no column text (corpus.column); found: id."),
+    ("a.json", b'[{"text": "a"},\n{"body": 1}]', "{}, entry 2 has no column text (corpus.column); found: body."),
+    ("a.parquet", parquet(id=[1], body=["x"]), "{} has no column text (corpus.column); found: id, body."),
+    ("int.parquet", parquet(text=[1]), "{}: text (corpus.column) holds int; allowed: text."),
+    ("int.jsonl", b'{"text": "a"}\n{"text": 3}\n', "{}, line 2: text (corpus.column) holds int; allowed: text."),
+]
+
+
+@pytest.mark.parametrize("name, data, sentence", WRONG_FILES, ids=[row[0] for row in WRONG_FILES])
+def test_what_is_wrong_with_a_file_is_said_in_a_sentence(tmp_path, name, data, sentence):
+    file = write(tmp_path / name, data)
+    assert fails(read, file) == sentence.format(file)
+
+
+def test_globs_that_do_not_fit(tmp_path):
+    recipe = DEFAULTS | {"files": [f"{tmp_path}/*"]}
+    assert fails(source_files, "tuning", recipe) == f"tuning.files: no file matches {tmp_path}/*."
+    write(tmp_path / "a.docx", "x")
+    assert fails(source_files, "tuning", recipe) == (
+        f"tuning.files: {tmp_path}/a.docx has an extension that is not known; "
+        "allowed: .txt, .jsonl, .json, .csv or .parquet, and each of them with .gz."
+    )
+
+
+def test_named_splits_share_nothing_and_test_wins(tmp_path):
+    named = {"train": ["a", "b", "b", " c\t", "", None, "d"], "validation": ["b", "c"], "test": ["c", " ", "e", "e"]}
+    texts, figures = build(tmp_path, named)
+    assert texts == {"train": ["a", "d"], "validation": ["b"], "test": ["c", "e", "e"]}
+    dropped = {s: [figures[s][f"dropped_{why}"] for why in ("empty", "short", "duplicates")] for s in SPLITS}
+    assert dropped == {"train": [2, 0, 3], "validation": [0, 0, 1], "test": [1, 0, 0]}
+    assert figures["test"]["documents"] == 3 and figures["test"]["characters"] == figures["test"]["words"] == 3
+
+
+def test_carved_shares_are_exact_ordered_and_stable(tmp_path):
+    many = [f"document {i}" for i in range(1000)]
+    recipe = {"held_out": {"validation": 0.03, "test": 0.05}, "seed": 7}
+    texts, _ = build(tmp_path, {"train": many + [" document  5"]}, **recipe)
+    normal = {split: [" ".join(text.split()) for text in found] for split, found in texts.items()}
+    assert [len(set(normal[split])) for split in SPLITS] == [920, 30, 50]
+    assert all(sorted(found, key=many.index) == found[:1000] or "document 5" in found for found in normal.values())
+    assert sum(" document  5" in found for found in texts.values()) == 1
+    twin = next(split for split in SPLITS if " document  5" in texts[split])
+    assert "document 5" in texts[twin]  # a duplicate follows its twin
+    ranked = sorted(many, key=lambda text: hashlib.sha256(f"7\0{text}".encode()).digest())
+    assert set(normal["test"]) == set(ranked[:50]) and set(normal["validation"]) == set(ranked[50:80])
+    reordered, _ = build(tmp_path, {"train": many[::-1]}, **recipe)
+    assert set(reordered["test"]) == set(normal["test"])
+    assert set(build(tmp_path, {"train": many}, **recipe | {"seed": 8})[0]["test"]) != set(normal["test"])
+    grown, _ = build(tmp_path, {"train": many + [f"new {i}" for i in range(100)]}, **recipe)
+    assert len(set(grown["test"]) & set(normal["test"])) > 40
+
+
+def test_only_what_is_not_named_is_carved(tmp_path):
+    many = [f"document {i}" for i in range(100)]
+    texts, figures = build(tmp_path, {"train": many, "test": many[:10]})
+    assert texts["test"] == many[:10] and figures["train"]["dropped_duplicates"] == 10
+    assert len(texts["validation"]) == 5 and len(texts["train"]) == 85  # 5 % of the 90 that are left, rounded
+
+
+def test_limits(tmp_path):
+    named = {"train": ["a b", "long one", "long two", "long three"], "validation": ["long 4", "x"], "test": ["long 5"]}
+    texts, figures = build(tmp_path, named, min_characters=4, max_documents=2)
+    assert texts == {"train": ["long one", "long two"], "validation": ["long 4"], "test": ["long 5"]}
+    assert figures["train"]["dropped_short"] == figures["validation"]["dropped_short"] == 1
+    texts, _ = build(tmp_path, {"train": [str(i) for i in range(200)]}, max_documents=3)
+    assert [len(texts[split]) for split in SPLITS] == [3, 3, 3]
+    assert texts["train"] == sorted(texts["train"], key=int)
+
+
+def test_line_ends_and_row_groups(tmp_path):
+    many = [f"{i}\r\nx\ry" for i in range(25_000)]
+    texts, figures = build(tmp_path, {"train": many, "validation": ["v"], "test": ["t"]})
+    assert texts["train"][1] == "1\nx\ny"
+    metadata = pq.ParquetFile(tmp_path / "train.parquet").metadata
+    assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [10_000, 10_000, 5_000]
+    digest = hashlib.sha256()
+    for text in texts["train"]:
+        digest.update(len(text.encode()).to_bytes(8, "little") + text.encode())
+    assert figures["train"]["fingerprint"] == digest.hexdigest()
+
+
+def test_the_same_bytes_twice(tmp_path):
+    named = {"train": [f"document {i}" for i in range(500)]}
+    (tmp_path / "1").mkdir(), (tmp_path / "2").mkdir()
+    assert build(tmp_path / "1", named) == build(tmp_path / "2", named)
+    for split in SPLITS:
+        assert (tmp_path / "1" / f"{split}.parquet").read_bytes() == (tmp_path / "2" / f"{split}.parquet").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "named, changes, sentence",
+    [
+        ({"train": []}, {}, "corpus: the split train is empty: no document was found."),
+        (
+            {"train": ["a", ""], "validation": ["b"], "test": ["a"]},
+            {},
+            "corpus: the split train is empty: of 2 documents 1 are empty, 0 are shorter than min_characters and 1 are "
+            "in another split too.",
+        ),
+        (
+            {"train": ["long enough"], "test": ["b", " "]},
+            {"min_characters": 5},
+            "corpus: the split test is empty: of 2 documents 1 are empty, 1 are shorter than min_characters and 0 are "
+            "in another split too.",
+        ),
+        (
+            {"train": ["a", "b"]},
+            {},
+            "corpus: 2 distinct documents were found; holding out 1 for test and 1 for validation leaves none to train on.",
+        ),
+    ],
+)
+def test_a_split_that_stays_empty_is_an_error_and_leaves_no_file(tmp_path, named, changes, sentence):
+    assert fails(build, tmp_path, named, **changes) == sentence
+    assert not list(tmp_path.iterdir())
+
+
+def test_prose_of_python(tmp_path):
+    docs = python_docs()
+    assert 9_000 < len(docs) < 15_000 and len(set(docs)) == len(docs)
+    assert 1_200_000 < sum(map(len, docs)) < 2_500_000
+    assert all(len(text) > 40 and "\n" not in text and ">>>" not in text and "``" not in text for text in docs)
+    texts, _ = build(tmp_path, {"train": docs})
+    assert sum(len(found) for found in texts.values()) == len(docs)
+    assert len({" ".join(text.split()) for found in texts.values() for text in found}) == len(docs)
+
+
+def test_source_of_python():
+    code = python_source()
+    assert 7_000 < len(code) < 13_000 and len(set(code)) == len(code)
+    assert all(100 <= len(text) <= 1500 for text in code)
+    for text in code:
+        (node,) = ast.parse(text).body
+        assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node) is None
+
+
+def test_functions_are_kept_as_they_are_written():
+    source = (
+        "class A:\n    @property\n    def f(self):\n"
+        '        """Say.\n\n        More.\n        """\n\n        # why\n        def inner():\n\n            return  1\n'
+        "        return inner\n\n    def g(self):\n        '''Only this.'''\n\n    def h(self): return 1\n"
+    )
+    padded = source.replace("# why", f"# why {'x' * 99}")
+    expected = f"@property\ndef f(self):\n    # why {'x' * 99}\n    def inner():\n\n        return  1\n    return inner"
+    assert list(functions(padded, ast.parse(padded))) == [expected]
+
+
+def test_paragraphs_lose_markup_and_code():
+    page = """Return the :class:`Foo` of *bar*, see `the docs` and ``x`` [1]_ for
+    what it says::
+
+        >>> code(1, 2)
+
+    ==== ====
+    a    b
+    ==== ====
+
+    - an item of a list that is a sentence
+    - another item of it that is one too
+    """
+    assert (
+        list(paragraphs(page))
+        == [
+            "Return the Foo of bar, see the docs and x for what it says:",
+        ]
+        or list(paragraphs(page))[0] == "Return the Foo of bar, see the docs and x for what it says:"
+    )
+
+
+def test_a_folder_laid_out_as_a_dataset(tmp_path, monkeypatch):
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "set"
+    folder.mkdir()
+    write(folder / "train.jsonl", '{"body": "a"}\n{"body": "b"}\n{"body": "c"}\n{"body": "d"}\n')
+    recipe = DEFAULTS | {"source": "hub", "dataset": str(folder), "column": "body"}
+    recipe["splits"] = {"train": "train[:75%]", "test": "train[75%:]"}
+    assert source_files("corpus", recipe) == {"dataset": [str(folder / "train.jsonl")]}
+    loaded = load_hub("corpus", recipe)
+    texts = {split: [t for b in read_hub("corpus", data, "set", "body") for t in b] for split, data in loaded.items()}
+    assert texts == {"train": ["a", "b", "c"], "test": ["d"]}
+    assert fails(load_hub, "corpus", recipe | {"column": "text"}) == (
+        f"{folder} has no column text (corpus.column); found: body."
+    )
+    assert fails(load_hub, "corpus", recipe | {"splits": {"train": "other"}}) == (
+        f"corpus: {folder} has no such data (name not given, splits.train other): "
+        "Unknown split \"other\". Should be one of ['train']."
+    )
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+PUBLISHED = {"data/train-00000-of-00001.parquet": parquet(text=["a b", "c d", "e f"], id=[1, 2, 3])}
+READ_HUB = f"""
+from lib.errors import UserError
+from lib.text_sources import load_hub, read_hub
+for changes in ({{}}, {{"name": "other"}}, {{"dataset": "some/absent"}}):
+    recipe = {{"dataset": "some/set", "revision": "{COMMIT}", "splits": {{"train": "train[:67%]"}}, "column": "text"}}
+    try:
+        for split, data in load_hub("corpus", recipe | changes).items():
+            print(split, list(read_hub("corpus", data, "some/set", "text")))
+    except UserError as error:
+        print(error)
+"""
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """As much of the hub's API as `datasets` asks for when it loads a pinned data set of Parquet files."""
+
+    def do_GET(self):
+        path = self.path.split("?")[0]
+        api, files = "/api/datasets/some/set", f"/datasets/some/set/resolve/{COMMIT}/"
+        if path.startswith(files) and (body := PUBLISHED.get(path.removeprefix(files))):
+            self.answer(200, body, **{"ETag": f'"{hashlib.sha1(body).hexdigest()}"', "X-Repo-Commit": COMMIT})
+        elif path.startswith(files):
+            self.answer(404, **{"X-Error-Code": "EntryNotFound"})
+        elif path == f"{api}/tree/{COMMIT}":
+            self.answer(200, json.dumps([{"type": "directory", "path": "data", "oid": "0"}]).encode())
+        elif path.startswith(f"{api}/tree/{COMMIT}/data"):
+            entries = [{"type": "file", "path": k, "size": len(v), "oid": "1"} for k, v in PUBLISHED.items()]
+            self.answer(200, json.dumps(entries).encode())
+        elif path == f"{api}/revision/{COMMIT}":
+            siblings = [{"rfilename": name} for name in PUBLISHED]
+            self.answer(200, json.dumps({"id": "some/set", "sha": COMMIT, "siblings": siblings}).encode())
+        else:
+            self.answer(404, **{"X-Error-Code": "RepoNotFound"})
+
+    do_HEAD = do_GET
+
+    def answer(self, code, body=b"", **headers):
+        self.send_response(code)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, *arguments):
+        pass
+
+
+def read_in_process(tmp_path, **environment):
+    """Return what READ_HUB prints in a process of its own: the address of the hub is read when it starts."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts"), "HF_HOME": str(tmp_path / "home")} | environment
+    done = subprocess.run(
+        [sys.executable, "-c", READ_HUB], env=environment, capture_output=True, text=True, timeout=120
+    )
+    return done.stdout.splitlines()
+
+
+def test_a_dataset_of_a_hub(tmp_path):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        said = read_in_process(tmp_path, HF_ENDPOINT=f"http://127.0.0.1:{server.server_port}", HF_HUB_OFFLINE="0")
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert said == [
+        "train [['a b', 'c d']]",
+        "corpus: some/set has no such data (name other, splits.train train[:67%]): BuilderConfig 'other' not found. "
+        "Available: ['default'].",
+        f"corpus.dataset is some/absent at revision {COMMIT}, which could not be fetched (Dataset 'some/absent' doesn't "
+        "exist on the Hub or cannot be accessed); it needs the network or a copy in the cache of `datasets`, "
+        "and HF_TOKEN where it is not public.",
+    ]
+
+
+def test_no_network(tmp_path):
+    assert read_in_process(tmp_path, HF_HUB_OFFLINE="1")[0] == (
+        f"corpus.dataset is some/set at revision {COMMIT}, which could not be fetched (Couldn't reach 'some/set' on the "
+        "Hub (OfflineModeIsEnabled)); it needs the network or a copy in the cache of `datasets`, "
+        "and HF_TOKEN where it is not public."
+    )
