@@ -19,11 +19,12 @@ test: setup
 
 setup: .venv/ready
 
-.venv/ready: envs/bootstrap.txt envs/local.txt
+.venv/ready: envs/bootstrap.txt envs/local.txt envs/mend_transformers.py
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on this machine; install Python 3.11, or say which: make PYTHON=..."; exit 1; }
 	$(PYTHON) -m venv .venv
 	.venv/bin/python -m pip install --quiet --require-hashes -r envs/bootstrap.txt
 	.venv/bin/uv pip sync --quiet --require-hashes --compile-bytecode --python .venv/bin/python envs/bootstrap.txt envs/local.txt
+	.venv/bin/python envs/mend_transformers.py
 	@touch $@
 
 # Resolve the locked environments again, after a change of envs/*.in.

@@ -1,5 +1,6 @@
 """What the stages share: the checked config, the names of runs, segments, and the code that a rule depends on."""
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -35,7 +36,9 @@ def library(script: str, environment: str) -> list:
     """
     path = SCRIPTS / f"{script}.py"
     lock = Path(workflow.basedir) / "envs" / f"{environment}.txt"
-    return [local(str(file)) for file in [path, *sorted(imported(path, SCRIPTS)), lock]]
+    files = [path, *sorted(imported(path, SCRIPTS)), lock]
+    # Relative, so that the folder can be moved without making anything stale.
+    return [local(os.path.relpath(file)) for file in files]
 
 
 def one_of(names) -> str:

@@ -18,7 +18,7 @@ with job(snakemake.log[0], f"mlm {snakemake.wildcards.run}") as say:
     from lib import mlm_tensorflow as mlm
 
     mlm.set_up(snakemake.params.recipe["cpu_threads"], 1)
-    model = mlm.TFAutoModelForMaskedLM.from_pretrained(Path(snakemake.input.model[0]).parent)
+    model = mlm.load_model(Path(snakemake.input.model[0]).parent)
     metrics = {"parameters": model.num_parameters()}
     for split in ("validation", "test"):
         records = Records(snakemake.input.manifest, split)

@@ -12,11 +12,12 @@ from lib.job import job
 
 with job(snakemake.log[0], f"mlm {snakemake.wildcards.run}") as say:
     from lib import mlm_tensorflow as mlm
-    from transformers import pipeline
+    from transformers import AutoTokenizer, pipeline
 
     mlm.set_up(snakemake.params.recipe["cpu_threads"], 1)
-    folder = str(Path(snakemake.input.model[0]).parent)
-    fill = pipeline("fill-mask", model=folder, framework="tf", device=-1)
+    folder = Path(snakemake.input.model[0]).parent
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    fill = pipeline("fill-mask", model=mlm.load_model(folder), tokenizer=tokenizer, framework="tf", dtype=None)
     answers = []
     for prompt in snakemake.params.recipe["prompts"]:
         found = fill(prompt.replace("[MASK]", fill.tokenizer.mask_token))

@@ -75,6 +75,7 @@ def save_base(vocabulary, folder, sizes):
     from lib.causal_model import build_gemma, save_preset
 
     keras.distribution.set_distribution(None)
+    keras.backend.clear_session()  # which also restarts the numbers in automatic names, as a new process does
     backbone = build_gemma(sizes, causal_tokens.SentencePiece(vocabulary).size, seed=0).backbone
     tokenizer = keras_hub.models.GemmaTokenizer(proto=vocabulary.read_bytes())
     preprocessor = keras_hub.models.GemmaCausalLMPreprocessor(tokenizer, sequence_length=16)
@@ -202,7 +203,7 @@ def test_held_out_records_are_spread():
 # Training
 
 
-@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16", "bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
 def test_two_segments_are_one_run(jax_backend, tokens, tmp_path, precision):
     from keras_hub.models import GemmaBackbone
     from lib import sharding
@@ -229,6 +230,23 @@ def test_two_segments_are_one_run(jax_backend, tokens, tmp_path, precision):
         assert a.keys() == b.keys()
         assert all(a[name].tobytes() == b[name].tobytes() for name in a)
     assert any((whole.weights()[name] != half.weights()[name]).any() for name in half.weights())
+
+
+def test_bfloat16_is_for_lora(jax_backend, preset, tokens):
+    records = causal_data.OnePerRecord(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
+    jax_backend.set_precision("bfloat16")
+    try:
+        model, distribution = tuned(preset)
+        assert {str(v.dtype) for v in model.trainable_variables} == {"float32"}
+        assert {str(v.dtype) for v in model.non_trainable_variables} == {"bfloat16"}
+        trainer = trainer_of(model, distribution)
+        before = trainer.weights()
+        train(trainer, records, 0, 2)
+        assert any((before[name] != array).any() for name, array in trainer.weights().items())
+        with pytest.raises(UserError, match=r"^precision is bfloat16, which AdamW cannot train all parameters in"):
+            trainer_of(*tuned(preset, method="full"))
+    finally:
+        jax_backend.set_precision("float32")
 
 
 def test_it_learns(jax_backend, tokens):
@@ -492,8 +510,9 @@ def test_samples_repeat(preset, sampler):
     assert [len(samples) for samples in first] == [3, 3]
     assert generate(["the", "of a value"]) == first
     assert (len(set(first[0])) == 1) == (sampler == "greedy")
-    draw_lora(model)
-    assert generate(["the", "of a value"]) != first
+    if sampler != "greedy":
+        draw_lora(model)
+        assert generate(["the", "of a value"]) != first
 
 
 def test_likeness_tells_python_from_prose():

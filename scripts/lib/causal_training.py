@@ -136,7 +136,15 @@ class Trainer:
     """A model, its optimizer and their values on the devices."""
 
     def __init__(self, model: keras.Model, optimizer: keras.Optimizer, distribution: ModelParallel):
-        """Take a model whose trainable variables are settled; builds the optimizer."""
+        """Take a model whose trainable variables are settled; builds the optimizer.
+
+        Raises UserError where they are bfloat16: there 0.999, Adam's beta_2, rounds to 1, and no step changes anything.
+        LoRA's own variables are always float32.
+        """
+        if any(variable.dtype == "bfloat16" for variable in model.trainable_variables):
+            raise UserError(
+                "precision is bfloat16, which AdamW cannot train all parameters in; allowed: float32, mixed_bfloat16."
+            )
         optimizer.build(model.trainable_variables)
         self.model, self.distribution = model, distribution
         self.variables = moving_variables(model, optimizer)

@@ -4,6 +4,7 @@ Import this module only where a model is trained or run: TensorFlow takes second
 """
 
 import os
+from pathlib import Path
 
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # transformers' TensorFlow models are Keras 2
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -11,7 +12,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow as tf
 import tf_keras
-from transformers import PretrainedConfig, TFAutoModelForMaskedLM, TFPreTrainedModel
+from transformers import AutoConfig, PretrainedConfig, TFAutoModelForMaskedLM, TFPreTrainedModel
+from transformers.modeling_tf_pytorch_utils import load_pytorch_state_dict_in_tf2_model
 
 from lib.checkpoint import load_arrays
 from lib.errors import UserError
@@ -51,6 +53,18 @@ def build_model(config: PretrainedConfig, seed: int) -> TFPreTrainedModel:
     model = TFAutoModelForMaskedLM.from_config(config)
     model.build_in_name_scope()
     return model
+
+
+def load_model(folder: Path) -> TFPreTrainedModel:
+    """Return the model of a Hugging Face folder whose `model.safetensors` has PyTorch's names.
+
+    `from_pretrained` of transformers 4.57 cannot: it walks over the open file (issue 40028 there),
+    where a dictionary of arrays will do.
+    """
+    model = TFAutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(folder))
+    model.build_in_name_scope()
+    arrays = load_arrays(folder / "model.safetensors")
+    return load_pytorch_state_dict_in_tf2_model(model, arrays, tf_inputs=False, allow_missing_keys=True)
 
 
 def build_optimizer(model: TFPreTrainedModel, recipe: dict) -> tf_keras.optimizers.Optimizer:

@@ -1,0 +1,42 @@
+"""Mend two faults of transformers 4.57.6 where TensorFlow is installed and PyTorch is not.
+
+- `pipeline(...)` names `torch` without asking whether it is there (NameError).
+- `TF...from_pretrained` walks over an open safetensors file, which is no iterable, when the file has PyTorch's
+  names, as nearly all have (huggingface/transformers issue 40028; TensorFlow support is no longer maintained).
+
+`make` runs this on .venv, for the user's own sessions. The workflow's scripts do not rely on it.
+"""
+
+import importlib.util
+import os
+from pathlib import Path
+
+MENDS = {
+    "pipelines/__init__.py": (
+        "if isinstance(dtype, str) and hasattr(torch, dtype):",
+        "if isinstance(dtype, str) and is_torch_available() and hasattr(torch, dtype):",
+    ),
+    "modeling_tf_pytorch_utils.py": (
+        "    for key in pt_state_dict:\n        new_key = None",
+        "    for key in pt_state_dict.keys():\n        new_key = None",
+    ),
+}
+
+
+def mend(folder: Path) -> None:
+    """Mend the installed package in `folder`; does nothing where that is done. Raises ValueError for another version."""
+    for name, (wrong, right) in MENDS.items():
+        path = folder / name
+        text = path.read_text(encoding="utf-8")
+        if right in text:
+            continue
+        if text.count(wrong) != 1:
+            raise ValueError(f"{path} is not of transformers 4.57.6: the lines to mend are not in it")
+        # A new file in the place of the old: the installer shares the old one with its cache.
+        partial = path.with_suffix(".partial")
+        partial.write_text(text.replace(wrong, right), encoding="utf-8")
+        os.replace(partial, path)
+
+
+if __name__ == "__main__":
+    mend(Path(importlib.util.find_spec("transformers").origin).parent)
