@@ -10,9 +10,10 @@ def base_tokenizer(wildcards) -> str:
 
 
 def preset_files(wildcards) -> list[str]:
-    """Return the files of a base model that is a local folder; none where it is downloaded."""
+    """Return the files of a base model that is a local folder, hidden ones aside; none where it is downloaded."""
     folder = Path(BASE[wildcards.name]["preset"])
-    return sorted(str(path) for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+    files = [path for path in folder.rglob("[!.]*") if path.is_file()] if folder.is_dir() else []
+    return sorted(str(path) for path in files)
 
 
 rule base:
@@ -90,8 +91,7 @@ rule train_base:
 rule export_base:
     """Save the best checkpoint of a base model as a Keras preset folder."""
     input:
-        best=lambda w: last_checkpoint(f"results/base-training/{w.name}/checkpoints", BASE[w.name])
-        + "/best.safetensors",
+        best=lambda w: last_checkpoint(f"results/base-training/{w.name}/checkpoints", BASE[w.name], "best.safetensors"),
         vocabulary="results/base-training/{name}/vocabulary.spm",
         library=library("export_base", "jax"),
     output:
@@ -136,7 +136,7 @@ rule evaluate_base:
         base="results/base/{name}",
         validation="results/tokens/{name}/corpus-validation.safetensors",
         test="results/tokens/{name}/corpus-test.safetensors",
-        state=lambda w: last_checkpoint(f"results/base-training/{w.name}/checkpoints", BASE[w.name]) + "/state.json",
+        state=lambda w: last_checkpoint(f"results/base-training/{w.name}/checkpoints", BASE[w.name], "state.json"),
         library=library("evaluate_base", "jax"),
     output:
         "results/base-training/{name}/metrics.json",

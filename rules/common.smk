@@ -30,7 +30,7 @@ COLLECTIONS = ["corpus", "tuning"] if "tuning" in config else ["corpus"]
 
 
 def library(script: str, environment: str) -> list:
-    """Return the code behind a rule as inputs: its script, the modules that this imports, its environment's lock.
+    """Return a rule's code as inputs: its script, the modules that this imports, its environment's lock.
 
     Snakemake itself follows a script's own text only, and the environment only under --sdm.
     """
@@ -91,9 +91,14 @@ def previous_checkpoint(chain: str, recipe: dict, last: int) -> list[str]:
     return list(checkpoint_files(f"{chain}/{first:08d}").values()) if first else []
 
 
-def last_checkpoint(chain: str, recipe: dict) -> str:
-    """Return the folder of the checkpoint at which a run ends."""
-    return f"{chain}/{recipe['steps']:08d}"
+def last_checkpoint(chain: str, recipe: dict, file: str) -> str:
+    """Return this file of the checkpoint at which a run ends."""
+    return f"{chain}/{recipe['steps']:08d}/{file}"
+
+
+def segment_files(folder: str, recipe: dict, file: str) -> list[str]:
+    """Return this file of every checkpoint of a run, in order."""
+    return [f"{folder}/checkpoints/{last:08d}/{file}" for last in segment_ends(recipe)]
 
 
 wildcard_constraints:

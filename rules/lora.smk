@@ -17,7 +17,7 @@ def tokens_of(collection: str, split: str):
 
 def best_of(wildcards) -> str:
     """Return the best checkpoint's tuned variables, which the last checkpoint of the chain holds."""
-    return last_checkpoint(f"results/lora/{wildcards.run}/checkpoints", LORA[wildcards.run]) + "/best.safetensors"
+    return last_checkpoint(f"results/lora/{wildcards.run}/checkpoints", LORA[wildcards.run], "best.safetensors")
 
 
 def tuned(run: str, *keys: str) -> dict:
@@ -134,7 +134,7 @@ rule evaluate_lora:
     input:
         base=base_of,
         best=best_of,
-        state=lambda w: last_checkpoint(f"results/lora/{w.run}/checkpoints", LORA[w.run]) + "/state.json",
+        state=lambda w: last_checkpoint(f"results/lora/{w.run}/checkpoints", LORA[w.run], "state.json"),
         validation=tokens_of("tuning", "validation"),
         test=tokens_of("tuning", "test"),
         corpus=tokens_of("corpus", "validation"),

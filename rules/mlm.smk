@@ -1,7 +1,13 @@
 """Masked language models: a chain of checkpoints, the best of them as a Hugging Face folder, what it can do."""
 
 MLM_TENSORFLOW = [name for name, recipe in MLM.items() if recipe["backend"] == "tensorflow"]
-MODEL_FOLDER = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"]
+MODEL_FOLDER = [
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+]
 
 
 rule mlm:
@@ -41,8 +47,8 @@ rule export_mlm:
     input:
         manifest="results/tfrecords/manifest.json",
         tokenizer=multiext("results/tokenizer/", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
-        best=lambda w: last_checkpoint(f"results/mlm/{w.run}/checkpoints", MLM[w.run]) + "/best.safetensors",
-        state=lambda w: last_checkpoint(f"results/mlm/{w.run}/checkpoints", MLM[w.run]) + "/state.json",
+        best=lambda w: last_checkpoint(f"results/mlm/{w.run}/checkpoints", MLM[w.run], "best.safetensors"),
+        state=lambda w: last_checkpoint(f"results/mlm/{w.run}/checkpoints", MLM[w.run], "state.json"),
         library=library("export_mlm", "tensorflow"),
     output:
         [f"results/mlm/{{run}}/model/{file}" for file in MODEL_FOLDER],

@@ -10,11 +10,6 @@ CHAINS = {chain: recipe for _, _, chain, recipe in TRAINED}
 STAGE_CHAINS = {(stage, run): chain for stage, run, chain, _ in TRAINED}
 
 
-def segment_files(chain: str, file: str) -> list[str]:
-    """Return this file of every checkpoint of a chain, in order."""
-    return [f"{chain}/checkpoints/{last:08d}/{file}" for last in segment_ends(CHAINS[chain])]
-
-
 rule figures:
     """Everything that the report shows."""
     localrule: True
@@ -32,8 +27,8 @@ rule figures:
 rule collect_history:
     """Join the histories of a run's segments."""
     input:
-        history=lambda w: segment_files(f"results/{w.chain}", "history.csv"),
-        timings=lambda w: segment_files(f"results/{w.chain}", "timings.csv"),
+        history=lambda w: segment_files(f"results/{w.chain}", CHAINS[f"results/{w.chain}"], "history.csv"),
+        timings=lambda w: segment_files(f"results/{w.chain}", CHAINS[f"results/{w.chain}"], "timings.csv"),
         library=library("collect_history", "report"),
     output:
         history="results/{chain}/history.csv",
@@ -52,12 +47,12 @@ rule collect_history:
 rule plot_training:
     """Draw a run's loss and learning rate."""
     input:
-        history=lambda w: STAGE_CHAINS[w.stage, w.run] + "/history.csv",
-        states=lambda w: segment_files(STAGE_CHAINS[w.stage, w.run], "state.json"),
+        history=lambda w: f"{STAGE_CHAINS[w.stage, w.run]}/history.csv",
+        states=lambda w: segment_files(STAGE_CHAINS[w.stage, w.run], CHAINS[STAGE_CHAINS[w.stage, w.run]], "state.json"),
         library=library("plot_training", "report"),
     output:
         report(
-            FIGURES + "/training/{stage}-{run}.svg",
+            f"{FIGURES}/training/{{stage}}-{{run}}.svg",
             caption="../report/training.rst",
             category="1. Training",
             labels={"stage": "{stage}", "run": "{run}", "shows": "loss and learning rate"},
@@ -124,7 +119,7 @@ rule tabulate_generations:
         library=library("tabulate_generations", "report"),
     output:
         report(
-            FIGURES + "/generations/{run}.html",
+            f"{FIGURES}/generations/{{run}}.html",
             caption="../report/generations.rst",
             category="3. Samples",
             labels={"stage": "lora", "run": "{run}", "shows": "generations before and after"},
@@ -145,7 +140,7 @@ rule tabulate_partitioning:
         library=library("tabulate_partitioning", "report"),
     output:
         report(
-            FIGURES + "/partitioning/{run}.html",
+            f"{FIGURES}/partitioning/{{run}}.html",
             caption="../report/partitioning.rst",
             category="4. Partitioning",
             labels={"stage": "lora", "run": "{run}", "shows": "variables on the mesh"},

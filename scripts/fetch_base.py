@@ -26,7 +26,7 @@ with job(snakemake.log[0], f"base {name}") as say:
         raise UserError(f"{where} is {recipe['preset']}, which is no preset folder: it holds no config.json.")
     if is_keras_preset(folder):
         with whole_folder(snakemake.output[0]) as partial:
-            shutil.copytree(folder, partial, dirs_exist_ok=True)
+            shutil.copytree(folder, partial, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
     else:
         say("converting it to a Keras preset")
         save_preset(load_preset(folder), snakemake.output[0])
