@@ -17,11 +17,11 @@ def preset_files(wildcards) -> list[str]:
 
 
 rule base:
+    """Every base model, with the figures of those that were trained here."""
+    localrule: True
     input:
         expand("results/base/{name}", name=BASE),
         expand("results/base-training/{name}/{file}", name=TRAINED_BASES, file=["history.csv", "metrics.json"]),
-    """Every base model, with the figures of those that were trained here."""
-    localrule: True
 
 
 rule train_base_vocabulary:
@@ -31,15 +31,15 @@ rule train_base_vocabulary:
         library=library("train_base_vocabulary", "jax"),
     output:
         "results/base-training/{name}/vocabulary.spm",
+    params:
+        recipe=lambda w: pick(BASE[w.name], "vocab_size", "seed"),
     log:
         "logs/base/{name}/vocabulary.log",
     wildcard_constraints:
         name=one_of(TRAINED_BASES),
+    threads: 1
     conda:
         "../envs/jax.yaml"
-    threads: 1
-    params:
-        recipe=lambda w: pick(BASE[w.name], "vocab_size", "seed"),
     script:
         "../scripts/train_base_vocabulary.py"
 
@@ -56,9 +56,9 @@ rule tokenize_causal:
         "logs/base/{name}/tokens-{collection}-{split}.log",
     wildcard_constraints:
         name=one_of(BASE),
+    threads: 1
     conda:
         "../envs/jax.yaml"
-    threads: 1
     script:
         "../scripts/tokenize_causal.py"
 
@@ -75,15 +75,15 @@ rule train_base:
         **checkpoint_files("results/base-training/{name}/checkpoints/{step}"),
         history="results/base-training/{name}/checkpoints/{step}/history.csv",
         timings="results/base-training/{name}/checkpoints/{step}/timings.csv",
+    params:
+        recipe=lambda w: segment(BASE[w.name], int(w.step), "sequence_length", "model", "mesh"),
     log:
         "logs/base/{name}/{step}.log",
     wildcard_constraints:
         name=one_of(TRAINED_BASES),
+    threads: config["cpu_threads"]
     conda:
         "../envs/jax.yaml"
-    threads: config["cpu_threads"]
-    params:
-        recipe=lambda w: segment(BASE[w.name], int(w.step), "sequence_length", "model", "mesh"),
     script:
         "../scripts/train_base.py"
 
@@ -96,16 +96,16 @@ rule export_base:
         library=library("export_base", "jax"),
     output:
         directory("results/base/{name}"),
+    params:
+        recipe=lambda w: pick(BASE[w.name], "model", "sequence_length", "precision")
+        | {"cpu_threads": config["cpu_threads"]},
     log:
         "logs/base/{name}/export.log",
     wildcard_constraints:
         name=one_of(TRAINED_BASES),
+    threads: config["cpu_threads"]
     conda:
         "../envs/jax.yaml"
-    threads: config["cpu_threads"]
-    params:
-        recipe=lambda w: pick(BASE[w.name], "model", "sequence_length", "precision")
-        | {"cpu_threads": config["cpu_threads"]},
     script:
         "../scripts/export_base.py"
 
@@ -117,15 +117,15 @@ rule fetch_base:
         library=library("fetch_base", "jax"),
     output:
         directory("results/base/{name}"),
+    params:
+        recipe=lambda w: {"preset": BASE[w.name]["preset"], "revision": BASE[w.name].get("revision")},
     log:
         "logs/base/{name}/fetch.log",
     wildcard_constraints:
         name=one_of(FETCHED_BASES),
+    threads: 1
     conda:
         "../envs/jax.yaml"
-    threads: 1
-    params:
-        recipe=lambda w: {"preset": BASE[w.name]["preset"], "revision": BASE[w.name].get("revision")},
     script:
         "../scripts/fetch_base.py"
 
@@ -140,15 +140,15 @@ rule evaluate_base:
         library=library("evaluate_base", "jax"),
     output:
         "results/base-training/{name}/metrics.json",
+    params:
+        recipe=lambda w: pick(BASE[w.name], "sequence_length", "batch_size", "precision", "mesh", "cpu_devices")
+        | {"cpu_threads": config["cpu_threads"]},
     log:
         "logs/base/{name}/evaluate.log",
     wildcard_constraints:
         name=one_of(TRAINED_BASES),
+    threads: config["cpu_threads"]
     conda:
         "../envs/jax.yaml"
-    threads: config["cpu_threads"]
-    params:
-        recipe=lambda w: pick(BASE[w.name], "sequence_length", "batch_size", "precision", "mesh", "cpu_devices")
-        | {"cpu_threads": config["cpu_threads"]},
     script:
         "../scripts/evaluate_base.py"

@@ -27,6 +27,8 @@ def tuned(run: str, *keys: str) -> dict:
 
 
 rule lora:
+    """Every tuning run, with its figures and samples."""
+    localrule: True
     input:
         expand("results/lora/{run}/{file}", run=LORA_RUNS, file=ADAPTER),
         expand("results/lora/{run}/model", run=FULL_RUNS),
@@ -35,8 +37,6 @@ rule lora:
             run=LORA,
             file=["history.csv", "metrics.json", "partitioning.json", "generations.json"],
         ),
-    """Every tuning run, with its figures and samples."""
-    localrule: True
 
 
 rule train_lora:
@@ -51,15 +51,15 @@ rule train_lora:
         **checkpoint_files("results/lora/{run}/checkpoints/{step}"),
         history="results/lora/{run}/checkpoints/{step}/history.csv",
         timings="results/lora/{run}/checkpoints/{step}/timings.csv",
+    params:
+        recipe=lambda w: segment(LORA[w.run], int(w.step), "sequence_length", "method", "rank", "mesh"),
     log:
         "logs/lora/{run}/{step}.log",
     wildcard_constraints:
         run=one_of(LORA),
+    threads: config["cpu_threads"]
     conda:
         "../envs/jax.yaml"
-    threads: config["cpu_threads"]
-    params:
-        recipe=lambda w: segment(LORA[w.run], int(w.step), "sequence_length", "method", "rank", "mesh"),
     script:
         "../scripts/train_lora.py"
 
@@ -74,15 +74,15 @@ rule export_lora:
         keras="results/lora/{run}/adapter.lora.h5",
         peft="results/lora/{run}/adapter/adapter_model.safetensors",
         peft_config="results/lora/{run}/adapter/adapter_config.json",
+    params:
+        recipe=lambda w: tuned(w.run) | {"preset": BASE[LORA[w.run]["base"]].get("preset")},
     log:
         "logs/lora/{run}/export.log",
     wildcard_constraints:
         run=one_of(LORA_RUNS),
+    threads: config["cpu_threads"]
     conda:
         "../envs/jax.yaml"
-    threads: config["cpu_threads"]
-    params:
-        recipe=lambda w: tuned(w.run) | {"preset": BASE[LORA[w.run]["base"]].get("preset")},
     script:
         "../scripts/export_lora.py"
 
@@ -95,15 +95,15 @@ rule export_full:
         library=library("export_full", "jax"),
     output:
         directory("results/lora/{run}/model"),
+    params:
+        recipe=lambda w: tuned(w.run),
     log:
         "logs/lora/{run}/export.log",
     wildcard_constraints:
         run=one_of(FULL_RUNS),
+    threads: config["cpu_threads"]
     conda:
         "../envs/jax.yaml"
-    threads: config["cpu_threads"]
-    params:
-        recipe=lambda w: tuned(w.run),
     script:
         "../scripts/export_full.py"
 
@@ -116,15 +116,15 @@ rule generate:
         library=library("generate", "jax"),
     output:
         "results/lora/{run}/generations.json",
+    params:
+        recipe=lambda w: tuned(w.run) | {"prompts": config["prompts"]["generate"], "sampling": config["generation"]},
     log:
         "logs/lora/{run}/generate.log",
     wildcard_constraints:
         run=one_of(LORA),
+    threads: config["cpu_threads"]
     conda:
         "../envs/jax.yaml"
-    threads: config["cpu_threads"]
-    params:
-        recipe=lambda w: tuned(w.run) | {"prompts": config["prompts"]["generate"], "sampling": config["generation"]},
     script:
         "../scripts/generate.py"
 
@@ -143,14 +143,14 @@ rule evaluate_lora:
     output:
         metrics="results/lora/{run}/metrics.json",
         partitioning="results/lora/{run}/partitioning.json",
+    params:
+        recipe=lambda w: tuned(w.run, "sequence_length", "batch_size"),
     log:
         "logs/lora/{run}/evaluate.log",
     wildcard_constraints:
         run=one_of(LORA),
+    threads: config["cpu_threads"]
     conda:
         "../envs/jax.yaml"
-    threads: config["cpu_threads"]
-    params:
-        recipe=lambda w: tuned(w.run, "sequence_length", "batch_size"),
     script:
         "../scripts/evaluate_lora.py"

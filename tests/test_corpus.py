@@ -7,6 +7,7 @@ import http.server
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -105,6 +106,14 @@ def test_rows_of_json_may_differ_and_hold_anything(tmp_path):
     rows = [{"text": "a"}, {"text": None, "more": {"x": [1]}}, {"text": "\ud83d\ude00 \ud800", "more": "y"}]
     file = write(tmp_path / "a.jsonl", "\n\n".join(map(json.dumps, rows)))
     assert read(file) == ["a", None, "\U0001f600 \ufffd"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_reading_files_asks_nothing_of_the_network(tmp_path, name, monkeypatch):
+    asked = []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest, **more: asked.append(host) or [])
+    assert read(write(tmp_path / name, FORMATS[name])) == TEXTS
+    assert asked == []
 
 
 def test_csv_with_line_ends_in_a_field(tmp_path):

@@ -95,11 +95,19 @@ def read_file(where: str, file: str, link: Path, unit: str, column: str) -> Iter
         yield [field(where, f"{file}, entry {number}", row, column) for number, row in enumerate(rows, start=1)]
 
 
-def stream(builder: str, path: Path, **options) -> object:
-    """Return a local file as a dataset that is read as it goes, without a copy in a cache."""
+def import_datasets() -> object:
+    """Return the `datasets` library, quiet towards the terminal and, about what is read, towards the network."""
     import datasets
 
-    return datasets.load_dataset(builder, data_files=[str(path)], split="train", streaming=True, **options)
+    # Else each call of load_dataset asks a server for a file, to be counted there: seconds where that is cut off.
+    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
+    datasets.disable_progress_bars()
+    return datasets
+
+
+def stream(builder: str, path: Path, **options) -> object:
+    """Return a local file as a dataset that is read as it goes, without a copy in a cache."""
+    return import_datasets().load_dataset(builder, data_files=[str(path)], split="train", streaming=True, **options)
 
 
 def column_batches(dataset: object, column: str) -> Iterator[list]:
@@ -118,8 +126,7 @@ def read_text(path: Path, unit: str) -> Iterator[list[str]]:
 
 def read_csv(where: str, file: str, link: Path, column: str) -> Iterator[list[str | None]]:
     """Yield the documents of a CSV file. "NA" and "001" stay the text that they are."""
-    import datasets
-
+    datasets = import_datasets()
     for row in stream("csv", link, nrows=1):
         check_column(where, file, list(row), column)
     features = datasets.Features({column: datasets.Value("string")})
@@ -225,9 +232,7 @@ def load_hub(where: str, recipe: dict) -> dict[str, object]:
 
     Raises UserError for what does not exist, and when it is not to be had without the network.
     """
-    import datasets
-
-    datasets.disable_progress_bars()
+    datasets = import_datasets()
     loaded = {}
     for split, expression in recipe["splits"].items():
         try:
