@@ -24,7 +24,7 @@ MENDS = {
 
 
 def mend(folder: Path) -> None:
-    """Mend the installed package in `folder`; does nothing where that is done. Raises ValueError for another version."""
+    """Mend the installed package in `folder`, once. Raises ValueError for another version."""
     for name, (wrong, right) in MENDS.items():
         path = folder / name
         text = path.read_text(encoding="utf-8")

@@ -3,19 +3,6 @@
 FETCHED_BASES = [name for name in BASE if name not in TRAINED_BASES]
 
 
-def base_tokenizer(wildcards) -> str:
-    """Return what tokenizes for a base model: its own vocabulary, which is there before the model, or its folder."""
-    trained = wildcards.name in TRAINED_BASES
-    return f"results/base-training/{wildcards.name}/vocabulary.spm" if trained else f"results/base/{wildcards.name}"
-
-
-def preset_files(wildcards) -> list[str]:
-    """Return the files of a base model that is a local folder, hidden ones aside; none where it is downloaded."""
-    folder = Path(BASE[wildcards.name]["preset"])
-    files = [path for path in folder.rglob("[!.]*") if path.is_file()] if folder.is_dir() else []
-    return sorted(str(path) for path in files)
-
-
 rule base:
     """Every base model, with the figures of those that were trained here."""
     localrule: True

@@ -101,6 +101,40 @@ def segment_files(folder: str, recipe: dict, file: str) -> list[str]:
     return [f"{folder}/checkpoints/{last:08d}/{file}" for last in segment_ends(recipe)]
 
 
+def base_tokenizer(wildcards) -> str:
+    """Return what tokenizes for a base model: its own vocabulary, which is there before the model, or its folder."""
+    trained = wildcards.name in TRAINED_BASES
+    return f"results/base-training/{wildcards.name}/vocabulary.spm" if trained else f"results/base/{wildcards.name}"
+
+
+def preset_files(wildcards) -> list[str]:
+    """Return the files of a base model that is a local folder, hidden ones aside; none where it is downloaded."""
+    folder = Path(BASE[wildcards.name]["preset"])
+    files = [path for path in folder.rglob("[!.]*") if path.is_file()] if folder.is_dir() else []
+    return sorted(str(path) for path in files)
+
+
+def base_of(wildcards) -> str:
+    """Return the preset folder that a run starts from."""
+    return f"results/base/{LORA[wildcards.run]['base']}"
+
+
+def tokens_of(collection: str, split: str):
+    """Return an input function: the tokens of a split, in the vocabulary of a run's base model."""
+    return lambda w: f"results/tokens/{LORA[w.run]['base']}/{collection}-{split}.safetensors"
+
+
+def best_of(wildcards) -> str:
+    """Return the best checkpoint's tuned variables, which the last checkpoint of the chain holds."""
+    return last_checkpoint(f"results/lora/{wildcards.run}/checkpoints", LORA[wildcards.run], "best.safetensors")
+
+
+def tuned(run: str, *keys: str) -> dict:
+    """Return what it takes to open a finished run, and these keys of its recipe."""
+    kept = pick(LORA[run], "method", "rank", "seed", "precision", "mesh", "cpu_devices", *keys)
+    return kept | {"cpu_threads": config["cpu_threads"]}
+
+
 wildcard_constraints:
     split=one_of(SPLITS),
     step=r"\d{8,9}",

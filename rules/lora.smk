@@ -5,27 +5,6 @@ FULL_RUNS = [run for run, recipe in LORA.items() if recipe["method"] == "full"]
 ADAPTER = ["adapter.lora.h5", "adapter/adapter_model.safetensors", "adapter/adapter_config.json"]
 
 
-def base_of(wildcards) -> str:
-    """Return the preset folder that a run starts from."""
-    return f"results/base/{LORA[wildcards.run]['base']}"
-
-
-def tokens_of(collection: str, split: str):
-    """Return an input function: the tokens of a split, in the vocabulary of a run's base model."""
-    return lambda w: f"results/tokens/{LORA[w.run]['base']}/{collection}-{split}.safetensors"
-
-
-def best_of(wildcards) -> str:
-    """Return the best checkpoint's tuned variables, which the last checkpoint of the chain holds."""
-    return last_checkpoint(f"results/lora/{wildcards.run}/checkpoints", LORA[wildcards.run], "best.safetensors")
-
-
-def tuned(run: str, *keys: str) -> dict:
-    """Return what it takes to open a finished run, and these keys of its recipe."""
-    kept = pick(LORA[run], "method", "rank", "seed", "precision", "mesh", "cpu_devices", *keys)
-    return kept | {"cpu_threads": config["cpu_threads"]}
-
-
 rule lora:
     """Every tuning run, with its figures and samples."""
     localrule: True

@@ -2,8 +2,8 @@
 
 input.manifest              tfrecords/manifest.json; the validation and test shards are inputs too
 input.model                 a Hugging Face model folder
-output                      JSON: parameters; for validation and test: loss (nats per masked token), accuracy, perplexity,
-                            predictions, unigram_entropy (nats per token: the loss without any context)
+output                      JSON: parameters; for validation and test: loss (nats per masked token), accuracy,
+                            perplexity, predictions, unigram_entropy (nats per token: the loss without context)
 params.recipe.cpu_threads   threads where there is no accelerator
 """
 

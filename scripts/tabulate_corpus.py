@@ -17,10 +17,10 @@ with job(snakemake.log[0], "report"):
         corpus = read_json(path)
         rows = []
         for split, figures in corpus["splits"].items():
-            dropped = [figures["dropped_empty"], figures["dropped_duplicates"]]
+            dropped = [figures[f"dropped_{why}"] for why in ("empty", "short", "duplicates")]
             rows.append([split, figures["documents"], figures["characters"], figures["words"], *dropped])
-        head = ["split", "documents", "characters", "words", "empty, dropped", "in another split, dropped"]
-        source = f"Source: {corpus['source']}."
+        head = ["split", "documents", "characters", "words", "empty", "short", "in another split"]
+        source = f"Source: {corpus['source']}. The last three columns count documents that were dropped."
         if corpus.get("python_version"):
             source += f" Python {corpus['python_version']}."
         parts.append(section(Path(path).parent.name, source, table(head, rows)))

@@ -21,28 +21,17 @@ with job(snakemake.log[0], "report"):
         for run, figures in metrics["mlm"].items():
             for split in ("validation", "test"):
                 f = figures[split]
-                context = f["unigram_entropy"] - f["loss"]
-                rows.append(
-                    [run, split, figures["parameters"], f["loss"], f["unigram_entropy"], context, f["accuracy"], f["perplexity"]]
-                )  # fmt: skip
-        head = [
-            "run",
-            "split",
-            "parameters",
-            "loss",
-            "unigram entropy",
-            "learned from context",
-            "accuracy",
-            "perplexity",
-        ]
+                losses = [f["loss"], f["unigram_entropy"], f["unigram_entropy"] - f["loss"]]
+                rows.append([run, split, figures["parameters"], *losses, f["accuracy"], f["perplexity"]])
+        head = ["run", "split", "parameters", "loss", "unigram entropy", "from context", "accuracy", "perplexity"]
         text = "Loss in nats per masked token. The unigram entropy is the loss of a model that knows frequencies only."
         parts.append(section("Masked language models", text, table(head, rows)))
     if metrics["base"]:
         rows = [
-            [name, split, figures["parameters"], figures[split]["loss"], figures[split]["accuracy"], figures[split]["perplexity"]]
+            [name, split, figures["parameters"], *(figures[split][key] for key in ("loss", "accuracy", "perplexity"))]
             for name, figures in metrics["base"].items()
             for split in ("validation", "test")
-        ]  # fmt: skip
+        ]
         head = ["base", "split", "parameters", "loss", "accuracy", "perplexity"]
         parts.append(section("Base models", "Loss in nats per token of the corpus.", table(head, rows)))
     if metrics["lora"]:

@@ -37,9 +37,8 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     previous = dict(zip(checkpoint.PARTS, snakemake.input.previous, strict=False)) or None
     if previous:
         trainer.load(previous)
-    say(
-        f"steps {first + 1} to {last}, {trainer.model.num_parameters():,} parameters, {strategy.num_replicas_in_sync} replica(s)"
-    )
+    size, replicas = trainer.model.num_parameters(), strategy.num_replicas_in_sync
+    say(f"steps {first + 1} to {last}, {size:,} parameters, {replicas} replica(s)")
 
     rates = learning_rates(recipe["schedule"], first, last)
     history = History(first, last, last, recipe["batch_size"] * train.sequence_length, say)

@@ -158,6 +158,14 @@ WRONG = [
         {f"{PYTHON}.mesh": [8, 1], f"{PYTHON}.batch_size": 12},
         f"{PYTHON}.batch_size is 12; allowed: a multiple of the batch axis of mesh, 8.",
     ),
+    (
+        {f"{SMALL}.precision": "bfloat16"},
+        f"{SMALL}.precision is bfloat16; allowed where all parameters are trained: float32, mixed_bfloat16.",
+    ),
+    (
+        {f"{PYTHON}.precision": "bfloat16", f"{PYTHON}.method": "full"},
+        f"{PYTHON}.precision is bfloat16; allowed where all parameters are trained: float32, mixed_bfloat16.",
+    ),
     ({"tuning": DELETE}, "tuning is missing; lora.runs need a text to tune on."),
     ({"prompts.fill_mask": ["no mask"]}, 'prompts.fill_mask[0] is "no mask", with 0 times [MASK]; allowed: one.'),
     ({"generation.sampler": "beam"}, 'generation.sampler is "beam"; allowed: greedy, top_k, top_p.'),

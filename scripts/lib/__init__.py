@@ -1,0 +1,1 @@
+"""What two or more scripts share, one idea per module."""

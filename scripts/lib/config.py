@@ -301,6 +301,7 @@ def check_complete(config: dict) -> None:
             continue
         check_training(where, recipe)
         check_mesh(where, recipe)
+        check_precision(where, recipe)
         model = recipe["model"]
         if model["num_query_heads"] % model["num_key_value_heads"]:
             raise UserError(
@@ -317,6 +318,8 @@ def check_complete(config: dict) -> None:
             raise UserError(f'{where}.base is "{recipe["base"]}"; allowed: a name under base: {known}.')
         check_training(where, recipe)
         check_mesh(where, recipe)
+        if recipe["method"] == "full":
+            check_precision(where, recipe)
     if config["lora"]["runs"] and "tuning" not in config:
         raise UserError("tuning is missing; lora.runs need a text to tune on.")
     for index, prompt in enumerate(config["prompts"]["fill_mask"]):
@@ -349,6 +352,17 @@ def check_training(where: str, recipe: dict) -> None:
         raise UserError(
             f"{where}.schedule.final_learning_rate is {schedule['final_learning_rate']:g}; allowed: at most "
             f"learning_rate, {recipe['learning_rate']:g}."
+        )
+
+
+def check_precision(where: str, recipe: dict) -> None:
+    """Check that all parameters can be trained in this precision. Raises UserError.
+
+    In bfloat16 Adam's beta_2, 0.999, rounds to 1: no step would change anything.
+    """
+    if recipe["precision"] == "bfloat16":
+        raise UserError(
+            f"{where}.precision is bfloat16; allowed where all parameters are trained: float32, mixed_bfloat16."
         )
 
 
