@@ -377,5 +377,6 @@ def check_mesh(where: str, recipe: dict) -> None:
     batch_axis = devices // known if mesh[0] == -1 else mesh[0]
     if recipe["batch_size"] % batch_axis:
         raise UserError(
-            f"{where}.batch_size is {recipe['batch_size']}; allowed: a multiple of the batch axis of mesh, {batch_axis}."
+            f"{where}.batch_size is {recipe['batch_size']}; "
+            f"allowed: a multiple of the batch axis of mesh, {batch_axis}."
         )
