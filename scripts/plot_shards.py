@@ -23,7 +23,8 @@ with job(snakemake.log[0], "shards"):
         axis.axhline(mean, color=GREY, linestyle="--", linewidth=1)
         spread = (max(records) - min(records)) / mean
         axis.set_title(f"{name}: {sum(records):,} records")
-        axis.set_xlabel(f"shard ({len(records)}), largest and smallest differ by {spread:.1%}", fontsize=9)
+        note = f", largest and smallest differ by {spread:.1%}" if len(records) > 1 else ""
+        axis.set_xlabel(f"shard of {len(records)}{note}", fontsize=9)
         axis.set_xticks(range(len(records)) if len(records) <= 12 else [])
         axis.grid(axis="x", visible=False)
     axes[0][0].set_ylabel(f"records of {manifest['sequence_length']} tokens")

@@ -18,6 +18,7 @@ plt.rcParams.update(
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.grid": True,
+        "axes.axisbelow": True,
         "grid.color": "#e4e7eb",
         "axes.edgecolor": "#9aa5b1",
         "axes.labelcolor": "#52606d",

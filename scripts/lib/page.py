@@ -28,6 +28,11 @@ def code(text: str) -> Raw:
     return Raw(f"<pre>{escape(text)}</pre>")
 
 
+def numeric(value: object) -> bool:
+    """Return whether a value is shown as a number: a number, or a percentage."""
+    return (isinstance(value, int | float) and not isinstance(value, bool)) or str(value).endswith("%")
+
+
 def cell(value: object) -> str:
     """Return a table cell: numbers to the right and with separators, floats with four digits, None as a dash."""
     if isinstance(value, Raw):
@@ -39,16 +44,17 @@ def cell(value: object) -> str:
     if isinstance(value, float):
         text = f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}" if abs(value) >= 100 else f"{value:.4f}"
         return f'<td class="number">{text}</td>'
-    return f"<td>{'–' if value is None else escape(str(value))}</td>"
+    kind = ' class="number"' if numeric(value) else ""
+    return f"<td{kind}>{'–' if value is None else escape(str(value))}</td>"
 
 
 def table(head: list[str], rows: Iterable[list]) -> str:
     """Return a table as HTML; a column whose first value is a number is aligned to the right."""
     rows = list(rows)
-    numeric = [isinstance(value, int | float) and not isinstance(value, bool) for value in rows[0]] if rows else []
+    right = [numeric(value) for value in rows[0]] if rows else [False] * len(head)
     heads = "".join(
-        f'<th class="number">{escape(name)}</th>' if right else f"<th>{escape(name)}</th>"
-        for name, right in zip(head, numeric or [False] * len(head), strict=True)
+        f'<th class="number">{escape(name)}</th>' if number else f"<th>{escape(name)}</th>"
+        for name, number in zip(head, right, strict=True)
     )
     body = "".join(f"<tr>{''.join(map(cell, row))}</tr>\n" for row in rows)
     return f"<table><thead><tr>{heads}</tr></thead>\n<tbody>\n{body}</tbody></table>\n"
