@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from lib.config import merge, read_yaml
+from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[1]
 PARTS = ["Snakefile", "config.yaml", "rules", "scripts", "schemas", "envs", "profiles", "report", "recipes"]
@@ -54,3 +56,31 @@ def finished(tmp_path_factory) -> Workflow:
 def fresh(tmp_path) -> Workflow:
     """A copy in which nothing has been built."""
     return Workflow(tmp_path / "workflow")
+
+
+# The shipped config with every size cut down, for tests that need all stages and not what they learn.
+SMALL = """
+corpus: {max_documents: 600}
+tokenizer: {vocab_size: 400}
+mlm:
+  runs:
+    tiny: {steps: 20, checkpoint_every: 10, batch_size: 8, schedule: {shape: linear, warmup_steps: 2}}
+base:
+  small: {vocab_size: 400, steps: 20, checkpoint_every: 10, batch_size: 4, schedule: {shape: constant}}
+tuning: {max_documents: 300}
+lora:
+  runs:
+    python: {steps: 10, checkpoint_every: 5, batch_size: 4, schedule: {shape: constant}}
+generation: {max_length: 24, samples: 2}
+"""
+
+
+def reduced(workflow: Workflow, **sections: dict) -> None:
+    """Write small.yaml into a workflow: the shipped config, cut down, with whole `sections` replaced."""
+    config = read_yaml(workflow / "config.yaml")
+    for run in (config["mlm"]["runs"]["tiny"], config["base"]["small"], config["lora"]["runs"]["python"]):
+        del run["schedule"]  # its steps are longer than the cut-down runs
+    merge(config, YAML(typ="safe", pure=True).load(SMALL))
+    config |= sections
+    with open(workflow / "small.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(config, file)

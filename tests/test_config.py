@@ -78,14 +78,17 @@ WRONG = [
     ({f"lora.runs.{'x' * 70}": {}}, f'lora.runs has the name "{"x" * 70}"; {NAMES}'),
     ({f"{TINY}.backend": "torch"}, f'{TINY}.backend is "torch"; allowed: tensorflow.'),
     ({f"{TINY}.steps": DELETE}, f"{TINY} lacks the key steps."),
-    ({f"{TINY}.steps": 501}, f"{TINY}.steps is 501; allowed: a multiple of checkpoint_every, 250."),
+    (
+        {f"{TINY}.steps": 501, f"{TINY}.checkpoint_every": 250},
+        f"{TINY}.steps is 501; allowed: a multiple of checkpoint_every, 250.",
+    ),
     ({f"{TINY}.learning_rate": 0}, f"{TINY}.learning_rate is 0; allowed: a number, more than 0, at most 10."),
     (
         {f"{TINY}.schedule.shape": "step"},
         f'{TINY}.schedule.shape is "step"; allowed: constant, linear, wsd, cosine.',
     ),
     (
-        {f"{TINY}.schedule.warmup_steps": 500, f"{TINY}.steps": 500},
+        {f"{TINY}.schedule.warmup_steps": 500, f"{TINY}.steps": 500, f"{TINY}.checkpoint_every": 250},
         f"{TINY}.schedule.warmup_steps is 500; allowed: less than steps, 500.",
     ),
     (
@@ -97,7 +100,11 @@ WRONG = [
         f"{TINY}.schedule.decay_steps is given with shape: linear; it belongs to wsd.",
     ),
     (
-        {f"{TINY}.schedule": {"shape": "wsd", "warmup_steps": 400, "decay_steps": 200}, f"{TINY}.steps": 500},
+        {
+            f"{TINY}.schedule": {"shape": "wsd", "warmup_steps": 400, "decay_steps": 200},
+            f"{TINY}.steps": 500,
+            f"{TINY}.checkpoint_every": 250,
+        },
         f"{TINY}.schedule: warmup_steps 400 and decay_steps 200 add up to more than steps, 500.",
     ),
     (
@@ -221,3 +228,9 @@ def test_whole_floats_and_floats_mean_the_same():
     one = complete(changed(**{"mlm.runs.tiny.optimizer.clip_norm": 1}), "c")
     other = complete(changed(**{"mlm.runs.tiny.optimizer.clip_norm": 1.0}), "c")
     assert repr(one) == repr(other)
+
+
+def test_the_order_of_keys_means_nothing():
+    backwards = {key: DEFAULT[key] for key in reversed(DEFAULT)}
+    backwards["generation"] = {key: DEFAULT["generation"][key] for key in reversed(DEFAULT["generation"])}
+    assert repr(complete(backwards, "c")) == repr(complete(DEFAULT, "c"))

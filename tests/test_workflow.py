@@ -12,6 +12,7 @@ import zipfile
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from conftest import Workflow, reduced
 from lib.config import SPLITS, read_config
 from lib.order import batch_records
 from safetensors.numpy import load_file
@@ -245,21 +246,6 @@ def test_report(finished, tmp_path):
 # Figures that are measured with a clock; everything else repeats byte for byte.
 TIMED = {"timings.csv", "timings.html"}
 
-SMALL = """
-corpus: {max_documents: 600}
-tokenizer: {vocab_size: 400}
-mlm:
-  runs:
-    tiny: {steps: 20, checkpoint_every: 10, batch_size: 8, schedule: {shape: linear, warmup_steps: 2}}
-base:
-  small: {vocab_size: 400, steps: 20, checkpoint_every: 10, batch_size: 4, schedule: {shape: constant}}
-tuning: {max_documents: 300}
-lora:
-  runs:
-    python: {steps: 10, checkpoint_every: 5, batch_size: 4, schedule: {shape: constant}}
-generation: {max_length: 24, samples: 2}
-"""
-
 
 def fingerprints(folder):
     return {
@@ -270,21 +256,10 @@ def fingerprints(folder):
 
 
 def test_any_number_of_cores_gives_the_same_bytes(tmp_path_factory):
-    from conftest import Workflow
-    from lib.config import merge, read_yaml
-    from ruamel.yaml import YAML
-
     results = []
     for cores in ("1", "2"):
         workflow = Workflow(tmp_path_factory.mktemp(f"cores{cores}") / "workflow")
-        config = read_yaml(workflow / "config.yaml")
-        for run in (config["mlm"]["runs"]["tiny"], config["base"]["small"], config["lora"]["runs"]["python"]):
-            run.pop("schedule")
-        change = workflow / "small.yaml"
-        change.write_text(SMALL)
-        merge(config, read_yaml(change))
-        with open(change, "w") as file:
-            YAML(typ="safe", pure=True).dump(config, file)
+        reduced(workflow)
         workflow("--configfile", "small.yaml", "--cores", cores)
         results.append(fingerprints(workflow / "results"))
     assert len(results[0]) > 50

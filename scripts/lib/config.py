@@ -71,7 +71,14 @@ def complete(config: dict, source: str) -> dict:
         check_complete(filled)
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
-    return filled
+    return in_order(filled)
+
+
+def in_order(value: object) -> object:
+    """Return `value` with the keys of its mappings sorted: their order in the file says nothing, and must not rerun."""
+    if isinstance(value, dict):
+        return {key: in_order(value[key]) for key in sorted(value)}
+    return [in_order(item) for item in value] if isinstance(value, list) else value
 
 
 def merge(target: dict, extra: dict) -> None:
