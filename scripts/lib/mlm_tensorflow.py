@@ -82,6 +82,15 @@ def build_optimizer(model: TFPreTrainedModel, recipe: dict) -> tf_keras.optimize
     return optimizer
 
 
+def generators(model: TFPreTrainedModel) -> list[tf.random.Generator]:
+    """Return the random generators of a model's dropout layers, made now where they were to be made at first use."""
+    layers = model._flatten_layers(recursive=True, include_self=False)
+    sources = [layer._random_generator for layer in layers if hasattr(layer, "_random_generator")]
+    for source in sources:
+        source._maybe_init()
+    return [source._generator for source in sources if source._generator is not None]
+
+
 def variables(items: list) -> dict[str, np.ndarray]:
     """Return variables as named arrays; a number keeps equal names apart."""
     named: dict[str, np.ndarray] = {}
@@ -136,13 +145,8 @@ class Trainer:
         with strategy.scope():
             self.model = build_model(config, recipe["seed"])
             self.optimizer = build_optimizer(self.model, recipe["optimizer"])
+            self.dropouts = generators(self.model)
         self.clip_norm = recipe["optimizer"]["clip_norm"]
-        layers = self.model._flatten_layers(recursive=True, include_self=False)
-        self.dropouts = [
-            layer._random_generator._generator
-            for layer in layers
-            if getattr(getattr(layer, "_random_generator", None), "_generator", None) is not None
-        ]
         # Where replicas have to talk within a step, only what each does alone is compiled by XLA.
         self.mirrored = isinstance(strategy, tf.distribute.MirroredStrategy)
         gradients = tf.function(self.gradients, jit_compile=True) if self.mirrored else self.gradients

@@ -1,0 +1,108 @@
+"""The TensorFlow trainer: resuming is exact, replicas agree with one device, exports are the model."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lib.tfrecord import write_records
+
+LENGTH, VOCABULARY = 16, 64
+
+# Trains in a process of its own: devices and threads are settled once per process.
+TRAIN = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+job = json.loads(sys.argv[2])
+from lib import checkpoint, mlm_tensorflow as mlm
+from lib.mlm_config import model_config
+from lib.mlm_data import training_batch
+from lib.tfrecord import Records
+
+recipe, records = job["recipe"], Records(job["manifest"], "train")
+strategy = mlm.set_up(1, job["devices"])
+trainer = mlm.Trainer(strategy, model_config(job["model"], records.manifest, "mlm.runs.x.model"), recipe)
+if job["previous"]:
+    trainer.load(job["previous"])
+first, last = job["span"]
+data = mlm.batches(strategy, lambda step: training_batch(records, recipe, step), recipe["batch_size"], first, last)
+losses = [
+    float(trainer.step(batch, mlm.tf.constant(1e-3), mlm.tf.constant(step, mlm.tf.int64)))
+    for step, batch in enumerate(data, first)
+]
+checkpoint.save_arrays(job["weights"], trainer.weights())
+checkpoint.save_arrays(job["optimizer"], trainer.optimizer_state())
+print("RESULT" + json.dumps({"losses": losses, "replicas": strategy.num_replicas_in_sync,
+                             "held_out": mlm.evaluate(trainer.model, records)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory):
+    """Twenty records of random tokens, as the workflow writes them."""
+    folder = tmp_path_factory.mktemp("records")
+    ids = np.random.default_rng(0).integers(5, VOCABULARY, (20, LENGTH)).astype(np.int64)
+    ids[:, 0], ids[:, -1] = 0, 1
+    name = "train/00000-of-00001"
+    (folder / "train").mkdir()
+    written = write_records(folder / f"{name}.tfrecord", folder / f"{name}.index", [ids])
+    shard = {"file": f"{name}.tfrecord", "index": f"{name}.index"} | written
+    path = folder / "manifest.json"
+    special = {"cls": 0, "sep": 1, "unk": 2, "pad": 3, "mask": 4}
+    content = {"sequence_length": LENGTH, "vocab_size": VOCABULARY, "special_ids": special}
+    path.write_text(json.dumps(content | {"splits": {"train": {"shards": [shard]}}}))
+    return path
+
+
+def train(manifest, folder, span, devices=1, previous=None, dropout=0.0, architecture="roberta", **recipe):
+    folder.mkdir()
+    optimizer = {"weight_decay": 0.01, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "clip_norm": 1.0}
+    masking = {"rate": 0.15, "mask": 0.8, "random": 0.1}
+    base = {"batch_size": 4, "seed": 3, "masking": masking, "precision": "float32", "optimizer": optimizer}
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    dropouts = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    job = {
+        "recipe": base | recipe,
+        "model": {"architecture": architecture, "max_position_embeddings": LENGTH + 4} | sizes | dropouts,
+        "manifest": str(manifest),
+        "span": span,
+        "devices": devices,
+        "previous": previous and {part: str(previous / part) for part in ("weights", "optimizer")},
+        "weights": str(folder / "weights"),
+        "optimizer": str(folder / "optimizer"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", TRAIN, str(Path(__file__).parents[1] / "scripts"), json.dumps(job)],
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.split("RESULT")[1])
+
+
+def test_two_segments_give_the_bytes_of_one_dropout_included(manifest, tmp_path):
+    whole = train(manifest, tmp_path / "whole", (0, 6), dropout=0.1)
+    first = train(manifest, tmp_path / "first", (0, 3), dropout=0.1)
+    second = train(manifest, tmp_path / "second", (3, 6), dropout=0.1, previous=tmp_path / "first")
+    assert first["losses"] + second["losses"] == whole["losses"]
+    for part in ("weights", "optimizer"):
+        assert (tmp_path / "second" / part).read_bytes() == (tmp_path / "whole" / part).read_bytes()
+
+
+def test_two_replicas_give_the_losses_of_one_device(manifest, tmp_path):
+    one = train(manifest, tmp_path / "one", (0, 5))
+    two = train(manifest, tmp_path / "two", (0, 5), devices=2)
+    assert (one["replicas"], two["replicas"]) == (1, 2)
+    # Two devices add the same float32 numbers up in another order.
+    assert two["losses"] == pytest.approx(one["losses"], rel=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["bert", "electra"])
+def test_other_architectures_train(manifest, tmp_path, architecture):
+    result = train(manifest, tmp_path / "x", (0, 2), architecture=architecture, precision="mixed_bfloat16")
+    assert np.isfinite(result["losses"]).all() and 0 <= result["held_out"]["accuracy"] <= 1
