@@ -41,6 +41,35 @@ def test_nothing_is_left_to_be_done(finished):
     assert "Nothing to be done" in finished("-n").stdout
 
 
+def test_a_wrong_config_is_one_sentence_before_any_job(fresh):
+    text = (fresh / "config.yaml").read_text()
+    (fresh / "config.yaml").write_text(text.replace("vocab_size: 2048", "vocab_size: many", 1))
+    done = fresh(check=False)
+    assert done.returncode == 1
+    allowed = "allowed: a whole number, 16 or more, at most 1000000."
+    assert done.stdout.splitlines()[-1] == f'error: config.yaml: tokenizer.vocab_size is "many"; {allowed}'
+    assert "Traceback" not in done.stdout
+    assert not (fresh / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "jobs", "absent"),
+    [
+        (
+            "imdb-gemma-7b",
+            {"fetch_base": 1, "train_lora": 4},
+            ["train_tokenizer", "train_mlm_tensorflow", "train_base"],
+        ),
+        ("wikitext103-roberta-base", {"train_mlm_tensorflow": 500, "write_shard": 243}, ["train_lora", "train_base"]),
+    ],
+)
+def test_recipes_replace_the_config(fresh, recipe, jobs, absent):
+    printed = fresh("-n", "--configfile", f"recipes/{recipe}.yaml").stdout
+    counts = dict(line.split() for line in printed.splitlines() if len(line.split()) == 2 and line.split()[1].isdigit())
+    assert {name: int(counts[name]) for name in jobs} == jobs
+    assert not set(absent) & set(counts)
+
+
 def test_no_partial_file_is_left(finished):
     assert not list((finished / "results").rglob("*.partial"))
 
