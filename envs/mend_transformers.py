@@ -1,8 +1,10 @@
-"""Mend two faults of transformers 4.57.6 where TensorFlow is installed and PyTorch is not.
+"""Mend three faults of transformers 4.57.6 with TensorFlow.
 
-- `pipeline(...)` names `torch` without asking whether it is there (NameError).
+- `pipeline(...)` names `torch` without asking whether it is installed (NameError).
 - `TF...from_pretrained` walks over an open safetensors file, which is no iterable, when the file has PyTorch's
   names, as nearly all have (huggingface/transformers issue 40028; TensorFlow support is no longer maintained).
+- Models of the RoBERTa family take the pad id for 1, whatever their config says, so that the same weights give
+  other logits than in PyTorch.
 
 `make` runs this on .venv, for the user's own sessions. The workflow's scripts do not rely on it.
 """
@@ -20,6 +22,9 @@ MENDS = {
         "    for key in pt_state_dict:\n        new_key = None",
         "    for key in pt_state_dict.keys():\n        new_key = None",
     ),
+} | {
+    f"models/{name}/modeling_tf_{name}.py": ("self.padding_idx = 1\n", "self.padding_idx = config.pad_token_id\n")
+    for name in ("camembert", "longformer", "mpnet", "roberta", "roberta_prelayernorm", "xlm_roberta")
 }
 
 

@@ -208,6 +208,37 @@ def test_fill_mask_pipeline_loads_the_model_folder(finished, config):
         assert [a["score"] for a in answer] == pytest.approx([a["score"] for a in item["answers"]], abs=1e-5)
 
 
+EMBEDDINGS = """
+import sys
+import numpy as np
+from transformers import TFAutoModelForMaskedLM
+model = TFAutoModelForMaskedLM.from_pretrained(sys.argv[1])
+ids = np.array([[0, 64, 5, 4, 13, 1, 66, 3, 3]])
+mask = (ids != 3).astype(int)
+np.save(sys.argv[2], model(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states[0].numpy())
+"""
+
+
+def test_positions_start_after_the_pad_id_as_pytorch_counts_them(finished, tmp_path):
+    """The embeddings, computed from the file by the formula of PyTorch's RobertaEmbeddings."""
+    folder = finished / "results/mlm/tiny/model"
+    python(EMBEDDINGS, folder, tmp_path / "hidden.npy", TF_USE_LEGACY_KERAS="1")
+    arrays = load_file(folder / "model.safetensors")
+    part = {
+        name: arrays[f"roberta.embeddings.{name}.weight"]
+        for name in ("word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm")
+    }
+    ids = np.array([0, 64, 5, 4, 13, 1, 66, 3, 3])
+    pad = load(folder / "config.json")["pad_token_id"]
+    assert pad == 3
+    positions = np.where(ids == pad, pad, np.cumsum(ids != pad) + pad)
+    total = part["word_embeddings"][ids] + part["position_embeddings"][positions] + part["token_type_embeddings"][0]
+    centred = total - total.mean(-1, keepdims=True)
+    normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12)
+    expected = normal * part["LayerNorm"] + arrays["roberta.embeddings.LayerNorm.bias"]
+    np.testing.assert_allclose(np.load(tmp_path / "hidden.npy")[0], expected, atol=1e-5)
+
+
 def test_model_file_has_pytorchs_names(finished):
     arrays = load_file(finished / "results/mlm/tiny/model/model.safetensors")
     assert arrays["roberta.encoder.layer.0.attention.self.query.weight"].shape == (128, 128)

@@ -50,7 +50,19 @@ def set_up(cpu_threads: int, cpu_devices: int) -> tf.distribute.Strategy:
 def build_model(config: PretrainedConfig, seed: int) -> TFPreTrainedModel:
     """Return a built model with fresh weights that depend on `seed` only. Call under a strategy's scope."""
     tf_keras.utils.set_random_seed(seed)
+    return construct(config)
+
+
+def construct(config: PretrainedConfig) -> TFPreTrainedModel:
+    """Return a built model whose positions start after the pad id of `config`.
+
+    transformers' TensorFlow models of the RoBERTa family take the pad id for 1, whatever the
+    config says; PyTorch's follow the config, and the same weights would give other logits.
+    """
     model = TFAutoModelForMaskedLM.from_config(config)
+    for layer in model._flatten_layers(recursive=True, include_self=False):
+        if hasattr(layer, "padding_idx"):
+            layer.padding_idx = config.pad_token_id
     model.build_in_name_scope()
     return model
 
@@ -61,8 +73,7 @@ def load_model(folder: Path) -> TFPreTrainedModel:
     `from_pretrained` of transformers 4.57 cannot: it walks over the open file (issue 40028 there),
     where a dictionary of arrays will do.
     """
-    model = TFAutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(folder))
-    model.build_in_name_scope()
+    model = construct(AutoConfig.from_pretrained(folder))
     arrays = load_arrays(folder / "model.safetensors")
     return load_pytorch_state_dict_in_tf2_model(model, arrays, tf_inputs=False, allow_missing_keys=True)
 
