@@ -1,6 +1,6 @@
 """Mend three faults of transformers 4.57.6 with TensorFlow.
 
-- `pipeline(...)` names `torch` without asking whether it is installed (NameError).
+- `pipeline(...)` names `torch` without asking whether it is installed, and gives its `dtype` to TensorFlow's models.
 - `TF...from_pretrained` walks over an open safetensors file, which is no iterable, when the file has PyTorch's
   names, as nearly all have (huggingface/transformers issue 40028; TensorFlow support is no longer maintained).
 - Models of the RoBERTa family take the pad id for 1, whatever their config says, so that the same weights give
@@ -15,8 +15,8 @@ from pathlib import Path
 
 MENDS = {
     "pipelines/__init__.py": (
-        "if isinstance(dtype, str) and hasattr(torch, dtype):",
-        "if isinstance(dtype, str) and is_torch_available() and hasattr(torch, dtype):",
+        "    if dtype is not None:\n        if isinstance(dtype, str)",
+        "    if dtype is not None and is_torch_available():\n        if isinstance(dtype, str)",
     ),
     "modeling_tf_pytorch_utils.py": (
         "    for key in pt_state_dict:\n        new_key = None",
