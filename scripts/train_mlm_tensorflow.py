@@ -48,7 +48,7 @@ with job(snakemake.log[0], f"mlm {run}") as say:
         drain.add(trainer.step(batch, mlm.tf.constant(rate), mlm.tf.constant(step, mlm.tf.int64)), rate)
     drain.finish()
 
-    evaluation = mlm.evaluate(trainer.model, validation)
+    evaluation = mlm.evaluate(trainer.model, validation, strategy)
     say(f"step {last}  held-out loss {evaluation['loss']:.4f}, accuracy {evaluation['accuracy']:.3f}")
     outputs = dict(snakemake.output.items())
     checkpoint.save(outputs, last, trainer.weights(), trainer.optimizer_state(), evaluation, previous)

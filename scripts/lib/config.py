@@ -293,8 +293,9 @@ def check_complete(config: dict) -> None:
                 f"{where}.model.hidden_size is {hidden}; allowed: a multiple of num_attention_heads, {heads}."
             )
         positions = model.get("max_position_embeddings")
-        # RoBERTa counts positions from the id after the pad token's.
-        extra = 4 if model["architecture"] in ("roberta", "xlm-roberta", "camembert") else 0
+        # RoBERTa counts positions from the id after the pad token's: 3 in a tokenizer trained here, 1 in its own.
+        after_pad = 2 if "pretrained" in config["tokenizer"] else 4
+        extra = after_pad if model["architecture"] in ("roberta", "xlm-roberta", "camembert") else 0
         if positions is not None and positions < length + extra:
             raise UserError(
                 f"{where}.model.max_position_embeddings is {positions}; allowed: {length + extra} or more "

@@ -177,7 +177,7 @@ class Trainer:
             )
             return loss / weight
 
-        if strategy.num_replicas_in_sync == 1 and not isinstance(strategy, tf.distribute.TPUStrategy):
+        if alone(strategy):
             self.step = tf.function(step, jit_compile=True)
         else:
 
@@ -232,26 +232,48 @@ def batches(strategy: tf.distribute.Strategy, load, batch_size: int, first: int,
 
     dataset = tf.data.Dataset.range(first, last).map(fetch, num_parallel_calls=1, deterministic=True)
     dataset = dataset.prefetch(4)
-    if strategy.num_replicas_in_sync == 1 and not isinstance(strategy, tf.distribute.TPUStrategy):
+    if alone(strategy):
         return dataset
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return strategy.experimental_distribute_dataset(dataset.with_options(options))
 
 
-def evaluate(model: TFPreTrainedModel, records: Records) -> dict[str, float]:
-    """Return held-out figures of a split: loss (nats per masked token), accuracy, perplexity, predictions."""
+def alone(strategy: tf.distribute.Strategy) -> bool:
+    """Return whether a strategy is one device without a TPU's runtime, so that a step compiles as a whole."""
+    return strategy.num_replicas_in_sync == 1 and not isinstance(strategy, tf.distribute.TPUStrategy)
 
-    @tf.function(jit_compile=True)
+
+def evaluate(
+    model: TFPreTrainedModel, records: Records, strategy: tf.distribute.Strategy | None = None
+) -> dict[str, float]:
+    """Return held-out figures of a split: loss (nats per masked token), accuracy, perplexity, predictions."""
+    strategy = strategy or tf.distribute.get_strategy()
+    replicas = strategy.num_replicas_in_sync
+
     def measure(batch):
         logits = predictions(model, batch, training=False)
         right = tf.cast(tf.argmax(logits, -1, tf.int32) == batch["labels"], tf.float32) * batch["weights"]
-        return loss_sum(logits, batch), tf.reduce_sum(right), tf.reduce_sum(batch["weights"])
+        return tf.stack([loss_sum(logits, batch), tf.reduce_sum(right), tf.reduce_sum(batch["weights"])])
 
+    @tf.function
+    def distributed(batch):
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(measure, (batch,)), axis=None)
+
+    def spread(array):
+        """Split an array's rows over the replicas; rows of zeros, which weigh nothing, make them equal in number."""
+        array = np.pad(array, [(0, -len(array) % replicas)] + [(0, 0)] * (array.ndim - 1))
+        parts = np.split(array, replicas)
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(parts[context.replica_id_in_sync_group])
+        )
+
+    one = tf.function(measure, jit_compile=True)
+    run, place = (one, tf.constant) if alone(strategy) else (distributed, spread)
     totals = np.zeros(3)
     for batch in evaluation_batches(records):
-        totals += [float(value) for value in measure({name: tf.constant(array) for name, array in batch.items()})]
-    loss, right, count = totals
+        totals += run({name: place(array) for name, array in batch.items()}).numpy()
+    loss, right, count = (float(total) for total in totals)
     return {
         "loss": loss / count,
         "accuracy": right / count,
