@@ -32,13 +32,15 @@ if "tfrecords" in config:
 include: "rules/base.smk"
 include: "rules/lora.smk"
 include: "rules/report.smk"
+include: "rules/upkeep.smk"
 
 
-TARGETS = [rules.corpus, rules.base, rules.lora, rules.figures]
+TARGETS = [rules.corpus.input, rules.base.input, rules.lora.input, rules.figures.input]
 if "tokenizer" in config:
-    TARGETS.append(rules.tokenizer)
+    TARGETS.append(rules.tokenizer.input)
 if "tfrecords" in config:
-    TARGETS += [rules.tfrecords, rules.mlm]
+    # Not the shards themselves: one that was deleted is written again when something reads it, or by `tfrecords`.
+    TARGETS += [rules.merge_manifest.output, rules.mlm.input]
 
 
 rule all:
@@ -46,4 +48,4 @@ rule all:
     default_target: True
     localrule: True
     input:
-        [target.input for target in TARGETS],
+        TARGETS,

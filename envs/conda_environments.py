@@ -6,7 +6,7 @@
 
 from pathlib import Path
 
-STAGES = ["data", "tensorflow", "jax", "report"]
+STAGES = ["controller", "data", "tensorflow", "jax", "report"]
 
 
 def environment(lock: str) -> str:

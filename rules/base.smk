@@ -9,6 +9,7 @@ rule base:
     input:
         expand("results/base/{name}", name=BASE),
         expand("results/base-training/{name}/{file}", name=TRAINED_BASES, file=["history.csv", "metrics.json"]),
+        [thinned(f"results/base-training/{name}", BASE[name]) for name in TRAINED_BASES],
 
 
 rule train_base_vocabulary:
@@ -63,7 +64,7 @@ rule train_base:
         history="results/base-training/{name}/checkpoints/{step}/history.csv",
         timings="results/base-training/{name}/checkpoints/{step}/timings.csv",
     params:
-        recipe=lambda w: segment(BASE[w.name], int(w.step), "sequence_length", "model", "mesh"),
+        recipe=lambda w: segment("base", BASE[w.name], int(w.step)),
     log:
         "logs/base/{name}/{step}.log",
     wildcard_constraints:

@@ -12,6 +12,8 @@ if str(SCRIPTS) not in sys.path:
 from lib.config import SPLITS, read_config
 from lib.dependencies import imported
 from lib.errors import UserError
+from lib.folder import enter, last_start
+from lib.retraining import note
 from lib.schedule import segment_schedule
 
 # Each segment waits for the one before: Snakemake walks such chains by recursion.
@@ -24,9 +26,32 @@ except UserError as error:
 config.clear()
 config.update(checked)
 
+started = last_start() if workflow.is_main_process else 0
+
+
+onstart:
+    try:
+        enter(started)
+    except (UserError, OSError) as error:
+        sys.exit(f"error: {error}")
+
+
 MLM, BASE, LORA = config["mlm"]["runs"], config["base"], config["lora"]["runs"]
 TRAINED_BASES = [name for name, recipe in BASE.items() if "model" in recipe]
 COLLECTIONS = ["corpus", "tuning"] if "tuning" in config else ["corpus"]
+# Every run that is trained here: its stage, name, folder, and what the config says of it.
+TRAINED = (
+    [("mlm", name, f"results/mlm/{name}", recipe) for name, recipe in MLM.items()]
+    + [("base", name, f"results/base-training/{name}", BASE[name]) for name in TRAINED_BASES]
+    + [("lora", name, f"results/lora/{name}", recipe) for name, recipe in LORA.items()]
+)
+CHAINS = {folder: recipe for _, _, folder, recipe in TRAINED}
+# What of a run's recipe its segments take, beside what all have.
+SEGMENT_KEYS = {
+    "mlm": ["model", "masking"],
+    "base": ["sequence_length", "model", "mesh"],
+    "lora": ["sequence_length", "method", "rank", "mesh"],
+}
 
 
 def library(script: str, environment: str) -> list:
@@ -56,19 +81,23 @@ def segment_ends(recipe: dict) -> list[int]:
     return list(range(recipe["checkpoint_every"], recipe["steps"] + 1, recipe["checkpoint_every"]))
 
 
-def segment(recipe: dict, last: int, *keys: str) -> dict:
-    """Return the recipe of the segment that ends at step `last`: its part of the schedule, and these keys.
+def segment(stage: str, recipe: dict, last: int) -> dict:
+    """Return the recipe of the segment that ends at step `last`: its part of the schedule, and its stage's keys.
 
-    The total number of steps is not in it, so that a longer run keeps the segments it had.
+    The total number of steps is not in it, so that a longer run keeps the segments it had; nor is patience
+    where it cannot have run out: the first evaluation is always the best so far.
     """
     first = last - recipe["checkpoint_every"]
     curve = recipe["schedule"] | {"learning_rate": recipe["learning_rate"]}
+    evaluations = first // recipe["checkpoint_every"]
+    patience = recipe["patience"]
     return {
         "first": first,
         "last": last,
         "schedule": segment_schedule(curve, recipe["steps"], first, last),
-        **pick(recipe, "batch_size", "optimizer", "precision", "cpu_devices", "seed", *keys),
+        **pick(recipe, "batch_size", "optimizer", "precision", "cpu_devices", "seed", *SEGMENT_KEYS[stage]),
         "cpu_threads": config["cpu_threads"],
+        **({"patience": patience} if patience and evaluations > patience else {}),
     }
 
 
@@ -94,6 +123,22 @@ def previous_checkpoint(chain: str, recipe: dict, last: int) -> list[str]:
 def last_checkpoint(chain: str, recipe: dict, file: str) -> str:
     """Return this file of the checkpoint at which a run ends."""
     return f"{chain}/{recipe['steps']:08d}/{file}"
+
+
+def thinned(chain: str, recipe: dict) -> list[str]:
+    """Return the marks of the checkpoints that `keep_checkpoints` lets go: never the last one, which exports read."""
+    ends, keep = segment_ends(recipe), recipe["keep_checkpoints"]
+    every = {"all": 1, "last": len(ends)}.get(keep) or int(keep.split()[1])
+    return [
+        f"{chain}/checkpoints/{last:08d}/thinned.json"
+        for number, last in enumerate(ends[:-1], start=1)
+        if number % every
+    ]
+
+
+def next_state(chain: str, step: int) -> str:
+    """Return the state.json of the checkpoint after `step`."""
+    return f"{chain}/checkpoints/{step + CHAINS[chain]['checkpoint_every']:08d}/state.json"
 
 
 def segment_files(folder: str, recipe: dict, file: str) -> list[str]:
@@ -133,6 +178,21 @@ def tuned(run: str, *keys: str) -> dict:
     """Return what it takes to open a finished run, and these keys of its recipe."""
     kept = pick(LORA[run], "method", "rank", "seed", "precision", "mesh", "cpu_devices", *keys)
     return kept | {"cpu_threads": config["cpu_threads"]}
+
+
+def retraining() -> list[str]:
+    """Return, for each run that has checkpoints of another recipe, why it trains again."""
+    notes = []
+    for stage, name, chain, recipe in TRAINED:
+        where = f"base.{name}" if stage == "base" else f"{stage}.runs.{name}"
+        segments = [segment(stage, recipe, last) for last in segment_ends(recipe)]
+        notes.append(note(where, chain, recipe["schedule"]["shape"], segments))
+    return [text for text in notes if text]
+
+
+if workflow.is_main_process:
+    for text in retraining():
+        print(f"note: {text}", file=sys.stderr)
 
 
 wildcard_constraints:

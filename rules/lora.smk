@@ -16,6 +16,7 @@ rule lora:
             run=LORA,
             file=["history.csv", "metrics.json", "partitioning.json", "generations.json"],
         ),
+        [thinned(f"results/lora/{run}", recipe) for run, recipe in LORA.items()],
 
 
 rule train_lora:
@@ -31,7 +32,7 @@ rule train_lora:
         history="results/lora/{run}/checkpoints/{step}/history.csv",
         timings="results/lora/{run}/checkpoints/{step}/timings.csv",
     params:
-        recipe=lambda w: segment(LORA[w.run], int(w.step), "sequence_length", "method", "rank", "mesh"),
+        recipe=lambda w: segment("lora", LORA[w.run], int(w.step)),
     log:
         "logs/lora/{run}/{step}.log",
     wildcard_constraints:

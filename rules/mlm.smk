@@ -16,13 +16,14 @@ rule mlm:
     input:
         expand("results/mlm/{run}/model/{file}", run=MLM, file=[*MODEL_FOLDER, "README.md"]),
         expand("results/mlm/{run}/{file}", run=MLM, file=["history.csv", "metrics.json", "fill_mask.json"]),
+        [thinned(f"results/mlm/{run}", recipe) for run, recipe in MLM.items()],
 
 
 rule train_mlm_tensorflow:
     """Train one segment: make checkpoint k from checkpoint k-1."""
     input:
         manifest="results/tfrecords/manifest.json",
-        shards=shard_files("train") + shard_files("validation"),
+        shards=ancient(shard_files("train") + shard_files("validation")),
         previous=lambda w: previous_checkpoint(f"results/mlm/{w.run}/checkpoints", MLM[w.run], int(w.step)),
         library=library("train_mlm_tensorflow", "tensorflow"),
     output:
@@ -30,7 +31,7 @@ rule train_mlm_tensorflow:
         history="results/mlm/{run}/checkpoints/{step}/history.csv",
         timings="results/mlm/{run}/checkpoints/{step}/timings.csv",
     params:
-        recipe=lambda w: segment(MLM[w.run], int(w.step), "model", "masking"),
+        recipe=lambda w: segment("mlm", MLM[w.run], int(w.step)),
     log:
         "logs/mlm/{run}/{step}.log",
     wildcard_constraints:
@@ -68,7 +69,7 @@ rule evaluate_mlm:
     """Measure a finished model on the splits that it was not trained on."""
     input:
         manifest="results/tfrecords/manifest.json",
-        shards=shard_files("validation") + shard_files("test"),
+        shards=ancient(shard_files("validation") + shard_files("test")),
         model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FOLDER),
         library=library("evaluate_mlm", "tensorflow"),
     output:

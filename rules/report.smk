@@ -1,12 +1,6 @@
 """What the report shows: curves, tables, samples."""
 
 FIGURES = "results/figures"
-TRAINED = (
-    [("mlm", name, f"results/mlm/{name}", recipe) for name, recipe in MLM.items()]
-    + [("base", name, f"results/base-training/{name}", BASE[name]) for name in TRAINED_BASES]
-    + [("lora", name, f"results/lora/{name}", recipe) for name, recipe in LORA.items()]
-)
-CHAINS = {chain: recipe for _, _, chain, recipe in TRAINED}
 STAGE_CHAINS = {(stage, run): chain for stage, run, chain, _ in TRAINED}
 
 

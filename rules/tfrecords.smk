@@ -6,7 +6,8 @@ SHARD_NAMES = {
     split: [f"results/tfrecords/{split}/{shard:05d}-of-{SHARDS[split]:05d}" for shard in range(SHARDS[split])]
     for split in SPLITS
 }
-# What a reader of a split needs beside the manifest: records, and where each begins.
+# What a reader of a split needs beside the manifest: records, and where each begins. Trainers take them as `ancient`:
+# the manifest holds their checksums, so a shard that is written again, byte for byte, makes nothing stale.
 shard_files = lambda split: [name + end for name in SHARD_NAMES[split] for end in (".tfrecord", ".index")]
 
 

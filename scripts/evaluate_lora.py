@@ -11,7 +11,8 @@ params.recipe                        sequence_length, batch_size, method, rank, 
                                      cpu_threads, cpu_devices
 """
 
-from lib import checkpoint, keras_jax
+from lib import keras_jax
+from lib.arrays import load_arrays
 from lib.causal_data import OnePerRecord, Packed
 from lib.causal_tokens import load_tokenizer
 from lib.files import read_json, write_json
@@ -38,7 +39,7 @@ with job(snakemake.log[0], f"lora {run}") as say:
     evaluator = Evaluator(model, distribution, recipe["batch_size"])
     before = {name: evaluator(records) for name, records in texts.items()}
     best = snakemake.input.best
-    assign(model.trainable_variables, checkpoint.load_arrays(best), best)
+    assign(model.trainable_variables, load_arrays(best), best)
     after = {name: evaluator(records) for name, records in texts.items()}
     for name in texts:
         say(f"{name} loss {before[name]['loss']:.4f} before, {after[name]['loss']:.4f} after")

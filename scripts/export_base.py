@@ -8,7 +8,8 @@ params.recipe      model, sequence_length (default length of its preprocessor), 
 
 from pathlib import Path
 
-from lib import checkpoint, keras_jax
+from lib import keras_jax
+from lib.arrays import load_arrays
 from lib.causal_tokens import SentencePiece
 from lib.job import job
 
@@ -21,7 +22,7 @@ with job(snakemake.log[0], f"base {name}") as say:
     from lib.causal_model import assign, build_gemma, save_preset
 
     backbone = build_gemma(recipe["model"], size, seed=0).backbone
-    assign(backbone.variables, checkpoint.load_arrays(snakemake.input.best), snakemake.input.best)
+    assign(backbone.variables, load_arrays(snakemake.input.best), snakemake.input.best)
     tokenizer = keras_hub.models.GemmaTokenizer(proto=Path(snakemake.input.vocabulary).read_bytes())
     preprocessor = keras_hub.models.GemmaCausalLMPreprocessor(tokenizer, sequence_length=recipe["sequence_length"])
     model = keras_hub.models.GemmaCausalLM(backbone=backbone, preprocessor=preprocessor)

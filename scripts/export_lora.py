@@ -8,8 +8,9 @@ output.peft_config  adapter_config.json
 params.recipe       method, rank, seed, precision, mesh, cpu_threads, cpu_devices; preset, the base model's name
 """
 
-from lib import checkpoint, keras_jax
+from lib import keras_jax
 from lib.adapter import peft
+from lib.arrays import load_arrays
 from lib.files import whole, write_json
 from lib.job import job
 from safetensors.numpy import save_file
@@ -20,7 +21,7 @@ with job(snakemake.log[0], f"lora {run}") as say:
     keras_jax.start(recipe["cpu_threads"], recipe["cpu_devices"], recipe["precision"])
     from lib.tuning import open_run
 
-    tensors, config = peft(checkpoint.load_arrays(snakemake.input.best), recipe["preset"])
+    tensors, config = peft(load_arrays(snakemake.input.best), recipe["preset"])
     with whole(snakemake.output.peft) as partial:
         save_file(tensors, partial, metadata={"format": "pt"})
     write_json(snakemake.output.peft_config, config)

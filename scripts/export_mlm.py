@@ -10,7 +10,7 @@ params.recipe     model, as in the config
 
 import shutil
 
-from lib.checkpoint import load_arrays
+from lib.arrays import load_arrays
 from lib.files import read_json, whole, write_text
 from lib.job import job
 

@@ -7,7 +7,8 @@ params.recipe   prompts, sampling (sampler, k, p, temperature, max_length in tok
                 method, rank, seed, precision, mesh, cpu_threads, cpu_devices
 """
 
-from lib import checkpoint, keras_jax
+from lib import keras_jax
+from lib.arrays import load_arrays
 from lib.files import write_json
 from lib.job import job
 
@@ -23,7 +24,7 @@ with job(snakemake.log[0], f"lora {run}") as say:
     model, distribution = open_run(snakemake.input.base, recipe, run)
     generate = Generator(model, recipe["sampling"], distribution.num_model_replicas)
     before = generate(prompts) if prompts else []
-    assign(model.trainable_variables, checkpoint.load_arrays(best), best)
+    assign(model.trainable_variables, load_arrays(best), best)
     after = generate(prompts) if prompts else []
     rows = [{"prompt": p, "before": b, "after": a} for p, b, a in zip(prompts, before, after, strict=True)]
     write_json(snakemake.output[0], {"sampling": recipe["sampling"], "prompts": rows})

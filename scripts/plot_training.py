@@ -18,7 +18,8 @@ with job(snakemake.log[0], f"{snakemake.wildcards.stage} {snakemake.wildcards.ru
         rows = list(csv.DictReader(file))
     step, loss, rate = (np.array([float(row[name]) for row in rows]) for name in ("step", "loss", "learning_rate"))
     states = [read_json(path) for path in snakemake.input.states]
-    best = states[-1]["best"]
+    best, stopped_at = states[-1]["best"], states[-1]["stopped_at"]
+    states = [state for state in states if stopped_at is None or state["step"] <= stopped_at]
 
     figure, (top, bottom) = plt.subplots(
         2, 1, figsize=(8, 5.2), sharex=True, height_ratios=[3, 1], layout="constrained"

@@ -7,8 +7,8 @@ output            safetensors: tokens int32 [tokens], offsets int64 [documents +
 
 import pyarrow.parquet as pq
 from lib import keras_jax
+from lib.arrays import save_arrays
 from lib.causal_tokens import load_tokenizer, tokenize
-from lib.checkpoint import save_arrays
 from lib.job import job
 
 wildcards = snakemake.wildcards

@@ -6,14 +6,17 @@ input.previous            the checkpoint before: weights, optimizer, best, state
 output.weights            safetensors, the model's variables at the last step
 output.optimizer          safetensors, the optimizer's
 output.best               safetensors, the model's at the step with the lowest held-out loss so far
-output.state              JSON: step, evaluation on the validation split, best
+output.state              JSON: step, evaluation on the validation split, best, fingerprints
 output.history            CSV: step, loss (nats per token), learning_rate
 output.timings            CSV: step, seconds_per_step, tokens_per_second
 params.recipe             first and last step, schedule, batch_size, sequence_length, model, optimizer, precision,
-                          mesh, seed, cpu_threads, cpu_devices
+                          mesh, seed, cpu_threads, cpu_devices; patience where it can matter
 """
 
+import sys
+
 from lib import checkpoint, keras_jax
+from lib.arrays import load_arrays
 from lib.causal_data import Packed
 from lib.causal_tokens import SentencePiece
 from lib.history import History
@@ -24,6 +27,10 @@ recipe = snakemake.params.recipe
 name, first, last = snakemake.wildcards.name, recipe["first"], recipe["last"]
 
 with job(snakemake.log[0], f"base {name}") as say:
+    previous = checkpoint.previous(snakemake.input.previous)
+    outputs = dict(snakemake.output.items())
+    if checkpoint.stopped_early(outputs, recipe, previous, say):
+        sys.exit()
     tokenizer = SentencePiece(snakemake.input.vocabulary)
     train, validation = (
         Packed(snakemake.input[split], recipe["sequence_length"], tokenizer.special)
@@ -39,9 +46,8 @@ with job(snakemake.log[0], f"base {name}") as say:
     model = build_gemma(recipe["model"], tokenizer.size, recipe["seed"])
     sharding.check(model.variables, distribution)
     trainer = Trainer(model, make_optimizer(recipe["optimizer"]), distribution)
-    previous = dict(zip(checkpoint.PARTS, snakemake.input.previous, strict=False)) or None
     if previous:
-        weights, optimizer = (checkpoint.load_arrays(previous[part]) for part in ("weights", "optimizer"))
+        weights, optimizer = (load_arrays(previous[part]) for part in ("weights", "optimizer"))
         trainer.load(weights, optimizer, f"the checkpoint with {previous['weights']}")
     devices = distribution.device_mesh.devices.size
     say(f"steps {first + 1} to {last}, {count(model.variables):,} parameters, {devices} device(s)")
@@ -50,6 +56,5 @@ with job(snakemake.log[0], f"base {name}") as say:
     trainer.train(train, recipe, learning_rates(recipe["schedule"], first, last), history)
     evaluation = trainer.evaluate(validation, recipe["batch_size"])
     say(f"step {last}  held-out loss {evaluation['loss']:.4f}, accuracy {evaluation['accuracy']:.3f}")
-    outputs = dict(snakemake.output.items())
-    checkpoint.save(outputs, last, trainer.weights(), trainer.optimizer(), evaluation, previous)
+    checkpoint.save(outputs, recipe, trainer.weights(), trainer.optimizer(), evaluation, previous)
     history.write(snakemake.output.history, snakemake.output.timings)

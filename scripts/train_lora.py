@@ -6,14 +6,17 @@ input.previous            the checkpoint before: weights, optimizer, best, state
 output.weights            safetensors, the tuned variables at the last step: LoRA's, or all
 output.optimizer          safetensors, the optimizer's
 output.best               safetensors, the tuned variables at the step with the lowest held-out loss so far
-output.state              JSON: step, evaluation on the validation split, best
+output.state              JSON: step, evaluation on the validation split, best, fingerprints
 output.history            CSV: step, loss (nats per token), learning_rate
 output.timings            CSV: step, seconds_per_step, tokens_per_second
 params.recipe             first and last step, schedule, batch_size, sequence_length, method, rank, optimizer,
-                          precision, mesh, seed, cpu_threads, cpu_devices
+                          precision, mesh, seed, cpu_threads, cpu_devices; patience where it can matter
 """
 
+import sys
+
 from lib import checkpoint, keras_jax
+from lib.arrays import load_arrays
 from lib.causal_data import OnePerRecord
 from lib.causal_tokens import load_tokenizer
 from lib.history import History
@@ -24,6 +27,10 @@ recipe = snakemake.params.recipe
 run, first, last = snakemake.wildcards.run, recipe["first"], recipe["last"]
 
 with job(snakemake.log[0], f"lora {run}") as say:
+    previous = checkpoint.previous(snakemake.input.previous)
+    outputs = dict(snakemake.output.items())
+    if checkpoint.stopped_early(outputs, recipe, previous, say):
+        sys.exit()
     keras_jax.start(recipe["cpu_threads"], recipe["cpu_devices"], recipe["precision"])
     from lib.causal_model import count, make_optimizer
     from lib.causal_training import Trainer
@@ -35,9 +42,8 @@ with job(snakemake.log[0], f"lora {run}") as say:
     )
     model, distribution = open_run(snakemake.input.base, recipe, run)
     trainer = Trainer(model, make_optimizer(recipe["optimizer"]), distribution)
-    previous = dict(zip(checkpoint.PARTS, snakemake.input.previous, strict=False)) or None
     if previous:
-        weights, optimizer = (checkpoint.load_arrays(previous[part]) for part in ("weights", "optimizer"))
+        weights, optimizer = (load_arrays(previous[part]) for part in ("weights", "optimizer"))
         trainer.load(weights, optimizer, f"the checkpoint with {previous['weights']}")
     say(
         f"steps {first + 1} to {last}, {count(model.trainable_variables):,} of {count(model.variables):,} parameters, "
@@ -48,6 +54,5 @@ with job(snakemake.log[0], f"lora {run}") as say:
     trainer.train(train, recipe, learning_rates(recipe["schedule"], first, last), history)
     evaluation = trainer.evaluate(validation, recipe["batch_size"])
     say(f"step {last}  held-out loss {evaluation['loss']:.4f}, accuracy {evaluation['accuracy']:.3f}")
-    outputs = dict(snakemake.output.items())
-    checkpoint.save(outputs, last, trainer.weights(), trainer.optimizer(), evaluation, previous)
+    checkpoint.save(outputs, recipe, trainer.weights(), trainer.optimizer(), evaluation, previous)
     history.write(snakemake.output.history, snakemake.output.timings)

@@ -5,12 +5,14 @@ input.previous        the checkpoint before: weights, optimizer, best, state; em
 output.weights        safetensors, the model's variables at the last step
 output.optimizer      safetensors, the optimizer's
 output.best           safetensors, the model's at the step with the lowest held-out loss so far
-output.state          JSON: step, evaluation on the validation split, best
+output.state          JSON: step, evaluation on the validation split, best, fingerprints
 output.history        CSV: step, loss (nats per masked token), learning_rate
 output.timings        CSV: step, seconds_per_step, tokens_per_second
 params.recipe         first and last step, schedule, batch_size, model, masking, optimizer, precision, seed,
-                      cpu_threads, cpu_devices
+                      cpu_threads, cpu_devices; patience where it can matter
 """
+
+import sys
 
 from lib import checkpoint
 from lib.history import Drain, History
@@ -23,6 +25,10 @@ recipe = snakemake.params.recipe
 run, first, last = snakemake.wildcards.run, recipe["first"], recipe["last"]
 
 with job(snakemake.log[0], f"mlm {run}") as say:
+    previous = checkpoint.previous(snakemake.input.previous)
+    outputs = dict(snakemake.output.items())
+    if checkpoint.stopped_early(outputs, recipe, previous, say):
+        sys.exit()
     from lib import mlm_tensorflow as mlm
     from lib.mlm_config import model_config
 
@@ -34,7 +40,6 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     strategy = mlm.set_up(recipe["cpu_threads"], recipe["cpu_devices"])
     config = model_config(recipe["model"], train.manifest, f"mlm.runs.{run}.model")
     trainer = mlm.Trainer(strategy, config, recipe)
-    previous = dict(zip(checkpoint.PARTS, snakemake.input.previous, strict=False)) or None
     if previous:
         trainer.load(previous)
     size, replicas = trainer.model.num_parameters(), strategy.num_replicas_in_sync
@@ -50,6 +55,5 @@ with job(snakemake.log[0], f"mlm {run}") as say:
 
     evaluation = mlm.evaluate(trainer.model, validation, strategy)
     say(f"step {last}  held-out loss {evaluation['loss']:.4f}, accuracy {evaluation['accuracy']:.3f}")
-    outputs = dict(snakemake.output.items())
-    checkpoint.save(outputs, last, trainer.weights(), trainer.optimizer_state(), evaluation, previous)
+    checkpoint.save(outputs, recipe, trainer.weights(), trainer.optimizer_state(), evaluation, previous)
     history.write(snakemake.output.history, snakemake.output.timings)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lib import adapter, causal_data, causal_tokens, checkpoint, python_likeness
+from lib import adapter, causal_data, causal_tokens, python_likeness
+from lib.arrays import load_arrays, save_arrays
 from lib.errors import UserError
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -60,7 +61,7 @@ def vocabulary(tmp_path_factory):
 def tokens(vocabulary, tmp_path_factory):
     path = tmp_path_factory.mktemp("tokens") / "tokens.safetensors"
     arrays = causal_tokens.tokenize([prose(30), prose(30, 1)], causal_tokens.SentencePiece(vocabulary))
-    checkpoint.save_arrays(path, dict(zip(("tokens", "offsets"), arrays, strict=True)))
+    save_arrays(path, dict(zip(("tokens", "offsets"), arrays, strict=True)))
     return path
 
 
@@ -185,7 +186,7 @@ def test_records_of_tuning_are_those_of_keras_hub(preset, vocabulary, tmp_path):
 
     texts = [*prose(5), CODE, "the", ""]
     arrays = causal_tokens.tokenize([texts], causal_tokens.SentencePiece(vocabulary))
-    checkpoint.save_arrays(tmp_path / "t.safetensors", dict(zip(("tokens", "offsets"), arrays, strict=True)))
+    save_arrays(tmp_path / "t.safetensors", dict(zip(("tokens", "offsets"), arrays, strict=True)))
     records = causal_data.OnePerRecord(tmp_path / "t.safetensors", 16, {"bos": 2, "eos": 1, "pad": 0})
     found, mask = records.read(np.arange(len(texts)))
     preprocessor = keras_hub.models.GemmaCausalLMPreprocessor.from_preset(str(preset), sequence_length=16)
@@ -220,10 +221,10 @@ def test_two_segments_are_one_run(jax_backend, tokens, tmp_path, precision):
     train(whole, records, 0, 6)
     half = fresh()
     train(half, records, 0, 3)
-    checkpoint.save_arrays(tmp_path / "w", half.weights())
-    checkpoint.save_arrays(tmp_path / "o", half.optimizer())
+    save_arrays(tmp_path / "w", half.weights())
+    save_arrays(tmp_path / "o", half.optimizer())
     second = fresh()
-    second.load(checkpoint.load_arrays(tmp_path / "w"), checkpoint.load_arrays(tmp_path / "o"), "checkpoint")
+    second.load(load_arrays(tmp_path / "w"), load_arrays(tmp_path / "o"), "checkpoint")
     train(second, records, 3, 6)
     jax_backend.set_precision("float32")
     for a, b in ((whole.weights(), second.weights()), (whole.optimizer(), second.optimizer())):

@@ -17,7 +17,8 @@ TRAIN = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 job = json.loads(sys.argv[2])
-from lib import checkpoint, mlm_tensorflow as mlm
+from lib.arrays import save_arrays
+from lib import mlm_tensorflow as mlm
 from lib.mlm_config import model_config
 from lib.mlm_data import training_batch
 from lib.tfrecord import Records
@@ -38,8 +39,8 @@ everywhere = trainer.model({"input_ids": batch["input_ids"]}, training=False).lo
 chosen = mlm.tf.gather(everywhere, batch["positions"], batch_dims=1)
 by_position = mlm.predictions(trainer.model, batch, training=False)
 difference = float(mlm.tf.reduce_max(mlm.tf.abs(mlm.tf.cast(chosen, mlm.tf.float32) - by_position)))
-checkpoint.save_arrays(job["weights"], trainer.weights())
-checkpoint.save_arrays(job["optimizer"], trainer.optimizer_state())
+save_arrays(job["weights"], trainer.weights())
+save_arrays(job["optimizer"], trainer.optimizer_state())
 print("RESULT" + json.dumps({"losses": losses, "replicas": strategy.num_replicas_in_sync,
                              "held_out": mlm.evaluate(trainer.model, records, strategy), "difference": difference}))
 """

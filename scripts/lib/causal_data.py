@@ -9,7 +9,7 @@ A record is `length` + 1 tokens: the model reads the first `length`, and predict
 
 import numpy as np
 
-from lib.checkpoint import load_arrays
+from lib.arrays import load_arrays
 from lib.errors import UserError
 
 HELD_OUT_RECORDS = 2048  # of a split, at most, evenly spread: enough for a standard error of about 0.01 nats

@@ -3,50 +3,146 @@
 weights.safetensors    the model's variables
 optimizer.safetensors  the optimizer's variables
 best.safetensors       the model's variables at the step with the lowest held-out loss so far
-state.json             step, evaluation at this step, best (step and evaluation)
+state.json             step; evaluation at this step; best (step and evaluation); evaluations_since_best;
+                       stopped_at, the step of an early stop, otherwise null; the segment's recipe;
+                       sha256 of the three files above; previous_sha256, of the state.json before, null for the first
 
-The data position and the random numbers need no state: both are functions of the step.
+So each state vouches for its files and, through the states before, for the whole chain. The data position and the
+random numbers need no state: both are functions of the step.
 """
 
 import math
+import os
 import shutil
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
+from lib.arrays import save_arrays
 from lib.errors import UserError
-from lib.files import read_json, whole, write_json
+from lib.files import read_json, sha256, whole, write_json
+from lib.history import History
 
-PARTS = ("weights", "optimizer", "best", "state")
-
-
-def save_arrays(path: str, arrays: dict[str, np.ndarray]) -> None:
-    """Write named arrays as one safetensors file, whole or not at all."""
-    with whole(path) as partial:
-        save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, partial)
+ARRAYS = ("weights", "optimizer", "best")
+PARTS = (*ARRAYS, "state")
 
 
-def load_arrays(path: str) -> dict[str, np.ndarray]:
-    """Read a safetensors file. Raises UserError when it is not whole."""
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise UserError(f"{path} is not a whole safetensors file ({error}); delete it and run again.") from None
+def previous(files: list[str]) -> dict[str, str] | None:
+    """Return the parts of the checkpoint that a segment starts from by name, None for the first segment.
 
-
-def save(outputs: dict[str, str], step: int, weights: dict, optimizer: dict, evaluation: dict, previous: dict | None):
-    """Write one checkpoint. `outputs` and `previous` map weights, optimizer, best and state to paths.
-
-    evaluation  the held-out figures at `step`, with `loss` among them; lower is better
-    previous    the checkpoint before, or None for the first
+    Raises UserError when one of its files is not the one that its state.json names.
     """
-    best = read_json(previous["state"])["best"] if previous else {"step": 0, "evaluation": {"loss": math.inf}}
+    if not files:
+        return None
+    parts = dict(zip(PARTS, files, strict=True))
+    check(parts)
+    return parts
+
+
+def check(parts: dict[str, str]) -> dict:
+    """Return the state of a checkpoint after comparing its files with it. Raises UserError naming what is damaged."""
+    state = read_state(parts["state"])
+    for part in ARRAYS:
+        if sha256(parts[part]) != state["sha256"][part]:
+            raise UserError(
+                f"{parts[part]} is damaged: its SHA-256 is not the one in state.json beside it; "
+                "delete the file and run again."
+            )
+    return state
+
+
+def read_state(path: str) -> dict:
+    """Return a state.json. Raises UserError when it is damaged."""
+    try:
+        state = read_json(path)
+        if set(state["sha256"]) == set(ARRAYS) and {"step", "evaluation", "best", "stopped_at"} <= set(state):
+            return state
+    except (ValueError, TypeError, KeyError):
+        pass
+    raise UserError(f"{path} is damaged: it is not what a checkpoint's state is; delete the file and run again.")
+
+
+def save(
+    outputs: dict[str, str],
+    recipe: dict,
+    weights: dict[str, np.ndarray],
+    optimizer: dict[str, np.ndarray],
+    evaluation: dict[str, float],
+    previous: dict[str, str] | None,
+) -> None:
+    """Write the checkpoint at the end of a segment.
+
+    outputs     paths of weights, optimizer, best and state; `previous` those of the checkpoint before, None at first
+    recipe      the segment's, its `last` step among it
+    evaluation  held-out figures at that step, with `loss` among them; lower is better
+
+    Raises UserError when the held-out loss is not finite: nothing is written then.
+    """
+    step, loss = recipe["last"], evaluation["loss"]
+    if not math.isfinite(loss):
+        raise UserError(
+            f"the held-out loss is {loss} at step {step}: the run diverged; the last checkpoint is kept. "
+            "Lower learning_rate, or set clip_norm."
+        )
+    before = read_state(previous["state"]) if previous else None
+    improved = before is None or loss < before["best"]["evaluation"]["loss"]
     save_arrays(outputs["weights"], weights)
     save_arrays(outputs["optimizer"], optimizer)
-    improved = evaluation["loss"] < best["evaluation"]["loss"]
-    if improved:
-        best = {"step": step, "evaluation": evaluation}
     with whole(outputs["best"]) as partial:
         shutil.copyfile(outputs["weights"] if improved else previous["best"], partial)
-    write_json(outputs["state"], {"step": step, "evaluation": evaluation, "best": best})
+    state = {
+        "step": step,
+        "evaluation": evaluation,
+        "best": {"step": step, "evaluation": evaluation} if improved else before["best"],
+        "evaluations_since_best": 0 if improved else before["evaluations_since_best"] + 1,
+        "stopped_at": None,
+    }
+    write_state(outputs, state, recipe, previous)
+
+
+def write_state(outputs: dict[str, str], state: dict, recipe: dict, previous: dict[str, str] | None) -> None:
+    """Write state.json with the fingerprints of the files, which are there already."""
+    state |= {
+        "recipe": recipe,
+        "sha256": {part: sha256(outputs[part]) for part in ARRAYS},
+        "previous_sha256": sha256(previous["state"]) if previous else None,
+    }
+    write_json(outputs["state"], state)
+
+
+def stopped_early(
+    outputs: dict[str, str], recipe: dict, previous: dict[str, str] | None, say: Callable[[str], None]
+) -> bool:
+    """Return whether the run has stopped before this segment; if so, its checkpoint is the one before, passed on.
+
+    A run stops when the last `recipe["patience"]` evaluations brought no new lowest held-out loss. The files
+    become hard links where the file system has them, so that the segments after a stop take no space.
+    """
+    before = read_state(previous["state"]) if previous else {"stopped_at": None}
+    patience = recipe.get("patience")
+    if before["stopped_at"] is None and not (previous and patience and before["evaluations_since_best"] >= patience):
+        return False
+    stopped_at = before["stopped_at"] or before["step"]
+    for part in ARRAYS:
+        with whole(outputs[part]) as partial:
+            pass_on(Path(previous[part]), partial)
+    kept = {key: before[key] for key in ("evaluation", "best", "evaluations_since_best")}
+    write_state(outputs, {"step": recipe["last"], **kept, "stopped_at": stopped_at}, recipe, previous)
+    History(recipe["first"], recipe["last"], recipe["last"], 0, say).write(outputs["history"], outputs["timings"])
+    best = before["best"]
+    say(
+        f"stopped at step {stopped_at}: no held-out loss below the {best['evaluation']['loss']:.4f} of step "
+        f"{best['step']} since then"
+    )
+    return True
+
+
+def pass_on(source: Path, target: Path) -> None:
+    """Make `target` the same file as `source`, or a copy of it where there are no hard links."""
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+        os.utime(target)  # of both: an output that looks older than its inputs would be made again
+    except OSError:
+        shutil.copyfile(source, target)

@@ -112,12 +112,10 @@ def fill(schema: dict, value: object, root: dict) -> object:
     if isinstance(value, dict):
         properties = schema.get("properties", {})
         for key, part in properties.items():
-            default = part.get("default", root["$defs"][part["$ref"].rsplit("/", 1)[1]].get("default", None)
-                               if "$ref" in part else None)  # fmt: skip
-            if key not in value and default is not None:
-                value[key] = copy.deepcopy(default)
-            elif key not in value and "default" in part:
-                value[key] = None
+            if "$ref" in part:
+                part = root["$defs"][part["$ref"].rsplit("/", 1)[1]] | part
+            if key not in value and "default" in part:
+                value[key] = copy.deepcopy(part["default"])
         for key in value:
             part = properties.get(key, schema.get("additionalProperties"))
             if isinstance(part, dict):
@@ -176,6 +174,8 @@ def sentence(error: jsonschema.ValidationError) -> str:
         )
     if error.validator == "enum":
         return f"{where} is {found}; allowed: {', '.join(map(str, error.validator_value))}."
+    if error.validator == "pattern" and where.endswith("keep_checkpoints"):
+        return f"{where} is {found}; allowed: all, last, or every N, such as every 10."
     if error.validator == "pattern" and "revision" in where:
         return f"{where} is {found}; allowed: a commit of 40 hexadecimal digits."
     if error.validator == "anyOf":

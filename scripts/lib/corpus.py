@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from lib.errors import UserError
 from lib.files import whole
+from lib.text_figures import Figures
 
 SPLITS = ("train", "validation", "test")
 ROW_GROUP = 10_000  # documents
@@ -25,18 +26,13 @@ class CorpusFile:
     def __init__(self, path: Path):
         """Open `path` for writing."""
         self.writer = pq.ParquetWriter(path, SCHEMA, compression="zstd", use_dictionary=False, write_statistics=False)
-        self.documents = self.characters = self.words = 0
-        self.digest = hashlib.sha256()
+        self.figures = Figures()
         self.rows: list[str] = []
         self.waiting = 0  # characters in `rows`
 
     def add(self, text: str, words: int) -> None:
         """Write a document of so many words."""
-        data = text.encode("utf-8")
-        self.digest.update(len(data).to_bytes(8, "little") + data)
-        self.documents += 1
-        self.characters += len(text)
-        self.words += words
+        self.figures.add(text, words)
         self.rows.append(text)
         self.waiting += len(text)
         if len(self.rows) == ROW_GROUP or self.waiting >= ROW_GROUP_CHARACTERS:
@@ -52,15 +48,6 @@ class CorpusFile:
         """Finish the file."""
         self.flush()
         self.writer.close()
-
-    def figures(self) -> dict:
-        """Return documents, characters, words (by white space) and the SHA-256 of all texts and their lengths."""
-        return {
-            "documents": self.documents,
-            "characters": self.characters,
-            "words": self.words,
-            "fingerprint": self.digest.hexdigest(),
-        }
 
 
 def write_splits(
@@ -92,7 +79,7 @@ def write_splits(
                         continue
                     files[split].add(text, words)
                     own.add(key)
-                    if files[split].documents == most:
+                    if files[split].figures.documents == most:
                         break
                 refuse_empty(where, split, files[split], dropped[split])
                 taken |= own
@@ -106,12 +93,12 @@ def write_splits(
             split = carved.get(key, "train")
             if split in open_splits:
                 files[split].add(text, words)
-                if files[split].documents == most:
+                if files[split].figures.documents == most:
                     open_splits.remove(split)
                     if not open_splits:
                         break
         refuse_empty(where, "train", files["train"], dropped["train"])
-        figures = {split: files[split].figures() for split in SPLITS}
+        figures = {split: files[split].figures.as_dict() for split in SPLITS}
     return {
         split: figures[split] | {f"dropped_{reason}": count for reason, count in dropped[split].items()}
         for split in SPLITS
@@ -120,7 +107,7 @@ def write_splits(
 
 def refuse_empty(where: str, split: str, file: CorpusFile, dropped: dict[str, int]) -> None:
     """Raise UserError when a split has no document, saying why they were dropped."""
-    if file.documents:
+    if file.figures.documents:
         return
     found = "no document was found"
     if any(dropped.values()):

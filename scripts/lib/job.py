@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 
+from lib import folder
 from lib.errors import UserError
 
 
@@ -19,6 +20,7 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
     A `UserError` ends the process with exit code 1 and its sentence; any other error
     leaves its traceback in the log as well as on the terminal.
     """
+    folder.join()
     sys.stdout.flush()
     sys.stderr.flush()
     terminal = os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8", errors="replace")

@@ -15,7 +15,7 @@ import tf_keras
 from transformers import AutoConfig, PretrainedConfig, TFAutoModelForMaskedLM, TFPreTrainedModel
 from transformers.modeling_tf_pytorch_utils import load_pytorch_state_dict_in_tf2_model
 
-from lib.checkpoint import load_arrays
+from lib.arrays import load_arrays
 from lib.errors import UserError
 from lib.mlm_data import evaluation_batches
 from lib.tfrecord import Records

@@ -13,7 +13,7 @@ import hashlib
 import mmap
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import google_crc32c
@@ -196,6 +196,29 @@ class Records:
                 "delete the file and run again."
             )
         return data
+
+
+def scan(path: str | Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the data of each record of a file and where its frame ends, without an index, from the first to the last.
+
+    Raises UserError naming the first range of bytes that is not as it was written.
+    """
+    size, place = os.path.getsize(path), 0
+    with open(path, "rb") as file:
+        while head := file.read(HEAD):
+            damaged = f"{path} is damaged at bytes {place} to"
+            if len(head) < HEAD:
+                raise UserError(f"{damaged} {size}: the file ends within a record's head.")
+            if CRC.unpack_from(head, 8)[0] != masked_crc(head[:8]):
+                raise UserError(f"{damaged} {place + HEAD}: the checksum of a record's length is wrong.")
+            stop = place + FRAME + LENGTH.unpack_from(head)[0]
+            body = file.read(stop - place - HEAD)
+            if place + HEAD + len(body) < stop:
+                raise UserError(f"{damaged} {size}: the file ends within a record.")
+            if CRC.unpack_from(body, len(body) - 4)[0] != masked_crc(body[:-4]):
+                raise UserError(f"{damaged} {stop}: the checksum of a record is wrong.")
+            yield stop, body[:-4]
+            place = stop
 
 
 def check_size(path: Path, size: int) -> None:

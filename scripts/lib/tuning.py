@@ -3,8 +3,8 @@
 import keras
 
 from lib import sharding
+from lib.arrays import load_arrays
 from lib.causal_model import assign, backbone_class, load_preset, prepare_tuning
-from lib.checkpoint import load_arrays
 
 
 def open_run(base: str, recipe: dict, run: str, best: str | None = None) -> tuple[keras.Model, sharding.Sharded]:

@@ -1,0 +1,12 @@
+"""List what lies under results/ and no run of the config needs.
+
+params.recipe   configfiles and config, as given to this Snakemake
+"""
+
+from lib.job import job
+
+with job(snakemake.log[0], "clean") as say:
+    from lib.leftovers import leftovers, report
+
+    report(leftovers(snakemake.params.recipe), say)
+    say("nothing was deleted; to delete what is listed: snakemake clean_delete")

@@ -1,0 +1,22 @@
+"""Named arrays in safetensors files."""
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from lib.errors import UserError
+from lib.files import whole
+
+
+def save_arrays(path: str, arrays: dict[str, np.ndarray]) -> None:
+    """Write named arrays as one safetensors file, whole or not at all."""
+    with whole(path) as partial:
+        save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, partial)
+
+
+def load_arrays(path: str) -> dict[str, np.ndarray]:
+    """Read a safetensors file. Raises UserError when it is not whole."""
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise UserError(f"{path} is not a whole safetensors file ({error}); delete it and run again.") from None

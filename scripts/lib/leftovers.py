@@ -1,0 +1,71 @@
+"""What lies under results/ without being an output of any job that the config names."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import groupby
+from pathlib import Path
+
+from lib.errors import UserError
+
+RESULTS = Path("results")
+TARGETS = ["all"]
+
+
+def leftovers(recipe: dict) -> list[Path]:
+    """Return the files under results/ that no job of the config makes, sorted.
+
+    recipe  configfiles and config, as given to this Snakemake. Raises UserError when Snakemake cannot say.
+    """
+    needed = outputs(recipe)
+    found = []
+    for path in sorted(RESULTS.rglob("*")):
+        if path.is_dir() and not path.is_symlink():
+            continue
+        if not any(str(part) in needed for part in (path, *path.parents)):
+            found.append(path)
+    return found
+
+
+def outputs(recipe: dict) -> set[str]:
+    """Return the outputs, files and folders, of every job that the config names, built or not."""
+    command = [sys.executable, "-m", "snakemake", *TARGETS, "--summary"]
+    if recipe["configfiles"]:
+        command += ["--configfile", *recipe["configfiles"]]
+    if recipe["config"]:
+        command += ["--config", *(f"{key}={json.dumps(value)}" for key, value in recipe["config"].items())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    start = next((number for number, line in enumerate(lines) if line.startswith("output_file\t")), None)
+    if done.returncode or start is None:
+        raise UserError(f"Snakemake could not list what the config needs: {(done.stderr.strip() or '?')[-300:]}")
+    return {row["output_file"] for row in csv.DictReader(lines[start:], delimiter="\t")}
+
+
+def report(found: list[Path], say: Callable[[str], None]) -> None:
+    """Say folder by folder what was found."""
+    total = 0
+    for folder, paths in groupby(found, key=lambda path: path.parent):
+        files = list(paths)
+        size = sum(file.lstat().st_size for file in files)
+        total += size
+        names = files[0].name if len(files) == 1 else f"{len(files)} files"
+        say(f"{folder}/  {names}, {megabytes(size)}")
+    say(f"{len(found)} files that no run of the config needs, {megabytes(total)}")
+
+
+def megabytes(size: int) -> str:
+    """Return a number of bytes in megabytes."""
+    return f"{size / 1e6:,.1f} MB"
+
+
+def delete(found: list[Path]) -> None:
+    """Delete files, and the folders that they leave empty."""
+    for path in found:
+        path.unlink()
+    for folder in sorted({parent for path in found for parent in path.parents if parent != RESULTS}, reverse=True):
+        if RESULTS in folder.parents and not os.listdir(folder):
+            folder.rmdir()

@@ -1,0 +1,50 @@
+"""Say, before any job starts, why checkpoints that exist will be made again."""
+
+from pathlib import Path
+
+from lib.files import read_json
+
+ALL_STEPS = "linear and cosine spread over all steps; constant and wsd keep what more steps leave as it was"
+
+
+def note(where: str, chain: str, shape: str, segments: list[dict]) -> str | None:
+    """Return why a run trains again though it has checkpoints, as one sentence; None where it need not.
+
+    where     config key of the run; chain  its folder; shape  of its schedule
+    segments  the recipe of each segment, in order
+    """
+    for recipe in segments:
+        state = Path(chain) / "checkpoints" / f"{recipe['last']:08d}" / "state.json"
+        try:
+            made_with = read_json(state)["recipe"]
+        except (OSError, ValueError, LookupError, TypeError):
+            return None  # not there, or damaged: whoever needs it will say so
+        changes = differences(made_with, recipe)
+        if changes:
+            return f"{where} trains again from step {recipe['first']}: {explain(changes, shape)}."
+    return None
+
+
+def differences(before: dict, now: dict, prefix: str = "") -> dict[str, tuple]:
+    """Return what two recipes have in different values, by dotted key: (before, now)."""
+    found = {}
+    for key in sorted(set(before) | set(now)):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict) and key != "schedule":
+            found |= differences(old, new, f"{prefix}{key}.")
+        elif old != new:
+            found[f"{prefix}{key}"] = (old, new)
+    return found
+
+
+def explain(changes: dict[str, tuple], shape: str) -> str:
+    """Return changes in words."""
+    text = ", ".join(f"{key} was {shown(old)} and is {shown(new)}" for key, (old, new) in changes.items())
+    return f"{text} ({ALL_STEPS})" if set(changes) == {"schedule"} and shape in ("linear", "cosine") else text
+
+
+def shown(value: object) -> str:
+    """Return a value of a recipe as a user reads it."""
+    if value is None:
+        return "none"
+    return str(value.get("knots", value)) if isinstance(value, dict) else str(value)
