@@ -50,7 +50,7 @@ CHAINS = {folder: recipe for _, _, folder, recipe in TRAINED}
 SEGMENT_KEYS = {
     "mlm": ["model", "masking"],
     "base": ["sequence_length", "model", "mesh"],
-    "lora": ["sequence_length", "method", "rank", "mesh"],
+    "lora": ["sequence_length", "mesh"],
 }
 
 
@@ -91,11 +91,12 @@ def segment(stage: str, recipe: dict, last: int) -> dict:
     curve = recipe["schedule"] | {"learning_rate": recipe["learning_rate"]}
     evaluations = first // recipe["checkpoint_every"]
     patience = recipe["patience"]
+    keys = SEGMENT_KEYS[stage] + (method_keys(recipe) if stage == "lora" else [])
     return {
         "first": first,
         "last": last,
         "schedule": segment_schedule(curve, recipe["steps"], first, last),
-        **pick(recipe, "batch_size", "optimizer", "precision", "cpu_devices", "seed", *SEGMENT_KEYS[stage]),
+        **pick(recipe, "batch_size", "optimizer", "precision", "cpu_devices", "seed", *keys),
         "cpu_threads": config["cpu_threads"],
         **({"patience": patience} if patience and evaluations > patience else {}),
     }
@@ -174,9 +175,21 @@ def best_of(wildcards) -> str:
     return last_checkpoint(f"results/lora/{wildcards.run}/checkpoints", LORA[wildcards.run], "best.safetensors")
 
 
+def method_keys(recipe: dict) -> list[str]:
+    """Return what says how a base is tuned: the method, and for LoRA its rank."""
+    return ["method", "rank"] if recipe["method"] == "lora" else ["method"]
+
+
+def sampling() -> dict:
+    """Return how samples are drawn: of the config's keys, those that its sampler reads."""
+    sampler = config["generation"]["sampler"]
+    own = {"greedy": [], "top_k": ["k", "temperature", "seed"], "top_p": ["p", "temperature", "seed"]}[sampler]
+    return pick(config["generation"], "sampler", "max_length", "samples", *own)
+
+
 def tuned(run: str, *keys: str) -> dict:
     """Return what it takes to open a finished run, and these keys of its recipe."""
-    kept = pick(LORA[run], "method", "rank", "seed", "precision", "mesh", "cpu_devices", *keys)
+    kept = pick(LORA[run], *method_keys(LORA[run]), "seed", "precision", "mesh", "cpu_devices", *keys)
     return kept | {"cpu_threads": config["cpu_threads"]}
 
 

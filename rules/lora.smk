@@ -97,7 +97,7 @@ rule generate:
     output:
         "results/lora/{run}/generations.json",
     params:
-        recipe=lambda w: tuned(w.run) | {"prompts": config["prompts"]["generate"], "sampling": config["generation"]},
+        recipe=lambda w: tuned(w.run) | {"prompts": config["prompts"]["generate"], "sampling": sampling()},
     log:
         "logs/lora/{run}/generate.log",
     wildcard_constraints:
@@ -114,14 +114,12 @@ rule evaluate_lora:
     input:
         base=base_of,
         best=best_of,
-        state=lambda w: last_checkpoint(f"results/lora/{w.run}/checkpoints", LORA[w.run], "state.json"),
         validation=tokens_of("tuning", "validation"),
         test=tokens_of("tuning", "test"),
         corpus=tokens_of("corpus", "validation"),
-        generations="results/lora/{run}/generations.json",
         library=library("evaluate_lora", "jax"),
     output:
-        metrics="results/lora/{run}/metrics.json",
+        evaluation="results/lora/{run}/evaluation.json",
         partitioning="results/lora/{run}/partitioning.json",
     params:
         recipe=lambda w: tuned(w.run, "sequence_length", "batch_size"),
@@ -134,3 +132,23 @@ rule evaluate_lora:
         "../envs/jax.yaml"
     script:
         "../scripts/evaluate_lora.py"
+
+
+rule summarize_lora:
+    """Put a run's figures together: its losses, and how much its samples look like Python."""
+    input:
+        evaluation="results/lora/{run}/evaluation.json",
+        state=lambda w: last_checkpoint(f"results/lora/{w.run}/checkpoints", LORA[w.run], "state.json"),
+        generations="results/lora/{run}/generations.json",
+        library=library("summarize_lora", "report"),
+    output:
+        "results/lora/{run}/metrics.json",
+    log:
+        "logs/lora/{run}/metrics.log",
+    wildcard_constraints:
+        run=one_of(LORA),
+    threads: 1
+    conda:
+        "../envs/report.yaml"
+    script:
+        "../scripts/summarize_lora.py"

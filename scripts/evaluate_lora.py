@@ -1,11 +1,10 @@
 """Measure a tuned model against its base, and write how its variables lie on the devices.
 
 input.base                           preset folder
-input.best, .state                   the best checkpoint's tuned variables; the last state of the chain
+input.best                           the best checkpoint's tuned variables
 input.validation, .test, .corpus     tokens of the tuning text's held-out splits and of the corpus' validation split
-input.generations                    JSON, samples before and after, as generate writes them
-output.metrics                       JSON: before and after, on each text, loss (nats per token), accuracy, tokens;
-                                     parameters; how much the samples look like Python
+output.evaluation                    JSON: before and after, on each text, loss (nats per token), accuracy, tokens;
+                                     parameters
 output.partitioning                  JSON: mesh, and for each variable shape, layout, bytes on a device
 params.recipe                        sequence_length, batch_size, method, rank, seed, precision, mesh,
                                      cpu_threads, cpu_devices
@@ -15,9 +14,8 @@ from lib import keras_jax
 from lib.arrays import load_arrays
 from lib.causal_data import OnePerRecord, Packed
 from lib.causal_tokens import load_tokenizer
-from lib.files import read_json, write_json
+from lib.files import write_json
 from lib.job import job
-from lib.python_likeness import parse_share, token_rate
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
@@ -45,20 +43,13 @@ with job(snakemake.log[0], f"lora {run}") as say:
         say(f"{name} loss {before[name]['loss']:.4f} before, {after[name]['loss']:.4f} after")
 
     trainable, total = count(model.trainable_variables), count(model.variables)
-    samples = read_json(snakemake.input.generations)["prompts"]
-    likeness = {}
-    for moment in ("before", "after"):
-        made = [text for prompt in samples for text in prompt[moment]]
-        likeness[moment] = {"python_token_rate": token_rate(made), "python_parse_share": parse_share(made)}
     write_json(
-        snakemake.output.metrics,
+        snakemake.output.evaluation,
         {
-            "best_step": read_json(snakemake.input.state)["best"]["step"],
             "trainable_parameters": trainable,
             "total_parameters": total,
             "trainable_share": trainable / total,
             "loss": {name: {"before": before[name], "after": after[name]} for name in texts},
-            "samples": likeness,
         },
     )
     mesh = {axis: size for axis, size in distribution.sizes.items()}

@@ -6,13 +6,13 @@ import numpy as np
 
 
 def make_sampler(recipe: dict) -> keras_hub.samplers.Sampler:
-    """Return the sampler that `recipe` asks for: sampler, k or p, temperature, seed."""
+    """Return the sampler that `recipe` asks for: sampler; unless greedy k or p, temperature, seed."""
+    if recipe["sampler"] == "greedy":
+        return keras_hub.samplers.GreedySampler()
     common = {"temperature": recipe["temperature"], "seed": recipe["seed"]}
     if recipe["sampler"] == "top_k":
         return keras_hub.samplers.TopKSampler(k=recipe["k"], **common)
-    if recipe["sampler"] == "top_p":
-        return keras_hub.samplers.TopPSampler(p=recipe["p"], **common)
-    return keras_hub.samplers.GreedySampler()
+    return keras_hub.samplers.TopPSampler(p=recipe["p"], **common)
 
 
 class Generator:

@@ -22,9 +22,11 @@ def leftovers(recipe: dict) -> list[Path]:
     """
     needed = outputs(recipe)
     found = []
-    for path in sorted(RESULTS.rglob("*")):
+    for path in sorted(RESULTS.rglob("*"), key=lambda path: (path.parent, path.name)):
         if path.is_dir() and not path.is_symlink():
             continue
+        if path.name == "thinned.json" and str(path.with_name("state.json")) in needed:
+            continue  # the mark of what was let go, also where the config would now keep it
         if not any(str(part) in needed for part in (path, *path.parents)):
             found.append(path)
     return found
