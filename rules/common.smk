@@ -116,9 +116,13 @@ def checkpoint_files(folder: str) -> dict:
 
 
 def previous_checkpoint(chain: str, recipe: dict, last: int) -> list[str]:
-    """Return the files of the checkpoint that a segment starts from: none for the first."""
+    """Return the files of the checkpoint that a segment starts from: none for the first.
+
+    The arrays are `ancient`: it is state.json, with their checksums, that says whether they are others than before.
+    """
     first = last - recipe["checkpoint_every"]
-    return list(checkpoint_files(f"{chain}/{first:08d}").values()) if first else []
+    files = checkpoint_files(f"{chain}/{first:08d}")
+    return [file if name == "state" else ancient(file) for name, file in files.items()] if first else []
 
 
 def last_checkpoint(chain: str, recipe: dict, file: str) -> str:
@@ -156,8 +160,9 @@ def base_tokenizer(wildcards) -> str:
 def preset_files(wildcards) -> list[str]:
     """Return the files of a base model that is a local folder, hidden ones aside; none where it is downloaded."""
     folder = Path(BASE[wildcards.name]["preset"])
-    files = [path for path in folder.rglob("[!.]*") if path.is_file()] if folder.is_dir() else []
-    return sorted(str(path) for path in files)
+    files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
+    hidden = lambda path: any(part.startswith(".") for part in path.relative_to(folder).parts)
+    return [local(str(path)) for path in sorted(files) if not hidden(path)]
 
 
 def base_of(wildcards) -> str:
@@ -185,6 +190,13 @@ def sampling() -> dict:
     sampler = config["generation"]["sampler"]
     own = {"greedy": [], "top_k": ["k", "temperature", "seed"], "top_p": ["p", "temperature", "seed"]}[sampler]
     return pick(config["generation"], "sampler", "max_length", "samples", *own)
+
+
+def hub_model(base: dict) -> dict:
+    """Return name and revision of a base model on the Hugging Face hub, null for one from elsewhere."""
+    preset = base.get("preset", "")
+    named = preset.startswith("hf://")
+    return {"hub_name": preset.removeprefix("hf://") if named else None, "hub_revision": base.get("revision")}
 
 
 def tuned(run: str, *keys: str) -> dict:

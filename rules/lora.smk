@@ -55,7 +55,7 @@ rule export_lora:
         peft="results/lora/{run}/adapter/adapter_model.safetensors",
         peft_config="results/lora/{run}/adapter/adapter_config.json",
     params:
-        recipe=lambda w: tuned(w.run) | {"preset": BASE[LORA[w.run]["base"]].get("preset")},
+        recipe=lambda w: tuned(w.run) | hub_model(BASE[LORA[w.run]["base"]]),
     log:
         "logs/lora/{run}/export.log",
     wildcard_constraints:

@@ -5,7 +5,8 @@ input.best          safetensors, the LoRA variables
 output.keras        adapter.lora.h5, for Backbone.load_lora_weights
 output.peft         adapter_model.safetensors, for peft.PeftModel on the same model in transformers
 output.peft_config  adapter_config.json
-params.recipe       method, rank, seed, precision, mesh, cpu_threads, cpu_devices; preset, the base model's name
+params.recipe       method, rank, seed, precision, mesh, cpu_threads, cpu_devices;
+                    hub_name and hub_revision of the base model, or null
 """
 
 from lib import keras_jax
@@ -21,7 +22,7 @@ with job(snakemake.log[0], f"lora {run}") as say:
     keras_jax.start(recipe["cpu_threads"], recipe["cpu_devices"], recipe["precision"])
     from lib.tuning import open_run
 
-    tensors, config = peft(load_arrays(snakemake.input.best), recipe["preset"])
+    tensors, config = peft(load_arrays(snakemake.input.best), recipe["hub_name"], recipe["hub_revision"])
     with whole(snakemake.output.peft) as partial:
         save_file(tensors, partial, metadata={"format": "pt"})
     write_json(snakemake.output.peft_config, config)

@@ -49,10 +49,9 @@ with job(snakemake.log[0], f"base {name}") as say:
     if previous:
         weights, optimizer = (load_arrays(previous[part]) for part in ("weights", "optimizer"))
         trainer.load(weights, optimizer, f"the checkpoint with {previous['weights']}")
-    devices = distribution.device_mesh.devices.size
-    say(f"steps {first + 1} to {last}, {count(model.variables):,} parameters, {devices} device(s)")
+    say(f"steps {first + 1} to {last}, {count(model.variables):,} parameters, {sharding.described(distribution)}")
 
-    history = History(first, last, last, recipe["batch_size"] * recipe["sequence_length"], say)
+    history = History(first, last, recipe["batch_size"] * recipe["sequence_length"], say)
     trainer.train(train, recipe, learning_rates(recipe["schedule"], first, last), history)
     evaluation = trainer.evaluate(validation, recipe["batch_size"])
     say(f"step {last}  held-out loss {evaluation['loss']:.4f}, accuracy {evaluation['accuracy']:.3f}")

@@ -32,6 +32,7 @@ with job(snakemake.log[0], f"lora {run}") as say:
     if checkpoint.stopped_early(outputs, recipe, previous, say):
         sys.exit()
     keras_jax.start(recipe["cpu_threads"], recipe["cpu_devices"], recipe["precision"])
+    from lib import sharding
     from lib.causal_model import count, make_optimizer
     from lib.causal_training import Trainer
     from lib.tuning import open_run
@@ -47,10 +48,10 @@ with job(snakemake.log[0], f"lora {run}") as say:
         trainer.load(weights, optimizer, f"the checkpoint with {previous['weights']}")
     say(
         f"steps {first + 1} to {last}, {count(model.trainable_variables):,} of {count(model.variables):,} parameters, "
-        f"{distribution.device_mesh.devices.size} device(s)"
+        f"{sharding.described(distribution)}"
     )
 
-    history = History(first, last, last, recipe["batch_size"] * recipe["sequence_length"], say)
+    history = History(first, last, recipe["batch_size"] * recipe["sequence_length"], say)
     trainer.train(train, recipe, learning_rates(recipe["schedule"], first, last), history)
     evaluation = trainer.evaluate(validation, recipe["batch_size"])
     say(f"step {last}  held-out loss {evaluation['loss']:.4f}, accuracy {evaluation['accuracy']:.3f}")

@@ -43,10 +43,10 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     if previous:
         trainer.load(previous)
     size, replicas = trainer.model.num_parameters(), strategy.num_replicas_in_sync
-    say(f"steps {first + 1} to {last}, {size:,} parameters, {replicas} replica(s)")
+    say(f"steps {first + 1} to {last}, {size:,} parameters, {replicas} replica(s) ({mlm.device_kind()})")
 
     rates = learning_rates(recipe["schedule"], first, last)
-    history = History(first, last, last, recipe["batch_size"] * train.sequence_length, say)
+    history = History(first, last, recipe["batch_size"] * train.sequence_length, say)
     drain = Drain(history)
     data = mlm.batches(strategy, lambda step: training_batch(train, recipe, step), recipe["batch_size"], first, last)
     for step, (batch, rate) in enumerate(zip(data, rates, strict=True), first):

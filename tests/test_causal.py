@@ -103,7 +103,7 @@ def train(trainer, records, first, last):
 
     recipe = {"first": first, "last": last, "seed": 0, "batch_size": 4}
     rates = np.linspace(1e-2, 1e-3, 100, dtype=np.float32)[first:last]
-    history = History(first, last, last, 4 * records.length, lambda message: None)
+    history = History(first, last, 4 * records.length, lambda message: None)
     trainer.train(records, recipe, rates, history)
     return [float(row.split(",")[1]) for row in history.rows]
 
@@ -334,7 +334,7 @@ records = Packed(sys.argv[2], 16, {"bos": 2, "eos": 1, "pad": 0})
 distribution = sharding.set_up(GemmaBackbone, [1, 8], "base.small.mesh")
 trainer = Trainer(build_gemma(SIZES, 330, seed=0), make_optimizer(OPTIMIZER), distribution)
 recipe = {"first": 0, "last": 5, "seed": 0, "batch_size": 4}
-trainer.train(records, recipe, np.full(5, 1e-2, np.float32), History(0, 5, 5, 64, lambda message: None))
+trainer.train(records, recipe, np.full(5, 1e-2, np.float32), History(0, 5, 64, lambda message: None))
 digest = hashlib.sha256()
 for name, array in trainer.weights().items():
     digest.update(array.tobytes())

@@ -28,11 +28,13 @@ def factor(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.ascontiguousarray(lora_a), lora_b
 
 
-def peft(arrays: dict[str, np.ndarray], base: str | None) -> tuple[dict[str, np.ndarray], dict]:
+def peft(
+    arrays: dict[str, np.ndarray], base: str | None, revision: str | None = None
+) -> tuple[dict[str, np.ndarray], dict]:
     """Return tensors and adapter_config of PEFT for the LoRA variables of a Gemma, float32.
 
     arrays  by Keras path, such as decoder_block_0/attention/query/lora_kernel_a
-    base    name of the base model on the hub, None where it has none
+    base    name of the base model on the Hugging Face hub, and its revision; None where it has none
     Raises UserError for a variable that has no place in a Gemma of transformers.
     """
     tensors, ranks = {}, {}
@@ -54,6 +56,7 @@ def peft(arrays: dict[str, np.ndarray], base: str | None) -> tuple[dict[str, np.
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base,
+        "revision": revision,
         "r": rank,
         "lora_alpha": rank,  # PEFT scales by lora_alpha / r, Keras by 1
         "rank_pattern": others,

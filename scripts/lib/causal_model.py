@@ -64,6 +64,8 @@ def prepare_tuning(model: keras.Model, recipe: dict) -> None:
     if recipe["method"] == "lora":
         keras.utils.set_random_seed(recipe["seed"])
         model.backbone.enable_lora(recipe["rank"])
+        for variable in model.trainable_variables:  # biases of the projections, which enable_lora leaves to be trained
+            variable.trainable = variable.path.endswith(("lora_kernel_a", "lora_kernel_b"))
 
 
 def make_optimizer(recipe: dict) -> keras.Optimizer:
@@ -71,6 +73,8 @@ def make_optimizer(recipe: dict) -> keras.Optimizer:
 
     The learning rate is given at each step, so the one here is never used.
     """
+    types = keras.config.floatx()
+    keras.config.set_floatx("float32")  # the type of the learning rate, which bfloat16 would round
     optimizer = keras.optimizers.AdamW(
         learning_rate=0.0,
         weight_decay=recipe["weight_decay"],
@@ -80,7 +84,8 @@ def make_optimizer(recipe: dict) -> keras.Optimizer:
         global_clipnorm=recipe["clip_norm"],
         name="adamw",
     )
-    optimizer.exclude_from_weight_decay(var_names=["bias", "scale"])
+    keras.config.set_floatx(types)
+    optimizer.exclude_from_weight_decay(var_names=["bias", "scale", "gamma", "beta"])
     return optimizer
 
 

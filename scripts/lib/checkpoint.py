@@ -2,7 +2,8 @@
 
 weights.safetensors    the model's variables
 optimizer.safetensors  the optimizer's variables
-best.safetensors       the model's variables at the step with the lowest held-out loss so far
+best.safetensors       the model's variables at the step with the lowest held-out loss so far; after an early stop
+                       the others are empty
 state.json             step; evaluation at this step; best (step and evaluation); evaluations_since_best;
                        stopped_at, the step of an early stop, otherwise null; the segment's recipe;
                        sha256 of the three files above; previous_sha256, of the state.json before, null for the first
@@ -116,20 +117,21 @@ def stopped_early(
 ) -> bool:
     """Return whether the run has stopped before this segment; if so, its checkpoint is the one before, passed on.
 
-    A run stops when the last `recipe["patience"]` evaluations brought no new lowest held-out loss. The files
-    become hard links where the file system has them, so that the segments after a stop take no space.
+    A run stops when the last `recipe["patience"]` evaluations brought no new lowest held-out loss. Nothing trains on
+    from there: weights and optimizer are empty, and best is a hard link where the file system has them.
     """
     before = read_state(previous["state"]) if previous else {"stopped_at": None}
     patience = recipe.get("patience")
     if before["stopped_at"] is None and not (previous and patience and before["evaluations_since_best"] >= patience):
         return False
     stopped_at = before["stopped_at"] or before["step"]
-    for part in ARRAYS:
-        with whole(outputs[part]) as partial:
-            pass_on(Path(previous[part]), partial)
+    with whole(outputs["best"]) as partial:
+        pass_on(Path(previous["best"]), partial)
+    save_arrays(outputs["weights"], {})
+    save_arrays(outputs["optimizer"], {})
     kept = {key: before[key] for key in ("evaluation", "best", "evaluations_since_best")}
     write_state(outputs, {"step": recipe["last"], **kept, "stopped_at": stopped_at}, recipe, previous)
-    History(recipe["first"], recipe["last"], recipe["last"], 0, say).write(outputs["history"], outputs["timings"])
+    History(recipe["first"], recipe["last"], 0, say).write(outputs["history"], outputs["timings"])
     best = before["best"]
     say(
         f"stopped at step {stopped_at}: no held-out loss below the {best['evaluation']['loss']:.4f} of step "
@@ -143,6 +145,6 @@ def pass_on(source: Path, target: Path) -> None:
     target.unlink(missing_ok=True)
     try:
         os.link(source, target)
-        os.utime(target)  # of both: an output that looks older than its inputs would be made again
+        os.utime(target)  # of both: Snakemake takes an output that is older than an input for a clock's mistake
     except OSError:
         shutil.copyfile(source, target)

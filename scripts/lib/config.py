@@ -19,6 +19,13 @@ SPLITS = ("train", "validation", "test")
 SOURCE_KEYS = {"files": {"files"}, "unit": {"files"}, "column": {"files", "hub"}} | dict.fromkeys(
     ("dataset", "name", "revision", "splits"), {"hub"}
 )
+# Model types that transformers 4.57 offers as masked language models for TensorFlow; not esm, whose model folder
+# would lack a variable (two have one name).
+ARCHITECTURES = (
+    "albert", "bert", "camembert", "convbert", "deberta", "deberta-v2", "distilbert", "electra", "flaubert", "funnel",
+    "layoutlm", "longformer", "mobilebert", "mpnet", "rembert", "roberta", "roberta-prelayernorm", "roformer", "tapas",
+    "xlm", "xlm-roberta",
+)  # fmt: skip
 TRAINED_HERE = ("model", "vocab_size", "sequence_length", "steps", "checkpoint_every", "batch_size", "learning_rate")
 
 
@@ -301,8 +308,13 @@ def check_complete(config: dict) -> None:
                 f"{where}.model.max_position_embeddings is {positions}; allowed: {length + extra} or more "
                 f"for tfrecords.sequence_length {length}."
             )
-        if "vocab_size" in model:
-            raise UserError(f"{where}.model.vocab_size is given; it comes from the tokenizer.")
+        if model["architecture"] not in ARCHITECTURES:
+            near = difflib.get_close_matches(model["architecture"], ARCHITECTURES, 1)
+            hint = f'; did you mean "{near[0]}"?' if near else f"; allowed: {', '.join(ARCHITECTURES)}."
+            raise UserError(f'{where}.model.architecture is "{model["architecture"]}"{hint}')
+        for key in model:
+            if key == "vocab_size" or key.endswith("_token_id"):
+                raise UserError(f"{where}.model.{key} is given; it comes from the tokenizer.")
     for name, recipe in config["base"].items():
         where = f"base.{name}"
         if "preset" in recipe:
@@ -354,7 +366,9 @@ def check_training(where: str, recipe: dict) -> None:
                 f"{where}.schedule: warmup_steps {schedule['warmup_steps']} and decay_steps {schedule['decay_steps']} "
                 f"add up to more than steps, {steps}."
             )
-    elif "decay_steps" in schedule:
+    if schedule["shape"] == "constant" and schedule["final_learning_rate"]:
+        raise UserError(f"{where}.schedule.final_learning_rate is given with shape: constant, which has no end.")
+    if schedule["shape"] != "wsd" and "decay_steps" in schedule:
         raise UserError(f"{where}.schedule.decay_steps is given with shape: {schedule['shape']}; it belongs to wsd.")
     if schedule["final_learning_rate"] > recipe["learning_rate"]:
         raise UserError(

@@ -8,6 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
+UMASK = os.umask(0)
+os.umask(UMASK)
+
+
 @contextlib.contextmanager
 def whole(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside `path` and move it there when the block ends without an error.
@@ -20,6 +24,7 @@ def whole(path: str | Path) -> Iterator[Path]:
     partial = path.with_name(f".{path.name}.partial")
     try:
         yield partial
+        partial.chmod(0o666 & ~UMASK)  # some libraries write files that only their owner can read
         with open(partial, "rb") as file:
             os.fsync(file.fileno())
         os.replace(partial, path)

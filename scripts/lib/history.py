@@ -14,9 +14,9 @@ class History:
     Steps are counted from 1 here: row `s` is the s-th update.
     """
 
-    def __init__(self, first: int, last: int, run_last: int, tokens_per_step: int, say: Callable[[str], None]):
-        """Record steps `first` + 1 to `last` of a run that ends at `run_last`; `say` takes the progress lines."""
-        self.step, self.last, self.run_last = first, last, run_last
+    def __init__(self, first: int, last: int, tokens_per_step: int, say: Callable[[str], None]):
+        """Record steps `first` + 1 to `last`, a segment; `say` takes the progress lines."""
+        self.step, self.last = first, last
         self.tokens_per_step, self.say = tokens_per_step, say
         self.rows: list[str] = []
         self.timings: list[str] = []
@@ -42,10 +42,10 @@ class History:
             self.rows.append(f"{self.step},{loss:.9g},{rate:.9g}\n")
         speed = len(losses) * self.tokens_per_step / max(seconds, 1e-9)
         self.timings.append(f"{self.step},{seconds / len(losses):.6f},{speed:.1f}\n")
-        left = (self.run_last - self.step) * seconds / len(losses)
+        left = (self.last - self.step) * seconds / len(losses)
         self.say(
-            f"step {self.step}/{self.run_last}  loss {losses[-1]:.4f}  learning rate {learning_rates[-1]:.3g}  "
-            f"{speed:,.0f} tokens/s  {left / 60:.1f} min left"
+            f"step {self.step}/{self.last}  loss {losses[-1]:.4f}  learning rate {learning_rates[-1]:.3g}  "
+            f"{speed:,.0f} tokens/s  {left / 60:.1f} min to the checkpoint"
         )
         self.restart_clock()
 

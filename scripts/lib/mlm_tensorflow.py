@@ -38,6 +38,8 @@ def set_up(cpu_threads: int, cpu_devices: int) -> tf.distribute.Strategy:
         tf.config.experimental_connect_to_cluster(tpu)
         tf.tpu.experimental.initialize_tpu_system(tpu)
         return tf.distribute.TPUStrategy(tpu)
+    if tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.enable_op_determinism()  # otherwise scatters, as in an embedding's gradient, differ
     if len(tf.config.list_physical_devices("GPU")) > 1:
         return tf.distribute.MirroredStrategy()
     if tf.config.list_physical_devices("GPU") or cpu_devices == 1:
@@ -45,6 +47,12 @@ def set_up(cpu_threads: int, cpu_devices: int) -> tf.distribute.Strategy:
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * cpu_devices)
     return tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(cpu_devices)])
+
+
+def device_kind() -> str:
+    """Return what a model is trained on: TPU, GPU or CPU."""
+    kinds = {device.device_type for device in tf.config.list_logical_devices()}
+    return next(kind for kind in ("TPU", "GPU", "CPU") if kind in kinds)
 
 
 def build_model(config: PretrainedConfig, seed: int) -> TFPreTrainedModel:
@@ -58,8 +66,12 @@ def construct(config: PretrainedConfig) -> TFPreTrainedModel:
 
     transformers' TensorFlow models of the RoBERTa family take the pad id for 1, whatever the
     config says; PyTorch's follow the config, and the same weights would give other logits.
+    Raises UserError for values that give no model.
     """
-    model = TFAutoModelForMaskedLM.from_config(config)
+    try:
+        model = TFAutoModelForMaskedLM.from_config(config)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"no {config.model_type} model can be built with these values: {error}.") from error
     for layer in model._flatten_layers(recursive=True, include_self=False):
         if hasattr(layer, "padding_idx"):
             layer.padding_idx = config.pad_token_id
@@ -75,7 +87,7 @@ def load_model(folder: Path) -> TFPreTrainedModel:
     """
     model = construct(AutoConfig.from_pretrained(folder))
     arrays = load_arrays(folder / "model.safetensors")
-    return load_pytorch_state_dict_in_tf2_model(model, arrays, tf_inputs=False, allow_missing_keys=True)
+    return load_pytorch_state_dict_in_tf2_model(model, arrays, tf_inputs=False, allow_missing_keys=False)
 
 
 def build_optimizer(model: TFPreTrainedModel, recipe: dict) -> tf_keras.optimizers.Optimizer:
@@ -168,6 +180,7 @@ class Trainer:
             batch = dict(batch, replica=tf.cast(replica.replica_id_in_sync_group, tf.int64))
             loss, weight, grads = gradients(batch, number)
             loss, weight, grads = replica.all_reduce(tf.distribute.ReduceOp.SUM, [loss, weight, grads])
+            weight = tf.maximum(weight, 1.0)  # a small batch may have nothing to predict
             grads = [gradient / weight for gradient in grads]
             if self.clip_norm is not None:
                 grads, _ = tf.clip_by_global_norm(grads, self.clip_norm)
@@ -274,6 +287,7 @@ def evaluate(
     for batch in evaluation_batches(records):
         totals += run({name: place(array) for name, array in batch.items()}).numpy()
     loss, right, count = (float(total) for total in totals)
+    count = max(count, 1.0)
     return {
         "loss": loss / count,
         "accuracy": right / count,

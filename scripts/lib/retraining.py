@@ -21,8 +21,16 @@ def note(where: str, chain: str, shape: str, segments: list[dict]) -> str | None
             return None  # not there, or damaged: whoever needs it will say so
         changes = differences(made_with, recipe)
         if changes:
-            return f"{where} trains again from step {recipe['first']}: {explain(changes, shape)}."
+            step = start(chain, segments, recipe["first"])
+            return f"{where} trains again from step {step}: {explain(changes, shape)}."
     return None
+
+
+def start(chain: str, segments: list[dict], first: int) -> int:
+    """Return the last step up to `first` whose checkpoint still has its weights, 0 for none."""
+    steps = [recipe["first"] for recipe in segments if recipe["first"] <= first]
+    kept = [step for step in steps if (Path(chain) / "checkpoints" / f"{step:08d}" / "weights.safetensors").exists()]
+    return max(kept, default=0)
 
 
 def differences(before: dict, now: dict, prefix: str = "") -> dict[str, tuple]:

@@ -26,6 +26,12 @@ def mesh_shape(mesh: list[int], devices: int, where: str) -> tuple[int, int]:
     return tuple(devices // known if size == -1 else size for size in mesh)
 
 
+def described(distribution: ModelParallel) -> str:
+    """Return how many devices of which kind a mesh has, such as 8 devices (TPU v3): a CPU must not pass for a TPU."""
+    devices = distribution.device_mesh.backend_mesh.devices.ravel()
+    return f"{len(devices)} device(s) ({devices[0].device_kind})"
+
+
 class Sharded(ModelParallel):
     """A layout map, followed wherever a dimension can be divided; `notes` says where it cannot."""
 
