@@ -4,11 +4,6 @@ from snakemake.utils import min_version
 
 min_version("9.27")
 
-# A config named on the command line replaces the embedded one; Snakemake alone would merge the two.
-if not workflow.config_settings.configfiles:
-
-    configfile: "config.yaml"
-
 
 report: "report/workflow.rst"
 

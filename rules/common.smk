@@ -12,17 +12,24 @@ if str(SCRIPTS) not in sys.path:
 from lib.config import SPLITS, read_config
 from lib.dependencies import imported
 from lib.errors import UserError
-from lib.folder import enter, last_start
+from lib.folder import check_clock, check_writable, enter, last_start
 from lib.retraining import note
 from lib.schedule import segment_schedule
 
 # Each segment waits for the one before: Snakemake walks such chains by recursion.
 sys.setrecursionlimit(max(sys.getrecursionlimit(), 100_000))
 
+# A config named on the command line replaces the embedded one; Snakemake alone would merge the two.
+CONFIG_FILES = [os.path.relpath(path) for path in workflow.config_settings.configfiles or ["config.yaml"]]
 try:
-    checked = read_config(workflow.configfiles, workflow.config_settings.config)
+    checked = read_config(CONFIG_FILES, workflow.config_settings.config)
 except UserError as error:
     sys.exit(f"error: {error}")
+if not workflow.config_settings.configfiles:
+
+    configfile: "config.yaml"
+
+
 config.clear()
 config.update(checked)
 
@@ -31,8 +38,16 @@ started = last_start() if workflow.is_main_process else 0
 
 onstart:
     try:
+        check_writable()
         enter(started)
-    except (UserError, OSError) as error:
+        if not workflow.touch:
+            check_clock(
+                [
+                    *SCRIPTS.rglob("*.py"),
+                    *(Path(file) for source in SOURCES.values() for files in source.values() for file in files),
+                ]
+            )
+    except UserError as error:
         sys.exit(f"error: {error}")
 
 

@@ -1,6 +1,6 @@
 """Keeping house: let old checkpoints go, read everything back, find what no run needs any more."""
 
-CONFIG_ARGUMENTS = {"configfiles": list(map(str, workflow.configfiles)), "config": workflow.config_settings.config}
+CONFIG_ARGUMENTS = {"configfiles": CONFIG_FILES, "config": workflow.config_settings.config}
 
 
 rule thin_checkpoint:

@@ -11,6 +11,7 @@ import shutil
 from lib import keras_jax
 from lib.errors import UserError
 from lib.fetched import is_keras_preset, locate
+from lib.foreign import PICKLES, refuse_unsafe_preset
 from lib.job import job
 
 recipe, name = snakemake.params.recipe, snakemake.wildcards.name
@@ -24,9 +25,11 @@ with job(snakemake.log[0], f"base {name}") as say:
     folder = locate(recipe["preset"], recipe["revision"], where)
     if not (folder / "config.json").is_file():
         raise UserError(f"{where} is {recipe['preset']}, which is no preset folder: it holds no config.json.")
+    refuse_unsafe_preset(folder, f"{where} is {recipe['preset']}")
     if is_keras_preset(folder):
+        unread = shutil.ignore_patterns(".*", "*.py", *(f"*{suffix}" for suffix in PICKLES))
         with whole_folder(snakemake.output[0]) as partial:
-            shutil.copytree(folder, partial, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
+            shutil.copytree(folder, partial, dirs_exist_ok=True, ignore=unread)
     else:
         say("converting it to a Keras preset")
         save_preset(load_preset(folder), snakemake.output[0])

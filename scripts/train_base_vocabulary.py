@@ -7,21 +7,17 @@ params.recipe.seed        which documents are read, where the text is very long
 """
 
 import numpy as np
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from lib.causal_tokens import sample, train_vocabulary
 from lib.files import whole
 from lib.job import job
+from lib.texts import read_lengths, read_texts
 
 recipe, name = snakemake.params.recipe, snakemake.wildcards.name
 
 with job(snakemake.log[0], f"base {name}") as say:
-    corpus = pq.ParquetFile(snakemake.input.corpus)
-    characters = np.concatenate(
-        [pc.utf8_length(batch["text"]).to_numpy() for batch in corpus.iter_batches(columns=["text"])]
-    )
-    chosen = sample(characters.astype(np.int64), recipe["seed"])
-    rows = (text for batch in corpus.iter_batches(columns=["text"]) for text in batch["text"].to_pylist())
+    corpus = snakemake.input.corpus
+    chosen = sample(read_lengths(corpus).to_numpy().astype(np.int64), recipe["seed"])
+    rows = (text for texts in read_texts(corpus) for text in texts)
     documents = (text for text, wanted in zip(rows, chosen, strict=True) if wanted)
     proto = train_vocabulary(documents, recipe["vocab_size"], f"base.{name}.vocab_size")
     with whole(snakemake.output[0]) as partial:

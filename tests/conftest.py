@@ -75,12 +75,21 @@ generation: {max_length: 24, samples: 2}
 """
 
 
-def reduced(workflow: Workflow, **sections: dict) -> None:
-    """Write small.yaml into a workflow: the shipped config, cut down, with whole `sections` replaced."""
+def reduced(workflow: Workflow, segments: dict | None = None, **sections: dict) -> None:
+    """Write small.yaml into a workflow: the shipped config, cut down, with whole `sections` replaced.
+
+    segments  keys for the runs of `mlm`, `base` and `lora`, such as steps
+    """
     config = read_yaml(workflow / "config.yaml")
     for run in (config["mlm"]["runs"]["tiny"], config["base"]["small"], config["lora"]["runs"]["python"]):
         del run["schedule"]  # its steps are longer than the cut-down runs
     merge(config, YAML(typ="safe", pure=True).load(SMALL))
+    for stage, run in zip(
+        ("mlm", "base", "lora"),
+        (config["mlm"]["runs"]["tiny"], config["base"]["small"], config["lora"]["runs"]["python"]),
+        strict=True,
+    ):
+        run |= (segments or {}).get(stage, {})
     config |= sections
     with open(workflow / "small.yaml", "w") as file:
         YAML(typ="safe", pure=True).dump(config, file)

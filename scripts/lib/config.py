@@ -2,6 +2,7 @@
 
 import copy
 import difflib
+import json
 import math
 import os
 from pathlib import Path
@@ -144,7 +145,8 @@ def describe(value: object) -> str:
         return "a mapping"
     if isinstance(value, list):
         return "a list"
-    text = f'"{value}"' if isinstance(value, str) else str(value)
+    # Quoted as JSON does it, so that a line's end or another invisible character shows.
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)
     return text if len(text) <= 80 else text[:77] + '..."'
 
 
@@ -176,7 +178,7 @@ def sentence(error: jsonschema.ValidationError) -> str:
         return f"{where} lacks the key {missing}."
     if "propertyNames" in error.schema_path and error.validator == "pattern":
         return (
-            f'{where} has the name "{error.instance}"; allowed: up to 64 of a-z, 0-9, _ and -, '
+            f"{where} has the name {describe(error.instance)}; allowed: up to 64 of a-z, 0-9, _ and -, "
             "the first a letter or a digit."
         )
     if error.validator == "enum":

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-
 UMASK = os.umask(0)
 os.umask(UMASK)
 

@@ -7,10 +7,13 @@ outlive a killed workflow keep the next one out, too, and two writers of one fil
 import fcntl
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from lib.errors import UserError
 
+RESULTS = Path("results")
+SKEW = 60  # seconds by which the clocks of two machines may differ
 LOCK = Path(".snakemake") / "workflow.flock"
 held: list[int] = []  # open for the life of the process; the kernel lets go when it ends
 
@@ -49,6 +52,34 @@ def join() -> None:
         taken(held[-1], fcntl.LOCK_SH)
     except OSError:
         pass
+
+
+def check_writable() -> None:
+    """Raise UserError when no file can be made under results/: a job would delete its old outputs first."""
+    probe = RESULTS / f".writable-{os.getpid()}"
+    try:
+        RESULTS.mkdir(exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(f"{RESULTS}/ cannot be written: {error.strerror}.") from None
+
+
+def check_clock(sources: Iterable[Path]) -> None:
+    """Raise UserError naming a file, of `sources` or under results/, that is dated in the future.
+
+    Snakemake tells by dates what is newer. After a clock was set back it would take changed text for old.
+    """
+    now = time.time() + SKEW
+    for path in (*sources, *RESULTS.rglob("*")):
+        dated = os.lstat(path).st_mtime
+        if dated > now:
+            date = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(dated))
+            raise UserError(
+                f"{path} is dated {date}, in the future: the clock was set back, and dates no longer tell what is "
+                "newer. Set the clock right; or touch that file, where it is yours; or take all results as up to date: "
+                "snakemake --touch."
+            )
 
 
 def taken(descriptor: int, kind: int) -> bool:

@@ -1,13 +1,23 @@
 """What every script does around its work: a log, progress on the terminal, errors in one sentence."""
 
 import contextlib
+import errno
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 
 from lib import folder
 from lib.errors import UserError
+from lib.redaction import redact_file, redacted
+
+# What the machine, and not the program, can be at fault for; libraries in Rust and C++ say it in text only.
+FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOMEM, errno.EIO, errno.EMFILE}
+
+
+class Stopped(BaseException):
+    """SIGTERM came. Not an Exception, so that no library takes it for an error of its own."""
 
 
 @contextlib.contextmanager
@@ -17,21 +27,25 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
     log    file that takes everything the libraries print, and the progress
     label  what the user calls this job, such as "mlm tiny"; opens each line on the terminal
 
-    A `UserError` ends the process with exit code 1 and its sentence; any other error
-    leaves its traceback in the log as well as on the terminal.
+    A `UserError`, a fault of the machine such as a full disk, and SIGTERM each end the process with exit code 1
+    and one sentence; any other error leaves its traceback in the log as well as on the terminal.
     """
     folder.join()
+    signal.signal(signal.SIGTERM, stop)
     sys.stdout.flush()
     sys.stderr.flush()
     terminal = os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8", errors="replace")
     # At the level of file descriptors, since XLA and TensorFlow write there and not to sys.stderr.
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
+    with contextlib.suppress(OSError):  # a log that cannot be written must not hide what there is to say
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        os.close(descriptor)
 
     def say(message: str) -> None:
-        print(message, file=sys.stderr, flush=True)
+        message = redacted(message)
+        with contextlib.suppress(OSError):
+            print(message, file=sys.stderr, flush=True)
         print(f"[{label}] {message}", file=terminal)
 
     try:
@@ -39,7 +53,41 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
     except UserError as error:
         say(f"error: {error}")
         sys.exit(1)
-    except Exception:
-        traceback.print_exc()
-        terminal.write(traceback.format_exc())
+    except Stopped:
+        say("error: stopped by SIGTERM; nothing of this job is kept, everything before it is: run again to go on.")
         sys.exit(1)
+    except Exception as error:
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
+        fault = fault_of_machine(error)
+        if fault:
+            say(f"error: {fault}; nothing of this job is kept: mend that and run again.")
+        else:
+            terminal.write(redacted(traceback.format_exc()))
+        sys.exit(1)
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            redact_file(log)
+
+
+def stop(signum: int, frame: object) -> None:
+    """Take SIGTERM: leave through every `with` and `finally`, so that nothing half-written stays."""
+    raise Stopped
+
+
+def fault_of_machine(error: BaseException | None) -> str | None:
+    """Return what the operating system refused, such as "No space left on device: results/x"; None for another error.
+
+    Looks through the errors that led to this one.
+    """
+    while error:
+        if isinstance(error, OSError) and error.errno in FAULTS:
+            name = error.filename if isinstance(error.filename, str) else None
+            return f"{os.strerror(error.errno)}{f': {os.path.relpath(name)}' if name else ''}"
+        said = next((os.strerror(number) for number in FAULTS if os.strerror(number) in str(error)), None)
+        if said:
+            return f"{said}: {str(error).strip().splitlines()[0][:200]}"
+        error = error.__cause__ or error.__context__
+    return None

@@ -1,8 +1,12 @@
 """Load a tokenizer of other people's, without running any code of theirs."""
 
+import os
+from pathlib import Path
+
 from transformers import AutoTokenizer
 
 from lib.errors import UserError
+from lib.foreign import NO_CODE, refuse_code
 from lib.tokenizer import REQUIRED
 
 
@@ -15,6 +19,8 @@ def save_pretrained(name: str, revision: str | None, folder: str) -> int:
     Raises UserError when it cannot be loaded, is no tokenizer of the `tokenizers` library, or lacks a special token.
     """
     pinned = f"{name} at revision {revision}" if revision else name
+    if os.path.isdir(name):
+        refuse_code(Path(name), f"tokenizer.pretrained is {name}")
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, use_fast=True, trust_remote_code=False)
     except Exception as error:  # the libraries raise OSError, ValueError, KeyError and plain Exception alike
@@ -23,6 +29,8 @@ def save_pretrained(name: str, revision: str | None, folder: str) -> int:
             f"tokenizer.pretrained is {pinned}, which cannot be loaded ({reason.rstrip('.')}); allowed: a folder with "
             "tokenizer.json, or a name on the Hugging Face hub, within reach of the network."
         ) from None
+    if tokenizer.init_kwargs.get("auto_map"):
+        raise UserError(f"tokenizer.pretrained is {pinned}, which asks to run code of its own (auto_map); {NO_CODE}.")
     if not tokenizer.is_fast:
         raise UserError(f"tokenizer.pretrained is {pinned}, which has no tokenizer.json; allowed: one that has.")
     missing = [role for role in REQUIRED if getattr(tokenizer, role) is None]

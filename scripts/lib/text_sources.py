@@ -239,6 +239,13 @@ def load_hub(where: str, recipe: dict) -> dict[str, object]:
             loaded[split] = datasets.load_dataset(
                 recipe["dataset"], recipe.get("name"), split=expression, revision=recipe.get("revision")
             )
+        except RuntimeError as error:
+            if "scripts are no longer supported" not in str(error):
+                raise
+            raise UserError(
+                f"{where}.dataset is {recipe['dataset']}, which is code to be run ({str(error).rsplit(' ', 1)[1]}); "
+                "allowed: a dataset that is files of data."
+            ) from error
         except (OSError, datasets.exceptions.DatasetsError) as error:
             at = f" at revision {recipe['revision']}" if recipe.get("revision") else ""
             raise UserError(

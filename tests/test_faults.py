@@ -1,0 +1,502 @@
+"""Hostile input and faults, as a user meets them: one sentence, exit code 1, nothing half-written, nothing lost."""
+
+import gzip
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import reduced
+from kills import start
+from lib.config import read_yaml
+from ruamel.yaml import YAML
+from safetensors.numpy import load_file
+
+
+def prose(lines, seed=0):
+    """Return lines of made-up words."""
+    dice = random.Random(seed)
+    words = ["".join(dice.choices("abcdefghij", k=dice.randint(2, 8))) for _ in range(400)]
+    return "".join(" ".join(dice.choices(words, k=12)) + "\n" for _ in range(lines))
+
+
+def configure(workflow, **changes):
+    """Write config.yaml: tokenizer and records of text.txt, with keys of sections replaced."""
+    config = {
+        "corpus": {"source": "files", "files": ["text.txt"], "held_out": {"validation": 0.1, "test": 0.1}},
+        "tokenizer": {"vocab_size": 60},
+        "tfrecords": {"sequence_length": 16, "shards": {"train": 2, "validation": 1, "test": 1}},
+    }
+    for section, keys in changes.items():
+        config[section] = config.get(section, {}) | keys
+    with open(workflow / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(config, file)
+
+
+def files(workflow):
+    """Return every file under results/ with its bytes."""
+    folder = workflow / "results"
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def refusal(workflow, *arguments):
+    """Run a command that must fail; return its sentence. What was there stays, nothing is half-written."""
+    before = files(workflow)
+    done = workflow(*arguments, check=False)
+    assert done.returncode == 1, done.stdout[-3000:]
+    assert "Traceback" not in done.stdout, done.stdout[-3000:]
+    sentences = [
+        line.split("error: ", 1)[1] for line in done.stdout.splitlines() if re.match(r"(\[.*\] )?error: ", line)
+    ]
+    assert len(sentences) == 1, done.stdout[-3000:]
+    after = files(workflow)
+    assert not [name for name in after if name.endswith(".partial")]
+    assert {name: after.get(name) for name in before} == before
+    return sentences[0]
+
+
+def parquet(**columns):
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), sink)
+    return sink.getvalue().to_pybytes()
+
+
+TEXT = prose(200)
+JSON_LINE = json.dumps({"text": "some text"}) + "\n"
+BAD_TEXTS = [
+    ("empty", "a.txt", b"", "corpus: the split train is empty: no document was found."),
+    (
+        "blank lines", "a.txt", b"\n  \n\t\n",
+        "corpus: the split train is empty: of 3 documents, 3 empty, 0 shorter than min_characters, "
+        "0 also in another split.",
+    ),
+    (
+        "one document", "a.txt", b"a lonely document\n",
+        "corpus: holding out 1 for test and 1 for validation of 1 distinct documents leaves none to train on.",
+    ),
+    (
+        "invalid UTF-8", "a.txt", b"good\nbad \xff\xfe byte\n",
+        "a.txt, line 2, is not UTF-8 text: byte 5 of the line is 0xff.",
+    ),
+    ("no column, CSV", "a.csv", b"body,n\nx,1\n", "a.csv has no column text (corpus.column); found: body, n."),
+    (
+        "no column, Parquet", "a.parquet", parquet(body=["x"]),
+        "a.parquet has no column text (corpus.column); found: body.",
+    ),
+    ("no field", "a.jsonl", b'{"body": "x"}\n', "a.jsonl, line 1 has no column text (corpus.column); found: body."),
+    (
+        "a line cut short", "a.jsonl", (JSON_LINE * 3).encode()[:-12],
+        "a.jsonl, line 3, is not valid JSON: Unterminated string starting at: line 1 column 10 (char 9).",
+    ),
+    ("gzip cut short", "a.txt.gz", gzip.compress(TEXT.encode())[:-300], "a.txt.gz is not a whole gzip file."),
+    ("no gzip", "a.txt.gz", TEXT.encode(), "a.txt.gz is not a whole gzip file."),
+]  # fmt: skip
+
+
+def test_texts_that_cannot_be_used(fresh):
+    for case, name, data, sentence in BAD_TEXTS:
+        (fresh / name).write_bytes(data)
+        configure(fresh, corpus={"files": [name]})
+        assert refusal(fresh, "corpus") == sentence, case
+    assert files(fresh) == {}
+
+
+def test_a_parquet_file_that_is_none(fresh):
+    (fresh / "a.parquet").write_bytes(b"PAR1 this is no table PAR1")
+    configure(fresh, corpus={"files": ["a.parquet"]})
+    assert refusal(fresh, "corpus").startswith("a.parquet is not a whole Parquet file: ")
+
+
+def test_a_split_of_a_dataset_that_is_missing(fresh):
+    (fresh / "data").mkdir()
+    (fresh / "data/train.jsonl").write_text(JSON_LINE)
+    hub = {"source": "hub", "dataset": "./data", "splits": {"train": "train", "test": "exam"}}
+    configure(fresh)
+    config = read_yaml(fresh / "config.yaml") | {"corpus": hub}
+    with open(fresh / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(config, file)
+    assert refusal(fresh, "corpus").startswith(
+        "corpus: ./data has no such data (name not given, splits.test exam): Unknown split"
+    )
+
+
+def test_odd_texts_that_can_be_used(fresh):
+    """NUL bytes, CRLF, a byte order mark, and a document of many megabytes in one line go through to the records."""
+    lines = TEXT.splitlines()
+    lines[3] = "nul \0 in the middle " * 3
+    long = " ".join(lines) * 60  # about 1 MB
+    data = "\ufeff" + "\r\n".join([*lines, long]) + "\r\n"
+    (fresh / "text.txt").write_bytes(data.encode())
+    configure(fresh)
+    fresh("tfrecords", "verify", "--cores", "2")
+    texts = [
+        text
+        for split in ("train", "validation", "test")
+        for text in pq.read_table(fresh / f"results/corpus/{split}.parquet")["text"].to_pylist()
+    ]
+    assert sorted(texts) == sorted([*lines, long])
+
+
+SIZES = [
+    (
+        {"tokenizer": {"vocab_size": 900000}}, "results/tokenizer/tokenizer.json",
+        r"tokenizer\.vocab_size is 900000; (the text has pieces for at most|allowed: .*) .*",
+    ),
+    (
+        {"tfrecords": {"sequence_length": 60000}}, "tfrecords",
+        r"tfrecords\.shards\.\w+ is \d with tfrecords\.sequence_length 60000, but shard \d has only \d+ tokens; "
+        r"allowed: so few shards, or so short a sequence, that each shard has one record at least\.",
+    ),
+    (
+        {"tfrecords": {"shards": {"train": 2, "validation": 99, "test": 1}}}, "tfrecords",
+        r"tfrecords\.shards\.validation is 99; allowed: 1 to 20, the number of documents in this split\.",
+    ),
+]  # fmt: skip
+
+
+def test_sizes_that_do_not_fit_the_text(fresh):
+    (fresh / "text.txt").write_text(TEXT)
+    for changes, target, sentence in SIZES:
+        configure(fresh, **changes)
+        assert re.fullmatch(sentence, refusal(fresh, target, "--cores", "1")), target
+        shutil.rmtree(fresh / "results")
+
+
+def test_a_damaged_corpus_is_named(fresh):
+    (fresh / "text.txt").write_text(TEXT)
+    configure(fresh)
+    fresh("corpus")
+    corpus = fresh / "results/corpus/train.parquet"
+    corpus.write_bytes(corpus.read_bytes()[:-100])
+    assert refusal(fresh, "results/tokenizer/tokenizer.json") == (
+        "results/corpus/train.parquet is damaged (Parquet magic bytes not found in footer. Either the file is "
+        "corrupted or this is not a parquet file); delete the file and run again."
+    )
+
+
+NAMES = ["../x", "a/b", "-n", "x" * 300, "größe", "", "a b", ".", "tiny\n", "TINY"]
+
+
+def test_names_of_runs_that_are_no_names(fresh):
+    config = read_yaml(fresh / "config.yaml")
+    run = config["mlm"]["runs"].pop("tiny")
+    for name in NAMES:
+        config["mlm"]["runs"] = {name: run}
+        with open(fresh / "named.yaml", "w") as file:
+            YAML(typ="safe", pure=True).dump(config, file)
+        sentence = refusal(fresh, "-n", "--configfile", "named.yaml")
+        assert sentence.startswith("named.yaml: mlm.runs has the name "), name
+        assert sentence.endswith("allowed: up to 64 of a-z, 0-9, _ and -, the first a letter or a digit."), name
+
+
+YAMLS = [
+    ("title: one\ntitle: two\n", 'config.yaml, line 2: the key "title" stands twice.'),
+    ("title: [unclosed\n", "config.yaml, line 9: not valid YAML: expected "),
+    ("title: yes\n", None),  # text, as in YAML 1.2
+    ("tokenizer: {vocab_size: '2048'}\n", 'config.yaml: tokenizer.vocab_size is "2048"; allowed: a whole number, '),
+    ("cpu_threads: yes\n", 'config.yaml: cpu_threads is "yes"; allowed: a whole number, '),
+    ("cpu_threads: true\n", "config.yaml: cpu_threads is true; allowed: a whole number, "),
+    ("cpu_threads: 1e400\n", "config.yaml: cpu_threads is inf; allowed: a whole number, "),
+    ("- a list\n", "config.yaml holds a list; allowed: keys and values, "),
+    ("", "config.yaml holds empty; allowed: keys and values, "),
+    ("title: !!python/object/apply:os.system ['touch owned']\n", "config.yaml, line 1: not valid YAML: "),
+    ("title: &a [*a]\n", "config.yaml: title is a list of 1; allowed: text."),
+]
+
+
+def test_yaml_of_every_kind(fresh):
+    shipped = (fresh / "config.yaml").read_text()
+    for text, sentence in YAMLS:
+        key = text.split(":")[0]
+        rest = re.sub(rf"^{key}:.*\n(  .*\n)*", "", shipped, flags=re.M) if ":" in text else ""
+        (fresh / "config.yaml").write_text(text + rest)
+        if sentence is None:
+            fresh("-n")
+        else:
+            found = refusal(fresh, "-n")
+            assert found.startswith(sentence), text
+    assert not (fresh / "owned").exists()
+
+
+def test_anchors_are_resolved(fresh):
+    config = (fresh / "config.yaml").read_text()
+    run = re.search(r"\n    tiny:\n((?:      .*\n)+)", config)[1]
+    again = f"    tiny: &run\n{run}    other: *run\n"
+    (fresh / "config.yaml").write_text(config.replace(f"    tiny:\n{run}", again))
+    assert re.search(r"^train_mlm_tensorflow +4$", fresh("-n").stdout, re.M)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A workflow with small trained models."""
+    from conftest import Workflow
+
+    workflow = Workflow(tmp_path_factory.mktemp("trained") / "workflow")
+    reduced(workflow)
+    (workflow / "small.yaml").rename(workflow / "config.yaml")
+    workflow("--cores", "2")
+    return workflow
+
+
+@pytest.fixture
+def small(trained, tmp_path):
+    """A copy of it, to be changed."""
+    from test_staleness import copied
+
+    return copied(trained, tmp_path)
+
+
+def change(workflow, stage, **keys):
+    """Change the run of a stage in config.yaml."""
+    config = read_yaml(workflow / "config.yaml")
+    run = {"mlm": config["mlm"]["runs"]["tiny"], "base": config["base"]["small"]}[stage]
+    run.update(keys)
+    with open(workflow / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(config, file)
+
+
+def flip(path, place=0.5):
+    """Flip a bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[int(len(data) * place)] ^= 4
+    path.write_bytes(data)
+
+
+def test_trainers_refuse_what_is_damaged_before_the_first_step(small):
+    shard = small / "results/tfrecords/train/00002-of-00004.tfrecord"
+    whole = shard.read_bytes()
+    change(small, "mlm", batch_size=4)
+    flip(shard)
+    name = "results/tfrecords/train/00002-of-00004.tfrecord"
+    target = "results/mlm/tiny/history.csv"
+    done = small(target, check=False)
+    assert f"error: {name} is damaged: its SHA-256 is not the one in manifest.json; delete the file and run again." in (
+        done.stdout
+    )
+    assert done.returncode == 1 and "step 1/" not in done.stdout
+    shard.write_bytes(whole[:-7])
+    said = small(target, check=False).stdout
+    assert (
+        f"error: {name} has {len(whole) - 7} bytes; manifest.json says {len(whole)}: delete the file and run " in said
+    )
+
+
+def test_a_damaged_checkpoint_is_named(small):
+    change(small, "base", steps=30)
+    weights = small / "results/base-training/small/checkpoints/00000020/weights.safetensors"
+    whole = weights.read_bytes()
+    for damage in (whole[:-5], whole[:100], b"", whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:]):
+        weights.write_bytes(damage)
+        sentence = refusal(small, "results/base-training/small/checkpoints/00000030/state.json")
+        assert sentence == (
+            "results/base-training/small/checkpoints/00000020/weights.safetensors is damaged: its SHA-256 is not the "
+            "one in state.json beside it; delete the file and run again."
+        )
+    state = weights.with_name("state.json")
+    text = state.read_text()
+    state.write_text(text[:50])
+    sentence = refusal(small, "results/base-training/small/checkpoints/00000030/state.json")
+    assert sentence.startswith("results/base-training/small/checkpoints/00000020/state.json is damaged")
+    # What the sentence says to do, mends it: the same bytes again, and the run goes on.
+    state.write_text(text)
+    weights.unlink()
+    small("results/base-training/small/checkpoints/00000030/state.json")
+    assert weights.read_bytes() == whole
+
+
+def test_verify_names_each_damage(small):
+    """One damage of each kind; what is whole stays unmentioned."""
+    results = small / "results"
+    flip(results / "corpus/validation.parquet", 0.3)
+    (results / "tfrecords/train/00001-of-00004.index").write_bytes(b"12345678")
+    flip(results / "mlm/tiny/checkpoints/00000010/optimizer.safetensors")
+    (results / "mlm/tiny/model/special_tokens_map.json").unlink()
+    state = results / "lora/python/checkpoints/00000005/state.json"
+    state.write_text(state.read_text().replace('"step": 5', '"step": 6'))
+    (results / "base/small/model.weights.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
+    (results / "base-training/small/history.csv").write_text("step,loss,learning_rate\n1,abc,0.1\n")
+    (results / "lora/python/metrics.json").write_text('{"best_step": ')
+    text = json.loads((results / "tokenizer/tokenizer.json").read_text())
+    text["added_tokens"][0]["lstrip"] = True
+    (results / "tokenizer/tokenizer.json").write_text(json.dumps(text))
+    said = small("verify", check=False).stdout
+    for sentence in (
+        "results/corpus/validation.parquet",
+        "results/tfrecords/train/00001-of-00004.index is damaged: it does not say where the records of ",
+        "results/mlm/tiny/checkpoints/00000010/optimizer.safetensors is damaged: its SHA-256 is not the one in ",
+        "results/mlm/tiny/model/special_tokens_map.json is missing.",
+        "results/lora/python/checkpoints/00000005/state.json says step 6.",
+        "the chain is broken at results/lora/python/checkpoints/00000010: it was not trained from 00000005.",
+        "results/base/small/model.weights.h5 cannot be read: ",
+        "results/base-training/small/history.csv is damaged: ",
+        "results/lora/python/metrics.json cannot be read: ",
+        "results/tokenizer/tokenizer.json is not the tokenizer that results/tfrecords/manifest.json names",
+    ):
+        assert re.search(rf"^\[verify\]   {re.escape(sentence)}", said, re.M), sentence
+    assert "[verify] results/tuning: whole" in said
+
+
+def test_a_run_that_diverges_keeps_its_last_checkpoint(small):
+    config = read_yaml(small / "config.yaml")
+    config["base"]["small"]["schedule"] = {"shape": "constant"}
+    config["base"]["small"]["learning_rate"] = 10.0
+    config["base"]["small"]["optimizer"] = {"clip_norm": None, "weight_decay": 0.0, "epsilon": 1e-30}
+    with open(small / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(config, file)
+    done = small("base", check=False)
+    sentence = re.search(r"error: (the (?:held-out )?loss is .*)", done.stdout)
+    assert sentence, done.stdout[-2000:]
+    assert re.match(
+        r"the (held-out )?loss is (nan|inf) at step \d+(, with learning rate 10)?: the run diverged; "
+        r"the last checkpoint is kept\.",
+        sentence[1],
+    )
+    assert done.returncode == 1
+
+
+def test_two_workflows_in_one_folder(small):
+    change(small, "mlm", seed=5)
+    first = start(small)
+    try:
+        wait_for(small, "logs/mlm/tiny/00000010.log", "steps 1 to 10")
+        second = small(check=False)
+        assert second.returncode == 1
+        assert re.search(r"^error: another snakemake is at work here \(process \d+, since [\d:]+\); wait for it, or "
+                         r"stop it\.$", second.stdout, re.M)  # fmt: skip
+        # Its jobs go on when only Snakemake itself is killed, and keep the next one out.
+        os.kill(first.pid, signal.SIGKILL)
+        first.wait()
+        orphaned = small(check=False)
+        assert orphaned.returncode == 1
+        assert (
+            "error: jobs of a snakemake that was killed still run in this folder; wait until they end"
+            in orphaned.stdout
+        )
+    finally:
+        os.killpg(first.pid, signal.SIGKILL)
+    small("--cores", "2")
+
+
+def wait_for(workflow, log, text, seconds=120):
+    """Wait until a log holds a text."""
+    end = time.time() + seconds
+    while time.time() < end:
+        if (workflow / log).is_file() and text in (workflow / log).read_text():
+            return
+        time.sleep(0.05)
+    pytest.fail(f"{log} never held {text}")
+
+
+def test_sigterm_ends_a_segment_in_one_sentence(small):
+    change(small, "base", seed=5, steps=4000, checkpoint_every=2000)
+    before = files(small)
+    process = start(small)
+    log = "logs/base/small/00002000.log"
+    wait_for(small, log, "step 1/2000")
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait(60) != 0
+    said = (small / "snakemake.out").read_text()
+    sentence = "[base small] error: stopped by SIGTERM; nothing of this job is kept, everything before it is: run again"
+    assert sentence in said
+    assert "Traceback" not in said
+    after = files(small)
+    assert not [name for name in after if name.endswith(".partial")]
+    kept = [name for name in before if not name.startswith(("base", "tokens", "lora", "figures"))]
+    assert {name: after.get(name) for name in kept} == {name: before[name] for name in kept}
+
+
+def test_a_clock_that_was_set_back(small):
+    """Files dated in the future: Snakemake could not tell what is newer."""
+    path = small / "results/tokenizer/tokenizer.json"
+    ahead = time.time() + 86_400
+    os.utime(path, (ahead, ahead))
+    change(small, "base", seed=5)
+    sentence = refusal(small)
+    assert re.fullmatch(
+        r"results/tokenizer/tokenizer\.json is dated [\d-]+ [\d:]+, in the future: the clock was set back, and dates "
+        r"no longer tell what is newer\. Set the clock right; or touch that file, where it is yours; or take all "
+        r"results as up to date: snakemake --touch\.",
+        sentence,
+    )
+    small("--touch")
+    assert "Nothing to be done" in small("-n").stdout
+    # A clock that jumps ahead leaves files that are old, and nothing more.
+    for path in (small / "results").rglob("*"):
+        os.utime(path, (1e9, 1e9 + 1))
+
+
+def run_on(workflow, options, after, *arguments):
+    """Run snakemake with results/ on a small file system; print what is left of half-written files at the end."""
+    probe = subprocess.run(
+        ["unshare", "-Urm", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False
+    )
+    if probe.returncode:
+        pytest.skip("this kernel or container allows no mount in a namespace of one's own")
+    (workflow / "results").mkdir(exist_ok=True)
+    script = (
+        f"mount -t tmpfs -o {options} none results && {after} && "
+        f"{sys.executable} -m snakemake {' '.join(arguments)}; echo CODE $?; "
+        "find results -type f | sort | sed 's/^/LEFT /'"
+    )
+    return subprocess.run(
+        ["unshare", "-Urm", "sh", "-c", script], cwd=workflow.folder, text=True, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ).stdout  # fmt: skip
+
+
+def test_a_full_disk(small):
+    """Room for less and less of what a whole run writes: each time one sentence, and only whole files."""
+    saved = small / "saved"
+    (small / "results").rename(saved)
+    sizes = sum(path.stat().st_size for path in saved.rglob("*") if path.is_file()) // 1024
+    assert sizes > 5000
+    for room in (100, 1500, 4000, 7000):
+        out = run_on(small, f"size={room}k", "true", "--cores", "2", "--keep-going", "--retries", "0")
+        assert re.search(r"^CODE 1$", out, re.M), out[-2000:]
+        assert "Traceback (most recent call last)" not in out, out[-5000:]
+        assert re.search(
+            r"^\[.*\] error: No space left on device.*; nothing of this job is kept: mend that and run again\.$",
+            out,
+            re.M,
+        ), out[-3000:]
+        left = re.findall(r"^LEFT results/(.*)$", out, re.M)
+        assert not [name for name in left if name.endswith(".partial")], left
+
+
+def test_a_read_only_results_folder(small):
+    change(small, "base", seed=7)
+    (small / "results").rename(small / "saved")
+    out = run_on(small, "size=100m", "cp -rp saved/. results/ && mount -o remount,ro none results", "--cores", "2")
+    assert re.search(r"^CODE 1$", out, re.M)
+    assert "Traceback (most recent call last)" not in out, out[-4000:]
+    assert re.search(r"error: results/ cannot be written: Read-only file system\.", out), out[-3000:]
+
+
+def test_no_permission_to_write(small):
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    change(small, "base", seed=7)
+    for folder in [small / "results", *(p for p in (small / "results").rglob("*") if p.is_dir())]:
+        folder.chmod(0o555)
+    try:
+        assert refusal(small) == "results/ cannot be written: Permission denied."
+    finally:
+        for folder in [small / "results", *(p for p in (small / "results").rglob("*") if p.is_dir())]:
+            folder.chmod(0o755)
+
+
+def test_weights_are_readable_by_others(small):
+    mask = os.umask(0)
+    os.umask(mask)
+    for path in (small / "results").rglob("*.safetensors"):
+        assert path.stat().st_mode & 0o777 == 0o666 & ~mask, path
+        assert load_file(path)
