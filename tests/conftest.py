@@ -1,5 +1,6 @@
 """What the tests share: a copy of the workflow to run in, and one whole run of the shipped config."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -50,6 +51,46 @@ def finished(tmp_path_factory) -> Workflow:
     workflow = Workflow(tmp_path_factory.mktemp("finished") / "workflow")
     workflow("--cores", "2")
     return workflow
+
+
+# Values that must never be seen again: each is in the environment of the workflow below.
+CANARIES = {
+    "HF_TOKEN": "hf_canaryCanaryCanaryCanary0001",
+    "KAGGLE_KEY": "canary0002canary0002canary0002ab",
+    "WANDB_API_KEY": "canary0003canary0003canary0003canary0003",
+}
+CREDENTIALS = {"type": "service_account", "private_key": "-----BEGIN KEY-----\ncanary0004canary0004canary0004\n"}
+
+
+@pytest.fixture(scope="session")
+def secrets(tmp_path_factory) -> dict[str, str]:
+    """An environment that holds CANARIES, and names a file with CREDENTIALS."""
+    file = tmp_path_factory.mktemp("credentials") / "key.json"
+    file.write_text(json.dumps(CREDENTIALS))
+    return CANARIES | {"KAGGLE_USERNAME": "user", "GOOGLE_APPLICATION_CREDENTIALS": str(file)}
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory, secrets) -> Workflow:
+    """Every stage of the shipped config cut down, run once with secrets in the environment; not to be changed."""
+    workflow = Workflow(tmp_path_factory.mktemp("trained") / "workflow")
+    reduced(workflow)
+    (workflow / "small.yaml").rename(workflow / "config.yaml")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in secrets.items():
+            patch.setenv(name, value)
+        printed = workflow("--cores", "2").stdout
+        printed += workflow("--report", "report.zip").stdout
+    (workflow / "terminal.txt").write_text(printed)
+    return workflow
+
+
+def copied(workflow: Workflow, folder: Path) -> Workflow:
+    """Return a copy of a workflow with its results, in a new folder, to be changed."""
+    other = Workflow.__new__(Workflow)
+    other.folder = folder / "copy"
+    shutil.copytree(workflow.folder, other.folder, symlinks=True)
+    return other
 
 
 @pytest.fixture

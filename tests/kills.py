@@ -27,9 +27,9 @@ TIMED = {"timings.csv", "timings.html"}
 TRAINERS = {"mlm": ["logs/mlm/*/[0-9]*.log"], "causal": ["logs/base/*/[0-9]*.log", "logs/lora/*/[0-9]*.log"]}
 # Segments of some seconds, so that a kill can fall between two steps.
 SEGMENTS = {
-    "mlm": {"steps": 900, "checkpoint_every": 150},
-    "base": {"steps": 1600, "checkpoint_every": 400},
-    "lora": {"steps": 600, "checkpoint_every": 200},
+    "mlm": {"steps": 2250, "checkpoint_every": 150},
+    "base": {"steps": 4800, "checkpoint_every": 400},
+    "lora": {"steps": 2000, "checkpoint_every": 200},
 }
 
 
@@ -147,12 +147,10 @@ def torment(workflow: Workflow, kinds: list[str], seed: int) -> dict[str, int]:
     return hits
 
 
-def plan(kills: int, dice: random.Random) -> list[str]:
-    """Return the kinds of kills in their order: of 20, 7 in each trainer, 2 while a file is written, 4 at any time."""
-    kinds = ["mlm", "causal", "any", "mlm", "causal", "writing", "causal", "mlm", "any", "mlm", "causal"] * kills
-    kinds = kinds[:kills]
-    dice.shuffle(kinds)
-    return kinds
+def plan(kills: int) -> list[str]:
+    """Return the kinds of kills in their order: of 20, 8 in each trainer, 2 while a file is written, 2 at any time."""
+    kinds = ["mlm", "causal", "mlm", "causal", "writing", "causal", "mlm", "causal", "mlm", "any"]
+    return [kinds[number % len(kinds)] for number in range(kills)]
 
 
 def main() -> int:
@@ -166,7 +164,7 @@ def main() -> int:
         assert start(undisturbed).wait() == 0, (undisturbed / "snakemake.out").read_text()[-3000:]
         expected = fingerprints(undisturbed / "results")
         killed = prepare(Path(folder) / "killed")
-        hits = torment(killed, plan(arguments.kills, random.Random(arguments.seed)), arguments.seed)
+        hits = torment(killed, plan(arguments.kills), arguments.seed)
         found = fingerprints(killed / "results")
     differing = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
     print(f"{hits['kills']} kills: {hits['mlm']} within a segment of the masked model, {hits['causal']} of a causal")

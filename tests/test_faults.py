@@ -14,7 +14,7 @@ import time
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import reduced
+from conftest import copied
 from kills import start
 from lib.config import read_yaml
 from ruamel.yaml import YAML
@@ -234,23 +234,9 @@ def test_anchors_are_resolved(fresh):
     assert re.search(r"^train_mlm_tensorflow +4$", fresh("-n").stdout, re.M)
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A workflow with small trained models."""
-    from conftest import Workflow
-
-    workflow = Workflow(tmp_path_factory.mktemp("trained") / "workflow")
-    reduced(workflow)
-    (workflow / "small.yaml").rename(workflow / "config.yaml")
-    workflow("--cores", "2")
-    return workflow
-
-
 @pytest.fixture
 def small(trained, tmp_path):
-    """A copy of it, to be changed."""
-    from test_staleness import copied
-
+    """A copy of the small trained workflow, to be changed."""
     return copied(trained, tmp_path)
 
 

@@ -10,7 +10,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from conftest import ROOT, Workflow
+from conftest import ROOT, Workflow, copied
 from lib.config import SCHEMA, read_yaml
 from ruamel.yaml import YAML
 
@@ -383,14 +383,6 @@ def test_a_changed_key_reruns_just_what_it_decides(dry_runs, leaf, expected):
 def built(states, tmp_path):
     """A copy of the finished run of the shipped config, to be changed."""
     return copied(states["shipped"], tmp_path)
-
-
-def copied(workflow, folder):
-    """Return a copy of a workflow with its results."""
-    copy_ = Workflow.__new__(Workflow)
-    copy_.folder = folder / "copy"
-    shutil.copytree(workflow.folder, copy_.folder, symlinks=True)
-    return copy_
 
 
 def append(path, text):

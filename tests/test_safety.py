@@ -1,0 +1,256 @@
+"""Secrets stay secret, and nothing that comes as data is run."""
+
+import base64
+import gzip
+import json
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import zipfile
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from conftest import CANARIES, ROOT
+from lib.arrays import load_arrays
+from lib.errors import UserError
+from lib.foreign import refuse_unsafe_preset
+from lib.pretrained import save_pretrained
+from lib.text_sources import load_hub, read_files
+from ruamel.yaml import YAML
+
+SECRETS = [*CANARIES.values(), "canary0004canary0004canary0004"]
+FORMS = [form for text in SECRETS for form in (text.encode(), base64.b64encode(text.encode())[:-4])]
+
+
+def leaks(folder):
+    """Return the files under a folder that hold a secret, packed ones too."""
+    found = []
+    for path in folder.rglob("*"):
+        if not path.is_file() or path.is_symlink():
+            continue
+        content = path.read_bytes()
+        if content[:2] == b"\x1f\x8b":
+            content += gzip.decompress(content)
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                content += b"".join(archive.read(name) for name in archive.namelist())
+        if any(form in content for form in FORMS):
+            found.append(str(path.relative_to(folder)))
+    return found
+
+
+def test_secrets_are_nowhere_in_a_run_with_its_report(trained, tmp_path):
+    assert (trained / "report.zip").is_file() and (trained / ".snakemake/metadata").is_dir()
+    assert leaks(trained.folder) == []
+    (tmp_path / "a.gz").write_bytes(gzip.compress(SECRETS[0].encode()))
+    assert leaks(tmp_path) == ["a.gz"]  # the search finds what there is
+
+
+class Echo(BaseHTTPRequestHandler):
+    """A hub that gives back what it was sent, as broken ones do."""
+
+    def do_GET(self):
+        body = f"you sent {dict(self.headers)}".encode()
+        self.send_response(500)
+        self.send_header("X-Error-Message", f"bad token {self.headers.get('Authorization')}")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *arguments):
+        pass
+
+
+def test_a_hub_that_echoes_the_token(fresh, secrets, monkeypatch):
+    server = HTTPServer(("127.0.0.1", 0), Echo)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("HF_HOME", str(fresh / "hub"))
+    config = {"corpus": {"source": "hub", "dataset": "some/set", "revision": "a" * 40}}
+    with open(fresh / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(config, file)
+    done = fresh("corpus", check=False)
+    server.shutdown()
+    assert done.returncode == 1 and "error: corpus.dataset is some/set" in done.stdout, done.stdout[-2000:]
+    assert not [text for text in SECRETS if text in done.stdout]
+    assert leaks(fresh.folder) == []
+
+
+FAILING = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from lib.job import job
+with job("job.log", "test") as say:
+    os.write(2, f"a library prints {os.environ['KAGGLE_KEY']}\\n".encode())
+    say(f"progress with {os.environ['WANDB_API_KEY']}")
+    raise RuntimeError("headers: " + os.environ["HF_TOKEN"] + " canary0004canary0004canary0004")
+"""
+
+
+def test_a_traceback_shows_no_secret(tmp_path, secrets):
+    done = subprocess.run(
+        [sys.executable, "-c", FAILING, str(ROOT / "scripts")], cwd=tmp_path, env={**os.environ, **secrets},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "RuntimeError: headers: [secret] [secret]" in done.stderr
+    assert "a library prints [secret]" in (tmp_path / "job.log").read_text()
+    assert not [text for text in SECRETS if text in done.stderr + done.stdout]
+    assert leaks(tmp_path) == []
+
+
+class Evil:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, mark):
+        self.mark = str(mark)
+
+    def __reduce__(self):
+        return (open, (self.mark, "w"))
+
+
+@pytest.fixture
+def planted(tmp_path):
+    """A pickle and a module that make the file `mark` when they are loaded; the test fails where it then exists."""
+    mark = tmp_path / "mark"
+    module = f"open({str(mark)!r}, 'w')\n"
+    data = pickle.dumps(Evil(mark))
+    pickle.loads(data)
+    assert mark.exists()  # they do work
+    mark.unlink()
+    yield data, module
+    assert not mark.exists(), "code from data was run"
+
+
+def write_files(folder, **contents):
+    """Write files; `__` in a name stands for the dot."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        path = folder / name.replace("__", ".")
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl", "a.csv", "a.txt", "a.json", "a.txt.gz"])
+def test_a_text_file_that_is_a_pickle(tmp_path, planted, name):
+    (tmp_path / name).write_bytes(planted[0])
+    with pytest.raises(UserError, match=re.escape(str(tmp_path / name))):
+        list(read_files("corpus", [str(tmp_path / name)], "line", "text"))
+
+
+def test_a_dataset_that_is_code(tmp_path, planted):
+    folder = write_files(tmp_path / "evil", evil__py=planted[1])
+    recipe = {"dataset": str(folder), "splits": {"train": "train"}, "column": "text"}
+    with pytest.raises(UserError) as error:
+        load_hub("corpus", recipe)
+    assert str(folder) in str(error.value)
+
+
+TOKENIZER_CONFIG = {
+    "tokenizer_class": "EvilTokenizer", "auto_map": {"AutoTokenizer": ["evil.EvilTokenizer", "evil.EvilTokenizer"]},
+}  # fmt: skip
+
+
+def test_a_tokenizer_with_code_of_its_own(tmp_path, planted):
+    folder = write_files(
+        tmp_path / "evil", evil__py=planted[1], tokenizer_config__json=json.dumps(TOKENIZER_CONFIG), vocab__json="{}"
+    )
+    with pytest.raises(UserError) as error:
+        save_pretrained(str(folder), None, str(tmp_path / "out"))
+    assert str(error.value) == (
+        f"tokenizer.pretrained is {folder}, where tokenizer_config.json asks to run code of its own (auto_map); "
+        "code from data is never run."
+    )
+
+
+def test_a_tokenizer_that_is_a_pickle(tmp_path, planted):
+    folder = write_files(tmp_path / "evil", tokenizer__json=planted[0], vocab__txt=planted[0])
+    with pytest.raises(UserError, match=f"tokenizer.pretrained is {folder}, which cannot be loaded"):
+        save_pretrained(str(folder), None, str(tmp_path / "out"))
+
+
+GEMMA = {"model_type": "gemma", "architectures": ["GemmaForCausalLM"], "hidden_size": 8}
+LAMBDA = {"module": "keras.layers", "class_name": "Lambda", "config": {}, "registered_name": None}
+FOREIGN = {"module": "os", "class_name": "system", "config": {}, "registered_name": "x>y"}
+PRESETS = [
+    (
+        {"config__json": json.dumps(GEMMA), "pytorch_model__bin": "PICKLE"},
+        "whose weights are in pytorch_model.bin, a pickle, which can run code when it is opened; allowed: weights in "
+        "HDF5 or safetensors.",
+    ),
+    (
+        {"config__json": json.dumps(GEMMA | {"auto_map": {"AutoModel": "evil.Model"}}), "evil__py": "MODULE"},
+        "where config.json asks to run code of its own (auto_map); code from data is never run.",
+    ),
+    (
+        {"config__json": json.dumps(LAMBDA), "model__weights__h5": b"\x89HDF\r\n\x1a\n"},
+        "where config.json names keras.layers.Lambda, no class of Keras; code from data is never run.",
+    ),
+    (
+        {"config__json": json.dumps({"registered_name": "a", "config": {"inner": FOREIGN}})},
+        "where config.json names os.system, no class of Keras; code from data is never run.",
+    ),
+    (
+        {"config__json": json.dumps({"registered_name": "a"}), "model__weights__h5": "PICKLE"},
+        "where model.weights.h5 is no HDF5 file; allowed: weights in HDF5 or safetensors.",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("contents", "sentence"), PRESETS)
+def test_presets_that_would_run_code(tmp_path, planted, contents, sentence):
+    stand_for = {"PICKLE": planted[0], "MODULE": planted[1]}
+    folder = write_files(tmp_path / "evil", **{name: stand_for.get(text, text) for name, text in contents.items()})
+    with pytest.raises(UserError) as error:
+        refuse_unsafe_preset(folder, "base.x.preset is evil")
+    assert str(error.value) == f"base.x.preset is evil, {sentence}"
+
+
+def test_a_preset_with_a_pickle_is_refused_by_the_workflow(fresh, planted):
+    write_files(fresh / "evil", config__json=json.dumps(GEMMA), pytorch_model__bin=planted[0], evil__py=planted[1])
+    config = {"corpus": {"source": "python-docs"}, "base": {"evil": {"preset": "./evil"}}}
+    with open(fresh / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(config, file)
+    done = fresh("base", check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stdout
+    assert (
+        "error: base.evil.preset is ./evil, whose weights are in pytorch_model.bin, a pickle, which can" in done.stdout
+    )
+    assert not (fresh / "results/base/evil").exists()
+
+
+def test_a_real_preset_is_not_refused(trained, tmp_path):
+    folder = shutil.copytree(trained / "results/base/small", tmp_path / "preset")
+    refuse_unsafe_preset(Path(folder), "")
+
+
+def test_arrays_that_are_a_pickle(tmp_path, planted):
+    path = tmp_path / "weights.safetensors"
+    path.write_bytes(planted[0])
+    with pytest.raises(UserError, match=f"{path} is not a whole safetensors file"):
+        load_arrays(str(path))
+
+
+def test_a_model_with_code_of_its_own_is_an_unknown_key(tmp_path, planted):
+    from lib.mlm_config import model_config
+
+    manifest = {"special_ids": {"cls": 0, "sep": 1, "pad": 3}, "vocab_size": 10, "sequence_length": 8}
+    with pytest.raises(UserError, match='mlm.runs.x.model has the key "auto_map", which a bert config does not know'):
+        model_config({"architecture": "bert", "auto_map": {"AutoModel": "evil.Model"}}, manifest, "mlm.runs.x.model")
+
+
+def test_no_source_opens_pickles_or_runs_text():
+    banned = r"\bpickle\b|torch\.load|allow_pickle=True|trust_remote_code=True|(?<![.\w])(eval|exec)\(|yaml\.load\("
+    for path in [*(ROOT / "scripts").rglob("*.py"), *(ROOT / "rules").glob("*.smk"), ROOT / "Snakefile"]:
+        code = re.sub(r'""".*?"""|#.*', "", path.read_text(), flags=re.S if '"""' in path.read_text() else 0)
+        found = [line for line in code.splitlines() if re.search(banned, re.sub(r'"[^"]*"', '""', line))]
+        assert not found, f"{path}: {found}"
