@@ -8,6 +8,7 @@ rule base:
     localrule: True
     input:
         expand("results/base/{name}", name=BASE),
+        expand("results/base/{name}.json", name=BASE),
         expand("results/base-training/{name}/{file}", name=TRAINED_BASES, file=["history.csv", "metrics.json"]),
         [thinned(f"results/base-training/{name}", BASE[name]) for name in TRAINED_BASES],
 
@@ -37,6 +38,7 @@ rule tokenize_causal:
     input:
         documents="results/{collection}/{split}.parquet",
         tokenizer=base_tokenizer,
+        fingerprint=lambda w: [] if w.name in TRAINED_BASES else f"results/base/{w.name}.json",
         library=library("tokenize_causal", "jax"),
     output:
         "results/tokens/{name}/{collection}-{split}.safetensors",
@@ -83,7 +85,8 @@ rule export_base:
         vocabulary="results/base-training/{name}/vocabulary.spm",
         library=library("export_base", "jax"),
     output:
-        directory("results/base/{name}"),
+        folder=directory("results/base/{name}"),
+        fingerprint="results/base/{name}.json",
     params:
         recipe=lambda w: pick(BASE[w.name], "model", "sequence_length", "precision")
         | {"cpu_threads": config["cpu_threads"]},
@@ -104,7 +107,8 @@ rule fetch_base:
         files=preset_files,
         library=library("fetch_base", "jax"),
     output:
-        directory("results/base/{name}"),
+        folder=directory("results/base/{name}"),
+        fingerprint="results/base/{name}.json",
     params:
         recipe=lambda w: {"preset": BASE[w.name]["preset"], "revision": BASE[w.name].get("revision")},
     log:
@@ -121,7 +125,8 @@ rule fetch_base:
 rule evaluate_base:
     """Measure a base model that was trained here on the splits that it was not trained on."""
     input:
-        base="results/base/{name}",
+        base=ancient("results/base/{name}"),
+        fingerprint="results/base/{name}.json",
         validation="results/tokens/{name}/corpus-validation.safetensors",
         test="results/tokens/{name}/corpus-test.safetensors",
         state=lambda w: last_checkpoint(f"results/base-training/{w.name}/checkpoints", BASE[w.name], "state.json"),

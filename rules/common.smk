@@ -12,7 +12,7 @@ if str(SCRIPTS) not in sys.path:
 from lib.config import SPLITS, read_config
 from lib.dependencies import imported
 from lib.errors import UserError
-from lib.folder import check_clock, check_writable, enter, last_start
+from lib.folder import check_clock, check_writable, enter, last_start, unwritable
 from lib.retraining import note
 from lib.schedule import segment_schedule
 
@@ -169,7 +169,8 @@ def segment_files(folder: str, recipe: dict, file: str) -> list[str]:
 def base_tokenizer(wildcards) -> str:
     """Return what tokenizes for a base model: its own vocabulary, which is there before the model, or its folder."""
     trained = wildcards.name in TRAINED_BASES
-    return f"results/base-training/{wildcards.name}/vocabulary.spm" if trained else f"results/base/{wildcards.name}"
+    folder = ancient(f"results/base/{wildcards.name}")
+    return f"results/base-training/{wildcards.name}/vocabulary.spm" if trained else folder
 
 
 def preset_files(wildcards) -> list[str]:
@@ -181,8 +182,16 @@ def preset_files(wildcards) -> list[str]:
 
 
 def base_of(wildcards) -> str:
-    """Return the preset folder that a run starts from."""
-    return f"results/base/{LORA[wildcards.run]['base']}"
+    """Return the preset folder that a run starts from.
+
+    Snakemake knows a folder by its date alone: `ancient`, since the fingerprint beside it says what it holds.
+    """
+    return ancient(f"results/base/{LORA[wildcards.run]['base']}")
+
+
+def fingerprint_of(wildcards) -> str:
+    """Return the fingerprint of the preset folder that a run starts from."""
+    return f"results/base/{LORA[wildcards.run]['base']}.json"
 
 
 def tokens_of(collection: str, split: str):
@@ -231,7 +240,7 @@ def retraining() -> list[str]:
 
 
 if workflow.is_main_process:
-    for text in retraining():
+    for text in [*retraining(), *unwritable()]:
         print(f"note: {text}", file=sys.stderr)
 
 

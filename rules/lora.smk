@@ -23,6 +23,7 @@ rule train_lora:
     """Tune one segment of a run: make checkpoint k from checkpoint k-1."""
     input:
         base=base_of,
+        fingerprint=fingerprint_of,
         train=tokens_of("tuning", "train"),
         validation=tokens_of("tuning", "validation"),
         previous=lambda w: previous_checkpoint(f"results/lora/{w.run}/checkpoints", LORA[w.run], int(w.step)),
@@ -48,6 +49,7 @@ rule export_lora:
     """Save the LoRA weights of the best checkpoint, as Keras and as PEFT read them."""
     input:
         base=base_of,
+        fingerprint=fingerprint_of,
         best=best_of,
         library=library("export_lora", "jax"),
     output:
@@ -71,6 +73,7 @@ rule export_full:
     """Save the best checkpoint of a run that tuned every parameter, as a Keras preset folder."""
     input:
         base=base_of,
+        fingerprint=fingerprint_of,
         best=best_of,
         library=library("export_full", "jax"),
     output:
@@ -92,6 +95,7 @@ rule generate:
     """Let the base model and the tuned one continue the same prompts."""
     input:
         base=base_of,
+        fingerprint=fingerprint_of,
         best=best_of,
         library=library("generate", "jax"),
     output:
@@ -113,6 +117,7 @@ rule evaluate_lora:
     """Measure a tuned model against its base, and write how its variables lie on the devices."""
     input:
         base=base_of,
+        fingerprint=fingerprint_of,
         best=best_of,
         validation=tokens_of("tuning", "validation"),
         test=tokens_of("tuning", "test"),

@@ -2,7 +2,8 @@
 
 input.best         safetensors, the model's variables
 input.vocabulary   vocabulary.spm
-output             preset folder: keras_hub.models.GemmaCausalLM.from_preset(folder) loads it
+output.folder      preset folder: keras_hub.models.GemmaCausalLM.from_preset(folder) loads it
+output.fingerprint JSON: the SHA-256 of each of its files
 params.recipe      model, sequence_length (default length of its preprocessor), precision, cpu_threads
 """
 
@@ -11,6 +12,7 @@ from pathlib import Path
 from lib import keras_jax
 from lib.arrays import load_arrays
 from lib.causal_tokens import SentencePiece
+from lib.files import fingerprints, write_json
 from lib.job import job
 
 recipe, name = snakemake.params.recipe, snakemake.wildcards.name
@@ -26,5 +28,6 @@ with job(snakemake.log[0], f"base {name}") as say:
     tokenizer = keras_hub.models.GemmaTokenizer(proto=Path(snakemake.input.vocabulary).read_bytes())
     preprocessor = keras_hub.models.GemmaCausalLMPreprocessor(tokenizer, sequence_length=recipe["sequence_length"])
     model = keras_hub.models.GemmaCausalLM(backbone=backbone, preprocessor=preprocessor)
-    save_preset(model, snakemake.output[0])
-    say(f"saved as {snakemake.output[0]}")
+    save_preset(model, snakemake.output.folder)
+    write_json(snakemake.output.fingerprint, fingerprints(snakemake.output.folder))
+    say(f"saved as {snakemake.output.folder}")

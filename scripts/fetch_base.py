@@ -1,7 +1,8 @@
 """Fetch a base model that exists: a preset of keras-hub, a pinned model of a hub, or a local preset folder.
 
 input.files              the files of a local preset folder; none for a preset that is downloaded
-output                   preset folder
+output.folder            preset folder
+output.fingerprint       JSON: the SHA-256 of each of its files
 params.recipe.preset     folder, name, or handle
 params.recipe.revision   commit of an hf:// repository, otherwise null
 """
@@ -11,6 +12,7 @@ import shutil
 from lib import keras_jax
 from lib.errors import UserError
 from lib.fetched import is_keras_preset, locate
+from lib.files import fingerprints, write_json
 from lib.foreign import PICKLES, refuse_unsafe_preset
 from lib.job import job
 
@@ -28,9 +30,10 @@ with job(snakemake.log[0], f"base {name}") as say:
     refuse_unsafe_preset(folder, f"{where} is {recipe['preset']}")
     if is_keras_preset(folder):
         unread = shutil.ignore_patterns(".*", "*.py", *(f"*{suffix}" for suffix in PICKLES))
-        with whole_folder(snakemake.output[0]) as partial:
+        with whole_folder(snakemake.output.folder) as partial:
             shutil.copytree(folder, partial, dirs_exist_ok=True, ignore=unread)
     else:
         say("converting it to a Keras preset")
-        save_preset(load_preset(folder), snakemake.output[0])
-    say(f"saved as {snakemake.output[0]}")
+        save_preset(load_preset(folder), snakemake.output.folder)
+    write_json(snakemake.output.fingerprint, fingerprints(snakemake.output.folder))
+    say(f"saved as {snakemake.output.folder}")

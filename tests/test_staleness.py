@@ -130,6 +130,9 @@ ROWS = [
         "plan_shards:test write_shard:test,00000,00002 write_shard:test,00001,00002 merge_manifest plot_shards " + MLM,
     ),
     ("mlm.runs.NAME.model.architecture", "shipped", "mlm.runs.tiny.model.architecture", "bert", MLM),
+    ("mlm.runs.NAME.model.hidden_size", "shipped", "mlm.runs.tiny.model.hidden_size", 64, MLM),
+    ("mlm.runs.NAME.model.num_attention_heads", "shipped", "mlm.runs.tiny.model.num_attention_heads", 4, MLM),
+    ("mlm.runs.NAME.model.max_position_embeddings", "shipped", "mlm.runs.tiny.model.max_position_embeddings", 140, MLM),
     ("mlm.runs.NAME.steps", "shipped", "mlm.runs.tiny.steps", 2250, "train_mlm_tensorflow:tiny,00002250 " + MLM_SECOND),
     (
         "mlm.runs.NAME.checkpoint_every", "shipped", "mlm.runs.tiny.checkpoint_every", 500,
@@ -354,6 +357,7 @@ def states(finished, tmp_path_factory):
         if changes:
             if "base.given" in changes:
                 shutil.copytree(folder / "results/base/small", folder / "results/base/given")
+                shutil.copy(folder / "results/base/small.json", folder / "results/base/given.json")
             workflow("--touch", "--configfile", "state.yaml")
         assert "Nothing to be done" in workflow("-n", "--configfile", "state.yaml").stdout, name
     return made

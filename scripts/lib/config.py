@@ -46,7 +46,8 @@ def read_yaml(path: str | Path) -> object:
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}, line {mark.line + 1}" if mark else str(path)
-        raise UserError(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}.") from None
+        problem = " ".join(str(getattr(error, "problem", None) or error).split()).rstrip(".")
+        raise UserError(f"{where}: not valid YAML: {problem}.") from None
 
 
 def read_config(paths: list[str], overrides: dict) -> dict:

@@ -51,3 +51,9 @@ def sha256(path: str | Path) -> str:
     """Return the SHA-256 of a file's bytes, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fingerprints(folder: str | Path) -> dict[str, str]:
+    """Return the SHA-256 of each file of a folder by its path in there, sorted."""
+    paths = (path for path in sorted(Path(folder).rglob("*")) if path.is_file())
+    return {path.relative_to(folder).as_posix(): sha256(path) for path in paths}

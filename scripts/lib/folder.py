@@ -65,6 +65,16 @@ def check_writable() -> None:
         raise UserError(f"{RESULTS}/ cannot be written: {error.strerror}.") from None
 
 
+def unwritable() -> list[str]:
+    """Return the sentence of `check_writable` where results/ is there and cannot be written, for a dry run too."""
+    try:
+        if RESULTS.is_dir():
+            check_writable()
+    except UserError as error:
+        return [str(error)]
+    return []
+
+
 def check_clock(sources: Iterable[Path]) -> None:
     """Raise UserError naming a file, of `sources` or under results/, that is dated in the future.
 

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from lib import checkpoint
 from lib.arrays import load_arrays
 from lib.errors import UserError
-from lib.files import read_json, sha256
+from lib.files import fingerprints, read_json, sha256
 from lib.text_figures import Figures
 from lib.texts import read_texts
 from lib.tfrecord import decode, scan
@@ -226,9 +226,14 @@ def shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def check_preset(folder: Path) -> Iterator[str]:
-    """Look through a Keras preset folder."""
+    """Look through a Keras preset folder; compare with the fingerprint beside it, where there is one."""
     for name in PRESET:
         yield from attempt(folder / name, read_json if name.endswith(".json") else read_hdf5)[1]
+    said, _ = attempt(folder.with_name(f"{folder.name}.json"), read_json)
+    found = fingerprints(folder)
+    for name in sorted(set(said or {}) | set(found) if said else ()):
+        if said.get(name) != found.get(name):
+            yield f"{folder / name} is damaged: its SHA-256 is not the one in {folder.name}.json beside the folder."
 
 
 def check_adapter(folder: Path) -> Iterator[str]:

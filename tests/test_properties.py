@@ -1,0 +1,153 @@
+"""Properties of packing, ranges, framing and configs, whatever comes; test_training_data.py has the others."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from lib.config import complete, read_yaml
+from lib.errors import UserError
+from lib.packing import Packer, plan_ranges
+from lib.tfrecord import Records, decode, encode, frame, scan, write_records
+
+FAST = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+SHIPPED = read_yaml(ROOT / "config.yaml")
+
+
+@given(st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=60), max_size=30), st.integers(1, 50))
+@FAST
+def test_packing_loses_no_token_but_the_tail(documents, length):
+    packer = Packer(length)
+    sequences = [packer.add(np.array(ids, np.int32)) for ids in documents]
+    stream = [token for ids in documents for token in ids]
+    packed = np.concatenate([np.empty((0, length), np.int32), *sequences]).ravel().tolist()
+    assert packed == stream[: len(packed)]
+    assert packer.tokens == len(stream)
+    assert packer.dropped == len(stream) - len(packed) < length
+
+
+@given(st.lists(st.integers(0, 10**7), min_size=1, max_size=200), st.integers(1, 250))
+@FAST
+def test_ranges_hold_every_document_once(lengths, shards):
+    if shards > len(lengths):
+        with pytest.raises(UserError, match=f"tfrecords.shards.train is {shards}; allowed: 1 to {len(lengths)}, "):
+            plan_ranges(np.array(lengths), shards, "train")
+        return
+    ranges = plan_ranges(np.array(lengths), shards, "train")
+    assert len(ranges) == shards
+    assert [document for part in ranges for document in range(part["start"], part["stop"])] == list(range(len(lengths)))
+    for part in ranges:
+        assert part["documents"] == part["stop"] - part["start"] >= 1
+        assert part["characters"] == sum(lengths[part["start"] : part["stop"]])
+
+
+@st.composite
+def blocks(draw):
+    """Records of one length, in blocks."""
+    length = draw(st.integers(1, 60))
+    record = st.lists(st.integers(0, 2**31 - 1), min_size=length, max_size=length)
+    return length, draw(st.lists(st.lists(record, min_size=1, max_size=5), min_size=1, max_size=5))
+
+
+def shard(folder, length, parts):
+    """Write records as a shard with a manifest; return the manifest's path and the records."""
+    (folder / "train").mkdir(exist_ok=True)
+    path, index = folder / "train/a.tfrecord", folder / "train/a.index"
+    written = write_records(str(path), str(index), [np.array(part, np.int32) for part in parts])
+    entry = {"file": "train/a.tfrecord", "index": "train/a.index", **written}
+    manifest = {"sequence_length": length, "splits": {"train": {"shards": [entry]}}}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder / "manifest.json", [record for part in parts for record in part]
+
+
+@given(blocks())
+@FAST
+def test_records_are_read_as_they_were_written(tmp_path_factory, drawn):
+    folder = tmp_path_factory.mktemp("shard")
+    manifest, expected = shard(folder, *drawn)
+    records = Records(manifest, "train")
+    records.verify()
+    assert records.read(np.arange(len(records))).tolist() == expected
+    assert [decode(data).tolist() for _, data in scan(folder / "train/a.tfrecord")] == expected
+
+
+@given(blocks(), st.data())
+@FAST
+def test_one_flipped_bit_or_a_cut_is_always_found(tmp_path_factory, drawn, data):
+    folder = tmp_path_factory.mktemp("shard")
+    manifest, expected = shard(folder, *drawn)
+    path = folder / "train/a.tfrecord"
+    whole = path.read_bytes()
+    place = data.draw(st.integers(0, len(whole) - 1))
+    flipped = bytearray(whole)
+    flipped[place] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(flipped)
+    with pytest.raises(UserError, match="is damaged: its SHA-256"):
+        Records(manifest, "train").verify()
+    with pytest.raises(UserError, match=r"is damaged at bytes \d+ to \d+") as error:
+        list(scan(path))
+    start, stop = (int(part) for part in str(error.value).split("at bytes ")[1].split(":")[0].split(" to "))
+    assert start <= place < stop  # a length that is damaged is found by its own checksum
+    path.write_bytes(whole[:place])
+    with pytest.raises(UserError, match=f"has {place} bytes; manifest.json says {len(whole)}"):
+        Records(manifest, "train")
+
+
+@given(st.lists(st.integers(0, 2**31 - 1), max_size=300))
+@FAST
+def test_an_example_is_what_was_encoded(ids):
+    data = encode(ids)
+    assert decode(data).tolist() == ids
+    assert decode(data, "attention_mask").tolist() == [1] * len(ids)
+    assert len(frame(data)) == len(data) + 16
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=12), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def places(value, path=()):
+    """Yield the path of every value of a config, and of a new key in every mapping."""
+    if isinstance(value, dict):
+        yield (*path, "a new key")
+        for key, inner in value.items():
+            yield (*path, key)
+            yield from places(inner, (*path, key))
+
+
+@given(st.sampled_from(sorted(places(SHIPPED))), ANYTHING)
+@settings(max_examples=600, deadline=None, derandomize=True)
+def test_a_config_is_completed_or_refused_in_one_sentence(path, value):
+    config = copy.deepcopy(SHIPPED)
+    place = config
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    try:
+        filled = complete(config, "config.yaml")
+    except UserError as error:
+        sentence = str(error)
+        assert sentence.startswith("config.yaml: ")
+        assert len(sentence.splitlines()) == 1 and sentence.isprintable(), repr(sentence)
+        assert len(sentence) < 600
+    else:
+        assert set(config) <= set(filled)
+        assert filled["mlm"]["runs"] or not config["mlm"]["runs"]
+
+
+@given(st.binary(max_size=80) | st.text(max_size=80).map(str.encode))
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_a_file_is_read_as_yaml_or_refused_in_one_sentence(tmp_path_factory, data):
+    path = tmp_path_factory.getbasetemp() / "any.yaml"
+    path.write_bytes(data)
+    try:
+        read_yaml(path)
+    except UserError as error:
+        assert str(error).startswith(str(path))
+        assert len(str(error).splitlines()) == 1
