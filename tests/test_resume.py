@@ -69,7 +69,7 @@ def test_longer_thinned_and_stopped(undisturbed, tmp_path):
     workflow("mlm")
     assert weights() == ["00000450"]
     assert (folder / "00000150/history.csv").is_file() and state(workflow, 150)["step"] == 150
-    assert "Nothing to be done" in workflow("-n").stdout
+    assert "Nothing to be done" in workflow("mlm", "-n").stdout
     assert "artifacts are whole" in workflow("verify").stdout
 
     # A rate that unlearns: with patience 1, one evaluation without a new best stops the run.
@@ -86,7 +86,7 @@ def test_longer_thinned_and_stopped(undisturbed, tmp_path):
             expected = step
             break
     assert stopped == expected
-    assert "Nothing to be done" in workflow("-n").stdout
+    assert "Nothing to be done" in workflow("mlm", "-n").stdout
 
 
 def test_an_early_stop_passes_the_best_on(undisturbed, tmp_path):
@@ -103,8 +103,8 @@ def test_an_early_stop_passes_the_best_on(undisturbed, tmp_path):
     with open(workflow / "results/mlm/tiny/history.csv") as file:
         assert [int(row["step"]) for row in csv.DictReader(file)] == list(range(1, last["stopped_at"] + 1))
     assert f"step {last['best']['step']}, the best" in (workflow / "results/mlm/tiny/model/README.md").read_text()
-    assert "Nothing to be done" in workflow("-n").stdout
+    assert "Nothing to be done" in workflow("mlm", "-n").stdout
     assert "artifacts are whole" in workflow("verify").stdout
     # More patience trains on from the stop, as if it had been there from the start.
     change(workflow, patience=3)
-    assert "train_mlm_tensorflow" in workflow("-n", "--quiet", "rules").stdout
+    assert "train_mlm_tensorflow" in workflow("mlm", "-n", "--quiet", "rules").stdout

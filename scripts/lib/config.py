@@ -147,7 +147,7 @@ def describe(value: object) -> str:
     if isinstance(value, list):
         return "a list"
     # Quoted as JSON does it, so that a line's end or another invisible character shows.
-    text = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)
+    text = json.dumps(value, ensure_ascii=not value.isprintable()) if isinstance(value, str) else str(value)
     return text if len(text) <= 80 else text[:77] + '..."'
 
 
@@ -173,7 +173,7 @@ def sentence(error: jsonschema.ValidationError) -> str:
         key = next(k for k in error.instance if k not in known)
         near = difflib.get_close_matches(str(key), known, 1)
         hint = f'; did you mean "{near[0]}"?' if near else f"; known: {', '.join(known)}."
-        return f'{where} has no key "{key}"{hint}'
+        return f"{where} has no key {describe(str(key))}{hint}"
     if error.validator == "required":
         missing = next(key for key in error.validator_value if key not in error.instance)
         return f"{where} lacks the key {missing}."

@@ -7,9 +7,10 @@ but precision and, on a CPU, the number of threads and virtual devices.
 import os
 import sys
 
+from lib.compiled import cache_folder
+
 # keras-hub imports TensorFlow for its tf.data pipelines when it can; nothing here uses them.
 BLOCKED = ("tensorflow", "tensorflow_text")
-CACHE = os.path.join(".snakemake", "jax-cache")
 
 
 def start(cpu_threads: int, cpu_devices: int = 1, precision: str = "float32") -> None:
@@ -29,7 +30,7 @@ def start(cpu_threads: int, cpu_devices: int = 1, precision: str = "float32") ->
     ]
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags]).strip()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.abspath(CACHE))
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache_folder("jax"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
     set_precision(precision)

@@ -6,6 +6,9 @@ Import this module only where a model is trained or run: TensorFlow takes second
 import os
 from pathlib import Path
 
+from lib.compiled import tensorflow_flags
+
+os.environ["TF_XLA_FLAGS"] = tensorflow_flags(os.environ.get("TF_XLA_FLAGS", ""))
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # transformers' TensorFlow models are Keras 2
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
