@@ -23,7 +23,7 @@ from conftest import ROOT, Workflow
 from lib.config import read_yaml
 from ruamel.yaml import YAML
 
-STEPS = 500
+STEPS = 200
 TRAINERS = {
     "masked model, TensorFlow": ("results/mlm/tiny", ["mlm", "runs", "tiny"], "results/tfrecords/manifest.json"),
     "base model, JAX": (
