@@ -63,7 +63,7 @@ def main() -> None:
         workflow = Workflow(Path(temporary) / "workflow")
         for name, (folder, keys, data) in TRAINERS.items():
             workflow(data, "--cores", "2")
-            measure(workflow, folder, keys, 10)
+            measure(workflow, folder, keys, 1)
             times: dict[int, list[float]] = {1: [], 10: []}
             for _ in range(runs):
                 for segments, taken in times.items():

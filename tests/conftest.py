@@ -53,6 +53,14 @@ def finished(tmp_path_factory) -> Workflow:
     return workflow
 
 
+@pytest.fixture(scope="session", autouse=True)
+def compiled(tmp_path_factory) -> None:
+    """One cache of compiled programs for all workflows of the session, where each would have its own."""
+    folder = tmp_path_factory.mktemp("compiled")
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
+    os.environ.setdefault("TF_XLA_FLAGS", f"--tf_xla_persistent_cache_directory={folder}")
+
+
 # Values that must never be seen again: each is in the environment of the workflow below.
 CANARIES = {
     "HF_TOKEN": "hf_canaryCanaryCanaryCanary0001",

@@ -23,5 +23,7 @@ def cache_folder(library: str) -> str:
 
 
 def tensorflow_flags(flags: str) -> str:
-    """Return `flags`, a value of TF_XLA_FLAGS, with TensorFlow's cache of XLA programs switched on."""
+    """Return `flags`, a value of TF_XLA_FLAGS, with TensorFlow's cache of XLA programs switched on, if none is."""
+    if "persistent_cache_directory" in flags:
+        return flags
     return f"{flags} --tf_xla_persistent_cache_directory={cache_folder('tensorflow')}".strip()
