@@ -136,17 +136,17 @@ WRONG = [
     ),
     (
         {"base.small": {"preset": "hf://some/model"}},
-        f"{SMALL}.revision is missing; hf://some/model is pinned to a commit of 40 hexadecimal digits, "
+        f'{SMALL}.revision is missing; "hf://some/model" is pinned to a commit of 40 hexadecimal digits, '
         "so that it cannot change.",
     ),
     (
         {"base.small": {"preset": "kaggle://keras/gemma/keras/gemma_7b_en"}},
-        f"{SMALL}.preset is kaggle://keras/gemma/keras/gemma_7b_en; allowed: a kaggle handle that ends in its version, "
-        "such as .../1.",
+        f'{SMALL}.preset is "kaggle://keras/gemma/keras/gemma_7b_en"; allowed: a kaggle handle that ends '
+        "in its version, such as .../1.",
     ),
     (
         {"base.small": {"preset": "./nowhere"}},
-        f"{SMALL}.preset is ./nowhere, which is no preset folder: it holds no config.json.",
+        f'{SMALL}.preset is "./nowhere", which is no preset folder: it holds no config.json.',
     ),
     (
         {f"{SMALL}.model.num_query_heads": 8, f"{SMALL}.model.num_key_value_heads": 3},

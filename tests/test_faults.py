@@ -364,6 +364,7 @@ def test_a_run_that_diverges_keeps_its_last_checkpoint(small):
 
 def test_two_workflows_in_one_folder(small):
     change(small, "mlm", seed=5)
+    (small / "logs/mlm/tiny/00000010.log").unlink()  # of the run before
     first = start(small)
     try:
         wait_for(small, "logs/mlm/tiny/00000010.log", "steps 1 to 10")

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 from conftest import ROOT
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from lib.config import complete, read_yaml
 from lib.errors import UserError
@@ -105,11 +105,15 @@ def test_an_example_is_what_was_encoded(ids):
     assert len(frame(data)) == len(data) + 16
 
 
+ITSELF: list = []
+ITSELF.append(ITSELF)  # as YAML can write it: &a [*a]
+KEYS = st.text(max_size=12) | st.integers() | st.none() | st.booleans() | st.sampled_from(("k" * 3000, "a\nb"))
 ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=12), inner, max_size=3),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30) | st.dates()
+    | st.sampled_from((10**400, -(10**4000), "x" * 5000, "a\nb" * 500, b"binary", ITSELF)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
     max_leaves=6,
-)
+)  # fmt: skip
 
 
 def places(value, path=()):
@@ -140,7 +144,16 @@ def test_a_config_is_completed_or_refused_in_one_sentence(path, value):
         assert set(config) <= set(filled)
 
 
+# YAML that Python cannot hold.
+BEYOND = (b"a: " + b"9" * 5000, b"[" * 3000, b"a: 2024-99-99", b"a: !!int x", b"{a: 1}: 2")
+
+
 @given(st.binary(max_size=80) | st.text(max_size=80).map(str.encode))
+@example(BEYOND[0])
+@example(BEYOND[1])
+@example(BEYOND[2])
+@example(BEYOND[3])
+@example(BEYOND[4])
 @settings(max_examples=300, deadline=None, derandomize=True)
 def test_a_file_is_read_as_yaml_or_refused_in_one_sentence(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "any.yaml"

@@ -27,6 +27,7 @@ ARCHITECTURES = (
     "layoutlm", "longformer", "mobilebert", "mpnet", "rembert", "roberta", "roberta-prelayernorm", "roformer", "tapas",
     "xlm", "xlm-roberta",
 )  # fmt: skip
+DEEPEST = 20  # levels of a config
 TRAINED_HERE = ("model", "vocab_size", "sequence_length", "steps", "checkpoint_every", "batch_size", "learning_rate")
 
 
@@ -48,6 +49,10 @@ def read_yaml(path: str | Path) -> object:
         where = f"{path}, line {mark.line + 1}" if mark else str(path)
         problem = " ".join(str(getattr(error, "problem", None) or error).split()).rstrip(".")
         raise UserError(f"{where}: not valid YAML: {problem}.") from None
+    except ValueError as error:  # a number or a date that Python cannot hold
+        raise UserError(f"{path} holds a value that cannot be read: {' '.join(str(error).split())[:100]}.") from None
+    except RecursionError:
+        raise UserError(f"{path} nests too deep to be read.") from None
 
 
 def read_config(paths: list[str], overrides: dict) -> dict:
@@ -68,11 +73,12 @@ def read_config(paths: list[str], overrides: dict) -> dict:
 def complete(config: dict, source: str) -> dict:
     """Return `config` checked and with its defaults filled in; `source` opens each message."""
     schema = read_yaml(SCHEMA)
-    errors = sorted(
-        jsonschema.Draft202012Validator(schema).iter_errors(config),
-        key=lambda error: ([str(key) for key in error.absolute_path], error.validator != "additionalProperties"),
-    )
     try:
+        check_plain(config)
+        errors = sorted(
+            jsonschema.Draft202012Validator(schema).iter_errors(config),
+            key=lambda error: ([str(key) for key in error.absolute_path], error.validator != "additionalProperties"),
+        )
         if errors:
             raise UserError(sentence(errors[0]))
         check_given(config)
@@ -81,6 +87,30 @@ def complete(config: dict, source: str) -> dict:
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
     return in_order(filled)
+
+
+def check_plain(value: object, path: tuple = ()) -> None:
+    """Check that a config is made of what JSON knows, with numbers that 64 bits hold. Raises UserError.
+
+    YAML knows more: keys that are no text, dates, binary data, infinity, a list that holds itself.
+    """
+    if len(path) > DEEPEST:
+        raise UserError(f"{dotted(path[:3])} nests deeper than {DEEPEST} levels.")
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise UserError(f"{dotted(path)} has the key {describe(key)}; allowed: text, in quotes if need be.")
+            check_plain(inner, (*path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            check_plain(inner, (*path, index))
+    elif isinstance(value, int | float):
+        if not abs(value) < 2**63:  # also where it is no number
+            raise UserError(f"{dotted(path)} is {describe(value)}; allowed: numbers of 64 bits.")
+    elif value is not None and not isinstance(value, str):
+        raise UserError(
+            f"{dotted(path)} is of the type {type(value).__name__}; allowed: text, a number, true, false or null."
+        )
 
 
 def in_order(value: object) -> object:
@@ -146,8 +176,12 @@ def describe(value: object) -> str:
         return "a mapping"
     if isinstance(value, list):
         return "a list"
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return f"a number of {value.bit_length()} bits"  # Python refuses to write out the longest
+    if not isinstance(value, str):
+        return str(value)
     # Quoted as JSON does it, so that a line's end or another invisible character shows.
-    text = json.dumps(value, ensure_ascii=not value.isprintable()) if isinstance(value, str) else str(value)
+    text = json.dumps(value, ensure_ascii=not value.isprintable())
     return text if len(text) <= 80 else text[:77] + '..."'
 
 
@@ -155,7 +189,9 @@ def dotted(path: object) -> str:
     """Return a path of keys and indices as mlm.runs.tiny.steps or prompts.generate[0]."""
     text = ""
     for key in path:
-        text += f"[{key}]" if isinstance(key, int) else f".{key}"
+        name = str(key)
+        name = name if name.isprintable() and len(name) <= 80 else describe(name)
+        text += f"[{key}]" if isinstance(key, int) else f".{name}"
     return text.lstrip(".") or "the config"
 
 
@@ -238,7 +274,7 @@ def check_given(config: dict) -> None:
     pretrained = tokenizer.get("pretrained")
     if pretrained and not os.path.isdir(pretrained) and "revision" not in tokenizer:
         raise UserError(
-            f'tokenizer.pretrained is "{pretrained}", which is no local folder; a name on the hub needs '
+            f"tokenizer.pretrained is {describe(pretrained)}, which is no local folder; a name on the hub needs "
             "tokenizer.revision, a commit of 40 hexadecimal digits."
         )
     if "revision" in tokenizer and not pretrained:
@@ -262,20 +298,20 @@ def check_given(config: dict) -> None:
 
 def check_preset(where: str, recipe: dict) -> None:
     """Check that a model from a hub is pinned. Raises UserError."""
-    preset = recipe["preset"]
+    preset, described = recipe["preset"], describe(recipe["preset"])
     if preset.startswith("hf://") and "revision" not in recipe:
         raise UserError(
-            f"{where}.revision is missing; {preset} is pinned to a commit of 40 hexadecimal digits, "
+            f"{where}.revision is missing; {described} is pinned to a commit of 40 hexadecimal digits, "
             "so that it cannot change."
         )
     if preset.startswith("kaggle://") and not preset.rsplit("/", 1)[1].isdigit():
         raise UserError(
-            f"{where}.preset is {preset}; allowed: a kaggle handle that ends in its version, such as .../1."
+            f"{where}.preset is {described}; allowed: a kaggle handle that ends in its version, such as .../1."
         )
     if not preset.startswith("hf://") and "revision" in recipe:
-        raise UserError(f"{where}.revision is given, but {preset} has none; it belongs to hf:// presets.")
+        raise UserError(f"{where}.revision is given, but {described} has none; it belongs to hf:// presets.")
     if preset.startswith((".", "/")) and not os.path.isfile(f"{preset}/config.json"):
-        raise UserError(f"{where}.preset is {preset}, which is no preset folder: it holds no config.json.")
+        raise UserError(f"{where}.preset is {described}, which is no preset folder: it holds no config.json.")
 
 
 def check_complete(config: dict) -> None:
@@ -314,7 +350,7 @@ def check_complete(config: dict) -> None:
         if model["architecture"] not in ARCHITECTURES:
             near = difflib.get_close_matches(model["architecture"], ARCHITECTURES, 1)
             hint = f'; did you mean "{near[0]}"?' if near else f"; allowed: {', '.join(ARCHITECTURES)}."
-            raise UserError(f'{where}.model.architecture is "{model["architecture"]}"{hint}')
+            raise UserError(f"{where}.model.architecture is {describe(model['architecture'])}{hint}")
         for key in model:
             if key == "vocab_size" or key.endswith("_token_id"):
                 raise UserError(f"{where}.model.{key} is given; it comes from the tokenizer.")
@@ -338,7 +374,7 @@ def check_complete(config: dict) -> None:
         where = f"lora.runs.{name}"
         if recipe["base"] not in config["base"]:
             known = ", ".join(config["base"]) or "none"
-            raise UserError(f'{where}.base is "{recipe["base"]}"; allowed: a name under base: {known}.')
+            raise UserError(f"{where}.base is {describe(recipe['base'])}; allowed: a name under base: {known}.")
         check_training(where, recipe)
         check_mesh(where, recipe)
         if recipe["method"] == "full":
@@ -348,7 +384,8 @@ def check_complete(config: dict) -> None:
     for index, prompt in enumerate(config["prompts"]["fill_mask"]):
         if prompt.count("[MASK]") != 1:
             raise UserError(
-                f'prompts.fill_mask[{index}] is "{prompt}", with {prompt.count("[MASK]")} times [MASK]; allowed: one.'
+                f"prompts.fill_mask[{index}] is {describe(prompt)}, with {prompt.count('[MASK]')} times [MASK]; "
+                "allowed: one."
             )
 
 

@@ -54,6 +54,6 @@ def sha256(path: str | Path) -> str:
 
 
 def fingerprints(folder: str | Path) -> dict[str, str]:
-    """Return the SHA-256 of each file of a folder by its path in there, sorted."""
-    paths = (path for path in sorted(Path(folder).rglob("*")) if path.is_file())
+    """Return the SHA-256 of each file of a folder by its path in there, sorted; hidden ones are Snakemake's."""
+    paths = (path for path in sorted(Path(folder).rglob("*")) if path.is_file() and not path.name.startswith("."))
     return {path.relative_to(folder).as_posix(): sha256(path) for path in paths}
