@@ -210,11 +210,11 @@ YAMLS = [
     ("tokenizer: {vocab_size: '2048'}\n", 'config.yaml: tokenizer.vocab_size is "2048"; allowed: a whole number, '),
     ("cpu_threads: yes\n", 'config.yaml: cpu_threads is "yes"; allowed: a whole number, '),
     ("cpu_threads: true\n", "config.yaml: cpu_threads is true; allowed: a whole number, "),
-    ("cpu_threads: 1e400\n", "config.yaml: cpu_threads is inf; allowed: a whole number, "),
+    ("cpu_threads: 1e400\n", "config.yaml: cpu_threads is inf; allowed: a finite number of 64 bits."),
     ("- a list\n", "config.yaml holds a list; allowed: keys and values, "),
     ("", "config.yaml holds empty; allowed: keys and values, "),
     ("title: !!python/object/apply:os.system ['touch owned']\n", "config.yaml, line 1: not valid YAML: "),
-    ("title: &a [*a]\n", "config.yaml: title is a list of 1; allowed: text."),
+    ("title: &a [*a]\n", "config.yaml: title[0][0] nests deeper than 20 levels."),
 ]
 
 

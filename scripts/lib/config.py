@@ -106,7 +106,7 @@ def check_plain(value: object, path: tuple = ()) -> None:
             check_plain(inner, (*path, index))
     elif isinstance(value, int | float):
         if not abs(value) < 2**63:  # also where it is no number
-            raise UserError(f"{dotted(path)} is {describe(value)}; allowed: numbers of 64 bits.")
+            raise UserError(f"{dotted(path)} is {describe(value)}; allowed: a finite number of 64 bits.")
     elif value is not None and not isinstance(value, str):
         raise UserError(
             f"{dotted(path)} is of the type {type(value).__name__}; allowed: text, a number, true, false or null."
