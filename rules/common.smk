@@ -62,10 +62,11 @@ TRAINED = (
 )
 CHAINS = {folder: recipe for _, _, folder, recipe in TRAINED}
 # What of a run's recipe its segments take, beside what all have.
+JAX_KEYS = ["mesh", "accumulate", "rematerialise", "steps_per_dispatch"]
 SEGMENT_KEYS = {
     "mlm": ["model", "masking"],
-    "base": ["sequence_length", "model", "mesh"],
-    "lora": ["sequence_length", "mesh"],
+    "base": ["sequence_length", "model"],
+    "lora": ["sequence_length"],
 }
 
 
@@ -107,6 +108,7 @@ def segment(stage: str, recipe: dict, last: int) -> dict:
     evaluations = first // recipe["checkpoint_every"]
     patience = recipe["patience"]
     keys = SEGMENT_KEYS[stage] + (method_keys(recipe) if stage == "lora" else [])
+    keys += [] if recipe.get("backend") == "tensorflow" else JAX_KEYS
     return {
         "first": first,
         "last": last,

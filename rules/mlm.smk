@@ -1,6 +1,7 @@
 """Masked language models: a chain of checkpoints, the best of them as a Hugging Face folder, what it can do."""
 
 MLM_TENSORFLOW = [name for name, recipe in MLM.items() if recipe["backend"] == "tensorflow"]
+MLM_JAX = [name for name, recipe in MLM.items() if recipe["backend"] == "jax"]
 MODEL_FOLDER = [
     "config.json",
     "model.safetensors",
@@ -20,7 +21,7 @@ rule mlm:
 
 
 rule train_mlm_tensorflow:
-    """Train one segment: make checkpoint k from checkpoint k-1."""
+    """Train one segment with transformers and TensorFlow: make checkpoint k from checkpoint k-1."""
     input:
         manifest="results/tfrecords/manifest.json",
         shards=ancient(shard_files("train") + shard_files("validation")),
@@ -43,6 +44,30 @@ rule train_mlm_tensorflow:
         "../scripts/train_mlm_tensorflow.py"
 
 
+rule train_mlm_jax:
+    """Train one segment with Keras on JAX: make checkpoint k from checkpoint k-1."""
+    input:
+        manifest="results/tfrecords/manifest.json",
+        shards=ancient(shard_files("train") + shard_files("validation")),
+        previous=lambda w: previous_checkpoint(f"results/mlm/{w.run}/checkpoints", MLM[w.run], int(w.step)),
+        library=library("train_mlm_jax", "jax"),
+    output:
+        **checkpoint_files("results/mlm/{run}/checkpoints/{step}"),
+        history="results/mlm/{run}/checkpoints/{step}/history.csv",
+        timings="results/mlm/{run}/checkpoints/{step}/timings.csv",
+    params:
+        recipe=lambda w: segment("mlm", MLM[w.run], int(w.step)),
+    log:
+        "logs/mlm/{run}/{step}.log",
+    wildcard_constraints:
+        run=one_of(MLM_JAX),
+    threads: config["cpu_threads"]
+    conda:
+        "../envs/jax.yaml"
+    script:
+        "../scripts/train_mlm_jax.py"
+
+
 rule export_mlm:
     """Turn the best checkpoint into a Hugging Face model folder."""
     input:
@@ -55,7 +80,7 @@ rule export_mlm:
         [f"results/mlm/{{run}}/model/{file}" for file in MODEL_FOLDER],
         card="results/mlm/{run}/model/README.md",
     params:
-        recipe=lambda w: pick(MLM[w.run], "model"),
+        recipe=lambda w: pick(MLM[w.run], "backend", "model"),
     log:
         "logs/mlm/{run}/export.log",
     threads: 1

@@ -3,8 +3,8 @@
 input.base                           preset folder
 input.best                           the best checkpoint's tuned variables
 input.validation, .test, .corpus     tokens of the tuning text's held-out splits and of the corpus' validation split
-output.evaluation                    JSON: before and after, on each text, loss (nats per token), accuracy, tokens;
-                                     parameters
+output.evaluation                    JSON: before and after, on each text, loss (nats per token), accuracy, perplexity,
+                                     predictions; parameters
 output.partitioning                  JSON: mesh, and for each variable shape, layout, bytes on a device
 params.recipe                        sequence_length, batch_size, method, rank, seed, precision, mesh,
                                      cpu_threads, cpu_devices
@@ -12,7 +12,7 @@ params.recipe                        sequence_length, batch_size, method, rank, 
 
 from lib import keras_jax
 from lib.arrays import load_arrays
-from lib.causal_data import OnePerRecord, Packed
+from lib.causal_data import OnePerRecord, Packed, held_out_batches
 from lib.causal_tokens import load_tokenizer
 from lib.files import write_json
 from lib.job import job
@@ -23,7 +23,7 @@ with job(snakemake.log[0], f"lora {run}") as say:
     keras_jax.start(recipe["cpu_threads"], recipe["cpu_devices"], recipe["precision"])
     from lib import sharding
     from lib.causal_model import assign, count
-    from lib.causal_training import Evaluator
+    from lib.jax_training import Evaluator, causal
     from lib.tuning import open_run
 
     special = load_tokenizer(snakemake.input.base, lambda: None).special
@@ -34,11 +34,11 @@ with job(snakemake.log[0], f"lora {run}") as say:
         "corpus_validation": Packed(snakemake.input.corpus, length, special),
     }
     model, distribution = open_run(snakemake.input.base, recipe, run)
-    evaluator = Evaluator(model, distribution, recipe["batch_size"])
-    before = {name: evaluator(records) for name, records in texts.items()}
+    evaluator = Evaluator(model, distribution, causal)
+    before = {name: evaluator(held_out_batches(records, recipe["batch_size"])) for name, records in texts.items()}
     best = snakemake.input.best
     assign(model.trainable_variables, load_arrays(best), best)
-    after = {name: evaluator(records) for name, records in texts.items()}
+    after = {name: evaluator(held_out_batches(records, recipe["batch_size"])) for name, records in texts.items()}
     for name in texts:
         say(f"{name} loss {before[name]['loss']:.4f} before, {after[name]['loss']:.4f} after")
 

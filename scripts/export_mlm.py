@@ -5,29 +5,36 @@ input.tokenizer   tokenizer.json, tokenizer_config.json, special_tokens_map.json
 input.best        safetensors, the model's variables at the step with the lowest held-out loss
 input.state       JSON: which step that was
 output            config.json, model.safetensors (PyTorch's names), the tokenizer's files, README.md (model card)
-params.recipe     model, as in the config
+params.recipe     backend and model, as in the config
 """
 
 import shutil
 
+from lib import roberta
 from lib.arrays import load_arrays
 from lib.files import read_json, whole, write_text
 from lib.job import job
+from lib.roberta_sizes import BUILT_IN
 
 run = snakemake.wildcards.run
 
 with job(snakemake.log[0], f"mlm {run}"):
     from lib.mlm_config import TF_MODEL_FOR_MASKED_LM_MAPPING_NAMES, model_config
-    from lib.mlm_export import save_model
+    from lib.mlm_export import pytorch_arrays, save_model
 
-    model = snakemake.params.recipe["model"]
+    recipe = snakemake.params.recipe
+    model, jax = recipe["model"], recipe["backend"] == "jax"
     manifest, best = read_json(snakemake.input.manifest), read_json(snakemake.input.state)["best"]
-    config = model_config(model, manifest, f"mlm.runs.{run}.model")
+    config = model_config(model | (BUILT_IN if jax else {}), manifest, f"mlm.runs.{run}.model")
     config_json, weights, *tokenizer = snakemake.output[:-1]
     config.architectures = [TF_MODEL_FOR_MASKED_LM_MAPPING_NAMES[model["architecture"]].removeprefix("TF")]
     write_text(config_json, config.to_json_string())
     arrays = load_arrays(snakemake.input.best)
-    save_model(weights, arrays)
+    if jax:
+        named = roberta.to_pytorch(arrays, config.num_hidden_layers, config.pad_token_id)
+    else:
+        named = pytorch_arrays(arrays)
+    save_model(weights, named)
     for source, target in zip(snakemake.input.tokenizer, tokenizer, strict=True):
         with whole(target) as partial:
             shutil.copyfile(source, partial)

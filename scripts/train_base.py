@@ -10,26 +10,24 @@ output.state              JSON: step, evaluation on the validation split, best, 
 output.history            CSV: step, loss (nats per token), learning_rate
 output.timings            CSV: step, seconds_per_step, tokens_per_second
 params.recipe             first and last step, schedule, batch_size, sequence_length, model, optimizer, precision,
-                          mesh, seed, cpu_threads, cpu_devices; patience where it can matter
+                          mesh, accumulate, rematerialise, steps_per_dispatch, seed, cpu_threads, cpu_devices;
+                          patience where it can matter
 """
 
 import sys
+from functools import partial
 
 from lib import checkpoint, keras_jax
-from lib.arrays import load_arrays
-from lib.causal_data import Packed
+from lib.causal_data import Packed, held_out_batches, training_batch
 from lib.causal_tokens import SentencePiece
-from lib.history import History
 from lib.job import job
-from lib.schedule import learning_rates
 
 recipe = snakemake.params.recipe
-name, first, last = snakemake.wildcards.name, recipe["first"], recipe["last"]
+name = snakemake.wildcards.name
 
 with job(snakemake.log[0], f"base {name}") as say:
     previous = checkpoint.previous(snakemake.input.previous)
-    outputs = dict(snakemake.output.items())
-    if checkpoint.stopped_early(outputs, recipe, previous, say):
+    if checkpoint.stopped_early(dict(snakemake.output.items()), recipe, previous, say):
         sys.exit()
     tokenizer = SentencePiece(snakemake.input.vocabulary)
     train, validation = (
@@ -37,23 +35,18 @@ with job(snakemake.log[0], f"base {name}") as say:
         for split in ("train", "validation")
     )
     keras_jax.start(recipe["cpu_threads"], recipe["cpu_devices"], recipe["precision"])
+    from keras.utils import set_random_seed
     from keras_hub.models import GemmaBackbone
     from lib import sharding
-    from lib.causal_model import build_gemma, count, make_optimizer
-    from lib.causal_training import Trainer
+    from lib.causal_model import build_gemma, draw_weights, make_optimizer
+    from lib.jax_training import Trainer, causal, train_segment
 
     distribution = sharding.set_up(GemmaBackbone, recipe["mesh"], f"base.{name}.mesh")
-    model = build_gemma(recipe["model"], tokenizer.size, recipe["seed"])
+    set_random_seed(recipe["seed"])
+    model = build_gemma(recipe["model"], tokenizer.size)
+    draw_weights(model.backbone, recipe["seed"])
     sharding.check(model.variables, distribution)
-    trainer = Trainer(model, make_optimizer(recipe["optimizer"]), distribution)
-    if previous:
-        weights, optimizer = (load_arrays(previous[part]) for part in ("weights", "optimizer"))
-        trainer.load(weights, optimizer, f"the checkpoint with {previous['weights']}")
-    say(f"steps {first + 1} to {last}, {count(model.variables):,} parameters, {sharding.described(distribution)}")
-
-    history = History(first, last, recipe["batch_size"] * recipe["sequence_length"], say)
-    trainer.train(train, recipe, learning_rates(recipe["schedule"], first, last), history)
-    evaluation = trainer.evaluate(validation, recipe["batch_size"])
-    say(f"step {last}  held-out loss {evaluation['loss']:.4f}, accuracy {evaluation['accuracy']:.3f}")
-    checkpoint.save(outputs, recipe, trainer.weights(), trainer.optimizer(), evaluation, previous)
-    history.write(snakemake.output.history, snakemake.output.timings)
+    trainer = Trainer(model, make_optimizer(recipe["optimizer"]), distribution, causal, recipe)
+    load = partial(training_batch, train, recipe)
+    held_out = held_out_batches(validation, recipe["batch_size"])
+    train_segment(trainer, load, held_out, recipe["sequence_length"], (snakemake.output, previous), say)

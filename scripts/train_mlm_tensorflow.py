@@ -50,7 +50,8 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     drain = Drain(history)
     data = mlm.batches(strategy, lambda step: training_batch(train, recipe, step), recipe["batch_size"], first, last)
     for step, (batch, rate) in enumerate(zip(data, rates, strict=True), first):
-        drain.add(trainer.step(batch, mlm.tf.constant(rate), mlm.tf.constant(step, mlm.tf.int64)), rate)
+        loss = trainer.step(batch, mlm.tf.constant(rate), mlm.tf.constant(step, mlm.tf.int64))
+        drain.add(loss, rates[step - first : step - first + 1])
     drain.finish()
 
     evaluation = mlm.evaluate(trainer.model, validation, strategy)

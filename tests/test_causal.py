@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -73,15 +74,30 @@ def preset(jax_backend, vocabulary, tmp_path_factory):
 def save_base(vocabulary, folder, sizes):
     import keras
     import keras_hub
-    from lib.causal_model import build_gemma, save_preset
+    from lib.causal_model import build_gemma, draw_weights, save_preset
 
     keras.distribution.set_distribution(None)
     keras.backend.clear_session()  # which also restarts the numbers in automatic names, as a new process does
-    backbone = build_gemma(sizes, causal_tokens.SentencePiece(vocabulary).size, seed=0).backbone
+    backbone = build_gemma(sizes, causal_tokens.SentencePiece(vocabulary).size).backbone
+    draw_weights(backbone, 0)
     tokenizer = keras_hub.models.GemmaTokenizer(proto=vocabulary.read_bytes())
     preprocessor = keras_hub.models.GemmaCausalLMPreprocessor(tokenizer, sequence_length=16)
     save_preset(keras_hub.models.GemmaCausalLM(backbone=backbone, preprocessor=preprocessor), folder)
     return folder
+
+
+def gemma(sizes):
+    from keras.utils import set_random_seed
+    from lib.causal_model import build_gemma, draw_weights
+
+    set_random_seed(0)
+    model = build_gemma(sizes, 330)
+    draw_weights(model.backbone, 0)
+    return model
+
+
+def evaluate(trainer, records):
+    return trainer.evaluate(causal_data.held_out_batches(records, 4))
 
 
 def tuned(preset, mesh=(1, 8), **changes):
@@ -91,20 +107,23 @@ def tuned(preset, mesh=(1, 8), **changes):
     return open_run(str(preset), recipe, "python")
 
 
-def trainer_of(model, distribution):
-    from lib.causal_model import make_optimizer
-    from lib.causal_training import Trainer
+RECIPE = {"seed": 0, "batch_size": 4, "accumulate": 1, "steps_per_dispatch": 1, "rematerialise": False}
 
-    return Trainer(model, make_optimizer(OPTIMIZER), distribution)
+
+def trainer_of(model, distribution, **changes):
+    from lib.causal_model import make_optimizer
+    from lib.jax_training import Trainer, causal
+
+    return Trainer(model, make_optimizer(OPTIMIZER), distribution, causal, RECIPE | changes)
 
 
 def train(trainer, records, first, last):
     from lib.history import History
 
-    recipe = {"first": first, "last": last, "seed": 0, "batch_size": 4}
+    trainer.recipe |= {"first": first, "last": last}
     rates = np.linspace(1e-2, 1e-3, 100, dtype=np.float32)[first:last]
     history = History(first, last, 4 * records.length, lambda message: None)
-    trainer.train(records, recipe, rates, history)
+    trainer.train(partial(causal_data.training_batch, records, trainer.recipe), rates, history)
     return [float(row.split(",")[1]) for row in history.rows]
 
 
@@ -208,14 +227,13 @@ def test_held_out_records_are_spread():
 def test_two_segments_are_one_run(jax_backend, tokens, tmp_path, precision):
     from keras_hub.models import GemmaBackbone
     from lib import sharding
-    from lib.causal_model import build_gemma
 
     jax_backend.set_precision(precision)
     records = causal_data.Packed(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
     distribution = sharding.set_up(GemmaBackbone, [2, 4], "base.small.mesh")
 
     def fresh():  # with dropout, whose random state must go on, too
-        return trainer_of(build_gemma(SIZES | {"dropout": 0.1}, 330, seed=0), distribution)
+        return trainer_of(gemma(SIZES | {"dropout": 0.1}), distribution)
 
     whole = fresh()
     train(whole, records, 0, 6)
@@ -253,15 +271,14 @@ def test_bfloat16_is_for_lora(jax_backend, preset, tokens):
 def test_it_learns(jax_backend, tokens):
     from keras_hub.models import GemmaBackbone
     from lib import sharding
-    from lib.causal_model import build_gemma
 
     records = causal_data.Packed(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
     distribution = sharding.set_up(GemmaBackbone, [1, 1], "base.small.mesh")
-    trainer = trainer_of(build_gemma(SIZES, 330, seed=0), distribution)
-    before = trainer.evaluate(records, 4)
+    trainer = trainer_of(gemma(SIZES), distribution)
+    before = evaluate(trainer, records)
     losses = train(trainer, records, 0, 40)
-    after = trainer.evaluate(records, 4)
-    assert before["tokens"] == after["tokens"] == 16 * records.records
+    after = evaluate(trainer, records)
+    assert before["predictions"] == after["predictions"] == 16 * records.records
     assert after["loss"] < before["loss"] - 1 and losses[-1] < losses[0] - 1 and after["accuracy"] > before["accuracy"]
 
 
@@ -271,9 +288,23 @@ def test_a_mesh_of_eight_computes_what_one_device_does(preset, tokens):
     for mesh in ((1, 1), (1, 8), (4, 2)):
         trainer = trainer_of(*tuned(preset, mesh, method="full"))
         losses.append(train(trainer, records, 0, 5))
-        evaluations.append(trainer.evaluate(records, 4)["loss"])
+        evaluations.append(evaluate(trainer, records)["loss"])
     np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-3)
     np.testing.assert_allclose(evaluations[1:], [evaluations[0]] * 2, rtol=1e-3)
+
+
+@pytest.mark.parametrize("changes", [{"accumulate": 2}, {"steps_per_dispatch": 3}, {"rematerialise": True}])
+def test_how_a_step_is_worked_through_does_not_matter(jax_backend, tokens, changes):
+    from keras_hub.models import GemmaBackbone
+    from lib import sharding
+
+    records = causal_data.OnePerRecord(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
+    distribution = sharding.set_up(GemmaBackbone, [2, 4], "base.small.mesh")
+    sizes = SIZES | ({"dropout": 0.1} if "accumulate" not in changes else {})
+    plain, other = trainer_of(gemma(sizes), distribution), trainer_of(gemma(sizes), distribution, **changes)
+    np.testing.assert_allclose(train(other, records, 0, 6), train(plain, records, 0, 6), rtol=2e-5)
+    for name, array in plain.weights().items():
+        np.testing.assert_allclose(other.weights()[name], array, atol=2e-4)
 
 
 def test_lora_trains_only_its_own_variables(preset, tokens):
@@ -288,14 +319,14 @@ def test_lora_trains_only_its_own_variables(preset, tokens):
 
 
 def test_padding_does_not_count(preset, tokens):
-    from lib.causal_training import make_evaluation
+    from lib.jax_training import causal, make_evaluation
 
     model, _ = tuned(preset)
-    function = make_evaluation(model)
+    function = make_evaluation(model, causal)
     values = [[v.value for v in part] for part in (model.trainable_variables, model.non_trainable_variables)]
     text, mask = causal_data.OnePerRecord(tokens, 40, {"bos": 2, "eos": 1, "pad": 0}).read(np.arange(2))
     other = np.where(mask, text, 7)
-    a, b = (function(*values, np.asarray(t), mask) for t in (text, other))
+    a, b = (function(*values, {"tokens": np.asarray(t), "mask": mask}) for t in (text, other))
     assert a[2] == mask[:, 1:].sum() < mask[:, 1:].size
     np.testing.assert_allclose(a[0], b[0], rtol=1e-6)
 
@@ -326,15 +357,19 @@ keras_jax.start(cpu_threads=1, cpu_devices=8)
 import hashlib, numpy as np
 from keras_hub.models import GemmaBackbone
 from lib import sharding
-from lib.causal_data import Packed
-from lib.causal_model import build_gemma, make_optimizer
-from lib.causal_training import Trainer
+from functools import partial
+from lib.causal_data import Packed, training_batch
+from lib.causal_model import build_gemma, draw_weights, make_optimizer
+from lib.jax_training import Trainer, causal
 from lib.history import History
 records = Packed(sys.argv[2], 16, {"bos": 2, "eos": 1, "pad": 0})
 distribution = sharding.set_up(GemmaBackbone, [1, 8], "base.small.mesh")
-trainer = Trainer(build_gemma(SIZES, 330, seed=0), make_optimizer(OPTIMIZER), distribution)
-recipe = {"first": 0, "last": 5, "seed": 0, "batch_size": 4}
-trainer.train(records, recipe, np.full(5, 1e-2, np.float32), History(0, 5, 64, lambda message: None))
+model = build_gemma(SIZES, 330)
+draw_weights(model.backbone, 0)
+recipe = RECIPE | {"first": 0, "last": 5}
+trainer = Trainer(model, make_optimizer(OPTIMIZER), distribution, causal, recipe)
+history = History(0, 5, 64, lambda message: None)
+trainer.train(partial(training_batch, records, recipe), np.full(5, 1e-2, np.float32), history)
 digest = hashlib.sha256()
 for name, array in trainer.weights().items():
     digest.update(array.tobytes())
@@ -343,7 +378,7 @@ print("DIGEST", digest.hexdigest())
 
 
 def test_the_cache_of_compiled_programs_changes_no_bytes(tokens, tmp_path):
-    program = RUN.replace("SIZES", repr(SIZES)).replace("OPTIMIZER", repr(OPTIMIZER))
+    program = RUN.replace("SIZES", repr(SIZES)).replace("RECIPE", repr(RECIPE)).replace("OPTIMIZER", repr(OPTIMIZER))
     environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
     digests = []
     for _ in range(2):
@@ -399,11 +434,11 @@ def test_one_key_value_head_is_on_every_device(jax_backend, vocabulary, tmp_path
 def test_meshes(jax_backend):
     from lib.sharding import mesh_shape
 
-    assert mesh_shape([1, -1], 8, "m") == (1, 8) and mesh_shape([-1, 2], 8, "m") == (4, 2)
-    assert mesh_shape([1, 1], 8, "m") == (1, 1)
+    assert mesh_shape([1, -1], 8, "cpu", "m") == (1, 8) and mesh_shape([-1, 2], 8, "cpu", "m") == (4, 2)
+    assert mesh_shape([1, 1], 8, "cpu", "m") == (1, 1)
     for mesh in ([1, 16], [3, -1]):
         with pytest.raises(UserError) as caught:
-            mesh_shape(mesh, 8, "lora.runs.python.mesh")
+            mesh_shape(mesh, 8, "cpu", "lora.runs.python.mesh")
         assert str(caught.value) == (
             f"lora.runs.python.mesh is {mesh}, which does not fit the 8 cpu device(s) here; allowed: two sizes whose "
             "product is at most 8, or -1 for one of them, all that are left."
@@ -540,7 +575,7 @@ def test_scripts_of_this_stage_do_not_import_tensorflow():
         from lib import keras_jax
         keras_jax.start(1)
         import keras_hub
-        from lib import causal_training, generation, tuning
+        from lib import jax_training, generation, tuning
         assert sys.modules["tensorflow"] is None and keras_hub.models.GemmaCausalLM
     """)
     subprocess.run([sys.executable, "-c", program, str(SCRIPTS)], check=True)

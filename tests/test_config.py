@@ -76,7 +76,7 @@ WRONG = [
     ({"tfrecords.shards.dev": 1}, 'tfrecords.shards has no key "dev"; known: test, train, validation.'),
     ({"mlm.runs.Tiny": DEFAULT["mlm"]["runs"]["tiny"]}, f'mlm.runs has the name "Tiny"; {NAMES}'),
     ({f"lora.runs.{'x' * 70}": {}}, f'lora.runs has the name "{"x" * 70}"; {NAMES}'),
-    ({f"{TINY}.backend": "torch"}, f'{TINY}.backend is "torch"; allowed: tensorflow.'),
+    ({f"{TINY}.backend": "torch"}, f'{TINY}.backend is "torch"; allowed: tensorflow, jax.'),
     ({f"{TINY}.steps": DELETE}, f"{TINY} lacks the key steps."),
     (
         {f"{TINY}.steps": 501, f"{TINY}.checkpoint_every": 250},

@@ -11,6 +11,7 @@ import pytest
 from lib.tfrecord import write_records
 
 LENGTH, VOCABULARY = 16, 64
+ONE_TYPE = {"layer_norm_eps": 1e-5, "type_vocab_size": 1}  # as keras-hub's RoBERTa is
 
 # Trains in a process of its own: devices and threads are settled once per process.
 TRAIN = """
@@ -29,6 +30,9 @@ trainer = mlm.Trainer(strategy, model_config(job["model"], records.manifest, "ml
 if job["previous"]:
     trainer.load(job["previous"])
 first, last = job["span"]
+if job["one_type"] and last:  # the vector of the one token type stays as it is
+    layer = trainer.model.roberta.embeddings
+    layer._trainable_weights = [v for v in layer._trainable_weights if v is not layer.token_type_embeddings]
 data = mlm.batches(strategy, lambda step: training_batch(records, recipe, step), recipe["batch_size"], first, last)
 losses = [
     float(trainer.step(batch, mlm.tf.constant(1e-3), mlm.tf.constant(step, mlm.tf.int64)))
@@ -63,7 +67,9 @@ def manifest(tmp_path_factory):
     return path
 
 
-def train(manifest, folder, span, devices=1, previous=None, dropout=0.0, architecture="roberta", **recipe):
+def train(
+    manifest, folder, span, devices=1, previous=None, dropout=0.0, architecture="roberta", one_type=False, **recipe
+):
     folder.mkdir()
     optimizer = {"weight_decay": 0.01, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "clip_norm": 1.0}
     masking = {"rate": 0.15, "mask": 0.8, "random": 0.1}
@@ -72,10 +78,14 @@ def train(manifest, folder, span, devices=1, previous=None, dropout=0.0, archite
     dropouts = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     job = {
         "recipe": base | recipe,
-        "model": {"architecture": architecture, "max_position_embeddings": LENGTH + 4} | sizes | dropouts,
+        "model": {"architecture": architecture, "max_position_embeddings": LENGTH + 4}
+        | sizes
+        | dropouts
+        | (ONE_TYPE if one_type else {}),
         "manifest": str(manifest),
         "span": span,
         "devices": devices,
+        "one_type": one_type,
         "previous": previous and {part: str(previous / part) for part in ("weights", "optimizer")},
         "weights": str(folder / "weights"),
         "optimizer": str(folder / "optimizer"),

@@ -7,11 +7,16 @@ offsets  int64 [documents + 1], where each begins and the last one ends
 A record is `length` + 1 tokens: the model reads the first `length`, and predicts the last `length`.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from lib.arrays import load_arrays
 from lib.errors import UserError
+from lib.order import batch_records
 
+ALL = slice(None)
+EVALUATION_BATCH = 64  # sequences, unless training's own batch is larger
 HELD_OUT_RECORDS = 2048  # of a split, at most, evenly spread: enough for a standard error of about 0.01 nats
 
 
@@ -74,6 +79,30 @@ def pack(tokens: np.ndarray, offsets: np.ndarray, bos: int, eos: int) -> np.ndar
     stream[starts] = bos
     stream[starts + lengths + 1] = eos
     return stream
+
+
+def training_batch(records: Packed | OnePerRecord, recipe: dict, step: int, rows: slice = ALL) -> dict[str, np.ndarray]:
+    """Return these rows of global batch `step` (counted from 0) of a run: tokens and mask, as `read` returns them.
+
+    recipe  batch_size and seed of the run: the records of a step depend on nothing else
+    """
+    indices = batch_records(records.records, recipe["seed"], recipe["batch_size"], step)
+    tokens, mask = records.read(indices[rows])
+    return {"tokens": tokens, "mask": mask}
+
+
+def held_out_batches(records: Packed | OnePerRecord, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
+    """Yield the records by which a split is measured, in batches of one size: tokens and mask.
+
+    batch_size  training's; where it is small, more sequences go at once
+    The last batch is filled up with rows that do not count.
+    """
+    size = batch_size * max(1, EVALUATION_BATCH // batch_size)
+    indices = held_out_indices(records.records)
+    for start in range(0, len(indices), size):
+        tokens, mask = records.read(indices[start : start + size])
+        short = ((0, size - len(tokens)), (0, 0))
+        yield {"tokens": np.pad(tokens, short), "mask": np.pad(mask, short)}
 
 
 def held_out_indices(records: int) -> np.ndarray:

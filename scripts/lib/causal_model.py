@@ -17,11 +17,9 @@ from lib.order import generator
 EPOCH = "1970-01-01@00:00:00"  # in place of the clock, in the metadata of presets
 
 
-def build_gemma(sizes: dict, vocabulary_size: int, seed: int) -> keras.Model:
-    """Return an untrained GemmaCausalLM without a preprocessor; `sizes` are arguments of GemmaBackbone."""
-    keras.utils.set_random_seed(seed)
+def build_gemma(sizes: dict, vocabulary_size: int) -> keras.Model:
+    """Return a GemmaCausalLM without a preprocessor and any weights; `sizes` are arguments of GemmaBackbone."""
     backbone = keras_hub.models.GemmaBackbone(vocabulary_size=vocabulary_size, **sizes)
-    draw_weights(backbone, seed)
     return keras_hub.models.GemmaCausalLM(backbone=backbone, preprocessor=None)
 
 

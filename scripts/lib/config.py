@@ -13,6 +13,7 @@ from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import YAMLError
 
 from lib.errors import UserError
+from lib.roberta_sizes import sizes_of
 
 SCHEMA = Path(__file__).parents[2] / "schemas" / "config.schema.yaml"
 SPLITS = ("train", "validation", "test")
@@ -28,6 +29,7 @@ ARCHITECTURES = (
     "xlm", "xlm-roberta",
 )  # fmt: skip
 DEEPEST = 20  # levels of a config
+JAX_KEYS = ("mesh", "accumulate", "rematerialise", "steps_per_dispatch")
 TRAINED_HERE = ("model", "vocab_size", "sequence_length", "steps", "checkpoint_every", "batch_size", "learning_rate")
 
 
@@ -279,6 +281,12 @@ def check_given(config: dict) -> None:
         )
     if "revision" in tokenizer and not pretrained:
         raise UserError("tokenizer.revision is given without tokenizer.pretrained; it pins a name on the hub.")
+    for name, recipe in config.get("mlm", {}).get("runs", {}).items():
+        given = [key for key in JAX_KEYS if key in recipe and recipe["backend"] == "tensorflow"]
+        if given:
+            raise UserError(
+                f"mlm.runs.{name}.{given[0]} is given with backend: tensorflow; it belongs to backend: jax."
+            )
     for name, recipe in config.get("base", {}).items():
         where = f"base.{name}"
         if "preset" in recipe:
@@ -327,12 +335,15 @@ def check_complete(config: dict) -> None:
             )
         if recipe["precision"] == "bfloat16":
             raise UserError(f"{where}.precision is bfloat16; allowed: float32, mixed_bfloat16.")
-        if recipe["batch_size"] % recipe["cpu_devices"]:
+        model = recipe["model"]
+        if recipe["backend"] == "jax":
+            check_mesh(where, recipe)
+            sizes_of(model, f"{where}.model")
+        elif recipe["batch_size"] % recipe["cpu_devices"]:
             raise UserError(
                 f"{where}.batch_size is {recipe['batch_size']}; "
                 f"allowed: a multiple of cpu_devices, {recipe['cpu_devices']}."
             )
-        model = recipe["model"]
         heads, hidden = model.get("num_attention_heads"), model.get("hidden_size")
         if heads and hidden and hidden % heads:
             raise UserError(
@@ -437,8 +448,15 @@ def check_mesh(where: str, recipe: dict) -> None:
     if devices % known or (-1 not in mesh and known != devices):
         raise UserError(f"{where}.mesh is {mesh}, which does not fit cpu_devices, {devices}.")
     batch_axis = devices // known if mesh[0] == -1 else mesh[0]
-    if recipe["batch_size"] % batch_axis:
+    accumulate = recipe["accumulate"]
+    if recipe["batch_size"] % (batch_axis * accumulate):
+        parts = f" times accumulate, {accumulate}" if accumulate > 1 else ""
         raise UserError(
             f"{where}.batch_size is {recipe['batch_size']}; "
-            f"allowed: a multiple of the batch axis of mesh, {batch_axis}."
+            f"allowed: a multiple of the batch axis of mesh, {batch_axis}{parts}."
+        )
+    if recipe["checkpoint_every"] % recipe["steps_per_dispatch"]:
+        raise UserError(
+            f"{where}.checkpoint_every is {recipe['checkpoint_every']}; "
+            f"allowed: a multiple of steps_per_dispatch, {recipe['steps_per_dispatch']}."
         )

@@ -4,6 +4,8 @@ import math
 import time
 from collections.abc import Callable
 
+import numpy as np
+
 from lib.errors import UserError
 from lib.files import write_text
 
@@ -55,6 +57,16 @@ class History:
         write_text(timings, "step,seconds_per_step,tokens_per_second\n" + "".join(self.timings))
 
 
+def held_out_figures(loss: float, right: float, count: float) -> dict[str, float]:
+    """Return what is said of a held-out split, from sums over its predictions.
+
+    loss (nats per prediction), accuracy, perplexity (e to the loss), predictions (how many)
+    """
+    loss, accuracy = float(loss / max(count, 1.0)), float(right / max(count, 1.0))
+    perplexity = math.exp(min(loss, 700.0)) if math.isfinite(loss) else loss
+    return {"loss": loss, "accuracy": accuracy, "perplexity": perplexity, "predictions": int(count)}
+
+
 class Drain:
     """Takes the losses of steps as they are dispatched, and fetches them now and then.
 
@@ -69,18 +81,18 @@ class Drain:
         self.losses: list = []
         self.rates: list[float] = []
 
-    def add(self, loss: object, rate: float) -> None:
-        """Take the loss of a step, still on the device, and its learning rate."""
-        self.losses.append(loss)
-        self.rates.append(float(rate))
-        if len(self.losses) >= self.due:
+    def add(self, losses: object, rates: np.ndarray) -> None:
+        """Take the losses of one or several steps, still on the device, and their learning rates [steps]."""
+        self.losses.append(losses)
+        self.rates.extend(rates.tolist())
+        if len(self.rates) >= self.due:
             self.finish()
 
     def finish(self) -> None:
         """Fetch what is waiting."""
         if not self.losses:
             return
-        values = [float(loss) for loss in self.losses]
+        values = np.concatenate([np.atleast_1d(losses) for losses in self.losses]).astype(float).tolist()
         seconds = (time.perf_counter() - self.history.mark) / len(values)
         self.history.add(values, self.rates)
         self.due = 10 if self.due == 1 else max(1, min(1000, round(self.SECONDS / max(seconds, 1e-6))))

@@ -6,6 +6,7 @@ but precision and, on a CPU, the number of threads and virtual devices.
 
 import os
 import sys
+from pathlib import Path
 
 from lib.compiled import cache_folder
 
@@ -30,10 +31,17 @@ def start(cpu_threads: int, cpu_devices: int = 1, precision: str = "float32") ->
     ]
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags]).strip()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if not tpu_here():
+        os.environ.setdefault("TPU_LOAD_LIBRARY", "0")  # libtpu, there for plans, would complain that it has no TPU
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache_folder("jax"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
     set_precision(precision)
+
+
+def tpu_here() -> bool:
+    """Return whether this machine has a TPU: a PCI device of Google's, as JAX looks for it."""
+    return any(path.read_text().strip() == "0x1ae0" for path in Path("/sys/bus/pci/devices").glob("*/vendor"))
 
 
 def set_precision(precision: str) -> None:

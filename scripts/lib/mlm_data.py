@@ -8,6 +8,7 @@ from lib.masking import mask_batch
 from lib.order import batch_records
 from lib.tfrecord import Records
 
+ALL = slice(None)
 EVALUATION_BATCH = 64
 # Keys of random streams: training masks by (seed, MASKS, step); evaluation by a key without a seed,
 # so that every run is measured on the same masked tokens.
@@ -15,20 +16,22 @@ MASKS, EVALUATION = 1, 2
 EVALUATION_MASKING = {"rate": 0.15, "mask": 0.8, "random": 0.1}
 
 
-def training_batch(records: Records, recipe: dict, step: int) -> dict[str, np.ndarray]:
-    """Return global batch `step` (counted from 0) of a run, masked; arrays as in `mask_batch`.
+def training_batch(records: Records, recipe: dict, step: int, rows: slice = ALL) -> dict[str, np.ndarray]:
+    """Return these rows of global batch `step` (counted from 0) of a run, masked; arrays as in `mask_batch`.
 
     recipe  batch_size, seed and masking of the run
     """
     indices = batch_records(len(records), recipe["seed"], recipe["batch_size"], step)
     vocabulary = records.manifest
     return mask_batch(
-        records.read(indices),
+        records.read(indices[rows]),
         (recipe["seed"], MASKS, step),
         recipe["masking"],
         vocabulary["special_ids"]["mask"],
         sorted(set(vocabulary["special_ids"].values())),
         vocabulary["vocab_size"],
+        rows,
+        len(indices),
     )
 
 

@@ -1,4 +1,4 @@
-"""From the variables of a TensorFlow model to a Hugging Face folder that every version of transformers loads."""
+"""Variables of a masked language model as the file that every version of transformers loads."""
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -25,7 +25,7 @@ def pytorch_arrays(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def save_model(path: str, weights: dict[str, np.ndarray]) -> None:
-    """Write `model.safetensors` with PyTorch's names, marked `format: pt`, whole or not at all."""
+def save_model(path: str, arrays: dict[str, np.ndarray]) -> None:
+    """Write `model.safetensors`, arrays by PyTorch's names, marked `format: pt`, whole or not at all."""
     with whole(path) as partial:
-        save_file(pytorch_arrays(weights), partial, metadata={"format": "pt"})
+        save_file(arrays, partial, metadata={"format": "pt"})

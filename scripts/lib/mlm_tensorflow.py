@@ -20,6 +20,7 @@ from transformers.modeling_tf_pytorch_utils import load_pytorch_state_dict_in_tf
 
 from lib.arrays import load_arrays
 from lib.errors import UserError
+from lib.history import held_out_figures
 from lib.mlm_data import evaluation_batches
 from lib.tfrecord import Records
 
@@ -263,7 +264,7 @@ def alone(strategy: tf.distribute.Strategy) -> bool:
 def evaluate(
     model: TFPreTrainedModel, records: Records, strategy: tf.distribute.Strategy | None = None
 ) -> dict[str, float]:
-    """Return held-out figures of a split: loss (nats per masked token), accuracy, perplexity, predictions."""
+    """Return the figures of `held_out_figures` of a split, for its masked tokens."""
     strategy = strategy or tf.distribute.get_strategy()
     replicas = strategy.num_replicas_in_sync
 
@@ -289,11 +290,4 @@ def evaluate(
     totals = np.zeros(3)
     for batch in evaluation_batches(records):
         totals += run({name: place(array) for name, array in batch.items()}).numpy()
-    loss, right, count = (float(total) for total in totals)
-    count = max(count, 1.0)
-    return {
-        "loss": loss / count,
-        "accuracy": right / count,
-        "perplexity": float(np.exp(min(loss / count, 700.0))),
-        "predictions": int(count),
-    }
+    return held_out_figures(*totals)

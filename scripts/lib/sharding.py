@@ -1,5 +1,6 @@
 """How variables lie over a mesh of devices: the layout map of the model family, and whether it was followed."""
 
+import jax
 import keras
 import numpy as np
 from keras.distribution import DeviceMesh, LayoutMap, ModelParallel, TensorLayout
@@ -7,10 +8,31 @@ from keras.distribution import DeviceMesh, LayoutMap, ModelParallel, TensorLayou
 from lib.errors import UserError
 
 AXES = ["batch", "model"]
+# Layout maps of families for which keras-hub has none: attention by heads, feed-forward by its inner dimension
+# (Shoeybi et al. 2019), tables of embeddings by the vocabulary.
+LAYOUTS = {
+    "RobertaBackbone": {
+        "embeddings/token_embedding/embeddings": ("model", None),
+        "self_attention_layer/(query|key|value)/kernel": (None, "model", None),
+        "self_attention_layer/(query|key|value)/bias": ("model", None),
+        "self_attention_layer/attention_output/kernel": ("model", None, None),
+        "feedforward_intermediate_dense/kernel": (None, "model"),
+        "feedforward_intermediate_dense/bias": ("model",),
+        "feedforward_output_dense/kernel": ("model", None),
+        "mlm_head/output_bias": ("model",),
+    },
+    "Gemma3Backbone": {
+        "token_embedding/embeddings": ("model", "batch"),
+        "decoder_block.*attention/(query|key|value)/kernel": ("model", "batch", None),
+        "decoder_block.*attention/attention_output/kernel": ("model", None, "batch"),
+        "decoder_block.*ffw_gating(_2)?/kernel": ("batch", "model"),
+        "decoder_block.*ffw_linear/kernel": ("model", "batch"),
+    },
+}
 
 
-def mesh_shape(mesh: list[int], devices: int, where: str) -> tuple[int, int]:
-    """Return the sizes of the axes batch and model, with -1 resolved over `devices`.
+def mesh_shape(mesh: list[int], devices: int, kind: str, where: str) -> tuple[int, int]:
+    """Return the sizes of the axes batch and model, with -1 resolved over `devices`, of a `kind` such as tpu.
 
     A mesh of fewer devices than there are takes the first ones.
     Raises UserError, naming the config key `where`, for a mesh that does not fit.
@@ -18,10 +40,9 @@ def mesh_shape(mesh: list[int], devices: int, where: str) -> tuple[int, int]:
     known = int(np.prod([size for size in mesh if size != -1]))
     fits = devices % known == 0 if -1 in mesh else known <= devices
     if not fits:
-        platform = keras.distribution.list_devices()[0].split(":")[0]
         raise UserError(
-            f"{where} is {mesh}, which does not fit the {devices} {platform} device(s) here; allowed: two sizes whose "
-            f"product is at most {devices}, or -1 for one of them, all that are left."
+            f"{where} is {mesh}, which does not fit the {devices} {kind} device(s) here; allowed: two sizes "
+            f"whose product is at most {devices}, or -1 for one of them, all that are left."
         )
     return tuple(devices // known if size == -1 else size for size in mesh)
 
@@ -69,22 +90,32 @@ class Sharded(ModelParallel):
         return TensorLayout(self.expected(variable.path, variable.shape), self.device_mesh)
 
 
-def set_up(backbone: type, mesh: list[int], where: str) -> Sharded:
-    """Make the devices of this machine a mesh, and let every variable made from now on follow it.
+def layout_map_of(backbone: type, mesh: DeviceMesh) -> LayoutMap | None:
+    """Return the layout map of a model family: keras-hub's where it has one, ours for others; None for the rest."""
+    if hasattr(backbone, "get_layout_map"):
+        return backbone.get_layout_map(mesh)
+    if backbone.__name__ not in LAYOUTS:
+        return None
+    layout_map = LayoutMap(mesh)
+    for path, axes in LAYOUTS[backbone.__name__].items():
+        layout_map[path] = axes
+    return layout_map
+
+
+def set_up(backbone: type, mesh: list[int], where: str, devices: list | None = None) -> Sharded:
+    """Make devices a mesh, and let every variable made from now on follow it.
 
     backbone  class of the model family, whose layout map it is
+    devices   JAX's, all that there are by default; those of a topology description will do, too
     """
-    devices = keras.distribution.list_devices()
-    shape = mesh_shape(mesh, len(devices), where)
+    devices = jax.devices() if devices is None else devices
+    shape = mesh_shape(mesh, len(devices), devices[0].platform, where)
     device_mesh = DeviceMesh(shape, AXES, devices=np.array(devices[: shape[0] * shape[1]]))
-    if not hasattr(backbone, "get_layout_map"):
+    layout_map = layout_map_of(backbone, device_mesh)
+    if layout_map is None:
         if shape[1] > 1:
-            raise UserError(
-                f"{where} is {mesh}, but keras-hub has no layout map for {backbone.__name__}; allowed: [-1, 1]."
-            )
+            raise UserError(f"{where} is {mesh}, but there is no layout map for {backbone.__name__}; allowed: [-1, 1].")
         layout_map = LayoutMap(device_mesh)
-    else:
-        layout_map = backbone.get_layout_map(device_mesh)
     distribution = Sharded(layout_map)
     keras.distribution.set_distribution(distribution)
     return distribution

@@ -1,0 +1,202 @@
+"""The JAX trainer of masked models: the same model and the same training as the TensorFlow trainer's."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from lib import roberta
+from lib.arrays import load_arrays, save_arrays
+from lib.errors import UserError
+from lib.masking import mask_batch
+from lib.roberta_sizes import SIZES, sizes_of
+from test_mlm_tensorflow import LENGTH, ONE_TYPE, manifest, train  # noqa: F401 (a fixture)
+
+LAYERS, HEADS, PAD = 2, 2, 3
+
+TRAIN = """
+import json, sys, time
+start = time.time()
+sys.path.insert(0, sys.argv[1])
+job = json.loads(sys.argv[2])
+from functools import partial
+import numpy as np
+from lib import keras_jax, roberta
+from lib.arrays import load_arrays, save_arrays
+from lib.history import History
+from lib.mlm_data import evaluation_batches, training_batch
+from lib.tfrecord import Records
+
+keras_jax.start(1, job["devices"], job["recipe"]["precision"])
+import jax
+from lib import sharding
+from lib.causal_model import assign, make_optimizer
+from lib.jax_training import Trainer, masked
+recipe, records = job["recipe"], Records(job["manifest"], "train")
+distribution = sharding.set_up(roberta.backbone_class(), job["mesh"], "mlm.runs.x.mesh")
+model = roberta.build(job["sizes"], records.manifest["vocab_size"], records.manifest["special_ids"]["pad"], 3)
+sharding.check(model.variables, distribution)
+if job["weights"]:
+    assign(model.trainable_variables, load_arrays(job["weights"]), "weights")
+trainer = Trainer(model, make_optimizer(recipe["optimizer"]), distribution, masked, recipe)
+if job["previous"]:
+    trainer.load(*(load_arrays(path) for path in job["previous"]), "previous")
+ready = time.time() - start
+batch = training_batch(records, recipe, 0)
+inputs = {name: jax.numpy.asarray(array) for name, array in masked(batch)[0].items()}
+logits = np.asarray(model(inputs, training=False), np.float32)
+history = History(recipe["first"], recipe["last"], 1, lambda message: None)
+trainer.train(partial(training_batch, records, recipe), np.full(recipe["last"] - recipe["first"], 1e-3, "f4"), history)
+save_arrays(job["out"] + "/weights", trainer.weights())
+save_arrays(job["out"] + "/optimizer", trainer.optimizer())
+save_arrays(job["out"] + "/logits", {"logits": logits})
+print("RESULT" + json.dumps({"losses": [float(row.split(",")[1]) for row in history.rows], "ready": ready,
+                             "held_out": trainer.evaluate(evaluation_batches(records))}))
+"""
+
+
+def train_jax(manifest, folder, span, devices=1, mesh=(-1, 1), weights=None, previous=None, dropout=0.0, **recipe):  # noqa: F811
+    folder.mkdir()
+    optimizer = {"weight_decay": 0.01, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "clip_norm": 1.0}
+    base = {
+        "first": span[0], "last": span[1], "batch_size": 4, "seed": 3, "precision": "float32", "optimizer": optimizer,
+        "masking": {"rate": 0.15, "mask": 0.8, "random": 0.1},
+        "accumulate": 1, "steps_per_dispatch": 1, "rematerialise": False,
+    }  # fmt: skip
+    sizes = SIZES | {
+        "hidden_size": 16, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 32,
+        "max_position_embeddings": LENGTH + 4, "hidden_dropout_prob": dropout,
+    }  # fmt: skip
+    job = {
+        "recipe": base | recipe, "sizes": sizes, "manifest": str(manifest), "devices": devices, "mesh": mesh,
+        "weights": weights and str(weights), "out": str(folder),
+        "previous": previous and [str(previous / part) for part in ("weights", "optimizer")],
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", TRAIN, str(ROOT / "scripts"), json.dumps(job)],
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.split("RESULT")[1])
+
+
+def keras_weights(tensorflow, target):
+    """Write TensorFlow's weights as those of the Keras model; return them by PyTorch's names."""
+    from lib.mlm_export import pytorch_arrays
+
+    arrays = pytorch_arrays(load_arrays(tensorflow))
+    save_arrays(target, roberta.from_pytorch(arrays, LAYERS, HEADS, PAD))
+    return arrays
+
+
+@pytest.fixture(scope="module")
+def start(manifest, tmp_path_factory):  # noqa: F811
+    """Weights that TensorFlow made: its own, ours, PyTorch's."""
+    folder = tmp_path_factory.mktemp("start")
+    train(manifest, folder / "tensorflow", (0, 0), one_type=True)
+    arrays = keras_weights(folder / "tensorflow/weights", folder / "weights")
+    save_arrays(folder / "pytorch", arrays)
+    return folder
+
+
+def test_both_trainers_are_one(manifest, start, tmp_path):  # noqa: F811
+    """From the same weights, on the same batches, without dropout: the same losses, step by step.
+
+    TensorFlow's model has the vector of a token type, keras-hub's has none: here it is left as it is.
+    """
+    theirs = train(manifest, tmp_path / "tensorflow", (0, 20), one_type=True)
+    ours = train_jax(manifest, tmp_path / "jax", (0, 20), weights=start / "weights")
+    np.testing.assert_allclose(ours["losses"], theirs["losses"], rtol=1e-4)
+    assert ours["held_out"] == pytest.approx(theirs["held_out"], rel=1e-4)
+    assert ours["losses"][-1] < ours["losses"][0]
+
+
+LOGITS = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+from pathlib import Path
+from lib import mlm_tensorflow as mlm
+from lib.mlm_data import training_batch
+from lib.tfrecord import Records
+model = mlm.load_model(Path(sys.argv[2]))
+batch = training_batch(Records(sys.argv[3], "train"), json.loads(sys.argv[4]), 0)
+print(type(model).__name__)
+np.save(sys.argv[5], mlm.predictions(model, batch, training=False).numpy())
+"""
+
+
+def test_the_exported_folder_is_the_model(manifest, start, tmp_path):  # noqa: F811
+    """What we trained gives the same logits in transformers, within 1e-4."""
+    from lib.mlm_config import model_config
+    from lib.mlm_export import save_model
+
+    train_jax(manifest, tmp_path / "jax", (0, 3))
+    arrays = roberta.to_pytorch(load_arrays(tmp_path / "jax/weights"), LAYERS, PAD)
+    back = roberta.from_pytorch(arrays, LAYERS, HEADS, PAD)
+    assert all((back[name] == array).all() for name, array in load_arrays(tmp_path / "jax/weights").items())
+    theirs = load_arrays(start / "pytorch")
+    assert {name: array.shape for name, array in arrays.items()} == {n: a.shape for n, a in theirs.items()}
+
+    folder = tmp_path / "model"
+    folder.mkdir()
+    sizes = {"hidden_size": 16, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 32}
+    model = {"architecture": "roberta", "max_position_embeddings": LENGTH + 4} | sizes | ONE_TYPE
+    config = model_config(model, json.loads(manifest.read_text()), "mlm.runs.x.model")
+    (folder / "config.json").write_text(config.to_json_string())
+    save_model(folder / "model.safetensors", arrays)
+    recipe = {"batch_size": 4, "seed": 3, "masking": {"rate": 0.15, "mask": 0.8, "random": 0.1}}
+    # The logits that the trainer saw before its first step belong to the weights it began with.
+    train_jax(manifest, tmp_path / "again", (0, 0), weights=tmp_path / "jax/weights")
+    arguments = [str(ROOT / "scripts"), str(folder), str(manifest), json.dumps(recipe), str(tmp_path / "logits.npy")]
+    subprocess.run([sys.executable, "-c", LOGITS, *arguments], check=True, capture_output=True)
+    ours = load_arrays(tmp_path / "again/logits")["logits"]
+    assert np.abs(np.load(tmp_path / "logits.npy") - ours).max() < 1e-4 < np.abs(ours).max()
+
+
+def test_two_segments_give_the_bytes_of_one_dropout_included(manifest, tmp_path):  # noqa: F811
+    whole = train_jax(manifest, tmp_path / "whole", (0, 6), dropout=0.1)
+    first = train_jax(manifest, tmp_path / "first", (0, 3), dropout=0.1)
+    second = train_jax(manifest, tmp_path / "second", (3, 6), dropout=0.1, previous=tmp_path / "first")
+    assert first["losses"] + second["losses"] == whole["losses"]
+    for part in ("weights", "optimizer"):
+        assert (tmp_path / "second" / part).read_bytes() == (tmp_path / "whole" / part).read_bytes()
+
+
+def test_meshes_parts_and_dispatches_do_not_matter(manifest, tmp_path):  # noqa: F811
+    """Eight devices as two replicas of four, in two parts, three steps at once: float32 in another order."""
+    one = train_jax(manifest, tmp_path / "one", (0, 6), batch_size=8)
+    changes = {"accumulate": 2, "steps_per_dispatch": 3, "rematerialise": True}
+    many = train_jax(manifest, tmp_path / "many", (0, 6), devices=4, mesh=(2, 2), batch_size=8, **changes)
+    np.testing.assert_allclose(many["losses"], one["losses"], rtol=1e-5)
+    assert many["held_out"] == pytest.approx(one["held_out"], rel=1e-4)
+
+
+def test_rows_of_a_batch_are_masked_as_in_the_whole():
+    ids = np.random.default_rng(0).integers(5, 60, (12, 40))
+    arguments = ((1, 2, 3), {"rate": 0.15, "mask": 0.8, "random": 0.1}, 4, [0, 1, 2, 3, 4], 60)
+    whole = mask_batch(ids, *arguments)
+    part = mask_batch(ids[4:8], *arguments, slice(4, 8), 12)
+    assert all((part[name] == array[4:8]).all() for name, array in whole.items())
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"architecture": "bert"}, "m.architecture is bert; allowed with backend: jax: roberta."),
+        ({"layer_norm_eps": 1e-12}, "m.layer_norm_eps is 1e-12; allowed with backend: jax: 1e-05."),
+        (
+            {"attention_probs_dropout_prob": 0.2},
+            "m.attention_probs_dropout_prob is 0.2; allowed with backend: jax: 0.1.",
+        ),
+        ({"hidden_size": 770}, "m.hidden_size is 770; allowed: a multiple of num_attention_heads, 12."),
+        ({"num_hidden_layers": 0}, "m.num_hidden_layers is 0; allowed: a whole number, 1 or more."),
+    ],
+)
+def test_models_that_keras_hub_does_not_have(model, message):
+    with pytest.raises(UserError) as error:
+        sizes_of({"architecture": "roberta"} | model, "m")
+    assert str(error.value) == message
