@@ -31,6 +31,7 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     train.verify()
     validation.verify()
     keras_jax.start(recipe["cpu_threads"], recipe["cpu_devices"], recipe["precision"])
+    from keras.utils import set_random_seed
     from lib import roberta, sharding
     from lib.causal_model import make_optimizer
     from lib.jax_training import Trainer, masked, train_segment
@@ -38,7 +39,9 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     where, vocabulary = f"mlm.runs.{run}", train.manifest
     sizes = sizes_of(recipe["model"], f"{where}.model")
     distribution = sharding.set_up(roberta.backbone_class(), recipe["mesh"], f"{where}.mesh")
-    model = roberta.build(sizes, vocabulary["vocab_size"], vocabulary["special_ids"]["pad"], recipe["seed"])
+    set_random_seed(recipe["seed"])
+    model = roberta.build(sizes, vocabulary["vocab_size"], vocabulary["special_ids"]["pad"])
+    roberta.draw_weights(model, sizes["initializer_range"], recipe["seed"])
     sharding.check(model.variables, distribution)
     trainer = Trainer(model, make_optimizer(recipe["optimizer"]), distribution, masked, recipe)
     load = partial(training_batch, train, recipe)

@@ -31,13 +31,15 @@ from lib.mlm_data import evaluation_batches, training_batch
 from lib.tfrecord import Records
 
 keras_jax.start(1, job["devices"], job["recipe"]["precision"])
-import jax
+import jax, keras
 from lib import sharding
 from lib.causal_model import assign, make_optimizer
 from lib.jax_training import Trainer, masked
 recipe, records = job["recipe"], Records(job["manifest"], "train")
 distribution = sharding.set_up(roberta.backbone_class(), job["mesh"], "mlm.runs.x.mesh")
-model = roberta.build(job["sizes"], records.manifest["vocab_size"], records.manifest["special_ids"]["pad"], 3)
+keras.utils.set_random_seed(3)
+model = roberta.build(job["sizes"], records.manifest["vocab_size"], records.manifest["special_ids"]["pad"])
+roberta.draw_weights(model, 0.02, 3)
 sharding.check(model.variables, distribution)
 if job["weights"]:
     assign(model.trainable_variables, load_arrays(job["weights"]), "weights")

@@ -6,6 +6,8 @@ Sizes are those of lib.roberta_sizes.
 
 import numpy as np
 
+from lib.order import generator
+
 
 def backbone_class() -> type:
     """Return keras-hub's class of the model without its head."""
@@ -14,15 +16,13 @@ def backbone_class() -> type:
     return RobertaBackbone
 
 
-def build(sizes: dict, vocabulary_size: int, pad_id: int, seed: int):
-    """Return an untrained RobertaMaskedLM of keras-hub; its weights depend on `seed` only.
+def build(sizes: dict, vocabulary_size: int, pad_id: int):
+    """Return a RobertaMaskedLM of keras-hub without any weights.
 
     Of transformers' positions, those up to the pad id are never used; keras-hub has only the others.
     """
-    import keras
     import keras_hub
 
-    keras.utils.set_random_seed(seed)
     backbone = backbone_class()(
         vocabulary_size=vocabulary_size,
         num_layers=sizes["num_hidden_layers"],
@@ -33,6 +33,14 @@ def build(sizes: dict, vocabulary_size: int, pad_id: int, seed: int):
         max_sequence_length=sizes["max_position_embeddings"] - pad_id - 1,
     )
     return keras_hub.models.RobertaMaskedLM(backbone=backbone, preprocessor=None)
+
+
+def draw_weights(model, deviation: float, seed: int) -> None:
+    """Draw embeddings and kernels anew: normal with this standard deviation (initializer_range), by `seed` only."""
+    for index, variable in enumerate(model.trainable_variables):
+        if variable.path.endswith(("kernel", "embeddings")):
+            drawn = generator(seed, index).standard_normal(variable.shape, np.float32)
+            variable.assign(drawn * np.float32(deviation))
 
 
 def names(layers: int) -> dict[str, str]:

@@ -10,7 +10,9 @@ SIZES = {
     "intermediate_size": 3072,
     "max_position_embeddings": 512,
     "hidden_dropout_prob": 0.1,
+    "initializer_range": 0.02,
 }
+SHARES = ("hidden_dropout_prob", "initializer_range")  # numbers from 0 to less than 1; the others are counts
 # What keras-hub's RoBERTa has built in; transformers has to be told.
 BUILT_IN = {"layer_norm_eps": 1e-5, "hidden_act": "gelu", "type_vocab_size": 1}
 
@@ -35,9 +37,9 @@ def sizes_of(model: dict, where: str) -> dict:
     sizes = SIZES | {key: value for key, value in given.items() if key in SIZES}
     for key, value in sizes.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        good = number and (0 <= value < 1 if key == "hidden_dropout_prob" else isinstance(value, int) and value > 0)
+        good = number and (0 <= value < 1 if key in SHARES else isinstance(value, int) and value > 0)
         if not good:
-            allowed = "a number from 0 to less than 1" if key == "hidden_dropout_prob" else "a whole number, 1 or more"
+            allowed = "a number from 0 to less than 1" if key in SHARES else "a whole number, 1 or more"
             raise UserError(f"{where}.{key} is {value}; allowed: {allowed}.")
     if sizes["hidden_size"] % sizes["num_attention_heads"]:
         raise UserError(
