@@ -23,7 +23,7 @@ with job(snakemake.log[0], f"base {name}") as say:
     import keras_hub
     from lib.causal_model import assign, build_gemma, save_preset
 
-    backbone = build_gemma(recipe["model"], size, seed=0).backbone
+    backbone = build_gemma(recipe["model"], size).backbone
     assign(backbone.variables, load_arrays(snakemake.input.best), snakemake.input.best)
     tokenizer = keras_hub.models.GemmaTokenizer(proto=Path(snakemake.input.vocabulary).read_bytes())
     preprocessor = keras_hub.models.GemmaCausalLMPreprocessor(tokenizer, sequence_length=recipe["sequence_length"])

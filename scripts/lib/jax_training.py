@@ -59,7 +59,9 @@ def moving_variables(model: keras.Model, optimizer: keras.Optimizer) -> dict[str
 def token_losses(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """Return the cross-entropy of each token in nats, float32 of the labels' shape."""
     logits = logits.astype("float32")
-    chosen = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
+    # No gather: over a vocabulary that is spread over devices, it would fetch the logits from all of them.
+    places = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
+    chosen = jnp.where(places == labels[..., None], logits, 0.0).sum(-1)
     return jax.nn.logsumexp(logits, -1) - chosen
 
 
@@ -150,6 +152,13 @@ def jitted_step(
     one = NamedSharding(distribution.device_mesh.backend_mesh, PartitionSpec())
     function = step if recipe["steps_per_dispatch"] == 1 else several
     return jax.jit(function, donate_argnums=0, out_shardings=(where, one))
+
+
+def jitted_part(model: keras.Model, distribution: ModelParallel, task: Callable) -> Callable:
+    """Return the gradients of one part of a batch, compiled by itself: what a step of several parts repeats."""
+    one = NamedSharding(distribution.device_mesh.backend_mesh, PartitionSpec())
+    where = shardings(distribution, model.trainable_variables)
+    return jax.jit(make_gradients(model, task), out_shardings=((one, one), where))
 
 
 def shardings(distribution: ModelParallel, variables: list) -> list[NamedSharding]:

@@ -92,13 +92,15 @@ class Sharded(ModelParallel):
 
 def layout_map_of(backbone: type, mesh: DeviceMesh) -> LayoutMap | None:
     """Return the layout map of a model family: keras-hub's where it has one, ours for others; None for the rest."""
-    if hasattr(backbone, "get_layout_map"):
-        return backbone.get_layout_map(mesh)
-    if backbone.__name__ not in LAYOUTS:
+    name, own = backbone.__name__, hasattr(backbone, "get_layout_map")
+    if not own and name not in LAYOUTS:
         return None
-    layout_map = LayoutMap(mesh)
-    for path, axes in LAYOUTS[backbone.__name__].items():
+    layout_map = backbone.get_layout_map(mesh) if own else LayoutMap(mesh)
+    for path, axes in ({} if own else LAYOUTS[name]).items():
         layout_map[path] = axes
+    if name.startswith("Gemma"):
+        # Each head has an A of its own: it lies with the kernel that it is added to, or every step gathers it.
+        layout_map["decoder_block.*attention/(query|key|value)/lora_kernel_a"] = ("model", None, None)
     return layout_map
 
 
