@@ -27,6 +27,7 @@ if "tfrecords" in config:
 include: "rules/base.smk"
 include: "rules/lora.smk"
 include: "rules/report.smk"
+include: "rules/plan.smk"
 include: "rules/upkeep.smk"
 
 

@@ -13,8 +13,9 @@ from lib.config import SPLITS, read_config
 from lib.dependencies import imported
 from lib.errors import UserError
 from lib.folder import check_clock, check_writable, enter, last_start, unwritable
-from lib.retraining import note
+from lib.retraining import note, untrained
 from lib.schedule import segment_schedule
+from lib.spending import check
 
 # Each segment waits for the one before: Snakemake walks such chains by recursion.
 sys.setrecursionlimit(max(sys.getrecursionlimit(), 100_000))
@@ -41,6 +42,7 @@ onstart:
         check_writable()
         enter(started)
         if not workflow.touch:
+            check(pending(), config["plan"]["spending_limit"])
             check_clock(
                 [
                     *SCRIPTS.rglob("*.py"),
@@ -231,11 +233,78 @@ def tuned(run: str, *keys: str) -> dict:
     return kept | {"cpu_threads": config["cpu_threads"]}
 
 
+def config_key(stage: str, name: str) -> str:
+    """Return how the config names a run."""
+    return f"base.{name}" if stage == "base" else f"{stage}.runs.{name}"
+
+
+def run_of(stage: str, name: str) -> dict:
+    """Return the recipe of a run."""
+    return {"mlm": MLM, "base": BASE, "lora": LORA}[stage][name]
+
+
+def needs_manifest(stage: str, name: str) -> bool:
+    """Return whether only the TFRecords' manifest says how large the vocabulary of a run is."""
+    planned = stage == "mlm" and MLM[name]["backend"] == "jax"
+    return planned and "pretrained" in config["tokenizer"]
+
+
+def plan_recipe(stage: str, name: str) -> dict:
+    """Return what a plan takes of a run: what decides its step, and how long it trains."""
+    recipe = run_of(stage, name)
+    where = {"where": config_key(stage, name)}
+    if recipe.get("backend") == "tensorflow":
+        return where | {"backend": "tensorflow"}
+    keys = SEGMENT_KEYS[stage] + (method_keys(recipe) if stage == "lora" else []) + JAX_KEYS
+    kept = where | pick(recipe, "batch_size", "optimizer", "precision", "seed", "steps", *keys)
+    if stage == "base":
+        return kept | pick(recipe, "vocab_size")
+    if stage == "lora":
+        base = BASE[recipe["base"]]
+        return kept | {"base": pick(base, *(["model", "vocab_size"] if "model" in base else ["preset"]))}
+    kept["sequence_length"] = config["tfrecords"]["sequence_length"]
+    own = "vocab_size" in config["tokenizer"]
+    # A tokenizer that is trained here has its pad token at 3: see special_ids in the manifest.
+    return kept | ({"vocabulary": {"size": config["tokenizer"]["vocab_size"], "pad": 3}} if own else {})
+
+
+def accelerator(name: str) -> str | None:
+    """Return the TPU slice that the profile or the command line asks for, for a rule; None for this machine."""
+    settings = workflow.resource_settings
+    own = (settings.overwrite_resources or {}).get(name, {}).get("accelerator")
+    every = (settings.default_resources or {}).get("accelerator") if settings.default_resources else None
+    value = own if own is not None else every
+    # As it was written: an expression, which is evaluated for each job, quotes and all.
+    return None if value is None else str(getattr(value, "raw", value)).strip("'\"")
+
+
+def pending() -> list[dict]:
+    """Return the runs that have steps to train: stage, name, steps, checkpoints, recipe of the plan, accelerator."""
+    found = []
+    for stage, name, chain, recipe in TRAINED:
+        ends = segment_ends(recipe)
+        segments = [segment(stage, recipe, last) for last in ends]
+        todo = untrained(chain, segments)
+        if todo:
+            trainer = f"train_mlm_{recipe['backend']}" if stage == "mlm" else f"train_{stage}"
+            found.append(
+                {
+                    "stage": stage,
+                    "name": name,
+                    "steps": todo * recipe["checkpoint_every"],
+                    "checkpoints": todo,
+                    "recipe": plan_recipe(stage, name),
+                    "accelerator": accelerator(trainer),
+                }
+            )
+    return found
+
+
 def retraining() -> list[str]:
     """Return, for each run that has checkpoints of another recipe, why it trains again."""
     notes = []
     for stage, name, chain, recipe in TRAINED:
-        where = f"base.{name}" if stage == "base" else f"{stage}.runs.{name}"
+        where = config_key(stage, name)
         segments = [segment(stage, recipe, last) for last in segment_ends(recipe)]
         notes.append(note(where, chain, recipe["schedule"]["shape"], segments))
     return [text for text in notes if text]

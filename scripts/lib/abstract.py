@@ -45,6 +45,7 @@ class Run:
         where    how the config names the run, for errors
         """
         family, build, self.task, arrays = describe(stage, recipe, where)
+        keras.distribution.set_distribution(None)
         self.optimizer = make_optimizer(recipe["optimizer"])  # its own scalars have values, here on this machine
         self.distribution = sharding.set_up(family, recipe["mesh"], f"{where}.mesh", devices)
         replicas = self.distribution.num_model_replicas * recipe["accumulate"]
@@ -64,9 +65,7 @@ class Run:
             rematerialise(self.model)
         self.recipe, self.stage = recipe, stage
         self.variables = moving_variables(self.model, self.optimizer)
-        self.batch = {
-            name: ((recipe["batch_size"], *shape), dtype) for name, (shape, dtype) in arrays.items()
-        }
+        self.batch = {name: ((recipe["batch_size"], *shape), dtype) for name, (shape, dtype) in arrays.items()}
 
     def arguments(self) -> tuple:
         """Return the arguments of a dispatch of the run: shapes, types and places."""

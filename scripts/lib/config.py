@@ -14,6 +14,7 @@ from ruamel.yaml.error import YAMLError
 
 from lib.errors import UserError
 from lib.roberta_sizes import sizes_of
+from lib.tpu import topology
 
 SCHEMA = Path(__file__).parents[2] / "schemas" / "config.schema.yaml"
 SPLITS = ("train", "validation", "test")
@@ -392,6 +393,12 @@ def check_complete(config: dict) -> None:
             check_precision(where, recipe)
     if config["lora"]["runs"] and "tuning" not in config:
         raise UserError("tuning is missing; lora.runs need a text to tune on.")
+    for key, names in (("topologies", config["plan"]["topologies"]), ("prices", config["plan"]["prices"])):
+        for name in names:
+            try:
+                topology(name)
+            except UserError as error:
+                raise UserError(f"plan.{key}: {error}") from None
     for index, prompt in enumerate(config["prompts"]["fill_mask"]):
         if prompt.count("[MASK]") != 1:
             raise UserError(

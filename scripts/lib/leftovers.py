@@ -12,7 +12,7 @@ from pathlib import Path
 from lib.errors import UserError
 
 RESULTS = Path("results")
-TARGETS = ["all"]
+TARGETS = ["all", "plan"]
 
 
 def leftovers(recipe: dict) -> list[Path]:

@@ -65,7 +65,9 @@ def topology(name: str) -> Topology:
     odd = chip.counted_by == "cores" and number % 2
     if odd or chips < 4 or chips > LARGEST[chip.dimensions] or chips & (chips - 1):
         sizes = [str(size * (2 if chip.counted_by == "cores" else 1)) for size in (4, 8, 16, 32, 64)]
-        raise UserError(f'"{name}" is no TPU slice that can be planned; allowed for {found[1]}: {", ".join(sizes)}, ...')
+        raise UserError(
+            f'"{name}" is no TPU slice that can be planned; allowed for {found[1]}: {", ".join(sizes)}, ...'
+        )
     share = 1 / chip.devices
     return Topology(
         name=name,

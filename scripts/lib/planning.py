@@ -1,0 +1,192 @@
+"""What the TPU compiler says of a run's step, and what follows from it. Needs lib.keras_jax.start first."""
+
+import hashlib
+import math
+import re
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import jax
+from jax.experimental import topologies
+
+from lib.abstract import Run
+from lib.compiled import cache_folder
+from lib.errors import UserError
+from lib.files import read_json, write_json
+from lib.hlo import collective_bytes
+from lib.keras_jax import set_precision
+from lib.tpu import GIB, Topology
+
+EXHAUSTED = re.compile(r"HLO temporaries \(([\d.]+)([KMGT])\) exceeds available HBM")
+USABLE = 15.48 / 16  # of the HBM: what the compiler's message leaves to a program on v3, taken for all
+UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def plan(stage: str, recipe: dict, slice_: Topology, where: str) -> dict:
+    """Return the plan of a run on a TPU slice: see README for what it holds.
+
+    Raises UserError when the run cannot be on such a slice, whatever its memory.
+    """
+    found = measure(stage, recipe, slice_, where)
+    found["advice"] = [] if found["memory"]["fits"] else advice(stage, recipe, slice_, where)
+    return found
+
+
+def measure(stage: str, recipe: dict, slice_: Topology, where: str) -> dict:
+    """Return memory, cost and modelled time of a run's step on a slice."""
+    set_precision(recipe["precision"])
+    devices = topologies.get_topology_desc(
+        platform="tpu", topology_name=slice_.compiler_name, **slice_.compiler_options
+    ).devices
+    run = Run(stage, recipe, devices, where)
+    sizes = run.distribution.sizes
+    used = math.prod(sizes.values())
+    weights, optimizer = (run.bytes_per_device(part.variables) for part in (run.model, run.optimizer))
+    said = compiled(run.lowered(), slice_, used)
+    if said["arguments"] is None:
+        said["total"] = said["temporaries"] + weights + optimizer
+    fits = said["arguments"] is not None and said["total"] <= slice_.hbm * USABLE
+    flops, moved, sent = said["flops"], said["bytes"], said["collective_bytes"]
+    again = recipe["accumulate"] - 1
+    if again and fits:
+        # The compiler's count has the body of a loop once.
+        part = compiled(run.lowered_part(), slice_, used)
+        flops, moved = flops + again * part["flops"], moved + again * part["bytes"]
+        more = part["collective_bytes"]
+        sent = {kind: sent.get(kind, 0) + again * more.get(kind, 0) for kind in sorted({*sent, *more})}
+    time = {
+        "compute": flops / slice_.flops,
+        "memory": moved / slice_.hbm_bandwidth,
+        "interconnect": sum(sent.values()) / slice_.ici_bandwidth,
+    }
+    step = max(time.values()) if fits else None
+    model_flops, tokens = run.model_flops(), run.tokens_per_step()
+    return {
+        "mesh": sizes,
+        "devices": used,
+        "memory": {
+            "hbm": slice_.hbm,
+            "usable": int(slice_.hbm * USABLE),
+            "weights": weights,
+            "optimizer": optimizer,
+            "gradients": run.bytes_per_device(run.model.trainable_variables),
+            "arguments": said["arguments"],
+            "temporaries": said["temporaries"],
+            "program": said["program"],
+            "total": said["total"],
+            "fits": fits,
+        },
+        "cost": {"flops": flops, "bytes": moved, "collective_bytes": sent},
+        "seconds": time | {"step": step},
+        "bound_by": max(time, key=time.get) if step else None,
+        "tokens_per_step": tokens,
+        "tokens_per_second": tokens / step if step else None,
+        "model_flops_per_step": model_flops,
+        "model_flops_utilisation": model_flops / (step * used * slice_.flops) if step else None,
+        # weights, two moments of Adam, and the best weights so far
+        "checkpoint_bytes": 4 * sum(math.prod(v.shape) * 4 for v in run.model.trainable_variables),
+    }
+
+
+def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: int) -> dict:
+    """Return what the compiler says of a program, per device: bytes of memory, FLOPs, bytes moved and sent.
+
+    The same program for the same slice and compiler is compiled once on a machine. Where its temporaries alone do
+    not fit, the compiler stops and says how large they were: then arguments is None.
+    """
+    text = lowered.as_text()
+    key = hashlib.sha256(f"{version('libtpu')} {version('jax')} {slice_.compiler_name} {text}".encode()).hexdigest()
+    kept = Path(cache_folder("plans")) / f"{key}.json"
+    if kept.is_file():
+        return read_json(kept)
+    try:
+        program = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        wanted = EXHAUSTED.search(str(error))
+        if not wanted:
+            raise
+        found = {"arguments": None, "temporaries": round(float(wanted[1]) * UNITS[wanted[2]]), "program": None}
+        found |= {"total": None, "flops": 0.0, "bytes": 0.0, "collective_bytes": {}}
+    else:
+        memory, cost = program.memory_analysis(), program.cost_analysis()
+        total = (
+            memory.argument_size_in_bytes
+            + memory.output_size_in_bytes
+            - memory.alias_size_in_bytes
+            + memory.temp_size_in_bytes
+            + memory.generated_code_size_in_bytes
+        )
+        found = {
+            "arguments": memory.argument_size_in_bytes,
+            "temporaries": memory.temp_size_in_bytes,
+            "program": memory.generated_code_size_in_bytes,
+            "total": total,
+            "flops": float(cost["flops"]),
+            "bytes": float(cost["bytes accessed"]),
+            "collective_bytes": collective_bytes(program.as_text(), devices),
+        }
+    write_json(kept, found)
+    return found
+
+
+def variants(recipe: dict, stage: str, devices: int) -> Iterator[tuple[str, dict]]:
+    """Yield what may make a run smaller, in words and as a recipe, the gentlest changes of the result first."""
+    if not recipe["rematerialise"]:
+        yield "rematerialise: true", recipe | {"rematerialise": True}
+    lora = stage == "lora" and recipe["method"] == "lora"
+    precision = "bfloat16" if lora else "mixed_bfloat16"
+    if recipe["precision"] != precision:
+        yield f"precision: {precision}", recipe | {"precision": precision}
+        yield (
+            f"precision: {precision} with rematerialise: true",
+            recipe | {"precision": precision, "rematerialise": True},
+        )
+    for parts in (2, 4, 8, 16):
+        accumulate = recipe["accumulate"] * parts
+        if recipe["batch_size"] % accumulate == 0:
+            yield f"accumulate: {accumulate}", recipe | {"accumulate": accumulate}
+    size = 1
+    while size <= devices:
+        if [size, -1] != recipe["mesh"] and recipe["batch_size"] % (size * recipe["accumulate"]) == 0:
+            yield f"mesh: [{size}, -1]", recipe | {"mesh": [size, -1]}
+        size *= 2
+    if recipe["batch_size"] > 1 and recipe["batch_size"] % 2 == 0:
+        yield f"batch_size: {recipe['batch_size'] // 2}", recipe | {"batch_size": recipe["batch_size"] // 2}
+
+
+def advice(stage: str, recipe: dict, slice_: Topology, where: str, most: int = 3) -> list[str]:
+    """Return up to `most` changes with which a run fits, each compiled."""
+    found: list[str] = []
+    for words, changed in variants(recipe, stage, slice_.devices):
+        try:
+            memory = measure(stage, changed, slice_, where)["memory"]
+        except UserError:
+            continue
+        if memory["fits"]:
+            found.append(f"{words} ({memory['total'] / GIB:.1f} GiB)")
+        if len(found) == most:
+            break
+    return found
+
+
+def shortage(found: dict, where: str, name: str) -> str:
+    """Return the sentence for a plan that does not fit."""
+    memory = found["memory"]
+    over = memory["total"] - memory["usable"]
+    helps = f"it fits with {'; or with '.join(found['advice'])}" if found["advice"] else "no single change makes it fit"
+    return (
+        f"{where} does not fit {name}: a device needs {memory['total'] / GIB:.1f} GiB of HBM and has "
+        f"{memory['usable'] / GIB:.1f} for a program, {over / GIB:.1f} too little; {helps}."
+    )
+
+
+def in_money(found: dict, recipe: dict) -> dict:
+    """Return a plan with what the whole run takes: hours, money at `price_per_hour`, bytes of a checkpoint."""
+    step, price = found["seconds"]["step"], recipe["price_per_hour"]
+    hours = None if step is None else step * recipe["steps"] / 3600
+    return found | {
+        "hours": hours,
+        "price_per_hour": price,
+        "cost_of_run": None if price is None or hours is None else hours * price,
+    }

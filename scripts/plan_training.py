@@ -1,0 +1,51 @@
+"""Compile the training step of a run for a TPU slice, without a TPU, and say what it needs.
+
+input.manifest   tfrecords/manifest.json, where the tokenizer comes from elsewhere
+output           JSON: planned; where it is not, reason. Else mesh, devices, memory (bytes per device), cost (FLOPs,
+                 bytes moved, bytes sent by kind; per device and step), seconds (per step, modelled), tokens_per_second,
+                 model_flops_utilisation, hours, price_per_hour, cost_of_run, checkpoint_bytes, advice
+params.recipe    the run's recipe, of the stages before what it takes to know the model, price_per_hour
+"""
+
+import os
+
+from lib import keras_jax
+from lib.errors import UserError
+from lib.files import read_json, write_json
+from lib.job import job
+from lib.tpu import topology
+
+recipe, wildcards = snakemake.params.recipe, snakemake.wildcards
+stage, run = wildcards.stage, wildcards.run
+where = recipe["where"]
+
+with job(snakemake.log[0], f"plan {stage}/{run} {wildcards.topology}") as say:
+    slice_ = topology(wildcards.topology)
+    head = {"stage": stage, "run": run, "topology": slice_.name, "chips": slice_.chips, "recipe": recipe}
+    if recipe.get("backend") == "tensorflow":
+        reason = "unplanned: a step of TensorFlow cannot be compiled for a TPU that is not there; backend: jax can"
+        write_json(snakemake.output[0], head | {"planned": False, "reason": reason})
+        say(reason)
+    else:
+        if snakemake.input.manifest:
+            manifest = read_json(snakemake.input.manifest)
+            vocabulary = {"size": manifest["vocab_size"], "pad": manifest["special_ids"]["pad"]}
+            recipe = recipe | {"vocabulary": vocabulary}
+        # The compiler is in libtpu; the machine that asks it is a CPU.
+        os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_LOAD_LIBRARY": "1", "TPU_SKIP_MDS_QUERY": "1"}
+        os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+        keras_jax.start(1)
+        from lib.planning import in_money, plan, shortage
+
+        try:
+            found = in_money(plan(stage, recipe, slice_, where), recipe)
+        except UserError as error:
+            write_json(snakemake.output[0], head | {"planned": False, "reason": str(error)})
+            say(str(error))
+        else:
+            found["sentence"] = None if found["memory"]["fits"] else shortage(found, where, slice_.name)
+            write_json(snakemake.output[0], head | {"planned": True} | found)
+            say(
+                found["sentence"]
+                or f"fits, {found['seconds']['step'] * 1e3:,.1f} ms a step, bound by {found['bound_by']}"
+            )

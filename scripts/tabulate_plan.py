@@ -1,0 +1,53 @@
+"""Put the plans into a table.
+
+input.plans   results/plan/{stage}/{run}/{topology}.json
+output        HTML
+"""
+
+from lib.files import read_json, write_text
+from lib.job import job
+from lib.page import page, section, table
+from lib.plan_table import HEAD, notes_of, rows_of
+
+MEMORY = ["run", "slice", "weights", "optimizer", "gradients", "arguments", "temporaries", "program", "total", "HBM"]
+TIME = ["run", "slice", "mesh", "TFLOPs", "GB moved", "GB sent", "compute ms", "memory ms", "interconnect ms"]
+
+with job(snakemake.log[0], "report"):
+    plans = [read_json(path) for path in snakemake.input.plans]
+    planned = [plan for plan in plans if plan["planned"]]
+    name = lambda plan: [f"{plan['stage']}/{plan['run']}", plan["topology"]]  # noqa: E731
+    memory = [
+        [
+            *name(plan),
+            *(
+                round(plan["memory"][key] / 1e9, 3) if plan["memory"][key] is not None else None
+                for key in (*MEMORY[2:-1], "hbm")
+            ),
+        ]
+        for plan in planned
+    ]
+    time = [
+        [
+            *name(plan),
+            " × ".join(f"{axis} {size}" for axis, size in plan["mesh"].items()),
+            plan["cost"]["flops"] / 1e12,
+            plan["cost"]["bytes"] / 1e9,
+            sum(plan["cost"]["collective_bytes"].values()) / 1e9,
+            *(plan["seconds"][part] * 1e3 for part in ("compute", "memory", "interconnect")),
+        ]
+        for plan in planned
+        if plan["seconds"]["step"]
+    ]
+    sentences = notes_of(snakemake.input.plans)
+    content = section("Runs", " ".join(sentences), table(HEAD, rows_of(snakemake.input.plans)))
+    if memory:
+        text = "GB of a device, as the compiler reports them; gradients are among its temporaries."
+        content += section("Memory", text, table(MEMORY, memory))
+    if time:
+        text = "Of a device, for one step: what it does, and how long that takes at the chip's peaks."
+        content += section("Time", text, table(TIME, time))
+    text = (
+        "Compiled by the TPU compiler for devices that were not there. Modelled times leave out input, dispatch and "
+        "Python."
+    )
+    write_text(snakemake.output[0], page("Plan", text, content))

@@ -1,0 +1,303 @@
+"""Plans: the TPU compiler's figures, the very step of the trainers, what does not fit, what costs too much."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT, copied
+from lib import spending
+from lib.config import read_yaml
+from lib.errors import UserError
+from lib.hlo import collective_bytes
+from lib.tpu import topology
+from ruamel.yaml import YAML
+
+pytest.importorskip("libtpu", reason="libtpu, the TPU compiler, is not to be had here")
+
+SCRIPTS = ROOT / "scripts"
+OPTIMIZER = {"weight_decay": 0.01, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "clip_norm": None}
+COMMON = {"accumulate": 1, "steps_per_dispatch": 1, "rematerialise": False, "seed": 0, "optimizer": OPTIMIZER}
+
+PLAN = """
+import json, os, sys
+sys.path.insert(0, sys.argv[1])
+os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_LOAD_LIBRARY": "1", "TPU_SKIP_MDS_QUERY": "1"}
+from lib import keras_jax
+keras_jax.start(1)
+from lib.planning import in_money, plan, shortage
+from lib.tpu import topology
+found = []
+for stage, recipe, name in json.loads(sys.argv[2]):
+    made = plan(stage, recipe, topology(name), f"{stage}.runs.x")
+    made["sentence"] = None if made["memory"]["fits"] else shortage(made, f"{stage}.runs.x", name)
+    found.append(made)
+print("RESULT" + json.dumps(found))
+"""
+
+
+def plans(folder, *wanted):
+    done = subprocess.run(
+        [sys.executable, "-c", PLAN, str(SCRIPTS), json.dumps(wanted)], cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.split("RESULT")[1])
+
+
+def published(**changes):
+    """The published tuning: Gemma 7B, rank 4, 128 tokens, batch 2, float32, over eight cores."""
+    recipe = {"base": {"preset": "kaggle://keras/gemma/keras/gemma_7b_en/4"}, "method": "lora", "rank": 4}
+    recipe |= {"mesh": [1, 8], "precision": "float32", "sequence_length": 128, "batch_size": 2} | COMMON
+    return "lora", recipe | changes, "v3-8"
+
+
+def test_the_published_tuning_on_v3_8(tmp_path):
+    (plan,) = plans(tmp_path, published())
+    memory = plan["memory"]
+    assert memory["arguments"] == pytest.approx(4.4e9, rel=0.05) and memory["fits"]
+    assert memory["temporaries"] == pytest.approx(0.62e9, rel=0.05)
+    assert plan["cost"]["flops"] == pytest.approx(1.15e12, rel=0.05)
+    assert plan["cost"]["bytes"] == pytest.approx(15.4e9, rel=0.05)
+    assert plan["seconds"]["step"] == pytest.approx(34e-3, rel=0.05) and plan["bound_by"] == "memory"
+    assert plan["tokens_per_second"] == pytest.approx(7500, rel=0.05)
+    # 8.5e9 parameters, four FLOPs each for a token: forward, and back through weights that are not trained.
+    assert plan["model_flops_per_step"] == pytest.approx(4 * 8.54e9 * 256, rel=0.02)
+
+
+def test_a_run_that_does_not_fit_says_what_would_help(tmp_path):
+    sizes = {"num_layers": 3, "num_query_heads": 16, "num_key_value_heads": 16, "hidden_dim": 4096}
+    sizes |= {"intermediate_dim": 65_536, "head_dim": 256}
+    recipe = {"model": sizes, "vocab_size": 32_000, "mesh": [1, 1], "precision": "float32", "sequence_length": 128}
+    (plan,) = plans(tmp_path, ("base", recipe | COMMON | {"batch_size": 8}, "v5e-8"))
+    weights = 4 * (32_000 * 4096 + 3 * (4 * 4096 * 4096 + 3 * 4096 * 32_768 + 2 * 4096) + 4096)
+    memory = plan["memory"]
+    assert memory["weights"] == weights and memory["optimizer"] == pytest.approx(2 * weights, rel=1e-6)
+    assert not memory["fits"] and plan["seconds"]["step"] is None
+    assert plan["sentence"].startswith("base.runs.x does not fit v5e-8: a device needs ")
+    assert "it fits with mesh: [1, -1] (" in plan["sentence"]
+    (better,) = plans(tmp_path, ("base", recipe | COMMON | {"batch_size": 8, "mesh": [1, -1]}, "v5e-8"))
+    assert better["memory"]["fits"] and better["memory"]["weights"] < weights / 7
+
+
+def test_parts_of_a_batch_cost_what_the_batch_does(tmp_path):
+    """The compiler counts the body of a loop once; the plan counts its turns."""
+    sizes = {"num_layers": 2, "num_query_heads": 8, "num_key_value_heads": 8, "hidden_dim": 256}
+    sizes |= {"intermediate_dim": 2048, "head_dim": 64}
+    recipe = {"model": sizes, "vocab_size": 1024, "mesh": [-1, 1], "precision": "float32", "sequence_length": 128}
+    recipe |= COMMON | {"batch_size": 256}
+    one, four, several, remat = plans(
+        tmp_path,
+        ("base", recipe, "v5e-8"),
+        ("base", recipe | {"accumulate": 4}, "v5e-8"),
+        ("base", recipe | {"steps_per_dispatch": 5}, "v5e-8"),
+        ("base", recipe | {"rematerialise": True}, "v5e-8"),
+    )
+    assert four["cost"]["flops"] == pytest.approx(one["cost"]["flops"], rel=0.05)
+    assert several["cost"]["flops"] == pytest.approx(one["cost"]["flops"], rel=0.05)
+    assert four["memory"]["temporaries"] < 0.6 * one["memory"]["temporaries"]
+    assert remat["memory"]["temporaries"] < one["memory"]["temporaries"]
+    assert remat["cost"]["flops"] > 1.2 * one["cost"]["flops"]
+    # Data parallel: all that moves between devices is the sum of the gradients.
+    gradients = one["memory"]["gradients"]
+    assert sum(one["cost"]["collective_bytes"].values()) == pytest.approx(2 * gradients * 7 / 8, rel=0.05)
+
+
+# Lowers each run twice on eight virtual devices: by the trainer with values, by the plan without.
+SAME = """
+import hashlib, json, sys
+sys.path.insert(0, sys.argv[1])
+from lib import keras_jax
+keras_jax.start(1, 8)
+from functools import partial
+import jax, numpy as np
+from keras_hub.models import GemmaBackbone
+from lib import roberta, sharding
+from lib.abstract import Run
+from lib.causal_model import build_gemma, make_optimizer, prepare_tuning
+from lib.jax_training import Trainer, batches, causal, masked
+from lib.rematerialise import rematerialise
+from lib.roberta_sizes import sizes_of
+
+def trained(stage, recipe):
+    if stage == "mlm":
+        family = roberta.backbone_class()
+        vocabulary = recipe["vocabulary"]
+        make = lambda: roberta.build(sizes_of(recipe["model"], "m"), vocabulary["size"], vocabulary["pad"])
+    else:
+        family, base = GemmaBackbone, recipe.get("base", recipe)
+        make = lambda: build_gemma(base["model"], base["vocab_size"])
+    distribution = sharding.set_up(family, recipe["mesh"], "m.mesh")
+    model = make()
+    if stage == "lora":
+        prepare_tuning(model, recipe)
+    task = masked if stage == "mlm" else causal
+    trainer = Trainer(model, make_optimizer(recipe["optimizer"]), distribution, task, recipe)
+    rows, length = recipe["batch_size"], recipe["sequence_length"]
+    if stage == "mlm":
+        chosen = np.zeros((rows, 5), np.int32)
+        arrays = {"input_ids": np.zeros((rows, length), np.int32), "positions": chosen, "labels": chosen,
+                  "weights": np.zeros((rows, 5), np.float32)}
+    else:
+        arrays = {"tokens": np.zeros((rows, length + 1), np.int32), "mask": np.zeros((rows, length + 1), bool)}
+    batch = next(batches(lambda step, rows: {n: a[rows] for n, a in arrays.items()}, recipe, distribution))
+    steps = recipe["steps_per_dispatch"]
+    rates = np.zeros(recipe["last"], np.float32).reshape(-1, steps)[0]
+    return trainer.step.lower(trainer.moving, trainer.frozen, batch, rates[0] if steps == 1 else rates).as_text()
+
+for stage, recipe in json.loads(sys.argv[2]):
+    texts = [trained(stage, recipe), Run(stage, recipe, jax.devices(), "m").lowered().as_text()]
+    print("RESULT", stage, len(texts[0]), *(hashlib.sha256(text.encode()).hexdigest() for text in texts))
+"""
+
+
+def test_plan_and_trainer_compile_the_same_program(tmp_path):
+    sizes = {"num_layers": 2, "num_query_heads": 8, "num_key_value_heads": 8, "hidden_dim": 32}
+    sizes |= {"intermediate_dim": 64, "head_dim": 4}
+    base = {"model": sizes, "vocab_size": 320}
+    common = COMMON | {"batch_size": 8, "sequence_length": 32, "precision": "float32", "first": 0, "last": 4}
+    roberta = {"architecture": "roberta", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    roberta |= {"intermediate_size": 64, "max_position_embeddings": 36, "hidden_dropout_prob": 0.1}
+    masking = {"rate": 0.15, "mask": 0.8, "random": 0.1}
+    runs = [
+        ("base", base | common | {"mesh": [2, 4], "rematerialise": True}),
+        ("lora", {"base": base, "method": "lora", "rank": 2} | common | {"mesh": [1, 8], "steps_per_dispatch": 2}),
+        ("lora", {"base": base, "method": "full"} | common | {"mesh": [4, 2], "accumulate": 2}),
+        (
+            "mlm",
+            {"model": roberta, "masking": masking, "vocabulary": {"size": 320, "pad": 3}} | common | {"mesh": [4, 2]},
+        ),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", SAME, str(SCRIPTS), json.dumps(runs)], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [line.split() for line in done.stdout.splitlines() if line.startswith("RESULT")]
+    assert [line[1] for line in lines] == ["base", "lora", "lora", "mlm"]
+    for _, stage, length, trainer, plan in lines:
+        assert int(length) > 10_000 and trainer == plan, stage
+    assert len({line[3] for line in lines}) == 4
+
+
+def test_slices():
+    v3, v4, v5e, v5p = (topology(name) for name in ("v3-8", "v4-8", "v5e-256", "v5p-8"))
+    assert (v3.compiler_name, v3.devices, v3.hbm) == ("v3:2x2", 8, 16 * 2**30)
+    assert (v4.compiler_name, v4.devices, v4.compiler_options) == ("v4:2x2x1", 4, {"chip_config_name": "megacore"})
+    assert (v5e.compiler_name, v5e.devices) == ("v5e:16x16", 256)
+    assert (v5p.compiler_name, v5p.devices, topology("v6e-8").compiler_name) == ("v5p:2x2x1", 4, "v6e:2x4")
+    for name in ("v7-8", "v5e", "v5e-12", "v3-9", "tpu", "v5e-100000"):
+        with pytest.raises(UserError, match=f'"{name}" is no TPU slice'):
+            topology(name)
+
+
+def test_bytes_that_devices_send_each_other():
+    text = """
+  %all-reduce.1 = f32[8,128]{1,0:T(8,128)} all-reduce(%x), channel_id=1, replica_groups=[1,8]<=[8], to_apply=%add
+  %all-reduce.2 = (f32[16]{0}, bf16[4]{0}) all-reduce(%x, %y), replica_groups={{0,1},{2,3},{4,5},{6,7}}, to_apply=%add
+  %ag = (bf16[2,8]{1,0}, bf16[16,8]{1,0}) all-gather-start(%x), replica_groups=[1,8]<=[8], dimensions={0}
+  %done = bf16[16,8]{1,0} all-gather-done(%ag)
+  ROOT %rs = f32[2,8]{1,0} reduce-scatter(%x), replica_groups=[2,4]<=[8], dimensions={0}
+  %cp = s32[10]{0} collective-permute(%x), source_target_pairs={{0,1},{1,0}}
+"""
+    assert collective_bytes(text, 8) == {
+        "all-reduce": 2 * 4096 * 7 // 8 + 2 * 72 // 2,
+        "all-gather": 256 * 7 // 8,
+        "reduce-scatter": 64 * 4 * 3 // 4,
+        "collective-permute": 40,
+    }
+
+
+# The stage
+
+
+@pytest.fixture(scope="module")
+def planned(trained, tmp_path_factory):
+    """The cut-down run with a plan of every run for one slice, its masked model on JAX."""
+    workflow = copied(trained, tmp_path_factory.mktemp("planned"))
+    config = read_yaml(workflow / "config.yaml")
+    config["mlm"]["runs"]["jax"] = config["mlm"]["runs"]["tiny"] | {"backend": "jax"}
+    config["plan"] = {"topologies": ["v5e-8"], "prices": {"v5e-8": 3600.0}}
+    with open(workflow / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(config, file)
+    printed = workflow("plan", "--cores", "2").stdout
+    (workflow / "plan.txt").write_text(printed)
+    return workflow
+
+
+def read(workflow, stage, run):
+    return json.loads((workflow / f"results/plan/{stage}/{run}/v5e-8.json").read_text())
+
+
+def test_every_run_has_a_plan(planned):
+    printed = (planned / "plan.txt").read_text()
+    base, lora, jax = read(planned, "base", "small"), read(planned, "lora", "python"), read(planned, "mlm", "jax")
+    for plan in (base, lora, jax):
+        assert plan["planned"] and plan["memory"]["fits"] and plan["sentence"] is None
+        step = plan["seconds"]["step"]
+        peaks = topology("v5e-8")
+        assert step == max(plan["cost"]["flops"] / peaks.flops, plan["cost"]["bytes"] / peaks.hbm_bandwidth)
+        assert plan["tokens_per_second"] == pytest.approx(plan["tokens_per_step"] / step)
+        assert plan["cost_of_run"] == pytest.approx(step * plan["recipe"]["steps"])  # an hour costs 3,600
+        assert plan["memory"]["arguments"] >= plan["memory"]["weights"] + plan["memory"]["optimizer"]
+    variables = json.loads((planned / "results/lora/python/partitioning.json").read_text())["variables"]
+    assert lora["memory"]["weights"] == sum(variable["bytes_per_device"] for variable in variables)
+    assert read(planned, "mlm", "tiny")["planned"] is False
+    assert "mlm.runs.tiny on v5e-8: unplanned: a step of TensorFlow cannot be compiled" in printed
+    # Of all runs, the one on JAX has not been trained.
+    hours = jax["hours"]
+    assert f"pending on v5e-8: {hours:,.2f} hours modelled, {hours * 3600:,.2f} at the given price" in printed
+    assert "lora/python  v5e-8  yes" in printed
+    for name in ("plan.html", "plan.svg"):
+        assert "v5e-8" in (planned / "results/figures" / name).read_text()
+
+
+def test_a_plan_makes_nothing_stale_and_is_no_leftover(planned):
+    assert "Nothing to be done" in planned("lora", "base", "-n").stdout
+    assert "results/plan" not in planned("clean").stdout
+
+
+def test_what_costs_too_much_does_not_start(planned, tmp_path):
+    workflow = copied(planned, tmp_path)
+    config = read_yaml(workflow / "config.yaml")
+    config["plan"]["spending_limit"] = 0.0
+    with open(workflow / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(config, file)
+    asked = ("mlm", "--default-resources", "accelerator='v5e-8'")
+    refused = workflow(*asked, check=False)
+    assert refused.returncode == 1 and not (workflow / "results/mlm/jax").exists()
+    assert "error: the pending steps cost 0.0" in refused.stdout
+    assert "more than plan.spending_limit, 0." in refused.stdout
+    other = workflow("mlm", "--default-resources", "accelerator='v6e-8'", check=False)
+    assert other.returncode == 1
+    assert "of mlm.runs.jax on v6e-8 no plan says what it costs" in other.stdout
+    # A plan that says that it does not fit.
+    path = workflow / "results/plan/mlm/jax/v5e-8.json"
+    sentence = "mlm.runs.jax does not fit v5e-8: a device needs 20.0 GiB."
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"sentence": sentence}))
+    refused = workflow(*asked, check=False)
+    assert refused.returncode == 1 and f"error: {sentence}" in refused.stdout
+
+
+def test_spending(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = {"where": "lora.runs.x", "steps": 100}
+    plan = {
+        "planned": True,
+        "sentence": None,
+        "hours": 2.0,
+        "checkpoint_bytes": 10,
+        "recipe": recipe | {"price_per_hour": 3.0},
+    }
+    (tmp_path / "results/plan/lora/x").mkdir(parents=True)
+    (tmp_path / "results/plan/lora/x/v5e-8.json").write_text(json.dumps(plan))
+    run = {"stage": "lora", "name": "x", "steps": 50, "checkpoints": 4, "recipe": recipe, "accelerator": "v5e-8"}
+    assert spending.take(run, "v5e-8") == {"hours": 1.0, "cost": 3.0, "bytes": 40}
+    spending.check([run], 3.0)
+    spending.check([run | {"accelerator": None}], 0.0)  # on this machine
+    with pytest.raises(
+        UserError, match=r"^the pending steps cost 3\.00 by their plans, more than plan\.spending_limit, 2\.99\.$"
+    ):
+        spending.check([run], 2.99)
+    changed = run | {"recipe": recipe | {"steps": 200}}
+    with pytest.raises(UserError, match="of lora.runs.x on v5e-8 no plan says what it costs"):
+        spending.check([changed], 3.0)
+    assert spending.totals([run], ["v5e-8"])[0].startswith("pending on v5e-8: 1.00 hours modelled, 3.00 at the given")
