@@ -116,6 +116,40 @@ def test_both_trainers_are_one(manifest, start, tmp_path):  # noqa: F811
     assert ours["losses"][-1] < ours["losses"][0]
 
 
+LAYOUT = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from lib import keras_jax
+keras_jax.start(1, 8)
+import jax, keras_hub
+from lib.abstract import Run
+common = {"seed": 0, "sequence_length": 64, "batch_size": 8, "accumulate": 1, "steps_per_dispatch": 1}
+common |= {"rematerialise": False, "optimizer": json.loads(sys.argv[2]), "method": "lora", "rank": 4}
+masking = {"rate": 0.15, "mask": 0.8, "random": 0.1}
+large = {"architecture": "roberta", "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
+runs = [("mlm", {"model": large, "masking": masking, "vocabulary": {"size": 50_264, "pad": 3}})]
+runs += [("lora", {"base": {"preset": preset}}) for preset in ("gemma_7b_en", "gemma2_9b_en", "gemma3_12b_text")]
+for stage, recipe in runs:
+    run = Run(stage, recipe | common | {"mesh": [1, 8]}, jax.devices(), "x")
+    axes = {v.path: run.distribution.expected(v.path, v.shape) for v in run.model.variables if len(v.shape) > 1}
+    whole = [path for path, spec in axes.items() if "model" not in spec]
+    print("RESULT", json.dumps(sorted({path.split("/", 1)[-1] for path in whole})))
+"""
+
+
+def test_layout_maps_shard_what_they_should():
+    """Every matrix lies over the axis model, but those named here, which are small or follow another."""
+    optimizer = {"weight_decay": 0.0, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "clip_norm": None}
+    done = subprocess.run(
+        [sys.executable, "-c", LAYOUT, str(ROOT / "scripts"), json.dumps(optimizer)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    whole = [json.loads(line.removeprefix("RESULT")) for line in done.stdout.splitlines() if "RESULT" in line]
+    assert whole[0] == ["intermediate_dense/kernel", "position_embedding/embeddings"]
+    for family in whole[1:]:
+        assert family == ["attention/query/lora_kernel_b", "attention/value/lora_kernel_b"]
+
+
 LOGITS = """
 import json, sys
 sys.path.insert(0, sys.argv[1])

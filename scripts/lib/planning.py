@@ -19,6 +19,8 @@ from lib.keras_jax import set_precision
 from lib.tpu import GIB, Topology
 
 EXHAUSTED = re.compile(r"HLO temporaries \(([\d.]+)([KMGT])\) exceeds available HBM")
+# To count FLOPs and bytes: no loops of the compiler's own making. Memory is always that of the program as it runs.
+UNROLLED = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
 USABLE = 15.48 / 16  # of the HBM: what the compiler's message leaves to a program on v3, taken for all
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -33,8 +35,11 @@ def plan(stage: str, recipe: dict, slice_: Topology, where: str) -> dict:
     return found
 
 
-def measure(stage: str, recipe: dict, slice_: Topology, where: str) -> dict:
-    """Return memory, cost and modelled time of a run's step on a slice."""
+def measure(stage: str, recipe: dict, slice_: Topology, where: str, hopeless: bool = True) -> dict | None:
+    """Return memory, cost and modelled time of a run's step on a slice.
+
+    hopeless  whether to compile what cannot fit, by its weights and optimizer alone; otherwise None for it
+    """
     set_precision(recipe["precision"])
     devices = topologies.get_topology_desc(
         platform="tpu", topology_name=slice_.compiler_name, **slice_.compiler_options
@@ -43,9 +48,9 @@ def measure(stage: str, recipe: dict, slice_: Topology, where: str) -> dict:
     sizes = run.distribution.sizes
     used = math.prod(sizes.values())
     weights, optimizer = (run.bytes_per_device(part.variables) for part in (run.model, run.optimizer))
+    if not hopeless and weights + optimizer > slice_.hbm * USABLE:
+        return None
     said = compiled(run.lowered(), slice_, used)
-    if said["arguments"] is None:
-        said["total"] = said["temporaries"] + weights + optimizer
     fits = said["arguments"] is not None and said["total"] <= slice_.hbm * USABLE
     flops, moved, sent = said["flops"], said["bytes"], said["collective_bytes"]
     again = recipe["accumulate"] - 1
@@ -92,8 +97,8 @@ def measure(stage: str, recipe: dict, slice_: Topology, where: str) -> dict:
 def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: int) -> dict:
     """Return what the compiler says of a program, per device: bytes of memory, FLOPs, bytes moved and sent.
 
-    The same program for the same slice and compiler is compiled once on a machine. Where its temporaries alone do
-    not fit, the compiler stops and says how large they were: then arguments is None.
+    The same program for the same slice and compiler is compiled once on a machine. Where it does not fit, the
+    compiler stops and says only how much there was in all: then arguments is None.
     """
     text = lowered.as_text()
     key = hashlib.sha256(f"{version('libtpu')} {version('jax')} {slice_.compiler_name} {text}".encode()).hexdigest()
@@ -106,10 +111,16 @@ def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: int) -> dic
         wanted = EXHAUSTED.search(str(error))
         if not wanted:
             raise
-        found = {"arguments": None, "temporaries": round(float(wanted[1]) * UNITS[wanted[2]]), "program": None}
-        found |= {"total": None, "flops": 0.0, "bytes": 0.0, "collective_bytes": {}}
+        # The message says temporaries, but counts the arguments among them.
+        found = {"arguments": None, "temporaries": None, "program": None}
+        found |= {"total": round(float(wanted[1]) * UNITS[wanted[2]])}
+        found |= {"flops": 0.0, "bytes": 0.0, "collective_bytes": {}}
     else:
-        memory, cost = program.memory_analysis(), program.cost_analysis()
+        memory = program.memory_analysis()
+        if loops(program.as_text()) > text.count("stablehlo.while"):
+            # Multiplications that wait for parts of their operands, piece by piece: counted once, like all loops.
+            program = lowered.compile(compiler_options=UNROLLED)
+        cost, sent = program.cost_analysis(), collective_bytes(program.as_text(), devices)
         total = (
             memory.argument_size_in_bytes
             + memory.output_size_in_bytes
@@ -124,10 +135,15 @@ def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: int) -> dic
             "total": total,
             "flops": float(cost["flops"]),
             "bytes": float(cost["bytes accessed"]),
-            "collective_bytes": collective_bytes(program.as_text(), devices),
+            "collective_bytes": sent,
         }
     write_json(kept, found)
     return found
+
+
+def loops(text: str) -> int:
+    """Return the number of loops in a compiled program."""
+    return text.count(" while(")
 
 
 def variants(recipe: dict, stage: str, devices: int) -> Iterator[tuple[str, dict]]:
@@ -160,11 +176,11 @@ def advice(stage: str, recipe: dict, slice_: Topology, where: str, most: int = 3
     found: list[str] = []
     for words, changed in variants(recipe, stage, slice_.devices):
         try:
-            memory = measure(stage, changed, slice_, where)["memory"]
+            made = measure(stage, changed, slice_, where, hopeless=False)
         except UserError:
             continue
-        if memory["fits"]:
-            found.append(f"{words} ({memory['total'] / GIB:.1f} GiB)")
+        if made and made["memory"]["fits"]:
+            found.append(f"{words} ({made['memory']['total'] / GIB:.1f} GiB)")
         if len(found) == most:
             break
     return found

@@ -13,12 +13,12 @@ AXES = ["batch", "model"]
 LAYOUTS = {
     "RobertaBackbone": {
         "embeddings/token_embedding/embeddings": ("model", None),
-        "self_attention_layer/(query|key|value)/kernel": (None, "model", None),
-        "self_attention_layer/(query|key|value)/bias": ("model", None),
-        "self_attention_layer/attention_output/kernel": ("model", None, None),
-        "feedforward_intermediate_dense/kernel": (None, "model"),
-        "feedforward_intermediate_dense/bias": ("model",),
-        "feedforward_output_dense/kernel": ("model", None),
+        "transformer_layer.*self_attention_layer/(query|key|value)/kernel": (None, "model", None),
+        "transformer_layer.*self_attention_layer/(query|key|value)/bias": ("model", None),
+        "transformer_layer.*self_attention_layer/attention_output/kernel": ("model", None, None),
+        "transformer_layer.*feedforward_intermediate_dense/kernel": (None, "model"),
+        "transformer_layer.*feedforward_intermediate_dense/bias": ("model",),
+        "transformer_layer.*feedforward_output_dense/kernel": ("model", None),
         "mlm_head/output_bias": ("model",),
     },
     "Gemma3Backbone": {
