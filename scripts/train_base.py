@@ -12,12 +12,13 @@ output.timings            CSV: step, seconds_per_step, tokens_per_second
 params.recipe             first and last step, schedule, batch_size, sequence_length, model, optimizer, precision,
                           mesh, accumulate, rematerialise, steps_per_dispatch, seed, cpu_threads, cpu_devices;
                           patience where it can matter
+resources.hosts           processes that train together, 1 unless the profile says otherwise
 """
 
 import sys
 from functools import partial
 
-from lib import checkpoint, keras_jax
+from lib import checkpoint, hosts, keras_jax
 from lib.causal_data import Packed, held_out_batches, training_batch
 from lib.causal_tokens import SentencePiece
 from lib.job import job
@@ -28,6 +29,8 @@ name = snakemake.wildcards.name
 with job(snakemake.log[0], f"base {name}") as say:
     previous = checkpoint.previous(snakemake.input.previous)
     if checkpoint.stopped_early(dict(snakemake.output.items()), recipe, previous, say):
+        sys.exit()
+    if hosts.several(snakemake.resources.get("hosts", 1), say):
         sys.exit()
     tokenizer = SentencePiece(snakemake.input.vocabulary)
     train, validation = (

@@ -12,12 +12,13 @@ output.timings            CSV: step, seconds_per_step, tokens_per_second
 params.recipe             first and last step, schedule, batch_size, sequence_length, method, rank, optimizer,
                           precision, mesh, accumulate, rematerialise, steps_per_dispatch, seed, cpu_threads,
                           cpu_devices; patience where it can matter
+resources.hosts           processes that train together, 1 unless the profile says otherwise
 """
 
 import sys
 from functools import partial
 
-from lib import checkpoint, keras_jax
+from lib import checkpoint, hosts, keras_jax
 from lib.causal_data import OnePerRecord, held_out_batches, training_batch
 from lib.causal_tokens import load_tokenizer
 from lib.job import job
@@ -28,6 +29,8 @@ run = snakemake.wildcards.run
 with job(snakemake.log[0], f"lora {run}") as say:
     previous = checkpoint.previous(snakemake.input.previous)
     if checkpoint.stopped_early(dict(snakemake.output.items()), recipe, previous, say):
+        sys.exit()
+    if hosts.several(snakemake.resources.get("hosts", 1), say):
         sys.exit()
     keras_jax.start(recipe["cpu_threads"], recipe["cpu_devices"], recipe["precision"])
     from lib.causal_model import make_optimizer

@@ -10,12 +10,13 @@ output.history        CSV: step, loss (nats per masked token), learning_rate
 output.timings        CSV: step, seconds_per_step, tokens_per_second
 params.recipe         first and last step, schedule, batch_size, model, masking, optimizer, precision, mesh, accumulate,
                       rematerialise, steps_per_dispatch, seed, cpu_threads, cpu_devices; patience where it can matter
+resources.hosts       processes that train together, 1 unless the profile says otherwise
 """
 
 import sys
 from functools import partial
 
-from lib import checkpoint, keras_jax
+from lib import checkpoint, hosts, keras_jax
 from lib.job import job
 from lib.mlm_data import evaluation_batches, training_batch
 from lib.roberta_sizes import sizes_of
@@ -26,6 +27,8 @@ recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 with job(snakemake.log[0], f"mlm {run}") as say:
     previous = checkpoint.previous(snakemake.input.previous)
     if checkpoint.stopped_early(dict(snakemake.output.items()), recipe, previous, say):
+        sys.exit()
+    if hosts.several(snakemake.resources.get("hosts", 1), say):
         sys.exit()
     train, validation = (Records(snakemake.input.manifest, split) for split in ("train", "validation"))
     train.verify()

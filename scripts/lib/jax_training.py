@@ -17,7 +17,7 @@ from keras.distribution import ModelParallel
 
 from lib import checkpoint
 from lib.arrays import load_arrays
-from lib.causal_model import arrays_of, assign, count
+from lib.causal_model import arrays_of, assign, count, whole_array
 from lib.errors import UserError
 from lib.history import Drain, History, held_out_figures
 from lib.rematerialise import rematerialise
@@ -263,7 +263,7 @@ class Trainer:
 
         Keras numbers the states' paths through the life of a process, so these say nothing.
         """
-        states = {f"random/{index}": np.asarray(value) for index, value in enumerate(self.moving["random"])}
+        states = {f"random/{index}": whole_array(value) for index, value in enumerate(self.moving["random"])}
         return arrays_of(self.variables["optimizer"], self.moving["optimizer"]) | states
 
     def train(self, load: Callable, rates: np.ndarray, history: History) -> None:
@@ -297,7 +297,8 @@ class Evaluator:
         """Take a model and what it predicts."""
         self.model, self.sharding = model, batch_sharding(distribution)
         self.replicas = distribution.num_model_replicas
-        self.function = jax.jit(make_evaluation(model, task))
+        one = NamedSharding(distribution.device_mesh.backend_mesh, PartitionSpec())
+        self.function = jax.jit(make_evaluation(model, task), out_shardings=one)
 
     def __call__(self, data: Iterable[dict[str, np.ndarray]]) -> dict[str, float]:
         """Return the figures of `held_out_figures` on held-out batches, with the model as it is now."""
@@ -349,5 +350,7 @@ def train_segment(
     trainer.train(load, learning_rates(recipe["schedule"], first, last), history)
     evaluation = trainer.evaluate(held_out)
     say(f"step {last}  held-out loss {evaluation['loss']:.4f}, accuracy {evaluation['accuracy']:.3f}")
-    checkpoint.save(dict(output.items()), recipe, trainer.weights(), trainer.optimizer(), evaluation, previous)
-    history.write(output.history, output.timings)
+    weights, optimizer = trainer.weights(), trainer.optimizer()  # gathered from all processes
+    if jax.process_index() == 0:
+        checkpoint.save(dict(output.items()), recipe, weights, optimizer, evaluation, previous)
+        history.write(output.history, output.timings)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from lib import folder
 from lib.errors import UserError
+from lib.hosts import number
 from lib.redaction import redact_file, redacted
 
 # What the machine, and not the program, can be at fault for; libraries in Rust and C++ say it in text only.
@@ -24,12 +25,15 @@ class Stopped(BaseException):
 def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
     """Run a script's work; yield `say(message)`, which reports progress.
 
-    log    file that takes everything the libraries print, and the progress
+    log    file that takes everything the libraries print, and the progress; processes that train with the first one
+           have one of their own beside it
     label  what the user calls this job, such as "mlm tiny"; opens each line on the terminal
 
     A `UserError`, a fault of the machine such as a full disk, and SIGTERM each end the process with exit code 1
     and one sentence; any other error leaves its traceback in the log as well as on the terminal.
     """
+    if number():
+        log = f"{log.removesuffix('.log')}.process{number()}.log"
     folder.join()
     signal.signal(signal.SIGTERM, stop)
     sys.stdout.flush()

@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+from lib import hosts
 from lib.compiled import cache_folder
 
 # keras-hub imports TensorFlow for its tf.data pipelines when it can; nothing here uses them.
@@ -18,7 +19,8 @@ def start(cpu_threads: int, cpu_devices: int = 1, precision: str = "float32") ->
     """Import Keras with the JAX backend, once per process.
 
     cpu_threads  threads of XLA's pool on a CPU: another number adds up floats in another order
-    cpu_devices  virtual devices where there is no accelerator; an accelerator is used as it is
+    cpu_devices  virtual devices where there is no accelerator, of all processes together; an accelerator is used as
+                 it is
     precision    float32, mixed_bfloat16 (variables float32, arithmetic bfloat16) or bfloat16 (both)
     """
     for name in BLOCKED:
@@ -26,7 +28,7 @@ def start(cpu_threads: int, cpu_devices: int = 1, precision: str = "float32") ->
     os.environ["KERAS_BACKEND"] = "jax"
     os.environ["NPROC"] = str(cpu_threads)  # what XLA sizes its thread pool by; one per device at the least
     flags = [
-        f"--xla_force_host_platform_device_count={cpu_devices}",
+        f"--xla_force_host_platform_device_count={max(1, cpu_devices // hosts.count())}",
         "--xla_gpu_deterministic_ops=true",  # otherwise scatters, as in an embedding's gradient, add up in any order
     ]
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags]).strip()
@@ -36,6 +38,11 @@ def start(cpu_threads: int, cpu_devices: int = 1, precision: str = "float32") ->
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache_folder("jax"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+    if hosts.count() > 1:
+        import jax
+
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.distributed.initialize(os.environ[hosts.COORDINATOR], hosts.count(), hosts.number())
     set_precision(precision)
 
 

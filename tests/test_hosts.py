@@ -1,0 +1,192 @@
+"""Several processes with virtual CPU devices train what one process with as many devices trains."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from conftest import ROOT, copied
+from lib.arrays import load_arrays
+from lib.config import read_yaml
+from lib.roberta_sizes import SIZES
+from ruamel.yaml import YAML
+from test_mlm_tensorflow import LENGTH, manifest  # noqa: F401 (a fixture)
+
+# A script as Snakemake runs one: it starts itself once per process.
+SCRIPT = """
+import json, os, sys
+JOB = json.loads(open(os.environ["JOB"]).read())
+sys.path.insert(0, JOB["scripts"])
+import numpy as np
+from lib import hosts, keras_jax, roberta
+from lib.arrays import save_arrays
+from lib.history import History
+from lib.job import job
+from lib.mlm_data import evaluation_batches, training_batch
+from lib.tfrecord import Records
+
+with job(JOB["out"] + "/x.log", "mlm x") as say:
+    if hosts.several(JOB["processes"], say):
+        sys.exit()
+    if hosts.number() == JOB.get("failing"):
+        from lib.errors import UserError
+        raise UserError("the disk of this host is gone.")
+    keras_jax.start(1, 4)
+    import jax, keras
+    from lib import sharding
+    from lib.causal_model import make_optimizer
+    from lib.jax_training import Trainer, masked
+    recipe, records, read = JOB["recipe"], Records(JOB["manifest"], "train"), set()
+
+    def load(step, rows):
+        read.add((rows.start, rows.stop))
+        return training_batch(records, recipe, step, rows)
+
+    distribution = sharding.set_up(roberta.backbone_class(), JOB["mesh"], "mlm.runs.x.mesh")
+    keras.utils.set_random_seed(3)
+    model = roberta.build(JOB["sizes"], records.manifest["vocab_size"], records.manifest["special_ids"]["pad"])
+    roberta.draw_weights(model, 0.02, 3)
+    trainer = Trainer(model, make_optimizer(recipe["optimizer"]), distribution, masked, recipe)
+    history = History(0, recipe["last"], 1, say)
+    trainer.train(load, np.full(recipe["last"], 1e-3, "f4"), history)
+    held_out, weights = trainer.evaluate(evaluation_batches(records)), trainer.weights()
+    result = {"devices": jax.device_count(), "local": jax.local_device_count(), "rows": sorted(read)}
+    if hosts.number() == 0:
+        save_arrays(JOB["out"] + "/weights", weights)
+        result |= {"losses": [float(row.split(",")[1]) for row in history.rows], "held_out": held_out}
+    with open(f"{JOB['out']}/{hosts.number()}.json", "w") as file:
+        json.dump(result, file)
+"""
+
+
+def train(manifest, folder, processes, mesh, failing=None):  # noqa: F811
+    folder.mkdir()
+    optimizer = {"weight_decay": 0.01, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "clip_norm": 1.0}
+    recipe = {
+        "first": 0, "last": 6, "batch_size": 8, "seed": 3, "optimizer": optimizer, "accumulate": 1,
+        "steps_per_dispatch": 1, "rematerialise": False, "masking": {"rate": 0.15, "mask": 0.8, "random": 0.1},
+    }  # fmt: skip
+    sizes = SIZES | {
+        "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32,
+        "max_position_embeddings": LENGTH + 4,
+    }  # fmt: skip
+    job = {
+        "scripts": str(ROOT / "scripts"), "out": str(folder), "processes": processes, "mesh": mesh, "recipe": recipe,
+        "sizes": sizes, "manifest": str(manifest), "failing": failing,
+    }  # fmt: skip
+    (folder / "job.json").write_text(json.dumps(job))
+    (folder / "script.py").write_text(SCRIPT)
+    return subprocess.run(
+        [sys.executable, str(folder / "script.py")], cwd=folder, env=os.environ | {"JOB": str(folder / "job.json")},
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+
+
+def results(folder, processes):
+    return [json.loads((folder / f"{index}.json").read_text()) for index in range(processes)]
+
+
+@pytest.mark.parametrize(("processes", "mesh"), [(2, (4, 1)), (4, (2, 2))])
+def test_processes_train_as_one(manifest, tmp_path, processes, mesh):  # noqa: F811
+    """The same losses to 1e-6, with dropout: sums over devices are made by another library, in another order."""
+    for name, count in (("one", 1), ("many", processes)):
+        done = train(manifest, tmp_path / name, count, mesh)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert done.stderr.count("[mlm x] step 6/6") == 1  # the first process speaks for all
+    (one,), many = results(tmp_path / "one", 1), results(tmp_path / "many", processes)
+    assert {result["devices"] for result in (one, *many)} == {4} and one["local"] == 4
+    np.testing.assert_allclose(many[0]["losses"], one["losses"], rtol=1e-6)
+    assert many[0]["held_out"] == pytest.approx(one["held_out"], rel=1e-6)
+    weights, expected = (load_arrays(tmp_path / name / "weights") for name in ("many", "one"))
+    for name, array in expected.items():
+        np.testing.assert_allclose(weights[name], array, atol=1e-5)
+    # Each reads the records of its own devices: four processes on a mesh of 2 x 2 are two of a kind.
+    assert one["rows"] == [[0, 8]]
+    shares = [result["rows"] for result in many]
+    assert shares == ([[[0, 4]], [[4, 8]]] if processes == 2 else [[[0, 4]]] * 2 + [[[4, 8]]] * 2)
+
+
+def test_a_failure_on_one_ends_all_with_one_message(manifest, tmp_path):  # noqa: F811
+    start = time.time()
+    done = train(manifest, tmp_path / "failing", 2, (4, 1), failing=1)
+    assert done.returncode == 1 and time.time() - start < 60
+    lines = [line for line in done.stderr.splitlines() if "error" in line]
+    assert lines == ["[mlm x] error: process 1 of 2: the disk of this host is gone."]
+    assert not list((tmp_path / "failing").glob("?.json"))
+
+
+def test_a_profile_decides_how_many(trained, tmp_path):
+    """Through Snakemake: two processes make the checkpoint of one, and moving there made nothing stale."""
+    workflow = copied(trained, tmp_path)
+    assert "Nothing to be done" in workflow("lora", "-n", "--set-resources", "train_lora:hosts=2").stdout
+    config = read_yaml(workflow / "config.yaml")
+    config["lora"]["runs"]["two"] = config["lora"]["runs"]["python"]
+    with open(workflow / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(json.loads(json.dumps(config)), file)
+    printed = workflow("results/lora/two/history.csv", "--set-resources", "train_lora:hosts=2").stdout
+    assert "hosts=2" in printed and printed.count("[lora two] step 5/10") <= 1
+    rows = [
+        [line.split(",") for line in (workflow / f"results/lora/{run}/history.csv").read_text().splitlines()[1:]]
+        for run in ("python", "two")
+    ]
+    losses = [[float(row[1]) for row in part] for part in rows]
+    assert len(losses[0]) == 10
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+    assert (workflow / "logs/lora/two/00000005.process1.log").is_file()
+
+
+def test_a_process_that_is_killed_ends_the_job(trained, tmp_path):
+    workflow = copied(trained, tmp_path)
+    config = read_yaml(workflow / "config.yaml")
+    config["lora"]["runs"]["two"] = config["lora"]["runs"]["python"] | {"steps": 4000, "checkpoint_every": 4000}
+    with open(workflow / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(json.loads(json.dumps(config)), file)
+    snakemake = os.path.join(os.path.dirname(sys.executable), "snakemake")
+    command = [snakemake, "results/lora/two/history.csv", "--set-resources", "train_lora:hosts=2"]
+    running = subprocess.Popen(
+        command,
+        cwd=workflow.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        victim = None
+        for line in running.stdout:
+            if "[lora two] step 1/4000" in line:
+                victim = next(
+                    pid for pid in processes_of(running.pid) if environment(pid).get("TRAINING_PROCESS") == "1"
+                )
+                os.kill(victim, signal.SIGKILL)
+                break
+        rest = running.stdout.read()
+        assert victim and running.wait(timeout=60) == 1
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+    assert "[lora two] error: process 1 of 2: ended without a word" in rest
+    assert not list((workflow / "results/lora/two").rglob("weights.safetensors"))
+
+
+def processes_of(session):
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            if entry.isdigit() and os.getsid(int(entry)) == session:
+                found.append(int(entry))
+        except OSError:
+            continue
+    return found
+
+
+def environment(pid):
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return dict(part.split("=", 1) for part in file.read().decode().split("\0") if "=" in part)
+    except OSError:
+        return {}
