@@ -282,6 +282,10 @@ ROWS = [
     ("generation.max_length", "shipped", "generation.max_length", 64, SAMPLES),
     ("generation.samples", "shipped", "generation.samples", 4, SAMPLES),
     ("generation.seed", "shipped", "generation.seed", 1, SAMPLES),
+    # No plan is an input of anything that is trained.
+    ("plan.topologies", "shipped", "plan.topologies", ["v6e-8"], ""),
+    ("plan.prices.NAME", "shipped", "plan.prices.v5e-8", 9.6, ""),
+    ("plan.spending_limit", "shipped", "plan.spending_limit", 5.0, ""),
 ]  # fmt: skip
 
 
