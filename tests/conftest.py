@@ -45,6 +45,13 @@ class Workflow:
         return self.folder / path
 
 
+def pytest_collection_modifyitems(items):
+    """Keep tests that share a slow run, or what a module prepares, in one of the processes that pytest-xdist starts."""
+    for item in items:
+        shared = [name for name in ("finished", "trained", "undisturbed") if name in item.fixturenames]
+        item.add_marker(pytest.mark.xdist_group([*shared, item.path.stem][0]))
+
+
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory) -> Workflow:
     """The shipped config, run from scratch once; tests read its artifacts and must not change them."""
@@ -56,7 +63,9 @@ def finished(tmp_path_factory) -> Workflow:
 @pytest.fixture(scope="session", autouse=True)
 def compiled(tmp_path_factory) -> None:
     """One cache of compiled programs for all workflows of the session, where each would have its own."""
-    folder = tmp_path_factory.mktemp("compiled")
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "compiled"
+    folder.mkdir(exist_ok=True)
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
     os.environ.setdefault("TF_XLA_FLAGS", f"--tf_xla_persistent_cache_directory={folder}")
 
