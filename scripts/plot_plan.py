@@ -20,8 +20,10 @@ with job(snakemake.log[0], "report"):
         hbm = here[0]["memory"]["hbm"] / 2**30
         for place, plan in enumerate(here):
             memory = plan["memory"]
+            total = memory["total"] / 2**30
+            axis.text(place, total, f"{total:.2g}", ha="center", va="bottom", fontsize=9)
             if memory["arguments"] is None:
-                axis.bar(place, memory["total"] / 2**30, color=GREY, width=0.6)
+                axis.bar(place, total, color=GREY, width=0.6)
                 continue
             low = 0.0
             for part, color in (("arguments", BLUE), ("temporaries", ORANGE)):

@@ -19,10 +19,7 @@ with job(snakemake.log[0], "report"):
     memory = [
         [
             *name(plan),
-            *(
-                round(plan["memory"][key] / 1e9, 3) if plan["memory"][key] is not None else None
-                for key in (*MEMORY[2:-1], "hbm")
-            ),
+            *(plan["memory"][key] / 1e9 if plan["memory"][key] is not None else None for key in (*MEMORY[2:-1], "hbm")),
         ]
         for plan in planned
     ]

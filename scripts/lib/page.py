@@ -34,7 +34,10 @@ def numeric(value: object) -> bool:
 
 
 def cell(value: object) -> str:
-    """Return a table cell: numbers to the right and with separators, floats with four digits, None as a dash."""
+    """Return a table cell: numbers to the right and with separators, floats with four digits, None as a dash.
+
+    Small floats have as many digits as it takes to show three that count.
+    """
     if isinstance(value, Raw):
         return f"<td>{value}</td>"
     if isinstance(value, bool):
@@ -42,7 +45,9 @@ def cell(value: object) -> str:
     if isinstance(value, int):
         return f'<td class="number">{value:,}</td>'
     if isinstance(value, float):
+        small = 0 < abs(value) < 0.01
         text = f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}" if abs(value) >= 100 else f"{value:.4f}"
+        text = f"{value:.3g}" if small else text
         return f'<td class="number">{text}</td>'
     kind = ' class="number"' if numeric(value) else ""
     return f"<td{kind}>{'–' if value is None else escape(str(value))}</td>"

@@ -16,7 +16,7 @@ def row_of(plan: dict) -> list:
     if not plan["planned"]:
         return [name, plan["topology"], "unplanned", *[None] * 8]
     memory, step = plan["memory"], plan["seconds"]["step"]
-    held = [round(memory["total"] / 2**30, 2), round(memory["hbm"] / 2**30)]
+    held = [significant(memory["total"] / 2**30), round(memory["hbm"] / 2**30)]
     if step is None:
         return [name, plan["topology"], "no", *held, *[None] * 6]
     return [
