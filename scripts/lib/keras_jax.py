@@ -43,6 +43,9 @@ def start(cpu_threads: int, cpu_devices: int = 1, precision: str = "float32") ->
 
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(os.environ[hosts.COORDINATOR], hosts.count(), hosts.number())
+        import keras
+
+        keras.utils.set_random_seed(0)  # all must draw the same, also what loaded weights then take the place of
     set_precision(precision)
 
 
