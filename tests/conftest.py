@@ -45,6 +45,7 @@ class Workflow:
         return self.folder / path
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(items):
     """Keep tests that share a slow run, or what a module prepares, in one of the processes that pytest-xdist starts."""
     for item in items:
