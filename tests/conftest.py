@@ -45,12 +45,10 @@ class Workflow:
         return self.folder / path
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
-def pytest_collection_modifyitems(items):
+def pytest_itemcollected(item):
     """Keep tests that share a slow run, or what a module prepares, in one of the processes that pytest-xdist starts."""
-    for item in items:
-        shared = [name for name in ("finished", "trained", "undisturbed") if name in item.fixturenames]
-        item.add_marker(pytest.mark.xdist_group([*shared, item.path.stem][0]))
+    shared = [name for name in ("finished", "trained", "undisturbed") if name in item.fixturenames]
+    item.add_marker(pytest.mark.xdist_group([*shared, item.path.stem][0]))
 
 
 @pytest.fixture(scope="session")
