@@ -45,12 +45,6 @@ class Workflow:
         return self.folder / path
 
 
-def pytest_itemcollected(item):
-    """Keep tests that share a slow run, or what a module prepares, in one of the processes that pytest-xdist starts."""
-    shared = [name for name in ("finished", "trained", "undisturbed") if name in item.fixturenames]
-    item.add_marker(pytest.mark.xdist_group([*shared, item.path.stem][0]))
-
-
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory) -> Workflow:
     """The shipped config, run from scratch once; tests read its artifacts and must not change them."""
