@@ -169,7 +169,7 @@ def test_a_process_that_is_killed_ends_the_job(trained, tmp_path):
     finally:
         if running.poll() is None:
             os.killpg(running.pid, signal.SIGKILL)
-    assert "[lora two] error: process 1 of 2: ended without a word" in rest
+    assert "[lora two] error: process 1 of 2: it was killed by signal 9." in rest
     assert not list((workflow / "results/lora/two").rglob("weights.safetensors"))
 
 

@@ -72,12 +72,14 @@ def watch(started: list[subprocess.Popen], say: Callable[[str], None]) -> tuple[
     events: queue.Queue = queue.Queue()
 
     def read(index: int, process: subprocess.Popen) -> None:
-        last = "ended without a word"
+        last = None
         for line in process.stderr:
             words = line.split("] ", 1)[-1].strip()
-            last = words.removeprefix("error: ") if words else last
+            last = words.removeprefix("error: ") if words.startswith("error: ") else last
             events.put((index, words, None))
-        events.put((index, last, process.wait()))
+        code = process.wait()
+        ended = f"it was killed by signal {-code}." if code < 0 else f"it ended with exit code {code}; see its log."
+        events.put((index, last or ended, code))
 
     for index, process in enumerate(started):
         threading.Thread(target=read, args=(index, process), daemon=True).start()
