@@ -72,6 +72,8 @@ rule train_base:
     wildcard_constraints:
         name=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
+    resources:
+        **asks("base", hosts=True),
     conda:
         "../envs/jax.yaml"
     script:
@@ -141,6 +143,8 @@ rule evaluate_base:
     wildcard_constraints:
         name=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
+    resources:
+        **asks("base"),
     conda:
         "../envs/jax.yaml"
     script:

@@ -12,6 +12,7 @@ if str(SCRIPTS) not in sys.path:
 from lib.config import SPLITS, read_config
 from lib.dependencies import imported
 from lib.errors import UserError
+from lib.keras_jax import tpu_here
 from lib.folder import check_clock, check_writable, enter, last_start, unwritable
 from lib.retraining import note, untrained
 from lib.schedule import segment_schedule
@@ -268,14 +269,38 @@ def plan_recipe(stage: str, name: str) -> dict:
     return kept | ({"vocabulary": {"size": config["tokenizer"]["vocab_size"], "pad": 3}} if own else {})
 
 
-def accelerator(name: str) -> str | None:
-    """Return the TPU slice that the profile or the command line asks for, for a rule; None for this machine."""
-    settings = workflow.resource_settings
-    own = (settings.overwrite_resources or {}).get(name, {}).get("accelerator")
-    every = (settings.default_resources or {}).get("accelerator") if settings.default_resources else None
-    value = own if own is not None else every
-    # As it was written: an expression, which is evaluated for each job, quotes and all.
-    return None if value is None else str(getattr(value, "raw", value)).strip("'\"")
+def asks(stage: str, hosts: bool = False) -> dict:
+    """Return what a job that runs a model asks for, as `resources` of its rule: what, and never where.
+
+    accelerator  as the config names it; gres  the same in the notation of schedulers, per host
+    hosts        processes that train together; nodes, tasks  the same for schedulers. Only trainers run on several
+    mem_mb       of each host; runtime  minutes
+    """
+    asked = lambda w: run_of(stage, w.get("run") or w.get("name"))["resources"]
+    several = lambda w: asked(w)["hosts"] if hosts else 1
+    # A resource that is None is not asked for.
+    resources = {
+        "accelerator": lambda w: asked(w).get("accelerator"),
+        "gres": lambda w: gres(asked(w).get("accelerator"), several(w)),
+        "mem_mb": lambda w: 1000 * asked(w)["memory_gb"],
+        "runtime": lambda w: asked(w)["minutes"],
+    }
+    spread = lambda w: several(w) if several(w) > 1 else None
+    return resources | ({"hosts": several, "nodes": spread, "tasks": spread} if hosts else {})
+
+
+def gres(accelerator: str | None, hosts: int) -> str | None:
+    """Return an accelerator as a generic resource of each host: tpu:v5e:8 for v5e-8, gpu:h100:4 for h100:4."""
+    if accelerator is None or ":" in accelerator:
+        return accelerator and f"gpu:{accelerator}"
+    kind, size = accelerator.split("-")
+    return f"tpu:{kind}:{max(1, int(size) // hosts)}"
+
+
+def asked_slice(recipe: dict) -> str | None:
+    """Return the TPU slice that a run trains on; None where it is this machine, without one, that trains."""
+    here = workflow.local_exec and not tpu_here()
+    return None if here else recipe["resources"].get("accelerator")
 
 
 def pending() -> list[dict]:
@@ -286,7 +311,6 @@ def pending() -> list[dict]:
         segments = [segment(stage, recipe, last) for last in ends]
         todo = untrained(chain, segments)
         if todo:
-            trainer = f"train_mlm_{recipe['backend']}" if stage == "mlm" else f"train_{stage}"
             found.append(
                 {
                     "stage": stage,
@@ -294,7 +318,7 @@ def pending() -> list[dict]:
                     "steps": todo * recipe["checkpoint_every"],
                     "checkpoints": todo,
                     "recipe": plan_recipe(stage, name),
-                    "accelerator": accelerator(trainer),
+                    "accelerator": asked_slice(recipe),
                 }
             )
     return found

@@ -39,6 +39,8 @@ rule train_lora:
     wildcard_constraints:
         run=one_of(LORA),
     threads: config["cpu_threads"]
+    resources:
+        **asks("lora", hosts=True),
     conda:
         "../envs/jax.yaml"
     script:
@@ -85,6 +87,8 @@ rule export_full:
     wildcard_constraints:
         run=one_of(FULL_RUNS),
     threads: config["cpu_threads"]
+    resources:
+        **asks("lora"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -107,6 +111,8 @@ rule generate:
     wildcard_constraints:
         run=one_of(LORA),
     threads: config["cpu_threads"]
+    resources:
+        **asks("lora"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -133,6 +139,8 @@ rule evaluate_lora:
     wildcard_constraints:
         run=one_of(LORA),
     threads: config["cpu_threads"]
+    resources:
+        **asks("lora"),
     conda:
         "../envs/jax.yaml"
     script:

@@ -38,6 +38,8 @@ rule train_mlm_tensorflow:
     wildcard_constraints:
         run=one_of(MLM_TENSORFLOW),
     threads: config["cpu_threads"]
+    resources:
+        **asks("mlm"),
     conda:
         "../envs/tensorflow.yaml"
     script:
@@ -62,6 +64,8 @@ rule train_mlm_jax:
     wildcard_constraints:
         run=one_of(MLM_JAX),
     threads: config["cpu_threads"]
+    resources:
+        **asks("mlm", hosts=True),
     conda:
         "../envs/jax.yaml"
     script:
@@ -104,6 +108,8 @@ rule evaluate_mlm:
     log:
         "logs/mlm/{run}/evaluate.log",
     threads: config["cpu_threads"]
+    resources:
+        **asks("mlm"),
     conda:
         "../envs/tensorflow.yaml"
     script:

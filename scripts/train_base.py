@@ -12,7 +12,7 @@ output.timings            CSV: step, seconds_per_step, tokens_per_second
 params.recipe             first and last step, schedule, batch_size, sequence_length, model, optimizer, precision,
                           mesh, accumulate, rematerialise, steps_per_dispatch, seed, cpu_threads, cpu_devices;
                           patience where it can matter
-resources.hosts           processes that train together, 1 unless the profile says otherwise
+resources.hosts           processes that train together; resources.launcher  how to start them, see lib.hosts
 """
 
 import sys
@@ -30,7 +30,7 @@ with job(snakemake.log[0], f"base {name}") as say:
     previous = checkpoint.previous(snakemake.input.previous)
     if checkpoint.stopped_early(dict(snakemake.output.items()), recipe, previous, say):
         sys.exit()
-    if hosts.several(snakemake.resources.get("hosts", 1), say):
+    if hosts.several(snakemake.resources, say):
         sys.exit()
     tokenizer = SentencePiece(snakemake.input.vocabulary)
     train, validation = (

@@ -23,21 +23,20 @@ JOB = json.loads(open(os.environ["JOB"]).read())
 sys.path.insert(0, JOB["scripts"])
 import numpy as np
 from lib import hosts, keras_jax, roberta
-from lib.arrays import save_arrays
 from lib.history import History
 from lib.job import job
 from lib.mlm_data import evaluation_batches, training_batch
 from lib.tfrecord import Records
 
 with job(JOB["out"] + "/x.log", "mlm x") as say:
-    if hosts.several(JOB["processes"], say):
+    if hosts.several(JOB["resources"], say):
         sys.exit()
     if hosts.number() == JOB.get("failing"):
         from lib.errors import UserError
         raise UserError("the disk of this host is gone.")
     keras_jax.start(1, 4)
     import jax, keras
-    from lib import sharding
+    from lib import sharded_arrays, sharding
     from lib.causal_model import make_optimizer
     from lib.jax_training import Trainer, masked
     recipe, records, read = JOB["recipe"], Records(JOB["manifest"], "train"), set()
@@ -53,17 +52,25 @@ with job(JOB["out"] + "/x.log", "mlm x") as say:
     trainer = Trainer(model, make_optimizer(recipe["optimizer"]), distribution, masked, recipe)
     history = History(0, recipe["last"], 1, say)
     trainer.train(load, np.full(recipe["last"], 1e-3, "f4"), history)
-    held_out, weights = trainer.evaluate(evaluation_batches(records)), trainer.weights()
+    held_out, here = trainer.evaluate(evaluation_batches(records)), f"{JOB['out']}/{hosts.number()}"
+    sharded_arrays.save(here + "/weights", trainer.weights())  # the others do not see this one's folder
+    if hosts.count() > 1:
+        del sharded_arrays.whole_array  # what is saved from here on is gathered nowhere
+    sharded_arrays.save(JOB["out"] + "/optimizer", trainer.optimizer())
+    if hosts.count() > 1:
+        sharded_arrays.save(JOB["out"] + "/weights", trainer.weights())
+    saved = [sharded_arrays.Arrays(f"{JOB['out']}/{name}") for name in ("0/weights", "optimizer")]
+    trainer.load(*saved, "what was saved")
+    again = trainer.evaluate(evaluation_batches(records))
     result = {"devices": jax.device_count(), "local": jax.local_device_count(), "rows": sorted(read)}
     if hosts.number() == 0:
-        save_arrays(JOB["out"] + "/weights", weights)
-        result |= {"losses": [float(row.split(",")[1]) for row in history.rows], "held_out": held_out}
+        result |= {"losses": [float(row.split(",")[1]) for row in history.rows], "held_out": held_out, "again": again}
     with open(f"{JOB['out']}/{hosts.number()}.json", "w") as file:
         json.dump(result, file)
 """
 
 
-def train(manifest, folder, processes, mesh, failing=None):  # noqa: F811
+def train(manifest, folder, processes, mesh, failing=None, launcher=None):  # noqa: F811
     folder.mkdir()
     optimizer = {"weight_decay": 0.01, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "clip_norm": 1.0}
     recipe = {
@@ -74,8 +81,9 @@ def train(manifest, folder, processes, mesh, failing=None):  # noqa: F811
         "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32,
         "max_position_embeddings": LENGTH + 4,
     }  # fmt: skip
+    resources = {"hosts": processes} | ({"launcher": launcher} if launcher else {})
     job = {
-        "scripts": str(ROOT / "scripts"), "out": str(folder), "processes": processes, "mesh": mesh, "recipe": recipe,
+        "scripts": str(ROOT / "scripts"), "out": str(folder), "resources": resources, "mesh": mesh, "recipe": recipe,
         "sizes": sizes, "manifest": str(manifest), "failing": failing,
     }  # fmt: skip
     (folder / "job.json").write_text(json.dumps(job))
@@ -93,15 +101,26 @@ def results(folder, processes):
 @pytest.mark.parametrize(("processes", "mesh"), [(2, (4, 1)), (4, (2, 2))])
 def test_processes_train_as_one(manifest, tmp_path, processes, mesh):  # noqa: F811
     """The same losses to 1e-6, with dropout: sums over devices are made by another library, in another order."""
+    # Another host has nothing of this one's environment; what it needs is in the command.
+    launcher = "echo {number} >> launched; env -i PATH=$PATH HOME=$HOME JOB=$JOB sh -c {command}"
     for name, count in (("one", 1), ("many", processes)):
-        done = train(manifest, tmp_path / name, count, mesh)
+        done = train(manifest, tmp_path / name, count, mesh, launcher=launcher if count == 2 else None)
         assert done.returncode == 0, done.stderr[-3000:]
         assert done.stderr.count("[mlm x] step 6/6") == 1  # the first process speaks for all
     (one,), many = results(tmp_path / "one", 1), results(tmp_path / "many", processes)
     assert {result["devices"] for result in (one, *many)} == {4} and one["local"] == 4
     np.testing.assert_allclose(many[0]["losses"], one["losses"], rtol=1e-6)
     assert many[0]["held_out"] == pytest.approx(one["held_out"], rel=1e-6)
-    weights, expected = (load_arrays(tmp_path / name / "weights") for name in ("many", "one"))
+    # What all write together into one file is what the first one writes after gathering it, where it must.
+    if processes == 2:
+        assert sorted((tmp_path / "many/launched").read_text().split()) == ["0", "1"]
+    assert not [*(tmp_path / "many").rglob(".seen*"), *(tmp_path / "many").rglob("*.partial")]
+    assert (tmp_path / "many/weights").read_bytes() == (tmp_path / "many/0/weights").read_bytes()
+    assert not (tmp_path / "many/1/weights").exists()
+    assert many[0]["again"] == many[0]["held_out"]  # read back by all, it is the model that was trained
+    optimizers = [load_arrays(tmp_path / name / "optimizer") for name in ("many", "one")]
+    assert list(optimizers[0]) == list(optimizers[1])
+    weights, expected = (load_arrays(tmp_path / name / "0/weights") for name in ("many", "one"))
     for name, array in expected.items():
         np.testing.assert_allclose(weights[name], array, atol=1e-5)
     # Each reads the records of its own devices: four processes on a mesh of 2 x 2 are two of a kind.

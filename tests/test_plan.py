@@ -262,21 +262,26 @@ def test_what_costs_too_much_does_not_start(planned, tmp_path):
     workflow = copied(planned, tmp_path)
     config = read_yaml(workflow / "config.yaml")
     config["plan"]["spending_limit"] = 0.0
-    with open(workflow / "config.yaml", "w") as file:
-        YAML(typ="safe", pure=True).dump(config, file)
-    asked = ("mlm", "--default-resources", "accelerator='v5e-8'")
-    refused = workflow(*asked, check=False)
+
+    def refusal(accelerator):
+        config["mlm"]["runs"]["jax"]["resources"] = {"accelerator": accelerator}
+        with open(workflow / "config.yaml", "w") as file:
+            YAML(typ="safe", pure=True).dump(config, file)
+        elsewhere = ("--executor", "cluster-generic", "--cluster-generic-submit-cmd", "false", "--jobs", "1")
+        return workflow("mlm", *elsewhere, check=False)
+
+    refused = refusal("v5e-8")
     assert refused.returncode == 1 and not (workflow / "results/mlm/jax").exists()
     assert "error: the pending steps cost 0.0" in refused.stdout
     assert "more than plan.spending_limit, 0." in refused.stdout
-    other = workflow("mlm", "--default-resources", "accelerator='v6e-8'", check=False)
+    other = refusal("v6e-8")
     assert other.returncode == 1
     assert "of mlm.runs.jax on v6e-8 no plan says what it costs" in other.stdout
     # A plan that says that it does not fit.
     path = workflow / "results/plan/mlm/jax/v5e-8.json"
     sentence = "mlm.runs.jax does not fit v5e-8: a device needs 20.0 GiB."
     path.write_text(json.dumps(json.loads(path.read_text()) | {"sentence": sentence}))
-    refused = workflow(*asked, check=False)
+    refused = refusal("v5e-8")
     assert refused.returncode == 1 and f"error: {sentence}" in refused.stdout
 
 

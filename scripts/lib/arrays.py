@@ -19,4 +19,9 @@ def load_arrays(path: str) -> dict[str, np.ndarray]:
     try:
         return load_file(path)
     except SafetensorError as error:
-        raise UserError(f"{path} is not a whole safetensors file ({error}); delete it and run again.") from None
+        raise damaged(path, error) from None
+
+
+def damaged(path: str, error: SafetensorError) -> UserError:
+    """Return the error for a file that is no safetensors file."""
+    return UserError(f"{path} is not a whole safetensors file ({error}); delete it and run again.")

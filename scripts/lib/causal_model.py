@@ -3,14 +3,12 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import jax
 import keras
 import keras_hub
 import numpy as np
-from jax.experimental import multihost_utils
 
 from lib.errors import UserError
 from lib.files import read_json, write_json
@@ -89,20 +87,7 @@ def make_optimizer(recipe: dict) -> keras.Optimizer:
     return optimizer
 
 
-def arrays_of(variables: list, values: list | None = None) -> dict[str, np.ndarray]:
-    """Return variables as arrays, by path; `values`, in the same order, in place of their own."""
-    values = [variable.value for variable in variables] if values is None else values
-    return {variable.path: whole_array(value) for variable, value in zip(variables, values, strict=True)}
-
-
-def whole_array(value: jax.Array) -> np.ndarray:
-    """Return an array with the parts that other processes hold; then all of them must call this."""
-    if value.is_fully_addressable or value.is_fully_replicated:
-        return np.asarray(value)
-    return multihost_utils.process_allgather(value, tiled=True)
-
-
-def assign(variables: list, arrays: dict[str, np.ndarray], source: str) -> None:
+def assign(variables: list, arrays: Mapping[str, np.ndarray], source: str) -> None:
     """Give variables the values that a file named `source` holds for them.
 
     Raises UserError when names or shapes do not match.

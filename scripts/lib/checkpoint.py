@@ -18,8 +18,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
 from lib.arrays import save_arrays
 from lib.errors import UserError
 from lib.files import read_json, sha256, whole, write_json
@@ -67,16 +65,20 @@ def read_state(path: str) -> dict:
 def save(
     outputs: dict[str, str],
     recipe: dict,
-    weights: dict[str, np.ndarray],
-    optimizer: dict[str, np.ndarray],
+    weights: dict[str, object],
+    optimizer: dict[str, object],
     evaluation: dict[str, float],
     previous: dict[str, str] | None,
+    save_arrays: Callable[[str, dict], None] = save_arrays,
+    speaks: bool = True,
 ) -> None:
     """Write the checkpoint at the end of a segment.
 
     outputs     paths of weights, optimizer, best and state; `previous` those of the checkpoint before, None at first
     recipe      the segment's, its `last` step among it
+    weights, optimizer  named arrays, as `save_arrays` takes them
     evaluation  held-out figures at that step, with `loss` among them; lower is better
+    speaks      whether this process is the one that writes what is not spread over several
 
     Raises UserError when the held-out loss is not finite: nothing is written then.
     """
@@ -90,6 +92,8 @@ def save(
     improved = before is None or loss < before["best"]["evaluation"]["loss"]
     save_arrays(outputs["weights"], weights)
     save_arrays(outputs["optimizer"], optimizer)
+    if not speaks:
+        return
     with whole(outputs["best"]) as partial:
         shutil.copyfile(outputs["weights"] if improved else previous["best"], partial)
     state = {

@@ -2,16 +2,21 @@
 
 The script of a job starts itself once per process, each with a share of the devices, and waits. What the first
 process says is the job's; when any of them fails, the others are ended, and its message is the only one.
+
+They are processes of this machine, unless the resource `launcher`, which a profile sets, says how to run a command on
+another host of the job: a line of sh in which {number} stands for the host, from 0, this one, and {command} for the
+command as one word. All hosts must see the working folder.
 """
 
 import contextlib
 import os
 import queue
+import shlex
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 COUNT, NUMBER, COORDINATOR = "TRAINING_PROCESSES", "TRAINING_PROCESS", "TRAINING_COORDINATOR"
 
@@ -26,26 +31,30 @@ def number() -> int:
     return int(os.environ.get(NUMBER, "0"))
 
 
-def several(processes: int, say: Callable[[str], None]) -> bool:
-    """Run this script as so many processes; return False where this process is to do the work itself.
+def several(resources: Mapping, say: Callable[[str], None]) -> bool:
+    """Run this script as many processes, or as one of them; return False where this process is to do the work itself.
 
-    say  forwards what the first process prints, line by line
+    resources  the job's: `hosts`, how many, and `launcher`, how to reach them; without them, one process
+    say        forwards what the first process prints, line by line
 
     Ends the program with exit code 1 when one of them failed, after saying what that one said last.
     """
-    if processes == 1 or COUNT in os.environ:
+    processes, launcher = resources.get("hosts", 1), resources.get("launcher")
+    if COUNT in os.environ:
+        threading.Thread(target=end_with_parent, daemon=True).start()
         return False
+    if processes == 1:
+        return False
+    own = address() if launcher else "127.0.0.1"
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        coordinator = f"127.0.0.1:{free.getsockname()[1]}"
-    started = [start(processes, index, coordinator) for index in range(processes)]
+        free.bind(("", 0))
+        coordinator = f"{own}:{free.getsockname()[1]}"
+    started = [start(processes, index, coordinator, launcher) for index in range(processes)]
     try:
         failed = watch(started, say)
     finally:
         for process in started:
-            with contextlib.suppress(OSError):
-                process.kill()
-            process.wait()
+            end(process)
     if failed is not None:
         index, words = failed
         say(f"error: process {index} of {processes}: {words}")
@@ -53,18 +62,52 @@ def several(processes: int, say: Callable[[str], None]) -> bool:
     return True
 
 
-def start(processes: int, index: int, coordinator: str) -> subprocess.Popen:
+def start(processes: int, index: int, coordinator: str, launcher: str | None) -> subprocess.Popen:
     """Start this script once more, as process `index`."""
     place = {COUNT: str(processes), NUMBER: str(index), COORDINATOR: coordinator}
+    command = [sys.executable, sys.argv[0]]
+    if launcher:
+        settings = [f"{name}={value}" for name, value in place.items()]
+        there = shlex.join(["env", "-C", os.getcwd(), *settings, *command])
+        command = ["sh", "-c", launcher.replace("{number}", str(index)).replace("{command}", shlex.quote(there))]
     return subprocess.Popen(
-        [sys.executable, sys.argv[0]],
+        command,
         env=os.environ | place,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,  # see end_with_parent
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
     )
+
+
+def end(process: subprocess.Popen) -> None:
+    """End a process, also one that a launcher started on another host: its input ends, too."""
+    with contextlib.suppress(OSError):
+        process.stdin.close()
+        process.terminate()
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def end_with_parent() -> None:
+    """End this process when its input does: nobody waits for it any more."""
+    while os.read(0, 1024):
+        pass
+    os._exit(1)
+
+
+def address() -> str:
+    """Return this machine's address as others of its network see it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("10.255.255.255", 1))  # sends nothing
+            return probe.getsockname()[0]
+        except OSError:
+            return "127.0.0.1"
 
 
 def watch(started: list[subprocess.Popen], say: Callable[[str], None]) -> tuple[int, str] | None:

@@ -5,7 +5,7 @@ through `jitted_step`, so that a plan can compile the same function for devices 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import grain
 import jax
@@ -15,9 +15,8 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from keras.distribution import ModelParallel
 
-from lib import checkpoint
-from lib.arrays import load_arrays
-from lib.causal_model import arrays_of, assign, count, whole_array
+from lib import checkpoint, sharded_arrays
+from lib.causal_model import assign, count
 from lib.errors import UserError
 from lib.history import Drain, History, held_out_figures
 from lib.rematerialise import rematerialise
@@ -246,7 +245,7 @@ class Trainer:
         for index in random_states(self.model):
             self.frozen[index] = jnp.copy(self.frozen[index])
 
-    def load(self, weights: dict, optimizer: dict, source: str) -> None:
+    def load(self, weights: Mapping, optimizer: Mapping, source: str) -> None:
         """Continue from the arrays of a checkpoint; `source` names it in errors. Raises UserError, see `assign`."""
         assign(self.variables["trainable"], weights, source)
         assign(self.variables["optimizer"], optimizer, source)
@@ -254,17 +253,17 @@ class Trainer:
             variable.assign(optimizer[f"random/{index}"])
         self.read_values()
 
-    def weights(self) -> dict[str, np.ndarray]:
+    def weights(self) -> dict[str, jax.Array]:
         """Return the trained variables, by path."""
-        return arrays_of(self.variables["trainable"], self.moving["trainable"])
+        return sharded_arrays.by_path(self.variables["trainable"], self.moving["trainable"])
 
-    def optimizer(self) -> dict[str, np.ndarray]:
+    def optimizer(self) -> dict[str, jax.Array]:
         """Return what else the next segment needs: the optimizer's variables by path, random states by number.
 
         Keras numbers the states' paths through the life of a process, so these say nothing.
         """
-        states = {f"random/{index}": whole_array(value) for index, value in enumerate(self.moving["random"])}
-        return arrays_of(self.variables["optimizer"], self.moving["optimizer"]) | states
+        states = {f"random/{index}": value for index, value in enumerate(self.moving["random"])}
+        return sharded_arrays.by_path(self.variables["optimizer"], self.moving["optimizer"]) | states
 
     def train(self, load: Callable, rates: np.ndarray, history: History) -> None:
         """Train the steps of the recipe on what `load` returns (see `batches`), at `rates` float32 [last - first]."""
@@ -341,7 +340,7 @@ def train_segment(
     recipe = trainer.recipe
     first, last = recipe["first"], recipe["last"]
     if previous:
-        weights, optimizer = (load_arrays(previous[part]) for part in ("weights", "optimizer"))
+        weights, optimizer = (sharded_arrays.Arrays(previous[part]) for part in ("weights", "optimizer"))
         trainer.load(weights, optimizer, f"the checkpoint with {previous['weights']}")
     trained, total = count(trainer.model.trainable_variables), count(trainer.model.variables)
     parameters = f"{total:,}" if trained == total else f"{trained:,} of {total:,}"
@@ -350,7 +349,7 @@ def train_segment(
     trainer.train(load, learning_rates(recipe["schedule"], first, last), history)
     evaluation = trainer.evaluate(held_out)
     say(f"step {last}  held-out loss {evaluation['loss']:.4f}, accuracy {evaluation['accuracy']:.3f}")
-    weights, optimizer = trainer.weights(), trainer.optimizer()  # gathered from all processes
+    state = (trainer.weights(), trainer.optimizer(), evaluation)
+    checkpoint.save(dict(output.items()), recipe, *state, previous, sharded_arrays.save, jax.process_index() == 0)
     if jax.process_index() == 0:
-        checkpoint.save(dict(output.items()), recipe, weights, optimizer, evaluation, previous)
         history.write(output.history, output.timings)

@@ -1,0 +1,135 @@
+"""Arrays that lie spread over devices, maybe of several processes, in safetensors files. Needs lib.keras_jax.start.
+
+Several processes write one file together, each the parts that its own devices hold: the bytes are those that one
+process would write, and no process holds an array whole. They find out by themselves whether they see one folder;
+where they do not, the first process gathers all parts and writes alone.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import jax
+import ml_dtypes
+import numpy as np
+from jax.experimental import multihost_utils
+from safetensors import SafetensorError, safe_open
+
+from lib.arrays import damaged, save_arrays
+from lib.files import partial_of, whole
+
+# Names of types in safetensors, in the order in which its own writer sorts arrays; then by name.
+TYPES = {
+    np.dtype("uint64"): "U64",
+    np.dtype("int64"): "I64",
+    np.dtype("float64"): "F64",
+    np.dtype("float32"): "F32",
+    np.dtype("uint32"): "U32",
+    np.dtype("int32"): "I32",
+    np.dtype(ml_dtypes.bfloat16): "BF16",
+}
+
+
+def by_path(variables: list, values: list) -> dict[str, jax.Array]:
+    """Return the values of Keras variables by the variables' paths."""
+    return {variable.path: value for variable, value in zip(variables, values, strict=True)}
+
+
+class Arrays(Mapping):
+    """The arrays of a safetensors file by name, each read when it is asked for."""
+
+    def __init__(self, path: str):
+        """Open a file. Raises UserError when it is not whole."""
+        try:
+            self.file = safe_open(path, framework="numpy")
+        except SafetensorError as error:
+            raise damaged(path, error) from None
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """Read one array."""
+        try:
+            return self.file.get_tensor(name)
+        except SafetensorError:
+            raise KeyError(name) from None
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the names."""
+        return iter(self.file.keys())
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.file.keys())
+
+
+def whole_array(value: jax.Array) -> np.ndarray:
+    """Return an array with the parts that other processes hold; then all of them must call this."""
+    if value.is_fully_addressable or value.is_fully_replicated:
+        return np.asarray(value)
+    return multihost_utils.process_allgather(value, tiled=True)
+
+
+def save(path: str, arrays: dict[str, jax.Array]) -> None:
+    """Write named arrays as one safetensors file, whole or not at all. Every process must call this."""
+    if jax.process_count() > 1 and one_folder(Path(path).parent):
+        save_together(path, arrays)
+        return
+    gathered = {name: whole_array(array) for name, array in arrays.items()}
+    if jax.process_index() == 0:
+        save_arrays(path, gathered)
+
+
+def one_folder(folder: Path) -> bool:
+    """Return whether all processes see the folder of the first one."""
+    token = multihost_utils.broadcast_one_to_all(np.uint32(secrets.randbits(32)))
+    probe = folder / f".seen-{token:08x}"
+    if jax.process_index() == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+    multihost_utils.sync_global_devices("probe made")
+    seen = multihost_utils.process_allgather(np.array(probe.exists()))
+    if jax.process_index() == 0:
+        probe.unlink()
+    return bool(seen.all())
+
+
+def save_together(path: str, arrays: dict[str, jax.Array]) -> None:
+    """Write a file that all processes see: each array's parts by who holds them, the first copy of each part."""
+    head, places = header(arrays)
+    size = len(head) + sum(array.nbytes for array in arrays.values())
+    first = jax.process_index() == 0
+    with whole(path) if first else contextlib.nullcontext(partial_of(path)) as partial:
+        if first:
+            with open(partial, "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, size)  # a full disk shows here, and not as a signal below
+                file.write(head)
+        multihost_utils.sync_global_devices("file made")
+        for name, array in arrays.items():
+            write_parts(partial, len(head) + places[name], array)
+        multihost_utils.sync_global_devices("parts written")
+
+
+def header(arrays: dict[str, jax.Array]) -> tuple[bytes, dict[str, int]]:
+    """Return the head of a safetensors file of these arrays, and at what byte after it each array starts."""
+    ranks = list(TYPES)
+    entries, places, end = {}, {}, 0
+    for name in sorted(arrays, key=lambda name: (ranks.index(np.dtype(arrays[name].dtype)), name)):
+        places[name], end = end, end + arrays[name].nbytes
+        kind, shape = TYPES[np.dtype(arrays[name].dtype)], list(arrays[name].shape)
+        entries[name] = {"dtype": kind, "shape": shape, "data_offsets": [places[name], end]}
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, places
+
+
+def write_parts(path: Path, start: int, array: jax.Array) -> None:
+    """Write the parts of an array that this process is the first to hold, into the file at byte `start`."""
+    parts = [shard for shard in array.addressable_shards if shard.replica_id == 0]
+    if not parts or not array.size:
+        return
+    target = np.memmap(path, np.dtype(array.dtype), "r+", start, array.shape)
+    for part in parts:
+        target[part.index] = np.asarray(part.data)
+    target.flush()
