@@ -13,7 +13,16 @@ from lib.config import SPLITS, read_config
 from lib.dependencies import imported
 from lib.errors import UserError
 from lib.keras_jax import tpu_here
-from lib.folder import check_clock, check_writable, enter, last_start, unwritable
+from lib.folder import (
+    check_clock,
+    check_start,
+    check_writable,
+    enter,
+    join,
+    last_start,
+    unwritable,
+    wait_for_jobs,
+)
 from lib.retraining import note, untrained
 from lib.schedule import segment_schedule
 from lib.spending import check
@@ -34,6 +43,15 @@ if not workflow.config_settings.configfiles:
 
 config.clear()
 config.update(checked)
+
+try:
+    if not workflow.is_main_process:
+        join()
+        check_start()
+    elif not workflow.local_exec:
+        wait_for_jobs(lambda text: print(f"note: {text}", file=sys.stderr, flush=True))
+except UserError as error:
+    sys.exit(f"error: {error}")
 
 started = last_start() if workflow.is_main_process else 0
 
@@ -274,7 +292,7 @@ def asks(stage: str, hosts: bool = False) -> dict:
 
     accelerator  as the config names it; gres  the same in the notation of schedulers, per host
     hosts        processes that train together; nodes, tasks  the same for schedulers. Only trainers run on several
-    mem_mb       of each host; runtime  minutes
+    mem_mb       of each host; runtime  minutes, of one attempt
     """
     asked = lambda w: run_of(stage, w.get("run") or w.get("name"))["resources"]
     several = lambda w: asked(w)["hosts"] if hosts else 1
@@ -283,7 +301,8 @@ def asks(stage: str, hosts: bool = False) -> dict:
         "accelerator": lambda w: asked(w).get("accelerator"),
         "gres": lambda w: gres(asked(w).get("accelerator"), several(w)),
         "mem_mb": lambda w: 1000 * asked(w)["memory_gb"],
-        "runtime": lambda w: asked(w)["minutes"],
+        # A segment that ran out of time has twice, then three times as much.
+        "runtime": lambda w, attempt: attempt * asked(w)["minutes"],
     }
     spread = lambda w: several(w) if several(w) > 1 else None
     return resources | ({"hosts": several, "nodes": spread, "tasks": spread} if hosts else {})
