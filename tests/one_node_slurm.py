@@ -92,7 +92,8 @@ PartitionName=tpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP
     def jobs(self) -> list[dict[str, str]]:
         """Return all jobs, finished ones too, as `scontrol show jobs` tells of them."""
         lines = self("scontrol", "--oneliner", "show", "jobs").splitlines()
-        return [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines]
+        jobs = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines]
+        return [{"Comment": ""} | job for job in jobs if "JobId" in job]
 
     def stop(self) -> None:
         """End all jobs and the daemons."""
