@@ -316,6 +316,8 @@ class Evaluator:
         for arrays in data:
             batch = {name: self.place(array) for name, array in arrays.items()}
             sums.append(self.function(trainable, frozen, batch))
+            if len(sums) > AHEAD:  # batches that wait take memory; on virtual devices, many of them wait for ever
+                jax.block_until_ready(sums[-AHEAD])
         return held_out_figures(*np.array(sums, np.float64).sum(0))
 
     def place(self, array: np.ndarray) -> jax.Array:
