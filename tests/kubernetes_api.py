@@ -1,7 +1,7 @@
 """A cluster on loopback: it speaks as much of the Kubernetes API as jobs need, and runs their pods as processes.
 
 Every object that is made is checked against Kubernetes' own schema, and by the rules that the schema cannot say.
-What a job's pods meet is told by the image or the node selector of the job: see FATES.
+What a job's pods meet is told in advance, by rule.
 """
 
 import base64
@@ -32,8 +32,8 @@ UNSCHEDULABLE = {
 class Cluster:
     """The objects of a cluster, and what becomes of its pods.
 
-    fates   by the rule that a job runs, what its pods meet, in order: run, unschedulable, no-image, out-of-memory,
-            too-long, preempted, gone; the last one lasts
+    fates   by the rule that a job runs, what its pods meet, in order: run, node (there is none), image (there is none),
+            memory (too little), long (it takes too), preempted, gone; the last one lasts
     folder  where the pods have their folders, and volumes their content
     """
 
@@ -203,7 +203,7 @@ class Pod:
         if self.process:
             code = self.process.poll()
             return "Running" if code is None else "Failed" if code else "Succeeded"
-        return "Pending" if self.fate in ("unschedulable", "no-image") else "Failed"
+        return "Pending" if self.fate in ("node", "image") else "Failed"
 
     def object(self) -> dict:
         status: dict = {"phase": self.phase()}
@@ -212,13 +212,13 @@ class Pod:
         if self.process:
             code = self.process.poll()
             state = {"running": {}} if code is None else {"terminated": {"exitCode": code, "reason": "Error"}}
-        elif self.fate == "no-image":
+        elif self.fate == "image":
             state = {"waiting": WAITING}
-        elif self.fate == "out-of-memory":
+        elif self.fate == "memory":
             state = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
-        elif self.fate == "unschedulable":
+        elif self.fate == "node":
             status["conditions"] = [UNSCHEDULABLE]
-        elif self.fate == "too-long":
+        elif self.fate == "long":
             status |= {"reason": "DeadlineExceeded", "message": "Pod was active on the node longer than allowed"}
         elif self.fate == "preempted":
             status["conditions"] = [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]

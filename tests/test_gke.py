@@ -2,8 +2,11 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -100,10 +103,12 @@ rule two:
     resources: accelerator="v5e-16", hosts=int(config.get("hosts", 4))
     script: "scripts/two.py"
 
-rule fails:
-    output: "results/{what}.txt"
-    resources: accelerator="v6e-4"
-    script: "scripts/fails.py"
+for what in ["image", "node", "memory", "long", "gone", "script"]:
+    rule:
+        name: f"fails_{what}"
+        output: f"results/{what}.txt"
+        resources: accelerator="v6e-4"
+        script: "scripts/fails.py"
 """
 TWO = """
 import os, sys
@@ -130,8 +135,8 @@ class Folder:
     def __init__(self, folder, bucket, cluster):
         self.folder, self.bucket, self.cluster = folder, bucket, cluster
 
-    def __call__(self, *arguments, image="registry.example/image:1", **environment):
-        """Run `snakemake` with the profile as README.md beside it says, in this folder."""
+    def start(self, *arguments, image="registry.example/image:1", **environment):
+        """Start `snakemake` with the profile as the README beside it says."""
         command = [
             os.path.join(os.path.dirname(sys.executable), "snakemake"),
             "--workflow-profile", "profiles/gke", "--default-storage-prefix", "gs://bucket/run",
@@ -140,10 +145,20 @@ class Folder:
         ]  # fmt: skip
         kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
         own = {"PYTHONPATH": "profiles/gke", "KUBECONFIG": self.cluster.kubeconfig()}
-        return subprocess.run(
-            command, cwd=self.folder, env=kept | own | environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, timeout=90,
-        )  # fmt: skip
+        return subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=kept | own | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def __call__(self, *arguments, **options):
+        """Run it until it ends."""
+        running = self.start(*arguments, **options)
+        printed, _ = running.communicate(timeout=200)
+        return subprocess.CompletedProcess(running.args, running.returncode, printed)
 
     def read(self, name):
         """Return the text of an artifact in the bucket."""
@@ -249,6 +264,7 @@ def test_several_hosts_are_one_job_in_one_folder(finished):
     assert pod["subdomain"] == service["metadata"]["name"] == name
     assert service["spec"] == {"clusterIP": "None", "selector": {"job-name": name}}
     assert service["metadata"]["ownerReferences"][0]["uid"] == f"uid-of-{name}"
+    assert "two asks for 4 google.com/tpu, tpu-v5-lite-podslice, 4x4, on each of 4 hosts." in finished.printed
     assert finished.read("two.txt").splitlines() == [f"{number} of 4 on {number}" for number in range(4)]
     assert not list((finished.cluster.folder / "shared" / name).iterdir())  # nothing stays on the volume
 
@@ -258,14 +274,122 @@ def test_nothing_is_stale_after_a_run(finished):
     assert "Nothing to be done" in done.stdout, done.stdout
 
 
+# What becomes of a pod, and the sentence that its job ends with.
 ENDS = {
-    "image": ["its container of nowhere/image:1 cannot start: ImagePullBackOff: Back-off pulling image"],
-    "node": [
-        "no node with 4 google.com/tpu, tpu-v6e-slice, 2x2 in 0 minutes (--gke-wait-minutes): 0/3 nodes are available: "
-        "3 Insufficient google.com/tpu."
-    ],
-    "memory": ["it was killed for using more main memory than the node had; ask for more with resources.memory_gb."],
-    "long": ["it took longer than resources.minutes; allow more, or set a smaller checkpoint_every."],
-    "gone": ["its pod is gone: deleted, or lost with its node."],
-    "script": ["[lora x] error: the loss became NaN at step 7."],
+    "image": "its container of nowhere/image:1 cannot start: ImagePullBackOff: Back-off pulling image",
+    "node": "no node with 4 google.com/tpu, tpu-v6e-slice, 2x2 in 0 minutes (--gke-wait-minutes): 0/3 nodes are "
+    "available: 3 Insufficient google.com/tpu.",
+    "memory": "it was killed for using more main memory than the node had; ask for more with resources.memory_gb.",
+    "long": "it took longer than resources.minutes; allow more, or set a smaller checkpoint_every.",
+    "gone": "its pod is gone: deleted, or lost with its node.",
+    "script": "[lora x] error: the loss became NaN at step 7.",
 }
+
+
+@pytest.fixture(scope="module")
+def ended(workflow, bucket, tmp_path_factory):
+    """A run in which one job ends in each of these ways, and one is preempted and starts again."""
+    fates = {f"fails_{name}": [name] for name in ENDS} | {"fails_script": ["run"], "plain": ["preempted", "run"]}
+    with Cluster(tmp_path_factory.mktemp("failing"), fates) as cluster:
+        run = Folder(workflow, bucket, cluster)
+        targets = [f"results/{name}.txt" for name in ENDS]
+        arguments = ["--keep-going", "--gke-wait-minutes", "0", "--forcerun", "plain"]
+        run.printed = run(*targets, "results/plain.txt", *arguments).stdout
+        yield run
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_failure_ends_in_one_sentence(ended, name):
+    said = [line.strip() for line in ended.printed.splitlines() if f"message: fails_{name}: " in line]
+    assert len(said) == 1 and said[0].startswith(f"message: fails_{name}: {ENDS[name]}"), ended.printed
+    assert "Traceback" not in ended.printed
+
+
+def test_what_failed_is_deleted_and_its_log_kept(ended):
+    made = {f"jobs/{made['metadata']['name']}" for made in ended.cluster.of("Job")}
+    assert len(made) == len(ENDS) + 1 and made <= set(ended.cluster.deleted)
+    logs = [line.split()[1] for line in ended.printed.splitlines() if line.strip().startswith("log: ")]
+    assert any("the loss became NaN" in open(log).read() for log in logs)
+
+
+def test_a_preempted_pod_starts_again(ended):
+    assert ended.read("plain.txt") == "text\n"
+    assert "message: plain" not in ended.printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "said"),
+    [
+        ([], {"image": None}, "--container-image is not given; allowed: an image made by profiles/gke/Dockerfile."),
+        (
+            [],
+            {},
+            "two asks for resources.hosts: 4, and --gke-shared-volume is not given; allowed: the claim of a volume ",
+        ),
+        (
+            ["--gke-shared-volume", "x", "--config", "hosts=2"],
+            {},
+            "two cannot run on GKE: resources.hosts is 2 and accelerator v5e-16, which has 16 chips: one host of GKE "
+            "has 1 or 4 or 8, each of several 4; allowed: hosts: 4.",
+        ),
+        (["results/plain.txt"], {"KUBECONFIG": "/dev/null"}, "no cluster is set up here ("),
+        (["results/plain.txt"], {"KUBECONFIG": "{folder}/closed"}, "the cluster cannot be used: "),
+    ],
+)
+def test_a_mistake_is_said_before_anything_is_sent(workflow, bucket, tmp_path, arguments, options, said):
+    with Cluster(tmp_path) as cluster:
+        run = Folder(workflow, bucket, cluster)
+        text = Path(cluster.kubeconfig()).read_text()
+        (tmp_path / "closed").write_text(text.replace(f":{cluster.server.server_port}", ":9"))
+        options = {name: value and value.format(folder=tmp_path) for name, value in options.items()}
+        done = run("--forceall", *arguments, **options)
+        assert done.returncode == 1 and f"error: {said}" in done.stdout, done.stdout
+        assert "Traceback" not in done.stdout and "File " not in done.stdout, done.stdout
+        assert cluster.of("Job") == []
+
+
+def test_jobs_of_a_killed_snakemake_keep_the_next_one_out(workflow, bucket, tmp_path):
+    """Pods live on when the Snakemake that sent them is killed."""
+    with Cluster(tmp_path, {"plain": ["node"]}) as cluster:
+        run = Folder(workflow, bucket, cluster)
+        first = run.start("results/plain.txt", "--forceall")
+        try:
+            while not cluster.of("Job"):
+                assert first.poll() is None
+                time.sleep(0.1)
+        finally:
+            first.kill()
+            first.wait()
+        done = run("results/plain.txt", "--forceall")
+        label = cluster.of("Job")[0]["metadata"]["labels"]["snakemake-results"]
+        assert (
+            "1 jobs of another or a killed snakemake still make these results; wait until they end, or stop them: "
+            in done.stdout
+        )
+        assert f"kubectl delete jobs --namespace default --selector snakemake-results={label}" in done.stdout
+        assert len(cluster.of("Job")) == 1 and len([name for name in cluster.deleted if "secrets" in name]) == 1
+
+
+def test_ctrl_c_deletes_what_runs(workflow, bucket, tmp_path):
+    with Cluster(tmp_path, {"plain": ["node"]}) as cluster:
+        run = Folder(workflow, bucket, cluster)
+        running = run.start("results/plain.txt", "--forceall")
+        while not cluster.of("Job"):
+            assert running.poll() is None
+            time.sleep(0.1)
+        time.sleep(1)  # until it waits for the job
+        running.send_signal(signal.SIGINT)
+        assert running.wait(timeout=60) == 1
+        assert cluster.jobs == {} and len(cluster.deleted) == 3  # secret, pod, job
+
+
+def test_the_dockerfile_copies_what_exists():
+    """No builder of images is needed to see that: every file is there, for every environment, and no host is named."""
+    text = (ROOT / "profiles/gke/Dockerfile").read_text().replace("\\\n", " ")
+    lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    assert [words[0] for words in lines] == ["ARG", "FROM", "ARG", "COPY", "RUN", "ENV", "WORKDIR"]
+    assert lines[0][1] == "BASE=python:3.11-slim" and lines[1] == ["FROM", "${BASE}"]
+    for environment in ("tpu", "tpu-tensorflow", "gpu", "local"):
+        files = [word.replace("${ENVIRONMENT}", environment) for word in lines[3][1:-1]]
+        assert len(files) == 3 and all((ROOT / file).is_file() for file in files)
+    assert "--require-hashes" in text and "http" not in text

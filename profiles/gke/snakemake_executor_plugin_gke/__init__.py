@@ -19,7 +19,6 @@ import kubernetes
 import snakemake_executor_plugin_kubernetes as plain
 from kubernetes import client
 from kubernetes.client.rest import ApiException
-from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from urllib3.exceptions import HTTPError
@@ -73,61 +72,65 @@ class Executor(plain.Executor):
     """The Kubernetes executor, with accelerators."""
 
     def __post_init__(self) -> None:
-        """Check all jobs and the cluster before the first job is sent."""
-        settings, remote = self.workflow.executor_settings, self.workflow.remote_execution_settings
-        if "/snakemake/snakemake:" in f"/{remote.container_image}":
-            raise WorkflowError(
-                "--container-image is not given; allowed: the image that profiles/gke/Dockerfile makes."
-            )
-        for job in self.dag.needrun_jobs():
-            if not job.is_local:
-                self.placed(job)
-        self.owner = hashlib.sha256((self.workflow.storage_settings.default_storage_prefix or "").encode()).hexdigest()[
-            :16
-        ]
-        self.settings = settings
+        """Check all jobs and the cluster before the first job is sent; end Snakemake in a sentence otherwise."""
+        self.settings = self.workflow.executor_settings
+        prefix = self.workflow.storage_settings.default_storage_prefix or ""
+        self.owner = hashlib.sha256(prefix.encode()).hexdigest()[:16]
         try:
+            if "/snakemake/snakemake:" in f"/{self.workflow.remote_execution_settings.container_image}":
+                raise UserError("--container-image is not given; allowed: an image made by profiles/gke/Dockerfile.")
+            for job in self.dag.needrun_jobs():
+                if not job.is_local:
+                    self.placed(job)
             super().__post_init__()
             self.batchapi = Jobs()
             self.refuse_second()
+        except UserError as error:
+            sys.exit(f"error: {error}")
         except kubernetes.config.ConfigException as error:
-            raise WorkflowError(
-                f"no cluster is set up here ({error}); gcloud container clusters get-credentials sets one up."
-            ) from None
+            sys.exit(
+                f"error: no cluster is set up here ({error}); gcloud container clusters get-credentials sets it up."
+            )
         except (ApiException, HTTPError) as error:
-            raise WorkflowError(f"the cluster cannot be used: {reason(error)}.") from None
+            sys.exit(f"error: the cluster cannot be used: {reason(error)}.")
 
     def refuse_second(self) -> None:
-        """Raise WorkflowError while jobs of an earlier Snakemake still write the same results."""
+        """Raise UserError while jobs of an earlier Snakemake still write the same results."""
         selector = f"{OWNER}={self.owner}"
-        jobs = self.batchapi.list_namespaced_job(self.namespace, label_selector=selector).items
-        running = [job for job in jobs if job.status.active]
-        if running:
+        try:
+            jobs = self.batchapi.list_namespaced_job(self.namespace, label_selector=selector).items
+            running = [job for job in jobs if job.status.active]
+            if running:
+                raise UserError(
+                    f"{len(running)} jobs of another or a killed snakemake still make these results; wait until they "
+                    f"end, or stop them: kubectl delete jobs --namespace {self.namespace} --selector {selector}"
+                )
+        except (UserError, ApiException, HTTPError):
             self.unregister_secret()
-            raise WorkflowError(
-                f"{len(running)} jobs of another or a killed snakemake still make these results; wait until they "
-                f"end, or stop them: kubectl delete jobs --namespace {self.namespace} --selector {selector}"
-            )
+            raise
 
     def placed(self, job: JobExecutorInterface) -> Place | None:
-        """Return where a job's pods run; None where any node will do. Raises WorkflowError."""
+        """Return where a job's pods run; None where any node will do. Raises UserError."""
         accelerator, hosts = job.resources.get("accelerator"), job.resources.get("hosts")
+        if (hosts or 1) > 1 and not self.settings.shared_volume:
+            raise UserError(
+                f"{job.name} asks for resources.hosts: {hosts}, and --gke-shared-volume is not given; allowed: the "
+                "claim of a volume that all hosts can write (profiles/gke/README.md)."
+            )
         try:
-            if (hosts or 1) > 1 and not self.workflow.executor_settings.shared_volume:
-                raise UserError(
-                    f"resources.hosts is {hosts}, and --gke-shared-volume is not given; allowed: the claim of a volume "
-                    "that all hosts can write (profiles/gke/README.md)."
-                )
             return place(accelerator, hosts) if accelerator else None
         except UserError as error:
-            raise WorkflowError(f"{job.name} cannot run on GKE: {error}") from None
+            raise UserError(f"{job.name} cannot run on GKE: {error}") from None
 
     def run_job(self, job: JobExecutorInterface) -> None:
         """Send a job, as the Kubernetes executor writes it, with what its resources ask for."""
+        placed, hosts = self.placed(job), job.resources.get("hosts") or 1
+        if placed:
+            self.logger.info(f"{job.name} asks for {placed}{f', on each of {hosts} hosts' if hosts > 1 else ''}.")
         self.batchapi.change = functools.partial(
             changed,
-            placed=self.placed(job),
-            hosts=job.resources.get("hosts") or 1,
+            placed=placed,
+            hosts=hosts,
             minutes=job.resources.get("runtime"),
             owner=self.owner,
             settings=self.settings,
