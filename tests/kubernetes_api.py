@@ -42,6 +42,7 @@ class Cluster:
         self.made: list[dict] = []  # every object that was ever made, in order
         self.deleted: list[str] = []
         self.jobs: dict[str, Job] = {}
+        self.seen: list[Job] = []  # the deleted ones, too
         self.refusals: list[str] = []
         self.busy = 0  # questions about jobs that are yet to be answered with an error
         self.lock = threading.RLock()
@@ -96,6 +97,7 @@ class Cluster:
         self.made.append(body)
         if kind == "Job":
             self.jobs[name] = Job(self, body)
+            self.seen.append(self.jobs[name])
         return body
 
 

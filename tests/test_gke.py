@@ -1,5 +1,6 @@
 """The GKE profile: what is sent to a cluster for each accelerator, and what is made of what becomes of it."""
 
+import json
 import os
 import shutil
 import signal
@@ -9,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, Workflow, reduced
 from gcp_storage_emulator.server import create_server
 from kubernetes_api import Cluster
 from lib.errors import UserError
@@ -186,9 +187,13 @@ def workflow(tmp_path_factory):
     (folder / "Snakefile").write_text(SNAKEFILE)
     (folder / "scripts/two.py").write_text(TWO)
     (folder / "scripts/fails.py").write_text(FAILS)
+    under_git(folder)
+    return folder
+
+
+def under_git(folder):
     for command in (["init", "-q"], ["add", "."]):
         subprocess.run(["git", *command], cwd=folder, check=True)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -310,6 +315,24 @@ def test_what_failed_is_deleted_and_its_log_kept(ended):
     assert len(made) == len(ENDS) + 1 and made <= set(ended.cluster.deleted)
     logs = [line.split()[1] for line in ended.printed.splitlines() if line.strip().startswith("log: ")]
     assert any("the loss became NaN" in open(log).read() for log in logs)
+
+
+def test_jobs_of_the_workflow_itself_go_to_pods(bucket, tmp_path):
+    """None stays here for the code that it has among its inputs, and with that nothing is stale afterwards."""
+    workflow = Workflow(tmp_path / "workflow")
+    reduced(workflow)
+    (workflow / "small.yaml").rename(workflow / "config.yaml")
+    under_git(workflow.folder)
+    (tmp_path / "cluster").mkdir()
+    with Cluster(tmp_path / "cluster") as cluster:
+        run = Folder(workflow.folder, bucket, cluster)
+        target = ["results/tfrecords/validation/ranges.json", "--default-storage-prefix", "gs://bucket/real"]
+        done = run(*target)
+        assert done.returncode == 0, done.stdout
+        assert [job.rule for job in cluster.seen] == ["build_corpus", "plan_shards"]
+        ranges = bucket.get_file("bucket", "real/results/tfrecords/validation/ranges.json")
+        assert json.loads(ranges) and not (workflow / "results/corpus").exists()
+        assert "Nothing to be done" in run(*target).stdout
 
 
 def test_a_preempted_pod_starts_again(ended):
