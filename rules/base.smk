@@ -136,7 +136,9 @@ rule evaluate_base:
     output:
         "results/base-training/{name}/metrics.json",
     params:
-        recipe=lambda w: pick(BASE[w.name], "sequence_length", "batch_size", "precision", "mesh", "cpu_devices")
+        recipe=lambda w: pick(
+            BASE[w.name], "sequence_length", "batch_size", "accumulate", "precision", "mesh", "cpu_devices"
+        )
         | {"cpu_threads": config["cpu_threads"]},
     log:
         "logs/base/{name}/evaluate.log",

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 SCRIPTS = Path(workflow.basedir) / "scripts"
@@ -13,10 +14,19 @@ from lib.config import SPLITS, read_config
 from lib.dependencies import imported
 from lib.errors import UserError
 from lib.keras_jax import tpu_here
-from lib.folder import check_clock, check_writable, enter, last_start, unwritable
-from lib.retraining import note, untrained
+from lib.folder import (
+    check_clock,
+    check_start,
+    check_writable,
+    enter,
+    join,
+    last_start,
+    unwritable,
+    wait_for_jobs,
+)
+from lib.retraining import note
 from lib.schedule import segment_schedule
-from lib.spending import check
+from lib.spending import check, pending
 from snakemake.io import sourcecache_entry
 
 # Each segment waits for the one before: Snakemake walks such chains by recursion.
@@ -36,6 +46,15 @@ if not workflow.config_settings.configfiles:
 config.clear()
 config.update(checked)
 
+try:
+    if not workflow.is_main_process:
+        join()
+        check_start()
+    elif not workflow.local_exec:
+        wait_for_jobs(lambda text: print(f"note: {text}", file=sys.stderr, flush=True))
+except UserError as error:
+    sys.exit(f"error: {error}")
+
 started = last_start() if workflow.is_main_process else 0
 
 
@@ -44,7 +63,7 @@ onstart:
         check_writable()
         enter(started)
         if not workflow.touch:
-            check(pending(), config["plan"]["spending_limit"])
+            check(pending(planned_runs(), segments_to_train()), config["plan"]["spending_limit"])
             check_clock(
                 [
                     *SCRIPTS.rglob("*.py"),
@@ -264,7 +283,7 @@ def plan_recipe(stage: str, name: str) -> dict:
         return kept | pick(recipe, "vocab_size")
     if stage == "lora":
         base = BASE[recipe["base"]]
-        return kept | {"base": pick(base, *(["model", "vocab_size"] if "model" in base else ["preset"]))}
+        return kept | {"base": {key: base[key] for key in ("model", "vocab_size", "preset", "revision") if key in base}}
     kept["sequence_length"] = config["tfrecords"]["sequence_length"]
     own = "vocab_size" in config["tokenizer"]
     # A tokenizer that is trained here has its pad token at 3: see special_ids in the manifest.
@@ -274,21 +293,23 @@ def plan_recipe(stage: str, name: str) -> dict:
 def asks(stage: str, hosts: bool = False) -> dict:
     """Return what a job that runs a model asks for, as `resources` of its rule: what, and never where.
 
-    accelerator  as the config names it; gres  the same in the notation of schedulers, per host
-    hosts        processes that train together; nodes, tasks  the same for schedulers. Only trainers run on several
-    mem_mb       of each host; runtime  minutes
+    accelerator  as the config names it; gres  a host's share of it, in the notation of schedulers
+    hosts        processes that train together; nodes, tasks  the same for schedulers
+    run_hosts    for what is no trainer, and runs on one host of a run that trains on several: how many those are
+    mem_mb       of each host; runtime  minutes, of one attempt
     """
     asked = lambda w: run_of(stage, w.get("run") or w.get("name"))["resources"]
-    several = lambda w: asked(w)["hosts"] if hosts else 1
     # A resource that is None is not asked for.
     resources = {
         "accelerator": lambda w: asked(w).get("accelerator"),
-        "gres": lambda w: gres(asked(w).get("accelerator"), several(w)),
+        "gres": lambda w: gres(asked(w).get("accelerator"), asked(w)["hosts"]),
         "mem_mb": lambda w: 1000 * asked(w)["memory_gb"],
-        "runtime": lambda w: asked(w)["minutes"],
+        # A segment that ran out of time has twice, then three times as much.
+        "runtime": lambda w, attempt: attempt * asked(w)["minutes"],
     }
-    spread = lambda w: several(w) if several(w) > 1 else None
-    return resources | ({"hosts": several, "nodes": spread, "tasks": spread} if hosts else {})
+    several = lambda w: asked(w)["hosts"] if asked(w)["hosts"] > 1 else None
+    names = ("hosts", "nodes", "tasks") if hosts else ("run_hosts",)
+    return resources | dict.fromkeys(names, several)
 
 
 def gres(accelerator: str | None, hosts: int) -> str | None:
@@ -305,25 +326,26 @@ def asked_slice(recipe: dict) -> str | None:
     return None if here else recipe["resources"].get("accelerator")
 
 
-def pending() -> list[dict]:
-    """Return the runs that have steps to train: stage, name, steps, checkpoints, recipe of the plan, accelerator."""
-    found = []
-    for stage, name, chain, recipe in TRAINED:
-        ends = segment_ends(recipe)
-        segments = [segment(stage, recipe, last) for last in ends]
-        todo = untrained(chain, segments)
-        if todo:
-            found.append(
-                {
-                    "stage": stage,
-                    "name": name,
-                    "steps": todo * recipe["checkpoint_every"],
-                    "checkpoints": todo,
-                    "recipe": plan_recipe(stage, name),
-                    "accelerator": asked_slice(recipe),
-                }
-            )
-    return found
+def planned_runs() -> list[dict]:
+    """Return every run that is trained here: stage, name, chain, checkpoint_every, recipe of its plan, accelerator."""
+    return [
+        {
+            "stage": stage,
+            "name": name,
+            "chain": chain,
+            "checkpoint_every": recipe["checkpoint_every"],
+            "recipe": plan_recipe(stage, name),
+            "accelerator": asked_slice(recipe),
+        }
+        for stage, name, chain, recipe in TRAINED
+    ]
+
+
+def segments_to_train() -> Counter:
+    """Return how many segments of each chain the jobs of this Snakemake train."""
+    trainers = {"train_mlm_tensorflow", "train_mlm_jax", "train_base", "train_lora"}
+    jobs = [job for job in workflow.dag.needrun_jobs() if job.rule.name in trainers]
+    return Counter(job.output.state.rsplit("/checkpoints/", 1)[0] for job in jobs)
 
 
 def retraining() -> list[str]:

@@ -133,7 +133,7 @@ rule evaluate_lora:
         evaluation="results/lora/{run}/evaluation.json",
         partitioning="results/lora/{run}/partitioning.json",
     params:
-        recipe=lambda w: tuned(w.run, "sequence_length", "batch_size"),
+        recipe=lambda w: tuned(w.run, "sequence_length", "batch_size", "accumulate"),
     log:
         "logs/lora/{run}/evaluate.log",
     wildcard_constraints:

@@ -2,10 +2,11 @@
 
 from importlib.util import find_spec
 
-from lib.tpu import topology
+from snakemake.settings.types import DeploymentMethod
 
 TOPOLOGIES = config["plan"]["topologies"]
-COMPILER = find_spec("libtpu") is not None
+# In this environment, or in the one that the job gets.
+COMPILER = find_spec("libtpu") is not None or DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
 PLANNED = [f"results/plan/{stage}/{run}/{name}.json" for stage, run, _, _ in TRAINED for name in TOPOLOGIES]
 SHOWN = [f"{FIGURES}/plan.html", f"{FIGURES}/plan.svg"] if PLANNED and COMPILER else []
 
@@ -18,7 +19,12 @@ rule plan:
         figures=SHOWN,
         library=library("plan", "controller"),
     params:
-        recipe=lambda w: {"compiler": COMPILER, "topologies": TOPOLOGIES, "pending": pending()},
+        recipe=lambda w: {
+            "compiler": COMPILER,
+            "topologies": TOPOLOGIES,
+            "runs": planned_runs(),
+            "arguments": CONFIG_ARGUMENTS,
+        },
     log:
         "logs/plan.log",
     threads: 1
@@ -37,7 +43,8 @@ rule plan_training:
     output:
         "results/plan/{stage}/{run}/{topology}.json",
     params:
-        recipe=lambda w: plan_recipe(w.stage, w.run) | {"price_per_hour": config["plan"]["prices"].get(w.topology)},
+        recipe=lambda w: plan_recipe(w.stage, w.run)
+        | {"price_per_hour": config["plan"]["prices"].get(w.topology), "changes": config["plan"]["changes"]},
     log:
         "logs/plan/{stage}/{run}/{topology}.log",
     wildcard_constraints:

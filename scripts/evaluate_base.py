@@ -5,7 +5,7 @@ input.validation, .test   tokens of the corpus, as tokenize_causal writes them
 input.state               JSON of the chain's last checkpoint, which names the best
 output                    JSON: best_step, parameters; per split loss (nats per token), accuracy, perplexity,
                           predictions
-params.recipe             sequence_length, batch_size, precision, mesh, cpu_threads, cpu_devices
+params.recipe             sequence_length, batch_size, accumulate, precision, mesh, cpu_threads, cpu_devices
 """
 
 from lib import keras_jax
@@ -24,12 +24,13 @@ with job(snakemake.log[0], f"base {name}") as say:
 
     base = snakemake.input.base
     special = load_tokenizer(base, lambda: None).special
-    distribution = sharding.set_up(backbone_class(base), recipe["mesh"], f"base.{name}.mesh")
+    mesh = sharding.on_one_host(recipe, snakemake.resources)["mesh"]
+    distribution = sharding.set_up(backbone_class(base), mesh, f"base.{name}.mesh")
     model = load_preset(base)
     evaluator = Evaluator(model, distribution, causal)
     metrics = {"best_step": read_json(snakemake.input.state)["best"]["step"], "parameters": count(model.variables)}
     for split in ("validation", "test"):
         records = Packed(snakemake.input[split], recipe["sequence_length"], special)
-        metrics[split] = figures = evaluator(held_out_batches(records, recipe["batch_size"]))
+        metrics[split] = figures = evaluator(held_out_batches(records, recipe))
         say(f"{split} loss {figures['loss']:.4f}, accuracy {figures['accuracy']:.3f}")
     write_json(snakemake.output[0], metrics)

@@ -6,7 +6,7 @@ input.validation, .test, .corpus     tokens of the tuning text's held-out splits
 output.evaluation                    JSON: before and after, on each text, loss (nats per token), accuracy, perplexity,
                                      predictions; parameters
 output.partitioning                  JSON: mesh, and for each variable shape, layout, bytes on a device
-params.recipe                        sequence_length, batch_size, method, rank, seed, precision, mesh,
+params.recipe                        sequence_length, batch_size, accumulate, method, rank, seed, precision, mesh,
                                      cpu_threads, cpu_devices
 """
 
@@ -33,12 +33,12 @@ with job(snakemake.log[0], f"lora {run}") as say:
         "tuning_test": OnePerRecord(snakemake.input.test, length, special),
         "corpus_validation": Packed(snakemake.input.corpus, length, special),
     }
-    model, distribution = open_run(snakemake.input.base, recipe, run)
+    model, distribution = open_run(snakemake.input.base, sharding.on_one_host(recipe, snakemake.resources), run)
     evaluator = Evaluator(model, distribution, causal)
-    before = {name: evaluator(held_out_batches(records, recipe["batch_size"])) for name, records in texts.items()}
+    before = {name: evaluator(held_out_batches(records, recipe)) for name, records in texts.items()}
     best = snakemake.input.best
     assign(model.trainable_variables, load_arrays(best), best)
-    after = {name: evaluator(held_out_batches(records, recipe["batch_size"])) for name, records in texts.items()}
+    after = {name: evaluator(held_out_batches(records, recipe)) for name, records in texts.items()}
     for name in texts:
         say(f"{name} loss {before[name]['loss']:.4f} before, {after[name]['loss']:.4f} after")
 

@@ -14,8 +14,9 @@ recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 with job(snakemake.log[0], f"lora {run}") as say:
     keras_jax.start(recipe["cpu_threads"], recipe["cpu_devices"], recipe["precision"])
     from lib.causal_model import save_preset
+    from lib.sharding import on_one_host
     from lib.tuning import open_run
 
-    model, _ = open_run(snakemake.input.base, recipe, run, snakemake.input.best)
+    model, _ = open_run(snakemake.input.base, on_one_host(recipe, snakemake.resources), run, snakemake.input.best)
     save_preset(model, snakemake.output[0])
     say(f"saved as {snakemake.output[0]}")

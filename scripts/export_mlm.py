@@ -14,7 +14,7 @@ from lib import roberta
 from lib.arrays import load_arrays
 from lib.files import read_json, whole, write_text
 from lib.job import job
-from lib.roberta_sizes import BUILT_IN
+from lib.roberta_sizes import BUILT_IN, sizes_of
 
 run = snakemake.wildcards.run
 
@@ -25,7 +25,8 @@ with job(snakemake.log[0], f"mlm {run}"):
     recipe = snakemake.params.recipe
     model, jax = recipe["model"], recipe["backend"] == "jax"
     manifest, best = read_json(snakemake.input.manifest), read_json(snakemake.input.state)["best"]
-    config = model_config(model | (BUILT_IN if jax else {}), manifest, f"mlm.runs.{run}.model")
+    built_in = BUILT_IN | {"attention_probs_dropout_prob": sizes_of(model, run)["hidden_dropout_prob"]} if jax else {}
+    config = model_config(model | built_in, manifest, f"mlm.runs.{run}.model")
     config_json, weights, *tokenizer = snakemake.output[:-1]
     config.architectures = [TF_MODEL_FOR_MASKED_LM_MAPPING_NAMES[model["architecture"]].removeprefix("TF")]
     write_text(config_json, config.to_json_string())

@@ -18,10 +18,11 @@ with job(snakemake.log[0], f"lora {run}") as say:
     keras_jax.start(recipe["cpu_threads"], recipe["cpu_devices"], recipe["precision"])
     from lib.causal_model import assign
     from lib.generation import Generator
+    from lib.sharding import on_one_host
     from lib.tuning import open_run
 
     prompts, best = recipe["prompts"], snakemake.input.best
-    model, distribution = open_run(snakemake.input.base, recipe, run)
+    model, distribution = open_run(snakemake.input.base, on_one_host(recipe, snakemake.resources), run)
     generate = Generator(model, recipe["sampling"], distribution.num_model_replicas)
     before = generate(prompts) if prompts else []
     assign(model.trainable_variables, load_arrays(best), best)

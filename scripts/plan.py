@@ -1,12 +1,14 @@
 """Say what every run would take on every TPU slice of the config, and what is still to be trained.
 
 input.plans     results/plan/{stage}/{run}/{topology}.json
-params.recipe   topologies; whether the compiler is there; pending: for each run with steps to train, how many
+params.recipe   topologies; whether the compiler is there; runs, each with its plan's recipe; arguments, the config
+                files and values given to this Snakemake
 """
 
 from lib.job import job
 from lib.plan_table import as_text, notes_of, rows_of
-from lib.spending import totals
+from lib.spending import pending, totals, unfinished
+from lib.summary import summary
 
 recipe = snakemake.params.recipe
 
@@ -19,5 +21,6 @@ with job(snakemake.log[0], "plan") as say:
         )
     else:
         paths = list(snakemake.input.plans)
-        for line in [*as_text(rows_of(paths)), *notes_of(paths), *totals(recipe["pending"], recipe["topologies"])]:
+        todo = pending(recipe["runs"], unfinished(summary(recipe["arguments"], ["all"])))
+        for line in [*as_text(rows_of(paths)), *notes_of(paths), *totals(todo, recipe["topologies"])]:
             say(line)

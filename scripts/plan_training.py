@@ -3,8 +3,10 @@
 input.manifest   tfrecords/manifest.json, where the tokenizer comes from elsewhere
 output           JSON: planned; where it is not, reason. Else mesh, devices, memory (bytes per device), cost (FLOPs,
                  bytes moved, bytes sent by kind; per device and step), seconds (per step, modelled), tokens_per_second,
-                 model_flops_utilisation, hours, price_per_hour, cost_of_run, checkpoint_bytes, advice
-params.recipe    the run's recipe, of the stages before what it takes to know the model, price_per_hour
+                 model_flops_utilisation, hours, price_per_hour, cost_of_run, checkpoint_bytes, advice; changes, what
+                 each of them would make of a step
+params.recipe    the run's recipe, of the stages before what it takes to know the model, price_per_hour, and
+                 changes, whether to compile those too
 """
 
 import os
@@ -35,10 +37,13 @@ with job(snakemake.log[0], f"plan {stage}/{run} {wildcards.topology}") as say:
         os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_LOAD_LIBRARY": "1", "TPU_SKIP_MDS_QUERY": "1"}
         os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
         keras_jax.start(1)
+        from lib.abstract import Unreachable
         from lib.planning import in_money, plan, shortage
 
         try:
             found = in_money(plan(stage, recipe, slice_, where), recipe)
+        except Unreachable:
+            raise
         except UserError as error:
             write_json(snakemake.output[0], head | {"planned": False, "reason": str(error)})
             say(str(error))

@@ -51,5 +51,5 @@ with job(snakemake.log[0], f"base {name}") as say:
     sharding.check(model.variables, distribution)
     trainer = Trainer(model, make_optimizer(recipe["optimizer"]), distribution, causal, recipe)
     load = partial(training_batch, train, recipe)
-    held_out = held_out_batches(validation, recipe["batch_size"])
+    held_out = held_out_batches(validation, recipe)
     train_segment(trainer, load, held_out, recipe["sequence_length"], (snakemake.output, previous), say)

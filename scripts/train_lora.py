@@ -43,5 +43,5 @@ with job(snakemake.log[0], f"lora {run}") as say:
     model, distribution = open_run(snakemake.input.base, recipe, run)
     trainer = Trainer(model, make_optimizer(recipe["optimizer"]), distribution, causal, recipe)
     load = partial(training_batch, train, recipe)
-    held_out = held_out_batches(validation, recipe["batch_size"])
+    held_out = held_out_batches(validation, recipe)
     train_segment(trainer, load, held_out, length, (snakemake.output, previous), say)

@@ -48,5 +48,5 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     sharding.check(model.variables, distribution)
     trainer = Trainer(model, make_optimizer(recipe["optimizer"]), distribution, masked, recipe)
     load = partial(training_batch, train, recipe)
-    held_out = evaluation_batches(validation)
+    held_out = evaluation_batches(validation, recipe["batch_size"] // recipe["accumulate"])
     train_segment(trainer, load, held_out, train.sequence_length, (snakemake.output, previous), say)

@@ -97,7 +97,7 @@ def gemma(sizes):
 
 
 def evaluate(trainer, records):
-    return trainer.evaluate(causal_data.held_out_batches(records, 4))
+    return trainer.evaluate(causal_data.held_out_batches(records, {"batch_size": 4, "accumulate": 1}))
 
 
 def tuned(preset, mesh=(1, 8), **changes):

@@ -155,6 +155,19 @@ WRONG = [
     ({f"{SMALL}.model.head_dim": 15}, f"{SMALL}.model.head_dim is 15; allowed: an even number."),
     ({f"{PYTHON}.base": "smal"}, f'{PYTHON}.base is "smal"; allowed: a name under base: small.'),
     ({f"{PYTHON}.rank": 0}, f"{PYTHON}.rank is 0; allowed: a whole number, 1 or more, at most 1024."),
+    (
+        {f"{PYTHON}.resources.hosts": 3},
+        f"{PYTHON}.resources.hosts is 3; allowed: what cpu_devices, 8, can be divided by.",
+    ),
+    ({f"{TINY}.resources.hosts": 2}, f"{TINY}.resources.hosts is 2; allowed with backend: tensorflow: 1."),
+    (
+        {f"{PYTHON}.resources.accelerator": "v9-8"},
+        f'{PYTHON}.resources.accelerator is "v9-8"; allowed: a TPU slice such as v5e-8, or GPUs such as h100:4.',
+    ),
+    (
+        {f"{TINY}.backend": "jax", f"{TINY}.model": {"architecture": "roberta"}, "tfrecords.sequence_length": 512},
+        f"{TINY}.model.max_position_embeddings is 512; allowed: 516 or more for tfrecords.sequence_length 512.",
+    ),
     ({f"{PYTHON}.mesh": [1, 3]}, f"{PYTHON}.mesh is [1, 3], which does not fit cpu_devices, 8."),
     ({f"{PYTHON}.mesh": [1]}, f"{PYTHON}.mesh is a list of 1; allowed: a list, at least 2 entries, at most 2 entries."),
     (

@@ -39,10 +39,7 @@ TPU, GPU = "google.com/tpu", "nvidia.com/gpu"
         ("v4-16", 2, TPU, 4, "tpu-v4-podslice", "2x2x2"),
         ("v5p-8", 1, TPU, 4, "tpu-v5p-slice", "2x2x1"),
         ("v5p-64", 8, TPU, 4, "tpu-v5p-slice", "2x4x4"),
-        # A job that knows one host only gets the largest part of the slice that one host has.
-        ("v5e-256", None, TPU, 8, "tpu-v5-lite-podslice", "2x4"),
-        ("v5p-64", None, TPU, 4, "tpu-v5p-slice", "2x2x1"),
-        ("h100:4", None, GPU, 4, "nvidia-h100-80gb", None),
+        ("h100:4", 1, GPU, 4, "nvidia-h100-80gb", None),
         ("l4:1", 1, GPU, 1, "nvidia-l4", None),
     ],
 )
@@ -55,6 +52,14 @@ def test_what_a_pod_asks_for(accelerator, hosts, resource, count, name, topology
 
 
 @pytest.mark.parametrize(
+    ("accelerator", "hosts", "like"), [("v5e-256", 64, "v5e-4"), ("v3-32", 4, "v3-8"), ("v5p-64", 8, "v5p-8")]
+)
+def test_a_job_on_one_host_gets_what_one_host_of_the_run_has(accelerator, hosts, like):
+    """Evaluations of a run on several hosts."""
+    assert place(accelerator, hosts, share=True) == place(like, 1)
+
+
+@pytest.mark.parametrize(
     ("accelerator", "hosts", "said"),
     [
         ("v2-8", 1, "GKE has no TPU v2 (v2-8); allowed: v3, v4, v5e, v5p, v6e."),
@@ -64,6 +69,7 @@ def test_what_a_pod_asks_for(accelerator, hosts, resource, count, name, topology
         ("v4-7", 1, "v4-7 is no slice with a shape known here"),
         ("v5e-16", 1, "which has 16 chips: one host of GKE has 1 or 4 or 8, each of several 4; allowed: hosts: 4."),
         ("v5e-8", 4, "allowed: hosts: 2 or hosts: 1."),
+        ("v5e-4", 4, "which has 4 chips: one host of GKE has 1 or 4 or 8, each of several 4; allowed: hosts: 1."),
         ("v5e-2", 1, "allowed: another accelerator."),
         ("v5p-8", 2, "resources.hosts is 2 and accelerator v5p-8, which has 4 chips"),
     ],

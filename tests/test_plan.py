@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from conftest import ROOT, copied
@@ -13,11 +15,12 @@ from lib.hlo import collective_bytes
 from lib.tpu import topology
 from ruamel.yaml import YAML
 
-pytest.importorskip("libtpu", reason="libtpu, the TPU compiler, is not to be had here")
+compiler = pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not to be had here")
 
 SCRIPTS = ROOT / "scripts"
 OPTIMIZER = {"weight_decay": 0.01, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "clip_norm": None}
 COMMON = {"accumulate": 1, "steps_per_dispatch": 1, "rematerialise": False, "seed": 0, "optimizer": OPTIMIZER}
+COMMON["changes"] = False
 
 PLAN = """
 import json, os, sys
@@ -44,26 +47,35 @@ def plans(folder, *wanted):
     return json.loads(done.stdout.split("RESULT")[1])
 
 
-def published(**changes):
-    """The published tuning: Gemma 7B, rank 4, 128 tokens, batch 2, float32, over eight cores."""
-    recipe = {"base": {"preset": "kaggle://keras/gemma/keras/gemma_7b_en/4"}, "method": "lora", "rank": 4}
-    recipe |= {"mesh": [1, 8], "precision": "float32", "sequence_length": 128, "batch_size": 2} | COMMON
-    return "lora", recipe | changes, "v3-8"
-
-
-def test_the_published_tuning_on_v3_8(tmp_path):
-    (plan,) = plans(tmp_path, published())
-    memory = plan["memory"]
+@compiler
+def test_the_shipped_configs(fresh):
+    """The published tuning, and the same made fast: what README says of both, and of the embedded runs."""
+    for name in ("recipes/imdb-gemma-7b.yaml", "recipes/imdb-gemma-7b-fast.yaml"):
+        fresh("results/plan/lora/imdb/v3-8.json", "--configfile", name)
+        made = fresh / "results/plan/lora/imdb/v3-8.json"
+        made.rename(fresh / f"{Path(name).stem}.json")
+    published, fast = (json.loads((fresh / f"imdb-gemma-7b{end}.json").read_text()) for end in ("", "-fast"))
+    memory = published["memory"]
     assert memory["arguments"] == pytest.approx(4.4e9, rel=0.05) and memory["fits"]
     assert memory["temporaries"] == pytest.approx(0.62e9, rel=0.05)
-    assert plan["cost"]["flops"] == pytest.approx(1.15e12, rel=0.05)
-    assert plan["cost"]["bytes"] == pytest.approx(15.4e9, rel=0.05)
-    assert plan["seconds"]["step"] == pytest.approx(34e-3, rel=0.05) and plan["bound_by"] == "memory"
-    assert plan["tokens_per_second"] == pytest.approx(7500, rel=0.05)
+    assert published["cost"]["flops"] == pytest.approx(1.15e12, rel=0.05)
+    assert published["cost"]["bytes"] == pytest.approx(15.4e9, rel=0.05)
+    assert published["seconds"]["step"] == pytest.approx(34e-3, rel=0.05) and published["bound_by"] == "memory"
+    assert published["tokens_per_second"] == pytest.approx(7500, rel=0.05)
     # 8.5e9 parameters, four FLOPs each for a token: forward, and back through weights that are not trained.
-    assert plan["model_flops_per_step"] == pytest.approx(4 * 8.54e9 * 256, rel=0.02)
+    assert published["model_flops_per_step"] == pytest.approx(4 * 8.54e9 * 256, rel=0.02)
+    assert fast["memory"]["fits"] and fast["bound_by"] == "compute"
+    assert fast["tokens_per_second"] == pytest.approx(13_747, rel=0.05)
+    assert fast["tokens_per_second"] > 7 * 1570  # what was measured of the published tuning
+    same = ("model", "vocab_size", "preset", "base", "method", "rank", "sequence_length")
+    assert [published["recipe"].get(key) for key in same] == [fast["recipe"].get(key) for key in same]
+    fresh("results/plan/base/small/v5e-8.json", "results/plan/lora/python/v5e-8.json")
+    for stage, run in (("base", "small"), ("lora", "python")):
+        plan = read(fresh, stage, run)
+        assert plan["memory"]["fits"] and plan["seconds"]["step"] < 1e-3
 
 
+@compiler
 def test_a_run_that_does_not_fit_says_what_would_help(tmp_path):
     sizes = {"hidden_size": 12_288, "num_hidden_layers": 1, "num_attention_heads": 96, "intermediate_size": 49_152}
     recipe = {"model": {"architecture": "roberta"} | sizes, "masking": {"rate": 0.15, "mask": 0.8, "random": 0.1}}
@@ -82,6 +94,7 @@ def test_a_run_that_does_not_fit_says_what_would_help(tmp_path):
     )
 
 
+@compiler
 def test_parts_of_a_batch_cost_what_the_batch_does(tmp_path):
     """The compiler counts the body of a loop once; the plan counts its turns."""
     sizes = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 1024}
@@ -91,7 +104,7 @@ def test_parts_of_a_batch_cost_what_the_batch_does(tmp_path):
     recipe |= COMMON | {"batch_size": 32}
     one, four, several, remat = plans(
         tmp_path,
-        ("mlm", recipe, "v5e-8"),
+        ("mlm", recipe | {"changes": True}, "v5e-8"),
         ("mlm", recipe | {"accumulate": 4}, "v5e-8"),
         ("mlm", recipe | {"steps_per_dispatch": 5}, "v5e-8"),
         ("mlm", recipe | {"rematerialise": True}, "v5e-8"),
@@ -100,6 +113,17 @@ def test_parts_of_a_batch_cost_what_the_batch_does(tmp_path):
     assert several["cost"]["flops"] == pytest.approx(one["cost"]["flops"], rel=0.05)
     assert one["model_flops_per_step"] / 8 == pytest.approx(one["cost"]["flops"], rel=0.1)
     assert remat["cost"]["flops"] > 1.2 * one["cost"]["flops"]
+    # What a plan says of single changes is what plans of the changed runs say.
+    changes = {change["key"]: change for change in one["changes"]}
+    assert list(changes) == ["rematerialise", "precision", "accumulate"]
+    for key, value, plan in (("rematerialise", True, remat), ("accumulate", 4, four)):
+        assert changes[key]["value"] == value and changes[key]["memory"] == plan["memory"]
+        assert changes[key]["seconds"] == plan["seconds"] and changes[key]["bound_by"] == plan["bound_by"]
+    assert changes["precision"]["value"] == "mixed_bfloat16"
+    assert (
+        changes["precision"]["memory"]["weights"] == one["memory"]["weights"]
+    )  # the arithmetic is narrower, they are not
+    assert changes["precision"]["seconds"] != one["seconds"]
     # Data parallel: nearly all that moves between devices is the sum of the gradients.
     gradients = one["memory"]["gradients"]
     assert sum(one["cost"]["collective_bytes"].values()) == pytest.approx(2 * gradients * 7 / 8, rel=0.1)
@@ -153,6 +177,7 @@ for stage, recipe in json.loads(sys.argv[2]):
 """
 
 
+@compiler
 def test_plan_and_trainer_compile_the_same_program(tmp_path):
     sizes = {"num_layers": 2, "num_query_heads": 8, "num_key_value_heads": 8, "hidden_dim": 32}
     sizes |= {"intermediate_dim": 64, "head_dim": 4}
@@ -212,6 +237,12 @@ def test_bytes_that_devices_send_each_other():
 # The stage
 
 
+def test_without_the_compiler_the_stage_says_so(fresh, monkeypatch):
+    (fresh / "sitecustomize.py").write_text('import sys\n\nsys.modules["libtpu"] = None\n')
+    monkeypatch.setenv("PYTHONPATH", str(fresh.folder))
+    assert "libtpu, which holds the TPU compiler, is not on this machine" in fresh("plan").stdout
+
+
 @pytest.fixture(scope="module")
 def planned(trained, tmp_path_factory):
     """The cut-down run with a plan of every run for one slice, its masked model on JAX."""
@@ -230,6 +261,7 @@ def read(workflow, stage, run):
     return json.loads((workflow / f"results/plan/{stage}/{run}/v5e-8.json").read_text())
 
 
+@compiler
 def test_every_run_has_a_plan(planned):
     printed = (planned / "plan.txt").read_text()
     base, lora, jax = read(planned, "base", "small"), read(planned, "lora", "python"), read(planned, "mlm", "jax")
@@ -253,22 +285,39 @@ def test_every_run_has_a_plan(planned):
         assert "v5e-8" in (planned / "results/figures" / name).read_text()
 
 
+@compiler
 def test_a_plan_makes_nothing_stale_and_is_no_leftover(planned):
     assert "Nothing to be done" in planned("lora", "base", "-n").stdout
     assert "results/plan" not in planned("clean").stdout
 
 
+@compiler
+def test_what_is_pending_is_what_snakemake_would_train(planned, tmp_path):
+    """Not only what has another recipe: the tuning starts from a base that is trained again."""
+    workflow = copied(planned, tmp_path)
+    config = read_yaml(workflow / "config.yaml")
+    config["base"]["small"]["learning_rate"] = 0.001
+    with open(workflow / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(config, file)
+    printed = workflow("plan").stdout
+    runs = [read(planned, stage, run) for stage, run in (("mlm", "jax"), ("base", "small"), ("lora", "python"))]
+    hours, disk = sum(run["hours"] for run in runs), sum(2 * run["checkpoint_bytes"] for run in runs)
+    assert f"pending on v5e-8: {hours:,.2f} hours modelled, {hours * 3600:,.2f} at the given price, " in printed
+    assert f"{disk / 1e9:,.2f} GB of checkpoints" in printed
+
+
+@compiler
 def test_what_costs_too_much_does_not_start(planned, tmp_path):
     workflow = copied(planned, tmp_path)
     config = read_yaml(workflow / "config.yaml")
     config["plan"]["spending_limit"] = 0.0
 
-    def refusal(accelerator):
+    def refusal(accelerator, target="mlm"):
         config["mlm"]["runs"]["jax"]["resources"] = {"accelerator": accelerator}
         with open(workflow / "config.yaml", "w") as file:
             YAML(typ="safe", pure=True).dump(config, file)
         elsewhere = ("--executor", "cluster-generic", "--cluster-generic-submit-cmd", "false", "--jobs", "1")
-        return workflow("mlm", *elsewhere, check=False)
+        return workflow(target, *elsewhere, check=False)
 
     refused = refusal("v5e-8")
     assert refused.returncode == 1 and not (workflow / "results/mlm/jax").exists()
@@ -277,6 +326,8 @@ def test_what_costs_too_much_does_not_start(planned, tmp_path):
     other = refusal("v6e-8")
     assert other.returncode == 1
     assert "of mlm.runs.jax on v6e-8 no plan says what it costs" in other.stdout
+    # What trains nothing is not held up.
+    assert "pending on v5e-8" in refusal("v6e-8", "plan").stdout
     # A plan that says that it does not fit.
     path = workflow / "results/plan/mlm/jax/v5e-8.json"
     sentence = "mlm.runs.jax does not fit v5e-8: a device needs 20.0 GiB."
@@ -305,7 +356,20 @@ def test_spending(tmp_path, monkeypatch):
         UserError, match=r"^the pending steps cost 3\.00 by their plans, more than plan\.spending_limit, 2\.99\.$"
     ):
         spending.check([run], 2.99)
-    changed = run | {"recipe": recipe | {"steps": 200}}
+    longer = run | {"recipe": recipe | {"steps": 200, "seed": 1}}
+    spending.check([longer], 3.0)  # the same step
+    changed = run | {"recipe": recipe | {"rank": 8}}
     with pytest.raises(UserError, match="of lora.runs.x on v5e-8 no plan says what it costs"):
         spending.check([changed], 3.0)
+    tensorflow = run | {"recipe": recipe | {"backend": "tensorflow"}}
+    spending.check([tensorflow], None)
+    with pytest.raises(UserError, match=r"no plan can say what lora\.runs\.x takes on v5e-8: it runs on TensorFlow"):
+        spending.check([tensorflow], 3.0)
+    with pytest.raises(UserError, match=r"takes on h100:4: there are plans for TPUs only"):
+        spending.check([run | {"accelerator": "h100:4"}], 3.0)
+    impossible = plan | {"planned": False, "reason": "lora.runs.x.mesh is [1, 16], which does not fit the 8 devices."}
+    (tmp_path / "results/plan/lora/x/v5e-8.json").write_text(json.dumps(impossible))
+    with pytest.raises(UserError, match=r"^lora\.runs\.x cannot be trained on v5e-8: lora\.runs\.x\.mesh is \[1, 16\]"):
+        spending.check([run], None)
+    (tmp_path / "results/plan/lora/x/v5e-8.json").write_text(json.dumps(plan))
     assert spending.totals([run], ["v5e-8"])[0].startswith("pending on v5e-8: 1.00 hours modelled, 3.00 at the given")

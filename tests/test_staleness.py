@@ -297,6 +297,7 @@ ROWS = [
     # No plan is an input of anything that is trained.
     ("plan.topologies", "shipped", "plan.topologies", ["v6e-8"], ""),
     ("plan.prices.NAME", "shipped", "plan.prices.v5e-8", 9.6, ""),
+    ("plan.changes", "shipped", "plan.changes", True, ""),
     ("plan.spending_limit", "shipped", "plan.spending_limit", 5.0, ""),
 ]  # fmt: skip
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import huggingface_hub
 import jax
 import keras
 import keras_hub
@@ -31,6 +32,10 @@ from lib.jax_training import (
 from lib.masking import predictions_per_record
 from lib.rematerialise import rematerialise
 from lib.roberta_sizes import sizes_of
+
+
+class Unreachable(UserError):
+    """What a plan needs to know could not be fetched: no result, another time it may be."""
 
 
 class Run:
@@ -171,12 +176,15 @@ def describe(stage: str, recipe: dict, where: str) -> tuple[type, Callable, Call
     if "model" in base:
         build = lambda: build_gemma(base["model"], base["vocab_size"])  # noqa: E731
         return keras_hub.models.GemmaBackbone, build, causal, arrays
-    family, arguments = preset_backbone(base["preset"], where)
+    family, arguments = preset_backbone(base["preset"], base.get("revision"), where)
     return family, lambda: language_model(family, arguments), causal, arrays
 
 
-def preset_backbone(preset: str, where: str) -> tuple[type, dict]:
-    """Return class and arguments of a preset's backbone: of a local folder, published, or asked from its hub."""
+def preset_backbone(preset: str, revision: str | None, where: str) -> tuple[type, dict]:
+    """Return class and arguments of a preset's backbone: of a local folder, published, or asked from its hub.
+
+    Raises Unreachable where the hub cannot be asked, UserError for a model that keras-hub does not know.
+    """
     if (Path(preset) / "config.json").is_file():
         return backbone_class(preset), read_json(Path(preset) / "config.json")["config"]
     known = published(preset)
@@ -185,12 +193,16 @@ def preset_backbone(preset: str, where: str) -> tuple[type, dict]:
     from keras_hub.src.utils.preset_utils import load_json  # private: the one way to read a config and no weights
 
     try:
-        config = load_json(preset, "config.json")
+        if preset.startswith("hf://"):
+            name = preset.removeprefix("hf://")
+            config = read_json(huggingface_hub.hf_hub_download(name, "config.json", revision=revision))
+        else:
+            config = load_json(preset, "config.json")
     except Exception as error:
-        raise UserError(f"{where}: the sizes of {preset} cannot be had: {' '.join(str(error).split())[:200]}") from None
+        raise Unreachable(f"the sizes of {preset} cannot be had: {' '.join(str(error).split())[:200]}") from None
     family = keras.saving.get_registered_object(config.get("registered_name", ""))
     if family is None:
-        raise UserError(f"{where}: {preset} is a model that keras-hub does not know.")
+        raise UserError(f"{preset} is not in Keras's format, or a model that keras-hub does not know.")
     return family, config["config"]
 
 

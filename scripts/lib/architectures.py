@@ -24,7 +24,7 @@ def sizes(layers: int, query: int, key_value: int, hidden: int, intermediate: in
     } | more  # fmt: skip
 
 
-# Class of the backbone, arguments; by what is left of a preset's name without _instruct, _en, _text and versions.
+# Class of the backbone, arguments; by what is left of a preset's name without _instruct, _en and versions.
 MODELS = {
     "gemma_2b": ("GemmaBackbone", sizes(18, 8, 1, 2048, 32_768, 256, vocabulary_size=256_000)),
     "gemma_7b": ("GemmaBackbone", sizes(28, 16, 16, 3072, 49_152, 256, vocabulary_size=256_000)),
@@ -35,9 +35,9 @@ MODELS = {
         sizes(46, 32, 16, 4608, 73_728, 128, query_head_dim_normalize=False, **GEMMA2),
     ),
     "gemma3_1b": ("Gemma3Backbone", GEMMA3 | sizes(26, 4, 1, 1152, 6912, 256, sliding_window_size=512)),
-    "gemma3_4b": ("Gemma3Backbone", GEMMA3 | sizes(34, 8, 4, 2560, 10_240, 256)),
-    "gemma3_12b": ("Gemma3Backbone", GEMMA3 | sizes(48, 16, 8, 3840, 15_360, 256)),
-    "gemma3_27b": (
+    "gemma3_4b_text": ("Gemma3Backbone", GEMMA3 | sizes(34, 8, 4, 2560, 10_240, 256)),
+    "gemma3_12b_text": ("Gemma3Backbone", GEMMA3 | sizes(48, 16, 8, 3840, 15_360, 256)),
+    "gemma3_27b_text": (
         "Gemma3Backbone",
         GEMMA3 | sizes(62, 32, 16, 5376, 21_504, 128, query_head_dim_normalize=False),
     ),
@@ -46,6 +46,8 @@ MODELS = {
 
 def published(preset: str) -> tuple[str, dict] | None:
     """Return class and arguments of the backbone of a preset of keras-hub, by its name or handle; None if unknown."""
-    name = re.sub(r"/\d+$", "", preset).rsplit("/", 1)[-1]
-    key = re.sub(r"(_instruct|_1\.1|_en|_text)", "", name)
+    name = re.sub(r"/\d+$", "", preset).removeprefix("kaggle://keras/")
+    if "://" in name:
+        return None  # somebody else's, whatever its name
+    key = re.sub(r"(_instruct|_1\.1|_en)", "", name.rsplit("/", 1)[-1])
     return MODELS.get(key)

@@ -16,7 +16,6 @@ from lib.errors import UserError
 from lib.order import batch_records
 
 ALL = slice(None)
-EVALUATION_BATCH = 64  # sequences, unless training's own batch is larger
 HELD_OUT_RECORDS = 2048  # of a split, at most, evenly spread: enough for a standard error of about 0.01 nats
 
 
@@ -91,13 +90,13 @@ def training_batch(records: Packed | OnePerRecord, recipe: dict, step: int, rows
     return {"tokens": tokens, "mask": mask}
 
 
-def held_out_batches(records: Packed | OnePerRecord, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
+def held_out_batches(records: Packed | OnePerRecord, recipe: dict) -> Iterator[dict[str, np.ndarray]]:
     """Yield the records by which a split is measured, in batches of one size: tokens and mask.
 
-    batch_size  training's; where it is small, more sequences go at once
+    recipe  batch_size and accumulate of the run: as many sequences go at once as training has in memory
     The last batch is filled up with rows that do not count.
     """
-    size = batch_size * max(1, EVALUATION_BATCH // batch_size)
+    size = recipe["batch_size"] // recipe["accumulate"]
     indices = held_out_indices(records.records)
     for start in range(0, len(indices), size):
         tokens, mask = records.read(indices[start : start + size])

@@ -223,6 +223,8 @@ def sentence(error: jsonschema.ValidationError) -> str:
         )
     if error.validator == "enum":
         return f"{where} is {found}; allowed: {', '.join(map(str, error.validator_value))}."
+    if error.validator == "pattern" and where.endswith("accelerator"):
+        return f"{where} is {found}; allowed: a TPU slice such as v5e-8, or GPUs such as h100:4."
     if error.validator == "pattern" and where.endswith("keep_checkpoints"):
         return f"{where} is {found}; allowed: all, last, or every N, such as every 10."
     if error.validator == "pattern" and "revision" in where:
@@ -339,7 +341,11 @@ def check_complete(config: dict) -> None:
         model = recipe["model"]
         if recipe["backend"] == "jax":
             check_mesh(where, recipe)
-            sizes_of(model, f"{where}.model")
+            sizes = sizes_of(model, f"{where}.model")
+        elif recipe["resources"]["hosts"] > 1:
+            raise UserError(
+                f"{where}.resources.hosts is {recipe['resources']['hosts']}; allowed with backend: tensorflow: 1."
+            )
         elif recipe["batch_size"] % recipe["cpu_devices"]:
             raise UserError(
                 f"{where}.batch_size is {recipe['batch_size']}; "
@@ -350,7 +356,8 @@ def check_complete(config: dict) -> None:
             raise UserError(
                 f"{where}.model.hidden_size is {hidden}; allowed: a multiple of num_attention_heads, {heads}."
             )
-        positions = model.get("max_position_embeddings")
+        # What the config leaves out has the default of the model's library, which for many differs by architecture.
+        positions = (sizes if recipe["backend"] == "jax" else model).get("max_position_embeddings")
         # RoBERTa counts positions from the id after the pad token's: 3 in a tokenizer trained here, 1 in its own.
         after_pad = 2 if "pretrained" in config["tokenizer"] else 4
         extra = after_pad if model["architecture"] in ("roberta", "xlm-roberta", "camembert") else 0
@@ -454,6 +461,9 @@ def check_mesh(where: str, recipe: dict) -> None:
     known = math.prod(size for size in mesh if size != -1)
     if devices % known or (-1 not in mesh and known != devices):
         raise UserError(f"{where}.mesh is {mesh}, which does not fit cpu_devices, {devices}.")
+    hosts = recipe["resources"]["hosts"]
+    if devices % hosts:
+        raise UserError(f"{where}.resources.hosts is {hosts}; allowed: what cpu_devices, {devices}, can be divided by.")
     batch_axis = devices // known if mesh[0] == -1 else mesh[0]
     accumulate = recipe["accumulate"]
     if recipe["batch_size"] % (batch_axis * accumulate):

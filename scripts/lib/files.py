@@ -20,7 +20,7 @@ def whole(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = partial_of(path)
+    partial = path.with_name(f".{path.name}.partial")
     try:
         yield partial
         partial.chmod(0o666 & ~UMASK)  # some libraries write files that only their owner can read
@@ -29,11 +29,6 @@ def whole(path: str | Path) -> Iterator[Path]:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def partial_of(path: str | Path) -> Path:
-    """Return where a file lies while `whole` writes it."""
-    return Path(path).with_name(f".{Path(path).name}.partial")
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -1,13 +1,19 @@
 """One workflow at a time in a folder, held by the kernel: a killed workflow leaves no lock behind.
 
 The workflow and each of its jobs share a lock on one file; a workflow starts only when nobody has it. So jobs that
-outlive a killed workflow keep the next one out, too, and two writers of one file cannot be.
+outlive a killed workflow keep the next one out, too, and two writers of one file cannot be. A job that a scheduler
+starts late, when another workflow has taken over, ends before it touches anything.
+
+On a cluster, the lock holds as far as the file system's flock does: over all hosts on NFS 4 and Lustre (mounted with
+flock).
 """
 
 import fcntl
 import os
+import secrets
+import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from lib.errors import UserError
@@ -15,6 +21,7 @@ from lib.errors import UserError
 RESULTS = Path("results")
 SKEW = 60  # seconds by which the clocks of two machines may differ
 LOCK = Path(".snakemake") / "workflow.flock"
+START = "WORKFLOW_START"  # in the environment of jobs: which workflow started them
 held: list[int] = []  # open for the life of the process; the kernel lets go when it ends
 
 
@@ -40,7 +47,9 @@ def enter(seen: int) -> None:
     if os.fstat(descriptor).st_size and os.fstat(descriptor).st_mtime_ns != seen:
         raise UserError("another snakemake worked in this folder since this one looked; type the command again.")
     os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()} {time.strftime('%H:%M:%S')}".encode(), 0)
+    os.environ[START] = secrets.token_hex(8)
+    words = (os.getpid(), time.strftime("%H:%M:%S"), os.environ[START], socket.gethostname())
+    os.pwrite(descriptor, " ".join(map(str, words)).encode(), 0)
     if not taken(descriptor, fcntl.LOCK_SH):  # so that its jobs can share it
         raise UserError(refusal(descriptor))
 
@@ -52,6 +61,38 @@ def join() -> None:
         taken(held[-1], fcntl.LOCK_SH)
     except OSError:
         pass
+
+
+def check_start() -> None:
+    """Raise UserError in a job whose workflow is gone, when another one has the folder."""
+    try:
+        if os.environ.get(START, "") in LOCK.read_text():
+            return
+    except OSError:  # no folder that is shared with the workflow
+        return
+    raise UserError("the snakemake that queued this job is gone, and another one works in this folder since.")
+
+
+def wait_for_jobs(say: Callable[[str], None]) -> None:
+    """Wait while jobs of a workflow that was killed still run somewhere: what they make need not be made again.
+
+    Raises UserError where the workflow itself is at work.
+    """
+    try:
+        descriptor = os.open(LOCK, os.O_RDWR)
+    except OSError:
+        return
+    try:
+        said = False
+        while not taken(descriptor, fcntl.LOCK_EX):
+            if alive(descriptor) is not False:
+                raise UserError(refusal(descriptor))
+            if not said:
+                say("jobs of a snakemake that was killed still run; waiting until they have ended.")
+            said = True
+            time.sleep(1)
+    finally:
+        os.close(descriptor)
 
 
 def check_writable() -> None:
@@ -103,12 +144,29 @@ def taken(descriptor: int, kind: int) -> bool:
     return False
 
 
+def holder(descriptor: int) -> list[str]:
+    """Return process, time, start and host of the workflow that entered last."""
+    words = os.pread(descriptor, 300, 0).decode().split()
+    return words if len(words) == 4 else ["?", "?", "?", "?"]
+
+
+def alive(descriptor: int) -> bool | None:
+    """Return whether the workflow that entered last still runs; None where another host would have to tell."""
+    process, _, _, host = holder(descriptor)
+    return Path(f"/proc/{process}").exists() if host == socket.gethostname() else None
+
+
 def refusal(descriptor: int) -> str:
     """Return the sentence for a folder that is taken."""
-    holder, _, since = os.pread(descriptor, 100, 0).decode().partition(" ")
-    if holder.isdigit() and Path(f"/proc/{holder}").exists():
+    process, since, _, host = holder(descriptor)
+    if alive(descriptor):
         return (
-            f"another snakemake is at work in this folder (process {holder}, since {since}); wait for it, or stop it."
+            f"another snakemake is at work in this folder (process {process}, since {since}); wait for it, or stop it."
+        )
+    if alive(descriptor) is None:
+        return (
+            f"another snakemake, or jobs that it left, are at work in this folder (process {process} on {host}, since "
+            f"{since}); wait for them, or stop them."
         )
     return (
         "jobs of a snakemake that was killed still run in this folder; wait until they end, or stop them "

@@ -12,12 +12,15 @@ import contextlib
 import os
 import queue
 import shlex
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 
+GRACE = 5  # seconds
 COUNT, NUMBER, COORDINATOR = "TRAINING_PROCESSES", "TRAINING_PROCESS", "TRAINING_COORDINATOR"
 
 
@@ -82,22 +85,25 @@ def start(processes: int, index: int, coordinator: str, launcher: str | None) ->
 
 
 def end(process: subprocess.Popen) -> None:
-    """End a process, also one that a launcher started on another host: its input ends, too."""
+    """End a process, also one that a launcher started on another host: what it started loses its input."""
     with contextlib.suppress(OSError):
-        process.stdin.close()
         process.terminate()
     try:
-        process.wait(timeout=5)
+        process.wait(timeout=GRACE)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+    with contextlib.suppress(OSError):
+        process.stdin.close()
 
 
 def end_with_parent() -> None:
     """End this process when its input does: nobody waits for it any more."""
     while os.read(0, 1024):
         pass
-    os._exit(1)
+    os.kill(os.getpid(), signal.SIGTERM)  # it leaves nothing half-written where it hears that,
+    time.sleep(GRACE)
+    os._exit(1)  # and does not hear it while it waits for the others
 
 
 def address() -> str:
@@ -115,14 +121,16 @@ def watch(started: list[subprocess.Popen], say: Callable[[str], None]) -> tuple[
     events: queue.Queue = queue.Queue()
 
     def read(index: int, process: subprocess.Popen) -> None:
-        last = None
         for line in process.stderr:
             words = line.split("] ", 1)[-1].strip()
-            last = words.removeprefix("error: ") if words.startswith("error: ") else last
+            if words.startswith("error: "):
+                # Not when it has ended: first it would wait for the others, and they for it.
+                events.put((index, words.removeprefix("error: "), 1))
+                return
             events.put((index, words, None))
         code = process.wait()
         ended = f"it was killed by signal {-code}." if code < 0 else f"it ended with exit code {code}; see its log."
-        events.put((index, last or ended, code))
+        events.put((index, ended, code))
 
     for index, process in enumerate(started):
         threading.Thread(target=read, args=(index, process), daemon=True).start()
@@ -130,7 +138,7 @@ def watch(started: list[subprocess.Popen], say: Callable[[str], None]) -> tuple[
     while running:
         index, words, code = events.get()
         if code is None:
-            if index == 0 and not words.startswith("error: "):
+            if index == 0:
                 say(words)
         elif code:
             return index, words

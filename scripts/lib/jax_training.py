@@ -247,6 +247,7 @@ class Trainer:
 
     def load(self, weights: Mapping, optimizer: Mapping, source: str) -> None:
         """Continue from the arrays of a checkpoint; `source` names it in errors. Raises UserError, see `assign`."""
+        self.moving = self.frozen = None  # or the devices would hold the state that was, beside the one that comes
         assign(self.variables["trainable"], weights, source)
         assign(self.variables["optimizer"], optimizer, source)
         for index, variable in enumerate(self.variables["random"]):
@@ -353,3 +354,4 @@ def train_segment(
     checkpoint.save(dict(output.items()), recipe, *state, previous, sharded_arrays.save, jax.process_index() == 0)
     if jax.process_index() == 0:
         history.write(output.history, output.timings)
+    sharded_arrays.wait_for_all("checkpoint written")  # a process that ends first would take the others for dead

@@ -12,6 +12,7 @@ from lib import hosts
 from lib.compiled import cache_folder
 
 # keras-hub imports TensorFlow for its tf.data pipelines when it can; nothing here uses them.
+TPU_DEVICES = {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"}  # v2 and v3, ..., v7
 BLOCKED = ("tensorflow", "tensorflow_text")
 
 
@@ -42,7 +43,13 @@ def start(cpu_threads: int, cpu_devices: int = 1, precision: str = "float32") ->
         import jax
 
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.distributed.initialize(os.environ[hosts.COORDINATOR], hosts.count(), hosts.number())
+        jax.distributed.initialize(
+            os.environ[hosts.COORDINATOR],
+            hosts.count(),
+            hosts.number(),
+            cluster_detection_method="deactivate",  # Slurm's would leave each process one GPU of its many
+            shutdown_timeout_seconds=3600,
+        )
         import keras
 
         keras.utils.set_random_seed(0)  # all must draw the same, also what loaded weights then take the place of
@@ -50,8 +57,12 @@ def start(cpu_threads: int, cpu_devices: int = 1, precision: str = "float32") ->
 
 
 def tpu_here() -> bool:
-    """Return whether this machine has a TPU: a PCI device of Google's, as JAX looks for it."""
-    return any(path.read_text().strip() == "0x1ae0" for path in Path("/sys/bus/pci/devices").glob("*/vendor"))
+    """Return whether this machine has a TPU: one of these PCI devices of Google's, as JAX looks for them."""
+    for vendor in Path("/sys/bus/pci/devices").glob("*/vendor"):
+        device = vendor.with_name("device")
+        if vendor.read_text().strip() == "0x1ae0" and device.read_text().strip() in TPU_DEVICES:
+            return True
+    return False
 
 
 def set_precision(precision: str) -> None:

@@ -1,15 +1,11 @@
 """What lies under results/ without being an output of any job that the config names."""
 
-import csv
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 
-from lib.errors import UserError
+from lib.summary import summary
 
 RESULTS = Path("results")
 TARGETS = ["all", "plan"]
@@ -20,7 +16,7 @@ def leftovers(recipe: dict) -> list[Path]:
 
     recipe  configfiles and config, as given to this Snakemake. Raises UserError when Snakemake cannot say.
     """
-    needed = outputs(recipe)
+    needed = {row["output_file"] for row in summary(recipe, TARGETS)}
     found = []
     for path in sorted(RESULTS.rglob("*"), key=lambda path: (path.parent, path.name)):
         if path.is_dir() and not path.is_symlink():
@@ -30,21 +26,6 @@ def leftovers(recipe: dict) -> list[Path]:
         if not any(str(part) in needed for part in (path, *path.parents)):
             found.append(path)
     return found
-
-
-def outputs(recipe: dict) -> set[str]:
-    """Return the outputs, files and folders, of every job that the config names, built or not."""
-    command = [sys.executable, "-m", "snakemake", *TARGETS, "--summary"]
-    if recipe["configfiles"]:
-        command += ["--configfile", *recipe["configfiles"]]
-    if recipe["config"]:
-        command += ["--config", *(f"{key}={json.dumps(value)}" for key, value in recipe["config"].items())]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = done.stdout.splitlines()
-    start = next((number for number, line in enumerate(lines) if line.startswith("output_file\t")), None)
-    if done.returncode or start is None:
-        raise UserError(f"Snakemake could not list what the config needs: {(done.stderr.strip() or '?')[-300:]}")
-    return {row["output_file"] for row in csv.DictReader(lines[start:], delimiter="\t")}
 
 
 def report(found: list[Path], say: Callable[[str], None]) -> None:

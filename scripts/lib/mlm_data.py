@@ -35,11 +35,13 @@ def training_batch(records: Records, recipe: dict, step: int, rows: slice = ALL)
     )
 
 
-def evaluation_batches(records: Records) -> Iterator[dict[str, np.ndarray]]:
-    """Yield a whole split in its order, masked, in batches of EVALUATION_BATCH; arrays as in `mask_batch`.
+def evaluation_batches(records: Records, most: int = EVALUATION_BATCH) -> Iterator[dict[str, np.ndarray]]:
+    """Yield a whole split in its order, masked, in batches of one size; arrays as in `mask_batch`.
 
-    The last batch is filled up with records of weight 0.
+    most  records that may go at once: a power of two of them do. What is masked does not depend on it
+    The last batches are filled up with records of weight 0.
     """
+    size = min(EVALUATION_BATCH, 1 << (most.bit_length() - 1))
     vocabulary = records.manifest
     for start in range(0, len(records), EVALUATION_BATCH):
         indices = np.arange(start, start + EVALUATION_BATCH)
@@ -52,7 +54,8 @@ def evaluation_batches(records: Records) -> Iterator[dict[str, np.ndarray]]:
             vocabulary["vocab_size"],
         )
         batch["weights"][indices >= len(records)] = 0
-        yield batch
+        for first in range(0, EVALUATION_BATCH, size):
+            yield {name: array[first : first + size] for name, array in batch.items()}
 
 
 def unigram_entropy(records: Records) -> float:

@@ -6,31 +6,33 @@ HEAD = ["run", "slice", "fits", "GiB / device", "of", "ms / step", "bound by", "
 
 
 def rows_of(paths: list[str]) -> list[list]:
-    """Return a row of HEAD for each plan."""
-    return [row_of(read_json(path)) for path in paths]
+    """Return a row of HEAD for each plan, and one below it for each change that was compiled with it."""
+    rows = []
+    for plan in map(read_json, paths):
+        name = f"{plan['stage']}/{plan['run']}"
+        if not plan["planned"]:
+            rows.append([name, plan["topology"], "unplanned", *[None] * 8])
+            continue
+        rows.append([name, plan["topology"], *figures_of(plan), *in_all(plan)])
+        for change in plan["changes"]:
+            words = f"  {change['key']}: {str(change['value']).lower()}"
+            rows.append([words, plan["topology"], *figures_of(change), None, None])
+    return rows
 
 
-def row_of(plan: dict) -> list:
-    """Return a plan as a row of HEAD; what it does not know is None."""
-    name = f"{plan['stage']}/{plan['run']}"
-    if not plan["planned"]:
-        return [name, plan["topology"], "unplanned", *[None] * 8]
+def figures_of(plan: dict) -> list:
+    """Return what a plan says of a step; what it does not know is None."""
     memory, step = plan["memory"], plan["seconds"]["step"]
     held = [significant(memory["total"] / 2**30), round(memory["hbm"] / 2**30)]
     if step is None:
-        return [name, plan["topology"], "no", *held, *[None] * 6]
-    return [
-        name,
-        plan["topology"],
-        "yes",
-        *held,
-        round(step * 1e3, 2),
-        plan["bound_by"],
-        round(plan["tokens_per_second"]),
-        f"{plan['model_flops_utilisation']:.0%}",
-        significant(plan["hours"]),
-        None if plan["cost_of_run"] is None else significant(plan["cost_of_run"]),
-    ]
+        return ["no", *held, *[None] * 4]
+    time = [round(step * 1e3, 2), plan["bound_by"], round(plan["tokens_per_second"])]
+    return ["yes", *held, *time, f"{plan['model_flops_utilisation']:.0%}"]
+
+
+def in_all(plan: dict) -> list:
+    """Return hours and cost of all steps of a plan."""
+    return [None if plan[key] is None else significant(plan[key]) for key in ("hours", "cost_of_run")]
 
 
 def significant(value: float) -> float:

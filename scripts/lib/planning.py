@@ -1,5 +1,6 @@
 """What the TPU compiler says of a run's step, and what follows from it. Needs lib.keras_jax.start first."""
 
+import contextlib
 import hashlib
 import math
 import re
@@ -13,12 +14,12 @@ from jax.experimental import topologies
 from lib.abstract import Run
 from lib.compiled import cache_folder
 from lib.errors import UserError
-from lib.files import read_json, write_json
+from lib.files import read_json, sha256, write_json
 from lib.hlo import collective_bytes
 from lib.keras_jax import set_precision
 from lib.tpu import GIB, Topology
 
-EXHAUSTED = re.compile(r"HLO temporaries \(([\d.]+)([KMGT])\) exceeds available HBM")
+EXHAUSTED = re.compile(r"(?:HLO temporaries \(|Used )([\d.]+)([KMGT])(?:\) exceeds available HBM| of [\d.]+[KMGT] hbm)")
 # To count FLOPs and bytes: no loops of the compiler's own making. Memory is always that of the program as it runs.
 UNROLLED = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
 USABLE = 15.48 / 16  # of the HBM: what the compiler's message leaves to a program on v3, taken for all
@@ -32,6 +33,7 @@ def plan(stage: str, recipe: dict, slice_: Topology, where: str) -> dict:
     """
     found = measure(stage, recipe, slice_, where)
     found["advice"] = [] if found["memory"]["fits"] else advice(stage, recipe, slice_, where)
+    found["changes"] = changes(stage, recipe, slice_, where) if recipe["changes"] else []
     return found
 
 
@@ -44,6 +46,8 @@ def measure(stage: str, recipe: dict, slice_: Topology, where: str, hopeless: bo
     devices = topologies.get_topology_desc(
         platform="tpu", topology_name=slice_.compiler_name, **slice_.compiler_options
     ).devices
+    if len(devices) != slice_.devices:
+        raise ValueError(f"{slice_.name} has {len(devices)} devices for the compiler, and {slice_.devices} in lib.tpu")
     run = Run(stage, recipe, devices, where)
     sizes = run.distribution.sizes
     used = math.prod(sizes.values())
@@ -97,11 +101,13 @@ def measure(stage: str, recipe: dict, slice_: Topology, where: str, hopeless: bo
 def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: int) -> dict:
     """Return what the compiler says of a program, per device: bytes of memory, FLOPs, bytes moved and sent.
 
-    The same program for the same slice and compiler is compiled once on a machine. Where it does not fit, the
+    The same program for the same slice and compiler is compiled once in a folder. Where it does not fit, the
     compiler stops and says only how much there was in all: then arguments is None.
     """
     text = lowered.as_text()
-    key = hashlib.sha256(f"{version('libtpu')} {version('jax')} {slice_.compiler_name} {text}".encode()).hexdigest()
+    readers = [Path(__file__), Path(__file__).with_name("hlo.py")]  # of what the compiler says
+    words = [version("libtpu"), version("jax"), slice_.compiler_name, text, *map(sha256, readers)]
+    key = hashlib.sha256(" ".join(words).encode()).hexdigest()
     kept = Path(cache_folder("plans")) / f"{key}.json"
     if kept.is_file():
         return read_json(kept)
@@ -119,7 +125,9 @@ def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: int) -> dic
         memory = program.memory_analysis()
         if loops(program.as_text()) > text.count("stablehlo.while"):
             # Multiplications that wait for parts of their operands, piece by piece: counted once, like all loops.
-            program = lowered.compile(compiler_options=UNROLLED)
+            # Without them a program that fits may not: then the count stays too low.
+            with contextlib.suppress(jax.errors.JaxRuntimeError):
+                program = lowered.compile(compiler_options=UNROLLED)
         cost, sent = program.cost_analysis(), collective_bytes(program.as_text(), devices)
         total = (
             memory.argument_size_in_bytes
@@ -165,10 +173,32 @@ def variants(recipe: dict, stage: str, devices: int) -> Iterator[tuple[str, dict
     size = 1
     while size <= devices:
         if [size, -1] != recipe["mesh"] and recipe["batch_size"] % (size * recipe["accumulate"]) == 0:
-            yield f"mesh: [{size}, -1]", recipe | {"mesh": [size, -1]}
+            # The config refuses a mesh that the virtual devices do not fit.
+            yield f"mesh: [{size}, -1]{f', cpu_devices: {size}' if size > 1 else ''}", recipe | {"mesh": [size, -1]}
         size *= 2
     if recipe["batch_size"] > 1 and recipe["batch_size"] % 2 == 0:
         yield f"batch_size: {recipe['batch_size'] // 2}", recipe | {"batch_size": recipe["batch_size"] // 2}
+
+
+def changes(stage: str, recipe: dict, slice_: Topology, where: str) -> list[dict]:
+    """Return what each single change of how a step is computed would make of memory and modelled time."""
+    lora = stage == "lora" and recipe["method"] == "lora"
+    precisions = ["float32", "mixed_bfloat16", *(["bfloat16"] if lora else [])]
+    single = [("rematerialise", not recipe["rematerialise"])]
+    single += [("precision", precision) for precision in precisions if precision != recipe["precision"]]
+    if recipe["accumulate"] > 1:
+        single.append(("accumulate", 1))
+    elif recipe["batch_size"] % 4 == 0:
+        single.append(("accumulate", 4))
+    found = []
+    for key, value in single:
+        try:
+            made = measure(stage, recipe | {key: value}, slice_, where)
+        except UserError:  # such as a batch that cannot be cut into so many parts on this mesh
+            continue
+        kept = ("memory", "seconds", "bound_by", "tokens_per_second", "model_flops_utilisation")
+        found.append({"key": key, "value": value} | {name: made[name] for name in kept})
+    return found
 
 
 def advice(stage: str, recipe: dict, slice_: Topology, where: str, most: int = 3) -> list[str]:
@@ -190,7 +220,11 @@ def shortage(found: dict, where: str, name: str) -> str:
     """Return the sentence for a plan that does not fit."""
     memory = found["memory"]
     over = memory["total"] - memory["usable"]
-    helps = f"it fits with {'; or with '.join(found['advice'])}" if found["advice"] else "no single change makes it fit"
+    helps = (
+        f"it fits with {'; or with '.join(found['advice'])}"
+        if found["advice"]
+        else "none of the changes that were tried makes it fit"
+    )
     return (
         f"{where} does not fit {name}: a device needs {memory['total'] / GIB:.1f} GiB of HBM and has "
         f"{memory['usable'] / GIB:.1f} for a program, {over / GIB:.1f} too little; {helps}."

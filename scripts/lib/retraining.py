@@ -26,18 +26,6 @@ def note(where: str, chain: str, shape: str, segments: list[dict]) -> str | None
     return None
 
 
-def untrained(chain: str, segments: list[dict]) -> int:
-    """Return how many segments of a run have no checkpoint of their recipe: the first such one and all after it."""
-    for number, recipe in enumerate(segments):
-        try:
-            made_with = read_json(Path(chain) / "checkpoints" / f"{recipe['last']:08d}" / "state.json")["recipe"]
-        except (OSError, ValueError, LookupError, TypeError):
-            return len(segments) - number
-        if made_with != recipe:
-            return len(segments) - number
-    return 0
-
-
 def start(chain: str, segments: list[dict], first: int) -> int:
     """Return the last step up to `first` whose checkpoint still has its weights, 0 for none."""
     steps = [recipe["first"] for recipe in segments if recipe["first"] <= first]

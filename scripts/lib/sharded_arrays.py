@@ -1,11 +1,11 @@
 """Arrays that lie spread over devices, maybe of several processes, in safetensors files. Needs lib.keras_jax.start.
 
-Several processes write one file together, each the parts that its own devices hold: the bytes are those that one
-process would write, and no process holds an array whole. They find out by themselves whether they see one folder;
-where they do not, the first process gathers all parts and writes alone.
+Several processes write a file together: each the parts that its own devices hold, into a file of its own, from which
+the first one makes the whole. The bytes are those that one process would write, and no process holds an array whole.
+(Not all into one file: over NFS, hosts that write next to each other write each other's bytes away.) They find out by
+themselves whether they see one folder; where they do not, the first process gathers all parts.
 """
 
-import contextlib
 import json
 import os
 import secrets
@@ -19,7 +19,7 @@ from jax.experimental import multihost_utils
 from safetensors import SafetensorError, safe_open
 
 from lib.arrays import damaged, save_arrays
-from lib.files import partial_of, whole
+from lib.files import whole
 
 # Names of types in safetensors, in the order in which its own writer sorts arrays; then by name.
 TYPES = {
@@ -88,7 +88,7 @@ def one_folder(folder: Path) -> bool:
     if jax.process_index() == 0:
         folder.mkdir(parents=True, exist_ok=True)
         probe.touch()
-    multihost_utils.sync_global_devices("probe made")
+    wait_for_all("probe made")
     seen = multihost_utils.process_allgather(np.array(probe.exists()))
     if jax.process_index() == 0:
         probe.unlink()
@@ -96,19 +96,60 @@ def one_folder(folder: Path) -> bool:
 
 
 def save_together(path: str, arrays: dict[str, jax.Array]) -> None:
-    """Write a file that all processes see: each array's parts by who holds them, the first copy of each part."""
-    head, places = header(arrays)
-    size = len(head) + sum(array.nbytes for array in arrays.values())
-    first = jax.process_index() == 0
-    with whole(path) if first else contextlib.nullcontext(partial_of(path)) as partial:
+    """Write a file of what all processes hold, in a folder that they all see: of each part, its first copy."""
+    first, number = jax.process_index() == 0, jax.process_index()
+    own = part_file(path, number)
+    try:
+        if not first:
+            save_arrays(own, parts_of(arrays))
+        wait_for_all("parts written")
         if first:
-            with open(partial, "wb") as file:
-                os.posix_fallocate(file.fileno(), 0, size)  # a full disk shows here, and not as a signal below
-                file.write(head)
-        multihost_utils.sync_global_devices("file made")
-        for name, array in arrays.items():
-            write_parts(partial, len(head) + places[name], array)
-        multihost_utils.sync_global_devices("parts written")
+            with whole(path) as partial:
+                merge(partial, arrays, [part_file(path, other) for other in range(1, jax.process_count())])
+        wait_for_all("parts read")
+    finally:
+        own.unlink(missing_ok=True)
+
+
+def part_file(path: str, number: int) -> Path:
+    """Return where process `number` writes its parts of a file."""
+    return Path(path).with_name(f".{Path(path).name}.process{number}.partial")
+
+
+def parts_of(arrays: dict[str, jax.Array]) -> dict[str, np.ndarray]:
+    """Return the parts of arrays that this process is the first to hold, by name and first index of each dimension."""
+    found = {}
+    for name, array in arrays.items():
+        for shard in array.addressable_shards:
+            if shard.replica_id == 0:
+                starts = ",".join(str(index.start or 0) for index in shard.index)
+                found[f"{name}@{starts}"] = np.asarray(shard.data)
+    return found
+
+
+def merge(path: Path, arrays: dict[str, jax.Array], files: list[Path]) -> None:
+    """Write this process's parts of arrays, and those in `files`, as the one safetensors file of the whole arrays."""
+    head, places = header(arrays)
+    with open(path, "wb") as file:
+        # A full disk shows here, and not as a signal when the parts are written.
+        os.posix_fallocate(file.fileno(), 0, len(head) + sum(array.nbytes for array in arrays.values()))
+        file.write(head)
+    for source in (parts_of(arrays), *map(Arrays, map(str, files))):
+        for key in source:
+            name, _, starts = key.rpartition("@")
+            part, array = source[key], arrays[name]
+            if part.size:
+                target = np.memmap(path, np.dtype(array.dtype), "r+", len(head) + places[name], array.shape)
+                corner = [int(start) for start in starts.split(",") if start]
+                where = tuple(slice(start, start + size) for start, size in zip(corner, part.shape, strict=True))
+                target[where] = part
+                target.flush()
+
+
+def wait_for_all(what: str) -> None:
+    """Wait until every process has come here."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(what)
 
 
 def header(arrays: dict[str, jax.Array]) -> tuple[bytes, dict[str, int]]:
@@ -122,14 +163,3 @@ def header(arrays: dict[str, jax.Array]) -> tuple[bytes, dict[str, int]]:
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text, places
-
-
-def write_parts(path: Path, start: int, array: jax.Array) -> None:
-    """Write the parts of an array that this process is the first to hold, into the file at byte `start`."""
-    parts = [shard for shard in array.addressable_shards if shard.replica_id == 0]
-    if not parts or not array.size:
-        return
-    target = np.memmap(path, np.dtype(array.dtype), "r+", start, array.shape)
-    for part in parts:
-        target[part.index] = np.asarray(part.data)
-    target.flush()

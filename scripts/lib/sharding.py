@@ -1,5 +1,7 @@
 """How variables lie over a mesh of devices: the layout map of the model family, and whether it was followed."""
 
+from collections.abc import Mapping
+
 import jax
 import keras
 import numpy as np
@@ -45,6 +47,11 @@ def mesh_shape(mesh: list[int], devices: int, kind: str, where: str) -> tuple[in
             f"whose product is at most {devices}, or -1 for one of them, all that are left."
         )
     return tuple(devices // known if size == -1 else size for size in mesh)
+
+
+def on_one_host(recipe: dict, resources: Mapping) -> dict:
+    """Return a run's recipe for a job that has one of the run's hosts: over all of its devices, whatever its mesh."""
+    return recipe | {"mesh": [1, -1]} if resources.get("run_hosts", 1) > 1 else recipe
 
 
 def described(distribution: ModelParallel) -> str:

@@ -1,25 +1,54 @@
 """What the steps that are still to be trained will take, by the plans that there are."""
 
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from lib.errors import UserError
 from lib.files import read_json
 
 PLANS = Path("results") / "plan"
+# What of a plan's recipe leaves the step as it is.
+OTHER = ("where", "steps", "seed", "optimizer", "price_per_hour", "changes")
+
+
+def unfinished(summary: list[dict[str, str]]) -> Counter:
+    """Return how many segments of each chain there are to train; `summary` as lib.summary has it."""
+    states = [row["output_file"] for row in summary if row["plan"] == "update pending"]
+    return Counter(path.rsplit("/checkpoints/", 1)[0] for path in states if path.endswith("/state.json"))
+
+
+def pending(runs: list[dict], segments: Mapping[str, int]) -> list[dict]:
+    """Return the runs with something to train: what each takes of `runs`, and how many steps and checkpoints.
+
+    runs      as `planned_runs` in rules/common.smk lists them
+    segments  how many of each chain there are to train
+    """
+    return [
+        run | {"steps": segments[run["chain"]] * run["checkpoint_every"], "checkpoints": segments[run["chain"]]}
+        for run in runs
+        if segments.get(run["chain"])
+    ]
 
 
 def plan_of(run: dict, topology: str) -> dict | None:
-    """Return the plan of a run on a slice; None where there is none, or one of another recipe.
+    """Return the plan of a run on a slice; None where there is none, or one of another step.
 
-    run  stage, name, recipe: as `pending` in rules/common.smk lists them
+    run  stage, name, recipe: as `pending` returns them
     """
     path = PLANS / run["stage"] / run["name"] / f"{topology}.json"
     try:
         plan = read_json(path)
-    except (OSError, ValueError):
+        same = step_of(plan["recipe"]) == step_of(run["recipe"])
+    except (OSError, ValueError, LookupError, TypeError):
         return None
-    kept = {key: value for key, value in plan["recipe"].items() if key != "price_per_hour"}
-    return plan if kept == run["recipe"] else None
+    return plan if same else None
+
+
+def step_of(recipe: dict) -> dict:
+    """Return what of a plan's recipe decides the step that was compiled."""
+    kept = {key: value for key, value in recipe.items() if key not in OTHER}
+    return kept | {"clips": recipe.get("optimizer", {}).get("clip_norm") is not None}
 
 
 def take(run: dict, topology: str) -> dict | None:
@@ -59,26 +88,33 @@ def totals(pending: list[dict], topologies: list[str]) -> list[str]:
 
 
 def check(pending: list[dict], limit: float | None) -> None:
-    """Refuse to start what does not fit, or costs more than `limit`. Raises UserError.
+    """Refuse to start what cannot be on its slice, or takes more than `limit` by its plans. Raises UserError.
 
-    pending  with `accelerator`, the slice that the profile asks for, None where it asks for none
+    pending  with `accelerator`, the slice that the config asks for, None where none is taken
     """
     spent = 0.0
     for run in pending:
-        topology = run["accelerator"]
-        if topology is None:
+        name, where = run["accelerator"], run["recipe"]["where"]
+        if name is None:
             continue
-        plan = plan_of(run, topology)
-        if plan and plan["planned"] and plan["sentence"]:
-            raise UserError(plan["sentence"])
+        plan = plan_of(run, name)
+        tensorflow = run["recipe"].get("backend") == "tensorflow"
+        if plan and not tensorflow and (plan.get("sentence") or plan.get("reason")):
+            raise UserError(plan.get("sentence") or f"{where} cannot be trained on {name}: {plan['reason']}")
         if limit is None:
             continue
-        part = take(run, topology)
-        if part is None or part["cost"] is None:
-            what = "no plan says what it costs" if part is None else f"plan.prices names no price for {topology}"
+        if tensorflow or ":" in name:
+            why = "it runs on TensorFlow" if tensorflow else "there are plans for TPUs only"
             raise UserError(
-                f"plan.spending_limit is {limit:g}, and of {run['recipe']['where']} on {topology} {what}; "
-                f"name {topology} under plan.topologies and plan.prices and run: snakemake plan"
+                f"plan.spending_limit is {limit:g}, and no plan can say what {where} takes on {name}: {why}; take the "
+                "limit away to train it."
+            )
+        part = take(run, name)
+        if part is None or part["cost"] is None:
+            what = "no plan says what it costs" if part is None else f"plan.prices names no price for {name}"
+            raise UserError(
+                f"plan.spending_limit is {limit:g}, and of {where} on {name} {what}; "
+                f"name {name} under plan.topologies and plan.prices and run: snakemake plan"
             )
         spent += part["cost"]
     if limit is not None and spent > limit:

@@ -3,7 +3,8 @@
 The executor that exists writes the Kubernetes Job of a Snakemake job, keeps secrets and cancels. This one adds to
 that Job what the job's resources ask for before it is sent, and reads differently what becomes of it.
 
-resources  accelerator, such as v5e-8 or h100:4; hosts; runtime, minutes that a pod may take once it has a node
+resources  accelerator, such as v5e-8 or h100:4; hosts, or run_hosts where a job of such a run takes one host;
+           runtime, minutes that a pod may take once it has a node
 """
 
 import functools
@@ -111,14 +112,15 @@ class Executor(plain.Executor):
 
     def placed(self, job: JobExecutorInterface) -> Place | None:
         """Return where a job's pods run; None where any node will do. Raises UserError."""
-        accelerator, hosts = job.resources.get("accelerator"), job.resources.get("hosts")
-        if (hosts or 1) > 1 and not self.settings.shared_volume:
+        asked = job.resources
+        accelerator, hosts, run_hosts = asked.get("accelerator"), asked.get("hosts") or 1, asked.get("run_hosts")
+        if hosts > 1 and not self.settings.shared_volume:
             raise UserError(
                 f"{job.name} asks for resources.hosts: {hosts}, and --gke-shared-volume is not given; allowed: the "
                 "claim of a volume that all hosts can write (profiles/gke/README.md)."
             )
         try:
-            return place(accelerator, hosts) if accelerator else None
+            return place(accelerator, run_hosts or hosts, share=run_hosts is not None) if accelerator else None
         except UserError as error:
             raise UserError(f"{job.name} cannot run on GKE: {error}") from None
 

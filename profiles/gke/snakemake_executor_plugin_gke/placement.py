@@ -61,10 +61,11 @@ class Place:
         return ", ".join([f"{self.count} {self.resource}", *self.selector.values()])
 
 
-def place(accelerator: str, hosts: int | None) -> Place:
+def place(accelerator: str, hosts: int, share: bool = False) -> Place:
     """Return where the pods of a job run that asks for this accelerator, such as v5e-8 or h100:4.
 
-    hosts  of a job that can run on several; None for one that cannot, and gets at most what one host has
+    hosts  that the run trains on
+    share  whether the job is another one of that run, on one host: it gets a slice as large as one host's share
 
     Raises UserError for what GKE does not offer.
     """
@@ -77,24 +78,21 @@ def place(accelerator: str, hosts: int | None) -> Place:
     if version not in TPUS:
         raise UserError(f"GKE has no TPU {version} ({accelerator}); allowed: {', '.join(TPUS)}.")
     tpu, chip = TPUS[version], CHIPS[version]
-    chips = int(size) / (2 if chip.counted_by == "cores" else 1)
-    if not chips.is_integer() or int(chips) & (int(chips) - 1) or chips > LARGEST[chip.dimensions]:
+    chips, odd = divmod(int(size), 2 if chip.counted_by == "cores" else 1)
+    if odd or chips & (chips - 1) or chips > LARGEST[chip.dimensions]:
         raise UserError(f"{accelerator} is no slice with a shape known here; allowed: powers of two, such as v5e-8.")
-    chips = int(chips)
-    if hosts is None:
-        chips = max((size for size in tpu.sizes if size <= chips), default=chips)
-    if hosts in (None, 1) and chips in tpu.sizes:
-        return Place(TPU, chips, labels(tpu.alone or tpu.name, chips, chip.dimensions))
-    needed = max(1, chips // HOST_CHIPS)
-    if chips < HOST_CHIPS * 2 or hosts != needed:
+    needed = chips // HOST_CHIPS if chips > HOST_CHIPS else None
+    if not (hosts == needed or hosts == 1 and chips in tpu.sizes):
         sizes = " or ".join(map(str, tpu.sizes))
-        allowed = [f"hosts: {needed}"] if chips >= HOST_CHIPS * 2 else []
+        allowed = [f"hosts: {needed}"] if needed else []
         allowed += ["hosts: 1"] if chips in tpu.sizes else []
         raise UserError(
-            f"resources.hosts is {hosts or 1} and accelerator {accelerator}, which has {chips} chips: one host of GKE "
+            f"resources.hosts is {hosts} and accelerator {accelerator}, which has {chips} chips: one host of GKE "
             f"has {sizes}, each of several {HOST_CHIPS}; allowed: {' or '.join(allowed) or 'another accelerator'}."
         )
-    return Place(TPU, HOST_CHIPS, labels(tpu.name, chips, chip.dimensions))
+    alone = share or hosts == 1
+    taken = chips // hosts
+    return Place(TPU, taken, labels((alone and tpu.alone) or tpu.name, taken if alone else chips, chip.dimensions))
 
 
 def labels(name: str, chips: int, dimensions: int) -> dict[str, str]:

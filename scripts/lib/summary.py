@@ -1,0 +1,27 @@
+"""What Snakemake says of every output that the config names."""
+
+import csv
+import json
+import subprocess
+import sys
+
+from lib.errors import UserError
+
+
+def summary(arguments: dict, targets: list[str]) -> list[dict[str, str]]:
+    """Return the rows of `snakemake TARGETS --summary`: output_file, status, plan and more, for each output.
+
+    arguments  configfiles and config, as given to this Snakemake
+    Raises UserError when Snakemake cannot say.
+    """
+    command = [sys.executable, "-m", "snakemake", *targets, "--summary"]
+    if arguments["configfiles"]:
+        command += ["--configfile", *arguments["configfiles"]]
+    if arguments["config"]:
+        command += ["--config", *(f"{key}={json.dumps(value)}" for key, value in arguments["config"].items())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    start = next((number for number, line in enumerate(lines) if line.startswith("output_file\t")), None)
+    if done.returncode or start is None:
+        raise UserError(f"Snakemake could not list what the config needs: {(done.stderr.strip() or '?')[-300:]}")
+    return list(csv.DictReader(lines[start:], delimiter="\t"))

@@ -1,0 +1,198 @@
+"""The workflow through a real Slurm on this machine: the same bytes, TPUs held, jobs that come and go."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Workflow, copied, reduced
+from lib.config import read_yaml
+from lib.files import fingerprints
+from one_node_slurm import NEEDED, PATH, Slurm
+from ruamel.yaml import YAML
+
+MISSING = [name for name in NEEDED if not shutil.which(name, path=PATH)]
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"no Slurm here to test with: {', '.join(MISSING)} not found")
+# A real cluster is asked less often.
+QUICK = ["--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "5"]
+COMMAND = [str(Path(sys.executable).with_name("snakemake")), "--workflow-profile", "profiles/slurm", *QUICK]
+CLOCKS = ("timings.csv", "timings.html", ".partial")
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    cluster = Slurm(tmp_path_factory.mktemp("slurm"))
+    yield cluster
+    cluster.stop()
+
+
+def configure(workflow, **runs):
+    """Give runs of `lora` resources, and return the config."""
+    config = read_yaml(workflow / "config.yaml")
+    config["lora"]["runs"] |= runs
+    with open(workflow / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(config, file)
+    return config
+
+
+@contextlib.contextmanager
+def running(slurm, workflow, *arguments):
+    """Start snakemake on the cluster; yield the process, which prints to `terminal.txt`."""
+    with open(workflow / "terminal.txt", "w") as terminal:
+        process = subprocess.Popen(
+            [*COMMAND, *arguments], cwd=workflow.folder, env=os.environ | slurm.environment, stdout=terminal,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def finish(process, workflow, code=0):
+    """Wait for snakemake; return what it printed."""
+    ended = process.wait(timeout=600)
+    printed = (workflow / "terminal.txt").read_text(errors="replace")
+    assert ended == code, printed[-6000:]
+    return printed
+
+
+def wait(condition, seconds=120):
+    """Wait until something is there; return it."""
+    for _ in range(seconds * 5):
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.2)
+    raise AssertionError("it did not come about")
+
+
+def jobs_of(slurm, comment, *states):
+    """Return the jobs with this in their comment, of all states or some."""
+    found = [job for job in slurm.jobs() if comment in job["Comment"]]
+    return [job for job in found if not states or job["JobState"] in states]
+
+
+@pytest.fixture(scope="module")
+def through(slurm, tmp_path_factory):
+    """All stages of a small config through Slurm; one training job is cancelled in mid-segment."""
+    workflow = Workflow(tmp_path_factory.mktemp("through") / "workflow")
+    reduced(workflow)
+    (workflow / "small.yaml").rename(workflow / "config.yaml")
+    config = read_yaml(workflow / "config.yaml")
+    for run in (config["mlm"]["runs"]["tiny"], config["base"]["small"], config["lora"]["runs"]["python"]):
+        run["resources"] = {"accelerator": "v5e-8", "memory_gb": 2, "minutes": 30}
+    with open(workflow / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(config, file)
+    with running(slurm, workflow) as process:
+        victim = wait(lambda: in_training(slurm, workflow), 300)
+        slurm("scancel", victim["JobId"])
+        printed = finish(process, workflow)
+    return workflow, victim, printed, slurm.jobs()
+
+
+def in_training(slurm, workflow):
+    """Return a job of the base model's second segment that has taken a step."""
+    log = workflow / "logs/base/small/00000020.log"
+    found = jobs_of(slurm, "rule_train_base_wildcards_small_00000020", "RUNNING")
+    return found[0] if found and log.is_file() and "steps 11 to 20" in log.read_text() else None
+
+
+def test_the_same_bytes_as_on_one_machine(through, trained):
+    workflow = through[0]
+    here, there = (fingerprints(folder / "results") for folder in (trained, workflow))
+    kept = {name: digest for name, digest in here.items() if not name.endswith(CLOCKS)}
+    assert len(kept) > 90
+    assert {name: digest for name, digest in there.items() if not name.endswith(CLOCKS)} == kept
+
+
+def test_a_cancelled_segment_is_tried_again(through):
+    _, victim, printed, jobs = through
+    tries = [job for job in jobs if "rule_train_base_wildcards_small_00000020" in job["Comment"]]
+    assert [job["JobState"] for job in sorted(tries, key=lambda job: int(job["JobId"]))] == ["CANCELLED", "COMPLETED"]
+    assert "Trying to restart job" in printed and f"'{victim['JobId']}' failed, SLURM status is: 'CANCELLED'" in printed
+    # What was cut short may have been short of time: it had twice as much.
+    assert {job["TimeLimit"] for job in tries} == {"00:30:00", "01:00:00"}
+
+
+def test_trainings_hold_their_tpus_and_nothing_else_does(through):
+    training = [job for job in through[3] if "rule_train_" in job["Comment"] and "wildcards" in job["Comment"]]
+    names = {job["Comment"].split("_wildcards_")[0] for job in training}
+    assert names >= {"rule_train_mlm_tensorflow", "rule_train_base", "rule_train_lora"}
+    others = [job for job in through[3] if "tokeni" in job["Comment"] or "corpus" in job["Comment"]]
+    held = {job["Comment"].split("_wildcards_")[0]: job.get("TresPerNode") for job in training}
+    assert {name: held[name] for name in names if "vocabulary" not in name} == dict.fromkeys(
+        [name for name in names if "vocabulary" not in name], "gres:tpu:v5e:8"
+    )
+    assert others and not any("TresPerNode" in job for job in others)
+    assert {job["MinMemoryNode"] for job in training if "vocabulary" not in job["Comment"]} == {"2000M"}
+
+
+def test_small_jobs_are_few_for_the_scheduler(through):
+    _, _, printed, jobs = through
+    shards = [job for job in jobs if "rule_write_shard" in job["Comment"]]
+    assert len(shards) == 6 and len({job["ArrayJobId"] for job in shards}) == 1
+    report = [job for job in jobs if "/group_report/" in job["StdOut"]]
+    assert 1 <= len(report) <= 6 and not any("rule_tabulate" in job["Comment"] for job in jobs)
+    assert "group_report" in printed
+
+
+def test_nothing_is_to_be_done_then(slurm, through):
+    done = subprocess.run(
+        [*COMMAND, "-n"], cwd=through[0].folder, env=os.environ | slurm.environment, capture_output=True, text=True
+    )
+    assert "Nothing to be done" in done.stdout + done.stderr
+
+
+def test_more_tpus_than_there_are(slurm, through, tmp_path):
+    workflow = copied(through[0], tmp_path)
+    config = read_yaml(workflow / "config.yaml")
+    greedy = config["lora"]["runs"]["python"] | {"resources": {"accelerator": "v5e-64"}}
+    configure(workflow, greedy=greedy)
+    before = len(slurm.jobs())
+    with running(slurm, workflow, "results/lora/greedy/history.csv", "--retries", "0") as process:
+        printed = finish(process, workflow, 1)
+    assert "Requested node configuration is not available" in printed and "Traceback" not in printed
+    assert len(slurm.jobs()) == before and not list((workflow / "results/lora/greedy").rglob("*.safetensors"))
+
+
+def test_jobs_outlive_their_controller_and_are_not_doubled(slurm, through, tmp_path):
+    """On two hosts. What runs when the controller is killed is waited for; what was queued gives way."""
+    workflow = copied(through[0], tmp_path)
+    config = read_yaml(workflow / "config.yaml")
+    wide = config["lora"]["runs"]["python"] | {"steps": 200, "checkpoint_every": 100}
+    wide["resources"] = {"accelerator": "v5e-16", "hosts": 2, "memory_gb": 2}
+    configure(workflow, wide=wide)
+    target, log = "results/lora/wide/history.csv", workflow / "logs/lora/wide/00000100.log"
+    with running(slurm, workflow, target) as process:
+        wait(lambda: log.is_file() and "steps 1 to 100" in log.read_text(), 300)
+        (first,) = jobs_of(slurm, "rule_train_lora_wildcards_wide", "RUNNING")
+        os.kill(process.pid, signal.SIGKILL)
+    assert first["TresPerNode"] == "gres:tpu:v5e:8" and first["NumNodes"] == "2"
+    assert log.with_name("00000100.process1.log").is_file()
+    steps = slurm("squeue", "--steps", "--noheader", f"--jobs={first['JobId']}", "--format=%i %N").split()
+    assert {"n0", "n1"} <= set(steps), steps
+    with running(slurm, workflow, target) as process:
+        wait(lambda: "waiting until they have ended" in (workflow / "terminal.txt").read_text())
+        # The second segment: its job is held in the queue while this controller is killed, too.
+        blocker = threading.Thread(target=slurm, args=("srun", "--nodes=2", "--gres=tpu:v5e:8", "sleep", "1000"))
+        blocker.start()
+        (queued,) = wait(lambda: jobs_of(slurm, "wide_00000200", "PENDING"), 300)
+        os.kill(process.pid, signal.SIGKILL)
+    with running(slurm, workflow, target) as process:
+        wait(lambda: len(jobs_of(slurm, "wide_00000200", "PENDING")) == 2)
+        slurm("scancel", "--jobname=sleep")
+        finish(process, workflow)
+    blocker.join()
+    ended = {job["JobId"]: job["JobState"] for job in jobs_of(slurm, "rule_train_lora_wildcards_wide")}
+    assert ended.pop(first["JobId"]) == "COMPLETED" and ended.pop(queued["JobId"]) == "FAILED"
+    assert list(ended.values()) == ["COMPLETED"]
+    assert "the snakemake that queued this job is gone" in Path(queued["StdOut"]).read_text()
+    assert len((workflow / target).read_text().splitlines()) == 201
