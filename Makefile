@@ -1,6 +1,8 @@
 # Two commands do everything: `make` sets up and runs the embedded job, `make test` sets up and runs the tests.
 # After that, `. .venv/bin/activate` and plain `snakemake` targets.
 PYTHON ?= python3.11
+# Which lock of envs/ .venv holds: local, gpu, tpu, tpu-tensorflow. To change it: make -B setup ENVIRONMENT=gpu
+ENVIRONMENT ?= local
 SHELL := /bin/bash
 
 .PHONY: run test setup lock format
@@ -19,11 +21,11 @@ test: setup
 
 setup: .venv/ready
 
-.venv/ready: envs/bootstrap.txt envs/local.txt envs/mend_transformers.py
+.venv/ready: envs/bootstrap.txt envs/$(ENVIRONMENT).txt envs/mend_transformers.py
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on this machine; install Python 3.11, or say which: make PYTHON=..."; exit 1; }
 	$(PYTHON) -m venv .venv
 	.venv/bin/python -m pip install --quiet --require-hashes -r envs/bootstrap.txt
-	.venv/bin/uv pip sync --quiet --require-hashes --compile-bytecode --python .venv/bin/python envs/bootstrap.txt envs/local.txt
+	.venv/bin/uv pip sync --quiet --require-hashes --compile-bytecode --python .venv/bin/python envs/bootstrap.txt envs/$(ENVIRONMENT).txt
 	.venv/bin/python envs/mend_transformers.py
 	@touch $@
 

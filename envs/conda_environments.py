@@ -1,4 +1,4 @@
-"""Write the `conda:` file of every stage from its lock, hashes included.
+"""Write the `conda:` file of every stage, and of its variants for accelerators, from its lock, hashes included.
 
 {stage}.txt   requirements with hashes, as `uv pip compile` writes them
 {stage}.yaml  the same pins as a conda environment: Python from conda, the rest through pip
@@ -7,6 +7,7 @@
 from pathlib import Path
 
 STAGES = ["controller", "data", "tensorflow", "jax", "report"]
+VARIANTS = ["jax-gpu", "jax-tpu", "tensorflow-gpu", "tensorflow-tpu"]
 
 
 def environment(lock: str) -> str:
@@ -18,6 +19,6 @@ def environment(lock: str) -> str:
 
 
 if __name__ == "__main__":
-    for stage in STAGES:
+    for stage in STAGES + VARIANTS:
         lock = Path(__file__).with_name(f"{stage}.txt")
         lock.with_suffix(".yaml").write_text(environment(lock.read_text()))

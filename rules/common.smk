@@ -27,6 +27,7 @@ from lib.folder import (
 from lib.retraining import note
 from lib.schedule import segment_schedule
 from lib.spending import check, pending
+from snakemake.io import sourcecache_entry
 
 # Each segment waits for the one before: Snakemake walks such chains by recursion.
 sys.setrecursionlimit(max(sys.getrecursionlimit(), 100_000))
@@ -100,8 +101,9 @@ def library(script: str, environment: str) -> list:
     path = SCRIPTS / f"{script}.py"
     lock = Path(workflow.basedir) / "envs" / f"{environment}.txt"
     files = [path, *sorted(imported(path, SCRIPTS)), lock]
-    # Relative, so that the folder can be moved without making anything stale.
-    return [local(os.path.relpath(file)) for file in files]
+    # Relative, so that the folder can be moved without making anything stale. Files of the workflow's own source stay out
+    # of a bucket, as `local` ones would; but a job with a `local` input never leaves this machine.
+    return [sourcecache_entry(os.path.relpath(file), os.path.relpath(file)) for file in files]
 
 
 def one_of(names) -> str:

@@ -82,11 +82,43 @@ def test_a_stages_lock_is_a_part_of_the_local_one(stage):
     assert (ROOT / f"envs/{stage}.txt").read_text().count("--hash=sha256:") >= len(lock)
 
 
+# Whole environments for machines with accelerators, the stages that differ there, and what may differ in them.
+NVIDIA = r"nvidia-.*|jax-cuda12-.*"
+TENSORFLOW_TPU = r"libtpu|tensorflow|tensorflow-text|tensorflow-tpu|tf-keras|tensorboard.*|markdown|werkzeug"
+VARIANTS = {
+    "gpu": (["jax-gpu", "tensorflow-gpu"], NVIDIA),
+    "tpu": (["jax-tpu"], "libtpu"),
+    "tpu-tensorflow": (["tensorflow-tpu"], TENSORFLOW_TPU),
+}
+
+
+@pytest.mark.parametrize("machine", VARIANTS)
+def test_a_variant_differs_in_what_the_accelerator_wants_alone(machine):
+    stages, allowed = VARIANTS[machine]
+    everything, local, test = (pins(ROOT / f"envs/{name}.txt") for name in (machine, "local", "test"))
+    assert all(re.fullmatch(allowed, name) for name, _ in set(everything.items()) - set(local.items()))
+    assert all(name in test or re.fullmatch(allowed, name) for name in set(local) - set(everything))
+    text = (ROOT / f"envs/{machine}.txt").read_text()
+    assert len(everything) > 100 and text.count("--hash=sha256:") >= len(everything)
+    for stage in stages:
+        lock = pins(ROOT / f"envs/{stage}.txt")
+        assert lock and set(lock.items()) <= set(everything.items())
+
+
+def test_tensorflow_is_in_an_environment_once():
+    """tensorflow and tensorflow-tpu are packages with the same files."""
+    for lock in (ROOT / "envs").glob("*.txt"):
+        assert not {"tensorflow", "tensorflow-tpu"} <= set(pins(lock)), lock
+
+
 def test_conda_environments_are_in_step_with_the_locks():
     sys.path.insert(0, str(ROOT / "envs"))
-    from conda_environments import STAGES as built
+    from conda_environments import STAGES as stages
+    from conda_environments import VARIANTS as variants
     from conda_environments import environment
 
+    built = stages + variants
+    assert set(variants) == {stage for stages, _ in VARIANTS.values() for stage in stages}
     assert {path.stem for path in (ROOT / "envs").glob("*.yaml")} == set(built)
     for stage in built:
         assert (ROOT / f"envs/{stage}.yaml").read_text() == environment((ROOT / f"envs/{stage}.txt").read_text())

@@ -1,0 +1,424 @@
+"""The GKE profile: what is sent to a cluster for each accelerator, and what is made of what becomes of it."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Workflow, reduced
+from gcp_storage_emulator.server import create_server
+from kubernetes_api import Cluster
+from lib.errors import UserError
+
+sys.path.insert(0, str(ROOT / "profiles/gke"))
+
+from snakemake_executor_plugin_gke.placement import place
+
+TPU, GPU = "google.com/tpu", "nvidia.com/gpu"
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "hosts", "resource", "count", "name", "topology"),
+    [
+        ("v5e-1", 1, TPU, 1, "tpu-v5-lite-podslice", "1x1"),
+        ("v5e-4", 1, TPU, 4, "tpu-v5-lite-podslice", "2x2"),
+        ("v5e-8", 1, TPU, 8, "tpu-v5-lite-podslice", "2x4"),
+        ("v5e-8", 2, TPU, 4, "tpu-v5-lite-podslice", "2x4"),
+        ("v5e-16", 4, TPU, 4, "tpu-v5-lite-podslice", "4x4"),
+        ("v5e-256", 64, TPU, 4, "tpu-v5-lite-podslice", "16x16"),
+        ("v6e-8", 1, TPU, 8, "tpu-v6e-slice", "2x4"),
+        ("v6e-32", 8, TPU, 4, "tpu-v6e-slice", "4x8"),
+        ("v3-8", 1, TPU, 4, "tpu-v3-device", "2x2"),
+        ("v3-32", 4, TPU, 4, "tpu-v3-slice", "4x4"),
+        ("v4-8", 1, TPU, 4, "tpu-v4-podslice", "2x2x1"),
+        ("v4-16", 2, TPU, 4, "tpu-v4-podslice", "2x2x2"),
+        ("v5p-8", 1, TPU, 4, "tpu-v5p-slice", "2x2x1"),
+        ("v5p-64", 8, TPU, 4, "tpu-v5p-slice", "2x4x4"),
+        ("h100:4", 1, GPU, 4, "nvidia-h100-80gb", None),
+        ("l4:1", 1, GPU, 1, "nvidia-l4", None),
+    ],
+)
+def test_what_a_pod_asks_for(accelerator, hosts, resource, count, name, topology):
+    placed = place(accelerator, hosts)
+    expected = {"cloud.google.com/gke-accelerator": name}
+    if topology:
+        expected = {"cloud.google.com/gke-tpu-accelerator": name, "cloud.google.com/gke-tpu-topology": topology}
+    assert (placed.resource, placed.count, placed.selector) == (resource, count, expected)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "hosts", "like"), [("v5e-256", 64, "v5e-4"), ("v3-32", 4, "v3-8"), ("v5p-64", 8, "v5p-8")]
+)
+def test_a_job_on_one_host_gets_what_one_host_of_the_run_has(accelerator, hosts, like):
+    """Evaluations of a run on several hosts."""
+    assert place(accelerator, hosts, share=True) == place(like, 1)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "hosts", "said"),
+    [
+        ("v2-8", 1, "GKE has no TPU v2 (v2-8); allowed: v3, v4, v5e, v5p, v6e."),
+        ("gtx:1", 1, "GKE has no GPU gtx (gtx:1); allowed: t4, v100, l4, a100"),
+        ("v5e-12", 3, "v5e-12 is no slice with a shape known here; allowed: powers of two, such as v5e-8."),
+        ("v5e-512", 128, "v5e-512 is no slice with a shape known here"),
+        ("v4-7", 1, "v4-7 is no slice with a shape known here"),
+        ("v5e-16", 1, "which has 16 chips: one host of GKE has 1 or 4 or 8, each of several 4; allowed: hosts: 4."),
+        ("v5e-8", 4, "allowed: hosts: 2 or hosts: 1."),
+        ("v5e-4", 4, "which has 4 chips: one host of GKE has 1 or 4 or 8, each of several 4; allowed: hosts: 1."),
+        ("v5e-2", 1, "allowed: another accelerator."),
+        ("v5p-8", 2, "resources.hosts is 2 and accelerator v5p-8, which has 4 chips"),
+    ],
+)
+def test_what_gke_does_not_have_is_said(accelerator, hosts, said):
+    with pytest.raises(UserError) as error:
+        place(accelerator, hosts)
+    assert said in str(error.value)
+
+
+# A workflow as small as can be: a job without an accelerator, jobs with one, a job on two hosts.
+SNAKEFILE = """
+rule all:
+    default_target: True
+    localrule: True
+    input: "results/gpu.txt", "results/two.txt"
+
+rule plain:
+    output: "results/plain.txt"
+    shell: "echo text > {output}"
+
+rule tpu:
+    input: "results/plain.txt"
+    output: "results/tpu.txt"
+    resources: accelerator="v5e-8", runtime=90, mem_mb=9000
+    shell: "cat {input} {input} > {output}"
+
+rule gpu:
+    input: "results/tpu.txt"
+    output: "results/gpu.txt"
+    threads: 2
+    resources: accelerator="h100:4"
+    shell: "wc -l < {input} > {output}"
+
+rule two:
+    input: "results/tpu.txt"
+    output: "results/two.txt"
+    resources: accelerator="v5e-16", hosts=int(config.get("hosts", 4))
+    script: "scripts/two.py"
+
+for what in ["image", "node", "memory", "long", "gone", "script"]:
+    rule:
+        name: f"fails_{what}"
+        output: f"results/{what}.txt"
+        resources: accelerator="v6e-4"
+        script: "scripts/fails.py"
+"""
+TWO = """
+import os, sys
+sys.path.insert(0, "scripts")
+from lib import hosts
+
+if not hosts.several(snakemake.resources, lambda words: print(words, file=sys.stderr)):
+    with open(f"host{hosts.number()}", "w") as file:  # in the folder that all see
+        file.write(f"{hosts.number()} of {hosts.count()} on {os.environ['JOB_COMPLETION_INDEX']}")
+    sys.exit()
+with open(snakemake.output[0], "w") as file:
+    file.write("\\n".join(open(f"host{number}").read() for number in range(snakemake.resources.hosts)))
+"""
+FAILS = """
+import sys
+print("[lora x] error: the loss became NaN at step 7.", file=sys.stderr)
+sys.exit(1)
+"""
+
+
+class Folder:
+    """A folder with a workflow in it, a bucket and a cluster."""
+
+    def __init__(self, folder, bucket, cluster):
+        self.folder, self.bucket, self.cluster = folder, bucket, cluster
+
+    def start(self, *arguments, image="registry.example/image:1", **environment):
+        """Start `snakemake` with the profile as the README beside it says."""
+        command = [
+            os.path.join(os.path.dirname(sys.executable), "snakemake"),
+            "--workflow-profile", "profiles/gke", "--default-storage-prefix", "gs://bucket/run",
+            "--storage-gcs-project", "project", "--seconds-between-status-checks", "1",
+            *(["--container-image", image] if image else []), *arguments,
+        ]  # fmt: skip
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+        own = {"PYTHONPATH": "profiles/gke", "KUBECONFIG": self.cluster.kubeconfig()}
+        return subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=kept | own | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def __call__(self, *arguments, **options):
+        """Run it until it ends."""
+        running = self.start(*arguments, **options)
+        printed, _ = running.communicate(timeout=200)
+        return subprocess.CompletedProcess(running.args, running.returncode, printed)
+
+    def read(self, name):
+        """Return the text of an artifact in the bucket."""
+        return self.bucket.get_file("bucket", f"run/results/{name}").decode()
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    """A bucket on loopback."""
+    server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="bucket")
+    server.start()
+    port = server._api._httpd.server_port
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
+        yield server._storage
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def workflow(tmp_path_factory):
+    """A folder under git with the workflow and the profile: Snakemake sends to the pods what git knows."""
+    folder = tmp_path_factory.mktemp("gke") / "workflow"
+    for part in ("profiles/gke", "scripts/lib"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "Snakefile").write_text(SNAKEFILE)
+    (folder / "scripts/two.py").write_text(TWO)
+    (folder / "scripts/fails.py").write_text(FAILS)
+    under_git(folder)
+    return folder
+
+
+def under_git(folder):
+    for command in (["init", "-q"], ["add", "."]):
+        subprocess.run(["git", *command], cwd=folder, check=True)
+
+
+@pytest.fixture(scope="module")
+def finished(workflow, bucket, tmp_path_factory):
+    """All of the workflow, run on a cluster that starts pods as they are sent."""
+    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        run = Folder(workflow, bucket, cluster)
+        cluster.busy = 3  # answers with errors at first
+        run.printed = run("--gke-shared-volume", "shared", "--gke-spot").stdout
+        yield run
+
+
+def sent(cluster, rule):
+    """Return the Job that was sent for a rule, its pod, and the container in that."""
+    for made in cluster.of("Job"):
+        pod = made["spec"]["template"]["spec"]
+        if f"--allowed-rules {rule} " in pod["containers"][0]["args"][1]:
+            return made["spec"], pod, pod["containers"][0]
+    raise AssertionError(f"no job was sent for {rule}")
+
+
+def test_a_workflow_runs_in_pods_and_leaves_nothing_behind(finished):
+    """The cluster refuses what Kubernetes' schema forbids, so all that was sent fits it."""
+    assert "4 of 5 steps" in finished.printed or "5 of 5 steps" in finished.printed, finished.printed
+    assert finished.cluster.refusals == []
+    assert finished.read("tpu.txt") == "text\ntext\n" and finished.read("gpu.txt") == "2\n"
+    made = {f"{made['kind'].lower()}s/{made['metadata']['name']}" for made in finished.cluster.made}
+    # The service of several hosts goes with its job, which owns it.
+    services = {name for name in made if name.startswith("services/")}
+    assert made - services == {name for name in finished.cluster.deleted if not name.startswith("pods/")}
+    assert len(services) == 1 and finished.cluster.jobs == {}
+
+
+def test_a_job_without_an_accelerator_runs_anywhere(finished):
+    spec, pod, container = sent(finished.cluster, "plain")
+    assert pod["nodeSelector"] == {} and "tolerations" not in pod and "activeDeadlineSeconds" not in pod
+    asked = {"requests": {"cpu": "950m", "memory": "4000M", "ephemeral-storage": "4000M"}}
+    assert container["resources"] == asked
+    assert "pip install" not in container["args"][1]  # the image has what its lock says
+
+
+def test_a_tpu_is_asked_for(finished):
+    spec, pod, container = sent(finished.cluster, "tpu")
+    selector = {"gke-tpu-accelerator": "tpu-v5-lite-podslice", "gke-tpu-topology": "2x4", "gke-spot": "true"}
+    assert pod["nodeSelector"] == {f"cloud.google.com/{name}": value for name, value in selector.items()}
+    assert container["resources"]["limits"] == {TPU: "8"}
+    assert container["resources"]["requests"][TPU] == "8" and container["resources"]["requests"]["memory"] == "9000M"
+    tolerated = [(entry["key"], entry["value"], entry["effect"]) for entry in pod["tolerations"]]
+    spot = ("cloud.google.com/gke-spot", "true", "NoSchedule")
+    assert tolerated == [(TPU, "present", "NoSchedule"), spot]
+    assert pod["activeDeadlineSeconds"] == 90 * 60  # counts from when it has a node
+    # What is preempted starts again; everything else that fails is told at once.
+    assert spec["podFailurePolicy"]["rules"][0]["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
+    assert spec["backoffLimit"] == 0 and spec["ttlSecondsAfterFinished"] == 24 * 3600
+
+
+def test_gpus_are_asked_for(finished):
+    _, pod, container = sent(finished.cluster, "gpu")
+    assert pod["nodeSelector"]["cloud.google.com/gke-accelerator"] == "nvidia-h100-80gb"
+    assert container["resources"]["limits"] == {GPU: "4"} and container["resources"]["requests"][GPU] == "4"
+    assert container["resources"]["requests"]["cpu"] == "1900m"
+
+
+def test_several_hosts_are_one_job_in_one_folder(finished):
+    """The first pod runs the job, which starts itself on the others through the profile's launcher."""
+    spec, pod, container = sent(finished.cluster, "two")
+    name = container["volumeMounts"][0]["subPath"]
+    assert (spec["completions"], spec["parallelism"], spec["completionMode"]) == (4, 4, "Indexed")
+    assert container["resources"]["limits"] == {TPU: "4"} and "podFailurePolicy" not in spec
+    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "4x4"
+    assert pod["volumes"] == [{"name": "workdir", "persistentVolumeClaim": {"claimName": "shared"}}]
+    (service,) = finished.cluster.of("Service")
+    assert pod["subdomain"] == service["metadata"]["name"] == name
+    assert service["spec"] == {"clusterIP": "None", "selector": {"job-name": name}}
+    assert service["metadata"]["ownerReferences"][0]["uid"] == f"uid-of-{name}"
+    assert "two asks for 4 google.com/tpu, tpu-v5-lite-podslice, 4x4, on each of 4 hosts." in finished.printed
+    assert finished.read("two.txt").splitlines() == [f"{number} of 4 on {number}" for number in range(4)]
+    assert not list((finished.cluster.folder / "shared" / name).iterdir())  # nothing stays on the volume
+
+
+def test_nothing_is_stale_after_a_run(finished):
+    done = finished("-n", "--gke-shared-volume", "shared")
+    assert "Nothing to be done" in done.stdout, done.stdout
+
+
+# What becomes of a pod, and the sentence that its job ends with.
+ENDS = {
+    "image": "its container of nowhere/image:1 cannot start: ImagePullBackOff: Back-off pulling image",
+    "node": "no node with 4 google.com/tpu, tpu-v6e-slice, 2x2 in 0 minutes (--gke-wait-minutes): 0/3 nodes are "
+    "available: 3 Insufficient google.com/tpu.",
+    "memory": "it was killed for using more main memory than the node had; ask for more with resources.memory_gb.",
+    "long": "it took longer than resources.minutes; allow more, or set a smaller checkpoint_every.",
+    "gone": "its pod is gone: deleted, or lost with its node.",
+    "script": "[lora x] error: the loss became NaN at step 7.",
+}
+
+
+@pytest.fixture(scope="module")
+def ended(workflow, bucket, tmp_path_factory):
+    """A run in which one job ends in each of these ways, and one is preempted and starts again."""
+    fates = {f"fails_{name}": [name] for name in ENDS} | {"fails_script": ["run"], "plain": ["preempted", "run"]}
+    with Cluster(tmp_path_factory.mktemp("failing"), fates) as cluster:
+        run = Folder(workflow, bucket, cluster)
+        targets = [f"results/{name}.txt" for name in ENDS]
+        arguments = ["--keep-going", "--gke-wait-minutes", "0", "--forcerun", "plain"]
+        run.printed = run(*targets, "results/plain.txt", *arguments).stdout
+        yield run
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_failure_ends_in_one_sentence(ended, name):
+    said = [line.strip() for line in ended.printed.splitlines() if f"message: fails_{name}: " in line]
+    assert len(said) == 1 and said[0].startswith(f"message: fails_{name}: {ENDS[name]}"), ended.printed
+    assert "Traceback" not in ended.printed
+
+
+def test_what_failed_is_deleted_and_its_log_kept(ended):
+    made = {f"jobs/{made['metadata']['name']}" for made in ended.cluster.of("Job")}
+    assert len(made) == len(ENDS) + 1 and made <= set(ended.cluster.deleted)
+    logs = [line.split()[1] for line in ended.printed.splitlines() if line.strip().startswith("log: ")]
+    assert any("the loss became NaN" in open(log).read() for log in logs)
+
+
+def test_jobs_of_the_workflow_itself_go_to_pods(bucket, tmp_path):
+    """None stays here for the code that it has among its inputs, and with that nothing is stale afterwards."""
+    workflow = Workflow(tmp_path / "workflow")
+    reduced(workflow)
+    (workflow / "small.yaml").rename(workflow / "config.yaml")
+    under_git(workflow.folder)
+    (tmp_path / "cluster").mkdir()
+    with Cluster(tmp_path / "cluster") as cluster:
+        run = Folder(workflow.folder, bucket, cluster)
+        target = ["results/tfrecords/validation/ranges.json", "--default-storage-prefix", "gs://bucket/real"]
+        done = run(*target)
+        assert done.returncode == 0, done.stdout
+        assert [job.rule for job in cluster.seen] == ["build_corpus", "plan_shards"]
+        ranges = bucket.get_file("bucket", "real/results/tfrecords/validation/ranges.json")
+        assert json.loads(ranges) and not (workflow / "results/corpus").exists()
+        assert "Nothing to be done" in run(*target).stdout
+
+
+def test_a_preempted_pod_starts_again(ended):
+    assert ended.read("plain.txt") == "text\n"
+    assert "message: plain" not in ended.printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "said"),
+    [
+        ([], {"image": None}, "--container-image is not given; allowed: an image made by profiles/gke/Dockerfile."),
+        (
+            [],
+            {},
+            "two asks for resources.hosts: 4, and --gke-shared-volume is not given; allowed: the claim of a volume ",
+        ),
+        (
+            ["--gke-shared-volume", "x", "--config", "hosts=2"],
+            {},
+            "two cannot run on GKE: resources.hosts is 2 and accelerator v5e-16, which has 16 chips: one host of GKE "
+            "has 1 or 4 or 8, each of several 4; allowed: hosts: 4.",
+        ),
+        (["results/plain.txt"], {"KUBECONFIG": "/dev/null"}, "no cluster is set up here ("),
+        (["results/plain.txt"], {"KUBECONFIG": "{folder}/closed"}, "the cluster cannot be used: "),
+    ],
+)
+def test_a_mistake_is_said_before_anything_is_sent(workflow, bucket, tmp_path, arguments, options, said):
+    with Cluster(tmp_path) as cluster:
+        run = Folder(workflow, bucket, cluster)
+        text = Path(cluster.kubeconfig()).read_text()
+        (tmp_path / "closed").write_text(text.replace(f":{cluster.server.server_port}", ":9"))
+        options = {name: value and value.format(folder=tmp_path) for name, value in options.items()}
+        done = run("--forceall", *arguments, **options)
+        assert done.returncode == 1 and f"error: {said}" in done.stdout, done.stdout
+        assert "Traceback" not in done.stdout and "File " not in done.stdout, done.stdout
+        assert cluster.of("Job") == []
+
+
+def test_jobs_of_a_killed_snakemake_keep_the_next_one_out(workflow, bucket, tmp_path):
+    """Pods live on when the Snakemake that sent them is killed."""
+    with Cluster(tmp_path, {"plain": ["node"]}) as cluster:
+        run = Folder(workflow, bucket, cluster)
+        first = run.start("results/plain.txt", "--forceall")
+        try:
+            while not cluster.of("Job"):
+                assert first.poll() is None
+                time.sleep(0.1)
+        finally:
+            first.kill()
+            first.wait()
+        done = run("results/plain.txt", "--forceall")
+        label = cluster.of("Job")[0]["metadata"]["labels"]["snakemake-results"]
+        assert (
+            "1 jobs of another or a killed snakemake still make these results; wait until they end, or stop them: "
+            in done.stdout
+        )
+        assert f"kubectl delete jobs --namespace default --selector snakemake-results={label}" in done.stdout
+        assert len(cluster.of("Job")) == 1 and len([name for name in cluster.deleted if "secrets" in name]) == 1
+
+
+def test_ctrl_c_deletes_what_runs(workflow, bucket, tmp_path):
+    with Cluster(tmp_path, {"plain": ["node"]}) as cluster:
+        run = Folder(workflow, bucket, cluster)
+        running = run.start("results/plain.txt", "--forceall")
+        while not cluster.of("Job"):
+            assert running.poll() is None
+            time.sleep(0.1)
+        time.sleep(1)  # until it waits for the job
+        running.send_signal(signal.SIGINT)
+        assert running.wait(timeout=60) == 1
+        assert cluster.jobs == {} and len(cluster.deleted) == 3  # secret, pod, job
+
+
+def test_the_dockerfile_copies_what_exists():
+    """No builder of images is needed to see that: every file is there, for every environment, and no host is named."""
+    text = (ROOT / "profiles/gke/Dockerfile").read_text().replace("\\\n", " ")
+    lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    assert [words[0] for words in lines] == ["ARG", "FROM", "ARG", "COPY", "RUN", "ENV", "WORKDIR"]
+    assert lines[0][1] == "BASE=python:3.11-slim" and lines[1] == ["FROM", "${BASE}"]
+    for environment in ("tpu", "tpu-tensorflow", "gpu", "local"):
+        files = [word.replace("${ENVIRONMENT}", environment) for word in lines[3][1:-1]]
+        assert len(files) == 3 and all((ROOT / file).is_file() for file in files)
+    assert "--require-hashes" in text and "http" not in text
