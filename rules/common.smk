@@ -85,6 +85,17 @@ def library(script: str, environment: str) -> list:
     return [local(os.path.relpath(file)) for file in files]
 
 
+def in_place(files: list[str]) -> list:
+    """Return inputs that are read where they lie: with results in Google Cloud Storage, a script gets their URLs.
+
+    Other inputs are copied to the machine of the job first.
+    """
+    if workflow.storage_settings.default_storage_provider != "gcs":
+        return files
+    prefix = workflow.storage_settings.default_storage_prefix.rstrip("/")
+    return [storage.gcs(f"{prefix}/{file}", retrieve=False) for file in files]
+
+
 def one_of(names) -> str:
     """Return a wildcard constraint that matches just these names; with no names, nothing."""
     return "|".join(map(re.escape, names)) or "(?!)"
