@@ -9,6 +9,7 @@ SCRIPTS = Path(workflow.basedir) / "scripts"
 if str(SCRIPTS) not in sys.path:
     sys.path.insert(0, str(SCRIPTS))
 
+from lib import bucket
 from lib.config import SPLITS, read_config
 from lib.dependencies import imported
 from lib.errors import UserError
@@ -40,7 +41,7 @@ started = last_start() if workflow.is_main_process else 0
 
 onstart:
     try:
-        check_writable()
+        check_writable() if located("results") == "results" else bucket.check_writable(located("results"))
         enter(started)
         if not workflow.touch:
             check(pending(), config["plan"]["spending_limit"])
@@ -85,15 +86,19 @@ def library(script: str, environment: str) -> list:
     return [local(os.path.relpath(file)) for file in files]
 
 
-def in_place(files: list[str]) -> list:
-    """Return inputs that are read where they lie: with results in Google Cloud Storage, a script gets their URLs.
+def located(path: str) -> str:
+    """Return where an artifact lies: its path, or its URL where results go to Google Cloud Storage."""
+    settings = workflow.storage_settings
+    bucket = settings.default_storage_provider == "gcs"
+    return f"{settings.default_storage_prefix.rstrip('/')}/{path}" if bucket else path
 
-    Other inputs are copied to the machine of the job first.
+
+def in_place(files: list[str]) -> list:
+    """Return files as inputs that are read where they lie: from a bucket, a script gets their URLs.
+
+    Other inputs are copied from there to the machine of the job first.
     """
-    if workflow.storage_settings.default_storage_provider != "gcs":
-        return files
-    prefix = workflow.storage_settings.default_storage_prefix.rstrip("/")
-    return [storage.gcs(f"{prefix}/{file}", retrieve=False) for file in files]
+    return [file if located(file) == file else storage.gcs(located(file), retrieve=False) for file in files]
 
 
 def one_of(names) -> str:
@@ -315,12 +320,12 @@ def asked_slice(recipe: dict) -> str | None:
 
 
 def pending() -> list[dict]:
-    """Return the runs that have steps to train: stage, name, steps, checkpoints, recipe of the plan, accelerator."""
+    """Return the runs that have steps to train: stage, name, steps, checkpoints, recipe of the plan, accelerator, plans."""
     found = []
     for stage, name, chain, recipe in TRAINED:
         ends = segment_ends(recipe)
         segments = [segment(stage, recipe, last) for last in ends]
-        todo = untrained(chain, segments)
+        todo = untrained(located(chain), segments)
         if todo:
             found.append(
                 {
@@ -330,6 +335,7 @@ def pending() -> list[dict]:
                     "checkpoints": todo,
                     "recipe": plan_recipe(stage, name),
                     "accelerator": asked_slice(recipe),
+                    "plans": located(f"results/plan/{stage}/{name}"),
                 }
             )
     return found
@@ -341,12 +347,16 @@ def retraining() -> list[str]:
     for stage, name, chain, recipe in TRAINED:
         where = config_key(stage, name)
         segments = [segment(stage, recipe, last) for last in segment_ends(recipe)]
-        notes.append(note(where, chain, recipe["schedule"]["shape"], segments))
+        notes.append(note(where, located(chain), recipe["schedule"]["shape"], segments))
     return [text for text in notes if text]
 
 
 if workflow.is_main_process:
-    for text in [*retraining(), *unwritable()]:
+    try:
+        notes = [*retraining(), *unwritable()]
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    for text in notes:
         print(f"note: {text}", file=sys.stderr)
 
 

@@ -8,7 +8,7 @@ rule thin_checkpoint:
     localrule: True
     input:
         # Only once the next checkpoint is whole: until then a killed segment begins at this one.
-        following=lambda w: next_state(f"results/{w.chain}", int(w.step)),
+        following=lambda w: in_place([next_state(f"results/{w.chain}", int(w.step))]),
         library=library("thin_checkpoint", "data"),
     output:
         "results/{chain}/checkpoints/{step}/thinned.json",
@@ -31,6 +31,7 @@ rule verify:
         library=library("verify", "data"),
     params:
         recipe={
+            "results": located("results"),
             "collections": COLLECTIONS,
             "tokenizer": "tokenizer" in config,
             "shards": SHARD_NAMES if "tfrecords" in config else {},

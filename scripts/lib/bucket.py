@@ -1,14 +1,18 @@
-"""Objects of Google Cloud Storage, gs://BUCKET/NAME, read over the network.
+"""Objects of Google Cloud Storage, gs://BUCKET/NAME, over the network.
 
 A request that fails for a moment (408, 429, 5xx, a reset, no byte for STALLED seconds) is made again by gcsfs after
-1, 2, 4, 8 and 16 seconds; what fails six times raises a UserError. STORAGE_EMULATOR_HOST says where else the API is
+1, 2, 4, 8 and 16 seconds; what fails six times ends in a UserError. STORAGE_EMULATOR_HOST says where else the API is
 served, as it does to Google's own clients.
 """
 
 import asyncio
+import contextlib
 import os
+import secrets
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from functools import cache
+from pathlib import Path
 
 from lib.errors import UserError
 
@@ -17,15 +21,15 @@ STALLED = 30  # seconds without a byte
 AT_ONCE = 16  # requests
 
 
-def remote(place: str) -> bool:
-    """Return whether a place is an object of a bucket and not a file of this machine."""
+def remote(place: str | Path) -> bool:
+    """Return whether a place is in a bucket and not on this machine."""
     return str(place).startswith(SCHEME)
 
 
 @cache
-def connection():
-    """Return the file system of gcsfs and what bounds its requests; its event loop is a daemon thread."""
-    # gcsfs asks by gRPC for the kind of each bucket, which an emulator lets run into a time-out of minutes.
+def connection() -> tuple:
+    """Return gcsfs's file system and what bounds the requests at a time; its event loop runs in a daemon thread."""
+    # gcsfs would ask for the kind of each bucket by gRPC, which an emulator leaves unanswered for a minute.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     import aiohttp
     from gcsfs.core import GCSFileSystem
@@ -37,7 +41,7 @@ def connection():
 
 
 def request(url: str, start: int | None = None, stop: int | None = None) -> Future:
-    """Begin to read bytes `start` to `stop` of an object, by default all; see `result` for how to wait."""
+    """Begin to read bytes `start` to `stop` of an object, by default all; `result` waits for them."""
     files, bound = connection()
 
     async def read() -> bytes:
@@ -49,31 +53,74 @@ def request(url: str, start: int | None = None, stop: int | None = None) -> Futu
 
 def result(future: Future, url: str) -> bytes:
     """Return what a request read. Raises FileNotFoundError where there is no such object, otherwise UserError."""
-    try:
+    with sentences(url):
         return future.result()
-    except FileNotFoundError:
-        raise FileNotFoundError(url) from None
-    except Exception as error:  # of aiohttp, requests, google.auth, gcsfs: whatever is left after six times
-        raise unreachable(url, error) from error
 
 
-def read(url: str, start: int | None = None, stop: int | None = None) -> bytes:
+def read(place: str, start: int | None = None, stop: int | None = None) -> bytes:
     """Return bytes `start` to `stop` of an object, by default all. Raises as `result` does."""
-    return result(request(url, start, stop), url)
+    return result(request(place, start, stop), place)
+
+
+def contents(places: list[str]) -> Iterator[bytes]:
+    """Yield the content of files or objects, up to the first that is not there; objects are requested ahead."""
+    requests = [request(place) if remote(place) else None for place in places]
+    try:
+        for future, place in zip(requests, places, strict=True):
+            yield result(future, place) if future else Path(place).read_bytes()
+    except OSError:
+        return
+    finally:
+        for future in filter(None, requests):
+            future.cancel()
+
+
+def exists(place: str) -> bool:
+    """Return whether there is such a file or object. Raises UserError."""
+    if not remote(place):
+        return Path(place).exists()
+    with sentences(place):
+        return connection()[0].exists(place)
 
 
 def sizes(folder: str) -> dict[str, int]:
     """Return the size in bytes of every object below gs://BUCKET/FOLDER, by its name in there. Raises UserError."""
-    files, _ = connection()
     root = folder.removeprefix(SCHEME).rstrip("/") + "/"
-    try:
-        found = files.find(root, detail=True)
-    except Exception as error:
-        raise unreachable(folder, error) from error
+    with sentences(folder):
+        found = connection()[0].find(root, detail=True)
     return {name.removeprefix(root): entry["size"] for name, entry in found.items()}
 
 
-def unreachable(url: str, error: Exception) -> UserError:
-    """Return the sentence for what could not be read, or only in part."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return UserError(f"{url} cannot be read, though it was tried six times: {lines[0][:200]}; run again to go on.")
+def copy(folder: str, target: Path) -> None:
+    """Copy every object below gs://BUCKET/FOLDER to a folder of this machine. Raises UserError."""
+    for name in sizes(folder):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        with sentences(f"{folder}/{name}"):
+            connection()[0].get_file(f"{folder}/{name}", str(target / name))
+
+
+def delete(urls: Iterable[str]) -> None:
+    """Delete objects; one that is not there is no mistake. Raises UserError."""
+    for url in urls:
+        with sentences(url), contextlib.suppress(FileNotFoundError):
+            connection()[0].rm_file(url)
+
+
+def check_writable(folder: str) -> None:
+    """Raise UserError when no object can be made, or deleted, below gs://BUCKET/FOLDER."""
+    probe = f"{folder}/.writable-{secrets.token_hex(8)}"
+    with sentences(folder):
+        connection()[0].pipe_file(probe, b"")
+    delete([probe])
+
+
+@contextlib.contextmanager
+def sentences(url: str) -> Iterator[None]:
+    """Turn what is left of a failure after gcsfs's attempts into a UserError; FileNotFoundError stays what it is."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # of aiohttp, requests, google.auth, gcsfs
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise UserError(f"{url} cannot be reached: {lines[0][:200]}; mend that, or wait, and run again.") from error

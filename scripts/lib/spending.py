@@ -1,22 +1,19 @@
 """What the steps that are still to be trained will take, by the plans that there are."""
 
-from pathlib import Path
+import json
 
+from lib import bucket
 from lib.errors import UserError
-from lib.files import read_json
-
-PLANS = Path("results") / "plan"
 
 
 def plan_of(run: dict, topology: str) -> dict | None:
     """Return the plan of a run on a slice; None where there is none, or one of another recipe.
 
-    run  stage, name, recipe: as `pending` in rules/common.smk lists them
+    run  recipe, and the folder `plans`: as `pending` in rules/common.smk lists them
     """
-    path = PLANS / run["stage"] / run["name"] / f"{topology}.json"
     try:
-        plan = read_json(path)
-    except (OSError, ValueError):
+        (plan,) = map(json.loads, bucket.contents([f"{run['plans']}/{topology}.json"]))
+    except ValueError:  # not there, or damaged
         return None
     kept = {key: value for key, value in plan["recipe"].items() if key != "price_per_hour"}
     return plan if kept == run["recipe"] else None
