@@ -1,6 +1,10 @@
 """Keeping house: let old checkpoints go, read everything back, find what no run needs any more."""
 
-CONFIG_ARGUMENTS = {"configfiles": CONFIG_FILES, "config": workflow.config_settings.config}
+CLEANED = {
+    "configfiles": CONFIG_FILES,
+    "config": workflow.config_settings.config,
+    "results": located("results"),
+}
 
 
 rule thin_checkpoint:
@@ -55,7 +59,7 @@ rule clean:
     input:
         library=library("clean", "controller"),
     params:
-        recipe=CONFIG_ARGUMENTS,
+        recipe=CLEANED,
     log:
         "logs/clean.log",
     threads: 1
@@ -71,7 +75,7 @@ rule clean_delete:
     input:
         library=library("clean_delete", "controller"),
     params:
-        recipe=CONFIG_ARGUMENTS,
+        recipe=CLEANED,
     log:
         "logs/clean_delete.log",
     threads: 1

@@ -83,8 +83,10 @@ class Proxy(BaseHTTPRequestHandler):
             parts = iter(lambda: self.rfile.read(int(self.rfile.readline(), 16)), b"")
             return b"".join(part for part in parts if self.rfile.readline() or True)
         left, parts, rate = int(self.headers.get("Content-Length", 0)), [], self.faults.settings["rate"]
+        if rate and left > rate:
+            self.faults.counts["slow"] += 1
         while left:
-            part = self.rfile.read(min(left, 1 << 16 if rate else left))
+            part = self.rfile.read(min(left, 1 << 10 if rate else left))
             if not part:
                 raise ConnectionResetError("the client is gone")
             parts.append(part)

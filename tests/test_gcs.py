@@ -3,19 +3,18 @@
 import hashlib
 import json
 import re
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
 from conftest import Workflow
 from lib import bucket, mlm_data, order, streaming
+from lib.config import read_yaml
 from lib.errors import UserError
 from lib.mlm_data import evaluation_batches, training_batch, unigram_entropy
 from lib.streaming import open_records
 from lib.tfrecord import Records, write_records
 from loopback_bucket import BUCKET, served
+from ruamel.yaml import YAML
 
 LENGTH, VOCABULARY, SHARDS = 16, 64, (1500, 40, 2500, 1000)
 RECIPE = {"batch_size": 32, "seed": 3, "masking": {"rate": 0.15, "mask": 0.8, "random": 0.1}}
@@ -69,7 +68,7 @@ def test_what_is_streamed_is_what_lies_on_the_disk(manifest, cloud, monkeypatch)
     """Over an epoch and into the next, from any step, with one request in ten failing and one in fifty hanging."""
     urls = uploaded(manifest, cloud, "same")
     for module in (order, mlm_data, streaming):
-        monkeypatch.setattr(module, "BLOCK", 64)
+        monkeypatch.setattr(module, "BLOCK", 256)
     for module in (order, mlm_data):
         monkeypatch.setattr(module, "WINDOW", 4)
     monkeypatch.setattr(bucket, "STALLED", 2)
@@ -79,7 +78,7 @@ def test_what_is_streamed_is_what_lies_on_the_disk(manifest, cloud, monkeypatch)
     streamed = open_records(manifest, urls, "train")
     streamed.verify()
     assert len(streamed) == len(local) == sum(SHARDS)
-    for step in [*range(0, 165, 3), 5000]:
+    for step in [*range(0, 165, 5), 5000]:
         here, there = (training_batch(records, RECIPE, step) for records in (local, streamed))
         assert all((here[name] == there[name]).all() for name in here) and set(here) == set(there)
         assert len(streamed.blocks) <= 12  # two windows, and the one that a batch straddles
@@ -180,23 +179,28 @@ STORED = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", PREF
 
 @pytest.fixture(scope="module")
 def stored(trained, server, tmp_path_factory):
-    """The same config as `trained`, run with its results in the bucket and a network that fails; what was printed."""
+    """The same config as `trained`, run with its results in the bucket; the workflow, and what was printed."""
     workflow = Workflow(tmp_path_factory.mktemp("stored") / "workflow")
     (workflow / "config.yaml").write_bytes((trained / "config.yaml").read_bytes())
-    server.faults(**FAILING, hang_seconds=3.0)
-    before = server.faults()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STORAGE_EMULATOR_HOST", server.url)
         patch.setenv("SNAKEMAKE_STORAGE_GCS_PROJECT", "project")
         printed = workflow("--cores", "2", *STORED).stdout
-    done = server.faults() - before
-    server.faults(fail=0.0, hang=0.0)
-    return workflow, printed, done
+        yield workflow, printed
 
 
-def results(server):
-    """Return the SHA-256 of every result in the bucket by its path, but those that a clock decides, and Snakemake's."""
-    found = {name.removeprefix("team/try/"): content for name, content in server.objects("team/try/results/").items()}
+def local_results(workflow):
+    """Return the SHA-256 of every result on the disk by its path, but those that a clock decides."""
+    return {
+        str(path.relative_to(workflow.folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (workflow / "results").rglob("*")
+        if path.is_file() and path.name not in TIMED and not path.name.startswith(".")
+    }
+
+
+def stored_results(server, prefix="team/try"):
+    """Return the same of the bucket."""
+    found = {name.removeprefix(f"{prefix}/"): value for name, value in server.objects(f"{prefix}/results/").items()}
     return {
         name: hashlib.sha256(content).hexdigest()
         for name, content in found.items()
@@ -204,18 +208,111 @@ def results(server):
     }
 
 
+def configured(workflow, **keys):
+    """Write a config into a copy of the workflow's folder with some keys replaced, given by their dotted names."""
+    config = read_yaml(workflow / "config.yaml")
+    for name, value in keys.items():
+        *path, last = name.split("__")
+        part = config
+        for key in path:
+            part = part[key]
+        part[last] = value
+    with open(workflow / "changed.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(json.loads(json.dumps(config)), file)
+    return ["--configfile", "changed.yaml"]
+
+
+def jobs(printed):
+    """Return the numbers of jobs by rule in what `-n --quiet rules` printed."""
+    return {name: int(count) for name, count in re.findall(r"^(\w+) +(\d+)$", printed, re.M)}
+
+
 def test_results_in_a_bucket_are_those_of_a_local_run(trained, stored, server):
-    workflow, printed, done = stored
-    expected = {
-        str(path.relative_to(trained.folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in (trained / "results").rglob("*")
-        if path.is_file() and path.name not in TIMED and not path.name.startswith(".")
-    }
-    assert len(expected) > 80 and results(server) == expected
-    assert not (workflow / "results").exists()
-    # The records were read where they lie: only the index and the shards of other jobs ever came here.
-    assert "Retrieving from storage" in printed and not re.search(
-        r"Retrieving from storage: \S+\.(tfrecord|index)", printed
+    workflow, printed = stored
+    expected = local_results(trained)
+    assert len(expected) > 80 and stored_results(server) == expected
+    assert not (workflow / "results").exists() and not (workflow / "logs").exists()
+    # Records were read where they lie, and never copied here.
+    assert "Retrieving from storage" in printed and not re.search(r"Retrieving \S+ \S+ \S+\.(tfrecord|index)", printed)
+    assert not [*(workflow / ".snakemake/storage").rglob("*.tfrecord")]
+
+
+def test_staleness_works_there(stored):
+    workflow, _ = stored
+    assert "Nothing to be done" in workflow("-n", *STORED).stdout
+    longer = configured(workflow, generation__max_length=25)
+    found = jobs(workflow("-n", "--quiet", "rules", *longer, *STORED).stdout)
+    assert found == {
+        "generate": 1, "summarize_lora": 1, "tabulate_generations": 1, "tabulate_metrics": 1, "all": 1, "total": 5
+    }  # fmt: skip
+    printed = workflow("-n", "--quiet", "rules", *configured(workflow, mlm__runs__tiny__steps=30), *STORED).stdout
+    assert "note: mlm.runs.tiny trains again from step 0: schedule was" in printed
+    assert jobs(printed)["train_mlm_tensorflow"] == 3 and "write_shard" not in jobs(printed)
+
+
+def test_the_report_and_upkeep_read_the_bucket(stored, server):
+    workflow, _ = stored
+    workflow("--report", "report.zip", *STORED)
+    with zipfile.ZipFile(workflow / "report.zip") as report:
+        assert any(b"lora-python" in report.read(name) for name in report.namelist())
+    assert re.search(r"\[verify\] \d+ artifacts are whole", workflow("verify", *STORED).stdout)
+    name = "team/try/results/mlm/tiny/model/model.safetensors"
+    content = server.objects(name)[name]
+    server.put(name, content[:-1])
+    found = workflow("verify", *STORED, check=False)
+    assert found.returncode == 1 and "results/mlm/tiny/model: DAMAGED" in found.stdout
+    server.put(name, content)
+    refused = workflow("clean", *STORED, check=False).stdout
+    assert (
+        "[clean] error: results are in gs://bucket/team/try/results, and only a local folder can be cleaned" in refused
     )
-    failed = sum(done[kind] for kind in ("429", "503", "reset", "lost", "cut"))
-    assert failed > 0.07 * done["requests"] and done["hang"] > 0.01 * done["requests"]
+
+
+def test_old_checkpoints_are_let_go_there(stored, server):
+    workflow, _ = stored
+    last = configured(workflow, base__small__keep_checkpoints="last")
+    target = "results/base-training/small/checkpoints/00000010/thinned.json"
+    workflow(target, *last, *STORED)
+    found = sorted(name.rpartition("/")[2] for name in server.objects(f"team/try/{target.rpartition('/')[0]}/"))
+    assert found == ["history.csv", "state.json", "thinned.json", "timings.csv"]
+    assert "Nothing to be done" in workflow("-n", "base", *last, *STORED).stdout
+
+
+TOKENIZER = "results/tokenizer/tokenizer.json"
+
+
+def test_a_network_that_fails_loses_nothing(trained, stored, server, tmp_path):
+    workflow = Workflow(tmp_path / "workflow")
+    (workflow / "config.yaml").write_bytes((trained / "config.yaml").read_bytes())
+    server.faults(**FAILING, hang_seconds=2.0)
+    before = server.faults()
+    arguments = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", f"gs://{BUCKET}/fail"]
+    workflow(TOKENIZER, "--cores", "2", *arguments)
+    done = server.faults(fail=0.0, hang=0.0) - before
+    found, expected = stored_results(server, "fail"), local_results(trained)
+    assert TOKENIZER in found and found == {name: expected[name] for name in found}
+    assert sum(done[kind] for kind in ("429", "503", "reset", "lost", "cut")) >= 5
+
+
+def test_a_killed_upload_leaves_nothing_under_its_name(trained, stored, server, tmp_path):
+    workflow = Workflow(tmp_path / "workflow")
+    (workflow / "config.yaml").write_bytes((trained / "config.yaml").read_bytes())
+    arguments = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", f"gs://{BUCKET}/kill"]
+    server.faults(rate=5000)
+    before = server.faults()
+    command = [str(Path(sys.executable).with_name("snakemake")), TOKENIZER, "--cores", "1", *arguments]
+    running = subprocess.Popen(
+        command, cwd=workflow.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    while not (server.faults() - before)["slow"]:
+        assert running.poll() is None
+        time.sleep(0.2)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    server.faults(rate=None)
+    expected = local_results(trained)
+    left = stored_results(server, "kill")
+    assert left == {name: expected[name] for name in left} and "results/corpus/train.parquet" not in left
+    workflow(TOKENIZER, "--cores", "1", *arguments)
+    found = stored_results(server, "kill")
+    assert TOKENIZER in found and found == {name: expected[name] for name in found}

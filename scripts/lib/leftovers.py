@@ -9,6 +9,7 @@ from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 
+from lib import bucket
 from lib.errors import UserError
 
 RESULTS = Path("results")
@@ -18,8 +19,15 @@ TARGETS = ["all", "plan"]
 def leftovers(recipe: dict) -> list[Path]:
     """Return the files under results/ that no job of the config makes, sorted.
 
-    recipe  configfiles and config, as given to this Snakemake. Raises UserError when Snakemake cannot say.
+    recipe  configfiles and config, as given to this Snakemake; results, where they are
+
+    Raises UserError when Snakemake cannot say, or results are in a bucket.
     """
+    if bucket.remote(recipe["results"]):
+        raise UserError(
+            f"results are in {recipe['results']}, and only a local folder can be cleaned; "
+            "list and delete there with: gcloud storage ls -r, gcloud storage rm."
+        )
     needed = outputs(recipe)
     found = []
     for path in sorted(RESULTS.rglob("*"), key=lambda path: (path.parent, path.name)):
