@@ -2,10 +2,10 @@
 
     python benchmarks/streaming.py [--runs 5] [--records 160000] [--delay 0.02]
 
-Makes a set of records that is several times as large as what a reader holds in memory, and reads one epoch of it in the
-order of training, batch by batch, masked as a trainer gets it: from the disk, whose files the kernel was told to forget,
-and from a bucket on loopback (tests/loopback_bucket.py), in turn. Prints the medians and their ratio. Bucket and reader
-share this machine's cores, so that the bucket's figure is a lower bound.
+Makes a set of records that is several times as large as what a reader holds in memory, and reads one epoch of it in
+the order of training, batch by batch, masked as a trainer gets it: from the disk, whose files the kernel was told to
+forget or has in its cache, and from a bucket on loopback (tests/loopback_bucket.py), in turn. Prints the medians and
+their ratios. Bucket and reader share this machine's cores, so that the bucket's figure is a lower bound.
 """
 
 import argparse
@@ -99,9 +99,7 @@ def main() -> None:
         print(f"{name}: {median:,.0f} records/s ({median * LENGTH:,.0f} tokens/s)", flush=True)
     for name in list(medians)[:2]:
         ratio = medians["bucket"] / medians[name]
-        print(
-            f"bucket with {arguments.delay * 1000:.0f} ms added, next to {name}: {ratio:.0%} (medians of {arguments.runs})"
-        )
+        print(f"bucket, {arguments.delay * 1000:.0f} ms added: {ratio:.0%} of {name} (medians of {arguments.runs})")
 
 
 if __name__ == "__main__":

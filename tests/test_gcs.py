@@ -2,7 +2,14 @@
 
 import hashlib
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -263,9 +270,7 @@ def test_the_report_and_upkeep_read_the_bucket(stored, server):
     assert found.returncode == 1 and "results/mlm/tiny/model: DAMAGED" in found.stdout
     server.put(name, content)
     refused = workflow("clean", *STORED, check=False).stdout
-    assert (
-        "[clean] error: results are in gs://bucket/team/try/results, and only a local folder can be cleaned" in refused
-    )
+    assert "[clean] error: results are in gs://bucket/team/try/results, and only a local folder can be" in refused
 
 
 def test_old_checkpoints_are_let_go_there(stored, server):
