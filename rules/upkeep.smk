@@ -12,7 +12,7 @@ rule thin_checkpoint:
     localrule: True
     input:
         # Only once the next checkpoint is whole: until then a killed segment begins at this one.
-        following=lambda w: in_place([next_state(f"results/{w.chain}", int(w.step))]),
+        following=lambda w: in_place([next_state(f"results/{w.chain}", int(w.step))])[0],
         library=library("thin_checkpoint", "data"),
     output:
         "results/{chain}/checkpoints/{step}/thinned.json",

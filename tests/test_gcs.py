@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -244,9 +245,15 @@ def test_results_in_a_bucket_are_those_of_a_local_run(trained, stored, server):
     assert not [*(workflow / ".snakemake/storage").rglob("*.tfrecord")]
 
 
-def test_staleness_works_there(stored):
+def test_staleness_works_there(stored, tmp_path):
     workflow, _ = stored
     assert "Nothing to be done" in workflow("-n", *STORED).stdout
+    other = Workflow(tmp_path / "elsewhere")  # a fresh checkout: every file of the code is newer than the results
+    (other / "config.yaml").write_bytes((workflow / "config.yaml").read_bytes())
+    (other / "config.yaml").touch()
+    assert jobs(other("-n", "--quiet", "rules", *STORED).stdout)["total"] == 50
+    shutil.copytree(workflow / ".snakemake/metadata", other / ".snakemake/metadata", dirs_exist_ok=True)
+    assert "Nothing to be done" in other("-n", *STORED).stdout
     longer = configured(workflow, generation__max_length=25)
     found = jobs(workflow("-n", "--quiet", "rules", *longer, *STORED).stdout)
     assert found == {
