@@ -9,6 +9,7 @@ read, at /-/faults.
 import contextlib
 import http.client
 import json
+import logging
 import os
 import random
 import socket
@@ -42,6 +43,7 @@ class Faults:
         """Return what goes wrong with a request, None for nothing."""
         with self.lock:
             self.counts["requests"] += 1
+            self.counts["records read"] += ".tfrecord?" in path and "/download/" in path
             dice, kind = self.dice.random(), self.dice.choice(KINDS)
             if self.settings["only"] not in path:
                 return None
@@ -54,7 +56,7 @@ class Faults:
 class Proxy(BaseHTTPRequestHandler):
     """Passes requests on to the emulator, but for those that are to fail."""
 
-    protocol_version = "HTTP/1.1"
+    protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
     faults: Faults
     emulator: int
 
@@ -148,10 +150,14 @@ class Server(ThreadingHTTPServer):
 
 def serve(port_file: Path) -> None:
     """Serve emulator and proxy until the process that started this one is gone."""
-    from gcp_storage_emulator.server import create_server
+    from gcp_storage_emulator.server import RequestHandler, create_server
 
+    logging.disable()
+    RequestHandler.disable_nagle_algorithm = True  # it sends head and body by themselves
     emulator = create_server("127.0.0.1", 0, in_memory=True, default_bucket=BUCKET)
     emulator.start()
+    # It lets five connections wait; the next one would begin after a second.
+    emulator._api._httpd.socket.listen(128)
     Proxy.faults, Proxy.emulator = Faults(), emulator._api._httpd.server_address[1]
     proxy = Server(("127.0.0.1", 0), Proxy)
     threading.Thread(target=proxy.serve_forever, daemon=True).start()

@@ -172,10 +172,11 @@ def test_failures_that_persist_end_in_one_sentence(manifest, cloud, monkeypatch)
     with pytest.raises(UserError) as error:
         streamed.read(np.arange(10))
     sentence = str(error.value)
-    assert sentence.startswith("gs://bucket/gone/train/00000-of-00004.tfrecord cannot be read, though it was tried six")
-    assert sentence.endswith("; run again to go on.") and sentence.count("\n") == 0
+    url, reason = sentence.split(" cannot be reached: ")
+    assert url == "gs://bucket/gone/train/00000-of-00004.tfrecord"
+    assert re.fullmatch(r"[^\n]+; mend that, or wait, and run again\.", reason)
     assert len(waited) >= 5 and waited[:5] == sorted(waited[:5]) and waited[4] >= 16
-    with pytest.raises(UserError, match="cannot be read, though it was tried six times"):
+    with pytest.raises(UserError, match=r"^gs://bucket/gone cannot be reached: "):
         open_records(manifest, urls, "train")
 
 
@@ -187,14 +188,15 @@ STORED = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", PREF
 
 @pytest.fixture(scope="module")
 def stored(trained, server, tmp_path_factory):
-    """The same config as `trained`, run with its results in the bucket; the workflow, and what was printed."""
+    """The same config as `trained`, run with its results in the bucket; what was printed, and what the bucket did."""
     workflow = Workflow(tmp_path_factory.mktemp("stored") / "workflow")
     (workflow / "config.yaml").write_bytes((trained / "config.yaml").read_bytes())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STORAGE_EMULATOR_HOST", server.url)
         patch.setenv("SNAKEMAKE_STORAGE_GCS_PROJECT", "project")
+        before = server.faults()
         printed = workflow("--cores", "2", *STORED).stdout
-        yield workflow, printed
+        yield workflow, printed, server.faults() - before
 
 
 def local_results(workflow):
@@ -236,17 +238,16 @@ def jobs(printed):
 
 
 def test_results_in_a_bucket_are_those_of_a_local_run(trained, stored, server):
-    workflow, printed = stored
+    workflow, printed, done = stored
     expected = local_results(trained)
     assert len(expected) > 80 and stored_results(server) == expected
     assert not (workflow / "results").exists() and not (workflow / "logs").exists()
     # Records were read where they lie, and never copied here.
-    assert "Retrieving from storage" in printed and not re.search(r"Retrieving \S+ \S+ \S+\.(tfrecord|index)", printed)
-    assert not [*(workflow / ".snakemake/storage").rglob("*.tfrecord")]
+    assert done["records read"] >= 6 and not re.search(r"Retrieving \S+ \S+ \S+\.(tfrecord|index)", printed)
 
 
 def test_staleness_works_there(stored, tmp_path):
-    workflow, _ = stored
+    workflow, *_ = stored
     assert "Nothing to be done" in workflow("-n", *STORED).stdout
     other = Workflow(tmp_path / "elsewhere")  # a fresh checkout: every file of the code is newer than the results
     (other / "config.yaml").write_bytes((workflow / "config.yaml").read_bytes())
@@ -265,7 +266,7 @@ def test_staleness_works_there(stored, tmp_path):
 
 
 def test_the_report_and_upkeep_read_the_bucket(stored, server):
-    workflow, _ = stored
+    workflow, *_ = stored
     workflow("--report", "report.zip", *STORED)
     with zipfile.ZipFile(workflow / "report.zip") as report:
         assert any(b"lora-python" in report.read(name) for name in report.namelist())
@@ -281,7 +282,7 @@ def test_the_report_and_upkeep_read_the_bucket(stored, server):
 
 
 def test_old_checkpoints_are_let_go_there(stored, server):
-    workflow, _ = stored
+    workflow, *_ = stored
     last = configured(workflow, base__small__keep_checkpoints="last")
     target = "results/base-training/small/checkpoints/00000010/thinned.json"
     workflow(target, *last, *STORED)
