@@ -291,6 +291,13 @@ def test_old_checkpoints_are_let_go_there(stored, server):
     assert "Nothing to be done" in workflow("-n", "base", *last, *STORED).stdout
 
 
+def test_a_bucket_that_is_not_there(cloud):
+    bucket.check_writable(f"gs://{BUCKET}/probed")
+    assert not [name for name in cloud.objects("probed")]
+    with pytest.raises(UserError, match=r"^there is no bucket gs://other; make it with: gcloud storage buckets create"):
+        bucket.check_writable("gs://other/probed")
+
+
 TOKENIZER = "results/tokenizer/tokenizer.json"
 
 

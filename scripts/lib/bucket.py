@@ -7,6 +7,7 @@ served, as it does to Google's own clients.
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 from collections.abc import Iterable, Iterator
@@ -35,6 +36,7 @@ def connection() -> tuple:
     from gcsfs.core import GCSFileSystem
 
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=STALLED, sock_read=STALLED)
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it writes a traceback for what ends in a sentence here
     token = "anon" if os.environ.get("STORAGE_EMULATOR_HOST") else None
     files = GCSFileSystem(token=token, requests_timeout=timeout, use_listings_cache=False, skip_instance_cache=True)
     return files, asyncio.Semaphore(AT_ONCE)
@@ -107,10 +109,14 @@ def delete(urls: Iterable[str]) -> None:
 
 
 def check_writable(folder: str) -> None:
-    """Raise UserError when no object can be made, or deleted, below gs://BUCKET/FOLDER."""
+    """Raise UserError when there is no such bucket, or no object can be made or deleted below gs://BUCKET/FOLDER."""
     probe = f"{folder}/.writable-{secrets.token_hex(8)}"
-    with sentences(folder):
-        connection()[0].pipe_file(probe, b"")
+    try:
+        with sentences(folder):
+            connection()[0].pipe_file(probe, b"")
+    except FileNotFoundError:
+        name = "/".join(folder.split("/")[:3])
+        raise UserError(f"there is no bucket {name}; make it with: gcloud storage buckets create {name}") from None
     delete([probe])
 
 
