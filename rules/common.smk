@@ -10,6 +10,7 @@ SCRIPTS = Path(workflow.basedir) / "scripts"
 if str(SCRIPTS) not in sys.path:
     sys.path.insert(0, str(SCRIPTS))
 
+from lib import bucket
 from lib.config import SPLITS, read_config
 from lib.dependencies import imported
 from lib.errors import UserError
@@ -26,7 +27,7 @@ from lib.folder import (
 )
 from lib.retraining import note
 from lib.schedule import segment_schedule
-from lib.spending import check, pending
+from lib.spending import chain_of, check, pending
 from snakemake.io import sourcecache_entry
 
 # Each segment waits for the one before: Snakemake walks such chains by recursion.
@@ -60,7 +61,7 @@ started = last_start() if workflow.is_main_process else 0
 
 onstart:
     try:
-        check_writable()
+        check_writable() if located("results") == "results" else bucket.check_writable(located("results"))
         enter(started)
         if not workflow.touch:
             check(pending(planned_runs(), segments_to_train()), config["plan"]["spending_limit"])
@@ -104,6 +105,21 @@ def library(script: str, environment: str) -> list:
     # Relative, so that the folder can be moved without making anything stale. Files of the workflow's own source stay out
     # of a bucket, as `local` ones would; but a job with a `local` input never leaves this machine.
     return [sourcecache_entry(os.path.relpath(file), os.path.relpath(file)) for file in files]
+
+
+def located(path: str) -> str:
+    """Return where an artifact lies: its path, or its URL where results go to Google Cloud Storage."""
+    settings = workflow.storage_settings
+    bucket = settings.default_storage_provider == "gcs"
+    return f"{settings.default_storage_prefix.rstrip('/')}/{path}" if bucket else path
+
+
+def in_place(files: list[str]) -> list:
+    """Return files as inputs that are read where they lie: from a bucket, a script gets their URLs.
+
+    Other inputs are copied from there to the machine of the job first.
+    """
+    return [file if located(file) == file else storage.gcs(located(file), retrieve=False) for file in files]
 
 
 def one_of(names) -> str:
@@ -327,7 +343,7 @@ def asked_slice(recipe: dict) -> str | None:
 
 
 def planned_runs() -> list[dict]:
-    """Return every run that is trained here: stage, name, chain, checkpoint_every, recipe of its plan, accelerator."""
+    """Return every run that is trained here: stage, name, chain, checkpoint_every, recipe and folder of its plans, accelerator."""
     return [
         {
             "stage": stage,
@@ -336,6 +352,7 @@ def planned_runs() -> list[dict]:
             "checkpoint_every": recipe["checkpoint_every"],
             "recipe": plan_recipe(stage, name),
             "accelerator": asked_slice(recipe),
+            "plans": located(f"results/plan/{stage}/{name}"),
         }
         for stage, name, chain, recipe in TRAINED
     ]
@@ -345,7 +362,7 @@ def segments_to_train() -> Counter:
     """Return how many segments of each chain the jobs of this Snakemake train."""
     trainers = {"train_mlm_tensorflow", "train_mlm_jax", "train_base", "train_lora"}
     jobs = [job for job in workflow.dag.needrun_jobs() if job.rule.name in trainers]
-    return Counter(job.output.state.rsplit("/checkpoints/", 1)[0] for job in jobs)
+    return Counter(chain_of(job.output.state) for job in jobs)
 
 
 def retraining() -> list[str]:
@@ -354,12 +371,16 @@ def retraining() -> list[str]:
     for stage, name, chain, recipe in TRAINED:
         where = config_key(stage, name)
         segments = [segment(stage, recipe, last) for last in segment_ends(recipe)]
-        notes.append(note(where, chain, recipe["schedule"]["shape"], segments))
+        notes.append(note(where, located(chain), recipe["schedule"]["shape"], segments))
     return [text for text in notes if text]
 
 
 if workflow.is_main_process:
-    for text in [*retraining(), *unwritable()]:
+    try:
+        notes = [*retraining(), *unwritable()]
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    for text in notes:
         print(f"note: {text}", file=sys.stderr)
 
 

@@ -24,7 +24,7 @@ rule train_mlm_tensorflow:
     """Train one segment with transformers and TensorFlow: make checkpoint k from checkpoint k-1."""
     input:
         manifest="results/tfrecords/manifest.json",
-        shards=ancient(shard_files("train") + shard_files("validation")),
+        shards=ancient(in_place(shard_files("train") + shard_files("validation"))),
         previous=lambda w: previous_checkpoint(f"results/mlm/{w.run}/checkpoints", MLM[w.run], int(w.step)),
         library=library("train_mlm_tensorflow", "tensorflow"),
     output:
@@ -50,7 +50,7 @@ rule train_mlm_jax:
     """Train one segment with Keras on JAX: make checkpoint k from checkpoint k-1."""
     input:
         manifest="results/tfrecords/manifest.json",
-        shards=ancient(shard_files("train") + shard_files("validation")),
+        shards=ancient(in_place(shard_files("train") + shard_files("validation"))),
         previous=lambda w: previous_checkpoint(f"results/mlm/{w.run}/checkpoints", MLM[w.run], int(w.step)),
         library=library("train_mlm_jax", "jax"),
     output:
@@ -98,7 +98,7 @@ rule evaluate_mlm:
     """Measure a finished model on the splits that it was not trained on."""
     input:
         manifest="results/tfrecords/manifest.json",
-        shards=ancient(shard_files("validation") + shard_files("test")),
+        shards=ancient(in_place(shard_files("validation") + shard_files("test"))),
         model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FOLDER),
         library=library("evaluate_mlm", "tensorflow"),
     output:

@@ -23,7 +23,7 @@ rule plan:
             "compiler": COMPILER,
             "topologies": TOPOLOGIES,
             "runs": planned_runs(),
-            "arguments": CONFIG_ARGUMENTS,
+            "arguments": SNAKEMAKE_ARGUMENTS,
         },
     log:
         "logs/plan.log",

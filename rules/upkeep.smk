@@ -1,6 +1,10 @@
 """Keeping house: let old checkpoints go, read everything back, find what no run needs any more."""
 
-CONFIG_ARGUMENTS = {"configfiles": CONFIG_FILES, "config": workflow.config_settings.config}
+SNAKEMAKE_ARGUMENTS = {
+    "configfiles": CONFIG_FILES,
+    "config": workflow.config_settings.config,
+    "results": located("results"),
+}
 
 
 rule thin_checkpoint:
@@ -8,7 +12,7 @@ rule thin_checkpoint:
     localrule: True
     input:
         # Only once the next checkpoint is whole: until then a killed segment begins at this one.
-        following=lambda w: next_state(f"results/{w.chain}", int(w.step)),
+        following=lambda w: in_place([next_state(f"results/{w.chain}", int(w.step))])[0],
         library=library("thin_checkpoint", "data"),
     output:
         "results/{chain}/checkpoints/{step}/thinned.json",
@@ -31,6 +35,7 @@ rule verify:
         library=library("verify", "data"),
     params:
         recipe={
+            "results": located("results"),
             "collections": COLLECTIONS,
             "tokenizer": "tokenizer" in config,
             "shards": SHARD_NAMES if "tfrecords" in config else {},
@@ -54,7 +59,7 @@ rule clean:
     input:
         library=library("clean", "controller"),
     params:
-        recipe=CONFIG_ARGUMENTS,
+        recipe=SNAKEMAKE_ARGUMENTS,
     log:
         "logs/clean.log",
     threads: 1
@@ -70,7 +75,7 @@ rule clean_delete:
     input:
         library=library("clean_delete", "controller"),
     params:
-        recipe=CONFIG_ARGUMENTS,
+        recipe=SNAKEMAKE_ARGUMENTS,
     log:
         "logs/clean_delete.log",
     threads: 1

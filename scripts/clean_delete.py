@@ -1,6 +1,6 @@
 """Delete what lies under results/ and no run of the config needs.
 
-params.recipe   configfiles and config, as given to this Snakemake
+params.recipe   configfiles and config, as given to this Snakemake; results, where they are
 """
 
 from lib.job import job

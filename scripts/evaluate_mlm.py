@@ -12,7 +12,7 @@ from pathlib import Path
 from lib.files import write_json
 from lib.job import job
 from lib.mlm_data import unigram_entropy
-from lib.tfrecord import Records
+from lib.streaming import open_records
 
 with job(snakemake.log[0], f"mlm {snakemake.wildcards.run}") as say:
     from lib import mlm_tensorflow as mlm
@@ -21,7 +21,7 @@ with job(snakemake.log[0], f"mlm {snakemake.wildcards.run}") as say:
     model = mlm.load_model(Path(snakemake.input.model[0]).parent)
     metrics = {"parameters": model.num_parameters()}
     for split in ("validation", "test"):
-        records = Records(snakemake.input.manifest, split)
+        records = open_records(snakemake.input.manifest, snakemake.input.shards, split)
         metrics[split] = mlm.evaluate(model, records) | {"unigram_entropy": unigram_entropy(records)}
         figures = metrics[split]
         say(

@@ -20,7 +20,7 @@ from lib import checkpoint, hosts, keras_jax
 from lib.job import job
 from lib.mlm_data import evaluation_batches, training_batch
 from lib.roberta_sizes import sizes_of
-from lib.tfrecord import Records
+from lib.streaming import open_records
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
@@ -30,7 +30,8 @@ with job(snakemake.log[0], f"mlm {run}") as say:
         sys.exit()
     if hosts.several(snakemake.resources, say):
         sys.exit()
-    train, validation = (Records(snakemake.input.manifest, split) for split in ("train", "validation"))
+    files = snakemake.input.manifest, snakemake.input.shards
+    train, validation = (open_records(*files, split) for split in ("train", "validation"))
     train.verify()
     validation.verify()
     keras_jax.start(recipe["cpu_threads"], recipe["cpu_devices"], recipe["precision"])

@@ -19,7 +19,7 @@ from lib.history import Drain, History
 from lib.job import job
 from lib.mlm_data import training_batch
 from lib.schedule import learning_rates
-from lib.tfrecord import Records
+from lib.streaming import open_records
 
 recipe = snakemake.params.recipe
 run, first, last = snakemake.wildcards.run, recipe["first"], recipe["last"]
@@ -32,8 +32,8 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     from lib import mlm_tensorflow as mlm
     from lib.mlm_config import model_config
 
-    train = Records(snakemake.input.manifest, "train")
-    validation = Records(snakemake.input.manifest, "validation")
+    train = open_records(snakemake.input.manifest, snakemake.input.shards, "train")
+    validation = open_records(snakemake.input.manifest, snakemake.input.shards, "validation")
     train.verify()
     validation.verify()
 

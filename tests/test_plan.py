@@ -349,6 +349,7 @@ def test_spending(tmp_path, monkeypatch):
     (tmp_path / "results/plan/lora/x").mkdir(parents=True)
     (tmp_path / "results/plan/lora/x/v5e-8.json").write_text(json.dumps(plan))
     run = {"stage": "lora", "name": "x", "steps": 50, "checkpoints": 4, "recipe": recipe, "accelerator": "v5e-8"}
+    run["plans"] = "results/plan/lora/x"
     assert spending.take(run, "v5e-8") == {"hours": 1.0, "cost": 3.0, "bytes": 40}
     spending.check([run], 3.0)
     spending.check([run | {"accelerator": None}], 0.0)  # on this machine

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 
+from lib import bucket
+from lib.errors import UserError
 from lib.summary import summary
 
 RESULTS = Path("results")
@@ -14,8 +16,15 @@ TARGETS = ["all", "plan"]
 def leftovers(recipe: dict) -> list[Path]:
     """Return the files under results/ that no job of the config makes, sorted.
 
-    recipe  configfiles and config, as given to this Snakemake. Raises UserError when Snakemake cannot say.
+    recipe  configfiles and config, as given to this Snakemake; results, where they are
+
+    Raises UserError when Snakemake cannot say, or results are in a bucket.
     """
+    if bucket.remote(recipe["results"]):
+        raise UserError(
+            f"results are in {recipe['results']}, and only a local folder can be cleaned; "
+            "list and delete there with: gcloud storage ls -r, gcloud storage rm."
+        )
     needed = {row["output_file"] for row in summary(recipe, TARGETS)}
     found = []
     for path in sorted(RESULTS.rglob("*"), key=lambda path: (path.parent, path.name)):

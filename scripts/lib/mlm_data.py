@@ -1,11 +1,11 @@
 """Batches for masked language models, the same for both trainers: which records, and what is masked."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from lib.masking import mask_batch
-from lib.order import batch_records
+from lib.order import BLOCK, WINDOW, batch_records, blocks_ahead
 from lib.tfrecord import Records
 
 ALL = slice(None)
@@ -21,11 +21,12 @@ def training_batch(records: Records, recipe: dict, step: int, rows: slice = ALL)
 
     recipe  batch_size, seed and masking of the run
     """
-    indices = batch_records(len(records), recipe["seed"], recipe["batch_size"], step)
+    seed, size = recipe["seed"], recipe["batch_size"]
+    indices = batch_records(len(records), seed, size, step)
     vocabulary = records.manifest
     return mask_batch(
-        records.read(indices[rows]),
-        (recipe["seed"], MASKS, step),
+        records.read(indices[rows], lambda: blocks_ahead(len(records), seed, step * size)),
+        (seed, MASKS, step),
         recipe["masking"],
         vocabulary["special_ids"]["mask"],
         sorted(set(vocabulary["special_ids"].values())),
@@ -46,7 +47,7 @@ def evaluation_batches(records: Records, most: int = EVALUATION_BATCH) -> Iterat
     for start in range(0, len(records), EVALUATION_BATCH):
         indices = np.arange(start, start + EVALUATION_BATCH)
         batch = mask_batch(
-            records.read(np.minimum(indices, len(records) - 1)),
+            records.read(np.minimum(indices, len(records) - 1), following(records, start)),
             (EVALUATION, start),
             EVALUATION_MASKING,
             vocabulary["special_ids"]["mask"],
@@ -58,6 +59,11 @@ def evaluation_batches(records: Records, most: int = EVALUATION_BATCH) -> Iterat
             yield {name: array[first : first + size] for name, array in batch.items()}
 
 
+def following(records: Records, start: int) -> Callable[[], range]:
+    """Return a function that returns the blocks from record `start` on, of a split that is read in its order."""
+    return lambda: range(start // BLOCK, min(start // BLOCK + WINDOW, -(-len(records) // BLOCK)))
+
+
 def unigram_entropy(records: Records) -> float:
     """Return the entropy of a split's ordinary tokens, nats per token.
 
@@ -66,7 +72,7 @@ def unigram_entropy(records: Records) -> float:
     """
     counts = np.zeros(records.manifest["vocab_size"], np.int64)
     for start in range(0, len(records), 4096):
-        ids = records.read(np.arange(start, min(start + 4096, len(records))))
+        ids = records.read(np.arange(start, min(start + 4096, len(records))), following(records, start))
         counts += np.bincount(ids.ravel(), minlength=len(counts))
     counts[sorted(set(records.manifest["special_ids"].values()))] = 0
     shares = counts[counts > 0] / counts.sum()

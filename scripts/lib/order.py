@@ -55,3 +55,16 @@ def record_range(records: int, seed: int, start: int, stop: int) -> np.ndarray:
         pieces.append(epoch_order(records, seed, epoch, offset, end))
         start += end - offset
     return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
+
+
+def blocks_ahead(records: int, seed: int, start: int) -> list[int]:
+    """Return the blocks of the window in which position `start` of the endless stream lies, and of the one after."""
+    found, stop = {}, start + min(WINDOW * BLOCK, records)
+    while start <= stop:
+        epoch, offset = divmod(start, records)
+        blocks = generator(seed, epoch).permutation(-(-records // BLOCK))
+        ends = np.cumsum(np.minimum(BLOCK, records - blocks * BLOCK))
+        first = int(np.searchsorted(ends, offset, side="right")) // WINDOW * WINDOW
+        found |= dict.fromkeys(blocks[first : first + WINDOW].tolist())
+        start = epoch * records + int(ends[first : first + WINDOW][-1])
+    return list(found)

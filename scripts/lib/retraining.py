@@ -1,8 +1,9 @@
 """Say, before any job starts, why checkpoints that exist will be made again."""
 
-from pathlib import Path
+import json
+from collections.abc import Iterator
 
-from lib.files import read_json
+from lib import bucket
 
 ALL_STEPS = "linear and cosine spread over all steps; constant and wsd keep what more steps leave as it was"
 
@@ -10,26 +11,30 @@ ALL_STEPS = "linear and cosine spread over all steps; constant and wsd keep what
 def note(where: str, chain: str, shape: str, segments: list[dict]) -> str | None:
     """Return why a run trains again though it has checkpoints, as one sentence; None where it need not.
 
-    where     config key of the run; chain  its folder; shape  of its schedule
+    where     config key of the run; chain  its folder, or the URL of it; shape  of its schedule
     segments  the recipe of each segment, in order
     """
-    for recipe in segments:
-        state = Path(chain) / "checkpoints" / f"{recipe['last']:08d}" / "state.json"
-        try:
-            made_with = read_json(state)["recipe"]
-        except (OSError, ValueError, LookupError, TypeError):
-            return None  # not there, or damaged: whoever needs it will say so
-        changes = differences(made_with, recipe)
+    for recipe, before in zip(segments, made_with(chain, segments)):  # noqa: B905 (it may end early)
+        changes = differences(before, recipe)
         if changes:
             step = start(chain, segments, recipe["first"])
             return f"{where} trains again from step {step}: {explain(changes, shape)}."
     return None
 
 
+def made_with(chain: str, segments: list[dict]) -> Iterator[dict]:
+    """Yield the recipe with which each checkpoint of a run was made, up to the first that is not there, or damaged."""
+    for content in bucket.contents([f"{chain}/checkpoints/{recipe['last']:08d}/state.json" for recipe in segments]):
+        try:
+            yield json.loads(content)["recipe"]
+        except (ValueError, LookupError, TypeError):
+            return  # whoever needs it will say so
+
+
 def start(chain: str, segments: list[dict], first: int) -> int:
     """Return the last step up to `first` whose checkpoint still has its weights, 0 for none."""
     steps = [recipe["first"] for recipe in segments if recipe["first"] <= first]
-    kept = [step for step in steps if (Path(chain) / "checkpoints" / f"{step:08d}" / "weights.safetensors").exists()]
+    kept = [step for step in steps if bucket.exists(f"{chain}/checkpoints/{step:08d}/weights.safetensors")]
     return max(kept, default=0)
 
 

@@ -1,13 +1,12 @@
 """What the steps that are still to be trained will take, by the plans that there are."""
 
+import json
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 
+from lib import bucket
 from lib.errors import UserError
-from lib.files import read_json
 
-PLANS = Path("results") / "plan"
 # What of a plan's recipe leaves the step as it is.
 OTHER = ("where", "steps", "seed", "optimizer", "price_per_hour", "changes")
 
@@ -15,7 +14,12 @@ OTHER = ("where", "steps", "seed", "optimizer", "price_per_hour", "changes")
 def unfinished(summary: list[dict[str, str]]) -> Counter:
     """Return how many segments of each chain there are to train; `summary` as lib.summary has it."""
     states = [row["output_file"] for row in summary if row["plan"] == "update pending"]
-    return Counter(path.rsplit("/checkpoints/", 1)[0] for path in states if path.endswith("/state.json"))
+    return Counter(chain_of(path) for path in states if path.endswith("/state.json"))
+
+
+def chain_of(state: str) -> str:
+    """Return the chain of a checkpoint's state.json, such as results/mlm/tiny, wherever results/ lies."""
+    return "/".join(state.split("/")[-6:-3])
 
 
 def pending(runs: list[dict], segments: Mapping[str, int]) -> list[dict]:
@@ -34,13 +38,12 @@ def pending(runs: list[dict], segments: Mapping[str, int]) -> list[dict]:
 def plan_of(run: dict, topology: str) -> dict | None:
     """Return the plan of a run on a slice; None where there is none, or one of another step.
 
-    run  stage, name, recipe: as `pending` returns them
+    run  recipe, and the folder `plans`: as `pending` returns them
     """
-    path = PLANS / run["stage"] / run["name"] / f"{topology}.json"
     try:
-        plan = read_json(path)
+        (plan,) = map(json.loads, bucket.contents([f"{run['plans']}/{topology}.json"]))
         same = step_of(plan["recipe"]) == step_of(run["recipe"])
-    except (OSError, ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError):  # not there, or damaged
         return None
     return plan if same else None
 

@@ -5,13 +5,14 @@ import json
 import subprocess
 import sys
 
+from lib import bucket
 from lib.errors import UserError
 
 
 def summary(arguments: dict, targets: list[str]) -> list[dict[str, str]]:
     """Return the rows of `snakemake TARGETS --summary`: output_file, status, plan and more, for each output.
 
-    arguments  configfiles and config, as given to this Snakemake
+    arguments  configfiles and config, as given to this Snakemake; results, where they are
     Raises UserError when Snakemake cannot say.
     """
     command = [sys.executable, "-m", "snakemake", *targets, "--summary"]
@@ -19,6 +20,9 @@ def summary(arguments: dict, targets: list[str]) -> list[dict[str, str]]:
         command += ["--configfile", *arguments["configfiles"]]
     if arguments["config"]:
         command += ["--config", *(f"{key}={json.dumps(value)}" for key, value in arguments["config"].items())]
+    if bucket.remote(arguments["results"]):
+        prefix = arguments["results"].removesuffix("/results")
+        command += ["--default-storage-provider", "gcs", "--default-storage-prefix", prefix]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
     start = next((number for number, line in enumerate(lines) if line.startswith("output_file\t")), None)

@@ -13,7 +13,7 @@ import hashlib
 import mmap
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import google_crc32c
@@ -126,24 +126,37 @@ class Records:
     sequence_length  tokens per record
     """
 
-    def __init__(self, manifest: str | Path, split: str):
-        """Open the shards of `split` that a manifest names; they lie beside it.
+    def __init__(self, manifest: str | Path, split: str, folder: str | Path | None = None):
+        """Open the shards of `split` that a manifest names; they lie in `folder`, by default that of the manifest.
 
         Raises UserError when a file is absent or has not the size that the manifest says.
         """
-        folder = Path(manifest).parent
+        self.folder = folder or Path(manifest).parent
         self.manifest = read_json(manifest)
         self.sequence_length = self.manifest["sequence_length"]
         self.shards = self.manifest["splits"][split]["shards"]
-        self.paths = [folder / shard["file"] for shard in self.shards]
-        self.indices = [folder / shard["index"] for shard in self.shards]
+        self.paths = [self.place(shard["file"]) for shard in self.shards]
+        self.indices = [self.place(shard["index"]) for shard in self.shards]
+        sizes = self.sizes()
         for shard, path, index in zip(self.shards, self.paths, self.indices, strict=True):
-            check_size(path, shard["bytes"])
-            check_size(index, 8 * (shard["records"] + 1))
+            check_size(path, sizes.get(path), shard["bytes"])
+            check_size(index, sizes.get(index), 8 * (shard["records"] + 1))
         # Record i is in the shard `s` with starts[s] <= i < starts[s + 1].
         self.starts = np.cumsum([0] + [shard["records"] for shard in self.shards])
-        self.places = [np.fromfile(index, "<u8").astype(np.int64) for index in self.indices]
+        self.places = [np.frombuffer(content, "<u8").astype(np.int64) for content in self.read_indices()]
         self.files: dict[int, mmap.mmap] = {}
+
+    def place(self, name: str) -> str | Path:
+        """Return where a file that the manifest names lies."""
+        return Path(self.folder) / name
+
+    def sizes(self) -> dict[str | Path, int]:
+        """Return the size in bytes of each of the files that is there."""
+        return {path: os.path.getsize(path) for path in (*self.paths, *self.indices) if path.is_file()}
+
+    def read_indices(self) -> list[bytes]:
+        """Return the content of every shard's index."""
+        return [index.read_bytes() for index in self.indices]
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -152,20 +165,19 @@ class Records:
         """Compare every file's SHA-256 with the manifest. Raises UserError naming the first that differs."""
         for shard, path, index in zip(self.shards, self.paths, self.indices, strict=True):
             for file, expected in ((path, shard["sha256"]), (index, shard["index_sha256"])):
-                if sha256(file) != expected:
-                    raise UserError(
-                        f"{file} is damaged: its SHA-256 is not the one in manifest.json; "
-                        "delete the file and run again."
-                    )
+                check_digest(file, sha256(file), expected)
 
-    def read(self, indices: np.ndarray) -> np.ndarray:
+    def read(self, indices: np.ndarray, upcoming: Callable[[], Iterable[int]] = tuple) -> np.ndarray:
         """Return the input_ids of records `indices` (integers of shape [n]), int32 of shape [n, sequence_length].
+
+        upcoming  function that returns the blocks of lib.order that will be read from soon
 
         Raises UserError, naming file and bytes, at a record whose checksum is wrong; IndexError beyond the last.
         """
         indices = np.asarray(indices, np.int64)
         if len(indices) and not (0 <= indices.min() and indices.max() < len(self)):
             raise IndexError(f"records {indices.min()} to {indices.max()} of {len(self)}")
+        self.prepare(indices, upcoming)
         ids = np.empty((len(indices), self.sequence_length), np.int32)
         shards = np.searchsorted(self.starts, indices, side="right") - 1
         for shard in np.unique(shards):
@@ -177,25 +189,37 @@ class Records:
             ids[rows[order]] = decode_ids(data, self.sequence_length)
         return ids
 
+    def prepare(self, indices: np.ndarray, upcoming: Callable[[], Iterable[int]]) -> None:
+        """Do nothing: the kernel reads files of this machine ahead."""
+
     def record(self, shard: int, number: int) -> bytes:
         """Return the data of one record of a shard, its checksums verified. Raises UserError."""
-        if shard not in self.files:
-            with open(self.paths[shard], "rb") as file:
-                self.files[shard] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         start, stop = self.places[shard][number : number + 2].tolist()
-        framed = self.files[shard][start:stop]
-        data = framed[HEAD:-4]
-        if (
-            len(framed) < FRAME
-            or LENGTH.unpack_from(framed)[0] != len(data)
-            or CRC.unpack_from(framed, 8)[0] != masked_crc(framed[:8])
-            or CRC.unpack_from(framed, len(framed) - 4)[0] != masked_crc(data)
-        ):
+        framed = self.framed(shard, number, start, stop)
+        if not intact(framed):
             raise UserError(
                 f"{self.paths[shard]} is damaged at bytes {start} to {stop} (record {number}): a checksum is wrong; "
                 "delete the file and run again."
             )
-        return data
+        return framed[HEAD:-4]
+
+    def framed(self, shard: int, number: int, start: int, stop: int) -> bytes:
+        """Return record `number` of a shard with its frame: bytes `start` to `stop` of the file."""
+        if shard not in self.files:
+            with open(self.paths[shard], "rb") as file:
+                self.files[shard] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return self.files[shard][start:stop]
+
+
+def intact(framed: bytes) -> bool:
+    """Return whether a record has the length and the checksums that its frame says."""
+    data = framed[HEAD:-4]
+    return (
+        len(framed) >= FRAME
+        and LENGTH.unpack_from(framed)[0] == len(data)
+        and CRC.unpack_from(framed, 8)[0] == masked_crc(framed[:8])
+        and CRC.unpack_from(framed, len(framed) - 4)[0] == masked_crc(data)
+    )
 
 
 def scan(path: str | Path) -> Iterator[tuple[int, bytes]]:
@@ -221,13 +245,20 @@ def scan(path: str | Path) -> Iterator[tuple[int, bytes]]:
             place = stop
 
 
-def check_size(path: Path, size: int) -> None:
-    """Raise UserError when a file is absent or has another size than `size` bytes."""
-    if not path.is_file():
+def check_size(path: str | Path, found: int | None, size: int) -> None:
+    """Raise UserError when a file is absent, `found` None, or has another size than `size` bytes."""
+    if found is None:
         raise UserError(f"{path} is missing, though manifest.json names it; run again to write it.")
-    found = os.path.getsize(path)
     if found != size:
         raise UserError(f"{path} has {found} bytes; manifest.json says {size}: delete the file and run again.")
+
+
+def check_digest(path: str | Path, found: str, expected: str) -> None:
+    """Raise UserError when the SHA-256 of a file is not the one that the manifest says."""
+    if found != expected:
+        raise UserError(
+            f"{path} is damaged: its SHA-256 is not the one in manifest.json; delete the file and run again."
+        )
 
 
 def decode_ids(data: list[bytes], sequence_length: int) -> np.ndarray:

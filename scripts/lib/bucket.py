@@ -1,0 +1,132 @@
+"""Objects of Google Cloud Storage, gs://BUCKET/NAME, over the network.
+
+A request that fails for a moment (408, 429, 5xx, a reset, no byte for STALLED seconds) is made again by gcsfs after
+1, 2, 4, 8 and 16 seconds; what fails six times ends in a UserError. STORAGE_EMULATOR_HOST says where else the API is
+served, as it does to Google's own clients.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from functools import cache
+from pathlib import Path
+
+from lib.errors import UserError
+
+SCHEME = "gs://"
+STALLED = 30  # seconds without a byte
+AT_ONCE = 16  # requests
+
+
+def remote(place: str | Path) -> bool:
+    """Return whether a place is in a bucket and not on this machine."""
+    return str(place).startswith(SCHEME)
+
+
+@cache
+def connection() -> tuple:
+    """Return gcsfs's file system and what bounds the requests at a time; its event loop runs in a daemon thread."""
+    # gcsfs would ask for the kind of each bucket by gRPC, which an emulator leaves unanswered for a minute.
+    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    import aiohttp
+    from gcsfs.core import GCSFileSystem
+
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=STALLED, sock_read=STALLED)
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it writes a traceback for what ends in a sentence here
+    token = "anon" if os.environ.get("STORAGE_EMULATOR_HOST") else None
+    files = GCSFileSystem(token=token, requests_timeout=timeout, use_listings_cache=False, skip_instance_cache=True)
+    return files, asyncio.Semaphore(AT_ONCE)
+
+
+def request(url: str, start: int | None = None, stop: int | None = None) -> Future:
+    """Begin to read bytes `start` to `stop` of an object, by default all; `result` waits for them."""
+    files, bound = connection()
+
+    async def read() -> bytes:
+        async with bound:
+            return await files._cat_file(url, start=start, end=stop)
+
+    return asyncio.run_coroutine_threadsafe(read(), files.loop)
+
+
+def result(future: Future, url: str) -> bytes:
+    """Return what a request read. Raises FileNotFoundError where there is no such object, otherwise UserError."""
+    with sentences(url):
+        return future.result()
+
+
+def read(place: str, start: int | None = None, stop: int | None = None) -> bytes:
+    """Return bytes `start` to `stop` of an object, by default all. Raises as `result` does."""
+    return result(request(place, start, stop), place)
+
+
+def contents(places: list[str]) -> Iterator[bytes]:
+    """Yield the content of files or objects, up to the first that is not there; objects are requested ahead."""
+    requests = [request(place) if remote(place) else None for place in places]
+    try:
+        for future, place in zip(requests, places, strict=True):
+            yield result(future, place) if future else Path(place).read_bytes()
+    except OSError:
+        return
+    finally:
+        for future in filter(None, requests):
+            future.cancel()
+
+
+def exists(place: str) -> bool:
+    """Return whether there is such a file or object. Raises UserError."""
+    if not remote(place):
+        return Path(place).exists()
+    with sentences(place):
+        return connection()[0].exists(place)
+
+
+def sizes(folder: str) -> dict[str, int]:
+    """Return the size in bytes of every object below gs://BUCKET/FOLDER, by its name in there. Raises UserError."""
+    root = folder.removeprefix(SCHEME).rstrip("/") + "/"
+    with sentences(folder):
+        found = connection()[0].find(root, detail=True)
+    return {name.removeprefix(root): entry["size"] for name, entry in found.items()}
+
+
+def copy(folder: str, target: Path) -> None:
+    """Copy every object below gs://BUCKET/FOLDER to a folder of this machine. Raises UserError."""
+    for name in sizes(folder):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        with sentences(f"{folder}/{name}"):
+            connection()[0].get_file(f"{folder}/{name}", str(target / name))
+
+
+def delete(urls: Iterable[str]) -> None:
+    """Delete objects; one that is not there is no mistake. Raises UserError."""
+    for url in urls:
+        with sentences(url), contextlib.suppress(FileNotFoundError):
+            connection()[0].rm_file(url)
+
+
+def check_writable(folder: str) -> None:
+    """Raise UserError when there is no such bucket, or no object can be made or deleted below gs://BUCKET/FOLDER."""
+    probe = f"{folder}/.writable-{secrets.token_hex(8)}"
+    try:
+        with sentences(folder):
+            connection()[0].pipe_file(probe, b"")
+    except FileNotFoundError:
+        name = "/".join(folder.split("/")[:3])
+        raise UserError(f"there is no bucket {name}; make it with: gcloud storage buckets create {name}") from None
+    delete([probe])
+
+
+@contextlib.contextmanager
+def sentences(url: str) -> Iterator[None]:
+    """Turn what is left of a failure after gcsfs's attempts into a UserError; FileNotFoundError stays what it is."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # of aiohttp, requests, google.auth, gcsfs
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise UserError(f"{url} cannot be reached: {lines[0][:200]}; mend that, or wait, and run again.") from error

@@ -1,0 +1,215 @@
+"""A bucket on loopback: Google's storage API as gcp-storage-emulator serves it, behind a proxy that is slow and fails.
+
+    python tests/loopback_bucket.py PORT_FILE
+
+serves until it is ended, and writes its port to PORT_FILE. What the proxy does to requests is set, and what it did is
+read, at /-/faults.
+"""
+
+import contextlib
+import http.client
+import json
+import logging
+import os
+import random
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+BUCKET = "bucket"
+# Where a request fails: refused, cut before it was heard, or with its answer lost or cut in the middle.
+KINDS = ("429", "503", "reset", "lost", "cut")
+OWN = {"connection", "transfer-encoding", "content-length", "date", "server"}
+
+
+class Faults:
+    """What goes wrong, and how often it did."""
+
+    def __init__(self):
+        """Let nothing go wrong."""
+        self.lock, self.dice, self.counts = threading.Lock(), random.Random(0), Counter()
+        # Share of requests that fail, and that hang; for how many seconds; added to every request; what they are about.
+        self.settings = {"fail": 0.0, "hang": 0.0, "hang_seconds": 5.0, "delay": 0.0, "only": "", "rate": None}
+
+    def draw(self, path: str) -> str | None:
+        """Return what goes wrong with a request, None for nothing."""
+        with self.lock:
+            self.counts["requests"] += 1
+            self.counts["records read"] += ".tfrecord?" in path and "/download/" in path
+            dice, kind = self.dice.random(), self.dice.choice(KINDS)
+            if self.settings["only"] not in path:
+                return None
+            hang = dice < self.settings["hang"]
+            found = "hang" if hang else kind if dice < self.settings["hang"] + self.settings["fail"] else None
+            self.counts[found or "well"] += 1
+            return found
+
+
+class Proxy(BaseHTTPRequestHandler):
+    """Passes requests on to the emulator, but for those that are to fail."""
+
+    protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
+    faults: Faults
+    emulator: int
+
+    def log_message(self, *arguments: object) -> None:
+        """Say nothing."""
+
+    def answer(self, status: int, body: bytes, headers: list[tuple[str, str]] = ()) -> None:
+        """Send an answer."""
+        self.send_response(status)
+        for name, value in headers:
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def reset(self) -> None:
+        """End the connection as one that breaks ends: with a reset."""
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close_connection = True
+        self.connection.close()
+
+    def body(self) -> bytes:
+        """Return the body of the request, read no faster than `rate` bytes per second where that is set."""
+        if "chunked" in self.headers.get("Transfer-Encoding", ""):
+            parts = iter(lambda: self.rfile.read(int(self.rfile.readline(), 16)), b"")
+            return b"".join(part for part in parts if self.rfile.readline() or True)
+        left, parts, rate = int(self.headers.get("Content-Length", 0)), [], self.faults.settings["rate"]
+        if rate and left > rate:
+            self.faults.counts["slow"] += 1
+        while left:
+            part = self.rfile.read(min(left, 1 << 10 if rate else left))
+            if not part:
+                raise ConnectionResetError("the client is gone")
+            parts.append(part)
+            left -= len(part)
+            time.sleep(len(part) / rate if rate else 0)
+        return b"".join(parts)
+
+    def forward(self, body: bytes) -> tuple[int, bytes, list[tuple[str, str]]]:
+        """Return the emulator's answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.emulator)
+        connection.request(self.command, self.path, body, dict(self.headers) | {"Content-Length": str(len(body))})
+        answer = connection.getresponse()
+        content = answer.read()
+        connection.close()
+        return answer.status, content, [header for header in answer.getheaders() if header[0].lower() not in OWN]
+
+    def handle_any(self) -> None:
+        """Serve a request."""
+        try:
+            body = self.body()
+            if self.path == "/-/faults":
+                self.faults.settings |= json.loads(body or b"{}")
+                self.answer(200, json.dumps(dict(self.faults.counts)).encode())
+                return
+            settings, fault = self.faults.settings, self.faults.draw(self.path)
+            time.sleep(settings["delay"])
+            if fault in ("429", "503"):
+                self.answer(int(fault), b'{"error": {"code": %s, "message": "made up"}}' % fault.encode())
+                return
+            if fault in ("reset", "hang"):
+                time.sleep(settings["hang_seconds"] if fault == "hang" else 0)
+                self.reset()
+                return
+            status, content, headers = self.forward(body)
+            if fault == "cut" and len(content) > 1:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content[: len(content) // 2])
+                self.wfile.flush()
+            if fault:
+                self.reset()
+                return
+            self.answer(status, content, headers)
+        except (ConnectionError, TimeoutError):
+            self.close_connection = True
+
+    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = handle_any
+
+
+class Server(ThreadingHTTPServer):
+    """The proxy's server; a connection that was cut on purpose is no news."""
+
+    daemon_threads, request_queue_size = True, 128
+
+    def handle_error(self, request: object, address: object) -> None:
+        """Say nothing."""
+
+
+def serve(port_file: Path) -> None:
+    """Serve emulator and proxy until the process that started this one is gone."""
+    from gcp_storage_emulator.server import RequestHandler, create_server
+
+    logging.disable()
+    RequestHandler.disable_nagle_algorithm = True  # it sends head and body by themselves
+    emulator = create_server("127.0.0.1", 0, in_memory=True, default_bucket=BUCKET)
+    emulator.start()
+    # It lets five connections wait; the next one would begin after a second.
+    emulator._api._httpd.socket.listen(128)
+    Proxy.faults, Proxy.emulator = Faults(), emulator._api._httpd.server_address[1]
+    proxy = Server(("127.0.0.1", 0), Proxy)
+    threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    partial = port_file.with_suffix(".partial")
+    partial.write_text(str(proxy.server_address[1]))
+    partial.rename(port_file)
+    sys.stdin.read()
+    os._exit(0)
+
+
+class Bucket:
+    """A served bucket, from the outside."""
+
+    def __init__(self, port: int):
+        """Take the proxy's port."""
+        self.url = f"http://127.0.0.1:{port}"
+
+    def faults(self, **settings: object) -> Counter:
+        """Change what goes wrong (see `Faults`); return what has been done so far."""
+        request = urllib.request.Request(f"{self.url}/-/faults", json.dumps(settings).encode(), method="POST")
+        return Counter(json.loads(urllib.request.urlopen(request, timeout=30).read()))
+
+    def objects(self, prefix: str = "") -> dict[str, bytes]:
+        """Return the content of every object by name."""
+        listed = json.loads(self.get(f"/storage/v1/b/{BUCKET}/o?prefix={prefix}"))
+        return {item["name"]: self.get(f"/{BUCKET}/{item['name']}") for item in listed.get("items", [])}
+
+    def get(self, path: str) -> bytes:
+        """Return what a GET answers."""
+        return urllib.request.urlopen(self.url + path, timeout=60).read()
+
+    def put(self, name: str, content: bytes) -> None:
+        """Make an object."""
+        request = urllib.request.Request(f"{self.url}/{BUCKET}/{name}", content, method="PUT")
+        urllib.request.urlopen(request, timeout=60).read()
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[Bucket]:
+    """Serve a bucket in a process of its own; `folder` takes its port."""
+    port_file = folder / "port"
+    process = subprocess.Popen([sys.executable, __file__, str(port_file)], stdin=subprocess.PIPE)
+    try:
+        while not port_file.exists():
+            if process.poll() is not None:
+                raise RuntimeError("the bucket ended before it began")
+            time.sleep(0.05)
+        yield Bucket(int(port_file.read_text()))
+    finally:
+        process.stdin.close()
+        process.wait()
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]))

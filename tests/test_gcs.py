@@ -1,0 +1,339 @@
+"""Google Cloud Storage: records read while a model trains, results in a bucket, all on a network that fails."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Workflow
+from lib import bucket, mlm_data, order, streaming
+from lib.config import read_yaml
+from lib.errors import UserError
+from lib.mlm_data import evaluation_batches, training_batch, unigram_entropy
+from lib.streaming import open_records
+from lib.tfrecord import Records, write_records
+from loopback_bucket import BUCKET, served
+from ruamel.yaml import YAML
+
+LENGTH, VOCABULARY, SHARDS = 16, 64, (1500, 40, 2500, 1000)
+RECIPE = {"batch_size": 32, "seed": 3, "masking": {"rate": 0.15, "mask": 0.8, "random": 0.1}}
+FAILING = {"fail": 0.1, "hang": 0.02}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with served(tmp_path_factory.mktemp("bucket")) as bucket:
+        yield bucket
+
+
+@pytest.fixture
+def cloud(server, monkeypatch):
+    """The bucket with nothing going wrong, and this process's requests going there."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+    server.faults(fail=0.0, hang=0.0, hang_seconds=5.0, delay=0.0, only="", rate=None)
+    bucket.connection.cache_clear()
+    yield server
+    server.faults(fail=0.0, hang=0.0, only="")
+    bucket.connection.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory):
+    """Five blocks of records in four shards, none of which begins with a block."""
+    folder = tmp_path_factory.mktemp("records")
+    (folder / "train").mkdir()
+    dice, shards = np.random.default_rng(0), []
+    for number, records in enumerate(SHARDS):
+        name = f"train/{number:05d}-of-00004"
+        ids = dice.integers(5, VOCABULARY, (records, LENGTH)).astype(np.int64)
+        written = write_records(folder / f"{name}.tfrecord", folder / f"{name}.index", [ids])
+        shards.append({"file": f"{name}.tfrecord", "index": f"{name}.index"} | written)
+    special = {"cls": 0, "sep": 1, "unk": 2, "pad": 3, "mask": 4}
+    content = {"sequence_length": LENGTH, "vocab_size": VOCABULARY, "special_ids": special}
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(content | {"splits": {"train": {"shards": shards}}}))
+    return path
+
+
+def uploaded(manifest, cloud, prefix):
+    """Put the shards into the bucket below `prefix`; return their URLs as a rule's input has them."""
+    files = sorted((manifest.parent / "train").iterdir())
+    for file in files:
+        cloud.put(f"{prefix}/train/{file.name}", file.read_bytes())
+    return [f"gs://{BUCKET}/{prefix}/train/{file.name}" for file in files]
+
+
+def test_what_is_streamed_is_what_lies_on_the_disk(manifest, cloud, monkeypatch):
+    """Over an epoch and into the next, from any step, with one request in ten failing and one in fifty hanging."""
+    urls = uploaded(manifest, cloud, "same")
+    for module in (order, mlm_data, streaming):
+        monkeypatch.setattr(module, "BLOCK", 256)
+    for module in (order, mlm_data):
+        monkeypatch.setattr(module, "WINDOW", 4)
+    monkeypatch.setattr(bucket, "STALLED", 2)
+    local = Records(manifest, "train")
+    cloud.faults(**FAILING, hang_seconds=4.0)
+    before = cloud.faults()
+    streamed = open_records(manifest, urls, "train")
+    streamed.verify()
+    assert len(streamed) == len(local) == sum(SHARDS)
+    for step in [*range(0, 165, 5), 5000]:
+        here, there = (training_batch(records, RECIPE, step) for records in (local, streamed))
+        assert all((here[name] == there[name]).all() for name in here) and set(here) == set(there)
+        assert len(streamed.blocks) <= 12  # two windows, and the one that a batch straddles
+    for here, there in zip(evaluation_batches(local), evaluation_batches(streamed), strict=True):
+        assert all((here[name] == there[name]).all() for name in here)
+    assert unigram_entropy(streamed) == unigram_entropy(local)
+    done = cloud.faults() - before
+    assert sum(done[kind] for kind in ("429", "503", "reset", "lost", "cut")) >= 5 and done["hang"]
+
+
+def test_blocks_are_requested_whole_and_ahead(manifest, cloud, monkeypatch):
+    """Every byte once per epoch and not record by record; no request waits for the step that needs it."""
+    urls = uploaded(manifest, cloud, "ahead")
+    monkeypatch.setattr(order, "WINDOW", 2)
+    streamed = open_records(manifest, urls, "train")
+    before, batches = cloud.faults(), -(-sum(SHARDS) // 32)
+    for step in range(batches):
+        training_batch(streamed, RECIPE, step)
+    assert (cloud.faults() - before)["requests"] == 8  # five blocks, three of the cuts between shards within one
+    steps = 2 * order.BLOCK // 32
+    ahead = order.blocks_ahead(len(streamed), RECIPE["seed"], 0)
+    soon = [order.batch_records(len(streamed), RECIPE["seed"], 32, step) for step in range(steps)]
+    assert set(np.concatenate(soon) // order.BLOCK) <= set(ahead) and len(ahead) == 4
+
+
+@pytest.mark.parametrize("records", [1, 5, 1024, 5040, 40_000])
+def test_the_blocks_ahead_are_those_that_come(records):
+    for start in (0, 1, records - 1, records, 3 * records + 7):
+        stop = start + min(records, order.WINDOW * order.BLOCK)
+        coming = set((order.record_range(records, 7, start, stop) // order.BLOCK).tolist())
+        found = order.blocks_ahead(records, 7, start)
+        assert coming <= set(found) and len(found) == len(set(found)) <= 3 * order.WINDOW
+
+
+def test_damage_is_never_read(manifest, cloud):
+    urls = uploaded(manifest, cloud, "damaged")
+    shard = manifest.parent / "train/00002-of-00004.tfrecord"
+    name, content = "damaged/train/00002-of-00004.tfrecord", bytearray(shard.read_bytes())
+    content[20_000] ^= 1
+    cloud.put(name, bytes(content))
+    streamed = open_records(manifest, urls, "train")
+    assert streamed.read(np.arange(1540)).shape == (1540, LENGTH)
+    with pytest.raises(UserError, match=r"gs://bucket/damaged/train/00002\S+ is damaged at bytes \d+ to \d+ \(record"):
+        streamed.read(np.arange(1540, 4040))
+    cloud.put(name, shard.read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"gs://bucket/damaged/train/00002\S+ has \d+ bytes; manifest.json says \d+"):
+        open_records(manifest, urls, "train")
+    cloud.put(name, shard.read_bytes())
+    index = "damaged/train/00001-of-00004.index"
+    content = bytearray((manifest.parent / "train/00001-of-00004.index").read_bytes())
+    content[9] ^= 1
+    cloud.put(index, bytes(content))
+    with pytest.raises(UserError, match=r"gs://bucket/damaged/train/00001\S+index is damaged: its SHA-256"):
+        open_records(manifest, urls, "train")
+    with pytest.raises(UserError, match=r"gs://bucket/nowhere/train/00000-of-00004.tfrecord is missing, though"):
+        open_records(manifest, [url.replace("damaged", "nowhere") for url in urls], "train")
+
+
+def test_bytes_that_came_damaged_once_are_asked_for_again(manifest, cloud):
+    urls = uploaded(manifest, cloud, "again")
+    streamed = open_records(manifest, urls, "train")
+    expected = Records(manifest, "train").read(np.arange(100))
+    streamed.prepare(np.arange(100), tuple)
+    ((shard, (begin, future)),) = streamed.blocks[0].items()
+    content = bytearray(future.result())
+    content[50] ^= 1
+    future._result = bytes(content)
+    assert (streamed.read(np.arange(100)) == expected).all()
+
+
+def test_failures_that_persist_end_in_one_sentence(manifest, cloud, monkeypatch):
+    import gcsfs.retry
+
+    urls = uploaded(manifest, cloud, "gone")
+    streamed = open_records(manifest, urls, "train")
+    waited = []
+
+    async def sleep(seconds):
+        waited.append(seconds)
+
+    monkeypatch.setattr(gcsfs.retry.asyncio, "sleep", sleep)
+    cloud.faults(fail=1.0, only="gone")
+    with pytest.raises(UserError) as error:
+        streamed.read(np.arange(10))
+    sentence = str(error.value)
+    url, reason = sentence.split(" cannot be reached: ")
+    assert url == "gs://bucket/gone/train/00000-of-00004.tfrecord"
+    assert re.fullmatch(r"[^\n]+; mend that, or wait, and run again\.", reason)
+    assert len(waited) >= 5 and waited[:5] == sorted(waited[:5]) and waited[4] >= 16
+    with pytest.raises(UserError, match=r"^gs://bucket/gone cannot be reached: "):
+        open_records(manifest, urls, "train")
+
+
+# Measured with a clock: the only files that differ from run to run.
+TIMED = ("timings.csv", "timings.html")
+PREFIX = f"gs://{BUCKET}/team/try"
+STORED = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", PREFIX]
+
+
+@pytest.fixture(scope="module")
+def stored(trained, server, tmp_path_factory):
+    """The same config as `trained`, run with its results in the bucket; what was printed, and what the bucket did."""
+    workflow = Workflow(tmp_path_factory.mktemp("stored") / "workflow")
+    (workflow / "config.yaml").write_bytes((trained / "config.yaml").read_bytes())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        patch.setenv("SNAKEMAKE_STORAGE_GCS_PROJECT", "project")
+        before = server.faults()
+        printed = workflow("--cores", "2", *STORED).stdout
+        yield workflow, printed, server.faults() - before
+
+
+def local_results(workflow):
+    """Return the SHA-256 of every result on the disk by its path, but those that a clock decides."""
+    return {
+        str(path.relative_to(workflow.folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (workflow / "results").rglob("*")
+        if path.is_file() and path.name not in TIMED and not path.name.startswith(".")
+    }
+
+
+def stored_results(server, prefix="team/try"):
+    """Return the same of the bucket."""
+    found = {name.removeprefix(f"{prefix}/"): value for name, value in server.objects(f"{prefix}/results/").items()}
+    return {
+        name: hashlib.sha256(content).hexdigest()
+        for name, content in found.items()
+        if not name.endswith(TIMED) and "/.snakemake" not in name
+    }
+
+
+def configured(workflow, **keys):
+    """Write a config into a copy of the workflow's folder with some keys replaced, given by their dotted names."""
+    config = read_yaml(workflow / "config.yaml")
+    for name, value in keys.items():
+        *path, last = name.split("__")
+        part = config
+        for key in path:
+            part = part[key]
+        part[last] = value
+    with open(workflow / "changed.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(json.loads(json.dumps(config)), file)
+    return ["--configfile", "changed.yaml"]
+
+
+def jobs(printed):
+    """Return the numbers of jobs by rule in what `-n --quiet rules` printed."""
+    return {name: int(count) for name, count in re.findall(r"^(\w+) +(\d+)$", printed, re.M)}
+
+
+def test_results_in_a_bucket_are_those_of_a_local_run(trained, stored, server):
+    workflow, printed, done = stored
+    expected = local_results(trained)
+    assert len(expected) > 80 and stored_results(server) == expected
+    assert not (workflow / "results").exists() and not (workflow / "logs").exists()
+    # Records were read where they lie, and never copied here.
+    assert done["records read"] >= 6 and not re.search(r"Retrieving \S+ \S+ \S+\.(tfrecord|index)", printed)
+
+
+def test_staleness_works_there(stored, tmp_path):
+    workflow, *_ = stored
+    assert "Nothing to be done" in workflow("-n", *STORED).stdout
+    other = Workflow(tmp_path / "elsewhere")  # a fresh checkout: every file of the code is newer than the results
+    (other / "config.yaml").write_bytes((workflow / "config.yaml").read_bytes())
+    for file in (other / "scripts").rglob("*.py"):
+        file.touch()
+    assert jobs(other("-n", "--quiet", "rules", *STORED).stdout)["total"] == 50
+    shutil.copytree(workflow / ".snakemake/metadata", other / ".snakemake/metadata", dirs_exist_ok=True)
+    assert "Nothing to be done" in other("-n", *STORED).stdout
+    longer = configured(workflow, generation__max_length=25)
+    found = jobs(workflow("-n", "--quiet", "rules", *longer, *STORED).stdout)
+    assert found == {
+        "generate": 1, "summarize_lora": 1, "tabulate_generations": 1, "tabulate_metrics": 1, "all": 1, "total": 5
+    }  # fmt: skip
+    printed = workflow("-n", "--quiet", "rules", *configured(workflow, mlm__runs__tiny__steps=30), *STORED).stdout
+    assert "note: mlm.runs.tiny trains again from step 0: schedule was" in printed
+    assert jobs(printed)["train_mlm_tensorflow"] == 3 and "write_shard" not in jobs(printed)
+
+
+def test_the_report_and_upkeep_read_the_bucket(stored, server):
+    workflow, *_ = stored
+    workflow("--report", "report.zip", *STORED)
+    with zipfile.ZipFile(workflow / "report.zip") as report:
+        assert any(b"lora-python" in report.read(name) for name in report.namelist())
+    assert re.search(r"\[verify\] \d+ artifacts are whole", workflow("verify", *STORED).stdout)
+    name = "team/try/results/mlm/tiny/model/model.safetensors"
+    content = server.objects(name)[name]
+    server.put(name, content[:-1])
+    found = workflow("verify", *STORED, check=False)
+    assert found.returncode == 1 and "results/mlm/tiny/model: DAMAGED" in found.stdout
+    server.put(name, content)
+    refused = workflow("clean", *STORED, check=False).stdout
+    assert "[clean] error: results are in gs://bucket/team/try/results, and only a local folder can be" in refused
+
+
+def test_old_checkpoints_are_let_go_there(stored, server):
+    workflow, *_ = stored
+    last = configured(workflow, base__small__keep_checkpoints="last")
+    target = "results/base-training/small/checkpoints/00000010/thinned.json"
+    workflow(target, *last, *STORED)
+    found = sorted(name.rpartition("/")[2] for name in server.objects(f"team/try/{target.rpartition('/')[0]}/"))
+    assert found == ["history.csv", "state.json", "thinned.json", "timings.csv"]
+    assert "Nothing to be done" in workflow("-n", "base", *last, *STORED).stdout
+
+
+def test_a_bucket_that_is_not_there(cloud):
+    bucket.check_writable(f"gs://{BUCKET}/probed")
+    assert not [name for name in cloud.objects("probed")]
+    with pytest.raises(UserError, match=r"^there is no bucket gs://other; make it with: gcloud storage buckets create"):
+        bucket.check_writable("gs://other/probed")
+
+
+TOKENIZER = "results/tokenizer/tokenizer.json"
+
+
+def test_a_network_that_fails_loses_nothing(trained, stored, server, tmp_path):
+    workflow = Workflow(tmp_path / "workflow")
+    (workflow / "config.yaml").write_bytes((trained / "config.yaml").read_bytes())
+    server.faults(**FAILING, hang_seconds=2.0)
+    before = server.faults()
+    arguments = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", f"gs://{BUCKET}/fail"]
+    workflow(TOKENIZER, "--cores", "2", *arguments)
+    done = server.faults(fail=0.0, hang=0.0) - before
+    found, expected = stored_results(server, "fail"), local_results(trained)
+    assert TOKENIZER in found and found == {name: expected[name] for name in found}
+    assert sum(done[kind] for kind in ("429", "503", "reset", "lost", "cut")) >= 5
+
+
+def test_a_killed_upload_leaves_nothing_under_its_name(trained, stored, server, tmp_path):
+    workflow = Workflow(tmp_path / "workflow")
+    (workflow / "config.yaml").write_bytes((trained / "config.yaml").read_bytes())
+    arguments = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", f"gs://{BUCKET}/kill"]
+    server.faults(rate=5000)
+    before = server.faults()
+    command = [str(Path(sys.executable).with_name("snakemake")), TOKENIZER, "--cores", "1", *arguments]
+    running = subprocess.Popen(
+        command, cwd=workflow.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    while not (server.faults() - before)["slow"]:
+        assert running.poll() is None
+        time.sleep(0.2)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    server.faults(rate=None)
+    expected = local_results(trained)
+    left = stored_results(server, "kill")
+    assert left == {name: expected[name] for name in left} and "results/corpus/train.parquet" not in left
+    workflow(TOKENIZER, "--cores", "1", *arguments)
+    found = stored_results(server, "kill")
+    assert TOKENIZER in found and found == {name: expected[name] for name in found}
