@@ -306,7 +306,8 @@ def gcloud(arguments: list[str], stop: threading.Event | None = None, seconds: f
     for attempt in range(ATTEMPTS):
         if attempt and (stop or threading.Event()).wait(pause * 2**attempt):
             raise Stopped
-        code, printed, said = call(arguments, stop, seconds)
+        # A request to create is not broken off: it could arrive after all, when nobody looks any more.
+        code, printed, said = call(arguments, None if "create" in arguments else stop, seconds)
         if code == 0:
             return printed
         if MISSING.search(said):
