@@ -41,6 +41,20 @@ rule train:
            " echo $SIMULATED_VM >> {output}"
 """
 
+PROPERTIES = {
+    "rule": "train_lora", "jobid": 7, "threads": 2, "log": ["logs/lora/x_1/00000005.log"],
+    "resources": {"accelerator": "v6e-8", "runtime": 9},
+}  # fmt: skip
+
+
+def until(condition, seconds=60):
+    """Wait until something holds."""
+    for _ in range(10 * seconds):
+        if condition():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it did not come to be")
+
 
 class Project:
     """A folder with a workflow, and a cloud of its own."""
@@ -60,6 +74,8 @@ class Project:
             (self.folder / "Snakefile").write_text(CHAIN)
             for part in ("profiles", "envs"):
                 (self.folder / part).symlink_to(ROOT / part)
+            (self.folder / "results").mkdir()
+            (self.folder / "results/corpus").write_text("before\n")
             self.train("")
         # The image has the software already: installing it is tested apart, with software that is small.
         here = os.getcwd()
@@ -105,6 +121,43 @@ class Project:
             capture_output=True, text=True, timeout=60,
         )  # fmt: skip
 
+    def submit(self, line: str, **asked) -> str:
+        """Hand a job that runs a line of sh on a v6e-8 to a keeper, as Snakemake does; return its id.
+
+        asked  settings, and what else the job asks for
+        """
+        settings = {name: asked.pop(name) for name in list(asked) if name.startswith("TPU_")}
+        properties = PROPERTIES | {"resources": PROPERTIES["resources"] | asked}
+        (self.folder / "script").write_text(f"#!/bin/sh\n# properties = {json.dumps(properties)}\n{line}\n")
+        # Not the end of standard error: the keeper holds it, and lives as long as this process.
+        done = subprocess.run(
+            [sys.executable, "profiles/tpu-vm/tpu.py", "submit", "script"], cwd=self.folder,
+            env=self.environment(**settings), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True,
+        )  # fmt: skip
+        return done.stdout.strip()
+
+    def status(self, job: str) -> str:
+        return self.tpu("status", job).stdout.strip()
+
+    def jobs_at_work(self, name: str) -> str:
+        """Return the commands of a slice's processes."""
+        found = ""
+        for process in processes(name):
+            try:
+                found += Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+        return found
+
+    def log(self) -> str:
+        return (self.folder / ".snakemake/tpu-vm/log").read_text()
+
+    def stop(self) -> None:
+        """End the keeper."""
+        for keeper in self.keeper():
+            os.kill(keeper, signal.SIGTERM)
+        until(lambda: not self.keeper())
+
     def tpu_name(self) -> str:
         """Return a name as a resource of this folder has it."""
         here = os.getcwd()
@@ -147,21 +200,13 @@ def begin(project: Project, text: str, *arguments: str, **settings: str) -> subp
     raise AssertionError("".join(seen))
 
 
-def until(condition, seconds=60):
-    """Wait until something holds."""
-    for _ in range(10 * seconds):
-        if condition():
-            return
-        time.sleep(0.1)
-    raise AssertionError("it did not come to be")
-
-
 def errors(said: str) -> list[str]:
     """Return what the keeper refused."""
     return [line.split(": ", 2)[2] for line in said.splitlines() if line.startswith("[tpu-vm] error: ")]
 
 
 def test_one_resource_serves_a_run_and_is_deleted(project):
+    (project.folder / "results/corpus").unlink()
     said = project.run()
     first, second, third = project.places()
     assert first == "here" and second == third and second.endswith("/0")
@@ -280,12 +325,28 @@ def test_clean_deletes_also_what_resists_for_a_while(project):
 
 
 def test_a_slice_that_idles_is_given_back(project):
-    pause = 'rule pause:\n  input: "results/a/1"\n  output: "results/pause"\n  shell: "cp {input} {output}; sleep 6"\n'
-    chain = CHAIN.replace('f"results/{w.run}/1"', '"results/pause"')
-    (project.folder / "Snakefile").write_text(f"{chain}\n{pause}")
-    said = project.run(TPU_IDLE_MINUTES="0.02")
-    assert "no job has come for it" in said and len(project.cloud.calls("create")) == 2
-    assert project.cloud.names() == []
+    first = project.submit("true", TPU_IDLE_MINUTES="0.02")
+    until(lambda: project.status(first) == "success")
+    until(lambda: project.cloud.calls("delete"))
+    second = project.submit("true", TPU_IDLE_MINUTES="0.02")
+    until(lambda: project.status(second) == "success")
+    project.stop()
+    assert len(project.cloud.calls("create")) == 2 and project.cloud.names() == []
+    assert "no job has come for it" in project.log()
+
+
+def test_a_job_ends_when_its_time_is_up_and_when_it_is_cancelled(project):
+    late, next_one = project.submit("sleep 600", runtime=0.03), project.submit("sleep 600")
+    until(lambda: project.status(late) == "failed")
+    assert "it took longer than resources.minutes of lora-x_1 allows, which is 0.03." in project.log()
+    (name,) = project.cloud.names()
+    until(lambda: next_one in project.jobs_at_work(name))
+    assert subprocess.run([project.folder / "profiles/tpu-vm/cancel", next_one], cwd=project.folder).returncode == 0
+    until(lambda: project.status(next_one) == "failed")
+    assert late not in project.jobs_at_work(name) and next_one not in project.jobs_at_work(name)
+    project.stop()
+    assert project.cloud.names() == [] and len(project.cloud.calls("create")) == 1
+    assert project.log().endswith("no TPU is left\n")
 
 
 def test_a_slice_of_several_hosts(project):
@@ -302,9 +363,10 @@ def test_a_slice_of_several_hosts(project):
 
 
 def test_hosts_that_do_not_fit_the_slice(project):
-    assert errors(project.run("--config", "hosts=2", code=1)) == [
-        "resources.hosts of lora-a is 2, and a v5e-8 has 1 hosts; allowed: 1."
-    ]
+    job = project.submit("true", hosts=2)
+    until(lambda: project.status(job) == "failed")
+    project.stop()
+    assert f"error: {job}: resources.hosts of lora-x_1 is 2, and a v6e-8 has 1 hosts; allowed: 1." in project.log()
     assert project.cloud.names() == []
 
 
@@ -322,12 +384,6 @@ def test_mistakes_end_in_one_sentence(project):
     }.items():
         done = project.tpu("submit", str(script), **dict([settings]))
         assert (done.returncode, done.stdout, done.stderr) == (1, "", f"error: {sentence}\n")
-
-
-PROPERTIES = {
-    "rule": "train_lora", "jobid": 7, "threads": 2, "log": ["logs/lora/x_1/00000005.log"],
-    "resources": {"accelerator": "v6e-8", "runtime": 9},
-}  # fmt: skip
 
 
 def test_the_jobs_of_a_run_are_told_by_their_logs():
@@ -383,7 +439,7 @@ def wheel(folder: Path, name: str, files: dict[str, str]) -> str:
     with zipfile.ZipFile(path, "w") as archive:
         for file, text in (files | {f"{info}/RECORD": record + f"{info}/RECORD,,\n"}).items():
             entry = zipfile.ZipInfo(file)
-            entry.external_attr = 0o755 << 16  # a script that can be run
+            entry.external_attr = 0o100755 << 16  # a file that can be run
             archive.writestr(entry, text)
     return hashlib.sha256(path.read_bytes()).hexdigest()
 

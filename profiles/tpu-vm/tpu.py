@@ -454,6 +454,8 @@ def keep(controller: str) -> None:
         stop.set()
         for where in (here, *slices.values()):
             where.close()
+        if slices and not any(used.left for used in slices.values()):
+            say("no TPU is left")
 
 
 def wait_for_end(process: int, stop: threading.Event) -> None:
@@ -581,6 +583,7 @@ class Slice:
         self.jobs: queue.Queue[Job] = queue.Queue()
         self.name: str | None = None  # of the resource, while there may be one
         self.workers = 0  # its hosts, once it is set up
+        self.left: list[str] = []  # what could not be deleted
         self.thread = threading.Thread(target=self.serve)
         self.thread.start()
 
@@ -618,6 +621,7 @@ class Slice:
             delete(self.name)
         except Refused as refused:
             say(f"error: {refused}")
+            self.left.append(self.name)
         self.name, self.workers = None, 0
 
     def done(self, job: Job) -> bool:
