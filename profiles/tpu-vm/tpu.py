@@ -72,7 +72,8 @@ PERMANENT = re.compile(
     r"PERMISSION_DENIED|INVALID_ARGUMENT|UNAUTHENTICATED|gcloud auth login|unrecognized arguments|invalid choice"
     r"|[Qq]uota|Invalid value|required property|argument --|TPU_MOUNT has to"
 )
-MISSING = re.compile(r"NOT_FOUND|was not found")
+# gcloud's own words only: a command that it runs on a worker may not find this and that.
+MISSING = re.compile(r"^ERROR: \(gcloud.*(NOT_FOUND|was not found)", re.MULTILINE)
 PRESENT = re.compile(r"ALREADY_EXISTS|already exists")
 ENDED = "tpu-vm: the job ended with "  # the last line of `work`, and how it tells the end of a job from a lost VM
 
@@ -157,14 +158,15 @@ def asked(properties: dict) -> dict:
 
 def status(name: str) -> None:
     """Print whether a job is running, or ended with success or failed; as failed, too, when its keeper is gone."""
-    found = (JOBS / name / "status").read_text()
+    path = JOBS / name / "status"
+    found = path.read_text() if path.exists() else "lost"
     with open(LOCK, "a") as lock:
         if found == "running" and taken(lock.fileno()):
-            # The keeper may have ended between the two looks.
-            found = (JOBS / name / "status").read_text()
-            if found == "running":
-                print("error: the keeper of the TPUs was killed; run snakemake again to go on.", file=sys.stderr)
-                found = "failed"
+            found = path.read_text()  # the keeper may have ended between the two looks
+            found = "lost" if found == "running" else found
+    if found == "lost":
+        print("error: the keeper of the TPUs was killed; run snakemake again to go on.", file=sys.stderr)
+        found = "failed"
     print(found)
 
 
@@ -306,15 +308,16 @@ def gcloud(arguments: list[str], stop: threading.Event | None = None, seconds: f
     for attempt in range(ATTEMPTS):
         if attempt and (stop or threading.Event()).wait(pause * 2**attempt):
             raise Stopped
-        # A request to create is not broken off: it could arrive after all, when nobody looks any more.
+        # A request to create is not broken off: it could succeed after all, when nobody looks any more.
         code, printed, said = call(arguments, None if "create" in arguments else stop, seconds)
         if code == 0:
             return printed
-        if MISSING.search(said):
+        missing = MISSING.search(said)
+        if missing and not {"create", "list"} & set(arguments):
             raise Missing
         if PRESENT.search(said) and "create" in arguments:
             return ""  # an earlier attempt got through, and its answer did not
-        if PERMANENT.search(said):
+        if missing or PERMANENT.search(said):
             raise Refused(f"`{what}` failed: {last_line(said)}")
     raise Refused(f"`{what}` failed {ATTEMPTS} times; the last time: {last_line(said)}")
 
