@@ -278,7 +278,7 @@ def test_an_error_that_stays_ends_in_one_sentence(project, monkeypatch):
 def test_a_job_that_fails_ends_the_workflow_and_the_tpu(project):
     project.train("[ $1 = 1 ] || { echo '[train] error: the loss is nan.'; exit 1; }")
     said = project.run(code=1)
-    assert "[train] error: the loss is nan." in said and said.count("[train] begins 2") == 1
+    assert "[train] error: the loss is nan." in said and said.count("\n[train] begins 2") == 1
     assert project.cloud.names() == [] and (project.folder / "results/a/1").exists()
 
 
@@ -308,8 +308,8 @@ def test_what_a_killed_keeper_leaves_is_deleted_at_the_next_start(project):
         os.kill(process, signal.SIGKILL)
     until(lambda: not processes(name))  # the job ends with its connection
     job = next(path.name for path in (project.folder / ".snakemake/tpu-vm/jobs").glob("train-1-*"))
-    asked = project.tpu("status", job)
-    for asked in (asked, project.tpu("status", "another")):
+    for name_of_job in (job, "another"):
+        asked = project.tpu("status", name_of_job)
         assert asked.stdout == "failed\n" and "the keeper of the TPUs was killed" in asked.stderr
     assert project.tpu("list").stdout == f"{name} ACTIVE\n"
     # Another folder's are not this one's.
