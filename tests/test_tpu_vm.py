@@ -49,7 +49,8 @@ PROPERTIES = {
 
 def until(condition, seconds=60):
     """Wait until something holds."""
-    for _ in range(10 * seconds):
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
         if condition():
             return
         time.sleep(0.1)

@@ -438,9 +438,8 @@ def keep(controller: str) -> None:
     here, slices, seen = Here(python), {}, set()
     try:
         while not stop.wait(0.2):
-            for folder in sorted(JOBS.iterdir()):
-                if folder.name in seen or folder.name.startswith("."):
-                    continue
+            new = [folder for folder in JOBS.glob("[!.]*") if folder.name not in seen]
+            for folder in sorted(new, key=lambda folder: (folder / "script").stat().st_mtime_ns):  # as they came
                 seen.add(folder.name)
                 job = Job(folder)
                 key = (job.run, job.accelerator)
