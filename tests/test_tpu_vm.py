@@ -1,0 +1,551 @@
+"""profiles/tpu-vm against a simulated gcloud whose TPU VMs are processes of this machine."""
+
+import hashlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from base64 import urlsafe_b64encode
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, copied
+from gcloud_simulator import Cloud, parsed, processes
+from lib.config import read_yaml
+from ruamel.yaml import YAML
+
+spec = importlib.util.spec_from_file_location("tpu", ROOT / "profiles/tpu-vm/tpu.py")
+tpu = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(tpu)
+
+SNAKEMAKE = str(Path(sys.executable).with_name("snakemake"))
+# A chain of jobs such as the segments of a run: each appends where it ran to what the one before left.
+CHAIN = """
+rule all:
+    input: "results/a/2"
+
+rule prepare:
+    output: "results/corpus"
+    shell: "echo ${{SIMULATED_VM-here}} > {output}"
+
+rule train:
+    input: lambda w: "results/corpus" if w.step == "1" else f"results/{w.run}/1"
+    output: "results/{run}/{step}"
+    log: "logs/lora/{run}/{step}.log"
+    resources: accelerator=config.get("accelerator", "v5e-8"), hosts=config.get("hosts", 1), runtime=60
+    shell: "echo '[train] begins {wildcards.step}'; sh train.sh {wildcards.step}; cat {input} > {output};"
+           " echo $SIMULATED_VM >> {output}"
+"""
+
+PROPERTIES = {
+    "rule": "train_lora", "jobid": 7, "threads": 2, "log": ["logs/lora/x_1/00000005.log"],
+    "resources": {"accelerator": "v6e-8", "runtime": 9},
+}  # fmt: skip
+
+
+def until(condition, seconds=60):
+    """Wait until something holds."""
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        if condition():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it did not come to be")
+
+
+class Project:
+    """A folder with a workflow, and a cloud of its own."""
+
+    def __init__(self, folder: Path, workflow: Path | None = None):
+        self.folder = workflow or folder / "chain"
+        self.cloud = Cloud(folder / "cloud")
+        for name in ("bin", "image/.cache/tpu-vm"):
+            (self.cloud.folder / name).mkdir(parents=True)
+        gcloud = self.cloud.folder / "bin/gcloud"
+        gcloud.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT}/tests/gcloud_simulator.py "$@"\n')
+        gcloud.chmod(0o755)
+        passed = {name: os.environ[name] for name in ("JAX_COMPILATION_CACHE_DIR",) if name in os.environ}
+        (self.cloud.folder / "environment.json").write_text(json.dumps(passed))
+        if not workflow:
+            self.folder.mkdir()
+            (self.folder / "Snakefile").write_text(CHAIN)
+            for part in ("profiles", "envs"):
+                (self.folder / part).symlink_to(ROOT / part)
+            (self.folder / "results").mkdir()
+            (self.folder / "results/corpus").write_text("before\n")
+            self.train("")
+        # The image has the software already: installing it is tested apart, with software that is small.
+        here = os.getcwd()
+        os.chdir(self.folder)
+        software = self.cloud.folder / "image" / tpu.software().removeprefix("$HOME/")
+        os.chdir(here)
+        software.mkdir()
+        (software / "ready").touch()
+        (software / "environment").symlink_to(sys.prefix)
+
+    def train(self, line: str) -> None:
+        """Set what a job of the chain does."""
+        (self.folder / "train.sh").write_text(line)
+
+    def environment(self, **settings: str) -> dict:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "TPU_"))}
+        given = {"TPU_PROJECT": "p", "TPU_ZONE": "z", "TPU_MOUNT": "touch mounted", "TPU_POLL_SECONDS": "0.3"}
+        path = f"{self.cloud.folder}/bin:{os.environ['PATH']}"
+        return kept | given | {"CLOUD": str(self.cloud.folder), "PATH": path} | settings
+
+    def start(self, *arguments: str, **settings: str) -> subprocess.Popen:
+        command = [SNAKEMAKE, "--workflow-profile", "profiles/tpu-vm", "--seconds-between-status-checks", "1"]
+        return subprocess.Popen(
+            [*command, *arguments], cwd=self.folder, env=self.environment(**settings), stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+
+    def run(self, *arguments: str, code: int = 0, **settings: str) -> str:
+        """Run Snakemake to its end, and to that of its keeper, which holds its output open; return what both said."""
+        running = self.start(*arguments, **settings)
+        try:
+            said, _ = running.communicate(timeout=240)
+        except subprocess.TimeoutExpired:
+            os.killpg(running.pid, signal.SIGKILL)
+            raise
+        assert running.returncode == code, said[-6000:]
+        return said
+
+    def tpu(self, *arguments: str, **settings: str) -> subprocess.CompletedProcess:
+        """Run a command of the profile."""
+        return subprocess.run(
+            [sys.executable, "profiles/tpu-vm/tpu.py", *arguments], cwd=self.folder, env=self.environment(**settings),
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+
+    def submit(self, line: str, **asked) -> str:
+        """Hand a job that runs a line of sh on a v6e-8 to a keeper, as Snakemake does; return its id.
+
+        asked  settings, and what else the job asks for
+        """
+        settings = {name: asked.pop(name) for name in list(asked) if name.startswith("TPU_")}
+        properties = PROPERTIES | {"resources": PROPERTIES["resources"] | asked}
+        (self.folder / "script").write_text(f"#!/bin/sh\n# properties = {json.dumps(properties)}\n{line}\n")
+        # Not the end of standard error: the keeper holds it, and lives as long as this process.
+        done = subprocess.run(
+            [sys.executable, "profiles/tpu-vm/tpu.py", "submit", "script"], cwd=self.folder,
+            env=self.environment(**settings), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True,
+        )  # fmt: skip
+        return done.stdout.strip()
+
+    def status(self, job: str) -> str:
+        return self.tpu("status", job).stdout.strip()
+
+    def jobs_at_work(self, name: str) -> str:
+        """Return the commands of a slice's processes."""
+        found = ""
+        for process in processes(name):
+            try:
+                found += Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+        return found
+
+    def log(self) -> str:
+        return (self.folder / ".snakemake/tpu-vm/log").read_text()
+
+    def stop(self) -> None:
+        """End the keeper."""
+        for keeper in self.keeper():
+            os.kill(keeper, signal.SIGTERM)
+        until(lambda: not self.keeper())
+
+    def tpu_name(self) -> str:
+        """Return a name as a resource of this folder has it."""
+        here = os.getcwd()
+        os.chdir(self.folder)
+        name = tpu.resource_name("lora-a", "v6e-8")
+        os.chdir(here)
+        return name
+
+    def keeper(self) -> list[int]:
+        """Return the keepers of this folder."""
+        found = []
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                try:
+                    arguments = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
+                    if b"keep" in arguments and os.readlink(f"/proc/{entry}/cwd") == str(self.folder):
+                        found.append(int(entry))
+                except OSError:
+                    continue
+        return found
+
+    def places(self) -> list[str]:
+        """Return where the jobs ran, in order."""
+        return (self.folder / "results/a/2").read_text().split()
+
+
+@pytest.fixture
+def project(tmp_path) -> Project:
+    return Project(tmp_path)
+
+
+def begin(project: Project, text: str, *arguments: str, **settings: str) -> subprocess.Popen:
+    """Start Snakemake and wait until this is printed."""
+    running = project.start(*arguments, **settings)
+    seen = []
+    for line in running.stdout:
+        seen.append(line)
+        if text in line:
+            return running
+    raise AssertionError("".join(seen))
+
+
+def errors(said: str) -> list[str]:
+    """Return what the keeper refused."""
+    return [line.split(": ", 2)[2] for line in said.splitlines() if line.startswith("[tpu-vm] error: ")]
+
+
+def test_one_resource_serves_a_run_and_is_deleted(project):
+    (project.folder / "results/corpus").unlink()
+    said = project.run()
+    first, second, third = project.places()
+    assert first == "here" and second == third and second.endswith("/0")
+    name = second.split("/")[0]
+    assert project.cloud.names() == [] and not processes(name)
+    place = ["--zone=z", "--project=p", "--quiet"]
+    resources, nodes = ["compute", "tpus", "queued-resources"], ["compute", "tpus", "tpu-vm"]
+    assert project.cloud.calls("list") == [[*resources, "list", *place, "--format=json"]]
+    assert project.cloud.calls("create") == [
+        [
+            *(*resources, "create", name, f"--node-id={name}", "--accelerator-type=v5litepod-8"),
+            *("--runtime-version=v2-alpha-tpuv5-lite", "--scopes=https://www.googleapis.com/auth/cloud-platform"),
+            *("--spot", *place),
+        ]
+    ]
+    described = project.cloud.calls("describe")
+    assert described[:3] == [[*resources, "describe", name, *place, "--format=json"]] * 3
+    assert described[3] == [*nodes, "describe", name, *place, "--format=json"]
+    assert project.cloud.calls("delete") == [[*resources, "delete", name, "--force", *place]]
+    ssh = project.cloud.calls("ssh")
+    assert [call[:-1] for call in ssh] == [[*nodes, "ssh", name, "--worker=0", *place]] * 3
+    commands = [call[-1].removeprefix("--command=") for call in ssh]
+    assert commands[0].startswith("{ touch mounted ; } >&2 && cd ")  # the software, once
+    assert all(" work .snakemake/tpu-vm/jobs/train-" in command for command in commands[1:])
+    # The terminal has what the jobs say of their progress, and not what Snakemake says of them on the workers.
+    assert said.count("[train] begins") == 2 and said.count("\nrule train:") == 2
+
+
+def test_errors_and_late_answers_are_waited_out(project):
+    unavailable = "503: The service is currently unavailable"
+    project.cloud.fault("list", error=unavailable)
+    project.cloud.fault("create", error="DEADLINE_EXCEEDED: no answer", done=True)  # the request got through
+    project.cloud.fault("describe", error=unavailable, times=2)
+    project.cloud.fault("describe", late=1)
+    project.cloud.fault("ssh", error="[/usr/bin/ssh] exited with return code [255]")
+    project.cloud.fault("ssh", disconnect="begins 1")
+    project.cloud.fault("ssh", preempt="begins 2")
+    project.cloud.fault("delete", error=unavailable, done=True)
+    said = project.run()
+    _, first, second = project.places()
+    assert first != second and project.cloud.names() == []
+    assert "was lost" in said and "it was preempted" in said and not errors(said)
+    # A resource asked for twice has one name: it is one.
+    names = [call[4] for call in project.cloud.calls("create")]
+    assert names[0] == names[1] == first.split("/")[0] and names[2:] == [second.split("/")[0]]
+
+
+def test_an_error_that_stays_ends_in_one_sentence(project, monkeypatch):
+    for name, value in project.environment().items():
+        monkeypatch.setenv(name, value)
+    project.cloud.fault("list", error="503: The service is currently unavailable", times=6)
+    with pytest.raises(tpu.Refused) as refused:
+        tpu.own_resources()
+    assert str(refused.value) == (
+        "`gcloud compute tpus queued-resources list --zone=z --project=p` failed 6 times; the last time: "
+        "ERROR: (gcloud) 503: The service is currently unavailable."
+    )
+    project.cloud.fault("create", error="NOT_FOUND: Project 'p' was not found")
+    with pytest.raises(tpu.Refused, match="Project 'p' was not found"):
+        tpu.gcloud(tpu.create_arguments(project.tpu_name(), "v6e-8"))
+    project.cloud.fault("create", error="RESOURCE_EXHAUSTED: Quota limit 'TPUV5s' has been exceeded")
+    assert errors(project.run(code=1)) == [
+        f"`gcloud {' '.join(project.cloud.calls('create')[1][:-1])}` failed: "
+        "ERROR: (gcloud) RESOURCE_EXHAUSTED: Quota limit 'TPUV5s' has been exceeded."
+    ]
+    assert len(project.cloud.calls("create")) == 2 and project.cloud.names() == []
+
+
+def test_a_job_that_fails_ends_the_workflow_and_the_tpu(project):
+    project.train("[ $1 = 1 ] || { echo '[train] error: the loss is nan.'; exit 1; }")
+    said = project.run(code=1)
+    assert "[train] error: the loss is nan." in said and said.count("\n[train] begins 2") == 1
+    assert project.cloud.names() == [] and (project.folder / "results/a/1").exists()
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_outlives_snakemake(project, sent):
+    """Neither after Ctrl-C nor after a kill; what was done is kept."""
+    project.train("[ $1 = 1 ] || sleep 600")
+    running = begin(project, "begins 2")
+    (name,) = project.cloud.names()
+    assert processes(name)
+    os.killpg(running.pid, sent) if sent == signal.SIGINT else os.kill(running.pid, sent)
+    said = running.communicate(timeout=60)[0]
+    assert f"deleting {name}: snakemake ended" in said
+    assert project.cloud.names() == [] and not processes(name) and not project.keeper()
+    project.train("")
+    assert "begins 1" not in project.run() and project.cloud.names() == []
+    first, second = project.places()[1:]
+    assert first == f"{name}/0" and second != first
+
+
+def test_what_a_killed_keeper_leaves_is_deleted_at_the_next_start(project):
+    project.train("[ $1 = 1 ] || sleep 600")
+    running = begin(project, "begins 2")
+    (name,) = project.cloud.names()
+    assert "a snakemake uses the TPUs of this folder" in project.tpu("clean").stderr
+    for process in (running.pid, *project.keeper()):
+        os.kill(process, signal.SIGKILL)
+    until(lambda: not processes(name))  # the job ends with its connection
+    job = next(path.name for path in (project.folder / ".snakemake/tpu-vm/jobs").glob("train-1-*"))
+    for name_of_job in (job, "another"):
+        asked = project.tpu("status", name_of_job)
+        assert asked.stdout == "failed\n" and "the keeper of the TPUs was killed" in asked.stderr
+    assert project.tpu("list").stdout == f"{name} ACTIVE\n"
+    # Another folder's are not this one's.
+    with project.cloud.resources() as found:
+        found["snakemake-00000000-b"] = found[name]
+    project.train("")
+    assert f"deleting {name}, which was left behind" in project.run()
+    assert project.cloud.names() == ["snakemake-00000000-b"]
+
+
+def test_clean_deletes_also_what_resists_for_a_while(project):
+    name = project.tpu_name()
+    with project.cloud.resources() as found:
+        found[name] = {"state": "PROVISIONING", "accelerator": "v6e-8"}
+    done = project.tpu("clean")
+    assert done.stdout == f"deleted {name}\n" and project.cloud.names() == []
+
+
+def test_a_slice_that_idles_is_given_back(project):
+    first = project.submit("true", TPU_IDLE_MINUTES="0.02")
+    until(lambda: project.status(first) == "success")
+    until(lambda: project.cloud.calls("delete"))
+    second = project.submit("true", TPU_IDLE_MINUTES="0.02")
+    until(lambda: project.status(second) == "success")
+    project.stop()
+    assert len(project.cloud.calls("create")) == 2 and project.cloud.names() == []
+    assert "no job has come for it" in project.log()
+
+
+def test_a_job_ends_when_its_time_is_up_and_when_it_is_cancelled(project):
+    late, next_one = project.submit("sleep 600", runtime=0.03), project.submit("sleep 600")
+    until(lambda: project.status(late) == "failed")
+    assert "it took longer than resources.minutes of lora-x_1 allows, which is 0.03." in project.log()
+    (name,) = project.cloud.names()
+    until(lambda: next_one in project.jobs_at_work(name))
+    assert subprocess.run([project.folder / "profiles/tpu-vm/cancel", next_one], cwd=project.folder).returncode == 0
+    until(lambda: project.status(next_one) == "failed")
+    assert late not in project.jobs_at_work(name) and next_one not in project.jobs_at_work(name)
+    project.stop()
+    assert project.cloud.names() == [] and len(project.cloud.calls("create")) == 1
+    assert project.log().endswith("no TPU is left\n")
+
+
+def test_a_slice_of_several_hosts(project):
+    """Software on all; a job that is told so starts the others; when one of those fails, the job does."""
+    project.train("PATH=$PATH; python3 profiles/tpu-vm/tpu.py launch 1 'echo [train] on $SIMULATED_VM; sleep 600'")
+    project.cloud.fault("ssh", crash="[train] on", worker=1)
+    said = project.run("--config", "accelerator=v4-16", "hosts=2", code=1)
+    setups = [call for call in project.cloud.calls("ssh") if "setup.sh" in call[-1]]
+    assert sorted(call[5] for call in setups) == ["--worker=0", "--worker=1"]
+    (name,) = {call[4] for call in project.cloud.calls("ssh")}
+    assert f"[train] on {name}/1" in said
+    assert f"failed on {name}" in said and project.cloud.names() == []
+    assert not list((project.folder / "results/a").glob("*"))
+
+
+def test_hosts_that_do_not_fit_the_slice(project):
+    job = project.submit("true", hosts=2)
+    until(lambda: project.status(job) == "failed")
+    project.stop()
+    assert f"error: {job}: resources.hosts of lora-x_1 is 2, and a v6e-8 has 1 hosts; allowed: 1." in project.log()
+    assert project.cloud.names() == []
+
+
+def test_mistakes_end_in_one_sentence(project):
+    said = project.run("--config", "accelerator=h100:4", code=1)
+    assert "error: rule train asks for the accelerator h100:4, and profiles/tpu-vm has TPU slices only" in said
+    script = project.folder / "script"
+    script.write_text(f"# properties = {json.dumps(PROPERTIES)}\n")
+    for settings, sentence in {
+        ("TPU_ZONE", ""): "profiles/tpu-vm needs TPU_ZONE in the environment; its README.md says what they mean.",
+        ("TPU_TIER", "cheap"): "TPU_TIER is cheap; allowed: spot, on-demand, flex-start.",
+        ("TPU_PREFIX", "My"): "TPU_PREFIX is My; allowed: up to 20 small letters, digits, hyphens, a letter first.",
+        ("TPU_IDLE_MINUTES", "five"): "TPU_IDLE_MINUTES is 'five'; allowed: a number.",
+        ("PATH", "/nowhere"): "gcloud is not on PATH; install the Google Cloud CLI.",
+    }.items():
+        done = project.tpu("submit", str(script), **dict([settings]))
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", f"error: {sentence}\n")
+
+
+def test_the_jobs_of_a_run_are_told_by_their_logs():
+    asked = tpu.asked(PROPERTIES)
+    assert asked == {
+        "rule": "train_lora", "accelerator": "v6e-8", "run": "lora-x_1", "hosts": 1, "minutes": 9, "threads": 2,
+    }  # fmt: skip
+    assert tpu.asked(PROPERTIES | {"log": []})["run"] == "train_lora"
+
+
+@pytest.mark.parametrize(
+    ("settings", "accelerator", "expected"),
+    [
+        ({}, "v3-8", ["v3-8", "tpu-ubuntu2204-base", "--spot"]),
+        ({}, "v5p-8", ["v5p-8", "v2-alpha-tpuv5", "--spot"]),
+        ({"TPU_TIER": "on-demand", "TPU_RUNTIME": "other"}, "v6e-256", ["v6e-256", "other"]),
+        (
+            {"TPU_TIER": "flex-start", "TPU_MAX_HOURS": "2"},
+            "v5e-4",
+            ["v5litepod-4", "v2-alpha-tpuv5-lite", "--provisioning-model=flex-start", "--max-run-duration=7200s"],
+        ),
+        (
+            {"TPU_NETWORK": "n", "TPU_SUBNETWORK": "s", "TPU_SERVICE_ACCOUNT": "a", "TPU_INTERNAL_IPS": "1"},
+            "v4-8",
+            ["v4-8", "tpu-ubuntu2204-base", *("--network=n --subnetwork=s --service-account=a".split()),
+             "--internal-ips", "--spot"],
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_asked_for(monkeypatch, settings, accelerator, expected):
+    for name, value in {"TPU_PROJECT": "p", "TPU_ZONE": "z", **settings}.items():
+        monkeypatch.setenv(name, value)
+    name = tpu.resource_name("lora-A_long_name-" * 9, accelerator)
+    arguments = tpu.create_arguments(name, accelerator)
+    command, named, flags = parsed(arguments)  # none that is not documented
+    assert command.startswith("alpha") == (settings.get("TPU_TIER") == "flex-start")
+    assert named == name and len(name) <= 63 and name.startswith(tpu.prefix() + "lora-a-long-name-lor-")
+    assert [flags[flag] for flag in ("--accelerator-type", "--runtime-version")] == expected[:2]
+    always = {"--node-id", "--accelerator-type", "--runtime-version", "--scopes", "--zone", "--project", "--quiet"}
+    assert [flag for flag in arguments if flag.startswith("--") and flag.split("=")[0] not in always] == expected[2:]
+
+
+def wheel(folder: Path, name: str, files: dict[str, str]) -> str:
+    """Write a wheel of version 1; return its SHA-256."""
+    info = f"{name}-1.dist-info"
+    files = files | {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    digests = {path: urlsafe_b64encode(hashlib.sha256(text.encode()).digest()) for path, text in files.items()}
+    record = "".join(f"{path},sha256={digests[path].decode().rstrip('=')},{len(files[path])}\n" for path in files)
+    path = folder / f"{name}-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file, text in (files | {f"{info}/RECORD": record + f"{info}/RECORD,,\n"}).items():
+            entry = zipfile.ZipInfo(file)
+            entry.external_attr = 0o100755 << 16  # a file that can be run
+            archive.writestr(entry, text)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_software_comes_from_the_locks_with_their_hashes(tmp_path):
+    """setup.sh with pip and uv as they are, and packages that are small."""
+    envs, links = tmp_path / "envs", tmp_path / "links"
+    envs.mkdir()
+    links.mkdir()
+    uv = wheel(links, "uv", {"uv-1.data/scripts/uv": f'#!/bin/sh\nexec {sys.prefix}/bin/uv "$@"\n'})
+    tiny = wheel(links, "tiny", {"tiny.py": "SIZE = 1\n"})
+    (envs / "bootstrap.txt").write_text(f"uv==1 --hash=sha256:{uv}\n")
+    (envs / "local.txt").write_text(f"tiny==1 --hash=sha256:{tiny}\n")
+    (envs / "mend_transformers.py").write_text("import tiny\ntiny.SIZE\n")
+    environment = {
+        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(links),
+        "UV_NO_INDEX": "1", "UV_FIND_LINKS": str(links), "UV_OFFLINE": "1", "UV_CACHE_DIR": str(tmp_path / "cache"),
+    }  # fmt: skip
+
+    def setup(target):
+        return subprocess.run(
+            ["sh", str(ROOT / "profiles/tpu-vm/setup.sh"), target], cwd=tmp_path, env=environment, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+    done = setup("software")
+    assert done.returncode == 0, done.stdout
+    python = tmp_path / "software/environment/bin/python"
+    told = subprocess.run(
+        [python, "-c", "import sys, tiny; print(sys.version_info[:2])"], capture_output=True, text=True
+    )
+    assert told.stdout == "(3, 11)\n"
+    (envs / "local.txt").write_text(f"tiny==1 --hash=sha256:{uv}\n")
+    assert setup("software").stdout == ""  # it is there
+    done = setup("other")
+    assert done.returncode == 1 and not (tmp_path / "other/ready").exists()
+    assert done.stdout.splitlines()[-1].startswith("error: the software of a worker could not be set up: '")
+
+
+def test_a_worker_that_sees_another_folder_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TPU_MOUNT", "cd elsewhere")
+    for part in ("envs", "elsewhere"):
+        (tmp_path / part).mkdir()
+    for name in ("bootstrap.txt", "local.txt", "mend_transformers.py"):
+        (tmp_path / "envs" / name).touch()
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    (folder / "job.json").write_text(json.dumps(tpu.asked(PROPERTIES)))
+    done = subprocess.run(["sh", "-c", tpu.setup_command(tpu.Job(folder))], capture_output=True, text=True)
+    assert done.returncode == 1 and tpu.PERMANENT.search(done.stderr)
+    assert f"a worker does not see {tmp_path}: TPU_MOUNT has to mount it there" in done.stderr
+
+
+def test_the_profile_repeats_the_flags_of_the_default():
+    ours, default = (read_yaml(ROOT / f"profiles/{name}/config.yaml") for name in ("tpu-vm", "default"))
+    assert {key: ours.get(key) for key in default} == dict(default)
+
+
+def training(trained, tmp_path, name: str, **changes) -> Project:
+    """Return a copy of the whole workflow with one more run, which is `lora.runs.python` with changes."""
+    workflow = copied(trained, tmp_path)
+    config = read_yaml(workflow / "config.yaml")
+    config["lora"]["runs"][name] = config["lora"]["runs"]["python"] | changes
+    with open(workflow / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(json.loads(json.dumps(config)), file)
+    return Project(tmp_path, workflow.folder)
+
+
+def test_training_on_tpu_vms_gives_the_bytes_of_training_here(trained, tmp_path):
+    """Two segments on one slice, which is preempted in the middle of the second."""
+    project = training(trained, tmp_path, "away", resources={"accelerator": "v5e-8"})
+    project.cloud.fault("ssh", preempt="[lora away] step 6/10")
+    said = project.run("results/lora/away/history.csv")
+    assert "it was preempted" in said and project.cloud.names() == []
+    first, second = (call[4] for call in project.cloud.calls("create"))
+    jobs = [call for call in project.cloud.calls("ssh") if " work " in call[-1]]
+    assert [call[4] for call in jobs] == [first, first, second]
+    for step in ("00000005", "00000010"):
+        files = ("weights.safetensors", "optimizer.safetensors", "best.safetensors", "state.json", "history.csv")
+        for file in files:
+            here, away = (
+                project.folder / f"results/lora/{run}/checkpoints/{step}/{file}" for run in ("python", "away")
+            )
+            assert here.read_bytes() == away.read_bytes(), file
+
+
+def test_several_hosts_train_as_one(trained, tmp_path):
+    project = training(
+        trained, tmp_path, "pair", steps=5, checkpoint_every=5, resources={"accelerator": "v4-16", "hosts": 2}
+    )
+    project.run("results/lora/pair/checkpoints/00000005/state.json")
+    assert project.cloud.names() == []
+    (name,) = {call[4] for call in project.cloud.calls("create")}
+    launched = [call for call in project.cloud.calls("ssh") if "TRAINING_PROCESS=1" in call[-1]]
+    assert [call[4:6] for call in launched] == [[name, "--worker=1"]]
+    losses = [
+        [
+            float(row.split(",")[1])
+            for row in (project.folder / f"results/lora/{run}/checkpoints/00000005/history.csv").read_text().split()[1:]
+        ]
+        for run in ("python", "pair")
+    ]
+    assert len(losses[0]) == 5 and losses[1] == pytest.approx(losses[0], rel=1e-5)
