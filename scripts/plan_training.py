@@ -1,7 +1,8 @@
 """Compile the training step of a run for a TPU slice, without a TPU, and say what it needs.
 
 input.manifest   tfrecords/manifest.json, where the tokenizer comes from elsewhere
-output           JSON: planned; where it is not, reason. Else mesh, devices, memory (bytes per device), cost (FLOPs,
+output           JSON: planned; where it is not, reason. Else mesh, devices, undivided (variables
+                 that could not be cut as the layout map says, and why), memory (bytes per device), cost (FLOPs,
                  bytes moved, bytes sent by kind; per device and step), seconds (per step, modelled), tokens_per_second,
                  model_flops_utilisation, hours, price_per_hour, cost_of_run, checkpoint_bytes, advice; changes, what
                  each of them would make of a step

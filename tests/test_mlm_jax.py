@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -122,18 +123,22 @@ sys.path.insert(0, sys.argv[1])
 from lib import keras_jax
 keras_jax.start(1, 8)
 import jax, keras_hub
+from lib import sharding
 from lib.abstract import Run
 common = {"seed": 0, "sequence_length": 64, "batch_size": 8, "accumulate": 1, "steps_per_dispatch": 1}
 common |= {"rematerialise": False, "optimizer": json.loads(sys.argv[2]), "method": "lora", "rank": 4}
 masking = {"rate": 0.15, "mask": 0.8, "random": 0.1}
 large = {"architecture": "roberta", "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
 runs = [("mlm", {"model": large, "masking": masking, "vocabulary": {"size": 50_264, "pad": 3}})]
+base = {"architecture": "roberta"}  # twelve heads, which eight devices cannot share
+runs += [("mlm", {"model": base, "masking": masking, "vocabulary": {"size": 50_264, "pad": 3}})]
 runs += [("lora", {"base": {"preset": preset}}) for preset in ("gemma_7b_en", "gemma2_9b_en", "gemma3_12b_text")]
 for stage, recipe in runs:
     run = Run(stage, recipe | common | {"mesh": [1, 8]}, jax.devices(), "x")
     axes = {v.path: run.distribution.expected(v.path, v.shape) for v in run.model.variables if len(v.shape) > 1}
     whole = [path for path, spec in axes.items() if "model" not in spec]
     print("RESULT", json.dumps(sorted({path.split("/", 1)[-1] for path in whole})))
+    print("UNDIVIDED", *sharding.undivided(run.distribution))
 """
 
 
@@ -146,8 +151,15 @@ def test_layout_maps_shard_what_they_should():
     )  # fmt: skip
     whole = [json.loads(line.removeprefix("RESULT")) for line in done.stdout.splitlines() if "RESULT" in line]
     assert whole[0] == ["intermediate_dense/kernel", "position_embedding/embeddings"]
-    for family in whole[1:]:
+    assert "self_attention_layer/query/kernel" in whole[1]
+    for family in whole[2:]:
         assert family == ["attention/query/lora_kernel_b", "attention/value/lora_kernel_b"]
+    said = [line.removeprefix("UNDIVIDED").strip() for line in done.stdout.splitlines() if "UNDIVIDED" in line]
+    assert said[0] == "" and re.match(
+        r"\d+ variable\(s\) are not cut as the layout map says; the first, \S+: dimension \d of size 12 cannot be "
+        r'divided over 8 devices of the axis "model"; it is whole on each$',
+        said[1],
+    )
 
 
 LOGITS = """

@@ -21,7 +21,7 @@ from lib.errors import UserError
 from lib.history import Drain, History, held_out_figures
 from lib.rematerialise import rematerialise
 from lib.schedule import learning_rates
-from lib.sharding import described
+from lib.sharding import described, undivided
 
 AHEAD = 4  # batches prepared, and steps dispatched, before they are needed
 
@@ -348,6 +348,8 @@ def train_segment(
     trained, total = count(trainer.model.trainable_variables), count(trainer.model.variables)
     parameters = f"{total:,}" if trained == total else f"{trained:,} of {total:,}"
     say(f"steps {first + 1} to {last}, {parameters} parameters, {described(trainer.distribution)}")
+    for sentence in undivided(trainer.distribution):
+        say(sentence)
     history = History(first, last, recipe["batch_size"] * sequence_length, say)
     trainer.train(load, learning_rates(recipe["schedule"], first, last), history)
     evaluation = trainer.evaluate(held_out)

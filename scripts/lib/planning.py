@@ -74,6 +74,7 @@ def measure(stage: str, recipe: dict, slice_: Topology, where: str, hopeless: bo
     return {
         "mesh": sizes,
         "devices": used,
+        "undivided": run.distribution.notes,
         "memory": {
             "hbm": slice_.hbm,
             "usable": int(slice_.hbm * USABLE),

@@ -60,6 +60,14 @@ def described(distribution: ModelParallel) -> str:
     return f"{len(devices)} device(s) ({devices[0].device_kind})"
 
 
+def undivided(distribution: "Sharded") -> list[str]:
+    """Return, where variables could not be cut as the layout map says, a sentence with the first of them."""
+    if not distribution.notes:
+        return []
+    path, note = next(iter(distribution.notes.items()))
+    return [f"{len(distribution.notes)} variable(s) are not cut as the layout map says; the first, {path}: {note}"]
+
+
 class Sharded(ModelParallel):
     """A layout map, followed wherever a dimension can be divided; `notes` says where it cannot."""
 
