@@ -5,9 +5,11 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from lib.config import merge, read_yaml
 from ruamel.yaml import YAML
 
@@ -45,19 +47,33 @@ class Workflow:
         return self.folder / path
 
 
+def shared(tmp_path_factory) -> Path:
+    """Return a folder that all processes of the tests have in common."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory) -> Workflow:
     """The shipped config, run from scratch once; tests read its artifacts and must not change them."""
-    workflow = Workflow(tmp_path_factory.mktemp("finished") / "workflow")
-    workflow("--cores", "2")
+    return once(shared(tmp_path_factory) / "finished", lambda workflow: workflow("--cores", "2").stdout)
+
+
+def once(folder: Path, build: Callable[[Workflow], str]) -> Workflow:
+    """Return the workflow in `folder`, which is built by the first process of the tests that asks for it."""
+    printed = folder / "terminal.txt"
+    with FileLock(f"{folder}.lock"):
+        if printed.is_file():
+            return existing(folder)
+        workflow = Workflow(folder)
+        printed.write_text(build(workflow))
     return workflow
 
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled(tmp_path_factory) -> None:
     """One cache of compiled programs for all workflows of the session, where each would have its own."""
-    folder = tmp_path_factory.getbasetemp()
-    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "compiled"
+    folder = shared(tmp_path_factory) / "compiled"
     folder.mkdir(exist_ok=True)
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
     os.environ.setdefault("TF_XLA_FLAGS", f"--tf_xla_persistent_cache_directory={folder}")
@@ -83,24 +99,29 @@ def secrets(tmp_path_factory) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory, secrets) -> Workflow:
     """Every stage of the shipped config cut down, run once with secrets in the environment; not to be changed."""
-    workflow = Workflow(tmp_path_factory.mktemp("trained") / "workflow")
-    reduced(workflow)
-    (workflow / "small.yaml").rename(workflow / "config.yaml")
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in secrets.items():
-            patch.setenv(name, value)
-        printed = workflow("--cores", "2").stdout
-        printed += workflow("--report", "report.zip").stdout
-    (workflow / "terminal.txt").write_text(printed)
+
+    def build(workflow: Workflow) -> str:
+        reduced(workflow)
+        (workflow / "small.yaml").rename(workflow / "config.yaml")
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in secrets.items():
+                patch.setenv(name, value)
+            return workflow("--cores", "2").stdout + workflow("--report", "report.zip").stdout
+
+    return once(shared(tmp_path_factory) / "trained", build)
+
+
+def existing(folder: Path) -> Workflow:
+    """Return the workflow that lies in a folder."""
+    workflow = Workflow.__new__(Workflow)
+    workflow.folder = folder
     return workflow
 
 
 def copied(workflow: Workflow, folder: Path) -> Workflow:
     """Return a copy of a workflow with its results, in a new folder, to be changed."""
-    other = Workflow.__new__(Workflow)
-    other.folder = folder / "copy"
-    shutil.copytree(workflow.folder, other.folder, symlinks=True)
-    return other
+    shutil.copytree(workflow.folder, folder / "copy", symlinks=True)
+    return existing(folder / "copy")
 
 
 @pytest.fixture
