@@ -102,9 +102,17 @@ def library(script: str, environment: str) -> list:
     path = SCRIPTS / f"{script}.py"
     lock = Path(workflow.basedir) / "envs" / f"{environment}.txt"
     files = [path, *sorted(imported(path, SCRIPTS)), lock]
-    # Relative, so that the folder can be moved without making anything stale. Files of the workflow's own source stay out
-    # of a bucket, as `local` ones would; but a job with a `local` input never leaves this machine.
-    return [sourcecache_entry(os.path.relpath(file), os.path.relpath(file)) for file in files]
+    # Relative, so that the folder can be moved without making anything stale.
+    return [own_source(os.path.relpath(file)) for file in files]
+
+
+def own_source(path: str) -> str:
+    """Return a file of the workflow's own source as an input, which no storage provider takes into its bucket.
+
+    What is `local` would keep its job on this machine then; what is in Snakemake's cache of sources does not.
+    """
+    stored = workflow.storage_settings.default_storage_provider
+    return sourcecache_entry(path, path) if stored else local(path)
 
 
 def located(path: str) -> str:
