@@ -51,8 +51,6 @@ try:
     if not workflow.is_main_process:
         join()
         check_start()
-    elif not workflow.local_exec:
-        wait_for_jobs(lambda text: print(f"note: {text}", file=sys.stderr, flush=True))
 except UserError as error:
     sys.exit(f"error: {error}")
 
@@ -62,6 +60,8 @@ started = last_start() if workflow.is_main_process else 0
 onstart:
     try:
         check_writable() if located("results") == "results" else bucket.check_writable(located("results"))
+        if not workflow.local_exec and wait_for_jobs(lambda text: print(f"note: {text}", file=sys.stderr, flush=True)):
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # to see what those jobs have made
         enter(started)
         if not workflow.touch:
             check(pending(planned_runs(), segments_to_train()), config["plan"]["spending_limit"])

@@ -73,15 +73,17 @@ def check_start() -> None:
     raise UserError("the snakemake that queued this job is gone, and another one works in this folder since.")
 
 
-def wait_for_jobs(say: Callable[[str], None]) -> None:
-    """Wait while jobs of a workflow that was killed still run somewhere: what they make need not be made again.
+def wait_for_jobs(say: Callable[[str], None]) -> bool:
+    """Wait while jobs of a workflow that was killed still run somewhere; return whether there were any.
+
+    What they make need not be made again.
 
     Raises UserError where the workflow itself is at work.
     """
     try:
         descriptor = os.open(LOCK, os.O_RDWR)
     except OSError:
-        return
+        return False
     try:
         said = False
         while not taken(descriptor, fcntl.LOCK_EX):
@@ -91,6 +93,7 @@ def wait_for_jobs(say: Callable[[str], None]) -> None:
                 say("jobs of a snakemake that was killed still run; waiting until they have ended.")
             said = True
             time.sleep(1)
+        return said
     finally:
         os.close(descriptor)
 
