@@ -60,7 +60,9 @@ started = last_start() if workflow.is_main_process else 0
 onstart:
     try:
         check_writable() if located("results") == "results" else bucket.check_writable(located("results"))
-        if not workflow.local_exec and wait_for_jobs(lambda text: print(f"note: {text}", file=sys.stderr, flush=True)):
+        if not workflow.local_exec and wait_for_jobs(
+            lambda text: print(f"note: {text}", file=sys.stderr, flush=True)
+        ):
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # to see what those jobs have made
         enter(started)
         if not workflow.touch:
