@@ -71,7 +71,7 @@ LISTED = {"source": "files", "files": ["text/*.txt"], "held_out": {"validation":
 NAMED = {"source": "files", "files": {"train": ["text/a.txt"], "validation": ["text/b.txt"], "test": ["text/c.txt"]}}
 LINEAR = {"shape": "linear", "warmup_steps": 10}
 
-JAX = {"mlm.runs.tiny.backend": "jax"}
+JAX = {"mlm.runs.tiny.backend": "jax", "mlm.runs.tiny.cpu_devices": 2}
 
 # States in which everything is up to date: the shipped config with keys replaced.
 STATES = {
@@ -84,7 +84,7 @@ STATES = {
     },
     "schedules": {
         "mlm.runs.tiny.schedule": LINEAR,
-        "base.small.schedule": LINEAR, "base.small.mesh": [-1, 1],
+        "base.small.schedule": LINEAR, "base.small.mesh": [-1, 1], "base.small.cpu_devices": 2,
         "lora.runs.python.schedule": {"shape": "wsd", "warmup_steps": 10, "decay_steps": 100},
         "lora.runs.python.mesh": [1, -1],
         "base.given": {"preset": "hf://some/base", "revision": A},
@@ -134,7 +134,7 @@ ROWS = [
         "plan_shards:test write_shard:test,00000,00002 write_shard:test,00001,00002 merge_manifest plot_shards " + MLM,
     ),
     ("mlm.runs.NAME.backend", "shipped", "mlm.runs.tiny.backend", "jax", MLM_JAX),
-    ("mlm.runs.NAME.mesh", "jax", "mlm.runs.tiny.mesh", [1, 1], MLM_JAX),
+    ("mlm.runs.NAME.mesh", "jax", "mlm.runs.tiny.mesh", [1, 2], MLM_JAX),
     ("mlm.runs.NAME.accumulate", "jax", "mlm.runs.tiny.accumulate", 2, MLM_JAX),
     ("mlm.runs.NAME.rematerialise", "jax", "mlm.runs.tiny.rematerialise", True, MLM_JAX),
     ("mlm.runs.NAME.steps_per_dispatch", "jax", "mlm.runs.tiny.steps_per_dispatch", 10, MLM_JAX),
@@ -173,7 +173,7 @@ ROWS = [
     ("mlm.runs.NAME.precision", "shipped", "mlm.runs.tiny.precision", "mixed_bfloat16", MLM),
     ("mlm.runs.NAME.cpu_devices", "shipped", "mlm.runs.tiny.cpu_devices", 2, MLM),
     ("mlm.runs.NAME.resources.accelerator", "shipped", "mlm.runs.tiny.resources.accelerator", "v5e-8", ""),
-    ("mlm.runs.NAME.resources.hosts", "shipped", "mlm.runs.tiny.resources.hosts", 2, ""),
+    ("mlm.runs.NAME.resources.hosts", "jax", "mlm.runs.tiny.resources.hosts", 2, ""),
     ("mlm.runs.NAME.resources.memory_gb", "shipped", "mlm.runs.tiny.resources.memory_gb", 16, ""),
     ("mlm.runs.NAME.resources.minutes", "shipped", "mlm.runs.tiny.resources.minutes", 30, ""),
     ("mlm.runs.NAME.seed", "shipped", "mlm.runs.tiny.seed", 1, MLM),
@@ -215,9 +215,9 @@ ROWS = [
     ("base.NAME.rematerialise", "shipped", "base.small.rematerialise", True, BASE),
     ("base.NAME.steps_per_dispatch", "shipped", "base.small.steps_per_dispatch", 10, BASE),
     ("base.NAME.mesh", "shipped", "base.small.mesh", [1, -1], BASE),
-    ("base.NAME.cpu_devices", "schedules", "base.small.cpu_devices", 2, BASE),
+    ("base.NAME.cpu_devices", "schedules", "base.small.cpu_devices", 4, BASE),
     ("base.NAME.resources.accelerator", "shipped", "base.small.resources.accelerator", "v5e-8", ""),
-    ("base.NAME.resources.hosts", "shipped", "base.small.resources.hosts", 2, ""),
+    ("base.NAME.resources.hosts", "schedules", "base.small.resources.hosts", 2, ""),
     ("base.NAME.resources.memory_gb", "shipped", "base.small.resources.memory_gb", 16, ""),
     ("base.NAME.resources.minutes", "shipped", "base.small.resources.minutes", 30, ""),
     ("base.NAME.seed", "shipped", "base.small.seed", 1, VOCABULARY),
