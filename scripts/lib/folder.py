@@ -156,7 +156,13 @@ def holder(descriptor: int) -> list[str]:
 def alive(descriptor: int) -> bool | None:
     """Return whether the workflow that entered last still runs; None where another host would have to tell."""
     process, _, _, host = holder(descriptor)
-    return Path(f"/proc/{process}").exists() if host == socket.gethostname() else None
+    if host != socket.gethostname():
+        return None
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"  # one that was killed stays so until its parent asks for it
 
 
 def refusal(descriptor: int) -> str:
