@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -109,6 +110,11 @@ def trained(tmp_path_factory, secrets) -> Workflow:
             return workflow("--cores", "2").stdout + workflow("--report", "report.zip").stdout
 
     return once(shared(tmp_path_factory) / "trained", build)
+
+
+def hear_interrupts() -> None:
+    """Let a process that tests start end at Ctrl-C, also where they run in the background, and so ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def existing(folder: Path) -> Workflow:

@@ -363,11 +363,10 @@ def test_a_run_that_diverges_keeps_its_last_checkpoint(small):
 
 
 def test_two_workflows_in_one_folder(small):
-    change(small, "mlm", seed=5)
-    (small / "logs/mlm/tiny/00000010.log").unlink()  # of the run before
+    change(small, "mlm", seed=5, steps=20_000, checkpoint_every=20_000)  # longer than all of this takes
     first = start(small)
     try:
-        wait_for(small, "logs/mlm/tiny/00000010.log", "steps 1 to 10")
+        wait_for(small, "logs/mlm/tiny/00020000.log", "steps 1 to 20000")
         second = small(check=False)
         assert second.returncode == 1
         sentence = (

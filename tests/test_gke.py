@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Workflow, reduced
+from conftest import ROOT, Workflow, hear_interrupts, reduced
 from gcp_storage_emulator.server import create_server
 from kubernetes_api import Cluster
 from lib.errors import UserError
@@ -159,6 +159,7 @@ class Folder:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            preexec_fn=hear_interrupts,
         )
 
     def __call__(self, *arguments, **options):

@@ -13,7 +13,7 @@ from base64 import urlsafe_b64encode
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, copied
+from conftest import ROOT, copied, hear_interrupts
 from gcloud_simulator import Cloud, parsed, processes
 from lib.config import read_yaml
 from ruamel.yaml import YAML
@@ -101,7 +101,7 @@ class Project:
         command = [SNAKEMAKE, "--workflow-profile", "profiles/tpu-vm", "--seconds-between-status-checks", "1"]
         return subprocess.Popen(
             [*command, *arguments], cwd=self.folder, env=self.environment(**settings), stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, start_new_session=True,
+            stderr=subprocess.STDOUT, text=True, start_new_session=True, preexec_fn=hear_interrupts,
         )  # fmt: skip
 
     def run(self, *arguments: str, code: int = 0, **settings: str) -> str:
