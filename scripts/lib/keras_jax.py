@@ -11,8 +11,8 @@ from pathlib import Path
 from lib import hosts
 from lib.compiled import cache_folder
 
-# keras-hub imports TensorFlow for its tf.data pipelines when it can; nothing here uses them.
 TPU_DEVICES = {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"}  # v2 and v3, ..., v7
+# keras-hub imports TensorFlow for its tf.data pipelines when it can; nothing here uses them.
 BLOCKED = ("tensorflow", "tensorflow_text")
 
 
