@@ -1,8 +1,10 @@
 """A Slurm of this user's own on this machine: two nodes with eight pretended TPUs each. Nothing of it needs root."""
 
+import contextlib
 import getpass
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -17,7 +19,7 @@ class Slurm:
     """The daemons, and the environment in which Slurm's commands reach them."""
 
     def __init__(self, folder: Path):
-        """Start them, with all that they write in `folder`."""
+        """Write their settings; all that they write is in `folder`, too."""
         self.folder = folder
         for name in ("state", "spool", "log", "bin"):
             (folder / name).mkdir(parents=True)
@@ -33,6 +35,10 @@ class Slurm:
             wrapper.write_text(f'#!/bin/sh\nSLURM_CONF={folder}/slurm.conf exec {command} "$@"\n')
             wrapper.chmod(0o755)
         self.environment = {"PATH": f"{folder}/bin:{os.environ['PATH']}"}
+
+    def start(self) -> None:
+        """Start the daemons. Raises RuntimeError with the log when the nodes do not come up."""
+        folder = self.folder
         files = {"socket": "munge.socket", "key-file": "munge.key", "pid-file": "munged.pid", "seed-file": "munge.seed"}
         options = [f"--{option}={folder / file}" for option, file in files.items()]
         self.daemon("munged", "--force", f"--log-file={folder}/log/munged.log", *options)
@@ -82,11 +88,14 @@ PartitionName=tpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP
     def daemon(self, name: str, *arguments: str) -> None:
         """Start a daemon, which goes to the background by itself."""
         environment = os.environ | {"SLURM_CONF": str(self.folder / "slurm.conf")}
-        subprocess.run([shutil.which(name, path=PATH), *arguments], env=environment, check=True, capture_output=True)
+        with open(self.folder / "log" / f"{name}.start", "ab") as said:  # no pipe, which the daemon could keep open
+            command = [shutil.which(name, path=PATH), *arguments]
+            subprocess.run(command, env=environment, check=True, timeout=60, stdout=said, stderr=said)
 
     def __call__(self, *command: str) -> str:
         """Run one of Slurm's commands and return what it prints."""
-        done = subprocess.run(command, env=os.environ | self.environment, capture_output=True, text=True, check=True)
+        environment = os.environ | self.environment
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
         return done.stdout
 
     def jobs(self) -> list[dict[str, str]]:
@@ -97,9 +106,11 @@ PartitionName=tpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
     def stop(self) -> None:
         """End all jobs and the daemons."""
-        self("scancel", f"--user={getpass.getuser()}")
+        with contextlib.suppress(subprocess.SubprocessError):  # also where the daemons never came up
+            self("scancel", f"--user={getpass.getuser()}")
         for file in self.folder.glob("*.pid"):
-            os.kill(int(file.read_text()), 15)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(file.read_text()), signal.SIGTERM)
 
 
 def free_port() -> int:

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -28,8 +27,11 @@ CLOCKS = ("timings.csv", "timings.html", ".partial")
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory):
     cluster = Slurm(tmp_path_factory.mktemp("slurm"))
-    yield cluster
-    cluster.stop()
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
 
 
 def configure(workflow, **runs):
@@ -185,15 +187,15 @@ def test_jobs_outlive_their_controller_and_are_not_doubled(slurm, through, tmp_p
     with running(slurm, workflow, target) as process:
         wait(lambda: "waiting until they have ended" in (workflow / "terminal.txt").read_text())
         # The second segment: its job is held in the queue while this controller is killed, too.
-        blocker = threading.Thread(target=slurm, args=("srun", "--nodes=2", "--gres=tpu:v5e:8", "sleep", "1000"))
-        blocker.start()
+        slurm(
+            "sbatch", "--nodes=2", "--gres=tpu:v5e:8", "--job-name=blocker", "--output=/dev/null", "--wrap=sleep 1000"
+        )
         (queued,) = wait(lambda: jobs_of(slurm, "wide_00000200", "PENDING"), 300)
         os.kill(process.pid, signal.SIGKILL)
     with running(slurm, workflow, target) as process:
         wait(lambda: len(jobs_of(slurm, "wide_00000200", "PENDING")) == 2)
-        slurm("scancel", "--jobname=sleep")
+        slurm("scancel", "--jobname=blocker")
         finish(process, workflow)
-    blocker.join()
     ended = {job["JobId"]: job["JobState"] for job in jobs_of(slurm, "rule_train_lora_wildcards_wide")}
     assert ended.pop(first["JobId"]) == "COMPLETED" and ended.pop(queued["JobId"]) == "FAILED"
     assert list(ended.values()) == ["COMPLETED"]

@@ -17,7 +17,7 @@ import numpy as np
 
 from lib import roberta, sharding
 from lib.architectures import published
-from lib.causal_model import backbone_class, build_gemma, make_optimizer, prepare_tuning
+from lib.causal_model import backbone_class, build_gemma, make_optimizer, plain_attention, prepare_tuning
 from lib.errors import UserError
 from lib.files import read_json
 from lib.jax_training import (
@@ -212,5 +212,5 @@ def language_model(family: type, arguments: dict) -> keras.Model:
     backbone = family(**kept)
     for task in keras_hub.models.CausalLM.__subclasses__():
         if task.backbone_cls is family:
-            return task(backbone=backbone, preprocessor=None)
+            return plain_attention(task(backbone=backbone, preprocessor=None))
     raise UserError(f"keras-hub has no causal language model for {family.__name__}.")

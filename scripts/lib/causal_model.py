@@ -20,7 +20,19 @@ EPOCH = "1970-01-01@00:00:00"  # in place of the clock, in the metadata of prese
 def build_gemma(sizes: dict, vocabulary_size: int) -> keras.Model:
     """Return a GemmaCausalLM without a preprocessor and any weights; `sizes` are arguments of GemmaBackbone."""
     backbone = keras_hub.models.GemmaBackbone(vocabulary_size=vocabulary_size, **sizes)
-    return keras_hub.models.GemmaCausalLM(backbone=backbone, preprocessor=None)
+    return plain_attention(keras_hub.models.GemmaCausalLM(backbone=backbone, preprocessor=None))
+
+
+def plain_attention(model: keras.Model) -> keras.Model:
+    """Let a model's attention be the one that a plan compiles, whatever the machine. Returns the model.
+
+    keras-hub's Gemmas choose a fused operation where they see a TPU, which a planning machine is not; and with the
+    mask of a compiled step, Keras 3.15 forgets the soft cap of Gemma 2 in it.
+    """
+    for layer in model._flatten_layers():
+        if hasattr(layer, "_use_fused_attention_op"):
+            layer._use_fused_attention_op = lambda: False
+    return model
 
 
 def draw_weights(backbone: keras.Model, seed: int) -> None:
@@ -54,7 +66,7 @@ def backbone_class(preset: str | Path) -> type:
 
 def load_preset(preset: str | Path) -> keras.Model:
     """Return the causal language model of a preset folder, with its preprocessor."""
-    return keras_hub.models.CausalLM.from_preset(str(preset))
+    return plain_attention(keras_hub.models.CausalLM.from_preset(str(preset)))
 
 
 def prepare_tuning(model: keras.Model, recipe: dict) -> None:
