@@ -320,7 +320,8 @@ def asks(stage: str, hosts: bool = False) -> dict:
     """Return what a job that runs a model asks for, as `resources` of its rule: what, and never where.
 
     accelerator  as the config names it; gres  a host's share of it, in the notation of schedulers
-    hosts        processes that train together; nodes, tasks  the same for schedulers
+    hosts        processes that train together; nodes, tasks  the same for schedulers, of which Slurm's executor would
+                 take `tasks` for those of each GPU without tasks_per_gpu
     run_hosts    for what is no trainer, and runs on one host of a run that trains on several: how many those are
     mem_mb       of each host; runtime  minutes, of one attempt
     """
@@ -335,7 +336,7 @@ def asks(stage: str, hosts: bool = False) -> dict:
     }
     several = lambda w: asked(w)["hosts"] if asked(w)["hosts"] > 1 else None
     names = ("hosts", "nodes", "tasks") if hosts else ("run_hosts",)
-    return resources | dict.fromkeys(names, several)
+    return resources | dict.fromkeys(names, several) | {"tasks_per_gpu": lambda w: 0 if several(w) else None}
 
 
 def gres(accelerator: str | None, hosts: int) -> str | None:

@@ -28,12 +28,13 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     previous = checkpoint.previous(snakemake.input.previous)
     if checkpoint.stopped_early(dict(snakemake.output.items()), recipe, previous, say):
         sys.exit()
-    if hosts.several(snakemake.resources, say):
-        sys.exit()
     files = snakemake.input.manifest, snakemake.input.shards
     train, validation = (open_records(*files, split) for split in ("train", "validation"))
-    train.verify()
-    validation.verify()
+    if not hosts.started():
+        train.verify()
+        validation.verify()
+    if hosts.several(snakemake.resources, say):
+        sys.exit()
     keras_jax.start(recipe["cpu_threads"], recipe["cpu_devices"], recipe["precision"])
     from keras.utils import set_random_seed
     from lib import roberta, sharding

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -38,6 +39,8 @@ with job(JOB["out"] + "/x.log", "mlm x") as say:
     if hosts.number() == JOB.get("failing_later"):
         from lib.errors import UserError
         raise UserError("the disk of this host is full.")
+    if hosts.number() == JOB.get("raising"):
+        raise RuntimeError("RESOURCE_EXHAUSTED:\\nout of memory")
     import jax, keras
     from lib import sharded_arrays, sharding
     from lib.causal_model import make_optimizer
@@ -134,7 +137,11 @@ def test_processes_train_as_one(manifest, tmp_path, processes, mesh):  # noqa: F
 
 @pytest.mark.parametrize(
     ("when", "sentence"),
-    [("failing", "the disk of this host is gone."), ("failing_later", "the disk of this host is full.")],
+    [
+        ("failing", "the disk of this host is gone."),
+        ("failing_later", "the disk of this host is full."),
+        ("raising", "RuntimeError: RESOURCE_EXHAUSTED: out of memory; its log says where."),
+    ],
 )
 def test_a_failure_on_one_ends_all_with_one_message(manifest, tmp_path, when, sentence):  # noqa: F811
     """Also when they have met: then each would wait minutes for the others, before it ends."""
@@ -144,6 +151,13 @@ def test_a_failure_on_one_ends_all_with_one_message(manifest, tmp_path, when, se
     lines = [line for line in done.stderr.splitlines() if "error" in line]
     assert lines == [f"[mlm x] error: process 1 of 2: {sentence}"]
     assert not list((tmp_path / "failing").glob("?.json"))
+
+
+def test_hosts_without_a_device_of_the_mesh_are_refused(manifest, tmp_path):  # noqa: F811
+    done = train(manifest, tmp_path / "narrow", 2, (2, 1))
+    assert done.returncode == 1
+    said = "mlm.runs.x.mesh is [2, 1], which takes 2 of the 4 devices of all hosts; allowed with several hosts: a mesh"
+    assert re.search(rf"error: process [01] of 2: {re.escape(said)} of all\.", done.stderr)
 
 
 def test_a_profile_decides_how_many(trained, tmp_path):

@@ -2,19 +2,23 @@
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from conftest import Workflow, copied, reduced
-from lib.config import read_yaml
+from conftest import ROOT, Workflow, copied, reduced
+from lib.config import SCHEMA, read_yaml
 from lib.files import fingerprints
 from one_node_slurm import NEEDED, PATH, Slurm
 from ruamel.yaml import YAML
+from snakemake_executor_plugin_slurm.submit_string import get_submit_command
+from snakemake_executor_plugin_slurm.utils import set_gres_string
 
 MISSING = [name for name in NEEDED if not shutil.which(name, path=PATH)]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"no Slurm here to test with: {', '.join(MISSING)} not found")
@@ -80,6 +84,33 @@ def jobs_of(slurm, comment, *states):
     """Return the jobs with this in their comment, of all states or some."""
     found = [job for job in slurm.jobs() if comment in job["Comment"]]
     return [job for job in found if not states or job["JobState"] in states]
+
+
+def test_every_job_that_is_ready_is_submitted():
+    """Of an array of which some jobs must wait, the executor submits none, and waits for them for ever."""
+    shards = read_yaml(SCHEMA)["properties"]["tfrecords"]["properties"]["shards"]["properties"]
+    most = sum(split["maximum"] for split in shards.values())
+    assert read_yaml(ROOT / "profiles/slurm/config.yaml")["jobs"] > most >= 3 * 99_999
+
+
+class Attributes(dict):
+    __getattr__ = dict.__getitem__
+
+
+def test_hosts_with_gpus_are_one_task_each(fresh):
+    """Not one for each GPU, which is how Slurm's executor takes `tasks`."""
+    config = read_yaml(fresh / "config.yaml")
+    config["lora"]["runs"]["python"] |= {"resources": {"accelerator": "h100:4", "hosts": 2}}
+    configure(fresh, **config["lora"]["runs"])
+    printed = fresh("-n", "lora").stdout.partition("rule train_lora:")[2]
+    listed = re.search(r"    resources: (.*)", printed)[1].split(", ")
+    resources = Attributes(part.split("=", 1) for part in listed)
+    resources |= {name: int(value) for name, value in resources.items() if value.isdigit()}
+    job = SimpleNamespace(resources=resources, threads=1)
+    names = ("run_uuid", "slurm_logfile", "comment_str", "account", "partition", "workdir")
+    call = get_submit_command(job, dict.fromkeys(names, "x"))
+    assert "--nodes=2" in call and "ntasks-per-gpu" not in call
+    assert set_gres_string(job) == " --gres=gpu:h100:4"
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,11 @@ def number() -> int:
     return int(os.environ.get(NUMBER, "0"))
 
 
+def started() -> bool:
+    """Return whether `several` started this process: then its parent has read and checked the inputs already."""
+    return COUNT in os.environ
+
+
 def several(resources: Mapping, say: Callable[[str], None]) -> bool:
     """Run this script as many processes, or as one of them; return False where this process is to do the work itself.
 
@@ -43,7 +48,7 @@ def several(resources: Mapping, say: Callable[[str], None]) -> bool:
     Ends the program with exit code 1 when one of them failed, after saying what that one said last.
     """
     processes, launcher = resources.get("hosts", 1), resources.get("launcher")
-    if COUNT in os.environ:
+    if started():
         threading.Thread(target=end_with_parent, daemon=True).start()
         return False
     if processes == 1:
@@ -52,12 +57,11 @@ def several(resources: Mapping, say: Callable[[str], None]) -> bool:
     with socket.socket() as free:
         free.bind(("", 0))
         coordinator = f"{own}:{free.getsockname()[1]}"
-    started = [start(processes, index, coordinator, launcher) for index in range(processes)]
+    children = [start(processes, index, coordinator, launcher) for index in range(processes)]
     try:
-        failed = watch(started, say)
+        failed = watch(children, say)
     finally:
-        for process in started:
-            end(process)
+        end(children)
     if failed is not None:
         index, words = failed
         say(f"error: process {index} of {processes}: {words}")
@@ -84,17 +88,20 @@ def start(processes: int, index: int, coordinator: str, launcher: str | None) ->
     )
 
 
-def end(process: subprocess.Popen) -> None:
-    """End a process, also one that a launcher started on another host: what it started loses its input."""
-    with contextlib.suppress(OSError):
-        process.terminate()
-    try:
-        process.wait(timeout=GRACE)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    with contextlib.suppress(OSError):
-        process.stdin.close()
+def end(children: list[subprocess.Popen]) -> None:
+    """End processes, also those that a launcher started on other hosts: what it started loses its input."""
+    for process in children:
+        with contextlib.suppress(OSError):
+            process.terminate()
+    limit = time.monotonic() + GRACE
+    for process in children:
+        try:
+            process.wait(timeout=max(0, limit - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        with contextlib.suppress(OSError):
+            process.stdin.close()
 
 
 def end_with_parent() -> None:
@@ -116,7 +123,7 @@ def address() -> str:
             return "127.0.0.1"
 
 
-def watch(started: list[subprocess.Popen], say: Callable[[str], None]) -> tuple[int, str] | None:
+def watch(children: list[subprocess.Popen], say: Callable[[str], None]) -> tuple[int, str] | None:
     """Forward what the first process says until all have ended; return number and last words of one that failed."""
     events: queue.Queue = queue.Queue()
 
@@ -132,9 +139,9 @@ def watch(started: list[subprocess.Popen], say: Callable[[str], None]) -> tuple[
         ended = f"it was killed by signal {-code}." if code < 0 else f"it ended with exit code {code}; see its log."
         events.put((index, ended, code))
 
-    for index, process in enumerate(started):
+    for index, process in enumerate(children):
         threading.Thread(target=read, args=(index, process), daemon=True).start()
-    running = len(started)
+    running = len(children)
     while running:
         index, words, code = events.get()
         if code is None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from lib import folder
 from lib.errors import UserError
-from lib.hosts import number
+from lib.hosts import count, number
 from lib.redaction import redact_file, redacted
 
 # What the machine, and not the program, can be at fault for; libraries in Rust and C++ say it in text only.
@@ -68,6 +68,8 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
             say(f"error: {fault}; nothing of this job is kept: mend that and run again.")
         else:
             terminal.write(redacted(traceback.format_exc()))
+            if count() > 1:  # the others wait for this process, which would wait for them before it ends
+                say(f"error: {type(error).__name__}: {' '.join(str(error).split())[:300]}; its log says where.")
         sys.exit(1)
     finally:
         with contextlib.suppress(OSError):

@@ -127,6 +127,11 @@ def set_up(backbone: type, mesh: list[int], where: str, devices: list | None = N
     """
     devices = jax.devices() if devices is None else devices
     shape = mesh_shape(mesh, len(devices), devices[0].platform, where)
+    if jax.process_count() > 1 and shape[0] * shape[1] < len(devices):
+        raise UserError(
+            f"{where} is {mesh}, which takes {shape[0] * shape[1]} of the {len(devices)} devices of all hosts; allowed "
+            "with several hosts: a mesh of all."
+        )
     device_mesh = DeviceMesh(shape, AXES, devices=np.array(devices[: shape[0] * shape[1]]))
     layout_map = layout_map_of(backbone, device_mesh)
     if layout_map is None:
