@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import Counter
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlparse
@@ -44,7 +46,11 @@ class Cluster:
         self.jobs: dict[str, Job] = {}
         self.seen: list[Job] = []  # the deleted ones, too
         self.refusals: list[str] = []
-        self.busy = 0  # questions about jobs that are yet to be answered with an error
+        # Requests that are yet to be answered with an error, by method and last word of the path.
+        self.busy: Counter[tuple[str, str]] = Counter()
+        # Set when somebody asked for a job's status; when that may be answered.
+        self.asked, self.answering = threading.Event(), threading.Event()
+        self.answering.set()
         self.lock = threading.RLock()
         handler = type("Handler", (Handler,), {"cluster": self})
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -112,6 +118,8 @@ def check(spec: dict) -> None:
         raise ValueError("restartPolicy of a job's pods is Never or OnFailure")
     if "podFailurePolicy" in spec and pod["restartPolicy"] != "Never":
         raise ValueError("podFailurePolicy wants restartPolicy Never")
+    if "successPolicy" in spec and spec.get("completionMode") != "Indexed":
+        raise ValueError("successPolicy wants completionMode Indexed")
     resources = pod["containers"][0]["resources"]
     for name in EXTENDED:
         limit, request = (resources.get(amounts, {}).get(name) for amounts in ("limits", "requests"))
@@ -131,6 +139,7 @@ class Job:
         self.command = spec["template"]["spec"]["containers"][0]["args"]
         self.rule = re.search(r"--allowed-rules (\w+)", self.command[1])[1]
         self.pods: list[Pod] = []
+        self.succeeded = False
         self.hosts = spec.get("completions", 1)
         for index in range(self.hosts):
             self.start(index)
@@ -152,13 +161,18 @@ class Job:
             if phase == "Failed" and pod.fate == "preempted" and policy and not pod.replaced:
                 pod.replaced = True
                 self.start(pod.index)
+        if self.succeeded:  # and the pods that were left over have ended
+            return {"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]}
         failed = [pod for pod in self.pods if pod.phase() == "Failed" and not pod.replaced]
         if failed or "gone" in {pod.fate for pod in self.pods}:
             self.end()
             return {"failed": 1, "conditions": [{"type": "Failed", "status": "True"}]}
-        succeeded = sum(pod.phase() == "Succeeded" for pod in self.pods)
-        if succeeded == self.hosts:
-            return {"succeeded": succeeded, "conditions": [{"type": "Complete", "status": "True"}]}
+        succeeded = {str(pod.index) for pod in self.pods if pod.phase() == "Succeeded"}
+        enough = [rule["succeededIndexes"] for rule in self.body["spec"].get("successPolicy", {}).get("rules", [])]
+        if len(succeeded) == self.hosts or succeeded & set(enough):
+            self.succeeded = True
+            self.end()
+            return {"succeeded": 1, "conditions": [{"type": "SuccessCriteriaMet", "status": "True"}]}
         return {"active": 1}
 
 
@@ -169,6 +183,7 @@ class Pod:
         self.job, self.index, self.fate, self.replaced = job, index, fate, False
         self.name = f"{job.name}-{index}-{len(job.pods):05d}"
         self.process = None
+        self.created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self.output = job.cluster.folder / f"{self.name}.log"
         self.output.touch()
         if fate == "run":
@@ -227,6 +242,7 @@ class Pod:
         if state:
             status["containerStatuses"] = [container | {"state": state}]
         metadata = {"name": self.name, "namespace": "default", "labels": {"job-name": self.job.name}}
+        metadata["creationTimestamp"] = self.created
         if "completionMode" in self.job.body["spec"]:
             metadata["annotations"] = {"batch.kubernetes.io/job-completion-index": str(self.index)}
         spec = {"containers": [{"name": "snakemake"}]}
@@ -248,10 +264,14 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(length) or "{}")
         address = urlparse(self.path)
         code, content = 200, {}
+        about = self.command, address.path.rpartition("/")[2]
+        if about == ("GET", "status"):
+            self.cluster.asked.set()
+            self.cluster.answering.wait(60)
         try:
             with self.cluster.lock:
-                if self.cluster.busy and address.path.endswith("/status"):
-                    self.cluster.busy -= 1
+                if self.cluster.busy[about]:
+                    self.cluster.busy[about] -= 1
                     raise Refused(503, "Service Unavailable")
                 content = self.content(address.path, parse_qs(address.query), body)
         except Refused as refused:
@@ -276,20 +296,20 @@ class Handler(BaseHTTPRequestHandler):
             return self.cluster.make(*self.KINDS[kind], body)
         selector = dict(pair.split("=") for pair in query.get("labelSelector", [""])[0].split(",") if pair)
         if self.command == "DELETE":
-            self.cluster.deleted.append(f"{kind}/{name}")
-            if kind == "jobs":
-                self.job(name).end()
-                del self.cluster.jobs[name]
+            names = [name] if name else [job.name for job in self.chosen(selector)]
+            if kind == "jobs" and query.get("propagationPolicy") not in (["Background"], ["Foreground"]):
+                raise Refused(400, "the pods of a job stay unless it is said that they go")
+            for name in names:
+                self.cluster.deleted.append(f"{kind}/{name}")
+                if kind == "jobs":
+                    self.job(name).end()
+                    del self.cluster.jobs[name]
             return {"kind": "Status", "status": "Success"}
         if kind == "jobs" and name:
             job = self.job(name)
             return job.body | {"status": job.status()}
         if kind == "jobs":
-            chosen = [
-                job.body | {"status": job.status()}
-                for job in self.cluster.jobs.values()
-                if selector.items() <= job.body["metadata"]["labels"].items()
-            ]
+            chosen = [job.body | {"status": job.status()} for job in self.chosen(selector)]
             return {"apiVersion": "batch/v1", "kind": "JobList", "metadata": {}, "items": chosen}
         pods = [pod for job in self.cluster.jobs.values() for pod in job.pods if pod.fate != "gone"]
         if part == "log":
@@ -301,6 +321,9 @@ class Handler(BaseHTTPRequestHandler):
             return pod.output.read_text()
         chosen = [pod.object() for pod in pods if pod.job.name == selector["job-name"]]
         return {"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": chosen}
+
+    def chosen(self, selector: dict) -> list[Job]:
+        return [job for job in self.cluster.jobs.values() if selector.items() <= job.body["metadata"]["labels"].items()]
 
     def job(self, name: str) -> Job:
         if name not in self.cluster.jobs:

@@ -1,23 +1,29 @@
 """The GKE profile: what is sent to a cluster for each accelerator, and what is made of what becomes of it."""
 
+import contextlib
+import copy
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, Workflow, hear_interrupts, reduced
 from gcp_storage_emulator.server import create_server
-from kubernetes_api import Cluster
+from kubernetes import client
+from kubernetes_api import UNSCHEDULABLE, Cluster
 from lib.errors import UserError
 
 sys.path.insert(0, str(ROOT / "profiles/gke"))
 
 from snakemake_executor_plugin_gke.placement import place
+from snakemake_executor_plugin_gke.verdict import verdict
 
 TPU, GPU = "google.com/tpu", "nvidia.com/gpu"
 
@@ -110,6 +116,11 @@ rule two:
     resources: accelerator="v5e-16", hosts=int(config.get("hosts", 4))
     script: "scripts/two.py"
 
+rule early:  # as a segment of a run that has stopped: the other hosts are never called
+    output: "results/early.txt"
+    resources: accelerator="v5e-16", hosts=4
+    shell: "echo stopped > {output}"
+
 for what in ["image", "node", "memory", "long", "gone", "script"]:
     rule:
         name: f"fails_{what}"
@@ -142,8 +153,9 @@ class Folder:
     def __init__(self, folder, bucket, cluster):
         self.folder, self.bucket, self.cluster = folder, bucket, cluster
 
+    @contextlib.contextmanager
     def start(self, *arguments, image="registry.example/image:1", **environment):
-        """Start `snakemake` with the profile as the README beside it says."""
+        """Start `snakemake` with the profile as the README beside it says; it is killed if it does not end."""
         command = [
             os.path.join(os.path.dirname(sys.executable), "snakemake"),
             "--workflow-profile", "profiles/gke", "--default-storage-prefix", "gs://bucket/run",
@@ -152,7 +164,7 @@ class Folder:
         ]  # fmt: skip
         kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
         own = {"PYTHONPATH": "profiles/gke", "KUBECONFIG": self.cluster.kubeconfig()}
-        return subprocess.Popen(
+        running = subprocess.Popen(
             command,
             cwd=self.folder,
             env=kept | own | environment,
@@ -161,11 +173,16 @@ class Folder:
             text=True,
             preexec_fn=hear_interrupts,
         )
+        try:
+            yield running
+        finally:
+            running.kill()
+            running.communicate()
 
     def __call__(self, *arguments, **options):
         """Run it until it ends."""
-        running = self.start(*arguments, **options)
-        printed, _ = running.communicate(timeout=200)
+        with self.start(*arguments, **options) as running:
+            printed, _ = running.communicate(timeout=200)
         return subprocess.CompletedProcess(running.args, running.returncode, printed)
 
     def read(self, name):
@@ -198,6 +215,14 @@ def workflow(tmp_path_factory):
     return folder
 
 
+def until(condition, running, seconds=60):
+    """Wait until something is so, while a process runs."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert running.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 def under_git(folder):
     for command in (["init", "-q"], ["add", "."]):
         subprocess.run(["git", *command], cwd=folder, check=True)
@@ -208,7 +233,7 @@ def finished(workflow, bucket, tmp_path_factory):
     """All of the workflow, run on a cluster that starts pods as they are sent."""
     with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         run = Folder(workflow, bucket, cluster)
-        cluster.busy = 3  # answers with errors at first
+        cluster.busy["GET", "status"] = 3  # answers with errors at first
         run.printed = run("--gke-shared-volume", "shared", "--gke-spot").stdout
         yield run
 
@@ -281,6 +306,16 @@ def test_several_hosts_are_one_job_in_one_folder(finished):
     assert not list((finished.cluster.folder / "shared" / name).iterdir())  # nothing stays on the volume
 
 
+def test_hosts_that_are_never_called_do_not_keep_a_job(workflow, bucket, tmp_path):
+    """A run that has stopped early: its first pod points at the checkpoint before, and needs no others."""
+    with Cluster(tmp_path) as cluster:
+        run = Folder(workflow, bucket, cluster)
+        done = run("results/early.txt", "--gke-shared-volume", "shared")
+        assert done.returncode == 0, done.stdout
+        assert run.read("early.txt") == "stopped\n" and len(cluster.seen[0].pods) == 4
+        assert cluster.jobs == {}
+
+
 def test_nothing_is_stale_after_a_run(finished):
     done = finished("-n", "--gke-shared-volume", "shared")
     assert "Nothing to be done" in done.stdout, done.stdout
@@ -296,6 +331,21 @@ ENDS = {
     "gone": "its pod is gone: deleted, or lost with its node.",
     "script": "[lora x] error: the loss became NaN at step 7.",
 }
+
+
+def test_each_pod_has_its_own_time_to_find_a_node():
+    """One that takes the place of a preempted one, hours after the job was sent, too."""
+
+    def pod(minutes, **condition):
+        created = datetime.now(UTC) - timedelta(minutes=minutes)
+        status = client.V1PodStatus(conditions=[client.V1PodCondition(**condition)])
+        return client.V1Pod(metadata=client.V1ObjectMeta(creation_timestamp=created), status=status)
+
+    job = client.V1Job(status=client.V1JobStatus(active=1))
+    preempted = pod(300, type="DisruptionTarget", status="True")
+    assert verdict(job, [preempted, pod(1, **UNSCHEDULABLE)], 60, "a TPU") is None
+    said = verdict(job, [preempted, pod(61, **UNSCHEDULABLE)], 60, "a TPU")
+    assert said.startswith("no node with a TPU in 60 minutes (--gke-wait-minutes): 0/3 nodes are available")
 
 
 @pytest.fixture(scope="module")
@@ -382,14 +432,8 @@ def test_jobs_of_a_killed_snakemake_keep_the_next_one_out(workflow, bucket, tmp_
     """Pods live on when the Snakemake that sent them is killed."""
     with Cluster(tmp_path, {"plain": ["node"]}) as cluster:
         run = Folder(workflow, bucket, cluster)
-        first = run.start("results/plain.txt", "--forceall")
-        try:
-            while not cluster.of("Job"):
-                assert first.poll() is None
-                time.sleep(0.1)
-        finally:
-            first.kill()
-            first.wait()
+        with run.start("results/plain.txt", "--forceall") as first:
+            until(lambda: cluster.of("Job"), first)
         done = run("results/plain.txt", "--forceall")
         label = cluster.of("Job")[0]["metadata"]["labels"]["snakemake-results"]
         assert (
@@ -403,14 +447,62 @@ def test_jobs_of_a_killed_snakemake_keep_the_next_one_out(workflow, bucket, tmp_
 def test_ctrl_c_deletes_what_runs(workflow, bucket, tmp_path):
     with Cluster(tmp_path, {"plain": ["node"]}) as cluster:
         run = Folder(workflow, bucket, cluster)
-        running = run.start("results/plain.txt", "--forceall")
-        while not cluster.of("Job"):
-            assert running.poll() is None
-            time.sleep(0.1)
-        time.sleep(1)  # until it waits for the job
-        running.send_signal(signal.SIGINT)
-        assert running.wait(timeout=60) == 1
-        assert cluster.jobs == {} and len(cluster.deleted) == 3  # secret, pod, job
+        with run.start("results/plain.txt", "--forceall") as running:
+            until(lambda: cluster.of("Job"), running)
+            time.sleep(1)  # until it waits for the job
+            running.send_signal(signal.SIGINT)
+            assert running.wait(timeout=60) == 1
+        assert cluster.jobs == {} and len(cluster.deleted) == 2  # job, secret
+
+
+def test_ctrl_c_deletes_what_is_being_looked_at(workflow, bucket, tmp_path):
+    """Though the cluster does not answer at once; not what another Snakemake sent."""
+    with Cluster(tmp_path, {"plain": ["node"]}) as cluster:
+        cluster.answering.clear()
+        cluster.busy["DELETE", "jobs"] = 1
+        with Folder(workflow, bucket, cluster).start("results/plain.txt", "--forceall") as running:
+            until(cluster.asked.is_set, running)
+            other = copy.deepcopy(cluster.of("Job")[0])
+            other["metadata"]["name"] = other["metadata"]["labels"]["snakemake-run"] = "other"
+            with cluster.lock:
+                cluster.make("Job", "batch/v1", other)
+            try:
+                running.send_signal(signal.SIGINT)
+                until(lambda: list(cluster.jobs) == ["other"], running, seconds=30)
+            finally:
+                cluster.answering.set()
+            printed, _ = running.communicate(timeout=60)
+        assert running.returncode == 1 and "somebody deleted it" not in printed, printed
+
+
+def test_ctrl_c_says_what_may_run_on(workflow, bucket, tmp_path):
+    with Cluster(tmp_path, {"plain": ["node"]}) as cluster:
+        cluster.busy["DELETE", "jobs"] = 9
+        with Folder(workflow, bucket, cluster).start("results/plain.txt", "--forceall") as running:
+            until(cluster.asked.is_set, running)
+            running.send_signal(signal.SIGINT)
+            printed, _ = running.communicate(timeout=60)
+        run = cluster.of("Job")[0]["metadata"]["labels"]["snakemake-run"]
+        assert "Jobs may run on, the cluster does not delete them (503 Service Unavailable); stop them: " in printed
+        assert f"kubectl delete jobs --namespace default --selector snakemake-run={run}" in printed
+
+
+def commands(heading):
+    """Return the commands below a heading of the profile's README."""
+    text = (ROOT / "profiles/gke/README.md").read_text().split(f"\n## {heading}\n")[1]
+    lines = re.search("^```sh\n(.+?)^```", text, re.S | re.M)[1].replace("\\\n", " ").splitlines()
+    return [line.split("#")[0].split() for line in lines if not re.match(r"\w+=", line)]
+
+
+def test_what_setting_up_makes_is_cleaned_up():
+    """The storage plugin names the project in its requests, so who makes them needs a role there."""
+    made, undone = commands("Run it"), commands("Clean up")
+    role = ["PROJECT", "--role", "roles/serviceusage.serviceUsageConsumer", "--member", "$MEMBER"]
+    assert ["gcloud", "projects", "add-iam-policy-binding", *role] in made
+    assert ["gcloud", "projects", "remove-iam-policy-binding", *role] in undone
+    counts = {3: "three", 4: "four", 5: "five", 6: "six", 7: "seven", 8: "eight"}
+    said = f"take {counts[len(made) - 1]} commands more, cleaning up {counts[len(undone)]}:"
+    assert said in (ROOT / "README.md").read_text()  # which has the first, docker build
 
 
 def test_the_dockerfile_copies_what_exists():

@@ -36,6 +36,7 @@ __all__ = ["Executor", "ExecutorSettings", "common_settings"]
 # The image has the storage plugin, from the lock; pip would fetch whatever version is newest.
 common_settings = replace(plain.common_settings, auto_deploy_default_storage_provider=False)
 OWNER = "snakemake-results"  # label that says whose results a job makes
+RUN = "snakemake-run"  # label that says which Snakemake sent it
 # What the pods of the hosts after the first one do: wait until start_on_host.sh hands them a command, and run it.
 FOLLOW = (
     "n=.hosts/$JOB_COMPLETION_INDEX; until [ -e $n.command ]; do sleep 1; done; "
@@ -134,19 +135,18 @@ class Executor(plain.Executor):
             placed=placed,
             hosts=hosts,
             minutes=job.resources.get("runtime"),
-            owner=self.owner,
+            labels={OWNER: self.owner, RUN: self.run_namespace},
             settings=self.settings,
         )
         super().run_job(job)
 
     def report_job_submission(self, job_info: SubmittedJobInfo, register_job: bool = True) -> None:
-        """Note when a job was sent; give the pods of several hosts the names by which they find each other."""
+        """Give the pods of several hosts the names by which they find each other."""
         sent = job_info.aux["pod"]
         if sent.spec.completions and sent.spec.completions > 1:
             self._kubernetes_retry(
                 lambda: self.kubeapi.create_namespaced_service(self.namespace, service(sent.metadata))
             )
-        job_info.aux["sent"] = time.monotonic()
         super().report_job_submission(job_info, register_job)
 
     async def check_active_jobs(self, active_jobs: list[SubmittedJobInfo]) -> AsyncGenerator[SubmittedJobInfo, None]:
@@ -175,12 +175,11 @@ class Executor(plain.Executor):
             job = self.ask(lambda: self.batchapi.read_namespaced_job_status(name, self.namespace))
         except ApiException as error:
             if error.status == 404:
-                return "its Kubernetes job is gone; somebody deleted it."
+                return "its Kubernetes job is gone; somebody deleted it." if self.wait else None
             raise
         pods = self.ask(lambda: self.pods(name))
-        waited = time.monotonic() - info.aux["sent"]
         wants = self.placed(info.job) or "the processors and the memory that it asks for"
-        return verdict(job, pods, waited, 60 * self.settings.wait_minutes, str(wants))
+        return verdict(job, pods, self.settings.wait_minutes, str(wants))
 
     def ask(self, question: Callable):
         """Return the answer to a question to the cluster, asked again with a new token where the old one ran out."""
@@ -223,21 +222,47 @@ class Executor(plain.Executor):
             except (ApiException, HTTPError) as error:
                 self.logger.warning(f"The Kubernetes job {info.external_jobid} is left behind: {reason(error)}.")
 
+    def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
+        """Delete every Job that this Snakemake sent: `active_jobs` lacks those that are just being looked at."""
+        self.wait = False  # from here on, a Job that is gone is no failure
+        selector = f"{RUN}={self.run_namespace}"
+        for pause in (1, 2, 4, None):
+            try:
+                self.ask(
+                    lambda: self.batchapi.delete_collection_namespaced_job(
+                        self.namespace, label_selector=selector, propagation_policy="Background"
+                    )
+                )
+                return
+            except (ApiException, HTTPError) as error:
+                if pause is None:
+                    self.logger.error(
+                        f"Jobs may run on, the cluster does not delete them ({reason(error)}); stop them: "
+                        f"kubectl delete jobs --namespace {self.namespace} --selector {selector}"
+                    )
+                else:
+                    time.sleep(pause)
+
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 def changed(
-    body: client.V1Job, placed: Place | None, hosts: int, minutes: int | None, owner: str, settings: ExecutorSettings
+    body: client.V1Job,
+    placed: Place | None,
+    hosts: int,
+    minutes: int | None,
+    labels: dict[str, str],
+    settings: ExecutorSettings,
 ) -> client.V1Job:
     """Return the Job that the Kubernetes executor wrote, with what GKE needs to know beyond that.
 
     placed   where its pods run; None for any node
     hosts    how many pods work together
     minutes  that a pod may take once it has a node
-    owner    whose results it makes
+    labels   that the Job is found by
     """
-    body.metadata.labels[OWNER] = owner
+    body.metadata.labels |= labels
     body.spec.ttl_seconds_after_finished = 24 * 3600  # where this Snakemake is killed before it deletes the Job
     pod = body.spec.template.spec
     container = pod.containers[0]
@@ -266,6 +291,9 @@ def changed(
 def spread(body: client.V1Job, hosts: int, volume: str) -> None:
     """Make a Job one of several pods that share a folder; the first runs the job, the others what it hands them."""
     body.spec.completion_mode, body.spec.completions, body.spec.parallelism = "Indexed", hosts, hosts
+    # A run that has stopped early never calls the others, which would wait.
+    first_is_enough = client.V1SuccessPolicyRule(succeeded_indexes="0")
+    body.spec.success_policy = client.V1SuccessPolicy(rules=[first_is_enough])
     pod = body.spec.template.spec
     pod.subdomain = body.metadata.name  # its pods' names end with it, see `service`
     container = pod.containers[0]

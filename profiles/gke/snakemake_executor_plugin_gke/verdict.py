@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 
 from kubernetes.client import V1ContainerStatus, V1Job, V1Pod
 
@@ -17,14 +18,14 @@ HOPELESS = {
 OUT_OF_MEMORY = "it was killed for using more main memory than the node had; ask for more with resources.memory_gb."
 
 
-def verdict(job: V1Job, pods: Sequence[V1Pod], waited: float, patience: float, wants: str) -> str | None:
+def verdict(job: V1Job, pods: Sequence[V1Pod], patience: float, wants: str) -> str | None:
     """Return DONE, the sentence that a job ends with, or None while it may still succeed.
 
-    waited    seconds since the job was sent, patience those that its pods may wait for a node
+    patience  minutes that each of its pods may wait for a node
     wants     what they wait for
     """
     conditions = {condition.type for condition in job.status.conditions or [] if condition.status == "True"}
-    if "Complete" in conditions:
+    if conditions & {"SuccessCriteriaMet", "Complete"}:  # the first one until pods that are left over have ended
         return DONE
     if "Failed" in conditions:
         failed = [sentence for pod in pods if (sentence := failure(pod))]
@@ -33,8 +34,9 @@ def verdict(job: V1Job, pods: Sequence[V1Pod], waited: float, patience: float, w
         stuck = hopeless(pod)
         if stuck:
             return stuck
-        if waited > patience and (why := unschedulable(pod)):
-            return f"no node with {wants} in {patience / 60:g} minutes (--gke-wait-minutes): {why.rstrip('.')}."
+        waited = datetime.now(UTC) - pod.metadata.creation_timestamp
+        if waited > timedelta(minutes=patience) and (why := unschedulable(pod)):
+            return f"no node with {wants} in {patience:g} minutes (--gke-wait-minutes): {why.rstrip('.')}."
     return None
 
 
