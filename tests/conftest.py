@@ -35,24 +35,35 @@ class Workflow:
                 shutil.copy2(source, folder / part)
 
     def __call__(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
-        """Run `snakemake` with these arguments as a user would; stdout and stderr come together."""
+        """Run `snakemake` with these arguments, forked; stdout and stderr come together."""
+        with tempfile.NamedTemporaryFile("r") as terminal:
+            code = forked.snakemake(list(arguments), self.folder, outside(), Path(terminal.name))
+            done = subprocess.CompletedProcess(["snakemake", *arguments], code, terminal.read())
+        return self.checked(done) if check else done
+
+    def as_a_user(self, *arguments: str) -> subprocess.CompletedProcess:
+        """Run `snakemake` with these arguments in a process of its own, with a pipe for its output."""
         command = [str(Path(sys.executable).with_name("snakemake")), *arguments]
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-        if "-n" in arguments:  # hundreds of the tests' runs; the others keep a process as a user's
-            with tempfile.NamedTemporaryFile("r") as terminal:
-                code = forked.snakemake(list(arguments), self.folder, environment, Path(terminal.name))
-                done = subprocess.CompletedProcess(command, code, terminal.read())
-        else:
-            done = subprocess.run(
-                command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-            )
-        if check and done.returncode:
-            pytest.fail(f"{' '.join(arguments)} ended with {done.returncode}:\n{done.stdout[-6000:]}")
+        done = subprocess.run(
+            command, cwd=self.folder, env=outside(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        return self.checked(done)
+
+    @staticmethod
+    def checked(done: subprocess.CompletedProcess) -> subprocess.CompletedProcess:
+        """Fail the test with what was printed where the exit code is not 0."""
+        if done.returncode:
+            pytest.fail(f"{' '.join(done.args)} ended with {done.returncode}:\n{done.stdout[-6000:]}")
         return done
 
     def __truediv__(self, path: str) -> Path:
         """Return a path in the folder."""
         return self.folder / path
+
+
+def outside() -> dict[str, str]:
+    """Return the environment without what pytest adds to it."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
 
 
 def shared(tmp_path_factory) -> Path:
@@ -64,7 +75,7 @@ def shared(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory) -> Workflow:
     """The shipped config, run from scratch once; tests read its artifacts and must not change them."""
-    return once(shared(tmp_path_factory) / "finished", lambda workflow: workflow("--cores", "2").stdout)
+    return once(shared(tmp_path_factory) / "finished", lambda workflow: workflow.as_a_user("--cores", "2").stdout)
 
 
 def once(folder: Path, build: Callable[[Workflow], str]) -> Workflow:
@@ -114,7 +125,7 @@ def trained(tmp_path_factory, secrets) -> Workflow:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in secrets.items():
                 patch.setenv(name, value)
-            return workflow("--cores", "2").stdout + workflow("--report", "report.zip").stdout
+            return workflow.as_a_user("--cores", "2").stdout + workflow.as_a_user("--report", "report.zip").stdout
 
     return once(shared(tmp_path_factory) / "trained", build)
 

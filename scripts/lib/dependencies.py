@@ -1,6 +1,7 @@
 """Which modules of this project a script stands on."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 
@@ -9,16 +10,23 @@ def imported(path: Path, scripts: Path) -> set[Path]:
     found: set[Path] = set()
     queue = [path]
     while queue:
-        for node in ast.walk(ast.parse(queue.pop().read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                names = [node.module] + [f"{node.module}.{alias.name}" for alias in node.names]
-            elif isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            else:
-                continue
-            for name in names:
-                file = scripts.joinpath(*name.split(".")).with_suffix(".py")
-                if name.startswith("lib.") and file.is_file() and file not in found:
-                    found.add(file)
-                    queue.append(file)
+        new = named(queue.pop(), scripts) - found
+        found |= new
+        queue += new
     return found
+
+
+@cache
+def named(path: Path, scripts: Path) -> frozenset[Path]:
+    """Return the modules under `scripts`/lib that a file itself names; many files name the same, which is read once."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module] + [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        files = [scripts.joinpath(*name.split(".")).with_suffix(".py") for name in names if name.startswith("lib.")]
+        found.update(file for file in files if file.is_file())
+    return frozenset(found)
