@@ -20,6 +20,7 @@ from lib.folder import (
     check_start,
     check_writable,
     enter,
+    identity,
     join,
     last_start,
     unwritable,
@@ -59,7 +60,11 @@ started = last_start() if workflow.is_main_process else 0
 
 onstart:
     try:
-        check_writable() if located("results") == "results" else bucket.check_writable(located("results"))
+        if located("results") == "results":
+            check_writable()
+        else:
+            bucket.check_writable(located("results"))
+            bucket.claim(located(".belongs-to"), identity())
         if not workflow.local_exec and wait_for_jobs(
             lambda text: print(f"note: {text}", file=sys.stderr, flush=True)
         ):

@@ -72,6 +72,16 @@ def shared(tmp_path_factory) -> Path:
     return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
 
+# Each file is run by one process: the longest first, and what mostly waits beside what mostly computes.
+LONGEST = ["slurm", "staleness", "plan", "faults", "gcs", "tpu_vm", "hosts", "resume", "workflow", "gke"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start the files that take long first."""
+    place = {f"test_{name}.py": number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(LONGEST)))
+
+
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory) -> Workflow:
     """The shipped config, run from scratch once; tests read its artifacts and must not change them."""

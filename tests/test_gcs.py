@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -297,6 +298,24 @@ def test_a_bucket_that_is_not_there(cloud):
     assert not [name for name in cloud.objects("probed")]
     with pytest.raises(UserError, match=r"^there is no bucket gs://other; make it with: gcloud storage buckets create"):
         bucket.check_writable("gs://other/probed")
+
+
+def test_a_prefix_belongs_to_one_folder(stored, server, tmp_path):
+    """Two machines with one prefix would write over each other: the kernel's lock is of one folder."""
+    other = Workflow(tmp_path / "elsewhere")
+    (other / "config.yaml").write_bytes((stored[0] / "config.yaml").read_bytes())
+    before = server.objects("team/try/")
+    refused = other("corpus", "--forcerun", "build_corpus", *STORED, check=False)
+    place = f"{socket.gethostname()}:{stored[0].folder}"
+    assert (
+        refused.returncode == 1
+        and (
+            f"error: gs://{BUCKET}/team/try belongs to the working folder {place}; give this one a prefix of its own, or, "
+            f"when nobody works there any more, take it over: gcloud storage rm gs://{BUCKET}/team/try/.belongs-to\n"
+        )
+        in refused.stdout
+    )
+    assert server.objects("team/try/") == before
 
 
 TOKENIZER = "results/tokenizer/tokenizer.json"

@@ -120,6 +120,29 @@ def check_writable(folder: str) -> None:
     delete([probe])
 
 
+def claim(mark: str, identity: str) -> None:
+    """Note in the object `mark` which working folder writes beside it: "TOKEN HOST:PATH", of which TOKEN is compared.
+
+    Raises UserError where another one does: no lock of one machine keeps two of them apart.
+    """
+
+    def owner() -> str | None:
+        try:
+            return read(mark).decode()
+        except FileNotFoundError:
+            return None
+
+    if owner() is None:
+        with sentences(mark), contextlib.suppress(FileExistsError):  # of two at once, the first has it
+            connection()[0].pipe_file(mark, identity.encode(), mode="create")
+    token, _, place = (owner() or "").partition(" ")
+    if token != identity.partition(" ")[0]:
+        raise UserError(
+            f"{mark.rpartition('/')[0]} belongs to the working folder {place}; give this one a prefix of its own, or, "
+            f"when nobody works there any more, take it over: gcloud storage rm {mark}"
+        )
+
+
 @contextlib.contextmanager
 def sentences(url: str) -> Iterator[None]:
     """Turn what is left of a failure after gcsfs's attempts into a UserError; FileNotFoundError stays what it is."""

@@ -21,6 +21,7 @@ from lib.errors import UserError
 RESULTS = Path("results")
 SKEW = 60  # seconds by which the clocks of two machines may differ
 LOCK = Path(".snakemake") / "workflow.flock"
+IDENTITY = Path(".snakemake") / "folder"
 START = "WORKFLOW_START"  # in the environment of jobs: which workflow started them
 held: list[int] = []  # open for the life of the process; the kernel lets go when it ends
 
@@ -52,6 +53,14 @@ def enter(seen: int) -> None:
     os.pwrite(descriptor, " ".join(map(str, words)).encode(), 0)
     if not taken(descriptor, fcntl.LOCK_SH):  # so that its jobs can share it
         raise UserError(refusal(descriptor))
+
+
+def identity() -> str:
+    """Return what tells this working folder from others, also when it is moved, and where it is: TOKEN HOST:PATH."""
+    if not IDENTITY.is_file():
+        IDENTITY.parent.mkdir(exist_ok=True)
+        IDENTITY.write_text(secrets.token_hex(8))
+    return f"{IDENTITY.read_text()} {socket.gethostname()}:{Path.cwd()}"
 
 
 def join() -> None:
