@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from base64 import urlsafe_b64encode
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, copied, hear_interrupts
 from gcloud_simulator import Cloud, parsed, processes
+from gcloud_simulator import hosts as hosts_there
 from lib.config import read_yaml
 from ruamel.yaml import YAML
 
@@ -228,10 +230,13 @@ def test_one_resource_serves_a_run_and_is_deleted(project):
     assert described[3] == [*nodes, "describe", name, *place, "--format=json"]
     assert project.cloud.calls("delete") == [[*resources, "delete", name, "--force", *place]]
     ssh = project.cloud.calls("ssh")
-    assert [call[:-1] for call in ssh] == [[*nodes, "ssh", name, "--worker=0", *place]] * 3
+    alive = "--ssh-flag=-oServerAliveInterval=30"
+    assert [call[:-1] for call in ssh] == [[*nodes, "ssh", name, "--worker=0", alive, *place]] * 3
     commands = [call[-1].removeprefix("--command=") for call in ssh]
     assert commands[0].startswith("{ touch mounted ; } >&2 && cd ")  # the software, once
+    assert commands[0].endswith(" tpu >&2")
     assert all(" work .snakemake/tpu-vm/jobs/train-" in command for command in commands[1:])
+    assert all("FORCE_TF_AVAILABLE=1" in command for command in commands[1:])
     # The terminal has what the jobs say of their progress, and not what Snakemake says of them on the workers.
     assert said.count("[train] begins") == 2 and said.count("\nrule train:") == 2
 
@@ -240,7 +245,9 @@ def test_errors_and_late_answers_are_waited_out(project):
     unavailable = "503: The service is currently unavailable"
     project.cloud.fault("list", error=unavailable)
     project.cloud.fault("create", error="DEADLINE_EXCEEDED: no answer", done=True)  # the request got through
-    project.cloud.fault("describe", error=unavailable, times=2)
+    project.cloud.fault("describe", error=unavailable)
+    rate = "Quota exceeded for quota metric 'Read requests' and limit 'Read requests per minute'"
+    project.cloud.fault("describe", error=f"RESOURCE_EXHAUSTED: {rate} of service 'tpu.googleapis.com'")
     project.cloud.fault("describe", late=1)
     project.cloud.fault("ssh", error="[/usr/bin/ssh] exited with return code [255]")
     project.cloud.fault("ssh", disconnect="begins 1")
@@ -311,7 +318,7 @@ def test_what_a_killed_keeper_leaves_is_deleted_at_the_next_start(project):
     job = next(path.name for path in (project.folder / ".snakemake/tpu-vm/jobs").glob("train-1-*"))
     for name_of_job in (job, "another"):
         asked = project.tpu("status", name_of_job)
-        assert asked.stdout == "failed\n" and "the keeper of the TPUs was killed" in asked.stderr
+        assert asked.stdout == "failed\n" and "the keeper of the TPUs is gone" in asked.stderr
     assert project.tpu("list").stdout == f"{name} ACTIVE\n"
     # Another folder's are not this one's.
     with project.cloud.resources() as found:
@@ -326,7 +333,74 @@ def test_clean_deletes_also_what_resists_for_a_while(project):
     with project.cloud.resources() as found:
         found[name] = {"state": "PROVISIONING", "accelerator": "v6e-8"}
     done = project.tpu("clean")
-    assert done.stdout == f"deleted {name}\n" and project.cloud.names() == []
+    assert (done.returncode, done.stderr) == (0, f"[tpu-vm] deleting {name}, which was left behind\n")
+    assert project.cloud.names() == []
+
+
+def test_what_cannot_be_deleted_is_named_and_stops_nothing(project):
+    times = 3 * tpu.ATTEMPTS  # of a deletion
+    project.cloud.fault("delete", error="PERMISSION_DENIED: no", times=2 * times)
+    job = project.submit("true", TPU_POLL_SECONDS="0.03")
+    until(lambda: project.status(job) == "success")
+    (name,) = project.cloud.names()
+    project.stop()
+    again = "to delete it again: `python3 profiles/tpu-vm/tpu.py clean`."
+    assert project.log().endswith(f"error: {name} may still cost money; {again}\n")
+    with project.cloud.resources() as found:
+        found[project.tpu_name()] = found[name]
+    done = project.tpu("clean", TPU_POLL_SECONDS="0.03")
+    assert done.returncode == 1 and f"\nerror: {name} is still there and may cost money;" in done.stderr
+    assert project.cloud.names() == [name]
+
+
+def test_an_error_that_no_job_can_be_told_ends_the_keeper(project):
+    job = project.submit("cd .snakemake/tpu-vm/jobs/* && mkdir status.new")  # in the way of its status
+    until(lambda: project.status(job) == "failed")
+    assert project.cloud.names() == []
+    assert "error: the keeper cannot go on: [Errno 21] Is a directory" in project.log()
+    assert project.log().endswith("no TPU is left\n")
+
+
+def test_whatever_happens_in_a_deletion_the_slice_is_named(monkeypatch):
+    def delete(name):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tpu, "delete", delete)
+    monkeypatch.setattr(tpu, "say", lambda text: None)
+    stop = threading.Event()
+    used = tpu.Slice("lora-a", "v6e-8", stop)
+    used.name = "slice"
+    stop.set()
+    used.close()
+    assert used.left == ["slice"]
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_call_that_is_broken_off_ends_with_its_children(tmp_path, monkeypatch, stopped):
+    """As gcloud's ssh: they hold its streams."""
+    gcloud = tmp_path / "gcloud"
+    gcloud.write_text("#!/bin/sh\nsleep 30 & echo $! > child.new; mv child.new child; wait\n")
+    gcloud.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    begun, stop = time.monotonic(), threading.Event()
+    if stopped:
+        threading.Thread(target=lambda: (until((tmp_path / "child").exists), stop.set())).start()
+        with pytest.raises(tpu.Stopped):
+            tpu.call([], stop, 600)
+    else:
+        assert tpu.call([], stop, 1) == (1, "", "no answer within 1 seconds")
+    assert time.monotonic() - begun < 20
+    child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
+    until(lambda: not child.exists() or child.read_text().split()[2] == "Z", 5)
+
+
+def test_the_end_does_not_wait_for_a_worker_that_is_being_set_up(project):
+    job = project.submit("true", TPU_MOUNT="sleep 300")
+    until(lambda: project.cloud.names() and "sleep 300" in project.jobs_at_work(project.cloud.names()[0]))
+    project.stop()
+    assert project.status(job) == "failed" and project.cloud.names() == []
+    assert project.log().endswith("no TPU is left\n")
 
 
 def test_a_slice_that_idles_is_given_back(project):
@@ -367,12 +441,37 @@ def test_a_slice_of_several_hosts(project):
     assert not list((project.folder / "results/a").glob("*"))
 
 
-def test_hosts_that_do_not_fit_the_slice(project):
-    job = project.submit("true", hosts=2)
-    until(lambda: project.status(job) == "failed")
-    project.stop()
-    assert f"error: {job}: resources.hosts of lora-x_1 is 2, and a v6e-8 has 1 hosts; allowed: 1." in project.log()
-    assert project.cloud.names() == []
+@pytest.mark.parametrize(
+    ("hosts", "accelerator", "allowed"),
+    [(2, "v6e-8", 1), (None, "v6e-16", 4), (None, "v5e-16", 4), (2, "v5e-16", 4), (1, "v3-32", 4), (1, "v5p-16", 2)],
+)
+def test_hosts_that_do_not_fit_the_slice_are_refused_before_there_is_one(hosts, accelerator, allowed):
+    def asked(**resources):
+        return tpu.asked(PROPERTIES | {"resources": {"accelerator": accelerator, **resources}})
+
+    with pytest.raises(tpu.Refused) as refused:
+        asked(hosts=hosts)
+    assert str(refused.value) == (
+        f"resources.hosts of lora-x_1 is {hosts or 1}, and a {accelerator} has {allowed} hosts; allowed: {allowed}."
+    )
+    assert asked(hosts=allowed)["hosts"] == allowed
+    assert asked(run_hosts=allowed)["hosts"] == 1  # an evaluation
+    assert tpu.slice_hosts(accelerator) == hosts_there(accelerator.replace("v5e", "v5litepod"))
+
+
+def test_hosts_that_google_counts_differently_are_refused_too(tmp_path, monkeypatch):
+    active = {"state": {"state": "ACTIVE"}, "networkEndpoints": [{}, {}]}
+    for name, value in {"TPU_PROJECT": "p", "TPU_ZONE": "z"}.items():
+        monkeypatch.setenv(name, value)
+    for name, value in {"gcloud": "", "describe": active, "say": None, "delete": None}.items():
+        monkeypatch.setattr(tpu, name, lambda *_, value=value: value)
+    (tmp_path / "job.json").write_text(json.dumps(tpu.asked(PROPERTIES)))
+    stop = threading.Event()
+    used = tpu.Slice("lora-x_1", "v6e-8", stop)
+    with pytest.raises(tpu.Refused, match="resources.hosts of lora-x_1 is 1, and a v6e-8 has 2 hosts; allowed: 2."):
+        used.make_ready(tpu.Job(tmp_path))
+    stop.set()
+    used.close()
 
 
 def test_mistakes_end_in_one_sentence(project):
@@ -383,6 +482,7 @@ def test_mistakes_end_in_one_sentence(project):
     for settings, sentence in {
         ("TPU_ZONE", ""): "profiles/tpu-vm needs TPU_ZONE in the environment; its README.md says what they mean.",
         ("TPU_TIER", "cheap"): "TPU_TIER is cheap; allowed: spot, on-demand, flex-start.",
+        ("TPU_ENVIRONMENT", "local"): "TPU_ENVIRONMENT is local; allowed: tpu, tpu-tensorflow.",
         ("TPU_PREFIX", "My"): "TPU_PREFIX is My; allowed: up to 20 small letters, digits, hyphens, a letter first.",
         ("TPU_IDLE_MINUTES", "five"): "TPU_IDLE_MINUTES is 'five'; allowed: a number.",
         ("PATH", "/nowhere"): "gcloud is not on PATH; install the Google Cloud CLI.",
@@ -394,7 +494,8 @@ def test_mistakes_end_in_one_sentence(project):
 def test_the_jobs_of_a_run_are_told_by_their_logs():
     asked = tpu.asked(PROPERTIES)
     assert asked == {
-        "rule": "train_lora", "accelerator": "v6e-8", "run": "lora-x_1", "hosts": 1, "minutes": 9, "threads": 2,
+        "rule": "train_lora", "accelerator": "v6e-8", "run": "lora-x_1", "hosts": 1, "run_hosts": 1, "minutes": 9,
+        "threads": 2,
     }  # fmt: skip
     assert tpu.asked(PROPERTIES | {"log": []})["run"] == "train_lora"
 
@@ -457,7 +558,7 @@ def test_software_comes_from_the_locks_with_their_hashes(tmp_path):
     uv = wheel(links, "uv", {"uv-1.data/scripts/uv": f'#!/bin/sh\nexec {sys.prefix}/bin/uv "$@"\n'})
     tiny = wheel(links, "tiny", {"tiny.py": "SIZE = 1\n"})
     (envs / "bootstrap.txt").write_text(f"uv==1 --hash=sha256:{uv}\n")
-    (envs / "local.txt").write_text(f"tiny==1 --hash=sha256:{tiny}\n")
+    (envs / "tpu-tensorflow.txt").write_text(f"tiny==1 --hash=sha256:{tiny}\n")
     (envs / "mend_transformers.py").write_text("import tiny\ntiny.SIZE\n")
     environment = {
         "PATH": os.environ["PATH"], "HOME": str(tmp_path), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(links),
@@ -466,8 +567,8 @@ def test_software_comes_from_the_locks_with_their_hashes(tmp_path):
 
     def setup(target):
         return subprocess.run(
-            ["sh", str(ROOT / "profiles/tpu-vm/setup.sh"), target], cwd=tmp_path, env=environment, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            ["sh", str(ROOT / "profiles/tpu-vm/setup.sh"), target, "tpu-tensorflow"], cwd=tmp_path, env=environment,
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
 
     done = setup("software")
@@ -477,7 +578,7 @@ def test_software_comes_from_the_locks_with_their_hashes(tmp_path):
         [python, "-c", "import sys, tiny; print(sys.version_info[:2])"], capture_output=True, text=True
     )
     assert told.stdout == "(3, 11)\n"
-    (envs / "local.txt").write_text(f"tiny==1 --hash=sha256:{uv}\n")
+    (envs / "tpu-tensorflow.txt").write_text(f"tiny==1 --hash=sha256:{uv}\n")
     assert setup("software").stdout == ""  # it is there
     done = setup("other")
     assert done.returncode == 1 and not (tmp_path / "other/ready").exists()
@@ -489,7 +590,7 @@ def test_a_worker_that_sees_another_folder_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("TPU_MOUNT", "cd elsewhere")
     for part in ("envs", "elsewhere"):
         (tmp_path / part).mkdir()
-    for name in ("bootstrap.txt", "local.txt", "mend_transformers.py"):
+    for name in ("bootstrap.txt", "tpu.txt", "mend_transformers.py"):
         (tmp_path / "envs" / name).touch()
     folder = tmp_path / "gone"
     folder.mkdir()
@@ -497,6 +598,15 @@ def test_a_worker_that_sees_another_folder_is_refused(tmp_path, monkeypatch):
     done = subprocess.run(["sh", "-c", tpu.setup_command(tpu.Job(folder))], capture_output=True, text=True)
     assert done.returncode == 1 and tpu.PERMANENT.search(done.stderr)
     assert f"a worker does not see {tmp_path}: TPU_MOUNT has to mount it there" in done.stderr
+
+
+def test_workers_get_the_lock_that_is_named(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    folders = set()
+    for name in tpu.CHOICES["TPU_ENVIRONMENT"]:
+        monkeypatch.setenv("TPU_ENVIRONMENT", name)
+        folders.add(tpu.software())
+    assert len(folders) == 2
 
 
 def test_the_profile_repeats_the_flags_of_the_default():

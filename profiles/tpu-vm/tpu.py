@@ -34,6 +34,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 STATE = Path(".snakemake") / "tpu-vm"
@@ -47,6 +48,7 @@ SETTINGS = {
     "TPU_ZONE": None,
     "TPU_MOUNT": None,
     "TPU_TIER": "spot",
+    "TPU_ENVIRONMENT": "tpu",
     "TPU_RUNTIME": "",
     "TPU_PREFIX": "snakemake",
     "TPU_NETWORK": "",
@@ -57,7 +59,7 @@ SETTINGS = {
     "TPU_MAX_HOURS": "24",
     "TPU_POLL_SECONDS": "15",
 }
-TIERS = ("spot", "on-demand", "flex-start")
+CHOICES = {"TPU_TIER": ("spot", "on-demand", "flex-start"), "TPU_ENVIRONMENT": ("tpu", "tpu-tensorflow")}
 # Google's images for JAX and PyTorch, by kind of TPU.
 RUNTIMES = {"v5e": "v2-alpha-tpuv5-lite", "v5p": "v2-alpha-tpuv5", "v6e": "v2-alpha-tpuv6e"}
 OLDER_RUNTIME = "tpu-ubuntu2204-base"
@@ -70,7 +72,8 @@ SETUP_SECONDS = 3600  # that setting up a worker may take
 # What no repetition mends, in what gcloud says.
 PERMANENT = re.compile(
     r"PERMISSION_DENIED|INVALID_ARGUMENT|UNAUTHENTICATED|gcloud auth login|unrecognized arguments|invalid choice"
-    r"|[Qq]uota|Invalid value|required property|argument --|TPU_MOUNT has to"
+    # Not the quota of requests per minute, which opens with "Quota exceeded for quota metric".
+    r"|[Qq]uota (limit )?'|Invalid value|required property|argument --|TPU_MOUNT has to"
 )
 # gcloud's own words only: a command that it runs on a worker may not find this and that.
 MISSING = re.compile(r"^ERROR: \(gcloud.*(NOT_FOUND|was not found)", re.MULTILINE)
@@ -136,7 +139,8 @@ def asked(properties: dict) -> dict:
     """Return what a job asks for, from what Snakemake says of it.
 
     run is told by the folder of the job's log, logs/STAGE/RUN: the jobs of one run share it.
-    Raises Refused where the accelerator is no TPU slice.
+    run_hosts are the hosts that the run trains on, also where this job, such as an evaluation, takes one of them.
+    Raises Refused where the accelerator is no TPU slice, or has another number of hosts.
     """
     resources, rule = properties["resources"], properties.get("rule") or properties["groupid"]
     accelerator = resources.get("accelerator")
@@ -146,14 +150,33 @@ def asked(properties: dict) -> dict:
             "v5e-8: change resources.accelerator of the run, or use another profile."
         )
     log = (properties.get("log") or [rule])[0]
+    run = "-".join(Path(log).parent.parts[1:]) or rule
+    hosts = resources.get("hosts") or 1
+    run_hosts = resources.get("run_hosts") or hosts
+    if accelerator:
+        check_hosts(run, run_hosts, accelerator, slice_hosts(accelerator))
     return {
         "rule": rule,
         "accelerator": accelerator,
-        "run": "-".join(Path(log).parent.parts[1:]) or rule,
-        "hosts": resources.get("hosts") or 1,
+        "run": run,
+        "hosts": hosts,
+        "run_hosts": run_hosts,
         "minutes": resources.get("runtime"),
         "threads": properties["threads"],
     }
+
+
+def slice_hosts(accelerator: str) -> int:
+    """Return how many hosts a slice has, as Google documents it: one up to a size, and then one for four chips."""
+    kind, size = accelerator.split("-")
+    # The sizes of v5e and v6e count chips, those of the others cores, of which a chip has two.
+    return 1 if int(size) <= 8 else int(size) // (4 if kind in ("v5e", "v6e") else 8)
+
+
+def check_hosts(run: str, hosts: int, accelerator: str, found: int) -> None:
+    """Raise Refused where a run trains on another number of hosts than its slice has: it would use a part of it."""
+    if hosts != found:
+        raise Refused(f"resources.hosts of {run} is {hosts}, and a {accelerator} has {found} hosts; allowed: {found}.")
 
 
 def status(name: str) -> None:
@@ -165,7 +188,7 @@ def status(name: str) -> None:
             found = path.read_text()  # the keeper may have ended between the two looks
             found = "lost" if found == "running" else found
     if found == "lost":
-        print("error: the keeper of the TPUs was killed; run snakemake again to go on.", file=sys.stderr)
+        print("error: the keeper of the TPUs is gone; run snakemake again to go on.", file=sys.stderr)
         found = "failed"
     print(found)
 
@@ -194,9 +217,7 @@ def clean() -> None:
     with open(LOCK, "a") as lock:
         if not taken(lock.fileno()):
             raise Refused("a snakemake uses the TPUs of this folder; stop it, and they are deleted.")
-        for name in own_resources():
-            delete(name)
-            print(f"deleted {name}")
+        delete_all(own_resources())
 
 
 # Settings and names
@@ -221,8 +242,9 @@ def check_settings() -> None:
     if missing:
         names = " and ".join([", ".join(missing[:-1]), missing[-1]] if missing[1:] else missing)
         raise Refused(f"profiles/tpu-vm needs {names} in the environment; its README.md says what they mean.")
-    if setting("TPU_TIER") not in TIERS:
-        raise Refused(f"TPU_TIER is {setting('TPU_TIER')}; allowed: {', '.join(TIERS)}.")
+    for name, allowed in CHOICES.items():
+        if setting(name) not in allowed:
+            raise Refused(f"{name} is {setting(name)}; allowed: {', '.join(allowed)}.")
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,19}", setting("TPU_PREFIX")):
         raise Refused(
             f"TPU_PREFIX is {setting('TPU_PREFIX')}; allowed: up to 20 small letters, digits, hyphens, a letter first."
@@ -246,7 +268,8 @@ def resource_name(run: str, accelerator: str) -> str:
 
 def software() -> str:
     """Return the folder of a worker's software, for sh on the worker: named by what it is made from."""
-    sources = [Path("envs") / name for name in ("bootstrap.txt", "local.txt", "mend_transformers.py")]
+    names = ("bootstrap.txt", f"{setting('TPU_ENVIRONMENT')}.txt", "mend_transformers.py")
+    sources = [Path("envs") / name for name in names]
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     return f"$HOME/.cache/tpu-vm/{digest}"
 
@@ -293,8 +316,10 @@ def ssh_arguments(node: str, worker: int | str, command: str) -> list[str]:
 
     One worker a call: gcloud reaches several at once only with a key in an ssh agent.
     """
+    # A network may forget a connection on which nothing is said for minutes, and neither end would hear of it.
+    alive = "--ssh-flag=-oServerAliveInterval=30"
     internal = ["--internal-ip"] if setting("TPU_INTERNAL_IPS") else []
-    address = ["compute", "tpus", "tpu-vm", "ssh", node, f"--worker={worker}", *internal]
+    address = ["compute", "tpus", "tpu-vm", "ssh", node, f"--worker={worker}", alive, *internal]
     return [*address, *place(), f"--command={command}"]
 
 
@@ -326,7 +351,7 @@ def call(arguments: list[str], stop: threading.Event | None, seconds: float) -> 
     """Call gcloud once; return its exit code and what it printed to either stream. Raises Stopped."""
     process = subprocess.Popen(
         ["gcloud", *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        errors="replace",
+        errors="replace", start_new_session=True,
     )  # fmt: skip
     deadline = time.monotonic() + seconds
     while True:
@@ -336,8 +361,10 @@ def call(arguments: list[str], stop: threading.Event | None, seconds: float) -> 
         except subprocess.TimeoutExpired:
             stopped = stop is not None and stop.is_set()
             if stopped or time.monotonic() > deadline:
-                process.kill()
-                process.communicate()
+                # With its ssh; and no wait for the ends of its streams, which others may still hold.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
                 if stopped:
                     raise Stopped from None
                 return 1, "", f"no answer within {seconds} seconds"
@@ -376,6 +403,19 @@ def delete(name: str) -> None:
             refused = error
     told = " ".join(["gcloud compute tpus queued-resources delete", name, "--force", *place()])
     raise Refused(f"{name} is still there and may cost money; delete it by hand: `{told}`. {refused or ''}".strip())
+
+
+def delete_all(names: Iterable[str]) -> None:
+    """Delete resources that were left behind. Raises Refused, once all have had their turn, for those that resist."""
+    refusals = []
+    for name in names:
+        say(f"deleting {name}, which was left behind")
+        try:
+            delete(name)
+        except Refused as refused:
+            refusals.append(str(refused))
+    if refusals:
+        raise Refused(" ".join(refusals))
 
 
 # The keeper
@@ -428,9 +468,7 @@ def keep(controller: str) -> None:
     threading.Thread(target=wait_for_end, args=(int(controller), stop), daemon=True).start()
     python, refusal = interpreter(int(controller)), None
     try:
-        for name in own_resources(stop):
-            say(f"deleting {name}, which was left behind")
-            delete(name)
+        delete_all(own_resources(stop))
     except Refused as refused:
         refusal = str(refused)
     except Stopped:
@@ -456,7 +494,11 @@ def keep(controller: str) -> None:
         stop.set()
         for where in (here, *slices.values()):
             where.close()
-        if slices and not any(used.left for used in slices.values()):
+        left = [name for used in slices.values() for name in (*used.left, used.name) if name]
+        if left:
+            names = " and ".join(left)
+            say(f"error: {names} may still cost money; to delete it again: `python3 profiles/tpu-vm/tpu.py clean`.")
+        elif slices:
             say("no TPU is left")
 
 
@@ -485,7 +527,8 @@ class Job:
         self.folder, self.name = folder, folder.name
         asks = json.loads((folder / "job.json").read_text())
         self.accelerator, self.run, self.rule = asks["accelerator"], asks["run"], asks["rule"]
-        self.hosts, self.minutes, self.threads = asks["hosts"], asks["minutes"], asks["threads"]
+        self.hosts, self.run_hosts = asks["hosts"], asks["run_hosts"]
+        self.minutes, self.threads = asks["minutes"], asks["threads"]
 
     def end(self, how: str) -> None:
         """Set the status, `success` or `failed`, for `status` to tell."""
@@ -594,25 +637,34 @@ class Slice:
         self.thread.join()
 
     def serve(self) -> None:
-        """Run the jobs as they come; delete the resource when none has come for a while, and at the end."""
-        idle = time.monotonic()
-        while not self.stop.is_set():
-            try:
-                job = self.jobs.get(timeout=0.2)
-            except queue.Empty:
-                if self.name and time.monotonic() - idle > 60 * number("TPU_IDLE_MINUTES"):
-                    self.give_back("no job has come for it")
-                continue
-            try:
-                job.end("success" if self.done(job) else "failed")
-            except Stopped:
-                job.end("failed")
-            except Exception as error:  # whatever it is, the job ends, and the resource does with the keeper
-                job.fail(str(error) if isinstance(error, Refused) else repr(error))
-                if not self.workers:
-                    self.give_back("it could not be made ready")
-            idle = time.monotonic()
-        self.give_back("snakemake ended")
+        """Run the jobs as they come; delete the resource when none has come for a while, and at the end.
+
+        An error that no job can be told, such as a full disk where its status is written, ends the keeper: Snakemake
+        learns from `status` that it is gone.
+        """
+        idle, why = time.monotonic(), "snakemake ended"
+        try:
+            while not self.stop.is_set():
+                try:
+                    job = self.jobs.get(timeout=0.2)
+                except queue.Empty:
+                    if self.name and time.monotonic() - idle > 60 * number("TPU_IDLE_MINUTES"):
+                        self.give_back("no job has come for it")
+                    continue
+                try:
+                    job.end("success" if self.done(job) else "failed")
+                except Stopped:
+                    job.end("failed")
+                except Exception as error:  # whatever it is, the job ends, and the resource does with the keeper
+                    job.fail(str(error) if isinstance(error, Refused) else repr(error))
+                    if not self.workers:
+                        self.give_back("it could not be made ready")
+                idle = time.monotonic()
+        except Exception as error:
+            why = "the keeper cannot go on"
+            say(f"error: {why}: {error}.")
+        self.stop.set()
+        self.give_back(why)
 
     def give_back(self, why: str) -> None:
         """Delete the resource, if there may be one. One that resists is told, and tried again at the next start."""
@@ -621,8 +673,8 @@ class Slice:
         say(f"deleting {self.name}: {why}")
         try:
             delete(self.name)
-        except Refused as refused:
-            say(f"error: {refused}")
+        except Exception as error:  # whatever it is, the keeper's last line names what is left
+            say(f"error: {error}")
             self.left.append(self.name)
         self.name, self.workers = None, 0
 
@@ -682,22 +734,18 @@ class Slice:
             if state != "ACTIVE" and (self.stop.wait(number("TPU_POLL_SECONDS")) or job.cancelled()):
                 raise Stopped
         workers = len(describe("tpu-vm", self.name, self.stop)["networkEndpoints"])
-        if job.hosts not in (1, workers):
-            raise Refused(
-                f"resources.hosts of {job.run} is {job.hosts}, and a {self.accelerator} has {workers} hosts; allowed: "
-                f"{workers}."
-            )
+        check_hosts(job.run, job.run_hosts, self.accelerator, workers)
         self.on_all(workers, setup_command(job))
         self.workers = workers
 
     def on_all(self, workers: int, command: str) -> None:
-        """Run a line of sh on all workers at once. Raises Refused with what the first that failed said last."""
+        """Run a line of sh on all workers at once. Raises what the first that failed raised."""
         failures: list[Exception] = []
 
         def run(worker: int) -> None:
             try:
                 gcloud(ssh_arguments(self.name, worker, command), self.stop, SETUP_SECONDS)
-            except (Refused, Missing, Stopped) as failure:
+            except Exception as failure:
                 failures.append(failure)
 
         threads = [threading.Thread(target=run, args=(worker,)) for worker in range(workers)]
@@ -715,6 +763,8 @@ class Slice:
         """
         variables = {"TPU_VM": self.name} | {name: setting(name) for name in ("TPU_ZONE", "TPU_PROJECT")}
         variables |= {"TPU_INTERNAL_IPS": "1"} if setting("TPU_INTERNAL_IPS") else {}
+        # transformers looks for TensorFlow under the names of packages, and tensorflow-tpu is not among them.
+        variables["FORCE_TF_AVAILABLE"] = "1"
         if job.hosts == 1 < self.workers:
             # One process of a slice with several hosts: it would wait for the others, unless its own chips are all.
             variables |= {"TPU_PROCESS_BOUNDS": "1,1,1", "TPU_CHIPS_PER_PROCESS_BOUNDS": "2,2,1"}
@@ -756,7 +806,7 @@ def setup_command(job: Job) -> str:
     blind = shlex.quote(f"ERROR: a worker does not see {os.getcwd()}: TPU_MOUNT has to mount it there")
     return (
         f"{{ {setting('TPU_MOUNT')} ; }} >&2 && cd {folder} && test -e {proof} || {{ echo {blind} >&2; exit 1; }}; "
-        f"sh {shlex.quote(str(PROFILE / 'setup.sh'))} {software()} >&2"
+        f"sh {shlex.quote(str(PROFILE / 'setup.sh'))} {software()} {setting('TPU_ENVIRONMENT')} >&2"
     )
 
 
