@@ -13,7 +13,11 @@ def snakemake(arguments: list[str], folder: Path, environment: dict[str, str], t
     """Run `snakemake` in a folder; what it prints goes to the file `terminal`. Returns its exit code."""
     process = SERVER.Process(target=_main, args=(arguments, folder, environment, terminal))
     process.start()
-    process.join()
+    try:
+        process.join()
+    finally:
+        if process.is_alive():  # a test that was broken off
+            process.kill()
     return process.exitcode
 
 

@@ -189,15 +189,18 @@ STORED = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", PREF
 
 @pytest.fixture(scope="module")
 def stored(trained, server, tmp_path_factory):
-    """The same config as `trained`, run with its results in the bucket; what was printed, and what the bucket did."""
+    """The same config as `trained`, run with its results in the bucket, on a network that fails and hangs.
+
+    Yields the workflow, what was printed, and what the bucket did.
+    """
     workflow = Workflow(tmp_path_factory.mktemp("stored") / "workflow")
     (workflow / "config.yaml").write_bytes((trained / "config.yaml").read_bytes())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STORAGE_EMULATOR_HOST", server.url)
         patch.setenv("SNAKEMAKE_STORAGE_GCS_PROJECT", "project")
-        before = server.faults()
+        before = server.faults(**FAILING, hang_seconds=2.0)
         printed = workflow("--cores", "2", *STORED).stdout
-        yield workflow, printed, server.faults() - before
+        yield workflow, printed, server.faults(fail=0.0, hang=0.0) - before
 
 
 def local_results(workflow):
@@ -243,6 +246,7 @@ def test_results_in_a_bucket_are_those_of_a_local_run(trained, stored, server):
     expected = local_results(trained)
     assert len(expected) > 80 and stored_results(server) == expected
     assert not (workflow / "results").exists() and not (workflow / "logs").exists()
+    assert sum(done[kind] for kind in ("429", "503", "reset", "lost", "cut")) >= 100 and done["hang"] >= 20, done
     # Records were read where they lie, and never copied here.
     assert done["records read"] >= 6 and not re.search(r"Retrieving \S+ \S+ \S+\.(tfrecord|index)", printed)
 
@@ -306,12 +310,13 @@ def test_a_prefix_belongs_to_one_folder(stored, server, tmp_path):
     (other / "config.yaml").write_bytes((stored[0] / "config.yaml").read_bytes())
     before = server.objects("team/try/")
     refused = other("corpus", "--forcerun", "build_corpus", *STORED, check=False)
+    prefix = f"gs://{BUCKET}/team/try"
     place = f"{socket.gethostname()}:{stored[0].folder}"
     assert (
         refused.returncode == 1
         and (
-            f"error: gs://{BUCKET}/team/try belongs to the working folder {place}; give this one a prefix of its own, or, "
-            f"when nobody works there any more, take it over: gcloud storage rm gs://{BUCKET}/team/try/.belongs-to\n"
+            f"error: {prefix} belongs to the working folder {place}; give this one a prefix of its own, or, "
+            f"when nobody works there any more, take it over: gcloud storage rm {prefix}/.belongs-to\n"
         )
         in refused.stdout
     )
@@ -319,19 +324,6 @@ def test_a_prefix_belongs_to_one_folder(stored, server, tmp_path):
 
 
 TOKENIZER = "results/tokenizer/tokenizer.json"
-
-
-def test_a_network_that_fails_loses_nothing(trained, stored, server, tmp_path):
-    workflow = Workflow(tmp_path / "workflow")
-    (workflow / "config.yaml").write_bytes((trained / "config.yaml").read_bytes())
-    server.faults(**FAILING, hang_seconds=2.0)
-    before = server.faults()
-    arguments = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", f"gs://{BUCKET}/fail"]
-    workflow(TOKENIZER, "--cores", "2", *arguments)
-    done = server.faults(fail=0.0, hang=0.0) - before
-    found, expected = stored_results(server, "fail"), local_results(trained)
-    assert TOKENIZER in found and found == {name: expected[name] for name in found}
-    assert sum(done[kind] for kind in ("429", "503", "reset", "lost", "cut")) >= 5
 
 
 def test_a_killed_upload_leaves_nothing_under_its_name(trained, stored, server, tmp_path):
