@@ -11,7 +11,7 @@ from conftest import ROOT, copied
 from lib import spending
 from lib.config import read_yaml
 from lib.errors import UserError
-from lib.hlo import collective_bytes
+from lib.hlo import collective_bytes, group_size
 from lib.tpu import topology
 from ruamel.yaml import YAML
 
@@ -127,6 +127,11 @@ def test_parts_of_a_batch_cost_what_the_batch_does(tmp_path):
     # Data parallel: nearly all that moves between devices is the sum of the gradients.
     gradients = one["memory"]["gradients"]
     assert sum(one["cost"]["collective_bytes"].values()) == pytest.approx(2 * gradients * 7 / 8, rel=0.1)
+    # In parts, only the tables' are summed after each part: twice the words' (read, and as the head), the places'.
+    tables = 4 * 256 * (2 * 1024 + 128)
+    assert sum(four["cost"]["collective_bytes"].values()) == pytest.approx(
+        2 * (gradients + 3 * tables) * 7 / 8, rel=0.1
+    )
 
 
 # Lowers each run twice on eight virtual devices: by the trainer with values, by the plan without.
@@ -219,6 +224,120 @@ def test_slices():
     for name in ("v7-8", "v5e", "v5e-12", "v3-9", "tpu", "v5e-100000"):
         with pytest.raises(UserError, match=f'"{name}" is no TPU slice'):
             topology(name)
+
+
+# Two programs: a step with weights spread over both axes of a mesh, and a sum over parts of a data-parallel batch.
+SENT = """
+import json, os, sys
+sys.path.insert(0, sys.argv[1])
+os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_LOAD_LIBRARY": "1", "TPU_SKIP_MDS_QUERY": "1"}
+import jax, jax.numpy as jnp, numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from lib.hlo import collective_bytes
+
+devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x4").devices
+mesh = Mesh(np.array(devices).reshape(4, 2), ("batch", "model"))
+place = lambda *axes: NamedSharding(mesh, PartitionSpec(*axes))
+array = lambda shape, *axes: jax.ShapeDtypeStruct(shape, np.float32, sharding=place(*axes))
+
+def loss(weights, batch):
+    for weight in weights:
+        batch = jnp.tanh(batch @ weight)
+    return batch.sum()
+
+def parts(weights, batches):
+    part = lambda total, batch: (jax.tree.map(jnp.add, total, jax.grad(loss)(weights, batch)), None)
+    return jax.lax.scan(part, jax.tree.map(jnp.zeros_like, weights), batches)[0]
+
+def sent(function, weight, count, batch, turns):
+    lowered = jax.jit(function, out_shardings=[weight.sharding] * count).lower([weight] * count, batch)
+    return collective_bytes(lowered.compile().as_text(), 8, turns)
+
+found = [
+    sent(jax.grad(loss), array((1024, 1024), "batch", "model"), 4, array((4096, 1024), "batch"), []),
+    sent(parts, array((1024, 1024)), 2, array((4, 4096, 1024), None, ("batch", "model")), [4]),
+]
+print("RESULT" + json.dumps(found))
+"""
+
+
+@compiler
+def test_bytes_that_devices_send_each_other_in_real_programs(tmp_path):
+    done = subprocess.run([sys.executable, "-c", SENT, str(SCRIPTS)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    spread, parts = json.loads(done.stdout.split("RESULT")[1])
+    matrix = 1024 * 1024  # of weights; and of activations: 4096 records over 4 devices
+    # A device gathers its half of each of the four weights over 4 devices, in bfloat16, and activations over 2
+    # between them; and scatters over as many the sums of the gradients of both, in float32.
+    assert spread == {
+        "all-gather": 4 * (2 * matrix // 2) * 3 // 4 + 3 * (2 * matrix) // 2,
+        "reduce-scatter": 4 * (4 * matrix // 2) * 3 // 4 + 3 * (4 * matrix) // 2,
+    }
+    assert parts == {"all-reduce": 2 * (2 * 4 * matrix) * 7 // 8}  # once, after the loop over the four parts
+
+
+def test_devices_of_a_group():
+    for groups, size in (
+        ("[2,4]<=[4,2]T(1,0)", 4), ("{{0,2},{1,3},{4,6},{5,7}}", 2), ("{}", 8),
+        ("mesh['axis_0'=8] {'axis_0'}", 8), ("mesh['axis_0'=4,'axis_1'=2] {'axis_1'}", 2),
+        ("mesh['axis_0'=4,'axis_1'=2] {'axis_0','axis_1'}", 8), ("mesh['axis_0'=8] {'axis_0':(2)4}", 4),
+        ("mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}", 4),
+    ):  # fmt: skip
+        assert group_size(f"%x), channel_id=2, replica_groups={groups}, dimensions={{0}}", 8) == size, groups
+
+
+def test_what_is_sent_once_and_what_again():
+    """As in programs for v5e: fusions of an asynchronous gather, of a reduce-scatter; a step's loop, and its parts'."""
+    text = """HloModule jit_several, is_scheduled=true, entry_computation_layout={(f32[8]{0})->f32[8]{0}}
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+%fused_computation.9 (param_0.1: bf16[2,128]) -> (bf16[2,128], bf16[8,128]) {
+  %all-gather.1 = bf16[8,128]{1,0} all-gather(%param_0.1), channel_id=62, replica_groups=[2,4]<=[4,2]T(1,0), \
+frontend_attributes={chain_id="0"}
+}
+
+%async_collective_fusion.15 (param_0.2: bf16[2,128]) -> (bf16[2,128], bf16[8,128]) {
+  %all-gather.2 = bf16[8,128]{1,0} all-gather(%param_0.2), channel_id=62, replica_groups=[2,4]<=[4,2]T(1,0), \
+frontend_attributes={chain_id="0"}
+}
+
+%all-reduce-scatter.1 (input.1: f32[32,128]) -> f32[8,128] {
+  %all-reduce.1 = f32[32,128]{1,0} all-reduce(%input.1), channel_id=1, replica_groups={{0,2,4,6},{1,3,5,7}}, \
+to_apply=%add
+  ROOT %slice.1 = f32[8,128]{1,0} dynamic-slice(%all-reduce.1, %place), dynamic_slice_sizes={8,128}
+}
+
+%all-reduce-scatter.2 (input.2: f32[32,128]) -> f32[8,128] {
+  %all-reduce.2 = f32[32,128]{1,0} all-reduce(%input.2), channel_id=1, replica_groups={{0,2,4,6},{1,3,5,7}}, \
+to_apply=%add
+  ROOT %slice.2 = f32[8,128]{1,0} dynamic-slice(%all-reduce.2, %place), dynamic_slice_sizes={8,128}
+}
+
+%part (of_part: (f32[8], s32[])) -> (f32[8], s32[]) {
+  %fusion.9 = (bf16[2,128]{1,0}, bf16[8,128]{1,0}) fusion(%x), kind=kCustom, calls=%fused_computation.9
+  %fusion.15 = (bf16[2,128]{1,0}, bf16[8,128]{1,0}) fusion(%fusion.9), kind=kCustom, calls=%async_collective_fusion.15
+}
+
+%step (of_step: (f32[8], s32[])) -> (f32[8], s32[]) {
+  %while.1 = (f32[8]{0}, s32[]) while(%tuple.1), condition=%more_parts, body=%part
+  %fusion.1 = f32[8,128]{1,0} fusion(%y), kind=kCustom, calls=%all-reduce-scatter.1
+  %fusion.2 = f32[8,128]{1,0} fusion(%y), kind=kCustom, calls=%all-reduce-scatter.2
+}
+
+ENTRY %main (moving: f32[8]) -> f32[8] {
+  %while.2 = (f32[8]{0}, s32[]) while(%tuple.2), condition=%more_steps, body=%step
+  ROOT %last = f32[2,4]{1,0} all-to-all(%z), channel_id=3, replica_groups=mesh['axis_0'=4,'axis_1'=2] {'axis_1'}
+}
+"""
+    gathered, scattered, last = 2 * 8 * 128 * 3 // 4, 2 * (4 * 32 * 128 * 3 // 4), 4 * 8 // 2
+    once = {"all-gather": gathered, "reduce-scatter": scattered, "all-to-all": last}
+    assert collective_bytes(text, 8) == once
+    assert collective_bytes(text, 8, [1, 4]) == once | {"all-gather": 4 * gathered}
+    assert collective_bytes(text, 8, [4]) == once | {"all-gather": 4 * gathered, "reduce-scatter": 4 * scattered}
 
 
 def test_bytes_that_devices_send_each_other():

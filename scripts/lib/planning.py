@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -54,16 +54,16 @@ def measure(stage: str, recipe: dict, slice_: Topology, where: str, hopeless: bo
     weights, optimizer = (run.bytes_per_device(part.variables) for part in (run.model, run.optimizer))
     if not hopeless and weights + optimizer > slice_.hbm * USABLE:
         return None
-    said = compiled(run.lowered(), slice_, used)
-    fits = said["arguments"] is not None and said["total"] <= slice_.hbm * USABLE
+    # Loops of the program: over the steps of a dispatch, of which one is wanted; over the parts of a step, all of them.
+    turns = [1] * (recipe["steps_per_dispatch"] > 1) + [recipe["accumulate"]]
+    said = compiled(run.lowered(), slice_, used, turns)
+    fits = said["arguments"] is not None
     flops, moved, sent = said["flops"], said["bytes"], said["collective_bytes"]
     again = recipe["accumulate"] - 1
     if again and fits:
-        # The compiler's count has the body of a loop once.
+        # Not what the part alone sends: in a loop, the compiler sums most gradients over devices once, after all parts.
         part = compiled(run.lowered_part(), slice_, used)
         flops, moved = flops + again * part["flops"], moved + again * part["bytes"]
-        more = part["collective_bytes"]
-        sent = {kind: sent.get(kind, 0) + again * more.get(kind, 0) for kind in sorted({*sent, *more})}
     time = {
         "compute": flops / slice_.flops,
         "memory": moved / slice_.hbm_bandwidth,
@@ -99,15 +99,17 @@ def measure(stage: str, recipe: dict, slice_: Topology, where: str, hopeless: bo
     }
 
 
-def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: int) -> dict:
+def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: int, turns: Sequence[int] = ()) -> dict:
     """Return what the compiler says of a program, per device: bytes of memory, FLOPs, bytes moved and sent.
+
+    turns  see `collective_bytes`; FLOPs and bytes moved are counted once in all loops
 
     The same program for the same slice and compiler is compiled once in a folder. Where it does not fit, the
     compiler stops and says only how much there was in all: then arguments is None.
     """
     text = lowered.as_text()
     readers = [Path(__file__), Path(__file__).with_name("hlo.py")]  # of what the compiler says
-    words = [version("libtpu"), version("jax"), slice_.compiler_name, text, *map(sha256, readers)]
+    words = [version("libtpu"), version("jax"), slice_.compiler_name, text, str([*turns]), *map(sha256, readers)]
     key = hashlib.sha256(" ".join(words).encode()).hexdigest()
     kept = Path(cache_folder("plans")) / f"{key}.json"
     if kept.is_file():
@@ -129,7 +131,7 @@ def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: int) -> dic
             # Without them a program that fits may not: then the count stays too low.
             with contextlib.suppress(jax.errors.JaxRuntimeError):
                 program = lowered.compile(compiler_options=UNROLLED)
-        cost, sent = program.cost_analysis(), collective_bytes(program.as_text(), devices)
+        cost, sent = program.cost_analysis(), collective_bytes(program.as_text(), devices, turns)
         total = (
             memory.argument_size_in_bytes
             + memory.output_size_in_bytes
