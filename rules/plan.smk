@@ -44,7 +44,12 @@ rule plan_training:
         "results/plan/{stage}/{run}/{topology}.json",
     params:
         recipe=lambda w: plan_recipe(w.stage, w.run)
-        | {"price_per_hour": config["plan"]["prices"].get(w.topology), "changes": config["plan"]["changes"]},
+        | pick(run_of(w.stage, w.run), "cpu_devices", "checkpoint_every")
+        | {
+            "resources": pick(run_of(w.stage, w.run)["resources"], "hosts"),
+            "price_per_hour": config["plan"]["prices"].get(w.topology),
+            "changes": config["plan"]["changes"],
+        },
     log:
         "logs/plan/{stage}/{run}/{topology}.log",
     wildcard_constraints:

@@ -20,7 +20,7 @@ compiler = pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu, the T
 SCRIPTS = ROOT / "scripts"
 OPTIMIZER = {"weight_decay": 0.01, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "clip_norm": None}
 COMMON = {"accumulate": 1, "steps_per_dispatch": 1, "rematerialise": False, "seed": 0, "optimizer": OPTIMIZER}
-COMMON["changes"] = False
+COMMON |= {"changes": False, "cpu_devices": 1, "checkpoint_every": 10, "resources": {"hosts": 1}}
 
 PLAN = """
 import json, os, sys
@@ -82,6 +82,7 @@ def test_a_run_that_does_not_fit_says_what_would_help(tmp_path):
     recipe |= {"vocabulary": {"size": 1024, "pad": 3}, "mesh": [1, 1], "precision": "float32", "sequence_length": 128}
     (plan,) = plans(tmp_path, ("mlm", recipe | COMMON | {"batch_size": 2}, "v5e-8"))
     memory = plan["memory"]
+    assert memory["usable"] == 15.75 * 2**30  # of 16 GiB, as the compiler says for this chip
     matrices = 12_288 * (1024 + 508 + 5 * 12_288 + 2 * 49_152)  # tables, attention and head, feed-forward
     assert memory["weights"] == pytest.approx(4 * matrices, rel=1e-3)
     assert memory["optimizer"] == pytest.approx(2 * memory["weights"], rel=1e-6)
@@ -89,9 +90,56 @@ def test_a_run_that_does_not_fit_says_what_would_help(tmp_path):
     assert memory["weights"] + memory["optimizer"] < memory["total"] < 2 * (memory["weights"] + memory["optimizer"])
     over = (memory["total"] - memory["usable"]) / 2**30
     assert plan["sentence"].startswith(
-        f"mlm.runs.x does not fit v5e-8: a device needs {memory['total'] / 2**30:.1f} GiB of HBM and has 15.5 for a "
+        f"mlm.runs.x does not fit v5e-8: a device needs {memory['total'] / 2**30:.1f} GiB of HBM and has 15.8 for a "
         f"program, {over:.1f} too little; it fits with mesh: [1, -1] ("
     )
+
+
+# Measures a run of which the compiler says what stands in argv; says what is suggested to runs, if all of it did fit.
+ANSWERED = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from lib import keras_jax
+keras_jax.start(1)
+import jax
+from lib import planning
+from lib.tpu import topology
+(stage, recipe, name, said), *runs = json.loads(sys.argv[2])
+planning.topologies.get_topology_desc = lambda **options: type("Devices", (), {"devices": jax.devices()})
+planning.compiled = lambda *arguments: said
+memory = planning.measure(stage, recipe, topology(name), "mlm.runs.x")["memory"]
+planning.measure = lambda *arguments: {"memory": {"fits": True, "total": 2**30}}
+found = [planning.advice(*run[:2], topology(run[2]), "mlm.runs.x", 16 * 2**30, 20) for run in runs]
+print("RESULT" + json.dumps([memory, found]))
+"""
+
+
+def test_what_the_compiler_takes_fits_and_what_is_suggested_the_config_allows(tmp_path):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    small = {"model": {"architecture": "roberta"} | sizes, "masking": {"rate": 0.15, "mask": 0.8, "random": 0.1}}
+    small |= {"vocabulary": {"size": 320, "pad": 3}, "mesh": [1, 1], "precision": "float32", "sequence_length": 32}
+    said = {"arguments": 10 * 2**30, "temporaries": 5 * 2**30, "program": 2**20, "total": 15.7 * 2**30, "usable": None}
+    said |= {"flops": 1.0, "bytes": 1.0, "collective_bytes": {}}
+    taken = ("mlm", small | COMMON | {"batch_size": 2}, "v5e-1", said)
+    run = COMMON | {"rematerialise": True, "precision": "mixed_bfloat16", "batch_size": 8}
+    virtual = run | {"mesh": [-1, 1], "cpu_devices": 8}
+    several = run | {"mesh": [1, -1], "cpu_devices": 6, "resources": {"hosts": 3}}
+    wanted = [("mlm", changed, "v5e-4") for changed in (run | {"mesh": [1, 1]}, virtual, several)]
+    done = subprocess.run(
+        [sys.executable, "-c", ANSWERED, str(SCRIPTS), json.dumps([taken, *wanted])],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    memory, found = json.loads(done.stdout.split("RESULT")[1])
+    assert memory["fits"] and memory["total"] == said["total"]
+    one, virtual, several = ([words.removesuffix(" (1.0 GiB)") for words in words_of] for words_of in found)
+    parts, half = [f"accumulate: {parts}" for parts in (2, 4, 8)], "batch_size: 4"
+    assert one == [*parts, "mesh: [1, -1]", "mesh: [2, -1], cpu_devices: 2", "mesh: [4, -1], cpu_devices: 4", half]
+    # Two parts, or half the batch, cannot be spread over eight virtual devices.
+    assert virtual == ["mesh: [1, -1]", "mesh: [2, -1]", "mesh: [4, -1]"]
+    assert several == [*parts, "mesh: [2, -1]", "mesh: [4, -1], cpu_devices: 12", half]
 
 
 @compiler
@@ -221,7 +269,8 @@ def test_slices():
     assert (v4.compiler_name, v4.devices, v4.compiler_options) == ("v4:2x2x1", 4, {"chip_config_name": "megacore"})
     assert (v5e.compiler_name, v5e.devices) == ("v5e:16x16", 256)
     assert (v5p.compiler_name, v5p.devices, topology("v6e-8").compiler_name) == ("v5p:2x2x1", 4, "v6e:2x4")
-    for name in ("v7-8", "v5e", "v5e-12", "v3-9", "tpu", "v5e-100000"):
+    assert (topology("v5e-1").compiler_name, topology("v6e-1").devices) == ("v5e:1x1", 1)
+    for name in ("v7-8", "v5e", "v5e-0", "v5e-2", "v5e-12", "v3-1", "v3-2", "v3-9", "v4-2", "tpu", "v5e-100000"):
         with pytest.raises(UserError, match=f'"{name}" is no TPU slice'):
             topology(name)
 

@@ -8,7 +8,9 @@ from lib import bucket
 from lib.errors import UserError
 
 # What of a plan's recipe leaves the step as it is.
-OTHER = ("where", "steps", "seed", "optimizer", "price_per_hour", "changes")
+OTHER = (
+    "where", "steps", "seed", "optimizer", "price_per_hour", "changes", "cpu_devices", "checkpoint_every", "resources",
+)  # fmt: skip
 
 
 def unfinished(summary: list[dict[str, str]]) -> Counter:
