@@ -160,6 +160,9 @@ def test_parts_of_a_batch_cost_what_the_batch_does(tmp_path):
     assert four["cost"]["flops"] == pytest.approx(one["cost"]["flops"], rel=0.05)
     assert several["cost"]["flops"] == pytest.approx(one["cost"]["flops"], rel=0.05)
     assert one["model_flops_per_step"] / 8 == pytest.approx(one["cost"]["flops"], rel=0.1)
+    layer, attended = 4 * 256 * 256 + 2 * 256 * 1024, 2 * 128 * 256  # multiplications of a token; both ways
+    head = (256 * 256 + 1024 * 256) * 20 / 128  # where it predicts: 15 % of the places, and a few to spare
+    assert one["model_flops_per_step"] == 3 * 32 * 128 * 2 * (2 * layer + head + 2 * attended)
     assert remat["cost"]["flops"] > 1.2 * one["cost"]["flops"]
     # What a plan says of single changes is what plans of the changed runs say.
     changes = {change["key"]: change for change in one["changes"]}
