@@ -22,6 +22,7 @@ rule plan:
         recipe=lambda w: {
             "compiler": COMPILER,
             "topologies": TOPOLOGIES,
+            "prices": config["plan"]["prices"],
             "runs": planned_runs(),
             "arguments": SNAKEMAKE_ARGUMENTS,
         },

@@ -525,27 +525,49 @@ def test_spending(tmp_path, monkeypatch):
     (tmp_path / "results/plan/lora/x/v5e-8.json").write_text(json.dumps(plan))
     run = {"stage": "lora", "name": "x", "steps": 50, "checkpoints": 4, "recipe": recipe, "accelerator": "v5e-8"}
     run["plans"] = "results/plan/lora/x"
-    assert spending.take(run, "v5e-8") == {"hours": 1.0, "cost": 3.0, "bytes": 40}
-    spending.check([run], 3.0)
-    spending.check([run | {"accelerator": None}], 0.0)  # on this machine
+    prices = {"v5e-8": 3.0}
+    assert spending.take(run, "v5e-8", prices) == {"hours": 1.0, "cost": 3.0, "bytes": 40}
+    spending.check([run], 3.0, prices)
+    spending.check([run | {"accelerator": None}], 0.0, prices)  # on this machine
     with pytest.raises(
         UserError, match=r"^the pending steps cost 3\.00 by their plans, more than plan\.spending_limit, 2\.99\.$"
     ):
-        spending.check([run], 2.99)
+        spending.check([run], 2.99, prices)
+    # The price is the config's, not that of the day of the plan.
+    with pytest.raises(UserError, match=r"^the pending steps cost 30\.00 by their plans"):
+        spending.check([run], 3.0, {"v5e-8": 30.0})
+    with pytest.raises(UserError, match=r"plan\.prices names no price for v5e-8"):
+        spending.check([run], 3.0, {})
     longer = run | {"recipe": recipe | {"steps": 200, "seed": 1}}
-    spending.check([longer], 3.0)  # the same step
+    spending.check([longer], 3.0, prices)  # the same step
+    told = {"cpu_devices": 8, "checkpoint_every": 10, "resources": {"hosts": 2}}  # what only suggestions depend on
+    assert spending.step_of(plan["recipe"] | told) == spending.step_of(recipe)
     changed = run | {"recipe": recipe | {"rank": 8}}
     with pytest.raises(UserError, match="of lora.runs.x on v5e-8 no plan says what it costs"):
-        spending.check([changed], 3.0)
+        spending.check([changed], 3.0, prices)
     tensorflow = run | {"recipe": recipe | {"backend": "tensorflow"}}
-    spending.check([tensorflow], None)
+    spending.check([tensorflow], None, prices)
     with pytest.raises(UserError, match=r"no plan can say what lora\.runs\.x takes on v5e-8: it runs on TensorFlow"):
-        spending.check([tensorflow], 3.0)
+        spending.check([tensorflow], 3.0, prices)
     with pytest.raises(UserError, match=r"takes on h100:4: there are plans for TPUs only"):
-        spending.check([run | {"accelerator": "h100:4"}], 3.0)
+        spending.check([run | {"accelerator": "h100:4"}], 3.0, prices)
+    # To name it under plan.topologies would be of no use: the config would be refused.
+    with pytest.raises(UserError, match=r"takes on v5e-12: there are plans for slices of other sizes only; take the"):
+        spending.check([run | {"accelerator": "v5e-12"}], 3.0, prices)
     impossible = plan | {"planned": False, "reason": "lora.runs.x.mesh is [1, 16], which does not fit the 8 devices."}
     (tmp_path / "results/plan/lora/x/v5e-8.json").write_text(json.dumps(impossible))
     with pytest.raises(UserError, match=r"^lora\.runs\.x cannot be trained on v5e-8: lora\.runs\.x\.mesh is \[1, 16\]"):
-        spending.check([run], None)
+        spending.check([run], None, prices)
     (tmp_path / "results/plan/lora/x/v5e-8.json").write_text(json.dumps(plan))
-    assert spending.totals([run], ["v5e-8"])[0].startswith("pending on v5e-8: 1.00 hours modelled, 3.00 at the given")
+    (line,) = spending.totals([run], ["v5e-8"], {"v5e-8": 4.0})
+    assert line.startswith("pending on v5e-8: 1.00 hours modelled, 4.00 at the given price")
+
+
+def test_checkpoints_at_once_on_the_disk():
+    run = {"chain": "results/lora/x", "segments": 25, "checkpoint_every": 4}
+    for keep, todo, most in (
+        ("all", 25, 25), ("all", 3, 3), ("last", 25, 2), ("last", 1, 1), ("every 10", 25, 4), ("every 10", 5, 2),
+        ("every 5", 25, 6), ("every 1", 25, 25), ("every 100", 25, 2),
+    ):  # fmt: skip
+        (found,) = spending.pending([run | {"keep_checkpoints": keep}], {"results/lora/x": todo})
+        assert (found["steps"], found["checkpoints"]) == (4 * todo, most), (keep, todo)
