@@ -71,7 +71,11 @@ onstart:
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # to see what those jobs have made
         enter(started)
         if not workflow.touch:
-            check(pending(planned_runs(), segments_to_train()), config["plan"]["spending_limit"])
+            check(
+                pending(planned_runs(), segments_to_train()),
+                config["plan"]["spending_limit"],
+                config["plan"]["prices"],
+            )
             check_clock(
                 [
                     *SCRIPTS.rglob("*.py"),
@@ -359,13 +363,18 @@ def asked_slice(recipe: dict) -> str | None:
 
 
 def planned_runs() -> list[dict]:
-    """Return every run that is trained here: stage, name, chain, checkpoint_every, recipe and folder of its plans, accelerator."""
+    """Return every run that is trained here.
+
+    stage, name, chain; segments, and what of the recipe says how long they are and which checkpoints stay; recipe and
+    folder of its plans; accelerator
+    """
     return [
         {
             "stage": stage,
             "name": name,
             "chain": chain,
-            "checkpoint_every": recipe["checkpoint_every"],
+            "segments": len(segment_ends(recipe)),
+            **pick(recipe, "checkpoint_every", "keep_checkpoints"),
             "recipe": plan_recipe(stage, name),
             "accelerator": asked_slice(recipe),
             "plans": located(f"results/plan/{stage}/{name}"),

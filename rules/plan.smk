@@ -22,6 +22,7 @@ rule plan:
         recipe=lambda w: {
             "compiler": COMPILER,
             "topologies": TOPOLOGIES,
+            "prices": config["plan"]["prices"],
             "runs": planned_runs(),
             "arguments": SNAKEMAKE_ARGUMENTS,
         },
@@ -44,7 +45,12 @@ rule plan_training:
         "results/plan/{stage}/{run}/{topology}.json",
     params:
         recipe=lambda w: plan_recipe(w.stage, w.run)
-        | {"price_per_hour": config["plan"]["prices"].get(w.topology), "changes": config["plan"]["changes"]},
+        | pick(run_of(w.stage, w.run), "cpu_devices", "checkpoint_every")
+        | {
+            "resources": pick(run_of(w.stage, w.run)["resources"], "hosts"),
+            "price_per_hour": config["plan"]["prices"].get(w.topology),
+            "changes": config["plan"]["changes"],
+        },
     log:
         "logs/plan/{stage}/{run}/{topology}.log",
     wildcard_constraints:

@@ -1,8 +1,8 @@
 """Say what every run would take on every TPU slice of the config, and what is still to be trained.
 
 input.plans     results/plan/{stage}/{run}/{topology}.json
-params.recipe   topologies; whether the compiler is there; runs, each with its plan's recipe; arguments, the config
-                files and values given to this Snakemake
+params.recipe   topologies; prices, of an hour on each; whether the compiler is there; runs, each with its plan's
+                recipe; arguments, the config files and values given to this Snakemake
 """
 
 from lib.job import job
@@ -22,5 +22,5 @@ with job(snakemake.log[0], "plan") as say:
     else:
         paths = list(snakemake.input.plans)
         todo = pending(recipe["runs"], unfinished(summary(recipe["arguments"], ["all"])))
-        for line in [*as_text(rows_of(paths)), *notes_of(paths), *totals(todo, recipe["topologies"])]:
+        for line in [*as_text(rows_of(paths)), *notes_of(paths), *totals(todo, recipe["topologies"], recipe["prices"])]:
             say(line)

@@ -7,7 +7,8 @@ output           JSON: planned; where it is not, reason. Else mesh, devices, und
                  model_flops_utilisation, hours, price_per_hour, cost_of_run, checkpoint_bytes, advice; changes, what
                  each of them would make of a step
 params.recipe    the run's recipe, of the stages before what it takes to know the model, price_per_hour, and
-                 changes, whether to compile those too
+                 changes, whether to compile those too; cpu_devices, checkpoint_every and resources.hosts, by which
+                 the config would allow a change or not
 """
 
 import os

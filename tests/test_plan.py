@@ -11,7 +11,7 @@ from conftest import ROOT, copied
 from lib import spending
 from lib.config import read_yaml
 from lib.errors import UserError
-from lib.hlo import collective_bytes
+from lib.hlo import collective_bytes, group_size
 from lib.tpu import topology
 from ruamel.yaml import YAML
 
@@ -20,7 +20,7 @@ compiler = pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu, the T
 SCRIPTS = ROOT / "scripts"
 OPTIMIZER = {"weight_decay": 0.01, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "clip_norm": None}
 COMMON = {"accumulate": 1, "steps_per_dispatch": 1, "rematerialise": False, "seed": 0, "optimizer": OPTIMIZER}
-COMMON["changes"] = False
+COMMON |= {"changes": False, "cpu_devices": 1, "checkpoint_every": 10, "resources": {"hosts": 1}}
 
 PLAN = """
 import json, os, sys
@@ -82,6 +82,7 @@ def test_a_run_that_does_not_fit_says_what_would_help(tmp_path):
     recipe |= {"vocabulary": {"size": 1024, "pad": 3}, "mesh": [1, 1], "precision": "float32", "sequence_length": 128}
     (plan,) = plans(tmp_path, ("mlm", recipe | COMMON | {"batch_size": 2}, "v5e-8"))
     memory = plan["memory"]
+    assert memory["usable"] == 15.75 * 2**30  # of 16 GiB, as the compiler says for this chip
     matrices = 12_288 * (1024 + 508 + 5 * 12_288 + 2 * 49_152)  # tables, attention and head, feed-forward
     assert memory["weights"] == pytest.approx(4 * matrices, rel=1e-3)
     assert memory["optimizer"] == pytest.approx(2 * memory["weights"], rel=1e-6)
@@ -89,9 +90,56 @@ def test_a_run_that_does_not_fit_says_what_would_help(tmp_path):
     assert memory["weights"] + memory["optimizer"] < memory["total"] < 2 * (memory["weights"] + memory["optimizer"])
     over = (memory["total"] - memory["usable"]) / 2**30
     assert plan["sentence"].startswith(
-        f"mlm.runs.x does not fit v5e-8: a device needs {memory['total'] / 2**30:.1f} GiB of HBM and has 15.5 for a "
+        f"mlm.runs.x does not fit v5e-8: a device needs {memory['total'] / 2**30:.1f} GiB of HBM and has 15.8 for a "
         f"program, {over:.1f} too little; it fits with mesh: [1, -1] ("
     )
+
+
+# Measures a run of which the compiler says what stands in argv; says what is suggested to runs, if all of it did fit.
+ANSWERED = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from lib import keras_jax
+keras_jax.start(1)
+import jax
+from lib import planning
+from lib.tpu import topology
+(stage, recipe, name, said), *runs = json.loads(sys.argv[2])
+planning.topologies.get_topology_desc = lambda **options: type("Devices", (), {"devices": jax.devices()})
+planning.compiled = lambda *arguments: said
+memory = planning.measure(stage, recipe, topology(name), "mlm.runs.x")["memory"]
+planning.measure = lambda *arguments: {"memory": {"fits": True, "total": 2**30}}
+found = [planning.advice(*run[:2], topology(run[2]), "mlm.runs.x", 16 * 2**30, 20) for run in runs]
+print("RESULT" + json.dumps([memory, found]))
+"""
+
+
+def test_what_the_compiler_takes_fits_and_what_is_suggested_the_config_allows(tmp_path):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    small = {"model": {"architecture": "roberta"} | sizes, "masking": {"rate": 0.15, "mask": 0.8, "random": 0.1}}
+    small |= {"vocabulary": {"size": 320, "pad": 3}, "mesh": [1, 1], "precision": "float32", "sequence_length": 32}
+    said = {"arguments": 10 * 2**30, "temporaries": 5 * 2**30, "program": 2**20, "total": 15.7 * 2**30, "usable": None}
+    said |= {"flops": 1.0, "bytes": 1.0, "collective_bytes": {}}
+    taken = ("mlm", small | COMMON | {"batch_size": 2}, "v5e-1", said)
+    run = COMMON | {"rematerialise": True, "precision": "mixed_bfloat16", "batch_size": 8}
+    virtual = run | {"mesh": [-1, 1], "cpu_devices": 8}
+    several = run | {"mesh": [1, -1], "cpu_devices": 6, "resources": {"hosts": 3}}
+    wanted = [("mlm", changed, "v5e-4") for changed in (run | {"mesh": [1, 1]}, virtual, several)]
+    done = subprocess.run(
+        [sys.executable, "-c", ANSWERED, str(SCRIPTS), json.dumps([taken, *wanted])],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    memory, found = json.loads(done.stdout.split("RESULT")[1])
+    assert memory["fits"] and memory["total"] == said["total"]
+    one, virtual, several = ([words.removesuffix(" (1.0 GiB)") for words in words_of] for words_of in found)
+    parts, half = [f"accumulate: {parts}" for parts in (2, 4, 8)], "batch_size: 4"
+    assert one == [*parts, "mesh: [1, -1]", "mesh: [2, -1], cpu_devices: 2", "mesh: [4, -1], cpu_devices: 4", half]
+    # Two parts, or half the batch, cannot be spread over eight virtual devices.
+    assert virtual == ["mesh: [1, -1]", "mesh: [2, -1]", "mesh: [4, -1]"]
+    assert several == [*parts, "mesh: [2, -1]", "mesh: [4, -1], cpu_devices: 12", half]
 
 
 @compiler
@@ -112,6 +160,9 @@ def test_parts_of_a_batch_cost_what_the_batch_does(tmp_path):
     assert four["cost"]["flops"] == pytest.approx(one["cost"]["flops"], rel=0.05)
     assert several["cost"]["flops"] == pytest.approx(one["cost"]["flops"], rel=0.05)
     assert one["model_flops_per_step"] / 8 == pytest.approx(one["cost"]["flops"], rel=0.1)
+    layer, attended = 4 * 256 * 256 + 2 * 256 * 1024, 2 * 128 * 256  # multiplications of a token; both ways
+    head = (256 * 256 + 1024 * 256) * 20 / 128  # where it predicts: 15 % of the places, and a few to spare
+    assert one["model_flops_per_step"] == 3 * 32 * 128 * 2 * (2 * layer + head + 2 * attended)
     assert remat["cost"]["flops"] > 1.2 * one["cost"]["flops"]
     # What a plan says of single changes is what plans of the changed runs say.
     changes = {change["key"]: change for change in one["changes"]}
@@ -127,6 +178,11 @@ def test_parts_of_a_batch_cost_what_the_batch_does(tmp_path):
     # Data parallel: nearly all that moves between devices is the sum of the gradients.
     gradients = one["memory"]["gradients"]
     assert sum(one["cost"]["collective_bytes"].values()) == pytest.approx(2 * gradients * 7 / 8, rel=0.1)
+    # In parts, only the tables' are summed after each part: twice the words' (read, and as the head), the places'.
+    tables = 4 * 256 * (2 * 1024 + 128)
+    assert sum(four["cost"]["collective_bytes"].values()) == pytest.approx(
+        2 * (gradients + 3 * tables) * 7 / 8, rel=0.1
+    )
 
 
 # Lowers each run twice on eight virtual devices: by the trainer with values, by the plan without.
@@ -216,9 +272,124 @@ def test_slices():
     assert (v4.compiler_name, v4.devices, v4.compiler_options) == ("v4:2x2x1", 4, {"chip_config_name": "megacore"})
     assert (v5e.compiler_name, v5e.devices) == ("v5e:16x16", 256)
     assert (v5p.compiler_name, v5p.devices, topology("v6e-8").compiler_name) == ("v5p:2x2x1", 4, "v6e:2x4")
-    for name in ("v7-8", "v5e", "v5e-12", "v3-9", "tpu", "v5e-100000"):
+    assert (topology("v5e-1").compiler_name, topology("v6e-1").devices) == ("v5e:1x1", 1)
+    for name in ("v7-8", "v5e", "v5e-0", "v5e-2", "v5e-12", "v3-1", "v3-2", "v3-9", "v4-2", "tpu", "v5e-100000"):
         with pytest.raises(UserError, match=f'"{name}" is no TPU slice'):
             topology(name)
+
+
+# Two programs: a step with weights spread over both axes of a mesh, and a sum over parts of a data-parallel batch.
+SENT = """
+import json, os, sys
+sys.path.insert(0, sys.argv[1])
+os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_LOAD_LIBRARY": "1", "TPU_SKIP_MDS_QUERY": "1"}
+import jax, jax.numpy as jnp, numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from lib.hlo import collective_bytes
+
+devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x4").devices
+mesh = Mesh(np.array(devices).reshape(4, 2), ("batch", "model"))
+place = lambda *axes: NamedSharding(mesh, PartitionSpec(*axes))
+array = lambda shape, *axes: jax.ShapeDtypeStruct(shape, np.float32, sharding=place(*axes))
+
+def loss(weights, batch):
+    for weight in weights:
+        batch = jnp.tanh(batch @ weight)
+    return batch.sum()
+
+def parts(weights, batches):
+    part = lambda total, batch: (jax.tree.map(jnp.add, total, jax.grad(loss)(weights, batch)), None)
+    return jax.lax.scan(part, jax.tree.map(jnp.zeros_like, weights), batches)[0]
+
+def sent(function, weight, count, batch, turns):
+    lowered = jax.jit(function, out_shardings=[weight.sharding] * count).lower([weight] * count, batch)
+    return collective_bytes(lowered.compile().as_text(), 8, turns)
+
+found = [
+    sent(jax.grad(loss), array((1024, 1024), "batch", "model"), 4, array((4096, 1024), "batch"), []),
+    sent(parts, array((1024, 1024)), 2, array((4, 4096, 1024), None, ("batch", "model")), [4]),
+]
+print("RESULT" + json.dumps(found))
+"""
+
+
+@compiler
+def test_bytes_that_devices_send_each_other_in_real_programs(tmp_path):
+    done = subprocess.run([sys.executable, "-c", SENT, str(SCRIPTS)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    spread, parts = json.loads(done.stdout.split("RESULT")[1])
+    matrix = 1024 * 1024  # of weights; and of activations: 4096 records over 4 devices
+    # A device gathers its half of each of the four weights over 4 devices, in bfloat16, and activations over 2
+    # between them; and scatters over as many the sums of the gradients of both, in float32.
+    assert spread == {
+        "all-gather": 4 * (2 * matrix // 2) * 3 // 4 + 3 * (2 * matrix) // 2,
+        "reduce-scatter": 4 * (4 * matrix // 2) * 3 // 4 + 3 * (4 * matrix) // 2,
+    }
+    assert parts == {"all-reduce": 2 * (2 * 4 * matrix) * 7 // 8}  # once, after the loop over the four parts
+
+
+def test_devices_of_a_group():
+    for groups, size in (
+        ("[2,4]<=[4,2]T(1,0)", 4), ("{{0,2},{1,3},{4,6},{5,7}}", 2), ("{}", 8),
+        ("mesh['axis_0'=8] {'axis_0'}", 8), ("mesh['axis_0'=4,'axis_1'=2] {'axis_1'}", 2),
+        ("mesh['axis_0'=4,'axis_1'=2] {'axis_0','axis_1'}", 8), ("mesh['axis_0'=8] {'axis_0':(2)4}", 4),
+        ("mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}", 4),
+    ):  # fmt: skip
+        assert group_size(f"%x), channel_id=2, replica_groups={groups}, dimensions={{0}}", 8) == size, groups
+
+
+def test_what_is_sent_once_and_what_again():
+    """As in programs for v5e: fusions of an asynchronous gather, of a reduce-scatter; a step's loop, and its parts'."""
+    text = """HloModule jit_several, is_scheduled=true, entry_computation_layout={(f32[8]{0})->f32[8]{0}}
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+%fused_computation.9 (param_0.1: bf16[2,128]) -> (bf16[2,128], bf16[8,128]) {
+  %all-gather.1 = bf16[8,128]{1,0} all-gather(%param_0.1), channel_id=62, replica_groups=[2,4]<=[4,2]T(1,0), \
+frontend_attributes={chain_id="0"}
+}
+
+%async_collective_fusion.15 (param_0.2: bf16[2,128]) -> (bf16[2,128], bf16[8,128]) {
+  %all-gather.2 = bf16[8,128]{1,0} all-gather(%param_0.2), channel_id=62, replica_groups=[2,4]<=[4,2]T(1,0), \
+frontend_attributes={chain_id="0"}
+}
+
+%all-reduce-scatter.1 (input.1: f32[32,128]) -> f32[8,128] {
+  %all-reduce.1 = f32[32,128]{1,0} all-reduce(%input.1), channel_id=1, replica_groups={{0,2,4,6},{1,3,5,7}}, \
+to_apply=%add
+  ROOT %slice.1 = f32[8,128]{1,0} dynamic-slice(%all-reduce.1, %place), dynamic_slice_sizes={8,128}
+}
+
+%all-reduce-scatter.2 (input.2: f32[32,128]) -> f32[8,128] {
+  %all-reduce.2 = f32[32,128]{1,0} all-reduce(%input.2), channel_id=1, replica_groups={{0,2,4,6},{1,3,5,7}}, \
+to_apply=%add
+  ROOT %slice.2 = f32[8,128]{1,0} dynamic-slice(%all-reduce.2, %place), dynamic_slice_sizes={8,128}
+}
+
+%part (of_part: (f32[8], s32[])) -> (f32[8], s32[]) {
+  %fusion.9 = (bf16[2,128]{1,0}, bf16[8,128]{1,0}) fusion(%x), kind=kCustom, calls=%fused_computation.9
+  %fusion.15 = (bf16[2,128]{1,0}, bf16[8,128]{1,0}) fusion(%fusion.9), kind=kCustom, calls=%async_collective_fusion.15
+}
+
+%step (of_step: (f32[8], s32[])) -> (f32[8], s32[]) {
+  %while.1 = (f32[8]{0}, s32[]) while(%tuple.1), condition=%more_parts, body=%part
+  %fusion.1 = f32[8,128]{1,0} fusion(%y), kind=kCustom, calls=%all-reduce-scatter.1
+  %fusion.2 = f32[8,128]{1,0} fusion(%y), kind=kCustom, calls=%all-reduce-scatter.2
+}
+
+ENTRY %main (moving: f32[8]) -> f32[8] {
+  %while.2 = (f32[8]{0}, s32[]) while(%tuple.2), condition=%more_steps, body=%step
+  ROOT %last = f32[2,4]{1,0} all-to-all(%z), channel_id=3, replica_groups=mesh['axis_0'=4,'axis_1'=2] {'axis_1'}
+}
+"""
+    gathered, scattered, last = 2 * 8 * 128 * 3 // 4, 2 * (4 * 32 * 128 * 3 // 4), 4 * 8 // 2
+    once = {"all-gather": gathered, "reduce-scatter": scattered, "all-to-all": last}
+    assert collective_bytes(text, 8) == once
+    assert collective_bytes(text, 8, [1, 4]) == once | {"all-gather": 4 * gathered}
+    assert collective_bytes(text, 8, [4]) == once | {"all-gather": 4 * gathered, "reduce-scatter": 4 * scattered}
 
 
 def test_bytes_that_devices_send_each_other():
@@ -354,27 +525,49 @@ def test_spending(tmp_path, monkeypatch):
     (tmp_path / "results/plan/lora/x/v5e-8.json").write_text(json.dumps(plan))
     run = {"stage": "lora", "name": "x", "steps": 50, "checkpoints": 4, "recipe": recipe, "accelerator": "v5e-8"}
     run["plans"] = "results/plan/lora/x"
-    assert spending.take(run, "v5e-8") == {"hours": 1.0, "cost": 3.0, "bytes": 40}
-    spending.check([run], 3.0)
-    spending.check([run | {"accelerator": None}], 0.0)  # on this machine
+    prices = {"v5e-8": 3.0}
+    assert spending.take(run, "v5e-8", prices) == {"hours": 1.0, "cost": 3.0, "bytes": 40}
+    spending.check([run], 3.0, prices)
+    spending.check([run | {"accelerator": None}], 0.0, prices)  # on this machine
     with pytest.raises(
         UserError, match=r"^the pending steps cost 3\.00 by their plans, more than plan\.spending_limit, 2\.99\.$"
     ):
-        spending.check([run], 2.99)
+        spending.check([run], 2.99, prices)
+    # The price is the config's, not that of the day of the plan.
+    with pytest.raises(UserError, match=r"^the pending steps cost 30\.00 by their plans"):
+        spending.check([run], 3.0, {"v5e-8": 30.0})
+    with pytest.raises(UserError, match=r"plan\.prices names no price for v5e-8"):
+        spending.check([run], 3.0, {})
     longer = run | {"recipe": recipe | {"steps": 200, "seed": 1}}
-    spending.check([longer], 3.0)  # the same step
+    spending.check([longer], 3.0, prices)  # the same step
+    told = {"cpu_devices": 8, "checkpoint_every": 10, "resources": {"hosts": 2}}  # what only suggestions depend on
+    assert spending.step_of(plan["recipe"] | told) == spending.step_of(recipe)
     changed = run | {"recipe": recipe | {"rank": 8}}
     with pytest.raises(UserError, match="of lora.runs.x on v5e-8 no plan says what it costs"):
-        spending.check([changed], 3.0)
+        spending.check([changed], 3.0, prices)
     tensorflow = run | {"recipe": recipe | {"backend": "tensorflow"}}
-    spending.check([tensorflow], None)
+    spending.check([tensorflow], None, prices)
     with pytest.raises(UserError, match=r"no plan can say what lora\.runs\.x takes on v5e-8: it runs on TensorFlow"):
-        spending.check([tensorflow], 3.0)
+        spending.check([tensorflow], 3.0, prices)
     with pytest.raises(UserError, match=r"takes on h100:4: there are plans for TPUs only"):
-        spending.check([run | {"accelerator": "h100:4"}], 3.0)
+        spending.check([run | {"accelerator": "h100:4"}], 3.0, prices)
+    # To name it under plan.topologies would be of no use: the config would be refused.
+    with pytest.raises(UserError, match=r"takes on v5e-12: there are plans for slices of other sizes only; take the"):
+        spending.check([run | {"accelerator": "v5e-12"}], 3.0, prices)
     impossible = plan | {"planned": False, "reason": "lora.runs.x.mesh is [1, 16], which does not fit the 8 devices."}
     (tmp_path / "results/plan/lora/x/v5e-8.json").write_text(json.dumps(impossible))
     with pytest.raises(UserError, match=r"^lora\.runs\.x cannot be trained on v5e-8: lora\.runs\.x\.mesh is \[1, 16\]"):
-        spending.check([run], None)
+        spending.check([run], None, prices)
     (tmp_path / "results/plan/lora/x/v5e-8.json").write_text(json.dumps(plan))
-    assert spending.totals([run], ["v5e-8"])[0].startswith("pending on v5e-8: 1.00 hours modelled, 3.00 at the given")
+    (line,) = spending.totals([run], ["v5e-8"], {"v5e-8": 4.0})
+    assert line.startswith("pending on v5e-8: 1.00 hours modelled, 4.00 at the given price")
+
+
+def test_checkpoints_at_once_on_the_disk():
+    run = {"chain": "results/lora/x", "segments": 25, "checkpoint_every": 4}
+    for keep, todo, most in (
+        ("all", 25, 25), ("all", 3, 3), ("last", 25, 2), ("last", 1, 1), ("every 10", 25, 4), ("every 10", 5, 2),
+        ("every 5", 25, 6), ("every 1", 25, 25), ("every 100", 25, 2),
+    ):  # fmt: skip
+        (found,) = spending.pending([run | {"keep_checkpoints": keep}], {"results/lora/x": todo})
+        assert (found["steps"], found["checkpoints"]) == (4 * todo, most), (keep, todo)

@@ -127,21 +127,23 @@ class Run:
 
         Two per weight of a matrix and token, and 4 x width x length / 2 per token and layer for attention over what
         lies before (all of it in a masked model); the same again for gradients of activations, and for gradients of
-        weights where they are trained. Logits only where the model predicts.
+        weights where they are trained. A head and its logits only where the model predicts.
         """
         backbone, length = self.model.backbone, self.recipe["sequence_length"]
         tokens = self.tokens_per_step()
         table = next(v for v in backbone.variables if v.path.endswith("token_embedding/embeddings"))
-        matrices = sum(
-            math.prod(v.shape) for v in self.model.variables if len(v.shape) > 1 and v.path.endswith("kernel")
+        inside, everywhere = (
+            sum(math.prod(v.shape) for v in part.variables if len(v.shape) > 1 and v.path.endswith("kernel"))
+            for part in (backbone, self.model)
         )
+        head = everywhere - inside + math.prod(table.shape)
         heads = getattr(backbone, "num_query_heads", None) or backbone.num_heads
         width = heads * (getattr(backbone, "head_dim", None) or backbone.hidden_dim // heads)
         predicted = 1.0
         if self.task is masked:
             predicted = predictions_per_record(length, self.recipe["masking"]["rate"]) / length
             width *= 2
-        forward = 2 * matrices + 2 * math.prod(table.shape) * predicted + 2 * backbone.num_layers * width * length
+        forward = 2 * inside + 2 * head * predicted + 2 * backbone.num_layers * width * length
         passes = 2 if self.stage == "lora" and self.recipe["method"] == "lora" else 3
         return float(tokens * forward * passes)
 

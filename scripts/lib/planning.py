@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,12 +17,16 @@ from lib.errors import UserError
 from lib.files import read_json, sha256, write_json
 from lib.hlo import collective_bytes
 from lib.keras_jax import set_precision
+from lib.mesh import check_mesh
 from lib.tpu import GIB, Topology
 
-EXHAUSTED = re.compile(r"(?:HLO temporaries \(|Used )([\d.]+)([KMGT])(?:\) exceeds available HBM| of [\d.]+[KMGT] hbm)")
+# What is wanted, and what the compiler leaves to a program on this chip.
+EXHAUSTED = re.compile(
+    r"(?:HLO temporaries \(|Used )([\d.]+)([KMGT])(?:\) exceeds available HBM \(| of )([\d.]+)([KMGT])"
+)
 # To count FLOPs and bytes: no loops of the compiler's own making. Memory is always that of the program as it runs.
 UNROLLED = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
-USABLE = 15.48 / 16  # of the HBM: what the compiler's message leaves to a program on v3, taken for all
+VIRTUAL = 512  # cpu_devices at the most, as schemas/config.schema.yaml says
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -32,15 +36,16 @@ def plan(stage: str, recipe: dict, slice_: Topology, where: str) -> dict:
     Raises UserError when the run cannot be on such a slice, whatever its memory.
     """
     found = measure(stage, recipe, slice_, where)
-    found["advice"] = [] if found["memory"]["fits"] else advice(stage, recipe, slice_, where)
+    memory = found["memory"]
+    found["advice"] = [] if memory["fits"] else advice(stage, recipe, slice_, where, memory["usable"])
     found["changes"] = changes(stage, recipe, slice_, where) if recipe["changes"] else []
     return found
 
 
-def measure(stage: str, recipe: dict, slice_: Topology, where: str, hopeless: bool = True) -> dict | None:
+def measure(stage: str, recipe: dict, slice_: Topology, where: str, usable: float = math.inf) -> dict | None:
     """Return memory, cost and modelled time of a run's step on a slice.
 
-    hopeless  whether to compile what cannot fit, by its weights and optimizer alone; otherwise None for it
+    usable  bytes of HBM: a run whose weights and optimizer alone need more is not compiled, and None returned for it
     """
     set_precision(recipe["precision"])
     devices = topologies.get_topology_desc(
@@ -52,18 +57,18 @@ def measure(stage: str, recipe: dict, slice_: Topology, where: str, hopeless: bo
     sizes = run.distribution.sizes
     used = math.prod(sizes.values())
     weights, optimizer = (run.bytes_per_device(part.variables) for part in (run.model, run.optimizer))
-    if not hopeless and weights + optimizer > slice_.hbm * USABLE:
+    if weights + optimizer > usable:
         return None
-    said = compiled(run.lowered(), slice_, used)
-    fits = said["arguments"] is not None and said["total"] <= slice_.hbm * USABLE
+    # Loops of the program: over the steps of a dispatch, of which one is wanted; over the parts of a step, all of them.
+    turns = [1] * (recipe["steps_per_dispatch"] > 1) + [recipe["accumulate"]]
+    said = compiled(run.lowered(), slice_, used, turns)
+    fits = said["arguments"] is not None
     flops, moved, sent = said["flops"], said["bytes"], said["collective_bytes"]
     again = recipe["accumulate"] - 1
     if again and fits:
-        # The compiler's count has the body of a loop once.
+        # Not what the part alone sends: in a loop, the compiler sums most gradients over devices once, after all parts.
         part = compiled(run.lowered_part(), slice_, used)
         flops, moved = flops + again * part["flops"], moved + again * part["bytes"]
-        more = part["collective_bytes"]
-        sent = {kind: sent.get(kind, 0) + again * more.get(kind, 0) for kind in sorted({*sent, *more})}
     time = {
         "compute": flops / slice_.flops,
         "memory": moved / slice_.hbm_bandwidth,
@@ -77,7 +82,7 @@ def measure(stage: str, recipe: dict, slice_: Topology, where: str, hopeless: bo
         "undivided": run.distribution.notes,
         "memory": {
             "hbm": slice_.hbm,
-            "usable": int(slice_.hbm * USABLE),
+            "usable": said["usable"],
             "weights": weights,
             "optimizer": optimizer,
             "gradients": run.bytes_per_device(run.model.trainable_variables),
@@ -99,15 +104,18 @@ def measure(stage: str, recipe: dict, slice_: Topology, where: str, hopeless: bo
     }
 
 
-def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: int) -> dict:
+def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: int, turns: Sequence[int] = ()) -> dict:
     """Return what the compiler says of a program, per device: bytes of memory, FLOPs, bytes moved and sent.
 
+    turns  see `collective_bytes`; FLOPs and bytes moved are counted once in all loops
+
     The same program for the same slice and compiler is compiled once in a folder. Where it does not fit, the
-    compiler stops and says only how much there was in all: then arguments is None.
+    compiler stops and says only how much it needs in all, and how much is usable: then arguments is None; where it
+    does, usable is.
     """
     text = lowered.as_text()
     readers = [Path(__file__), Path(__file__).with_name("hlo.py")]  # of what the compiler says
-    words = [version("libtpu"), version("jax"), slice_.compiler_name, text, *map(sha256, readers)]
+    words = [version("libtpu"), version("jax"), slice_.compiler_name, text, str([*turns]), *map(sha256, readers)]
     key = hashlib.sha256(" ".join(words).encode()).hexdigest()
     kept = Path(cache_folder("plans")) / f"{key}.json"
     if kept.is_file():
@@ -120,7 +128,9 @@ def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: int) -> dic
             raise
         # The message says temporaries, but counts the arguments among them.
         found = {"arguments": None, "temporaries": None, "program": None}
-        found |= {"total": round(float(wanted[1]) * UNITS[wanted[2]])}
+        found["total"], found["usable"] = (
+            round(float(number) * UNITS[unit]) for number, unit in (wanted.group(1, 2), wanted.group(3, 4))
+        )
         found |= {"flops": 0.0, "bytes": 0.0, "collective_bytes": {}}
     else:
         memory = program.memory_analysis()
@@ -129,7 +139,7 @@ def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: int) -> dic
             # Without them a program that fits may not: then the count stays too low.
             with contextlib.suppress(jax.errors.JaxRuntimeError):
                 program = lowered.compile(compiler_options=UNROLLED)
-        cost, sent = program.cost_analysis(), collective_bytes(program.as_text(), devices)
+        cost, sent = program.cost_analysis(), collective_bytes(program.as_text(), devices, turns)
         total = (
             memory.argument_size_in_bytes
             + memory.output_size_in_bytes
@@ -142,6 +152,7 @@ def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: int) -> dic
             "temporaries": memory.temp_size_in_bytes,
             "program": memory.generated_code_size_in_bytes,
             "total": total,
+            "usable": None,
             "flops": float(cost["flops"]),
             "bytes": float(cost["bytes accessed"]),
             "collective_bytes": sent,
@@ -156,7 +167,10 @@ def loops(text: str) -> int:
 
 
 def variants(recipe: dict, stage: str, devices: int) -> Iterator[tuple[str, dict]]:
-    """Yield what may make a run smaller, in words and as a recipe, the gentlest changes of the result first."""
+    """Yield what may make a run smaller, in words and as a recipe, the gentlest changes of the result first.
+
+    Not all of it is allowed by the config, or fits the slice.
+    """
     if not recipe["rematerialise"]:
         yield "rematerialise: true", recipe | {"rematerialise": True}
     lora = stage == "lora" and recipe["method"] == "lora"
@@ -169,13 +183,14 @@ def variants(recipe: dict, stage: str, devices: int) -> Iterator[tuple[str, dict
         )
     for parts in (2, 4, 8, 16):
         accumulate = recipe["accumulate"] * parts
-        if recipe["batch_size"] % accumulate == 0:
-            yield f"accumulate: {accumulate}", recipe | {"accumulate": accumulate}
+        yield f"accumulate: {accumulate}", recipe | {"accumulate": accumulate}
     size = 1
     while size <= devices:
-        if [size, -1] != recipe["mesh"] and recipe["batch_size"] % (size * recipe["accumulate"]) == 0:
-            # The config refuses a mesh that the virtual devices do not fit.
-            yield f"mesh: [{size}, -1]{f', cpu_devices: {size}' if size > 1 else ''}", recipe | {"mesh": [size, -1]}
+        # The config refuses a mesh that the virtual devices do not fit.
+        virtual = math.lcm(size, recipe["cpu_devices"])
+        if [size, -1] != recipe["mesh"] and virtual <= VIRTUAL:
+            words = "" if virtual == recipe["cpu_devices"] else f", cpu_devices: {virtual}"
+            yield f"mesh: [{size}, -1]{words}", recipe | {"mesh": [size, -1], "cpu_devices": virtual}
         size *= 2
     if recipe["batch_size"] > 1 and recipe["batch_size"] % 2 == 0:
         yield f"batch_size: {recipe['batch_size'] // 2}", recipe | {"batch_size": recipe["batch_size"] // 2}
@@ -194,6 +209,7 @@ def changes(stage: str, recipe: dict, slice_: Topology, where: str) -> list[dict
     found = []
     for key, value in single:
         try:
+            check_mesh(where, recipe | {key: value})
             made = measure(stage, recipe | {key: value}, slice_, where)
         except UserError:  # such as a batch that cannot be cut into so many parts on this mesh
             continue
@@ -202,12 +218,16 @@ def changes(stage: str, recipe: dict, slice_: Topology, where: str) -> list[dict
     return found
 
 
-def advice(stage: str, recipe: dict, slice_: Topology, where: str, most: int = 3) -> list[str]:
-    """Return up to `most` changes with which a run fits, each compiled."""
+def advice(stage: str, recipe: dict, slice_: Topology, where: str, usable: int, most: int = 3) -> list[str]:
+    """Return up to `most` changes with which a run fits in `usable` bytes of HBM, each compiled.
+
+    The config allows each: `recipe` has cpu_devices, resources and checkpoint_every for that, which change no step.
+    """
     found: list[str] = []
     for words, changed in variants(recipe, stage, slice_.devices):
         try:
-            made = measure(stage, changed, slice_, where, hopeless=False)
+            check_mesh(where, changed)
+            made = measure(stage, changed, slice_, where, usable)
         except UserError:
             continue
         if made and made["memory"]["fits"]:

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 
 from lib import bucket
 from lib.errors import UserError
+from lib.tpu import topology
 
 # What of a plan's recipe leaves the step as it is.
-OTHER = ("where", "steps", "seed", "optimizer", "price_per_hour", "changes")
+OTHER = (
+    "where", "steps", "seed", "optimizer", "price_per_hour", "changes", "cpu_devices", "checkpoint_every", "resources",
+)  # fmt: skip
 
 
 def unfinished(summary: list[dict[str, str]]) -> Counter:
@@ -23,25 +26,36 @@ def chain_of(state: str) -> str:
 
 
 def pending(runs: list[dict], segments: Mapping[str, int]) -> list[dict]:
-    """Return the runs with something to train: what each takes of `runs`, and how many steps and checkpoints.
+    """Return the runs with something to train: each of `runs`, with how many steps, and checkpoints at once on disk.
 
     runs      as `planned_runs` in rules/common.smk lists them
     segments  how many of each chain there are to train
     """
     return [
-        run | {"steps": segments[run["chain"]] * run["checkpoint_every"], "checkpoints": segments[run["chain"]]}
+        run | {"steps": todo * run["checkpoint_every"], "checkpoints": most_at_once(run, todo)}
         for run in runs
-        if segments.get(run["chain"])
+        if (todo := segments.get(run["chain"]))
     ]
 
 
-def plan_of(run: dict, topology: str) -> dict | None:
+def most_at_once(run: dict, todo: int) -> int:
+    """Return how many checkpoints of a run's last `todo` segments are on the disk at once, at the most.
+
+    Those that `keep_checkpoints` keeps, and the one before that which is written last.
+    """
+    last, keep = run["segments"], run["keep_checkpoints"]
+    every = {"all": 1, "last": last}.get(keep) or int(keep.split()[1])
+    stay = sum(number % every == 0 or number == last for number in range(last - todo + 1, last + 1))
+    return min(todo, stay + 1)
+
+
+def plan_of(run: dict, name: str) -> dict | None:
     """Return the plan of a run on a slice; None where there is none, or one of another step.
 
     run  recipe, and the folder `plans`: as `pending` returns them
     """
     try:
-        (plan,) = map(json.loads, bucket.contents([f"{run['plans']}/{topology}.json"]))
+        (plan,) = map(json.loads, bucket.contents([f"{run['plans']}/{name}.json"]))
         same = step_of(plan["recipe"]) == step_of(run["recipe"])
     except (ValueError, LookupError, TypeError):  # not there, or damaged
         return None
@@ -54,13 +68,16 @@ def step_of(recipe: dict) -> dict:
     return kept | {"clips": recipe.get("optimizer", {}).get("clip_norm") is not None}
 
 
-def take(run: dict, topology: str) -> dict | None:
-    """Return hours, cost (None without a price) and bytes on disk of a run's pending steps; None if unplanned."""
-    plan = plan_of(run, topology)
+def take(run: dict, name: str, prices: Mapping[str, float]) -> dict | None:
+    """Return hours, cost (None without a price) and bytes on disk of a run's pending steps; None if unplanned.
+
+    prices  of an hour on each slice, as the config says now: a plan may be older than its price
+    """
+    plan = plan_of(run, name)
     if plan is None or not plan["planned"] or plan["hours"] is None:
         return None
     share = run["steps"] / plan["recipe"]["steps"]
-    price = plan["recipe"]["price_per_hour"]
+    price = prices.get(name)
     hours = plan["hours"] * share
     return {
         "hours": hours,
@@ -69,13 +86,13 @@ def take(run: dict, topology: str) -> dict | None:
     }
 
 
-def totals(pending: list[dict], topologies: list[str]) -> list[str]:
+def totals(pending: list[dict], topologies: list[str], prices: Mapping[str, float]) -> list[str]:
     """Return a line per slice: what all pending steps take there, one run after another."""
     if not pending:
         return ["Every run of the config is trained: nothing is pending."]
     lines = []
-    for topology in topologies:
-        found = [take(run, topology) for run in pending]
+    for name in topologies:
+        found = [take(run, name, prices) for run in pending]
         known = [part for part in found if part]
         if not known:
             continue
@@ -85,12 +102,12 @@ def totals(pending: list[dict], topologies: list[str]) -> list[str]:
         missing = len(found) - len(known)
         rest = f"; {missing} of {len(found)} pending runs are not planned there" if missing else ""
         lines.append(
-            f"pending on {topology}: {hours:,.2f} hours modelled, {money}, {disk / 1e9:,.2f} GB of checkpoints{rest}"
+            f"pending on {name}: {hours:,.2f} hours modelled, {money}, {disk / 1e9:,.2f} GB of checkpoints{rest}"
         )
     return lines
 
 
-def check(pending: list[dict], limit: float | None) -> None:
+def check(pending: list[dict], limit: float | None, prices: Mapping[str, float]) -> None:
     """Refuse to start what cannot be on its slice, or takes more than `limit` by its plans. Raises UserError.
 
     pending  with `accelerator`, the slice that the config asks for, None where none is taken
@@ -101,18 +118,17 @@ def check(pending: list[dict], limit: float | None) -> None:
         if name is None:
             continue
         plan = plan_of(run, name)
-        tensorflow = run["recipe"].get("backend") == "tensorflow"
-        if plan and not tensorflow and (plan.get("sentence") or plan.get("reason")):
+        why = unplannable(run, name)
+        if plan and not why and (plan.get("sentence") or plan.get("reason")):
             raise UserError(plan.get("sentence") or f"{where} cannot be trained on {name}: {plan['reason']}")
         if limit is None:
             continue
-        if tensorflow or ":" in name:
-            why = "it runs on TensorFlow" if tensorflow else "there are plans for TPUs only"
+        if why:
             raise UserError(
                 f"plan.spending_limit is {limit:g}, and no plan can say what {where} takes on {name}: {why}; take the "
                 "limit away to train it."
             )
-        part = take(run, name)
+        part = take(run, name, prices)
         if part is None or part["cost"] is None:
             what = "no plan says what it costs" if part is None else f"plan.prices names no price for {name}"
             raise UserError(
@@ -124,3 +140,16 @@ def check(pending: list[dict], limit: float | None) -> None:
         raise UserError(
             f"the pending steps cost {spent:,.2f} by their plans, more than plan.spending_limit, {limit:g}."
         )
+
+
+def unplannable(run: dict, name: str) -> str | None:
+    """Return why no plan can be made of a run on an accelerator of the config; None where one can."""
+    if run["recipe"].get("backend") == "tensorflow":
+        return "it runs on TensorFlow"
+    if ":" in name:
+        return "there are plans for TPUs only"
+    try:
+        topology(name)
+    except UserError:
+        return "there are plans for slices of other sizes only"
+    return None

@@ -62,12 +62,11 @@ def topology(name: str) -> Topology:
         raise UserError(f'"{name}" is no TPU slice; allowed: one of {versions}, and a size, such as v5e-8.')
     number = int(found[2])
     chips = number // 2 if chip.counted_by == "cores" else number
-    odd = chip.counted_by == "cores" and number % 2
-    if odd or chips < 4 or chips > LARGEST[chip.dimensions] or chips & (chips - 1):
-        sizes = [str(size * (2 if chip.counted_by == "cores" else 1)) for size in (4, 8, 16, 32, 64)]
-        raise UserError(
-            f'"{name}" is no TPU slice that can be planned; allowed for {found[1]}: {", ".join(sizes)}, ...'
-        )
+    cores = chip.counted_by == "cores"
+    odd, few = cores and number % 2, chips < 4 and (cores or chips != 1)  # what counts chips is sold singly too
+    if odd or few or chips > LARGEST[chip.dimensions] or chips & (chips - 1):
+        sizes = "8, 16, 32, 64, 128" if cores else "1, 4, 8, 16, 32, 64"
+        raise UserError(f'"{name}" is no TPU slice that can be planned; allowed for {found[1]}: {sizes}, ...')
     share = 1 / chip.devices
     return Topology(
         name=name,
