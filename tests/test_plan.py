@@ -415,7 +415,7 @@ def test_bytes_that_devices_send_each_other():
 def test_without_the_compiler_the_stage_says_so(fresh, monkeypatch):
     (fresh / "sitecustomize.py").write_text('import sys\n\nsys.modules["libtpu"] = None\n')
     monkeypatch.setenv("PYTHONPATH", str(fresh.folder))
-    assert "libtpu, which holds the TPU compiler, is not on this machine" in fresh("plan").stdout
+    assert "libtpu, which holds the TPU compiler, is not on this machine" in fresh.as_a_user("plan").stdout
 
 
 @pytest.fixture(scope="module")
