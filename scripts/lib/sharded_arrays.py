@@ -4,6 +4,8 @@ Several processes write a file together: each the parts that its own devices hol
 the first one makes the whole. The bytes are those that one process would write, and no process holds an array whole.
 (Not all into one file: over NFS, hosts that write next to each other write each other's bytes away.) They find out by
 themselves whether they see one folder; where they do not, the first process gathers all parts.
+
+Not orbax, which holds the time of writing among its bytes: the same config would give other ones each time.
 """
 
 import json
