@@ -28,6 +28,7 @@ from ruamel.yaml import YAML
 LENGTH, VOCABULARY, SHARDS = 16, 64, (1500, 40, 2500, 1000)
 RECIPE = {"batch_size": 32, "seed": 3, "masking": {"rate": 0.15, "mask": 0.8, "random": 0.1}}
 FAILING = {"fail": 0.1, "hang": 0.02}
+WHOLE = "FAILING_NETWORK" in os.environ
 
 
 @pytest.fixture(scope="module")
@@ -189,16 +190,16 @@ STORED = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", PREF
 
 @pytest.fixture(scope="module")
 def stored(trained, server, tmp_path_factory):
-    """The same config as `trained`, run with its results in the bucket, on a network that fails and hangs.
+    """The same config as `trained`, run with its results in the bucket; what was printed, and what the bucket did.
 
-    Yields the workflow, what was printed, and what the bucket did.
+    With FAILING_NETWORK=1 in the environment, all of it on a network that fails, which takes a quarter of an hour.
     """
     workflow = Workflow(tmp_path_factory.mktemp("stored") / "workflow")
     (workflow / "config.yaml").write_bytes((trained / "config.yaml").read_bytes())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STORAGE_EMULATOR_HOST", server.url)
         patch.setenv("SNAKEMAKE_STORAGE_GCS_PROJECT", "project")
-        before = server.faults(**FAILING, hang_seconds=2.0)
+        before = server.faults(**(FAILING if WHOLE else {}), hang_seconds=2.0)
         printed = workflow("--cores", "2", *STORED).stdout
         yield workflow, printed, server.faults(fail=0.0, hang=0.0) - before
 
@@ -246,7 +247,8 @@ def test_results_in_a_bucket_are_those_of_a_local_run(trained, stored, server):
     expected = local_results(trained)
     assert len(expected) > 80 and stored_results(server) == expected
     assert not (workflow / "results").exists() and not (workflow / "logs").exists()
-    assert sum(done[kind] for kind in ("429", "503", "reset", "lost", "cut")) >= 100 and done["hang"] >= 20, done
+    if WHOLE:
+        assert sum(done[kind] for kind in ("429", "503", "reset", "lost", "cut")) >= 100 and done["hang"] >= 20, done
     # Records were read where they lie, and never copied here.
     assert done["records read"] >= 6 and not re.search(r"Retrieving \S+ \S+ \S+\.(tfrecord|index)", printed)
 
@@ -324,6 +326,19 @@ def test_a_prefix_belongs_to_one_folder(stored, server, tmp_path):
 
 
 TOKENIZER = "results/tokenizer/tokenizer.json"
+
+
+def test_a_network_that_fails_loses_nothing(trained, stored, server, tmp_path):
+    workflow = Workflow(tmp_path / "workflow")
+    (workflow / "config.yaml").write_bytes((trained / "config.yaml").read_bytes())
+    server.faults(**FAILING, hang_seconds=2.0)
+    before = server.faults()
+    arguments = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", f"gs://{BUCKET}/fail"]
+    workflow(TOKENIZER, "--cores", "2", *arguments)
+    done = server.faults(fail=0.0, hang=0.0) - before
+    found, expected = stored_results(server, "fail"), local_results(trained)
+    assert TOKENIZER in found and found == {name: expected[name] for name in found}
+    assert sum(done[kind] for kind in ("429", "503", "reset", "lost", "cut")) >= 5
 
 
 def test_a_killed_upload_leaves_nothing_under_its_name(trained, stored, server, tmp_path):
