@@ -17,7 +17,7 @@ from lib.streaming import open_records
 with job(snakemake.log[0], f"mlm {snakemake.wildcards.run}") as say:
     from lib import mlm_tensorflow as mlm
 
-    mlm.set_up(snakemake.params.recipe["cpu_threads"], 1)
+    mlm.set_up(snakemake.params.recipe["cpu_threads"], 1, tpu=False)
     model = mlm.load_model(Path(snakemake.input.model[0]).parent)
     metrics = {"parameters": model.num_parameters()}
     for split in ("validation", "test"):

@@ -14,7 +14,7 @@ with job(snakemake.log[0], f"mlm {snakemake.wildcards.run}") as say:
     from lib import mlm_tensorflow as mlm
     from transformers import AutoTokenizer, pipeline
 
-    mlm.set_up(snakemake.params.recipe["cpu_threads"], 1)
+    mlm.set_up(snakemake.params.recipe["cpu_threads"], 1, tpu=False)
     folder = Path(snakemake.input.model[0]).parent
     tokenizer = AutoTokenizer.from_pretrained(folder)
     fill = pipeline("fill-mask", model=mlm.load_model(folder), tokenizer=tokenizer, framework="tf", dtype=None)

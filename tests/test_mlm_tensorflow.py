@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import copied
 from lib.tfrecord import write_records
 
 LENGTH, VOCABULARY = 16, 64
@@ -124,3 +125,17 @@ def test_two_replicas_give_the_losses_of_one_device(manifest, tmp_path):
 def test_other_architectures_train(manifest, tmp_path, architecture):
     result = train(manifest, tmp_path / "x", (0, 2), architecture=architecture, precision="mixed_bfloat16")
     assert np.isfinite(result["losses"]).all() and 0 <= result["held_out"]["accuracy"] <= 1
+
+
+def test_beside_a_tpu_that_tensorflow_cannot_use(trained, tmp_path, monkeypatch):
+    """A run on JAX is evaluated there all the same; training ends in a sentence, and not on the processor."""
+    workflow = copied(trained, tmp_path)
+    metrics = (workflow / "results/mlm/tiny/metrics.json").read_bytes()
+    monkeypatch.setenv("TPU_NAME", "local")
+    workflow("results/mlm/tiny/metrics.json", "results/mlm/tiny/fill_mask.json", "-f")
+    assert (workflow / "results/mlm/tiny/metrics.json").read_bytes() == metrics
+    said = workflow("results/mlm/tiny/checkpoints/00000010/state.json", "-f", check=False).stdout
+    assert (
+        "[mlm tiny] error: TensorFlow cannot use the TPU that TPU_NAME or TPU_ACCELERATOR_TYPE names (TPUs not" in said
+    )
+    assert "the environment tpu-tensorflow has one that can." in said and "Traceback" not in said

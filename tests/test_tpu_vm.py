@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -480,7 +481,7 @@ def test_mistakes_end_in_one_sentence(project):
     script = project.folder / "script"
     script.write_text(f"# properties = {json.dumps(PROPERTIES)}\n")
     for settings, sentence in {
-        ("TPU_ZONE", ""): "profiles/tpu-vm needs TPU_ZONE in the environment; its README.md says what they mean.",
+        ("TPU_ZONE", ""): "profiles/tpu-vm needs TPU_ZONE in the environment; its README.md says what that means.",
         ("TPU_TIER", "cheap"): "TPU_TIER is cheap; allowed: spot, on-demand, flex-start.",
         ("TPU_ENVIRONMENT", "local"): "TPU_ENVIRONMENT is local; allowed: tpu, tpu-tensorflow.",
         ("TPU_PREFIX", "My"): "TPU_PREFIX is My; allowed: up to 20 small letters, digits, hyphens, a letter first.",
@@ -489,6 +490,23 @@ def test_mistakes_end_in_one_sentence(project):
     }.items():
         done = project.tpu("submit", str(script), **dict([settings]))
         assert (done.returncode, done.stdout, done.stderr) == (1, "", f"error: {sentence}\n")
+
+
+def test_what_costs_money_is_found_without_the_mount_line(project):
+    done = project.tpu("list", TPU_MOUNT="")
+    assert (done.returncode, done.stdout) == (0, "")
+    identity = (project.folder / ".snakemake/tpu-vm/folder").read_text()
+    assert re.fullmatch("[0-9a-f]{8}", identity)  # of the folder, so that another machine finds it, too
+    assert f"none whose name begins with snakemake-{identity}- in " in done.stderr
+    assert project.tpu("clean", TPU_MOUNT="").returncode == 0
+
+
+def test_tensorflow_needs_its_own_environment(monkeypatch):
+    job = PROPERTIES | {"rule": "train_mlm_tensorflow"}
+    with pytest.raises(tpu.Refused, match="TPU_ENVIRONMENT is tpu; set it to tpu-tensorflow, or let the run have `bac"):
+        tpu.asked(job)
+    monkeypatch.setenv("TPU_ENVIRONMENT", "tpu-tensorflow")
+    assert tpu.asked(job)["accelerator"] == "v6e-8"
 
 
 def test_the_jobs_of_a_run_are_told_by_their_logs():

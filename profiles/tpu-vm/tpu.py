@@ -28,7 +28,6 @@ import select
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -39,6 +38,7 @@ from pathlib import Path
 
 STATE = Path(".snakemake") / "tpu-vm"
 JOBS = STATE / "jobs"
+IDENTITY = STATE / "folder"  # eight digits that tell this folder's resources from others'
 LOCK = STATE / "keeper.lock"  # held by the keeper; holds the process id of its Snakemake
 PROFILE = Path(os.path.abspath(__file__)).parent
 
@@ -153,6 +153,11 @@ def asked(properties: dict) -> dict:
     run = "-".join(Path(log).parent.parts[1:]) or rule
     hosts = resources.get("hosts") or 1
     run_hosts = resources.get("run_hosts") or hosts
+    if rule == "train_mlm_tensorflow" and accelerator and setting("TPU_ENVIRONMENT") != "tpu-tensorflow":
+        raise Refused(
+            f"{run} trains with TensorFlow on a {accelerator}, and TPU_ENVIRONMENT is {setting('TPU_ENVIRONMENT')}; "
+            "set it to tpu-tensorflow, or let the run have `backend: jax`."
+        )
     if accelerator:
         check_hosts(run, run_hosts, accelerator, slice_hosts(accelerator))
     return {
@@ -205,14 +210,18 @@ def cancel(*names: str) -> None:
 
 def list_resources() -> None:
     """Print name and state of each queued resource of this folder."""
-    check_settings()
-    for name, state in own_resources().items():
+    check_settings(work=False)
+    found = own_resources()
+    for name, state in found.items():
         print(name, state)
+    if not found:
+        place = f"{setting('TPU_ZONE')} of {setting('TPU_PROJECT')}"
+        print(f"none whose name begins with {prefix()} in {place}", file=sys.stderr)
 
 
 def clean() -> None:
     """Delete all queued resources of this folder, unless a keeper is at work here."""
-    check_settings()
+    check_settings(work=False)
     STATE.mkdir(parents=True, exist_ok=True)
     with open(LOCK, "a") as lock:
         if not taken(lock.fileno()):
@@ -236,12 +245,16 @@ def number(name: str) -> float:
         raise Refused(f"{name} is {setting(name)!r}; allowed: a number.") from None
 
 
-def check_settings() -> None:
-    """Raise Refused where a setting is missing or wrong, or there is no gcloud."""
-    missing = [name for name, default in SETTINGS.items() if default is None and not setting(name)]
+def check_settings(work: bool = True) -> None:
+    """Raise Refused where a setting is missing or wrong, or there is no gcloud.
+
+    work  whether workers are wanted: to look and to delete, TPU_MOUNT is not
+    """
+    needed = [name for name, default in SETTINGS.items() if default is None and (work or name != "TPU_MOUNT")]
+    missing = [name for name in needed if not setting(name)]
     if missing:
         names = " and ".join([", ".join(missing[:-1]), missing[-1]] if missing[1:] else missing)
-        raise Refused(f"profiles/tpu-vm needs {names} in the environment; its README.md says what they mean.")
+        raise Refused(f"profiles/tpu-vm needs {names} in the environment; its README.md says what that means.")
     for name, allowed in CHOICES.items():
         if setting(name) not in allowed:
             raise Refused(f"{name} is {setting(name)}; allowed: {', '.join(allowed)}.")
@@ -256,9 +269,15 @@ def check_settings() -> None:
 
 
 def prefix() -> str:
-    """Return how the names of this folder's resources begin: of this folder on this machine, and of no other."""
-    folder = hashlib.sha256(f"{socket.gethostname()}:{os.getcwd()}".encode()).hexdigest()[:8]
-    return f"{setting('TPU_PREFIX')}-{folder}-"
+    """Return how the names of this folder's resources begin, whatever machine works in it, and of no other folder's."""
+    if not IDENTITY.exists():
+        STATE.mkdir(parents=True, exist_ok=True)
+        new = STATE / f".folder-{os.getpid()}"
+        new.write_text(os.urandom(4).hex())
+        with contextlib.suppress(FileExistsError):  # of two processes at once, the first gives the name
+            os.link(new, IDENTITY)
+        new.unlink()
+    return f"{setting('TPU_PREFIX')}-{IDENTITY.read_text()}-"
 
 
 def resource_name(run: str, accelerator: str) -> str:

@@ -29,19 +29,28 @@ NOT_DECAYED = ["bias", "LayerNorm", "layer_norm", "layernorm"]  # searched for i
 HEAD_BY_POSITION = {"bert", "camembert", "roberta", "xlm-roberta"}
 
 
-def set_up(cpu_threads: int, cpu_devices: int) -> tf.distribute.Strategy:
+def set_up(cpu_threads: int, cpu_devices: int, tpu: bool = True) -> tf.distribute.Strategy:
     """Return the strategy for the devices that are there: a TPU, several GPUs, logical CPUs, or one device.
 
+    tpu  whether to take a TPU: what only runs a model does it beside one, with any TensorFlow
+
+    Raises UserError where the environment names a TPU that this TensorFlow cannot use.
     Dropout follows explicit generators from here on, which `train_step` sets by the step.
     """
     tf.config.threading.set_intra_op_parallelism_threads(cpu_threads)
     tf.config.threading.set_inter_op_parallelism_threads(cpu_threads)
     tf_keras.backend.experimental.enable_tf_random_generator()
-    if "TPU_NAME" in os.environ or "TPU_ACCELERATOR_TYPE" in os.environ:
-        tpu = tf.distribute.cluster_resolver.TPUClusterResolver(os.environ.get("TPU_NAME", "local"))
-        tf.config.experimental_connect_to_cluster(tpu)
-        tf.tpu.experimental.initialize_tpu_system(tpu)
-        return tf.distribute.TPUStrategy(tpu)
+    if tpu and ("TPU_NAME" in os.environ or "TPU_ACCELERATOR_TYPE" in os.environ):
+        try:
+            resolver = tf.distribute.cluster_resolver.TPUClusterResolver(os.environ.get("TPU_NAME", "local"))
+            tf.config.experimental_connect_to_cluster(resolver)
+            tf.tpu.experimental.initialize_tpu_system(resolver)
+        except tf.errors.NotFoundError as error:
+            raise UserError(
+                "TensorFlow cannot use the TPU that TPU_NAME or TPU_ACCELERATOR_TYPE names "
+                f"({str(error).split('.')[0]}); the environment tpu-tensorflow has one that can."
+            ) from None
+        return tf.distribute.TPUStrategy(resolver)
     if tf.config.list_physical_devices("GPU"):
         tf.config.experimental.enable_op_determinism()  # otherwise scatters, as in an embedding's gradient, differ
     if len(tf.config.list_physical_devices("GPU")) > 1:
