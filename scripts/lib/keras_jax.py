@@ -54,13 +54,9 @@ def start(cpu_threads: int, cpu_devices: int = 1, precision: str = "float32") ->
 
         keras.utils.set_random_seed(0)  # all must draw the same, also what loaded weights then take the place of
     set_precision(precision)
-    one_attention()
-
-
-def one_attention() -> None:
-    """Let Keras's attention be the same program on every machine: on a TPU, it takes no mask for a causal one."""
     import keras
 
+    # One program on every machine, as planned; on a TPU, Keras 3.15 would take no mask for a causal one.
     keras.config.disable_flash_attention()
 
 
