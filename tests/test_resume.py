@@ -99,6 +99,7 @@ def test_an_early_stop_passes_the_best_on(undisturbed, tmp_path):
     best = workflow / f"results/mlm/tiny/checkpoints/{last['best']['step']:08d}/weights.safetensors"
     passed = workflow / "results/mlm/tiny/checkpoints/00000050"
     assert (passed / "best.safetensors").read_bytes() == best.read_bytes()
+    assert (passed / "best.safetensors").stat().st_nlink == 1  # touched, it makes no other checkpoint newer
     assert load_file(passed / "weights.safetensors") == {}  # nothing trains on from there
     with open(workflow / "results/mlm/tiny/history.csv") as file:
         assert [int(row["step"]) for row in csv.DictReader(file)] == list(range(1, last["stopped_at"] + 1))

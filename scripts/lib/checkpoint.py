@@ -13,10 +13,8 @@ random numbers need no state: both are functions of the step.
 """
 
 import math
-import os
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 
 from lib import hosts
 from lib.arrays import save_arrays
@@ -125,7 +123,8 @@ def stopped_early(
     """Return whether the run has stopped before this segment; if so, its checkpoint is the one before, passed on.
 
     A run stops when the last `recipe["patience"]` evaluations brought no new lowest held-out loss. Nothing trains on
-    from there: weights and optimizer are empty, and best is a hard link where the file system has them.
+    from there: weights and optimizer are empty. Best is a copy and no hard link: Snakemake touches what a job made,
+    and would make the checkpoint before newer than what came of it.
     """
     before = read_state(previous["state"]) if previous else {"stopped_at": None}
     patience = recipe.get("patience")
@@ -133,7 +132,7 @@ def stopped_early(
         return False
     stopped_at = before["stopped_at"] or before["step"]
     with whole(outputs["best"]) as partial:
-        pass_on(Path(previous["best"]), partial)
+        shutil.copyfile(previous["best"], partial)
     save_arrays(outputs["weights"], {})
     save_arrays(outputs["optimizer"], {})
     kept = {key: before[key] for key in ("evaluation", "best", "evaluations_since_best")}
@@ -145,13 +144,3 @@ def stopped_early(
         f"{best['step']} since then"
     )
     return True
-
-
-def pass_on(source: Path, target: Path) -> None:
-    """Make `target` the same file as `source`, or a copy of it where there are no hard links."""
-    target.unlink(missing_ok=True)
-    try:
-        os.link(source, target)
-        os.utime(target)  # of both: Snakemake takes an output that is older than an input for a clock's mistake
-    except OSError:
-        shutil.copyfile(source, target)
