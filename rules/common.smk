@@ -26,6 +26,7 @@ from lib.folder import (
     unwritable,
     wait_for_jobs,
 )
+from lib.preflight import preflight, requests
 from lib.retraining import note
 from lib.schedule import segment_schedule
 from lib.spending import chain_of, check, pending
@@ -76,6 +77,7 @@ onstart:
                 config["plan"]["spending_limit"],
                 config["plan"]["prices"],
             )
+            preflight(requests(workflow.dag.needrun_jobs(), named))
             check_clock(
                 [
                     *SCRIPTS.rglob("*.py"),
@@ -383,10 +385,19 @@ def planned_runs() -> list[dict]:
     ]
 
 
+# The rules that train, and the stage of each.
+TRAINERS = {"train_mlm_tensorflow": "mlm", "train_mlm_jax": "mlm", "train_base": "base", "train_lora": "lora"}
+
+
+def named(job) -> str:
+    """Return what to call a job: what the config calls the run that it trains, or else its rule."""
+    stage, wildcards = TRAINERS.get(job.rule.name), job.wildcards
+    return config_key(stage, wildcards.get("run") or wildcards.get("name")) if stage else f"rule {job.rule.name}"
+
+
 def segments_to_train() -> Counter:
     """Return how many segments of each chain the jobs of this Snakemake train."""
-    trainers = {"train_mlm_tensorflow", "train_mlm_jax", "train_base", "train_lora"}
-    jobs = [job for job in workflow.dag.needrun_jobs() if job.rule.name in trainers]
+    jobs = [job for job in workflow.dag.needrun_jobs() if job.rule.name in TRAINERS]
     return Counter(chain_of(job.output.state) for job in jobs)
 
 

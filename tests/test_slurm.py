@@ -1,6 +1,7 @@
 """The workflow through a real Slurm on this machine: the same bytes, TPUs held, jobs that come and go."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -186,17 +187,46 @@ def test_nothing_is_to_be_done_then(slurm, through):
     assert "Nothing to be done" in done.stdout + done.stderr
 
 
-def test_more_tpus_than_there_are(slurm, through, tmp_path):
-    workflow = copied(through[0], tmp_path)
-    config = read_yaml(workflow / "config.yaml")
-    greedy = config["lora"]["runs"]["python"] | {"resources": {"accelerator": "v5e-64"}}
-    configure(workflow, greedy=greedy)
-    with running(slurm, workflow, "results/lora/greedy/history.csv", "--retries", "0") as process:
-        printed = finish(process, workflow, 1)
-    assert "Requested node configuration is not available" in printed and "Traceback" not in printed
-    (refused,) = jobs_of(slurm, "rule_train_lora_wildcards_greedy")
-    assert refused["JobState"] == "FAILED" and refused["StartTime"] == refused["EndTime"]  # it never ran
-    assert not list((workflow / "results/lora/greedy").rglob("*.safetensors"))
+@pytest.mark.parametrize(
+    ("changed", "wanted", "why"),
+    [
+        ({"accelerator": "v5e-64"}, "accelerator: v5e-64, ", "Requested node configuration is not available"),
+        ({"accelerator": "h100:4"}, "accelerator: h100:4, ", "Invalid generic resource (gres) specification"),
+        (
+            {"accelerator": "v5e-32", "hosts": 4},
+            "accelerator: v5e-32, hosts: 4, ",
+            "it would wait for ever (PartitionConfig)",
+        ),
+        ({"memory_gb": 90_000}, "memory_gb: 90000, ", "Requested node configuration is not available"),
+    ],
+)
+def test_what_slurm_does_not_have_is_said_before_anything_runs(slurm, fresh, changed, wanted, why):
+    config = read_yaml(fresh / "config.yaml")
+    configure(fresh, python=config["lora"]["runs"]["python"] | {"resources": changed})
+    before = slurm.jobs()
+    with running(slurm, fresh, "lora") as process:
+        printed = finish(process, fresh, 1)
+    (said,) = [line for line in printed.splitlines() if line.startswith("error: ")]
+    assert said.startswith(f"error: lora.runs.python asks for {wanted}") and f"and Slurm refuses that: {why}" in said
+    assert printed.rstrip().endswith(said) and "Traceback" not in printed
+    new = [job for job in slurm.jobs() if job not in before]
+    assert {(job["JobName"], job["JobState"]) for job in new} <= {("preflight", "FAILED"), ("preflight", "CANCELLED")}
+    assert not (fresh / "results/corpus").exists()
+
+
+def test_what_only_has_to_wait_is_not_refused(slurm):
+    """Slurm's own test refuses it."""
+    request = {"rule": "x", "where": "rule x", "threads": 1, "resources": {"mem_mb": 1000, "gres": "tpu:v5e:8"}}
+    slurm("scontrol", "update", "nodename=n0,n1", "state=drain", "reason=maintenance")
+    try:
+        done = subprocess.run(
+            [sys.executable, ROOT / "profiles/slurm/preflight.py"], input=json.dumps([request]), text=True,
+            env=os.environ | slurm.environment, capture_output=True,
+        )  # fmt: skip
+    finally:
+        slurm("scontrol", "update", "nodename=n0,n1", "state=resume")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert jobs_of(slurm, "preflight")[-1]["JobState"] == "CANCELLED"
 
 
 def test_jobs_outlive_their_controller_and_are_not_doubled(slurm, through, tmp_path):

@@ -492,6 +492,29 @@ def test_mistakes_end_in_one_sentence(project):
         assert (done.returncode, done.stdout, done.stderr) == (1, "", f"error: {sentence}\n")
 
 
+@pytest.mark.parametrize(
+    ("asked", "settings", "sentence"),
+    [
+        (
+            {"accelerator": "h100:4"},
+            {},
+            "rule train_lora asks for the accelerator h100:4, and profiles/tpu-vm has TPU ",
+        ),
+        ({"accelerator": "v5e-16"}, {}, "resources.hosts of lora-python is 1, and a v5e-16 has 4 hosts; allowed: 4."),
+        ({"accelerator": "v5e-8"}, {"TPU_ZONE": ""}, "profiles/tpu-vm needs TPU_ZONE in the environment; "),
+    ],
+)
+def test_mistakes_are_said_before_anything_runs(fresh, tmp_path, asked, settings, sentence):
+    config = read_yaml(fresh / "config.yaml")
+    config["lora"]["runs"]["python"]["resources"] = asked
+    with open(fresh / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(config, file)
+    said = Project(tmp_path, fresh.folder).run("lora", code=1, **settings)
+    (last,) = [line for line in said.splitlines() if "error: " in line]
+    assert last.startswith(f"error: {sentence}") and said.rstrip().endswith(last) and "Traceback" not in said
+    assert not (fresh / "results/corpus").exists() and not (fresh / ".snakemake/tpu-vm/jobs").exists()
+
+
 def test_what_costs_money_is_found_without_the_mount_line(project):
     done = project.tpu("list", TPU_MOUNT="")
     assert (done.returncode, done.stdout) == (0, "")

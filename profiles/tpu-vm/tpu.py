@@ -96,6 +96,7 @@ class Stopped(Exception):
 def main(arguments: list[str]) -> None:
     """Run one of the commands; a mistake of the user's ends in one sentence and exit code 1."""
     commands = {
+        "preflight": preflight,
         "submit": submit,
         "status": status,
         "cancel": cancel,
@@ -116,6 +117,13 @@ def main(arguments: list[str]) -> None:
 
 
 # What Snakemake calls
+
+
+def preflight() -> None:
+    """Check settings, and what the jobs ask for that standard input lists: see scripts/lib/preflight.py."""
+    check_settings()
+    for request in json.load(sys.stdin):
+        asked(request)
 
 
 def submit(jobscript: str) -> None:
