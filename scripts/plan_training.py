@@ -38,7 +38,7 @@ with job(snakemake.log[0], f"plan {stage}/{run} {wildcards.topology}") as say:
         # The compiler is in libtpu; the machine that asks it is a CPU.
         os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_LOAD_LIBRARY": "1", "TPU_SKIP_MDS_QUERY": "1"}
         os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
-        keras_jax.start(1)
+        keras_jax.start(snakemake.threads)
         from lib.abstract import Unreachable
         from lib.planning import in_money, plan, shortage
 
