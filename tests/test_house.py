@@ -87,7 +87,7 @@ NVIDIA = r"nvidia-.*|jax-cuda12-.*"
 TENSORFLOW_TPU = r"libtpu|tensorflow|tensorflow-text|tensorflow-tpu|tf-keras|tensorboard.*|markdown|werkzeug"
 VARIANTS = {
     "gpu": (["jax-gpu", "tensorflow-gpu"], NVIDIA),
-    "tpu": (["jax-tpu"], "libtpu"),
+    "tpu": (["jax-tpu"], "(?!)"),  # nothing: the compiler that plans is the one that trains
     "tpu-tensorflow": (["tensorflow-tpu"], TENSORFLOW_TPU),
 }
 

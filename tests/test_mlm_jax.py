@@ -212,6 +212,42 @@ def test_two_segments_give_the_bytes_of_one_dropout_included(manifest, tmp_path)
         assert (tmp_path / "second" / part).read_bytes() == (tmp_path / "whole" / part).read_bytes()
 
 
+DROPOUT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from lib import keras_jax
+keras_jax.start(1)
+import jax, keras, numpy as np
+from lib.dropout import PLAIN, dropped
+
+inputs = np.random.default_rng(0).standard_normal((64, 128)).astype("f4")
+
+def both(call, shape, training):
+    layer = keras.layers.Dropout(0.25, noise_shape=shape, seed=5)
+    layer.build(inputs.shape)
+    # Twice: the second mask is another one.
+    function = lambda x: (call(layer, x, training=training) * x).sum() + call(layer, x, training=training).sum()
+    return [np.asarray(array) for array in (call(layer, inputs, training=training), jax.grad(function)(inputs))]
+
+for shape in (None, (64, 1)):
+    for training in (True, False):
+        for ours, theirs in zip(both(dropped, shape, training), both(PLAIN, shape, training), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+assert keras.layers.Dropout.call is dropped
+layer = keras.layers.Dropout(0.25, seed=5)
+kept = np.asarray(layer(inputs, training=True)) != 0
+assert abs(kept.mean() - 0.75) < 0.02, kept.mean()
+text = jax.jit(lambda x: layer(x, training=True)).lower(inputs).as_text()
+assert text.count("optimization_barrier") == 1, text
+"""
+
+
+def test_dropout_is_that_of_keras_with_the_mask_as_an_array():
+    scripts = str(ROOT / "scripts")
+    done = subprocess.run([sys.executable, "-c", DROPOUT, scripts], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 def test_meshes_parts_and_dispatches_do_not_matter(manifest, tmp_path):  # noqa: F811
     """Eight devices as two replicas of four, in two parts, three steps at once: float32 in another order."""
     one = train_jax(manifest, tmp_path / "one", (0, 6), batch_size=8)
