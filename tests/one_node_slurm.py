@@ -76,13 +76,16 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerParameters=sched_interval=1,batch_sched_delay=1
 SlurmdParameters=config_overrides
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 GresTypes=tpu
 ReturnToService=2
 MinJobAge=3600
 KillWait=2
 NodeName=n[0-1] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{free_port()},{free_port()}] CPUs=4 RealMemory=16000 \
 Gres=tpu:v5e:8 State=UNKNOWN
-PartitionName=tpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=tpu Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=1 State=UP
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=9 State=UP
 """
 
     def daemon(self, name: str, *arguments: str) -> None:

@@ -116,7 +116,7 @@ def test_hosts_with_gpus_are_one_task_each(fresh):
 
 @pytest.fixture(scope="module")
 def through(slurm, tmp_path_factory):
-    """All stages of a small config through Slurm; one training job is cancelled in mid-segment."""
+    """All stages of a small config through Slurm; one training job is cancelled in mid-segment, another preempted."""
     workflow = Workflow(tmp_path_factory.mktemp("through") / "workflow")
     reduced(workflow)
     (workflow / "small.yaml").rename(workflow / "config.yaml")
@@ -126,17 +126,20 @@ def through(slurm, tmp_path_factory):
     with open(workflow / "config.yaml", "w") as file:
         YAML(typ="safe", pure=True).dump(config, file)
     with running(slurm, workflow) as process:
-        victim = wait(lambda: in_training(slurm, workflow), 300)
+        victim = wait(lambda: in_training(slurm, workflow, "base", "small", 11, 20), 300)
         slurm("scancel", victim["JobId"])
+        victim = wait(lambda: in_training(slurm, workflow, "lora", "python", 6, 10), 300)
+        urgent = ["--partition=urgent", "--nodes=2", "--gres=tpu:v5e:8", "--output=/dev/null", "--wrap=sleep 1"]
+        slurm("sbatch", "--job-name=urgent", *urgent)
         printed = finish(process, workflow)
     return workflow, victim, printed, slurm.jobs()
 
 
-def in_training(slurm, workflow):
-    """Return a job of the base model's second segment that has taken a step."""
-    log = workflow / "logs/base/small/00000020.log"
-    found = jobs_of(slurm, "rule_train_base_wildcards_small_00000020", "RUNNING")
-    return found[0] if found and log.is_file() and "steps 11 to 20" in log.read_text() else None
+def in_training(slurm, workflow, stage, run, first, last):
+    """Return the job of this segment of a run once it is at work."""
+    log = workflow / f"logs/{stage}/{run}/{last:08d}.log"
+    found = jobs_of(slurm, f"rule_train_{stage}_wildcards_{run}_{last:08d}", "RUNNING")
+    return found[0] if found and log.is_file() and f"steps {first} to {last}" in log.read_text() else None
 
 
 def test_the_same_bytes_as_on_one_machine(through, trained):
@@ -148,12 +151,21 @@ def test_the_same_bytes_as_on_one_machine(through, trained):
 
 
 def test_a_cancelled_segment_is_tried_again(through):
-    _, victim, printed, jobs = through
+    _, _, printed, jobs = through
     tries = [job for job in jobs if "rule_train_base_wildcards_small_00000020" in job["Comment"]]
     assert [job["JobState"] for job in sorted(tries, key=lambda job: int(job["JobId"]))] == ["CANCELLED", "COMPLETED"]
-    assert "Trying to restart job" in printed and f"'{victim['JobId']}' failed, SLURM status is: 'CANCELLED'" in printed
+    cancelled = next(job["JobId"] for job in tries if job["JobState"] == "CANCELLED")
+    assert "Trying to restart job" in printed and f"'{cancelled}' failed, SLURM status is: 'CANCELLED'" in printed
     # What was cut short may have been short of time: it had twice as much.
     assert {job["TimeLimit"] for job in tries} == {"00:30:00", "01:00:00"}
+
+
+def test_a_preempted_segment_comes_back_by_itself(through):
+    _, victim, printed, jobs = through
+    (job,) = [job for job in jobs if "rule_train_lora_wildcards_python_00000010" in job["Comment"]]
+    assert (job["JobId"], job["JobState"], job["Restarts"]) == (victim["JobId"], "COMPLETED", "1")
+    (urgent,) = [job for job in jobs if job["JobName"] == "urgent"]
+    assert urgent["JobState"] == "COMPLETED" and urgent["EndTime"] <= job["StartTime"]
 
 
 def test_trainings_hold_their_tpus_and_nothing_else_does(through):
