@@ -77,7 +77,7 @@ onstart:
                 config["plan"]["spending_limit"],
                 config["plan"]["prices"],
             )
-            preflight(requests(workflow.dag.needrun_jobs(), named))
+            preflight(requests(workflow.dag.needrun_jobs(), named), workflow.executor_settings, workflow.basedir)
             check_clock(
                 [
                     *SCRIPTS.rglob("*.py"),
@@ -385,19 +385,18 @@ def planned_runs() -> list[dict]:
     ]
 
 
-# The rules that train, and the stage of each.
-TRAINERS = {"train_mlm_tensorflow": "mlm", "train_mlm_jax": "mlm", "train_base": "base", "train_lora": "lora"}
-
-
 def named(job) -> str:
-    """Return what to call a job: what the config calls the run that it trains, or else its rule."""
-    stage, wildcards = TRAINERS.get(job.rule.name), job.wildcards
-    return config_key(stage, wildcards.get("run") or wildcards.get("name")) if stage else f"rule {job.rule.name}"
+    """Return what to call a job: what the config calls the run that it belongs to, or else its rule."""
+    for stage, name, _, _ in TRAINED:
+        if job.log and Path(job.log[0]).parent == Path("logs", stage, name):
+            return config_key(stage, name)
+    return f"rule {job.rule.name}"
 
 
 def segments_to_train() -> Counter:
     """Return how many segments of each chain the jobs of this Snakemake train."""
-    jobs = [job for job in workflow.dag.needrun_jobs() if job.rule.name in TRAINERS]
+    trainers = {"train_mlm_tensorflow", "train_mlm_jax", "train_base", "train_lora"}
+    jobs = [job for job in workflow.dag.needrun_jobs() if job.rule.name in trainers]
     return Counter(chain_of(job.output.state) for job in jobs)
 
 

@@ -56,7 +56,10 @@ rule plan_training:
     wildcard_constraints:
         stage="mlm|base|lora",
         topology=one_of(TOPOLOGIES),
-    threads: workflow.cores
+    threads: min(workflow.cores, 8)  # the compiler is hardly faster with more
+    resources:
+        mem_mb=16000,
+        runtime=120,
     conda:
         "../envs/jax.yaml"
     script:

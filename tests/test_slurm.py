@@ -226,19 +226,40 @@ def test_what_slurm_does_not_have_is_said_before_anything_runs(slurm, fresh, cha
     assert not (fresh / "results/corpus").exists()
 
 
+def ask(slurm, *resources, **environment):
+    """Run the profile's preflight for jobs that ask for these resources; return what it said."""
+    jobs = [
+        {"rule": "x", "where": "rule x", "threads": 1, "resources": {"mem_mb": 1000} | asked} for asked in resources
+    ]
+    settings = dict.fromkeys(("requeue", "no_requeue", "qos", "reservation", "partition_config"))
+    return subprocess.run(
+        [sys.executable, ROOT / "profiles/slurm/preflight.py"], input=json.dumps({"executor": settings, "jobs": jobs}),
+        env=os.environ | slurm.environment | environment, capture_output=True, text=True,
+    )  # fmt: skip
+
+
 def test_what_only_has_to_wait_is_not_refused(slurm):
     """Slurm's own test refuses it."""
-    request = {"rule": "x", "where": "rule x", "threads": 1, "resources": {"mem_mb": 1000, "gres": "tpu:v5e:8"}}
+    before = slurm.jobs()
     slurm("scontrol", "update", "nodename=n0,n1", "state=drain", "reason=maintenance")
     try:
-        done = subprocess.run(
-            [sys.executable, ROOT / "profiles/slurm/preflight.py"], input=json.dumps([request]), text=True,
-            env=os.environ | slurm.environment, capture_output=True,
-        )  # fmt: skip
+        done = ask(slurm, {"gres": "tpu:v5e:8"})
     finally:
         slurm("scontrol", "update", "nodename=n0,n1", "state=resume")
     assert (done.returncode, done.stderr) == (0, "")
-    assert jobs_of(slurm, "preflight")[-1]["JobState"] == "CANCELLED"
+    (new,) = [job for job in slurm.jobs() if job not in before]
+    assert (new["JobName"], new["JobState"]) == ("preflight", "CANCELLED")
+
+
+def test_other_refusals(slurm, tmp_path):
+    short = {"slurm_partition": "short", "runtime": 31}
+    sentence = "error: rule x asks for memory_gb: 1, minutes: 31, and Slurm refuses that: its partition has 30 minutes"
+    assert ask(slurm, short | {"runtime": 30}, {"runtime": 31}).returncode == 0
+    assert ask(slurm, short).stderr.startswith(sentence)
+    assert "refuses that: Invalid partition name specified." in ask(slurm, {"slurm_partition": "none"}).stderr
+    (tmp_path / "which").symlink_to(shutil.which("which"))  # all that Slurm's executor must find
+    missing = ask(slurm, {}, PATH=str(tmp_path)).stderr
+    assert missing == "error: this machine has no Slurm: sbatch is not on PATH; log in to a node that submits jobs.\n"
 
 
 def test_jobs_outlive_their_controller_and_are_not_doubled(slurm, through, tmp_path):

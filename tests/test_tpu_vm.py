@@ -498,7 +498,7 @@ def test_mistakes_end_in_one_sentence(project):
         (
             {"accelerator": "h100:4"},
             {},
-            "rule train_lora asks for the accelerator h100:4, and profiles/tpu-vm has TPU ",
+            "lora.runs.python asks for the accelerator h100:4, and profiles/tpu-vm has TPU ",
         ),
         ({"accelerator": "v5e-16"}, {}, "resources.hosts of lora-python is 1, and a v5e-16 has 4 hosts; allowed: 4."),
         ({"accelerator": "v5e-8"}, {"TPU_ZONE": ""}, "profiles/tpu-vm needs TPU_ZONE in the environment; "),

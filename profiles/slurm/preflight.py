@@ -1,19 +1,26 @@
 """Ask Slurm whether it could ever run what the jobs ask for: what it would refuse ends in one sentence, here.
 
-Reads the jobs from standard input, as scripts/lib/preflight.py writes them.
+Reads the jobs from standard input, as scripts/lib/preflight.py writes them. Where it cannot tell, it lets them pass.
 """
 
 import json
+import os
+import re
 import shlex
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
 
 from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 from snakemake_executor_plugin_slurm.utils import set_gres_string
+from snakemake_executor_plugin_slurm.validation import validate_or_get_slurm_job_id
+from snakemake_interface_common.exceptions import WorkflowError
 
 # Reasons to wait that only another partition, or other settings of it, would end.
 NEVER = ("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit")
+# Answers that say nothing of the job: it may well run, or be submitted later.
+PASSES = ("timed out", "Job violates accounting/QOS policy", "Slurm temporarily unable to accept job")
 
 
 class Resources(dict):
@@ -22,18 +29,19 @@ class Resources(dict):
     __getattr__ = dict.__getitem__
 
 
-def command(request: dict) -> str:
-    """Return the line of sh with which the executor would submit such a job."""
+def command(request: dict, settings: SimpleNamespace) -> list[str]:
+    """Return how the executor would submit such a job, with nothing to do."""
     resources = Resources(request["resources"])
     job = SimpleNamespace(resources=resources, threads=request["threads"])
-    places = {"account": ("-A", "slurm_account"), "partition": ("-p", "slurm_partition")}
+    account = re.split(r"[,\s]+", str(resources.get("slurm_account") or "").strip())[0]  # each may be charged
+    partition = resources.get("slurm_partition")
     options = {
-        name: f"{option} {shlex.quote(str(resources[key]))}" if resources.get(key) else ""
-        for name, (option, key) in places.items()
+        "account": f"-A {shlex.quote(account)}" if account else "",
+        "partition": f"-p {shlex.quote(str(partition))}" if partition else "",
     }
     names = {"run_uuid": "preflight", "slurm_logfile": "/dev/null", "comment_str": "preflight", "workdir": None}
-    line = get_submit_command(job, names | options) + set_gres_string(job)
-    return f"{line} --wrap true"
+    line = get_submit_command(job, names | options, settings) + set_gres_string(job)
+    return [*shlex.split(line), "--wrap", "true"]
 
 
 def words(request: dict) -> str:
@@ -44,35 +52,85 @@ def words(request: dict) -> str:
         "hosts": resources.get("hosts"),
         "memory_gb": f"{resources['mem_mb'] / 1000:g}" if "mem_mb" in resources else None,
         "minutes": resources.get("runtime"),
+        "processors": request["threads"] if request["threads"] > 1 else None,
     }
-    return ", ".join(f"{name}: {value}" for name, value in asked.items() if value)
+    return ", ".join(f"{name}: {value}" for name, value in asked.items() if value) or "nothing"
 
 
-def refusal(request: dict) -> str | None:
-    """Return why Slurm would not run such a job; None where it would, be it later."""
-    line = command(request)
-    if not sh(f"{line} --test-only").returncode:
+def refusal(request: dict, line: list[str], limits: dict[str, float]) -> str | None:
+    """Return why Slurm would not run such a job; None where it would, be it later.
+
+    limits  of the partitions, in minutes; that of the default one under the name of ""
+    """
+    limit = limits.get(str(request["resources"].get("slurm_partition") or ""))
+    if limit is not None and float(request["resources"].get("runtime") or 0) > limit:
+        return f"its partition has {limit:g} minutes at the most"
+    if not run(*line, "--test-only").returncode:
         return None
     # That refuses, too, what only has to wait, such as for nodes that are down today. A job that does nothing tells
     # the two apart; one that is held would not.
-    done = sh(line)
-    if not done.returncode:
-        job = done.stdout.strip().partition(";")[0]
-        reason = sh(f"squeue --noheader --jobs={job} --format=%r").stdout.strip()
-        sh(f"scancel {job}")
-        why = f"it would wait for ever ({reason})" if reason in NEVER else None
-    else:
-        said = done.stderr.strip().splitlines() or ["sbatch gave no reason"]
-        why = said[-1].removeprefix("sbatch: error: ").removeprefix("Batch job submission failed: ").rstrip(".")
-    return why and f"{request['where']} asks for {words(request)}, and Slurm refuses that: {why}."
+    done, job = run(*line), None
+    try:
+        if done.returncode:
+            said = done.stderr.strip().splitlines() or ["sbatch gave no reason"]
+            if any(reason in done.stderr for reason in PASSES):
+                return None
+            return said[-1].removeprefix("sbatch: error: ").removeprefix("Batch job submission failed: ").rstrip(".")
+        job = validate_or_get_slurm_job_id(done.stdout.strip(), done.stdout)
+        reason = run("squeue", "--noheader", f"--jobs={job}", "--format=%r").stdout.strip()
+        return f"it would wait for ever ({reason})" if reason in NEVER else None
+    finally:
+        if job:
+            run("scancel", job)
 
 
-def sh(line: str) -> subprocess.CompletedProcess:
-    """Run a line of sh."""
-    return subprocess.run(["sh", "-c", line], capture_output=True, text=True)
+def time_limits() -> dict[str, float]:
+    """Return how many minutes each partition allows, that of the default one also under the name of ""."""
+    found = {}
+    for line in run("scontrol", "--oneliner", "show", "partition").stdout.splitlines():
+        partition = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        limit = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", partition.get("MaxTime", ""))
+        if limit:
+            days, hours, minutes, _ = (int(part or 0) for part in limit.groups())
+            found[partition["PartitionName"]] = (days * 24 + hours) * 60 + minutes
+            if partition.get("Default") == "YES":
+                found[""] = found[partition["PartitionName"]]
+    return found
 
 
-for asked in json.load(sys.stdin):
-    refused = refusal(asked)
-    if refused:
-        sys.exit(f"error: {refused} `sinfo -o '%P %l %m %G'` lists what each partition has.")
+def run(*line: str) -> subprocess.CompletedProcess:
+    """Run a command."""
+    return subprocess.run(line, capture_output=True, text=True)
+
+
+def main() -> None:
+    """Ask about each kind of job once; end with a sentence at the first that is refused."""
+    asked = json.load(sys.stdin)
+    settings = SimpleNamespace(**asked["executor"])
+    if not shutil.which("sbatch"):
+        sys.exit("error: this machine has no Slurm: sbatch is not on PATH; log in to a node that submits jobs.")
+    answer = run("scontrol", "ping")
+    if answer.returncode:
+        said = (answer.stdout + answer.stderr).strip().splitlines() or ["scontrol ping failed"]
+        sys.exit(f"error: Slurm does not answer: {said[-1].rstrip('.')}.")
+    chosen = settings.partition_config or os.environ.get("SNAKEMAKE_SLURM_PARTITIONS")
+    limits, seen = time_limits(), []
+    for request in asked["jobs"]:
+        resources = request["resources"]
+        # Which partition, and which cluster, the executor finds out by itself then.
+        if chosen or {"cluster", "clusters", "slurm_cluster"} & set(resources):
+            continue
+        try:
+            line = command(request, settings)
+            why = None if line in seen else refusal(request, line, limits)
+            seen.append(line)
+        except WorkflowError as error:
+            why = str(error).rstrip(".")
+        if why:
+            sys.exit(
+                f"error: {request['where']} asks for {words(request)}, and Slurm refuses that: {why}. "
+                "`sinfo -o '%P %l %c %m %G'` lists what each partition has."
+            )
+
+
+main()

@@ -122,7 +122,7 @@ def main(arguments: list[str]) -> None:
 def preflight() -> None:
     """Check settings, and what the jobs ask for that standard input lists: see scripts/lib/preflight.py."""
     check_settings()
-    for request in json.load(sys.stdin):
+    for request in json.load(sys.stdin)["jobs"]:
         asked(request)
 
 
@@ -151,10 +151,10 @@ def asked(properties: dict) -> dict:
     Raises Refused where the accelerator is no TPU slice, or has another number of hosts.
     """
     resources, rule = properties["resources"], properties.get("rule") or properties["groupid"]
-    accelerator = resources.get("accelerator")
+    where, accelerator = properties.get("where", f"rule {rule}"), resources.get("accelerator")
     if accelerator and not re.fullmatch(r"v(2|3|4|5e|5p|6e)-[1-9]\d*", accelerator):
         raise Refused(
-            f"rule {rule} asks for the accelerator {accelerator}, and profiles/tpu-vm has TPU slices only, such as "
+            f"{where} asks for the accelerator {accelerator}, and profiles/tpu-vm has TPU slices only, such as "
             "v5e-8: change resources.accelerator of the run, or use another profile."
         )
     log = (properties.get("log") or [rule])[0]

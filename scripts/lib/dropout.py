@@ -1,4 +1,4 @@
-"""Dropout whose masks are drawn once. Needs Keras on JAX, imported only by lib.keras_jax.start."""
+"""Dropout whose masks are drawn once. Needs lib.keras_jax.start first."""
 
 import jax
 import jax.numpy as jnp

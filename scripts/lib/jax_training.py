@@ -17,6 +17,7 @@ from keras.distribution import ModelParallel
 
 from lib import checkpoint, sharded_arrays
 from lib.causal_model import assign, count
+from lib.dropout import draw_masks_once
 from lib.errors import UserError
 from lib.history import Drain, History, held_out_figures
 from lib.rematerialise import rematerialise
@@ -70,6 +71,7 @@ def make_gradients(model: keras.Model, task: Callable) -> Callable:
     The loss of a part is its sum over `weight`, the number of predictions of the whole batch: parts just add up.
     """
     indices = random_states(model)
+    draw_masks_once()
 
     def loss_of(trainable, frozen, random, batch, weight):
         frozen = list(frozen)

@@ -58,9 +58,6 @@ def start(cpu_threads: int, cpu_devices: int = 1, precision: str = "float32") ->
 
     # One program on every machine, as planned; on a TPU, Keras 3.15 would take no mask for a causal one.
     keras.config.disable_flash_attention()
-    from lib.dropout import draw_masks_once
-
-    draw_masks_once()
 
 
 def tpu_here() -> bool:
