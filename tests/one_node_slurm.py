@@ -86,7 +86,7 @@ NodeName=n[0-1] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{free_port()},{free
 Gres=tpu:v5e:8 State=UNKNOWN
 PartitionName=tpu Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=1 State=UP
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=9 State=UP
-PartitionName=short Nodes=ALL MaxTime=00:30:00 State=UP
+PartitionName=short Nodes=ALL MaxTime=00:30:00 PreemptMode=CANCEL State=UP
 """
 
     def daemon(self, name: str, *arguments: str) -> None:

@@ -168,6 +168,26 @@ def test_a_preempted_segment_comes_back_by_itself(through):
     assert urgent["JobState"] == "COMPLETED" and urgent["EndTime"] <= job["StartTime"]
 
 
+LATE = """
+rule late:
+    output: "late"
+    resources: runtime=lambda wildcards, attempt: attempt
+    shell: "if [ -e tried ]; then touch {output}; else touch tried; sleep 300; fi"
+"""
+
+
+def test_a_job_out_of_time_has_twice_as_much(slurm, tmp_path):
+    (tmp_path / "Snakefile").write_text(LATE)
+    (tmp_path / "profiles").symlink_to(ROOT / "profiles")
+    done = subprocess.run(
+        COMMAND, cwd=tmp_path, env=os.environ | slurm.environment, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    tries = [job for job in slurm.jobs() if "rule_late" in job["Comment"]]
+    told = {job["JobState"]: job["TimeLimit"] for job in tries}
+    assert len(tries) == 2 and told == {"TIMEOUT": "00:01:00", "COMPLETED": "00:02:00"}
+
+
 def test_trainings_hold_their_tpus_and_nothing_else_does(through):
     training = [job for job in through[3] if "rule_train_" in job["Comment"] and "wildcards" in job["Comment"]]
     names = {job["Comment"].split("_wildcards_")[0] for job in training}
@@ -253,9 +273,12 @@ def test_what_only_has_to_wait_is_not_refused(slurm):
 
 def test_other_refusals(slurm, tmp_path):
     short = {"slurm_partition": "short", "runtime": 31}
-    sentence = "error: rule x asks for memory_gb: 1, minutes: 31, and Slurm refuses that: its partition has 30 minutes"
-    assert ask(slurm, short | {"runtime": 30}, {"runtime": 31}).returncode == 0
-    assert ask(slurm, short).stderr.startswith(sentence)
+    sentence = (
+        "\nerror: rule x asks for memory_gb: 1, minutes: 31, and Slurm refuses that: its partition has 30 minutes"
+    )
+    long_enough = ask(slurm, short | {"runtime": 30}, {"runtime": 31})
+    assert long_enough.returncode == 0 and long_enough.stderr.startswith("note: the partition short cancels jobs that")
+    assert sentence in ask(slurm, short).stderr
     assert "refuses that: Invalid partition name specified." in ask(slurm, {"slurm_partition": "none"}).stderr
     (tmp_path / "which").symlink_to(shutil.which("which"))  # all that Slurm's executor must find
     missing = ask(slurm, {}, PATH=str(tmp_path)).stderr

@@ -4,6 +4,7 @@ Reads the jobs from standard input, as scripts/lib/preflight.py writes them. Whe
 """
 
 import json
+import math
 import os
 import re
 import shlex
@@ -57,13 +58,10 @@ def words(request: dict) -> str:
     return ", ".join(f"{name}: {value}" for name, value in asked.items() if value) or "nothing"
 
 
-def refusal(request: dict, line: list[str], limits: dict[str, float]) -> str | None:
-    """Return why Slurm would not run such a job; None where it would, be it later.
-
-    limits  of the partitions, in minutes; that of the default one under the name of ""
-    """
-    limit = limits.get(str(request["resources"].get("slurm_partition") or ""))
-    if limit is not None and float(request["resources"].get("runtime") or 0) > limit:
+def refusal(request: dict, line: list[str], partition: dict[str, str]) -> str | None:
+    """Return why Slurm would not run such a job; None where it would, be it later."""
+    limit = minutes(partition.get("MaxTime", ""))
+    if float(request["resources"].get("runtime") or 0) > limit:
         return f"its partition has {limit:g} minutes at the most"
     if not run(*line, "--test-only").returncode:
         return None
@@ -84,18 +82,24 @@ def refusal(request: dict, line: list[str], limits: dict[str, float]) -> str | N
             run("scancel", job)
 
 
-def time_limits() -> dict[str, float]:
-    """Return how many minutes each partition allows, that of the default one also under the name of ""."""
+def partitions() -> dict[str, dict[str, str]]:
+    """Return what Slurm says of each partition, of the default one also under the name of ""."""
     found = {}
     for line in run("scontrol", "--oneliner", "show", "partition").stdout.splitlines():
-        partition = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        limit = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", partition.get("MaxTime", ""))
-        if limit:
-            days, hours, minutes, _ = (int(part or 0) for part in limit.groups())
-            found[partition["PartitionName"]] = (days * 24 + hours) * 60 + minutes
-            if partition.get("Default") == "YES":
-                found[""] = found[partition["PartitionName"]]
+        fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        found[fields["PartitionName"]] = fields
+        if fields.get("Default") == "YES":
+            found[""] = fields
     return found
+
+
+def minutes(limit: str) -> float:
+    """Return a time limit of a partition, such as 1-00:00:00, in minutes; infinity where there is none."""
+    parts = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):\d+", limit)
+    if not parts:
+        return math.inf
+    days, hours, rest = (int(part or 0) for part in parts.groups())
+    return (days * 24 + hours) * 60 + rest
 
 
 def run(*line: str) -> subprocess.CompletedProcess:
@@ -114,15 +118,24 @@ def main() -> None:
         said = (answer.stdout + answer.stderr).strip().splitlines() or ["scontrol ping failed"]
         sys.exit(f"error: Slurm does not answer: {said[-1].rstrip('.')}.")
     chosen = settings.partition_config or os.environ.get("SNAKEMAKE_SLURM_PARTITIONS")
-    limits, seen = time_limits(), []
+    known, seen, noted = partitions(), [], set()
     for request in asked["jobs"]:
         resources = request["resources"]
         # Which partition, and which cluster, the executor finds out by itself then.
         if chosen or {"cluster", "clusters", "slurm_cluster"} & set(resources):
             continue
+        partition = known.get(str(resources.get("slurm_partition") or ""), {})
+        name = partition.get("PartitionName")
+        if "CANCEL" in partition.get("PreemptMode", "") and name not in noted:
+            noted.add(name)
+            print(
+                f"note: the partition {name} cancels jobs that it preempts (PreemptMode=CANCEL), and Snakemake waits "
+                "for such a job for ever: then press Ctrl-C and type the command again.",
+                file=sys.stderr,
+            )
         try:
             line = command(request, settings)
-            why = None if line in seen else refusal(request, line, limits)
+            why = None if line in seen else refusal(request, line, partition)
             seen.append(line)
         except WorkflowError as error:
             why = str(error).rstrip(".")

@@ -3,7 +3,7 @@
 A profile names a line of sh with the resource `preflight`, in which {python} is the Python of Snakemake. It runs in
 the workflow's folder and reads from standard input a JSON object: `executor`, its settings, and `jobs`, what they ask
 for, one of each kind, as `rule`, `where`, `log`, `threads` and `resources`. Where it ends with an error, nothing runs;
-the last line that it wrote is the sentence, after "error: ".
+the last line that it wrote to standard error is the sentence, after "error: ".
 """
 
 import json
@@ -46,7 +46,9 @@ def preflight(asked: list[dict], executor: object, folder: str) -> None:
     for command in {request["resources"]["preflight"] for request in asked if "preflight" in request["resources"]}:
         line = command.replace("{python}", shlex.quote(sys.executable))
         done = subprocess.run(["sh", "-c", line], cwd=folder, input=told, text=True, stderr=subprocess.PIPE)
-        if done.returncode:
+        if not done.returncode:
+            sys.stderr.write(done.stderr)
+        else:
             last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
             sentence = last.removeprefix("error: ")
             raise UserError(sentence if sentence != last else f"`{line}` ended with {done.returncode}: {last}")
