@@ -36,13 +36,13 @@ with job(snakemake.log[0], "report"):
         if plan["seconds"]["step"]
     ]
     sentences = notes_of(snakemake.input.plans)
-    content = section("Runs", " ".join(sentences), table(HEAD, rows_of(snakemake.input.plans)))
+    content = section("Runs", " ".join(sentences), table(HEAD, rows_of(snakemake.input.plans), decimals=2))
     if memory:
         text = "GB of a device, as the compiler reports them; gradients are among its temporaries."
-        content += section("Memory", text, table(MEMORY, memory))
+        content += section("Memory", text, table(MEMORY, memory, decimals=2))
     if time:
         text = "Of a device, for one step: what it does, and how long that takes at the chip's peaks."
-        content += section("Time", text, table(TIME, time))
+        content += section("Time", text, table(TIME, time, decimals=2))
     text = (
         "Compiled by the TPU compiler for devices that were not there. Modelled times leave out input, dispatch and "
         "Python."

@@ -33,10 +33,11 @@ def numeric(value: object) -> bool:
     return (isinstance(value, int | float) and not isinstance(value, bool)) or str(value).endswith("%")
 
 
-def cell(value: object) -> str:
-    """Return a table cell: numbers to the right and with separators, floats with four digits, None as a dash.
+def cell(value: object, decimals: int = 4) -> str:
+    """Return a table cell: numbers to the right and with separators, None as a dash.
 
-    Small floats have as many digits as it takes to show three that count.
+    Floats have so many decimals, one from a hundred on, and small ones as many as it takes to show three digits that
+    count.
     """
     if isinstance(value, Raw):
         return f"<td>{value}</td>"
@@ -45,23 +46,25 @@ def cell(value: object) -> str:
     if isinstance(value, int):
         return f'<td class="number">{value:,}</td>'
     if isinstance(value, float):
-        small = 0 < abs(value) < 0.01
-        text = f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}" if abs(value) >= 100 else f"{value:.4f}"
-        text = f"{value:.3g}" if small else text
+        small = 0 < abs(value) < 10 ** (2 - decimals)
+        text = f"{value:.3g}" if small else f"{value:,.{1 if abs(value) >= 100 else decimals}f}"
         return f'<td class="number">{text}</td>'
     kind = ' class="number"' if numeric(value) else ""
     return f"<td{kind}>{'–' if value is None else escape(str(value))}</td>"
 
 
-def table(head: list[str], rows: Iterable[list]) -> str:
-    """Return a table as HTML; a column whose first value is a number is aligned to the right."""
+def table(head: list[str], rows: Iterable[list], decimals: int = 4) -> str:
+    """Return a table as HTML; a column whose first value is a number is aligned to the right.
+
+    decimals  of floats, see `cell`
+    """
     rows = list(rows)
     right = [numeric(value) for value in rows[0]] if rows else [False] * len(head)
     heads = "".join(
         f'<th class="number">{escape(name)}</th>' if number else f"<th>{escape(name)}</th>"
         for name, number in zip(head, right, strict=True)
     )
-    body = "".join(f"<tr>{''.join(map(cell, row))}</tr>\n" for row in rows)
+    body = "".join(f"<tr>{''.join(cell(value, decimals) for value in row)}</tr>\n" for row in rows)
     return f"<table><thead><tr>{heads}</tr></thead>\n<tbody>\n{body}</tbody></table>\n"
 
 
