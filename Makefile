@@ -1,37 +1,52 @@
 # Two commands do everything: `make` sets up and runs the embedded job, `make test` sets up and runs the tests.
 # After that, `. .venv/bin/activate` and plain `snakemake` targets.
 PYTHON ?= python3.11
-# Which lock of envs/ .venv holds: local, gpu, tpu, tpu-tensorflow. To change it: make -B setup ENVIRONMENT=gpu
+# Which environment of envs/ .venv holds: local, gpu, tpu, tpu-tensorflow. To change it: make -B setup ENVIRONMENT=gpu
 ENVIRONMENT ?= local
+# The locks that it is made of.
+LOCKS := envs/bootstrap.txt $(patsubst %,envs/%,$(shell sed -n 's/^-r //p' envs/$(ENVIRONMENT).txt))
 SHELL := /bin/bash
 
-.PHONY: run test setup lock format
+.PHONY: run setup lint check test test-all lock format
 
 run: setup
 	@.venv/bin/snakemake
 	@.venv/bin/snakemake --report report.zip --quiet all
 	@echo "The report: report.zip (unpack it and open report.html). The artifacts: results/"
 
-test: setup
+setup: .venv/ready
+
+.venv/ready: envs/$(ENVIRONMENT).txt $(LOCKS) envs/mend_transformers.py
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on this machine; install Python 3.11, or say which: make PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --quiet --require-hashes -r envs/bootstrap.txt
+	.venv/bin/uv pip sync --quiet --require-hashes --compile-bytecode --python .venv/bin/python envs/$(ENVIRONMENT).txt
+	.venv/bin/python envs/mend_transformers.py
+	@touch $@
+
+lint: setup
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/snakefmt --check Snakefile rules
 	.venv/bin/snakemake --lint
+	PYTHONPATH=scripts .venv/bin/lint-imports
+	.venv/bin/mypy
+
+# While you work, a minute: lint, types, and the tests that import neither TensorFlow nor JAX.
+check: lint
+	.venv/bin/pytest -m unit
+
+# Everything that a user relies on.
+test: lint
+	.venv/bin/pytest -m "not long"
+
+# All tests.
+test-all: lint
 	.venv/bin/pytest
-
-setup: .venv/ready
-
-.venv/ready: envs/bootstrap.txt envs/$(ENVIRONMENT).txt envs/mend_transformers.py
-	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on this machine; install Python 3.11, or say which: make PYTHON=..."; exit 1; }
-	$(PYTHON) -m venv .venv
-	.venv/bin/python -m pip install --quiet --require-hashes -r envs/bootstrap.txt
-	.venv/bin/uv pip sync --quiet --require-hashes --compile-bytecode --python .venv/bin/python envs/bootstrap.txt envs/$(ENVIRONMENT).txt
-	.venv/bin/python envs/mend_transformers.py
-	@touch $@
 
 # Resolve the locked environments again, after a change of envs/*.in.
 lock: setup
-	envs/lock
+	.venv/bin/python envs/lock.py
 
 format: setup
 	.venv/bin/ruff check --fix .

@@ -12,7 +12,7 @@ include: "rules/common.smk"
 include: "rules/corpus.smk"
 
 
-# A config without masked models, such as a tuning alone, has no use for a tokenizer of its own.
+# A config without masked models, such as one for finetuning only, needs no tokenizer of its own.
 if "tokenizer" in config:
 
     include: "rules/tokenizer.smk"
@@ -25,22 +25,22 @@ if "tfrecords" in config:
 
 
 include: "rules/base.smk"
-include: "rules/lora.smk"
+include: "rules/finetune.smk"
 include: "rules/report.smk"
 include: "rules/plan.smk"
 include: "rules/upkeep.smk"
 
 
-TARGETS = [rules.corpus.input, rules.base.input, rules.lora.input, rules.figures.input]
+TARGETS = [rules.corpus.input, rules.base.input, rules.finetune.input, rules.figures.input]
 if "tokenizer" in config:
     TARGETS.append(rules.tokenizer.input)
 if "tfrecords" in config:
-    # Not the shards themselves: one that was deleted is written again when something reads it, or by `tfrecords`.
+    # Not the shards themselves: a deleted shard is written again when a job reads it, or by `tfrecords`.
     TARGETS += [rules.merge_manifest.output, rules.mlm.input]
 
 
 rule all:
-    """Build everything that the config names."""
+    """Build everything in the config."""
     default_target: True
     localrule: True
     input:

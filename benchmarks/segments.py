@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 from conftest import ROOT, Workflow
-from lib.config import read_yaml
 from ruamel.yaml import YAML
+from tpulm.config.reading import read_yaml
 
 STEPS = 200
 TRAINERS = {

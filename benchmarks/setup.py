@@ -17,22 +17,15 @@ ROOT = Path(__file__).parents[1]
 SETUP = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from lib import keras_jax, roberta
-keras_jax.start(1, 1)
-from keras.utils import set_random_seed
-from lib import sharding
-from lib.causal_model import make_optimizer
-from lib.config import read_config
-from lib.jax_training import Trainer, masked
-from lib.roberta_sizes import sizes_of
+from tpulm.training import runtime
+runtime.start(1, 1)
+from tpulm.config.reading import read_config
+from tpulm.config.training_step import TrainingStep
+from tpulm.training.jax_run import build_run
+from tpulm.training.jax_trainer import Trainer
 recipe = read_config([sys.argv[2]], {"mlm": {"runs": {"tiny": {"backend": "jax"}}}})["mlm"]["runs"]["tiny"]
-sizes = sizes_of(recipe["model"], "mlm.runs.tiny.model")
-distribution = sharding.set_up(roberta.backbone_class(), recipe["mesh"], "mlm.runs.tiny.mesh")
-set_random_seed(0)
-model = roberta.build(sizes, 2048, 3)
-roberta.draw_weights(model, sizes["initializer_range"], 0)
-sharding.check(model.variables, distribution)
-Trainer(model, make_optimizer(recipe["optimizer"]), distribution, masked, recipe)
+known = {"sequence_length": 128, "vocabulary": {"size": 2048, "pad": 3}}
+Trainer(build_run(TrainingStep.of("mlm", "mlm.runs.tiny", recipe, **known)))
 """
 
 

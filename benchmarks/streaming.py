@@ -21,14 +21,19 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 import numpy as np
-from lib import bucket, order
-from lib.mlm_data import training_batch
-from lib.streaming import open_records
-from lib.tfrecord import Records, write_records
 from loopback_bucket import BUCKET, served
+from tpulm.core import bucket
+from tpulm.records import order
+from tpulm.records.masked_batches import training_batch
+from tpulm.records.streaming import open_records
+from tpulm.records.tfrecord import Records, write_records
 
 LENGTH, VOCABULARY, SHARDS, BATCH = 128, 25_000, 8, 256
-RECIPE = {"batch_size": BATCH, "seed": 0, "masking": {"rate": 0.15, "mask": 0.8, "random": 0.1}}
+RECIPE = {
+    "batch_size": BATCH,
+    "seed": 0,
+    "masking": {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1},
+}
 
 
 def write(folder: Path, records: int) -> Path:
@@ -78,13 +83,13 @@ def main() -> None:
             os.environ["STORAGE_EMULATOR_HOST"] = server.url
             for path in (folder / "train").iterdir():
                 server.put(f"set/train/{path.name}", path.read_bytes())
-            urls = [f"gs://{BUCKET}/set/train/{path.name}" for path in sorted((folder / "train").iterdir())]
+            listing = f"gs://{BUCKET}/set/shards.json"
             bucket.connection()
             server.faults(delay=arguments.delay)
             openers = {
                 "local disk, forgotten by the kernel": lambda: Records(manifest, "train"),
                 "local disk, in the kernel's cache": lambda: Records(manifest, "train"),
-                "bucket": lambda: open_records(manifest, urls, "train"),
+                "bucket": lambda: open_records(manifest, listing, "train"),
             }
             rates: dict[str, list[float]] = {name: [] for name in openers}
             for _ in range(arguments.runs):

@@ -1,23 +1,23 @@
-"""Base causal language models: trained here from scratch, or fetched; each a Keras preset folder."""
+"""Base causal language models, trained here from scratch or fetched; each is a Keras preset folder."""
 
 FETCHED_BASES = [name for name in BASE if name not in TRAINED_BASES]
 
 
 rule base:
-    """Every base model, with the figures of those that were trained here."""
+    """Every base model, with the metrics of those trained here."""
     localrule: True
     input:
         expand("results/base/{name}", name=BASE),
         expand("results/base/{name}.json", name=BASE),
         expand("results/base-training/{name}/{file}", name=TRAINED_BASES, file=["history.csv", "metrics.json"]),
-        [thinned(f"results/base-training/{name}", BASE[name]) for name in TRAINED_BASES],
+        [run.thinned for run in TRAINED_BASES.values()],
 
 
 rule train_base_vocabulary:
     """Train the SentencePiece vocabulary of a base model on the training split."""
     input:
         corpus="results/corpus/train.parquet",
-        library=library("train_base_vocabulary", "jax"),
+        code=code_inputs("train_base_vocabulary", "jax"),
     output:
         "results/base-training/{name}/vocabulary.spm",
     params:
@@ -34,12 +34,17 @@ rule train_base_vocabulary:
 
 
 rule tokenize_causal:
-    """Turn one split into tokens of a base model's vocabulary."""
+    """Tokenize one split with a base model's vocabulary."""
     input:
         documents="results/{collection}/{split}.parquet",
-        tokenizer=base_tokenizer,
+        # A base model that is trained here has its vocabulary before its weights.
+        tokenizer=lambda w: (
+            f"results/base-training/{w.name}/vocabulary.spm"
+            if w.name in TRAINED_BASES
+            else ancient(f"results/base/{w.name}")
+        ),
         fingerprint=lambda w: [] if w.name in TRAINED_BASES else f"results/base/{w.name}.json",
-        library=library("tokenize_causal", "jax"),
+        code=code_inputs("tokenize_causal", "jax"),
     output:
         "results/tokens/{name}/{collection}-{split}.safetensors",
     log:
@@ -59,14 +64,12 @@ rule train_base:
         train="results/tokens/{name}/corpus-train.safetensors",
         validation="results/tokens/{name}/corpus-validation.safetensors",
         vocabulary="results/base-training/{name}/vocabulary.spm",
-        previous=lambda w: previous_checkpoint(f"results/base-training/{w.name}/checkpoints", BASE[w.name], int(w.step)),
-        library=library("train_base", "jax"),
+        previous=lambda w: previous_checkpoint(TRAINED_BASES[w.name], int(w.step)),
+        code=code_inputs("train_base", "jax"),
     output:
-        **checkpoint_files("results/base-training/{name}/checkpoints/{step}"),
-        history="results/base-training/{name}/checkpoints/{step}/history.csv",
-        timings="results/base-training/{name}/checkpoints/{step}/timings.csv",
+        **segment_outputs("results/base-training/{name}"),
     params:
-        recipe=lambda w: segment("base", BASE[w.name], int(w.step)),
+        recipe=lambda w: TRAINED_BASES[w.name].segment(int(w.step)),
     log:
         "logs/base/{name}/{step}.log",
     wildcard_constraints:
@@ -83,9 +86,9 @@ rule train_base:
 rule export_base:
     """Save the best checkpoint of a base model as a Keras preset folder."""
     input:
-        best=lambda w: last_checkpoint(f"results/base-training/{w.name}/checkpoints", BASE[w.name], "best.safetensors"),
+        best=lambda w: TRAINED_BASES[w.name].checkpoint()["best"],
         vocabulary="results/base-training/{name}/vocabulary.spm",
-        library=library("export_base", "jax"),
+        code=code_inputs("export_base", "jax"),
     output:
         folder=directory("results/base/{name}"),
         fingerprint="results/base/{name}.json",
@@ -104,10 +107,10 @@ rule export_base:
 
 
 rule fetch_base:
-    """Fetch a base model that exists, as a Keras preset folder."""
+    """Fetch an existing base model as a Keras preset folder."""
     input:
-        files=preset_files,
-        library=library("fetch_base", "jax"),
+        files=lambda w: preset_files(BASE[w.name]["preset"]),
+        code=code_inputs("fetch_base", "jax"),
     output:
         folder=directory("results/base/{name}"),
         fingerprint="results/base/{name}.json",
@@ -125,19 +128,19 @@ rule fetch_base:
 
 
 rule evaluate_base:
-    """Measure a base model that was trained here on the splits that it was not trained on."""
+    """Evaluate a base model that was trained here on its held-out splits."""
     input:
         base=ancient("results/base/{name}"),
         fingerprint="results/base/{name}.json",
         validation="results/tokens/{name}/corpus-validation.safetensors",
         test="results/tokens/{name}/corpus-test.safetensors",
-        state=lambda w: last_checkpoint(f"results/base-training/{w.name}/checkpoints", BASE[w.name], "state.json"),
-        library=library("evaluate_base", "jax"),
+        state=lambda w: TRAINED_BASES[w.name].checkpoint()["state"],
+        code=code_inputs("evaluate_base", "jax"),
     output:
         "results/base-training/{name}/metrics.json",
     params:
         recipe=lambda w: pick(
-            BASE[w.name], "sequence_length", "batch_size", "accumulate", "precision", "mesh", "cpu_devices"
+            BASE[w.name], "sequence_length", "batch_size", "microbatches", "precision", "mesh", "host_device_count"
         )
         | {"cpu_threads": config["cpu_threads"]},
     log:

@@ -1,42 +1,32 @@
-"""Masked language models: a chain of checkpoints, the best of them as a Hugging Face folder, what it can do."""
+"""Masked language models: a chain of checkpoints, export of the best one as a Hugging Face folder, evaluation."""
 
-MLM_TENSORFLOW = [name for name, recipe in MLM.items() if recipe["backend"] == "tensorflow"]
-MLM_JAX = [name for name, recipe in MLM.items() if recipe["backend"] == "jax"]
-MODEL_FOLDER = [
-    "config.json",
-    "model.safetensors",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-]
+BACKENDS = {backend: [name for name, run in MLM.items() if run.backend == backend] for backend in ("tensorflow", "jax")}
 
 
 rule mlm:
-    """Every masked language model, with its figures and predictions."""
+    """Every masked language model, with its metrics and predictions."""
     localrule: True
     input:
-        expand("results/mlm/{run}/model/{file}", run=MLM, file=[*MODEL_FOLDER, "README.md"]),
+        expand("results/mlm/{run}/model/{file}", run=MLM, file=[*MODEL_FILES, "README.md"]),
         expand("results/mlm/{run}/{file}", run=MLM, file=["history.csv", "metrics.json", "fill_mask.json"]),
-        [thinned(f"results/mlm/{run}", recipe) for run, recipe in MLM.items()],
+        [run.thinned for run in MLM.values()],
 
 
 rule train_mlm_tensorflow:
     """Train one segment with transformers and TensorFlow: make checkpoint k from checkpoint k-1."""
     input:
         manifest="results/tfrecords/manifest.json",
-        shards=ancient(in_place(shard_files("train") + shard_files("validation"))),
-        previous=lambda w: previous_checkpoint(f"results/mlm/{w.run}/checkpoints", MLM[w.run], int(w.step)),
-        library=library("train_mlm_tensorflow", "tensorflow"),
+        shards=ancient(in_place(LISTING)),
+        previous=lambda w: previous_checkpoint(MLM[w.run], int(w.step)),
+        code=code_inputs("train_mlm_tensorflow", "tensorflow"),
     output:
-        **checkpoint_files("results/mlm/{run}/checkpoints/{step}"),
-        history="results/mlm/{run}/checkpoints/{step}/history.csv",
-        timings="results/mlm/{run}/checkpoints/{step}/timings.csv",
+        **segment_outputs("results/mlm/{run}"),
     params:
-        recipe=lambda w: segment("mlm", MLM[w.run], int(w.step)),
+        recipe=lambda w: MLM[w.run].segment(int(w.step)),
     log:
         "logs/mlm/{run}/{step}.log",
     wildcard_constraints:
-        run=one_of(MLM_TENSORFLOW),
+        run=one_of(BACKENDS["tensorflow"]),
     threads: config["cpu_threads"]
     resources:
         **asks("mlm"),
@@ -50,19 +40,17 @@ rule train_mlm_jax:
     """Train one segment with Keras on JAX: make checkpoint k from checkpoint k-1."""
     input:
         manifest="results/tfrecords/manifest.json",
-        shards=ancient(in_place(shard_files("train") + shard_files("validation"))),
-        previous=lambda w: previous_checkpoint(f"results/mlm/{w.run}/checkpoints", MLM[w.run], int(w.step)),
-        library=library("train_mlm_jax", "jax"),
+        shards=ancient(in_place(LISTING)),
+        previous=lambda w: previous_checkpoint(MLM[w.run], int(w.step)),
+        code=code_inputs("train_mlm_jax", "jax"),
     output:
-        **checkpoint_files("results/mlm/{run}/checkpoints/{step}"),
-        history="results/mlm/{run}/checkpoints/{step}/history.csv",
-        timings="results/mlm/{run}/checkpoints/{step}/timings.csv",
+        **segment_outputs("results/mlm/{run}"),
     params:
-        recipe=lambda w: segment("mlm", MLM[w.run], int(w.step)),
+        recipe=lambda w: MLM[w.run].segment(int(w.step)),
     log:
         "logs/mlm/{run}/{step}.log",
     wildcard_constraints:
-        run=one_of(MLM_JAX),
+        run=one_of(BACKENDS["jax"]),
     threads: config["cpu_threads"]
     resources:
         **asks("mlm", hosts=True),
@@ -73,18 +61,18 @@ rule train_mlm_jax:
 
 
 rule export_mlm:
-    """Turn the best checkpoint into a Hugging Face model folder."""
+    """Export the best checkpoint as a Hugging Face model folder."""
     input:
         manifest="results/tfrecords/manifest.json",
-        tokenizer=multiext("results/tokenizer/", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
-        best=lambda w: last_checkpoint(f"results/mlm/{w.run}/checkpoints", MLM[w.run], "best.safetensors"),
-        state=lambda w: last_checkpoint(f"results/mlm/{w.run}/checkpoints", MLM[w.run], "state.json"),
-        library=library("export_mlm", "tensorflow"),
+        tokenizer=list(TOKENIZER.values()),
+        best=lambda w: MLM[w.run].checkpoint()["best"],
+        state=lambda w: MLM[w.run].checkpoint()["state"],
+        code=code_inputs("export_mlm", "tensorflow"),
     output:
-        [f"results/mlm/{{run}}/model/{file}" for file in MODEL_FOLDER],
+        [f"results/mlm/{{run}}/model/{file}" for file in MODEL_FILES],
         card="results/mlm/{run}/model/README.md",
     params:
-        recipe=lambda w: pick(MLM[w.run], "backend", "model"),
+        recipe=lambda w: pick(MLM[w.run].recipe, "backend", "model"),
     log:
         "logs/mlm/{run}/export.log",
     threads: 1
@@ -95,12 +83,12 @@ rule export_mlm:
 
 
 rule evaluate_mlm:
-    """Measure a finished model on the splits that it was not trained on."""
+    """Evaluate a trained model on the held-out splits."""
     input:
         manifest="results/tfrecords/manifest.json",
-        shards=ancient(in_place(shard_files("validation") + shard_files("test"))),
-        model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FOLDER),
-        library=library("evaluate_mlm", "tensorflow"),
+        shards=ancient(in_place(LISTING)),
+        model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FILES),
+        code=code_inputs("evaluate_mlm", "tensorflow"),
     output:
         "results/mlm/{run}/metrics.json",
     params:
@@ -117,10 +105,10 @@ rule evaluate_mlm:
 
 
 rule fill_mask:
-    """Ask a finished model for the masked word of each prompt."""
+    """Predict the masked token of each prompt with a trained model."""
     input:
-        model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FOLDER),
-        library=library("fill_mask", "tensorflow"),
+        model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FILES),
+        code=code_inputs("fill_mask", "tensorflow"),
     output:
         "results/mlm/{run}/fill_mask.json",
     params:

@@ -1,36 +1,36 @@
-"""Plans: what the TPU compiler says that each run would need, on TPUs that need not be there."""
+"""Plans: the needs of each run on TPUs, from the TPU compiler, without a TPU."""
 
 from importlib.util import find_spec
 
 from snakemake.settings.types import DeploymentMethod
 
 TOPOLOGIES = config["plan"]["topologies"]
-# In this environment, or in the one that the job gets.
+# In this environment, or in the conda environment of the job.
 COMPILER = find_spec("libtpu") is not None or DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
-PLANNED = [f"results/plan/{stage}/{run}/{name}.json" for stage, run, _, _ in TRAINED for name in TOPOLOGIES]
+PLANNED = [f"results/plan/{run.stage}/{run.name}/{name}.json" for run in RUNS for name in TOPOLOGIES]
 SHOWN = [f"{FIGURES}/plan.html", f"{FIGURES}/plan.svg"] if PLANNED and COMPILER else []
 
 
 rule plan:
-    """Say what every run would take on every TPU slice of the config, and what is still to be trained."""
+    """Print the plan of every run on every TPU slice of the config, and totals of what is still to be trained."""
     localrule: True
     input:
         plans=PLANNED if COMPILER else [],
         figures=SHOWN,
-        library=library("plan", "controller"),
+        code=code_inputs("plan", "workflow"),
     params:
         recipe=lambda w: {
             "compiler": COMPILER,
             "topologies": TOPOLOGIES,
             "prices": config["plan"]["prices"],
-            "runs": planned_runs(),
+            "runs": START.planned(),
             "arguments": SNAKEMAKE_ARGUMENTS,
         },
     log:
         "logs/plan.log",
     threads: 1
     conda:
-        "../envs/controller.yaml"
+        "../envs/workflow.yaml"
     script:
         "../scripts/plan.py"
 
@@ -38,25 +38,26 @@ rule plan:
 rule plan_training:
     """Compile the training step of a run for a TPU slice."""
     input:
-        # Vocabulary and special ids, where the config does not say them.
-        manifest=lambda w: "results/tfrecords/manifest.json" if needs_manifest(w.stage, w.run) else [],
-        library=library("plan_training", "jax"),
+        # For the vocabulary size and special ids, if the config does not give them.
+        manifest=lambda w: "results/tfrecords/manifest.json" if STAGE_RUNS[w.stage][w.run].needs_manifest else [],
+        code=code_inputs("plan_training", "jax"),
     output:
         "results/plan/{stage}/{run}/{topology}.json",
     params:
-        recipe=lambda w: plan_recipe(w.stage, w.run)
-        | pick(run_of(w.stage, w.run), "cpu_devices", "checkpoint_every")
+        recipe=lambda w: STAGE_RUNS[w.stage][w.run].plan()
+        | pick(STAGE_RUNS[w.stage][w.run].recipe, "host_device_count", "checkpoint_every")
         | {
-            "resources": pick(run_of(w.stage, w.run)["resources"], "hosts"),
+            "resources": pick(STAGE_RUNS[w.stage][w.run].recipe["resources"], "hosts"),
             "price_per_hour": config["plan"]["prices"].get(w.topology),
-            "changes": config["plan"]["changes"],
+            "alternatives": config["plan"]["alternatives"],
         },
     log:
         "logs/plan/{stage}/{run}/{topology}.log",
     wildcard_constraints:
-        stage="mlm|base|lora",
+        stage=one_of(STAGE_RUNS),
         topology=one_of(TOPOLOGIES),
-    threads: min(workflow.cores, 8)  # the compiler is hardly faster with more
+    # On this machine, all: each compilation takes gigabytes, so one runs at a time. A cluster node may have fewer.
+    threads: lambda wildcards: workflow.cores if workflow.local_exec else 8
     resources:
         mem_mb=16000,
         runtime=120,
@@ -67,10 +68,10 @@ rule plan_training:
 
 
 rule tabulate_plan:
-    """Put the plans into a table."""
+    """Tabulate the plans."""
     input:
         plans=PLANNED,
-        library=library("tabulate_plan", "report"),
+        code=code_inputs("tabulate_plan", "workflow"),
     output:
         report(
             f"{FIGURES}/plan.html",
@@ -82,16 +83,16 @@ rule tabulate_plan:
         "logs/figures/plan_table.log",
     threads: 1
     conda:
-        "../envs/report.yaml"
+        "../envs/workflow.yaml"
     script:
         "../scripts/tabulate_plan.py"
 
 
 rule plot_plan:
-    """Draw the memory that each run needs on a device of each TPU slice, against what there is."""
+    """Plot the memory that each run needs per device of each TPU slice, against the memory of the device."""
     input:
         plans=PLANNED,
-        library=library("plot_plan", "report"),
+        code=code_inputs("plot_plan", "workflow"),
     output:
         report(
             f"{FIGURES}/plan.svg",
@@ -103,6 +104,6 @@ rule plot_plan:
         "logs/figures/plan_memory.log",
     threads: 1
     conda:
-        "../envs/report.yaml"
+        "../envs/workflow.yaml"
     script:
         "../scripts/plot_plan.py"

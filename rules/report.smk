@@ -1,11 +1,10 @@
-"""What the report shows: curves, tables, samples."""
+"""Contents of the report: curves, tables, samples."""
 
 FIGURES = "results/figures"
-STAGE_CHAINS = {(stage, run): chain for stage, run, chain, _ in TRAINED}
 
 
 rule figures:
-    """Everything that the report shows."""
+    """All figures and tables of the report."""
     localrule: True
     input:
         f"{FIGURES}/corpus.html",
@@ -13,37 +12,37 @@ rule figures:
         [f"{FIGURES}/shards.svg"] if "tfrecords" in config else [],
         [f"{FIGURES}/fill_mask.html"] if MLM and config["prompts"]["fill_mask"] else [],
         [f"{FIGURES}/timings.html"] if CHAINS else [],
-        [f"{FIGURES}/training/{stage}-{run}.svg" for stage, run in STAGE_CHAINS],
-        expand(f"{FIGURES}/generations/{{run}}.html", run=LORA if config["prompts"]["generate"] else []),
-        expand(f"{FIGURES}/partitioning/{{run}}.html", run=LORA),
+        [f"{FIGURES}/training/{run.stage}-{run.name}.svg" for run in RUNS],
+        expand(f"{FIGURES}/generations/{{run}}.html", run=FINETUNE if config["prompts"]["generate"] else []),
+        expand(f"{FIGURES}/partitioning/{{run}}.html", run=FINETUNE),
 
 
 rule collect_history:
-    """Join the histories of a run's segments."""
+    """Concatenate the histories of a run's segments."""
     input:
-        history=lambda w: segment_files(f"results/{w.chain}", CHAINS[f"results/{w.chain}"], "history.csv"),
-        timings=lambda w: segment_files(f"results/{w.chain}", CHAINS[f"results/{w.chain}"], "timings.csv"),
-        library=library("collect_history", "report"),
+        history=lambda w: CHAINS[w.chain].in_every_checkpoint("history.csv"),
+        timings=lambda w: CHAINS[w.chain].in_every_checkpoint("timings.csv"),
+        code=code_inputs("collect_history", "workflow"),
     output:
         history="results/{chain}/history.csv",
         timings="results/{chain}/timings.csv",
     log:
         "logs/{chain}/history.log",
     wildcard_constraints:
-        chain=one_of(chain.removeprefix("results/") for chain in CHAINS),
+        chain=one_of(CHAINS),
     threads: 1
     conda:
-        "../envs/report.yaml"
+        "../envs/workflow.yaml"
     script:
         "../scripts/collect_history.py"
 
 
 rule plot_training:
-    """Draw a run's loss and learning rate."""
+    """Plot a run's loss and learning rate."""
     input:
-        history=lambda w: f"{STAGE_CHAINS[w.stage, w.run]}/history.csv",
-        states=lambda w: segment_files(STAGE_CHAINS[w.stage, w.run], CHAINS[STAGE_CHAINS[w.stage, w.run]], "state.json"),
-        library=library("plot_training", "report"),
+        history=lambda w: f"{STAGE_RUNS[w.stage][w.run].folder}/history.csv",
+        states=lambda w: STAGE_RUNS[w.stage][w.run].in_every_checkpoint("state.json"),
+        code=code_inputs("plot_training", "workflow"),
     output:
         report(
             f"{FIGURES}/training/{{stage}}-{{run}}.svg",
@@ -54,21 +53,21 @@ rule plot_training:
     log:
         "logs/figures/training-{stage}-{run}.log",
     wildcard_constraints:
-        stage="mlm|base|lora",
+        stage=one_of(STAGE_RUNS),
     threads: 1
     conda:
-        "../envs/report.yaml"
+        "../envs/workflow.yaml"
     script:
         "../scripts/plot_training.py"
 
 
 rule tabulate_metrics:
-    """Compare all runs on held-out text."""
+    """Tabulate the held-out metrics of all runs."""
     input:
         mlm=expand("results/mlm/{run}/metrics.json", run=MLM),
         base=expand("results/base-training/{name}/metrics.json", name=TRAINED_BASES),
-        lora=expand("results/lora/{run}/metrics.json", run=LORA),
-        library=library("tabulate_metrics", "report"),
+        finetune=expand("results/finetune/{run}/metrics.json", run=FINETUNE),
+        code=code_inputs("tabulate_metrics", "workflow"),
     output:
         report(
             f"{FIGURES}/metrics.html",
@@ -80,16 +79,16 @@ rule tabulate_metrics:
         "logs/figures/metrics.log",
     threads: 1
     conda:
-        "../envs/report.yaml"
+        "../envs/workflow.yaml"
     script:
         "../scripts/tabulate_metrics.py"
 
 
 rule tabulate_predictions:
-    """Show what the masked language models put in the place of the mask."""
+    """Tabulate what the masked language models predict for the mask."""
     input:
         predictions=expand("results/mlm/{run}/fill_mask.json", run=MLM),
-        library=library("tabulate_predictions", "report"),
+        code=code_inputs("tabulate_predictions", "workflow"),
     output:
         report(
             f"{FIGURES}/fill_mask.html",
@@ -101,59 +100,59 @@ rule tabulate_predictions:
         "logs/figures/fill_mask.log",
     threads: 1
     conda:
-        "../envs/report.yaml"
+        "../envs/workflow.yaml"
     script:
         "../scripts/tabulate_predictions.py"
 
 
 rule tabulate_generations:
-    """Show a tuned model's samples beside those of its base."""
+    """Tabulate a finetuned model's samples next to those of its base model."""
     input:
-        "results/lora/{run}/generations.json",
-        library=library("tabulate_generations", "report"),
+        "results/finetune/{run}/generations.json",
+        code=code_inputs("tabulate_generations", "workflow"),
     output:
         report(
             f"{FIGURES}/generations/{{run}}.html",
             caption="../report/generations.rst",
             category="3. Samples",
-            labels={"stage": "lora", "run": "{run}", "shows": "generations before and after"},
+            labels={"stage": "finetune", "run": "{run}", "shows": "generations before and after"},
         ),
     log:
         "logs/figures/generations-{run}.log",
     threads: 1
     conda:
-        "../envs/report.yaml"
+        "../envs/workflow.yaml"
     script:
         "../scripts/tabulate_generations.py"
 
 
 rule tabulate_partitioning:
-    """Show how a tuned model's variables lie on the devices."""
+    """Tabulate how a finetuned model's variables are sharded over the devices."""
     input:
-        "results/lora/{run}/partitioning.json",
-        library=library("tabulate_partitioning", "report"),
+        "results/finetune/{run}/partitioning.json",
+        code=code_inputs("tabulate_partitioning", "workflow"),
     output:
         report(
             f"{FIGURES}/partitioning/{{run}}.html",
             caption="../report/partitioning.rst",
             category="4. Partitioning",
-            labels={"stage": "lora", "run": "{run}", "shows": "variables on the mesh"},
+            labels={"stage": "finetune", "run": "{run}", "shows": "variables on the mesh"},
         ),
     log:
         "logs/figures/partitioning-{run}.log",
     threads: 1
     conda:
-        "../envs/report.yaml"
+        "../envs/workflow.yaml"
     script:
         "../scripts/tabulate_partitioning.py"
 
 
 rule tabulate_corpus:
-    """Say what text was read, and how the tokenizer cuts it."""
+    """Tabulate the text that was read and how the tokenizer splits it."""
     input:
-        corpora=expand("results/{collection}/corpus.json", collection=COLLECTIONS),
+        corpora=expand("results/{collection}/corpus.json", collection=TEXTS),
         tokenizer=["results/tokenizer/metrics.json"] if "tokenizer" in config else [],
-        library=library("tabulate_corpus", "report"),
+        code=code_inputs("tabulate_corpus", "workflow"),
     output:
         report(
             f"{FIGURES}/corpus.html",
@@ -165,16 +164,16 @@ rule tabulate_corpus:
         "logs/figures/corpus.log",
     threads: 1
     conda:
-        "../envs/report.yaml"
+        "../envs/workflow.yaml"
     script:
         "../scripts/tabulate_corpus.py"
 
 
 rule plot_shards:
-    """Draw how evenly the records are spread over the shards."""
+    """Plot how evenly the records are spread over the shards."""
     input:
         manifest="results/tfrecords/manifest.json",
-        library=library("plot_shards", "report"),
+        code=code_inputs("plot_shards", "workflow"),
     output:
         report(
             f"{FIGURES}/shards.svg",
@@ -186,16 +185,16 @@ rule plot_shards:
         "logs/figures/shards.log",
     threads: 1
     conda:
-        "../envs/report.yaml"
+        "../envs/workflow.yaml"
     script:
         "../scripts/plot_shards.py"
 
 
 rule tabulate_timings:
-    """Say how fast each run trained."""
+    """Tabulate the training speed of each run."""
     input:
-        timings=[f"{chain}/timings.csv" for chain in CHAINS],
-        library=library("tabulate_timings", "report"),
+        timings=[f"{run.folder}/timings.csv" for run in RUNS],
+        code=code_inputs("tabulate_timings", "workflow"),
     output:
         report(
             f"{FIGURES}/timings.html",
@@ -207,6 +206,6 @@ rule tabulate_timings:
         "logs/figures/timings.log",
     threads: 1
     conda:
-        "../envs/report.yaml"
+        "../envs/workflow.yaml"
     script:
         "../scripts/tabulate_timings.py"

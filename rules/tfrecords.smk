@@ -1,14 +1,4 @@
-"""TFRecords: tokenize, concatenate, cut into sequences of one length; each shard is a job of its own."""
-
-SHARDS = config["tfrecords"]["shards"]
-# Paths of each split's shards, without their extensions.
-SHARD_NAMES = {
-    split: [f"results/tfrecords/{split}/{shard:05d}-of-{SHARDS[split]:05d}" for shard in range(SHARDS[split])]
-    for split in SPLITS
-}
-# What a reader of a split needs beside the manifest: records, and where each begins. Trainers take them as `ancient`:
-# the manifest holds their checksums, so a shard that is written again, byte for byte, makes nothing stale.
-shard_files = lambda split: [name + end for name in SHARD_NAMES[split] for end in (".tfrecord", ".index")]
+"""TFRecords: tokenize, concatenate and cut into sequences of one length; each shard is written by its own job."""
 
 
 rule tfrecords:
@@ -16,18 +6,19 @@ rule tfrecords:
     localrule: True
     input:
         "results/tfrecords/manifest.json",
-        [shard_files(split) for split in SPLITS],
+        [f"results/tfrecords/{file}" for file in SHARD_FILES],
+        LISTING,
 
 
 rule plan_shards:
-    """Cut the documents of a split into ranges, one for each shard."""
+    """Cut the documents of a split into ranges, one per shard."""
     input:
         corpus="results/corpus/{split}.parquet",
-        library=library("plan_shards", "data"),
+        code=code_inputs("plan_shards", "data"),
     output:
         "results/tfrecords/{split}/ranges.json",
     params:
-        recipe=lambda w: {"shards": SHARDS[w.split]},
+        recipe=lambda w: {"shards": config["tfrecords"]["shards"][w.split]},
     log:
         "logs/tfrecords/{split}/ranges.log",
     threads: 1
@@ -43,7 +34,7 @@ rule write_shard:
         corpus="results/corpus/{split}.parquet",
         tokenizer=TOKENIZER["tokenizer"],
         ranges="results/tfrecords/{split}/ranges.json",
-        library=library("write_shard", "data"),
+        code=code_inputs("write_shard", "data"),
     output:
         records="results/tfrecords/{split}/{shard}-of-{shards}.tfrecord",
         index="results/tfrecords/{split}/{shard}-of-{shards}.index",
@@ -54,7 +45,7 @@ rule write_shard:
         "logs/tfrecords/{split}/{shard}-of-{shards}.log",
     wildcard_constraints:
         shard=r"\d{5}",
-        shards=one_of(sorted({f"{count:05d}" for count in SHARDS.values()})),
+        shards=one_of(sorted({f"{count:05d}" for count in config["tfrecords"]["shards"].values()})),
     threads: 1
     conda:
         "../envs/data.yaml"
@@ -63,14 +54,14 @@ rule write_shard:
 
 
 rule merge_manifest:
-    """Merge what each shard's job wrote about its shard."""
+    """Merge the sidecars of all shards into the manifest."""
     input:
-        **{split: [f"{name}.json" for name in SHARD_NAMES[split]] for split in SPLITS},
+        **{split: [f"results/tfrecords/{name}.json" for name in SHARDS[split]] for split in SPLITS},
         tokenizer=TOKENIZER["tokenizer"],
         special_tokens_map=TOKENIZER["special_tokens_map"],
-        library=library("merge_manifest", "data"),
+        code=code_inputs("merge_manifest", "data"),
     output:
-        "results/tfrecords/manifest.json",
+        manifest="results/tfrecords/manifest.json",
     params:
         recipe=pick(config["tfrecords"], "sequence_length"),
     log:
@@ -80,3 +71,28 @@ rule merge_manifest:
         "../envs/data.yaml"
     script:
         "../scripts/merge_manifest.py"
+
+
+rule list_shards:
+    """List the shards that trainers read; rewrite those that were deleted since the manifest was made."""
+    input:
+        **{split: ancient(f"results/corpus/{split}.parquet") for split in SPLITS},
+        manifest="results/tfrecords/manifest.json",
+        # Read only to rewrite deleted shards: the manifest tells whether the shards have changed.
+        ranges=ancient(expand("results/tfrecords/{split}/ranges.json", split=SPLITS)),
+        tokenizer=ancient(TOKENIZER["tokenizer"]),
+        # An edit of it changes no list: nothing is listed again for that.
+        code=list(map(ancient, code_inputs("list_shards", "data"))),
+    output:
+        # Kept where the job fails or is killed: without the file, finished segments would be stale. Snakemake keeps only
+        # files of this machine.
+        listing=LISTING if PLACE.bucket else update(LISTING),
+    params:
+        recipe=pick(config["tfrecords"], "sequence_length") | {"folder": located("results/tfrecords")},
+    log:
+        "logs/tfrecords/shards.log",
+    threads: 2
+    conda:
+        "../envs/data.yaml"
+    script:
+        "../scripts/list_shards.py"

@@ -1,11 +1,7 @@
-"""The tokenizer: trained on the corpus, or one that exists; and how it cuts text that it has not seen."""
+"""The tokenizer, trained on the corpus or fetched, and its evaluation on unseen text."""
 
-TOKENIZER = dict(
-    tokenizer="results/tokenizer/tokenizer.json",
-    config="results/tokenizer/tokenizer_config.json",
-    special_tokens_map="results/tokenizer/special_tokens_map.json",
-)
-# What a tokenizer folder may hold; a model's weights beside them are not read.
+TOKENIZER = {name: f"results/tokenizer/{file}" for name, file in TOKENIZER_FILES.items()}
+# Files that a tokenizer folder may have; model weights next to them are not read.
 TOKENIZER_SOURCES = [
     "added_tokens.json", "chat_template.jinja", "config.json", "merges.txt", "sentencepiece.bpe.model",
     "special_tokens_map.json", "spiece.model", "tokenizer.json", "tokenizer.model", "tokenizer_config.json",
@@ -14,7 +10,7 @@ TOKENIZER_SOURCES = [
 
 
 rule tokenizer:
-    """The tokenizer and its figures."""
+    """The tokenizer and its metrics."""
     localrule: True
     input:
         TOKENIZER.values(),
@@ -24,14 +20,10 @@ rule tokenizer:
 if "pretrained" in config["tokenizer"]:
 
     rule fetch_tokenizer:
-        """Take a tokenizer that exists, from a local folder or from the Hugging Face hub."""
+        """Fetch an existing tokenizer from a local folder or from the Hugging Face Hub."""
         input:
-            files=[
-                local(str(file))
-                for file in (Path(config["tokenizer"]["pretrained"]) / name for name in TOKENIZER_SOURCES)
-                if file.is_file()
-            ],
-            library=library("fetch_tokenizer", "data"),
+            files=local_files(Path(config["tokenizer"]["pretrained"]) / name for name in TOKENIZER_SOURCES),
+            code=code_inputs("fetch_tokenizer", "data"),
         output:
             **TOKENIZER,
         params:
@@ -50,7 +42,7 @@ else:
         """Train the Unigram tokenizer on the training split."""
         input:
             corpus="results/corpus/train.parquet",
-            library=library("train_tokenizer", "data"),
+            code=code_inputs("train_tokenizer", "data"),
         output:
             **TOKENIZER,
         params:
@@ -65,12 +57,12 @@ else:
 
 
 rule evaluate_tokenizer:
-    """Measure the tokenizer on the validation split."""
+    """Evaluate the tokenizer on the validation split."""
     input:
         corpus="results/corpus/validation.parquet",
         tokenizer=TOKENIZER["tokenizer"],
         special_tokens_map=TOKENIZER["special_tokens_map"],
-        library=library("evaluate_tokenizer", "data"),
+        code=code_inputs("evaluate_tokenizer", "data"),
     output:
         "results/tokenizer/metrics.json",
     log:

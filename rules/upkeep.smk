@@ -1,25 +1,31 @@
-"""Keeping house: let old checkpoints go, read everything back, find what no run needs any more."""
+"""Maintenance: thin old checkpoints, verify all artifacts, find files that no run needs."""
 
+# To ask another Snakemake process for the outputs of this workflow.
 SNAKEMAKE_ARGUMENTS = {
-    "configfiles": CONFIG_FILES,
+    "snakefile": os.path.relpath(workflow.main_snakefile),
+    "profile": os.path.relpath(ROOT / "profiles" / "default"),
+    "configfiles": CONFIG_FILES or [os.path.relpath(path) for path in workflow.config_settings.configfiles],
     "config": workflow.config_settings.config,
     "results": located("results"),
+    "targets": [
+        workflow.modifier.modify_rulename(name) for name in ("all", "plan", *(["tfrecords"] if SHARDS else []))
+    ],
 }
 
 
 rule thin_checkpoint:
-    """Delete the arrays of a checkpoint that keep_checkpoints lets go; its history and evaluation stay."""
+    """Delete the arrays of a checkpoint that keep_checkpoints does not keep; its history and evaluation stay."""
     localrule: True
     input:
-        # Only once the next checkpoint is whole: until then a killed segment begins at this one.
-        following=lambda w: in_place([next_state(f"results/{w.chain}", int(w.step))])[0],
-        library=library("thin_checkpoint", "data"),
+        # Only when the next checkpoint is complete: until then, a killed segment restarts from this one.
+        following=lambda w: in_place(CHAINS[w.chain].next_state(int(w.step))),
+        code=code_inputs("thin_checkpoint", "data"),
     output:
         "results/{chain}/checkpoints/{step}/thinned.json",
     log:
         "logs/{chain}/{step}-thinned.log",
     wildcard_constraints:
-        chain=one_of(chain.removeprefix("results/") for chain in CHAINS),
+        chain=one_of(CHAINS),
     threads: 1
     conda:
         "../envs/data.yaml"
@@ -28,21 +34,21 @@ rule thin_checkpoint:
 
 
 rule verify:
-    """Read every artifact back, as it lies on the disk."""
+    """Read every artifact back from the disk or the bucket."""
     localrule: True
     input:
-        # No artifact is an input: Snakemake would build again what is to be reported.
-        library=library("verify", "data"),
+        # No artifact is an input: Snakemake would rebuild what should be reported.
+        code=code_inputs("verify", "data"),
     params:
         recipe={
             "results": located("results"),
-            "collections": COLLECTIONS,
+            "collections": list(TEXTS),
             "tokenizer": "tokenizer" in config,
-            "shards": SHARD_NAMES if "tfrecords" in config else {},
-            "chains": {chain: segment_ends(recipe) for chain, recipe in CHAINS.items()},
+            "shards": SHARDS,
+            "chains": {chain: run.segment_ends for chain, run in CHAINS.items()},
             "mlm": list(MLM),
             "base": list(BASE),
-            "lora": {run: recipe["method"] for run, recipe in LORA.items()},
+            "finetune": {name: run.recipe["method"] for name, run in FINETUNE.items()},
         },
     log:
         "logs/verify.log",
@@ -54,17 +60,17 @@ rule verify:
 
 
 rule clean:
-    """List what lies under results/ and no run of the config needs."""
+    """List the files under results/ that no run of the config needs."""
     localrule: True
     input:
-        library=library("clean", "controller"),
+        code=code_inputs("clean", "workflow"),
     params:
         recipe=SNAKEMAKE_ARGUMENTS,
     log:
         "logs/clean.log",
     threads: 1
     conda:
-        "../envs/controller.yaml"
+        "../envs/workflow.yaml"
     script:
         "../scripts/clean.py"
 
@@ -73,13 +79,13 @@ rule clean_delete:
     """Delete what `clean` lists."""
     localrule: True
     input:
-        library=library("clean_delete", "controller"),
+        code=code_inputs("clean_delete", "workflow"),
     params:
         recipe=SNAKEMAKE_ARGUMENTS,
     log:
         "logs/clean_delete.log",
     threads: 1
     conda:
-        "../envs/controller.yaml"
+        "../envs/workflow.yaml"
     script:
         "../scripts/clean_delete.py"

@@ -5,7 +5,8 @@ input.dataset                           the files of a local folder, for the sou
 output.train, .validation, .test        Parquet, one column `text`, one document per row
 output.record                           JSON: what was read, and the figures of each split
 params.recipe.source                    python-docs, python-source, files or hub
-params.recipe.unit, .column             what a document is in a .txt file, or in the files of a table
+params.recipe.key                       key of this text in the config
+params.recipe.sample_by, .column        what a document is in a .txt file, or in the files of a table
 params.recipe.dataset, .name, .revision, .splits    where on the Hugging Face hub
 params.recipe.held_out, .seed           shares of train that become the splits which the source does not name
 params.recipe.min_characters, .max_documents        what is left out
@@ -14,29 +15,30 @@ params.recipe.min_characters, .max_documents        what is left out
 import os
 import platform
 
-from lib.corpus import SPLITS, write_splits
-from lib.files import sha256, write_json
-from lib.job import job
+from tpulm.config.artifacts import SPLITS
+from tpulm.core.files import sha256, write_json
+from tpulm.core.job import job
+from tpulm.corpus.splits import write_splits
 
-recipe, where = snakemake.params.recipe, snakemake.wildcards.collection
+recipe, where = snakemake.params.recipe, snakemake.params.recipe["key"]
 source = recipe["source"]
 
-with job(snakemake.log[0], where) as say:
+with job(snakemake.log[0], snakemake.wildcards.collection) as say:
     say(f"reading {source}")
     record = {"source": source}
-    files = {name: list(paths) for name, paths in snakemake.input.items() if name != "library"}
+    files = {name: list(paths) for name, paths in snakemake.input.items() if name != "code"}
     if source in ("python-docs", "python-source"):
-        from lib.stdlib_text import python_docs, python_source
+        from tpulm.corpus.stdlib import python_docs, python_source
 
         texts = python_docs() if source == "python-docs" else python_source()
         named, read = ["train"], lambda split: [texts]
         record |= {"implementation": platform.python_implementation(), "python_version": platform.python_version()}
     elif source == "files":
-        from lib.text_sources import read_files
+        from tpulm.corpus.sources import read_files
 
-        named, read = list(files), lambda split: read_files(where, files[split], recipe["unit"], recipe["column"])
+        named, read = list(files), lambda split: read_files(where, files[split], recipe["sample_by"], recipe["column"])
     else:
-        from lib.text_sources import load_hub, read_hub
+        from tpulm.corpus.sources import load_hub, read_hub
 
         loaded = load_hub(where, recipe)
         named, read = list(loaded), lambda split: read_hub(where, loaded[split], recipe["dataset"], recipe["column"])

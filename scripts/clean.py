@@ -1,12 +1,12 @@
-"""List what lies under results/ and no run of the config needs.
+"""List the files under results/ that no run of the config needs.
 
-params.recipe   configfiles and config, as given to this Snakemake; results, where they are
+params.recipe   arguments of tpulm.workflow.summary; targets; results, the folder or URL of the results
 """
 
-from lib.job import job
+from tpulm.core.job import job
 
 with job(snakemake.log[0], "clean") as say:
-    from lib.leftovers import leftovers, report
+    from tpulm.audit.untracked import leftovers, report
 
     report(leftovers(snakemake.params.recipe), say)
     say("nothing was deleted; to delete what is listed: snakemake clean_delete")

@@ -1,14 +1,16 @@
-"""Delete what lies under results/ and no run of the config needs.
+"""Delete the files under results/ that no run of the config needs.
 
-params.recipe   configfiles and config, as given to this Snakemake; results, where they are
+params.recipe   arguments of tpulm.workflow.summary; targets; results, the folder or URL of the results
 """
 
-from lib.job import job
+from pathlib import Path
+
+from tpulm.core.job import job
 
 with job(snakemake.log[0], "clean") as say:
-    from lib.leftovers import delete, leftovers, report
+    from tpulm.audit.untracked import delete, leftovers, report
 
     found = leftovers(snakemake.params.recipe)
     report(found, say)
-    delete(found)
+    delete(found, Path(snakemake.params.recipe["results"]))
     say("deleted")

@@ -1,4 +1,4 @@
-"""Join the histories of a run's segments.
+"""Concatenate the histories of a run's segments.
 
 input.history    CSV of each segment in order: step, loss, learning_rate
 input.timings    CSV of each segment in order: step, seconds_per_step, tokens_per_second
@@ -8,8 +8,8 @@ output.timings   one CSV for the run
 
 from pathlib import Path
 
-from lib.files import write_text
-from lib.job import job
+from tpulm.core.files import write_text
+from tpulm.core.job import job
 
 with job(snakemake.log[0], snakemake.wildcards.chain):
     for name in ("history", "timings"):

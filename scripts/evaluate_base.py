@@ -1,32 +1,34 @@
-"""Measure a base model that was trained here on the splits that it was not trained on.
+"""Evaluate a base model that was trained here on its held-out splits.
 
 input.base                preset folder
 input.validation, .test   tokens of the corpus, as tokenize_causal writes them
 input.state               JSON of the chain's last checkpoint, which names the best
 output                    JSON: best_step, parameters; per split loss (nats per token), accuracy, perplexity,
                           predictions
-params.recipe             sequence_length, batch_size, accumulate, precision, mesh, cpu_threads, cpu_devices
+params.recipe             sequence_length, batch_size, microbatches, precision, mesh, cpu_threads, host_device_count
 """
 
-from lib import keras_jax
-from lib.causal_data import Packed, held_out_batches
-from lib.causal_tokens import load_tokenizer
-from lib.files import read_json, write_json
-from lib.job import job
+from tpulm.config.training_step import ModelSpec
+from tpulm.core.files import read_json, write_json
+from tpulm.core.job import job
+from tpulm.records.causal_batches import Packed, held_out_batches
+from tpulm.tokenization.causal import load_tokenizer
+from tpulm.training import runtime
 
 recipe, name = snakemake.params.recipe, snakemake.wildcards.name
 
 with job(snakemake.log[0], f"base {name}") as say:
-    keras_jax.start(recipe["cpu_threads"], recipe["cpu_devices"], recipe["precision"])
-    from lib import sharding
-    from lib.causal_model import backbone_class, count, load_preset
-    from lib.jax_training import Evaluator, causal
+    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
+    from tpulm.models.building import open_model
+    from tpulm.models.causal import count
+    from tpulm.models.sharding import on_one_host
+    from tpulm.training.evaluation import Evaluator
+    from tpulm.training.tasks import causal
 
     base = snakemake.input.base
     special = load_tokenizer(base, lambda: None).special
-    mesh = sharding.on_one_host(recipe, snakemake.resources)["mesh"]
-    distribution = sharding.set_up(backbone_class(base), mesh, f"base.{name}.mesh")
-    model = load_preset(base)
+    spec = ModelSpec.of("base", f"base.{name}", on_one_host(recipe, snakemake.resources) | {"preset": base})
+    model, distribution = open_model(spec)
     evaluator = Evaluator(model, distribution, causal)
     metrics = {"best_step": read_json(snakemake.input.state)["best"]["step"], "parameters": count(model.variables)}
     for split in ("validation", "test"):

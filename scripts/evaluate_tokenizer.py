@@ -1,21 +1,21 @@
-"""Measure a tokenizer on the validation split.
+"""Evaluate the tokenizer on the validation split.
 
 input.corpus              Parquet, one column `text`, one document per row
 input.tokenizer           tokenizer.json
 input.special_tokens_map  special_tokens_map.json
-output                    JSON, the figures of lib.tokenizer.measure
+output                    JSON, the figures of tpulm.tokenization.folder.measure
 """
 
 import os
 
-from lib.files import write_json
-from lib.job import job
+from tpulm.core.files import write_json
+from tpulm.core.job import job
 
 with job(snakemake.log[0], "tokenizer") as say:
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
 
-    from lib.texts import read_texts
-    from lib.tokenizer import load, measure, special_ids
+    from tpulm.corpus.reader import read_texts
+    from tpulm.tokenization.folder import load, measure, special_ids
 
     tokenizer = load(snakemake.input.tokenizer)
     ids = special_ids(tokenizer, snakemake.input.special_tokens_map)

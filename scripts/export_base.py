@@ -9,19 +9,19 @@ params.recipe      model, sequence_length (default length of its preprocessor), 
 
 from pathlib import Path
 
-from lib import keras_jax
-from lib.arrays import load_arrays
-from lib.causal_tokens import SentencePiece
-from lib.files import fingerprints, write_json
-from lib.job import job
+from tpulm.core.arrays import load_arrays
+from tpulm.core.files import fingerprints, write_json
+from tpulm.core.job import job
+from tpulm.tokenization.causal import SentencePiece
+from tpulm.training import runtime
 
 recipe, name = snakemake.params.recipe, snakemake.wildcards.name
 
 with job(snakemake.log[0], f"base {name}") as say:
     size = SentencePiece(snakemake.input.vocabulary).size
-    keras_jax.start(recipe["cpu_threads"], precision=recipe["precision"])
+    runtime.start(recipe["cpu_threads"], precision=recipe["precision"])
     import keras_hub
-    from lib.causal_model import assign, build_gemma, save_preset
+    from tpulm.models.causal import assign, build_gemma, save_preset
 
     backbone = build_gemma(recipe["model"], size).backbone
     assign(backbone.variables, load_arrays(snakemake.input.best), snakemake.input.best)

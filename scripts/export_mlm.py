@@ -1,4 +1,4 @@
-"""Turn the best checkpoint of a masked language model into a Hugging Face model folder.
+"""Export the best checkpoint of a masked language model as a Hugging Face model folder.
 
 input.manifest    tfrecords/manifest.json: vocabulary size and special ids
 input.tokenizer   tokenizer.json, tokenizer_config.json, special_tokens_map.json
@@ -10,17 +10,19 @@ params.recipe     backend and model, as in the config
 
 import shutil
 
-from lib import roberta
-from lib.arrays import load_arrays
-from lib.files import read_json, whole, write_text
-from lib.job import job
-from lib.roberta_sizes import BUILT_IN, sizes_of
+from tpulm.config.architectures import ARCHITECTURES
+from tpulm.config.roberta_sizes import BUILT_IN, sizes_of
+from tpulm.core.arrays import load_arrays
+from tpulm.core.files import atomic_write, read_json, write_json, write_text
+from tpulm.core.job import job
+from tpulm.models import roberta
 
 run = snakemake.wildcards.run
 
 with job(snakemake.log[0], f"mlm {run}"):
-    from lib.mlm_config import TF_MODEL_FOR_MASKED_LM_MAPPING_NAMES, model_config
-    from lib.mlm_export import pytorch_arrays, save_model
+    from tpulm.models.transformers_config import model_config
+    from tpulm.models.transformers_export import pytorch_arrays, save_model
+    from transformers.models.auto.modeling_tf_auto import TF_MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     recipe = snakemake.params.recipe
     model, jax = recipe["model"], recipe["backend"] == "jax"
@@ -37,8 +39,12 @@ with job(snakemake.log[0], f"mlm {run}"):
         named = pytorch_arrays(arrays)
     save_model(weights, named)
     for source, target in zip(snakemake.input.tokenizer, tokenizer, strict=True):
-        with whole(target) as partial:
+        with atomic_write(target) as partial:
             shutil.copyfile(source, partial)
+    if not ARCHITECTURES[model["architecture"]].token_types:
+        # Otherwise the tokenizer gives the model token_type_ids, which it refuses.
+        _, settings, _ = tokenizer
+        write_json(settings, read_json(settings) | {"model_input_names": ["input_ids", "attention_mask"]})
     write_text(
         snakemake.output.card,
         f"""---

@@ -1,4 +1,4 @@
-"""Fetch a base model that exists: a preset of keras-hub, a pinned model of a hub, or a local preset folder.
+"""Fetch an existing base model: a keras-hub preset, a pinned model of a hub, or a local preset folder.
 
 input.files              the files of a local preset folder; none for a preset that is downloaded
 output.folder            preset folder
@@ -9,18 +9,18 @@ params.recipe.revision   commit of an hf:// repository, otherwise null
 
 import shutil
 
-from lib import keras_jax
-from lib.errors import UserError
-from lib.fetched import is_keras_preset, locate
-from lib.files import fingerprints, write_json
-from lib.foreign import PICKLES, refuse_unsafe_preset
-from lib.job import job
+from tpulm.core.errors import UserError
+from tpulm.core.files import fingerprints, write_json
+from tpulm.core.job import job
+from tpulm.core.untrusted import PICKLES, refuse_unsafe_preset
+from tpulm.models.presets import is_keras_preset, locate
+from tpulm.training import runtime
 
 recipe, name = snakemake.params.recipe, snakemake.wildcards.name
 
 with job(snakemake.log[0], f"base {name}") as say:
-    keras_jax.start(cpu_threads=1)
-    from lib.causal_model import load_preset, save_preset, whole_folder
+    runtime.start(cpu_threads=1)
+    from tpulm.models.causal import atomic_folder, load_preset, save_preset
 
     where = f"base.{name}.preset"
     say(f"fetching {recipe['preset']}")
@@ -30,7 +30,7 @@ with job(snakemake.log[0], f"base {name}") as say:
     refuse_unsafe_preset(folder, f"{where} is {recipe['preset']}")
     if is_keras_preset(folder):
         unread = shutil.ignore_patterns(".*", "*.py", *(f"*{suffix}" for suffix in PICKLES))
-        with whole_folder(snakemake.output.folder) as partial:
+        with atomic_folder(snakemake.output.folder) as partial:
             shutil.copytree(folder, partial, dirs_exist_ok=True, ignore=unread)
     else:
         say("converting it to a Keras preset")

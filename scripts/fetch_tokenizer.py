@@ -1,4 +1,4 @@
-"""Take a tokenizer that exists, from a local folder or from the Hugging Face hub.
+"""Fetch an existing tokenizer from a local folder or from the Hugging Face Hub.
 
 input.files                the files of the local folder; none for the hub
 output.tokenizer           tokenizer.json, as the `tokenizers` library saves it
@@ -10,11 +10,11 @@ params.recipe.revision     commit on the hub; absent for a local folder
 
 import tempfile
 
-from lib.files import read_json, write_json
-from lib.job import job
+from tpulm.core.files import read_json, write_json
+from tpulm.core.job import job
 
 with job(snakemake.log[0], "tokenizer") as say:
-    from lib.pretrained import save_pretrained
+    from tpulm.tokenization.pretrained import save_pretrained
 
     recipe, output = snakemake.params.recipe, snakemake.output
     with tempfile.TemporaryDirectory() as folder:

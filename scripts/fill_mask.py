@@ -1,23 +1,24 @@
-"""Ask a finished masked language model for the masked word of each prompt.
+"""Predict the masked token of each prompt with a trained masked language model.
 
 input.model      a Hugging Face model folder
-output           JSON: for each prompt the five likeliest tokens, as the fill-mask pipeline gives them
+output           JSON: for each prompt the five most likely tokens, as the fill-mask pipeline returns them
 params.recipe    prompts (each with one [MASK]), cpu_threads
 """
 
 from pathlib import Path
 
-from lib.files import write_json
-from lib.job import job
+from tpulm.core.files import write_json
+from tpulm.core.job import job
 
 with job(snakemake.log[0], f"mlm {snakemake.wildcards.run}") as say:
-    from lib import mlm_tensorflow as mlm
+    from tpulm.training import tensorflow_runtime as runtime
+    from tpulm.training.tensorflow_model import load_model
     from transformers import AutoTokenizer, pipeline
 
-    mlm.set_up(snakemake.params.recipe["cpu_threads"], 1, tpu=False)
+    runtime.start(snakemake.params.recipe["cpu_threads"], 1, tpu=False)
     folder = Path(snakemake.input.model[0]).parent
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    fill = pipeline("fill-mask", model=mlm.load_model(folder), tokenizer=tokenizer, framework="tf", dtype=None)
+    fill = pipeline("fill-mask", model=load_model(folder), tokenizer=tokenizer, framework="tf", dtype=None)
     answers = []
     for prompt in snakemake.params.recipe["prompts"]:
         found = fill(prompt.replace("[MASK]", fill.tokenizer.mask_token))

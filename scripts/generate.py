@@ -1,28 +1,30 @@
-"""Let the base model and the tuned one continue the same prompts, with the same random numbers.
+"""Generate from the same prompts with the base model and the finetuned model, using the same random numbers.
 
 input.base      preset folder
 input.best      safetensors, the tuned variables of the best checkpoint
 output          JSON: sampling, and for each prompt the continuations before and after
 params.recipe   prompts, sampling (sampler, k, p, temperature, max_length in tokens, samples, seed);
-                method, rank, seed, precision, mesh, cpu_threads, cpu_devices
+                method, rank, seed, precision, mesh, cpu_threads, host_device_count
 """
 
-from lib import keras_jax
-from lib.arrays import load_arrays
-from lib.files import write_json
-from lib.job import job
+from tpulm.config.training_step import ModelSpec
+from tpulm.core.arrays import load_arrays
+from tpulm.core.files import write_json
+from tpulm.core.job import job
+from tpulm.training import runtime
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
-with job(snakemake.log[0], f"lora {run}") as say:
-    keras_jax.start(recipe["cpu_threads"], recipe["cpu_devices"], recipe["precision"])
-    from lib.causal_model import assign
-    from lib.generation import Generator
-    from lib.sharding import on_one_host
-    from lib.tuning import open_run
+with job(snakemake.log[0], f"finetune {run}") as say:
+    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
+    from tpulm.models.building import open_model
+    from tpulm.models.causal import assign
+    from tpulm.models.sampling import Generator
+    from tpulm.models.sharding import on_one_host
 
     prompts, best = recipe["prompts"], snakemake.input.best
-    model, distribution = open_run(snakemake.input.base, on_one_host(recipe, snakemake.resources), run)
+    opened = on_one_host(recipe, snakemake.resources) | {"base": {"preset": snakemake.input.base}}
+    model, distribution = open_model(ModelSpec.of("finetune", f"finetune.runs.{run}", opened))
     generate = Generator(model, recipe["sampling"], distribution.num_model_replicas)
     before = generate(prompts) if prompts else []
     assign(model.trainable_variables, load_arrays(best), best)

@@ -1,4 +1,4 @@
-"""Merge what each shard's job wrote about its shard; the records themselves are not read again.
+"""Merge the sidecars of all shards into the manifest, without reading the records again.
 
 input.train, .validation, .test  the shards' sidecars, in order
 input.tokenizer                  tokenizer.json
@@ -7,12 +7,12 @@ output                           JSON: sequence_length, tokenizer_sha256, vocab_
 params.recipe.sequence_length    tokens per record
 """
 
-from lib.files import read_json, sha256, write_json
-from lib.job import job
+from tpulm.core.files import read_json, sha256, write_json
+from tpulm.core.job import job
 
 with job(snakemake.log[0], "tfrecords") as say:
-    from lib.packing import merge
-    from lib.tokenizer import load, special_ids, vocabulary_size
+    from tpulm.records.packing import merge
+    from tpulm.tokenization.folder import load, special_ids, vocabulary_size
 
     tokenizer = load(snakemake.input.tokenizer)
     splits = {

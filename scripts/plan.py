@@ -1,14 +1,14 @@
-"""Say what every run would take on every TPU slice of the config, and what is still to be trained.
+"""Print the plan of every run on every TPU slice of the config, and totals of what is still to be trained.
 
 input.plans     results/plan/{stage}/{run}/{topology}.json
 params.recipe   topologies; prices, of an hour on each; whether the compiler is there; runs, each with its plan's
                 recipe; arguments, the config files and values given to this Snakemake
 """
 
-from lib.job import job
-from lib.plan_table import as_text, notes_of, rows_of
-from lib.spending import pending, totals, unfinished
-from lib.summary import summary
+from tpulm.core.job import job
+from tpulm.report.plan_table import as_text, notes_of, rows_of
+from tpulm.workflow.budget import pending, totals, unfinished
+from tpulm.workflow.summary import summary
 
 recipe = snakemake.params.recipe
 
@@ -21,6 +21,8 @@ with job(snakemake.log[0], "plan") as say:
         )
     else:
         paths = list(snakemake.input.plans)
-        todo = pending(recipe["runs"], unfinished(summary(recipe["arguments"], ["all"])))
+        todo = pending(
+            recipe["runs"], unfinished(recipe["runs"], summary(recipe["arguments"], recipe["arguments"]["targets"][:1]))
+        )
         for line in [*as_text(rows_of(paths)), *notes_of(paths), *totals(todo, recipe["topologies"], recipe["prices"])]:
             say(line)

@@ -1,23 +1,23 @@
-"""Compile the training step of a run for a TPU slice, without a TPU, and say what it needs.
+"""Compile the training step of a run for a TPU slice, without a TPU, and record what it needs.
 
 input.manifest   tfrecords/manifest.json, where the tokenizer comes from elsewhere
-output           JSON: planned; where it is not, reason. Else mesh, devices, undivided (variables
-                 that could not be cut as the layout map says, and why), memory (bytes per device), cost (FLOPs,
+output           JSON: planned; where it is not, reason. Else mesh, devices, replicated (variables
+                 that could not be sharded as the layout map says, and why), memory (bytes per device), cost (FLOPs,
                  bytes moved, bytes sent by kind; per device and step), seconds (per step, modelled), tokens_per_second,
-                 model_flops_utilisation, hours, price_per_hour, cost_of_run, checkpoint_bytes, advice; changes, what
-                 each of them would make of a step
+                 model_flops_utilisation, hours, price_per_hour, cost_of_run, checkpoint_bytes, advice; alternatives,
+                 what each of them would make of a step
 params.recipe    the run's recipe, of the stages before what it takes to know the model, price_per_hour, and
-                 changes, whether to compile those too; cpu_devices, checkpoint_every and resources.hosts, by which
-                 the config would allow a change or not
+                 alternatives, whether to compile those too; host_device_count, checkpoint_every and
+                 resources.hosts, by which the config would allow a change or not
 """
 
 import os
 
-from lib import keras_jax
-from lib.errors import UserError
-from lib.files import read_json, write_json
-from lib.job import job
-from lib.tpu import topology
+from tpulm.core.accelerators import topology
+from tpulm.core.errors import UserError
+from tpulm.core.files import read_json, write_json
+from tpulm.core.job import job
+from tpulm.training import runtime
 
 recipe, wildcards = snakemake.params.recipe, snakemake.wildcards
 stage, run = wildcards.stage, wildcards.run
@@ -38,9 +38,9 @@ with job(snakemake.log[0], f"plan {stage}/{run} {wildcards.topology}") as say:
         # The compiler is in libtpu; the machine that asks it is a CPU.
         os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_LOAD_LIBRARY": "1", "TPU_SKIP_MDS_QUERY": "1"}
         os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
-        keras_jax.start(snakemake.threads)
-        from lib.abstract import Unreachable
-        from lib.planning import in_money, plan, shortage
+        runtime.start(snakemake.threads)
+        from tpulm.planning.plan import in_money, plan, shortage
+        from tpulm.planning.preset_sizes import Unreachable
 
         try:
             found = in_money(plan(stage, recipe, slice_, where), recipe)

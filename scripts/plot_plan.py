@@ -1,17 +1,17 @@
-"""Draw the memory that each run needs on a device of each TPU slice, against what there is.
+"""Plot the memory that each run needs per device of each TPU slice, against the memory of the device.
 
 input.plans   results/plan/{stage}/{run}/{topology}.json
 output        SVG
 """
 
-from lib.files import read_json
-from lib.job import job
+from tpulm.core.files import read_json
+from tpulm.core.job import job
 
 # What a bar is put together from, as the compiler reports it; one that does not fit is known as a whole only.
 PARTS = {"weights, optimizer, batch": ["arguments"], "temporaries, program": ["temporaries", "program"]}
 
 with job(snakemake.log[0], "report"):
-    from lib.figures import BLUE, GREY, ORANGE, plt, save
+    from tpulm.report.style import BLUE, GREY, ORANGE, plt, save
 
     plans = [plan for plan in map(read_json, snakemake.input.plans) if plan["planned"]]
     slices = list(dict.fromkeys(plan["topology"] for plan in plans))

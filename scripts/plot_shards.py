@@ -1,14 +1,14 @@
-"""Draw how evenly the records are spread over the shards.
+"""Plot how evenly the records are spread over the shards.
 
 input.manifest   tfrecords/manifest.json
 output           SVG
 """
 
-from lib.files import read_json
-from lib.job import job
+from tpulm.core.files import read_json
+from tpulm.core.job import job
 
 with job(snakemake.log[0], "shards"):
-    from lib.figures import BLUE, GREY, plt, save
+    from tpulm.report.style import BLUE, GREY, plt, save
 
     manifest = read_json(snakemake.input.manifest)
     splits = manifest["splits"]

@@ -1,4 +1,4 @@
-"""Draw a run's loss and learning rate over its steps.
+"""Plot a run's loss and learning rate over its steps.
 
 input.history   CSV: step, loss, learning_rate
 input.states    state.json of each checkpoint: the held-out loss there
@@ -8,11 +8,11 @@ output          SVG
 import csv
 
 import numpy as np
-from lib.files import read_json
-from lib.job import job
+from tpulm.core.files import read_json
+from tpulm.core.job import job
 
 with job(snakemake.log[0], f"{snakemake.wildcards.stage} {snakemake.wildcards.run}"):
-    from lib.figures import BLUE, GREY, ORANGE, plt, save
+    from tpulm.report.style import BLUE, GREY, ORANGE, plt, save
 
     with open(snakemake.input.history, encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

@@ -1,4 +1,4 @@
-"""Say in a page what text was read, and how the tokenizer cuts it.
+"""Tabulate the text that was read and how the tokenizer splits it.
 
 input.corpora     corpus.json of each collection
 input.tokenizer   tokenizer/metrics.json; absent where the config has no tokenizer
@@ -7,9 +7,9 @@ output            HTML
 
 from pathlib import Path
 
-from lib.files import read_json, write_text
-from lib.job import job
-from lib.page import page, section, table
+from tpulm.core.files import read_json, write_text
+from tpulm.core.job import job
+from tpulm.report.html import page, section, table
 
 with job(snakemake.log[0], "report"):
     parts = []

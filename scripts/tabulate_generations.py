@@ -1,12 +1,12 @@
-"""Show side by side how a model continues the prompts before and after tuning.
+"""Tabulate the continuations of each prompt before and after finetuning, side by side.
 
 input    generations.json
 output   HTML
 """
 
-from lib.files import read_json, write_text
-from lib.job import job
-from lib.page import code, page, section, table
+from tpulm.core.files import read_json, write_text
+from tpulm.core.job import job
+from tpulm.report.html import code, page, section, table
 
 run = snakemake.wildcards.run
 

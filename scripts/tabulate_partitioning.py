@@ -1,12 +1,12 @@
-"""Show how a model's variables lie on the devices.
+"""Tabulate how a model's variables are sharded over the devices.
 
 input    partitioning.json
 output   HTML
 """
 
-from lib.files import read_json, write_text
-from lib.job import job
-from lib.page import page, section, table
+from tpulm.core.files import read_json, write_text
+from tpulm.core.job import job
+from tpulm.report.html import page, section, table
 
 run = snakemake.wildcards.run
 

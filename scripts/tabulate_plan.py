@@ -1,13 +1,13 @@
-"""Put the plans into a table.
+"""Tabulate the plans.
 
 input.plans   results/plan/{stage}/{run}/{topology}.json
 output        HTML
 """
 
-from lib.files import read_json, write_text
-from lib.job import job
-from lib.page import page, section, table
-from lib.plan_table import HEAD, notes_of, rows_of
+from tpulm.core.files import read_json, write_text
+from tpulm.core.job import job
+from tpulm.report.html import page, section, table
+from tpulm.report.plan_table import HEAD, notes_of, rows_of
 
 MEMORY = ["run", "slice", "weights", "optimizer", "gradients", "arguments", "temporaries", "program", "total", "HBM"]
 TIME = ["run", "slice", "mesh", "TFLOPs", "GB moved", "GB sent", "compute ms", "memory ms", "interconnect ms"]

@@ -1,4 +1,4 @@
-"""Show what each masked language model puts in the place of the mask.
+"""Tabulate what each masked language model predicts for the mask.
 
 input    fill_mask.json of each run
 output   HTML
@@ -7,9 +7,9 @@ output   HTML
 from html import escape
 from pathlib import Path
 
-from lib.files import read_json, write_text
-from lib.job import job
-from lib.page import Raw, page, section, table
+from tpulm.core.files import read_json, write_text
+from tpulm.core.job import job
+from tpulm.report.html import Raw, page, section, table
 
 with job(snakemake.log[0], "report"):
     runs = {Path(path).parent.name: read_json(path) for path in snakemake.input.predictions}

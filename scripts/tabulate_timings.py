@@ -1,4 +1,4 @@
-"""Say how fast each run trained, on the machine where it did.
+"""Tabulate the training speed of each run on the machine where it was trained.
 
 input    timings.csv of each run: step, seconds_per_step, tokens_per_second
 output   HTML
@@ -8,9 +8,9 @@ import csv
 from pathlib import Path
 from statistics import median
 
-from lib.files import write_text
-from lib.job import job
-from lib.page import page, table
+from tpulm.core.files import write_text
+from tpulm.core.job import job
+from tpulm.report.html import page, table
 
 with job(snakemake.log[0], "report"):
     rows = []

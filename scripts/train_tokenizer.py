@@ -9,18 +9,18 @@ params.recipe.vocab_size   number of pieces, special tokens included
 
 import os
 
-from lib.files import whole
-from lib.job import job
+from tpulm.core.files import atomic_write
+from tpulm.core.job import job
 
 with job(snakemake.log[0], "tokenizer") as say:
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
 
-    from lib.texts import read_texts
-    from lib.tokenizer import write_settings
-    from lib.unigram import train
+    from tpulm.corpus.reader import read_texts
+    from tpulm.tokenization.folder import write_settings
+    from tpulm.tokenization.unigram import train
 
     tokenizer = train(lambda: read_texts(snakemake.input.corpus), snakemake.params.recipe["vocab_size"])
-    with whole(snakemake.output.tokenizer) as partial:
+    with atomic_write(snakemake.output.tokenizer) as partial:
         tokenizer.save(str(partial))
     write_settings(tokenizer, snakemake.output.config, snakemake.output.special_tokens_map)
     say(f"{tokenizer.get_vocab_size():,} pieces")

@@ -1,6 +1,6 @@
-"""Read every artifact back, as it lies on the disk or in a bucket, and name what is damaged.
+"""Read every artifact back from the disk or the bucket, and name what is damaged.
 
-params.recipe   what the config says there should be: collections, tokenizer, shards, chains, mlm, base, lora;
+params.recipe   what the config says there should be: collections, tokenizer, shards, chains, mlm, base, finetune;
                 results: where they are. From a bucket, all of it is copied to this machine first, and deleted again.
 """
 
@@ -8,22 +8,24 @@ import contextlib
 import tempfile
 from pathlib import Path
 
-from lib import bucket
-from lib.errors import UserError
-from lib.job import job
+from tpulm.core import bucket
+from tpulm.core.errors import UserError
+from tpulm.core.job import job
 
 recipe = snakemake.params.recipe
 
 with job(snakemake.log[0], "verify") as say, contextlib.ExitStack() as place:
-    from lib.verification import verify
+    from tpulm.audit.verification import verify
 
+    results = Path(recipe["results"])
     if bucket.remote(recipe["results"]):
         folder = place.enter_context(tempfile.TemporaryDirectory())
         say(f"copying {recipe['results']}")
-        bucket.copy(recipe["results"], Path(folder) / "results")
+        results = Path("results")
+        bucket.copy(recipe["results"], Path(folder) / results)
         place.enter_context(contextlib.chdir(folder))
     damages, built, absent = [], 0, []
-    for name, found in verify(recipe):
+    for name, found in verify(recipe, results):
         if found is None:
             absent.append(name)
             continue

@@ -13,15 +13,17 @@ from pathlib import Path
 import forked
 import pytest
 from filelock import FileLock
-from lib.config import merge, read_yaml
 from ruamel.yaml import YAML
+from tpulm.config.reading import merge, read_yaml
 
 ROOT = Path(__file__).parents[1]
-PARTS = ["Snakefile", "config.yaml", "rules", "scripts", "schemas", "envs", "profiles", "report", "recipes"]
+PARTS = ["Snakefile", "config.yaml", "rules", "scripts", "schemas", "envs", "profiles", "report", "recipes", "tools"]
 
 
 class Workflow:
     """A copy of the workflow in a folder of its own."""
+
+    server: forked.Server | None = None  # one that has read the workflow's code, where the code stays as it is
 
     def __init__(self, folder: Path):
         """Copy the workflow to `folder`."""
@@ -37,17 +39,18 @@ class Workflow:
     def __call__(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
         """Run `snakemake` with these arguments, forked; stdout and stderr come together."""
         with tempfile.NamedTemporaryFile("r") as terminal:
-            code = forked.snakemake(list(arguments), self.folder, outside(), Path(terminal.name))
+            server = self.server or forked.shared()
+            code = server.run(list(arguments), self.folder, outside(), Path(terminal.name))
             done = subprocess.CompletedProcess(["snakemake", *arguments], code, terminal.read())
         return self.checked(done) if check else done
 
-    def as_a_user(self, *arguments: str) -> subprocess.CompletedProcess:
+    def as_a_user(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
         """Run `snakemake` with these arguments in a process of its own, with a pipe for its output."""
         command = [str(Path(sys.executable).with_name("snakemake")), *arguments]
         done = subprocess.run(
             command, cwd=self.folder, env=outside(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-        return self.checked(done)
+        return self.checked(done) if check else done
 
     @staticmethod
     def checked(done: subprocess.CompletedProcess) -> subprocess.CompletedProcess:
@@ -82,10 +85,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place.get(item.path.name, len(LONGEST)))
 
 
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Hold `make check` to its promise: TensorFlow takes seconds to import, and no unit test needs it."""
+    if item.config.option.markexpr == "unit" and "tensorflow" in sys.modules:
+        pytest.fail("tensorflow was imported: by this test, or by a file of tests when it was collected")
+
+
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory) -> Workflow:
-    """The shipped config, run from scratch once; tests read its artifacts and must not change them."""
-    return once(shared(tmp_path_factory) / "finished", lambda workflow: workflow.as_a_user("--cores", "2").stdout)
+    """The shipped config, run from scratch once, with its report; for long tests, which must not change it."""
+
+    def build(workflow: Workflow) -> str:
+        return workflow.as_a_user("--cores", "2").stdout + workflow.as_a_user("--report", "report.zip").stdout
+
+    return once(shared(tmp_path_factory) / "finished", build)
 
 
 def once(folder: Path, build: Callable[[Workflow], str]) -> Workflow:
@@ -170,13 +183,16 @@ corpus: {max_documents: 600}
 tokenizer: {vocab_size: 400}
 mlm:
   runs:
-    tiny: {steps: 20, checkpoint_every: 10, batch_size: 8, schedule: {shape: linear, warmup_steps: 2}}
+    tiny:
+      {steps: 20, checkpoint_every: 10, batch_size: 8, schedule: {shape: wsd, warmup_steps: 2, decay_steps: 8}}
 base:
-  small: {vocab_size: 400, steps: 20, checkpoint_every: 10, batch_size: 4, schedule: {shape: constant}}
-tuning: {max_documents: 300}
-lora:
+  small:
+    {vocab_size: 400, steps: 20, checkpoint_every: 10, batch_size: 4,
+     schedule: {shape: wsd, warmup_steps: 2, decay_steps: 5}}
+finetune:
+  text: {max_documents: 300}
   runs:
-    python: {steps: 10, checkpoint_every: 5, batch_size: 4, schedule: {shape: constant}}
+    python: {steps: 10, checkpoint_every: 5, batch_size: 4, schedule: {shape: linear, warmup_steps: 2}}
 generation: {max_length: 24, samples: 2}
 """
 
@@ -184,15 +200,15 @@ generation: {max_length: 24, samples: 2}
 def reduced(workflow: Workflow, segments: dict | None = None, **sections: dict) -> None:
     """Write small.yaml into a workflow: the shipped config, cut down, with whole `sections` replaced.
 
-    segments  keys for the runs of `mlm`, `base` and `lora`, such as steps
+    segments  keys for the runs of `mlm`, `base` and `finetune`, such as steps
     """
     config = read_yaml(workflow / "config.yaml")
-    for run in (config["mlm"]["runs"]["tiny"], config["base"]["small"], config["lora"]["runs"]["python"]):
+    for run in (config["mlm"]["runs"]["tiny"], config["base"]["small"], config["finetune"]["runs"]["python"]):
         del run["schedule"]  # its steps are longer than the cut-down runs
     merge(config, YAML(typ="safe", pure=True).load(SMALL))
     for stage, run in zip(
-        ("mlm", "base", "lora"),
-        (config["mlm"]["runs"]["tiny"], config["base"]["small"], config["lora"]["runs"]["python"]),
+        ("mlm", "base", "finetune"),
+        (config["mlm"]["runs"]["tiny"], config["base"]["small"], config["finetune"]["runs"]["python"]),
         strict=True,
     ):
         run |= (segments or {}).get(stage, {})

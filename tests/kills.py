@@ -24,12 +24,12 @@ from conftest import Workflow, reduced
 
 # Measured with a clock: the only files that differ from run to run.
 TIMED = {"timings.csv", "timings.html"}
-TRAINERS = {"mlm": ["logs/mlm/*/[0-9]*.log"], "causal": ["logs/base/*/[0-9]*.log", "logs/lora/*/[0-9]*.log"]}
+TRAINERS = {"mlm": ["logs/mlm/*/[0-9]*.log"], "causal": ["logs/base/*/[0-9]*.log", "logs/finetune/*/[0-9]*.log"]}
 # Segments of some seconds, so that a kill can fall between two steps.
 SEGMENTS = {
     "mlm": {"steps": 2250, "checkpoint_every": 150},
     "base": {"steps": 4800, "checkpoint_every": 400},
-    "lora": {"steps": 2000, "checkpoint_every": 200},
+    "finetune": {"steps": 2000, "checkpoint_every": 200},
 }
 
 
@@ -87,9 +87,9 @@ def encoded(name: str) -> str:
     return base64.urlsafe_b64encode(name.encode()).decode()
 
 
-def start(workflow: Workflow) -> subprocess.Popen:
+def start(workflow: Workflow, *targets: str) -> subprocess.Popen:
     """Start a plain `snakemake` in a process group of its own."""
-    command = [str(Path(sys.executable).with_name("snakemake")), "--cores", "2"]
+    command = [str(Path(sys.executable).with_name("snakemake")), *targets, "--cores", "2"]
     log = open(workflow / "snakemake.out", "ab")  # noqa: SIM115 (the process writes to it)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     return subprocess.Popen(

@@ -178,7 +178,7 @@ class Bucket:
     def faults(self, **settings: object) -> Counter:
         """Change what goes wrong (see `Faults`); return what has been done so far."""
         request = urllib.request.Request(f"{self.url}/-/faults", json.dumps(settings).encode(), method="POST")
-        return Counter(json.loads(urllib.request.urlopen(request, timeout=30).read()))
+        return Counter(json.loads(urllib.request.urlopen(request, timeout=6000).read()))
 
     def objects(self, prefix: str = "") -> dict[str, bytes]:
         """Return the content of every object by name."""
@@ -187,12 +187,12 @@ class Bucket:
 
     def get(self, path: str) -> bytes:
         """Return what a GET answers."""
-        return urllib.request.urlopen(self.url + path, timeout=60).read()
+        return urllib.request.urlopen(self.url + path, timeout=600).read()
 
     def put(self, name: str, content: bytes) -> None:
         """Make an object."""
         request = urllib.request.Request(f"{self.url}/{BUCKET}/{name}", content, method="PUT")
-        urllib.request.urlopen(request, timeout=60).read()
+        urllib.request.urlopen(request, timeout=600).read()
 
 
 @contextlib.contextmanager

@@ -45,7 +45,7 @@ class Slurm:
         self.daemon("slurmctld", "-i")
         self.daemon("slurmd", "-N", "n0")
         self.daemon("slurmd", "-N", "n1")
-        for _ in range(100):
+        for _ in range(3000):
             if self("sinfo", "--noheader", "--format=%T").split() == ["idle"]:
                 return
             time.sleep(0.2)
@@ -94,12 +94,12 @@ PartitionName=short Nodes=ALL MaxTime=00:30:00 PreemptMode=CANCEL State=UP
         environment = os.environ | {"SLURM_CONF": str(self.folder / "slurm.conf")}
         with open(self.folder / "log" / f"{name}.start", "ab") as said:  # no pipe, which the daemon could keep open
             command = [shutil.which(name, path=PATH), *arguments]
-            subprocess.run(command, env=environment, check=True, timeout=60, stdout=said, stderr=said)
+            subprocess.run(command, env=environment, check=True, timeout=600, stdout=said, stderr=said)
 
     def __call__(self, *command: str) -> str:
         """Run one of Slurm's commands and return what it prints."""
         environment = os.environ | self.environment
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=600)
         return done.stdout
 
     def jobs(self) -> list[dict[str, str]]:
@@ -112,6 +112,10 @@ PartitionName=short Nodes=ALL MaxTime=00:30:00 PreemptMode=CANCEL State=UP
         """End all jobs and the daemons."""
         with contextlib.suppress(subprocess.SubprocessError):  # also where the daemons never came up
             self("scancel", f"--user={getpass.getuser()}")
+            for _ in range(600):
+                if not self("squeue", "--noheader").strip():
+                    break
+                time.sleep(0.1)
         for file in self.folder.glob("*.pid"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(file.read_text()), signal.SIGTERM)

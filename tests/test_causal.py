@@ -5,21 +5,26 @@ import os
 import subprocess
 import sys
 import textwrap
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from lib import adapter, causal_data, causal_tokens, python_likeness
-from lib.arrays import load_arrays, save_arrays
-from lib.errors import UserError
+from tpulm.config.record_arrays import causal_arrays
+from tpulm.config.training_step import ModelSpec, TrainingStep
+from tpulm.core.arrays import load_arrays, save_arrays
+from tpulm.core.errors import UserError
+from tpulm.models import peft_adapter
+from tpulm.records import causal_batches
+from tpulm.tokenization import causal
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 SIZES = {
     "num_layers": 2, "num_query_heads": 8, "num_key_value_heads": 8,
     "hidden_dim": 32, "intermediate_dim": 64, "head_dim": 4,
 }  # fmt: skip
-OPTIMIZER = {"weight_decay": 0.1, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "clip_norm": 1.0}
+ONE_LAYER = SIZES | {"num_layers": 1}  # for what is trained, and so compiled
+OPTIMIZER = {"weight_decay": 0.1, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "global_clipnorm": 1.0}
 CODE = "def total(items):\n    if not items:\n        return 0\n    return sum(items)  # ünusual\n"
 WORDS = "the of value function returns object when list given name and or is module class string".split()
 
@@ -32,21 +37,21 @@ def prose(documents, seed=0):
 @pytest.fixture(scope="module")
 def jax_backend():
     """Keras on JAX with eight virtual devices; afterwards other tests may import TensorFlow again."""
-    from lib import keras_jax
+    from tpulm.training import runtime
 
     environment = dict(os.environ)
-    modules = {name: sys.modules[name] for name in keras_jax.BLOCKED if name in sys.modules}
-    keras_jax.start(cpu_threads=1, cpu_devices=8)
+    modules = {name: sys.modules[name] for name in runtime.BLOCKED if name in sys.modules}
+    runtime.start(cpu_threads=1, host_device_count=8)
     import jax
     import keras
 
     assert len(jax.devices()) == 8
-    yield keras_jax
-    keras_jax.set_precision("float32")
+    yield runtime
+    runtime.set_precision("float32")
     keras.distribution.set_distribution(None)
     os.environ.clear()
     os.environ.update(environment)
-    for name in keras_jax.BLOCKED:
+    for name in runtime.BLOCKED:
         del sys.modules[name]
     sys.modules.update(modules)
 
@@ -54,14 +59,14 @@ def jax_backend():
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory):
     path = tmp_path_factory.mktemp("vocabulary") / "vocabulary.spm"
-    path.write_bytes(causal_tokens.train_vocabulary(prose(200), 330, "base.small.vocab_size"))
+    path.write_bytes(causal.train_vocabulary(prose(200), 330, "base.small.vocab_size"))
     return path
 
 
 @pytest.fixture(scope="module")
 def tokens(vocabulary, tmp_path_factory):
     path = tmp_path_factory.mktemp("tokens") / "tokens.safetensors"
-    arrays = causal_tokens.tokenize([prose(30), prose(30, 1)], causal_tokens.SentencePiece(vocabulary))
+    arrays = causal.tokenize([prose(30), prose(30, 1)], causal.SentencePiece(vocabulary))
     save_arrays(path, dict(zip(("tokens", "offsets"), arrays, strict=True)))
     return path
 
@@ -74,11 +79,11 @@ def preset(jax_backend, vocabulary, tmp_path_factory):
 def save_base(vocabulary, folder, sizes):
     import keras
     import keras_hub
-    from lib.causal_model import build_gemma, draw_weights, save_preset
+    from tpulm.models.causal import build_gemma, draw_weights, save_preset
 
     keras.distribution.set_distribution(None)
     keras.backend.clear_session()  # which also restarts the numbers in automatic names, as a new process does
-    backbone = build_gemma(sizes, causal_tokens.SentencePiece(vocabulary).size).backbone
+    backbone = build_gemma(sizes, causal.SentencePiece(vocabulary).size).backbone
     draw_weights(backbone, 0)
     tokenizer = keras_hub.models.GemmaTokenizer(proto=vocabulary.read_bytes())
     preprocessor = keras_hub.models.GemmaCausalLMPreprocessor(tokenizer, sequence_length=16)
@@ -86,44 +91,48 @@ def save_base(vocabulary, folder, sizes):
     return folder
 
 
-def gemma(sizes):
-    from keras.utils import set_random_seed
-    from lib.causal_model import build_gemma, draw_weights
-
-    set_random_seed(0)
-    model = build_gemma(sizes, 330)
-    draw_weights(model.backbone, 0)
-    return model
-
-
 def evaluate(trainer, records):
-    return trainer.evaluate(causal_data.held_out_batches(records, {"batch_size": 4, "accumulate": 1}))
+    return trainer.evaluate(causal_batches.held_out_batches(records, {"batch_size": 4, "microbatches": 1}))
 
 
-def tuned(preset, mesh=(1, 8), **changes):
-    from lib.tuning import open_run
-
-    recipe = {"mesh": list(mesh), "method": "lora", "rank": 2, "seed": 0} | changes
-    return open_run(str(preset), recipe, "python")
-
-
-RECIPE = {"seed": 0, "batch_size": 4, "accumulate": 1, "steps_per_dispatch": 1, "rematerialise": False}
+RECIPE = {
+    "seed": 0, "batch_size": 4, "sequence_length": 16, "microbatches": 1, "steps_per_execution": 1, "remat": False,
+    "precision": "float32", "optimizer": OPTIMIZER,
+}  # fmt: skip
+LORA = {"method": "lora", "rank": 2}
 
 
-def trainer_of(model, distribution, **changes):
-    from lib.causal_model import make_optimizer
-    from lib.jax_training import Trainer, causal
+def tuned(preset, mesh=(1, 8)):
+    """Return the model of a preset with LoRA, and how it is sharded."""
+    from tpulm.models.building import open_model
 
-    return Trainer(model, make_optimizer(OPTIMIZER), distribution, causal, RECIPE | changes)
+    recipe = RECIPE | LORA | {"mesh": mesh, "base": {"preset": preset}}
+    return open_model(ModelSpec.of("finetune", "finetune.runs.python", recipe))
+
+
+def tuner(preset, mesh=(1, 8), **changes):
+    """Return the trainer of a run that tunes a preset."""
+    return trainer_of("finetune", base={"preset": preset}, mesh=mesh, **LORA | changes)
+
+
+def base_trainer(mesh, sizes=ONE_LAYER, **changes):
+    """Return the trainer of a base model from scratch."""
+    return trainer_of("base", model=sizes, vocab_size=330, mesh=mesh, **changes)
+
+
+def trainer_of(stage, **changes):
+    from tpulm.training.jax_run import build_run
+    from tpulm.training.jax_trainer import Trainer
+
+    return Trainer(build_run(TrainingStep.of(stage, "the.run", RECIPE | changes)))
 
 
 def train(trainer, records, first, last):
-    from lib.history import History
+    from tpulm.training.history import History
 
-    trainer.recipe |= {"first": first, "last": last}
     rates = np.linspace(1e-2, 1e-3, 100, dtype=np.float32)[first:last]
     history = History(first, last, 4 * records.length, lambda message: None)
-    trainer.train(partial(causal_data.training_batch, records, trainer.recipe), rates, history)
+    trainer.train(partial(causal_batches.training_batch, records, RECIPE), first, rates, history)
     return [float(row.split(",")[1]) for row in history.rows]
 
 
@@ -143,11 +152,11 @@ def logits(model, length=12):
 
 
 def test_vocabulary_is_the_same_each_time(vocabulary):
-    assert causal_tokens.train_vocabulary(prose(200), 330, "") == vocabulary.read_bytes()
+    assert causal.train_vocabulary(prose(200), 330, "") == vocabulary.read_bytes()
 
 
 def test_vocabulary_keeps_code_as_it_is(vocabulary):
-    tokenizer = causal_tokens.SentencePiece(vocabulary)
+    tokenizer = causal.SentencePiece(vocabulary)
     assert tokenizer.special == {"pad": 0, "eos": 1, "bos": 2}
     [ids] = tokenizer.encode([CODE])
     assert tokenizer.processor.decode(ids) == CODE
@@ -157,38 +166,41 @@ def test_vocabulary_keeps_code_as_it_is(vocabulary):
 
 def test_a_vocabulary_size_that_cannot_be_is_named():
     with pytest.raises(UserError, match=r"^base\.small\.vocab_size is 5000; the text has pieces for at most \d+\.$"):
-        causal_tokens.train_vocabulary(prose(200), 5000, "base.small.vocab_size")
+        causal.train_vocabulary(prose(200), 5000, "base.small.vocab_size")
     with pytest.raises(UserError, match=r"^base\.small\.vocab_size is 280; the text's characters need at least \d+\.$"):
-        causal_tokens.train_vocabulary(prose(200), 280, "base.small.vocab_size")
+        causal.train_vocabulary(prose(200), 280, "base.small.vocab_size")
 
 
 def test_long_texts_are_sampled(monkeypatch):
     characters = np.full(1000, 50)
-    assert causal_tokens.sample(characters, 0).all()
-    monkeypatch.setattr(causal_tokens, "SAMPLE_CHARACTERS", 10_000)
-    chosen = causal_tokens.sample(characters, 0)
+    assert causal.sample(characters, 0).all()
+    monkeypatch.setattr(causal, "SAMPLE_CHARACTERS", 10_000)
+    chosen = causal.sample(characters, 0)
     assert 150 < chosen.sum() < 250
-    assert (chosen == causal_tokens.sample(characters, 0)).all()
-    assert "".join(causal_tokens.lines("a" * 9_001)) == "a" * 9_001
-    assert max(map(len, causal_tokens.lines("a" * 9_001))) == causal_tokens.LINE_CHARACTERS
+    assert (chosen == causal.sample(characters, 0)).all()
+    assert "".join(causal.lines("a" * 9_001)) == "a" * 9_001
+    assert max(map(len, causal.lines("a" * 9_001))) == causal.LINE_CHARACTERS
 
 
 def test_tokens_and_offsets(vocabulary):
-    tokenizer = causal_tokens.SentencePiece(vocabulary)
+    tokenizer = causal.SentencePiece(vocabulary)
     texts = ["the value", "", "of a list"]
-    tokens, offsets = causal_tokens.tokenize([texts[:2], texts[2:]], tokenizer)
+    tokens, offsets = causal.tokenize([texts[:2], texts[2:]], tokenizer)
     assert tokens.dtype == np.int32 and offsets.dtype == np.int64
     found = [tokens[a:b].tolist() for a, b in zip(offsets, offsets[1:], strict=False)]
     assert found == tokenizer.encode(texts)
 
 
 def test_packing():
-    stream = causal_data.pack(np.array([5, 6, 7], np.int32), np.array([0, 2, 2, 3]), bos=2, eos=1)
+    stream = causal_batches.pack(np.array([5, 6, 7], np.int32), np.array([0, 2, 2, 3]), bos=2, eos=1)
     assert stream.tolist() == [2, 5, 6, 1, 2, 1, 2, 7, 1]
 
 
 def test_windows_predict_each_token_once(tokens):
-    records = causal_data.Packed(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
+    records = causal_batches.Packed(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
+    batch = causal_batches.training_batch(records, RECIPE, 0)
+    described = {name: ((4, *shape), dtype) for name, (shape, dtype) in causal_arrays(16).items()}
+    assert {name: (array.shape, str(array.dtype)) for name, array in batch.items()} == described
     windows, mask = records.read(np.arange(records.records))
     assert windows.shape == (records.records, 17) and mask.all()
     labels = windows[:, 1:].ravel()
@@ -197,16 +209,16 @@ def test_windows_predict_each_token_once(tokens):
 
 def test_a_text_shorter_than_a_window_is_named(tokens):
     with pytest.raises(UserError, match=r"sequence_length 100000 needs 100001\.$"):
-        causal_data.Packed(tokens, 100_000, {"bos": 2, "eos": 1, "pad": 0})
+        causal_batches.Packed(tokens, 100_000, {"bos": 2, "eos": 1, "pad": 0})
 
 
 def test_records_of_tuning_are_those_of_keras_hub(preset, vocabulary, tmp_path):
     import keras_hub
 
     texts = [*prose(5), CODE, "the", ""]
-    arrays = causal_tokens.tokenize([texts], causal_tokens.SentencePiece(vocabulary))
+    arrays = causal.tokenize([texts], causal.SentencePiece(vocabulary))
     save_arrays(tmp_path / "t.safetensors", dict(zip(("tokens", "offsets"), arrays, strict=True)))
-    records = causal_data.OnePerRecord(tmp_path / "t.safetensors", 16, {"bos": 2, "eos": 1, "pad": 0})
+    records = causal_batches.OnePerRecord(tmp_path / "t.safetensors", 16, {"bos": 2, "eos": 1, "pad": 0})
     found, mask = records.read(np.arange(len(texts)))
     preprocessor = keras_hub.models.GemmaCausalLMPreprocessor.from_preset(str(preset), sequence_length=16)
     inputs, labels, weights = preprocessor(texts)
@@ -215,25 +227,21 @@ def test_records_of_tuning_are_those_of_keras_hub(preset, vocabulary, tmp_path):
 
 
 def test_held_out_records_are_spread():
-    assert causal_data.held_out_indices(5).tolist() == [0, 1, 2, 3, 4]
-    many = causal_data.held_out_indices(100_000)
-    assert len(many) == causal_data.HELD_OUT_RECORDS and many[0] == 0 and many[-1] == 99_999
+    assert causal_batches.held_out_indices(5).tolist() == [0, 1, 2, 3, 4]
+    many = causal_batches.held_out_indices(100_000)
+    assert len(many) == causal_batches.HELD_OUT_RECORDS and many[0] == 0 and many[-1] == 99_999
 
 
 # Training
 
 
-@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.long)])
 def test_two_segments_are_one_run(jax_backend, tokens, tmp_path, precision):
-    from keras_hub.models import GemmaBackbone
-    from lib import sharding
-
     jax_backend.set_precision(precision)
-    records = causal_data.Packed(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
-    distribution = sharding.set_up(GemmaBackbone, [2, 4], "base.small.mesh")
+    records = causal_batches.Packed(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
 
     def fresh():  # with dropout, whose random state must go on, too
-        return trainer_of(gemma(SIZES | {"dropout": 0.1}), distribution)
+        return base_trainer((2, 4), ONE_LAYER | {"dropout": 0.1}, precision=precision)
 
     whole = fresh()
     train(whole, records, 0, 6)
@@ -252,29 +260,24 @@ def test_two_segments_are_one_run(jax_backend, tokens, tmp_path, precision):
 
 
 def test_bfloat16_is_for_lora(jax_backend, preset, tokens):
-    records = causal_data.OnePerRecord(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
+    records = causal_batches.OnePerRecord(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
     jax_backend.set_precision("bfloat16")
     try:
-        model, distribution = tuned(preset)
-        assert {str(v.dtype) for v in model.trainable_variables} == {"float32"}
-        assert {str(v.dtype) for v in model.non_trainable_variables} == {"bfloat16"}
-        trainer = trainer_of(model, distribution)
+        trainer = tuner(preset, precision="bfloat16")
+        assert {str(v.dtype) for v in trainer.run.model.trainable_variables} == {"float32"}
+        assert {str(v.dtype) for v in trainer.run.model.non_trainable_variables} == {"bfloat16"}
         before = {name: np.array(array) for name, array in trainer.weights().items()}
         train(trainer, records, 0, 2)
         assert any((before[name] != array).any() for name, array in trainer.weights().items())
-        with pytest.raises(UserError, match=r"^precision is bfloat16, which AdamW cannot train all parameters in"):
-            trainer_of(*tuned(preset, method="full"))
+        with pytest.raises(UserError, match=r"^the\.run\.precision is bfloat16, which AdamW cannot train all"):
+            tuner(preset, method="full", precision="bfloat16")
     finally:
         jax_backend.set_precision("float32")
 
 
 def test_it_learns(jax_backend, tokens):
-    from keras_hub.models import GemmaBackbone
-    from lib import sharding
-
-    records = causal_data.Packed(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
-    distribution = sharding.set_up(GemmaBackbone, [1, 1], "base.small.mesh")
-    trainer = trainer_of(gemma(SIZES), distribution)
+    records = causal_batches.Packed(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
+    trainer = base_trainer((1, 1))
     before = evaluate(trainer, records)
     losses = train(trainer, records, 0, 40)
     after = evaluate(trainer, records)
@@ -283,35 +286,45 @@ def test_it_learns(jax_backend, tokens):
 
 
 def test_a_mesh_of_eight_computes_what_one_device_does(preset, tokens):
-    records = causal_data.OnePerRecord(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
+    records = causal_batches.OnePerRecord(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
     losses, evaluations = [], []
     for mesh in ((1, 1), (1, 8), (4, 2)):
-        trainer = trainer_of(*tuned(preset, mesh, method="full"))
+        trainer = tuner(preset, mesh, method="full")
         losses.append(train(trainer, records, 0, 5))
         evaluations.append(evaluate(trainer, records)["loss"])
     np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-3)
     np.testing.assert_allclose(evaluations[1:], [evaluations[0]] * 2, rtol=1e-3)
 
 
-@pytest.mark.parametrize("changes", [{"accumulate": 2}, {"steps_per_dispatch": 3}, {"rematerialise": True}])
-def test_how_a_step_is_worked_through_does_not_matter(jax_backend, tokens, changes):
-    from keras_hub.models import GemmaBackbone
-    from lib import sharding
+@pytest.fixture(scope="module")
+def plainly(jax_backend, tokens):
+    """Return a function that trains with a dropout, each once: losses and weights."""
 
-    records = causal_data.OnePerRecord(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
-    distribution = sharding.set_up(GemmaBackbone, [2, 4], "base.small.mesh")
-    sizes = SIZES | ({"dropout": 0.1} if "accumulate" not in changes else {})
-    plain, other = trainer_of(gemma(sizes), distribution), trainer_of(gemma(sizes), distribution, **changes)
-    np.testing.assert_allclose(train(other, records, 0, 6), train(plain, records, 0, 6), rtol=2e-5)
-    for name, array in plain.weights().items():
+    @cache
+    def run(dropout):
+        records = causal_batches.OnePerRecord(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
+        trainer = base_trainer((2, 4), ONE_LAYER | {"dropout": dropout})
+        return train(trainer, records, 0, 6), trainer.weights()
+
+    return run
+
+
+@pytest.mark.parametrize("changes", [{"microbatches": 2}, {"steps_per_execution": 3}, {"remat": True}])
+def test_how_a_step_is_worked_through_does_not_matter(plainly, tokens, changes):
+    records = causal_batches.OnePerRecord(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
+    dropout = 0.0 if "microbatches" in changes else 0.1
+    losses, weights = plainly(dropout)
+    other = base_trainer((2, 4), ONE_LAYER | {"dropout": dropout}, **changes)
+    np.testing.assert_allclose(train(other, records, 0, 6), losses, rtol=2e-5)
+    for name, array in weights.items():
         np.testing.assert_allclose(other.weights()[name], array, atol=2e-4)
 
 
 def test_lora_trains_only_its_own_variables(preset, tokens):
-    records = causal_data.OnePerRecord(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
-    model, distribution = tuned(preset)
+    records = causal_batches.OnePerRecord(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
+    trainer = tuner(preset)
+    model = trainer.run.model
     frozen = [np.asarray(v.value) for v in model.non_trainable_variables]
-    trainer = trainer_of(model, distribution)
     train(trainer, records, 0, 3)
     assert {name.rsplit("/", 1)[1] for name in trainer.weights()} == {"lora_kernel_a", "lora_kernel_b"}
     assert len(trainer.weights()) == 2 * 2 * 2  # A and B, of query and value, in two layers
@@ -319,12 +332,13 @@ def test_lora_trains_only_its_own_variables(preset, tokens):
 
 
 def test_padding_does_not_count(preset, tokens):
-    from lib.jax_training import causal, make_evaluation
+    from tpulm.training.evaluation import make_eval_step
+    from tpulm.training.tasks import causal
 
     model, _ = tuned(preset)
-    function = make_evaluation(model, causal)
+    function = make_eval_step(model, causal)
     values = [[v.value for v in part] for part in (model.trainable_variables, model.non_trainable_variables)]
-    text, mask = causal_data.OnePerRecord(tokens, 40, {"bos": 2, "eos": 1, "pad": 0}).read(np.arange(2))
+    text, mask = causal_batches.OnePerRecord(tokens, 40, {"bos": 2, "eos": 1, "pad": 0}).read(np.arange(2))
     other = np.where(mask, text, 7)
     a, b = (function(*values, {"tokens": np.asarray(t), "mask": mask}) for t in (text, other))
     assert a[2] == mask[:, 1:].sum() < mask[:, 1:].size
@@ -332,18 +346,15 @@ def test_padding_does_not_count(preset, tokens):
 
 
 def test_biases_and_scales_are_not_decayed(preset):
-    model, distribution = tuned(preset, method="full")
-    from lib.causal_model import make_optimizer
-
-    optimizer = make_optimizer(OPTIMIZER)
-    optimizer.build(model.trainable_variables)
+    run = tuner(preset, method="full").run
+    model, optimizer = run.model, run.optimizer
     decayed = {v.path.rsplit("/", 1)[1] for v in model.trainable_variables if optimizer._use_weight_decay(v)}
     spared = {v.path.rsplit("/", 1)[1] for v in model.trainable_variables if not optimizer._use_weight_decay(v)}
     assert decayed == {"kernel", "embeddings"} and spared == {"scale"}
 
 
 def test_a_checkpoint_of_another_model_is_refused(preset, tokens):
-    trainer = trainer_of(*tuned(preset))
+    trainer = tuner(preset)
     weights = {name: array[..., :1] for name, array in trainer.weights().items()}
     with pytest.raises(UserError, match=r"^old\.safetensors holds shape .* it belongs to another model; delete it"):
         trainer.load(weights, trainer.optimizer(), "old.safetensors")
@@ -352,24 +363,20 @@ def test_a_checkpoint_of_another_model_is_refused(preset, tokens):
 RUN = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from lib import keras_jax
-keras_jax.start(cpu_threads=1, cpu_devices=8)
+from tpulm.training import runtime
+runtime.start(cpu_threads=1, host_device_count=8)
 import hashlib, numpy as np
-from keras_hub.models import GemmaBackbone
-from lib import sharding
 from functools import partial
-from lib.causal_data import Packed, training_batch
-from lib.causal_model import build_gemma, draw_weights, make_optimizer
-from lib.jax_training import Trainer, causal
-from lib.history import History
+from tpulm.config.record_arrays import causal_arrays
+from tpulm.config.training_step import TrainingStep
+from tpulm.records.causal_batches import Packed, training_batch
+from tpulm.training.jax_run import build_run
+from tpulm.training.jax_trainer import Trainer
+from tpulm.training.history import History
 records = Packed(sys.argv[2], 16, {"bos": 2, "eos": 1, "pad": 0})
-distribution = sharding.set_up(GemmaBackbone, [1, 8], "base.small.mesh")
-model = build_gemma(SIZES, 330)
-draw_weights(model.backbone, 0)
-recipe = RECIPE | {"first": 0, "last": 5}
-trainer = Trainer(model, make_optimizer(OPTIMIZER), distribution, causal, recipe)
+trainer = Trainer(build_run(TrainingStep.of("base", "base.small", RECIPE)))
 history = History(0, 5, 64, lambda message: None)
-trainer.train(partial(training_batch, records, recipe), np.full(5, 1e-2, np.float32), history)
+trainer.train(partial(training_batch, records, RECIPE), 0, np.full(5, 1e-2, np.float32), history)
 digest = hashlib.sha256()
 for name, array in trainer.weights().items():
     digest.update(array.tobytes())
@@ -378,7 +385,7 @@ print("DIGEST", digest.hexdigest())
 
 
 def test_the_cache_of_compiled_programs_changes_no_bytes(tokens, tmp_path):
-    program = RUN.replace("SIZES", repr(SIZES)).replace("RECIPE", repr(RECIPE)).replace("OPTIMIZER", repr(OPTIMIZER))
+    program = RUN.replace("RECIPE", repr(RECIPE | {"model": ONE_LAYER, "vocab_size": 330, "mesh": (1, 8)}))
     environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
     digests = []
     for _ in range(2):
@@ -393,7 +400,7 @@ def test_the_cache_of_compiled_programs_changes_no_bytes(tokens, tmp_path):
 
 
 def test_partitioning_follows_the_layout_map(preset):
-    from lib import sharding
+    from tpulm.models import sharding
 
     model, distribution = tuned(preset)
     rows = {row["path"]: row for row in sharding.partitioning(model, distribution)}
@@ -410,18 +417,18 @@ def test_partitioning_follows_the_layout_map(preset):
 def test_an_unsharded_variable_is_found(preset):
     from jax import device_put
     from jax.sharding import NamedSharding, PartitionSpec
-    from lib import sharding
+    from tpulm.models import sharding
 
     model, distribution = tuned(preset)
     victim = next(v for v in model.variables if v.path == "decoder_block_0/ffw_gating/kernel")
     whole = NamedSharding(distribution.device_mesh.backend_mesh, PartitionSpec())
     victim._value = device_put(victim.value, whole)
-    with pytest.raises(UserError, match=r"^the variable decoder_block_0/ffw_gating/kernel of shape \(32, 32\) lies"):
+    with pytest.raises(UserError, match=r"^the variable decoder_block_0/ffw_gating/kernel of shape \(32, 32\) is"):
         sharding.check(model.variables, distribution)
 
 
 def test_one_key_value_head_is_on_every_device(jax_backend, vocabulary, tmp_path):
-    from lib import sharding
+    from tpulm.models import sharding
 
     folder = save_base(vocabulary, tmp_path / "mqa", SIZES | {"num_key_value_heads": 1})
     model, distribution = tuned(folder)
@@ -432,16 +439,16 @@ def test_one_key_value_head_is_on_every_device(jax_backend, vocabulary, tmp_path
 
 
 def test_meshes(jax_backend):
-    from lib.sharding import mesh_shape
+    from tpulm.models.sharding import mesh_shape
 
     assert mesh_shape([1, -1], 8, "cpu", "m") == (1, 8) and mesh_shape([-1, 2], 8, "cpu", "m") == (4, 2)
     assert mesh_shape([1, 1], 8, "cpu", "m") == (1, 1)
     for mesh in ([1, 16], [3, -1]):
         with pytest.raises(UserError) as caught:
-            mesh_shape(mesh, 8, "cpu", "lora.runs.python.mesh")
+            mesh_shape(mesh, 8, "cpu", "finetune.runs.python.mesh")
         assert str(caught.value) == (
-            f"lora.runs.python.mesh is {mesh}, which does not fit the 8 cpu device(s) here; allowed: two sizes whose "
-            "product is at most 8, or -1 for one of them, all that are left."
+            f"finetune.runs.python.mesh is {mesh}, which does not fit the 8 cpu device(s) here; allowed: two sizes "
+            "whose product is at most 8, or -1 for one of them, all that are left."
         )
 
 
@@ -450,7 +457,7 @@ def test_meshes(jax_backend):
 
 def test_keras_adapter_gives_the_same_logits(preset, tmp_path):
     import keras
-    from lib.causal_model import load_preset
+    from tpulm.models.causal import load_preset
 
     model, _ = tuned(preset, (1, 1))
     base = logits(model)
@@ -467,12 +474,12 @@ def test_keras_adapter_gives_the_same_logits(preset, tmp_path):
 
 @pytest.mark.parametrize("key_value_heads", [8, 2])
 def test_peft_adapter_is_the_same_change(jax_backend, vocabulary, tmp_path, key_value_heads):
-    from lib.sharded_arrays import by_path
+    from tpulm.training.sharded_arrays import by_path
 
     folder = save_base(vocabulary, tmp_path / "base", SIZES | {"num_key_value_heads": key_value_heads})
     model, _ = tuned(folder, (1, 1))
     draw_lora(model)
-    tensors, config = adapter.peft(
+    tensors, config = peft_adapter.peft(
         by_path(model.trainable_variables, [np.asarray(v.value) for v in model.trainable_variables]), "keras/gemma"
     )
     assert config["r"] == config["lora_alpha"] == 8 * 2 and config["base_model_name_or_path"] == "keras/gemma"
@@ -492,7 +499,7 @@ def test_peft_adapter_is_the_same_change(jax_backend, vocabulary, tmp_path, key_
 
 def test_preset_loads_and_repeats(preset, vocabulary, tmp_path):
     import keras
-    from lib.causal_model import load_preset
+    from tpulm.models.causal import load_preset
 
     other = save_base(vocabulary, tmp_path / "again", SIZES)
     names = sorted(str(p.relative_to(preset)) for p in preset.rglob("*") if p.is_file())
@@ -503,17 +510,17 @@ def test_preset_loads_and_repeats(preset, vocabulary, tmp_path):
     keras.distribution.set_distribution(None)
     model = load_preset(preset)
     assert type(model).__name__ == "GemmaCausalLM"
-    assert model.preprocessor.tokenizer(CODE)[-1] == causal_tokens.SentencePiece(vocabulary).encode([CODE])[0][-1]
-    by_keras = causal_tokens.KerasHub(preset)
-    by_itself = causal_tokens.load_tokenizer(str(preset), lambda: None)
-    assert isinstance(by_itself, causal_tokens.SentencePiece)
+    assert model.preprocessor.tokenizer(CODE)[-1] == causal.SentencePiece(vocabulary).encode([CODE])[0][-1]
+    by_keras = causal.KerasHub(preset)
+    by_itself = causal.load_tokenizer(str(preset), lambda: None)
+    assert isinstance(by_itself, causal.SentencePiece)
     assert by_keras.encode([CODE, "the"]) == by_itself.encode([CODE, "the"])
     assert (by_keras.size, by_keras.special) == (by_itself.size, by_itself.special)
 
 
 def test_fetching_says_what_is_wrong(jax_backend, monkeypatch, preset):
     import huggingface_hub
-    from lib.fetched import is_keras_preset, locate
+    from tpulm.models.presets import is_keras_preset, locate
 
     assert locate(str(preset), None, "base.x.preset") == preset and is_keras_preset(preset)
     with pytest.raises(UserError) as caught:
@@ -539,7 +546,7 @@ def test_fetching_says_what_is_wrong(jax_backend, monkeypatch, preset):
 
 @pytest.mark.parametrize("sampler", ["greedy", "top_k", "top_p"])
 def test_samples_repeat(preset, sampler):
-    from lib.generation import Generator
+    from tpulm.models.sampling import Generator
 
     model, distribution = tuned(preset, (2, 4))
     recipe = {"sampler": sampler, "k": 5, "p": 0.9, "temperature": 1.0, "max_length": 12, "samples": 3, "seed": 0}
@@ -553,31 +560,16 @@ def test_samples_repeat(preset, sampler):
         assert generate(["the", "of a value"]) != first
 
 
-def test_likeness_tells_python_from_prose():
-    code = [CODE, "class A(B):\n    x = [1, 2]\n\n    def f(self):\n        return self.x[0] == None and (yie"]
-    text = ["The function returns a value (or None).", "It is called when the list is empty; see the module, too."]
-    assert python_likeness.token_rate(code) > 5 * python_likeness.token_rate(text)
-    assert python_likeness.parse_share(code) == 1 and python_likeness.parse_share(text) == 0
-    assert python_likeness.token_rate([]) == python_likeness.parse_share([]) == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [("x = 1", True), ("print(x)", True), ("def f(a):\n    return a\n", True), ("x = 1\ny = (", True)]
-    + [("word", False), ("one, two", False), ("", False), ("a is not b", False), ("The end.", False), ("(", False)],
-)
-def test_what_parses(text, answer):
-    assert python_likeness.parses(text) is answer
-
-
 def test_scripts_of_this_stage_do_not_import_tensorflow():
     program = textwrap.dedent("""
         import sys
         sys.path.insert(0, sys.argv[1])
-        from lib import keras_jax
-        keras_jax.start(1)
+        from tpulm.training import runtime
+        runtime.start(1)
         import keras_hub
-        from lib import jax_training, generation, tuning
+        from tpulm.training import jax_trainer
+        from tpulm.models import sampling
+        from tpulm.models import building
         assert sys.modules["tensorflow"] is None and keras_hub.models.GemmaCausalLM
     """)
     subprocess.run([sys.executable, "-c", program, str(SCRIPTS)], check=True)

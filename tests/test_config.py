@@ -1,17 +1,31 @@
-"""The config: what is filled in, and the exact sentence for everything that can be wrong in it."""
+"""The config: what is filled in, the exact sentence for all that can be wrong in it, and what its schema says."""
 
+import ast
 import copy
 from pathlib import Path
 
+import jsonschema
 import pytest
-from lib.config import complete, read_config, read_yaml
-from lib.errors import UserError
+from tpulm.config.architectures import ARCHITECTURES
+from tpulm.config.artifacts import SPLITS
+from tpulm.config.mesh import MOST_HOST_DEVICES
+from tpulm.config.messages import RENAMED
+from tpulm.config.reading import complete, read_config, read_yaml, schema
+from tpulm.config.runs import JAX_KEYS
+from tpulm.config.schedule import SCHEDULES
+from tpulm.core.accelerators import TPUS
+from tpulm.core.errors import UserError
+
+pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[1]
 DEFAULT = read_yaml(ROOT / "config.yaml")
 DELETE = object()
 NAMES = "allowed: up to 64 of a-z, 0-9, _ and -, the first a letter or a digit."
-TINY, SMALL, PYTHON = "mlm.runs.tiny", "base.small", "lora.runs.python"
+TINY, SMALL, PYTHON = "mlm.runs.tiny", "base.small", "finetune.runs.python"
+LONGFORMER = "XLA cannot compile the gradient of its attention"
+TOP = sorted(schema()["properties"])
+TRAINABLE = [name for name, architecture in ARCHITECTURES.items() if not architecture.refused]
 
 
 def changed(**changes):
@@ -29,8 +43,26 @@ def changed(**changes):
     return config
 
 
+ONE_TOKENIZER = "tokenizer needs one of vocab_size (train one) and pretrained (use one that exists)."
+PRESETS = "a preset, a local folder, an hf:// handle, or a kaggle:// handle that ends in its version, such as .../1"
+EVEN = "a whole number, 2 or more, at most 4096, a multiple of 2"
+# Keys of earlier versions: where they stood, and what they are named now.
+MOVED = {
+    "accumulate": (TINY, "microbatches"), "changes": ("plan", "alternatives"),
+    "clip_norm": (f"{TINY}.optimizer", "global_clipnorm"), "cpu_devices": (PYTHON, "host_device_count"),
+    "lora": ("", "finetune"), "mask": (f"{TINY}.masking", "mask_replace_prob"),
+    "memory_gb": (f"{TINY}.resources", "mem_gb"), "minutes": (f"{TINY}.resources", "runtime"),
+    "random": (f"{TINY}.masking", "random_replace_prob"), "rate": (f"{TINY}.masking", "mlm_probability"),
+    "rematerialise": (SMALL, "remat"), "steps_per_dispatch": (SMALL, "steps_per_execution"),
+    "tuning": ("", "finetune.text"), "unit": ("corpus", "sample_by"),
+}  # fmt: skip
 # One row per mistake: what is changed in the shipped config, and the sentence after "config.yaml: ".
 WRONG = [
+    *(
+        ({f"{place}.{old}".lstrip("."): {}}, f'{place or "the config"} has no key "{old}"; it is named {new}.')
+        for old, (place, new) in MOVED.items()
+    ),
+    ({"random": 1}, f'the config has no key "random"; known: {", ".join(TOP)}.'),
     ({"corpsu": 1}, 'the config has no key "corpsu"; did you mean "corpus"?'),
     ({"corpus": DELETE}, "the config lacks the key corpus."),
     ({"cpu_threads": 0}, "cpu_threads is 0; allowed: a whole number, 1 or more, at most 1024."),
@@ -48,6 +80,19 @@ WRONG = [
         {"corpus.source": "hub", "corpus.dataset": "some/set", "corpus.revision": "main"},
         'corpus.revision is "main"; allowed: a commit of 40 hexadecimal digits.',
     ),
+    (
+        {"corpus": {"source": "files", "files": ["a.txt"], "name": "x"}},
+        "corpus.name is given with source: files; it belongs to source: hub.",
+    ),
+    (
+        {"corpus.column": "body"},
+        "corpus.column is given with source: python-docs; it belongs to source: files and source: hub.",
+    ),
+    ({"finetune.text.source": "hub"}, "finetune.text.dataset is missing; source: hub needs the name of a dataset."),
+    (
+        {"corpus.files": ["a.txt"], "corpus.source": "web"},
+        'corpus.source is "web"; allowed: python-docs, python-source, files, hub.',
+    ),
     ({"corpus.files": ["a.txt"]}, "corpus.files is given with source: python-docs; it belongs to source: files."),
     (
         {"corpus.source": "files", "corpus.files": "a.txt"},
@@ -57,8 +102,11 @@ WRONG = [
         {"corpus.held_out.test": 0.7},
         "corpus.held_out.test is 0.7; allowed: a number, more than 0, less than 0.5.",
     ),
-    ({"tokenizer": {}}, "tokenizer needs one of vocab_size (train one) and pretrained (use one that exists)."),
-    ({"tokenizer": DELETE}, "tokenizer is missing; mlm.runs need it."),
+    ({"tokenizer": {}}, ONE_TOKENIZER),
+    ({"tokenizer": DELETE, "tfrecords": DELETE}, "tokenizer is missing; mlm.runs needs it."),
+    ({"tokenizer": DELETE}, "tokenizer is missing; tfrecords needs it."),
+    ({"tfrecords": DELETE}, "tfrecords is missing; mlm.runs needs it."),
+    ({"tokenizer.pretrained": "x"}, ONE_TOKENIZER),
     (
         {"tokenizer": {"pretrained": "some/name"}},
         'tokenizer.pretrained is "some/name", which is no local folder; a name on the hub needs '
@@ -66,7 +114,7 @@ WRONG = [
     ),
     (
         {"tokenizer.revision": "a" * 40},
-        "tokenizer.revision is given without tokenizer.pretrained; it pins a name on the hub.",
+        "tokenizer.pretrained is missing; tokenizer.revision needs it.",
     ),
     ({"tokenizer.vocab_size": 3}, "tokenizer.vocab_size is 3; allowed: a whole number, 16 or more, at most 1000000."),
     (
@@ -75,7 +123,7 @@ WRONG = [
     ),
     ({"tfrecords.shards.dev": 1}, 'tfrecords.shards has no key "dev"; known: test, train, validation.'),
     ({"mlm.runs.Tiny": DEFAULT["mlm"]["runs"]["tiny"]}, f'mlm.runs has the name "Tiny"; {NAMES}'),
-    ({f"lora.runs.{'x' * 70}": {}}, f'lora.runs has the name "{"x" * 70}"; {NAMES}'),
+    ({f"finetune.runs.{'x' * 70}": {}}, f'finetune.runs has the name "{"x" * 70}"; {NAMES}'),
     ({f"{TINY}.backend": "torch"}, f'{TINY}.backend is "torch"; allowed: tensorflow, jax.'),
     ({f"{TINY}.steps": DELETE}, f"{TINY} lacks the key steps."),
     (
@@ -97,7 +145,7 @@ WRONG = [
     ),
     (
         {f"{TINY}.schedule": {"shape": "linear", "decay_steps": 5}},
-        f"{TINY}.schedule.decay_steps is given with shape: linear; it belongs to wsd.",
+        f"{TINY}.schedule.decay_steps is given with shape: linear; it belongs to shape: wsd.",
     ),
     (
         {
@@ -112,13 +160,47 @@ WRONG = [
         f"{TINY}.schedule.final_learning_rate is 1; allowed: at most learning_rate, 0.5.",
     ),
     (
-        {f"{TINY}.masking": {"mask": 0.9, "random": 0.2}},
-        f"{TINY}.masking: mask 0.9 and random 0.2 add up to more than 1.",
+        {f"{TINY}.schedule": {"shape": "constant", "final_learning_rate": 1e-4}},
+        f"{TINY}.schedule.final_learning_rate is given with shape: constant, which has no end.",
     ),
-    ({f"{TINY}.precision": "bfloat16"}, f"{TINY}.precision is bfloat16; allowed: float32, mixed_bfloat16."),
     (
-        {f"{TINY}.batch_size": 9, f"{TINY}.cpu_devices": 2},
-        f"{TINY}.batch_size is 9; allowed: a multiple of cpu_devices, 2.",
+        {f"{TINY}.schedule": {"final_learning_rate": 1e-4}},
+        f"{TINY}.schedule.final_learning_rate is given with shape: constant, which has no end.",
+    ),
+    (
+        {f"{TINY}.keep_checkpoints": "every 0"},
+        f'{TINY}.keep_checkpoints is "every 0"; allowed: all, last, or every N, such as every 10.',
+    ),
+    *(
+        ({f"{TINY}.{key}": value}, f"{TINY}.{key} is given with backend: tensorflow; it belongs to backend: jax.")
+        for key, value in (("mesh", [1, 1]), ("microbatches", 2), ("remat", True), ("steps_per_execution", 2))
+    ),
+    (
+        {f"{TINY}.model.architecture": "longformer"},
+        f'{TINY}.model.architecture is "longformer", which cannot be trained here: {LONGFORMER}; '
+        f"allowed: {', '.join(TRAINABLE)}.",
+    ),
+    ({f"{TINY}.model.architecture": "robeta"}, f'{TINY}.model.architecture is "robeta"; did you mean "roberta"?'),
+    (
+        {f"{TINY}.model.architecture": "gpt2"},
+        f'{TINY}.model.architecture is "gpt2"; allowed: {", ".join(TRAINABLE)}.',
+    ),
+    (
+        {f"{TINY}.model.architecture": "mpnet", f"{TINY}.model.max_position_embeddings": 131},
+        f"{TINY}.model.max_position_embeddings is 131; allowed: 132 or more for tfrecords.sequence_length 128.",
+    ),
+    (
+        {f"{TINY}.model.architecture": "bert", f"{TINY}.model.max_position_embeddings": 127},
+        f"{TINY}.model.max_position_embeddings is 127; allowed: 128 or more for tfrecords.sequence_length 128.",
+    ),
+    (
+        {f"{TINY}.masking": {"mask_replace_prob": 0.9, "random_replace_prob": 0.2}},
+        f"{TINY}.masking: mask_replace_prob 0.9 and random_replace_prob 0.2 add up to more than 1.",
+    ),
+    ({f"{TINY}.precision": "bfloat16"}, f'{TINY}.precision is "bfloat16"; allowed: float32, mixed_bfloat16.'),
+    (
+        {f"{TINY}.batch_size": 9, f"{TINY}.host_device_count": 2},
+        f"{TINY}.batch_size is 9; allowed: a multiple of host_device_count, 2.",
     ),
     (
         {f"{TINY}.model.hidden_size": 100, f"{TINY}.model.num_attention_heads": 3},
@@ -128,21 +210,31 @@ WRONG = [
         {f"{TINY}.model.max_position_embeddings": 128, "tfrecords.sequence_length": 128},
         f"{TINY}.model.max_position_embeddings is 128; allowed: 132 or more for tfrecords.sequence_length 128.",
     ),
-    ({f"{TINY}.model.vocab_size": 9}, f"{TINY}.model.vocab_size is given; it comes from the tokenizer."),
+    ({f"{TINY}.model.vocab_size": 9}, f'{TINY}.model has the key "vocab_size", which comes from the tokenizer.'),
+    ({f"{TINY}.model.pad_token_id": 9}, f'{TINY}.model has the key "pad_token_id", which comes from the tokenizer.'),
     ({"base.small": {}}, f"{SMALL} needs preset (use a model) or model (train one here)."),
     (
         {f"{SMALL}.preset": "gemma_7b_en"},
-        f"{SMALL} has preset and batch_size; a preset is used as it is, so only revision fits.",
+        f'{SMALL} has preset and "model"; a preset is used as it is, so only revision fits.',
     ),
     (
         {"base.small": {"preset": "hf://some/model"}},
-        f'{SMALL}.revision is missing; "hf://some/model" is pinned to a commit of 40 hexadecimal digits, '
-        "so that it cannot change.",
+        f"{SMALL}.revision is missing; an hf:// preset is pinned to a commit of 40 hexadecimal digits, so that it "
+        "cannot change.",
+    ),
+    (
+        {"base.small": {"preset": "gemma_7b_en", "revision": "a" * 40}},
+        f"{SMALL}.revision is given; it belongs to hf:// presets.",
+    ),
+    ({f"{SMALL}.revision": "a" * 40}, f"{SMALL}.revision is given; it belongs to hf:// presets."),
+    ({f"{SMALL}.vocab_size": DELETE}, f"{SMALL} lacks the key vocab_size."),
+    (
+        {"base.small": {"preset": 5}},
+        f"{SMALL}.preset is 5; allowed: {PRESETS}.",
     ),
     (
         {"base.small": {"preset": "kaggle://keras/gemma/keras/gemma_7b_en"}},
-        f'{SMALL}.preset is "kaggle://keras/gemma/keras/gemma_7b_en"; allowed: a kaggle handle that ends '
-        "in its version, such as .../1.",
+        f'{SMALL}.preset is "kaggle://keras/gemma/keras/gemma_7b_en"; allowed: {PRESETS}.',
     ),
     (
         {"base.small": {"preset": "./nowhere"}},
@@ -152,12 +244,12 @@ WRONG = [
         {f"{SMALL}.model.num_query_heads": 8, f"{SMALL}.model.num_key_value_heads": 3},
         f"{SMALL}.model.num_query_heads is 8; allowed: a multiple of num_key_value_heads, 3.",
     ),
-    ({f"{SMALL}.model.head_dim": 15}, f"{SMALL}.model.head_dim is 15; allowed: an even number."),
+    ({f"{SMALL}.model.head_dim": 15}, f"{SMALL}.model.head_dim is 15; allowed: {EVEN}."),
     ({f"{PYTHON}.base": "smal"}, f'{PYTHON}.base is "smal"; allowed: a name under base: small.'),
     ({f"{PYTHON}.rank": 0}, f"{PYTHON}.rank is 0; allowed: a whole number, 1 or more, at most 1024."),
     (
         {f"{PYTHON}.resources.hosts": 3},
-        f"{PYTHON}.resources.hosts is 3; allowed: what cpu_devices, 8, can be divided by.",
+        f"{PYTHON}.resources.hosts is 3; allowed: what host_device_count, 8, can be divided by.",
     ),
     ({f"{TINY}.resources.hosts": 2}, f"{TINY}.resources.hosts is 2; allowed with backend: tensorflow: 1."),
     (
@@ -168,7 +260,7 @@ WRONG = [
         {f"{TINY}.backend": "jax", f"{TINY}.model": {"architecture": "roberta"}, "tfrecords.sequence_length": 512},
         f"{TINY}.model.max_position_embeddings is 512; allowed: 516 or more for tfrecords.sequence_length 512.",
     ),
-    ({f"{PYTHON}.mesh": [1, 3]}, f"{PYTHON}.mesh is [1, 3], which does not fit cpu_devices, 8."),
+    ({f"{PYTHON}.mesh": [1, 3]}, f"{PYTHON}.mesh is [1, 3], which does not fit host_device_count, 8."),
     ({f"{PYTHON}.mesh": [1]}, f"{PYTHON}.mesh is a list of 1; allowed: a list, at least 2 entries, at most 2 entries."),
     (
         {f"{PYTHON}.mesh": [0, 8]},
@@ -180,13 +272,21 @@ WRONG = [
     ),
     (
         {f"{SMALL}.precision": "bfloat16"},
-        f"{SMALL}.precision is bfloat16; allowed where all parameters are trained: float32, mixed_bfloat16.",
+        f'{SMALL}.precision is "bfloat16"; allowed: float32, mixed_bfloat16.',
     ),
     (
         {f"{PYTHON}.precision": "bfloat16", f"{PYTHON}.method": "full"},
-        f"{PYTHON}.precision is bfloat16; allowed where all parameters are trained: float32, mixed_bfloat16.",
+        f'{PYTHON}.precision is "bfloat16"; allowed with method: full: float32, mixed_bfloat16.',
     ),
-    ({"tuning": DELETE}, "tuning is missing; lora.runs need a text to tune on."),
+    ({"finetune.text": DELETE}, "finetune.text is missing; finetune.runs needs a text to tune on."),
+    (
+        {"plan.topologies": ["v5e-8", "v5e-8"]},
+        "plan.topologies is a list of 2; allowed: a list, none of them twice.",
+    ),
+    (
+        {"plan.topologies": ["v9-8"]},
+        f'plan.topologies: "v9-8" is no TPU slice; allowed: one of {", ".join(TPUS)}, and a size, such as v5e-8.',
+    ),
     ({"prompts.fill_mask": ["no mask"]}, 'prompts.fill_mask[0] is "no mask", with 0 times [MASK]; allowed: one.'),
     ({"generation.sampler": "beam"}, 'generation.sampler is "beam"; allowed: greedy, top_k, top_p.'),
 ]
@@ -238,8 +338,8 @@ def test_unreadable_config(tmp_path, monkeypatch, text, message):
 
 
 def test_whole_floats_and_floats_mean_the_same():
-    one = complete(changed(**{"mlm.runs.tiny.optimizer.clip_norm": 1}), "c")
-    other = complete(changed(**{"mlm.runs.tiny.optimizer.clip_norm": 1.0}), "c")
+    one = complete(changed(**{"mlm.runs.tiny.optimizer.global_clipnorm": 1}), "c")
+    other = complete(changed(**{"mlm.runs.tiny.optimizer.global_clipnorm": 1.0}), "c")
     assert repr(one) == repr(other)
 
 
@@ -247,3 +347,70 @@ def test_the_order_of_keys_means_nothing():
     backwards = {key: DEFAULT[key] for key in reversed(DEFAULT)}
     backwards["generation"] = {key: DEFAULT["generation"][key] for key in reversed(DEFAULT["generation"])}
     assert repr(complete(backwards, "c")) == repr(complete(DEFAULT, "c"))
+
+
+def test_every_renamed_key_has_a_row():
+    assert {old: new for old, (_, new) in MOVED.items()} == RENAMED
+
+
+def schemas(part, path="config"):
+    """Yield the path and the schema of every value that a config can hold; what a run shares is there for each."""
+    if "$ref" in part:
+        part = schema()["$defs"][part["$ref"].rsplit("/", 1)[1]] | part
+    yield path, part
+    for key, inner in part.get("properties", {}).items():
+        yield from schemas(inner, f"{path}.{key}")
+    if isinstance(part.get("additionalProperties"), dict) and "properties" not in part:
+        yield from schemas(part["additionalProperties"], f"{path}.NAME")
+    for kind in part.get("anyOf", []):
+        if "properties" in kind:
+            yield from schemas(kind | {"description": "in another way"}, path)
+
+
+def test_the_schema_is_one_and_describes_every_key():
+    jsonschema.Draft202012Validator.check_schema(schema())
+    found = list(schemas(schema() | {"description": "the whole"}))
+    assert len(found) > 140
+    assert [path for path, part in found if not path.endswith("prices.NAME") and not part.get("description")] == []
+    assert [path for path, part in found if "default" in part and not {"type", "enum"} & set(part)] == []
+
+
+def test_the_schema_agrees_with_the_code():
+    properties, parts = schema()["properties"], schema()["$defs"]
+    text = parts["text"]["properties"]
+    assert tuple(properties["tfrecords"]["properties"]["shards"]["properties"]) == SPLITS
+    assert tuple(text["splits"]["properties"]) == tuple(text["files"]["anyOf"][1]["properties"]) == SPLITS
+    assert tuple(text["held_out"]["properties"]) == SPLITS[1:]
+    run = parts["mlm_run"]["properties"]
+    assert parts["mlm_run"]["only_with"] == {key: {"backend": ["jax"]} for key in JAX_KEYS}
+    for name in ("training", "mlm_run", "base", "finetune_run"):
+        assert parts[name]["properties"]["host_device_count"]["maximum"] == MOST_HOST_DEVICES
+    assert tuple(run["schedule"]["properties"]["shape"]["enum"]) == SCHEDULES
+
+
+def test_architectures_are_those_of_transformers():
+    from transformers.models.auto.modeling_tf_auto import TF_MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    assert list(ARCHITECTURES) == sorted(ARCHITECTURES) and set(ARCHITECTURES) == set(
+        TF_MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    )
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_an_architecture_is_as_transformers_has_it(name):
+    """As its source says, which is read and not imported: that would take TensorFlow."""
+    import transformers
+    from transformers.models.auto.modeling_tf_auto import TF_MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    module = name.replace("-", "_")
+    source = Path(transformers.__file__).with_name("models") / module / f"modeling_tf_{module}.py"
+    text = source.read_text()
+    nodes = list(ast.walk(ast.parse(text)))
+    functions = [node.name for node in nodes if isinstance(node, ast.FunctionDef)]
+    assert ("create_position_ids_from_input_ids" in functions) == ARCHITECTURES[name].after_pad
+    model = TF_MODEL_FOR_MASKED_LM_MAPPING_NAMES[name]
+    (body,) = (node.body for node in nodes if isinstance(node, ast.ClassDef) and node.name == model)
+    (call,) = (node for node in body if isinstance(node, ast.FunctionDef) and node.name == "call")
+    taken = "token_type_ids" in {argument.arg for argument in call.args.args}
+    several = "type_vocab_sizes" in text  # of each token
+    assert (taken and not several) == ARCHITECTURES[name].token_types

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import os
 import random
 import re
@@ -16,10 +17,16 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import copied
 from kills import start
-from lib.config import read_config, read_yaml
-from lib.errors import UserError
 from ruamel.yaml import YAML
 from safetensors.numpy import load_file
+from tpulm.config.artifacts import CHECKPOINT_FILES, SPLITS
+from tpulm.config.reading import read_config, read_yaml
+from tpulm.core.errors import UserError
+from tpulm.corpus.sources import read_files
+from tpulm.corpus.splits import write_splits
+from tpulm.records.tfrecord import Records
+from tpulm.training.checkpoint import previous, save
+from tpulm.training.history import History
 
 
 def prose(lines, seed=0):
@@ -102,18 +109,34 @@ BAD_TEXTS = [
 ]  # fmt: skip
 
 
-def test_texts_that_cannot_be_used(fresh):
-    for case, name, data, sentence in BAD_TEXTS:
+def test_texts_that_cannot_be_used(fresh, monkeypatch):
+    """By a whole Snakemake for two of them; what the job does stands below for the others."""
+    monkeypatch.chdir(fresh.folder)
+    for number, (case, name, data, sentence) in enumerate(BAD_TEXTS):
         (fresh / name).write_bytes(data)
         configure(fresh, corpus={"files": [name]})
-        assert refusal(fresh, "corpus") == sentence, case
+        if number in (1, 3):
+            assert refusal(fresh, "corpus") == sentence, case
+        else:
+            assert refused(fresh) == sentence, case
     assert files(fresh) == {}
 
 
-def test_a_parquet_file_that_is_none(fresh):
+def refused(workflow):
+    """Do what build_corpus does with the files of config.yaml, which must fail; return the sentence."""
+    recipe = read_config([workflow / "config.yaml"], {})["corpus"]
+    outputs = {split: str(workflow / f"results/corpus/{split}.parquet") for split in SPLITS}
+    with pytest.raises(UserError) as error:
+        read = lambda split: read_files("corpus", recipe["files"], recipe["sample_by"], recipe["column"])  # noqa: E731
+        write_splits("corpus", recipe, ["train"], read, outputs)
+    return str(error.value)
+
+
+def test_a_parquet_file_that_is_none(fresh, monkeypatch):
+    monkeypatch.chdir(fresh.folder)
     (fresh / "a.parquet").write_bytes(b"PAR1 this is no table PAR1")
     configure(fresh, corpus={"files": ["a.parquet"]})
-    assert refusal(fresh, "corpus").startswith("a.parquet is not a whole Parquet file: ")
+    assert refused(fresh).startswith("a.parquet is not a whole Parquet file: ")
 
 
 def test_a_split_of_a_dataset_that_is_missing(fresh):
@@ -168,13 +191,10 @@ def test_sizes_that_do_not_fit_the_text(fresh):
     for changes, target, sentence in SIZES:
         configure(fresh, **changes)
         assert re.fullmatch(sentence, refusal(fresh, target, "--cores", "1")), target
-        shutil.rmtree(fresh / "results")
-
-
-def test_a_damaged_corpus_is_named(fresh):
-    (fresh / "text.txt").write_text(TEXT)
+        shutil.rmtree(fresh / "results/tfrecords", ignore_errors=True)
+    # A damaged corpus is named, too.
     configure(fresh)
-    fresh("corpus")
+    shutil.rmtree(fresh / "results/tokenizer")
     corpus = fresh / "results/corpus/train.parquet"
     corpus.write_bytes(corpus.read_bytes()[:-100])
     assert refusal(fresh, "results/tokenizer/tokenizer.json") == (
@@ -279,32 +299,40 @@ def test_trainers_refuse_what_is_damaged_before_the_first_step(small):
     )
     assert done.returncode == 1 and "step 1/" not in done.stdout
     shard.write_bytes(whole[:-7])
-    said = small(target, check=False).stdout
-    assert (
-        f"error: {name} has {len(whole) - 7} bytes; manifest.json says {len(whole)}: delete the file and run " in said
-    )
+    with pytest.raises(UserError) as error:  # as every trainer opens them
+        Records(small / "results/tfrecords/manifest.json", "train")
+    sentence = f"{shard} has {len(whole) - 7} bytes; manifest.json says {len(whole)}: delete the file and run again."
+    assert str(error.value) == sentence
 
 
-def test_a_damaged_checkpoint_is_named(small):
-    change(small, "base", steps=30)
-    weights = small / "results/base-training/small/checkpoints/00000020/weights.safetensors"
+def test_a_damaged_checkpoint_is_named(small, monkeypatch):
+    config = read_yaml(small / "config.yaml")
+    change(small, "base", schedule=config["base"]["small"]["schedule"] | {"decay_steps": 6})  # of the second segment
+    weights = small / "results/base-training/small/checkpoints/00000010/weights.safetensors"
+    target = "results/base-training/small/checkpoints/00000020/state.json"
+    shutil.rmtree(weights.parents[1] / "00000020")
     whole = weights.read_bytes()
-    for damage in (whole[:-5], whole[:100], b"", whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:]):
+    damaged = (
+        "results/base-training/small/checkpoints/00000010/weights.safetensors is damaged: its SHA-256 is not the "
+        "one in state.json beside it; delete the file and run again."
+    )
+    weights.write_bytes(whole[:-5])
+    assert refusal(small, target) == damaged
+    monkeypatch.chdir(small.folder)
+    start_from = [str(weights.with_name(file).relative_to(small.folder)) for file in CHECKPOINT_FILES.values()]
+    for damage in (whole[:100], b"", whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:]):
         weights.write_bytes(damage)
-        sentence = refusal(small, "results/base-training/small/checkpoints/00000030/state.json")
-        assert sentence == (
-            "results/base-training/small/checkpoints/00000020/weights.safetensors is damaged: its SHA-256 is not the "
-            "one in state.json beside it; delete the file and run again."
-        )
+        with pytest.raises(UserError, match=re.escape(damaged)):
+            previous(start_from)
     state = weights.with_name("state.json")
     text = state.read_text()
     state.write_text(text[:50])
-    sentence = refusal(small, "results/base-training/small/checkpoints/00000030/state.json")
-    assert sentence.startswith("results/base-training/small/checkpoints/00000020/state.json is damaged")
-    # What the sentence says to do, mends it: the same bytes again, and the run goes on.
+    sentence = refusal(small, target)
+    assert sentence.startswith("results/base-training/small/checkpoints/00000010/state.json is damaged")
+    # What the sentence says to do, mends it: the same bytes again, with another number of cores, and the run goes on.
     state.write_text(text)
     weights.unlink()
-    small("results/base-training/small/checkpoints/00000030/state.json")
+    small(target, "--cores", "1")
     assert weights.read_bytes() == whole
 
 
@@ -315,11 +343,11 @@ def test_verify_names_each_damage(small):
     (results / "tfrecords/train/00001-of-00004.index").write_bytes(b"12345678")
     flip(results / "mlm/tiny/checkpoints/00000010/optimizer.safetensors")
     (results / "mlm/tiny/model/special_tokens_map.json").unlink()
-    state = results / "lora/python/checkpoints/00000005/state.json"
+    state = results / "finetune/python/checkpoints/00000005/state.json"
     state.write_text(state.read_text().replace('"step": 5', '"step": 6'))
     (results / "base/small/model.weights.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
     (results / "base-training/small/history.csv").write_text("step,loss,learning_rate\n1,abc,0.1\n")
-    (results / "lora/python/metrics.json").write_text('{"best_step": ')
+    (results / "finetune/python/metrics.json").write_text('{"best_step": ')
     text = json.loads((results / "tokenizer/tokenizer.json").read_text())
     text["added_tokens"][0]["lstrip"] = True
     (results / "tokenizer/tokenizer.json").write_text(json.dumps(text))
@@ -329,18 +357,35 @@ def test_verify_names_each_damage(small):
         "results/tfrecords/train/00001-of-00004.index is damaged: it does not say where the records of ",
         "results/mlm/tiny/checkpoints/00000010/optimizer.safetensors is damaged: its SHA-256 is not the one in ",
         "results/mlm/tiny/model/special_tokens_map.json is missing.",
-        "results/lora/python/checkpoints/00000005/state.json says step 6.",
-        "the chain is broken at results/lora/python/checkpoints/00000010: it was not trained from 00000005.",
+        "results/finetune/python/checkpoints/00000005/state.json says step 6.",
+        "the chain is broken at results/finetune/python/checkpoints/00000010: it was not trained from 00000005.",
         "results/base/small/model.weights.h5 cannot be read: ",
         "results/base-training/small/history.csv is damaged: ",
-        "results/lora/python/metrics.json cannot be read: ",
+        "results/finetune/python/metrics.json cannot be read: ",
         "results/tokenizer/tokenizer.json is not the tokenizer that results/tfrecords/manifest.json names",
     ):
         assert re.search(rf"^\[verify\]   {re.escape(sentence)}", said, re.M), sentence
-    assert "[verify] results/tuning: whole" in said
+    assert "[verify] results/finetune-text: whole" in said
 
 
+def test_a_loss_that_is_not_finite_is_no_checkpoint(tmp_path):
+    outputs = {part: str(tmp_path / file) for part, file in CHECKPOINT_FILES.items()}
+    for loss in (math.nan, math.inf):
+        with pytest.raises(UserError) as error:
+            save(outputs, {"last": 40}, {}, {}, {"loss": loss}, None)
+        assert str(error.value).startswith(f"the held-out loss is {loss} at step 40: the run diverged; the last check")
+    history = History(20, 40, 8, print)
+    history.add([5.0] * 10, [0.1] * 10)
+    with pytest.raises(
+        UserError, match=r"^the loss is nan at step 33, with learning rate 0\.3: the run diverged; the l"
+    ):
+        history.add([5.0, 5.0, math.nan], [0.1, 0.2, 0.3])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.long
 def test_a_run_that_diverges_keeps_its_last_checkpoint(small):
+    """It compiles a step of its own, and trains until the weights overflow."""
     config = read_yaml(small / "config.yaml")
     # Decay takes weights times 1 - 3 x rate at each step: once the rate is beyond 2/3 they grow, until they overflow.
     config["base"]["small"] |= {
@@ -362,11 +407,20 @@ def test_a_run_that_diverges_keeps_its_last_checkpoint(small):
     assert load_file(small / f"results/base-training/small/checkpoints/{last:08d}/weights.safetensors")
 
 
+WAITS = """
+import time
+from tpulm.core.job import job
+with job(snakemake.log[0], "waits") as say:
+    say("at work")
+    time.sleep(3600)
+"""
+
+
 def test_two_workflows_in_one_folder(small):
-    change(small, "mlm", seed=5, steps=20_000, checkpoint_every=20_000)  # longer than all of this takes
+    (small / "scripts/plot_shards.py").write_text(WAITS)
     first = start(small)
     try:
-        wait_for(small, "logs/mlm/tiny/00020000.log", "steps 1 to 20000")
+        wait_for(small, "logs/figures/shards.log", "at work")
         second = small(check=False)
         assert second.returncode == 1
         sentence = (
@@ -386,32 +440,27 @@ def test_two_workflows_in_one_folder(small):
         os.killpg(first.pid, signal.SIGKILL)
 
 
-def wait_for(workflow, log, text, seconds=120):
-    """Wait until a log holds a text."""
-    end = time.time() + seconds
-    while time.time() < end:
-        if (workflow / log).is_file() and text in (workflow / log).read_text():
-            return
+def wait_for(workflow, log, text):
+    """Wait until a log holds a text, as long as a test may take."""
+    while not ((workflow / log).is_file() and text in (workflow / log).read_text()):
         time.sleep(0.05)
-    pytest.fail(f"{log} never held {text}")
 
 
 def test_sigterm_ends_a_segment_in_one_sentence(small):
-    change(small, "base", seed=5, steps=4000, checkpoint_every=2000)
+    change(small, "base", seed=5, steps=200_000, checkpoint_every=100_000)  # more than it comes to
     before = files(small)
     process = start(small)
-    log = "logs/base/small/00002000.log"
-    wait_for(small, log, "step 1/2000")
-    time.sleep(0.5)
+    log = "logs/base/small/00100000.log"
+    wait_for(small, log, "step 1/100000")
     os.killpg(process.pid, signal.SIGTERM)
-    assert process.wait(60) != 0
+    assert process.wait() != 0
     said = (small / "snakemake.out").read_text()
     sentence = "[base small] error: stopped by SIGTERM; nothing of this job is kept, everything before it is: run again"
     assert sentence in said
     assert "Traceback" not in said
     after = files(small)
     assert not [name for name in after if name.endswith(".partial")]
-    kept = [name for name in before if not name.startswith(("base", "tokens", "lora", "figures"))]
+    kept = [name for name in before if not name.startswith(("base", "tokens", "finetune", "figures"))]
     assert {name: after.get(name) for name in kept} == {name: before[name] for name in kept}
 
 
@@ -454,23 +503,40 @@ def run_on(workflow, options, after, *arguments):
     ).stdout  # fmt: skip
 
 
+def check_full(out):
+    """Check that a run ended in one sentence, and left only whole files."""
+    assert re.search(r"^CODE 1$", out, re.M), out[-2000:]
+    assert "Traceback (most recent call last)" not in out, out[-5000:]
+    assert re.search(
+        r"^\[.*\] error: No space left on device.*; nothing of this job is kept: mend that and run again\.$", out, re.M
+    ), out[-3000:]
+    left = re.findall(r"^LEFT results/(.*)$", out, re.M)
+    assert not [name for name in left if name.endswith(".partial")], left
+    return left
+
+
 def test_a_full_disk(small):
-    """Room for less and less of what a whole run writes: each time one sentence, and only whole files."""
+    """No room for a checkpoint; the one before is kept."""
+    saved, target = small / "saved", "base-training/small/checkpoints/00000020"
+    (small / "results").rename(saved)
+    shutil.rmtree(saved / target)
+    pages = sum(-(-path.stat().st_size // 4096) for path in saved.rglob("*") if path.is_file())
+    room = f"size={pages * 4 + 400}k"
+    out = run_on(small, room, "cp -rp saved/. results/", f"results/{target}/state.json", "--retries", "0")
+    left = check_full(out)
+    assert "base-training/small/checkpoints/00000010/weights.safetensors" in left
+    assert not [name for name in left if name.startswith(target)]
+
+
+@pytest.mark.long
+def test_a_disk_that_is_full_sooner_or_later(small):
+    """Room for less and less of what a whole run writes: three runs."""
     saved = small / "saved"
     (small / "results").rename(saved)
     sizes = sum(path.stat().st_size for path in saved.rglob("*") if path.is_file()) // 1024
     assert sizes > 5000
     for room in (100, 1500, 5000):
-        out = run_on(small, f"size={room}k", "true", "--cores", "2", "--keep-going", "--retries", "0")
-        assert re.search(r"^CODE 1$", out, re.M), out[-2000:]
-        assert "Traceback (most recent call last)" not in out, out[-5000:]
-        assert re.search(
-            r"^\[.*\] error: No space left on device.*; nothing of this job is kept: mend that and run again\.$",
-            out,
-            re.M,
-        ), out[-3000:]
-        left = re.findall(r"^LEFT results/(.*)$", out, re.M)
-        assert not [name for name in left if name.endswith(".partial")], left
+        check_full(run_on(small, f"size={room}k", "true", "--cores", "2", "--keep-going", "--retries", "0"))
 
 
 def test_a_read_only_results_folder(small):
@@ -505,9 +571,9 @@ def test_no_permission_to_write(small):
     assert files(small) == before
 
 
-def test_weights_are_readable_by_others(small):
+def test_weights_are_readable_by_others(trained):
     mask = os.umask(0)
     os.umask(mask)
-    for path in (small / "results").rglob("*.safetensors"):
+    for path in (trained / "results").rglob("*.safetensors"):
         assert path.stat().st_mode & 0o777 == 0o666 & ~mask, path
         assert load_file(path)

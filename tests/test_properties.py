@@ -8,10 +8,10 @@ import pytest
 from conftest import ROOT
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from lib.config import complete, read_yaml
-from lib.errors import UserError
-from lib.packing import Packer, plan_ranges
-from lib.tfrecord import Records, decode, encode, frame, scan, write_records
+from tpulm.config.reading import complete, read_yaml
+from tpulm.core.errors import UserError
+from tpulm.records.packing import Packer, plan_ranges
+from tpulm.records.tfrecord import Records, decode, encode, frame, scan, write_records
 
 FAST = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 SHIPPED = read_yaml(ROOT / "config.yaml")

@@ -1,22 +1,103 @@
-"""Training goes on where it was: after kills, after an early stop, with checkpoints thinned, made longer."""
+"""Training goes on where it was: after kills, after an early stop, with checkpoints thinned, made longer.
+
+The short tests are about one causal model; the long ones about all runs, killed between the steps of long segments.
+"""
 
 import csv
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 from conftest import copied
 from kills import checkpoints, fingerprints, prepare, start, torment
-from lib.config import read_yaml
 from ruamel.yaml import YAML
 from safetensors.numpy import load_file
+from tpulm.config.reading import read_yaml
 
 # Two segments for each trainer, long enough to be killed within.
 SEGMENTS = {
     "mlm": {"steps": 300, "checkpoint_every": 150, "schedule": {"shape": "constant"}},
     "base": {"steps": 1200, "checkpoint_every": 400},
-    "lora": {"steps": 200, "checkpoint_every": 100},
+    "finetune": {"steps": 200, "checkpoint_every": 100},
 }
 KILLS = ["mlm", "causal", "writing"]
+
+
+BASE = "results/base-training/small"
+
+
+def test_a_killed_segment_is_made_again_with_the_same_bytes(trained, tmp_path):
+    """Killed once the trainer is at work; the segment before it stays as it is."""
+    workflow, segment = copied(trained, tmp_path), f"{BASE}/checkpoints/00000020"
+    shutil.rmtree(workflow / segment)
+    log = workflow / "logs/base/small/00000020.log"
+    log.unlink()
+    before = checkpoints(workflow)
+    process = start(workflow, f"{segment}/state.json")
+    while not (log.exists() and "steps 11 to 20" in log.read_text()):
+        assert process.poll() is None, (workflow / "snakemake.out").read_text()[-3000:]
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (workflow / f"{segment}/state.json").exists()
+    assert start(workflow, f"{segment}/state.json").wait() == 0, (workflow / "snakemake.out").read_text()[-3000:]
+    assert fingerprints(workflow / "results") == fingerprints(trained / "results")
+    now = checkpoints(workflow)
+    assert {name: now[name] for name in before} == before
+    assert "--unlock" not in (workflow / "snakemake.out").read_text()
+
+
+DIES = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from tpulm.core.files import atomic_write
+with atomic_write(sys.argv[2]) as partial, open(partial, "w") as file:
+    file.write("half of it")
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_file_is_whole_or_as_it_was(tmp_path):
+    path = tmp_path / "state.json"
+    for content in (None, "whole"):
+        if content:
+            path.write_text(content)
+        scripts = Path(__file__).parents[1] / "scripts"
+        assert subprocess.run([sys.executable, "-c", DIES, scripts, path]).returncode == -signal.SIGKILL
+        assert (path.read_text() if path.exists() else None) == content
+        assert [name.read_text() for name in tmp_path.glob(".*.partial")] == ["half of it"]
+
+
+def test_a_run_that_stops_early_and_is_thinned(trained, tmp_path):
+    """A rate so small that it changes no weight: no evaluation is better than the first."""
+    workflow = copied(trained, tmp_path)
+    change(workflow, "base", steps=40, learning_rate=1e-12, patience=1, keep_checkpoints="last")
+    workflow(f"{BASE}/history.csv", "--cores", "2")
+    folder = workflow / f"{BASE}/checkpoints"
+    last = json.loads((folder / "00000040/state.json").read_text())
+    assert (last["stopped_at"], last["best"]["step"]) == (20, 10)
+    assert (folder / "00000040/best.safetensors").read_bytes() == (folder / "00000010/weights.safetensors").read_bytes()
+    assert (folder / "00000040/best.safetensors").stat().st_nlink == 1  # touched, it makes no other checkpoint newer
+    assert load_file(folder / "00000040/weights.safetensors") == {}  # nothing trains on from there
+    with open(workflow / f"{BASE}/history.csv") as file:
+        assert [int(row["step"]) for row in csv.DictReader(file)] == list(range(1, 21))
+    # More patience trains on from the stop, as if it had been there from the start.
+    change(workflow, "base", patience=3)
+    assert "train_base " in workflow(f"{BASE}/history.csv", "-n", "--quiet", "rules").stdout
+    change(workflow, "base", patience=1)
+    printed = workflow("base", "-n", "--quiet", "rules").stdout
+    assert "thin_checkpoint        3" in printed and "train_base " not in printed
+    workflow("--until", "thin_checkpoint")
+    assert [path.parent.name for path in folder.glob("*/weights.safetensors")] == ["00000040"]
+    assert (folder / "00000010/history.csv").is_file() and (folder / "00000010/state.json").is_file()
+    assert "artifacts are whole" in workflow("verify").stdout
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +108,9 @@ def undisturbed(tmp_path_factory):
     return workflow
 
 
+@pytest.mark.long
 def test_kills_change_no_byte(undisturbed, tmp_path):
-    """The short form of kills.py, which kills twenty times."""
+    """Between two steps of a segment, which takes long segments; and while a checkpoint is written."""
     killed = prepare(tmp_path / "workflow", SEGMENTS)
     hits = torment(killed, KILLS, seed=1)
     assert hits["kills"] == len(KILLS)
@@ -38,10 +120,17 @@ def test_kills_change_no_byte(undisturbed, tmp_path):
     assert fingerprints(killed / "results") == expected
 
 
-def change(workflow, **keys):
-    """Change the masked model's run in config.yaml."""
+@pytest.mark.long
+@pytest.mark.timeout(4 * 3600)
+def test_twenty_kills_change_no_byte():
+    done = subprocess.run([sys.executable, Path(__file__).with_name("kills.py"), "--kills", "20"])
+    assert done.returncode == 0
+
+
+def change(workflow, stage, **keys):
+    """Change the run of a stage in config.yaml."""
     config = read_yaml(workflow / "config.yaml")
-    config["mlm"]["runs"]["tiny"].update(keys)
+    {"mlm": config["mlm"]["runs"]["tiny"], "base": config["base"]["small"]}[stage].update(keys)
     with open(workflow / "config.yaml", "w") as file:
         YAML(typ="safe", pure=True).dump(config, file)
 
@@ -50,8 +139,9 @@ def state(workflow, step):
     return json.loads((workflow / f"results/mlm/tiny/checkpoints/{step:08d}/state.json").read_text())
 
 
+@pytest.mark.long
 def test_longer_thinned_and_stopped(undisturbed, tmp_path):
-    """A life of a run: made longer, thinned, made longer again, stopped when it no longer learns."""
+    """A life of a run: made longer, thinned, made longer again, stopped when it no longer learns; ten segments."""
     workflow = copied(undisturbed, tmp_path)
     folder = workflow / "results/mlm/tiny/checkpoints"
 
@@ -59,12 +149,12 @@ def test_longer_thinned_and_stopped(undisturbed, tmp_path):
         return sorted(path.parent.name for path in folder.glob("*/weights.safetensors"))
 
     before = checkpoints(workflow)
-    change(workflow, steps=450)
+    change(workflow, "mlm", steps=450)
     workflow("mlm", "--cores", "2")
     assert {name: checkpoints(workflow)[name] for name in before} == before  # what it had was not made again
     assert weights() == ["00000150", "00000300", "00000450"]
 
-    change(workflow, keep_checkpoints="last")
+    change(workflow, "mlm", keep_checkpoints="last")
     assert "thin_checkpoint        2" in workflow("mlm", "-n", "--quiet", "rules").stdout
     workflow("mlm")
     assert weights() == ["00000450"]
@@ -73,8 +163,8 @@ def test_longer_thinned_and_stopped(undisturbed, tmp_path):
     assert "artifacts are whole" in workflow("verify").stdout
 
     # A rate that unlearns: with patience 1, one evaluation without a new best stops the run.
-    change(workflow, steps=1050, patience=1)
-    change(workflow, schedule={"shape": "constant"})
+    change(workflow, "mlm", steps=1050, patience=1)
+    change(workflow, "mlm", schedule={"shape": "constant"})
     workflow("mlm", "--cores", "2")
     losses = {step: state(workflow, step)["evaluation"]["loss"] for step in range(150, 1051, 150)}
     assert weights() == ["00001050"]
@@ -89,10 +179,12 @@ def test_longer_thinned_and_stopped(undisturbed, tmp_path):
     assert "Nothing to be done" in workflow("mlm", "-n").stdout
 
 
+@pytest.mark.long
 def test_an_early_stop_passes_the_best_on(undisturbed, tmp_path):
+    """The masked model, up to five segments."""
     workflow = copied(undisturbed, tmp_path)
-    optimizer = {"clip_norm": None, "weight_decay": 0.0}
-    change(workflow, steps=50, checkpoint_every=10, learning_rate=0.5, optimizer=optimizer, patience=1)
+    optimizer = {"global_clipnorm": None, "weight_decay": 0.0}
+    change(workflow, "mlm", steps=50, checkpoint_every=10, learning_rate=0.5, optimizer=optimizer, patience=1)
     workflow("mlm", "--cores", "2")
     last = state(workflow, 50)
     assert last["stopped_at"] in (20, 30, 40)
@@ -107,5 +199,5 @@ def test_an_early_stop_passes_the_best_on(undisturbed, tmp_path):
     assert "Nothing to be done" in workflow("mlm", "-n").stdout
     assert "artifacts are whole" in workflow("verify").stdout
     # More patience trains on from the stop, as if it had been there from the start.
-    change(workflow, patience=3)
+    change(workflow, "mlm", patience=3)
     assert "train_mlm_tensorflow" in workflow("mlm", "-n", "--quiet", "rules").stdout

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 from conftest import CANARIES, ROOT
-from lib.arrays import load_arrays
-from lib.errors import UserError
-from lib.foreign import refuse_unsafe_preset
-from lib.pretrained import save_pretrained
-from lib.text_sources import load_hub, read_files
 from ruamel.yaml import YAML
+from tpulm.core.arrays import load_arrays
+from tpulm.core.errors import UserError
+from tpulm.core.untrusted import refuse_unsafe_preset
+from tpulm.corpus.sources import load_hub, read_files
+from tpulm.tokenization.pretrained import save_pretrained
 
 SECRETS = [*CANARIES.values(), "canary0004canary0004canary0004"]
 FORMS = [form for text in SECRETS for form in (text.encode(), base64.b64encode(text.encode())[:-4])]
@@ -88,7 +88,7 @@ def test_a_hub_that_echoes_the_token(fresh, secrets, monkeypatch):
 FAILING = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from lib.job import job
+from tpulm.core.job import job
 with job("job.log", "test") as say:
     os.write(2, f"a library prints {os.environ['KAGGLE_KEY']}\\n".encode())
     say(f"progress with {os.environ['WANDB_API_KEY']}")
@@ -241,7 +241,7 @@ def test_arrays_that_are_a_pickle(tmp_path, planted):
 
 
 def test_a_model_with_code_of_its_own_is_an_unknown_key(tmp_path, planted):
-    from lib.mlm_config import model_config
+    from tpulm.models.transformers_config import model_config
 
     manifest = {"special_ids": {"cls": 0, "sep": 1, "pad": 3}, "vocab_size": 10, "sequence_length": 8}
     with pytest.raises(UserError, match='mlm.runs.x.model has the key "auto_map", which a bert config does not know'):

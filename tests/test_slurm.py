@@ -13,13 +13,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import ROOT, Workflow, copied, reduced
-from lib.config import SCHEMA, read_yaml
-from lib.files import fingerprints
+from conftest import ROOT, Workflow, copied
 from one_node_slurm import NEEDED, PATH, Slurm
 from ruamel.yaml import YAML
 from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 from snakemake_executor_plugin_slurm.utils import set_gres_string
+from tpulm.config.reading import SCHEMA, read_config, read_yaml
+from tpulm.config.runs import by_stage, runs_of
+from tpulm.core.files import fingerprints
+from tpulm.workflow.resources import resources_of
 
 MISSING = [name for name in NEEDED if not shutil.which(name, path=PATH)]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"no Slurm here to test with: {', '.join(MISSING)} not found")
@@ -40,9 +42,9 @@ def slurm(tmp_path_factory):
 
 
 def configure(workflow, **runs):
-    """Give runs of `lora` resources, and return the config."""
+    """Give runs of `finetune` resources, and return the config."""
     config = read_yaml(workflow / "config.yaml")
-    config["lora"]["runs"] |= runs
+    config["finetune"]["runs"] |= runs
     with open(workflow / "config.yaml", "w") as file:
         YAML(typ="safe", pure=True).dump(config, file)
     return config
@@ -65,20 +67,18 @@ def running(slurm, workflow, *arguments):
 
 def finish(process, workflow, code=0):
     """Wait for snakemake; return what it printed."""
-    ended = process.wait(timeout=600)
+    ended = process.wait()
     printed = (workflow / "terminal.txt").read_text(errors="replace")
     assert ended == code, printed[-6000:]
     return printed
 
 
-def wait(condition, seconds=120):
-    """Wait until something is there; return it."""
-    for _ in range(seconds * 5):
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.2)
-    raise AssertionError("it did not come about")
+def wait(condition, process):
+    """Wait until something is there, and return it, while snakemake runs: however slow this machine is."""
+    while not (found := condition()):
+        assert process.poll() is None, "snakemake has ended"
+        time.sleep(0.5)
+    return found
 
 
 def jobs_of(slurm, comment, *states):
@@ -101,9 +101,9 @@ class Attributes(dict):
 def test_hosts_with_gpus_are_one_task_each(fresh):
     """Not one for each GPU, which is how Slurm's executor takes `tasks`."""
     config = read_yaml(fresh / "config.yaml")
-    config["lora"]["runs"]["python"] |= {"resources": {"accelerator": "h100:4", "hosts": 2}}
-    configure(fresh, **config["lora"]["runs"])
-    printed = fresh("-n", "lora").stdout.partition("rule train_lora:")[2]
+    config["finetune"]["runs"]["python"] |= {"resources": {"accelerator": "h100:4", "hosts": 2}}
+    configure(fresh, **config["finetune"]["runs"])
+    printed = fresh("-n", "finetune").stdout.partition("rule train_finetune:")[2]
     listed = re.search(r"    resources: (.*)", printed)[1].split(", ")
     resources = Attributes(part.split("=", 1) for part in listed)
     resources |= {name: int(value) for name, value in resources.items() if value.isdigit()}
@@ -114,21 +114,39 @@ def test_hosts_with_gpus_are_one_task_each(fresh):
     assert set_gres_string(job) == " --gres=gpu:h100:4"
 
 
-@pytest.fixture(scope="module")
-def through(slurm, tmp_path_factory):
-    """All stages of a small config through Slurm; one training job is cancelled in mid-segment, another preempted."""
-    workflow = Workflow(tmp_path_factory.mktemp("through") / "workflow")
-    reduced(workflow)
-    (workflow / "small.yaml").rename(workflow / "config.yaml")
+SHARDS = [f"results/tfrecords/train/{shard:05d}-of-00004" for shard in range(4)]
+TARGETS = [
+    *(f"{shard}.tfrecord" for shard in SHARDS), "results/base-training/small/checkpoints/00000020/state.json",
+    "results/finetune/python/history.csv", "results/figures/training/finetune-python.svg",
+]  # fmt: skip
+
+
+def on_tpus(workflow):
+    """Give every run of a workflow its accelerator."""
     config = read_yaml(workflow / "config.yaml")
-    for run in (config["mlm"]["runs"]["tiny"], config["base"]["small"], config["lora"]["runs"]["python"]):
-        run["resources"] = {"accelerator": "v5e-8", "memory_gb": 2, "minutes": 30}
+    for run in (config["mlm"]["runs"]["tiny"], config["base"]["small"], config["finetune"]["runs"]["python"]):
+        run["resources"] = {"accelerator": "v5e-8", "mem_gb": 2, "runtime": 30}
     with open(workflow / "config.yaml", "w") as file:
         YAML(typ="safe", pure=True).dump(config, file)
-    with running(slurm, workflow) as process:
-        victim = wait(lambda: in_training(slurm, workflow, "base", "small", 11, 20), 300)
+
+
+@pytest.fixture(scope="module")
+def through(slurm, trained, tmp_path_factory):
+    """A run of this machine that goes on through Slurm: what is missing of TARGETS, and what follows from it.
+
+    One training job is cancelled in mid-segment, another preempted.
+    """
+    workflow = copied(trained, tmp_path_factory.mktemp("through"))
+    on_tpus(workflow)
+    for shard in SHARDS:
+        for end in ("tfrecord", "index", "json"):
+            (workflow / f"{shard}.{end}").unlink()
+    shutil.rmtree(workflow / "results/base-training/small/checkpoints/00000020")
+    shutil.rmtree(workflow / "logs")
+    with running(slurm, workflow, *TARGETS) as process:
+        victim = wait(lambda: in_training(slurm, workflow, "base", "small", 11, 20), process)
         slurm("scancel", victim["JobId"])
-        victim = wait(lambda: in_training(slurm, workflow, "lora", "python", 6, 10), 300)
+        victim = wait(lambda: in_training(slurm, workflow, "finetune", "python", 6, 10), process)
         urgent = ["--partition=urgent", "--nodes=2", "--gres=tpu:v5e:8", "--output=/dev/null", "--wrap=sleep 1"]
         slurm("sbatch", "--job-name=urgent", *urgent)
         printed = finish(process, workflow)
@@ -142,12 +160,38 @@ def in_training(slurm, workflow, stage, run, first, last):
     return found[0] if found and log.is_file() and f"steps {first} to {last}" in log.read_text() else None
 
 
+def made(workflow):
+    """Return the fingerprints of results, but of those that a clock decides."""
+    return {name: digest for name, digest in fingerprints(workflow / "results").items() if not name.endswith(CLOCKS)}
+
+
 def test_the_same_bytes_as_on_one_machine(through, trained):
-    workflow = through[0]
-    here, there = (fingerprints(folder / "results") for folder in (trained, workflow))
-    kept = {name: digest for name, digest in here.items() if not name.endswith(CLOCKS)}
-    assert len(kept) > 90
-    assert {name: digest for name, digest in there.items() if not name.endswith(CLOCKS)} == kept
+    workflow, _, _, jobs = through
+    there = made(workflow)
+    assert len(there) > 90 and there == made(trained)
+    # To go on elsewhere made nothing stale: only what was missing was made, and what depends on that.
+    names = [job["Comment"].removeprefix("rule_").split("_wildcards_")[0] for job in jobs if "rule_" in job["Comment"]]
+    alone = {name: names.count(name) for name in names}
+    assert alone == {"write_shard": 4, "train_base": 2, "export_base": 1, "train_finetune": 2}
+
+
+@pytest.mark.long  # some fifty jobs, each of which starts Snakemake twice
+def test_all_stages_through_slurm(slurm, trained, tmp_path):
+    workflow = Workflow(tmp_path / "workflow")
+    (workflow / "config.yaml").write_bytes((trained / "config.yaml").read_bytes())
+    on_tpus(workflow)
+    before = slurm.jobs()
+    with running(slurm, workflow) as process:
+        finish(process, workflow)
+    there = made(workflow)
+    assert len(there) > 90 and there == made(trained)
+    jobs = [job for job in slurm.jobs() if job not in before]
+    held = {job["Comment"].split("_wildcards_")[0] for job in jobs if job.get("TresPerNode") == "gres:tpu:v5e:8"}
+    assert held >= {"rule_train_mlm_tensorflow", "rule_train_base", "rule_train_finetune"}
+    others = [job for job in jobs if "tokeni" in job["Comment"] or "corpus" in job["Comment"]]
+    assert others and not any("TresPerNode" in job for job in others)
+    report = [job for job in jobs if "/group_report" in job["StdOut"]]
+    assert 1 <= len(report) <= 6 and not any("rule_tabulate" in job["Comment"] for job in jobs)
 
 
 def test_a_cancelled_segment_is_tried_again(through):
@@ -162,7 +206,7 @@ def test_a_cancelled_segment_is_tried_again(through):
 
 def test_a_preempted_segment_comes_back_by_itself(through):
     _, victim, printed, jobs = through
-    (job,) = [job for job in jobs if "rule_train_lora_wildcards_python_00000010" in job["Comment"]]
+    (job,) = [job for job in jobs if "rule_train_finetune_wildcards_python_00000010" in job["Comment"]]
     assert (job["JobId"], job["JobState"], job["Restarts"]) == (victim["JobId"], "COMPLETED", "1")
     (urgent,) = [job for job in jobs if job["JobName"] == "urgent"]
     assert urgent["JobState"] == "COMPLETED" and urgent["EndTime"] <= job["StartTime"]
@@ -179,9 +223,7 @@ rule late:
 def test_a_job_out_of_time_has_twice_as_much(slurm, tmp_path):
     (tmp_path / "Snakefile").write_text(LATE)
     (tmp_path / "profiles").symlink_to(ROOT / "profiles")
-    done = subprocess.run(
-        COMMAND, cwd=tmp_path, env=os.environ | slurm.environment, capture_output=True, text=True, timeout=600
-    )
+    done = subprocess.run(COMMAND, cwd=tmp_path, env=os.environ | slurm.environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     tries = [job for job in slurm.jobs() if "rule_late" in job["Comment"]]
     told = {job["JobState"]: job["TimeLimit"] for job in tries}
@@ -189,61 +231,71 @@ def test_a_job_out_of_time_has_twice_as_much(slurm, tmp_path):
 
 
 def test_trainings_hold_their_tpus_and_nothing_else_does(through):
-    training = [job for job in through[3] if "rule_train_" in job["Comment"] and "wildcards" in job["Comment"]]
-    names = {job["Comment"].split("_wildcards_")[0] for job in training}
-    assert names >= {"rule_train_mlm_tensorflow", "rule_train_base", "rule_train_lora"}
-    others = [job for job in through[3] if "tokeni" in job["Comment"] or "corpus" in job["Comment"]]
-    held = {job["Comment"].split("_wildcards_")[0]: job.get("TresPerNode") for job in training}
-    assert {name: held[name] for name in names if "vocabulary" not in name} == dict.fromkeys(
-        [name for name in names if "vocabulary" not in name], "gres:tpu:v5e:8"
-    )
+    training = [job for job in through[3] if "rule_train_" in job["Comment"]]
+    assert {job["Comment"].split("_wildcards_")[0] for job in training} == {"rule_train_base", "rule_train_finetune"}
+    assert {job.get("TresPerNode") for job in training} == {"gres:tpu:v5e:8"}
+    assert {job["MinMemoryNode"] for job in training} == {"2000M"}
+    others = [job for job in through[3] if "write_shard" in job["Comment"] or "export" in job["Comment"]]
     assert others and not any("TresPerNode" in job for job in others)
-    assert {job["MinMemoryNode"] for job in training if "vocabulary" not in job["Comment"]} == {"2000M"}
 
 
 def test_small_jobs_are_few_for_the_scheduler(through):
     _, _, printed, jobs = through
     shards = [job for job in jobs if "rule_write_shard" in job["Comment"]]
-    # Those of a split that was planned last may come too late for the array.
-    arrays = {job["ArrayJobId"] for job in shards if "ArrayJobId" in job}
-    assert len(shards) == 6 and len(arrays) + sum("ArrayJobId" not in job for job in shards) <= 3 and arrays
+    assert len(shards) == 4 and len({job["ArrayJobId"] for job in shards}) == 1
     report = [job for job in jobs if "/group_report" in job["StdOut"]]
-    assert 1 <= len(report) <= 6 and not any("rule_tabulate" in job["Comment"] for job in jobs)
+    assert len(report) == 1 and not any("rule_plot" in job["Comment"] for job in jobs)
     assert "group_report" in printed
 
 
 def test_nothing_is_to_be_done_then(slurm, through):
     done = subprocess.run(
-        [*COMMAND, "-n"], cwd=through[0].folder, env=os.environ | slurm.environment, capture_output=True, text=True
+        [*COMMAND, "-n", *TARGETS],
+        cwd=through[0].folder,
+        env=os.environ | slurm.environment,
+        capture_output=True,
+        text=True,
     )
     assert "Nothing to be done" in done.stdout + done.stderr
+
+
+def test_what_slurm_does_not_have_is_said_before_anything_runs(slurm, fresh):
+    config = read_yaml(fresh / "config.yaml")
+    configure(fresh, python=config["finetune"]["runs"]["python"] | {"resources": {"accelerator": "v5e-64"}})
+    before = slurm.jobs()
+    with running(slurm, fresh, "finetune") as process:
+        printed = finish(process, fresh, 1)
+    (said,) = [line for line in printed.splitlines() if line.startswith("error: ")]
+    assert said.startswith("error: finetune.runs.python asks for accelerator: v5e-64, ")
+    assert "and Slurm refuses that: Requested node configuration is not available" in said
+    assert printed.rstrip().endswith(said) and "Traceback" not in printed
+    new = [job for job in slurm.jobs() if job not in before]
+    assert {(job["JobName"], job["JobState"]) for job in new} <= {("preflight", "FAILED"), ("preflight", "CANCELLED")}
+    assert not (fresh / "results/corpus").exists()
 
 
 @pytest.mark.parametrize(
     ("changed", "wanted", "why"),
     [
-        ({"accelerator": "v5e-64"}, "accelerator: v5e-64, ", "Requested node configuration is not available"),
         ({"accelerator": "h100:4"}, "accelerator: h100:4, ", "Invalid generic resource (gres) specification"),
         (
             {"accelerator": "v5e-32", "hosts": 4},
             "accelerator: v5e-32, hosts: 4, ",
             "it would wait for ever (PartitionConfig)",
         ),
-        ({"memory_gb": 90_000}, "memory_gb: 90000, ", "Requested node configuration is not available"),
+        ({"mem_gb": 90_000}, "mem_gb: 90000, ", "Requested node configuration is not available"),
     ],
 )
-def test_what_slurm_does_not_have_is_said_before_anything_runs(slurm, fresh, changed, wanted, why):
-    config = read_yaml(fresh / "config.yaml")
-    configure(fresh, python=config["lora"]["runs"]["python"] | {"resources": changed})
-    before = slurm.jobs()
-    with running(slurm, fresh, "lora") as process:
-        printed = finish(process, fresh, 1)
-    (said,) = [line for line in printed.splitlines() if line.startswith("error: ")]
-    assert said.startswith(f"error: lora.runs.python asks for {wanted}") and f"and Slurm refuses that: {why}" in said
-    assert printed.rstrip().endswith(said) and "Traceback" not in printed
-    new = [job for job in slurm.jobs() if job not in before]
-    assert {(job["JobName"], job["JobState"]) for job in new} <= {("preflight", "FAILED"), ("preflight", "CANCELLED")}
-    assert not (fresh / "results/corpus").exists()
+def test_what_slurm_does_not_have(slurm, changed, wanted, why):
+    """What a run asks for, as its rule does, and the answer of the profile."""
+    runs = {"finetune": {"runs": {"python": {"resources": changed}}}}
+    run = by_stage(runs_of(read_config([str(ROOT / "config.yaml")], runs)))["finetune"]
+    wildcards = Attributes(run="python")
+    resources = resources_of(run, "", hosts=True)
+    asked = {name: value(wildcards, 1) if name == "runtime" else value(wildcards) for name, value in resources.items()}
+    done = ask(slurm, {name: value for name, value in asked.items() if value is not None})
+    assert done.returncode == 1 and done.stderr.startswith(f"error: rule x asks for {wanted}")
+    assert f"and Slurm refuses that: {why}" in done.stderr
 
 
 def ask(slurm, *resources, **environment):
@@ -273,9 +325,7 @@ def test_what_only_has_to_wait_is_not_refused(slurm):
 
 def test_other_refusals(slurm, tmp_path):
     short = {"slurm_partition": "short", "runtime": 31}
-    sentence = (
-        "\nerror: rule x asks for memory_gb: 1, minutes: 31, and Slurm refuses that: its partition has 30 minutes"
-    )
+    sentence = "\nerror: rule x asks for mem_gb: 1, runtime: 31, and Slurm refuses that: its partition has 30 minutes"
     long_enough = ask(slurm, short | {"runtime": 30}, {"runtime": 31})
     assert long_enough.returncode == 0 and long_enough.stderr.startswith("note: the partition short cancels jobs that")
     assert sentence in ask(slurm, short).stderr
@@ -286,35 +336,32 @@ def test_other_refusals(slurm, tmp_path):
 
 
 def test_jobs_outlive_their_controller_and_are_not_doubled(slurm, through, tmp_path):
-    """On two hosts. What runs when the controller is killed is waited for; what was queued gives way."""
+    """On two hosts. What is queued when the controller is killed gives way; what runs is waited for."""
     workflow = copied(through[0], tmp_path)
     config = read_yaml(workflow / "config.yaml")
-    wide = config["lora"]["runs"]["python"] | {"steps": 200, "checkpoint_every": 100}
-    wide["resources"] = {"accelerator": "v5e-16", "hosts": 2, "memory_gb": 2}
+    wide = config["finetune"]["runs"]["python"] | {"steps": 200, "checkpoint_every": 200}
+    wide["resources"] = {"accelerator": "v5e-16", "hosts": 2, "mem_gb": 2}
     configure(workflow, wide=wide)
-    target, log = "results/lora/wide/history.csv", workflow / "logs/lora/wide/00000100.log"
+    target, log = "results/finetune/wide/history.csv", workflow / "logs/finetune/wide/00000200.log"
+    training = "rule_train_finetune_wildcards_wide"
+    slurm("sbatch", "--nodes=2", "--gres=tpu:v5e:8", "--job-name=blocker", "--output=/dev/null", "--wrap=sleep 10000")
     with running(slurm, workflow, target) as process:
-        wait(lambda: log.is_file() and "steps 1 to 100" in log.read_text(), 300)
-        (first,) = jobs_of(slurm, "rule_train_lora_wildcards_wide", "RUNNING")
+        (queued,) = wait(lambda: jobs_of(slurm, training, "PENDING"), process)
+        os.kill(process.pid, signal.SIGKILL)
+    with running(slurm, workflow, target) as process:
+        wait(lambda: len(jobs_of(slurm, training, "PENDING")) == 2, process)
+        slurm("scancel", "--jobname=blocker")
+        wait(lambda: log.is_file() and "steps 1 to 200" in log.read_text(), process)
+        (first,) = jobs_of(slurm, training, "RUNNING")
         os.kill(process.pid, signal.SIGKILL)
     assert first["TresPerNode"] == "gres:tpu:v5e:8" and first["NumNodes"] == "2"
-    assert log.with_name("00000100.process1.log").is_file()
+    assert log.with_name("00000200.process1.log").is_file()
     steps = slurm("squeue", "--steps", "--noheader", f"--jobs={first['JobId']}", "--format=%i %N").split()
     assert {"n0", "n1"} <= set(steps), steps
     with running(slurm, workflow, target) as process:
-        wait(lambda: "waiting until they have ended" in (workflow / "terminal.txt").read_text())
-        # The second segment: its job is held in the queue while this controller is killed, too.
-        slurm(
-            "sbatch", "--nodes=2", "--gres=tpu:v5e:8", "--job-name=blocker", "--output=/dev/null", "--wrap=sleep 1000"
-        )
-        (queued,) = wait(lambda: jobs_of(slurm, "wide_00000200", "PENDING"), 300)
-        os.kill(process.pid, signal.SIGKILL)
-    with running(slurm, workflow, target) as process:
-        wait(lambda: len(jobs_of(slurm, "wide_00000200", "PENDING")) == 2)
-        slurm("scancel", "--jobname=blocker")
-        finish(process, workflow)
-    ended = {job["JobId"]: job["JobState"] for job in jobs_of(slurm, "rule_train_lora_wildcards_wide")}
-    assert ended.pop(first["JobId"]) == "COMPLETED" and ended.pop(queued["JobId"]) == "FAILED"
-    assert list(ended.values()) == ["COMPLETED"]
+        printed = finish(process, workflow)
+    assert "waiting until they have ended" in printed
+    ended = {job["JobId"]: job["JobState"] for job in jobs_of(slurm, training)}
+    assert ended == {first["JobId"]: "COMPLETED", queued["JobId"]: "FAILED"}
     assert "the snakemake that queued this job is gone" in Path(queued["StdOut"]).read_text()
     assert len((workflow / target).read_text().splitlines()) == 201

@@ -8,9 +8,10 @@ from pydoc_data import topics
 
 import numpy as np
 import pytest
-from lib import packing, tfrecord, unigram
-from lib.errors import UserError
-from lib.files import write_json
+from tpulm.core.errors import UserError
+from tpulm.core.files import write_json
+from tpulm.records import packing, tfrecord
+from tpulm.tokenization import unigram
 
 LENGTH = 32
 
@@ -54,6 +55,7 @@ def expected(streams):
     return np.concatenate([np.array(s[: len(s) // LENGTH * LENGTH]).reshape(-1, LENGTH) for s in streams])
 
 
+@pytest.mark.unit
 def test_ranges_are_contiguous_and_balanced():
     lengths = np.random.default_rng(0).integers(1, 1000, 5000)
     ranges = packing.plan_ranges(lengths, 16, "train")
@@ -66,6 +68,7 @@ def test_ranges_are_contiguous_and_balanced():
 
 @pytest.mark.parametrize("lengths", [[1, 1, 1], [10**9, 1, 1], [1, 1, 10**9], [1, 10**9, 1], [0, 0, 0]])
 @pytest.mark.parametrize("shards", [1, 2, 3])
+@pytest.mark.unit
 def test_every_range_has_a_document(lengths, shards):
     ranges = packing.plan_ranges(np.array(lengths), shards, "test")
     assert len(ranges) == shards
@@ -73,6 +76,7 @@ def test_every_range_has_a_document(lengths, shards):
     assert sum(part["documents"] for part in ranges) == 3
 
 
+@pytest.mark.unit
 def test_more_shards_than_documents():
     with pytest.raises(UserError) as error:
         packing.plan_ranges(np.array([5, 5]), 3, "validation")
@@ -81,6 +85,7 @@ def test_more_shards_than_documents():
     )
 
 
+@pytest.mark.unit
 def test_packing_loses_only_the_tail():
     rng = np.random.default_rng(0)
     documents = [rng.integers(0, 99, n).astype(np.int32) for n in (1, 50, 7, 8, 0, 130, 3)]
@@ -91,6 +96,7 @@ def test_packing_loses_only_the_tail():
     assert sequences.ravel().tolist() == stream[: len(stream) // 8 * 8].tolist()
 
 
+@pytest.mark.unit
 def test_shard_without_a_record():
     with pytest.raises(UserError) as error:
         list(packing.pack([np.arange(9, dtype=np.int32)], packing.Packer(10), "test", 2, 4))
@@ -100,6 +106,7 @@ def test_shard_without_a_record():
     )
 
 
+@pytest.mark.unit
 def test_records_are_the_tokenizers_output(written):
     manifest, streams = written
     records = tfrecord.Records(manifest, "train")
@@ -112,6 +119,7 @@ def test_records_are_the_tokenizers_output(written):
     assert [s["dropped_tokens"] for s in shards] == [len(stream) % LENGTH for stream in streams]
 
 
+@pytest.mark.unit
 def test_records_are_read_at_any_place(written):
     manifest, streams = written
     records = tfrecord.Records(manifest, "train")
@@ -123,10 +131,11 @@ def test_records_are_read_at_any_place(written):
             records.read(np.array([wrong]))
 
 
+@pytest.mark.unit
 def test_every_flipped_bit_is_found(written):
     manifest, _ = written
     records = tfrecord.Records(manifest, "train")
-    path, (start, stop) = records.paths[1], records.places[1][3:5].tolist()
+    path, (start, stop) = Path(records.paths[1]), records.places[1][3:5].tolist()
     whole = path.read_bytes()
     number = records.shards[0]["records"] + 3
     for place in range(start, stop):
@@ -148,9 +157,10 @@ def test_every_flipped_bit_is_found(written):
     )
 
 
+@pytest.mark.unit
 def test_file_of_another_size_or_none(written):
     manifest, _ = written
-    path = tfrecord.Records(manifest, "train").paths[0]
+    path = Path(tfrecord.Records(manifest, "train").paths[0])
     size = path.stat().st_size
     os.truncate(path, size - 1)
     with pytest.raises(UserError) as error:
@@ -164,18 +174,20 @@ def test_file_of_another_size_or_none(written):
     assert str(error.value) == f"{path} is missing, though manifest.json names it; run again to write it."
 
 
+@pytest.mark.unit
 def test_threads_do_not_matter(texts, tokenizer, tmp_path):
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     write_json(tmp_path / "texts.json", texts)
     code = (
-        "import sys, json, hashlib; from lib.packing import tokenize; from lib.tokenizer import load\n"
+        "import sys, json, hashlib\nfrom tpulm.records.packing import tokenize\n"
+        "from tpulm.tokenization.folder import load\n"
         "texts = json.load(open(sys.argv[2]))\n"
         "print(hashlib.sha256(b''.join(i.tobytes() for i in tokenize(load(sys.argv[1]), [texts]))).hexdigest())"
     )
     found = {
         subprocess.run(
             [sys.executable, "-c", code, tmp_path / "tokenizer.json", tmp_path / "texts.json"],
-            env=os.environ | settings | {"PYTHONPATH": str(Path(tfrecord.__file__).parents[1])},
+            env=os.environ | settings | {"PYTHONPATH": str(Path(tfrecord.__file__).parents[2])},
             capture_output=True, check=True, text=True,
         ).stdout
         for settings in ({"TOKENIZERS_PARALLELISM": "false"}, {"TOKENIZERS_PARALLELISM": "true"},
@@ -184,12 +196,13 @@ def test_threads_do_not_matter(texts, tokenizer, tmp_path):
     assert len(found) == 1
 
 
+@pytest.mark.unit
 def test_reader_and_writer_need_no_tensorflow():
     code = (
-        "import sys; import lib.tfrecord, lib.packing, lib.texts, lib.tokenizer\n"
+        "import sys, tpulm.records.tfrecord, tpulm.records.packing, tpulm.corpus.reader, tpulm.tokenization.folder\n"
         "print(*sorted({'tensorflow', 'transformers'} & set(sys.modules)))"
     )
-    environment = os.environ | {"PYTHONPATH": str(Path(tfrecord.__file__).parents[1])}
+    environment = os.environ | {"PYTHONPATH": str(Path(tfrecord.__file__).parents[2])}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True, text=True)
     assert done.stdout.split() == []
 
@@ -211,11 +224,11 @@ def test_bytes_are_those_of_tensorflow(written, tmp_path):
     with tf.io.TFRecordWriter(str(written_by_tensorflow)) as file:
         for number in range(records.shards[0]["records"]):
             file.write(records.record(0, number))
-    assert written_by_tensorflow.read_bytes() == records.paths[0].read_bytes()
+    assert written_by_tensorflow.read_bytes() == Path(records.paths[0]).read_bytes()
 
     # The published script's reader.
     form = {name: tf.io.FixedLenFeature([LENGTH], tf.int64) for name in ("input_ids", "attention_mask")}
-    dataset = tf.data.TFRecordDataset([str(path) for path in records.paths])
+    dataset = tf.data.TFRecordDataset(records.paths)
     parsed = list(dataset.map(lambda record: tf.io.parse_single_example(record, form)).as_numpy_iterator())
     np.testing.assert_array_equal(np.stack([record["input_ids"] for record in parsed]), expected(streams))
     assert all((record["attention_mask"] == 1).all() for record in parsed)

@@ -9,11 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from lib import tokenizer as folder
-from lib import unigram
-from lib.errors import UserError
-from lib.pretrained import save_pretrained
-from lib.texts import read_lengths, read_texts
+from tpulm.core.errors import UserError
+from tpulm.corpus.reader import read_lengths, read_texts
+from tpulm.tokenization import folder, unigram
+from tpulm.tokenization.pretrained import save_pretrained
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +43,7 @@ def test_ten_trainings_give_the_same_bytes(texts):
     assert len(digests) == 1
 
 
+@pytest.mark.unit
 def test_pieces_are_those_of_the_library_and_cut_as_well(texts, trained):
     reference = unigram.untrained()
     trainer = unigram.UnigramTrainer(
@@ -58,6 +58,7 @@ def test_pieces_are_those_of_the_library_and_cut_as_well(texts, trained):
     assert tokens[1] == pytest.approx(tokens[0], rel=0.01)
 
 
+@pytest.mark.unit
 def test_vocabulary_is_ordered(trained):
     vocabulary = [tuple(entry) for entry in json.loads(trained.to_str())["model"]["vocab"]]
     assert [piece for piece, _ in vocabulary[:5]] == ["[CLS]", "[SEP]", "<unk>", "<pad>", "[MASK]"]
@@ -66,6 +67,7 @@ def test_vocabulary_is_ordered(trained):
     assert len(vocabulary) == trained.get_vocab_size() == 1000
 
 
+@pytest.mark.unit
 def test_pipeline_is_the_published_one(trained):
     form = json.loads(trained.to_str())
     assert [(n["pattern"]["String"], n["content"]) for n in form["normalizer"]["normalizers"]] == [
@@ -78,6 +80,7 @@ def test_pipeline_is_the_published_one(trained):
     assert trained.encode("A module", "A class").type_ids[-1] == 1
 
 
+@pytest.mark.unit
 def test_expectation_is_that_of_enumeration():
     counts = {"▁aba": 3, "▁ab": 2, "▁": 1, "b" * 300: 1}
     pieces = sorted({"▁", "a", "b", "ab", "▁a", "aba", "bb"})
@@ -105,6 +108,7 @@ def test_expectation_is_that_of_enumeration():
     assert all(map(math.isfinite, unigram.estimate_scores(counts, pieces).values()))
 
 
+@pytest.mark.unit
 def test_chunks_of_words_do_not_matter(texts, monkeypatch):
     counts = unigram.count_words([texts[:300]])
     pieces = sorted(set().union(*counts) | {"th", "▁the", "ing", "er"})
@@ -114,18 +118,21 @@ def test_chunks_of_words_do_not_matter(texts, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["a b", "a  b", " a", "a ", "", "  ", "``x'' y", "▁▁a b", "\n a\n b", "a▁b", "''' '"])
+@pytest.mark.unit
 def test_words_are_those_of_the_pre_tokenizer(text):
     tokenizer = unigram.untrained()
     pieces = tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
     assert unigram.words(text) == [piece for piece, _ in pieces]
 
 
+@pytest.mark.unit
 def test_special_tokens_in_the_text_are_no_pieces(texts):
     tokenizer = unigram.train(batches([f"{text} [MASK] <unk>[SEP]" for text in texts[:500]]), 500)
     assert tokenizer.get_vocab_size() == 500
     assert not [piece for piece in tokenizer.get_vocab() if "MAS" in piece and piece != "[MASK]"]
 
 
+@pytest.mark.unit
 def test_vocabulary_too_small_for_the_characters(texts):
     alphabet = set("▁" + "".join(texts).replace(" ", "▁"))
     with pytest.raises(UserError) as error:
@@ -136,6 +143,7 @@ def test_vocabulary_too_small_for_the_characters(texts):
     )
 
 
+@pytest.mark.unit
 def test_vocabulary_too_large_for_the_text():
     with pytest.raises(UserError) as error:
         unigram.train(batches(["to be or not to be"]), 5000)
@@ -146,6 +154,7 @@ def test_vocabulary_too_large_for_the_text():
     assert unigram.train(batches(["to be or not to be"]), most).get_vocab_size() == most
 
 
+@pytest.mark.unit
 def test_auto_tokenizer_loads_and_round_trips(saved, texts):
     from transformers import AutoTokenizer
 
@@ -166,6 +175,7 @@ def test_auto_tokenizer_loads_and_round_trips(saved, texts):
     assert tokenizer.convert_ids_to_tokens(ids)[-3] != "▁" and 4 in ids
 
 
+@pytest.mark.unit
 def test_pretrained_folder_is_taken_as_it_is(saved, tmp_path, texts):
     assert save_pretrained(str(saved), None, str(tmp_path)) == 1000
     first, second = folder.load(saved / "tokenizer.json"), folder.load(tmp_path / "tokenizer.json")
@@ -175,6 +185,7 @@ def test_pretrained_folder_is_taken_as_it_is(saved, tmp_path, texts):
     assert str(saved) not in "".join(file.read_text() for file in tmp_path.iterdir())
 
 
+@pytest.mark.unit
 def test_pretrained_without_mask_is_refused(saved, tmp_path):
     tokens = json.loads((saved / "tokenizer_config.json").read_text())
     del tokens["mask_token"]
@@ -188,11 +199,13 @@ def test_pretrained_without_mask_is_refused(saved, tmp_path):
     )
 
 
+@pytest.mark.unit
 def test_pretrained_folder_without_tokenizer_is_refused(tmp_path):
     with pytest.raises(UserError, match=f"^tokenizer.pretrained is {tmp_path}, which cannot be loaded"):
         save_pretrained(str(tmp_path), None, str(tmp_path / "out"))
 
 
+@pytest.mark.unit
 def test_figures(trained, saved, texts):
     held_out = texts[1800:]
     ids = folder.special_ids(trained, saved / "special_tokens_map.json")
@@ -208,6 +221,7 @@ def test_figures(trained, saved, texts):
     assert figures["unigram_entropy"] == pytest.approx(-sum(p * math.log(p) for p in shares if p))
 
 
+@pytest.mark.unit
 def test_documents_are_read_by_range(tmp_path, texts):
     path = tmp_path / "corpus.parquet"
     pq.write_table(pa.table({"text": texts}), path, row_group_size=300)

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lib.masking import mask_batch, predictions_per_record
-from lib.order import BLOCK, batch_records, epoch_order, record_range
-from lib.schedule import SCHEDULES, learning_rates, segment_schedule
+from tpulm.config.record_arrays import masked_arrays
+from tpulm.config.schedule import SCHEDULES, learning_rates, segment_schedule
+from tpulm.records.masking import mask_batch
+from tpulm.records.order import BLOCK, batch_records, epoch_order, record_range
+
+pytestmark = pytest.mark.unit
 
 SPECIAL = [0, 1, 2, 3, 4]
-BERT = {"rate": 0.15, "mask": 0.8, "random": 0.1}
+BERT = {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
 
 
 @given(records=st.integers(1, 40_000), seed=st.integers(0, 9), epoch=st.integers(0, 5))
@@ -119,11 +122,12 @@ def test_masking_takes_15_percent_and_splits_it_80_10_10():
 @settings(max_examples=60, deadline=None)
 def test_masking_changes_only_chosen_tokens_and_repeats(length, rate, key, records):
     ids = tokens(records, length, key)
-    masking = {"rate": rate, "mask": 0.8, "random": 0.1}
+    masking = {"mlm_probability": rate, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
     batch = mask_batch(ids, (1, key), masking, 4, SPECIAL, 1000)
     again = mask_batch(ids, (1, key), masking, 4, SPECIAL, 1000)
     assert all(np.array_equal(batch[name], again[name]) for name in batch)
-    assert batch["positions"].shape == (records, predictions_per_record(length, rate))
+    described = {name: ((records, *shape), dtype) for name, (shape, dtype) in masked_arrays(length, rate).items()}
+    assert {name: (array.shape, str(array.dtype)) for name, array in batch.items()} == described
     restored = batch["input_ids"].copy()
     for row in range(records):
         chosen = batch["weights"][row] == 1

@@ -1,6 +1,7 @@
 """Ask Slurm whether it could ever run what the jobs ask for: what it would refuse ends in one sentence, here.
 
-Reads the jobs from standard input, as scripts/lib/preflight.py writes them. Where it cannot tell, it lets them pass.
+Reads the jobs from standard input, as scripts/tpulm/workflow/preflight.py writes them. Where it cannot tell, it
+lets them pass.
 """
 
 import json
@@ -51,8 +52,8 @@ def words(request: dict) -> str:
     asked = {
         "accelerator": resources.get("accelerator"),
         "hosts": resources.get("hosts"),
-        "memory_gb": f"{resources['mem_mb'] / 1000:g}" if "mem_mb" in resources else None,
-        "minutes": resources.get("runtime"),
+        "mem_gb": f"{resources['mem_mb'] / 1000:g}" if "mem_mb" in resources else None,
+        "runtime": resources.get("runtime"),
         "processors": request["threads"] if request["threads"] > 1 else None,
     }
     return ", ".join(f"{name}: {value}" for name, value in asked.items() if value) or "nothing"
@@ -107,32 +108,41 @@ def run(*line: str) -> subprocess.CompletedProcess:
     return subprocess.run(line, capture_output=True, text=True)
 
 
-def main() -> None:
-    """Ask about each kind of job once; end with a sentence at the first that is refused."""
-    asked = json.load(sys.stdin)
-    settings = SimpleNamespace(**asked["executor"])
+def check_slurm() -> None:
+    """End with a sentence where this machine has no Slurm, or Slurm does not answer."""
     if not shutil.which("sbatch"):
         sys.exit("error: this machine has no Slurm: sbatch is not on PATH; log in to a node that submits jobs.")
     answer = run("scontrol", "ping")
     if answer.returncode:
         said = (answer.stdout + answer.stderr).strip().splitlines() or ["scontrol ping failed"]
-        sys.exit(f"error: Slurm does not answer: {said[-1].rstrip('.')}.")
-    chosen = settings.partition_config or os.environ.get("SNAKEMAKE_SLURM_PARTITIONS")
-    known, seen, noted = partitions(), [], set()
-    for request in asked["jobs"]:
-        resources = request["resources"]
-        # Which partition, and which cluster, the executor finds out by itself then.
-        if chosen or {"cluster", "clusters", "slurm_cluster"} & set(resources):
-            continue
-        partition = known.get(str(resources.get("slurm_partition") or ""), {})
-        name = partition.get("PartitionName")
-        if "CANCEL" in partition.get("PreemptMode", "") and name not in noted:
-            noted.add(name)
-            print(
-                f"note: the partition {name} cancels jobs that it preempts (PreemptMode=CANCEL), and Snakemake waits "
-                "for such a job for ever: then press Ctrl-C and type the command again.",
-                file=sys.stderr,
-            )
+        sys.exit(f"error: Slurm does not answer: {said[0].rstrip('.')}.")
+
+
+def note_cancelling(partition: dict[str, str]) -> None:
+    """Print a note on a partition that cancels jobs that it preempts."""
+    if "CANCEL" in partition.get("PreemptMode", ""):
+        print(
+            f"note: the partition {partition['PartitionName']} cancels jobs that it preempts (PreemptMode=CANCEL), and "
+            "Snakemake waits for such a job for ever: then press Ctrl-C and type the command again.",
+            file=sys.stderr,
+        )
+
+
+def main() -> None:
+    """Ask about each kind of job once; end with a sentence at the first that is refused."""
+    asked = json.load(sys.stdin)
+    settings = SimpleNamespace(**asked["executor"])
+    check_slurm()
+    # Which partition, and which cluster, the executor finds out by itself where these are given.
+    if settings.partition_config or os.environ.get("SNAKEMAKE_SLURM_PARTITIONS"):
+        return
+    jobs = [job for job in asked["jobs"] if not {"cluster", "clusters", "slurm_cluster"} & set(job["resources"])]
+    known = partitions()
+    used = [known.get(str(job["resources"].get("slurm_partition") or ""), {}) for job in jobs]
+    for name in dict.fromkeys(partition.get("PartitionName") for partition in used):
+        note_cancelling(known.get(name, {}))
+    seen = []
+    for request, partition in zip(jobs, used, strict=True):
         try:
             line = command(request, settings)
             why = None if line in seen else refusal(request, line, partition)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Sets up the software of a TPU VM from the locks in envs/, with their hashes, on its own disk: as `make setup` does here.
-# Usage: sh setup.sh FOLDER LOCK, in the folder of the workflow. FOLDER/environment is the result, from envs/LOCK.txt.
+# Usage: sh setup.sh FOLDER NAME, in the folder of the workflow. FOLDER/environment is the result, from envs/NAME.txt.
 set -u
 step() { "$@" || { echo "error: the software of a worker could not be set up: '$*' failed."; exit 1; }; }
 
@@ -10,6 +10,6 @@ step rm -rf "$1"
 step python3 -m pip install --quiet --require-hashes --target "$1/bootstrap" -r envs/bootstrap.txt
 step "$1/bootstrap/bin/uv" venv --quiet --python 3.11 "$1/environment"
 step "$1/bootstrap/bin/uv" pip sync --quiet --require-hashes --compile-bytecode \
-  --python "$1/environment/bin/python" envs/bootstrap.txt "envs/$2.txt"
+  --python "$1/environment/bin/python" "envs/$2.txt"
 step "$1/environment/bin/python" envs/mend_transformers.py
 step touch "$1/ready"

@@ -3,7 +3,8 @@
 The executor that exists writes the Kubernetes Job of a Snakemake job, keeps secrets and cancels. This one adds to
 that Job what the job's resources ask for before it is sent, and reads differently what becomes of it.
 
-resources  accelerator, such as v5e-8 or h100:4; hosts, or run_hosts where a job of such a run takes one host;
+resources  run_key, how the config calls the run that the job belongs to, for messages;
+           accelerator, such as v5e-8 or h100:4; hosts, or run_hosts where a job of such a run takes one host;
            runtime, minutes that a pod may take once it has a node
 """
 
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import kubernetes
-import snakemake_executor_plugin_kubernetes as plain
+import snakemake_executor_plugin_kubernetes as kubernetes_executor
 from kubernetes import client
 from kubernetes.client.rest import ApiException
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
@@ -26,26 +27,23 @@ from urllib3.exceptions import HTTPError
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
 
-from lib.errors import UserError
+from tpulm.core.errors import UserError
+from tpulm.core.job_request import job_name, run_hosts
 
-from .placement import Place, place
-from .verdict import DONE, last_error, verdict
+from .manifest import COMPLETION_INDEX, adapted, service
+from .outcome import DONE, last_error, outcome
+from .placement import Placement, place
 
 __all__ = ["Executor", "ExecutorSettings", "common_settings"]
 
 # The image has the storage plugin, from the lock; pip would fetch whatever version is newest.
-common_settings = replace(plain.common_settings, auto_deploy_default_storage_provider=False)
+common_settings = replace(kubernetes_executor.common_settings, auto_deploy_default_storage_provider=False)
 OWNER = "snakemake-results"  # label that says whose results a job makes
 RUN = "snakemake-run"  # label that says which Snakemake sent it
-# What the pods of the hosts after the first one do: wait until start_on_host.sh hands them a command, and run it.
-FOLLOW = (
-    "n=.hosts/$JOB_COMPLETION_INDEX; until [ -e $n.command ]; do sleep 1; done; "
-    "open=$(mktemp -u); mkfifo $open; sh $n.command <>$open 2>$n.errors; echo $? >$n.partial; mv $n.partial $n.exit"
-)
 
 
 @dataclass
-class ExecutorSettings(plain.ExecutorSettings):
+class ExecutorSettings(kubernetes_executor.ExecutorSettings):
     """The Kubernetes executor's settings, and those of GKE."""
 
     wait_minutes: int = field(
@@ -70,7 +68,7 @@ class Jobs(client.BatchV1Api):
         return super().create_namespaced_job(namespace, self.change(body), **options)
 
 
-class Executor(plain.Executor):
+class Executor(kubernetes_executor.Executor):
     """The Kubernetes executor, with accelerators."""
 
     def __post_init__(self) -> None:
@@ -83,7 +81,7 @@ class Executor(plain.Executor):
                 raise UserError("--container-image is not given; allowed: an image made by profiles/gke/Dockerfile.")
             for job in self.dag.needrun_jobs():
                 if not job.is_local:
-                    self.placed(job)
+                    self.placement(job)
             super().__post_init__()
             self.batchapi = Jobs()
             self.refuse_second()
@@ -111,32 +109,34 @@ class Executor(plain.Executor):
             self.unregister_secret()
             raise
 
-    def placed(self, job: JobExecutorInterface) -> Place | None:
+    def placement(self, job: JobExecutorInterface) -> Placement | None:
         """Return where a job's pods run; None where any node will do. Raises UserError."""
         asked = job.resources
-        accelerator, hosts, run_hosts = asked.get("accelerator"), asked.get("hosts") or 1, asked.get("run_hosts")
+        accelerator, hosts, name = asked.get("accelerator"), asked.get("hosts") or 1, job_name(asked, job.name)
         if hosts > 1 and not self.settings.shared_volume:
             raise UserError(
-                f"{job.name} asks for resources.hosts: {hosts}, and --gke-shared-volume is not given; allowed: the "
-                "claim of a volume that all hosts can write (profiles/gke/README.md)."
+                f"{name} asks for resources.hosts: {hosts}, and --gke-shared-volume is not given; allowed: the claim "
+                "of a volume that all hosts can write (profiles/gke/README.md)."
             )
         try:
-            return place(accelerator, run_hosts or hosts, share=run_hosts is not None) if accelerator else None
+            share = asked.get("run_hosts") is not None
+            return place(accelerator, run_hosts(asked), share) if accelerator else None
         except UserError as error:
-            raise UserError(f"{job.name} cannot run on GKE: {error}") from None
+            raise UserError(f"{name} cannot run on GKE: {error}") from None
 
     def run_job(self, job: JobExecutorInterface) -> None:
         """Send a job, as the Kubernetes executor writes it, with what its resources ask for."""
-        placed, hosts = self.placed(job), job.resources.get("hosts") or 1
-        if placed:
-            self.logger.info(f"{job.name} asks for {placed}{f', on each of {hosts} hosts' if hosts > 1 else ''}.")
+        placement, hosts = self.placement(job), job.resources.get("hosts") or 1
+        if placement:
+            self.logger.info(f"{job.name} asks for {placement}{f', on each of {hosts} hosts' if hosts > 1 else ''}.")
         self.batchapi.change = functools.partial(
-            changed,
-            placed=placed,
+            adapted,
+            placement=placement,
             hosts=hosts,
             minutes=job.resources.get("runtime"),
             labels={OWNER: self.owner, RUN: self.run_namespace},
-            settings=self.settings,
+            spot=self.settings.spot,
+            shared_volume=self.settings.shared_volume,
         )
         super().run_job(job)
 
@@ -154,7 +154,7 @@ class Executor(plain.Executor):
         for info in active_jobs:
             async with self.status_rate_limiter:
                 try:
-                    ended = self.look(info)
+                    ended = self.outcome(info)
                 except (ApiException, HTTPError) as error:
                     self.logger.warning(f"The cluster does not answer ({reason(error)}); jobs run on, asking again.")
                     ended = None
@@ -164,24 +164,24 @@ class Executor(plain.Executor):
                 self.report_job_success(info)
                 self.remove(info)
             else:
-                sentence, logs = self.last_words(info)
+                sentence, logs = self.last_error_and_log(info)
                 self.report_job_error(info, msg=f"{info.job.name}: {sentence or ended} ", aux_logs=logs)
                 self.remove(info)
 
-    def look(self, info: SubmittedJobInfo) -> str | None:
+    def outcome(self, info: SubmittedJobInfo) -> str | None:
         """Return DONE, why a job failed, or None while it goes on. Raises ApiException, HTTPError."""
         name = info.external_jobid
         try:
-            job = self.ask(lambda: self.batchapi.read_namespaced_job_status(name, self.namespace))
+            job = self.authenticated(lambda: self.batchapi.read_namespaced_job_status(name, self.namespace))
         except ApiException as error:
             if error.status == 404:
                 return "its Kubernetes job is gone; somebody deleted it." if self.wait else None
             raise
-        pods = self.ask(lambda: self.pods(name))
-        wants = self.placed(info.job) or "the processors and the memory that it asks for"
-        return verdict(job, pods, self.settings.wait_minutes, str(wants))
+        pods = self.authenticated(lambda: self.pods(name))
+        wants = self.placement(info.job) or "the processors and the memory that it asks for"
+        return outcome(job, pods, self.settings.wait_minutes, str(wants))
 
-    def ask(self, question: Callable):
+    def authenticated(self, question: Callable):
         """Return the answer to a question to the cluster, asked again with a new token where the old one ran out."""
         try:
             return question()
@@ -200,14 +200,16 @@ class Executor(plain.Executor):
     def pods(self, name: str) -> list[client.V1Pod]:
         """Return the pods of a Kubernetes Job, the first host's before the others'."""
         found = self.kubeapi.list_namespaced_pod(self.namespace, label_selector=f"job-name={name}").items
-        return sorted(found, key=lambda pod: int((pod.metadata.annotations or {}).get(INDEX, 0)))
+        return sorted(found, key=lambda pod: int((pod.metadata.annotations or {}).get(COMPLETION_INDEX, 0)))
 
-    def last_words(self, info: SubmittedJobInfo) -> tuple[str | None, list[str]]:
+    def last_error_and_log(self, info: SubmittedJobInfo) -> tuple[str | None, list[str]]:
         """Return the sentence that a failed job's script ended with, and the file that keeps the pod's log."""
         name = info.external_jobid
         try:
-            first = self.ask(lambda: self.pods(name))[0].metadata.name
-            log = self.ask(lambda: self.kubeapi.read_namespaced_pod_log(first, self.namespace, container="snakemake"))
+            first = self.authenticated(lambda: self.pods(name))[0].metadata.name
+            log = self.authenticated(
+                lambda: self.kubeapi.read_namespaced_pod_log(first, self.namespace, container="snakemake")
+            )
         except (ApiException, HTTPError, IndexError):
             return None, []  # a pod that never ran, or is gone, has no log
         file = self.log_path / f"{name}.log"
@@ -218,7 +220,7 @@ class Executor(plain.Executor):
         """Delete the Kubernetes Job of a job that has ended."""
         if not self.settings.omit_job_cleanup:
             try:
-                self.ask(lambda: self.safe_delete_job(info.external_jobid))
+                self.authenticated(lambda: self.safe_delete_job(info.external_jobid))
             except (ApiException, HTTPError) as error:
                 self.logger.warning(f"The Kubernetes job {info.external_jobid} is left behind: {reason(error)}.")
 
@@ -228,7 +230,7 @@ class Executor(plain.Executor):
         selector = f"{RUN}={self.run_namespace}"
         for pause in (1, 2, 4, None):
             try:
-                self.ask(
+                self.authenticated(
                     lambda: self.batchapi.delete_collection_namespaced_job(
                         self.namespace, label_selector=selector, propagation_policy="Background"
                     )
@@ -242,84 +244,6 @@ class Executor(plain.Executor):
                     )
                 else:
                     time.sleep(pause)
-
-
-INDEX = "batch.kubernetes.io/job-completion-index"
-
-
-def changed(
-    body: client.V1Job,
-    placed: Place | None,
-    hosts: int,
-    minutes: int | None,
-    labels: dict[str, str],
-    settings: ExecutorSettings,
-) -> client.V1Job:
-    """Return the Job that the Kubernetes executor wrote, with what GKE needs to know beyond that.
-
-    placed   where its pods run; None for any node
-    hosts    how many pods work together
-    minutes  that a pod may take once it has a node
-    labels   that the Job is found by
-    """
-    body.metadata.labels |= labels
-    body.spec.ttl_seconds_after_finished = 24 * 3600  # where this Snakemake is killed before it deletes the Job
-    pod = body.spec.template.spec
-    container = pod.containers[0]
-    if minutes:
-        pod.active_deadline_seconds = 60 * minutes
-    if placed:
-        # Kubernetes wants the request and the limit of such a resource to be the same.
-        for amounts in ("requests", "limits"):
-            found = getattr(container.resources, amounts) or {}
-            setattr(container.resources, amounts, found | {placed.resource: str(placed.count)})
-        pod.node_selector |= placed.selector
-        pod.tolerations = [toleration(placed.resource, "present")]
-        if settings.spot:
-            pod.node_selector["cloud.google.com/gke-spot"] = "true"
-            pod.tolerations.append(toleration("cloud.google.com/gke-spot", "true"))
-    if hosts > 1:
-        spread(body, hosts, settings.shared_volume)
-    else:
-        # A pod that is preempted or loses its node is no failure: Kubernetes starts it again.
-        lost = client.V1PodFailurePolicyOnPodConditionsPattern(type="DisruptionTarget", status="True")
-        rule = client.V1PodFailurePolicyRule(action="Ignore", on_pod_conditions=[lost])
-        body.spec.pod_failure_policy = client.V1PodFailurePolicy(rules=[rule])
-    return body
-
-
-def spread(body: client.V1Job, hosts: int, volume: str) -> None:
-    """Make a Job one of several pods that share a folder; the first runs the job, the others what it hands them."""
-    body.spec.completion_mode, body.spec.completions, body.spec.parallelism = "Indexed", hosts, hosts
-    # A run that has stopped early never calls the others, which would wait.
-    first_is_enough = client.V1SuccessPolicyRule(succeeded_indexes="0")
-    body.spec.success_policy = client.V1SuccessPolicy(rules=[first_is_enough])
-    pod = body.spec.template.spec
-    pod.subdomain = body.metadata.name  # its pods' names end with it, see `service`
-    container = pod.containers[0]
-    command = container.args[1]
-    first = f"trap 'find . -mindepth 1 -delete' EXIT; {command}"
-    container.args = ["-c", f'if [ "$JOB_COMPLETION_INDEX" = 0 ]; then {first}; else {FOLLOW}; fi']
-    container.volume_mounts[0].sub_path = body.metadata.name
-    pod.volumes[0] = client.V1Volume(
-        name="workdir", persistent_volume_claim=client.V1PersistentVolumeClaimVolumeSource(claim_name=volume)
-    )
-
-
-def service(job: client.V1ObjectMeta) -> client.V1Service:
-    """Return the headless service that gives the pods of a Job names; it is deleted with the Job."""
-    owner = client.V1OwnerReference(api_version="batch/v1", kind="Job", name=job.name, uid=job.uid)
-    return client.V1Service(
-        api_version="v1",
-        kind="Service",
-        metadata=client.V1ObjectMeta(name=job.name, owner_references=[owner]),
-        spec=client.V1ServiceSpec(cluster_ip="None", selector={"job-name": job.name}),
-    )
-
-
-def toleration(key: str, value: str) -> client.V1Toleration:
-    """Return the permission to run on nodes that keep other pods away."""
-    return client.V1Toleration(key=key, operator="Equal", value=value, effect="NoSchedule")
 
 
 def reason(error: Exception) -> str:

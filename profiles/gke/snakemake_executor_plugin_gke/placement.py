@@ -2,50 +2,24 @@
 
 from dataclasses import dataclass
 
-from lib.errors import UserError
-from lib.tpu import CHIPS, LARGEST, shape
+from tpulm.core.accelerators import (
+    GKE_GPUS,
+    HOST_CHIPS,
+    TPUS,
+    check_hosts,
+    is_tpu,
+    parse_gpu,
+    parse_tpu,
+    shape_name,
+    topology,
+)
+from tpulm.core.errors import UserError
 
 TPU, GPU = "google.com/tpu", "nvidia.com/gpu"
 
 
 @dataclass(frozen=True)
-class Tpu:
-    """A TPU version: what GKE calls its nodes, and how many chips of a slice one host may have.
-
-    alone  the name of nodes that are a slice by themselves, where that is another one
-    sizes  chips of such a node; each of several hosts of a slice has HOST_CHIPS
-    """
-
-    name: str
-    sizes: tuple[int, ...]
-    alone: str | None = None
-
-
-# cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus
-TPUS = {
-    "v3": Tpu("tpu-v3-slice", (4,), alone="tpu-v3-device"),
-    "v4": Tpu("tpu-v4-podslice", (4,)),
-    "v5e": Tpu("tpu-v5-lite-podslice", (1, 4, 8)),
-    "v5p": Tpu("tpu-v5p-slice", (4,)),
-    "v6e": Tpu("tpu-v6e-slice", (1, 4, 8)),
-}
-HOST_CHIPS = 4
-# cloud.google.com/kubernetes-engine/docs/concepts/gpus, by names that a config may have
-GPUS = {
-    "t4": "nvidia-tesla-t4",
-    "v100": "nvidia-tesla-v100",
-    "l4": "nvidia-l4",
-    "a100": "nvidia-tesla-a100",
-    "a100_80gb": "nvidia-a100-80gb",
-    "h100": "nvidia-h100-80gb",
-    "h100_mega": "nvidia-h100-mega-80gb",
-    "h200": "nvidia-h200-141gb",
-    "b200": "nvidia-b200",
-}
-
-
-@dataclass(frozen=True)
-class Place:
+class Placement:
     """What each pod of a job takes, and the labels of the nodes that have it.
 
     resource  google.com/tpu or nvidia.com/gpu
@@ -61,7 +35,7 @@ class Place:
         return ", ".join([f"{self.count} {self.resource}", *self.selector.values()])
 
 
-def place(accelerator: str, hosts: int, share: bool = False) -> Place:
+def place(accelerator: str, hosts: int, share: bool = False) -> Placement:
     """Return where the pods of a job run that asks for this accelerator, such as v5e-8 or h100:4.
 
     hosts  that the run trains on
@@ -69,33 +43,36 @@ def place(accelerator: str, hosts: int, share: bool = False) -> Place:
 
     Raises UserError for what GKE does not offer.
     """
-    if ":" in accelerator:
-        name, count = accelerator.split(":")
-        if name not in GPUS:
-            raise UserError(f"GKE has no GPU {name} ({accelerator}); allowed: {', '.join(GPUS)}.")
-        return Place(GPU, int(count), {"cloud.google.com/gke-accelerator": GPUS[name]})
-    version, size = accelerator.split("-")
-    if version not in TPUS:
-        raise UserError(f"GKE has no TPU {version} ({accelerator}); allowed: {', '.join(TPUS)}.")
-    tpu, chip = TPUS[version], CHIPS[version]
-    chips, odd = divmod(int(size), 2 if chip.counted_by == "cores" else 1)
-    if odd or chips & (chips - 1) or chips > LARGEST[chip.dimensions]:
-        raise UserError(f"{accelerator} is no slice with a shape known here; allowed: powers of two, such as v5e-8.")
-    needed = chips // HOST_CHIPS if chips > HOST_CHIPS else None
-    if not (hosts == needed or hosts == 1 and chips in tpu.sizes):
-        sizes = " or ".join(map(str, tpu.sizes))
-        allowed = [f"hosts: {needed}"] if needed else []
-        allowed += ["hosts: 1"] if chips in tpu.sizes else []
+    return place_on_tpus(accelerator, hosts, share) if is_tpu(accelerator) else place_on_gpus(accelerator)
+
+
+def place_on_gpus(accelerator: str) -> Placement:
+    """Return where pods run that ask for GPUs. Raises UserError."""
+    kind, count = parse_gpu(accelerator)
+    check_offered(accelerator, kind, GKE_GPUS)
+    return Placement(GPU, count, {"cloud.google.com/gke-accelerator": GKE_GPUS[kind]})
+
+
+def place_on_tpus(accelerator: str, hosts: int, share: bool) -> Placement:
+    """Return where pods run that ask for a TPU slice. Raises UserError."""
+    version, _ = parse_tpu(accelerator)
+    check_offered(accelerator, version, {name: tpu for name, tpu in TPUS.items() if tpu.gke_nodes})
+    tpu, chips = TPUS[version], topology(accelerator).chips
+    # GKE has nodes with four chips, and such with all chips of a slice on one host, also for the same slice.
+    allowed = {1} if chips in tpu.single_host_chips else set()
+    allowed |= {chips // HOST_CHIPS} if chips > HOST_CHIPS else set()
+    check_hosts(hosts, accelerator, sorted(allowed))
+    alone, count = share or hosts == 1, chips // hosts
+    selector = {
+        "cloud.google.com/gke-tpu-accelerator": (alone and tpu.gke_single_host) or tpu.gke_nodes,
+        "cloud.google.com/gke-tpu-topology": shape_name(count if alone else chips, tpu.dimensions),
+    }
+    return Placement(TPU, count, selector)
+
+
+def check_offered(accelerator: str, kind: str, offered: dict) -> None:
+    """Raise UserError where GKE has no nodes with this kind of accelerator."""
+    if kind not in offered:
         raise UserError(
-            f"resources.hosts is {hosts} and accelerator {accelerator}, which has {chips} chips: one host of GKE "
-            f"has {sizes}, each of several {HOST_CHIPS}; allowed: {' or '.join(allowed) or 'another accelerator'}."
+            f"resources.accelerator is {accelerator}, and GKE has no {kind}; allowed: {', '.join(offered)}."
         )
-    alone = share or hosts == 1
-    taken = chips // hosts
-    return Place(TPU, taken, labels((alone and tpu.alone) or tpu.name, taken if alone else chips, chip.dimensions))
-
-
-def labels(name: str, chips: int, dimensions: int) -> dict[str, str]:
-    """Return the labels of nodes of a TPU slice of so many chips."""
-    topology = "x".join(map(str, shape(chips, dimensions)))
-    return {"cloud.google.com/gke-tpu-accelerator": name, "cloud.google.com/gke-tpu-topology": topology}

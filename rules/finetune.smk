@@ -1,0 +1,146 @@
+"""Finetuning of a base model: a chain of checkpoints, export of the best one, evaluation before and after."""
+
+LORA_RUNS = [name for name, run in FINETUNE.items() if run.recipe["method"] == "lora"]
+FULL_RUNS = [name for name in FINETUNE if name not in LORA_RUNS]
+
+
+rule finetune:
+    """Every finetuning run, with its metrics and samples."""
+    localrule: True
+    input:
+        expand("results/finetune/{run}/{file}", run=LORA_RUNS, file=ADAPTER_FILES),
+        expand("results/finetune/{run}/model", run=FULL_RUNS),
+        expand(
+            "results/finetune/{run}/{file}",
+            run=FINETUNE,
+            file=["history.csv", "metrics.json", "partitioning.json", "generations.json"],
+        ),
+        [run.thinned for run in FINETUNE.values()],
+
+
+rule train_finetune:
+    """Train one segment of a finetuning run: make checkpoint k from checkpoint k-1."""
+    input:
+        base=base_of,
+        fingerprint=fingerprint_of,
+        train=tokens_of("finetune-text", "train"),
+        validation=tokens_of("finetune-text", "validation"),
+        previous=lambda w: previous_checkpoint(FINETUNE[w.run], int(w.step)),
+        code=code_inputs("train_finetune", "jax"),
+    output:
+        **segment_outputs("results/finetune/{run}"),
+    params:
+        recipe=lambda w: FINETUNE[w.run].segment(int(w.step)),
+    log:
+        "logs/finetune/{run}/{step}.log",
+    wildcard_constraints:
+        run=one_of(FINETUNE),
+    threads: config["cpu_threads"]
+    resources:
+        **asks("finetune", hosts=True),
+    conda:
+        "../envs/jax.yaml"
+    script:
+        "../scripts/train_finetune.py"
+
+
+rule export_lora:
+    """Save the LoRA weights of the best checkpoint in the formats of Keras and PEFT."""
+    input:
+        base=base_of,
+        fingerprint=fingerprint_of,
+        best=lambda w: FINETUNE[w.run].checkpoint()["best"],
+        code=code_inputs("export_lora", "jax"),
+    output:
+        keras="results/finetune/{run}/adapter.lora.h5",
+        peft="results/finetune/{run}/adapter/adapter_model.safetensors",
+        peft_config="results/finetune/{run}/adapter/adapter_config.json",
+    params:
+        recipe=lambda w: FINETUNE[w.run].opening() | FINETUNE[w.run].hub_base,
+    log:
+        "logs/finetune/{run}/export.log",
+    wildcard_constraints:
+        run=one_of(LORA_RUNS),
+    threads: config["cpu_threads"]
+    conda:
+        "../envs/jax.yaml"
+    script:
+        "../scripts/export_lora.py"
+
+
+rule export_full:
+    """Save the best checkpoint of a full finetuning run as a Keras preset folder."""
+    input:
+        base=base_of,
+        fingerprint=fingerprint_of,
+        best=lambda w: FINETUNE[w.run].checkpoint()["best"],
+        code=code_inputs("export_full", "jax"),
+    output:
+        directory("results/finetune/{run}/model"),
+    params:
+        recipe=lambda w: FINETUNE[w.run].opening(),
+    log:
+        "logs/finetune/{run}/export.log",
+    wildcard_constraints:
+        run=one_of(FULL_RUNS),
+    threads: config["cpu_threads"]
+    resources:
+        **asks("finetune"),
+    conda:
+        "../envs/jax.yaml"
+    script:
+        "../scripts/export_full.py"
+
+
+rule generate:
+    """Generate from the same prompts with the base model and the finetuned model."""
+    input:
+        base=base_of,
+        fingerprint=fingerprint_of,
+        best=lambda w: FINETUNE[w.run].checkpoint()["best"],
+        code=code_inputs("generate", "jax"),
+    output:
+        "results/finetune/{run}/generations.json",
+    params:
+        recipe=lambda w: FINETUNE[w.run].opening()
+        | {"prompts": config["prompts"]["generate"], "sampling": sampling_of(config)},
+    log:
+        "logs/finetune/{run}/generate.log",
+    wildcard_constraints:
+        run=one_of(FINETUNE),
+    threads: config["cpu_threads"]
+    resources:
+        **asks("finetune"),
+    conda:
+        "../envs/jax.yaml"
+    script:
+        "../scripts/generate.py"
+
+
+rule evaluate_finetune:
+    """Evaluate a finetuned model against its base model, and record how its variables are sharded."""
+    input:
+        base=base_of,
+        fingerprint=fingerprint_of,
+        best=lambda w: FINETUNE[w.run].checkpoint()["best"],
+        validation=tokens_of("finetune-text", "validation"),
+        test=tokens_of("finetune-text", "test"),
+        corpus=tokens_of("corpus", "validation"),
+        state=lambda w: FINETUNE[w.run].checkpoint()["state"],
+        code=code_inputs("evaluate_finetune", "jax"),
+    output:
+        metrics="results/finetune/{run}/metrics.json",
+        partitioning="results/finetune/{run}/partitioning.json",
+    params:
+        recipe=lambda w: FINETUNE[w.run].opening("sequence_length", "batch_size", "microbatches"),
+    log:
+        "logs/finetune/{run}/evaluate.log",
+    wildcard_constraints:
+        run=one_of(FINETUNE),
+    threads: config["cpu_threads"]
+    resources:
+        **asks("finetune"),
+    conda:
+        "../envs/jax.yaml"
+    script:
+        "../scripts/evaluate_finetune.py"

@@ -1,0 +1,61 @@
+"""Evaluate a finetuned model against its base model, and record how its variables are sharded.
+
+input.base                           preset folder
+input.best                           the best checkpoint's tuned variables
+input.validation, .test, .corpus     tokens of the held-out splits of finetune.text and of the corpus' validation split
+input.state                          JSON of the chain's last checkpoint, which names the best
+output.metrics                       JSON: best_step, parameters; before and after, on each text, loss (nats per token),
+                                     accuracy, perplexity, predictions
+output.partitioning                  JSON: mesh, and for each variable shape, layout, bytes on a device
+params.recipe                        sequence_length, batch_size, microbatches, method, rank, seed, precision, mesh,
+                                     cpu_threads, host_device_count
+"""
+
+from tpulm.config.training_step import ModelSpec
+from tpulm.core.arrays import load_arrays
+from tpulm.core.files import read_json, write_json
+from tpulm.core.job import job
+from tpulm.records.causal_batches import OnePerRecord, Packed, held_out_batches
+from tpulm.tokenization.causal import load_tokenizer
+from tpulm.training import runtime
+
+recipe, run = snakemake.params.recipe, snakemake.wildcards.run
+
+with job(snakemake.log[0], f"finetune {run}") as say:
+    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
+    from tpulm.models import sharding
+    from tpulm.models.building import open_model
+    from tpulm.models.causal import assign, count
+    from tpulm.training.evaluation import Evaluator
+    from tpulm.training.tasks import causal
+
+    special = load_tokenizer(snakemake.input.base, lambda: None).special
+    length = recipe["sequence_length"]
+    texts = {
+        "finetune_validation": OnePerRecord(snakemake.input.validation, length, special),
+        "finetune_test": OnePerRecord(snakemake.input.test, length, special),
+        "corpus_validation": Packed(snakemake.input.corpus, length, special),
+    }
+    opened = sharding.on_one_host(recipe, snakemake.resources) | {"base": {"preset": snakemake.input.base}}
+    model, distribution = open_model(ModelSpec.of("finetune", f"finetune.runs.{run}", opened))
+    evaluator = Evaluator(model, distribution, causal)
+    before = {name: evaluator(held_out_batches(records, recipe)) for name, records in texts.items()}
+    best = snakemake.input.best
+    assign(model.trainable_variables, load_arrays(best), best)
+    after = {name: evaluator(held_out_batches(records, recipe)) for name, records in texts.items()}
+    for name in texts:
+        say(f"{name} loss {before[name]['loss']:.4f} before, {after[name]['loss']:.4f} after")
+
+    trainable, total = count(model.trainable_variables), count(model.variables)
+    write_json(
+        snakemake.output.metrics,
+        {
+            "best_step": read_json(snakemake.input.state)["best"]["step"],
+            "trainable_parameters": trainable,
+            "total_parameters": total,
+            "trainable_share": trainable / total,
+            "loss": {name: {"before": before[name], "after": after[name]} for name in texts},
+        },
+    )
+    mesh = {axis: size for axis, size in distribution.sizes.items()}
+    write_json(snakemake.output.partitioning, {"mesh": mesh, "variables": sharding.partitioning(model, distribution)})

@@ -1,1 +1,0 @@
-"""What two or more scripts share, one idea per module."""

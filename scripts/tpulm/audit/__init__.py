@@ -1,0 +1,1 @@
+"""Checks of the artifacts: which are damaged, missing or left over."""

@@ -1,0 +1,62 @@
+"""Files under results/ that are not an output of any job of the config."""
+
+import os
+from collections.abc import Callable
+from itertools import groupby
+from pathlib import Path
+
+from tpulm.core import bucket
+from tpulm.core.errors import UserError
+from tpulm.workflow.summary import summary
+
+
+def leftovers(recipe: dict) -> list[Path]:
+    """Return the files under results/ that no job of the config makes, sorted.
+
+    recipe  what `summary` needs to know; targets, all that the config names; results, where they are
+
+    Raises UserError when Snakemake cannot say, or results are in a bucket.
+    """
+    if bucket.remote(recipe["results"]):
+        raise UserError(
+            f"results are in {recipe['results']}, and only a local folder can be cleaned; "
+            "list and delete there with: gcloud storage ls -r, gcloud storage rm."
+        )
+    needed = {row["output_file"] for row in summary(recipe, recipe["targets"])}
+    if not needed:
+        raise UserError("Snakemake names no output of this config, so nothing is listed or deleted.")
+    found = []
+    for path in sorted(Path(recipe["results"]).rglob("*"), key=lambda path: (path.parent, path.name)):
+        if path.is_dir() and not path.is_symlink():
+            continue
+        if path.name == "thinned.json" and str(path.with_name("state.json")) in needed:
+            continue  # the mark of what was let go, also where the config would now keep it
+        if not any(str(part) in needed for part in (path, *path.parents)):
+            found.append(path)
+    return found
+
+
+def report(found: list[Path], say: Callable[[str], None]) -> None:
+    """Say folder by folder what was found."""
+    total = 0
+    for folder, paths in groupby(found, key=lambda path: path.parent):
+        files = list(paths)
+        size = sum(file.lstat().st_size for file in files)
+        total += size
+        names = files[0].name if len(files) == 1 else f"{len(files)} files"
+        say(f"{folder}/  {names}, {megabytes(size)}")
+    say(f"{len(found)} files that no run of the config needs, {megabytes(total)}")
+
+
+def megabytes(size: int) -> str:
+    """Return a number of bytes in megabytes."""
+    return f"{size / 1e6:,.1f} MB"
+
+
+def delete(found: list[Path], results: Path) -> None:
+    """Delete files, and the folders below `results` that they leave empty."""
+    for path in found:
+        path.unlink()
+    for folder in sorted({parent for path in found for parent in path.parents if parent != results}, reverse=True):
+        if results in folder.parents and not os.listdir(folder):
+            folder.rmdir()

@@ -1,0 +1,274 @@
+"""Read artifacts back from the disk and report what is damaged.
+
+A check yields a sentence for each damage; it raises nothing for what it finds in a file.
+"""
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from safetensors import safe_open
+
+from tpulm.config.artifacts import CHECKPOINT_ARRAYS, CHECKPOINT_FILES, MODEL_FILES, TOKENIZER_FILES
+from tpulm.core.arrays import load_arrays
+from tpulm.core.errors import UserError
+from tpulm.core.files import fingerprints, read_json, sha256
+from tpulm.corpus.reader import read_texts
+from tpulm.corpus.statistics import Figures
+from tpulm.records.tfrecord import decode, scan
+from tpulm.training import checkpoint
+
+PRESET = ("config.json", "model.weights.h5", "tokenizer.json")
+HDF5 = b"\x89HDF\r\n\x1a\n"
+
+
+def verify(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | None]]:
+    """Yield the name of each artifact and its damages; None where it has not been built.
+
+    results   their folder
+    expected  collections, tokenizer (whether there is one), shards (names by split), chains (folder below
+              results to the steps of its checkpoints), mlm and base (names), finetune (name to method)
+    """
+    for collection in expected["collections"]:
+        yield examine(results / collection, "corpus.json", check_corpus)
+    if expected["tokenizer"]:
+        yield examine(results / "tokenizer", "tokenizer.json", check_tokenizer)
+    if expected["shards"]:
+        yield examine(results / "tfrecords", "manifest.json", partial(check_shards, expected=expected["shards"]))
+    for name in expected["base"]:
+        for path in sorted((results / "tokens" / name).glob("*.safetensors")):
+            yield str(path), list(check_tokens(path))
+    for chain, steps in expected["chains"].items():
+        first = f"{steps[0]:08d}/{CHECKPOINT_FILES['state']}"
+        yield examine(results / chain / "checkpoints", first, partial(check_chain, steps=steps))
+    for run in expected["mlm"]:
+        yield examine(results / "mlm" / run / "model", "model.safetensors", check_model)
+    for name in expected["base"]:
+        yield examine(results / "base" / name, "", check_preset)
+    for run, method in expected["finetune"].items():
+        if method == "lora":
+            yield examine(results / "finetune" / run, "adapter.lora.h5", check_adapter)
+        else:
+            yield examine(results / "finetune" / run / "model", "", check_preset)
+    yield examine(results, "", check_texts)
+
+
+def examine(folder: Path, mark: str, check: Callable[[Path], Iterator[str]]) -> tuple[str, list[str] | None]:
+    """Return an artifact's name and damages; None where the file `mark` of its folder is absent."""
+    return str(folder), list(check(folder)) if (folder / mark).exists() else None
+
+
+def attempt(path: Path, read: Callable[[Path], Any]) -> tuple[Any, list[str]]:
+    """Return what reading a file gave, None where it failed, and the damage that this is."""
+    if not path.exists():
+        return None, [f"{path} is missing."]
+    try:
+        return read(path), []
+    except UserError as error:
+        return None, [str(error)]
+    except Exception as error:  # whatever the libraries raise for bytes that are not what they expect
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        return None, [f"{path} cannot be read: {lines[0][:200]}"]
+
+
+def check_corpus(folder: Path) -> Iterator[str]:
+    """Compare the documents of a corpus with what its record says of them."""
+    record, damages = attempt(folder / "corpus.json", read_json)
+    yield from damages
+    for split in ("train", "validation", "test"):
+        path = folder / f"{split}.parquet"
+        figures, damages = attempt(path, figures_of)
+        yield from damages
+        if record and figures:
+            said = {key: record["splits"][split].get(key) for key in figures}
+            if said != figures:
+                yield f"{path} is damaged: its documents are not those that corpus.json describes."
+
+
+def figures_of(path: Path) -> dict:
+    """Return the figures of the documents of a Parquet file, as corpus.json has them."""
+    if pq.ParquetFile(path).schema_arrow.names != ["text"]:
+        raise UserError(f"{path} has not the one column text.")
+    figures = Figures()
+    for texts in read_texts(str(path)):
+        for text in texts:
+            figures.add(text, len(text.split()))
+    return figures.as_dict()
+
+
+def check_tokenizer(folder: Path) -> Iterator[str]:
+    """Load a tokenizer, and compare it with the one that the records were made with."""
+    from tokenizers import Tokenizer
+
+    for name in list(TOKENIZER_FILES.values())[1:]:
+        yield from attempt(folder / name, read_json)[1]
+    tokenizer = folder / "tokenizer.json"
+    yield from attempt(tokenizer, lambda path: Tokenizer.from_file(str(path)))[1]
+    manifest = folder.parent / "tfrecords" / "manifest.json"
+    said, _ = attempt(manifest, read_json)
+    if said and sha256(tokenizer) != said.get("tokenizer_sha256"):
+        yield f"{tokenizer} is not the tokenizer that {manifest} names: their SHA-256 differ."
+
+
+def check_shards(folder: Path, expected: dict[str, list[str]]) -> Iterator[str]:
+    """Read every record of every shard; compare with the manifest."""
+    manifest, damages = attempt(folder / "manifest.json", read_json)
+    yield from damages
+    if not manifest:
+        return
+    for split, names in expected.items():
+        shards = manifest["splits"][split]["shards"]
+        if [str(folder / shard["file"]) for shard in shards] != [str(folder / f"{name}.tfrecord") for name in names]:
+            yield f"{folder}/manifest.json names other shards of {split} than the config."
+        for shard in shards:
+            yield from check_shard(folder, shard, manifest["sequence_length"], manifest["vocab_size"])
+
+
+def check_shard(folder: Path, shard: dict, length: int, vocabulary: int) -> list[str]:
+    """Return the first damage of a shard: framing, checksums, lengths, ids, index, and the manifest's SHA-256."""
+    path, index = folder / shard["file"], folder / shard["index"]
+    ends, damages = attempt(path, lambda path: read_shard(path, length, vocabulary))
+    if damages:
+        return damages
+    if len(ends) != shard["records"]:
+        return [f"{path} has {len(ends)} records; manifest.json says {shard['records']}."]
+    if sha256(path) != shard["sha256"]:
+        return [f"{path} is whole, but not the shard that manifest.json names: their SHA-256 differ."]
+    places, damages = attempt(index, lambda path: np.fromfile(path, "<u8").tolist())
+    if damages or places != [0, *ends]:
+        return damages or [f"{index} is damaged: it does not say where the records of {path} begin."]
+    return []
+
+
+def read_shard(path: Path, length: int, vocabulary: int) -> list[int]:
+    """Return where each record of a shard ends. Raises UserError for one that is not as it was written."""
+    ends: list[int] = []
+    start = 0
+    for stop, data in scan(path):
+        ids, mask = decode(data), decode(data, "attention_mask")
+        where = f"{path} is damaged at bytes {start} to {stop} (record {len(ends)})"
+        if len(ids) != length or len(mask) != length:
+            raise UserError(f"{where}: {len(ids)} ids and {len(mask)} of attention_mask, not {length}.")
+        if ids.min() < 0 or ids.max() >= vocabulary:
+            raise UserError(f"{where}: an id is outside of 0 to {vocabulary - 1}.")
+        if not (mask == 1).all():
+            raise UserError(f"{where}: attention_mask is not 1 throughout.")
+        ends.append(stop)
+        start = stop
+    return ends
+
+
+def check_tokens(path: Path) -> Iterator[str]:
+    """Read a file of tokens for causal models."""
+    arrays, damages = attempt(path, load_arrays)
+    yield from damages
+    if arrays is None:
+        return
+    tokens, offsets = arrays.get("tokens"), arrays.get("offsets")
+    if tokens is None or offsets is None:
+        yield f"{path} is damaged: it holds {', '.join(arrays) or 'nothing'}, not tokens and offsets."
+    elif offsets[0] != 0 or offsets[-1] != len(tokens) or (np.diff(offsets) < 0).any():
+        yield f"{path} is damaged: its offsets do not cut its {len(tokens)} tokens into documents."
+    elif len(tokens) and tokens.min() < 0:
+        yield f"{path} is damaged: it holds a negative token id."
+
+
+def check_chain(folder: Path, steps: list[int]) -> Iterator[str]:
+    """Compare each checkpoint of a run with its state, and each state with the one before."""
+    before = None
+    for step in steps:
+        here = folder / f"{step:08d}"
+        parts = {name: str(here / CHECKPOINT_FILES[name]) for name in CHECKPOINT_ARRAYS}
+        state_file = here / CHECKPOINT_FILES["state"]
+        state, damages = attempt(state_file, lambda path: checkpoint.read_state(str(path)))
+        yield from damages
+        if state is None:
+            before = None
+            continue
+        if state["step"] != step:
+            yield f"{state_file} says step {state['step']}."
+        if before and state["previous_sha256"] != sha256(before):
+            yield f"the chain is broken at {here}: it was not trained from {before.parent.name}."
+        before = state_file
+        thinned = (here / "thinned.json").exists()
+        for name, path in parts.items():
+            if thinned and not Path(path).exists():
+                continue
+            found, damages = attempt(Path(path), sha256)
+            if found and found != state["sha256"][name]:
+                damages = [f"{path} is damaged: its SHA-256 is not the one in state.json beside it."]
+            yield from damages or attempt(Path(path), load_arrays)[1]
+
+
+def check_model(folder: Path) -> Iterator[str]:
+    """Look through a Hugging Face folder: complete, readable, all of one vocabulary."""
+    for name in MODEL_FILES:
+        yield from attempt(folder / name, read_json if name.endswith(".json") else shapes)[1]
+    config, _ = attempt(folder / "config.json", read_json)
+    found, _ = attempt(folder / "model.safetensors", shapes)
+    if config and found:
+        rows = {shape[0] for name, shape in found.items() if name.endswith("word_embeddings.weight")}
+        if rows and rows != {config.get("vocab_size")}:
+            yield f"{folder} is damaged: config.json says vocab_size {config.get('vocab_size')}, the weights {rows}."
+    made_with = folder.parents[2] / "tokenizer" / "tokenizer.json"
+    if made_with.exists() and (folder / "tokenizer.json").exists():
+        if sha256(made_with) != sha256(folder / "tokenizer.json"):
+            yield f"{folder}/tokenizer.json is not {made_with}."
+
+
+def shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor of a safetensors file, after reading them all."""
+    with safe_open(path, "np") as file:
+        return {name: tuple(file.get_tensor(name).shape) for name in file.keys()}  # noqa: SIM118 (no mapping)
+
+
+def check_preset(folder: Path) -> Iterator[str]:
+    """Look through a Keras preset folder; compare with the fingerprint beside it, where there is one."""
+    for name in PRESET:
+        yield from attempt(folder / name, read_json if name.endswith(".json") else read_hdf5)[1]
+    said, _ = attempt(folder.with_name(f"{folder.name}.json"), read_json)
+    found = fingerprints(folder)
+    for name in sorted(set(said or {}) | set(found) if said else ()):
+        if said.get(name) != found.get(name):
+            yield f"{folder / name} is damaged: its SHA-256 is not the one in {folder.name}.json beside the folder."
+
+
+def check_adapter(folder: Path) -> Iterator[str]:
+    """Look through the LoRA weights of a run, Keras' and PEFT's."""
+    yield from attempt(folder / "adapter.lora.h5", read_hdf5)[1]
+    yield from attempt(folder / "adapter" / "adapter_model.safetensors", shapes)[1]
+    yield from attempt(folder / "adapter" / "adapter_config.json", read_json)[1]
+
+
+def read_hdf5(path: Path) -> None:
+    """Read every dataset of an HDF5 file. Raises OSError when it is not whole."""
+    import h5py
+
+    with h5py.File(path) as file:
+        file.visititems(lambda _, item: item[()] if isinstance(item, h5py.Dataset) else None)
+
+
+def check_texts(folder: Path) -> Iterator[str]:
+    """Read every JSON and CSV file that the other checks do not open, and look for figures that are empty."""
+    for path in sorted(folder.rglob("*")):
+        if path.suffix == ".json":
+            yield from attempt(path, read_json)[1]
+        elif path.suffix == ".csv":
+            yield from attempt(path, read_csv)[1]
+        elif path.suffix in (".svg", ".html") and not path.stat().st_size:
+            yield f"{path} is empty."
+
+
+def read_csv(path: Path) -> None:
+    """Read a table of numbers. Raises UserError for a row that is not one."""
+    with open(path, encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            try:
+                [float(value) for value in row.values()]
+            except (TypeError, ValueError):
+                raise UserError(f"{path} is damaged: {json.dumps(row)[:100]} is no row of numbers.") from None

@@ -1,0 +1,29 @@
+"""Names that several stages share: splits, special tokens, and the files that one stage passes to the next."""
+
+SPLITS = ("train", "validation", "test")
+
+# Of a tokenizer that is trained here, at ids 0 to 4.
+SPECIAL_TOKENS = ("[CLS]", "[SEP]", "<unk>", "<pad>", "[MASK]")
+PAD_ID = SPECIAL_TOKENS.index("<pad>")
+
+# results/tokenizer/, by the names of the rules' outputs: what AutoTokenizer.from_pretrained reads.
+TOKENIZER_FILES = {
+    "tokenizer": "tokenizer.json",
+    "config": "tokenizer_config.json",
+    "special_tokens_map": "special_tokens_map.json",
+}
+# results/mlm/RUN/model/: what AutoModelForMaskedLM.from_pretrained reads.
+MODEL_FILES = ("config.json", "model.safetensors", *TOKENIZER_FILES.values())
+# results/finetune/RUN/ of a run with method: lora: for Keras, and for PEFT.
+ADAPTER_FILES = ("adapter.lora.h5", "adapter/adapter_model.safetensors", "adapter/adapter_config.json")
+
+# The parts of a checkpoint, by the names of the rules' outputs: all that the next segment needs.
+CHECKPOINT_FILES = {
+    "weights": "weights.safetensors",
+    "optimizer": "optimizer.safetensors",
+    "best": "best.safetensors",
+    "state": "state.json",
+}
+CHECKPOINT_ARRAYS = tuple(part for part, file in CHECKPOINT_FILES.items() if file.endswith(".safetensors"))
+# What a segment writes of its steps, beside its checkpoint.
+SEGMENT_FILES = {"history": "history.csv", "timings": "timings.csv"}

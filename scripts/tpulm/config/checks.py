@@ -1,0 +1,162 @@
+"""Checks that a schema cannot express: keys that depend on each other's values, or on files. All raise UserError.
+
+`recipe` is what the config says of a run, with its defaults; `where` is its key, such as mlm.runs.tiny.
+"""
+
+import os
+
+from tpulm.config.architectures import find_architecture
+from tpulm.config.artifacts import PAD_ID
+from tpulm.config.mesh import check_mesh
+from tpulm.config.messages import describe
+from tpulm.config.roberta_sizes import check_heads, sizes_of
+from tpulm.core.accelerators import topology
+from tpulm.core.errors import UserError
+
+PAD_ID_OF_ROBERTA = 1  # in its published tokenizers
+
+
+def check(config: dict) -> None:
+    """Check a config that is valid by its schema and has its defaults."""
+    finetune = config["finetune"]
+    check_text("corpus", config["corpus"])
+    if "text" in finetune:
+        check_text("finetune.text", finetune["text"])
+    if "tokenizer" in config:
+        check_tokenizer(config["tokenizer"])
+    for name, recipe in config["mlm"]["runs"].items():
+        check_mlm_run(f"mlm.runs.{name}", recipe, config)
+    for name, recipe in config["base"].items():
+        check_base(f"base.{name}", recipe)
+    for name, recipe in finetune["runs"].items():
+        check_finetune_run(f"finetune.runs.{name}", recipe, config["base"])
+    check_plan(config["plan"])
+    check_prompts(config["prompts"])
+
+
+def check_text(where: str, recipe: dict) -> None:
+    """Check that a dataset of the hub is pinned."""
+    if recipe["source"] == "hub" and "revision" not in recipe and not os.path.isdir(recipe["dataset"]):
+        raise UserError(
+            f"{where}.revision is missing; a dataset of the hub is pinned to a commit of 40 hexadecimal digits, "
+            "so that it cannot change."
+        )
+
+
+def check_tokenizer(recipe: dict) -> None:
+    """Check that a tokenizer of the hub is pinned."""
+    pretrained = recipe.get("pretrained")
+    if pretrained and not os.path.isdir(pretrained) and "revision" not in recipe:
+        raise UserError(
+            f"tokenizer.pretrained is {describe(pretrained)}, which is no local folder; a name on the hub needs "
+            "tokenizer.revision, a commit of 40 hexadecimal digits."
+        )
+
+
+def check_mlm_run(where: str, recipe: dict, config: dict) -> None:
+    """Check a masked language model."""
+    check_training(where, recipe)
+    masking = recipe["masking"]
+    if masking["mask_replace_prob"] + masking["random_replace_prob"] > 1:
+        raise UserError(
+            f"{where}.masking: mask_replace_prob {masking['mask_replace_prob']:g} and "
+            f"random_replace_prob {masking['random_replace_prob']:g} add up to more than 1."
+        )
+    if recipe["backend"] == "jax":
+        check_mesh(where, recipe)
+        sizes = sizes_of(recipe["model"], f"{where}.model")
+    else:
+        check_replicas(where, recipe)
+        # What the config leaves out has the default of transformers, which for many keys differs by architecture.
+        sizes = recipe["model"]
+        check_heads(sizes, f"{where}.model")
+    check_positions(f"{where}.model", recipe["model"]["architecture"], sizes, config)
+
+
+def check_replicas(where: str, recipe: dict) -> None:
+    """Check hosts and batch of a run on TensorFlow."""
+    hosts, devices = recipe["resources"]["hosts"], recipe["host_device_count"]
+    if hosts > 1:
+        raise UserError(f"{where}.resources.hosts is {hosts}; allowed with backend: tensorflow: 1.")
+    if recipe["batch_size"] % devices:
+        raise UserError(
+            f"{where}.batch_size is {recipe['batch_size']}; allowed: a multiple of host_device_count, {devices}."
+        )
+
+
+def check_positions(where: str, name: str, sizes: dict, config: dict) -> None:
+    """Check the architecture, and that it has a position for each token of a record."""
+    length, positions = config["tfrecords"]["sequence_length"], sizes.get("max_position_embeddings")
+    pad = PAD_ID_OF_ROBERTA if "pretrained" in config["tokenizer"] else PAD_ID
+    needed = length + (pad + 1 if find_architecture(name, where).after_pad else 0)
+    if positions is not None and positions < needed:
+        raise UserError(
+            f"{where}.max_position_embeddings is {positions}; allowed: {needed} or more "
+            f"for tfrecords.sequence_length {length}."
+        )
+
+
+def check_base(where: str, recipe: dict) -> None:
+    """Check a base model: a preset in a local folder, or a model that is trained here."""
+    if "preset" in recipe:
+        preset = recipe["preset"]
+        if preset.startswith((".", "/")) and not os.path.isfile(f"{preset}/config.json"):
+            raise UserError(
+                f"{where}.preset is {describe(preset)}, which is no preset folder: it holds no config.json."
+            )
+        return
+    check_training(where, recipe)
+    check_mesh(where, recipe)
+    query, key_value = (recipe["model"][f"num_{kind}_heads"] for kind in ("query", "key_value"))
+    if query % key_value:
+        raise UserError(
+            f"{where}.model.num_query_heads is {query}; allowed: a multiple of num_key_value_heads, {key_value}."
+        )
+
+
+def check_finetune_run(where: str, recipe: dict, bases: dict) -> None:
+    """Check a finetuning run; `bases` are the base models by name."""
+    if recipe["base"] not in bases:
+        known = ", ".join(bases) or "none"
+        raise UserError(f"{where}.base is {describe(recipe['base'])}; allowed: a name under base: {known}.")
+    check_training(where, recipe)
+    check_mesh(where, recipe)
+
+
+def check_training(where: str, recipe: dict) -> None:
+    """Check the steps and learning rates of a run against each other."""
+    steps, every, schedule = recipe["steps"], recipe["checkpoint_every"], recipe["schedule"]
+    warmup, decay = schedule["warmup_steps"], schedule.get("decay_steps", 0)
+    if steps % every:
+        raise UserError(f"{where}.steps is {steps}; allowed: a multiple of checkpoint_every, {every}.")
+    if warmup >= steps:
+        raise UserError(f"{where}.schedule.warmup_steps is {warmup}; allowed: less than steps, {steps}.")
+    if warmup + decay > steps:
+        raise UserError(
+            f"{where}.schedule: warmup_steps {warmup} and decay_steps {decay} add up to more than steps, {steps}."
+        )
+    if schedule["final_learning_rate"] > recipe["learning_rate"]:
+        raise UserError(
+            f"{where}.schedule.final_learning_rate is {schedule['final_learning_rate']:g}; allowed: at most "
+            f"learning_rate, {recipe['learning_rate']:g}."
+        )
+
+
+def check_plan(recipe: dict) -> None:
+    """Check that there are TPU slices of the names given."""
+    for key in ("topologies", "prices"):
+        for name in recipe[key]:
+            try:
+                topology(name)
+            except UserError as error:
+                raise UserError(f"plan.{key}: {error}") from None
+
+
+def check_prompts(recipe: dict) -> None:
+    """Check that each prompt of a masked language model has one mask."""
+    for index, prompt in enumerate(recipe["fill_mask"]):
+        if prompt.count("[MASK]") != 1:
+            raise UserError(
+                f"prompts.fill_mask[{index}] is {describe(prompt)}, with {prompt.count('[MASK]')} times [MASK]; "
+                "allowed: one."
+            )

@@ -1,0 +1,115 @@
+"""Error messages for the config: one sentence with the key, what was found, and what is allowed."""
+
+import difflib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import jsonschema
+
+KINDS = {
+    "object": "a mapping", "array": "a list", "string": "text", "integer": "a whole number",
+    "number": "a number", "boolean": "true or false", "null": "null",
+}  # fmt: skip
+LIMITS = {
+    "minimum": "{} or more", "exclusiveMinimum": "more than {}", "maximum": "at most {}",
+    "exclusiveMaximum": "less than {}", "multipleOf": "a multiple of {}", "minLength": "at least {} character",
+    "minItems": "at least {} entries", "maxItems": "at most {} entries", "uniqueItems": "none of them twice",
+}  # fmt: skip
+# Keys of earlier versions, by what they are named now.
+RENAMED = {
+    "accumulate": "microbatches", "changes": "alternatives", "clip_norm": "global_clipnorm",
+    "cpu_devices": "host_device_count", "lora": "finetune", "mask": "mask_replace_prob", "memory_gb": "mem_gb",
+    "minutes": "runtime", "random": "random_replace_prob", "rate": "mlm_probability", "rematerialise": "remat",
+    "steps_per_dispatch": "steps_per_execution", "tuning": "finetune.text", "unit": "sample_by",
+}  # fmt: skip
+
+
+def describe(value: object) -> str:
+    """Return a value as the user wrote it, short."""
+    if value is None:
+        return "empty"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return f"a number of {value.bit_length()} bits"  # Python refuses to write out the longest
+    if not isinstance(value, str):
+        return str(value)
+    # Quoted as JSON does it, so that a line's end or another invisible character shows.
+    text = json.dumps(value, ensure_ascii=not value.isprintable())
+    return text if len(text) <= 80 else text[:77] + '..."'
+
+
+def dotted(path: Iterable[object]) -> str:
+    """Return a path of keys and indices as mlm.runs.tiny.steps or prompts.generate[0]."""
+    text = ""
+    for key in path:
+        name = str(key)
+        name = name if name.isprintable() and len(name) <= 80 else describe(name)
+        text += f"[{key}]" if isinstance(key, int) else f".{name}"
+    return text.lstrip(".") or "the config"
+
+
+def sentence(error: jsonschema.ValidationError) -> str:
+    """Return a schema error as one sentence: the key, what was found, what is allowed."""
+    where, found, schema = dotted(error.absolute_path), describe(error.instance), error.schema
+    if "message" in schema:
+        return schema["message"].format(where=where, found=found, missing=missing(error))
+    if error.validator == "only_with":
+        return f"{where} {error.message}"
+    if error.validator == "additionalProperties":
+        return unknown_key(where, error.instance, sorted(schema.get("properties", {})))
+    if error.validator == "required":
+        return f"{where} lacks the key {next(key for key in error.validator_value if key not in error.instance)}."
+    if error.validator == "dependentRequired":
+        key, needed = next(
+            (key, other)
+            for key, others in error.validator_value.items()
+            for other in others
+            if key in error.instance and other not in error.instance
+        )
+        path = list(error.absolute_path)
+        return f"{dotted([*path, needed])} is missing; {dotted([*path, key])} needs it."
+    return f"{where} is {found_at_length(error)}; allowed: {allowed(error)}."
+
+
+def missing(error: jsonschema.ValidationError) -> str:
+    """Return the first key that the schema of an error requires and its mapping lacks; empty where there is none."""
+    required = error.schema.get("required", [])
+    absent = [key for key in required if isinstance(error.instance, dict) and key not in error.instance]
+    return dotted([*error.absolute_path, absent[0]]) if absent else ""
+
+
+def unknown_key(where: str, given: Iterable[str], known: list[str]) -> str:
+    """Return the sentence for keys that a mapping does not have, of which a renamed one is answered first."""
+    unknown = [key for key in given if key not in known]
+    renamed = [key for key in unknown if RENAMED.get(key, "").split(".")[0] in known]
+    if renamed:
+        return f"{where} has no key {describe(renamed[0])}; it is named {RENAMED[renamed[0]]}."
+    near = difflib.get_close_matches(unknown[0], known, 1)
+    hint = f'; did you mean "{near[0]}"?' if near else f"; known: {', '.join(known)}."
+    return f"{where} has no key {describe(unknown[0])}{hint}"
+
+
+def found_at_length(error: jsonschema.ValidationError) -> str:
+    """Return what was found where a length or a type is wrong."""
+    if isinstance(error.instance, list):
+        return f"a list of {len(error.instance)}"
+    return describe(error.instance) if error.instance != "" else "empty text"
+
+
+def allowed(error: jsonschema.ValidationError) -> str:
+    """Return in words what the schema of an error allows."""
+    schema: dict[str, Any] = error.schema
+    if "allowed" in schema:
+        return schema["allowed"]
+    if error.validator == "enum":
+        return ", ".join(map(str, error.validator_value))
+    kinds = schema.get("type", [])
+    words = [KINDS[kind] for kind in ([kinds] if isinstance(kinds, str) else kinds)]
+    bounds = [text.format(schema[name]) for name, text in LIMITS.items() if name in schema]
+    return ", ".join([*([" or ".join(words)] if words else []), *bounds])

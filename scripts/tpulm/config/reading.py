@@ -1,0 +1,107 @@
+"""Read and complete the config; every mistake ends in one sentence before any job starts."""
+
+import copy
+import math
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.error import YAMLError
+
+from tpulm.config.checks import check
+from tpulm.config.defaults import fill
+from tpulm.config.messages import describe
+from tpulm.config.validation import validate
+from tpulm.core.errors import UserError
+
+SCHEMA = Path(__file__).parents[3] / "schemas" / "config.schema.yaml"
+
+
+def read_yaml(path: str | Path) -> Any:
+    """Read YAML 1.2, where 1e-4 is a number and `yes` is text. Raises UserError for what is no YAML."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return YAML(typ="safe", pure=True).load(file)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}.") from None
+    except DuplicateKeyError as error:
+        # The key stands in quotes in the library's message, whose other lines are advice to programmers.
+        key = error.problem.split('"')[1] if '"' in error.problem else "?"
+        raise UserError(f'{path}, line {error.problem_mark.line + 1}: the key "{key}" stands twice.') from None
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}, line {mark.line + 1}" if mark else str(path)
+        problem = " ".join(str(getattr(error, "problem", None) or error).split()).rstrip(".")
+        raise UserError(f"{where}: not valid YAML: {problem}.") from None
+    except ValueError as error:  # a number or a date that Python cannot hold
+        raise UserError(f"{path} holds a value that cannot be read: {' '.join(str(error).split())[:100]}.") from None
+    except RecursionError:
+        raise UserError(f"{path} nests too deep to be read.") from None
+
+
+@cache
+def schema() -> dict:
+    """Return the schema of the config; not to be changed."""
+    return read_yaml(SCHEMA)
+
+
+def read_config(paths: Sequence[str | Path], overrides: dict) -> dict:
+    """Return the config of the YAML files `paths`, later ones over earlier ones, with `overrides` over all.
+
+    Defaults are filled in. Raises UserError at the first thing that is wrong.
+    """
+    config: dict = {}
+    for path in paths:
+        part = read_yaml(path)
+        if not isinstance(part, dict):
+            raise UserError(f"{path} holds {describe(part)}; allowed: keys and values, such as `corpus: ...`.")
+        merge(config, part)
+    merge(config, typed(overrides))
+    return complete(config, ", ".join(map(str, paths)))
+
+
+def complete(config: dict, source: str) -> dict:
+    """Return `config` checked and with its defaults filled in; `source` opens each message."""
+    try:
+        validate(config, schema())
+        filled = fill(schema(), copy.deepcopy(config), schema())
+        check(filled)
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+    return in_order(filled)
+
+
+def in_order(value: Any) -> Any:
+    """Return `value` with the keys of its mappings sorted: their order in the file says nothing, and must not rerun."""
+    if isinstance(value, dict):
+        return {key: in_order(value[key]) for key in sorted(value)}
+    return [in_order(item) for item in value] if isinstance(value, list) else value
+
+
+def merge(target: dict, extra: dict) -> None:
+    """Lay `extra` over `target`, mapping by mapping."""
+    for key, value in extra.items():
+        if isinstance(value, dict) and isinstance(target.get(key), dict):
+            merge(target[key], value)
+        else:
+            target[key] = copy.deepcopy(value)
+
+
+def typed(value: Any) -> Any:
+    """Return what `--config` gave, with numbers such as 1e-4 as numbers (Snakemake reads them by YAML 1.1)."""
+    if isinstance(value, dict):
+        return {key: typed(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [typed(item) for item in value]
+    if isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            return value
+        return number if math.isfinite(number) else value
+    return value

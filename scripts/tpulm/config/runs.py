@@ -1,0 +1,191 @@
+"""Training runs: what the config says about each, and everything that follows from it before a job starts.
+
+Trainers, plans, resources, the budget, notes and the report take what they need to know of a run from here.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from tpulm.config.artifacts import CHECKPOINT_FILES, PAD_ID, SEGMENT_FILES
+from tpulm.config.schedule import segment_schedule
+
+STAGES = ("mlm", "base", "finetune")
+# Keys of a run on JAX that say how a step is computed.
+JAX_KEYS = ("mesh", "microbatches", "remat", "steps_per_execution")
+# Keys that every training step takes from its run, and those of each stage beside them.
+STEP_KEYS = ("batch_size", "optimizer", "precision", "seed")
+STAGE_KEYS = {"mlm": ("model", "masking"), "base": ("sequence_length", "model"), "finetune": ("sequence_length",)}
+# What of a finished finetuning run opens its model again.
+OPENING_KEYS = ("seed", "precision", "mesh", "host_device_count")
+
+
+def pick(recipe: Mapping, *keys: str) -> dict:
+    """Return these keys of a recipe."""
+    return {key: recipe[key] for key in keys}
+
+
+def checkpoint_period(keep: str, segments: int) -> int:
+    """Return N where every Nth checkpoint of a run, and the last, keeps its weights.
+
+    keep      keep_checkpoints of the run: all, last or every N
+    segments  how many checkpoints the run has
+    """
+    return {"all": 1, "last": segments}.get(keep) or int(keep.removeprefix("every "))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A model that is trained here: an entry under mlm.runs, base (with `model`) or finetune.runs."""
+
+    stage: str
+    name: str
+    config: Mapping  # all of it, completed
+
+    @cached_property
+    def recipe(self) -> dict:
+        """What the config says of this run."""
+        section = self.config[self.stage]
+        return section[self.name] if self.stage == "base" else section["runs"][self.name]
+
+    @property
+    def key(self) -> str:
+        """How the config names the run, such as mlm.runs.tiny."""
+        return f"base.{self.name}" if self.stage == "base" else f"{self.stage}.runs.{self.name}"
+
+    @property
+    def folder(self) -> str:
+        """Where its artifacts are; those of a base model's training lie apart from the preset folder."""
+        return f"results/{'base-training' if self.stage == 'base' else self.stage}/{self.name}"
+
+    @property
+    def backend(self) -> str:
+        """The framework that trains it: tensorflow or jax."""
+        return self.recipe.get("backend", "jax")
+
+    @cached_property
+    def segment_ends(self) -> list[int]:
+        """The last step of each segment."""
+        every = self.recipe["checkpoint_every"]
+        return list(range(every, self.recipe["steps"] + 1, every))
+
+    def checkpoint(self, step: int | None = None) -> dict[str, str]:
+        """Return the files of the checkpoint at `step`, by default the last one of the run, by their names."""
+        step = self.recipe["steps"] if step is None else step
+        return {name: f"{self.folder}/checkpoints/{step:08d}/{file}" for name, file in CHECKPOINT_FILES.items()}
+
+    def in_every_checkpoint(self, file: str) -> list[str]:
+        """Return this file of every checkpoint, in order."""
+        return [f"{self.folder}/checkpoints/{last:08d}/{file}" for last in self.segment_ends]
+
+    def next_state(self, step: int) -> str:
+        """Return the state.json of the checkpoint after `step`."""
+        return self.checkpoint(step + self.recipe["checkpoint_every"])["state"]
+
+    @property
+    def thinned(self) -> list[str]:
+        """The marks of the checkpoints that keep_checkpoints lets go: never the last one, which exports read."""
+        period = checkpoint_period(self.recipe["keep_checkpoints"], len(self.segment_ends))
+        marks = self.in_every_checkpoint("thinned.json")[:-1]
+        return [mark for number, mark in enumerate(marks, start=1) if number % period]
+
+    @property
+    def method_keys(self) -> tuple[str, ...]:
+        """The keys that say how a base model is tuned: the method, and for LoRA its rank."""
+        if self.stage != "finetune":
+            return ()
+        return ("method", "rank") if self.recipe["method"] == "lora" else ("method",)
+
+    @property
+    def step_keys(self) -> tuple[str, ...]:
+        """The keys of the recipe that decide what a training step computes."""
+        jax_keys = JAX_KEYS if self.backend == "jax" else ()
+        return (*STEP_KEYS, *STAGE_KEYS[self.stage], *self.method_keys, *jax_keys)
+
+    def segment(self, last: int) -> dict:
+        """Return the recipe of the segment that ends at step `last`, with its part of the schedule.
+
+        The total number of steps is not in it, so that a longer run keeps the segments it had; nor is patience where
+        it cannot have run out: the first evaluation is always the best so far.
+        """
+        recipe = self.recipe
+        first = last - recipe["checkpoint_every"]
+        curve = recipe["schedule"] | {"learning_rate": recipe["learning_rate"]}
+        patience = recipe["patience"]
+        evaluations = first // recipe["checkpoint_every"]
+        return {
+            "first": first,
+            "last": last,
+            "schedule": segment_schedule(curve, recipe["steps"], first, last),
+            **pick(recipe, "host_device_count", *self.step_keys),
+            "cpu_threads": self.config["cpu_threads"],
+            **({"patience": patience} if patience and evaluations > patience else {}),
+        }
+
+    def plan(self) -> dict:
+        """Return what a plan takes of the run: what decides its step, and how many of them there are."""
+        where = {"where": self.key}
+        if self.backend == "tensorflow":
+            return where | {"backend": "tensorflow"}
+        kept = where | pick(self.recipe, "steps", *self.step_keys)
+        if self.stage == "base":
+            return kept | pick(self.recipe, "vocab_size")
+        if self.stage == "finetune":
+            base, keys = self.base, ("model", "vocab_size", "preset", "revision")
+            return kept | {"base": {key: base[key] for key in keys if key in base}}
+        kept["sequence_length"] = self.config["tfrecords"]["sequence_length"]
+        if self.needs_manifest:
+            return kept
+        return kept | {"vocabulary": {"size": self.config["tokenizer"]["vocab_size"], "pad": PAD_ID}}
+
+    @property
+    def needs_manifest(self) -> bool:
+        """Whether only the TFRecords' manifest says how large the vocabulary is."""
+        return self.stage == "mlm" and self.backend == "jax" and "pretrained" in self.config["tokenizer"]
+
+    @property
+    def base(self) -> dict:
+        """The base model that a finetuning run starts from: an entry under base."""
+        return self.config["base"][self.recipe["base"]]
+
+    def opening(self, *keys: str) -> dict:
+        """Return what it takes to open a finished finetuning run, and these keys of its recipe."""
+        kept = pick(self.recipe, *self.method_keys, *OPENING_KEYS, *keys)
+        return kept | {"cpu_threads": self.config["cpu_threads"]}
+
+    @property
+    def hub_base(self) -> dict:
+        """Name and revision on the Hugging Face hub of the base model; None for one from elsewhere."""
+        preset = self.base.get("preset", "")
+        name = preset.removeprefix("hf://") if preset.startswith("hf://") else None
+        return {"hub_name": name, "hub_revision": self.base.get("revision")}
+
+
+def runs_of(config: Mapping) -> list[Run]:
+    """Return every run that a completed config trains, in the order of the stages."""
+    names = {
+        "mlm": config["mlm"]["runs"],
+        "base": [name for name, recipe in config["base"].items() if "model" in recipe],
+        "finetune": config["finetune"]["runs"],
+    }
+    return [Run(stage, name, config) for stage in STAGES for name in names[stage]]
+
+
+def by_stage(runs: Iterable[Run]) -> dict[str, dict[str, Run]]:
+    """Return runs by stage and name."""
+    found: dict[str, dict[str, Run]] = {stage: {} for stage in STAGES}
+    for run in runs:
+        found[run.stage][run.name] = run
+    return found
+
+
+def segment_outputs(folder: str) -> dict[str, str]:
+    """Return the outputs of the rule that trains a segment, by name, for a run's folder or a pattern of it."""
+    files = CHECKPOINT_FILES | SEGMENT_FILES
+    return {name: f"{folder}/checkpoints/{{step}}/{file}" for name, file in files.items()}
+
+
+def sampling_of(config: Mapping) -> dict:
+    """Return how samples are drawn: of the keys under generation, those that its sampler reads."""
+    own = {"greedy": (), "top_k": ("k", "temperature", "seed"), "top_p": ("p", "temperature", "seed")}
+    return pick(config["generation"], "sampler", "max_length", "samples", *own[config["generation"]["sampler"]])

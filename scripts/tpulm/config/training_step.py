@@ -1,0 +1,187 @@
+"""The description of a training step on JAX, from which both the trainer and the plan are built.
+
+Pure Python: dtypes are strings, and nothing here imports numpy or JAX.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from tpulm.config.record_arrays import Arrays, causal_arrays, masked_arrays, predictions_per_record
+from tpulm.config.roberta_sizes import sizes_of
+
+
+@dataclass(frozen=True)
+class MaskedArchitecture:
+    """A RoBERTa masked language model that is built.
+
+    sizes            as transformers names them, complete
+    vocabulary_size, pad_id   of the vocabulary
+    """
+
+    sizes: Mapping[str, Any]
+    vocabulary_size: int
+    pad_id: int
+
+    family = "RobertaBackbone"  # keras-hub's class of its backbone
+
+
+@dataclass(frozen=True)
+class CausalArchitecture:
+    """A causal language model that is built.
+
+    family           keras-hub's class of its backbone, such as GemmaBackbone
+    sizes            arguments of the class, the vocabulary's size aside
+    vocabulary_size  of the vocabulary
+    """
+
+    family: str
+    sizes: Mapping[str, Any]
+    vocabulary_size: int
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A causal language model that is loaded.
+
+    name      a folder; for a plan also a name that keras-hub knows or a handle, at `revision`
+    revision  commit of an hf:// handle, otherwise None
+    """
+
+    name: str
+    revision: str | None = None
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Which model a run trains, and how it is sharded.
+
+    source      what it is built or loaded from
+    where       the config key of the run, such as base.small: messages name it
+    mesh        devices along the axes batch and model; -1 for one of them, all that are left
+    precision   float32, mixed_bfloat16 (variables float32, arithmetic bfloat16) or bfloat16 (both)
+    seed        of fresh weights and of dropout
+
+    What is trained:
+    method      lora or full for a finetuning run; None where nothing is tuned
+    rank        of LoRA's two matrices; None without LoRA
+    """
+
+    source: MaskedArchitecture | CausalArchitecture | Preset
+    where: str
+    mesh: tuple[int, int]
+    precision: str
+    seed: int
+    method: str | None = None
+    rank: int | None = None
+
+    @classmethod
+    def of(cls, stage: str, where: str, recipe: Mapping) -> Self:
+        """Return the model of a recipe, which holds of the run: mesh, precision; seed, method and rank if it has them.
+
+        Beside them, of an mlm run, model (as in the config) and vocabulary (size, pad); of others, model (sizes) and
+        vocab_size, or preset and maybe revision; of a finetuning run these stand in `base`.
+        Raises UserError, naming the key, for sizes that keras-hub's RoBERTa cannot have.
+        """
+        common = {
+            "where": where,
+            "mesh": tuple(recipe["mesh"]),
+            "precision": recipe["precision"],
+            "seed": recipe.get("seed", 0),
+        }
+        if stage == "mlm":
+            sizes, vocabulary = sizes_of(recipe["model"], f"{where}.model"), recipe["vocabulary"]
+            return cls(MaskedArchitecture(sizes, vocabulary["size"], vocabulary["pad"]), **common)
+        base = recipe["base"] if stage == "finetune" else recipe
+        if stage == "finetune":
+            common |= {"method": recipe["method"], "rank": recipe.get("rank")}
+        if "model" in base:
+            return cls(CausalArchitecture("GemmaBackbone", base["model"], base["vocab_size"]), **common)
+        return cls(Preset(str(base["preset"]), base.get("revision")), **common)
+
+    @property
+    def architecture(self) -> MaskedArchitecture | CausalArchitecture:
+        """What the model is built from. Raises ValueError for one that is loaded."""
+        if isinstance(self.source, Preset):
+            raise ValueError(f"{self.where} is loaded from the preset {self.source.name}, not built")
+        return self.source
+
+    @property
+    def only_lora(self) -> bool:
+        """Whether LoRA's own variables are the only trainable ones."""
+        return self.method == "lora"
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """A training step: a model and what one call of its compiled program does.
+
+    batch_size           records of a step, of all devices together (the global batch)
+    sequence_length      tokens of a record that the model reads
+    microbatches         parts of equal size that a batch is worked through in, one after another (gradient accumulation
+                         that leaves the global batch as it is)
+    steps_per_execution  steps that one dispatch of the program runs
+    remat                whether blocks recompute their activations in the backward pass (gradient checkpointing)
+    optimizer            AdamW's weight_decay, beta_1, beta_2, epsilon, global_clipnorm
+    masking              of a masked model: mlm_probability, mask_replace_prob, random_replace_prob; otherwise None
+    """
+
+    model: ModelSpec
+    batch_size: int
+    sequence_length: int
+    microbatches: int
+    steps_per_execution: int
+    remat: bool
+    optimizer: Mapping[str, Any]
+    masking: Mapping[str, float] | None = None
+
+    @classmethod
+    def of(cls, stage: str, where: str, recipe: Mapping, **known: Any) -> Self:
+        """Return the training step of a recipe as a rule passes it in its params: a segment's or a plan's.
+
+        known  what the recipe leaves to the inputs of a job, by the names that a plan's recipe has for it:
+               sequence_length and vocabulary (size, pad) of an mlm run, vocab_size of a base model, and the base of a
+               finetuning run, {"preset": folder}
+
+        Raises UserError, see `ModelSpec.of`.
+        """
+        recipe = {**recipe, **known}
+        return cls(
+            ModelSpec.of(stage, where, recipe),
+            recipe["batch_size"],
+            recipe["sequence_length"],
+            recipe["microbatches"],
+            recipe["steps_per_execution"],
+            recipe["remat"],
+            recipe["optimizer"],
+            recipe["masking"] if stage == "mlm" else None,
+        )
+
+    @property
+    def task(self) -> str:
+        """What the model predicts: masked (the chosen tokens) or causal (each next token)."""
+        return "causal" if self.masking is None else "masked"
+
+    @property
+    def record_arrays(self) -> Arrays:
+        """Shape and dtype of each array of a record; those of a batch have `batch_size` in front."""
+        if self.masking is None:
+            return causal_arrays(self.sequence_length)
+        return masked_arrays(self.sequence_length, self.masking["mlm_probability"])
+
+    @property
+    def predictions_per_record(self) -> int:
+        """Positions of a record that the model predicts at most."""
+        if self.masking is None:
+            return self.sequence_length
+        return predictions_per_record(self.sequence_length, self.masking["mlm_probability"])
+
+    @property
+    def microbatch_size(self) -> int:
+        """Records that are in memory at once, of all devices together."""
+        return self.batch_size // self.microbatches
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that the model reads in a step."""
+        return self.batch_size * self.sequence_length

@@ -1,0 +1,214 @@
+"""The accelerators that a config may name, and the only table of TPUs: peaks, shapes and names of their slices.
+
+A slice is named VERSION-NUMBER, such as v5e-8, a number of GPUs KIND:NUMBER, such as h100:4. A device is what JAX
+calls one: a core of v2 and v3, a chip of all later versions (on v4 and v5p its two cores work as one, "megacore").
+Also read by the Python of profiles/tpu-vm, 3.9 or later.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from tpulm.core.errors import UserError
+
+GIB = 2**30
+HOST_CHIPS = 4  # of each host of a slice that has several
+LARGEST_SLICES = {2: 256, 3: 4096}  # chips of the largest slice with a compact shape, by its number of dimensions
+
+
+@dataclass(frozen=True)
+class Tpu:
+    """A TPU version: published peaks of one chip, and how its slices are shaped and named.
+
+    The figures are Google's (cloud.google.com/tpu/docs, the page of each version). TPUs multiply float32 matrices in
+    bfloat16, too, unless asked otherwise.
+
+    flops              peak bfloat16 operations per second
+    hbm                bytes of memory
+    hbm_bandwidth      bytes per second
+    ici_bandwidth      bytes per second over the links between chips, all directions together, one way
+    devices            of one chip, as JAX counts them
+    counts             what the number in a slice's name counts: "chips", or "cores", of which a chip has two
+    dimensions         of the mesh of chips
+    single_host_chips  how many chips a slice on one host can have
+    runtime            image of Cloud TPU VMs with this version, for JAX and PyTorch
+    cloud_name         version in Cloud TPU's accelerator types; None where it is the same as here
+    gke_nodes          nodes of a slice on GKE, as in the label gke-tpu-accelerator; None where GKE has none
+    gke_single_host    the same of a slice on one host; None where it is the same name
+    compiler_options   that the compiler needs in order to compile for this version
+    """
+
+    flops: float
+    hbm: int
+    hbm_bandwidth: float
+    ici_bandwidth: float
+    devices: int
+    counts: str
+    dimensions: int
+    single_host_chips: tuple[int, ...]
+    runtime: str = "tpu-ubuntu2204-base"
+    cloud_name: str | None = None
+    gke_nodes: str | None = None
+    gke_single_host: str | None = None
+    compiler_options: dict[str, str] = field(default_factory=dict)
+
+
+# Nodes: cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus
+TPUS = {
+    "v2": Tpu(45e12, 16 * GIB, 700e9, 248e9, 2, "cores", 2, (4,)),
+    "v3": Tpu(
+        123e12, 32 * GIB, 900e9, 328e9, 2, "cores", 2, (4,), gke_nodes="tpu-v3-slice", gke_single_host="tpu-v3-device"
+    ),
+    "v4": Tpu(
+        275e12, 32 * GIB, 1200e9, 300e9, 1, "cores", 3, (4,), gke_nodes="tpu-v4-podslice",
+        compiler_options={"chip_config_name": "megacore"},
+    ),
+    "v5e": Tpu(
+        197e12, 16 * GIB, 819e9, 200e9, 1, "chips", 2, (1, 4, 8), runtime="v2-alpha-tpuv5-lite",
+        cloud_name="v5litepod", gke_nodes="tpu-v5-lite-podslice",
+    ),
+    "v5p": Tpu(
+        459e12, 95 * GIB, 2765e9, 600e9, 1, "cores", 3, (4,), runtime="v2-alpha-tpuv5", gke_nodes="tpu-v5p-slice"
+    ),
+    "v6e": Tpu(
+        918e12, 32 * GIB, 1640e9, 448e9, 1, "chips", 2, (1, 4, 8), runtime="v2-alpha-tpuv6e",
+        gke_nodes="tpu-v6e-slice",
+    ),
+}  # fmt: skip
+# GPUs on GKE, by the kinds that a config may name: cloud.google.com/kubernetes-engine/docs/concepts/gpus
+GKE_GPUS = {
+    "t4": "nvidia-tesla-t4",
+    "v100": "nvidia-tesla-v100",
+    "l4": "nvidia-l4",
+    "a100": "nvidia-tesla-a100",
+    "a100_80gb": "nvidia-a100-80gb",
+    "h100": "nvidia-h100-80gb",
+    "h100_mega": "nvidia-h100-mega-80gb",
+    "h200": "nvidia-h200-141gb",
+    "b200": "nvidia-b200",
+}
+
+# What `resources.accelerator` may be. A test holds the pattern in schemas/config.schema.yaml against this one.
+TPU_PATTERN = f"v({'|'.join(version.removeprefix('v') for version in TPUS)})-[1-9][0-9]{{0,4}}"
+GPU_PATTERN = "[a-z][a-z0-9_.]{0,31}:[1-9][0-9]?"
+ACCELERATOR_PATTERN = rf"^({TPU_PATTERN}|{GPU_PATTERN})\Z"
+
+
+def is_tpu(accelerator: str) -> bool:
+    """Return whether this is the name of a TPU slice, of a size that exists or not."""
+    return re.fullmatch(TPU_PATTERN, accelerator) is not None
+
+
+def parse_tpu(accelerator: str) -> tuple[str, int]:
+    """Return version and number of a slice's name: ("v5e", 8) of v5e-8. Raises UserError for another name."""
+    if not is_tpu(accelerator):
+        versions = ", ".join(TPUS)
+        raise UserError(f'"{accelerator}" is no TPU slice; allowed: one of {versions}, and a size, such as v5e-8.')
+    version, number = accelerator.split("-")
+    return version, int(number)
+
+
+def parse_gpu(accelerator: str) -> tuple[str, int]:
+    """Return kind and number of GPUs: ("h100", 4) of h100:4."""
+    kind, number = accelerator.split(":")
+    return kind, int(number)
+
+
+def slice_chips(accelerator: str) -> int:
+    """Return how many chips a slice has. Raises UserError for a name that is no TPU slice."""
+    version, number = parse_tpu(accelerator)
+    return number // 2 if TPUS[version].counts == "cores" else number
+
+
+def slice_hosts(accelerator: str) -> int:
+    """Return how many hosts a slice has on Cloud TPU: one where that has room for its chips, else one for four.
+
+    Raises UserError for a name that is no TPU slice.
+    """
+    chips, single_host = slice_chips(accelerator), TPUS[parse_tpu(accelerator)[0]].single_host_chips
+    return 1 if chips <= max(single_host) else chips // HOST_CHIPS
+
+
+def check_hosts(hosts: int, accelerator: str, allowed: Collection[int]) -> None:
+    """Raise UserError where a run trains on another number of hosts than its slice has: it would use a part of it.
+
+    allowed  how many hosts the slice can have in this place, ascending
+    """
+    if hosts not in allowed:
+        found = " or ".join(map(str, allowed))
+        noun = "host" if list(allowed) == [1] else "hosts"
+        raise UserError(f"resources.hosts is {hosts}, and {accelerator} has {found} {noun}; allowed: {found}.")
+
+
+def cloud_tpu_type(accelerator: str) -> str:
+    """Return a slice's accelerator type on Cloud TPU: v5litepod-8 of v5e-8. Raises UserError for another name."""
+    version, number = parse_tpu(accelerator)
+    return f"{TPUS[version].cloud_name or version}-{number}"
+
+
+def gres(accelerator: str | None, hosts: int = 1) -> str | None:
+    """Return a host's share of an accelerator as Slurm writes it: tpu:v5e:8 of v5e-8, gpu:h100:4 of h100:4.
+
+    accelerator  a TPU slice, which all hosts have together, or the GPUs of each host; None for none
+    """
+    if accelerator is None:
+        return None
+    if not is_tpu(accelerator):
+        return f"gpu:{accelerator}"
+    version, number = parse_tpu(accelerator)
+    return f"tpu:{version}:{max(1, number // hosts)}"
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A slice: what it is called here and by the compiler, and the peaks of one of its devices, as `Tpu` has them."""
+
+    name: str
+    compiler_name: str
+    compiler_options: dict[str, str]
+    chips: int
+    devices: int
+    flops: float
+    hbm: int
+    hbm_bandwidth: float
+    ici_bandwidth: float
+
+
+def topology(accelerator: str) -> Topology:
+    """Return the slice of a name such as v3-8. Raises UserError for another name, or a size without a known shape."""
+    version, number = parse_tpu(accelerator)
+    tpu, chips = TPUS[version], slice_chips(accelerator)
+    per_chip = 2 if tpu.counts == "cores" else 1
+    sizes = [2**power for power in range(13) if 2**power >= HOST_CHIPS or 2**power in tpu.single_host_chips]
+    if chips * per_chip != number or chips not in sizes or chips > LARGEST_SLICES[tpu.dimensions]:
+        allowed = ", ".join(str(per_chip * size) for size in sizes[:6])
+        raise UserError(
+            f'"{accelerator}" is no TPU slice with a shape known here; allowed for {version}: {allowed}, ... '
+            f"{per_chip * LARGEST_SLICES[tpu.dimensions]}."
+        )
+    share = 1 / tpu.devices
+    return Topology(
+        name=accelerator,
+        compiler_name=f"{version}:{shape_name(chips, tpu.dimensions)}",
+        compiler_options=tpu.compiler_options,
+        chips=chips,
+        devices=chips * tpu.devices,
+        flops=tpu.flops * share,
+        hbm=int(tpu.hbm * share),
+        hbm_bandwidth=tpu.hbm_bandwidth * share,
+        ici_bandwidth=tpu.ici_bandwidth * share,
+    )
+
+
+def shape_name(chips: int, dimensions: int) -> str:
+    """Return the most compact shape of a power of two of chips, the smallest dimension first: 2x4 of 8 in two.
+
+    Four chips in three dimensions are 2x2x1.
+    """
+    if dimensions == 3 and chips == 4:
+        return "2x2x1"
+    smallest, larger = divmod(round(math.log2(chips)), dimensions)
+    return "x".join(str(2 ** (smallest + (index >= dimensions - larger))) for index in range(dimensions))

@@ -1,0 +1,184 @@
+"""Objects in Google Cloud Storage, gs://BUCKET/NAME, accessed over the network.
+
+A request that fails temporarily (408, 429, 5xx, a reset, no byte for STALLED seconds) is retried by gcsfs after 1, 2,
+4, 8 and 16 seconds; after six failures it ends in a UserError. STORAGE_EMULATOR_HOST sets another host of the API, as
+for Google's own clients.
+"""
+
+import contextlib
+import logging
+import os
+import queue
+import secrets
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpulm.core.errors import UserError
+
+if TYPE_CHECKING:
+    from gcsfs.core import GCSFileSystem
+
+SCHEME = "gs://"
+STALLED = 30  # seconds without a byte
+AT_ONCE = 16  # requests
+
+
+def remote(place: str | Path) -> bool:
+    """Return whether a place is in a bucket and not on this machine."""
+    return str(place).startswith(SCHEME)
+
+
+@cache
+def file_system() -> "GCSFileSystem":
+    """Return gcsfs's file system: its methods wait for the network, and may be called by several threads at once."""
+    # gcsfs would ask for the kind of each bucket by gRPC, which an emulator leaves unanswered for a minute.
+    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    import aiohttp
+    from gcsfs.core import GCSFileSystem
+
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=STALLED, sock_read=STALLED)
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it writes a traceback for what ends in a sentence here
+    token = "anon" if os.environ.get("STORAGE_EMULATOR_HOST") else None
+    return GCSFileSystem(token=token, requests_timeout=timeout, use_listings_cache=False, skip_instance_cache=True)
+
+
+@cache
+def readers() -> queue.SimpleQueue:
+    """Return the queue of the threads that read: AT_ONCE of them.
+
+    They are daemons, where those of concurrent.futures would keep a program that ends until the network has answered.
+    """
+    waiting: queue.SimpleQueue = queue.SimpleQueue()
+    for _ in range(AT_ONCE):
+        threading.Thread(target=read_requests, args=(waiting,), daemon=True).start()
+    return waiting
+
+
+def read_requests(waiting: queue.SimpleQueue) -> None:
+    """Serve requests for ever: each a future, and the function whose result it is for."""
+    while True:
+        future, function = waiting.get()
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+
+
+def request(url: str, start: int | None = None, stop: int | None = None) -> Future:
+    """Begin to read bytes `start` to `stop` of an object, by default all; `result` waits for them."""
+    future: Future = Future()
+    readers().put((future, partial(file_system().cat_file, url, start=start, end=stop)))
+    return future
+
+
+def result(future: Future, url: str) -> bytes:
+    """Return what a request read. Raises FileNotFoundError where there is no such object, otherwise UserError."""
+    with sentences(url):
+        return future.result()
+
+
+def read(place: str, start: int | None = None, stop: int | None = None) -> bytes:
+    """Return bytes `start` to `stop` of an object, by default all. Raises as `result` does."""
+    return result(request(place, start, stop), place)
+
+
+def contents(places: list[str]) -> Iterator[bytes]:
+    """Yield the content of files or objects, up to the first that is not there; objects are requested ahead."""
+    requests = [request(place) if remote(place) else None for place in places]
+    try:
+        for future, place in zip(requests, places, strict=True):
+            yield result(future, place) if future else Path(place).read_bytes()
+    except OSError:
+        return
+    finally:
+        for future in filter(None, requests):
+            future.cancel()
+
+
+def exists(place: str) -> bool:
+    """Return whether there is such a file or object. Raises UserError."""
+    if not remote(place):
+        return Path(place).exists()
+    with sentences(place):
+        return file_system().exists(place)
+
+
+def sizes(folder: str) -> dict[str, int]:
+    """Return the size in bytes of every object below gs://BUCKET/FOLDER, by its name in there. Raises UserError."""
+    root = folder.removeprefix(SCHEME).rstrip("/") + "/"
+    with sentences(folder):
+        found = file_system().find(root, detail=True)
+    return {name.removeprefix(root): entry["size"] for name, entry in found.items()}
+
+
+def copy(folder: str, target: Path) -> None:
+    """Copy every object below gs://BUCKET/FOLDER to a folder of this machine. Raises UserError."""
+    for name in sizes(folder):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        with sentences(f"{folder}/{name}"):
+            file_system().get_file(f"{folder}/{name}", str(target / name))
+
+
+def upload(path: Path, url: str) -> None:
+    """Write a file of this machine as an object. Raises UserError."""
+    with sentences(url):
+        file_system().put_file(str(path), url)
+
+
+def delete(urls: Iterable[str]) -> None:
+    """Delete objects; one that is not there is no mistake. Raises UserError."""
+    for url in urls:
+        with sentences(url), contextlib.suppress(FileNotFoundError):
+            file_system().rm_file(url)
+
+
+def check_writable(folder: str) -> None:
+    """Raise UserError when there is no such bucket, or no object can be made or deleted below gs://BUCKET/FOLDER."""
+    probe = f"{folder}/.writable-{secrets.token_hex(8)}"
+    try:
+        with sentences(folder):
+            file_system().pipe_file(probe, b"")
+    except FileNotFoundError:
+        name = "/".join(folder.split("/")[:3])
+        raise UserError(f"there is no bucket {name}; make it with: gcloud storage buckets create {name}") from None
+    delete([probe])
+
+
+def claim(mark: str, identity: str) -> None:
+    """Note in the object `mark` which working folder writes beside it: "TOKEN HOST:PATH", of which TOKEN is compared.
+
+    Raises UserError where another one does: no lock of one machine keeps two of them apart.
+    """
+
+    def owner() -> str | None:
+        try:
+            return read(mark).decode()
+        except FileNotFoundError:
+            return None
+
+    if owner() is None:
+        with sentences(mark), contextlib.suppress(FileExistsError):  # of two at once, the first has it
+            file_system().pipe_file(mark, identity.encode(), mode="create")
+    token, _, place = (owner() or "").partition(" ")
+    if token != identity.partition(" ")[0]:
+        raise UserError(
+            f"{mark.rpartition('/')[0]} belongs to the working folder {place}; give this one a prefix of its own, or, "
+            f"when nobody works there any more, take it over: gcloud storage rm {mark}"
+        )
+
+
+@contextlib.contextmanager
+def sentences(url: str) -> Iterator[None]:
+    """Turn what is left of a failure after gcsfs's attempts into a UserError; FileNotFoundError stays what it is."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # of aiohttp, requests, google.auth, gcsfs
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise UserError(f"{url} cannot be reached: {lines[0][:200]}; mend that, or wait, and run again.") from error

@@ -1,0 +1,60 @@
+"""Atomic file writes and file fingerprints."""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+UMASK = os.umask(0)
+os.umask(UMASK)
+
+
+@contextlib.contextmanager
+def atomic_write(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path` and move it there when the block ends without an error.
+
+    A reader of `path` sees either nothing (or the file before) or all of the new file, also
+    after a crash: the bytes are on disk before the name is.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        yield partial
+        partial.chmod(0o666 & ~UMASK)  # some libraries write files that only their owner can read
+        with open(partial, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write `text` as UTF-8, whole or not at all."""
+    with atomic_write(path) as partial:
+        partial.write_text(text, encoding="utf-8", newline="")
+
+
+def write_json(path: str | Path, value: object) -> None:
+    """Write `value` as indented JSON, whole or not at all. NaN and infinity are refused (they are no JSON)."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: str | Path) -> Any:
+    """Read a JSON file."""
+    return json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def sha256(path: str | Path) -> str:
+    """Return the SHA-256 of a file's bytes, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fingerprints(folder: str | Path) -> dict[str, str]:
+    """Return the SHA-256 of each file of a folder by its path in there, sorted; hidden ones are Snakemake's."""
+    paths = (path for path in sorted(Path(folder).rglob("*")) if path.is_file() and not path.name.startswith("."))
+    return {path.relative_to(folder).as_posix(): sha256(path) for path in paths}

@@ -1,0 +1,205 @@
+"""One workflow at a time per folder, by a lock that the kernel holds: a killed workflow leaves no lock behind.
+
+The workflow and each of its jobs share a lock on one file; a workflow starts only when no process holds it. So jobs
+that outlive a killed workflow keep the next one out, too, and no file has two writers. A job that a scheduler starts
+late, when another workflow has taken over, ends before it touches anything.
+
+On a cluster, the lock is as good as the file system's flock: it works across hosts on NFS 4 and on Lustre (mounted with
+flock).
+"""
+
+import fcntl
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from tpulm.core.errors import UserError
+
+SKEW = 60  # seconds by which the clocks of two machines may differ
+LOCK = Path(".snakemake") / "workflow.flock"
+IDENTITY = Path(".snakemake") / "folder"
+START = "WORKFLOW_START"  # in the environment of jobs: which workflow started them
+AWAITED = "WORKFLOW_START_AWAITED"  # in the environment of jobs whose workflow has to have called `enter`
+held: list[int] = []  # open for the life of the process; the kernel lets go when it ends
+
+
+def last_start() -> int:
+    """Return when a workflow last started here (ns since 1970); 0 for never, -1 where one is at work now."""
+    try:
+        with open(LOCK, "rb") as file:
+            return os.fstat(file.fileno()).st_mtime_ns if taken(file.fileno(), fcntl.LOCK_EX) else -1
+    except OSError:
+        return 0
+
+
+def enter(seen: int) -> None:
+    """Take the folder for a workflow that planned its jobs when `last_start` returned `seen`.
+
+    Raises UserError where another one is at work, or was since then: the plan may repeat what that one did.
+    """
+    if os.environ.get(START) and held:
+        return  # by another module of the same workflow
+    LOCK.parent.mkdir(exist_ok=True)
+    descriptor = os.open(LOCK, os.O_RDWR | os.O_CREAT, 0o664)
+    held.append(descriptor)
+    if not taken(descriptor, fcntl.LOCK_EX):
+        raise UserError(refusal(descriptor))
+    if os.fstat(descriptor).st_size and os.fstat(descriptor).st_mtime_ns != seen:
+        raise UserError("another snakemake worked in this folder since this one looked; type the command again.")
+    os.ftruncate(descriptor, 0)
+    os.environ[START] = secrets.token_hex(8)
+    words = (os.getpid(), time.strftime("%H:%M:%S"), os.environ[START], socket.gethostname())
+    os.pwrite(descriptor, " ".join(map(str, words)).encode(), 0)
+    if not taken(descriptor, fcntl.LOCK_SH):  # so that its jobs can share it
+        raise UserError(refusal(descriptor))
+
+
+def identity() -> str:
+    """Return what tells this working folder from others, also when it is moved, and where it is: TOKEN HOST:PATH."""
+    if not IDENTITY.is_file():
+        IDENTITY.parent.mkdir(exist_ok=True)
+        IDENTITY.write_text(secrets.token_hex(8))
+    return f"{IDENTITY.read_text()} {socket.gethostname()}:{Path.cwd()}"
+
+
+def check_entered() -> None:
+    """Raise UserError in a job whose workflow took no folder: one that is a module, and was not asked to."""
+    if AWAITED in os.environ and START not in os.environ:
+        raise UserError(
+            "the checks before the first job did not run: leave out --no-hooks; where this workflow is a module, add "
+            "`onstart: NAME.onstart()` to the Snakefile, NAME being the name of the module."
+        )
+
+
+def join() -> None:
+    """Share the folder's lock, as a job does; where there is no file or no lock to be had, go without."""
+    try:
+        held.append(os.open(LOCK, os.O_RDONLY))
+        taken(held[-1], fcntl.LOCK_SH)
+    except OSError:
+        pass
+
+
+def check_start() -> None:
+    """Raise UserError in a job whose workflow is gone, when another one has the folder."""
+    try:
+        if os.environ.get(START, "") in LOCK.read_text():
+            return
+    except OSError:  # no folder that is shared with the workflow
+        return
+    raise UserError("the snakemake that queued this job is gone, and another one works in this folder since.")
+
+
+def wait_for_jobs(say: Callable[[str], None]) -> bool:
+    """Wait while jobs of a workflow that was killed still run somewhere; return whether there were any.
+
+    What they make need not be made again.
+
+    Raises UserError where the workflow itself is at work.
+    """
+    if held:
+        return False  # by another module of the same workflow
+    try:
+        descriptor = os.open(LOCK, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        said = False
+        while not taken(descriptor, fcntl.LOCK_EX):
+            if alive(descriptor) is not False:
+                raise UserError(refusal(descriptor))
+            if not said:
+                say("jobs of a snakemake that was killed still run; waiting until they have ended.")
+            said = True
+            time.sleep(1)
+        return said
+    finally:
+        os.close(descriptor)
+
+
+def check_writable(results: str) -> None:
+    """Raise UserError when no file can be made under `results`: a job would delete its old outputs first."""
+    probe = Path(results) / f".writable-{os.getpid()}"
+    try:
+        probe.parent.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(f"{results}/ cannot be written: {error.strerror}.") from None
+
+
+def unwritable(results: str) -> list[str]:
+    """Return the sentence of `check_writable` where `results` is there and cannot be written, for a dry run too."""
+    try:
+        if os.path.isdir(results):
+            check_writable(results)
+    except UserError as error:
+        return [str(error)]
+    return []
+
+
+def check_clock(sources: Iterable[Path], results: str) -> None:
+    """Raise UserError naming a file, of `sources` or under `results`, that is dated in the future.
+
+    Snakemake tells by dates what is newer. After a clock was set back it would take changed text for old.
+    """
+    now = time.time() + SKEW
+    for path in (*sources, *Path(results).rglob("*")):
+        dated = os.lstat(path).st_mtime
+        if dated > now:
+            date = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(dated))
+            raise UserError(
+                f"{path} is dated {date}, in the future: the clock was set back, and dates no longer tell what is "
+                "newer. Set the clock right; or touch that file, where it is yours; or take all results as up to date: "
+                "snakemake --touch."
+            )
+
+
+def taken(descriptor: int, kind: int) -> bool:
+    """Return whether a lock could be taken within a second: `last_start` of others holds it for a moment only."""
+    for _ in range(10):
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(0.1)
+    return False
+
+
+def holder(descriptor: int) -> list[str]:
+    """Return process, time, start and host of the workflow that entered last."""
+    words = os.pread(descriptor, 300, 0).decode().split()
+    return words if len(words) == 4 else ["?", "?", "?", "?"]
+
+
+def alive(descriptor: int) -> bool | None:
+    """Return whether the workflow that entered last still runs; None where another host would have to tell."""
+    process, _, _, host = holder(descriptor)
+    if host != socket.gethostname():
+        return None
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"  # one that was killed stays so until its parent asks for it
+
+
+def refusal(descriptor: int) -> str:
+    """Return the sentence for a folder that is taken."""
+    process, since, _, host = holder(descriptor)
+    if alive(descriptor):
+        return (
+            f"another snakemake is at work in this folder (process {process}, since {since}); wait for it, or stop it."
+        )
+    if alive(descriptor) is None:
+        return (
+            f"another snakemake, or jobs that it left, are at work in this folder (process {process} on {host}, since "
+            f"{since}); wait for them, or stop them."
+        )
+    return (
+        "jobs of a snakemake that was killed still run in this folder; wait until they end, or stop them "
+        "(they are in the list of: pgrep -af .snakemake/scripts)."
+    )

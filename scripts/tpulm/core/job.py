@@ -1,0 +1,113 @@
+"""What every script shares: a log, progress on the terminal, errors in one sentence."""
+
+import contextlib
+import errno
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+
+from tpulm.core import folder_lock
+from tpulm.core.errors import UserError
+from tpulm.core.hosts import count, number
+from tpulm.core.redaction import redact_file, redacted
+
+# What the machine, and not the program, can be at fault for; libraries in Rust and C++ say it in text only.
+FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOMEM, errno.EIO, errno.EMFILE}
+
+
+# In the environment of a script that tools/debug.py runs: no log takes the terminal, and errors pass.
+TERMINAL = "TPULM_TERMINAL"
+
+
+class Stopped(BaseException):
+    """SIGTERM came. Not an Exception, so that no library takes it for an error of its own."""
+
+
+@contextlib.contextmanager
+def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
+    """Run a script's work; yield `say(message)`, which reports progress.
+
+    log    file that takes everything the libraries print, and the progress; processes that train with the first one
+           have one of their own beside it
+    label  what the user calls this job, such as "mlm tiny"; opens each line on the terminal
+
+    A `UserError`, a fault of the machine such as a full disk, and SIGTERM each end the process with exit code 1
+    and one sentence; any other error leaves its traceback in the log as well as on the terminal.
+    """
+    if number():
+        log = f"{log.removesuffix('.log')}.process{number()}.log"
+    debugged = TERMINAL in os.environ
+    if not debugged:
+        folder_lock.join()
+    signal.signal(signal.SIGTERM, stop)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    terminal = os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8", errors="replace")
+    # At the level of file descriptors, since XLA and TensorFlow write there and not to sys.stderr.
+    with contextlib.suppress(OSError):  # a log that cannot be written must not hide what there is to say
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        if not debugged:
+            os.dup2(descriptor, 1)
+            os.dup2(descriptor, 2)
+        os.close(descriptor)
+
+    def say(message: str) -> None:
+        message = redacted(message)
+        if not debugged:
+            with contextlib.suppress(OSError):
+                print(message, file=sys.stderr, flush=True)
+        print(f"[{label}] {message}", file=terminal)
+
+    try:
+        if not debugged:
+            folder_lock.check_entered()
+        yield say
+    except UserError as error:
+        say(f"error: {error}")
+        if debugged:
+            raise
+        sys.exit(1)
+    except Stopped:
+        say("error: stopped by SIGTERM; nothing of this job is kept, everything before it is: run again to go on.")
+        sys.exit(1)
+    except Exception as error:
+        if debugged:
+            raise
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
+        fault = fault_of_machine(error)
+        if fault:
+            say(f"error: {fault}; nothing of this job is kept: mend that and run again.")
+        else:
+            terminal.write(redacted(traceback.format_exc()))
+            if count() > 1:  # the others wait for this process, which would wait for them before it ends
+                say(f"error: {type(error).__name__}: {' '.join(str(error).split())[:300]}; its log says where.")
+        sys.exit(1)
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            redact_file(log)
+
+
+def stop(signum: int, frame: object) -> None:
+    """Take SIGTERM: leave through every `with` and `finally`, so that nothing half-written stays."""
+    raise Stopped
+
+
+def fault_of_machine(error: BaseException | None) -> str | None:
+    """Return what the operating system refused, such as "No space left on device: results/x"; None for another error.
+
+    Looks through the errors that led to this one.
+    """
+    while error:
+        if isinstance(error, OSError) and error.errno in FAULTS:
+            name = error.filename if isinstance(error.filename, str) else None
+            return f"{os.strerror(error.errno)}{f': {os.path.relpath(name)}' if name else ''}"
+        said = next((os.strerror(number) for number in FAULTS if os.strerror(number) in str(error)), None)
+        if said:
+            return f"{said}: {str(error).strip().splitlines()[0][:200]}"
+        error = error.__cause__ or error.__context__
+    return None

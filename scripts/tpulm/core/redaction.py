@@ -1,0 +1,54 @@
+"""Keep secrets from the environment out of a job's output and logs."""
+
+import base64
+import json
+import os
+from pathlib import Path
+
+NAMES = (
+    "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "KAGGLE_KEY", "KAGGLE_API_TOKEN", "WANDB_API_KEY", "GITHUB_TOKEN",
+    "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
+)  # fmt: skip
+SHORTEST = 8  # characters: less is no secret, and would blot out ordinary text
+BLOT = "[secret]"
+
+
+def secrets() -> list[str]:
+    """Return the secret texts of this process' environment, the longest first."""
+    found = {os.environ.get(name, "") for name in NAMES}
+    user = os.environ.get("KAGGLE_USERNAME", "")
+    found |= {base64.b64encode(f"{user}:{value}".encode()).decode() for value in found if value}
+    found |= credentials(os.environ.get("GOOGLE_APPLICATION_CREDENTIALS", ""))
+    return sorted((text for text in found if len(text) >= SHORTEST), key=len, reverse=True)
+
+
+def credentials(path: str) -> set[str]:
+    """Return the texts of a credentials file that are secret: its lines, and the values that it holds as JSON."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return set()
+    found = {line.strip() for line in text.splitlines()}
+    try:
+        values = [value for value in json.loads(text).values() if isinstance(value, str)]
+    except (ValueError, AttributeError):
+        values = []
+    secret = {line.strip() for value in values for line in value.splitlines()}
+    return {line for line in found | secret if len(line) >= 2 * SHORTEST and "://" not in line}
+
+
+def redacted(text: str) -> str:
+    """Return `text` without the secrets of the environment."""
+    for secret in secrets():
+        text = text.replace(secret, BLOT)
+    return text
+
+
+def redact_file(path: str) -> None:
+    """Blot the secrets of the environment out of a file, where it holds any."""
+    content = Path(path).read_bytes()
+    clean = content
+    for secret in secrets():
+        clean = clean.replace(secret.encode(), BLOT.encode())
+    if clean != content:
+        Path(path).write_bytes(clean)

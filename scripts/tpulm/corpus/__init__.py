@@ -1,0 +1,1 @@
+"""Text: sources, documents, disjoint splits, statistics. From what the user names to Parquet files."""

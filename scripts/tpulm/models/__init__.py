@@ -1,0 +1,1 @@
+"""Models of keras-hub and transformers: building, loading, sharding, exporting and sampling."""

@@ -1,0 +1,101 @@
+"""Build the model of a run on its mesh: with values to run it, without values (abstract) for a plan.
+
+Needs tpulm.training.runtime.start first.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import keras
+import keras_hub
+
+from tpulm.config.training_step import CausalArchitecture, MaskedArchitecture, ModelSpec, Preset
+from tpulm.core.arrays import load_arrays
+from tpulm.models import roberta, sharding
+from tpulm.models.causal import assign, backbone_class, build_causal, draw_weights, load_preset, prepare_tuning
+
+
+def open_model(spec: ModelSpec, best: str | None = None) -> tuple[keras.Model, sharding.Sharded]:
+    """Return the model of a run and how it is sharded over JAX's devices, see `distribute` and `build_model`.
+
+    best   safetensors file of the trainable variables of a checkpoint, to be loaded over the model's own
+
+    Raises UserError as they do, and when `best` belongs to another model.
+    """
+    distribution = distribute(spec)
+    model = build_model(spec, distribution)
+    if best:
+        assign(model.trainable_variables, load_arrays(best), best)
+    return model, distribution
+
+
+def distribute(spec: ModelSpec, devices: list | None = None) -> sharding.Sharded:
+    """Make devices the mesh of a run, and let every variable made from now on follow its layout map.
+
+    devices   JAX's, all that there are by default; those of a topology description will do, too
+
+    Raises UserError when the mesh does not fit the devices, or the model has no layout map for it.
+    """
+    source = spec.source
+    family = backbone_class(source.name) if isinstance(source, Preset) else family_of(source)
+    return sharding.set_up(family, list(spec.mesh), f"{spec.where}.mesh", devices)
+
+
+def build_model(spec: ModelSpec, distribution: sharding.Sharded) -> keras.Model:
+    """Return the model of a run, its trainable variables settled; the weights are the preset's, or drawn by its seed.
+
+    Raises UserError when a variable is not sharded as the layout map says.
+    """
+    keras.utils.set_random_seed(spec.seed)
+    source = spec.source
+    model = load_preset(source.name) if isinstance(source, Preset) else construct(source)
+    if isinstance(source, MaskedArchitecture):
+        roberta.draw_weights(model, source.sizes["initializer_range"], spec.seed)
+    elif isinstance(source, CausalArchitecture):
+        draw_weights(model.backbone, spec.seed)
+    prepare_tuning(model, spec)
+    sharding.check(model.variables, distribution)
+    return model
+
+
+def build_abstract_model(spec: ModelSpec, distribution: sharding.Sharded) -> keras.Model:
+    """Return the same model with shapes, dtypes and shardings, but no values: one of any size takes no memory.
+
+    spec   of a model that is built, not loaded from a preset
+
+    Variables that are made inside `StatelessScope(initialize_variables=False)` have no value.
+    """
+    keras.utils.set_random_seed(spec.seed)
+    with keras.StatelessScope(initialize_variables=False), uncompiled():
+        model = construct(spec.architecture)
+        prepare_tuning(model, spec)
+        for variable in model.variables:  # as Keras does it when a variable gets its value
+            variable._layout = distribution.get_variable_layout(variable)
+    return model
+
+
+def family_of(architecture: MaskedArchitecture | CausalArchitecture) -> type:
+    """Return keras-hub's class of the backbone that is to be built."""
+    return getattr(keras_hub.models, architecture.family)
+
+
+def construct(architecture: MaskedArchitecture | CausalArchitecture) -> keras.Model:
+    """Return the model of an architecture, with whatever weights Keras gives it."""
+    sizes, vocabulary_size = architecture.sizes, architecture.vocabulary_size
+    if isinstance(architecture, MaskedArchitecture):
+        return roberta.build(sizes, vocabulary_size, architecture.pad_id)
+    return build_causal(family_of(architecture), {"vocabulary_size": vocabulary_size, **sizes})
+
+
+@contextlib.contextmanager
+def uncompiled() -> Iterator[None]:
+    """Keep keras-hub's tasks from making the optimizer that they come with: nobody asked for it."""
+    tasks = (keras_hub.models.CausalLM, keras_hub.models.MaskedLM)
+    kept = [task.compile for task in tasks]
+    for task in tasks:
+        task.compile = lambda self, *args, **kwargs: None
+    try:
+        yield
+    finally:
+        for task, method in zip(tasks, kept, strict=True):
+            task.compile = method

@@ -1,0 +1,40 @@
+"""Samples of causal language models. Needs tpulm.training.runtime.start first."""
+
+import keras
+import keras_hub
+import numpy as np
+
+
+def make_sampler(recipe: dict) -> keras_hub.samplers.Sampler:
+    """Return the sampler that `recipe` asks for: sampler; unless greedy k or p, temperature, seed."""
+    if recipe["sampler"] == "greedy":
+        return keras_hub.samplers.GreedySampler()
+    common = {"temperature": recipe["temperature"], "seed": recipe["seed"]}
+    if recipe["sampler"] == "top_k":
+        return keras_hub.samplers.TopKSampler(k=recipe["k"], **common)
+    return keras_hub.samplers.TopPSampler(p=recipe["p"], **common)
+
+
+class Generator:
+    """Continues prompts; compiled once, whatever the model's variables hold later."""
+
+    def __init__(self, model: keras.Model, recipe: dict, rows: int):
+        """Sample from `model` by `recipe` (sampler, max_length in tokens, samples per prompt).
+
+        rows  the batch is filled up to a multiple of this, the mesh's batch axis
+        """
+        self.model, self.recipe, self.rows = model, recipe, rows
+        self.sampler = make_sampler(recipe)
+        self.states = [np.asarray(variable.value) for variable in self.sampler.variables]
+        model.compile(sampler=self.sampler)
+
+    def __call__(self, prompts: list[str]) -> list[list[str]]:
+        """Return `samples` continuations of each prompt, without it; the same random numbers at every call."""
+        for variable, state in zip(self.sampler.variables, self.states, strict=True):
+            variable.assign(state)
+        samples = self.recipe["samples"]
+        texts = [prompt for prompt in prompts for _ in range(samples)]
+        filling = [texts[-1]] * (-len(texts) % self.rows)
+        made = self.model.generate(texts + filling, max_length=self.recipe["max_length"])[: len(texts)]
+        made = [full[len(prompt) :] for full, prompt in zip(made, texts, strict=True)]
+        return [made[i : i + samples] for i in range(0, len(made), samples)]

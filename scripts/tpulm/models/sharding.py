@@ -1,0 +1,205 @@
+"""Sharding of variables over a device mesh: the layout map of the model family, and whether it was followed.
+
+Needs tpulm.training.runtime.start first.
+"""
+
+from collections.abc import Mapping
+
+import jax
+import keras
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from keras.distribution import DeviceMesh, LayoutMap, ModelParallel, TensorLayout
+
+from tpulm.core.errors import UserError
+
+AXES = ["batch", "model"]
+# Layout maps of families for which keras-hub has none: attention by heads, feed-forward by its inner dimension
+# (Shoeybi et al. 2019), tables of embeddings by the vocabulary.
+LAYOUTS = {
+    "RobertaBackbone": {
+        "embeddings/token_embedding/embeddings": ("model", None),
+        "transformer_layer.*self_attention_layer/(query|key|value)/kernel": (None, "model", None),
+        "transformer_layer.*self_attention_layer/(query|key|value)/bias": ("model", None),
+        "transformer_layer.*self_attention_layer/attention_output/kernel": ("model", None, None),
+        "transformer_layer.*feedforward_intermediate_dense/kernel": (None, "model"),
+        "transformer_layer.*feedforward_intermediate_dense/bias": ("model",),
+        "transformer_layer.*feedforward_output_dense/kernel": ("model", None),
+        "mlm_head/output_bias": ("model",),
+    },
+    "Gemma3Backbone": {
+        "token_embedding/embeddings": ("model", "batch"),
+        "decoder_block.*attention/(query|key|value)/kernel": ("model", "batch", None),
+        "decoder_block.*attention/attention_output/kernel": ("model", None, "batch"),
+        "decoder_block.*ffw_gating(_2)?/kernel": ("batch", "model"),
+        "decoder_block.*ffw_linear/kernel": ("model", "batch"),
+    },
+}
+
+
+def mesh_shape(mesh: list[int], devices: int, kind: str, where: str) -> tuple[int, int]:
+    """Return the sizes of the axes batch and model, with -1 resolved over `devices`, of a `kind` such as tpu.
+
+    A mesh of fewer devices than there are takes the first ones.
+    Raises UserError, naming the config key `where`, for a mesh that does not fit.
+    """
+    known = int(np.prod([size for size in mesh if size != -1]))
+    fits = devices % known == 0 if -1 in mesh else known <= devices
+    if not fits:
+        raise UserError(
+            f"{where} is {mesh}, which does not fit the {devices} {kind} device(s) here; allowed: two sizes "
+            f"whose product is at most {devices}, or -1 for one of them, all that are left."
+        )
+    batch, model = (devices // known if size == -1 else size for size in mesh)
+    return batch, model
+
+
+def on_one_host(recipe: dict, resources: Mapping) -> dict:
+    """Return a run's recipe for a job that has one of the run's hosts: over all of its devices, whatever its mesh."""
+    return recipe | {"mesh": [1, -1]} if resources.get("run_hosts", 1) > 1 else recipe
+
+
+def describe_devices(distribution: ModelParallel) -> str:
+    """Return how many devices of which kind a mesh has, such as 8 devices (TPU v3): a CPU must not pass for a TPU."""
+    devices = distribution.device_mesh.backend_mesh.devices.ravel()
+    return f"{len(devices)} device(s) ({devices[0].device_kind})"
+
+
+def replication_notes(distribution: "Sharded") -> list[str]:
+    """Return, where variables could not be sharded as the layout map says, a sentence with the first of them."""
+    if not distribution.notes:
+        return []
+    path, note = next(iter(distribution.notes.items()))
+    return [f"{len(distribution.notes)} variable(s) are not sharded as the layout map says; the first, {path}: {note}"]
+
+
+class Sharded(ModelParallel):
+    """A layout map, followed wherever a dimension can be divided; `notes` says where it cannot."""
+
+    def __init__(self, layout_map: LayoutMap):
+        """Shard variables by `layout_map`, and batches over the axis `batch`."""
+        super().__init__(layout_map=layout_map, batch_dim_name="batch", auto_shard_dataset=False)
+        self.notes: dict[str, str] = {}
+        self.sizes = dict(zip(self.device_mesh.axis_names, self.device_mesh.shape, strict=True))
+
+    def rule_of(self, path: str) -> str | None:
+        """Return the key of the layout map that matches a variable's path, or None."""
+        layout = self._layout_map[path]
+        return next((key for key in self._layout_map if self._layout_map[key] is layout), None) if layout else None
+
+    def expected(self, path: str, shape: tuple) -> tuple:
+        """Return the mesh axis that shards each dimension of a variable, None for a dimension that is not sharded."""
+        layout = self._layout_map[path]
+        if layout is None:
+            return (None,) * len(shape)
+        axes = []
+        for index, (axis, size) in enumerate(zip(layout.axes, shape, strict=True)):
+            if axis is not None and size % self.sizes[axis]:
+                self.notes[path] = (
+                    f"dimension {index} of size {size} cannot be divided over {self.sizes[axis]} devices "
+                    f'of the axis "{axis}"; it is replicated'
+                )
+                axis = None
+            axes.append(axis)
+        return tuple(axes)
+
+    def get_variable_layout(self, variable: keras.Variable) -> TensorLayout:
+        """Return the layout of a variable; called by Keras when it makes one."""
+        if getattr(variable, "_layout", None) is not None:
+            return variable._layout
+        return TensorLayout(self.expected(variable.path, variable.shape), self.device_mesh)
+
+
+def shardings(distribution: Sharded, variables: list) -> list[NamedSharding]:
+    """Return how each Keras variable is sharded by the layout map, whether or not it has a value."""
+    mesh = distribution.device_mesh.backend_mesh
+    return [NamedSharding(mesh, PartitionSpec(*distribution.get_variable_layout(v).axes)) for v in variables]
+
+
+def replicated_sharding(distribution: Sharded) -> NamedSharding:
+    """Return the sharding of an array that every device holds whole, such as a loss."""
+    return NamedSharding(distribution.device_mesh.backend_mesh, PartitionSpec())
+
+
+def batch_sharding(distribution: Sharded, steps: int = 1) -> NamedSharding:
+    """Return how the arrays of a batch are sharded: records over the axis batch, `steps` in front if several."""
+    axes = (distribution.batch_dim_name,) if steps == 1 else (None, distribution.batch_dim_name)
+    return NamedSharding(distribution.device_mesh.backend_mesh, PartitionSpec(*axes))
+
+
+def layout_map_of(backbone: type, mesh: DeviceMesh) -> LayoutMap | None:
+    """Return the layout map of a model family: keras-hub's where it has one, ours for others; None for the rest."""
+    name, own = backbone.__name__, getattr(backbone, "get_layout_map", None)
+    if not own and name not in LAYOUTS:
+        return None
+    layout_map = own(mesh) if own else LayoutMap(mesh)
+    for path, axes in ({} if own else LAYOUTS[name]).items():
+        layout_map[path] = axes
+    if name.startswith("Gemma"):
+        # Each head has an A of its own: sharded as the kernel that it is added to, or every step gathers it.
+        layout_map["decoder_block.*attention/(query|key|value)/lora_kernel_a"] = ("model", None, None)
+    return layout_map
+
+
+def set_up(backbone: type, mesh: list[int], where: str, devices: list | None = None) -> Sharded:
+    """Make devices a mesh, and let every variable made from now on follow it.
+
+    backbone  class of the model family, whose layout map it is
+    devices   JAX's, all that there are by default; those of a topology description will do, too
+    """
+    devices = jax.devices() if devices is None else devices
+    shape = mesh_shape(mesh, len(devices), devices[0].platform, where)
+    if jax.process_count() > 1 and shape[0] * shape[1] < len(devices):
+        raise UserError(
+            f"{where} is {mesh}, which takes {shape[0] * shape[1]} of the {len(devices)} devices of all hosts; allowed "
+            "with several hosts: a mesh of all."
+        )
+    device_mesh = DeviceMesh(shape, AXES, devices=np.array(devices[: shape[0] * shape[1]]))
+    layout_map = layout_map_of(backbone, device_mesh)
+    if layout_map is None:
+        if shape[1] > 1:
+            raise UserError(f"{where} is {mesh}, but there is no layout map for {backbone.__name__}; allowed: [-1, 1].")
+        layout_map = LayoutMap(device_mesh)
+    distribution = Sharded(layout_map)
+    keras.distribution.set_distribution(distribution)
+    return distribution
+
+
+def partitioning(model: keras.Model, distribution: Sharded) -> list[dict]:
+    """Return for each variable of a model how it is sharded. Raises UserError, see `check`."""
+    trainable = {id(variable) for variable in model.trainable_variables}
+    check(model.variables, distribution)
+    rows = []
+    for variable in model.variables:
+        if "seed_generator" in variable.path:
+            continue
+        shard = variable.value.sharding.shard_shape(variable.shape)
+        rows.append(
+            {
+                "path": variable.path,
+                "shape": list(variable.shape),
+                "dtype": str(variable.dtype),
+                "trainable": id(variable) in trainable,
+                "rule": distribution.rule_of(variable.path),
+                "spec": list(distribution.expected(variable.path, variable.shape)),
+                "bytes_per_device": int(np.prod(shard)) * variable.value.dtype.itemsize,
+                "note": distribution.notes.get(variable.path),
+            }
+        )
+    return rows
+
+
+def check(variables: list, distribution: Sharded) -> None:
+    """Compare how variables are sharded with the layout map. Raises UserError for the first that differs."""
+    for variable in variables:
+        if "seed_generator" in variable.path:
+            continue
+        axes = distribution.expected(variable.path, variable.shape)
+        parts = [distribution.sizes[axis] if axis else 1 for axis in axes]
+        wanted = tuple(size // n for size, n in zip(variable.shape, parts, strict=True))
+        found = tuple(variable.value.sharding.shard_shape(variable.shape))
+        if found != wanted:
+            raise UserError(
+                f"the variable {variable.path} of shape {tuple(variable.shape)} is sharded into {found}; "
+                f"by the layout map, {axes} of the mesh {distribution.sizes}, a device holds {wanted}."
+            )

@@ -1,0 +1,32 @@
+"""The transformers config of a masked language model, without importing TensorFlow."""
+
+from transformers import AutoConfig, PretrainedConfig
+
+from tpulm.config.architectures import find_architecture
+from tpulm.core.errors import UserError
+
+
+def model_config(model: dict, manifest: dict, where: str) -> PretrainedConfig:
+    """Return the transformers config of `model`, with vocabulary and special ids of the TFRecords' manifest.
+
+    Raises UserError, naming `where` in the user's config, for an architecture that cannot be trained here, an unknown
+    key, or too few positions for this tokenizer's pad id.
+    """
+    architecture = model["architecture"]
+    after_pad = find_architecture(architecture, where).after_pad
+    known = AutoConfig.for_model(architecture).to_dict()
+    unknown = sorted(set(model) - set(known) - {"architecture"})
+    if unknown:
+        raise UserError(f'{where} has the key "{unknown[0]}", which a {architecture} config does not know.')
+    ids = manifest["special_ids"]
+    sizes = {key: value for key, value in model.items() if key != "architecture"}
+    special = {"bos_token_id": ids["cls"], "eos_token_id": ids["sep"], "pad_token_id": ids["pad"]}
+    config = AutoConfig.for_model(architecture, vocab_size=manifest["vocab_size"], **special, **sizes)
+    positions = getattr(config, "max_position_embeddings", None)
+    needed = manifest["sequence_length"] + (ids["pad"] + 1 if after_pad else 0)
+    if isinstance(positions, int) and 0 < positions < needed:
+        raise UserError(
+            f"{where}.max_position_embeddings is {positions}; allowed: {needed} or more for sequences of "
+            f"{manifest['sequence_length']} tokens and a pad id of {ids['pad']}."
+        )
+    return config

@@ -1,0 +1,1 @@
+"""Plans: compile a training step with the TPU compiler and derive its memory, time and cost."""

@@ -1,0 +1,74 @@
+"""An abstract training run, shapes and dtypes without values, that a plan compiles. Needs
+tpulm.training.runtime.start first.
+
+It is built from the same `TrainingStep`, by the same builder, as the run that trains.
+"""
+
+import math
+from dataclasses import replace
+
+import jax
+import numpy as np
+
+from tpulm.config.training_step import TrainingStep
+from tpulm.models.sharding import batch_sharding, shardings
+from tpulm.planning.preset_sizes import without_preset
+from tpulm.training.jax_run import build_abstract_run
+from tpulm.training.train_step import TrainState
+
+
+class AbstractRun:
+    """A run of the config on devices that need not be there."""
+
+    def __init__(self, step: TrainingStep, devices: list):
+        """Build the run. Raises UserError where mesh or batch do not fit the devices, or a preset is not known.
+
+        devices  JAX's, or those of a topology description
+        """
+        self.step = replace(step, model=without_preset(step.model))
+        self.run = build_abstract_run(self.step, devices)
+        self.model, self.optimizer, self.distribution = self.run.model, self.run.optimizer, self.run.distribution
+
+    def lowered(self) -> jax.stages.Lowered:
+        """Return the program of a dispatch, before it is compiled."""
+        return self.run.jit_train_step().lower(*self.arguments())
+
+    def arguments(self) -> tuple:
+        """Return the arguments of a dispatch: state, frozen variables, batch, rates; shapes, dtypes and shardings."""
+        steps = self.step.steps_per_execution
+        ahead = () if steps == 1 else (steps,)
+        state = TrainState(*map(self.abstract, self.run.variables))
+        frozen = self.abstract(self.model.non_trainable_variables)
+        batch = self.batch(self.step.batch_size, batch_sharding(self.distribution, steps), ahead)
+        return state, frozen, batch, np.zeros(ahead, np.float32)
+
+    def lowered_microbatch(self) -> jax.stages.Lowered:
+        """Return the program of one microbatch, gradients only: what a step repeats `microbatches` times."""
+        variables = self.run.variables
+        trainable, random = self.abstract(variables.trainable), self.abstract(variables.random)
+        frozen = self.abstract(self.model.non_trainable_variables)
+        batch = self.batch(self.step.microbatch_size, batch_sharding(self.distribution))
+        weight = jax.ShapeDtypeStruct((), np.float32)
+        return self.run.jit_grad_fn().lower(trainable, frozen, random, batch, weight)
+
+    def batch(self, size: int, sharding: jax.sharding.Sharding, ahead: tuple = ()) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return the arrays of a batch of `size` records, with the dimensions `ahead` in front."""
+        return {
+            name: jax.ShapeDtypeStruct((*ahead, size, *shape), dtype, sharding=sharding)
+            for name, (shape, dtype) in self.step.record_arrays.items()
+        }
+
+    def abstract(self, variables: list) -> list[jax.ShapeDtypeStruct]:
+        """Return shape, dtype and sharding of variables."""
+        places = shardings(self.distribution, variables)
+        return [
+            jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=place) for v, place in zip(variables, places, strict=True)
+        ]
+
+    def bytes_per_device(self, variables: list) -> int:
+        """Return how many bytes of variables each device holds."""
+        places = shardings(self.distribution, variables)
+        return sum(
+            math.prod(place.shard_shape(tuple(v.shape))) * np.dtype(v.dtype).itemsize
+            for v, place in zip(variables, places, strict=True)
+        )

@@ -1,0 +1,82 @@
+"""Alternatives for a step: which of them would make a run fit, and what each single change would do."""
+
+import math
+from collections.abc import Iterator
+
+from tpulm.config.mesh import MOST_HOST_DEVICES, check_mesh
+from tpulm.config.training_step import TrainingStep
+from tpulm.core.accelerators import GIB, Topology
+from tpulm.core.errors import UserError
+from tpulm.planning.cost_model import measure
+
+
+def variants(recipe: dict, stage: str, devices: int) -> Iterator[tuple[str, dict]]:
+    """Yield what may make a run smaller, in words and as a recipe, the gentlest changes of the result first.
+
+    Not all of it is allowed by the config, or fits the slice.
+    """
+    if not recipe["remat"]:
+        yield "remat: true", recipe | {"remat": True}
+    lora = stage == "finetune" and recipe["method"] == "lora"
+    precision = "bfloat16" if lora else "mixed_bfloat16"
+    if recipe["precision"] != precision:
+        yield f"precision: {precision}", recipe | {"precision": precision}
+        yield (
+            f"precision: {precision} with remat: true",
+            recipe | {"precision": precision, "remat": True},
+        )
+    for parts in (2, 4, 8, 16):
+        microbatches = recipe["microbatches"] * parts
+        yield f"microbatches: {microbatches}", recipe | {"microbatches": microbatches}
+    size = 1
+    while size <= devices:
+        # The config refuses a mesh that the virtual devices do not fit.
+        virtual = math.lcm(size, recipe["host_device_count"])
+        if [size, -1] != recipe["mesh"] and virtual <= MOST_HOST_DEVICES:
+            words = "" if virtual == recipe["host_device_count"] else f", host_device_count: {virtual}"
+            yield f"mesh: [{size}, -1]{words}", recipe | {"mesh": [size, -1], "host_device_count": virtual}
+        size *= 2
+    if recipe["batch_size"] > 1 and recipe["batch_size"] % 2 == 0:
+        yield f"batch_size: {recipe['batch_size'] // 2}", recipe | {"batch_size": recipe["batch_size"] // 2}
+
+
+def alternatives(stage: str, recipe: dict, slice_: Topology, where: str) -> list[dict]:
+    """Return what each single change of how a step is computed would make of memory and modelled time."""
+    lora = stage == "finetune" and recipe["method"] == "lora"
+    precisions = ["float32", "mixed_bfloat16", *(["bfloat16"] if lora else [])]
+    single: list[tuple[str, object]] = [("remat", not recipe["remat"])]
+    single += [("precision", precision) for precision in precisions if precision != recipe["precision"]]
+    if recipe["microbatches"] > 1:
+        single.append(("microbatches", 1))
+    elif recipe["batch_size"] % 4 == 0:
+        single.append(("microbatches", 4))
+    found = []
+    for key, value in single:
+        try:
+            check_mesh(where, recipe | {key: value})
+            made = measure(TrainingStep.of(stage, where, recipe | {key: value}), slice_)
+        except UserError:  # such as a batch that cannot be cut into so many parts on this mesh
+            continue
+        kept = ("memory", "seconds", "bound_by", "tokens_per_second", "model_flops_utilisation")
+        found.append({"key": key, "value": value} | {name: made[name] for name in kept})
+    return found
+
+
+def advice(stage: str, recipe: dict, slice_: Topology, where: str, usable: int, most: int = 3) -> list[str]:
+    """Return up to `most` changes with which a run fits in `usable` bytes of HBM, each compiled.
+
+    The config allows each: `recipe` has host_device_count, resources and checkpoint_every for that, which change no
+    step.
+    """
+    found: list[str] = []
+    for words, changed in variants(recipe, stage, slice_.devices):
+        try:
+            check_mesh(where, changed)
+            made = measure(TrainingStep.of(stage, where, changed), slice_, usable)
+        except UserError:
+            continue
+        if made["memory"]["fits"]:
+            found.append(f"{words} ({made['memory']['total'] / GIB:.1f} GiB)")
+        if len(found) == most:
+            break
+    return found

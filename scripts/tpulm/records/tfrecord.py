@@ -1,0 +1,267 @@
+"""TFRecord files of tf.train.Example, written and read without TensorFlow.
+
+A file is a sequence of records, each framed as (TensorFlow, tensorflow/core/lib/io/record_writer.h)
+
+    uint64 length | uint32 masked CRC-32C of length | data | uint32 masked CRC-32C of data      little-endian
+
+and the data here is a tf.train.Example with two int64 features of sequence_length values, `input_ids` and
+`attention_mask`. Ids take one to five bytes, so records differ in size: NAME.index, next to NAME.tfrecord, has the
+records + 1 offsets at which they begin and the last one ends, uint64, little-endian.
+"""
+
+import hashlib
+import mmap
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from tpulm.core.errors import UserError
+from tpulm.core.files import atomic_write, read_json, sha256
+
+FRAME = 16  # bytes around the data of a record: length, its checksum, the data's checksum
+HEAD = 12
+CRC = struct.Struct("<I")
+LENGTH = struct.Struct("<Q")
+
+
+def example_class() -> Any:
+    """Return the message class of tf.train.Example with int64 features (tensorflow/core/example/*.proto).
+
+    The descriptor is in a pool of its own: TensorFlow may register its own one in the same process.
+    """
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="tensorflow", syntax="proto3")
+    int64_list = file.message_type.add(name="Int64List")
+    int64_list.field.add(name="value", number=1, type=field.TYPE_INT64, label=field.LABEL_REPEATED)
+    feature = file.message_type.add(name="Feature")
+    feature.oneof_decl.add(name="kind")
+    feature.field.add(
+        name="int64_list", number=3, type=field.TYPE_MESSAGE, label=field.LABEL_OPTIONAL,
+        type_name=".tensorflow.Int64List", oneof_index=0,
+    )  # fmt: skip
+    features = file.message_type.add(name="Features")
+    entry = features.nested_type.add(name="FeatureEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
+    entry.field.add(
+        name="value", number=2, type=field.TYPE_MESSAGE, label=field.LABEL_OPTIONAL, type_name=".tensorflow.Feature"
+    )
+    features.field.add(
+        name="feature", number=1, type=field.TYPE_MESSAGE, label=field.LABEL_REPEATED,
+        type_name=".tensorflow.Features.FeatureEntry",
+    )  # fmt: skip
+    example = file.message_type.add(name="Example")
+    example.field.add(
+        name="features", number=1, type=field.TYPE_MESSAGE, label=field.LABEL_OPTIONAL,
+        type_name=".tensorflow.Features",
+    )  # fmt: skip
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
+
+
+Example = example_class()
+
+
+def masked_crc(data: bytes) -> int:
+    """Return the CRC-32C of `data`, rotated right by 15 bits plus a constant (tensorflow/core/lib/hash/crc32c.h)."""
+    crc = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def frame(data: bytes) -> bytes:
+    """Return `data` as a record of a TFRecord file."""
+    length = LENGTH.pack(len(data))
+    return b"".join((length, CRC.pack(masked_crc(length)), data, CRC.pack(masked_crc(data))))
+
+
+def encode(ids: list[int]) -> bytes:
+    """Return a sequence as a serialised tf.train.Example; every position is attended to."""
+    example = Example()
+    feature = example.features.feature
+    feature["input_ids"].int64_list.value.extend(ids)
+    feature["attention_mask"].int64_list.value.extend([1] * len(ids))
+    return example.SerializeToString(deterministic=True)
+
+
+def decode(data: bytes, name: str = "input_ids") -> np.ndarray:
+    """Return a feature of a serialised tf.train.Example, int64 of shape [values]."""
+    return np.array(Example.FromString(data).features.feature[name].int64_list.value, np.int64)
+
+
+def write_records(path: str | Path, index: str | Path, blocks: Iterable[np.ndarray]) -> dict[str, int | str]:
+    """Write sequences (blocks of shape [n, sequence_length]) as a TFRecord file with its index, each whole or not.
+
+    Returns records, bytes and sha256 of the file, and index_sha256.
+    """
+    places, place, digest = [0], 0, hashlib.sha256()
+    with atomic_write(path) as partial, open(partial, "wb", buffering=1 << 20) as file:
+        for block in blocks:
+            for ids in block.tolist():
+                record = frame(encode(ids))
+                file.write(record)
+                digest.update(record)
+                place += len(record)
+                places.append(place)
+    table = np.array(places, "<u8").tobytes()
+    with atomic_write(index) as partial:
+        partial.write_bytes(table)
+    return {
+        "records": len(places) - 1,
+        "bytes": place,
+        "sha256": digest.hexdigest(),
+        "index_sha256": hashlib.sha256(table).hexdigest(),
+    }
+
+
+class Records:
+    """All records of a split, by number, read at any place in any order.
+
+    manifest         tfrecords/manifest.json as a dictionary
+    sequence_length  tokens per record
+    """
+
+    def __init__(self, manifest: str | Path, split: str, folder: str | Path | None = None):
+        """Open the shards of `split` that a manifest names; they lie in `folder`, by default that of the manifest.
+
+        Raises UserError when a file is absent or has not the size that the manifest says.
+        """
+        self.folder = str(folder or Path(manifest).parent)
+        self.manifest = read_json(manifest)
+        self.sequence_length = self.manifest["sequence_length"]
+        self.shards = self.manifest["splits"][split]["shards"]
+        self.paths = [self.place(shard["file"]) for shard in self.shards]
+        self.indices = [self.place(shard["index"]) for shard in self.shards]
+        sizes = self.sizes()
+        for shard, path, index in zip(self.shards, self.paths, self.indices, strict=True):
+            check_size(path, sizes.get(path), shard["bytes"])
+            check_size(index, sizes.get(index), 8 * (shard["records"] + 1))
+        # Record i is in the shard `s` with starts[s] <= i < starts[s + 1].
+        self.starts = np.cumsum([0] + [shard["records"] for shard in self.shards])
+        self.places = [np.frombuffer(content, "<u8").astype(np.int64) for content in self.read_indices()]
+        self.files: dict[int, mmap.mmap] = {}
+
+    def place(self, name: str) -> str:
+        """Return where a file that the manifest names lies."""
+        return os.path.join(self.folder, name)
+
+    def sizes(self) -> dict[str, int]:
+        """Return the size in bytes of each of the files that is there."""
+        return {path: os.path.getsize(path) for path in (*self.paths, *self.indices) if os.path.isfile(path)}
+
+    def read_indices(self) -> list[bytes]:
+        """Return the content of every shard's index."""
+        return [Path(index).read_bytes() for index in self.indices]
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def verify(self) -> None:
+        """Compare every file's SHA-256 with the manifest. Raises UserError naming the first that differs."""
+        for shard, path, index in zip(self.shards, self.paths, self.indices, strict=True):
+            for file, expected in ((path, shard["sha256"]), (index, shard["index_sha256"])):
+                check_digest(file, sha256(file), expected)
+
+    def read(self, indices: np.ndarray, upcoming: Callable[[], Iterable[int]] = tuple) -> np.ndarray:
+        """Return the input_ids of records `indices` (integers of shape [n]), int32 of shape [n, sequence_length].
+
+        upcoming  function that returns the blocks of tpulm.records.order that will be read from soon
+
+        Raises UserError, naming file and bytes, at a record whose checksum is wrong; IndexError beyond the last.
+        """
+        indices = np.asarray(indices, np.int64)
+        if len(indices) and not (0 <= indices.min() and indices.max() < len(self)):
+            raise IndexError(f"records {indices.min()} to {indices.max()} of {len(self)}")
+        self.prepare(indices, upcoming)
+        ids = np.empty((len(indices), self.sequence_length), np.int32)
+        shards = np.searchsorted(self.starts, indices, side="right") - 1
+        for shard in np.unique(shards):
+            rows = np.flatnonzero(shards == shard)
+            numbers = indices[rows] - self.starts[shard]
+            # In the order of the file, so that neighbours are read in one go.
+            order = np.argsort(numbers, kind="stable")
+            data = [self.record(int(shard), number) for number in numbers[order].tolist()]
+            ids[rows[order]] = decode_ids(data, self.sequence_length)
+        return ids
+
+    def prepare(self, indices: np.ndarray, upcoming: Callable[[], Iterable[int]]) -> None:
+        """Do nothing: the kernel reads files of this machine ahead."""
+
+    def record(self, shard: int, number: int) -> bytes:
+        """Return the data of one record of a shard, its checksums verified. Raises UserError."""
+        start, stop = self.places[shard][number : number + 2].tolist()
+        framed = self.framed(shard, number, start, stop)
+        if not intact(framed):
+            raise UserError(
+                f"{self.paths[shard]} is damaged at bytes {start} to {stop} (record {number}): a checksum is wrong; "
+                "delete the file and run again."
+            )
+        return framed[HEAD:-4]
+
+    def framed(self, shard: int, number: int, start: int, stop: int) -> bytes:
+        """Return record `number` of a shard with its frame: bytes `start` to `stop` of the file."""
+        if shard not in self.files:
+            with open(self.paths[shard], "rb") as file:
+                self.files[shard] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return self.files[shard][start:stop]
+
+
+def intact(framed: bytes) -> bool:
+    """Return whether a record has the length and the checksums that its frame says."""
+    data = framed[HEAD:-4]
+    return (
+        len(framed) >= FRAME
+        and LENGTH.unpack_from(framed)[0] == len(data)
+        and CRC.unpack_from(framed, 8)[0] == masked_crc(framed[:8])
+        and CRC.unpack_from(framed, len(framed) - 4)[0] == masked_crc(data)
+    )
+
+
+def scan(path: str | Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the data of each record of a file and where its frame ends, without an index, from the first to the last.
+
+    Raises UserError naming the first range of bytes that is not as it was written.
+    """
+    size, place = os.path.getsize(path), 0
+    with open(path, "rb") as file:
+        while head := file.read(HEAD):
+            damaged = f"{path} is damaged at bytes {place} to"
+            if len(head) < HEAD:
+                raise UserError(f"{damaged} {size}: the file ends within a record's head.")
+            if CRC.unpack_from(head, 8)[0] != masked_crc(head[:8]):
+                raise UserError(f"{damaged} {place + HEAD}: the checksum of a record's length is wrong.")
+            stop = place + FRAME + LENGTH.unpack_from(head)[0]
+            body = file.read(stop - place - HEAD)
+            if place + HEAD + len(body) < stop:
+                raise UserError(f"{damaged} {size}: the file ends within a record.")
+            if CRC.unpack_from(body, len(body) - 4)[0] != masked_crc(body[:-4]):
+                raise UserError(f"{damaged} {stop}: the checksum of a record is wrong.")
+            yield stop, body[:-4]
+            place = stop
+
+
+def check_size(path: str | Path, found: int | None, size: int) -> None:
+    """Raise UserError when a file is absent, `found` None, or has another size than `size` bytes."""
+    if found is None:
+        raise UserError(f"{path} is missing, though manifest.json names it; run again to write it.")
+    if found != size:
+        raise UserError(f"{path} has {found} bytes; manifest.json says {size}: delete the file and run again.")
+
+
+def check_digest(path: str | Path, found: str, expected: str) -> None:
+    """Raise UserError when the SHA-256 of a file is not the one that the manifest says."""
+    if found != expected:
+        raise UserError(
+            f"{path} is damaged: its SHA-256 is not the one in manifest.json; delete the file and run again."
+        )
+
+
+def decode_ids(data: list[bytes], sequence_length: int) -> np.ndarray:
+    """Return the input_ids of serialised examples, int32 of shape [records, sequence_length]."""
+    return np.stack([decode(record) for record in data]).astype(np.int32)

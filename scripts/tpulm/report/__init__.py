@@ -1,0 +1,1 @@
+"""Layout of the report: tables as HTML, figures as SVG, with the same bytes every time."""

@@ -1,0 +1,138 @@
+"""The tokenizers of causal language models: plain SentencePiece if possible, otherwise keras-hub."""
+
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sentencepiece
+
+from tpulm.core.errors import UserError
+from tpulm.core.files import read_json
+from tpulm.core.random_streams import generator
+
+SPECIAL = {"pad": 0, "eos": 1, "bos": 2, "unk": 3}  # ids as in the published Gemma vocabularies
+# Runs of spaces are pieces of their own, as in Gemma's, so that indentation costs one token.
+USER_DEFINED = ["\n", *("\u2581" * n for n in range(2, 17))]
+SAMPLE_CHARACTERS = 100_000_000  # read at most for training a vocabulary
+LINE_CHARACTERS = 4_000  # SentencePiece skips a line that is longer than it expects
+
+
+def train_vocabulary(documents: Iterable[str], vocab_size: int, where: str) -> bytes:
+    """Train a SentencePiece Unigram model (Kudo 2018), byte fallback for rare characters; return its proto.
+
+    where  the config key of the vocabulary's size. Raises UserError, naming it, for a size that cannot be.
+    """
+    specials: dict[str, Any] = {f"{name}_id": index for name, index in SPECIAL.items()}
+    specials |= {f"{name}_piece": f"<{name}>" for name in SPECIAL}
+    proto = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(line for document in documents for line in lines(document)),
+            model_writer=proto,
+            model_type="unigram",
+            vocab_size=vocab_size,
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            add_dummy_prefix=False,
+            user_defined_symbols=USER_DEFINED,
+            max_sentence_length=4 * LINE_CHARACTERS + 4,  # bytes
+            num_threads=1,  # EM adds up floats: another number of threads, another vocabulary
+            minloglevel=1,
+            **specials,
+        )
+    except RuntimeError as error:
+        text = str(error)
+        too_big = re.search(r"Vocabulary size too high \((\d+)\).*<= (\d+)", text)
+        too_small = re.search(r"smaller than required_chars\. (\d+) vs (\d+)", text)
+        if too_big:
+            raise UserError(f"{where} is {vocab_size}; the text has pieces for at most {too_big[2]}.") from None
+        if too_small:
+            raise UserError(f"{where} is {vocab_size}; the text's characters need at least {too_small[2]}.") from None
+        raise
+    return proto.getvalue()
+
+
+def lines(document: str) -> Iterator[str]:
+    """Yield the lines of a document, long ones in pieces."""
+    for line in document.split("\n"):
+        for start in range(0, len(line), LINE_CHARACTERS):
+            yield line[start : start + LINE_CHARACTERS]
+
+
+def sample(characters: np.ndarray, seed: int) -> np.ndarray:
+    """Return which documents a vocabulary is trained on: bool [documents]; all, or SAMPLE_CHARACTERS' worth.
+
+    characters  int64 [documents], the length of each
+    """
+    total = int(characters.sum())
+    if total <= SAMPLE_CHARACTERS:
+        return np.ones(len(characters), bool)
+    return generator(seed).random(len(characters)) < SAMPLE_CHARACTERS / total
+
+
+def vocabulary_file(preset: Path) -> Path | None:
+    """Return the SentencePiece file of a Gemma preset folder, or None where the tokenizer is of another kind."""
+    path = preset / "assets" / "tokenizer" / "vocabulary.spm"
+    if not path.is_file() or "Gemma" not in read_json(preset / "tokenizer.json")["class_name"]:
+        return None
+    return path
+
+
+class SentencePiece:
+    """Text to ids and back by a SentencePiece model."""
+
+    def __init__(self, path: str | Path):
+        """Load a serialized model."""
+        self.processor = sentencepiece.SentencePieceProcessor(model_proto=Path(path).read_bytes())
+        self.size = self.processor.vocab_size()
+        self.special = {name: self.processor.piece_to_id(f"<{name}>") for name in ("bos", "eos", "pad")}
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Return the ids of each text, without special tokens."""
+        return self.processor.encode(texts, num_threads=1)
+
+
+class KerasHub:
+    """Text to ids by the tokenizer of any preset folder; needs tpulm.training.runtime.start first."""
+
+    def __init__(self, preset: str | Path):
+        """Load the tokenizer of a preset folder."""
+        import keras_hub
+
+        self.tokenizer = keras_hub.tokenizers.Tokenizer.from_preset(str(preset))
+        self.size = self.tokenizer.vocabulary_size()
+        self.special = {
+            "bos": self.tokenizer.start_token_id,
+            "eos": self.tokenizer.end_token_id,
+            "pad": self.tokenizer.pad_token_id,
+        }
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Return the ids of each text, without special tokens."""
+        return [list(map(int, ids)) for ids in self.tokenizer(texts)]
+
+
+def load_tokenizer(path: str, start: Callable[[], None]) -> SentencePiece | KerasHub:
+    """Return the tokenizer of a vocabulary file or of a preset folder; calls `start` where it needs Keras."""
+    if not Path(path).is_dir():
+        return SentencePiece(path)
+    vocabulary = vocabulary_file(Path(path))
+    if vocabulary:
+        return SentencePiece(vocabulary)
+    start()
+    return KerasHub(path)
+
+
+def tokenize(batches: Iterable[list[str]], tokenizer: SentencePiece | KerasHub) -> tuple[np.ndarray, np.ndarray]:
+    """Return the documents' tokens int32 [tokens] and where each begins, int64 [documents + 1]."""
+    pieces, lengths = [], [0]
+    for texts in batches:
+        encoded = tokenizer.encode(texts)
+        lengths += map(len, encoded)
+        pieces.append(np.fromiter((i for ids in encoded for i in ids), np.int32))
+    tokens = np.concatenate(pieces) if pieces else np.empty(0, np.int32)
+    return tokens, np.cumsum(lengths, dtype=np.int64)

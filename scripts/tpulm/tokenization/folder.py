@@ -1,0 +1,121 @@
+"""Tokenizer folders: the files that transformers' AutoTokenizer loads, and the ids that trainers need."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tpulm.core.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+# [CLS] opens and [SEP] ends a text, so they are what causal models call bos and eos.
+ROLES = {
+    "bos_token": "[CLS]",
+    "eos_token": "[SEP]",
+    "unk_token": "<unk>",
+    "sep_token": "[SEP]",
+    "pad_token": "<pad>",
+    "cls_token": "[CLS]",
+    "mask_token": "[MASK]",
+}
+REQUIRED = ("cls_token", "sep_token", "pad_token", "mask_token")
+# transformers' mark for "no limit of length".
+NO_LIMIT = int(1e30)
+
+
+def write_settings(tokenizer: "Tokenizer", config: str, special_tokens_map: str) -> None:
+    """Write what AutoTokenizer reads beside tokenizer.json, for a tokenizer with the special tokens of ROLES."""
+    settings = {
+        "added_tokens_decoder": {
+            str(index): {
+                "content": token.content,
+                "lstrip": token.lstrip,
+                "normalized": token.normalized,
+                "rstrip": token.rstrip,
+                "single_word": token.single_word,
+                "special": token.special,
+            }
+            for index, token in sorted(tokenizer.get_added_tokens_decoder().items())
+        },
+        # True would delete the spaces before punctuation: texts would not round-trip.
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": NO_LIMIT,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **ROLES,
+    }
+    write_json(config, dict(sorted(settings.items())))
+    write_json(special_tokens_map, ROLES)
+
+
+def special_tokens(path: str | Path) -> dict[str, str]:
+    """Return the tokens that special_tokens_map.json names, such as {"mask_token": "[MASK]"}."""
+    tokens = read_json(path)
+    return {
+        role: token if isinstance(token, str) else token["content"]
+        for role, token in tokens.items()
+        if isinstance(token, (str, dict))
+    }
+
+
+def special_ids(tokenizer: "Tokenizer", special_tokens_map: str | Path) -> dict[str, int]:
+    """Return the ids of bos, cls, eos, mask, pad, sep and unk, those that the tokenizer has.
+
+    bos is cls and eos is sep where the tokenizer does not say otherwise.
+    """
+    tokens = special_tokens(special_tokens_map)
+    tokens.setdefault("bos_token", tokens["cls_token"])
+    tokens.setdefault("eos_token", tokens["sep_token"])
+    roles = sorted(set(ROLES) & set(tokens))
+    return {role.removesuffix("_token"): tokenizer.token_to_id(tokens[role]) for role in roles}
+
+
+def vocabulary_size(tokenizer: "Tokenizer") -> int:
+    """Return the number of rows that an embedding needs: the highest id + 1 (some vocabularies have holes)."""
+    return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+
+def load(path: str | Path) -> "Tokenizer":
+    """Load tokenizer.json as a `tokenizers.Tokenizer` that neither truncates nor pads."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def measure(tokenizer: "Tokenizer", ids: dict[str, int], batches: Iterable[list[str]]) -> dict[str, int | float]:
+    """Return how a tokenizer cuts documents; [CLS] and [SEP] around a document are not counted.
+
+    ids      as special_ids returns them
+    batches  lists of documents
+
+    tokens, words (between white space), characters     counts
+    tokens_per_word, characters_per_token               their ratios
+    vocabulary_used     share of the ordinary pieces that occur
+    unknown_rate        share of tokens that are unk
+    unigram_entropy     -sum p ln p over the tokens' shares p, nats per token (Shannon 1948)
+    """
+    counts = np.zeros(vocabulary_size(tokenizer), np.int64)
+    words = characters = 0
+    for texts in batches:
+        encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        counts += np.bincount(np.concatenate([np.array(e.ids, np.int64) for e in encodings]), minlength=len(counts))
+        words += sum(len(text.split()) for text in texts)
+        characters += sum(map(len, texts))
+    tokens = int(counts.sum())
+    special = sorted(set(ids.values()))
+    shares = counts[counts > 0] / tokens
+    return {
+        "tokens": tokens,
+        "words": words,
+        "characters": characters,
+        "tokens_per_word": tokens / words,
+        "characters_per_token": characters / tokens,
+        "vocabulary_used": int((np.delete(counts, special) > 0).sum()) / (tokenizer.get_vocab_size() - len(special)),
+        "unknown_rate": int(counts[ids["unk"]]) / tokens if "unk" in ids else 0.0,
+        "unigram_entropy": round(float(-(shares * np.log(shares)).sum()), 9),
+    }

@@ -1,0 +1,1 @@
+"""Training: start-up, the compiled step, both trainers, checkpoints, histories."""

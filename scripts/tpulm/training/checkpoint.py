@@ -1,0 +1,149 @@
+"""Checkpoints: named arrays as safetensors, and everything else that the next segment needs as JSON.
+
+weights.safetensors    the model's variables
+optimizer.safetensors  the optimizer's variables
+best.safetensors       the model's variables at the step with the lowest held-out loss so far; after an early stop
+                       the others are empty
+state.json             step; evaluation at this step; best (step and evaluation); evaluations_since_best;
+                       stopped_at, the step of an early stop, otherwise null; the segment's recipe;
+                       sha256 of the three files above; previous_sha256, of the state.json before, null for the first
+
+So each state authenticates its files and, through the previous states, the entire chain. The data position and the
+random numbers need no state: both are functions of the step.
+"""
+
+import math
+import shutil
+from collections.abc import Callable
+
+from tpulm.config.artifacts import CHECKPOINT_ARRAYS, CHECKPOINT_FILES
+from tpulm.core import hosts
+from tpulm.core.arrays import save_arrays
+from tpulm.core.errors import UserError
+from tpulm.core.files import atomic_write, read_json, sha256, write_json
+from tpulm.training.history import History
+
+
+def previous(files: list[str]) -> dict[str, str] | None:
+    """Return the parts of the checkpoint that a segment starts from by name, None for the first segment.
+
+    Raises UserError when one of its files is not the one that its state.json names. Of processes that train together
+    only their parent reads them for that.
+    """
+    if not files:
+        return None
+    parts = dict(zip(CHECKPOINT_FILES, files, strict=True))
+    if not hosts.started():
+        check(parts)
+    return parts
+
+
+def check(parts: dict[str, str]) -> dict:
+    """Return the state of a checkpoint after comparing its files with it. Raises UserError naming what is damaged."""
+    state = read_state(parts["state"])
+    for part in CHECKPOINT_ARRAYS:
+        if sha256(parts[part]) != state["sha256"][part]:
+            raise UserError(
+                f"{parts[part]} is damaged: its SHA-256 is not the one in state.json beside it; "
+                "delete the file and run again."
+            )
+    return state
+
+
+def read_state(path: str) -> dict:
+    """Return a state.json. Raises UserError when it is damaged."""
+    try:
+        state = read_json(path)
+        known = {"step", "evaluation", "best", "stopped_at"} <= set(state)
+        if known and set(state["sha256"]) == set(CHECKPOINT_ARRAYS):
+            return state
+    except (ValueError, TypeError, KeyError):
+        pass
+    raise UserError(f"{path} is damaged: it is not what a checkpoint's state is; delete the file and run again.")
+
+
+def save(
+    outputs: dict[str, str],
+    recipe: dict,
+    weights: dict[str, object],
+    optimizer: dict[str, object],
+    evaluation: dict[str, float],
+    previous: dict[str, str] | None,
+    save_arrays: Callable[[str, dict], None] = save_arrays,
+    speaks: bool = True,
+) -> None:
+    """Write the checkpoint at the end of a segment.
+
+    outputs     paths of weights, optimizer, best and state; `previous` those of the checkpoint before, None at first
+    recipe      the segment's, its `last` step among it
+    weights, optimizer  named arrays, as `save_arrays` takes them
+    evaluation  held-out figures at that step, with `loss` among them; lower is better
+    speaks      whether this process is the one that writes what is not spread over several
+
+    Raises UserError when the held-out loss is not finite: nothing is written then.
+    """
+    step, loss = recipe["last"], evaluation["loss"]
+    if not math.isfinite(loss):
+        raise UserError(
+            f"the held-out loss is {loss} at step {step}: the run diverged; the last checkpoint is kept. "
+            "Lower learning_rate, or set global_clipnorm."
+        )
+    best, best_arrays, since_best = {"step": step, "evaluation": evaluation}, outputs["weights"], 0
+    if previous:
+        before = read_state(previous["state"])
+        if loss >= before["best"]["evaluation"]["loss"]:
+            best, best_arrays, since_best = before["best"], previous["best"], before["evaluations_since_best"] + 1
+    save_arrays(outputs["weights"], weights)
+    save_arrays(outputs["optimizer"], optimizer)
+    if not speaks:
+        return
+    with atomic_write(outputs["best"]) as partial:
+        shutil.copyfile(best_arrays, partial)
+    state = {
+        "step": step,
+        "evaluation": evaluation,
+        "best": best,
+        "evaluations_since_best": since_best,
+        "stopped_at": None,
+    }
+    write_state(outputs, state, recipe, previous)
+
+
+def write_state(outputs: dict[str, str], state: dict, recipe: dict, previous: dict[str, str] | None) -> None:
+    """Write state.json with the fingerprints of the files, which are there already."""
+    state |= {
+        "recipe": recipe,
+        "sha256": {part: sha256(outputs[part]) for part in CHECKPOINT_ARRAYS},
+        "previous_sha256": sha256(previous["state"]) if previous else None,
+    }
+    write_json(outputs["state"], state)
+
+
+def stopped_early(
+    outputs: dict[str, str], recipe: dict, previous: dict[str, str] | None, say: Callable[[str], None]
+) -> bool:
+    """Return whether the run has stopped before this segment; if so, its checkpoint is the one before, passed on.
+
+    A run stops when the last `recipe["patience"]` evaluations brought no new lowest held-out loss. Nothing trains on
+    from there: weights and optimizer are empty. Best is a copy and no hard link: Snakemake touches what a job made,
+    and would make the checkpoint before newer than what came of it.
+    """
+    if not previous:
+        return False
+    before, patience = read_state(previous["state"]), recipe.get("patience")
+    if before["stopped_at"] is None and not (patience and before["evaluations_since_best"] >= patience):
+        return False
+    stopped_at = before["stopped_at"] or before["step"]
+    with atomic_write(outputs["best"]) as partial:
+        shutil.copyfile(previous["best"], partial)
+    save_arrays(outputs["weights"], {})
+    save_arrays(outputs["optimizer"], {})
+    kept = {key: before[key] for key in ("evaluation", "best", "evaluations_since_best")}
+    write_state(outputs, {"step": recipe["last"], **kept, "stopped_at": stopped_at}, recipe, previous)
+    History(recipe["first"], recipe["last"], 0, say).write(outputs["history"], outputs["timings"])
+    best = before["best"]
+    say(
+        f"stopped at step {stopped_at}: no held-out loss below the {best['evaluation']['loss']:.4f} of step "
+        f"{best['step']} since then"
+    )
+    return True

@@ -1,0 +1,59 @@
+"""Loss and accuracy of a JAX model on held-out batches."""
+
+from collections.abc import Callable, Iterable
+
+import jax
+import keras
+import numpy as np
+
+from tpulm.models.sharding import Sharded, batch_sharding, replicated_sharding
+from tpulm.training.feeding import AHEAD, on_devices
+from tpulm.training.history import held_out_figures
+from tpulm.training.train_step import token_losses
+
+
+def make_eval_step(model: keras.Model, task: Callable) -> Callable:
+    """Return the function (trainable, frozen, batch) -> sums over predicted tokens: loss, correct, count; float32."""
+
+    def evaluation(trainable: list, frozen: list, batch: dict[str, jax.Array]) -> tuple:
+        inputs, labels, weights = task(batch)
+        logits, _ = model.stateless_call(trainable, frozen, inputs, training=False)
+        correct = (logits.argmax(-1) == labels).astype("float32")
+        return (token_losses(logits, labels) * weights).sum(), (correct * weights).sum(), weights.sum()
+
+    return evaluation
+
+
+class Evaluator:
+    """Measures a model on held-out batches; compiled once."""
+
+    def __init__(self, model: keras.Model, distribution: Sharded, task: Callable):
+        """Take a model, how it is sharded, and what it predicts (of `tpulm.training.tasks`)."""
+        self.model, self.sharding = model, batch_sharding(distribution)
+        self.replicas = distribution.num_model_replicas
+        self.eval_step = jax.jit(make_eval_step(model, task), out_shardings=replicated_sharding(distribution))
+
+    def __call__(self, data: Iterable[dict[str, np.ndarray]]) -> dict[str, float]:
+        """Return the figures of `held_out_figures` on held-out batches, with the values that the model holds."""
+        trainable, frozen = (
+            [v.value for v in part] for part in (self.model.trainable_variables, self.model.non_trainable_variables)
+        )
+        return self.measure(trainable, frozen, data)
+
+    def measure(self, trainable: list, frozen: list, data: Iterable[dict[str, np.ndarray]]) -> dict[str, float]:
+        """Return the same with these values of the model's variables.
+
+        data  batches of one size, arrays [records, ...]; rows of zeros, which weigh nothing, even out the replicas
+        """
+        sums = []
+        for arrays in data:
+            batch = {name: self.place(array) for name, array in arrays.items()}
+            sums.append(self.eval_step(trainable, frozen, batch))
+            if len(sums) > AHEAD:  # batches that wait take memory; on virtual devices, many of them wait for ever
+                jax.block_until_ready(sums[-AHEAD])
+        return held_out_figures(*np.array(sums, np.float64).sum(0))
+
+    def place(self, array: np.ndarray) -> jax.Array:
+        """Return an array that every process holds whole as one that is sharded over the devices."""
+        array = np.pad(array, [(0, -len(array) % self.replicas)] + [(0, 0)] * (array.ndim - 1))
+        return on_devices(array, self.sharding, slice(0, len(array)), len(array))

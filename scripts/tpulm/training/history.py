@@ -1,0 +1,103 @@
+"""The history of a segment's steps: one CSV of numbers that repeat exactly, one of timings that do not.
+
+history.csv   step, loss (nats per predicted token), learning_rate
+timings.csv   step, seconds_per_step, tokens_per_second
+"""
+
+import math
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from tpulm.core.errors import UserError
+from tpulm.core.files import write_text
+
+
+class History:
+    """Collects loss and learning rate per step, prints progress, and stops a run that diverges.
+
+    Steps are counted from 1 here: row `s` is the s-th update.
+    """
+
+    def __init__(self, first: int, last: int, tokens_per_step: int, say: Callable[[str], None]):
+        """Record steps `first` + 1 to `last`, a segment; `say` takes the progress lines."""
+        self.step, self.last = first, last
+        self.tokens_per_step, self.say = tokens_per_step, say
+        self.rows: list[str] = []
+        self.timings: list[str] = []
+        self.mark = time.perf_counter()
+
+    def restart_clock(self) -> None:
+        """Forget the time since the last call, such as a compilation or an evaluation."""
+        self.mark = time.perf_counter()
+
+    def add(self, losses: list[float], learning_rates: list[float]) -> None:
+        """Take the losses (nats per predicted token) and rates of the steps since the last call.
+
+        Raises UserError at a loss that is not finite.
+        """
+        seconds = time.perf_counter() - self.mark
+        for loss, rate in zip(losses, learning_rates, strict=True):
+            self.step += 1
+            if not math.isfinite(loss):
+                raise UserError(
+                    f"the loss is {loss} at step {self.step}, with learning rate {rate:.6g}: the run diverged; "
+                    "the last checkpoint is kept. Lower learning_rate, or set global_clipnorm."
+                )
+            self.rows.append(f"{self.step},{loss:.9g},{rate:.9g}\n")
+        speed = len(losses) * self.tokens_per_step / max(seconds, 1e-9)
+        self.timings.append(f"{self.step},{seconds / len(losses):.6f},{speed:.1f}\n")
+        left = (self.last - self.step) * seconds / len(losses)
+        self.say(
+            f"step {self.step}/{self.last}  loss {losses[-1]:.4f}  learning rate {learning_rates[-1]:.3g}  "
+            f"{speed:,.0f} tokens/s  {left / 60:.1f} min to the checkpoint"
+        )
+        self.restart_clock()
+
+    def write(self, history: str, timings: str) -> None:
+        """Write both files."""
+        write_text(history, "step,loss,learning_rate\n" + "".join(self.rows))
+        write_text(timings, "step,seconds_per_step,tokens_per_second\n" + "".join(self.timings))
+
+
+def held_out_figures(loss: float, right: float, count: float) -> dict[str, float]:
+    """Return what is said of a held-out split, from sums over its predictions.
+
+    loss (nats per prediction), accuracy, perplexity (e to the loss), predictions (how many)
+    """
+    loss, accuracy = float(loss / max(count, 1.0)), float(right / max(count, 1.0))
+    perplexity = math.exp(min(loss, 700.0)) if math.isfinite(loss) else loss
+    return {"loss": loss, "accuracy": accuracy, "perplexity": perplexity, "predictions": int(count)}
+
+
+class LossReader:
+    """Takes the losses of steps as they are dispatched, and reads them from the devices now and then.
+
+    Reading waits for the devices; doing so at every step would leave them idle while Python runs.
+    """
+
+    SECONDS = 5.0  # between two lines of progress, about
+
+    def __init__(self, history: History):
+        """Read for `history`: the first step alone (it includes the compilation), then by the clock."""
+        self.history, self.due = history, 1
+        self.losses: list = []
+        self.rates: list[float] = []
+
+    def add(self, losses: object, rates: np.ndarray) -> None:
+        """Take the losses of one or several steps, still on the device, and their learning rates [steps]."""
+        self.losses.append(losses)
+        self.rates.extend(rates.tolist())
+        if len(self.rates) >= self.due:
+            self.finish()
+
+    def finish(self) -> None:
+        """Read what is waiting."""
+        if not self.losses:
+            return
+        values = np.concatenate([np.atleast_1d(losses) for losses in self.losses]).astype(float).tolist()
+        seconds = (time.perf_counter() - self.history.mark) / len(values)
+        self.history.add(values, self.rates)
+        self.due = 10 if self.due == 1 else max(1, min(1000, round(self.SECONDS / max(seconds, 1e-6))))
+        self.losses, self.rates = [], []

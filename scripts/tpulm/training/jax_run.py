@@ -1,0 +1,107 @@
+"""A JAX run, built from its `TrainingStep`: with values by the trainer, without values by a plan.
+
+Needs tpulm.training.runtime.start first.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import keras
+
+from tpulm.config.mesh import check_batch_size
+from tpulm.config.training_step import TrainingStep
+from tpulm.core.errors import UserError
+from tpulm.models.building import build_abstract_model, build_model, distribute
+from tpulm.models.causal import make_optimizer
+from tpulm.models.remat import remat
+from tpulm.models.sharding import Sharded
+from tpulm.training.tasks import TASKS
+from tpulm.training.train_step import TrainState, jit_grad_fn, jit_train_step, train_variables
+
+
+@dataclass(frozen=True)
+class JaxRun:
+    """All that a compiled step is made of.
+
+    step          what it is
+    model         its trainable variables settled; distribution  how it is sharded
+    optimizer     built for them
+    """
+
+    step: TrainingStep
+    model: keras.Model
+    distribution: Sharded
+    optimizer: keras.Optimizer
+
+    @property
+    def task(self) -> Callable:
+        """What the model predicts, see `tpulm.training.tasks`."""
+        return TASKS[self.step.task]
+
+    @property
+    def variables(self) -> TrainState:
+        """The Keras variables that a step changes."""
+        return train_variables(self.model, self.optimizer)
+
+    def jit_train_step(self) -> jax.stages.Wrapped:
+        """Return what a dispatch runs, see `tpulm.training.train_step.jit_train_step`."""
+        step = self.step
+        parts = (self.model, self.optimizer, self.distribution, self.task)
+        return jit_train_step(*parts, step.microbatches, step.steps_per_execution)
+
+    def jit_grad_fn(self) -> jax.stages.Wrapped:
+        """Return the gradients of one microbatch, see `tpulm.training.train_step.jit_grad_fn`."""
+        return jit_grad_fn(self.model, self.distribution, self.task)
+
+
+def build_run(step: TrainingStep) -> JaxRun:
+    """Return a run on JAX's devices, its variables with values.
+
+    Raises UserError for what the devices or the model do not allow.
+    """
+    distribution = distributed(step)
+    model = build_model(step.model, distribution)
+    optimizer = make_optimizer(step.optimizer)
+    optimizer.build(model.trainable_variables)
+    return finished(JaxRun(step, model, distribution, optimizer))
+
+
+def build_abstract_run(step: TrainingStep, devices: list) -> JaxRun:
+    """Return the same run with shapes, dtypes and shardings but no values, on devices that need not be there.
+
+    step      its model without a preset, see `build_abstract_model`
+    devices   JAX's, or those of a topology description
+
+    Raises UserError as `build_run` does.
+    """
+    keras.distribution.set_distribution(None)
+    optimizer = make_optimizer(step.optimizer)  # its own scalars have values, here on this machine
+    distribution = distributed(step, devices)
+    model = build_abstract_model(step.model, distribution)
+    with keras.StatelessScope(initialize_variables=False):
+        optimizer.build(model.trainable_variables)
+    return finished(JaxRun(step, model, distribution, optimizer))
+
+
+def distributed(step: TrainingStep, devices: list | None = None) -> Sharded:
+    """Return the mesh of a step over devices. Raises UserError where it or the batch does not fit them."""
+    distribution = distribute(step.model, devices)
+    check_batch_size(step.model.where, step.batch_size, distribution.num_model_replicas, step.microbatches)
+    return distribution
+
+
+def finished(run: JaxRun) -> JaxRun:
+    """Return a run after the last of its construction: blocks recompute their activations where the step says so.
+
+    Raises UserError where trainable variables are bfloat16: there 0.999, Adam's beta_2, rounds to 1, and no step
+    changes anything. LoRA's own variables are always float32.
+    """
+    if any(variable.dtype == "bfloat16" for variable in run.model.trainable_variables):
+        raise UserError(
+            f"{run.step.model.where}.precision is bfloat16, which AdamW cannot train all parameters in; allowed: "
+            "float32, mixed_bfloat16."
+        )
+    if run.step.remat:
+        remat(run.model)
+    return run

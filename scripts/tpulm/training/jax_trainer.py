@@ -1,0 +1,120 @@
+"""The training loop on JAX: one segment of a run, from the previous checkpoint to its own."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tpulm.config.schedule import learning_rates
+from tpulm.models.causal import assign, count
+from tpulm.models.sharding import describe_devices, replication_notes
+from tpulm.training import checkpoint, sharded_arrays
+from tpulm.training.evaluation import Evaluator
+from tpulm.training.feeding import AHEAD, batches
+from tpulm.training.history import History, LossReader
+from tpulm.training.jax_run import JaxRun
+from tpulm.training.train_step import TrainState, seed_generators
+
+
+class Trainer:
+    """A run and the values of its variables on the devices.
+
+    state   TrainState of jax.Array, what a step changes
+    frozen  values of the model's non-trainable variables
+    """
+
+    def __init__(self, run: JaxRun):
+        """Take a run as `build_run` makes it."""
+        self.run, self.variables = run, run.variables
+        self.step = run.jit_train_step()
+        self.read_values()
+
+    def read_values(self) -> None:
+        """Take the values of the Keras variables as the state to train on."""
+        self.state = TrainState(*([v.value for v in part] for part in self.variables))
+        self.frozen = [v.value for v in self.run.model.non_trainable_variables]
+        # A step donates the memory of its state: what it changes must not be among the frozen.
+        for index in seed_generators(self.run.model):
+            self.frozen[index] = jnp.copy(self.frozen[index])
+
+    def load(self, weights: Mapping, optimizer: Mapping, source: str) -> None:
+        """Continue from the arrays of a checkpoint; `source` names it in errors. Raises UserError, see `assign`."""
+        del self.state, self.frozen  # or the devices would hold the state that was, beside the one that comes
+        assign(self.variables.trainable, weights, source)
+        assign(self.variables.optimizer, optimizer, source)
+        for index, variable in enumerate(self.variables.random):
+            variable.assign(optimizer[f"random/{index}"])
+        self.read_values()
+
+    def weights(self) -> dict[str, jax.Array]:
+        """Return the trained variables, by path."""
+        return sharded_arrays.by_path(self.variables.trainable, self.state.trainable)
+
+    def optimizer(self) -> dict[str, jax.Array]:
+        """Return what else the next segment needs: the optimizer's variables by path, random states by number.
+
+        Keras numbers the states' paths through the life of a process, so these say nothing.
+        """
+        states = {f"random/{index}": value for index, value in enumerate(self.state.random)}
+        return sharded_arrays.by_path(self.variables.optimizer, self.state.optimizer) | states
+
+    def train(self, load: Callable, first: int, rates: np.ndarray, history: History) -> None:
+        """Train from step `first`, counted from 0, on what `load` returns (see `batches`).
+
+        rates  float32 [steps], the learning rate of each; a multiple of steps_per_execution of them
+        """
+        step = self.run.step
+        steps, span = step.steps_per_execution, (first, first + len(rates))
+        reader = LossReader(history)
+        pending: deque[jax.Array] = deque()
+        data = batches(load, span, step.batch_size, steps, self.run.distribution)
+        for batch, some in zip(data, rates.reshape(-1, steps), strict=True):
+            self.state, losses = self.step(self.state, self.frozen, batch, some[0] if steps == 1 else some)
+            reader.add(losses, some)
+            pending.append(losses)
+            if len(pending) > AHEAD:
+                pending.popleft().block_until_ready()
+        reader.finish()
+
+    def evaluate(self, data: Iterable[dict[str, np.ndarray]]) -> dict[str, float]:
+        """Return the figures of `held_out_figures` on held-out batches."""
+        evaluator = Evaluator(self.run.model, self.run.distribution, self.run.task)
+        return evaluator.measure(self.state.trainable, self.frozen, data)
+
+
+def train_segment(
+    run: JaxRun,
+    recipe: dict,
+    load: Callable,
+    held_out: Iterable[dict[str, np.ndarray]],
+    files: tuple[dict[str, str], dict[str, str] | None],
+    say: Callable[[str], None],
+) -> None:
+    """Train a segment and write its checkpoint, history and timings.
+
+    recipe    the segment's: first and last step, schedule; the checkpoint's state keeps all of it
+    load      function of a step and rows, see `batches`; held_out  batches of the validation split
+    files     the rule's outputs by name, and the parts of the checkpoint before, None at first
+    """
+    outputs, previous = files
+    first, last = recipe["first"], recipe["last"]
+    trainer = Trainer(run)
+    if previous:
+        weights, optimizer = (sharded_arrays.Arrays(previous[part]) for part in ("weights", "optimizer"))
+        trainer.load(weights, optimizer, f"the checkpoint with {previous['weights']}")
+    trained, total = count(run.model.trainable_variables), count(run.model.variables)
+    parameters = f"{total:,}" if trained == total else f"{trained:,} of {total:,}"
+    say(f"steps {first + 1} to {last}, {parameters} parameters, {describe_devices(run.distribution)}")
+    for sentence in replication_notes(run.distribution):
+        say(sentence)
+    history = History(first, last, run.step.tokens_per_step, say)
+    trainer.train(load, first, learning_rates(recipe["schedule"], first, last), history)
+    evaluation = trainer.evaluate(held_out)
+    say(f"step {last}  held-out loss {evaluation['loss']:.4f}, accuracy {evaluation['accuracy']:.3f}")
+    state = (trainer.weights(), trainer.optimizer(), evaluation)
+    checkpoint.save(outputs, recipe, *state, previous, sharded_arrays.save, jax.process_index() == 0)
+    if jax.process_index() == 0:
+        history.write(outputs["history"], outputs["timings"])
+    sharded_arrays.wait_for_all("checkpoint written")  # a process that ends first would take the others for dead

@@ -1,0 +1,68 @@
+"""Start Keras on JAX in this process: devices, threads, precision, cache of compiled programs.
+
+All of this must be set before JAX is imported. Only the precision and, on a CPU, the numbers of threads and virtual
+devices have an effect on results.
+"""
+
+import os
+import sys
+
+from tpulm.core import hosts
+from tpulm.core.compile_cache import cache_folder
+from tpulm.core.local_devices import tpu_here
+
+# keras-hub imports TensorFlow for its tf.data pipelines when it can; nothing here uses them.
+BLOCKED = ("tensorflow", "tensorflow_text")
+
+
+def start(cpu_threads: int, host_device_count: int = 1, precision: str = "float32") -> None:
+    """Import Keras with the JAX backend, once per process.
+
+    cpu_threads        threads of XLA's pool on a CPU: another number adds up floats in another order
+    host_device_count  virtual devices where there is no accelerator, of all processes together; an accelerator is
+                       used as it is
+    precision          float32, mixed_bfloat16 (variables float32, arithmetic bfloat16) or bfloat16 (both)
+    """
+    for name in BLOCKED:
+        # "import of tensorflow halted", which keras-hub takes for its absence.
+        sys.modules[name] = None  # type: ignore[assignment]
+    os.environ["KERAS_BACKEND"] = "jax"
+    os.environ["NPROC"] = str(cpu_threads)  # what XLA sizes its thread pool by; one per device at the least
+    flags = [
+        f"--xla_force_host_platform_device_count={max(1, host_device_count // hosts.count())}",
+        "--xla_gpu_deterministic_ops=true",  # otherwise scatters, as in an embedding's gradient, add up in any order
+    ]
+    os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags]).strip()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if not tpu_here():
+        os.environ.setdefault("TPU_LOAD_LIBRARY", "0")  # libtpu, there for plans, would complain that it has no TPU
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache_folder("jax"))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+    if hosts.count() > 1:
+        import jax
+
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.distributed.initialize(
+            os.environ[hosts.COORDINATOR],
+            hosts.count(),
+            hosts.number(),
+            cluster_detection_method="deactivate",  # Slurm's would leave each process one GPU of its many
+            shutdown_timeout_seconds=3600,
+        )
+        import keras
+
+        keras.utils.set_random_seed(0)  # all must draw the same, also what loaded weights then take the place of
+    set_precision(precision)
+    import keras
+
+    # One program on every machine, as planned; on a TPU, Keras 3.15 would take no mask for a causal one.
+    keras.config.disable_flash_attention()
+
+
+def set_precision(precision: str) -> None:
+    """Set the types of new variables and of arithmetic; see `start`."""
+    import keras
+
+    keras.config.set_floatx("bfloat16" if precision == "bfloat16" else "float32")
+    keras.config.set_dtype_policy(precision)

@@ -1,0 +1,100 @@
+"""Masked language models of transformers on TensorFlow: building, loading, variables and predictions."""
+
+from pathlib import Path
+
+import numpy as np
+import transformers  # imports TensorFlow when a TensorFlow model is first named, and so after tensorflow_runtime
+
+from tpulm.core.arrays import load_arrays
+from tpulm.core.errors import UserError
+from tpulm.training.tensorflow_runtime import tf, tf_keras
+
+# Architectures whose head may be given the hidden states of just the masked positions.
+HEAD_BY_POSITION = {"bert", "camembert", "roberta", "xlm-roberta"}
+
+
+def build_model(config: transformers.PretrainedConfig, seed: int) -> transformers.TFPreTrainedModel:
+    """Return a built model with fresh weights that depend on `seed` only. Call under a strategy's scope."""
+    tf_keras.utils.set_random_seed(seed)
+    return construct(config)
+
+
+def construct(config: transformers.PretrainedConfig) -> transformers.TFPreTrainedModel:
+    """Return a built model whose positions start after the pad id of `config`.
+
+    transformers' TensorFlow models of the RoBERTa family take the pad id for 1, whatever the
+    config says; PyTorch's follow the config, and the same weights would give other logits.
+    Raises UserError for values that give no model.
+    """
+    try:
+        model = transformers.TFAutoModelForMaskedLM.from_config(config)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"no {config.model_type} model can be built with these values: {error}.") from error
+    for layer in model._flatten_layers(recursive=True, include_self=False):
+        if hasattr(layer, "padding_idx"):
+            layer.padding_idx = config.pad_token_id
+    model.build_in_name_scope()
+    return model
+
+
+def load_model(folder: Path) -> transformers.TFPreTrainedModel:
+    """Return the model of a Hugging Face folder whose `model.safetensors` has PyTorch's names.
+
+    `from_pretrained` of transformers 4.57 cannot: it walks over the open file (issue 40028 there),
+    where a dictionary of arrays will do.
+    """
+    from transformers.modeling_tf_pytorch_utils import load_pytorch_state_dict_in_tf2_model
+
+    model = construct(transformers.AutoConfig.from_pretrained(folder))
+    arrays = load_arrays(folder / "model.safetensors")
+    return load_pytorch_state_dict_in_tf2_model(model, arrays, tf_inputs=False, allow_missing_keys=False)
+
+
+def dropout_generators(model: transformers.TFPreTrainedModel) -> list[tf.random.Generator]:
+    """Return the random generators of a model's dropout layers, made now where they were to be made at first use."""
+    layers = model._flatten_layers(recursive=True, include_self=False)
+    sources = [layer._random_generator for layer in layers if hasattr(layer, "_random_generator")]
+    for source in sources:
+        source._maybe_init()
+    return [source._generator for source in sources if source._generator is not None]
+
+
+def named_arrays(items: list) -> dict[str, np.ndarray]:
+    """Return the values of variables by their names; a number keeps equal names apart."""
+    named: dict[str, np.ndarray] = {}
+    for item in items:
+        name = item.name if item.name not in named else f"{item.name}#{len(named)}"
+        named[name] = item.numpy()
+    return named
+
+
+def assign(items: list, arrays: dict[str, np.ndarray], path: str) -> None:
+    """Put named arrays back into variables. Raises UserError when `path` holds another model's."""
+    names = list(named_arrays(items))
+    if set(arrays) != set(names):
+        raise UserError(f"{path} holds other variables than the model of the config has; delete it and run again.")
+    for name, item in zip(names, items, strict=True):
+        if tuple(item.shape) != arrays[name].shape:
+            raise UserError(f"{path}: {name} has shape {arrays[name].shape}; the config says {tuple(item.shape)}.")
+        item.assign(arrays[name])
+
+
+def predictions(model: transformers.TFPreTrainedModel, batch: dict[str, tf.Tensor], training: bool) -> tf.Tensor:
+    """Return the logits at a batch's masked positions, float32 [records, predictions, vocabulary].
+
+    Where the architecture allows it, the head is computed there only and not at all positions:
+    for a small model it is most of the work.
+    """
+    inputs = {"input_ids": batch["input_ids"], "attention_mask": tf.ones_like(batch["input_ids"])}
+    if model.config.model_type in HEAD_BY_POSITION:
+        hidden = getattr(model, model.base_model_prefix)(**inputs, training=training)[0]
+        chosen = tf.gather(hidden, batch["positions"], batch_dims=1)
+        logits = model.get_lm_head()(chosen)
+    else:
+        logits = tf.gather(model(inputs, training=training).logits, batch["positions"], batch_dims=1)
+    return tf.cast(logits, tf.float32)
+
+
+def loss_sum(logits: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Return the summed cross-entropy of a batch's predictions, nats."""
+    return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(batch["labels"], logits) * batch["weights"])

@@ -1,0 +1,61 @@
+"""Start TensorFlow in this process: devices, threads, cache of compiled programs. Takes seconds to import.
+
+This module sets the environment variables that TensorFlow reads on import: import it before TensorFlow.
+"""
+
+import os
+
+from tpulm.core.compile_cache import tensorflow_flags
+
+os.environ["TF_XLA_FLAGS"] = tensorflow_flags(os.environ.get("TF_XLA_FLAGS", ""))
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # transformers' TensorFlow models are Keras 2
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import tensorflow as tf
+import tf_keras
+
+from tpulm.core.errors import UserError
+
+
+def start(cpu_threads: int, host_device_count: int, tpu: bool = True) -> tf.distribute.Strategy:
+    """Return the strategy for the devices that are there: a TPU, several GPUs, logical CPUs, or one device.
+
+    tpu  whether to take a TPU: what only runs a model does it beside one, with any TensorFlow
+
+    Raises UserError where the environment names a TPU that this TensorFlow cannot use.
+    Dropout follows explicit generators from here on, which `train_step` sets by the step.
+    """
+    tf.config.threading.set_intra_op_parallelism_threads(cpu_threads)
+    tf.config.threading.set_inter_op_parallelism_threads(cpu_threads)
+    tf_keras.backend.experimental.enable_tf_random_generator()
+    if tpu and ("TPU_NAME" in os.environ or "TPU_ACCELERATOR_TYPE" in os.environ):
+        try:
+            resolver = tf.distribute.cluster_resolver.TPUClusterResolver(os.environ.get("TPU_NAME", "local"))
+            tf.config.experimental_connect_to_cluster(resolver)
+            tf.tpu.experimental.initialize_tpu_system(resolver)
+        except tf.errors.NotFoundError as error:
+            raise UserError(
+                "TensorFlow cannot use the TPU that TPU_NAME or TPU_ACCELERATOR_TYPE names "
+                f"({str(error).split('.')[0]}); the environment tpu-tensorflow has one that can."
+            ) from None
+        return tf.distribute.TPUStrategy(resolver)
+    if tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.enable_op_determinism()  # otherwise scatters, as in an embedding's gradient, differ
+    if len(tf.config.list_physical_devices("GPU")) > 1:
+        return tf.distribute.MirroredStrategy()
+    if tf.config.list_physical_devices("GPU") or host_device_count == 1:
+        return tf.distribute.get_strategy()
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * host_device_count)
+    return tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(host_device_count)])
+
+
+def device_kind() -> str:
+    """Return what a model is trained on: TPU, GPU or CPU."""
+    kinds = {device.device_type for device in tf.config.list_logical_devices()}
+    return next(kind for kind in ("TPU", "GPU", "CPU") if kind in kinds)
+
+
+def alone(strategy: tf.distribute.Strategy) -> bool:
+    """Return whether a strategy is one device without a TPU's runtime, so that a step compiles as a whole."""
+    return strategy.num_replicas_in_sync == 1 and not isinstance(strategy, tf.distribute.TPUStrategy)

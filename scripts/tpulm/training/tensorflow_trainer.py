@@ -1,0 +1,140 @@
+"""The training step of masked language models on TensorFlow, and the batches that it consumes."""
+
+from collections.abc import Callable
+
+import numpy as np
+import transformers
+
+from tpulm.core.arrays import load_arrays
+from tpulm.training.history import History, LossReader
+from tpulm.training.tensorflow_model import assign, build_model, dropout_generators, loss_sum, named_arrays, predictions
+from tpulm.training.tensorflow_runtime import alone, tf, tf_keras
+
+NOT_DECAYED = ["bias", "LayerNorm", "layer_norm", "layernorm"]  # searched for in the names of variables
+
+
+def build_optimizer(model: transformers.TFPreTrainedModel, recipe: dict) -> tf_keras.optimizers.Optimizer:
+    """Return AdamW (Loshchilov and Hutter 2019) for `model`; its rate is set step by step."""
+    optimizer = tf_keras.optimizers.AdamW(
+        learning_rate=0.0,
+        weight_decay=recipe["weight_decay"],
+        beta_1=recipe["beta_1"],
+        beta_2=recipe["beta_2"],
+        epsilon=recipe["epsilon"],
+        jit_compile=False,
+    )
+    optimizer.exclude_from_weight_decay(var_names=NOT_DECAYED)
+    optimizer.build(model.trainable_variables)
+    return optimizer
+
+
+class Trainer:
+    """A model, its optimizer and the compiled step, under one strategy."""
+
+    def __init__(self, strategy: tf.distribute.Strategy, config: transformers.PretrainedConfig, recipe: dict):
+        """Build model and optimizer with fresh weights.
+
+        recipe  seed, precision, optimizer
+        """
+        self.strategy, self.seed = strategy, recipe["seed"]
+        tf_keras.mixed_precision.set_global_policy(recipe["precision"])
+        with strategy.scope():
+            self.model = build_model(config, recipe["seed"])
+            self.optimizer = build_optimizer(self.model, recipe["optimizer"])
+            self.dropouts = dropout_generators(self.model)
+        self.step = self.make_train_step(recipe["optimizer"]["global_clipnorm"])
+
+    def make_train_step(self, global_clipnorm: float | None) -> Callable:
+        """Return the compiled function of one update: (batch, rate, number of the step) -> loss, nats a prediction."""
+        # Where replicas have to talk within a step, only what each does alone is compiled by XLA.
+        mirrored = isinstance(self.strategy, tf.distribute.MirroredStrategy)
+        gradients = tf.function(self.gradients, jit_compile=True) if mirrored else self.gradients
+
+        def step(batch: dict, rate: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+            """Run one step on every replica; return the loss per prediction over all of them."""
+            replica = tf.distribute.get_replica_context()
+            batch = dict(batch, replica=tf.cast(replica.replica_id_in_sync_group, tf.int64))
+            loss, weight, grads = gradients(batch, number)
+            loss, weight, grads = replica.all_reduce(tf.distribute.ReduceOp.SUM, [loss, weight, grads])
+            weight = tf.maximum(weight, 1.0)  # a small batch may have nothing to predict
+            grads = [gradient / weight for gradient in grads]
+            if global_clipnorm is not None:
+                grads, _ = tf.clip_by_global_norm(grads, global_clipnorm)
+            self.optimizer.learning_rate.assign(rate)
+            self.optimizer.apply_gradients(
+                zip(grads, self.model.trainable_variables, strict=True), skip_gradients_aggregation=True
+            )
+            return loss / weight
+
+        if alone(self.strategy):
+            return tf.function(step, jit_compile=True)
+
+        @tf.function
+        def distributed(batch: dict, rate: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+            losses = self.strategy.run(step, (batch, rate, number))
+            return self.strategy.experimental_local_results(losses)[0]
+
+        return distributed
+
+    def gradients(self, batch: dict[str, tf.Tensor], number: tf.Tensor) -> tuple:
+        """Return this replica's summed loss, its number of predictions, and the gradients of the sum."""
+        for index, dropout in enumerate(self.dropouts):
+            # Philox state: a counter of 128 bits and a key. Dropout, too, is a function of seed and step.
+            key = self.seed * 1_000_003 + index + batch["replica"] * 100_003
+            dropout.state.assign(tf.stack([tf.zeros((), tf.int64), number, key]))
+        with tf.GradientTape() as tape:
+            loss = loss_sum(predictions(self.model, batch, training=True), batch)
+        grads = tape.gradient(loss, self.model.trainable_variables, unconnected_gradients="zero")
+        grads = [tf.convert_to_tensor(gradient) for gradient in grads]  # embeddings give sparse ones
+        return loss, tf.reduce_sum(batch["weights"]), grads
+
+    def train(
+        self, load: Callable[[int], dict], batch_size: int, first: int, rates: np.ndarray, history: History
+    ) -> None:
+        """Train from step `first`, counted from 0, on what `load` returns (see `batches`); rates  float32 [steps]."""
+        reader = LossReader(history)
+        data = batches(self.strategy, load, batch_size, first, first + len(rates))
+        for step, (batch, rate) in enumerate(zip(data, rates, strict=True), first):
+            loss = self.step(batch, tf.constant(rate), tf.constant(step, tf.int64))
+            reader.add(loss, rates[step - first : step - first + 1])
+        reader.finish()
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Return the model's variables as arrays."""
+        return named_arrays(self.model.weights)
+
+    def optimizer_state(self) -> dict[str, np.ndarray]:
+        """Return the optimizer's variables as arrays."""
+        return named_arrays(self.optimizer.variables)
+
+    def load(self, checkpoint: dict[str, str]) -> None:
+        """Continue from a checkpoint, its parts given by their paths."""
+        assign(self.model.weights, load_arrays(checkpoint["weights"]), checkpoint["weights"])
+        assign(self.optimizer.variables, load_arrays(checkpoint["optimizer"]), checkpoint["optimizer"])
+
+
+def batches(
+    strategy: tf.distribute.Strategy, load: Callable[[int], dict], batch_size: int, first: int, last: int
+) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+    """Return an iterable over the global batches of steps `first` to `last`, each split over the replicas.
+
+    load  function of the step that returns a dict of arrays [batch_size, ...], made ahead of their use
+    """
+    example = load(first)
+    names = sorted(example)
+
+    def fetch(step: tf.Tensor) -> dict[str, tf.Tensor]:
+        arrays = tf.numpy_function(
+            lambda number: [load(int(number))[name] for name in names], [step], [example[n].dtype for n in names]
+        )
+        for array, name in zip(arrays, names, strict=True):
+            array.set_shape([batch_size, *example[name].shape[1:]])
+        return dict(zip(names, arrays, strict=True))
+
+    dataset = tf.data.Dataset.range(first, last).map(fetch, num_parallel_calls=1, deterministic=True)
+    dataset = dataset.prefetch(4)
+    if alone(strategy):
+        return dataset
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return strategy.experimental_distribute_dataset(dataset.with_options(options))

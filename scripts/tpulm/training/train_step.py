@@ -1,0 +1,143 @@
+"""The training step of all JAX models: one pure function of arrays, compiled by `jax.jit`.
+
+Model, optimizer, mesh and task come in as arguments, so that a plan can compile the same function for devices that are
+not there.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from tpulm.models.dropout import draw_masks_once
+from tpulm.models.sharding import Sharded, replicated_sharding, shardings
+
+Batch = dict[str, jax.Array]
+
+
+class TrainState(NamedTuple):
+    """What a step changes, each a list: the optimizer's variables, states of random generators, trainable variables.
+
+    The entries are Keras variables, their values, or their shapes and shardings, as the case may be.
+    """
+
+    optimizer: list
+    random: list
+    trainable: list
+
+
+def seed_generators(model: keras.Model) -> list[int]:
+    """Return which of the non-trainable variables are states of random generators (of dropout)."""
+    return [i for i, v in enumerate(model.non_trainable_variables) if "seed_generator" in v.path]
+
+
+def train_variables(model: keras.Model, optimizer: keras.Optimizer) -> TrainState:
+    """Return the Keras variables that a step changes."""
+    frozen = model.non_trainable_variables
+    random = [frozen[i] for i in seed_generators(model)]
+    return TrainState(optimizer.variables, random, model.trainable_variables)
+
+
+def token_losses(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Return the cross-entropy of each token in nats, float32 of the labels' shape.
+
+    logits  float [..., vocabulary]; labels  int32 [...]
+    """
+    logits = logits.astype("float32")
+    # No gather: over a vocabulary that is sharded, it would fetch the logits from all devices.
+    places = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
+    chosen = jnp.where(places == labels[..., None], logits, 0.0).sum(-1)
+    return jax.nn.logsumexp(logits, -1) - chosen
+
+
+def make_grad_fn(model: keras.Model, task: Callable) -> Callable:
+    """Return the function (trainable, frozen, random, batch, weight) -> ((loss, random), gradients) of a microbatch.
+
+    The loss of a microbatch is its sum over `weight`, the number of predictions of the whole batch: losses and
+    gradients of microbatches just add up.
+    """
+    indices = seed_generators(model)
+    draw_masks_once()
+
+    def loss_of(trainable: list, frozen: list, random: list, batch: Batch, weight: jax.Array) -> tuple:
+        frozen = list(frozen)
+        for index, value in zip(indices, random, strict=True):
+            frozen[index] = value
+        inputs, labels, weights = task(batch)
+        logits, changed = model.stateless_call(trainable, frozen, inputs, training=True)
+        return (token_losses(logits, labels) * weights).sum() / weight, [changed[index] for index in indices]
+
+    return jax.value_and_grad(loss_of, has_aux=True)
+
+
+def make_train_step(model: keras.Model, optimizer: keras.Optimizer, task: Callable, microbatches: int = 1) -> Callable:
+    """Return the function of one update: (state, frozen, batch, rate) -> (state, loss).
+
+    task          of `tpulm.training.tasks`
+    microbatches  parts of equal size that a batch is worked through in, one after another, their gradients added up
+                  before the one update (gradient accumulation over the parts of a batch)
+    state         TrainState of values; frozen  values of the model's non-trainable variables
+    batch         arrays [records, ...]
+    rate          float32, the learning rate: an argument, so that a schedule compiles nothing anew
+    loss          float32, nats per prediction
+    """
+    grad_fn = make_grad_fn(model, task)
+    rate_index = next(i for i, v in enumerate(optimizer.variables) if v is optimizer._learning_rate)
+
+    def step(state: TrainState, frozen: list, batch: Batch, rate: jax.Array) -> tuple[TrainState, jax.Array]:
+        weight = jnp.maximum(task(batch)[2].sum(), 1.0)  # a small batch may have nothing to predict
+        trainable, random = state.trainable, state.random
+        if microbatches == 1:
+            (loss, random), gradients = grad_fn(trainable, frozen, random, batch, weight)
+        else:
+
+            def accumulate(carry: tuple, microbatch: Batch) -> tuple:
+                loss, random, gradients = carry
+                (more, random), new = grad_fn(trainable, frozen, random, microbatch, weight)
+                return (loss + more, random, jax.tree.map(jnp.add, gradients, new)), None
+
+            zeros = jax.tree.map(jnp.zeros_like, trainable)
+            start = (jnp.zeros((), "float32"), random, zeros)
+            (loss, random, gradients), _ = jax.lax.scan(accumulate, start, jax.tree.map(split, batch))
+        slots = list(state.optimizer)
+        slots[rate_index] = rate.astype(slots[rate_index].dtype)
+        trainable, slots = optimizer.stateless_apply(slots, gradients, trainable)
+        return TrainState(slots, random, trainable), loss
+
+    def split(array: jax.Array) -> jax.Array:
+        """Return [records, ...] as [microbatches, records / microbatches, ...], each sharded as the whole was."""
+        rows = array.reshape(array.shape[0] // microbatches, microbatches, *array.shape[1:])
+        return jnp.swapaxes(rows, 0, 1)
+
+    return step
+
+
+def jit_train_step(
+    model: keras.Model,
+    optimizer: keras.Optimizer,
+    distribution: Sharded,
+    task: Callable,
+    microbatches: int,
+    steps_per_execution: int,
+) -> jax.stages.Wrapped:
+    """Return what a dispatch runs: a step of `make_train_step`, or a scan over `steps_per_execution` of them.
+
+    With a scan, arrays of a batch, rates and losses have one more dimension in front, the steps. The state is donated:
+    the new one takes its memory.
+    """
+    step = make_train_step(model, optimizer, task, microbatches)
+
+    def several(state: TrainState, frozen: list, batches: Batch, rates: jax.Array) -> tuple[TrainState, jax.Array]:
+        return jax.lax.scan(lambda state, part: step(state, frozen, *part), state, (batches, rates))
+
+    state = TrainState(*(shardings(distribution, part) for part in train_variables(model, optimizer)))
+    function = step if steps_per_execution == 1 else several
+    return jax.jit(function, donate_argnums=0, out_shardings=(state, replicated_sharding(distribution)))
+
+
+def jit_grad_fn(model: keras.Model, distribution: Sharded, task: Callable) -> jax.stages.Wrapped:
+    """Return the gradients of one microbatch, compiled by itself: what a step of several microbatches repeats."""
+    one, gradients = replicated_sharding(distribution), shardings(distribution, model.trainable_variables)
+    return jax.jit(make_grad_fn(model, task), out_shardings=((one, one), gradients))

@@ -1,0 +1,158 @@
+"""Time, cost and disk space of the steps that are still to be trained, according to the existing plans."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+
+from tpulm.config.artifacts import CHECKPOINT_FILES
+from tpulm.config.runs import checkpoint_period
+from tpulm.core import bucket
+from tpulm.core.accelerators import is_tpu, topology
+from tpulm.core.errors import UserError
+
+# What of a plan's recipe leaves the step as it is.
+OTHER = (
+    "where", "steps", "seed", "optimizer", "price_per_hour", "alternatives", "host_device_count", "checkpoint_every",
+    "resources",
+)  # fmt: skip
+
+
+def unfinished(runs: list[dict], summary: list[dict[str, str]]) -> Counter:
+    """Return how many segments of each run there are to train, by its key.
+
+    runs     as `Start.planned` lists them
+    summary  as tpulm.workflow.summary has it
+    """
+    todo = [f"/{row['output_file']}" for row in summary if row["plan"] == "update pending"]
+    states = [path for path in todo if path.endswith(f"/{CHECKPOINT_FILES['state']}")]
+    return Counter(run["key"] for run in runs for path in states if f"/{run['folder']}/checkpoints/" in path)
+
+
+def pending(runs: list[dict], segments: Mapping[str, int]) -> list[dict]:
+    """Return the runs with something to train: each of `runs`, with how many steps, and checkpoints at once on disk.
+
+    runs      as `Start.planned` lists them
+    segments  how many of each there are to train, by its key
+    """
+    return [
+        run | {"steps": todo * run["checkpoint_every"], "checkpoints": most_at_once(run, todo)}
+        for run in runs
+        if (todo := segments.get(run["key"]))
+    ]
+
+
+def most_at_once(run: dict, todo: int) -> int:
+    """Return how many checkpoints of a run's last `todo` segments are on the disk at once, at the most.
+
+    Those that `keep_checkpoints` keeps, and the one before that which is written last.
+    """
+    last = run["segments"]
+    every = checkpoint_period(run["keep_checkpoints"], last)
+    stay = sum(number % every == 0 or number == last for number in range(last - todo + 1, last + 1))
+    return min(todo, stay + 1)
+
+
+def plan_of(run: dict, name: str) -> dict | None:
+    """Return the plan of a run on a slice; None where there is none, or one of another step.
+
+    run  recipe, and the folder `plans`: as `pending` returns them
+    """
+    try:
+        (plan,) = map(json.loads, bucket.contents([f"{run['plans']}/{name}.json"]))
+        same = step_of(plan["recipe"]) == step_of(run["recipe"])
+    except (ValueError, LookupError, TypeError):  # not there, or damaged
+        return None
+    return plan if same else None
+
+
+def step_of(recipe: dict) -> dict:
+    """Return what of a plan's recipe decides the step that was compiled."""
+    kept = {key: value for key, value in recipe.items() if key not in OTHER}
+    return kept | {"clips": recipe.get("optimizer", {}).get("global_clipnorm") is not None}
+
+
+def take(run: dict, name: str, prices: Mapping[str, float]) -> dict | None:
+    """Return hours, cost (None without a price) and bytes on disk of a run's pending steps; None if unplanned.
+
+    prices  of an hour on each slice, as the config says now: a plan may be older than its price
+    """
+    plan = plan_of(run, name)
+    if plan is None or not plan["planned"] or plan["hours"] is None:
+        return None
+    share = run["steps"] / plan["recipe"]["steps"]
+    price = prices.get(name)
+    hours = plan["hours"] * share
+    return {
+        "hours": hours,
+        "cost": None if price is None else hours * price,
+        "bytes": plan["checkpoint_bytes"] * run["checkpoints"],
+    }
+
+
+def totals(pending: list[dict], topologies: list[str], prices: Mapping[str, float]) -> list[str]:
+    """Return a line per slice: what all pending steps take there, one run after another."""
+    if not pending:
+        return ["Every run of the config is trained: nothing is pending."]
+    lines = []
+    for name in topologies:
+        found = [take(run, name, prices) for run in pending]
+        known = [part for part in found if part]
+        if not known:
+            continue
+        hours, disk = sum(part["hours"] for part in known), sum(part["bytes"] for part in known)
+        costs = [part["cost"] for part in known]
+        money = "no price given" if None in costs else f"{sum(costs):,.2f} at the given price"
+        missing = len(found) - len(known)
+        rest = f"; {missing} of {len(found)} pending runs are not planned there" if missing else ""
+        lines.append(
+            f"pending on {name}: {hours:,.2f} hours modelled, {money}, {disk / 1e9:,.2f} GB of checkpoints{rest}"
+        )
+    return lines
+
+
+def check(pending: list[dict], limit: float | None, prices: Mapping[str, float]) -> None:
+    """Refuse to start what cannot be on its slice, or takes more than `limit` by its plans. Raises UserError.
+
+    pending  with `accelerator`, the slice that the config asks for, None where none is taken
+    """
+    spent = 0.0
+    for run in pending:
+        name, where = run["accelerator"], run["recipe"]["where"]
+        if name is None:
+            continue
+        plan = plan_of(run, name)
+        why = unplannable(run, name)
+        if plan and not why and (plan.get("sentence") or plan.get("reason")):
+            raise UserError(plan.get("sentence") or f"{where} cannot be trained on {name}: {plan['reason']}")
+        if limit is None:
+            continue
+        if why:
+            raise UserError(
+                f"plan.spending_limit is {limit:g}, and no plan can say what {where} takes on {name}: {why}; take the "
+                "limit away to train it."
+            )
+        part = take(run, name, prices)
+        if part is None or part["cost"] is None:
+            what = "no plan says what it costs" if part is None else f"plan.prices names no price for {name}"
+            raise UserError(
+                f"plan.spending_limit is {limit:g}, and of {where} on {name} {what}; "
+                f"name {name} under plan.topologies and plan.prices and run: snakemake plan"
+            )
+        spent += part["cost"]
+    if limit is not None and spent > limit:
+        raise UserError(
+            f"the pending steps cost {spent:,.2f} by their plans, more than plan.spending_limit, {limit:g}."
+        )
+
+
+def unplannable(run: dict, name: str) -> str | None:
+    """Return why no plan can be made of a run on an accelerator of the config; None where one can."""
+    if run["recipe"].get("backend") == "tensorflow":
+        return "it runs on TensorFlow"
+    if not is_tpu(name):
+        return "there are plans for TPUs only"
+    try:
+        topology(name)
+    except UserError:
+        return "there are plans for slices of other sizes only"
+    return None

@@ -1,0 +1,72 @@
+"""Where artifacts are: in the working folder, below the prefix of a Snakemake module, or in a bucket."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from snakemake.io import AnnotatedString, local, sourcecache_entry
+
+from tpulm.workflow.code_inputs import imported
+
+
+class Place:
+    """Turns paths below results/ into where they are, and files of the workflow's source into inputs."""
+
+    def __init__(self, workflow: Any, storage: Any, root: Path):
+        """Take Snakemake's workflow and storage object while a Snakefile is parsed.
+
+        root  folder of this workflow's Snakefile: as a module, it is not the folder of the outer one
+        """
+        settings = workflow.storage_settings
+        self.root, self.storage = root, storage
+        self.stored = settings.default_storage_provider
+        self.bucket = f"{settings.default_storage_prefix.rstrip('/')}/" if self.stored == "gcs" else ""
+        # The modifiers are those of the file that is parsed: here, of the module.
+        self.path_modifier = workflow.modifier.path_modifier
+
+    def prefixed(self, path: str) -> str:
+        """Return a path below results/ with the prefix that Snakemake gives to a module's paths."""
+        return str(self.path_modifier.replace_prefix(path))
+
+    def located(self, path: str) -> str:
+        """Return where an artifact is: its path, or its URL where results go to Google Cloud Storage."""
+        return f"{self.bucket}{self.prefixed(path)}"
+
+    def in_place(self, path: str) -> Any:
+        """Return a file as an input that is read where it is: from a bucket, a script gets its URL.
+
+        Other inputs are copied from the bucket to the machine of the job first.
+        """
+        return self.storage.gcs(self.located(path), retrieve=False) if self.bucket else path
+
+    def source(self, path: Path) -> AnnotatedString:
+        """Return a file of the workflow's own source as an input, which no storage provider takes into its bucket.
+
+        What is `local` would keep its job on this machine then; what is in Snakemake's cache of sources does not. The
+        path is relative, so that the folder can be moved without making anything stale.
+        """
+        relative = os.path.relpath(path)
+        return sourcecache_entry(relative, relative) if self.stored else local(relative)
+
+    def code_inputs(self, script: str, environment: str) -> list[AnnotatedString]:
+        """Return a rule's code as inputs: its script, the modules that this imports, its environment's lock.
+
+        Snakemake itself follows a script's own text only, and the environment only under --sdm.
+        """
+        scripts = self.root / "scripts"
+        path = scripts / f"{script}.py"
+        lock = self.root / "envs" / f"{environment}.txt"
+        return [self.source(file) for file in (path, *sorted(imported(path, scripts)), lock)]
+
+
+def local_files(paths: Iterable[str | Path]) -> list[AnnotatedString]:
+    """Return a user's files as inputs that no storage provider takes into its bucket, those that exist."""
+    return [local(str(path)) for path in paths if Path(path).is_file()]
+
+
+def preset_files(preset: str) -> list[AnnotatedString]:
+    """Return the files of a base model that is a local folder, hidden ones aside; none where it is downloaded."""
+    folder = Path(preset)
+    files = sorted(folder.rglob("*")) if folder.is_dir() else []
+    return local_files(file for file in files if not any(p.startswith(".") for p in file.relative_to(folder).parts))

@@ -1,0 +1,45 @@
+"""What the jobs of a run request, as `resources` of their rules: what, never where."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tpulm.config.runs import Run
+from tpulm.core.accelerators import gres
+
+
+def resources_of(runs: Mapping[str, Run], prefix: str, hosts: bool = False) -> dict[str, Callable]:
+    """Return the resources of a rule that runs a model, whose wildcard `run` or `name` says which.
+
+    runs    of the rule's stage, by name
+    prefix  of a module's paths, which tells its runs from those of another one
+    hosts   whether the rule trains, on all hosts of a run
+
+    run_key      what to call the run, such as mlm.runs.tiny
+    accelerator  as the config names it; gres  a host's share of it, in the notation of schedulers
+    hosts        processes that train together; nodes, tasks  the same for schedulers, of which Slurm's executor would
+                 take `tasks` for those of each GPU without tasks_per_gpu
+    run_hosts    for what is no trainer, and runs on one host of a run that trains on several: how many those are
+    mem_mb       of each host; runtime  minutes, of one attempt
+    """
+
+    def run_of(wildcards: Any) -> Run:
+        return runs[wildcards.get("run") or wildcards.get("name")]
+
+    def asked(wildcards: Any) -> dict:
+        return run_of(wildcards).recipe["resources"]
+
+    def several(wildcards: Any) -> int | None:
+        found = asked(wildcards)["hosts"]
+        return found if found > 1 else None
+
+    # Snakemake does not ask for a resource that is None.
+    found: dict[str, Callable] = {
+        "run_key": lambda wildcards: f"{prefix}{run_of(wildcards).key}",
+        "accelerator": lambda wildcards: asked(wildcards).get("accelerator"),
+        "gres": lambda wildcards: gres(asked(wildcards).get("accelerator"), asked(wildcards)["hosts"]),
+        "mem_mb": lambda wildcards: 1000 * asked(wildcards)["mem_gb"],
+        # A segment that ran out of time has twice, then three times as much.
+        "runtime": lambda wildcards, attempt: attempt * asked(wildcards)["runtime"],
+        "tasks_per_gpu": lambda wildcards: 0 if several(wildcards) else None,
+    }
+    return found | dict.fromkeys(("hosts", "nodes", "tasks") if hosts else ("run_hosts",), several)

@@ -1,0 +1,186 @@
+"""Additional checks at the start of Snakemake: while it reads the Snakefile, and before the first job."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from tpulm.config.runs import Run
+from tpulm.core import bucket, folder_lock
+from tpulm.core.errors import UserError
+from tpulm.core.local_devices import tpu_here
+from tpulm.workflow.budget import check, pending
+from tpulm.workflow.place import Place
+from tpulm.workflow.preflight import preflight, requests
+from tpulm.workflow.shards import LISTING, PHASE, missing
+from tpulm.workflow.staleness import first_stale, note
+
+Result = TypeVar("Result")
+
+
+def or_exit(function: Callable[..., Result], *arguments: object) -> Result:
+    """Return what a function returns; a UserError ends Snakemake with its sentence."""
+    try:
+        return function(*arguments)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+
+
+def say(text: str) -> None:
+    """Print a note on standard error."""
+    print(f"note: {text}", file=sys.stderr, flush=True)
+
+
+def restart(rundir: str) -> NoReturn:
+    """Start this Snakemake again in the folder in which it was started: what there is to do has changed since."""
+    os.chdir(rundir)  # the arguments are relative to it
+    os.execv(sys.executable, same_command())
+
+
+def started_in(workflow: Any) -> str:
+    """Return the folder in which this Snakemake was started, which --directory leaves."""
+    return workflow.rundir if workflow.overwrite_workdir else os.getcwd()
+
+
+def same_command(*options: str) -> list[str]:
+    """Return the command that started this Snakemake, with more options."""
+    command = [sys.executable, *sys.orig_argv[1:]]
+    end = command.index("--") if "--" in command else len(command)  # after it, there are targets only
+    return [*command[:end], *options, *command[end:]]
+
+
+class Start:
+    """The checks of a workflow, or of a module in another one."""
+
+    def __init__(self, workflow: Any, config: Mapping, runs: list[Run], place: Place):
+        """Look at the working folder, while Snakemake reads the Snakefile.
+
+        Raises UserError in a job whose workflow is gone.
+        """
+        self.workflow, self.config, self.runs, self.place = workflow, config, runs, place
+        self.phase = os.environ.pop(PHASE, None)
+        if workflow.is_main_process:
+            self.seen = folder_lock.last_start()
+            # A module's checks run only where the outer workflow calls its `onstart`.
+            os.environ[folder_lock.AWAITED] = "1"
+        else:
+            folder_lock.join()
+            folder_lock.check_start()
+
+    def notes(self, files: Iterable[str]) -> list[str]:
+        """Return what to tell before jobs start.
+
+        Which runs train again and why, which shards are written again, and whether results/ is writable.
+
+        files  of all shards, below results/tfrecords/
+        """
+        results = self.place.located("results")
+        found = [note(run, self.place.located(run.folder)) for run in self.runs]
+        return [text for text in (*found, *self.deleted(files), *folder_lock.unwritable(results)) if text]
+
+    def deleted(self, files: Iterable[str]) -> list[str]:
+        """Return a sentence where shards are missing that a masked model is going to read, as far as recipes tell."""
+        if not bucket.exists(self.place.located(LISTING)):  # they are still to be written
+            return []
+        absent = missing(self.place.located("results/tfrecords"), files)
+        if not absent or not any(self.unfinished(run) for run in self.runs if run.stage == "mlm"):
+            return []
+        more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
+        return [f"{absent[0]}{more} of results/tfrecords were deleted; list_shards writes them again first."]
+
+    def unfinished(self, run: Run) -> bool:
+        """Return whether a masked model is to be trained or measured, as far as its artifacts tell."""
+        folder = self.place.located(run.folder)
+        return not bucket.exists(f"{folder}/metrics.json") or first_stale(run, folder) is not None
+
+    def before_jobs(self, files: Iterable[str], sources: Iterable[Path]) -> None:
+        """Take the folder, and refuse what cannot or must not run.
+
+        files    of all shards, below results/tfrecords/
+        sources  files that Snakemake tells by their dates to be newer than results
+
+        Raises UserError: an unwritable folder, another workflow at work, a budget that is too small, a place that
+        cannot run the jobs, dates in the future.
+        """
+        workflow, results = self.workflow, self.place.located("results")
+        if bucket.remote(results):
+            bucket.check_writable(results)
+            bucket.claim(self.place.located(".belongs-to"), folder_lock.identity())
+        else:
+            folder_lock.check_writable(results)
+        if not workflow.local_exec and folder_lock.wait_for_jobs(say):
+            restart(started_in(workflow))  # to see what those jobs have made
+        rules = set() if self.phase or workflow.touch else self.list_first(files)
+        if rules:
+            done = subprocess.run(
+                same_command("--forcerun", *rules, "--until", *rules),
+                cwd=started_in(workflow),
+                env=os.environ | {PHASE: "1"},
+            )
+            if done.returncode:
+                sys.exit(done.returncode)
+            os.environ[PHASE] = "2"
+            restart(started_in(workflow))
+        folder_lock.enter(self.seen)
+        if workflow.touch:
+            return
+        jobs = list(workflow.dag.needrun_jobs())
+        self.check_budget(jobs)
+        if not workflow.local_exec:
+            preflight(requests(jobs), workflow.executor_settings, str(self.place.root))
+        folder_lock.check_clock(sources, results)
+
+    def list_first(self, files: Iterable[str]) -> set[str]:
+        """Return the rule that has to list the shards before Snakemake can tell what else there is to do.
+
+        Because jobs read shards of which some are missing, and none writes them. Or because they are listed anyway: of
+        what depends on a job that runs, Snakemake does not look for other reasons to run, and an input that is
+        `ancient` is none.
+        """
+        dag = self.workflow.dag
+        jobs = list(dag.needrun_jobs())
+        if any(job.output.get("manifest") for job in jobs):  # whose change is a reason
+            return set()
+        found = [job for job in jobs if job.output.get("listing")]
+        readers = [job for job in jobs if self.reads_shards(job)]
+        if readers and missing(self.place.located("results/tfrecords"), files):
+            found += [job for reader in readers for job in dag.job_dependencies(reader) if job.output.get("listing")]
+        return {job.rule.name for job in found}
+
+    def reads_shards(self, job: Any) -> bool:
+        """Return whether a job trains or measures on shards."""
+        return job.input.get("shards") is not None
+
+    def check_budget(self, jobs: list) -> None:
+        """Refuse what does not fit its slice, or costs more than the spending limit. Raises UserError."""
+        keys = [job.resources.get("run_key") for job in jobs if job.output.get("state")]
+        segments = Counter(str(key).removeprefix(self.place.prefixed("")) for key in keys)
+        plan = self.config["plan"]
+        check(pending(self.planned(), segments), plan["spending_limit"], plan["prices"])
+
+    def planned(self) -> list[dict]:
+        """Return what plans and the budget need to know of every run.
+
+        key, stage, name; folder; segments, and what of the recipe says how long they are and which checkpoints stay;
+        recipe and folder of its plans; accelerator
+        """
+        here = self.workflow.local_exec and not tpu_here()
+        return [
+            {
+                "key": run.key,
+                "stage": run.stage,
+                "name": run.name,
+                "folder": self.place.prefixed(run.folder),
+                "segments": len(run.segment_ends),
+                "checkpoint_every": run.recipe["checkpoint_every"],
+                "keep_checkpoints": run.recipe["keep_checkpoints"],
+                "recipe": run.plan(),
+                # None where it is this machine, without a TPU, that trains.
+                "accelerator": None if here else run.recipe["resources"].get("accelerator"),
+                "plans": self.place.located(f"results/plan/{run.stage}/{run.name}"),
+            }
+            for run in self.runs
+        ]

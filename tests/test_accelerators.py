@@ -1,0 +1,116 @@
+"""The table of accelerators: what a config may name, and what each place makes of it."""
+
+import re
+
+import pytest
+from conftest import ROOT
+from tpulm.config.reading import read_yaml
+from tpulm.core.accelerators import (
+    ACCELERATOR_PATTERN,
+    TPUS,
+    check_hosts,
+    cloud_tpu_type,
+    gres,
+    is_tpu,
+    parse_gpu,
+    parse_tpu,
+    shape_name,
+    slice_chips,
+    slice_hosts,
+    topology,
+)
+from tpulm.core.errors import UserError
+from tpulm.core.job_request import job_name, run_hosts
+
+# From Google's pages on each version: chips, hosts, devices of JAX, shape, accelerator type, Slurm's share of a host.
+SLICES = {
+    "v2-8": (4, 1, 8, "2x2", "v2-8", "tpu:v2:8"),
+    "v2-32": (16, 4, 32, "4x4", "v2-32", "tpu:v2:8"),
+    "v3-8": (4, 1, 8, "2x2", "v3-8", "tpu:v3:8"),
+    "v3-32": (16, 4, 32, "4x4", "v3-32", "tpu:v3:8"),
+    "v4-8": (4, 1, 4, "2x2x1", "v4-8", "tpu:v4:8"),
+    "v4-16": (8, 2, 8, "2x2x2", "v4-16", "tpu:v4:8"),
+    "v4-64": (32, 8, 32, "2x4x4", "v4-64", "tpu:v4:8"),
+    "v5e-1": (1, 1, 1, "1x1", "v5litepod-1", "tpu:v5e:1"),
+    "v5e-4": (4, 1, 4, "2x2", "v5litepod-4", "tpu:v5e:4"),
+    "v5e-8": (8, 1, 8, "2x4", "v5litepod-8", "tpu:v5e:8"),
+    "v5e-16": (16, 4, 16, "4x4", "v5litepod-16", "tpu:v5e:4"),
+    "v5e-256": (256, 64, 256, "16x16", "v5litepod-256", "tpu:v5e:4"),
+    "v5p-8": (4, 1, 4, "2x2x1", "v5p-8", "tpu:v5p:8"),
+    "v5p-128": (64, 16, 64, "4x4x4", "v5p-128", "tpu:v5p:8"),
+    "v6e-1": (1, 1, 1, "1x1", "v6e-1", "tpu:v6e:1"),
+    "v6e-8": (8, 1, 8, "2x4", "v6e-8", "tpu:v6e:8"),
+    "v6e-32": (32, 8, 32, "4x8", "v6e-32", "tpu:v6e:4"),
+}
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_a_slice(name):
+    chips, hosts, devices, shape, cloud_type, share = SLICES[name]
+    found = topology(name)
+    assert (found.chips, found.devices, slice_chips(name), slice_hosts(name)) == (chips, devices, chips, hosts)
+    assert found.compiler_name == f"{name.split('-')[0]}:{shape}"
+    assert shape_name(chips, TPUS[parse_tpu(name)[0]].dimensions) == shape
+    assert (cloud_tpu_type(name), gres(name, hosts)) == (cloud_type, share)
+    # All devices together have what the chips have.
+    tpu = TPUS[parse_tpu(name)[0]]
+    assert found.flops * devices == tpu.flops * chips and found.hbm * devices == tpu.hbm * chips
+
+
+def test_every_version_is_held_against_googles_pages():
+    assert {name.split("-")[0] for name in SLICES} == set(TPUS)
+    runtimes = {"v5e": "v2-alpha-tpuv5-lite", "v5p": "v2-alpha-tpuv5", "v6e": "v2-alpha-tpuv6e"}
+    assert {name: tpu.runtime for name, tpu in TPUS.items()} == dict.fromkeys(TPUS, "tpu-ubuntu2204-base") | runtimes
+
+
+def test_gpus_are_of_each_host():
+    assert gres("h100:4", 2) == gres("h100:4") == "gpu:h100:4"
+    assert gres(None, 2) is None
+    assert parse_gpu("a100_80gb:16") == ("a100_80gb", 16) and not is_tpu("a100_80gb:16")
+
+
+@pytest.mark.parametrize(
+    "name", ["v7-8", "v5e", "v5e-", "v5e-0", "v5e-08", "v5e-100000", "v5-8", "h100:4", "xv5e-8", ""]
+)
+def test_other_names_are_no_slices(name):
+    assert not is_tpu(name)
+    for function in (topology, slice_hosts, cloud_tpu_type, parse_tpu):
+        with pytest.raises(
+            UserError, match=f'^"{name}" is no TPU slice; allowed: one of v2, v3, v4, v5e, v5p, v6e, and'
+        ):
+            function(name)
+
+
+@pytest.mark.parametrize("name", ["v5e-2", "v5e-12", "v5e-512", "v3-1", "v3-2", "v3-9", "v3-1024", "v4-2", "v4-16384"])
+def test_slices_without_a_known_shape(name):
+    with pytest.raises(UserError, match=f'^"{name}" is no TPU slice with a shape known here; allowed for {name[:2]}'):
+        topology(name)
+
+
+def test_the_schema_allows_what_the_table_knows():
+    schema = read_yaml(ROOT / "schemas/config.schema.yaml")
+    found = []
+
+    def look(part):
+        if isinstance(part, dict):
+            found.extend([part["accelerator"]["pattern"]] if "pattern" in part.get("accelerator", "") else [])
+            for inner in part.values():
+                look(inner)
+
+    look(schema)
+    assert set(found) == {ACCELERATOR_PATTERN}
+    assert all(re.search(found[0], name) for name in [*SLICES, "h100:4"])
+
+
+def test_a_run_takes_all_hosts_of_its_slice():
+    check_hosts(2, "v5e-8", [1, 2])
+    with pytest.raises(UserError, match=r"^resources\.hosts is 3, and v5e-8 has 1 or 2 hosts; allowed: 1 or 2\.$"):
+        check_hosts(3, "v5e-8", [1, 2])
+    with pytest.raises(UserError, match=r"^resources\.hosts is 3, and v5e-4 has 1 host; allowed: 1\.$"):
+        check_hosts(3, "v5e-4", [1])
+
+
+def test_a_job_is_called_by_its_run_or_its_rule():
+    assert job_name({"run_key": "finetune.runs.python"}, "train_finetune") == "finetune.runs.python"
+    assert job_name({}, "build_corpus") == "rule build_corpus"
+    assert [run_hosts(asked) for asked in ({}, {"hosts": 4}, {"run_hosts": 4}, {"hosts": 1})] == [1, 4, 4, 1]

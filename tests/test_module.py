@@ -1,0 +1,142 @@
+"""The workflow as a module of another one, with a prefix and renamed rules."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import existing, reduced
+from ruamel.yaml import YAML
+from tpulm.config.reading import read_yaml
+from tpulm.core.files import fingerprints
+
+OUTER = """
+configfile: "small.yaml"
+
+
+module lm:
+    snakefile: {snakefile!r}
+    config: config
+    prefix: "lm"
+
+
+use rule * from lm as lm_*
+
+{onstart}
+
+rule everything:
+    default_target: True
+    input:
+        rules.lm_all.input,
+"""
+ONSTART = """
+onstart:
+    lm.onstart()
+
+"""
+
+
+@pytest.fixture
+def outer(fresh, tmp_path):
+    """A workflow in a folder of its own that has this one as a module; the profile is the shipped one."""
+    reduced(fresh)
+    workflow = existing(tmp_path / "outer")
+    workflow.folder.mkdir()
+    (workflow / "profiles").symlink_to(fresh / "profiles")
+    (fresh / "small.yaml").rename(workflow / "small.yaml")
+    write(workflow, fresh)
+    return workflow
+
+
+def write(workflow, inner, onstart=ONSTART):
+    (workflow / "Snakefile").write_text(OUTER.format(snakefile=str(inner / "Snakefile"), onstart=onstart))
+
+
+def configure(workflow, **sections):
+    config = read_yaml(workflow / "small.yaml")
+    for section, keys in sections.items():
+        config[section] = config.get(section, {}) | keys
+    with open(workflow / "small.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(config, file)
+
+
+def count(printed):
+    return dict(re.findall(r"^(lm_\w+) +(\d+)$", printed, re.M))
+
+
+def test_a_module_makes_the_same_bytes(outer, trained):
+    """Up to the records, and with one core where `trained` had two; all of it is one of the long tests."""
+    jobs = count(outer("-n").stdout)
+    assert jobs["lm_train_mlm_tensorflow"] == jobs["lm_train_finetune"] == "2" and jobs["lm_write_shard"] == "6"
+    outer("lm_tfrecords", "--cores", "1")
+    made, expected = fingerprints(outer / "lm/results"), fingerprints(trained / "results")
+    assert len(made) > 20 and made == {name: expected[name] for name in made}
+    assert not (outer / "results").exists()
+    assert "Nothing to be done" in outer("lm_tfrecords", "-n").stdout
+
+
+@pytest.mark.long
+def test_a_module_makes_the_same_models(outer, trained):
+    """A whole run."""
+    outer("--cores", "2")
+    made, expected = (fingerprints(folder) for folder in (outer / "lm/results", trained / "results"))
+    clocks = re.compile(r"timings\.(csv|html)$")
+    assert {name for name in made if not clocks.search(name)} == {name for name in expected if not clocks.search(name)}
+    assert all(made[name] == expected[name] for name in made if not clocks.search(name))
+    said = outer("lm_verify", "lm_clean").stdout
+    assert "[verify] 17 artifacts are whole" in said and "[clean] 0 files that no run of the config needs" in said
+
+
+def test_a_module_needs_its_checks(outer, fresh):
+    write(outer, fresh, onstart="")
+    done = outer("lm_corpus", "--cores", "1", check=False)
+    assert (
+        done.returncode == 1
+        and "error: the checks before the first job did not run: leave out --no-hooks; where" in done.stdout
+    )
+
+
+def test_a_module_keeps_within_its_spending_limit(outer):
+    resources = {"accelerator": "v5e-8"}
+    runs = {"finetune": {"runs": {"python": read_yaml(outer / "small.yaml")["finetune"]["runs"]["python"]}}}
+    runs["finetune"]["runs"]["python"]["resources"] = resources
+    configure(outer, plan={"topologies": ["v5e-8"], "spending_limit": 1.0}, **runs)
+    # Where jobs run elsewhere, a run takes the slice that it asks for.
+    done = outer("--executor", "cluster-generic", "--cluster-generic-submit-cmd", "false", "--jobs", "1", check=False)
+    assert done.returncode == 1
+    assert re.search(
+        r"error: plan\.spending_limit is 1, and of finetune\.runs\.python on v5e-8 no plan says", done.stdout
+    )
+    assert not (outer / "lm").exists() or not list((outer / "lm/results").rglob("*.parquet"))
+
+
+def test_a_module_asks_the_place_first(outer):
+    command = "{python} -c \"import sys; sys.exit('error: no room for ' + str(len(sys.stdin.read()) > 0))\""
+    done = outer(
+        "--executor", "cluster-generic", "--cluster-generic-submit-cmd", "false", "--jobs", "1",
+        "--default-resources", f"preflight={command!r}", check=False,
+    )  # fmt: skip
+    assert done.returncode == 1 and "error: no room for True" in done.stdout
+
+
+def test_a_second_start_of_a_module_is_refused(outer):
+    inner = (outer / "profiles").resolve().parent
+    waiting = "import time\nfrom pathlib import Path\nPath('started').touch()\ntime.sleep(600)\n"
+    (inner / "scripts/build_corpus.py").write_text(waiting)
+    command = [str(Path(sys.executable).with_name("snakemake")), "lm_corpus", "--cores", "1"]
+    first = subprocess.Popen(
+        command, cwd=outer.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        while not (outer / "started").exists():
+            assert first.poll() is None
+            time.sleep(0.1)
+        done = outer("lm_corpus", "--cores", "1", check=False)
+        assert done.returncode == 1 and "error: another snakemake is at work in this folder" in done.stdout
+    finally:
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()

@@ -1,0 +1,137 @@
+"""Runs: what the config says of each, and what follows from it."""
+
+import pytest
+from conftest import ROOT
+from tpulm.config.artifacts import PAD_ID
+from tpulm.config.reading import read_config
+from tpulm.config.runs import by_stage, checkpoint_period, runs_of, sampling_of, segment_outputs
+from tpulm.workflow.resources import resources_of
+from tpulm.workflow.shards import missing, shard_files, shard_names
+
+pytestmark = pytest.mark.unit
+CONFIG = str(ROOT / "config.yaml")
+
+
+def config_with(**overrides):
+    return read_config([CONFIG], overrides)
+
+
+def run_of(stage, name, **overrides):
+    return by_stage(runs_of(config_with(**overrides)))[stage][name]
+
+
+def test_every_run_has_its_key_and_its_folder():
+    found = [(run.key, run.folder, run.backend) for run in runs_of(config_with())]
+    assert found == [
+        ("mlm.runs.tiny", "results/mlm/tiny", "tensorflow"),
+        ("base.small", "results/base-training/small", "jax"),
+        ("finetune.runs.python", "results/finetune/python", "jax"),
+    ]
+
+
+def test_a_base_model_that_is_fetched_is_no_run():
+    given = {"base": {"given": {"preset": "hf://some/base", "revision": "a" * 40}}}
+    assert [run.name for run in runs_of(config_with(**given)) if run.stage == "base"] == ["small"]
+
+
+def test_segments_share_the_schedule_and_not_the_number_of_steps():
+    run = run_of("mlm", "tiny")
+    longer = run_of("mlm", "tiny", mlm={"runs": {"tiny": {"steps": 2250}}})
+    assert run.segment_ends == [750, 1500] and longer.segment_ends == [750, 1500, 2250]
+    assert run.segment(750) == longer.segment(750)
+    assert run.segment(1500)["schedule"] == {"knots": [[750, 0.003], [900, 0.003], [1500, 0.0]]}
+    assert longer.segment(1500)["schedule"] == {"knots": [[750, 0.003], [1500, 0.003]]}
+    assert "steps" not in run.segment(750)
+
+
+def test_what_a_segment_takes_is_what_its_backend_reads():
+    tensorflow = run_of("mlm", "tiny").segment(750)
+    jax = run_of("mlm", "tiny", mlm={"runs": {"tiny": {"backend": "jax"}}}).segment(750)
+    assert set(jax) - set(tensorflow) == {"mesh", "microbatches", "remat", "steps_per_execution"}
+    assert {"masking", "model"} <= set(tensorflow) and "sequence_length" not in tensorflow
+    lora = run_of("finetune", "python").segment(300)
+    full = run_of("finetune", "python", finetune={"runs": {"python": {"method": "full"}}}).segment(300)
+    assert set(lora) - set(full) == {"rank"}
+
+
+def test_patience_is_in_a_segment_only_where_it_can_have_run_out():
+    run = run_of("mlm", "tiny", mlm={"runs": {"tiny": {"checkpoint_every": 300, "patience": 2}}})
+    assert ["patience" in run.segment(last) for last in run.segment_ends] == [False, False, False, True, True]
+
+
+@pytest.mark.parametrize(("keep", "period"), [("all", 1), ("last", 6), ("every 2", 2), ("every 100", 100)])
+def test_the_period_of_kept_checkpoints(keep, period):
+    assert checkpoint_period(keep, 6) == period
+
+
+@pytest.mark.parametrize(("keep", "thinned"), [("all", []), ("last", [300, 600, 900, 1200]), ("every 2", [300, 900])])
+def test_what_is_thinned_is_never_the_last(keep, thinned):
+    run = run_of("mlm", "tiny", mlm={"runs": {"tiny": {"checkpoint_every": 300, "keep_checkpoints": keep}}})
+    assert run.thinned == [f"results/mlm/tiny/checkpoints/{step:08d}/thinned.json" for step in thinned]
+
+
+def test_the_files_of_checkpoints():
+    run = run_of("base", "small")
+    assert run.checkpoint()["state"] == run.next_state(400) == run.in_every_checkpoint("state.json")[-1]
+    assert run.checkpoint(400)["best"] == "results/base-training/small/checkpoints/00000400/best.safetensors"
+    assert set(segment_outputs("x")) == {"weights", "optimizer", "best", "state", "history", "timings"}
+
+
+def test_a_plan_takes_what_decides_the_step():
+    assert run_of("mlm", "tiny").plan() == {"where": "mlm.runs.tiny", "backend": "tensorflow"}
+    plan = run_of("mlm", "tiny", mlm={"runs": {"tiny": {"backend": "jax"}}}).plan()
+    assert plan["vocabulary"] == {"size": 2048, "pad": PAD_ID} and plan["sequence_length"] == 128
+    finetuned = run_of("finetune", "python").plan()
+    assert finetuned["base"]["vocab_size"] == 2048 and finetuned["rank"] == 8 and "schedule" not in finetuned
+
+
+def test_opening_a_finished_run_takes_no_training():
+    opening = run_of("finetune", "python").opening("batch_size")
+    assert set(opening) == {
+        "method", "rank", "seed", "precision", "mesh", "host_device_count", "cpu_threads", "batch_size",
+    }  # fmt: skip
+    assert run_of("finetune", "python").hub_base == {"hub_name": None, "hub_revision": None}
+
+
+def test_samplers_take_their_own_keys():
+    assert set(sampling_of(config_with())) == {"sampler", "max_length", "samples", "k", "temperature", "seed"}
+    assert set(sampling_of(config_with(generation={"sampler": "greedy"}))) == {"sampler", "max_length", "samples"}
+
+
+class Wildcards(dict):
+    __getattr__ = dict.__getitem__
+
+
+def asked(resources, hosts, prefix=""):
+    runs = by_stage(runs_of(config_with(finetune={"runs": {"python": {"resources": resources}}})))["finetune"]
+    found = resources_of(runs, prefix, hosts)
+    wildcards = Wildcards(run="python")
+    return {
+        name: function(wildcards, 2) if name == "runtime" else function(wildcards) for name, function in found.items()
+    }
+
+
+def test_resources_say_what_and_never_where():
+    one = asked({"accelerator": "v5e-8", "mem_gb": 16, "runtime": 30}, hosts=True)
+    assert one == {
+        "run_key": "finetune.runs.python", "accelerator": "v5e-8", "gres": "tpu:v5e:8", "mem_mb": 16_000,
+        "runtime": 60, "tasks_per_gpu": None, "hosts": None, "nodes": None, "tasks": None,
+    }  # fmt: skip
+    several = asked({"accelerator": "h100:4", "hosts": 2}, hosts=True, prefix="lm/")
+    assert several["run_key"] == "lm/finetune.runs.python" and several["gres"] == "gpu:h100:4"
+    assert several["hosts"] == several["nodes"] == several["tasks"] == 2 and several["tasks_per_gpu"] == 0
+    measuring = asked({"accelerator": "v5e-16", "hosts": 2}, hosts=False)
+    assert measuring["run_hosts"] == 2 and measuring["gres"] == "tpu:v5e:8" and "hosts" not in measuring
+
+
+def test_missing_shards_are_found_in_one_look(tmp_path):
+    names = shard_names({"train": 2, "validation": 1, "test": 1})
+    files = shard_files(name for split in names.values() for name in split)
+    assert files[:2] == ["train/00000-of-00002.tfrecord", "train/00000-of-00002.index"] and len(files) == 8
+    assert missing(str(tmp_path), files) == files
+    for file in files:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    assert missing(str(tmp_path), files) == []
+    (tmp_path / "test/00000-of-00001.index").unlink()
+    assert missing(str(tmp_path), files) == ["test/00000-of-00001.index"]

@@ -1,0 +1,107 @@
+"""Run the script that makes a file of results/ by hand, as Snakemake would, for debugging.
+
+    python tools/debug.py results/tfrecords/train/00000-of-00004.tfrecord
+    python tools/debug.py results/mlm/tiny/metrics.json --pdb --configfile my.yaml
+
+The script gets the inputs, params, wildcards and threads of its rule; inputs have to be there. What it writes goes to
+the folder debug/ and leaves results/ alone; what it prints goes to the terminal, so that `breakpoint()` works. With
+--pdb, an error opens the debugger where it was raised. Nothing is locked, and nothing else is built.
+"""
+
+import argparse
+import os
+import pdb
+import runpy
+import sys
+import traceback
+from pathlib import Path
+
+from snakemake.api import OutputSettings, SnakemakeApi
+from snakemake.dag import DAG
+from snakemake.iocontainers import InputFiles, Log, OutputFiles
+from snakemake.jobs import Job
+from snakemake.script import Snakemake
+from snakemake.settings.types import (
+    ConfigSettings,
+    DAGSettings,
+    Quietness,
+    ResourceSettings,
+    StorageSettings,
+    WorkflowSettings,
+)
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from tpulm.core.job import TERMINAL  # noqa: E402
+
+DEBUG = Path("debug")
+
+
+def job_of(api: SnakemakeApi, file: str, configfiles: list[Path], cores: int) -> Job:
+    """Return Snakemake's job that makes a file. Exits with a sentence where no rule does."""
+    described = api.workflow(
+        resource_settings=ResourceSettings(cores=cores),
+        config_settings=ConfigSettings(configfiles=configfiles),
+        workflow_settings=WorkflowSettings(),
+        storage_settings=StorageSettings(),
+        snakefile=ROOT / "Snakefile",
+    )
+    workflow = described._get_workflow(dag_settings=DAGSettings())  # as the parts of Snakemake's API get theirs
+    workflow.include(ROOT / "Snakefile", overwrite_default_target=True)
+    for rule in workflow.rules:
+        if rule.is_producer(file):
+            return Job(rule, DAG(workflow, rules=[rule]), rule.get_wildcards(file))
+    sys.exit(f"error: no rule makes {file}; `snakemake --summary` lists the files that the config names.")
+
+
+def beside(path: str) -> str:
+    """Return where an output or a log goes instead of its place, with its folder made."""
+    target = DEBUG / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return str(target)
+
+
+def run(job: Job) -> None:
+    """Run a job's script in this process, its outputs and log below the folder debug/."""
+    given = Snakemake(
+        input_=InputFiles(toclone=job.input, plainstr=True),
+        output=OutputFiles(toclone=job.output, custom_map=beside),
+        params=job.params,
+        wildcards=job.wildcards,
+        threads=job.threads,
+        resources=job.resources,
+        log=Log(toclone=job.log, custom_map=beside),
+        config=job.rule.workflow.config,
+        rulename=job.rule.name,
+        bench_iteration=None,
+    )
+    os.environ[TERMINAL] = "1"
+    runpy.run_path(str(ROOT / "scripts" / f"{job.rule.name}.py"), init_globals={"snakemake": given})
+
+
+def main() -> None:
+    """Run the script of the job that makes the file named on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", help="a file that a rule makes, such as results/tokenizer/tokenizer.json")
+    parser.add_argument("--configfile", type=Path, nargs="*", default=[], help="as for snakemake")
+    parser.add_argument("--cores", type=int, default=os.cpu_count(), help="as for snakemake")
+    parser.add_argument("--pdb", action="store_true", help="open the debugger at an error")
+    asked = parser.parse_args()
+    with SnakemakeApi(OutputSettings(quiet={Quietness.ALL})) as api:
+        job = job_of(api, asked.file, asked.configfile, asked.cores)
+        absent = [str(file) for file in job.input if not os.path.exists(file)]
+        if absent:
+            sys.exit(f"error: {absent[0]}, an input of rule {job.rule.name}, is not there: run snakemake {absent[0]}")
+        print(f"rule {job.rule.name}, scripts/{job.rule.name}.py; outputs and log: {DEBUG}/")
+        try:
+            run(job)
+        except Exception:
+            if not asked.pdb:
+                raise
+            traceback.print_exc()
+            pdb.post_mortem()
+
+
+if __name__ == "__main__":
+    main()
