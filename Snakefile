@@ -18,9 +18,11 @@ if "tokenizer" in config:
     include: "rules/tokenizer.smk"
 
 
+include: "rules/tfrecords.smk"
+
+
 if "tfrecords" in config:
 
-    include: "rules/tfrecords.smk"
     include: "rules/mlm.smk"
 
 
@@ -36,7 +38,7 @@ if "tokenizer" in config:
     TARGETS.append(rules.tokenizer.input)
 if "tfrecords" in config:
     # Not the shards themselves: a deleted shard is written again when a job reads it, or by `tfrecords`.
-    TARGETS += [rules.merge_manifest.output, rules.mlm.input]
+    TARGETS += [RECORD_SETS["tfrecords"].manifest, rules.mlm.input]
 
 
 rule all:

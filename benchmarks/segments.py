@@ -29,7 +29,7 @@ TRAINERS = {
     "base model, JAX": (
         "results/base-training/small",
         ["base", "small"],
-        "results/tokens/small/corpus-train.safetensors",
+        "results/tokens/small/corpus/concat-64/manifest.json",
     ),
 }
 

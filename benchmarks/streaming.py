@@ -25,6 +25,7 @@ from loopback_bucket import BUCKET, served
 from tpulm.core import bucket
 from tpulm.records import order
 from tpulm.records.masked_batches import training_batch
+from tpulm.records.packing import unpadded
 from tpulm.records.streaming import open_records
 from tpulm.records.tfrecord import Records, write_records
 
@@ -43,10 +44,15 @@ def write(folder: Path, records: int) -> Path:
     for number in range(SHARDS):
         name = f"train/{number:05d}-of-{SHARDS:05d}"
         blocks = (dice.integers(5, VOCABULARY, (1000, LENGTH)) for _ in range(records // SHARDS // 1000))
-        written = write_records(folder / f"{name}.tfrecord", folder / f"{name}.index", blocks)
+        written = write_records(folder / f"{name}.tfrecord", folder / f"{name}.index", map(unpadded, blocks))
         shards.append({"file": f"{name}.tfrecord", "index": f"{name}.index"} | written)
     special = {"cls": 0, "sep": 1, "unk": 2, "pad": 3, "mask": 4}
-    manifest = {"sequence_length": LENGTH, "vocab_size": VOCABULARY, "special_ids": special}
+    manifest = {
+        "sequence_length": LENGTH,
+        "tokens_per_record": LENGTH,
+        "vocab_size": VOCABULARY,
+        "special_ids": special,
+    }
     path = folder / "manifest.json"
     path.write_text(json.dumps(manifest | {"splits": {"train": {"shards": shards}}}))
     return path

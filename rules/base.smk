@@ -33,37 +33,11 @@ rule train_base_vocabulary:
         "../scripts/train_base_vocabulary.py"
 
 
-rule tokenize_causal:
-    """Tokenize one split with a base model's vocabulary."""
-    input:
-        documents="results/{collection}/{split}.parquet",
-        # A base model that is trained here has its vocabulary before its weights.
-        tokenizer=lambda w: (
-            f"results/base-training/{w.name}/vocabulary.spm"
-            if w.name in TRAINED_BASES
-            else ancient(f"results/base/{w.name}")
-        ),
-        fingerprint=lambda w: [] if w.name in TRAINED_BASES else f"results/base/{w.name}.json",
-        code=code_inputs("tokenize_causal", "jax"),
-    output:
-        "results/tokens/{name}/{collection}-{split}.safetensors",
-    log:
-        "logs/base/{name}/tokens-{collection}-{split}.log",
-    wildcard_constraints:
-        name=one_of(BASE),
-    threads: 1
-    conda:
-        "../envs/jax.yaml"
-    script:
-        "../scripts/tokenize_causal.py"
-
-
 rule train_base:
     """Train one segment of a base model: make checkpoint k from checkpoint k-1."""
     input:
-        train="results/tokens/{name}/corpus-train.safetensors",
-        validation="results/tokens/{name}/corpus-validation.safetensors",
-        vocabulary="results/base-training/{name}/vocabulary.spm",
+        manifest=lambda w: TRAINED_BASES[w.name].records.manifest,
+        shards=lambda w: listing_of(TRAINED_BASES[w.name].records),
         previous=lambda w: previous_checkpoint(TRAINED_BASES[w.name], int(w.step)),
         code=code_inputs("train_base", "jax"),
     output:
@@ -132,16 +106,14 @@ rule evaluate_base:
     input:
         base=ancient("results/base/{name}"),
         fingerprint="results/base/{name}.json",
-        validation="results/tokens/{name}/corpus-validation.safetensors",
-        test="results/tokens/{name}/corpus-test.safetensors",
+        manifest=lambda w: TRAINED_BASES[w.name].records.manifest,
+        shards=lambda w: listing_of(TRAINED_BASES[w.name].records),
         state=lambda w: TRAINED_BASES[w.name].checkpoint()["state"],
         code=code_inputs("evaluate_base", "jax"),
     output:
         "results/base-training/{name}/metrics.json",
     params:
-        recipe=lambda w: pick(
-            BASE[w.name], "sequence_length", "batch_size", "microbatches", "precision", "mesh", "host_device_count"
-        )
+        recipe=lambda w: pick(BASE[w.name], "batch_size", "microbatches", "precision", "mesh", "host_device_count")
         | {"cpu_threads": config["cpu_threads"]},
     log:
         "logs/base/{name}/evaluate.log",

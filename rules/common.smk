@@ -14,11 +14,10 @@ from snakemake.io import local
 
 from tpulm.config.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER_FILES
 from tpulm.config.reading import complete, read_config, typed
-from tpulm.config.runs import by_stage, pick, runs_of, sampling_of, segment_outputs
+from tpulm.config.runs import by_stage, pick, record_sets_of, runs_of, sampling_of, segment_outputs
 from tpulm.core.errors import UserError
 from tpulm.workflow.place import Place, local_files, preset_files
 from tpulm.workflow.resources import resources_of
-from tpulm.workflow.shards import LISTING, shard_files, shard_names
 from tpulm.workflow.start import Start, or_exit, say
 
 # Each segment depends on the previous one; Snakemake walks such chains by recursion.
@@ -45,6 +44,8 @@ RUNS = runs_of(config)
 STAGE_RUNS = by_stage(RUNS)
 MLM, TRAINED_BASES, FINETUNE = STAGE_RUNS["mlm"], STAGE_RUNS["base"], STAGE_RUNS["finetune"]
 BASE = config["base"]
+# Every set of records by its folder under results/, which is the wildcard `records`.
+RECORD_SETS = record_sets_of(config, RUNS)
 # Every run by its folder under results/, which is the wildcard `chain`.
 CHAINS = {run.folder.removeprefix("results/"): run for run in RUNS}
 # Every text: its folder under results/, its key in the config, and its section of the config.
@@ -54,18 +55,16 @@ if "text" in config["finetune"]:
 
 PLACE = Place(workflow, storage, ROOT)
 code_inputs, in_place, located = PLACE.code_inputs, PLACE.in_place, PLACE.located
-SHARDS = shard_names(config["tfrecords"]["shards"]) if "tfrecords" in config else {}
-SHARD_FILES = shard_files(name for split in SHARDS.values() for name in split)
 START = or_exit(Start, workflow, config, RUNS, PLACE)
 
 
 onstart:
     sources = [*(ROOT / "scripts").rglob("*.py"), *SOURCE_PATHS]
-    or_exit(START.before_jobs, SHARD_FILES, sources)
+    or_exit(START.before_jobs, sources)
 
 
 if workflow.is_main_process:
-    for text in or_exit(START.notes, SHARD_FILES):
+    for text in or_exit(START.notes):
         say(text)
 
 
@@ -102,9 +101,27 @@ def fingerprint_of(wildcards) -> str:
     return f"results/base/{FINETUNE[wildcards.run].recipe['base']}.json"
 
 
-def tokens_of(collection: str, split: str):
-    """Return an input function: the tokens of a split, in the vocabulary of a finetuning run's base model."""
-    return lambda w: f"results/tokens/{FINETUNE[w.run].recipe['base']}/{collection}-{split}.safetensors"
+def listing_of(records):
+    """Return a set's listing as the input of what reads its shards: its date says nothing, and it stays in a bucket."""
+    return ancient(in_place(records.listing))
+
+
+def tokenizer_of(wildcards):
+    """Return the tokenizer of a set of records.
+
+    A base model that is trained here has its vocabulary before its weights.
+    """
+    base = RECORD_SETS[wildcards.records].base
+    if base is None:
+        return f"results/tokenizer/{TOKENIZER_FILES['tokenizer']}"
+    trained = base in TRAINED_BASES
+    return f"results/base-training/{base}/vocabulary.spm" if trained else ancient(f"results/base/{base}")
+
+
+def tokenizer_fingerprint(wildcards):
+    """Return the fingerprint of the preset folder that has the tokenizer, where there is one."""
+    base = RECORD_SETS[wildcards.records].base
+    return [] if base in TRAINED_BASES else f"results/base/{base}.json"
 
 
 wildcard_constraints:
@@ -113,3 +130,6 @@ wildcard_constraints:
     run="[a-z0-9][a-z0-9_-]{0,63}",
     name="[a-z0-9][a-z0-9_-]{0,63}",
     collection=one_of(TEXTS),
+    records=one_of(RECORD_SETS),
+    shard=r"\d{5}",
+    shards=r"\d{5}",

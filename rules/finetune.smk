@@ -23,8 +23,8 @@ rule train_finetune:
     input:
         base=base_of,
         fingerprint=fingerprint_of,
-        train=tokens_of("finetune-text", "train"),
-        validation=tokens_of("finetune-text", "validation"),
+        manifest=lambda w: FINETUNE[w.run].records.manifest,
+        shards=lambda w: listing_of(FINETUNE[w.run].records),
         previous=lambda w: previous_checkpoint(FINETUNE[w.run], int(w.step)),
         code=code_inputs("train_finetune", "jax"),
     output:
@@ -123,16 +123,17 @@ rule evaluate_finetune:
         base=base_of,
         fingerprint=fingerprint_of,
         best=lambda w: FINETUNE[w.run].checkpoint()["best"],
-        validation=tokens_of("finetune-text", "validation"),
-        test=tokens_of("finetune-text", "test"),
-        corpus=tokens_of("corpus", "validation"),
+        manifest=lambda w: FINETUNE[w.run].records.manifest,
+        shards=lambda w: listing_of(FINETUNE[w.run].records),
+        corpus_manifest=lambda w: FINETUNE[w.run].corpus_records.manifest,
+        corpus_shards=lambda w: listing_of(FINETUNE[w.run].corpus_records),
         state=lambda w: FINETUNE[w.run].checkpoint()["state"],
         code=code_inputs("evaluate_finetune", "jax"),
     output:
         metrics="results/finetune/{run}/metrics.json",
         partitioning="results/finetune/{run}/partitioning.json",
     params:
-        recipe=lambda w: FINETUNE[w.run].opening("sequence_length", "batch_size", "microbatches"),
+        recipe=lambda w: FINETUNE[w.run].opening("batch_size", "microbatches"),
     log:
         "logs/finetune/{run}/evaluate.log",
     wildcard_constraints:

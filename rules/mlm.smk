@@ -15,8 +15,8 @@ rule mlm:
 rule train_mlm_tensorflow:
     """Train one segment with transformers and TensorFlow: make checkpoint k from checkpoint k-1."""
     input:
-        manifest="results/tfrecords/manifest.json",
-        shards=ancient(in_place(LISTING)),
+        manifest=RECORD_SETS["tfrecords"].manifest,
+        shards=listing_of(RECORD_SETS["tfrecords"]),
         previous=lambda w: previous_checkpoint(MLM[w.run], int(w.step)),
         code=code_inputs("train_mlm_tensorflow", "tensorflow"),
     output:
@@ -39,8 +39,8 @@ rule train_mlm_tensorflow:
 rule train_mlm_jax:
     """Train one segment with Keras on JAX: make checkpoint k from checkpoint k-1."""
     input:
-        manifest="results/tfrecords/manifest.json",
-        shards=ancient(in_place(LISTING)),
+        manifest=RECORD_SETS["tfrecords"].manifest,
+        shards=listing_of(RECORD_SETS["tfrecords"]),
         previous=lambda w: previous_checkpoint(MLM[w.run], int(w.step)),
         code=code_inputs("train_mlm_jax", "jax"),
     output:
@@ -63,7 +63,7 @@ rule train_mlm_jax:
 rule export_mlm:
     """Export the best checkpoint as a Hugging Face model folder."""
     input:
-        manifest="results/tfrecords/manifest.json",
+        manifest=RECORD_SETS["tfrecords"].manifest,
         tokenizer=list(TOKENIZER.values()),
         best=lambda w: MLM[w.run].checkpoint()["best"],
         state=lambda w: MLM[w.run].checkpoint()["state"],
@@ -85,8 +85,8 @@ rule export_mlm:
 rule evaluate_mlm:
     """Evaluate a trained model on the held-out splits."""
     input:
-        manifest="results/tfrecords/manifest.json",
-        shards=ancient(in_place(LISTING)),
+        manifest=RECORD_SETS["tfrecords"].manifest,
+        shards=listing_of(RECORD_SETS["tfrecords"]),
         model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FILES),
         code=code_inputs("evaluate_mlm", "tensorflow"),
     output:

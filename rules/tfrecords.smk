@@ -1,26 +1,33 @@
-"""TFRecords: tokenize, concatenate and cut into sequences of one length; each shard is written by its own job."""
+"""TFRecords: tokenize documents and pack them into records of one length; each shard is written by its own job."""
+
+CAUSAL_RECORDS = [folder for folder, records in RECORD_SETS.items() if records.base]
 
 
 rule tfrecords:
-    """The records of every split."""
+    """The records of every split, of all models."""
     localrule: True
     input:
-        "results/tfrecords/manifest.json",
-        [f"results/tfrecords/{file}" for file in SHARD_FILES],
-        LISTING,
+        [
+            f"results/{folder}/{file}"
+            for folder, records in RECORD_SETS.items()
+            for file in ("manifest.json", *records.files, "shards.json")
+        ],
 
 
 rule plan_shards:
     """Cut the documents of a split into ranges, one per shard."""
     input:
-        corpus="results/corpus/{split}.parquet",
+        corpus=lambda w: f"results/{RECORD_SETS[w.records].collection}/{w.split}.parquet",
         code=code_inputs("plan_shards", "data"),
     output:
-        "results/tfrecords/{split}/ranges.json",
+        "results/{records}/{split}/ranges.json",
     params:
-        recipe=lambda w: {"shards": config["tfrecords"]["shards"][w.split]},
+        recipe=lambda w: {
+            "shards": RECORD_SETS[w.records].shards[w.split],
+            "shards_key": RECORD_SETS[w.records].shards_key,
+        },
     log:
-        "logs/tfrecords/{split}/ranges.log",
+        "logs/{records}/{split}/ranges.log",
     threads: 1
     conda:
         "../envs/data.yaml"
@@ -28,44 +35,72 @@ rule plan_shards:
         "../scripts/plan_shards.py"
 
 
-rule write_shard:
-    """Tokenize, pack and write the documents of one shard."""
+if "tfrecords" in RECORD_SETS:
+
+    rule write_shard:
+        """Tokenize, pack and write the documents of one shard for masked models."""
+        input:
+            corpus="results/corpus/{split}.parquet",
+            tokenizer=TOKENIZER["tokenizer"],
+            special_tokens_map=TOKENIZER["special_tokens_map"],
+            ranges="results/tfrecords/{split}/ranges.json",
+            code=code_inputs("write_shard", "data"),
+        output:
+            records="results/tfrecords/{split}/{shard}-of-{shards}.tfrecord",
+            index="results/tfrecords/{split}/{shard}-of-{shards}.index",
+            sidecar="results/tfrecords/{split}/{shard}-of-{shards}.json",
+        params:
+            recipe=RECORD_SETS["tfrecords"].layout,
+        log:
+            "logs/tfrecords/{split}/{shard}-of-{shards}.log",
+        threads: 1
+        conda:
+            "../envs/data.yaml"
+        script:
+            "../scripts/write_shard.py"
+
+
+rule write_causal_shard:
+    """Tokenize, pack and write the documents of one shard for causal models."""
     input:
-        corpus="results/corpus/{split}.parquet",
-        tokenizer=TOKENIZER["tokenizer"],
-        ranges="results/tfrecords/{split}/ranges.json",
-        code=code_inputs("write_shard", "data"),
+        corpus=lambda w: f"results/{RECORD_SETS[w.records].collection}/{w.split}.parquet",
+        tokenizer=tokenizer_of,
+        fingerprint=tokenizer_fingerprint,
+        ranges="results/{records}/{split}/ranges.json",
+        code=code_inputs("write_causal_shard", "jax"),
     output:
-        records="results/tfrecords/{split}/{shard}-of-{shards}.tfrecord",
-        index="results/tfrecords/{split}/{shard}-of-{shards}.index",
-        sidecar="results/tfrecords/{split}/{shard}-of-{shards}.json",
+        records="results/{records}/{split}/{shard}-of-{shards}.tfrecord",
+        index="results/{records}/{split}/{shard}-of-{shards}.index",
+        sidecar="results/{records}/{split}/{shard}-of-{shards}.json",
     params:
-        recipe=pick(config["tfrecords"], "sequence_length"),
+        recipe=lambda w: RECORD_SETS[w.records].layout,
     log:
-        "logs/tfrecords/{split}/{shard}-of-{shards}.log",
+        "logs/{records}/{split}/{shard}-of-{shards}.log",
     wildcard_constraints:
-        shard=r"\d{5}",
-        shards=one_of(sorted({f"{count:05d}" for count in config["tfrecords"]["shards"].values()})),
+        records=one_of(CAUSAL_RECORDS),
     threads: 1
     conda:
-        "../envs/data.yaml"
+        "../envs/jax.yaml"
     script:
-        "../scripts/write_shard.py"
+        "../scripts/write_causal_shard.py"
 
 
 rule merge_manifest:
     """Merge the sidecars of all shards into the manifest."""
     input:
-        **{split: [f"results/tfrecords/{name}.json" for name in SHARDS[split]] for split in SPLITS},
-        tokenizer=TOKENIZER["tokenizer"],
-        special_tokens_map=TOKENIZER["special_tokens_map"],
+        unpack(
+            lambda w: {
+                split: [f"results/{w.records}/{name}.json" for name in names]
+                for split, names in RECORD_SETS[w.records].names.items()
+            }
+        ),
         code=code_inputs("merge_manifest", "data"),
     output:
-        manifest="results/tfrecords/manifest.json",
+        manifest="results/{records}/manifest.json",
     params:
-        recipe=pick(config["tfrecords"], "sequence_length"),
+        recipe=lambda w: pick(RECORD_SETS[w.records].layout, "sequence_length", "tokens_per_record", "packing"),
     log:
-        "logs/tfrecords/manifest.log",
+        "logs/{records}/manifest.log",
     threads: 1
     conda:
         "../envs/data.yaml"
@@ -76,23 +111,31 @@ rule merge_manifest:
 rule list_shards:
     """List the shards that trainers read; rewrite those that were deleted since the manifest was made."""
     input:
-        **{split: ancient(f"results/corpus/{split}.parquet") for split in SPLITS},
-        manifest="results/tfrecords/manifest.json",
+        unpack(
+            lambda w: {
+                split: ancient(f"results/{RECORD_SETS[w.records].collection}/{split}.parquet")
+                for split in RECORD_SETS[w.records].shards
+            }
+        ),
+        manifest="results/{records}/manifest.json",
         # Read only to rewrite deleted shards: the manifest tells whether the shards have changed.
-        ranges=ancient(expand("results/tfrecords/{split}/ranges.json", split=SPLITS)),
-        tokenizer=ancient(TOKENIZER["tokenizer"]),
+        ranges=lambda w: [
+            ancient(f"results/{w.records}/{split}/ranges.json") for split in RECORD_SETS[w.records].shards
+        ],
+        tokenizer=lambda w: ancient(tokenizer_of(w)),
         # An edit of it changes no list: nothing is listed again for that.
         code=list(map(ancient, code_inputs("list_shards", "data"))),
     output:
         # Kept where the job fails or is killed: without the file, finished segments would be stale. Snakemake keeps only
         # files of this machine.
-        listing=LISTING if PLACE.bucket else update(LISTING),
+        listing="results/{records}/shards.json" if PLACE.bucket else update("results/{records}/shards.json"),
     params:
-        recipe=pick(config["tfrecords"], "sequence_length") | {"folder": located("results/tfrecords")},
+        recipe=lambda w: RECORD_SETS[w.records].layout
+        | {"causal": w.records in CAUSAL_RECORDS, "folder": located(f"results/{w.records}")},
     log:
-        "logs/tfrecords/shards.log",
+        "logs/{records}/shards.log",
     threads: 2
     conda:
-        "../envs/data.yaml"
+        lambda w: "../envs/jax.yaml" if w.records in CAUSAL_RECORDS else "../envs/data.yaml"
     script:
         "../scripts/list_shards.py"

@@ -7,9 +7,7 @@ SNAKEMAKE_ARGUMENTS = {
     "configfiles": CONFIG_FILES or [os.path.relpath(path) for path in workflow.config_settings.configfiles],
     "config": workflow.config_settings.config,
     "results": located("results"),
-    "targets": [
-        workflow.modifier.modify_rulename(name) for name in ("all", "plan", *(["tfrecords"] if SHARDS else []))
-    ],
+    "targets": [workflow.modifier.modify_rulename(name) for name in ("all", "plan", "tfrecords")],
 }
 
 
@@ -44,7 +42,7 @@ rule verify:
             "results": located("results"),
             "collections": list(TEXTS),
             "tokenizer": "tokenizer" in config,
-            "shards": SHARDS,
+            "records": {folder: records.names for folder, records in RECORD_SETS.items()},
             "chains": {chain: run.segment_ends for chain, run in CHAINS.items()},
             "mlm": list(MLM),
             "base": list(BASE),

@@ -1,18 +1,19 @@
 """Evaluate a base model that was trained here on its held-out splits.
 
 input.base                preset folder
-input.validation, .test   tokens of the corpus, as tokenize_causal writes them
+input.manifest            manifest.json of the records that it was trained on
+input.shards              shards.json, beside the shards that the manifest names; its URL, if they are in a bucket
 input.state               JSON of the chain's last checkpoint, which names the best
 output                    JSON: best_step, parameters; per split loss (nats per token), accuracy, perplexity,
                           predictions
-params.recipe             sequence_length, batch_size, microbatches, precision, mesh, cpu_threads, host_device_count
+params.recipe             batch_size, microbatches, precision, mesh, cpu_threads, host_device_count
 """
 
 from tpulm.config.training_step import ModelSpec
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
-from tpulm.records.causal_batches import Packed, held_out_batches
-from tpulm.tokenization.causal import load_tokenizer
+from tpulm.records.causal_batches import held_out_batches
+from tpulm.records.streaming import open_records
 from tpulm.training import runtime
 
 recipe, name = snakemake.params.recipe, snakemake.wildcards.name
@@ -26,13 +27,12 @@ with job(snakemake.log[0], f"base {name}") as say:
     from tpulm.training.tasks import causal
 
     base = snakemake.input.base
-    special = load_tokenizer(base, lambda: None).special
     spec = ModelSpec.of("base", f"base.{name}", on_one_host(recipe, snakemake.resources) | {"preset": base})
     model, distribution = open_model(spec)
     evaluator = Evaluator(model, distribution, causal)
     metrics = {"best_step": read_json(snakemake.input.state)["best"]["step"], "parameters": count(model.variables)}
     for split in ("validation", "test"):
-        records = Packed(snakemake.input[split], recipe["sequence_length"], special)
+        records = open_records(snakemake.input.manifest, snakemake.input.shards, split)
         metrics[split] = figures = evaluator(held_out_batches(records, recipe))
         say(f"{split} loss {figures['loss']:.4f}, accuracy {figures['accuracy']:.3f}")
     write_json(snakemake.output[0], metrics)

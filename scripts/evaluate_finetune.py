@@ -2,21 +2,22 @@
 
 input.base                           preset folder
 input.best                           the best checkpoint's tuned variables
-input.validation, .test, .corpus     tokens of the held-out splits of finetune.text and of the corpus' validation split
+input.manifest, .shards              manifest.json and shards.json of the records of finetune.text
+input.corpus_manifest, .corpus_shards   the same of the records of the corpus
 input.state                          JSON of the chain's last checkpoint, which names the best
 output.metrics                       JSON: best_step, parameters; before and after, on each text, loss (nats per token),
                                      accuracy, perplexity, predictions
 output.partitioning                  JSON: mesh, and for each variable shape, layout, bytes on a device
-params.recipe                        sequence_length, batch_size, microbatches, method, rank, seed, precision, mesh,
-                                     cpu_threads, host_device_count
+params.recipe                        batch_size, microbatches, method, rank, seed, precision, mesh, cpu_threads,
+                                     host_device_count
 """
 
 from tpulm.config.training_step import ModelSpec
 from tpulm.core.arrays import load_arrays
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
-from tpulm.records.causal_batches import OnePerRecord, Packed, held_out_batches
-from tpulm.tokenization.causal import load_tokenizer
+from tpulm.records.causal_batches import held_out_batches
+from tpulm.records.streaming import open_records
 from tpulm.training import runtime
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
@@ -29,12 +30,12 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     from tpulm.training.evaluation import Evaluator
     from tpulm.training.tasks import causal
 
-    special = load_tokenizer(snakemake.input.base, lambda: None).special
-    length = recipe["sequence_length"]
+    tuning = snakemake.input.manifest, snakemake.input.shards
+    corpus = snakemake.input.corpus_manifest, snakemake.input.corpus_shards
     texts = {
-        "finetune_validation": OnePerRecord(snakemake.input.validation, length, special),
-        "finetune_test": OnePerRecord(snakemake.input.test, length, special),
-        "corpus_validation": Packed(snakemake.input.corpus, length, special),
+        "finetune_validation": open_records(*tuning, "validation"),
+        "finetune_test": open_records(*tuning, "test"),
+        "corpus_validation": open_records(*corpus, "validation"),
     }
     opened = sharding.on_one_host(recipe, snakemake.resources) | {"base": {"preset": snakemake.input.base}}
     model, distribution = open_model(ModelSpec.of("finetune", f"finetune.runs.{run}", opened))

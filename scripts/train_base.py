@@ -1,7 +1,7 @@
 """Train one segment of a base causal language model from scratch: a Gemma of keras-hub on JAX.
 
-input.train, .validation  tokens of the corpus, as tokenize_causal writes them
-input.vocabulary          vocabulary.spm
+input.manifest            manifest.json of the corpus' records in the model's vocabulary
+input.shards              shards.json, beside the shards that the manifest names; its URL, if they are in a bucket
 input.previous            the previous checkpoint: weights, optimizer, best, state; empty for the first segment
 output.*                  the checkpoint, see tpulm.training.checkpoint; history and timings, see tpulm.training.history
 params.recipe             first and last step, schedule, batch_size, sequence_length, model, optimizer, precision,
@@ -16,8 +16,8 @@ from functools import partial
 from tpulm.config.training_step import TrainingStep
 from tpulm.core import hosts
 from tpulm.core.job import job
-from tpulm.records.causal_batches import Packed, held_out_batches, training_batch
-from tpulm.tokenization.causal import SentencePiece
+from tpulm.records.causal_batches import held_out_batches, training_batch
+from tpulm.records.streaming import open_to_train
 from tpulm.training import checkpoint, runtime
 
 recipe, name = snakemake.params.recipe, snakemake.wildcards.name
@@ -25,12 +25,12 @@ outputs = dict(snakemake.output.items())
 
 with job(snakemake.log[0], f"base {name}") as say:
     previous = checkpoint.previous(snakemake.input.previous)
-    if checkpoint.stopped_early(outputs, recipe, previous, say) or hosts.several(snakemake.resources, say):
+    if checkpoint.stopped_early(outputs, recipe, previous, say):
         sys.exit()
-    tokenizer = SentencePiece(snakemake.input.vocabulary)
-    step = TrainingStep.of("base", f"base.{name}", recipe, vocab_size=tokenizer.size)
-    train = Packed(snakemake.input.train, step.sequence_length, tokenizer.special)
-    validation = Packed(snakemake.input.validation, step.sequence_length, tokenizer.special)
+    train, validation = open_to_train(snakemake.input.manifest, snakemake.input.shards, verify=not hosts.started())
+    if hosts.several(snakemake.resources, say):
+        sys.exit()
+    step = TrainingStep.of("base", f"base.{name}", recipe, vocab_size=train.manifest["vocab_size"])
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
     from tpulm.training.jax_run import build_run
     from tpulm.training.jax_trainer import train_segment

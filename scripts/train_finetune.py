@@ -1,7 +1,8 @@
 """Train one segment of a finetuning run: a base model on finetune.text, with LoRA (Hu et al. 2021) or in full.
 
 input.base                preset folder
-input.train, .validation  tokens of finetune.text, as tokenize_causal writes them
+input.manifest            manifest.json of the records of finetune.text in the base model's vocabulary
+input.shards              shards.json, beside the shards that the manifest names; its URL, if they are in a bucket
 input.previous            the previous checkpoint: weights, optimizer, best, state; empty for the first segment.
                           Weights are the tuned variables only: LoRA's, or all
 output.*                  the checkpoint, see tpulm.training.checkpoint; history and timings, see tpulm.training.history
@@ -17,8 +18,8 @@ from functools import partial
 from tpulm.config.training_step import TrainingStep
 from tpulm.core import hosts
 from tpulm.core.job import job
-from tpulm.records.causal_batches import OnePerRecord, held_out_batches, training_batch
-from tpulm.tokenization.causal import load_tokenizer
+from tpulm.records.causal_batches import held_out_batches, training_batch
+from tpulm.records.streaming import open_to_train
 from tpulm.training import checkpoint, runtime
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
@@ -26,15 +27,15 @@ outputs = dict(snakemake.output.items())
 
 with job(snakemake.log[0], f"finetune {run}") as say:
     previous = checkpoint.previous(snakemake.input.previous)
-    if checkpoint.stopped_early(outputs, recipe, previous, say) or hosts.several(snakemake.resources, say):
+    if checkpoint.stopped_early(outputs, recipe, previous, say):
+        sys.exit()
+    train, validation = open_to_train(snakemake.input.manifest, snakemake.input.shards, verify=not hosts.started())
+    if hosts.several(snakemake.resources, say):
         sys.exit()
     step = TrainingStep.of("finetune", f"finetune.runs.{run}", recipe, base={"preset": snakemake.input.base})
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
     from tpulm.training.jax_run import build_run
     from tpulm.training.jax_trainer import train_segment
 
-    special = load_tokenizer(snakemake.input.base, lambda: None).special
-    train = OnePerRecord(snakemake.input.train, step.sequence_length, special)
-    validation = OnePerRecord(snakemake.input.validation, step.sequence_length, special)
     load, held_out = partial(training_batch, train, recipe), held_out_batches(validation, recipe)
     train_segment(build_run(step), recipe, load, held_out, (outputs, previous), say)

@@ -17,7 +17,7 @@ from tpulm.config.training_step import TrainingStep
 from tpulm.core import hosts
 from tpulm.core.job import job
 from tpulm.records.masked_batches import evaluation_batches, training_batch
-from tpulm.records.streaming import open_records
+from tpulm.records.streaming import open_to_train
 from tpulm.training import checkpoint, runtime
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
@@ -27,11 +27,7 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     previous = checkpoint.previous(snakemake.input.previous)
     if checkpoint.stopped_early(outputs, recipe, previous, say):
         sys.exit()
-    files = snakemake.input.manifest, snakemake.input.shards
-    train, validation = (open_records(*files, split) for split in ("train", "validation"))
-    if not hosts.started():
-        train.verify()
-        validation.verify()
+    train, validation = open_to_train(snakemake.input.manifest, snakemake.input.shards, verify=not hosts.started())
     if hosts.several(snakemake.resources, say):
         sys.exit()
     vocabulary = {"size": train.manifest["vocab_size"], "pad": train.manifest["special_ids"]["pad"]}

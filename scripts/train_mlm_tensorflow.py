@@ -14,7 +14,7 @@ from functools import partial
 from tpulm.config.schedule import learning_rates
 from tpulm.core.job import job
 from tpulm.records.masked_batches import training_batch
-from tpulm.records.streaming import open_records
+from tpulm.records.streaming import open_to_train
 from tpulm.training import checkpoint
 from tpulm.training.history import History
 
@@ -30,11 +30,7 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     from tpulm.training.tensorflow_evaluation import evaluate
     from tpulm.training.tensorflow_trainer import Trainer
 
-    files = snakemake.input.manifest, snakemake.input.shards
-    train, validation = (open_records(*files, split) for split in ("train", "validation"))
-    train.verify()
-    validation.verify()
-
+    train, validation = open_to_train(snakemake.input.manifest, snakemake.input.shards)
     strategy = runtime.start(recipe["cpu_threads"], recipe["host_device_count"])
     trainer = Trainer(strategy, model_config(recipe["model"], train.manifest, f"mlm.runs.{run}.model"), recipe)
     if previous:

@@ -1,6 +1,6 @@
 """Read every artifact back from the disk or the bucket, and name what is damaged.
 
-params.recipe   what the config says there should be: collections, tokenizer, shards, chains, mlm, base, finetune;
+params.recipe   what the config says there should be: collections, tokenizer, records, chains, mlm, base, finetune;
                 results: where they are. From a bucket, all of it is copied to this machine first, and deleted again.
 """
 

@@ -1,18 +1,19 @@
-"""Tokenize the documents of one shard, pack them into sequences, and write these as TFRecords.
+"""Tokenize the documents of one shard for masked models, pack them into records, and write these as TFRecords.
 
-input.corpus          Parquet, one column `text`, one document per row
-input.tokenizer       tokenizer.json
-input.ranges          JSON: which documents belong to which shard
-output.records        TFRecord file of tf.train.Example
-output.index          where each record begins, uint64 little-endian, records + 1 values
-output.sidecar        JSON: file, index, documents, records, tokens, dropped_tokens, bytes, sha256, index_sha256
-params.recipe.sequence_length  tokens per record
+input.corpus              Parquet, one column `text`, one document per row
+input.tokenizer           tokenizer.json
+input.special_tokens_map  special_tokens_map.json
+input.ranges              JSON: which documents belong to which shard
+output.records            TFRecord file of tf.train.Example
+output.index              where each record begins, uint64 little-endian, records + 1 values
+output.sidecar            JSON: file, index, documents, records, tokens, dropped_tokens, bytes, sha256, index_sha256;
+                          vocabulary, which says of the tokenizer tokenizer_sha256, vocab_size, special_ids
+params.recipe             packing, sequence_length, tokens_per_record; shards_key and length_key, their config keys
 """
 
 import os
 
-from tpulm.core.errors import UserError
-from tpulm.core.files import read_json, write_json
+from tpulm.core.files import write_json
 from tpulm.core.job import job
 
 split, shard, shards = snakemake.wildcards.split, int(snakemake.wildcards.shard), int(snakemake.wildcards.shards)
@@ -21,16 +22,18 @@ with job(snakemake.log[0], f"tfrecords {split} {shard + 1}/{shards}") as say:
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
 
     from tpulm.corpus.reader import read_batches
+    from tpulm.records.packing import range_of
     from tpulm.records.shard_writer import write_shard
-    from tpulm.tokenization.encoding import tokenize
-    from tpulm.tokenization.folder import load
+    from tpulm.tokenization.encoding import template, tokenize
+    from tpulm.tokenization.folder import describe, load
 
-    ranges = read_json(snakemake.input.ranges)
-    if len(ranges) != shards or shard >= shards:
-        raise UserError(f"tfrecords.shards.{split} is {len(ranges)}: there is no shard {shard:05d}-of-{shards:05d}.")
-    part, length = ranges[shard], snakemake.params.recipe["sequence_length"]
-    documents = read_batches(snakemake.input.corpus, part["start"], part["stop"])
-    ids = tokenize(load(snakemake.input.tokenizer), documents)
-    written = write_shard(ids, length, snakemake.output.records, part["documents"])
-    write_json(snakemake.output.sidecar, written)
-    say(f"{written['records']:,} records of {length} tokens from {part['documents']:,} documents")
+    recipe, inputs = snakemake.params.recipe, snakemake.input
+    part = range_of(inputs.ranges, split, shard, shards, recipe["shards_key"])
+    tokenizer = load(inputs.tokenizer)
+    vocabulary = describe(tokenizer, inputs.tokenizer, inputs.special_tokens_map)
+    documents = tokenize(tokenizer, read_batches(inputs.corpus, part["start"], part["stop"]))
+    closing = len(template(tokenizer)[1])
+    pad, target = vocabulary["special_ids"]["pad"], snakemake.output.records
+    written = write_shard(documents, recipe, pad, closing, target, part["documents"])
+    write_json(snakemake.output.sidecar, written | {"vocabulary": vocabulary})
+    say(f"{written['records']:,} records of {recipe['sequence_length']} tokens from {part['documents']:,} documents")

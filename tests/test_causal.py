@@ -14,8 +14,12 @@ from tpulm.config.record_arrays import causal_arrays
 from tpulm.config.training_step import ModelSpec, TrainingStep
 from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.core.errors import UserError
+from tpulm.core.files import write_json
 from tpulm.models import peft_adapter
 from tpulm.records import causal_batches
+from tpulm.records.packing import merge
+from tpulm.records.shard_writer import write_shard
+from tpulm.records.tfrecord import Records
 from tpulm.tokenization import causal
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -63,12 +67,29 @@ def vocabulary(tmp_path_factory):
     return path
 
 
+def records_of(vocabulary, folder, texts, packing, length=16):
+    """Write records as the workflow does; return them."""
+    tokenizer = causal.SentencePiece(vocabulary)
+    layout = {"sequence_length": length, "tokens_per_record": length + 1, "packing": packing}
+    keys = {"shards_key": "base.small.shards", "length_key": "sequence_length"}
+    documents = causal.tokenize([texts[:30], texts[30:]], tokenizer)
+    target = folder / "train/00000-of-00001.tfrecord"
+    sidecar = write_shard(documents, layout | keys, tokenizer.special["pad"], causal.CLOSING, target, len(texts))
+    sidecar["vocabulary"] = causal.describe(tokenizer, vocabulary)
+    write_json(folder / "manifest.json", merge({"train": [sidecar]}, layout))
+    return Records(folder / "manifest.json", "train")
+
+
 @pytest.fixture(scope="module")
-def tokens(vocabulary, tmp_path_factory):
-    path = tmp_path_factory.mktemp("tokens") / "tokens.safetensors"
-    arrays = causal.tokenize([prose(30), prose(30, 1)], causal.SentencePiece(vocabulary))
-    save_arrays(path, dict(zip(("tokens", "offsets"), arrays, strict=True)))
-    return path
+def packed(vocabulary, tmp_path_factory):
+    """Records of documents end to end."""
+    return records_of(vocabulary, tmp_path_factory.mktemp("packed"), prose(30) + prose(30, 1), "concat")
+
+
+@pytest.fixture(scope="module")
+def single(vocabulary, tmp_path_factory):
+    """Records of a document each."""
+    return records_of(vocabulary, tmp_path_factory.mktemp("single"), prose(30) + prose(30, 1), "pad")
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +152,7 @@ def train(trainer, records, first, last):
     from tpulm.training.history import History
 
     rates = np.linspace(1e-2, 1e-3, 100, dtype=np.float32)[first:last]
-    history = History(first, last, 4 * records.length, lambda message: None)
+    history = History(first, last, 4 * records.sequence_length, lambda message: None)
     trainer.train(partial(causal_batches.training_batch, records, RECIPE), first, rates, history)
     return [float(row.split(",")[1]) for row in history.rows]
 
@@ -182,44 +203,43 @@ def test_long_texts_are_sampled(monkeypatch):
     assert max(map(len, causal.lines("a" * 9_001))) == causal.LINE_CHARACTERS
 
 
-def test_tokens_and_offsets(vocabulary):
+def test_documents_are_encoded_with_their_marks(vocabulary):
     tokenizer = causal.SentencePiece(vocabulary)
     texts = ["the value", "", "of a list"]
-    tokens, offsets = causal.tokenize([texts[:2], texts[2:]], tokenizer)
-    assert tokens.dtype == np.int32 and offsets.dtype == np.int64
-    found = [tokens[a:b].tolist() for a, b in zip(offsets, offsets[1:], strict=False)]
-    assert found == tokenizer.encode(texts)
+    found = []
+    for ids, lengths in causal.tokenize([texts[:2], texts[2:]], tokenizer):
+        assert ids.dtype == np.int32 and lengths.dtype == np.int64
+        found += [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
+    assert found == [[2, *ids, 1] for ids in tokenizer.encode(texts)]
 
 
-def test_packing():
-    stream = causal_batches.pack(np.array([5, 6, 7], np.int32), np.array([0, 2, 2, 3]), bos=2, eos=1)
-    assert stream.tolist() == [2, 5, 6, 1, 2, 1, 2, 7, 1]
-
-
-def test_windows_predict_each_token_once(tokens):
-    records = causal_batches.Packed(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
-    batch = causal_batches.training_batch(records, RECIPE, 0)
+def test_windows_predict_each_token_once(packed, vocabulary):
+    batch = causal_batches.training_batch(packed, RECIPE, 0)
     described = {name: ((4, *shape), dtype) for name, (shape, dtype) in causal_arrays(16).items()}
     assert {name: (array.shape, str(array.dtype)) for name, array in batch.items()} == described
-    windows, mask = records.read(np.arange(records.records))
-    assert windows.shape == (records.records, 17) and mask.all()
-    labels = windows[:, 1:].ravel()
-    assert (labels == records.stream[1 : 1 + len(labels)]).all() and len(records.stream) - 1 - len(labels) < 16
+    windows, texts = packed.read(np.arange(len(packed))), prose(30) + prose(30, 1)
+    stream = [i for ids, _ in causal.tokenize([texts], causal.SentencePiece(vocabulary)) for i in ids.tolist()]
+    assert windows.shape == (len(packed), 17) and batch["mask"].all()
+    labels = windows[:, 1:].ravel().tolist()
+    assert labels == stream[1 : 1 + len(labels)] and len(stream) - 1 - len(labels) < 16
+    assert (windows[1:, 0] == windows[:-1, -1]).all() and windows[0, 0] == stream[0]
+    assert packed.shards[0]["tokens"] == len(stream) == 1 + len(labels) + packed.shards[0]["dropped_tokens"]
 
 
-def test_a_text_shorter_than_a_window_is_named(tokens):
-    with pytest.raises(UserError, match=r"sequence_length 100000 needs 100001\.$"):
-        causal_batches.Packed(tokens, 100_000, {"bos": 2, "eos": 1, "pad": 0})
+def test_a_text_shorter_than_a_record_is_named(vocabulary, tmp_path):
+    with pytest.raises(
+        UserError, match=r"^base\.small\.shards\.train is 1 with sequence_length 1000, but shard 0 has only"
+    ):
+        records_of(vocabulary, tmp_path, prose(5), "concat", 1000)
 
 
 def test_records_of_tuning_are_those_of_keras_hub(preset, vocabulary, tmp_path):
     import keras_hub
 
     texts = [*prose(5), CODE, "the", ""]
-    arrays = causal.tokenize([texts], causal.SentencePiece(vocabulary))
-    save_arrays(tmp_path / "t.safetensors", dict(zip(("tokens", "offsets"), arrays, strict=True)))
-    records = causal_batches.OnePerRecord(tmp_path / "t.safetensors", 16, {"bos": 2, "eos": 1, "pad": 0})
-    found, mask = records.read(np.arange(len(texts)))
+    records = records_of(vocabulary, tmp_path, texts, "pad")
+    [batch] = causal_batches.held_out_batches(records, {"batch_size": len(texts), "microbatches": 1})
+    found, mask = batch["tokens"], batch["mask"]
     preprocessor = keras_hub.models.GemmaCausalLMPreprocessor.from_preset(str(preset), sequence_length=16)
     inputs, labels, weights = preprocessor(texts)
     assert (found[:, :-1] == np.asarray(inputs["token_ids"])).all() and (found[:, 1:] == np.asarray(labels)).all()
@@ -236,9 +256,9 @@ def test_held_out_records_are_spread():
 
 
 @pytest.mark.parametrize("precision", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.long)])
-def test_two_segments_are_one_run(jax_backend, tokens, tmp_path, precision):
+def test_two_segments_are_one_run(jax_backend, packed, tmp_path, precision):
     jax_backend.set_precision(precision)
-    records = causal_batches.Packed(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
+    records = packed
 
     def fresh():  # with dropout, whose random state must go on, too
         return base_trainer((2, 4), ONE_LAYER | {"dropout": 0.1}, precision=precision)
@@ -259,8 +279,8 @@ def test_two_segments_are_one_run(jax_backend, tokens, tmp_path, precision):
     assert any((whole.weights()[name] != half.weights()[name]).any() for name in half.weights())
 
 
-def test_bfloat16_is_for_lora(jax_backend, preset, tokens):
-    records = causal_batches.OnePerRecord(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
+def test_bfloat16_is_for_lora(jax_backend, preset, single):
+    records = single
     jax_backend.set_precision("bfloat16")
     try:
         trainer = tuner(preset, precision="bfloat16")
@@ -275,18 +295,18 @@ def test_bfloat16_is_for_lora(jax_backend, preset, tokens):
         jax_backend.set_precision("float32")
 
 
-def test_it_learns(jax_backend, tokens):
-    records = causal_batches.Packed(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
+def test_it_learns(jax_backend, packed):
+    records = packed
     trainer = base_trainer((1, 1))
     before = evaluate(trainer, records)
     losses = train(trainer, records, 0, 40)
     after = evaluate(trainer, records)
-    assert before["predictions"] == after["predictions"] == 16 * records.records
+    assert before["predictions"] == after["predictions"] == 16 * len(records)
     assert after["loss"] < before["loss"] - 1 and losses[-1] < losses[0] - 1 and after["accuracy"] > before["accuracy"]
 
 
-def test_a_mesh_of_eight_computes_what_one_device_does(preset, tokens):
-    records = causal_batches.OnePerRecord(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
+def test_a_mesh_of_eight_computes_what_one_device_does(preset, single):
+    records = single
     losses, evaluations = [], []
     for mesh in ((1, 1), (1, 8), (4, 2)):
         trainer = tuner(preset, mesh, method="full")
@@ -297,12 +317,12 @@ def test_a_mesh_of_eight_computes_what_one_device_does(preset, tokens):
 
 
 @pytest.fixture(scope="module")
-def plainly(jax_backend, tokens):
+def plainly(jax_backend, single):
     """Return a function that trains with a dropout, each once: losses and weights."""
 
     @cache
     def run(dropout):
-        records = causal_batches.OnePerRecord(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
+        records = single
         trainer = base_trainer((2, 4), ONE_LAYER | {"dropout": dropout})
         return train(trainer, records, 0, 6), trainer.weights()
 
@@ -310,8 +330,8 @@ def plainly(jax_backend, tokens):
 
 
 @pytest.mark.parametrize("changes", [{"microbatches": 2}, {"steps_per_execution": 3}, {"remat": True}])
-def test_how_a_step_is_worked_through_does_not_matter(plainly, tokens, changes):
-    records = causal_batches.OnePerRecord(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
+def test_how_a_step_is_worked_through_does_not_matter(plainly, single, changes):
+    records = single
     dropout = 0.0 if "microbatches" in changes else 0.1
     losses, weights = plainly(dropout)
     other = base_trainer((2, 4), ONE_LAYER | {"dropout": dropout}, **changes)
@@ -320,8 +340,8 @@ def test_how_a_step_is_worked_through_does_not_matter(plainly, tokens, changes):
         np.testing.assert_allclose(other.weights()[name], array, atol=2e-4)
 
 
-def test_lora_trains_only_its_own_variables(preset, tokens):
-    records = causal_batches.OnePerRecord(tokens, 16, {"bos": 2, "eos": 1, "pad": 0})
+def test_lora_trains_only_its_own_variables(preset, single):
+    records = single
     trainer = tuner(preset)
     model = trainer.run.model
     frozen = [np.asarray(v.value) for v in model.non_trainable_variables]
@@ -331,14 +351,16 @@ def test_lora_trains_only_its_own_variables(preset, tokens):
     assert all((a == np.asarray(v.value)).all() for a, v in zip(frozen, model.non_trainable_variables, strict=True))
 
 
-def test_padding_does_not_count(preset, tokens):
+def test_padding_does_not_count(preset, vocabulary, tmp_path):
     from tpulm.training.evaluation import make_eval_step
     from tpulm.training.tasks import causal
 
     model, _ = tuned(preset)
     function = make_eval_step(model, causal)
     values = [[v.value for v in part] for part in (model.trainable_variables, model.non_trainable_variables)]
-    text, mask = causal_batches.OnePerRecord(tokens, 40, {"bos": 2, "eos": 1, "pad": 0}).read(np.arange(2))
+    records = records_of(vocabulary, tmp_path, prose(2), "pad", 40)
+    [batch] = causal_batches.held_out_batches(records, {"batch_size": 2, "microbatches": 1})
+    text, mask = batch["tokens"], batch["mask"]
     other = np.where(mask, text, 7)
     a, b = (function(*values, {"tokens": np.asarray(t), "mask": mask}) for t in (text, other))
     assert a[2] == mask[:, 1:].sum() < mask[:, 1:].size
@@ -353,7 +375,7 @@ def test_biases_and_scales_are_not_decayed(preset):
     assert decayed == {"kernel", "embeddings"} and spared == {"scale"}
 
 
-def test_a_checkpoint_of_another_model_is_refused(preset, tokens):
+def test_a_checkpoint_of_another_model_is_refused(preset, single):
     trainer = tuner(preset)
     weights = {name: array[..., :1] for name, array in trainer.weights().items()}
     with pytest.raises(UserError, match=r"^old\.safetensors holds shape .* it belongs to another model; delete it"):
@@ -369,11 +391,12 @@ import hashlib, numpy as np
 from functools import partial
 from tpulm.config.record_arrays import causal_arrays
 from tpulm.config.training_step import TrainingStep
-from tpulm.records.causal_batches import Packed, training_batch
+from tpulm.records.causal_batches import training_batch
+from tpulm.records.tfrecord import Records
 from tpulm.training.jax_run import build_run
 from tpulm.training.jax_trainer import Trainer
 from tpulm.training.history import History
-records = Packed(sys.argv[2], 16, {"bos": 2, "eos": 1, "pad": 0})
+records = Records(sys.argv[2], "train")
 trainer = Trainer(build_run(TrainingStep.of("base", "base.small", RECIPE)))
 history = History(0, 5, 64, lambda message: None)
 trainer.train(partial(training_batch, records, RECIPE), 0, np.full(5, 1e-2, np.float32), history)
@@ -384,12 +407,12 @@ print("DIGEST", digest.hexdigest())
 """
 
 
-def test_the_cache_of_compiled_programs_changes_no_bytes(tokens, tmp_path):
+def test_the_cache_of_compiled_programs_changes_no_bytes(packed, tmp_path):
     program = RUN.replace("RECIPE", repr(RECIPE | {"model": ONE_LAYER, "vocab_size": 330, "mesh": (1, 8)}))
     environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
     digests = []
     for _ in range(2):
-        command = [sys.executable, "-c", program, str(SCRIPTS), str(tokens)]
+        command = [sys.executable, "-c", program, str(SCRIPTS), f"{packed.folder}/manifest.json"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         digests.append(done.stdout.split("DIGEST ")[1])
         assert any((tmp_path / "cache").iterdir())

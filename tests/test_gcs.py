@@ -23,6 +23,7 @@ from tpulm.core import bucket
 from tpulm.core.errors import UserError
 from tpulm.records import masked_batches, order, streaming
 from tpulm.records.masked_batches import evaluation_batches, training_batch, unigram_entropy
+from tpulm.records.packing import unpadded
 from tpulm.records.streaming import open_records
 from tpulm.records.tfrecord import Records, write_records
 
@@ -63,10 +64,10 @@ def manifest(tmp_path_factory):
     for number, records in enumerate(SHARDS):
         name = f"train/{number:05d}-of-00004"
         ids = dice.integers(5, VOCABULARY, (records, LENGTH)).astype(np.int64)
-        written = write_records(folder / f"{name}.tfrecord", folder / f"{name}.index", [ids])
+        written = write_records(folder / f"{name}.tfrecord", folder / f"{name}.index", [unpadded(ids)])
         shards.append({"file": f"{name}.tfrecord", "index": f"{name}.index"} | written)
     special = {"cls": 0, "sep": 1, "unk": 2, "pad": 3, "mask": 4}
-    content = {"sequence_length": LENGTH, "vocab_size": VOCABULARY, "special_ids": special}
+    content = {"sequence_length": LENGTH, "tokens_per_record": LENGTH, "vocab_size": VOCABULARY, "special_ids": special}
     path = folder / "manifest.json"
     path.write_text(json.dumps(content | {"splits": {"train": {"shards": shards}}}))
     return path

@@ -33,8 +33,8 @@ def test_there_are_rules_to_check():
 def test_a_rule_has_a_script_of_its_name_and_declares_its_code(name, body):
     assert f'"../scripts/{name}.py"' in body
     assert (SCRIPTS / f"{name}.py").is_file()
-    stage = re.search(r'conda:\s+"\.\./envs/(\w+)\.yaml"', body)[1]
-    assert f'code_inputs("{name}", "{stage}")' in body
+    stages = re.findall(r'"\.\./envs/(\w+)\.yaml"', body.partition("conda:")[2])
+    assert any(f'code_inputs("{name}", "{stage}")' in body for stage in stages)
     assert '"""' in body and "log:" in body and "threads:" in body
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import warm
 from conftest import copied
+from tpulm.records.packing import unpadded
 from tpulm.records.tfrecord import write_records
 
 LENGTH, VOCABULARY = 16, 64
@@ -60,11 +61,11 @@ def manifest(tmp_path_factory):
     ids[:, 0], ids[:, -1] = 0, 1
     name = "train/00000-of-00001"
     (folder / "train").mkdir()
-    written = write_records(folder / f"{name}.tfrecord", folder / f"{name}.index", [ids])
+    written = write_records(folder / f"{name}.tfrecord", folder / f"{name}.index", [unpadded(ids)])
     shard = {"file": f"{name}.tfrecord", "index": f"{name}.index"} | written
     path = folder / "manifest.json"
     special = {"cls": 0, "sep": 1, "unk": 2, "pad": 3, "mask": 4}
-    content = {"sequence_length": LENGTH, "vocab_size": VOCABULARY, "special_ids": special}
+    content = {"sequence_length": LENGTH, "tokens_per_record": LENGTH, "vocab_size": VOCABULARY, "special_ids": special}
     path.write_text(json.dumps(content | {"splits": {"train": {"shards": [shard]}}}))
     return path
 

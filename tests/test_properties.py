@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tpulm.config.reading import complete, read_yaml
 from tpulm.core.errors import UserError
-from tpulm.records.packing import Packer, plan_ranges
+from tpulm.records.packing import Layout, pack, plan_ranges, unpadded
 from tpulm.records.tfrecord import Example, Records, decode, encode, frame, scan, write_records
 
 FAST = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -20,13 +20,39 @@ SHIPPED = read_yaml(ROOT / "config.yaml")
 @given(st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=60), max_size=30), st.integers(1, 50))
 @FAST
 def test_packing_loses_no_token_but_the_tail(documents, length):
-    packer = Packer(length)
-    sequences = [packer.add(np.array(ids, np.int32)) for ids in documents]
     stream = [token for ids in documents for token in ids]
-    packed = np.concatenate([np.empty((0, length), np.int32), *sequences]).ravel().tolist()
-    assert packed == stream[: len(packed)]
-    assert packer.tokens == len(stream)
-    assert packer.dropped == len(stream) - len(packed) < length
+    for overlap in (0, 1):  # of masked and of causal models
+        packer = Layout("concat", length, length + overlap, 0, 1).packer()
+        batches = ((np.array(ids, np.int32), np.array([len(ids)])) for ids in documents)
+        found = [features["input_ids"] for features in pack(batches, packer)]
+        rows = np.concatenate([np.empty((0, length + overlap), np.int32), *found])
+        labels = rows[:, overlap:].ravel().tolist()
+        assert labels == stream[overlap : overlap + len(labels)]
+        assert (rows[1:, :overlap] == rows[:-1, length:]).all()
+        assert packer.tokens == len(stream)
+        held = len(labels) + overlap if labels else 0
+        assert packer.dropped == len(stream) - held < length + overlap
+
+
+DOCUMENTS = st.lists(st.lists(st.integers(5, 99), min_size=2, max_size=40), min_size=1, max_size=20)
+
+
+@given(DOCUMENTS, st.integers(4, 30), st.integers(0, 2), st.integers(1, 200))
+@FAST
+def test_a_document_per_record_is_cut_or_padded(documents, width, closing, at_once):
+    packer = Layout("pad", width, width, 3, closing).packer()
+    batch = (np.array(sum(documents, []), np.int32), np.array(list(map(len, documents))))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tpulm.records.packing.TOKENS_AT_ONCE", at_once)
+        blocks = list(pack([batch], packer))
+    ids, mask = (np.concatenate([block[name] for block in blocks]) for name in ("input_ids", "attention_mask"))
+    for row, held, document in zip(ids, mask, documents, strict=True):
+        short = (
+            document if len(document) <= width else document[: width - closing] + document[len(document) - closing :]
+        )
+        assert row.tolist() == short + [3] * (width - len(short))
+        assert held.tolist() == [1] * len(short) + [0] * (width - len(short))
+    assert packer.tokens == len(batch[0]) and packer.dropped == len(batch[0]) - mask.sum()
 
 
 @given(st.lists(st.integers(0, 10**7), min_size=1, max_size=200), st.integers(1, 250))
@@ -34,9 +60,9 @@ def test_packing_loses_no_token_but_the_tail(documents, length):
 def test_ranges_hold_every_document_once(lengths, shards):
     if shards > len(lengths):
         with pytest.raises(UserError, match=f"tfrecords.shards.train is {shards}; allowed: 1 to {len(lengths)}, "):
-            plan_ranges(np.array(lengths), shards, "train")
+            plan_ranges(np.array(lengths), shards, "tfrecords.shards.train")
         return
-    ranges = plan_ranges(np.array(lengths), shards, "train")
+    ranges = plan_ranges(np.array(lengths), shards, "tfrecords.shards.train")
     assert len(ranges) == shards
     assert [document for part in ranges for document in range(part["start"], part["stop"])] == list(range(len(lengths)))
     for part in ranges:
@@ -56,9 +82,9 @@ def shard(folder, length, parts):
     """Write records as a shard with a manifest; return the manifest's path and the records."""
     (folder / "train").mkdir(exist_ok=True)
     path, index = folder / "train/a.tfrecord", folder / "train/a.index"
-    written = write_records(str(path), str(index), [np.array(part, np.int32) for part in parts])
+    written = write_records(str(path), str(index), [unpadded(np.array(part, np.int32)) for part in parts])
     entry = {"file": "train/a.tfrecord", "index": "train/a.index", **written}
-    manifest = {"sequence_length": length, "splits": {"train": {"shards": [entry]}}}
+    manifest = {"sequence_length": length, "tokens_per_record": length, "splits": {"train": {"shards": [entry]}}}
     (folder / "manifest.json").write_text(json.dumps(manifest))
     return folder / "manifest.json", [record for part in parts for record in part]
 

@@ -3,10 +3,10 @@
 import pytest
 from conftest import ROOT
 from tpulm.config.artifacts import PAD_ID
-from tpulm.config.reading import read_config
-from tpulm.config.runs import by_stage, checkpoint_period, runs_of, sampling_of, segment_outputs
+from tpulm.config.reading import read_config, read_yaml
+from tpulm.config.runs import by_stage, checkpoint_period, record_sets_of, runs_of, sampling_of, segment_outputs
 from tpulm.workflow.resources import resources_of
-from tpulm.workflow.shards import missing, shard_files, shard_names
+from tpulm.workflow.shards import missing
 
 pytestmark = pytest.mark.unit
 CONFIG = str(ROOT / "config.yaml")
@@ -125,9 +125,9 @@ def test_resources_say_what_and_never_where():
 
 
 def test_missing_shards_are_found_in_one_look(tmp_path):
-    names = shard_names({"train": 2, "validation": 1, "test": 1})
-    files = shard_files(name for split in names.values() for name in split)
-    assert files[:2] == ["train/00000-of-00002.tfrecord", "train/00000-of-00002.index"] and len(files) == 8
+    config = config_with()
+    files = record_sets_of(config, runs_of(config))["tfrecords"].files
+    assert files[:2] == ["train/00000-of-00004.tfrecord", "train/00000-of-00004.index"] and len(files) == 12
     assert missing(str(tmp_path), files) == files
     for file in files:
         (tmp_path / file).parent.mkdir(exist_ok=True)
@@ -135,3 +135,21 @@ def test_missing_shards_are_found_in_one_look(tmp_path):
     assert missing(str(tmp_path), files) == []
     (tmp_path / "test/00000-of-00001.index").unlink()
     assert missing(str(tmp_path), files) == ["test/00000-of-00001.index"]
+
+
+def test_runs_share_records_where_they_read_the_same():
+    python = read_yaml(CONFIG)["finetune"]["runs"]["python"]
+    runs = {"other": python | {"rank": 2}, "short": python | {"sequence_length": 32}}
+    runs["packed"] = python | {"packing": "concat"}
+    config = config_with(finetune={"runs": runs, "shards": {"train": 2}})
+    found = record_sets_of(config, runs_of(config))
+    assert {folder: dict(records.shards) for folder, records in found.items()} == {
+        "tfrecords": {"train": 4, "validation": 1, "test": 1},
+        "tokens/small/corpus/concat-64": {"train": 1, "validation": 1, "test": 1},
+        "tokens/small/corpus/concat-32": {"validation": 1},
+        "tokens/small/finetune-text/pad-64": {"train": 2, "validation": 1, "test": 1},
+        "tokens/small/finetune-text/pad-32": {"train": 2, "validation": 1, "test": 1},
+        "tokens/small/finetune-text/concat-64": {"train": 2, "validation": 1, "test": 1},
+    }
+    assert found["tokens/small/finetune-text/pad-32"].tokens_per_record == 33
+    assert found["tfrecords"].tokens_per_record == 128

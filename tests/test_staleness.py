@@ -27,9 +27,20 @@ MLM_JAX = "train_mlm_jax:tiny,00000010 train_mlm_jax:tiny,00000020 " + MLM_REST
 RECORDS = (
     "write_shard:train,00000,00004 write_shard:train,00001,00004 write_shard:train,00002,00004 "
     "write_shard:train,00003,00004 write_shard:validation,00000,00001 write_shard:test,00000,00001 "
-    "merge_manifest list_shards plot_shards " + MLM
+    "merge_manifest:tfrecords list_shards:tfrecords plot_shards " + MLM
 )
-RANGES = "plan_shards:train plan_shards:validation plan_shards:test "
+
+
+def shards(records, splits=("train", "validation", "test"), ranges=True, files=1):
+    """Return the jobs that write records for causal models."""
+    jobs = [f"merge_manifest:{records}", f"list_shards:{records}"]
+    for split in splits:
+        jobs += [f"plan_shards:{records},{split}"] if ranges else []
+        jobs += [f"write_causal_shard:{records},{split},{number:05d},{files:05d}" for number in range(files)]
+    return " ".join(jobs) + " "
+
+
+RANGES = "plan_shards:tfrecords,train plan_shards:tfrecords,validation plan_shards:tfrecords,test "
 SAMPLES = "generate:python tabulate_generations:python"
 MEASURES = "evaluate_finetune:python tabulate_partitioning:python tabulate_metrics"
 LORA_REST = (
@@ -44,20 +55,24 @@ BASE_REST = (
 )
 BASE_SECOND = "train_base:small,00000020 " + BASE_REST
 BASE = "train_base:small,00000010 " + BASE_SECOND
-TUNING_TOKENS = "".join(f"tokenize_causal:small,finetune-text,{split} " for split in ("train", "validation", "test"))
-CORPUS_TOKENS = (
-    "tokenize_causal:small,corpus,train tokenize_causal:small,corpus,validation tokenize_causal:small,corpus,test "
+# A split of a set of records, by the names of both, in two files instead of one.
+RESHARDED = (
+    "plan_shards:{0},{1} write_causal_shard:{0},{1},00000,00002 write_causal_shard:{0},{1},00001,00002 "
+    "merge_manifest:{0} list_shards:{0}"
 )
-VOCABULARY = "train_base_vocabulary:small " + TUNING_TOKENS + CORPUS_TOKENS + BASE
+TUNING_SET, CORPUS_SET = "tokens/small/finetune-text/pad-64", "tokens/small/corpus/concat-64"
+VOCABULARY = "train_base_vocabulary:small " + shards(TUNING_SET, ranges=False) + shards(CORPUS_SET, ranges=False) + BASE
 TOKENIZER = "train_tokenizer evaluate_tokenizer tabulate_corpus " + RECORDS
-CORPUS = "build_corpus:corpus " + RANGES + TOKENIZER + " " + VOCABULARY
-TUNING = "build_corpus:finetune-text tabulate_corpus " + TUNING_TOKENS + FINETUNE
+CORPUS = "build_corpus:corpus " + RANGES + TOKENIZER + " " + shards(CORPUS_SET) + VOCABULARY
+TUNING = "build_corpus:finetune-text tabulate_corpus " + shards(TUNING_SET) + FINETUNE
 # Where tokenizer and base model come from elsewhere, they do not depend on the corpus.
 FETCHED_CORPUS = (
-    "build_corpus:corpus evaluate_tokenizer tabulate_corpus tokenize_causal:small,corpus,validation "
+    "build_corpus:corpus evaluate_tokenizer tabulate_corpus " + shards(CORPUS_SET, ["validation"])
     + RANGES + RECORDS + " " + MEASURES
 )  # fmt: skip
-FETCHED_BASE = "fetch_base:small tokenize_causal:small,corpus,validation " + TUNING_TOKENS + FINETUNE
+FETCHED_BASE = (
+    "fetch_base:small " + shards(CORPUS_SET, ["validation"], ranges=False) + shards(TUNING_SET, ranges=False) + FINETUNE
+)
 FETCHED_TOKENIZER = "fetch_tokenizer evaluate_tokenizer tabulate_corpus " + RECORDS
 
 A, B = "a" * 40, "b" * 40
@@ -118,19 +133,19 @@ ROWS = [
     ("tfrecords.sequence_length", "trained", "tfrecords.sequence_length", 127, RECORDS),
     (
         "tfrecords.shards.train", "trained", "tfrecords.shards.train", 2,
-        "plan_shards:train write_shard:train,00000,00002 write_shard:train,00001,00002 merge_manifest list_shards "
-        "plot_shards " + MLM,
+        "plan_shards:tfrecords,train write_shard:train,00000,00002 write_shard:train,00001,00002 "
+        "merge_manifest:tfrecords list_shards:tfrecords plot_shards " + MLM,
     ),
     (
         "tfrecords.shards.validation", "trained", "tfrecords.shards.validation", 2,
-        "plan_shards:validation write_shard:validation,00000,00002 write_shard:validation,00001,00002 "
-        "merge_manifest list_shards plot_shards " + MLM,
+        "plan_shards:tfrecords,validation write_shard:validation,00000,00002 write_shard:validation,00001,00002 "
+        "merge_manifest:tfrecords list_shards:tfrecords plot_shards " + MLM,
     ),
     # The trainer reads no test shard, but the manifest names all.
     (
         "tfrecords.shards.test", "trained", "tfrecords.shards.test", 2,
-        "plan_shards:test write_shard:test,00000,00002 write_shard:test,00001,00002 merge_manifest list_shards "
-        "plot_shards " + MLM,
+        "plan_shards:tfrecords,test write_shard:test,00000,00002 write_shard:test,00001,00002 "
+        "merge_manifest:tfrecords list_shards:tfrecords plot_shards " + MLM,
     ),
     ("mlm.runs.NAME.backend", "trained", "mlm.runs.tiny.backend", "jax", MLM_JAX),
     ("mlm.runs.NAME.mesh", "jax", "mlm.runs.tiny.mesh", [1, 2], MLM_JAX),
@@ -187,7 +202,17 @@ ROWS = [
     ("base.NAME.model.layer_norm_epsilon", "trained", "base.small.model.layer_norm_epsilon", 1e-5, BASE),
     ("base.NAME.model.dropout", "trained", "base.small.model.dropout", 0.1, BASE),
     ("base.NAME.vocab_size", "trained", "base.small.vocab_size", 2049, VOCABULARY),
-    ("base.NAME.sequence_length", "trained", "base.small.sequence_length", 32, BASE),
+    ("base.NAME.sequence_length", "trained", "base.small.sequence_length", 32,
+     BASE + " " + shards("tokens/small/corpus/concat-32")
+     # The records of the tuning's length now only measure: two of their splits are not needed any more.
+     + f"merge_manifest:{CORPUS_SET} list_shards:{CORPUS_SET}"),
+    ("base.NAME.packing", "trained", "base.small.packing", "pad", BASE + " " + shards("tokens/small/corpus/pad-64")),
+    ("base.NAME.shards.train", "trained", "base.small.shards", {"train": 2},
+     BASE + " " + RESHARDED.format(CORPUS_SET, "train")),
+    ("base.NAME.shards.validation", "trained", "base.small.shards", {"validation": 2},
+     BASE + " " + RESHARDED.format(CORPUS_SET, "validation")),
+    ("base.NAME.shards.test", "trained", "base.small.shards", {"test": 2},
+     BASE + " " + RESHARDED.format(CORPUS_SET, "test")),
     ("base.NAME.steps", "trained", "base.small.steps", 30, "train_base:small,00000030 " + BASE_SECOND),
     (
         "base.NAME.checkpoint_every", "trained", "base.small.checkpoint_every", 5,
@@ -240,15 +265,25 @@ ROWS = [
     ("finetune.text.max_documents", "trained", "finetune.text.max_documents", 5000, TUNING),
     (
         "finetune.runs.NAME.base", "schedules", "finetune.runs.python.base", "given",
-        FINETUNE + " tokenize_causal:given,corpus,validation tokenize_causal:given,finetune-text,train "
-        "tokenize_causal:given,finetune-text,validation tokenize_causal:given,finetune-text,test",
+        FINETUNE + " " + shards("tokens/given/corpus/concat-64", ["validation"])
+        + shards("tokens/given/finetune-text/pad-64"),
     ),
     (
         "finetune.runs.NAME.method", "trained", "finetune.runs.python.method", "full",
         FINETUNE.replace("export_lora:python", "export_full:python"),
     ),
     ("finetune.runs.NAME.rank", "trained", "finetune.runs.python.rank", 4, FINETUNE),
-    ("finetune.runs.NAME.sequence_length", "trained", "finetune.runs.python.sequence_length", 32, FINETUNE),
+    ("finetune.runs.NAME.sequence_length", "trained", "finetune.runs.python.sequence_length", 32,
+     FINETUNE + " " + shards("tokens/small/finetune-text/pad-32")
+     + shards("tokens/small/corpus/concat-32", ["validation"])),
+    ("finetune.runs.NAME.packing", "trained", "finetune.runs.python.packing", "concat",
+     FINETUNE + " " + shards("tokens/small/finetune-text/concat-64")),
+    ("finetune.shards.train", "trained", "finetune.shards", {"train": 2},
+     FINETUNE + " " + RESHARDED.format(TUNING_SET, "train")),
+    ("finetune.shards.validation", "trained", "finetune.shards", {"validation": 2},
+     FINETUNE + " " + RESHARDED.format(TUNING_SET, "validation")),
+    ("finetune.shards.test", "trained", "finetune.shards", {"test": 2},
+     FINETUNE + " " + RESHARDED.format(TUNING_SET, "test")),
     (
         "finetune.runs.NAME.steps", "trained", "finetune.runs.python.steps", 15,
         "train_finetune:python,00000015 " + FINETUNE,
@@ -440,7 +475,12 @@ def test_a_deleted_shard_is_written_again_and_retrains_nothing(built):
     before = shard.read_bytes()
     shard.unlink()
     assert listed(built) == set()  # every model is there: nothing needs it
-    assert listed(built, "tfrecords") == {"write_shard:train,00001,00004", "merge_manifest", "list_shards", "tfrecords"}
+    assert listed(built, "tfrecords") == {
+        "write_shard:train,00001,00004",
+        "merge_manifest:tfrecords",
+        "list_shards:tfrecords",
+        "tfrecords",
+    }
     built("tfrecords")
     assert shard.read_bytes() == before
     assert "Nothing to be done" in built("-n").stdout
@@ -498,7 +538,7 @@ def test_a_shard_with_other_bytes_reruns_nothing_and_is_reported(built):
     assert listed(built) == set()
     done = built("verify", check=False)
     assert done.returncode == 1
-    damage = re.search(r"error: 1 damage\(s\) in 17 artifacts; the first: (.*)", done.stdout)[1]
+    damage = re.search(r"error: 1 damage\(s\) in 13 artifacts; the first: (.*)", done.stdout)[1]
     start, stop = map(int, re.search(r"is damaged at bytes (\d+) to (\d+)", damage).groups())
     assert damage.startswith("results/tfrecords/train/00001-of-00004.tfrecord")
     assert start <= len(data) // 2 < stop < start + 1200
@@ -646,4 +686,4 @@ def test_clean_lists_and_deletes_what_no_run_needs(built):
 
 
 def test_a_whole_run_is_verified_whole(built):
-    assert "[verify] 17 artifacts are whole\n" in built("verify").stdout
+    assert "[verify] 13 artifacts are whole\n" in built("verify").stdout

@@ -12,10 +12,13 @@ import pytest
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
 from tpulm.records import packing, tfrecord
+from tpulm.records.shard_writer import write_shard
 from tpulm.tokenization import unigram
 from tpulm.tokenization.encoding import tokenize
 
 LENGTH = 32
+LAYOUT = {"sequence_length": LENGTH, "tokens_per_record": LENGTH, "packing": "concat"}
+KEYS = {"shards_key": "tfrecords.shards", "length_key": "tfrecords.sequence_length"}
 
 
 @pytest.fixture(scope="module")
@@ -33,23 +36,17 @@ def tokenizer(texts):
 @pytest.fixture
 def written(tmp_path, texts, tokenizer):
     """Write two shards with their manifest; return its path and the ids of each shard."""
-    ranges = packing.plan_ranges(np.array([len(text) for text in texts]), 2, "train")
+    ranges = packing.plan_ranges(np.array([len(text) for text in texts]), 2, "tfrecords.shards.train")
     sidecars, streams = [], []
     for shard, part in enumerate(ranges):
-        packer = packing.Packer(LENGTH)
         documents = texts[part["start"] : part["stop"]]
-        ids = tokenize(tokenizer, (pa.array(documents[i : i + 7]) for i in range(0, len(documents), 7)))
-        name = f"train/{shard:05d}-of-00002"
-        facts = tfrecord.write_records(
-            tmp_path / f"{name}.tfrecord", tmp_path / f"{name}.index", packing.pack(ids, packer, "train", shard, 2)
-        )
-        sidecars.append(
-            {"file": f"{name}.tfrecord", "index": f"{name}.index", "documents": len(documents),
-             "tokens": packer.tokens, "dropped_tokens": packer.dropped, **facts}
-        )  # fmt: skip
+        encoded = tokenize(tokenizer, (pa.array(documents[i : i + 7]) for i in range(0, len(documents), 7)))
+        path = tmp_path / f"train/{shard:05d}-of-00002.tfrecord"
+        sidecar = write_shard(encoded, LAYOUT | KEYS, 3, 1, path, len(documents))
+        sidecars.append(sidecar | {"vocabulary": {"vocab_size": 300}})
         streams.append([i for text in documents for i in tokenizer.encode(text).ids])
     manifest = tmp_path / "manifest.json"
-    write_json(manifest, {"sequence_length": LENGTH, "splits": {"train": packing.merge(sidecars)}})
+    write_json(manifest, packing.merge({"train": sidecars}, LAYOUT))
     return manifest, streams
 
 
@@ -60,7 +57,7 @@ def expected(streams):
 @pytest.mark.unit
 def test_ranges_are_contiguous_and_balanced():
     lengths = np.random.default_rng(0).integers(1, 1000, 5000)
-    ranges = packing.plan_ranges(lengths, 16, "train")
+    ranges = packing.plan_ranges(lengths, 16, "tfrecords.shards.train")
     assert ranges[0]["start"] == 0 and ranges[-1]["stop"] == 5000
     assert all(a["stop"] == b["start"] for a, b in zip(ranges[:-1], ranges[1:], strict=True))
     assert all(part["documents"] == part["stop"] - part["start"] for part in ranges)
@@ -72,7 +69,7 @@ def test_ranges_are_contiguous_and_balanced():
 @pytest.mark.parametrize("shards", [1, 2, 3])
 @pytest.mark.unit
 def test_every_range_has_a_document(lengths, shards):
-    ranges = packing.plan_ranges(np.array(lengths), shards, "test")
+    ranges = packing.plan_ranges(np.array(lengths), shards, "tfrecords.shards.test")
     assert len(ranges) == shards
     assert all(part["documents"] >= 1 for part in ranges)
     assert sum(part["documents"] for part in ranges) == 3
@@ -81,7 +78,7 @@ def test_every_range_has_a_document(lengths, shards):
 @pytest.mark.unit
 def test_more_shards_than_documents():
     with pytest.raises(UserError) as error:
-        packing.plan_ranges(np.array([5, 5]), 3, "validation")
+        packing.plan_ranges(np.array([5, 5]), 3, "tfrecords.shards.validation")
     assert str(error.value) == (
         "tfrecords.shards.validation is 3; allowed: 1 to 2, the number of documents in this split."
     )
@@ -91,21 +88,25 @@ def test_more_shards_than_documents():
 def test_packing_loses_only_the_tail():
     rng = np.random.default_rng(0)
     documents = [rng.integers(0, 99, n).astype(np.int32) for n in (1, 50, 7, 8, 0, 130, 3)]
-    packer = packing.Packer(8)
-    sequences = np.concatenate([packer.add(ids) for ids in documents])
+    packer = packing.Layout("concat", 8, 8, 0, 1).packer()
+    batches = [(ids, np.array([len(ids)])) for ids in documents]
+    sequences = np.concatenate([features["input_ids"] for features in packing.pack(batches, packer)])
     stream = np.concatenate(documents)
     assert packer.tokens == len(stream) and packer.dropped == len(stream) % 8 < 8
     assert sequences.ravel().tolist() == stream[: len(stream) // 8 * 8].tolist()
 
 
 @pytest.mark.unit
-def test_shard_without_a_record():
+def test_shard_without_a_record(tmp_path):
+    layout = {"sequence_length": 10, "tokens_per_record": 10, "packing": "concat"} | KEYS
+    documents = [(np.arange(9, dtype=np.int32), np.array([9]))]
     with pytest.raises(UserError) as error:
-        list(packing.pack([np.arange(9, dtype=np.int32)], packing.Packer(10), "test", 2, 4))
+        write_shard(documents, layout, 0, 1, tmp_path / "test/00002-of-00004.tfrecord", 1)
     assert str(error.value) == (
         "tfrecords.shards.test is 4 with tfrecords.sequence_length 10, but shard 2 has only 9 tokens; allowed: "
         "so few shards, or so short a sequence, that each shard has one record at least."
     )
+    assert not any((tmp_path / "test").iterdir())
 
 
 @pytest.mark.unit
@@ -184,7 +185,7 @@ def test_threads_do_not_matter(texts, tokenizer, tmp_path):
         "import sys, json, hashlib\nimport pyarrow as pa\nfrom tpulm.tokenization.encoding import tokenize\n"
         "from tpulm.tokenization.folder import load\n"
         "texts = pa.array(json.load(open(sys.argv[2])))\n"
-        "print(hashlib.sha256(b''.join(i.tobytes() for i in tokenize(load(sys.argv[1]), [texts]))).hexdigest())"
+        "print(hashlib.sha256(b''.join(ids.tobytes() for ids, _ in tokenize(load(sys.argv[1]), [texts]))).hexdigest())"
     )
     found = {
         subprocess.run(

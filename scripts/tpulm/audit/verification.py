@@ -31,18 +31,16 @@ def verify(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | Non
     """Yield the name of each artifact and its damages; None where it has not been built.
 
     results   their folder
-    expected  collections, tokenizer (whether there is one), shards (names by split), chains (folder below
-              results to the steps of its checkpoints), mlm and base (names), finetune (name to method)
+    expected  collections, tokenizer (whether there is one), records (folder below results to the names of its shards
+              by split), chains (folder below results to the steps of its checkpoints), mlm and base (names), finetune
+              (name to method)
     """
     for collection in expected["collections"]:
         yield examine(results / collection, "corpus.json", check_corpus)
     if expected["tokenizer"]:
         yield examine(results / "tokenizer", "tokenizer.json", check_tokenizer)
-    if expected["shards"]:
-        yield examine(results / "tfrecords", "manifest.json", partial(check_shards, expected=expected["shards"]))
-    for name in expected["base"]:
-        for path in sorted((results / "tokens" / name).glob("*.safetensors")):
-            yield str(path), list(check_tokens(path))
+    for folder, names in expected["records"].items():
+        yield examine(results / folder, "manifest.json", partial(check_shards, expected=names))
     for chain, steps in expected["chains"].items():
         first = f"{steps[0]:08d}/{CHECKPOINT_FILES['state']}"
         yield examine(results / chain / "checkpoints", first, partial(check_chain, steps=steps))
@@ -122,17 +120,17 @@ def check_shards(folder: Path, expected: dict[str, list[str]]) -> Iterator[str]:
     if not manifest:
         return
     for split, names in expected.items():
-        shards = manifest["splits"][split]["shards"]
+        shards = manifest["splits"].get(split, {"shards": []})["shards"]
         if [str(folder / shard["file"]) for shard in shards] != [str(folder / f"{name}.tfrecord") for name in names]:
             yield f"{folder}/manifest.json names other shards of {split} than the config."
         for shard in shards:
-            yield from check_shard(folder, shard, manifest["sequence_length"], manifest["vocab_size"])
+            yield from check_shard(folder, shard, manifest)
 
 
-def check_shard(folder: Path, shard: dict, length: int, vocabulary: int) -> list[str]:
+def check_shard(folder: Path, shard: dict, manifest: dict) -> list[str]:
     """Return the first damage of a shard: framing, checksums, lengths, ids, index, and the manifest's SHA-256."""
     path, index = folder / shard["file"], folder / shard["index"]
-    ends, damages = attempt(path, lambda path: read_shard(path, length, vocabulary))
+    ends, damages = attempt(path, lambda path: read_shard(path, manifest))
     if damages:
         return damages
     if len(ends) != shard["records"]:
@@ -145,37 +143,34 @@ def check_shard(folder: Path, shard: dict, length: int, vocabulary: int) -> list
     return []
 
 
-def read_shard(path: Path, length: int, vocabulary: int) -> list[int]:
+def read_shard(path: Path, manifest: dict) -> list[int]:
     """Return where each record of a shard ends. Raises UserError for one that is not as it was written."""
     ends: list[int] = []
     start = 0
     for stop, data in scan(path):
-        ids, mask = decode(data), decode(data, "attention_mask")
-        where = f"{path} is damaged at bytes {start} to {stop} (record {len(ends)})"
-        if len(ids) != length or len(mask) != length:
-            raise UserError(f"{where}: {len(ids)} ids and {len(mask)} of attention_mask, not {length}.")
-        if ids.min() < 0 or ids.max() >= vocabulary:
-            raise UserError(f"{where}: an id is outside of 0 to {vocabulary - 1}.")
-        if not (mask == 1).all():
-            raise UserError(f"{where}: attention_mask is not 1 throughout.")
+        damage = damage_of(data, manifest)
+        if damage:
+            raise UserError(f"{path} is damaged at bytes {start} to {stop} (record {len(ends)}): {damage}")
         ends.append(stop)
         start = stop
     return ends
 
 
-def check_tokens(path: Path) -> Iterator[str]:
-    """Read a file of tokens for causal models."""
-    arrays, damages = attempt(path, load_arrays)
-    yield from damages
-    if arrays is None:
-        return
-    tokens, offsets = arrays.get("tokens"), arrays.get("offsets")
-    if tokens is None or offsets is None:
-        yield f"{path} is damaged: it holds {', '.join(arrays) or 'nothing'}, not tokens and offsets."
-    elif offsets[0] != 0 or offsets[-1] != len(tokens) or (np.diff(offsets) < 0).any():
-        yield f"{path} is damaged: its offsets do not cut its {len(tokens)} tokens into documents."
-    elif len(tokens) and tokens.min() < 0:
-        yield f"{path} is damaged: it holds a negative token id."
+def damage_of(data: bytes, manifest: dict) -> str | None:
+    """Return what is wrong with a record; None for one that is whole."""
+    ids, mask = decode(data), decode(data, "attention_mask")
+    length, vocabulary = manifest["tokens_per_record"], manifest["vocab_size"]
+    if len(ids) != length or len(mask) != length:
+        return f"{len(ids)} ids and {len(mask)} of attention_mask, not {length}."
+    if ids.min() < 0 or ids.max() >= vocabulary:
+        return f"an id is outside of 0 to {vocabulary - 1}."
+    if manifest["packing"] != "pad":
+        return None if (mask == 1).all() else "attention_mask is not 1 throughout."
+    if not np.isin(mask, (0, 1)).all() or (np.diff(mask) > 0).any():
+        return "attention_mask is not 1 for the tokens and then 0."
+    if (ids[mask == 0] != manifest["special_ids"]["pad"]).any():
+        return "where attention_mask is 0, there is no padding."
+    return None
 
 
 def check_chain(folder: Path, steps: list[int]) -> Iterator[str]:

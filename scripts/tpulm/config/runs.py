@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tpulm.config.artifacts import CHECKPOINT_FILES, PAD_ID, SEGMENT_FILES
+from tpulm.config.record_sets import RecordSet, corpus_records, masked_records, tuning_records
 from tpulm.config.schedule import segment_schedule
 
 STAGES = ("mlm", "base", "finetune")
@@ -148,6 +149,25 @@ class Run:
         """The base model that a finetuning run starts from: an entry under base."""
         return self.config["base"][self.recipe["base"]]
 
+    @property
+    def records(self) -> RecordSet:
+        """The records that it is trained on."""
+        if self.stage == "mlm":
+            return masked_records(self.config)
+        if self.stage == "base":
+            return corpus_records(self.config, self.name, self.recipe["sequence_length"])
+        return tuning_records(self.config, self.recipe)
+
+    @property
+    def corpus_records(self) -> RecordSet:
+        """The records of the corpus by which a finetuning run is measured, too: what has it forgotten?"""
+        return corpus_records(self.config, self.recipe["base"], self.recipe["sequence_length"])
+
+    @property
+    def record_sets(self) -> list[RecordSet]:
+        """All records that it reads."""
+        return [self.records, self.corpus_records] if self.stage == "finetune" else [self.records]
+
     def opening(self, *keys: str) -> dict:
         """Return what it takes to open a finished finetuning run, and these keys of its recipe."""
         kept = pick(self.recipe, *self.method_keys, *OPENING_KEYS, *keys)
@@ -169,6 +189,13 @@ def runs_of(config: Mapping) -> list[Run]:
         "finetune": config["finetune"]["runs"],
     }
     return [Run(stage, name, config) for stage in STAGES for name in names[stage]]
+
+
+def record_sets_of(config: Mapping, runs: Iterable[Run]) -> dict[str, RecordSet]:
+    """Return every set of records that a completed config names, by its folder below results/."""
+    found = [masked_records(config)] if "tfrecords" in config else []
+    found += [records for run in runs for records in run.record_sets]
+    return {records.folder: records for records in found}
 
 
 def by_stage(runs: Iterable[Run]) -> dict[str, dict[str, Run]]:

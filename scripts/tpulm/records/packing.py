@@ -1,25 +1,30 @@
-"""Assign documents to shards, and pack token ids into sequences of one length."""
+"""Assign documents to shards, and pack token ids into records of one length."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from tpulm.core.errors import UserError
+from tpulm.core.files import read_json
+
+TOKENS_AT_ONCE = 1 << 20  # of records that are made together, about
+Features = dict[str, np.ndarray]
+Documents = tuple[np.ndarray, np.ndarray]
 
 
-def plan_ranges(lengths: np.ndarray, shards: int, split: str) -> list[dict[str, int]]:
+def plan_ranges(lengths: np.ndarray, shards: int, key: str) -> list[dict[str, int]]:
     """Cut documents into `shards` contiguous ranges of about as many characters each.
 
     lengths  characters of each document, integers of shape [documents]
+    key      how the config names `shards`
 
     Returns start, stop (exclusive), documents and characters of each range. A range has one document at least.
     Raises UserError when there are more shards than documents.
     """
     documents = len(lengths)
     if shards > documents:
-        raise UserError(
-            f"tfrecords.shards.{split} is {shards}; allowed: 1 to {documents}, the number of documents in this split."
-        )
+        raise UserError(f"{key} is {shards}; allowed: 1 to {documents}, the number of documents in this split.")
     ends = np.cumsum(lengths, dtype=np.int64)
     targets = np.arange(1, shards) * (int(ends[-1]) / shards)
     # The cut goes after the document whose end is nearest; then neighbours are moved apart where they meet.
@@ -36,48 +41,126 @@ def plan_ranges(lengths: np.ndarray, shards: int, split: str) -> list[dict[str, 
     ]
 
 
-class Packer:
-    """Cuts a stream of ids into sequences; what is left at the end is dropped.
+def range_of(path: str, split: str, shard: int, shards: int, key: str) -> dict[str, int]:
+    """Return the documents of a shard, as `plan_ranges` planned them.
 
-    tokens   ids taken so far
-    dropped  ids that no sequence holds yet, at most sequence_length - 1
+    path  JSON of all ranges of the split
+
+    Raises UserError when that has been planned for another number of shards, which `key` names in the config.
+    """
+    ranges = read_json(path)
+    if len(ranges) != shards or shard >= shards:
+        raise UserError(f"{key}.{split} is {len(ranges)}: there is no shard {shard:05d}-of-{shards:05d}.")
+    return ranges[shard]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How documents become records.
+
+    packing            concat (documents end to end, cut into windows) or pad (a document per record)
+    sequence_length    tokens of a record that a model reads
+    tokens_per_record  of a causal model one more: windows overlap by it, so that each token but the first is predicted
+                       once
+    pad                id of the padding
+    closing            special tokens at the end of each document, which also one that is cut ends with
     """
 
-    def __init__(self, sequence_length: int):
-        self.sequence_length = sequence_length
+    packing: str
+    sequence_length: int
+    tokens_per_record: int
+    pad: int
+    closing: int
+
+    def packer(self) -> "Windows | OnePerRecord":
+        """Return what packs the documents of one shard."""
+        return OnePerRecord(self) if self.packing == "pad" else Windows(self)
+
+
+class Windows:
+    """Cuts documents, end to end, into windows; what is left at the end is dropped.
+
+    tokens   ids taken so far
+    dropped  ids that no record holds yet
+    """
+
+    def __init__(self, layout: Layout):
+        self.stride, self.width = layout.sequence_length, layout.tokens_per_record
         self.tokens = 0
         self.rest = np.empty(0, np.int32)
 
     @property
     def dropped(self) -> int:
-        """Return the number of ids that no sequence holds yet."""
-        return len(self.rest)
+        """Return the number of ids that no record holds yet."""
+        held = self.width - self.stride if self.tokens >= self.width else 0  # the last window holds them, too
+        return len(self.rest) - held
 
-    def add(self, ids: np.ndarray) -> np.ndarray:
-        """Take more ids (int32) and return the sequences they complete, int32 of shape [n, sequence_length]."""
+    def add(self, documents: Documents) -> Iterator[Features]:
+        """Take documents and yield the records that they complete, as `pack` does."""
+        ids, _ = documents
         self.tokens += len(ids)
         stream = np.concatenate([self.rest, ids])
-        whole = len(stream) // self.sequence_length * self.sequence_length
-        self.rest = stream[whole:]
-        return stream[:whole].reshape(-1, self.sequence_length)
+        records = max((len(stream) - self.width) // self.stride + 1, 0)
+        self.rest = stream[records * self.stride :]
+        if records:
+            rows = np.lib.stride_tricks.sliding_window_view(stream, self.width)[:: self.stride]
+            yield unpadded(rows)
 
 
-def pack(batches: Iterable[np.ndarray], packer: Packer, split: str, shard: int, shards: int) -> Iterator[np.ndarray]:
-    """Yield the sequences of one shard, int32 of shape [n, sequence_length]; `packer` then knows tokens and dropped.
+class OnePerRecord:
+    """Makes a record of each document: its end cut off where it is too long, padded where it is short.
 
-    Raises UserError at the end when there was not one sequence.
+    tokens   ids taken so far
+    dropped  ids that were cut off
     """
-    for ids in batches:
-        yield packer.add(ids)
-    if packer.tokens < packer.sequence_length:
-        raise UserError(
-            f"tfrecords.shards.{split} is {shards} with tfrecords.sequence_length {packer.sequence_length}, but shard "
-            f"{shard} has only {packer.tokens} tokens; allowed: so few shards, or so short a sequence, that each shard "
-            "has one record at least."
-        )
+
+    def __init__(self, layout: Layout):
+        self.layout = layout
+        self.tokens = self.dropped = 0
+
+    def add(self, documents: Documents) -> Iterator[Features]:
+        """Take documents and yield their records, as `pack` does."""
+        ids, lengths = documents
+        layout, width = self.layout, self.layout.tokens_per_record
+        ends = np.cumsum(lengths)
+        self.tokens += len(ids)
+        self.dropped += int(np.maximum(lengths - width, 0).sum())
+        for first in range(0, len(lengths), max(TOKENS_AT_ONCE // width, 1)):
+            part = slice(first, first + max(TOKENS_AT_ONCE // width, 1))
+            held = np.arange(width) < lengths[part, None]
+            rows = np.full(held.shape, layout.pad, np.int32)
+            rows[held] = ids[((ends - lengths)[part, None] + np.arange(width))[held]]
+            cut = lengths[part] > width
+            rows[cut, width - layout.closing :] = ids[ends[part][cut, None] - np.arange(layout.closing, 0, -1)]
+            yield {"input_ids": rows, "attention_mask": held.astype(np.int32)}
 
 
-def merge(sidecars: list[dict]) -> dict:
-    """Return a split's entry of the manifest: its shards in order, and the sums over them."""
+def unpadded(ids: np.ndarray) -> Features:
+    """Return records without padding; input_ids as given, integers of shape [n, tokens_per_record]."""
+    return {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+
+
+def pack(documents: Iterable[Documents], packer: Windows | OnePerRecord) -> Iterator[Features]:
+    """Yield the records of one shard: by name, int32 arrays of shape [n, tokens_per_record]; `packer` then knows more.
+
+    documents  in batches: ids, one document after another, int32 of shape [tokens]; tokens of each, int64 [documents]
+
+    input_ids; attention_mask, 1 for a token and 0 for padding
+    """
+    for batch in documents:
+        yield from packer.add(batch)
+
+
+def merge(splits: dict[str, list[dict]], layout: dict) -> dict:
+    """Return a manifest: of the sidecars of each split's shards, in order, and the layout of the records.
+
+    layout  sequence_length, tokens_per_record, packing
+    """
     keys = ("documents", "records", "tokens", "dropped_tokens", "bytes")
-    return {**{key: sum(shard[key] for shard in sidecars) for key in keys}, "shards": sidecars}
+    vocabulary: dict = {}
+    entries = {}
+    for split, sidecars in splits.items():
+        shards = [{key: value for key, value in sidecar.items() if key != "vocabulary"} for sidecar in sidecars]
+        vocabulary = sidecars[0]["vocabulary"]
+        entries[split] = {**{key: sum(shard[key] for shard in shards) for key in keys}, "shards": shards}
+    return {**layout, **vocabulary, "splits": entries}

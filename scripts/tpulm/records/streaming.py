@@ -20,14 +20,26 @@ from tpulm.records.tfrecord import Records, check_digest, intact
 def open_records(manifest: str, listing: str, split: str) -> Records:
     """Return the records of a split.
 
-    manifest  tfrecords/manifest.json, or a copy of it
-    listing   tfrecords/shards.json, beside the shards: its path, or its URL in a bucket
+    manifest  manifest.json, or a copy of it
+    listing   shards.json, beside the folders of the shards: its path, or its URL in a bucket
 
     Raises UserError as `Records` does.
     """
     if not bucket.remote(listing):
         return Records(manifest, split)
     return Streamed(manifest, split, listing.rpartition("/")[0])
+
+
+def open_to_train(manifest: str, listing: str, verify: bool = True) -> tuple[Records, Records]:
+    """Return the records of the training and of the validation split; with `verify`, every file's SHA-256 is compared.
+
+    Raises UserError as `Records` does.
+    """
+    train, validation = (open_records(manifest, listing, split) for split in ("train", "validation"))
+    if verify:
+        train.verify()
+        validation.verify()
+    return train, validation
 
 
 class Streamed(Records):

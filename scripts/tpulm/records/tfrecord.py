@@ -4,16 +4,16 @@ A file is a sequence of records, each framed as (TensorFlow, tensorflow/core/lib
 
     uint64 length | uint32 masked CRC-32C of length | data | uint32 masked CRC-32C of data      little-endian
 
-and the data here is a tf.train.Example with two int64 features of sequence_length values, `input_ids` and
-`attention_mask`. Ids take one to five bytes, so records differ in size: NAME.index, next to NAME.tfrecord, has the
-records + 1 offsets at which they begin and the last one ends, uint64, little-endian.
+and the data here is a tf.train.Example with int64 features of one length, the same for all records: `input_ids` and
+`attention_mask`, 0 for padding. Ids take one to five bytes, so records differ in size: NAME.index, next to
+NAME.tfrecord, has the records + 1 offsets at which they begin and the last one ends, uint64, little-endian.
 """
 
 import hashlib
 import mmap
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -161,16 +161,15 @@ def decode(data: bytes, name: str = "input_ids") -> np.ndarray:
     return np.array(Example.FromString(data).features.feature[name].int64_list.value, np.int64)
 
 
-def write_records(path: str | Path, index: str | Path, blocks: Iterable[np.ndarray]) -> dict[str, int | str]:
-    """Write sequences (blocks of shape [n, sequence_length]) as a TFRecord file with its index, each whole or not.
+def write_records(path: str | Path, index: str | Path, blocks: Iterable[dict[str, np.ndarray]]) -> dict[str, int | str]:
+    """Write records (blocks as `encode` takes them) as a TFRecord file with its index, each whole or not.
 
     Returns records, bytes and sha256 of the file, and index_sha256.
     """
     places, place, digest = [0], 0, hashlib.sha256()
     with atomic_write(path) as partial, open(partial, "wb", buffering=1 << 20) as file:
         for block in blocks:
-            # Every position of a packed sequence is attended to.
-            records = encode({"input_ids": block, "attention_mask": np.ones_like(block)})
+            records = encode(block)
             framed = b"".join(map(frame, records))
             file.write(framed)
             digest.update(framed)
@@ -191,8 +190,8 @@ def write_records(path: str | Path, index: str | Path, blocks: Iterable[np.ndarr
 class Records:
     """All records of a split, by number, read at any place in any order.
 
-    manifest         tfrecords/manifest.json as a dictionary
-    sequence_length  tokens per record
+    manifest         manifest.json as a dictionary
+    sequence_length  tokens of a record that a model reads
     """
 
     def __init__(self, manifest: str | Path, split: str, folder: str | Path | None = None):
@@ -237,7 +236,13 @@ class Records:
                 check_digest(file, sha256(file), expected)
 
     def read(self, indices: np.ndarray, upcoming: Callable[[], Iterable[int]] = tuple) -> np.ndarray:
-        """Return the input_ids of records `indices` (integers of shape [n]), int32 of shape [n, sequence_length].
+        """Return the input_ids of records, int32 of shape [n, tokens_per_record]; see `features`."""
+        return self.features(indices, ("input_ids",), upcoming)["input_ids"]
+
+    def features(
+        self, indices: np.ndarray, names: Sequence[str], upcoming: Callable[[], Iterable[int]] = tuple
+    ) -> dict[str, np.ndarray]:
+        """Return features of records `indices` (integers of shape [n]), each int32 of shape [n, tokens_per_record].
 
         upcoming  function that returns the blocks of tpulm.records.order that will be read from soon
 
@@ -247,7 +252,7 @@ class Records:
         if len(indices) and not (0 <= indices.min() and indices.max() < len(self)):
             raise IndexError(f"records {indices.min()} to {indices.max()} of {len(self)}")
         self.prepare(indices, upcoming)
-        ids = np.empty((len(indices), self.sequence_length), np.int32)
+        found = {name: np.empty((len(indices), self.manifest["tokens_per_record"]), np.int32) for name in names}
         shards = np.searchsorted(self.starts, indices, side="right") - 1
         for shard in np.unique(shards):
             rows = np.flatnonzero(shards == shard)
@@ -255,8 +260,9 @@ class Records:
             # In the order of the file, so that neighbours are read in one go.
             order = np.argsort(numbers, kind="stable")
             data = [self.record(int(shard), number) for number in numbers[order].tolist()]
-            ids[rows[order]] = decode_ids(data, self.sequence_length)
-        return ids
+            for name in names:
+                found[name][rows[order]] = [decode(record, name) for record in data]
+        return found
 
     def prepare(self, indices: np.ndarray, upcoming: Callable[[], Iterable[int]]) -> None:
         """Do nothing: the kernel reads files of this machine ahead."""
@@ -328,8 +334,3 @@ def check_digest(path: str | Path, found: str, expected: str) -> None:
         raise UserError(
             f"{path} is damaged: its SHA-256 is not the one in manifest.json; delete the file and run again."
         )
-
-
-def decode_ids(data: list[bytes], sequence_length: int) -> np.ndarray:
-    """Return the input_ids of serialised examples, int32 of shape [records, sequence_length]."""
-    return np.stack([decode(record) for record in data]).astype(np.int32)

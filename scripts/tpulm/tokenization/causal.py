@@ -1,5 +1,6 @@
 """The tokenizers of causal language models: plain SentencePiece if possible, otherwise keras-hub."""
 
+import hashlib
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -10,13 +11,14 @@ import numpy as np
 import sentencepiece
 
 from tpulm.core.errors import UserError
-from tpulm.core.files import read_json
+from tpulm.core.files import read_json, sha256
 from tpulm.core.random_streams import generator
 
 SPECIAL = {"pad": 0, "eos": 1, "bos": 2, "unk": 3}  # ids as in the published Gemma vocabularies
 # Runs of spaces are pieces of their own, as in Gemma's, so that indentation costs one token.
 USER_DEFINED = ["\n", *("\u2581" * n for n in range(2, 17))]
 SAMPLE_CHARACTERS = 100_000_000  # read at most for training a vocabulary
+CLOSING = 1  # special tokens at the end of a document: <eos>
 LINE_CHARACTERS = 4_000  # SentencePiece skips a line that is longer than it expects
 
 
@@ -127,12 +129,31 @@ def load_tokenizer(path: str, start: Callable[[], None]) -> SentencePiece | Kera
     return KerasHub(path)
 
 
-def tokenize(batches: Iterable[list[str]], tokenizer: SentencePiece | KerasHub) -> tuple[np.ndarray, np.ndarray]:
-    """Return the documents' tokens int32 [tokens] and where each begins, int64 [documents + 1]."""
-    pieces, lengths = [], [0]
+def tokenize(
+    batches: Iterable[list[str]], tokenizer: SentencePiece | KerasHub
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the ids of documents, <bos> before and <eos> after each, in batches.
+
+    Each batch: ids int32 [tokens], one document after another; the number of each document's, int64 [documents]
+    """
+    bos, eos = tokenizer.special["bos"], tokenizer.special["eos"]
     for texts in batches:
-        encoded = tokenizer.encode(texts)
-        lengths += map(len, encoded)
-        pieces.append(np.fromiter((i for ids in encoded for i in ids), np.int32))
-    tokens = np.concatenate(pieces) if pieces else np.empty(0, np.int32)
-    return tokens, np.cumsum(lengths, dtype=np.int64)
+        encoded = [[bos, *ids, eos] for ids in tokenizer.encode(texts)]
+        lengths = np.array([len(ids) for ids in encoded], np.int64)
+        yield np.fromiter((i for ids in encoded for i in ids), np.int32, int(lengths.sum())), lengths
+
+
+def describe(tokenizer: SentencePiece | KerasHub, path: str | Path) -> dict:
+    """Return what a manifest says of a tokenizer: tokenizer_sha256, vocab_size, special_ids.
+
+    path  as for `load_tokenizer`; the SHA-256 is that of the vocabulary file, or of those of the folder's tokenizer
+    """
+    path = Path(path)
+    file = vocabulary_file(path) if path.is_dir() else path
+    if file:
+        digest = sha256(file)
+    else:
+        files = sorted((path / "assets" / "tokenizer").rglob("*"))
+        parts = [path / "tokenizer.json", *(part for part in files if part.is_file())]
+        digest = hashlib.sha256("".join(map(sha256, parts)).encode()).hexdigest()
+    return {"tokenizer_sha256": digest, "vocab_size": tokenizer.size, "special_ids": tokenizer.special}

@@ -40,33 +40,34 @@ class Encoder:
         self.added = "|".join(re.escape(token["content"]) for token in spec["added_tokens"])
         self.before, self.after = template(tokenizer)
 
-    def encode(self, texts: pa.StringArray) -> np.ndarray:
-        """Return the ids of documents, one after another, int32 of shape [tokens]."""
+    def encode(self, texts: pa.StringArray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of documents, one after another, int32 [tokens], and the number of each document's, int64."""
         if not len(texts):
-            return np.empty(0, np.int32)
+            return np.empty(0, np.int32), np.empty(0, np.int64)
         if not self.by_words:
-            return self.encode_whole(texts.to_pylist())[0]
+            return self.encode_whole(texts.to_pylist())
         # An added token is found before the text is split into words.
         whole = np.zeros(len(texts), bool)
         if self.added:
             whole = pc.match_substring_regex(texts, self.added).to_numpy(zero_copy_only=False)
         ids, lengths = self.encode_words(pc.if_else(whole, "", texts) if whole.any() else texts)
         if not whole.any():
-            return ids
+            return ids, lengths
         own, own_lengths = self.encode_whole(texts.filter(pa.array(whole)).to_pylist())
-        source = np.repeat(whole, np.where(whole, 0, lengths) + place(whole, own_lengths))
+        merged_lengths = np.where(whole, 0, lengths) + place(whole, own_lengths)
+        source = np.repeat(whole, merged_lengths)
         merged = np.empty(len(source), np.int32)
         merged[source] = own
         merged[~source] = ids[np.repeat(~whole, lengths)]
-        return merged
+        return merged, merged_lengths
 
     def encode_whole(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of documents, int32 of shape [tokens], and the number of each document's, int64."""
+        """Return what `encode` returns, each document encoded by itself."""
         encodings = [np.array(e.ids, np.int32) for e in self.tokenizer.encode_batch_fast(texts)]
         return np.concatenate(encodings), np.array([len(ids) for ids in encodings], np.int64)
 
     def encode_words(self, texts: pa.StringArray) -> tuple[np.ndarray, np.ndarray]:
-        """Return what `encode_whole` returns, for documents without added tokens."""
+        """Return what `encode` returns, for documents without added tokens."""
         words, first = split_at_spaces(texts)
         coded = words.dictionary_encode()
         ids, starts = self.encode_distinct(coded.dictionary)
@@ -89,8 +90,11 @@ class Encoder:
         return np.concatenate(ids) if ids else np.empty(0, np.int32), np.cumsum(lengths, dtype=np.int64)
 
 
-def tokenize(tokenizer: "Tokenizer", batches: Iterable[pa.StringArray]) -> Iterator[np.ndarray]:
-    """Yield the ids of documents, each with the tokenizer's special tokens around it, in batches, int32 of [tokens]."""
+def tokenize(tokenizer: "Tokenizer", batches: Iterable[pa.StringArray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the ids of documents, each with the tokenizer's special tokens around it, in batches.
+
+    Each batch is what `Encoder.encode` returns: ids int32 [tokens], and the number of each document's, int64.
+    """
     encoder = Encoder(tokenizer)
     waiting: list[pa.StringArray] = []
     characters = 0

@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from tpulm.config.runs import Run
+from tpulm.config.record_sets import RecordSet
+from tpulm.config.runs import Run, record_sets_of
 from tpulm.core import bucket, folder_lock
 from tpulm.core.errors import UserError
 from tpulm.core.local_devices import tpu_here
 from tpulm.workflow.budget import check, pending
 from tpulm.workflow.place import Place
 from tpulm.workflow.preflight import preflight, requests
-from tpulm.workflow.shards import LISTING, PHASE, missing
+from tpulm.workflow.shards import PHASE, missing
 from tpulm.workflow.staleness import first_stale, note
 
 Result = TypeVar("Result")
@@ -61,6 +62,7 @@ class Start:
         Raises UserError in a job whose workflow is gone.
         """
         self.workflow, self.config, self.runs, self.place = workflow, config, runs, place
+        self.record_sets = record_sets_of(config, runs)
         self.phase = os.environ.pop(PHASE, None)
         if workflow.is_main_process:
             self.seen = folder_lock.last_start()
@@ -70,36 +72,38 @@ class Start:
             folder_lock.join()
             folder_lock.check_start()
 
-    def notes(self, files: Iterable[str]) -> list[str]:
+    def notes(self) -> list[str]:
         """Return what to tell before jobs start.
 
         Which runs train again and why, which shards are written again, and whether results/ is writable.
-
-        files  of all shards, below results/tfrecords/
         """
         results = self.place.located("results")
         found = [note(run, self.place.located(run.folder)) for run in self.runs]
-        return [text for text in (*found, *self.deleted(files), *folder_lock.unwritable(results)) if text]
+        found += map(self.deleted, self.record_sets.values())
+        return [text for text in (*found, *folder_lock.unwritable(results)) if text]
 
-    def deleted(self, files: Iterable[str]) -> list[str]:
-        """Return a sentence where shards are missing that a masked model is going to read, as far as recipes tell."""
-        if not bucket.exists(self.place.located(LISTING)):  # they are still to be written
-            return []
-        absent = missing(self.place.located("results/tfrecords"), files)
-        if not absent or not any(self.unfinished(run) for run in self.runs if run.stage == "mlm"):
-            return []
+    def missing(self, records: RecordSet) -> list[str]:
+        """Return the files of a set's shards that are not there."""
+        return missing(self.place.located(f"results/{records.folder}"), records.files)
+
+    def deleted(self, records: RecordSet) -> str | None:
+        """Return a sentence where shards are missing that a run is going to read, as far as recipes tell."""
+        if not bucket.exists(self.place.located(records.listing)):  # they are still to be written
+            return None
+        absent = self.missing(records)
+        if not absent or not any(self.unfinished(run) for run in self.runs if records in run.record_sets):
+            return None
         more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
-        return [f"{absent[0]}{more} of results/tfrecords were deleted; list_shards writes them again first."]
+        return f"{absent[0]}{more} of results/{records.folder} were deleted; list_shards writes them again first."
 
     def unfinished(self, run: Run) -> bool:
-        """Return whether a masked model is to be trained or measured, as far as its artifacts tell."""
+        """Return whether a run is to be trained or measured, as far as its artifacts tell."""
         folder = self.place.located(run.folder)
         return not bucket.exists(f"{folder}/metrics.json") or first_stale(run, folder) is not None
 
-    def before_jobs(self, files: Iterable[str], sources: Iterable[Path]) -> None:
+    def before_jobs(self, sources: Iterable[Path]) -> None:
         """Take the folder, and refuse what cannot or must not run.
 
-        files    of all shards, below results/tfrecords/
         sources  files that Snakemake tells by their dates to be newer than results
 
         Raises UserError: an unwritable folder, another workflow at work, a budget that is too small, a place that
@@ -113,7 +117,7 @@ class Start:
             folder_lock.check_writable(results)
         if not workflow.local_exec and folder_lock.wait_for_jobs(say):
             restart(started_in(workflow))  # to see what those jobs have made
-        rules = set() if self.phase or workflow.touch else self.list_first(files)
+        rules = set() if self.phase or workflow.touch else self.list_first()
         if rules:
             done = subprocess.run(
                 same_command("--forcerun", *rules, "--until", *rules),
@@ -133,7 +137,7 @@ class Start:
             preflight(requests(jobs), workflow.executor_settings, str(self.place.root))
         folder_lock.check_clock(sources, results)
 
-    def list_first(self, files: Iterable[str]) -> set[str]:
+    def list_first(self) -> set[str]:
         """Return the rule that has to list the shards before Snakemake can tell what else there is to do.
 
         Because jobs read shards of which some are missing, and none writes them. Or because they are listed anyway: of
@@ -142,17 +146,13 @@ class Start:
         """
         dag = self.workflow.dag
         jobs = list(dag.needrun_jobs())
-        if any(job.output.get("manifest") for job in jobs):  # whose change is a reason
-            return set()
+        made = {str(job.output.manifest) for job in jobs if job.output.get("manifest")}
         found = [job for job in jobs if job.output.get("listing")]
-        readers = [job for job in jobs if self.reads_shards(job)]
-        if readers and missing(self.place.located("results/tfrecords"), files):
-            found += [job for reader in readers for job in dag.job_dependencies(reader) if job.output.get("listing")]
-        return {job.rule.name for job in found}
-
-    def reads_shards(self, job: Any) -> bool:
-        """Return whether a job trains or measures on shards."""
-        return job.input.get("shards") is not None
+        for reader in jobs:
+            lists = (job for job in dag.job_dependencies(reader) if job.output.get("listing"))
+            found += [job for job in lists if self.missing(self.record_sets[job.wildcards.records])]
+        # Where a manifest is made anew, that is a reason to run.
+        return {job.rule.name for job in found if str(job.input.manifest) not in made}
 
     def check_budget(self, jobs: list) -> None:
         """Refuse what does not fit its slice, or costs more than the spending limit. Raises UserError."""

@@ -1,0 +1,119 @@
+"""Sets of records: which there are, where they lie, and how the documents of a text become records.
+
+A set is one folder: the shards of its splits, a manifest and a listing. Runs that read the same records share a set.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from tpulm.config.artifacts import SPLITS
+
+# How documents become records: end to end and cut into windows; a document per record, cut or padded.
+PACKINGS = ("concat", "pad")
+
+
+@dataclass(frozen=True)
+class RecordSet:
+    """The records of one text in one vocabulary.
+
+    folder           below results/
+    collection       the text: a folder below results/
+    base             whose vocabulary it is: a name under base; None for the tokenizer of the masked models
+    sequence_length  tokens of a record that a model reads
+    packing          one of PACKINGS
+    shards           files of each split that there is
+    shards_key, length_key   how the config names shards and sequence_length
+    """
+
+    folder: str
+    collection: str
+    base: str | None
+    sequence_length: int
+    packing: str
+    shards: Mapping[str, int]
+    shards_key: str
+    length_key: str
+
+    @property
+    def tokens_per_record(self) -> int:
+        """Tokens of a record: one more than a causal model reads, since each but the first is predicted."""
+        return self.sequence_length + (self.base is not None)
+
+    @cached_property
+    def names(self) -> dict[str, list[str]]:
+        """The shards of each split below the folder, without extension."""
+        return {
+            split: [f"{split}/{number:05d}-of-{count:05d}" for number in range(count)]
+            for split, count in self.shards.items()
+        }
+
+    @cached_property
+    def files(self) -> list[str]:
+        """The files of all shards below the folder: records, and the index that says where each begins."""
+        names = (name for split in self.names.values() for name in split)
+        return [name + extension for name in names for extension in (".tfrecord", ".index")]
+
+    @property
+    def manifest(self) -> str:
+        """The file that has the checksum of every shard."""
+        return f"results/{self.folder}/manifest.json"
+
+    @property
+    def listing(self) -> str:
+        """The file that says that every shard of the manifest was there."""
+        return f"results/{self.folder}/shards.json"
+
+    @property
+    def layout(self) -> dict:
+        """What the jobs that write records take of the set."""
+        return {
+            "sequence_length": self.sequence_length,
+            "tokens_per_record": self.tokens_per_record,
+            "packing": self.packing,
+            "shards_key": self.shards_key,
+            "length_key": self.length_key,
+        }
+
+
+def masked_records(config: Mapping) -> RecordSet:
+    """Return the records of the masked models."""
+    section = config["tfrecords"]
+    return RecordSet(
+        folder="tfrecords",
+        collection="corpus",
+        base=None,
+        sequence_length=section["sequence_length"],
+        packing="concat",
+        shards={split: section["shards"][split] for split in SPLITS},
+        shards_key="tfrecords.shards",
+        length_key="tfrecords.sequence_length",
+    )
+
+
+def corpus_records(config: Mapping, base: str, sequence_length: int) -> RecordSet:
+    """Return the records of the corpus in the vocabulary of a base model.
+
+    A model that is trained here is trained on them, if the length is its own. Otherwise they only measure what
+    finetuning has forgotten, which takes the validation split.
+    """
+    recipe = config["base"][base]
+    packing = recipe["packing"] if "model" in recipe else "concat"
+    trained_on = "model" in recipe and recipe["sequence_length"] == sequence_length
+    shards = {split: recipe["shards"][split] for split in SPLITS} if trained_on else {"validation": 1}
+    return causal_records(base, "corpus", sequence_length, packing, shards, f"base.{base}.shards")
+
+
+def tuning_records(config: Mapping, recipe: Mapping) -> RecordSet:
+    """Return the records of finetune.text for a finetuning run: in the vocabulary of its base model."""
+    shards = {split: config["finetune"]["shards"][split] for split in SPLITS}
+    length, packing = recipe["sequence_length"], recipe["packing"]
+    return causal_records(recipe["base"], "finetune-text", length, packing, shards, "finetune.shards")
+
+
+def causal_records(
+    base: str, collection: str, sequence_length: int, packing: str, shards: Mapping[str, int], shards_key: str
+) -> RecordSet:
+    """Return records for causal models; the folder names all that they depend on but text and vocabulary."""
+    folder = f"tokens/{base}/{collection}/{packing}-{sequence_length}"
+    return RecordSet(folder, collection, base, sequence_length, packing, shards, shards_key, "sequence_length")
