@@ -50,6 +50,7 @@ def write(folder: Path, records: int) -> Path:
     manifest = {
         "sequence_length": LENGTH,
         "tokens_per_record": LENGTH,
+        "packing": "concat",
         "vocab_size": VOCABULARY,
         "special_ids": special,
     }

@@ -42,7 +42,10 @@ rule verify:
             "results": located("results"),
             "collections": list(TEXTS),
             "tokenizer": "tokenizer" in config,
-            "records": {folder: records.names for folder, records in RECORD_SETS.items()},
+            "records": {
+                folder: {"shards": records.names, "vocabulary": records.vocabulary}
+                for folder, records in RECORD_SETS.items()
+            },
             "chains": {chain: run.segment_ends for chain, run in CHAINS.items()},
             "mlm": list(MLM),
             "base": list(BASE),

@@ -27,7 +27,8 @@ with job(snakemake.log[0], f"base {name}") as say:
     from tpulm.training.tasks import causal
 
     base = snakemake.input.base
-    spec = ModelSpec.of("base", f"base.{name}", on_one_host(recipe, snakemake.resources) | {"preset": base})
+    known = {"preset": base, "packing": read_json(snakemake.input.manifest)["packing"]}
+    spec = ModelSpec.of("base", f"base.{name}", on_one_host(recipe, snakemake.resources) | known)
     model, distribution = open_model(spec)
     evaluator = Evaluator(model, distribution, causal)
     metrics = {"best_step": read_json(snakemake.input.state)["best"]["step"], "parameters": count(model.variables)}

@@ -37,7 +37,10 @@ with job(snakemake.log[0], f"finetune {run}") as say:
         "finetune_test": open_records(*tuning, "test"),
         "corpus_validation": open_records(*corpus, "validation"),
     }
-    opened = sharding.on_one_host(recipe, snakemake.resources) | {"base": {"preset": snakemake.input.base}}
+    # A model that tells documents apart reads records without segment ids as any other does.
+    packings = [records.manifest["packing"] for records in texts.values()]
+    known = {"base": {"preset": snakemake.input.base}, "packing": "segments" if "segments" in packings else "concat"}
+    opened = sharding.on_one_host(recipe, snakemake.resources) | known
     model, distribution = open_model(ModelSpec.of("finetune", f"finetune.runs.{run}", opened))
     evaluator = Evaluator(model, distribution, causal)
     before = {name: evaluator(held_out_batches(records, recipe)) for name, records in texts.items()}

@@ -4,9 +4,9 @@ input.manifest            manifest.json of the corpus' records in the model's vo
 input.shards              shards.json, beside the shards that the manifest names; its URL, if they are in a bucket
 input.previous            the previous checkpoint: weights, optimizer, best, state; empty for the first segment
 output.*                  the checkpoint, see tpulm.training.checkpoint; history and timings, see tpulm.training.history
-params.recipe             first and last step, schedule, batch_size, sequence_length, model, optimizer, precision,
-                          mesh, microbatches, remat, steps_per_execution, seed, cpu_threads, host_device_count;
-                          patience where it can matter
+params.recipe             first and last step, schedule, batch_size, sequence_length, packing, model, optimizer,
+                          precision, mesh, microbatches, remat, steps_per_execution, seed, cpu_threads,
+                          host_device_count; patience where it can matter
 resources.hosts           processes that train together; resources.launcher  how to start them, see tpulm.core.hosts
 """
 

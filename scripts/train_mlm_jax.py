@@ -31,7 +31,8 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     if hosts.several(snakemake.resources, say):
         sys.exit()
     vocabulary = {"size": train.manifest["vocab_size"], "pad": train.manifest["special_ids"]["pad"]}
-    known = {"sequence_length": train.sequence_length, "vocabulary": vocabulary}
+    packing = train.manifest["packing"]
+    known = {"sequence_length": train.sequence_length, "packing": packing, "vocabulary": vocabulary}
     step = TrainingStep.of("mlm", f"mlm.runs.{run}", recipe, **known)
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
     from tpulm.training.jax_run import build_run

@@ -215,7 +215,7 @@ def test_documents_are_encoded_with_their_marks(vocabulary):
 
 def test_windows_predict_each_token_once(packed, vocabulary):
     batch = causal_batches.training_batch(packed, RECIPE, 0)
-    described = {name: ((4, *shape), dtype) for name, (shape, dtype) in causal_arrays(16).items()}
+    described = {name: ((4, *shape), dtype) for name, (shape, dtype) in causal_arrays(16, "concat").items()}
     assert {name: (array.shape, str(array.dtype)) for name, array in batch.items()} == described
     windows, texts = packed.read(np.arange(len(packed))), prose(30) + prose(30, 1)
     stream = [i for ids, _ in causal.tokenize([texts], causal.SentencePiece(vocabulary)) for i in ids.tolist()]
@@ -338,6 +338,20 @@ def test_how_a_step_is_worked_through_does_not_matter(plainly, single, changes):
     np.testing.assert_allclose(train(other, records, 0, 6), losses, rtol=2e-5)
     for name, array in weights.items():
         np.testing.assert_allclose(other.weights()[name], array, atol=2e-4)
+
+
+def test_segments_are_the_same_on_a_mesh_and_with_remat(jax_backend, vocabulary, tmp_path):
+    records = records_of(vocabulary, tmp_path, prose(60), "segments")
+    losses, evaluations = [], []
+    for mesh, remat in (((1, 1), False), ((2, 4), False), ((2, 4), True)):
+        trainer = base_trainer(mesh, packing="segments", remat=remat)
+        losses.append(train(trainer, records, 0, 3))
+        evaluations.append(evaluate(trainer, records))
+    np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-4)
+    [every] = causal_batches.held_out_batches(records, {"batch_size": len(records), "microbatches": 1})
+    inside = every["segment_ids"][:, 1:] == every["segment_ids"][:, :-1]
+    assert 0 < inside.sum() < inside.size and (every["tokens"][:, 1:][~inside] == 2).all()  # <bos> is not predicted
+    assert [evaluation["predictions"] for evaluation in evaluations] == [inside.sum()] * 3
 
 
 def test_lora_trains_only_its_own_variables(preset, single):

@@ -253,6 +253,12 @@ WRONG = [
     ),
     ({f"{TINY}.resources.hosts": 2}, f"{TINY}.resources.hosts is 2; allowed with backend: tensorflow: 1."),
     (
+        {"tfrecords.packing": "segments"},
+        f"tfrecords.packing is segments, which {TINY} cannot read with backend: tensorflow; allowed with it: concat, "
+        "pad.",
+    ),
+    ({f"{PYTHON}.packing": "none"}, f'{PYTHON}.packing is "none"; allowed: concat, segments, pad.'),
+    (
         {f"{PYTHON}.resources.accelerator": "v9-8"},
         f'{PYTHON}.resources.accelerator is "v9-8"; allowed: a TPU slice such as v5e-8, or GPUs such as h100:4.',
     ),

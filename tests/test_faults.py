@@ -341,6 +341,7 @@ def test_verify_names_each_damage(small):
     results = small / "results"
     flip(results / "corpus/validation.parquet", 0.3)
     (results / "tfrecords/train/00001-of-00004.index").write_bytes(b"12345678")
+    flip(results / "tokens/small/finetune-text/pad-64/test/00000-of-00001.tfrecord")
     flip(results / "mlm/tiny/checkpoints/00000010/optimizer.safetensors")
     (results / "mlm/tiny/model/special_tokens_map.json").unlink()
     state = results / "finetune/python/checkpoints/00000005/state.json"
@@ -355,6 +356,7 @@ def test_verify_names_each_damage(small):
     for sentence in (
         "results/corpus/validation.parquet",
         "results/tfrecords/train/00001-of-00004.index is damaged: it does not say where the records of ",
+        "results/tokens/small/finetune-text/pad-64/test/00000-of-00001.tfrecord is damaged at bytes ",
         "results/mlm/tiny/checkpoints/00000010/optimizer.safetensors is damaged: its SHA-256 is not the one in ",
         "results/mlm/tiny/model/special_tokens_map.json is missing.",
         "results/finetune/python/checkpoints/00000005/state.json says step 6.",

@@ -67,7 +67,13 @@ def manifest(tmp_path_factory):
         written = write_records(folder / f"{name}.tfrecord", folder / f"{name}.index", [unpadded(ids)])
         shards.append({"file": f"{name}.tfrecord", "index": f"{name}.index"} | written)
     special = {"cls": 0, "sep": 1, "unk": 2, "pad": 3, "mask": 4}
-    content = {"sequence_length": LENGTH, "tokens_per_record": LENGTH, "vocab_size": VOCABULARY, "special_ids": special}
+    content = {
+        "sequence_length": LENGTH,
+        "tokens_per_record": LENGTH,
+        "packing": "concat",
+        "vocab_size": VOCABULARY,
+        "special_ids": special,
+    }
     path = folder / "manifest.json"
     path.write_text(json.dumps(content | {"splits": {"train": {"shards": shards}}}))
     return path

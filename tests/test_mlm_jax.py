@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import warm
-from test_mlm_tensorflow import LENGTH, ONE_TYPE, manifest, train  # noqa: F401 (a fixture)
+from test_mlm_tensorflow import LENGTH, ONE_TYPE, manifest, records, train  # noqa: F401 (a fixture)
 from tpulm.config.roberta_sizes import sizes_of
 from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.core.errors import UserError
@@ -35,7 +35,7 @@ from tpulm.training.jax_trainer import Trainer
 from tpulm.training.tasks import masked
 recipe, records = job["recipe"], Records(job["manifest"], "train")
 vocabulary = {"size": records.manifest["vocab_size"], "pad": records.manifest["special_ids"]["pad"]}
-known = {"sequence_length": records.manifest["sequence_length"], "vocabulary": vocabulary}
+known = {key: records.manifest[key] for key in ("sequence_length", "packing")} | {"vocabulary": vocabulary}
 run = build_run(TrainingStep.of("mlm", "mlm.runs.x", recipe, **known))
 if job["weights"]:
     assign(run.model.trainable_variables, load_arrays(job["weights"]), "weights")
@@ -97,6 +97,17 @@ def start(manifest, tmp_path_factory):  # noqa: F811
     arrays = keras_weights(folder / "tensorflow/weights", folder / "weights")
     save_arrays(folder / "pytorch", arrays)
     return folder
+
+
+@pytest.mark.parametrize("packing", ["pad", "segments"])
+def test_both_trainers_are_one_with_each_packing(start, tmp_path, packing):
+    """TensorFlow, which cannot be trained with segments, measures their documents one by one."""
+    manifest = records(tmp_path, packing)  # noqa: F811
+    steps = 3 if packing == "pad" else 0
+    theirs = train(manifest, tmp_path / "tensorflow", (0, steps), one_type=True, layers=LAYERS, measured=packing)
+    ours = train_jax(manifest, tmp_path / "jax", (0, steps), weights=start / "weights", layers=LAYERS, measured=True)
+    np.testing.assert_allclose(ours["losses"], theirs["losses"], rtol=1e-4)
+    assert ours["held_out"] == pytest.approx(theirs["held_out"], rel=1e-4)
 
 
 def test_both_trainers_are_one(manifest, start, tmp_path):  # noqa: F811

@@ -53,21 +53,32 @@ print("RESULT" + json.dumps(result))
 """
 
 
-@pytest.fixture(scope="module")
-def manifest(tmp_path_factory):
-    """Twenty records of random tokens, as the workflow writes them."""
-    folder = tmp_path_factory.mktemp("records")
-    ids = np.random.default_rng(0).integers(5, VOCABULARY, (20, LENGTH)).astype(np.int64)
+def records(folder, packing):
+    """Write twenty records of random tokens, as the workflow does; return the manifest's path."""
+    dice = np.random.default_rng(0)
+    ids = dice.integers(5, VOCABULARY, (20, LENGTH)).astype(np.int32)
     ids[:, 0], ids[:, -1] = 0, 1
+    features = unpadded(ids)
+    if packing == "segments":
+        features |= {"segment_ids": 1 + np.sort(dice.integers(0, 3, ids.shape).astype(np.int32), axis=1)}
+        features["segment_ids"][:, 0] = 1
+    if packing == "pad":
+        features["attention_mask"] = (np.arange(LENGTH) < dice.integers(8, LENGTH + 1, (20, 1))).astype(np.int32)
+        ids[features["attention_mask"] == 0] = 3
     name = "train/00000-of-00001"
     (folder / "train").mkdir()
-    written = write_records(folder / f"{name}.tfrecord", folder / f"{name}.index", [unpadded(ids)])
+    written = write_records(folder / f"{name}.tfrecord", folder / f"{name}.index", [features])
     shard = {"file": f"{name}.tfrecord", "index": f"{name}.index"} | written
     path = folder / "manifest.json"
     special = {"cls": 0, "sep": 1, "unk": 2, "pad": 3, "mask": 4}
-    content = {"sequence_length": LENGTH, "tokens_per_record": LENGTH, "vocab_size": VOCABULARY, "special_ids": special}
-    path.write_text(json.dumps(content | {"splits": {"train": {"shards": [shard]}}}))
+    content = {"sequence_length": LENGTH, "tokens_per_record": LENGTH, "packing": packing, "vocab_size": VOCABULARY}
+    path.write_text(json.dumps(content | {"special_ids": special, "splits": {"train": {"shards": [shard]}}}))
     return path
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory):
+    return records(tmp_path_factory.mktemp("records"), "concat")
 
 
 def train(

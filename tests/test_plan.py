@@ -243,13 +243,14 @@ def test_plan_and_trainer_compile_the_same_program(tmp_path):
             "mlm",
             {"model": roberta, "masking": masking, "vocabulary": {"size": 320, "pad": 3}} | common | {"mesh": [4, 2]},
         ),
+        ("base", base | common | {"mesh": [2, 4], "packing": "segments"}),
     ]
     done = warm.run("tpu", SAME, json.dumps(runs), folder=tmp_path)
     lines = [line.split() for line in done.stdout.splitlines() if line.startswith("RESULT")]
-    assert [line[1] for line in lines] == ["base", "finetune", "finetune", "mlm"]
+    assert [line[1] for line in lines] == ["base", "finetune", "finetune", "mlm", "base"]
     for _, stage, length, trainer, *plans in lines:
         assert int(length) > 10_000 and set(plans) == {trainer}, stage
-    assert len({line[3] for line in lines}) == 4
+    assert len({line[3] for line in lines}) == 5
 
 
 def test_slices():

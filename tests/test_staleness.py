@@ -130,6 +130,7 @@ ROWS = [
     ("tokenizer.vocab_size", "trained", "tokenizer.vocab_size", 2049, TOKENIZER),
     ("tokenizer.pretrained", "fetched", "tokenizer.pretrained", "some/other", FETCHED_TOKENIZER),
     ("tokenizer.revision", "fetched", "tokenizer.revision", B, FETCHED_TOKENIZER),
+    ("tfrecords.packing", "trained", "tfrecords.packing", "pad", RECORDS),
     ("tfrecords.sequence_length", "trained", "tfrecords.sequence_length", 127, RECORDS),
     (
         "tfrecords.shards.train", "trained", "tfrecords.shards.train", 2,

@@ -126,7 +126,8 @@ def test_masking_changes_only_chosen_tokens_and_repeats(length, rate, key, recor
     batch = mask_batch(ids, (1, key), masking, 4, SPECIAL, 1000)
     again = mask_batch(ids, (1, key), masking, 4, SPECIAL, 1000)
     assert all(np.array_equal(batch[name], again[name]) for name in batch)
-    described = {name: ((records, *shape), dtype) for name, (shape, dtype) in masked_arrays(length, rate).items()}
+    arrays = masked_arrays(length, rate, "concat")
+    described = {name: ((records, *shape), dtype) for name, (shape, dtype) in arrays.items()}
     assert {name: (array.shape, str(array.dtype)) for name, array in batch.items()} == described
     restored = batch["input_ids"].copy()
     for row in range(records):

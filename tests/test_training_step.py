@@ -27,6 +27,10 @@ def test_a_masked_step():
         "input_ids": ((32,), "int32"), "positions": ((5,), "int32"), "labels": ((5,), "int32"),
         "weights": ((5,), "float32"),
     }  # fmt: skip
+    for packing, more in (("segments", "segment_ids"), ("pad", "attention_mask")):
+        other = TrainingStep.of("mlm", "x", recipe, vocabulary={"size": 64, "pad": 3}, packing=packing)
+        assert other.record_arrays == step.record_arrays | {more: ((32,), "int32")}
+        assert other.model.segments == (packing == "segments")
     assert (step.predictions_per_record, step.model.mesh) == (5, (2, -1))
     model = step.model.architecture
     assert isinstance(model, MaskedArchitecture)
@@ -41,6 +45,8 @@ def test_a_causal_step():
     trained = TrainingStep.of("base", "base.x", RECIPE | base)
     assert trained.task == "causal" and not trained.masking and not trained.model.only_lora
     assert trained.record_arrays == {"tokens": ((33,), "int32"), "mask": ((33,), "bool")}
+    apart = TrainingStep.of("base", "base.x", RECIPE | base | {"packing": "segments"})
+    assert apart.record_arrays == trained.record_arrays | {"segment_ids": ((33,), "int32")} and apart.model.segments
     lora = {"method": "lora", "rank": 4}
     planned = TrainingStep.of("finetune", "finetune.runs.x", RECIPE | lora | {"base": base})
     assert planned.model.architecture == CausalArchitecture("GemmaBackbone", {"num_layers": 1}, 100)
@@ -60,7 +66,8 @@ def test_what_is_planned_is_what_trains():
     assert [run.stage for run in runs] == ["mlm", "base", "finetune"]
     for run in runs:
         segment, plan = run.segment(run.segment_ends[0]), run.plan()
-        known = {key: plan[key] for key in ("sequence_length", "vocabulary", "vocab_size", "base") if key in plan}
+        inputs = ("sequence_length", "packing", "vocabulary", "vocab_size", "base")
+        known = {key: plan[key] for key in inputs if key in plan}
         trains = TrainingStep.of(run.stage, run.key, segment, **known)
         assert trains == TrainingStep.of(run.stage, plan["where"], plan)
 

@@ -31,16 +31,18 @@ def verify(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | Non
     """Yield the name of each artifact and its damages; None where it has not been built.
 
     results   their folder
-    expected  collections, tokenizer (whether there is one), records (folder below results to the names of its shards
-              by split), chains (folder below results to the steps of its checkpoints), mlm and base (names), finetune
-              (name to method)
+    expected  collections; tokenizer (whether there is one); records (folder below results to shards, their names by
+              split, and vocabulary, the file that they were made with, where that is below results); chains (folder
+              below results to the steps of its checkpoints); mlm and base (names); finetune (name to method)
     """
     for collection in expected["collections"]:
         yield examine(results / collection, "corpus.json", check_corpus)
     if expected["tokenizer"]:
         yield examine(results / "tokenizer", "tokenizer.json", check_tokenizer)
-    for folder, names in expected["records"].items():
-        yield examine(results / folder, "manifest.json", partial(check_shards, expected=names))
+    for folder, records in expected["records"].items():
+        vocabulary = results / records["vocabulary"]
+        check = partial(check_shards, expected=records["shards"], vocabulary=vocabulary)
+        yield examine(results / folder, "manifest.json", check)
     for chain, steps in expected["chains"].items():
         first = f"{steps[0]:08d}/{CHECKPOINT_FILES['state']}"
         yield examine(results / chain / "checkpoints", first, partial(check_chain, steps=steps))
@@ -100,25 +102,23 @@ def figures_of(path: Path) -> dict:
 
 
 def check_tokenizer(folder: Path) -> Iterator[str]:
-    """Load a tokenizer, and compare it with the one that the records were made with."""
+    """Load a tokenizer."""
     from tokenizers import Tokenizer
 
     for name in list(TOKENIZER_FILES.values())[1:]:
         yield from attempt(folder / name, read_json)[1]
     tokenizer = folder / "tokenizer.json"
     yield from attempt(tokenizer, lambda path: Tokenizer.from_file(str(path)))[1]
-    manifest = folder.parent / "tfrecords" / "manifest.json"
-    said, _ = attempt(manifest, read_json)
-    if said and sha256(tokenizer) != said.get("tokenizer_sha256"):
-        yield f"{tokenizer} is not the tokenizer that {manifest} names: their SHA-256 differ."
 
 
-def check_shards(folder: Path, expected: dict[str, list[str]]) -> Iterator[str]:
-    """Read every record of every shard; compare with the manifest."""
+def check_shards(folder: Path, expected: dict[str, list[str]], vocabulary: Path) -> Iterator[str]:
+    """Read every record of every shard; compare with the manifest, and the vocabulary with what it says of that."""
     manifest, damages = attempt(folder / "manifest.json", read_json)
     yield from damages
     if not manifest:
         return
+    if vocabulary.exists() and sha256(vocabulary) != manifest["tokenizer_sha256"]:
+        yield f"{vocabulary} is not the tokenizer that {folder}/manifest.json names: their SHA-256 differ."
     for split, names in expected.items():
         shards = manifest["splits"].get(split, {"shards": []})["shards"]
         if [str(folder / shard["file"]) for shard in shards] != [str(folder / f"{name}.tfrecord") for name in names]:
@@ -159,17 +159,22 @@ def read_shard(path: Path, manifest: dict) -> list[int]:
 def damage_of(data: bytes, manifest: dict) -> str | None:
     """Return what is wrong with a record; None for one that is whole."""
     ids, mask = decode(data), decode(data, "attention_mask")
-    length, vocabulary = manifest["tokens_per_record"], manifest["vocab_size"]
+    length, vocabulary, packing = manifest["tokens_per_record"], manifest["vocab_size"], manifest["packing"]
     if len(ids) != length or len(mask) != length:
         return f"{len(ids)} ids and {len(mask)} of attention_mask, not {length}."
     if ids.min() < 0 or ids.max() >= vocabulary:
         return f"an id is outside of 0 to {vocabulary - 1}."
-    if manifest["packing"] != "pad":
-        return None if (mask == 1).all() else "attention_mask is not 1 throughout."
-    if not np.isin(mask, (0, 1)).all() or (np.diff(mask) > 0).any():
-        return "attention_mask is not 1 for the tokens and then 0."
-    if (ids[mask == 0] != manifest["special_ids"]["pad"]).any():
-        return "where attention_mask is 0, there is no padding."
+    if packing == "pad":
+        if not np.isin(mask, (0, 1)).all() or (np.diff(mask) > 0).any():
+            return "attention_mask is not 1 for the tokens and then 0."
+        padding = (ids[mask == 0] == manifest["special_ids"]["pad"]).all()
+        return None if padding else "where attention_mask is 0, there is no padding."
+    if not (mask == 1).all():
+        return "attention_mask is not 1 throughout."
+    if packing == "segments":
+        segments = decode(data, "segment_ids")
+        if len(segments) != length or segments[0] != 1 or not np.isin(np.diff(segments), (0, 1)).all():
+            return f"segment_ids do not number the documents of {length} tokens from 1."
     return None
 
 

@@ -67,6 +67,11 @@ def check_mlm_run(where: str, recipe: dict, config: dict) -> None:
         sizes = sizes_of(recipe["model"], f"{where}.model")
     else:
         check_replicas(where, recipe)
+        if config["tfrecords"]["packing"] == "segments":
+            raise UserError(
+                f"tfrecords.packing is segments, which {where} cannot read with backend: tensorflow; allowed with it: "
+                "concat, pad."
+            )
         # What the config leaves out has the default of transformers, which for many keys differs by architecture.
         sizes = recipe["model"]
         check_heads(sizes, f"{where}.model")

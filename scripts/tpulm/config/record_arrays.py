@@ -13,20 +13,31 @@ def predictions_per_record(sequence_length: int, mlm_probability: float) -> int:
     return math.ceil(sequence_length * mlm_probability - 1e-9)
 
 
-def masked_arrays(sequence_length: int, mlm_probability: float) -> Arrays:
-    """Return the arrays of a record for a masked model, as tpulm.records.masking makes them."""
+# By packing: the features of a record that a batch needs beside its tokens.
+MORE_FEATURES: dict[str, tuple[str, ...]] = {
+    "concat": (),
+    "segments": ("segment_ids",),
+    "pad": ("attention_mask",),
+}
+
+
+def masked_arrays(sequence_length: int, mlm_probability: float, packing: str) -> Arrays:
+    """Return the arrays of a record for a masked model, as tpulm.records.masked_batches makes them."""
     predictions = (predictions_per_record(sequence_length, mlm_probability),)
     return {
         "input_ids": ((sequence_length,), "int32"),
         "positions": (predictions, "int32"),
         "labels": (predictions, "int32"),
         "weights": (predictions, "float32"),
+        **{name: ((sequence_length,), "int32") for name in MORE_FEATURES[packing]},
     }
 
 
-def causal_arrays(sequence_length: int) -> Arrays:
+def causal_arrays(sequence_length: int, packing: str) -> Arrays:
     """Return the arrays of a record for a causal model, as tpulm.records.causal_batches makes them.
 
     One token more than the model reads: each but the first is predicted.
     """
-    return {"tokens": ((sequence_length + 1,), "int32"), "mask": ((sequence_length + 1,), "bool")}
+    shape = (sequence_length + 1,)
+    arrays: Arrays = {"tokens": (shape, "int32"), "mask": (shape, "bool")}
+    return arrays | ({"segment_ids": (shape, "int32")} if packing == "segments" else {})

@@ -9,9 +9,6 @@ from functools import cached_property
 
 from tpulm.config.artifacts import SPLITS
 
-# How documents become records: end to end and cut into windows; a document per record, cut or padded.
-PACKINGS = ("concat", "pad")
-
 
 @dataclass(frozen=True)
 class RecordSet:
@@ -21,7 +18,7 @@ class RecordSet:
     collection       the text: a folder below results/
     base             whose vocabulary it is: a name under base; None for the tokenizer of the masked models
     sequence_length  tokens of a record that a model reads
-    packing          one of PACKINGS
+    packing          how documents become records: concat, segments or pad
     shards           files of each split that there is
     shards_key, length_key   how the config names shards and sequence_length
     """
@@ -55,6 +52,11 @@ class RecordSet:
         return [name + extension for name in names for extension in (".tfrecord", ".index")]
 
     @property
+    def vocabulary(self) -> str:
+        """The file of the tokenizer below results/; a base model that is fetched has its tokenizer elsewhere."""
+        return f"base-training/{self.base}/vocabulary.spm" if self.base else "tokenizer/tokenizer.json"
+
+    @property
     def manifest(self) -> str:
         """The file that has the checksum of every shard."""
         return f"results/{self.folder}/manifest.json"
@@ -84,7 +86,7 @@ def masked_records(config: Mapping) -> RecordSet:
         collection="corpus",
         base=None,
         sequence_length=section["sequence_length"],
-        packing="concat",
+        packing=section["packing"],
         shards={split: section["shards"][split] for split in SPLITS},
         shards_key="tfrecords.shards",
         length_key="tfrecords.sequence_length",

@@ -16,7 +16,11 @@ STAGES = ("mlm", "base", "finetune")
 JAX_KEYS = ("mesh", "microbatches", "remat", "steps_per_execution")
 # Keys that every training step takes from its run, and those of each stage beside them.
 STEP_KEYS = ("batch_size", "optimizer", "precision", "seed")
-STAGE_KEYS = {"mlm": ("model", "masking"), "base": ("sequence_length", "model"), "finetune": ("sequence_length",)}
+STAGE_KEYS = {
+    "mlm": ("model", "masking"),
+    "base": ("sequence_length", "packing", "model"),
+    "finetune": ("sequence_length", "packing"),
+}
 # What of a finished finetuning run opens its model again.
 OPENING_KEYS = ("seed", "precision", "mesh", "host_device_count")
 
@@ -134,7 +138,7 @@ class Run:
         if self.stage == "finetune":
             base, keys = self.base, ("model", "vocab_size", "preset", "revision")
             return kept | {"base": {key: base[key] for key in keys if key in base}}
-        kept["sequence_length"] = self.config["tfrecords"]["sequence_length"]
+        kept |= pick(self.config["tfrecords"], "sequence_length", "packing")
         if self.needs_manifest:
             return kept
         return kept | {"vocabulary": {"size": self.config["tokenizer"]["vocab_size"], "pad": PAD_ID}}

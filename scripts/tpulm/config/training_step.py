@@ -61,6 +61,7 @@ class ModelSpec:
     mesh        devices along the axes batch and model; -1 for one of them, all that are left
     precision   float32, mixed_bfloat16 (variables float32, arithmetic bfloat16) or bfloat16 (both)
     seed        of fresh weights and of dropout
+    segments    whether it tells the documents of a record apart by segment ids
 
     What is trained:
     method      lora or full for a finetuning run; None where nothing is tuned
@@ -72,12 +73,14 @@ class ModelSpec:
     mesh: tuple[int, int]
     precision: str
     seed: int
+    segments: bool = False
     method: str | None = None
     rank: int | None = None
 
     @classmethod
     def of(cls, stage: str, where: str, recipe: Mapping) -> Self:
-        """Return the model of a recipe, which holds of the run: mesh, precision; seed, method and rank if it has them.
+        """Return the model of a recipe, which holds of the run: mesh, precision; seed, packing, method and rank if it
+        has them.
 
         Beside them, of an mlm run, model (as in the config) and vocabulary (size, pad); of others, model (sizes) and
         vocab_size, or preset and maybe revision; of a finetuning run these stand in `base`.
@@ -88,6 +91,7 @@ class ModelSpec:
             "mesh": tuple(recipe["mesh"]),
             "precision": recipe["precision"],
             "seed": recipe.get("seed", 0),
+            "segments": recipe.get("packing") == "segments",
         }
         if stage == "mlm":
             sizes, vocabulary = sizes_of(recipe["model"], f"{where}.model"), recipe["vocabulary"]
@@ -123,6 +127,7 @@ class TrainingStep:
     steps_per_execution  steps that one dispatch of the program runs
     remat                whether blocks recompute their activations in the backward pass (gradient checkpointing)
     optimizer            AdamW's weight_decay, beta_1, beta_2, epsilon, global_clipnorm
+    packing              of the records: concat, segments or pad
     masking              of a masked model: mlm_probability, mask_replace_prob, random_replace_prob; otherwise None
     """
 
@@ -133,6 +138,7 @@ class TrainingStep:
     steps_per_execution: int
     remat: bool
     optimizer: Mapping[str, Any]
+    packing: str
     masking: Mapping[str, float] | None = None
 
     @classmethod
@@ -140,8 +146,8 @@ class TrainingStep:
         """Return the training step of a recipe as a rule passes it in its params: a segment's or a plan's.
 
         known  what the recipe leaves to the inputs of a job, by the names that a plan's recipe has for it:
-               sequence_length and vocabulary (size, pad) of an mlm run, vocab_size of a base model, and the base of a
-               finetuning run, {"preset": folder}
+               sequence_length, packing and vocabulary (size, pad) of an mlm run, vocab_size of a base model, and the
+               base of a finetuning run, {"preset": folder}
 
         Raises UserError, see `ModelSpec.of`.
         """
@@ -154,6 +160,7 @@ class TrainingStep:
             recipe["steps_per_execution"],
             recipe["remat"],
             recipe["optimizer"],
+            recipe.get("packing", "concat"),
             recipe["masking"] if stage == "mlm" else None,
         )
 
@@ -166,8 +173,8 @@ class TrainingStep:
     def record_arrays(self) -> Arrays:
         """Shape and dtype of each array of a record; those of a batch have `batch_size` in front."""
         if self.masking is None:
-            return causal_arrays(self.sequence_length)
-        return masked_arrays(self.sequence_length, self.masking["mlm_probability"])
+            return causal_arrays(self.sequence_length, self.packing)
+        return masked_arrays(self.sequence_length, self.masking["mlm_probability"], self.packing)
 
     @property
     def predictions_per_record(self) -> int:

@@ -13,6 +13,7 @@ from tpulm.config.training_step import CausalArchitecture, MaskedArchitecture, M
 from tpulm.core.arrays import load_arrays
 from tpulm.models import roberta, sharding
 from tpulm.models.causal import assign, backbone_class, build_causal, draw_weights, load_preset, prepare_tuning
+from tpulm.models.segments import separate_documents
 
 
 def open_model(spec: ModelSpec, best: str | None = None) -> tuple[keras.Model, sharding.Sharded]:
@@ -53,7 +54,7 @@ def build_model(spec: ModelSpec, distribution: sharding.Sharded) -> keras.Model:
         roberta.draw_weights(model, source.sizes["initializer_range"], spec.seed)
     elif isinstance(source, CausalArchitecture):
         draw_weights(model.backbone, spec.seed)
-    prepare_tuning(model, spec)
+    prepare(model, spec)
     sharding.check(model.variables, distribution)
     return model
 
@@ -68,10 +69,17 @@ def build_abstract_model(spec: ModelSpec, distribution: sharding.Sharded) -> ker
     keras.utils.set_random_seed(spec.seed)
     with keras.StatelessScope(initialize_variables=False), uncompiled():
         model = construct(spec.architecture)
-        prepare_tuning(model, spec)
+        prepare(model, spec)
         for variable in model.variables:  # as Keras does it when a variable gets its value
             variable._layout = distribution.get_variable_layout(variable)
     return model
+
+
+def prepare(model: keras.Model, spec: ModelSpec) -> None:
+    """Settle what a model trains, and whether it tells the documents of a record apart. Raises UserError."""
+    prepare_tuning(model, spec)
+    if spec.segments:
+        separate_documents(model, spec.where)
 
 
 def family_of(architecture: MaskedArchitecture | CausalArchitecture) -> type:

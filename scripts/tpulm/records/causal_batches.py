@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
+from tpulm.config.record_arrays import MORE_FEATURES
 from tpulm.records.order import BLOCK, batch_records, blocks_ahead
 from tpulm.records.tfrecord import Records
 
@@ -42,13 +43,13 @@ def held_out_batches(records: Records, recipe: dict) -> Iterator[dict[str, np.nd
 def arrays(records: Records, indices: np.ndarray, upcoming: Callable[[], Iterable[int]]) -> dict[str, np.ndarray]:
     """Return tokens int32 [n, sequence_length + 1] and mask, which of them are no padding: bool, the same shape.
 
+    With packing: segments also segment_ids, int32 of that shape: 1, 2, ... for the documents of a record.
     upcoming  see `Records.features`
     """
-    if records.manifest["packing"] != "pad":
-        tokens = records.read(indices, upcoming)
-        return {"tokens": tokens, "mask": np.ones(tokens.shape, bool)}
-    found = records.features(indices, ("input_ids", "attention_mask"), upcoming)
-    return {"tokens": found["input_ids"], "mask": found["attention_mask"].astype(bool)}
+    found = records.features(indices, ("input_ids", *MORE_FEATURES[records.manifest["packing"]]), upcoming)
+    tokens = found.pop("input_ids")
+    mask = found.pop("attention_mask", np.ones_like(tokens))
+    return {"tokens": tokens, "mask": mask.astype(bool), **found}
 
 
 def held_out_indices(records: int) -> np.ndarray:

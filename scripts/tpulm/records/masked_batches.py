@@ -1,15 +1,17 @@
 """Batches for masked language models, the same for both trainers: which records, and which tokens are masked."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
+from tpulm.config.record_arrays import MORE_FEATURES
 from tpulm.records.masking import mask_batch
 from tpulm.records.order import BLOCK, WINDOW, batch_records, blocks_ahead
 from tpulm.records.tfrecord import Records
 
 ALL = slice(None)
 EVALUATION_BATCH = 64
+ROW = ("input_ids", "segment_ids", "positions", "labels", "weights")  # of a batch of records with several documents
 # Keys of random streams: training masks by (seed, MASKS, step); evaluation by a key without a seed,
 # so that every run is measured on the same masked tokens.
 MASKS, EVALUATION = 1, 2
@@ -17,46 +19,91 @@ EVALUATION_MASKING = {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random
 
 
 def training_batch(records: Records, recipe: dict, step: int, rows: slice = ALL) -> dict[str, np.ndarray]:
-    """Return these rows of global batch `step` (counted from 0) of a run, masked; arrays as in `mask_batch`.
+    """Return these rows of global batch `step` (counted from 0) of a run, as `masked` does.
 
     recipe  batch_size, seed and masking of the run
     """
     seed, size = recipe["seed"], recipe["batch_size"]
     indices = batch_records(len(records), seed, size, step)
+    found = read(records, indices[rows], lambda: blocks_ahead(len(records), seed, step * size))
+    return masked(records, found, (seed, MASKS, step), recipe["masking"], rows, len(indices))
+
+
+def read(records: Records, indices: np.ndarray, upcoming: Callable[[], Iterable[int]]) -> dict[str, np.ndarray]:
+    """Return of records input_ids, and what the packing adds: segment_ids or attention_mask; see `Records.features`."""
+    return records.features(indices, ("input_ids", *MORE_FEATURES[records.manifest["packing"]]), upcoming)
+
+
+def masked(
+    records: Records,
+    found: dict[str, np.ndarray],
+    key: tuple[int, ...],
+    masking: dict,
+    rows: slice = ALL,
+    batch_size: int | None = None,
+) -> dict[str, np.ndarray]:
+    """Return what `read` returns, masked: the arrays of `mask_batch`, and what the packing adds."""
     vocabulary = records.manifest
-    return mask_batch(
-        records.read(indices[rows], lambda: blocks_ahead(len(records), seed, step * size)),
-        (seed, MASKS, step),
-        recipe["masking"],
-        vocabulary["special_ids"]["mask"],
-        sorted(set(vocabulary["special_ids"].values())),
-        vocabulary["vocab_size"],
-        rows,
-        len(indices),
-    )
+    special = vocabulary["special_ids"]
+    ids, known = found["input_ids"], sorted(set(special.values()))
+    return found | mask_batch(ids, key, masking, special["mask"], known, vocabulary["vocab_size"], rows, batch_size)
 
 
 def evaluation_batches(records: Records, most: int = EVALUATION_BATCH) -> Iterator[dict[str, np.ndarray]]:
-    """Yield a whole split in its order, masked, in batches of one size; arrays as in `mask_batch`.
+    """Yield a whole split in its order, in batches of one size, as `masked` does.
 
     most  records that may go at once: a power of two of them do. What is masked does not depend on it
     The last batches are filled up with records of weight 0.
     """
     size = min(EVALUATION_BATCH, 1 << (most.bit_length() - 1))
-    vocabulary = records.manifest
     for start in range(0, len(records), EVALUATION_BATCH):
         indices = np.arange(start, start + EVALUATION_BATCH)
-        batch = mask_batch(
-            records.read(np.minimum(indices, len(records) - 1), following(records, start)),
-            (EVALUATION, start),
-            EVALUATION_MASKING,
-            vocabulary["special_ids"]["mask"],
-            sorted(set(vocabulary["special_ids"].values())),
-            vocabulary["vocab_size"],
-        )
+        found = read(records, np.minimum(indices, len(records) - 1), following(records, start))
+        batch = masked(records, found, (EVALUATION, start), EVALUATION_MASKING)
         batch["weights"][indices >= len(records)] = 0
         for first in range(0, EVALUATION_BATCH, size):
             yield {name: array[first : first + size] for name, array in batch.items()}
+
+
+def documents_apart(batches: Iterable[dict[str, np.ndarray]], pad: int) -> Iterator[dict[str, np.ndarray]]:
+    """Yield the batches of records with several documents again, a document per row, for a model without segment ids.
+
+    To the model it is the same: no document attends to another. Rows are padded, with an attention_mask, to the
+    length of a record; a batch has EVALUATION_BATCH rows, the last one filled up with rows of weight 0.
+    """
+    waiting: list[dict[str, np.ndarray]] = []
+    for batch in batches:
+        for row in zip(*(batch[name] for name in ROW), strict=True):
+            waiting += alone(row, pad)
+        while len(waiting) >= EVALUATION_BATCH:
+            yield stacked(waiting[:EVALUATION_BATCH])
+            waiting = waiting[EVALUATION_BATCH:]
+    if waiting:
+        nothing = {name: np.zeros_like(array) for name, array in waiting[0].items()}
+        yield stacked(waiting + [nothing] * (EVALUATION_BATCH - len(waiting)))
+
+
+def alone(row: tuple[np.ndarray, ...], pad: int) -> Iterator[dict[str, np.ndarray]]:
+    """Yield the documents of one record of a batch (its arrays as in ROW), each as a record of its own."""
+    ids, segments, positions, labels, weights = row
+    for number in range(1, int(segments.max()) + 1):
+        inside = segments == number
+        start, count = int(inside.argmax()), int(inside.sum())
+        chosen = (segments[positions] == number) & (weights > 0)
+        own = np.full_like(ids, pad)
+        own[:count] = ids[inside]
+        yield {
+            "input_ids": own,
+            "attention_mask": (np.arange(len(ids)) < count).astype(np.int32),
+            "positions": np.where(chosen, positions - start, 0).astype(np.int32),
+            "labels": np.where(chosen, labels, 0).astype(np.int32),
+            "weights": chosen.astype(np.float32),
+        }
+
+
+def stacked(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return rows as a batch."""
+    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
 def following(records: Records, start: int) -> Callable[[], range]:

@@ -58,7 +58,8 @@ def range_of(path: str, split: str, shard: int, shards: int, key: str) -> dict[s
 class Layout:
     """How documents become records.
 
-    packing            concat (documents end to end, cut into windows) or pad (a document per record)
+    packing            concat: documents end to end, cut into windows; segments: so, and records number their documents;
+                       pad: a document per record
     sequence_length    tokens of a record that a model reads
     tokens_per_record  of a causal model one more: windows overlap by it, so that each token but the first is predicted
                        once
@@ -86,25 +87,39 @@ class Windows:
 
     def __init__(self, layout: Layout):
         self.stride, self.width = layout.sequence_length, layout.tokens_per_record
-        self.tokens = 0
-        self.rest = np.empty(0, np.int32)
+        self.segments = layout.packing == "segments"
+        self.tokens = self.documents = 0
+        self.rest = np.empty((2, 0), np.int32)
 
     @property
     def dropped(self) -> int:
         """Return the number of ids that no record holds yet."""
         held = self.width - self.stride if self.tokens >= self.width else 0  # the last window holds them, too
-        return len(self.rest) - held
+        return self.rest.shape[1] - held
 
     def add(self, documents: Documents) -> Iterator[Features]:
         """Take documents and yield the records that they complete, as `pack` does."""
-        ids, _ = documents
-        self.tokens += len(ids)
-        stream = np.concatenate([self.rest, ids])
-        records = max((len(stream) - self.width) // self.stride + 1, 0)
-        self.rest = stream[records * self.stride :]
-        if records:
-            rows = np.lib.stride_tricks.sliding_window_view(stream, self.width)[:: self.stride]
-            yield unpadded(rows)
+        ids, lengths = documents
+        # Odd and even documents differ from their neighbours; those without a token are none.
+        lengths = lengths[lengths > 0]
+        parity = np.repeat((self.documents + np.arange(len(lengths))) % 2, lengths)
+        self.tokens, self.documents = self.tokens + len(ids), self.documents + len(lengths)
+        stream = np.concatenate([self.rest, np.stack([ids, parity]).astype(np.int32)], axis=1)
+        records = max((stream.shape[1] - self.width) // self.stride + 1, 0)
+        self.rest = stream[:, records * self.stride :]
+        if not records:
+            return
+        rows, parities = np.lib.stride_tricks.sliding_window_view(stream, self.width, axis=1)[:, :: self.stride]
+        yield unpadded(rows) | ({"segment_ids": numbered(parities)} if self.segments else {})
+
+
+def numbered(parities: np.ndarray) -> np.ndarray:
+    """Return the number of each token's document within its record, 1, 2, ...: int32 of shape [n, tokens_per_record].
+
+    parities  0 or 1 of that shape, other ones for documents that follow each other
+    """
+    begins = np.diff(parities, axis=1, prepend=parities[:, :1]) != 0
+    return 1 + np.cumsum(begins, axis=1, dtype=np.int32)
 
 
 class OnePerRecord:
@@ -145,7 +160,7 @@ def pack(documents: Iterable[Documents], packer: Windows | OnePerRecord) -> Iter
 
     documents  in batches: ids, one document after another, int32 of shape [tokens]; tokens of each, int64 [documents]
 
-    input_ids; attention_mask, 1 for a token and 0 for padding
+    input_ids; attention_mask, 1 for a token and 0 for padding; with packing: segments also segment_ids, see `numbered`
     """
     for batch in documents:
         yield from packer.add(batch)

@@ -260,8 +260,10 @@ class Records:
             # In the order of the file, so that neighbours are read in one go.
             order = np.argsort(numbers, kind="stable")
             data = [self.record(int(shard), number) for number in numbers[order].tolist()]
-            for name in names:
-                found[name][rows[order]] = [decode(record, name) for record in data]
+            for row, record in zip(rows[order].tolist(), data, strict=True):
+                example = Example.FromString(record).features.feature
+                for name in names:
+                    found[name][row] = example[name].int64_list.value
         return found
 
     def prepare(self, indices: np.ndarray, upcoming: Callable[[], Iterable[int]]) -> None:

@@ -8,11 +8,16 @@ import jax.numpy as jnp
 def causal(batch: dict) -> tuple:
     """Return inputs, labels and weights of a causal model for a batch of records.causal_batches: each next token.
 
-    labels   int32 [records, sequence_length]; weights  float32 of that shape, 0 for padding
+    labels   int32 [records, sequence_length]; weights  float32 of that shape, 0 for padding and, where documents are
+             told apart, for the first token of a document, <bos>: what comes before it says nothing of it
     """
-    tokens, mask = batch["tokens"], batch["mask"]
-    inputs = {"token_ids": tokens[:, :-1], "padding_mask": mask[:, :-1].astype("int32")}
-    return inputs, tokens[:, 1:], mask[:, 1:].astype("float32")
+    tokens, mask, segments = batch["tokens"], batch["mask"], batch.get("segment_ids")
+    weights = mask[:, 1:]
+    if segments is not None:
+        weights = jnp.logical_and(weights, segments[:, 1:] == segments[:, :-1])
+    padding_mask = mask if segments is None else segments
+    inputs = {"token_ids": tokens[:, :-1], "padding_mask": padding_mask[:, :-1].astype("int32")}
+    return inputs, tokens[:, 1:], weights.astype("float32")
 
 
 def masked(batch: dict) -> tuple:
@@ -21,7 +26,9 @@ def masked(batch: dict) -> tuple:
     labels   int32 [records, predictions]; weights  float32 of that shape, 0 where nothing was chosen
     """
     tokens = batch["input_ids"]
-    inputs = {"token_ids": tokens, "padding_mask": jnp.ones_like(tokens), "mask_positions": batch["positions"]}
+    padding_mask = next((batch[name] for name in ("segment_ids", "attention_mask") if name in batch), None)
+    padding_mask = jnp.ones_like(tokens) if padding_mask is None else padding_mask
+    inputs = {"token_ids": tokens, "padding_mask": padding_mask, "mask_positions": batch["positions"]}
     return inputs, batch["labels"], batch["weights"]
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import transformers
 
-from tpulm.records.masked_batches import evaluation_batches
+from tpulm.records.masked_batches import documents_apart, evaluation_batches
 from tpulm.records.tfrecord import Records
 from tpulm.training.history import held_out_figures
 from tpulm.training.tensorflow_model import loss_sum, predictions
@@ -37,6 +37,9 @@ def evaluate(
     one = tf.function(measure, jit_compile=True)
     run, place = (one, tf.constant) if alone(strategy) else (distributed, spread)
     totals = np.zeros(3)
-    for batch in evaluation_batches(records):
+    batches = evaluation_batches(records)
+    if records.manifest["packing"] == "segments":
+        batches = documents_apart(batches, records.manifest["special_ids"]["pad"])
+    for batch in batches:
         totals += run({name: place(array) for name, array in batch.items()}).numpy()
     return held_out_figures(*totals)

@@ -85,7 +85,8 @@ def predictions(model: transformers.TFPreTrainedModel, batch: dict[str, tf.Tenso
     Where the architecture allows it, the head is computed there only and not at all positions:
     for a small model it is most of the work.
     """
-    inputs = {"input_ids": batch["input_ids"], "attention_mask": tf.ones_like(batch["input_ids"])}
+    ids = batch["input_ids"]
+    inputs = {"input_ids": ids, "attention_mask": batch.get("attention_mask", tf.ones_like(ids))}
     if model.config.model_type in HEAD_BY_POSITION:
         hidden = getattr(model, model.base_model_prefix)(**inputs, training=training)[0]
         chosen = tf.gather(hidden, batch["positions"], batch_dims=1)

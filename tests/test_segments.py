@@ -1,0 +1,167 @@
+"""Records of several documents with `packing: segments`: numbered in the records, apart from each other in a model."""
+
+import json
+
+import numpy as np
+import pytest
+import warm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tpulm.audit.verification import damage_of
+from tpulm.records.masked_batches import documents_apart
+from tpulm.records.packing import Layout, pack
+from tpulm.records.tfrecord import encode
+
+DOCUMENTS = st.lists(st.lists(st.integers(5, 99), max_size=20), min_size=1, max_size=20)
+
+
+@pytest.mark.unit
+@given(DOCUMENTS, st.integers(4, 30), st.integers(0, 1), st.integers(1, 4))
+@settings(max_examples=150, deadline=None, derandomize=True)
+def test_documents_are_numbered_within_each_record(documents, length, overlap, at_once):
+    layout = Layout("segments", length, length + overlap, 0, 1)
+    groups = [documents[start : start + at_once] for start in range(0, len(documents), at_once)]
+    batches = [(np.array(sum(group, []), np.int32), np.array(list(map(len, group)))) for group in groups]
+    plain = Layout("concat", length, length + overlap, 0, 1)
+    windows, same = (list(pack(batches, one.packer())) for one in (layout, plain))
+    owners = [number for number, document in enumerate(documents) for _ in document]
+    place = 0
+    for block, other in zip(windows, same, strict=True):
+        assert (block["input_ids"] == other["input_ids"]).all() and "segment_ids" not in other
+        for row in block["segment_ids"]:
+            here = owners[place : place + length + overlap]
+            expected = {owner: number for number, owner in enumerate(sorted(set(here)), 1)}
+            assert row.tolist() == [expected[owner] for owner in here]
+            place += length
+
+
+@pytest.mark.unit
+def test_a_record_that_is_not_as_it_should_be_is_named():
+    ids, ones = np.array([[7, 8, 9, 3]]), np.ones((1, 4), np.int32)
+    manifest = {"tokens_per_record": 4, "vocab_size": 10, "special_ids": {"pad": 3}}
+
+    def said(packing, mask=ones, **more):
+        [record] = encode({"input_ids": ids, "attention_mask": mask, **{k: np.array([v]) for k, v in more.items()}})
+        return damage_of(record, manifest | {"packing": packing})
+
+    assert said("concat") is None and said("segments", segment_ids=[1, 1, 2, 3]) is None
+    assert said("pad", np.array([[1, 1, 1, 0]])) is None and said("pad") is None
+    for segments in ([2, 2, 2, 2], [1, 1, 3, 3], [1, 2, 1, 1], [1, 1]):
+        assert said("segments", segment_ids=segments) == "segment_ids do not number the documents of 4 tokens from 1."
+    assert said("pad", np.array([[1, 1, 0, 1]])) == "attention_mask is not 1 for the tokens and then 0."
+    assert said("pad", np.array([[1, 1, 0, 0]])) == "where attention_mask is 0, there is no padding."
+    assert said("concat", np.array([[1, 1, 1, 0]])) == "attention_mask is not 1 throughout."
+
+
+@pytest.mark.unit
+def test_documents_of_a_batch_stand_alone():
+    dice = np.random.default_rng(0)
+    batch = {
+        "input_ids": dice.integers(5, 99, (64, 16)).astype(np.int32),
+        "segment_ids": 1 + np.cumsum(dice.random((64, 16)) < 0.2, axis=1, dtype=np.int32),
+        "positions": dice.integers(0, 16, (64, 3)).astype(np.int32),
+        "labels": dice.integers(5, 99, (64, 3)).astype(np.int32),
+        "weights": (dice.random((64, 3)) < 0.8).astype(np.float32),
+    }
+    batch["segment_ids"] -= batch["segment_ids"][:, :1] - 1
+    rows = list(documents_apart([batch], 3))
+    assert {len(array) for found in rows for array in found.values()} == {64}
+    rows = {name: np.concatenate([found[name] for found in rows]) for name in rows[0]}
+    number = int(batch["segment_ids"][:, -1].sum())
+    assert (rows["attention_mask"].sum(1) > 0).sum() == number and not rows["weights"][number:].any()
+    assert rows["input_ids"][rows["attention_mask"] == 1].tolist() == batch["input_ids"].ravel().tolist()
+    assert (rows["input_ids"][:number][rows["attention_mask"][:number] == 0] == 3).all()
+
+    def predicted(found):
+        tokens = np.take_along_axis(found["input_ids"], found["positions"], 1)[found["weights"] > 0]
+        return sorted(zip(tokens.tolist(), found["labels"][found["weights"] > 0].tolist(), strict=True))
+
+    assert predicted(rows) == predicted(batch)
+
+
+# Four documents in one record, and three with padding in another; each also alone, before the model is changed.
+APART = """
+import json, sys
+from tpulm.training import runtime
+runtime.start(1, 8)
+import jax, keras_hub, numpy as np
+from tpulm.models import roberta
+from tpulm.models.causal import build_causal, draw_weights
+from tpulm.models.segments import separate_documents
+from tpulm.training.tasks import causal
+from tpulm.training.train_step import make_grad_fn
+
+family, sizes, measured = json.loads(sys.argv[1])
+if family == "RobertaBackbone":
+    model = roberta.build(sizes, 64, 1)
+    roberta.draw_weights(model, 0.3, 0)
+else:
+    model = build_causal(getattr(keras_hub.models, family), {"vocabulary_size": 64, **sizes})
+    draw_weights(model.backbone, 0)
+dice = np.random.default_rng(0)
+documents = [dice.integers(5, 64, count).astype("int32") for count in (5, 9, 3, 7, 4, 6, 8)]
+ids, segments = np.zeros((2, 24), "int32"), np.zeros((2, 24), "int32")
+for row, some in enumerate((documents[:4], documents[4:])):
+    together = np.concatenate(some)
+    ids[row, : len(together)] = together
+    segments[row, : len(together)] = np.repeat(np.arange(1, len(some) + 1), list(map(len, some)))
+
+values = [[v.value for v in part] for part in (model.trainable_variables, model.non_trainable_variables)]
+
+def logits(tokens, mask):
+    inputs = {"token_ids": tokens, "padding_mask": mask}
+    if family == "RobertaBackbone":
+        inputs["mask_positions"] = np.broadcast_to(np.arange(24, dtype="int32"), tokens.shape)
+    call = jax.jit(lambda inputs: model.stateless_call(*values, inputs, training=False)[0])
+    return np.asarray(call(inputs))[mask > 0]
+
+def gradients(batch):
+    return jax.jit(make_grad_fn(model, causal))(*values, [], batch, np.float32(1))
+
+single = np.stack([np.pad(document, (0, 24 - len(document))) for document in documents])
+inside = np.arange(24) < np.array(list(map(len, documents)))[:, None]
+alone, mixed = logits(single, inside.astype("int32")), logits(ids, (segments > 0).astype("int32"))
+one_by_one = gradients({"tokens": single, "mask": inside}) if measured else None
+separate_documents(model, "the.run")
+apart, plain = logits(ids, segments), logits(single, inside.astype("int32"))
+found = {"apart": apart, "mixed": mixed, "plain": plain}
+result = {name: float(abs(array - alone).max()) for name, array in found.items()}
+if measured:
+    (loss, _), grads = gradients({"tokens": ids, "mask": segments > 0, "segment_ids": segments})
+    (expected, _), others = one_by_one
+    result["loss"] = float(abs(loss - expected) / expected)
+    result["gradients"] = max(float(abs(a - b).max() / abs(b).max()) for a, b in zip(grads, others))
+print("RESULT" + json.dumps(result))
+"""
+
+GEMMA = {
+    "num_layers": 2, "num_query_heads": 4, "num_key_value_heads": 2, "hidden_dim": 32, "intermediate_dim": 64,
+    "head_dim": 8,
+}  # fmt: skip
+SECOND = {"use_post_ffw_norm": True, "use_post_attention_norm": True}
+WINDOWS = {"use_sliding_window_attention": True, "sliding_window_size": 4}
+FAMILIES = {
+    "RoBERTa": (
+        "RobertaBackbone",
+        {
+            "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 32,
+            "hidden_dropout_prob": 0.0, "max_position_embeddings": 32,
+        },
+    ),
+    "Gemma 1": ("GemmaBackbone", GEMMA),
+    "Gemma 2": (
+        "GemmaBackbone",
+        GEMMA | SECOND | WINDOWS | {"attention_logit_soft_cap": 5.0, "final_logit_soft_cap": 30.0},
+    ),
+    "Gemma 3": ("Gemma3Backbone", GEMMA | SECOND | WINDOWS | {"num_layers": 6, "image_size": None}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_document_in_a_record_has_the_logits_that_it_has_alone(family):
+    measured = family == "Gemma 2"  # its gradients, too
+    found = warm.result(warm.run("jax", APART, json.dumps([*FAMILIES[family], measured])))
+    assert found["apart"] < 1e-5 and found["plain"] < 1e-5
+    assert found["mixed"] > 1e-2  # without segment ids, documents see each other
+    if measured:
+        assert found["loss"] < 1e-5 and found["gradients"] < 1e-4
