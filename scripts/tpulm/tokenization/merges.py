@@ -29,6 +29,7 @@ def train_bpe(batches: Iterable[list[str]], vocab_size: int) -> Tokenizer:
     alphabet = sorted(words.first | words.other)
     check_smallest(vocab_size, len(alphabet), f"{len(alphabet)} different characters")
     model = merge(words.counts, vocab_size, SPECIALS + alphabet, "")
+    check_largest(vocab_size, len(model["vocab"]))
     merges = [tuple(pair) for pair in model["merges"]]
     return assemble(models.BPE(model["vocab"], merges, unk_token="<unk>", fuse_unk=True))
 
@@ -39,13 +40,17 @@ def train_wordpiece(batches: Iterable[list[str]], vocab_size: int) -> Tokenizer:
     Its vocabulary is chosen like that of BPE, as by the library's own WordPieceTrainer; text is cut greedily.
     """
     words = count_words(batches, SHORT)
-    what = f"{len(words.first)} different characters that begin a word, {len(words.other)} inside of words"
+    what = f"{len(words.first)} different characters that begin a word and {len(words.other)} inside of words"
     check_smallest(vocab_size, len(words.first) + len(words.other), what)
     characters = sorted(words.first) + [PREFIX + character for character in sorted(words.other)]
-    model = merge(words.counts, vocab_size, SPECIALS + characters, PREFIX)
+    # The trainer also keeps each character without the prefix.
+    unused = words.other - words.first
+    trained = merge(words.counts, vocab_size + len(unused), SPECIALS + characters, PREFIX)["vocab"]
+    pieces = [piece for piece in sorted(trained, key=trained.__getitem__) if piece not in unused]
+    check_largest(vocab_size, len(pieces))
     return assemble(
         models.WordPiece(
-            vocab=model["vocab"],
+            vocab={piece: index for index, piece in enumerate(pieces)},
             unk_token="<unk>",
             max_input_chars_per_word=SHORT.longest,
             continuing_subword_prefix=PREFIX,
@@ -70,9 +75,7 @@ def merge(counts: dict[str, int], vocab_size: int, first: list[str], prefix: str
         show_progress=False,
     )
     tokenizer.train_from_iterator(repeated(counts), trainer)
-    model = json.loads(tokenizer.to_str())["model"]
-    check_largest(vocab_size, len(model["vocab"]))
-    return model
+    return json.loads(tokenizer.to_str())["model"]
 
 
 def repeated(counts: dict[str, int]) -> Iterator[str]:

@@ -78,8 +78,8 @@ def check_smallest(vocab_size: int, characters: int, what: str) -> None:
     smallest = characters + len(SPECIALS)
     if vocab_size < smallest:
         raise UserError(
-            f"tokenizer.vocab_size is {vocab_size}; allowed: {smallest} or more, since the text has {what} and there "
-            f"are {len(SPECIALS)} special tokens."
+            f"tokenizer.vocab_size is {vocab_size}; allowed: {smallest} or more, since the text has {what}, and "
+            f"there are {len(SPECIALS)} special tokens."
         )
 
 
