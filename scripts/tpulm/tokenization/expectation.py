@@ -3,6 +3,8 @@
 All sums are in a fixed order, and none depends on threads, so that the same words and pieces give the same numbers.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from tpulm.tokenization.words import code_points
@@ -107,7 +109,9 @@ class Lattice:
         following = np.where(place + 1 < lengths[word], np.arange(self.size) + self.counts[place], -1)
         self.edges = list(self.find_edges(characters, following, trie))
 
-    def find_edges(self, characters: np.ndarray, following: np.ndarray, trie: Trie):
+    def find_edges(
+        self, characters: np.ndarray, following: np.ndarray, trie: Trie
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield for each length the characters at which a piece starts, as packed bits, and those pieces."""
         kind = np.min_scalar_type(self.pieces)
         start = here = np.arange(self.size)
@@ -131,7 +135,8 @@ class Lattice:
     def occurrences(self) -> np.ndarray:
         """Return how often each piece occurs anywhere in the words, float64 [pieces]."""
         counts = np.concatenate([self.occurring[:count] for count in self.counts])
-        return sum(np.bincount(ids, counts[self.mask(bits)], self.pieces) for bits, ids in self.edges)
+        parts = [np.bincount(ids, counts[self.mask(bits)], self.pieces) for bits, ids in self.edges]
+        return np.sum(parts, axis=0)
 
     def span(self, place: int, words: int) -> slice:
         """Return where the characters at a place of the first `words` words are."""

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from tpulm.core.random_streams import generator
 
+CHARACTERS = 100_000_000  # of the text that the vocabulary of a causal model is trained on, at most
+
 
 class Sample:
     """Documents of a corpus, each drawn with the same probability, about `characters` worth; all if there are no more.

@@ -18,7 +18,8 @@ from tpulm.tokenization.seeds import seed_pieces
 from tpulm.tokenization.words import count_words
 
 LONGEST = 16  # characters of a piece
-SEEDS = 10  # substrings that are tried, per piece
+SEEDS = 5  # substrings that are tried, per piece
+SHARE = 0.75  # of the text: if words that repeat are so much of it, they are enough
 THREADS = 2  # of the trainer; a constant, since EM adds up floats: another number of threads, other pieces
 # What the trainer treats specially or drops: control characters and spaces, its marks for unknown characters and for
 # what cannot be decoded.
@@ -57,9 +58,22 @@ def choose_pieces(counts: dict[str, int], alphabet: set[str], most: int) -> list
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", newline="") as file:
         file.writelines(f"{line}\n" for line in lines(seeds, to_safe))
         file.flush()
-        fit(lines(counts.items(), to_safe), most + 1, file.name, proto)
+        fit(lines(enough(counts, alphabet).items(), to_safe), most + 1, file.name, proto)
     model = sentencepiece.SentencePieceProcessor(model_proto=proto.getvalue())
     return sorted(model.id_to_piece(i).translate(from_safe) for i in range(1, model.vocab_size()))
+
+
+def enough(counts: dict[str, int], alphabet: set[str]) -> dict[str, int]:
+    """Return the words that pieces are judged by, and a word of each character that is in none of them.
+
+    Words that occur once take most of the time and change little, unless they are most of the text, as in a language
+    without spaces.
+    """
+    repeated = {word: count for word, count in counts.items() if count > 1}
+    characters, all_characters = (sum(len(word) * count for word, count in c.items()) for c in (repeated, counts))
+    if characters < SHARE * all_characters:
+        return counts
+    return repeated | dict.fromkeys(sorted(alphabet.difference(*repeated)), 1)
 
 
 def fit(words: Iterator[str], vocab_size: int, seeds: str, proto: io.BytesIO) -> None:
