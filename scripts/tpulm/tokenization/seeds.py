@@ -41,14 +41,12 @@ def substrings(counts: dict[str, int], longest: int) -> Iterator[tuple[np.ndarra
     codes = codes.astype(np.int32)
     stops = np.repeat(np.cumsum(sizes, dtype=np.int32), sizes)
     weights = np.repeat(np.array(list(counts.values()), np.int64), sizes)
-    start, node = np.arange(len(codes), dtype=np.int32), np.zeros(len(codes), np.int64)
+    start, node = np.arange(len(codes), dtype=np.int32), np.zeros(len(codes), np.int32)
     shorter = None
     for length in range(1, longest + 2):
         fits = start + (length - 1) < stops[start]
         start, node = start[fits], node[fits]
-        keys, first, node = np.unique(
-            node * len(alphabet) + codes[start + (length - 1)], return_index=True, return_inverse=True
-        )
+        keys, first, node = number(node.astype(np.int64) * len(alphabet) + codes[start + (length - 1)])
         totals = np.bincount(node, weights[start], len(keys)).astype(np.int64)
         if shorter is not None and length > 2:
             likeliest = np.zeros(len(shorter[0]), np.int64)
@@ -59,4 +57,17 @@ def substrings(counts: dict[str, int], longest: int) -> Iterator[tuple[np.ndarra
         repeated = totals >= REPEATED
         shorter = (start[first[repeated]].astype(np.int64), totals[repeated])
         extended = repeated[node]
-        start, node = start[extended], (np.cumsum(repeated) - 1)[node[extended]]
+        start, node = start[extended], (np.cumsum(repeated, dtype=np.int32) - 1)[node[extended]]
+
+
+def number(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the distinct keys, sorted, where each occurs first, and the number of each key among the distinct ones.
+
+    As np.unique does, in half of its memory.
+    """
+    order = np.argsort(keys, kind="stable").astype(np.int32)
+    keys = keys[order]
+    new = np.diff(keys, prepend=-1) != 0
+    numbers = np.empty(len(keys), np.int32)
+    numbers[order] = np.cumsum(new, dtype=np.int32) - 1
+    return keys[new], order[new], numbers
