@@ -1,11 +1,18 @@
 """Text: the documents of the corpus and of the finetuning text, in disjoint splits."""
 
-from tpulm.corpus.sources import source_files
+from tpulm.corpus.sources import assigning, parts_of, reading
 
-SOURCES = {collection: or_exit(source_files, key, text) for collection, (key, text) in TEXTS.items()}
+PARTS = {collection: or_exit(parts_of, key, text) for collection, (key, text) in TEXTS.items()}
 
 # The files of the user's text.
-SOURCE_PATHS = [Path(file) for splits in SOURCES.values() for files in splits.values() for file in files]
+SOURCE_PATHS = [Path(file) for parts in PARTS.values() for part in parts for file in part.files]
+
+
+def part_files(suffix: str):
+    """Return an input function: the files of all parts of a text with this suffix, in order."""
+    return lambda w: [
+        f"results/{w.collection}/parts/{number:05d}{suffix}" for number in range(len(PARTS[w.collection]))
+    ]
 
 
 rule corpus:
@@ -16,10 +23,53 @@ rule corpus:
     localrule: True
 
 
-rule build_corpus:
-    """Read the documents of a text source, clean them and write one Parquet file per split."""
+rule read_part:
+    """Read a part of a text source and clean its documents."""
     input:
-        unpack(lambda w: {split: list(map(local, files)) for split, files in SOURCES[w.collection].items()}),
+        files=lambda w: list(map(local, PARTS[w.collection][int(w.part)].files)),
+        code=code_inputs("read_part", "data"),
+    output:
+        part="results/{collection}/parts/{part}.parquet",
+        record="results/{collection}/parts/{part}.json",
+    log:
+        "logs/{collection}/parts/{part}.log",
+    wildcard_constraints:
+        part=r"\d{5}",
+    conda:
+        "../envs/data.yaml"
+    threads: 1
+    params:
+        recipe=lambda w: reading(*TEXTS[w.collection], PARTS[w.collection][int(w.part)]),
+    script:
+        "../scripts/read_part.py"
+
+
+rule assign_splits:
+    """Assign each document to a split, or to none where it is in another one, too."""
+    input:
+        parts=part_files(".parquet"),
+        records=part_files(".json"),
+        code=code_inputs("assign_splits", "data"),
+    output:
+        splits="results/{collection}/splits.npy",
+        record="results/{collection}/splits.json",
+    log:
+        "logs/{collection}/splits.log",
+    conda:
+        "../envs/data.yaml"
+    threads: 1
+    params:
+        recipe=lambda w: assigning(*TEXTS[w.collection], PARTS[w.collection]),
+    script:
+        "../scripts/assign_splits.py"
+
+
+rule build_corpus:
+    """Write the documents to one Parquet file per split."""
+    input:
+        parts=part_files(".parquet"),
+        splits="results/{collection}/splits.npy",
+        record="results/{collection}/splits.json",
         code=code_inputs("build_corpus", "data"),
     output:
         train="results/{collection}/train.parquet",
@@ -27,11 +77,11 @@ rule build_corpus:
         test="results/{collection}/test.parquet",
         record="results/{collection}/corpus.json",
     log:
-        "logs/{collection}.log",
+        "logs/{collection}/corpus.log",
     conda:
         "../envs/data.yaml"
     threads: 1
     params:
-        recipe=lambda w: TEXTS[w.collection][1] | {"key": TEXTS[w.collection][0]},
+        recipe=lambda w: pick(TEXTS[w.collection][1], "max_documents") | {"key": TEXTS[w.collection][0]},
     script:
         "../scripts/build_corpus.py"

@@ -10,21 +10,30 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tpulm.config.artifacts import SPLITS
 from tpulm.core.errors import UserError
-from tpulm.corpus.sources import load_hub, read_files, read_hub, source_files
+from tpulm.corpus import assignment, sources
+from tpulm.corpus.assignment import assign, merged
+from tpulm.corpus.files import read_files
+from tpulm.corpus.hub import load_hub, read_hub
+from tpulm.corpus.parts import write_part
+from tpulm.corpus.sources import Part, cut, parts_of, reading, source_files
 from tpulm.corpus.splits import write_splits
 from tpulm.corpus.stdlib import functions, paragraphs
 
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[1]
+FAST = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 DEFAULTS = {
     "source": "files", "sample_by": "line", "column": "text", "held_out": {"validation": 0.05, "test": 0.05}, "seed": 0,
     "min_characters": 0, "max_documents": None,
@@ -35,15 +44,24 @@ TEXTS = ["one \u00e9", "NA", "001", "2020-01-01", "null"]
 
 def build(folder, named, **changes):
     """Write the splits of documents that are given by split; return the texts and the figures of each split."""
-    recipe = DEFAULTS | changes
+    return build_parts(folder, [(split, [named[split]]) for split in SPLITS if split in named], **changes)
+
+
+def build_parts(folder, parts, **changes):
+    """Do what the three jobs do with parts, each a split and batches of documents; return the same."""
+    recipe = DEFAULTS | changes | {"parts": [split for split, _ in parts]}
     outputs = {split: str(folder / f"{split}.parquet") for split in SPLITS}
-    figures = write_splits("corpus", recipe, list(named), lambda split: [named[split]], outputs)
+    with tempfile.TemporaryDirectory() as place:
+        paths = [f"{place}/{number}.parquet" for number in range(len(parts))]
+        records = [write_part(path, batches, recipe) for path, (_, batches) in zip(paths, parts, strict=True)]
+        codes, dropped = assign("corpus", recipe, paths, records)
+        figures = write_splits("corpus", recipe["max_documents"], paths, codes, dropped, outputs)
     return {split: pq.read_table(path)["text"].to_pylist() for split, path in outputs.items()}, figures
 
 
-def read(*files, unit="line", column="text"):
+def read(*files, unit="line", column="text", piece=(0, 1)):
     """Return the documents of files in one list."""
-    return [text for batch in read_files("corpus", list(map(str, files)), unit, column) for text in batch]
+    return [text for batch in read_files("corpus", list(map(str, files)), unit, column, piece) for text in batch]
 
 
 def fails(function, *arguments, **options):
@@ -277,6 +295,108 @@ def test_a_split_that_stays_empty_is_an_error_and_leaves_no_file(tmp_path, named
     assert not list(tmp_path.iterdir())
 
 
+LINES = st.text(st.sampled_from("ab \u00e9\n\n\n\r"), max_size=60)
+
+
+@given(st.lists(LINES, min_size=1, max_size=3), st.integers(1, 30), st.sampled_from(["line", "paragraph", "document"]))
+@FAST
+def test_any_partition_of_text_files_has_the_same_documents(tmp_path_factory, texts, size, unit):
+    folder = tmp_path_factory.mktemp("texts")
+    files = []
+    for number, text in enumerate(texts):
+        files.append(str(folder / f"{number}.txt"))
+        Path(files[-1]).write_bytes(text.replace("b\n", "b\r\n").encode())
+    expected = read(*files, unit=unit)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "PART_BYTES", size)
+        parts = list(cut("train", files, unit))
+    found = [text for part in parts for text in read(*part.files, unit=unit, piece=part.piece)]
+    assert found == expected
+    assert len(parts) >= len([file for file in files if os.path.getsize(file) > size])
+
+
+def test_parts_are_of_one_size_about(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "PART_BYTES", 100)
+    sizes = {"a.txt": 60, "b.csv": 30, "c.txt": 20, "d.jsonl": 250, "e.csv": 500, "f.txt.gz": 40, "g.txt": 60}
+    files = {name: str(write(tmp_path / name, "x" * size)) for name, size in sizes.items()}
+    parts = parts_of("corpus", DEFAULTS | {"files": {"train": [f"{tmp_path}/[a-f]*"], "test": [f"{tmp_path}/g*"]}})
+    assert parts == [
+        Part("train", (files["a.txt"], files["b.csv"])),
+        Part("train", (files["c.txt"],)),
+        *(Part("train", (files["d.jsonl"],), (number, 3)) for number in range(3)),
+        Part("train", (files["e.csv"],)),
+        Part("train", (files["f.txt.gz"],)),
+        Part("test", (files["g.txt"],)),
+    ]
+
+
+@pytest.mark.parametrize("bad", [0, 3, 17, 38, 39])
+def test_a_wrong_line_in_a_piece_has_its_number_in_the_file(tmp_path, bad):
+    lines = ["\ufeff" * (n == 0) + json.dumps({"text": "\u00e9" * n}, ensure_ascii=False) for n in range(40)]
+    lines[bad] = "[]"
+    file = write(tmp_path / "a.jsonl", "\r\n".join(lines))
+    sentence = f"{file}, line {bad + 1}, is no JSON object; allowed: an object with the field text (corpus.column)."
+    said = []
+    for number in range(7):
+        try:
+            read(file, piece=(number, 7))
+        except UserError as error:
+            said.append(str(error))
+    assert said == [sentence]
+
+
+def test_a_file_that_changes_while_it_is_read(tmp_path):
+    file = write(tmp_path / "a.txt", "line\n" * 10)
+    batches = read_files("corpus", [str(file)], "line", "text")
+    next(batches)
+    with open(file, "a") as more:
+        more.write("line\n")
+    assert fails(list, batches) == f"{file} changed while it was read; run again when nothing writes to it."
+    pieces = [{"source": {"source": "files"}, "files": [{"path": "a.txt", "bytes": size}]} for size in (5, 6)]
+    assert fails(merged, ["train"] * 2, pieces) == (
+        "a.txt changed while it was read; run again when nothing writes to it."
+    )
+
+
+def split_by_hand(parts, held_out, most):
+    """Return the documents of each split: what the jobs do, in memory and without partitions."""
+    named = {split: [text for name, texts in parts if name == split for text in texts] for split, _ in parts}
+    normal = lambda text: " ".join(text.split())  # noqa: E731
+    kept, taken = {}, set()
+    for split in ("test", "validation"):
+        if split in named:
+            kept[split] = [text for text in named[split] if normal(text) not in taken][:most]
+            taken |= set(map(normal, kept[split]))
+    train = [text for text in named["train"] if normal(text) not in taken]
+    order = sorted(set(map(normal, train)), key=lambda text: hashlib.sha256(f"0\0{text}".encode()).digest())
+    for split in ("test", "validation"):
+        if split not in named:
+            size = max(1, int(held_out[split] * len(set(map(normal, train))) + 0.5))
+            chosen, order = set(order[:size]), order[size:]
+            kept[split] = [text for text in train if normal(text) in chosen][:most]
+    return kept | {"train": [text for text in train if normal(text) in set(order)][:most]}
+
+
+WORDS = st.lists(st.sampled_from([f"{i} {'x' * (i % 7)}" for i in range(40)] + ["1  x", "2   xx"]), min_size=1)
+
+
+@given(st.lists(st.tuples(st.sampled_from(SPLITS), WORDS), max_size=6), st.one_of(st.none(), st.integers(1, 9)))
+@settings(FAST, max_examples=25)
+def test_splits_are_the_same_for_any_partition_of_keys_and_parts(tmp_path_factory, more, most):
+    folder = tmp_path_factory.mktemp("splits")
+    parts = [("train", [f"{i} and {i % 5} more" for i in range(30)]), *more]
+    held_out = {"validation": 0.1, "test": 0.2}
+    expected = split_by_hand(parts, held_out, most)
+    changes = {"held_out": held_out, "max_documents": most}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assignment, "PARTITION", 7)
+        if any(not texts for texts in expected.values()):
+            assert "empty" in fails(build_parts, folder, [(name, [texts]) for name, texts in parts], **changes)
+            return
+        texts, _ = build_parts(folder, [(name, [texts]) for name, texts in parts], **changes)
+    assert texts == expected
+
+
 def test_functions_are_kept_as_they_are_written():
     source = """class A:
     @property
@@ -332,10 +452,14 @@ def test_a_folder_laid_out_as_a_dataset(tmp_path, monkeypatch):
     recipe = DEFAULTS | {"source": "hub", "dataset": str(folder), "column": "body"}
     recipe["splits"] = {"train": "train[:75%]", "test": "train[75%:]"}
     assert source_files("corpus", recipe) == {"dataset": [str(folder / "train.jsonl")]}
-    loaded = load_hub("corpus", recipe)
-    texts = {split: [t for b in read_hub("corpus", data, "set", "body") for t in b] for split, data in loaded.items()}
+    parts = parts_of("corpus", recipe)
+    assert parts == [Part("train", (str(folder / "train.jsonl"),), (0, 2)), Part("test", parts[0].files, (1, 2))]
+    texts = {}
+    for part in parts:
+        loaded = load_hub("corpus", reading("corpus", recipe, part))
+        texts[part.split] = [text for batch in read_hub("corpus", loaded, "set", "body") for text in batch]
     assert texts == {"train": ["a", "b", "c"], "test": ["d"]}
-    assert fails(load_hub, "corpus", recipe | {"column": "text"}) == (
+    assert fails(load_hub, "corpus", recipe | {"column": "text", "splits": {"train": "train"}}) == (
         f"{folder} has no column text (corpus.column); found: body."
     )
     assert fails(load_hub, "corpus", recipe | {"splits": {"train": "other"}}) == (
@@ -348,12 +472,11 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 PUBLISHED = {"data/train-00000-of-00001.parquet": parquet(text=["a b", "c d", "e f"], id=[1, 2, 3])}
 READ_HUB = f"""
 from tpulm.core.errors import UserError
-from tpulm.corpus.sources import load_hub, read_hub
+from tpulm.corpus.hub import load_hub, read_hub
 for changes in ({{}}, {{"name": "other"}}, {{"dataset": "some/absent"}}):
     recipe = {{"dataset": "some/set", "revision": "{COMMIT}", "splits": {{"train": "train[:67%]"}}, "column": "text"}}
     try:
-        for split, data in load_hub("corpus", recipe | changes).items():
-            print(split, list(read_hub("corpus", data, "some/set", "text")))
+        print(list(read_hub("corpus", load_hub("corpus", recipe | changes), "some/set", "text")))
     except UserError as error:
         print(error)
 """
@@ -410,7 +533,7 @@ def test_a_dataset_of_a_hub(tmp_path):
         server.shutdown()
         server.server_close()
     assert said == [
-        "train [['a b', 'c d']]",
+        "[['a b', 'c d']]",
         "corpus: some/set has no such data (name other, splits.train train[:67%]): BuilderConfig 'other' not found. "
         "Available: ['default'].",
         f"corpus.dataset is some/absent at revision {COMMIT}, which could not be fetched (Dataset 'some/absent' "

@@ -19,11 +19,12 @@ from conftest import copied
 from kills import start
 from ruamel.yaml import YAML
 from safetensors.numpy import load_file
-from tpulm.config.artifacts import CHECKPOINT_FILES, SPLITS
+from tpulm.config.artifacts import CHECKPOINT_FILES
 from tpulm.config.reading import read_config, read_yaml
 from tpulm.core.errors import UserError
-from tpulm.corpus.sources import read_files
-from tpulm.corpus.splits import write_splits
+from tpulm.corpus.assignment import assign
+from tpulm.corpus.files import read_files
+from tpulm.corpus.parts import write_part
 from tpulm.records.tfrecord import Records
 from tpulm.training.checkpoint import previous, save
 from tpulm.training.history import History
@@ -123,12 +124,12 @@ def test_texts_that_cannot_be_used(fresh, monkeypatch):
 
 
 def refused(workflow):
-    """Do what build_corpus does with the files of config.yaml, which must fail; return the sentence."""
-    recipe = read_config([workflow / "config.yaml"], {})["corpus"]
-    outputs = {split: str(workflow / f"results/corpus/{split}.parquet") for split in SPLITS}
+    """Do what the jobs do with the files of config.yaml, which must fail; return the sentence."""
+    recipe = read_config([workflow / "config.yaml"], {})["corpus"] | {"parts": ["train"]}
+    part = workflow.folder.parent / "part.parquet"
     with pytest.raises(UserError) as error:
-        read = lambda split: read_files("corpus", recipe["files"], recipe["sample_by"], recipe["column"])  # noqa: E731
-        write_splits("corpus", recipe, ["train"], read, outputs)
+        batches = read_files("corpus", recipe["files"], recipe["sample_by"], recipe["column"])
+        assign("corpus", recipe, [part], [write_part(part, batches, recipe)])
     return str(error.value)
 
 

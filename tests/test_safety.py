@@ -20,7 +20,8 @@ from ruamel.yaml import YAML
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.untrusted import refuse_unsafe_preset
-from tpulm.corpus.sources import load_hub, read_files
+from tpulm.corpus.files import read_files
+from tpulm.corpus.hub import load_hub
 from tpulm.tokenization.pretrained import save_pretrained
 
 SECRETS = [*CANARIES.values(), "canary0004canary0004canary0004"]

@@ -50,13 +50,24 @@ CORPUS_TOKENS = (
 )
 VOCABULARY = "train_base_vocabulary:small " + TUNING_TOKENS + CORPUS_TOKENS + BASE
 TOKENIZER = "train_tokenizer evaluate_tokenizer tabulate_corpus " + RECORDS
-CORPUS = "build_corpus:corpus " + RANGES + TOKENIZER + " " + VOCABULARY
-TUNING = "build_corpus:finetune-text tabulate_corpus " + TUNING_TOKENS + FINETUNE
+# Documents are read again, assigned to splits again, or only written again.
+WRITTEN = "build_corpus:corpus " + RANGES + TOKENIZER + " " + VOCABULARY
+ASSIGNED = "assign_splits:corpus " + WRITTEN
+CORPUS_PARTS = [f"read_part:corpus,0000{number} {ASSIGNED}" for number in range(3)]
+CORPUS = CORPUS_PARTS[0]
+TUNING_WRITTEN = "build_corpus:finetune-text tabulate_corpus " + TUNING_TOKENS + FINETUNE
+TUNING_ASSIGNED = "assign_splits:finetune-text " + TUNING_WRITTEN
+TUNING_PARTS = [f"read_part:finetune-text,0000{number} {TUNING_ASSIGNED}" for number in range(3)]
+TUNING = TUNING_PARTS[0]
 # Where tokenizer and base model come from elsewhere, they do not depend on the corpus.
-FETCHED_CORPUS = (
-    "build_corpus:corpus evaluate_tokenizer tabulate_corpus tokenize_causal:small,corpus,validation "
+FETCHED_ASSIGNED = (
+    "assign_splits:corpus build_corpus:corpus evaluate_tokenizer tabulate_corpus "
+    "tokenize_causal:small,corpus,validation "
     + RANGES + RECORDS + " " + MEASURES
 )  # fmt: skip
+FETCHED_CORPUS = "read_part:corpus,00000 read_part:corpus,00001 read_part:corpus,00002 " + FETCHED_ASSIGNED
+FETCHED_PARTS = [f"read_part:corpus,0000{number} {FETCHED_ASSIGNED}" for number in range(3)]
+FETCHED_TUNING = TUNING + " read_part:finetune-text,00001 read_part:finetune-text,00002"
 FETCHED_BASE = "fetch_base:small tokenize_causal:small,corpus,validation " + TUNING_TOKENS + FINETUNE
 FETCHED_TOKENIZER = "fetch_tokenizer evaluate_tokenizer tabulate_corpus " + RECORDS
 
@@ -96,22 +107,22 @@ ROWS = [
     ("cpu_threads", "trained", "cpu_threads", 2, MLM + " " + BASE),
     ("corpus.source", "trained", "corpus.source", "python-source", CORPUS),
     ("corpus.files", "listed", "corpus.files", ["text/a.txt"], CORPUS),
-    ("corpus.files.train", "named", "corpus.files.train", ["text/d.txt"], CORPUS),
-    ("corpus.files.validation", "named", "corpus.files.validation", ["text/d.txt"], CORPUS),
-    ("corpus.files.test", "named", "corpus.files.test", ["text/d.txt"], CORPUS),
+    ("corpus.files.train", "named", "corpus.files.train", ["text/d.txt"], CORPUS_PARTS[0]),
+    ("corpus.files.validation", "named", "corpus.files.validation", ["text/d.txt"], CORPUS_PARTS[1]),
+    ("corpus.files.test", "named", "corpus.files.test", ["text/d.txt"], CORPUS_PARTS[2]),
     ("corpus.sample_by", "listed", "corpus.sample_by", "document", CORPUS),
     ("corpus.column", "listed", "corpus.column", "body", CORPUS),
     ("corpus.dataset", "fetched", "corpus.dataset", "some/other", FETCHED_CORPUS),
     ("corpus.name", "fetched", "corpus.name", "two", FETCHED_CORPUS),
     ("corpus.revision", "fetched", "corpus.revision", B, FETCHED_CORPUS),
-    ("corpus.splits.train", "fetched", "corpus.splits.train", "train[:90%]", FETCHED_CORPUS),
-    ("corpus.splits.validation", "fetched", "corpus.splits.validation", "test[:9%]", FETCHED_CORPUS),
-    ("corpus.splits.test", "fetched", "corpus.splits.test", "test[9%:]", FETCHED_CORPUS),
-    ("corpus.held_out.validation", "trained", "corpus.held_out.validation", 0.06, CORPUS),
-    ("corpus.held_out.test", "trained", "corpus.held_out.test", 0.06, CORPUS),
+    ("corpus.splits.train", "fetched", "corpus.splits.train", "train[:90%]", FETCHED_PARTS[0]),
+    ("corpus.splits.validation", "fetched", "corpus.splits.validation", "test[:9%]", FETCHED_PARTS[1]),
+    ("corpus.splits.test", "fetched", "corpus.splits.test", "test[9%:]", FETCHED_PARTS[2]),
+    ("corpus.held_out.validation", "trained", "corpus.held_out.validation", 0.06, ASSIGNED),
+    ("corpus.held_out.test", "trained", "corpus.held_out.test", 0.06, ASSIGNED),
     ("corpus.seed", "trained", "corpus.seed", 1, CORPUS),
     ("corpus.min_characters", "trained", "corpus.min_characters", 5, CORPUS),
-    ("corpus.max_documents", "trained", "corpus.max_documents", 5000, CORPUS),
+    ("corpus.max_documents", "trained", "corpus.max_documents", 5000, WRITTEN),
     ("tokenizer.vocab_size", "trained", "tokenizer.vocab_size", 2049, TOKENIZER),
     ("tokenizer.pretrained", "fetched", "tokenizer.pretrained", "some/other", FETCHED_TOKENIZER),
     ("tokenizer.revision", "fetched", "tokenizer.revision", B, FETCHED_TOKENIZER),
@@ -222,22 +233,22 @@ ROWS = [
     ("base.NAME.seed", "trained", "base.small.seed", 1, VOCABULARY),
     ("finetune.text.source", "trained", "finetune.text.source", "python-docs", TUNING),
     ("finetune.text.files", "listed", "finetune.text.files", ["text/a.txt"], TUNING),
-    ("finetune.text.files.train", "named", "finetune.text.files.train", ["text/d.txt"], TUNING),
-    ("finetune.text.files.validation", "named", "finetune.text.files.validation", ["text/d.txt"], TUNING),
-    ("finetune.text.files.test", "named", "finetune.text.files.test", ["text/d.txt"], TUNING),
+    ("finetune.text.files.train", "named", "finetune.text.files.train", ["text/d.txt"], TUNING_PARTS[0]),
+    ("finetune.text.files.validation", "named", "finetune.text.files.validation", ["text/d.txt"], TUNING_PARTS[1]),
+    ("finetune.text.files.test", "named", "finetune.text.files.test", ["text/d.txt"], TUNING_PARTS[2]),
     ("finetune.text.sample_by", "listed", "finetune.text.sample_by", "document", TUNING),
     ("finetune.text.column", "listed", "finetune.text.column", "body", TUNING),
-    ("finetune.text.dataset", "fetched", "finetune.text.dataset", "some/other", TUNING),
-    ("finetune.text.name", "fetched", "finetune.text.name", "two", TUNING),
-    ("finetune.text.revision", "fetched", "finetune.text.revision", B, TUNING),
-    ("finetune.text.splits.train", "fetched", "finetune.text.splits.train", "train[:90%]", TUNING),
-    ("finetune.text.splits.validation", "fetched", "finetune.text.splits.validation", "test[:9%]", TUNING),
-    ("finetune.text.splits.test", "fetched", "finetune.text.splits.test", "test[9%:]", TUNING),
-    ("finetune.text.held_out.validation", "trained", "finetune.text.held_out.validation", 0.06, TUNING),
-    ("finetune.text.held_out.test", "trained", "finetune.text.held_out.test", 0.06, TUNING),
+    ("finetune.text.dataset", "fetched", "finetune.text.dataset", "some/other", FETCHED_TUNING),
+    ("finetune.text.name", "fetched", "finetune.text.name", "two", FETCHED_TUNING),
+    ("finetune.text.revision", "fetched", "finetune.text.revision", B, FETCHED_TUNING),
+    ("finetune.text.splits.train", "fetched", "finetune.text.splits.train", "train[:90%]", TUNING_PARTS[0]),
+    ("finetune.text.splits.validation", "fetched", "finetune.text.splits.validation", "test[:9%]", TUNING_PARTS[1]),
+    ("finetune.text.splits.test", "fetched", "finetune.text.splits.test", "test[9%:]", TUNING_PARTS[2]),
+    ("finetune.text.held_out.validation", "trained", "finetune.text.held_out.validation", 0.06, TUNING_ASSIGNED),
+    ("finetune.text.held_out.test", "trained", "finetune.text.held_out.test", 0.06, TUNING_ASSIGNED),
     ("finetune.text.seed", "trained", "finetune.text.seed", 1, TUNING),
     ("finetune.text.min_characters", "trained", "finetune.text.min_characters", 5, TUNING),
-    ("finetune.text.max_documents", "trained", "finetune.text.max_documents", 5000, TUNING),
+    ("finetune.text.max_documents", "trained", "finetune.text.max_documents", 5000, TUNING_WRITTEN),
     (
         "finetune.runs.NAME.base", "schedules", "finetune.runs.python.base", "given",
         FINETUNE + " tokenize_causal:given,corpus,validation tokenize_causal:given,finetune-text,train "

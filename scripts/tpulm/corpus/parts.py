@@ -1,0 +1,89 @@
+"""Parts of a text: documents that one job has read, cleaned and keyed, in the order of their source."""
+
+import contextlib
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tpulm.core.errors import UserError
+from tpulm.core.files import atomic_write, sha256
+from tpulm.corpus.tables import DocumentFile
+
+KEY_BYTES = 16  # of SHA-256: two documents in 10^14 have the same key with a probability of 10^-11
+SCHEMA = pa.schema({"text": pa.string(), "words": pa.int32(), "key": pa.binary(KEY_BYTES)})
+COMPRESSION = {"text": "zstd", "words": "zstd", "key": "none"}
+
+
+def write_part(path: str, batches: Iterable[Iterable[str | None]], recipe: dict) -> dict:
+    """Write the documents that are to be kept; return their number and how many were dropped, by reason.
+
+    recipe  seed and min_characters
+    """
+    dropped: Counter = Counter(empty=0, short=0)
+    kept = 0
+    with atomic_write(path) as partial, contextlib.closing(DocumentFile(partial, SCHEMA, COMPRESSION)) as file:
+        for batch in batches:
+            cleaned = clean(batch, recipe["seed"], recipe["min_characters"], dropped)
+            file.add(cleaned)
+            kept += cleaned.num_rows
+    return {"documents": kept, "dropped": dict(dropped), "sha256": sha256(path)}
+
+
+def clean(batch: Iterable[str | None], seed: int, shortest: int, dropped: Counter) -> pa.RecordBatch:
+    """Return the documents of a batch that are to be kept, with their numbers of words and their keys.
+
+    Line ends become "\\n". The key is the SHA-256 of the seed and the text with its white space normalised: the
+    same for two documents that are the same, and in random order. What is left out is counted in `dropped`.
+    """
+    start = hashlib.sha256(f"{seed}\0".encode())
+    texts, counts, keys = [], [], []
+    for text in batch:
+        words = text.split() if text else []
+        if not text or not words:
+            dropped["empty"] += 1
+            continue
+        normalised = " ".join(words)
+        if len(normalised) < shortest:
+            dropped["short"] += 1
+            continue
+        if "\r" in text:
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
+        key = start.copy()
+        key.update(normalised.encode("utf-8"))
+        texts.append(text)
+        counts.append(len(words))
+        keys.append(key.digest()[:KEY_BYTES])
+    columns = {"text": texts, "words": counts, "key": keys}
+    return pa.record_batch([pa.array(columns[field.name], field.type) for field in SCHEMA], schema=SCHEMA)
+
+
+def describe_files(files: Iterable[str], whole: bool) -> list[dict]:
+    """Return path, bytes and SHA-256 of files; without the SHA-256 where another job says it."""
+    return [
+        {"path": file, "bytes": os.path.getsize(file)} | ({"sha256": sha256(file)} if whole else {}) for file in files
+    ]
+
+
+def read_columns(path: str | Path, *columns: str) -> Iterator[pa.RecordBatch]:
+    """Yield columns of a part, a row group at a time. Raises UserError when the file is damaged."""
+    try:
+        file = pq.ParquetFile(path)
+        for group in range(file.num_row_groups):
+            yield from file.read_row_group(group, columns=list(columns)).combine_chunks().to_batches()
+    except (pa.ArrowException, OSError, KeyError) as error:
+        said = str(error).strip().splitlines()[0].rstrip(".")
+        raise UserError(f"{path} is damaged ({said}); delete the file and run again.") from error
+
+
+def key_numbers(batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
+    """Return the two halves of the keys of a batch in the order of their bytes, each uint64 of shape [documents]."""
+    column = batch["key"]
+    values = np.frombuffer(column.buffers()[1], ">u8", 2 * len(column), offset=column.offset * KEY_BYTES)
+    halves = values.reshape(-1, 2).astype(np.uint64)
+    return halves[:, 0], halves[:, 1]
