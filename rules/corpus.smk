@@ -1,6 +1,6 @@
 """Text: the documents of the corpus and of the finetuning text, in disjoint splits."""
 
-from tpulm.corpus.sources import assigning, parts_of, reading
+from tpulm.corpus.sources import assigning, building, parts_of, reading
 
 PARTS = {collection: or_exit(parts_of, key, text) for collection, (key, text) in TEXTS.items()}
 
@@ -82,6 +82,6 @@ rule build_corpus:
         "../envs/data.yaml"
     threads: 1
     params:
-        recipe=lambda w: pick(TEXTS[w.collection][1], "max_documents") | {"key": TEXTS[w.collection][0]},
+        recipe=lambda w: building(*TEXTS[w.collection], PARTS[w.collection]),
     script:
         "../scripts/build_corpus.py"

@@ -7,6 +7,7 @@ output.splits       NumPy array, uint8: for each document of the parts in order,
 output.record       JSON: the source, and how many documents of each split were dropped, by reason
 params.recipe.key   key of this text in the config
 params.recipe.parts the split that each part is named for
+params.recipe.sources        the source of each part, where a text has several
 params.recipe.held_out       shares of train that become the splits which no part is named for
 params.recipe.max_documents  how many documents a split has at the most
 """
@@ -20,7 +21,7 @@ recipe = snakemake.params.recipe
 
 with job(snakemake.log[0], snakemake.wildcards.collection):
     records = list(map(read_json, snakemake.input.records))
-    source = merged(recipe["parts"], records)
+    source = merged(recipe, records)
     splits, dropped = assign(recipe["key"], recipe, snakemake.input.parts, records)
     with atomic_write(snakemake.output.splits) as partial, open(partial, "wb") as file:
         np.save(file, splits)

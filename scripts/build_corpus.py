@@ -7,6 +7,7 @@ output.train, .validation, .test    Parquet, one column `text`, one document per
 output.record                       JSON: what was read, and the figures of each split
 params.recipe.key                   key of this text in the config
 params.recipe.max_documents         how many documents a split has at the most
+params.recipe.sources, .weights     the source of each part, and how often each source is taken, where there are several
 """
 
 import numpy as np
@@ -21,9 +22,9 @@ with job(snakemake.log[0], snakemake.wildcards.collection) as say:
     record = read_json(snakemake.input.record)
     codes = np.load(snakemake.input.splits, mmap_mode="r")
     outputs = {split: snakemake.output[split] for split in SPLITS}
-    splits = write_splits(
-        recipe["key"], recipe["max_documents"], snakemake.input.parts, codes, record.pop("dropped"), outputs
-    )
+    splits, sources = write_splits(recipe, snakemake.input.parts, codes, record.pop("dropped"), outputs)
+    for name, source in record.get("sources", {}).items():
+        source |= {"weight": recipe["weights"][name], "splits": sources[name]}
     write_json(snakemake.output.record, record | {"splits": splits})
     for split, figures in splits.items():
         say(

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ from tpulm.corpus.parts import write_part
 from tpulm.corpus.sources import Part, cut, parts_of, reading, source_files
 from tpulm.corpus.splits import write_splits
 from tpulm.corpus.stdlib import functions, paragraphs
+from tpulm.report.corpus_table import corpus_tables
 
 pytestmark = pytest.mark.unit
 
@@ -49,13 +51,13 @@ def build(folder, named, **changes):
 
 def build_parts(folder, parts, **changes):
     """Do what the three jobs do with parts, each a split and batches of documents; return the same."""
-    recipe = DEFAULTS | changes | {"parts": [split for split, _ in parts]}
+    recipe = DEFAULTS | changes | {"key": "corpus", "parts": [split for split, _ in parts]}
     outputs = {split: str(folder / f"{split}.parquet") for split in SPLITS}
     with tempfile.TemporaryDirectory() as place:
         paths = [f"{place}/{number}.parquet" for number in range(len(parts))]
         records = [write_part(path, batches, recipe) for path, (_, batches) in zip(paths, parts, strict=True)]
         codes, dropped = assign("corpus", recipe, paths, records)
-        figures = write_splits("corpus", recipe["max_documents"], paths, codes, dropped, outputs)
+        figures, _ = write_splits(recipe, paths, codes, dropped, outputs)
     return {split: pq.read_table(path)["text"].to_pylist() for split, path in outputs.items()}, figures
 
 
@@ -353,7 +355,7 @@ def test_a_file_that_changes_while_it_is_read(tmp_path):
         more.write("line\n")
     assert fails(list, batches) == f"{file} changed while it was read; run again when nothing writes to it."
     pieces = [{"source": {"source": "files"}, "files": [{"path": "a.txt", "bytes": size}]} for size in (5, 6)]
-    assert fails(merged, ["train"] * 2, pieces) == (
+    assert fails(merged, {"parts": ["train"] * 2}, pieces) == (
         "a.txt changed while it was read; run again when nothing writes to it."
     )
 
@@ -395,6 +397,55 @@ def test_splits_are_the_same_for_any_partition_of_keys_and_parts(tmp_path_factor
             return
         texts, _ = build_parts(folder, [(name, [texts]) for name, texts in parts], **changes)
     assert texts == expected
+
+
+def test_weights_repeat_and_thin_out_training_documents_only(tmp_path):
+    names = {"a": 2.0, "b": 0.25, "c": 1.5, "d": 1.0}
+    parts = [("train", [[f"{name} {number}" for number in range(400)]]) for name in names for _ in range(1)]
+    parts.append(("validation", [["a 0", "b 0", "d x"]]))
+    weights = {"sources": [*names, "d"], "weights": names}
+    plain, _ = build_parts(tmp_path, parts)
+    texts, figures = build_parts(tmp_path, parts, **weights)
+    assert {split: texts[split] for split in ("validation", "test")} == {
+        split: plain[split] for split in ("validation", "test")
+    }
+    times = Counter(texts["train"])
+    of = {name: [times[text] for text in plain["train"] if text.startswith(name)] for name in names}
+    assert set(of["a"]) == {2} and set(of["b"]) == {0, 1} and set(of["c"]) == {1, 2} and set(of["d"]) == {1}
+    assert 0.15 < sum(of["b"]) / len(of["b"]) < 0.35 and 1.4 < sum(of["c"]) / len(of["c"]) < 1.6
+    # Once all, in their order; then those that are taken twice.
+    second = [text for text in plain["train"] if times[text] == 2]
+    assert texts["train"] == [text for text in plain["train"] if times[text]] + second
+    more, _ = build_parts(tmp_path, parts, sources=weights["sources"], weights=names | {"b": 0.5})
+    assert {text for text in texts["train"] if text[0] == "b"} < {text for text in more["train"] if text[0] == "b"}
+    other, _ = build_parts(tmp_path, parts, seed=1, **weights)
+    assert set(other["train"]) != set(texts["train"])
+    assert figures["train"]["documents"] == len(texts["train"])
+
+
+def test_the_report_shows_sources_and_what_was_dropped():
+    figures = {"documents": 1, "characters": 2, "words": 3, "dropped_empty": 4, "dropped_short": 5}
+    splits = {split: figures | {"dropped_duplicates": 6} for split in SPLITS}
+    sentence, tables = corpus_tables({"source": "python-docs", "python_version": "3.11", "splits": splits})
+    assert sentence.startswith("Source: python-docs of Python 3.11. ") and "in another split" in tables
+    source = {"source": "files", "weight": 2.5, "splits": {split: {"documents": 7} for split in SPLITS}}
+    sentence, tables = corpus_tables({"sources": {"wiki": source}, "splits": splits})
+    assert sentence.startswith("Several sources; a weight says how often") and "<td>wiki</td><td>files</td>" in tables
+
+
+def test_parts_of_several_sources(tmp_path):
+    for name in ("a.txt", "b.txt", "c.txt"):
+        write(tmp_path / name, "x\n")
+    code = {"source": "files", "files": {"train": [f"{tmp_path}/a*"], "test": [f"{tmp_path}/b*"]}, "sample_by": "line"}
+    text = DEFAULTS | {"sources": {"code": code, "docs": {"source": "python-docs", "weight": 2.0}}}
+    parts = parts_of("corpus", text)
+    assert [(part.source, part.split) for part in parts] == [("code", "train"), ("code", "test"), ("docs", "train")]
+    recipe = reading("finetune.text", text | {"seed": 3}, parts[1])
+    assert recipe == {
+        "key": "finetune.text.sources.code", "source": "files", "sample_by": "line", "seed": 3, "min_characters": 0,
+    }  # fmt: skip
+    code["files"] = [f"{tmp_path}/none"]
+    assert fails(parts_of, "corpus", text) == f"corpus.sources.code.files: no file matches {tmp_path}/none."
 
 
 def test_functions_are_kept_as_they_are_written():

@@ -78,6 +78,7 @@ HUB = {
 }  # fmt: skip
 LISTED = {"source": "files", "files": ["text/*.txt"], "held_out": {"validation": 0.1, "test": 0.1}}
 NAMED = {"source": "files", "files": {"train": ["text/a.txt"], "validation": ["text/b.txt"], "test": ["text/c.txt"]}}
+MIXED = {"sources": {"hub": HUB, "listed": {"source": "files", "files": ["text/*.txt"]}, "named": NAMED}}
 LINEAR = {"shape": "linear", "warmup_steps": 2}
 
 JAX = {"mlm.runs.tiny.backend": "jax", "mlm.runs.tiny.host_device_count": 2}
@@ -87,6 +88,7 @@ STATES = {
     "trained": {},
     "listed": {"corpus": LISTED, "finetune.text": LISTED},
     "named": {"corpus": NAMED, "finetune.text": NAMED},
+    "mixed": {"corpus": MIXED, "finetune.text": MIXED},
     "fetched": {
         "corpus": HUB, "finetune.text": HUB, "tokenizer": {"pretrained": "some/tokenizer", "revision": A},
         "base": {"small": {"preset": "hf://some/base", "revision": A}},
@@ -101,8 +103,33 @@ STATES = {
     "jax": JAX,
 }  # fmt: skip
 
+
+def rows_of_sources(text, collection, assigned, written):
+    """Yield the rows of a text's sources: in MIXED, parts 0 to 2 are of hub, 3 of listed, 4 to 6 of named."""
+    own = [f"read_part:{collection},0000{number} " for number in range(7)]
+    yield f"{text}.sources.NAME.source", "mixed", f"{text}.sources.listed", {"source": "python-docs"}, own[3] + assigned
+    yield f"{text}.sources.NAME.weight", "mixed", f"{text}.sources.listed.weight", 2.5, written
+    for key, source, value, parts in [
+        ("files", "listed", ["text/a.txt"], own[3]),
+        ("files.train", "named", ["text/d.txt"], own[4]),
+        ("files.validation", "named", ["text/d.txt"], own[5]),
+        ("files.test", "named", ["text/d.txt"], own[6]),
+        ("sample_by", "listed", "document", own[3]),
+        ("column", "hub", "body", own[0] + own[1] + own[2]),
+        ("dataset", "hub", "some/other", own[0] + own[1] + own[2]),
+        ("name", "hub", "two", own[0] + own[1] + own[2]),
+        ("revision", "hub", B, own[0] + own[1] + own[2]),
+        ("splits.train", "hub", "train[:90%]", own[0]),
+        ("splits.validation", "hub", "test[:9%]", own[1]),
+        ("splits.test", "hub", "test[9%:]", own[2]),
+    ]:
+        yield f"{text}.sources.NAME.{key}", "mixed", f"{text}.sources.{source}.{key}", value, parts + assigned
+
+
 # (key of the schema, state, key of the config, new value, jobs)
 ROWS = [
+    *rows_of_sources("corpus", "corpus", ASSIGNED, WRITTEN),
+    *rows_of_sources("finetune.text", "finetune-text", TUNING_ASSIGNED, TUNING_WRITTEN),
     ("title", "trained", "title", "Other words", ""),
     ("cpu_threads", "trained", "cpu_threads", 2, MLM + " " + BASE),
     ("corpus.source", "trained", "corpus.source", "python-source", CORPUS),

@@ -4,12 +4,14 @@
 """
 
 import os
+from collections.abc import Mapping
 
 from tpulm.config.architectures import find_architecture
 from tpulm.config.artifacts import PAD_ID
 from tpulm.config.mesh import check_mesh
 from tpulm.config.messages import describe
 from tpulm.config.roberta_sizes import check_heads, sizes_of
+from tpulm.config.texts import sources_of
 from tpulm.core.accelerators import topology
 from tpulm.core.errors import UserError
 
@@ -34,7 +36,13 @@ def check(config: dict) -> None:
     check_prompts(config["prompts"])
 
 
-def check_text(where: str, recipe: dict) -> None:
+def check_text(where: str, text: dict) -> None:
+    """Check the sources of a text."""
+    for key, recipe in sources_of(where, text).values():
+        check_source(key, recipe)
+
+
+def check_source(where: str, recipe: Mapping) -> None:
     """Check that a dataset of the hub is pinned."""
     if recipe["source"] == "hub" and "revision" not in recipe and not os.path.isdir(recipe["dataset"]):
         raise UserError(

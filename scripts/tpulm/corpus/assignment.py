@@ -153,11 +153,24 @@ def refuse_empty(where: str, split: str, documents: int, dropped: dict[str, dict
     raise UserError(f"{where}: the split {split} is empty: {found}.")
 
 
-def merged(splits: Sequence[str], records: Sequence[dict]) -> dict:
-    """Return what the records of the parts say of their source: the same for any partition.
+def merged(recipe: dict, records: Sequence[dict]) -> dict:
+    """Return what the records of the parts say of their sources: the same for any partition.
+
+    recipe  parts, and sources where there are several
 
     Raises UserError where a file changed while jobs read its pieces.
     """
+    if "sources" not in recipe:
+        return merged_source(recipe["parts"], records)
+    found = {}
+    for name in dict.fromkeys(recipe["sources"]):
+        own = [number for number, source in enumerate(recipe["sources"]) if source == name]
+        found[name] = merged_source([recipe["parts"][number] for number in own], [records[number] for number in own])
+    return {"sources": found}
+
+
+def merged_source(splits: Sequence[str], records: Sequence[dict]) -> dict:
+    """Return what the records of the parts of one source say of it."""
     files: dict[str, list[dict]] = {}
     named: dict[str, str] = {}
     sizes: dict[str, int] = {}

@@ -70,6 +70,11 @@ def describe_files(files: Iterable[str], whole: bool) -> list[dict]:
     ]
 
 
+def count_documents(path: str) -> int:
+    """Return the number of documents of a part."""
+    return pq.read_metadata(path).num_rows
+
+
 def read_columns(path: str | Path, *columns: str) -> Iterator[pa.RecordBatch]:
     """Yield columns of a part, a row group at a time. Raises UserError when the file is damaged."""
     try:

@@ -5,11 +5,12 @@ Snakemake asks for the parts while it reads the Snakefile: they follow from name
 
 import glob
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tpulm.config.artifacts import SPLITS
+from tpulm.config.texts import sources_of
 from tpulm.core.errors import UserError
 
 KINDS = {".txt": "text", ".jsonl": "jsonl", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
@@ -25,6 +26,7 @@ class Part:
     split: str  # the split that the source names; documents of train may be held out for the others
     files: tuple[str, ...] = ()
     piece: tuple[int, int] = (0, 1)  # of a large file or of a dataset: its number, and how many there are
+    source: str = ""  # name of the source where a text has several
 
 
 def kind_of(path: str) -> str:
@@ -37,11 +39,17 @@ def packed(path: str) -> bool:
     return path.lower().endswith(".gz")
 
 
-def parts_of(where: str, recipe: dict) -> list[Part]:
+def parts_of(where: str, text: dict) -> list[Part]:
     """Return the parts of a text in the order of their documents. The documents are the same for any partition.
 
     where  config key of the text, for the messages. Raises UserError for a glob without files or with other files.
     """
+    sources = sources_of(where, text).items()
+    return [replace(part, source=name) for name, (key, recipe) in sources for part in parts_of_source(key, recipe)]
+
+
+def parts_of_source(where: str, recipe: Mapping) -> list[Part]:
+    """Return the parts of one source of a text, as `parts_of` does."""
     files = source_files(where, recipe)
     if recipe["source"] == "files":
         return [part for split in SPLITS for part in cut(split, files.get(split, []), recipe["sample_by"])]
@@ -50,7 +58,7 @@ def parts_of(where: str, recipe: dict) -> list[Part]:
     return [Part(split, dataset, (number, len(named))) for number, split in enumerate(named)]
 
 
-def source_files(where: str, recipe: dict) -> dict[str, list[str]]:
+def source_files(where: str, recipe: Mapping) -> dict[str, list[str]]:
     """Return the local files that a text source names, by split, sorted, without repeats.
 
     Those of a local folder that stands for a dataset of the hub are under `dataset`.
@@ -102,10 +110,12 @@ def divisible(file: str, sample_by: str) -> bool:
     return not packed(file) and (kind == "jsonl" or (kind == "text" and sample_by != "document"))
 
 
-def reading(where: str, recipe: dict, part: Part) -> dict:
+def reading(where: str, text: dict, part: Part) -> dict:
     """Return what the config says of how a part is read: `params.recipe` of its job."""
+    where, recipe = sources_of(where, text)[part.source]
     keys = {"files": ("sample_by", "column"), "hub": ("dataset", "name", "revision", "column")}
-    kept = {key: recipe[key] for key in (*keys.get(recipe["source"], ()), "seed", "min_characters") if key in recipe}
+    kept = {key: recipe[key] for key in keys.get(recipe["source"], ()) if key in recipe}
+    kept |= {key: text[key] for key in ("seed", "min_characters")}
     if recipe["source"] == "hub":
         kept |= {"splits": {part.split: recipe["splits"][part.split]}}
     if part.piece[1] > 1:
@@ -113,10 +123,20 @@ def reading(where: str, recipe: dict, part: Part) -> dict:
     return kept | {"key": where, "source": recipe["source"]}
 
 
-def assigning(where: str, recipe: dict, parts: list[Part]) -> dict:
+def assigning(where: str, text: dict, parts: list[Part]) -> dict:
     """Return what the config says of how documents are assigned to splits: `params.recipe` of that job."""
     named = [part.split for part in parts]
-    shares = {split: share for split, share in recipe["held_out"].items() if split not in named}
+    shares = {split: share for split, share in text["held_out"].items() if split not in named}
     # What of a named split is left out is in no other split's way.
-    most = recipe["max_documents"] if {"validation", "test"}.intersection(named) else None
-    return {"key": where, "parts": named, "held_out": shares, "max_documents": most}
+    most = text["max_documents"] if {"validation", "test"}.intersection(named) else None
+    sources = {"sources": [part.source for part in parts]} if "sources" in text else {}
+    return {"key": where, "parts": named, "held_out": shares, "max_documents": most} | sources
+
+
+def building(where: str, text: dict, parts: list[Part]) -> dict:
+    """Return what the config says of how splits are written: `params.recipe` of that job."""
+    recipe = {"key": where, "max_documents": text["max_documents"]}
+    if "sources" not in text:
+        return recipe
+    weights = {name: source["weight"] for name, (_, source) in sources_of(where, text).items()}
+    return recipe | {"sources": [part.source for part in parts], "weights": weights}

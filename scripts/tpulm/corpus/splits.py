@@ -1,6 +1,7 @@
 """Write the splits of a text from its parts: one Parquet file each, with the column `text`."""
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,8 +11,8 @@ import pyarrow.compute as pc
 
 from tpulm.config.artifacts import SPLITS
 from tpulm.core.files import atomic_write
-from tpulm.corpus.assignment import refuse_empty
-from tpulm.corpus.parts import read_columns
+from tpulm.corpus.assignment import TRAIN, refuse_empty
+from tpulm.corpus.parts import count_documents, key_numbers, read_columns
 from tpulm.corpus.statistics import Figures
 from tpulm.corpus.tables import DocumentFile
 
@@ -19,54 +20,87 @@ SCHEMA = pa.schema({"text": pa.string()})
 
 
 class SplitFile(DocumentFile):
-    """The file of a split, with the figures of what is written to it."""
+    """The file of a split, with the figures of what is written to it, by source too."""
 
     def __init__(self, path: Path, most: int | None):
         """Open `path` for writing at most so many documents."""
         super().__init__(path, SCHEMA)
         self.figures, self.most = Figures(), most
+        self.sources: dict[str, dict[str, int]] = {}
 
-    def take(self, batch: pa.RecordBatch, chosen: np.ndarray) -> None:
+    def take(self, batch: pa.RecordBatch, chosen: np.ndarray, source: str) -> None:
         """Write the documents at these indices of a batch of text and words."""
+        figures = self.figures
         if self.most is not None:
-            chosen = chosen[: self.most - self.figures.documents]
+            chosen = chosen[: self.most - figures.documents]
         if len(chosen):
             picked = batch if len(chosen) == batch.num_rows else batch.take(pa.array(chosen))
-            self.figures.add(picked["text"], pc.sum(picked["words"]).as_py())
+            characters = figures.characters
+            figures.add(picked["text"], pc.sum(picked["words"]).as_py())
             self.add(picked.select(["text"]))
+            own = self.sources.setdefault(source, {"documents": 0, "characters": 0})
+            own["documents"] += len(chosen)
+            own["characters"] += figures.characters - characters
 
 
 def write_splits(
-    where: str, most: int | None, parts: Sequence[str], codes: np.ndarray, dropped: dict, outputs: dict[str, str]
-) -> dict[str, dict]:
-    """Write the documents of the parts to one file per split; return the figures of each split.
+    recipe: dict, parts: Sequence[str], codes: np.ndarray, dropped: dict, outputs: dict[str, str]
+) -> tuple[dict[str, dict], dict[str, dict]]:
+    """Write the documents of the parts to one file per split; return the figures of each split, and of each source.
 
-    where    config key of the text, for the messages
-    most     documents to take of each split at the most; None is all
+    recipe   key (of the text in the config, for the messages); max_documents (of each split, None for all); where a
+             text has several sources: sources (the name of each part's) and weights (by name)
     codes    split of each document of the parts, as `assign` returns it
     dropped  how many documents of each split were dropped, by reason
     outputs  path of each split
 
     Raises UserError when a split stays empty.
     """
+    names = recipe.get("sources", [""] * len(parts))
+    weights = [recipe.get("weights", {}).get(name, 1.0) for name in names]
+    most = recipe["max_documents"]
     with contextlib.ExitStack() as stack:
         partial = {split: stack.enter_context(atomic_write(outputs[split])) for split in SPLITS}
         files = {split: stack.enter_context(contextlib.closing(SplitFile(partial[split], most))) for split in SPLITS}
-        for batch, own in with_codes(parts, codes):
-            for code, split in enumerate(SPLITS):
-                files[split].take(batch, np.flatnonzero(own == code))
+        for time in range(math.ceil(max(weights))):
+            for number, batch, own in with_codes(parts, codes, [weight > time for weight in weights]):
+                own = np.where(repeated(batch, weights[number], time) | (own != TRAIN), own, len(SPLITS))
+                for code, split in enumerate(SPLITS):
+                    if not time or code == TRAIN:
+                        files[split].take(batch, np.flatnonzero(own == code), names[number])
         for split in SPLITS:
-            refuse_empty(where, split, files[split].figures.documents, dropped)
-    return {
+            refuse_empty(recipe["key"], split, files[split].figures.documents, dropped)
+    figures = {
         split: files[split].figures.as_dict() | {f"dropped_{reason}": count for reason, count in dropped[split].items()}
         for split in SPLITS
     }
+    by_source = {
+        name: {split: files[split].sources.get(name, {"documents": 0, "characters": 0}) for split in SPLITS}
+        for name in dict.fromkeys(names)
+    }
+    return figures, by_source
 
 
-def with_codes(parts: Sequence[str], codes: np.ndarray) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
-    """Yield the texts and words of all parts in order, a row group at a time, each with the codes of its documents."""
-    first = 0
-    for part in parts:
-        for batch in read_columns(part, "text", "words"):
-            yield batch, codes[first : first + batch.num_rows]
-            first += batch.num_rows
+def with_codes(
+    parts: Sequence[str], codes: np.ndarray, wanted: Sequence[bool]
+) -> Iterator[tuple[int, pa.RecordBatch, np.ndarray]]:
+    """Yield the number of each wanted part, its documents a row group at a time, and the codes of these."""
+    counts = list(map(count_documents, parts))
+    for number, first in enumerate(np.cumsum([0, *counts[:-1]]).tolist()):
+        if wanted[number]:
+            for batch in read_columns(parts[number], "text", "words", "key"):
+                yield number, batch, codes[first : first + batch.num_rows]
+                first += batch.num_rows
+
+
+def repeated(batch: pa.RecordBatch, weight: float, time: int) -> np.ndarray:
+    """Return whether each document of a batch is taken once more, after it was taken `time` times.
+
+    A document is taken floor(weight) times, and once more where its key, which is random, is low enough. Its second
+    half is compared: the first decides which documents are held out.
+    """
+    share = weight - time
+    if share >= 1:
+        return np.ones(batch.num_rows, bool)
+    _, low = key_numbers(batch)
+    return (low >> 11).astype(np.float64) < share * 2.0**53  # which a float64 holds exactly

@@ -1,0 +1,43 @@
+"""What corpus.json says of a text, as tables."""
+
+from tpulm.config.artifacts import SPLITS
+from tpulm.report.html import table
+
+REASONS = {"empty": "empty", "short": "short", "duplicates": "in another split"}
+
+
+def corpus_tables(corpus: dict) -> tuple[str, str]:
+    """Return a sentence about the sources of a text, and its tables as HTML."""
+    sentence = f"{source_of(corpus)} The last columns of the first table count documents that were dropped."
+    return sentence, splits_table(corpus) + sources_table(corpus)
+
+
+def source_of(corpus: dict) -> str:
+    """Return where a text is from, in a sentence."""
+    if "sources" in corpus:
+        return "Several sources; a weight says how often each training document of a source is taken."
+    version = f" of Python {corpus['python_version']}" if "python_version" in corpus else ""
+    return f"Source: {corpus['source']}{version}."
+
+
+def splits_table(corpus: dict) -> str:
+    """Return the figures of each split."""
+    found = {key.removeprefix("dropped_") for figures in corpus["splits"].values() for key in figures}
+    reasons = {reason: name for reason, name in REASONS.items() if reason in found}
+    rows = [
+        [split, figures["documents"], figures["characters"], figures["words"]]
+        + [figures.get(f"dropped_{reason}", 0) for reason in reasons]
+        for split, figures in corpus["splits"].items()
+    ]
+    return table(["split", "documents", "characters", "words", *reasons.values()], rows)
+
+
+def sources_table(corpus: dict) -> str:
+    """Return how many documents of each source are in each split; nothing where there is one source."""
+    if "sources" not in corpus:
+        return ""
+    rows = [
+        [name, source["source"], source["weight"], *(source["splits"][split]["documents"] for split in SPLITS)]
+        for name, source in corpus["sources"].items()
+    ]
+    return table(["source", "kind", "weight", *(f"{split} documents" for split in SPLITS)], rows)
