@@ -9,6 +9,7 @@ params.recipe.piece                     of a large file or of a dataset: its num
 params.recipe.sample_by, .column        what a document is in a .txt file, or in the files of a table
 params.recipe.dataset, .name, .revision, .splits    which split of what on the Hugging Face hub
 params.recipe.seed, .min_characters     of the keys; what is dropped
+params.recipe.near_duplicates           threshold and ngram; absent where near-duplicates stay
 """
 
 import platform

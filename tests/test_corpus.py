@@ -23,10 +23,11 @@ from hypothesis import strategies as st
 from tpulm.config.artifacts import SPLITS
 from tpulm.core.errors import UserError
 from tpulm.corpus import assignment, sources
-from tpulm.corpus.assignment import assign, merged
+from tpulm.corpus.assignment import assign
 from tpulm.corpus.files import read_files
 from tpulm.corpus.hub import load_hub, read_hub
 from tpulm.corpus.parts import write_part
+from tpulm.corpus.records import merged
 from tpulm.corpus.sources import Part, cut, parts_of, reading, source_files
 from tpulm.corpus.splits import write_splits
 from tpulm.corpus.stdlib import functions, paragraphs
@@ -56,8 +57,8 @@ def build_parts(folder, parts, **changes):
     with tempfile.TemporaryDirectory() as place:
         paths = [f"{place}/{number}.parquet" for number in range(len(parts))]
         records = [write_part(path, batches, recipe) for path, (_, batches) in zip(paths, parts, strict=True)]
-        codes, dropped = assign("corpus", recipe, paths, records)
-        figures, _ = write_splits(recipe, paths, codes, dropped, outputs)
+        codes, told = assign("corpus", recipe, paths, records)
+        figures, _ = write_splits(recipe, paths, codes, told["dropped"], outputs)
     return {split: pq.read_table(path)["text"].to_pylist() for split, path in outputs.items()}, figures
 
 
@@ -429,7 +430,10 @@ def test_the_report_shows_sources_and_what_was_dropped():
     sentence, tables = corpus_tables({"source": "python-docs", "python_version": "3.11", "splits": splits})
     assert sentence.startswith("Source: python-docs of Python 3.11. ") and "in another split" in tables
     source = {"source": "files", "weight": 2.5, "splits": {split: {"documents": 7} for split in SPLITS}}
-    sentence, tables = corpus_tables({"sources": {"wiki": source}, "splits": splits})
+    near = {"near_duplicates": {"examples": [{"dropped": "x < y", "kept": "x <= y"}]}}
+    splits["train"]["dropped_near_duplicates"] = 1
+    sentence, tables = corpus_tables({"sources": {"wiki": source}, "splits": splits} | near)
+    assert "near-duplicates" in tables and "<td>x &lt; y</td><td>x &lt;= y</td>" in tables
     assert sentence.startswith("Several sources; a weight says how often") and "<td>wiki</td><td>files</td>" in tables
 
 

@@ -11,10 +11,11 @@ import numpy as np
 
 from tpulm.config.artifacts import SPLITS
 from tpulm.core.errors import UserError
-from tpulm.corpus.parts import key_numbers, read_columns
+from tpulm.corpus.decisions import BEYOND, DUPLICATE, TEST, TRAIN, VALIDATION, count_dropped, refuse_empty
+from tpulm.corpus.near_duplicates import drop_near_duplicates
+from tpulm.corpus.parts import key_numbers
+from tpulm.corpus.tables import read_columns
 
-TRAIN, VALIDATION, TEST = (SPLITS.index(split) for split in ("train", "validation", "test"))
-DUPLICATE, BEYOND = 10, 11  # in another split, too; more than max_documents
 PARTITION = 4_000_000  # documents of which the keys are in memory at once, about
 
 
@@ -49,15 +50,17 @@ class Keys:
 
 
 def assign(where: str, recipe: dict, parts: Sequence[str], records: Sequence[dict]) -> tuple[np.ndarray, dict]:
-    """Return the split of each document, and how many documents of each split were dropped, by reason.
+    """Return the split of each document, and what there is to say of those that were dropped.
 
     where    config key of the text, for the messages
-    recipe   parts (the split that each part is named for), held_out, max_documents
+    recipe   parts (the split that each part is named for), held_out, max_documents; near_duplicates (threshold), where
+             they are to be dropped
     parts    paths of the parts
     records  what `write_part` returned for each
 
-    The first is uint8 of shape [documents]: an index of SPLITS, DUPLICATE or BEYOND. Splits that no part is named for
-    are held out of train. Raises UserError when a split stays empty.
+    The first is uint8 of shape [documents]: an index of SPLITS, or another code of `decisions`. The second has how many
+    documents of each split were `dropped`, by reason, and examples. Splits that no part is named for are held out of
+    train. Raises UserError when a split stays empty.
     """
     named = np.array([SPLITS.index(split) for split in recipe["parts"]], np.uint8)
     counts = [record["documents"] for record in records]
@@ -76,8 +79,13 @@ def assign(where: str, recipe: dict, parts: Sequence[str], records: Sequence[dic
     shares = {split: recipe["held_out"][SPLITS[split]] for split in (TEST, VALIDATION) if split not in named}
     if distinct and shares:
         carve(where, shares, keys, codes, distinct)
+    told = {}
+    if "near_duplicates" in recipe:
+        examples = drop_near_duplicates(parts, codes, recipe["near_duplicates"]["threshold"])
+        told = {"near_duplicates": recipe["near_duplicates"] | {"examples": examples}}
+        dropped = count_dropped(recipe["parts"], records, codes)
     refuse_empty(where, SPLITS[TRAIN], int((codes == TRAIN).sum()), dropped)
-    return codes, dropped
+    return codes, {"dropped": dropped} | told
 
 
 def limit(codes: np.ndarray, split: int, most: int | None) -> None:
@@ -125,60 +133,3 @@ def carve(where: str, shares: dict[int, float], keys: Keys, codes: np.ndarray, d
             chosen = own & (rank < len(lowest))[groups]
             codes[rows[chosen]] = lowest[rank[groups[chosen]]]
             passed += int(present.sum())
-
-
-def count_dropped(splits: Sequence[str], records: Sequence[dict], codes: np.ndarray) -> dict:
-    """Return how many documents of each split were dropped, by reason."""
-    dropped = {split: {"empty": 0, "short": 0, "duplicates": 0} for split in SPLITS}
-    first = 0
-    for split, record in zip(splits, records, strict=True):
-        for reason, count in record["dropped"].items():
-            dropped[split][reason] = dropped[split].get(reason, 0) + count
-        stop = first + record["documents"]
-        dropped[split]["duplicates"] += int((codes[first:stop] == DUPLICATE).sum())
-        first = stop
-    return dropped
-
-
-def refuse_empty(where: str, split: str, documents: int, dropped: dict[str, dict[str, int]]) -> None:
-    """Raise UserError when a split has no document, saying why they were dropped."""
-    if documents:
-        return
-    found, counts = "no document was found", dropped[split]
-    if any(counts.values()):
-        found = (
-            f"of {sum(counts.values())} documents, {counts['empty']} empty, {counts['short']} shorter than "
-            f"min_characters, {counts['duplicates']} also in another split"
-        )
-    raise UserError(f"{where}: the split {split} is empty: {found}.")
-
-
-def merged(recipe: dict, records: Sequence[dict]) -> dict:
-    """Return what the records of the parts say of their sources: the same for any partition.
-
-    recipe  parts, and sources where there are several
-
-    Raises UserError where a file changed while jobs read its pieces.
-    """
-    if "sources" not in recipe:
-        return merged_source(recipe["parts"], records)
-    found = {}
-    for name in dict.fromkeys(recipe["sources"]):
-        own = [number for number, source in enumerate(recipe["sources"]) if source == name]
-        found[name] = merged_source([recipe["parts"][number] for number in own], [records[number] for number in own])
-    return {"sources": found}
-
-
-def merged_source(splits: Sequence[str], records: Sequence[dict]) -> dict:
-    """Return what the records of the parts of one source say of it."""
-    files: dict[str, list[dict]] = {}
-    named: dict[str, str] = {}
-    sizes: dict[str, int] = {}
-    for split, record in zip(splits, records, strict=True):
-        named |= record["source"].get("splits", {})
-        for file in record["files"]:
-            if sizes.setdefault(file["path"], file["bytes"]) != file["bytes"]:
-                raise UserError(f"{file['path']} changed while it was read; run again when nothing writes to it.")
-            if "sha256" in file:
-                files.setdefault("dataset" if named else split, []).append(file)
-    return records[0]["source"] | ({"splits": named} if named else {}) | ({"files": files} if files else {})

@@ -4,33 +4,35 @@ import contextlib
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from tpulm.core.errors import UserError
 from tpulm.core.files import atomic_write, sha256
+from tpulm.corpus.near_duplicates import band_names, hash_bands
 from tpulm.corpus.tables import DocumentFile
 
 KEY_BYTES = 16  # of SHA-256: two documents in 10^14 have the same key with a probability of 10^-11
 SCHEMA = pa.schema({"text": pa.string(), "words": pa.int32(), "key": pa.binary(KEY_BYTES)})
-COMPRESSION = {"text": "zstd", "words": "zstd", "key": "none"}
+COMPRESSED = ("text", "words")  # what else there is, is random
 
 
 def write_part(path: str, batches: Iterable[Iterable[str | None]], recipe: dict) -> dict:
     """Write the documents that are to be kept; return their number and how many were dropped, by reason.
 
-    recipe  seed and min_characters
+    recipe  seed and min_characters; near_duplicates, where bands are to be hashed
     """
     dropped: Counter = Counter(empty=0, short=0)
-    kept = 0
-    with atomic_write(path) as partial, contextlib.closing(DocumentFile(partial, SCHEMA, COMPRESSION)) as file:
+    kept, near = 0, recipe.get("near_duplicates")
+    names = band_names(near["threshold"]) if near else []
+    schema = pa.schema([*SCHEMA, *(pa.field(name, pa.uint64()) for name in names)])
+    compression = {name: "zstd" if name in COMPRESSED else "none" for name in schema.names}
+    with atomic_write(path) as partial, contextlib.closing(DocumentFile(partial, schema, compression)) as file:
         for batch in batches:
             cleaned = clean(batch, recipe["seed"], recipe["min_characters"], dropped)
-            file.add(cleaned)
+            bands = map(pa.array, hash_bands(cleaned["text"].to_pylist(), near, recipe["seed"])) if near else ()
+            file.add(pa.record_batch([*cleaned.columns, *bands], schema=schema))
             kept += cleaned.num_rows
     return {"documents": kept, "dropped": dict(dropped), "sha256": sha256(path)}
 
@@ -68,22 +70,6 @@ def describe_files(files: Iterable[str], whole: bool) -> list[dict]:
     return [
         {"path": file, "bytes": os.path.getsize(file)} | ({"sha256": sha256(file)} if whole else {}) for file in files
     ]
-
-
-def count_documents(path: str) -> int:
-    """Return the number of documents of a part."""
-    return pq.read_metadata(path).num_rows
-
-
-def read_columns(path: str | Path, *columns: str) -> Iterator[pa.RecordBatch]:
-    """Yield columns of a part, a row group at a time. Raises UserError when the file is damaged."""
-    try:
-        file = pq.ParquetFile(path)
-        for group in range(file.num_row_groups):
-            yield from file.read_row_group(group, columns=list(columns)).combine_chunks().to_batches()
-    except (pa.ArrowException, OSError, KeyError) as error:
-        said = str(error).strip().splitlines()[0].rstrip(".")
-        raise UserError(f"{path} is damaged ({said}); delete the file and run again.") from error
 
 
 def key_numbers(batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:

@@ -115,7 +115,7 @@ def reading(where: str, text: dict, part: Part) -> dict:
     where, recipe = sources_of(where, text)[part.source]
     keys = {"files": ("sample_by", "column"), "hub": ("dataset", "name", "revision", "column")}
     kept = {key: recipe[key] for key in keys.get(recipe["source"], ()) if key in recipe}
-    kept |= {key: text[key] for key in ("seed", "min_characters")}
+    kept |= {key: text[key] for key in ("seed", "min_characters", "near_duplicates") if key in text}
     if recipe["source"] == "hub":
         kept |= {"splits": {part.split: recipe["splits"][part.split]}}
     if part.piece[1] > 1:
@@ -129,8 +129,10 @@ def assigning(where: str, text: dict, parts: list[Part]) -> dict:
     shares = {split: share for split, share in text["held_out"].items() if split not in named}
     # What of a named split is left out is in no other split's way.
     most = text["max_documents"] if {"validation", "test"}.intersection(named) else None
-    sources = {"sources": [part.source for part in parts]} if "sources" in text else {}
-    return {"key": where, "parts": named, "held_out": shares, "max_documents": most} | sources
+    kept = {key: text[key] for key in ("near_duplicates",) if key in text}
+    if "sources" in text:
+        kept["sources"] = [part.source for part in parts]
+    return {"key": where, "parts": named, "held_out": shares, "max_documents": most} | kept
 
 
 def building(where: str, text: dict, parts: list[Part]) -> dict:

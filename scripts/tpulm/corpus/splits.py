@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 
 from tpulm.config.artifacts import SPLITS
 from tpulm.core.files import atomic_write
-from tpulm.corpus.assignment import TRAIN, refuse_empty
-from tpulm.corpus.parts import count_documents, key_numbers, read_columns
+from tpulm.corpus.decisions import TRAIN, refuse_empty
+from tpulm.corpus.parts import key_numbers
 from tpulm.corpus.statistics import Figures
-from tpulm.corpus.tables import DocumentFile
+from tpulm.corpus.tables import DocumentFile, count_documents, read_columns
 
 SCHEMA = pa.schema({"text": pa.string()})
 

@@ -1,12 +1,14 @@
-"""Write documents as Parquet, in row groups that fit in memory, whatever batches they come in."""
+"""Documents as Parquet, written and read in row groups that fit in memory, whatever batches they come in."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from tpulm.core.errors import UserError
 
 ROW_GROUP = 10_000  # documents
 ROW_GROUP_CHARACTERS = 64 << 20  # so that a row group of long documents fits in memory
@@ -50,3 +52,34 @@ class DocumentFile:
         """Finish the file."""
         self.flush()
         self.writer.close()
+
+
+def count_documents(path: str) -> int:
+    """Return the number of documents of a part."""
+    return pq.read_metadata(path).num_rows
+
+
+def read_columns(path: str | Path, *columns: str) -> Iterator[pa.RecordBatch]:
+    """Yield columns of a part, a row group at a time. Raises UserError when the file is damaged."""
+    try:
+        file = pq.ParquetFile(path)
+        for group in range(file.num_row_groups):
+            yield from file.read_row_group(group, columns=list(columns)).combine_chunks().to_batches()
+    except (pa.ArrowException, OSError, KeyError) as error:
+        said = str(error).strip().splitlines()[0].rstrip(".")
+        raise UserError(f"{path} is damaged ({said}); delete the file and run again.") from error
+
+
+def texts_at(parts: Iterable[str], rows: Iterable[int]) -> dict[int, str]:
+    """Return the texts of documents by their number among those of all parts."""
+    wanted = sorted(set(rows))
+    found: dict[int, str] = {}
+    first = 0
+    for part in parts:
+        own = [row for row in wanted if first <= row < first + count_documents(part)]
+        start = first
+        for batch in read_columns(part, "text") if own else []:
+            found |= {row: batch["text"][row - start].as_py() for row in own if start <= row < start + batch.num_rows}
+            start += batch.num_rows
+        first += count_documents(part)
+    return found

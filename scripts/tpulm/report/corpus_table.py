@@ -3,13 +3,15 @@
 from tpulm.config.artifacts import SPLITS
 from tpulm.report.html import table
 
-REASONS = {"empty": "empty", "short": "short", "duplicates": "in another split"}
+REASONS = {
+    "empty": "empty", "short": "short", "duplicates": "in another split", "near_duplicates": "near-duplicates",
+}  # fmt: skip
 
 
 def corpus_tables(corpus: dict) -> tuple[str, str]:
     """Return a sentence about the sources of a text, and its tables as HTML."""
     sentence = f"{source_of(corpus)} The last columns of the first table count documents that were dropped."
-    return sentence, splits_table(corpus) + sources_table(corpus)
+    return sentence, splits_table(corpus) + sources_table(corpus) + pairs_table(corpus)
 
 
 def source_of(corpus: dict) -> str:
@@ -41,3 +43,10 @@ def sources_table(corpus: dict) -> str:
         for name, source in corpus["sources"].items()
     ]
     return table(["source", "kind", "weight", *(f"{split} documents" for split in SPLITS)], rows)
+
+
+def pairs_table(corpus: dict) -> str:
+    """Return near-duplicates that were dropped, each with what was kept in its place."""
+    pairs = corpus.get("near_duplicates", {}).get("examples", [])
+    rows = [[pair["dropped"], pair["kept"]] for pair in pairs]
+    return table(["dropped as near-duplicate", "kept"], rows) if rows else ""
