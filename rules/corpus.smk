@@ -1,11 +1,18 @@
 """Text: the documents of the corpus and of the finetuning text, in disjoint splits."""
 
-from tpulm.corpus.sources import assigning, building, parts_of, reading
+from tpulm.corpus.sources import assigning, benchmark_files, building, parts_of, reading
 
 PARTS = {collection: or_exit(parts_of, key, text) for collection, (key, text) in TEXTS.items()}
 
+# The benchmarks that a text is to be without.
+BENCHMARKS = {
+    collection: or_exit(benchmark_files, key, text)
+    for collection, (key, text) in TEXTS.items()
+    if "decontaminate" in text
+}
 # The files of the user's text.
 SOURCE_PATHS = [Path(file) for parts in PARTS.values() for part in parts for file in part.files]
+SOURCE_PATHS += [Path(file) for files in BENCHMARKS.values() for file in files]
 
 
 def part_files(suffix: str):
@@ -64,12 +71,57 @@ rule assign_splits:
         "../scripts/assign_splits.py"
 
 
+rule collect_ngrams:
+    """Collect the word n-grams of held-out documents and benchmarks."""
+    input:
+        parts=part_files(".parquet"),
+        splits="results/{collection}/splits.npy",
+        benchmarks=lambda w: list(map(local, BENCHMARKS[w.collection])),
+        code=code_inputs("collect_ngrams", "data"),
+    output:
+        "results/{collection}/ngrams.npy",
+    log:
+        "logs/{collection}/ngrams.log",
+    conda:
+        "../envs/data.yaml"
+    threads: 1
+    params:
+        recipe=lambda w: pick(TEXTS[w.collection][1]["decontaminate"], "ngram", "column")
+        | {"key": TEXTS[w.collection][0]},
+    script:
+        "../scripts/collect_ngrams.py"
+
+
+rule find_contamination:
+    """Find the training documents of a part that share a word n-gram with those."""
+    input:
+        part="results/{collection}/parts/{part}.parquet",
+        splits="results/{collection}/splits.npy",
+        record="results/{collection}/splits.json",
+        ngrams="results/{collection}/ngrams.npy",
+        code=code_inputs("find_contamination", "data"),
+    output:
+        "results/{collection}/parts/{part}.contamination.json",
+    log:
+        "logs/{collection}/parts/{part}.contamination.log",
+    wildcard_constraints:
+        part=r"\d{5}",
+    conda:
+        "../envs/data.yaml"
+    threads: 1
+    params:
+        recipe=lambda w: pick(TEXTS[w.collection][1]["decontaminate"], "ngram"),
+    script:
+        "../scripts/find_contamination.py"
+
+
 rule build_corpus:
     """Write the documents to one Parquet file per split."""
     input:
         parts=part_files(".parquet"),
         splits="results/{collection}/splits.npy",
         record="results/{collection}/splits.json",
+        contamination=lambda w: part_files(".contamination.json")(w) if w.collection in BENCHMARKS else [],
         code=code_inputs("build_corpus", "data"),
     output:
         train="results/{collection}/train.parquet",

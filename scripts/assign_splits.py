@@ -4,7 +4,8 @@ input.parts         Parquet: text, words, key
 input.records       JSON of each part
 output.splits       NumPy array, uint8: for each document of the parts in order, the number of its split, or of the
                     reason why it is in none
-output.record       JSON: the source, and how many documents of each split were dropped, by reason
+output.record       JSON: the source, and how many documents of each split were dropped, by reason;
+                    how many each part has
 params.recipe.key   key of this text in the config
 params.recipe.parts the split that each part is named for
 params.recipe.sources        the source of each part, where a text has several
@@ -27,4 +28,4 @@ with job(snakemake.log[0], snakemake.wildcards.collection):
     splits, told = assign(recipe["key"], recipe, snakemake.input.parts, records)
     with atomic_write(snakemake.output.splits) as partial, open(partial, "wb") as file:
         np.save(file, splits)
-    write_json(snakemake.output.record, source | told)
+    write_json(snakemake.output.record, source | told | {"documents": [record["documents"] for record in records]})

@@ -3,6 +3,8 @@
 input.parts                         Parquet: text, words, key
 input.splits                        NumPy array, uint8: the split of each document
 input.record                        JSON: the source, and what was dropped
+input.contamination                 JSON for each part: training documents that share an n-gram with held-out ones;
+                                    absent where they stay
 output.train, .validation, .test    Parquet, one column `text`, one document per row
 output.record                       JSON: what was read, and the figures of each split
 params.recipe.key                   key of this text in the config
@@ -14,15 +16,20 @@ import numpy as np
 from tpulm.config.artifacts import SPLITS
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
+from tpulm.corpus.contamination import drop_contaminated
 from tpulm.corpus.splits import write_splits
 
 recipe = snakemake.params.recipe
 
 with job(snakemake.log[0], snakemake.wildcards.collection) as say:
     record = read_json(snakemake.input.record)
-    codes = np.load(snakemake.input.splits, mmap_mode="r")
+    dropped, documents = record.pop("dropped"), record.pop("documents")
+    codes = np.load(snakemake.input.splits)
+    if snakemake.input.contamination:
+        found = list(map(read_json, snakemake.input.contamination))
+        record["decontaminate"] = drop_contaminated(codes, documents, found, dropped)
     outputs = {split: snakemake.output[split] for split in SPLITS}
-    splits, sources = write_splits(recipe, snakemake.input.parts, codes, record.pop("dropped"), outputs)
+    splits, sources = write_splits(recipe, snakemake.input.parts, codes, dropped, outputs)
     for name, source in record.get("sources", {}).items():
         source |= {"weight": recipe["weights"][name], "splits": sources[name]}
     write_json(snakemake.output.record, record | {"splits": splits})

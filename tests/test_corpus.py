@@ -433,6 +433,12 @@ def test_the_report_shows_sources_and_what_was_dropped():
     near = {"near_duplicates": {"examples": [{"dropped": "x < y", "kept": "x <= y"}]}}
     splits["train"]["dropped_near_duplicates"] = 1
     sentence, tables = corpus_tables({"sources": {"wiki": source}, "splits": splits} | near)
+    contaminated = {"decontaminate": {"examples": [{"text": "the text", "ngram": "shared words"}]}}
+    splits["test"]["dropped_c4_sentences"] = 8
+    _, more = corpus_tables({"source": "files", "splits": splits, "removed_lines": {"end_marks": 9}} | contaminated)
+    assert "<td>the text</td><td>shared words</td>" in more and '<td>end_marks</td><td class="number">9</td>' in more
+    zero = '<td class="number">0</td>'
+    assert f'<td>c4_sentences</td>{zero}{zero}<td class="number">8</td>' in more
     assert "near-duplicates" in tables and "<td>x &lt; y</td><td>x &lt;= y</td>" in tables
     assert sentence.startswith("Several sources; a weight says how often") and "<td>wiki</td><td>files</td>" in tables
 

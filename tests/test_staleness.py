@@ -76,8 +76,10 @@ HUB = {
     "source": "hub", "dataset": "some/set", "name": "one", "revision": A,
     "splits": {"train": "train", "validation": "validation", "test": "test"},
 }  # fmt: skip
-LISTED = {
-    "source": "files", "files": ["text/*.txt"], "held_out": {"validation": 0.1, "test": 0.1}, "near_duplicates": {},
+LISTED = {"source": "files", "files": ["text/*.txt"], "held_out": {"validation": 0.1, "test": 0.1}}
+FILTERED = LISTED | {
+    "near_duplicates": {}, "decontaminate": {"files": ["text/d.txt"]},
+    "filters": {"c4": {}, "gopher_quality": {}, "gopher_repetition": {}},
 }  # fmt: skip
 NAMED = {"source": "files", "files": {"train": ["text/a.txt"], "validation": ["text/b.txt"], "test": ["text/c.txt"]}}
 MIXED = {"sources": {"hub": HUB, "listed": {"source": "files", "files": ["text/*.txt"]}, "named": NAMED}}
@@ -90,6 +92,7 @@ STATES = {
     "trained": {},
     "listed": {"corpus": LISTED, "finetune.text": LISTED},
     "named": {"corpus": NAMED, "finetune.text": NAMED},
+    "filtered": {"corpus": FILTERED, "finetune.text": FILTERED},
     "mixed": {"corpus": MIXED, "finetune.text": MIXED},
     "fetched": {
         "corpus": HUB, "finetune.text": HUB, "tokenizer": {"pretrained": "some/tokenizer", "revision": A},
@@ -128,12 +131,39 @@ def rows_of_sources(text, collection, assigned, written):
         yield f"{text}.sources.NAME.{key}", "mixed", f"{text}.sources.{source}.{key}", value, parts + assigned
 
 
+OPTIONS = {
+    "near_duplicates": {"threshold": 0.7, "ngram": 3},
+    "filters.c4": {
+        "end_marks": False, "min_words_per_line": 3, "javascript": False, "policies": False, "min_sentences": 3,
+        "curly_brackets": False, "lorem_ipsum": False,
+    },
+    "filters.gopher_quality": {
+        "min_words": 40, "max_words": 99, "min_mean_word_length": 2, "max_mean_word_length": 9,
+        "max_symbol_word_ratio": 0.2, "max_bullet_lines": 0.8, "max_ellipsis_lines": 0.2, "min_alphabetic_words": 0.7,
+    },
+    "filters.gopher_repetition": {
+        "max_duplicate_lines": 0.1, "max_duplicate_line_characters": 0.1, "max_duplicate_paragraphs": 0.1,
+        "max_duplicate_paragraph_characters": 0.1, "max_top_ngram_characters": [0.2, 0.2, 0.2],
+        "max_duplicate_ngram_characters": [0.1, 0.1, 0.1, 0.1, 0.1, 0.1],
+    },
+}  # fmt: skip
+
+
+def rows_of_options(text, collection, assigned, written):
+    """Yield the rows of what takes documents out of a text: in FILTERED, all of it is on."""
+    found = f"collect_ngrams:{collection} find_contamination:{collection},00000 " + written
+    for name, value in {"ngram": 8, "files": ["text/c.txt"], "column": "body"}.items():
+        yield f"{text}.decontaminate.{name}", "filtered", f"{text}.decontaminate.{name}", value, found
+    again = f"read_part:{collection},00000 {assigned} {found}"
+    for option, limits in OPTIONS.items():
+        for name, value in limits.items():
+            yield f"{text}.{option}.{name}", "filtered", f"{text}.{option}.{name}", value, again
+
+
 # (key of the schema, state, key of the config, new value, jobs)
 ROWS = [
-    ("corpus.near_duplicates.threshold", "listed", "corpus.near_duplicates.threshold", 0.7, CORPUS),
-    ("corpus.near_duplicates.ngram", "listed", "corpus.near_duplicates.ngram", 3, CORPUS),
-    ("finetune.text.near_duplicates.threshold", "listed", "finetune.text.near_duplicates.threshold", 0.7, TUNING),
-    ("finetune.text.near_duplicates.ngram", "listed", "finetune.text.near_duplicates.ngram", 3, TUNING),
+    *rows_of_options("corpus", "corpus", ASSIGNED, WRITTEN),
+    *rows_of_options("finetune.text", "finetune-text", TUNING_ASSIGNED, TUNING_WRITTEN),
     *rows_of_sources("corpus", "corpus", ASSIGNED, WRITTEN),
     *rows_of_sources("finetune.text", "finetune-text", TUNING_ASSIGNED, TUNING_WRITTEN),
     ("title", "trained", "title", "Other words", ""),
@@ -438,7 +468,10 @@ def states(trained, tmp_path_factory):
             (workflow / f"text/{file}.txt").write_text(f"{file}\n")
         write(workflow, "state.yaml", changed(config, changes))
         if changes:
-            for part in (workflow / "results").glob("*/parts/00000.*"):  # `trained` has one part, others have more
+            for folder in ("corpus", "finetune-text"):  # what `trained` has not
+                for name in ("ngrams.npy", "parts/00000.contamination.json"):
+                    (workflow / "results" / folder / name).touch()
+            for part in sorted((workflow / "results").glob("*/parts/00000.*")):
                 for number in range(1, 7):
                     shutil.copy(part, part.with_name(f"0000{number}{part.suffix}"))
             if "base.given" in changes:

@@ -8,9 +8,13 @@ from tpulm.config.artifacts import SPLITS
 from tpulm.core.errors import UserError
 
 TRAIN, VALIDATION, TEST = (SPLITS.index(split) for split in ("train", "validation", "test"))
-DUPLICATE, NEAR_DUPLICATE, BEYOND = 10, 11, 12
+DUPLICATE, NEAR_DUPLICATE, CONTAMINATED, BEYOND = 10, 11, 12, 13
 # Codes of documents that are dropped, by the names of their counts. More than max_documents are left out, not dropped.
 REASONS = {"duplicates": DUPLICATE, "near_duplicates": NEAR_DUPLICATE}
+IN_WORDS = {
+    "empty": "empty", "short": "shorter than min_characters", "duplicates": "also in another split",
+    "near_duplicates": "near-duplicates", "contaminated": "contaminated",
+}  # fmt: skip
 # Of dropped documents that a record shows; and of each, characters.
 EXAMPLES, EXAMPLE_CHARACTERS = 20, 200
 
@@ -27,7 +31,11 @@ def count_dropped(splits: Sequence[str], records: Sequence[dict], codes: np.ndar
             if count:
                 dropped[split][reason] = dropped[split].get(reason, 0) + count
         first = stop
-    return dropped
+    basic = ("empty", "short", "duplicates")
+    return {
+        split: {reason: counts[reason] for reason in (*basic, *sorted(set(counts) - set(basic)))}
+        for split, counts in dropped.items()
+    }
 
 
 def refuse_empty(where: str, split: str, documents: int, dropped: dict[str, dict[str, int]]) -> None:
@@ -36,7 +44,6 @@ def refuse_empty(where: str, split: str, documents: int, dropped: dict[str, dict
         return
     found, counts = "no document was found", dropped[split]
     if any(counts.values()):
-        words = {"empty": "empty", "short": "shorter than min_characters", "duplicates": "also in another split"}
-        reasons = [f"{counts[reason]} {words.get(reason, reason.replace('_', ' '))}" for reason in counts]
+        reasons = [f"{count} {IN_WORDS.get(reason, f'by the filter {reason}')}" for reason, count in counts.items()]
         found = f"of {sum(counts.values())} documents, {', '.join(reasons)}"
     raise UserError(f"{where}: the split {split} is empty: {found}.")

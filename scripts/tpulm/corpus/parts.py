@@ -4,12 +4,13 @@ import contextlib
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
 
 from tpulm.core.files import atomic_write, sha256
+from tpulm.corpus.filters import apply_filters
 from tpulm.corpus.near_duplicates import band_names, hash_bands
 from tpulm.corpus.tables import DocumentFile
 
@@ -21,20 +22,45 @@ COMPRESSED = ("text", "words")  # what else there is, is random
 def write_part(path: str, batches: Iterable[Iterable[str | None]], recipe: dict) -> dict:
     """Write the documents that are to be kept; return their number and how many were dropped, by reason.
 
-    recipe  seed and min_characters; near_duplicates, where bands are to be hashed
+    recipe  seed and min_characters; near_duplicates, where bands are to be hashed; filters, where there are some
     """
     dropped: Counter = Counter(empty=0, short=0)
+    removed: Counter = Counter()
     kept, near = 0, recipe.get("near_duplicates")
     names = band_names(near["threshold"]) if near else []
     schema = pa.schema([*SCHEMA, *(pa.field(name, pa.uint64()) for name in names)])
     compression = {name: "zstd" if name in COMPRESSED else "none" for name in schema.names}
     with atomic_write(path) as partial, contextlib.closing(DocumentFile(partial, schema, compression)) as file:
         for batch in batches:
+            if recipe.get("filters"):
+                batch = list(filtered(batch, recipe["filters"], dropped, removed))
             cleaned = clean(batch, recipe["seed"], recipe["min_characters"], dropped)
             bands = map(pa.array, hash_bands(cleaned["text"].to_pylist(), near, recipe["seed"])) if near else ()
             file.add(pa.record_batch([*cleaned.columns, *bands], schema=schema))
             kept += cleaned.num_rows
-    return {"documents": kept, "dropped": dict(dropped), "sha256": sha256(path)}
+    lines = {"removed_lines": dict(removed)} if "c4" in recipe.get("filters", {}) else {}
+    return {"documents": kept, "dropped": dict(dropped), "sha256": sha256(path)} | lines
+
+
+def filtered(batch: Iterable[str | None], filters: dict, dropped: Counter, removed: Counter) -> Iterator[str | None]:
+    """Yield the documents of a batch that filters leave, as they leave them.
+
+    Documents that are dropped are counted in `dropped`, lines that are taken out in `removed`, by rule.
+    """
+    for text in batch:
+        if not text or not text.strip():
+            yield None
+            continue
+        text, rule = apply_filters(unix_lines(text), filters, removed)
+        if rule:
+            dropped[rule] += 1
+        else:
+            yield text
+
+
+def unix_lines(text: str) -> str:
+    """Return a text in which every line end is "\\n"."""
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def clean(batch: Iterable[str | None], seed: int, shortest: int, dropped: Counter) -> pa.RecordBatch:
@@ -54,11 +80,9 @@ def clean(batch: Iterable[str | None], seed: int, shortest: int, dropped: Counte
         if len(normalised) < shortest:
             dropped["short"] += 1
             continue
-        if "\r" in text:
-            text = text.replace("\r\n", "\n").replace("\r", "\n")
         key = start.copy()
         key.update(normalised.encode("utf-8"))
-        texts.append(text)
+        texts.append(unix_lines(text))
         counts.append(len(words))
         keys.append(key.digest()[:KEY_BYTES])
     columns = {"text": texts, "words": counts, "key": keys}

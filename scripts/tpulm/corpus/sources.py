@@ -74,6 +74,12 @@ def source_files(where: str, recipe: Mapping) -> dict[str, list[str]]:
     return {split: sorted({path for one in named for path in expand(where, one)}) for split, named in globs.items()}
 
 
+def benchmark_files(where: str, text: Mapping) -> list[str]:
+    """Return the local files whose n-grams training documents must not have, sorted, without repeats."""
+    found = {path for glob in text["decontaminate"]["files"] for path in expand(f"{where}.decontaminate", glob)}
+    return sorted(found)
+
+
 def expand(where: str, pattern: str) -> list[str]:
     """Return the files that a glob stands for; `**` stands for folders. Raises UserError."""
     paths = [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
@@ -116,6 +122,7 @@ def reading(where: str, text: dict, part: Part) -> dict:
     keys = {"files": ("sample_by", "column"), "hub": ("dataset", "name", "revision", "column")}
     kept = {key: recipe[key] for key in keys.get(recipe["source"], ()) if key in recipe}
     kept |= {key: text[key] for key in ("seed", "min_characters", "near_duplicates") if key in text}
+    kept |= {"filters": text["filters"]} if text["filters"] else {}
     if recipe["source"] == "hub":
         kept |= {"splits": {part.split: recipe["splits"][part.split]}}
     if part.piece[1] > 1:
