@@ -5,10 +5,11 @@ input.splits                        NumPy array, uint8: the split of each docume
 input.record                        JSON: the source, and what was dropped
 input.contamination                 JSON for each part: training documents that share an n-gram with held-out ones;
                                     absent where they stay
-output.train, .validation, .test    Parquet, one column `text`, one document per row
+output.train, .validation, .test    Parquet: text, one document per row; response_start where the response counts
 output.record                       JSON: what was read, and the figures of each split
 params.recipe.key                   key of this text in the config
 params.recipe.max_documents         how many documents a split has at the most
+params.recipe.responses             true where the corpus says at which character each response begins
 params.recipe.sources, .weights     the source of each part, and how often each source is taken, where there are several
 """
 
@@ -17,6 +18,7 @@ from tpulm.config.artifacts import SPLITS
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 from tpulm.corpus.contamination import drop_contaminated
+from tpulm.corpus.decisions import in_words
 from tpulm.corpus.splits import write_splits
 
 recipe = snakemake.params.recipe
@@ -34,8 +36,8 @@ with job(snakemake.log[0], snakemake.wildcards.collection) as say:
         source |= {"weight": recipe["weights"][name], "splits": sources[name]}
     write_json(snakemake.output.record, record | {"splits": splits})
     for split, figures in splits.items():
+        reasons = [f"{count:,} {in_words(reason)}" for reason, count in dropped[split].items() if count]
         say(
-            f"{split}: {figures['documents']:,} documents, {figures['characters']:,} characters; dropped "
-            f"{figures['dropped_empty']:,} empty, {figures['dropped_short']:,} short, "
-            f"{figures['dropped_duplicates']:,} that are in another split"
+            f"{split}: {figures['documents']:,} documents, {figures['characters']:,} characters; "
+            f"dropped {', '.join(reasons) or 'none'}"
         )

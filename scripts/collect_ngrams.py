@@ -16,14 +16,15 @@ from tpulm.core.files import atomic_write
 from tpulm.core.job import job
 from tpulm.corpus.contamination import held_out_texts, ngrams_of
 from tpulm.corpus.files import read_files
+from tpulm.corpus.rows import Form
 
 recipe = snakemake.params.recipe
 
 with job(snakemake.log[0], snakemake.wildcards.collection) as say:
     codes = np.load(snakemake.input.splits, mmap_mode="r")
     held_out = held_out_texts(snakemake.input.parts, codes)
-    where = f"{recipe['key']}.decontaminate"
-    benchmarks = read_files(where, list(snakemake.input.benchmarks), "line", recipe["column"])
+    form = Form(f"{recipe['key']}.decontaminate", recipe)
+    benchmarks = read_files(snakemake.input.benchmarks, "line", form)
     ngrams = ngrams_of(chain(held_out, benchmarks), recipe["ngram"])
     with atomic_write(snakemake.output[0]) as partial, open(partial, "wb") as file:
         np.save(file, ngrams)

@@ -6,7 +6,9 @@ output.record                           JSON: what was read; how many documents 
 params.recipe.source                    python-docs, python-source, files or hub
 params.recipe.key                       key of this text in the config
 params.recipe.piece                     of a large file or of a dataset: its number, and how many there are
-params.recipe.sample_by, .column        what a document is in a .txt file, or in the files of a table
+params.recipe.sample_by                 what a document is in a .txt file
+params.recipe.column, or .template and .response    what it is in a table
+params.recipe.responses                 true where it is to be written at which character the response begins
 params.recipe.dataset, .name, .revision, .splits    which split of what on the Hugging Face hub
 params.recipe.seed, .min_characters     of the keys; what is dropped
 params.recipe.near_duplicates           threshold and ngram; absent where near-duplicates stay
@@ -17,6 +19,7 @@ import platform
 from tpulm.core.files import write_json
 from tpulm.core.job import job
 from tpulm.corpus.parts import describe_files, write_part
+from tpulm.corpus.rows import Form
 
 recipe, where = snakemake.params.recipe, snakemake.params.recipe["key"]
 source, files = recipe["source"], list(snakemake.input.files)
@@ -31,12 +34,12 @@ with job(snakemake.log[0], snakemake.wildcards.collection) as say:
     elif source == "files":
         from tpulm.corpus.files import read_files
 
-        batches = read_files(where, files, recipe["sample_by"], recipe["column"], piece)
+        batches = read_files(files, recipe["sample_by"], Form(where, recipe), piece)
     else:
         from tpulm.corpus.hub import load_hub, read_hub
 
-        loaded = load_hub(where, recipe)
-        batches = read_hub(where, loaded, recipe["dataset"], recipe["column"])
+        form = Form(where, recipe)
+        batches = read_hub(load_hub(where, recipe, form), recipe["dataset"], form)
         read |= {key: recipe.get(key) for key in ("dataset", "name", "revision", "splits")}
     written = write_part(snakemake.output.part, batches, recipe)
     write_json(snakemake.output.record, {"source": read, "files": describe_files(files, piece[0] == 0)} | written)

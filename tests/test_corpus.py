@@ -28,6 +28,7 @@ from tpulm.corpus.files import read_files
 from tpulm.corpus.hub import load_hub, read_hub
 from tpulm.corpus.parts import write_part
 from tpulm.corpus.records import merged
+from tpulm.corpus.rows import Form
 from tpulm.corpus.sources import Part, cut, parts_of, reading, source_files
 from tpulm.corpus.splits import write_splits
 from tpulm.corpus.stdlib import functions, paragraphs
@@ -39,7 +40,7 @@ ROOT = Path(__file__).parents[1]
 FAST = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 DEFAULTS = {
     "source": "files", "sample_by": "line", "column": "text", "held_out": {"validation": 0.05, "test": 0.05}, "seed": 0,
-    "min_characters": 0, "max_documents": None,
+    "min_characters": 0, "max_documents": None, "filters": {},
 }  # fmt: skip
 # Text that a careless reader would change: an accent, a missing value's name, a number, a date.
 TEXTS = ["one \u00e9", "NA", "001", "2020-01-01", "null"]
@@ -64,7 +65,8 @@ def build_parts(folder, parts, **changes):
 
 def read(*files, unit="line", column="text", piece=(0, 1)):
     """Return the documents of files in one list."""
-    return [text for batch in read_files("corpus", list(map(str, files)), unit, column, piece) for text in batch]
+    form = Form("corpus", {"column": column})
+    return [text for batch in read_files(list(map(str, files)), unit, form, piece) for text in batch]
 
 
 def fails(function, *arguments, **options):
@@ -350,7 +352,7 @@ def test_a_wrong_line_in_a_piece_has_its_number_in_the_file(tmp_path, bad):
 
 def test_a_file_that_changes_while_it_is_read(tmp_path):
     file = write(tmp_path / "a.txt", "line\n" * 10)
-    batches = read_files("corpus", [str(file)], "line", "text")
+    batches = read_files([str(file)], "line", Form("corpus", DEFAULTS))
     next(batches)
     with open(file, "a") as more:
         more.write("line\n")
@@ -517,13 +519,14 @@ def test_a_folder_laid_out_as_a_dataset(tmp_path, monkeypatch):
     assert parts == [Part("train", (str(folder / "train.jsonl"),), (0, 2)), Part("test", parts[0].files, (1, 2))]
     texts = {}
     for part in parts:
-        loaded = load_hub("corpus", reading("corpus", recipe, part))
-        texts[part.split] = [text for batch in read_hub("corpus", loaded, "set", "body") for text in batch]
+        form = Form("corpus", recipe)
+        loaded = load_hub("corpus", reading("corpus", recipe, part), form)
+        texts[part.split] = [text for batch in read_hub(loaded, "set", form) for text in batch]
     assert texts == {"train": ["a", "b", "c"], "test": ["d"]}
-    assert fails(load_hub, "corpus", recipe | {"column": "text", "splits": {"train": "train"}}) == (
+    assert fails(load_hub, "corpus", recipe | {"splits": {"train": "train"}}, Form("corpus", {"column": "text"})) == (
         f"{folder} has no column text (corpus.column); found: body."
     )
-    assert fails(load_hub, "corpus", recipe | {"splits": {"train": "other"}}) == (
+    assert fails(load_hub, "corpus", recipe | {"splits": {"train": "other"}}, form) == (
         f"corpus: {folder} has no such data (name not given, splits.train other): "
         "Unknown split \"other\". Should be one of ['train']."
     )
@@ -534,10 +537,12 @@ PUBLISHED = {"data/train-00000-of-00001.parquet": parquet(text=["a b", "c d", "e
 READ_HUB = f"""
 from tpulm.core.errors import UserError
 from tpulm.corpus.hub import load_hub, read_hub
+from tpulm.corpus.rows import Form
 for changes in ({{}}, {{"name": "other"}}, {{"dataset": "some/absent"}}):
     recipe = {{"dataset": "some/set", "revision": "{COMMIT}", "splits": {{"train": "train[:67%]"}}, "column": "text"}}
     try:
-        print(list(read_hub("corpus", load_hub("corpus", recipe | changes), "some/set", "text")))
+        form = Form("corpus", recipe)
+        print(list(read_hub(load_hub("corpus", recipe | changes, form), "some/set", form)))
     except UserError as error:
         print(error)
 """

@@ -25,6 +25,7 @@ from tpulm.core.errors import UserError
 from tpulm.corpus.assignment import assign
 from tpulm.corpus.files import read_files
 from tpulm.corpus.parts import write_part
+from tpulm.corpus.rows import Form
 from tpulm.records.tfrecord import Records
 from tpulm.training.checkpoint import previous, save
 from tpulm.training.history import History
@@ -128,7 +129,7 @@ def refused(workflow):
     recipe = read_config([workflow / "config.yaml"], {})["corpus"] | {"parts": ["train"]}
     part = workflow.folder.parent / "part.parquet"
     with pytest.raises(UserError) as error:
-        batches = read_files("corpus", recipe["files"], recipe["sample_by"], recipe["column"])
+        batches = read_files(recipe["files"], recipe["sample_by"], Form("corpus", recipe))
         assign("corpus", recipe, [part], [write_part(part, batches, recipe)])
     return str(error.value)
 

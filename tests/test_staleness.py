@@ -83,6 +83,7 @@ FILTERED = LISTED | {
 }  # fmt: skip
 NAMED = {"source": "files", "files": {"train": ["text/a.txt"], "validation": ["text/b.txt"], "test": ["text/c.txt"]}}
 MIXED = {"sources": {"hub": HUB, "listed": {"source": "files", "files": ["text/*.txt"]}, "named": NAMED}}
+ASKED = HUB | {"template": "{question}", "response": "{answer}"}
 LINEAR = {"shape": "linear", "warmup_steps": 2}
 
 JAX = {"mlm.runs.tiny.backend": "jax", "mlm.runs.tiny.host_device_count": 2}
@@ -93,6 +94,8 @@ STATES = {
     "listed": {"corpus": LISTED, "finetune.text": LISTED},
     "named": {"corpus": NAMED, "finetune.text": NAMED},
     "filtered": {"corpus": FILTERED, "finetune.text": FILTERED},
+    "asked": {"corpus": ASKED, "finetune.text": {"sources": {"one": ASKED}}},
+    "answered": {"corpus": {"sources": {"one": ASKED}}, "finetune.text": ASKED},
     "mixed": {"corpus": MIXED, "finetune.text": MIXED},
     "fetched": {
         "corpus": HUB, "finetune.text": HUB, "tokenizer": {"pretrained": "some/tokenizer", "revision": A},
@@ -149,6 +152,14 @@ OPTIONS = {
 }  # fmt: skip
 
 
+def rows_of_templates(text, collection, states, assigned):
+    """Yield the rows of the templates of a text that is, in two states, one source or several."""
+    again = "".join(f"read_part:{collection},0000{number} " for number in range(3)) + assigned
+    for name in ("template", "response"):
+        yield f"{text}.{name}", states[0], f"{text}.{name}", "{other}", again
+        yield f"{text}.sources.NAME.{name}", states[1], f"{text}.sources.one.{name}", "{other}", again
+
+
 def rows_of_options(text, collection, assigned, written):
     """Yield the rows of what takes documents out of a text: in FILTERED, all of it is on."""
     found = f"collect_ngrams:{collection} find_contamination:{collection},00000 " + written
@@ -162,6 +173,8 @@ def rows_of_options(text, collection, assigned, written):
 
 # (key of the schema, state, key of the config, new value, jobs)
 ROWS = [
+    *rows_of_templates("corpus", "corpus", ("asked", "answered"), ASSIGNED),
+    *rows_of_templates("finetune.text", "finetune-text", ("answered", "asked"), TUNING_ASSIGNED),
     *rows_of_options("corpus", "corpus", ASSIGNED, WRITTEN),
     *rows_of_options("finetune.text", "finetune-text", TUNING_ASSIGNED, TUNING_WRITTEN),
     *rows_of_sources("corpus", "corpus", ASSIGNED, WRITTEN),

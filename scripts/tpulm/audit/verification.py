@@ -98,8 +98,8 @@ def check_corpus(folder: Path) -> Iterator[str]:
 
 def figures_of(path: Path) -> dict:
     """Return the figures of the documents of a Parquet file, as corpus.json has them."""
-    if pq.ParquetFile(path).schema_arrow.names != ["text"]:
-        raise UserError(f"{path} has not the one column text.")
+    if pq.ParquetFile(path).schema_arrow.names not in (["text"], ["text", "response_start"]):
+        raise UserError(f"{path} has other columns than text and, where the response counts, response_start.")
     figures = Figures()
     for texts in read_batches(str(path)):
         figures.add(texts, sum(len(text.split()) for text in texts.to_pylist()))

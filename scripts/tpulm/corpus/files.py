@@ -1,7 +1,4 @@
-"""Read the user's files: text, JSON, CSV and Parquet, each also through gzip.
-
-A batch of documents is a list of str, or None where a row has no text.
-"""
+"""Read the user's files: text, JSON, CSV and Parquet, each also through gzip."""
 
 import contextlib
 import gzip
@@ -17,17 +14,17 @@ from typing import IO, Any
 
 from tpulm.core.errors import UserError
 from tpulm.corpus.pieces import lines_before, open_text, read_lines, read_paragraphs
+from tpulm.corpus.rows import Documents, Form
 from tpulm.corpus.sources import kind_of, packed
 
 BATCH = 1000  # rows of a table that are in memory at once
-Documents = Iterator[Sequence[str | None]]
 
 
-def read_files(where: str, files: list[str], sample_by: str, column: str, piece: tuple[int, int] = (0, 1)) -> Documents:
+def read_files(files: Sequence[str], sample_by: str, form: Form, piece: tuple[int, int] = (0, 1)) -> Documents:
     """Yield the documents of files in their order, in batches.
 
     sample_by  what a document is in a .txt file: line, paragraph (ended by an empty line) or document (the file)
-    column     column of the other formats
+    form       what it is in the other formats
     piece      of one large file: its number, and how many there are
 
     Raises UserError, naming the file and where it can be said the line; also where a file changes meanwhile.
@@ -37,7 +34,7 @@ def read_files(where: str, files: list[str], sample_by: str, column: str, piece:
             if not os.path.getsize(file):
                 continue
             try:
-                yield from read_file(where, file, sample_by, column, piece)
+                yield from read_file(file, sample_by, form, piece)
             except UserError:
                 raise
             except Exception as error:  # whatever pandas, pyarrow and the codecs raise
@@ -54,7 +51,7 @@ def unchanged(file: str) -> Iterator[None]:
         raise UserError(f"{file} changed while it was read; run again when nothing writes to it.")
 
 
-def read_file(where: str, file: str, sample_by: str, column: str, piece: tuple[int, int]) -> Documents:
+def read_file(file: str, sample_by: str, form: Form, piece: tuple[int, int]) -> Documents:
     """Yield the documents of one file, or of a piece of it, in batches."""
     kind = kind_of(file)
     if kind == "text" and sample_by == "document":
@@ -62,15 +59,15 @@ def read_file(where: str, file: str, sample_by: str, column: str, piece: tuple[i
     elif kind == "text":
         yield from read_paragraphs(file, piece) if sample_by == "paragraph" else read_lines(file, piece)
     elif kind == "csv":
-        yield from read_csv(where, file, column)
+        yield from read_csv(file, form)
     elif kind == "parquet":
-        yield from read_parquet(where, file, column)
+        yield from read_parquet(file, form)
     elif kind == "jsonl" or is_json_lines(file):
-        yield from read_json_lines(where, file, column, piece)
+        yield from read_json_lines(file, form, piece)
     else:
         rows = json.loads(whole(file))
         rows = rows if isinstance(rows, list) else [rows]
-        yield [field(where, f"{file}, entry {number}", row, column) for number, row in enumerate(rows, start=1)]
+        yield [form.document_of(f"{file}, entry {number}", row) for number, row in enumerate(rows, start=1)]
 
 
 def whole(file: str) -> str:
@@ -84,20 +81,21 @@ def opened(file: str) -> IO[bytes]:
     return gzip.open(file, "rb") if packed(file) else open(file, "rb")  # type: ignore[return-value]
 
 
-def read_csv(where: str, file: str, column: str) -> Documents:
+def read_csv(file: str, form: Form) -> Documents:
     """Yield the documents of a CSV file. "NA" and "001" stay the text that they are."""
     import pandas
 
     with opened(file) as data:
-        check_column(where, file, list(pandas.read_csv(data, nrows=0)), column)
+        form.check(file, list(pandas.read_csv(data, nrows=0)))
     # The other columns are read, too: else a line with too many fields would pass.
-    options: dict[str, Any] = {"dtype": {column: object}, "keep_default_na": False, "chunksize": BATCH}
+    options: dict[str, Any] = {"keep_default_na": False, "chunksize": BATCH}
+    options["dtype"] = dict.fromkeys(form.columns, object)
     with opened(file) as data:
         for frame in pandas.read_csv(data, **options):
-            yield frame[column].tolist()
+            yield form.documents(file, [frame[column].tolist() for column in form.columns])
 
 
-def read_parquet(where: str, file: str, column: str) -> Documents:
+def read_parquet(file: str, form: Form) -> Documents:
     """Yield the documents of a Parquet file."""
     import pyarrow.parquet as pq
 
@@ -108,11 +106,9 @@ def read_parquet(where: str, file: str, column: str) -> Documents:
             shutil.copyfileobj(data, plain)
             data = plain
         table = pq.ParquetFile(data)
-        check_column(where, file, table.schema_arrow.names, column)
-        for batch in table.iter_batches(BATCH, columns=[column]):
-            values = batch[column].to_pylist()
-            check_text(where, file, values, column)
-            yield values
+        form.check(file, table.schema_arrow.names)
+        for batch in table.iter_batches(BATCH, columns=list(form.columns)):
+            yield form.documents(file, [batch[column].to_pylist() for column in form.columns])
 
 
 def is_json_lines(file: str) -> bool:
@@ -125,7 +121,7 @@ def is_json_lines(file: str) -> bool:
     return False
 
 
-def read_json_lines(where: str, file: str, column: str, piece: tuple[int, int]) -> Documents:
+def read_json_lines(file: str, form: Form, piece: tuple[int, int]) -> Documents:
     """Yield the documents of a JSON Lines file, or of a piece of it: an object per line, whose other fields may differ.
 
     Read as lines: readers of JSON tables guess a type for the column (dates, numbers) and change the text.
@@ -141,7 +137,7 @@ def read_json_lines(where: str, file: str, column: str, piece: tuple[int, int]) 
                     row = json.loads(text)
                 except ValueError as error:
                     raise UserError(f"{place}, is not valid JSON: {error}.") from None
-                documents.append(field(where, place, row, column))
+                documents.append(form.document_of(place, row))
         yield documents
 
 
@@ -156,31 +152,6 @@ class Line:
     def __str__(self) -> str:
         """Return file and number."""
         return f"{self.file}, line {lines_before(self.file, self.piece) + self.number}"
-
-
-def field(where: str, place: object, row: object, column: str) -> str | None:
-    """Return the text of a JSON object. Raises UserError where there is none."""
-    if not isinstance(row, dict):
-        raise UserError(f"{place}, is no JSON object; allowed: an object with the field {column} ({where}.column).")
-    check_column(where, place, list(row), column)
-    check_text(where, place, [row[column]], column)
-    if row[column] and not row[column].isascii():
-        # JSON can escape halves of a pair of surrogates, which no encoding can hold.
-        return row[column].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return row[column]
-
-
-def check_column(where: str, place: object, found: list[str], column: str) -> None:
-    """Raise UserError when a table has no such column."""
-    if column not in found:
-        raise UserError(f"{place} has no column {column} ({where}.column); found: {', '.join(map(str, found))}.")
-
-
-def check_text(where: str, place: object, values: list, column: str) -> None:
-    """Raise UserError when a column holds something else than text."""
-    for value in values:
-        if value is not None and not isinstance(value, str):
-            raise UserError(f"{place}: {column} ({where}.column) holds {type(value).__name__}; allowed: text.")
 
 
 def mistake(file: str, error: Exception) -> UserError:

@@ -4,7 +4,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from tpulm.core.errors import UserError
-from tpulm.corpus.files import BATCH, Documents, check_column, check_text, reason
+from tpulm.corpus.files import BATCH, reason
+from tpulm.corpus.rows import Documents, Form
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -20,7 +21,7 @@ def import_datasets() -> ModuleType:
     return datasets
 
 
-def load_hub(where: str, recipe: dict) -> "Dataset":
+def load_hub(where: str, recipe: dict, form: Form) -> "Dataset":
     """Return the one split that a recipe names of a dataset of the hub, or of a local folder that is laid out as one.
 
     Raises UserError for what does not exist, and when it is not to be had without the network.
@@ -49,13 +50,11 @@ def load_hub(where: str, recipe: dict) -> "Dataset":
             f"{where}: {recipe['dataset']} has no such data (name {recipe.get('name') or 'not given'}, "
             f"splits.{split} {expression}): {reason(error)}."
         ) from error
-    check_column(where, recipe["dataset"], loaded.column_names, recipe["column"])
+    form.check(recipe["dataset"], loaded.column_names)
     return loaded
 
 
-def read_hub(where: str, dataset: "Dataset", name: str, column: str) -> Documents:
+def read_hub(dataset: "Dataset", name: str, form: Form) -> Documents:
     """Yield the documents of a split that `load_hub` returned, in batches; `name` is for the messages."""
-    for table in dataset.select_columns([column]).with_format("arrow").iter(BATCH):
-        values = table[column].to_pylist()
-        check_text(where, name, values, column)
-        yield values
+    for table in dataset.select_columns(list(form.columns)).with_format("arrow").iter(BATCH):
+        yield form.documents(name, [table[column].to_pylist() for column in form.columns])

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -12,29 +12,28 @@ import pyarrow as pa
 from tpulm.core.files import atomic_write, sha256
 from tpulm.corpus.filters import apply_filters
 from tpulm.corpus.near_duplicates import band_names, hash_bands
+from tpulm.corpus.rows import Document
 from tpulm.corpus.tables import DocumentFile
 
 KEY_BYTES = 16  # of SHA-256: two documents in 10^14 have the same key with a probability of 10^-11
 SCHEMA = pa.schema({"text": pa.string(), "words": pa.int32(), "key": pa.binary(KEY_BYTES)})
-COMPRESSED = ("text", "words")  # what else there is, is random
+COMPRESSED = ("text", "words", "response_start")  # what else there is, is random
 
 
-def write_part(path: str, batches: Iterable[Iterable[str | None]], recipe: dict) -> dict:
+def write_part(path: str, batches: Iterable[Iterable[Document]], recipe: dict) -> dict:
     """Write the documents that are to be kept; return their number and how many were dropped, by reason.
 
-    recipe  seed and min_characters; near_duplicates, where bands are to be hashed; filters, where there are some
+    recipe  what `clean` takes; near_duplicates, where bands are to be hashed
     """
     dropped: Counter = Counter(empty=0, short=0)
     removed: Counter = Counter()
     kept, near = 0, recipe.get("near_duplicates")
     names = band_names(near["threshold"]) if near else []
-    schema = pa.schema([*SCHEMA, *(pa.field(name, pa.uint64()) for name in names)])
+    schema = pa.schema([*columns_of(recipe), *(pa.field(name, pa.uint64()) for name in names)])
     compression = {name: "zstd" if name in COMPRESSED else "none" for name in schema.names}
     with atomic_write(path) as partial, contextlib.closing(DocumentFile(partial, schema, compression)) as file:
         for batch in batches:
-            if recipe.get("filters"):
-                batch = list(filtered(batch, recipe["filters"], dropped, removed))
-            cleaned = clean(batch, recipe["seed"], recipe["min_characters"], dropped)
+            cleaned = clean(batch, recipe, dropped, removed)
             bands = map(pa.array, hash_bands(cleaned["text"].to_pylist(), near, recipe["seed"])) if near else ()
             file.add(pa.record_batch([*cleaned.columns, *bands], schema=schema))
             kept += cleaned.num_rows
@@ -42,51 +41,51 @@ def write_part(path: str, batches: Iterable[Iterable[str | None]], recipe: dict)
     return {"documents": kept, "dropped": dict(dropped), "sha256": sha256(path)} | lines
 
 
-def filtered(batch: Iterable[str | None], filters: dict, dropped: Counter, removed: Counter) -> Iterator[str | None]:
-    """Yield the documents of a batch that filters leave, as they leave them.
-
-    Documents that are dropped are counted in `dropped`, lines that are taken out in `removed`, by rule.
-    """
-    for text in batch:
-        if not text or not text.strip():
-            yield None
-            continue
-        text, rule = apply_filters(unix_lines(text), filters, removed)
-        if rule:
-            dropped[rule] += 1
-        else:
-            yield text
+def columns_of(recipe: dict) -> pa.Schema:
+    """Return the columns of a part but the bands; response_start is in characters, 0 where all of the text counts."""
+    return SCHEMA.append(pa.field("response_start", pa.int32())) if recipe.get("responses") else SCHEMA
 
 
-def unix_lines(text: str) -> str:
-    """Return a text in which every line end is "\\n"."""
-    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
-
-
-def clean(batch: Iterable[str | None], seed: int, shortest: int, dropped: Counter) -> pa.RecordBatch:
+def clean(batch: Iterable[Document], recipe: dict, dropped: Counter, removed: Counter) -> pa.RecordBatch:
     """Return the documents of a batch that are to be kept, with their numbers of words and their keys.
 
-    Line ends become "\\n". The key is the SHA-256 of the seed and the text with its white space normalised: the
-    same for two documents that are the same, and in random order. What is left out is counted in `dropped`.
+    recipe   seed, min_characters; filters, where there are some; responses, where it is to be kept where they start
+    dropped  what is left out is counted there, by reason
+    removed  lines that filters take out of documents are counted there, by rule
+
+    Line ends become "\\n". The key is the SHA-256 of the seed and the text with its white space normalised: the same
+    for two documents that are the same, and in random order.
     """
-    start = hashlib.sha256(f"{seed}\0".encode())
-    texts, counts, keys = [], [], []
-    for text in batch:
+    head = hashlib.sha256(f"{recipe['seed']}\0".encode())
+    shortest, filters = recipe["min_characters"], recipe.get("filters")
+    texts, counts, keys, starts = [], [], [], []
+    for document in batch:
+        text, start = document if isinstance(document, tuple) else (document, 0)
         words = text.split() if text else []
         if not text or not words:
             dropped["empty"] += 1
             continue
+        if "\r" in text:
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
+        if filters:
+            text, rule = apply_filters(text, filters, removed)
+            if rule:
+                dropped[rule] += 1
+                continue
+            words = text.split()
         normalised = " ".join(words)
-        if len(normalised) < shortest:
-            dropped["short"] += 1
+        if not words or len(normalised) < shortest:
+            dropped["short" if words else "empty"] += 1
             continue
-        key = start.copy()
+        key = head.copy()
         key.update(normalised.encode("utf-8"))
-        texts.append(unix_lines(text))
+        texts.append(text)
         counts.append(len(words))
         keys.append(key.digest()[:KEY_BYTES])
-    columns = {"text": texts, "words": counts, "key": keys}
-    return pa.record_batch([pa.array(columns[field.name], field.type) for field in SCHEMA], schema=SCHEMA)
+        starts.append(start)
+    schema = columns_of(recipe)
+    columns = {"text": texts, "words": counts, "key": keys, "response_start": starts}
+    return pa.record_batch([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
 
 
 def describe_files(files: Iterable[str], whole: bool) -> list[dict]:

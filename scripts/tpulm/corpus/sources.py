@@ -71,7 +71,11 @@ def source_files(where: str, recipe: Mapping) -> dict[str, list[str]]:
         return {}
     globs = recipe["files"]
     globs = {"train": globs} if isinstance(globs, list) else globs
-    return {split: sorted({path for one in named for path in expand(where, one)}) for split, named in globs.items()}
+    found = {split: sorted({path for one in named for path in expand(where, one)}) for split, named in globs.items()}
+    plain = [path for paths in found.values() for path in paths if kind_of(path) == "text"]
+    if plain and "template" in recipe:
+        raise UserError(f"{where}.template: {plain[0]} is text without fields; allowed: files of the other formats.")
+    return found
 
 
 def benchmark_files(where: str, text: Mapping) -> list[str]:
@@ -118,16 +122,23 @@ def divisible(file: str, sample_by: str) -> bool:
 
 def reading(where: str, text: dict, part: Part) -> dict:
     """Return what the config says of how a part is read: `params.recipe` of its job."""
-    where, recipe = sources_of(where, text)[part.source]
-    keys = {"files": ("sample_by", "column"), "hub": ("dataset", "name", "revision", "column")}
+    key, recipe = sources_of(where, text)[part.source]
+    form = ("template", "response") if "template" in recipe else ("column",)
+    keys = {"files": ("sample_by", *form), "hub": ("dataset", "name", "revision", *form)}
     kept = {key: recipe[key] for key in keys.get(recipe["source"], ()) if key in recipe}
     kept |= {key: text[key] for key in ("seed", "min_characters", "near_duplicates") if key in text}
     kept |= {"filters": text["filters"]} if text["filters"] else {}
+    kept |= responses(where, text)
     if recipe["source"] == "hub":
         kept |= {"splits": {part.split: recipe["splits"][part.split]}}
     if part.piece[1] > 1:
         kept |= {"piece": list(part.piece)}
-    return kept | {"key": where, "source": recipe["source"]}
+    return kept | {"key": key, "source": recipe["source"]}
+
+
+def responses(where: str, text: dict) -> dict:
+    """Return whether the response alone counts in documents of any source, as a part of a recipe."""
+    return {"responses": True} if any("response" in recipe for _, recipe in sources_of(where, text).values()) else {}
 
 
 def assigning(where: str, text: dict, parts: list[Part]) -> dict:
@@ -144,7 +155,7 @@ def assigning(where: str, text: dict, parts: list[Part]) -> dict:
 
 def building(where: str, text: dict, parts: list[Part]) -> dict:
     """Return what the config says of how splits are written: `params.recipe` of that job."""
-    recipe = {"key": where, "max_documents": text["max_documents"]}
+    recipe = {"key": where, "max_documents": text["max_documents"]} | responses(where, text)
     if "sources" not in text:
         return recipe
     weights = {name: source["weight"] for name, (_, source) in sources_of(where, text).items()}

@@ -1,4 +1,7 @@
-"""Write the splits of a text from its parts: one Parquet file each, with the column `text`."""
+"""Write the splits of a text from its parts: one Parquet file each.
+
+Its columns are `text` and, where the response counts, `response_start`: the character at which it begins.
+"""
 
 import contextlib
 import math
@@ -22,9 +25,9 @@ SCHEMA = pa.schema({"text": pa.string()})
 class SplitFile(DocumentFile):
     """The file of a split, with the figures of what is written to it, by source too."""
 
-    def __init__(self, path: Path, most: int | None):
+    def __init__(self, path: Path, most: int | None, schema: pa.Schema):
         """Open `path` for writing at most so many documents."""
-        super().__init__(path, SCHEMA)
+        super().__init__(path, schema)
         self.figures, self.most = Figures(), most
         self.sources: dict[str, dict[str, int]] = {}
 
@@ -37,7 +40,7 @@ class SplitFile(DocumentFile):
             picked = batch if len(chosen) == batch.num_rows else batch.take(pa.array(chosen))
             characters = figures.characters
             figures.add(picked["text"], pc.sum(picked["words"]).as_py())
-            self.add(picked.select(["text"]))
+            self.add(picked.select(self.schema.names))
             own = self.sources.setdefault(source, {"documents": 0, "characters": 0})
             own["documents"] += len(chosen)
             own["characters"] += figures.characters - characters
@@ -59,11 +62,14 @@ def write_splits(
     names = recipe.get("sources", [""] * len(parts))
     weights = [recipe.get("weights", {}).get(name, 1.0) for name in names]
     most = recipe["max_documents"]
+    schema = SCHEMA.append(pa.field("response_start", pa.int32())) if recipe.get("responses") else SCHEMA
     with contextlib.ExitStack() as stack:
         partial = {split: stack.enter_context(atomic_write(outputs[split])) for split in SPLITS}
-        files = {split: stack.enter_context(contextlib.closing(SplitFile(partial[split], most))) for split in SPLITS}
+        files = {
+            split: stack.enter_context(contextlib.closing(SplitFile(partial[split], most, schema))) for split in SPLITS
+        }
         for time in range(math.ceil(max(weights))):
-            for number, batch, own in with_codes(parts, codes, [weight > time for weight in weights]):
+            for number, batch, own in with_codes(parts, codes, [weight > time for weight in weights], schema.names):
                 own = np.where(repeated(batch, weights[number], time) | (own != TRAIN), own, len(SPLITS))
                 for code, split in enumerate(SPLITS):
                     if not time or code == TRAIN:
@@ -82,13 +88,13 @@ def write_splits(
 
 
 def with_codes(
-    parts: Sequence[str], codes: np.ndarray, wanted: Sequence[bool]
+    parts: Sequence[str], codes: np.ndarray, wanted: Sequence[bool], columns: Sequence[str]
 ) -> Iterator[tuple[int, pa.RecordBatch, np.ndarray]]:
     """Yield the number of each wanted part, its documents a row group at a time, and the codes of these."""
     counts = list(map(count_documents, parts))
     for number, first in enumerate(np.cumsum([0, *counts[:-1]]).tolist()):
         if wanted[number]:
-            for batch in read_columns(parts[number], "text", "words", "key"):
+            for batch in read_columns(parts[number], *columns, "words", "key"):
                 yield number, batch, codes[first : first + batch.num_rows]
                 first += batch.num_rows
 
