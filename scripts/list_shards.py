@@ -38,19 +38,18 @@ with job(snakemake.log[0], "tfrecords") as say:
             names = (shard["file"], shard["index"])
             if absent.isdisjoint(names):
                 continue
-            from tpulm.corpus.reader import read_texts
+            from tpulm.corpus.reader import read_batches
             from tpulm.records.shard_writer import write_shard
+            from tpulm.tokenization.encoding import tokenize
             from tpulm.tokenization.folder import load
 
-            texts = read_texts(snakemake.input[split], part["start"], part["stop"])
-            tokenizer = load(snakemake.input.tokenizer)
+            documents = read_batches(snakemake.input[split], part["start"], part["stop"])
+            ids = tokenize(load(snakemake.input.tokenizer), documents)
             # Beside the shards, so that a file takes its place in one step, once its bytes are known to be right.
             with tempfile.TemporaryDirectory(dir=listing.parent, prefix=".") as temporary:
                 target = Path(temporary)
                 (target / split).mkdir()
-                made = write_shard(
-                    tokenizer, texts, recipe["sequence_length"], target / shard["file"], part["documents"]
-                )
+                made = write_shard(ids, recipe["sequence_length"], target / shard["file"], part["documents"])
                 if made != shard:
                     stem = shard["file"].removesuffix(".tfrecord")
                     raise UserError(

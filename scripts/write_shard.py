@@ -20,16 +20,17 @@ split, shard, shards = snakemake.wildcards.split, int(snakemake.wildcards.shard)
 with job(snakemake.log[0], f"tfrecords {split} {shard + 1}/{shards}") as say:
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
 
-    from tpulm.corpus.reader import read_texts
+    from tpulm.corpus.reader import read_batches
     from tpulm.records.shard_writer import write_shard
+    from tpulm.tokenization.encoding import tokenize
     from tpulm.tokenization.folder import load
 
     ranges = read_json(snakemake.input.ranges)
     if len(ranges) != shards or shard >= shards:
         raise UserError(f"tfrecords.shards.{split} is {len(ranges)}: there is no shard {shard:05d}-of-{shards:05d}.")
     part, length = ranges[shard], snakemake.params.recipe["sequence_length"]
-    texts = read_texts(snakemake.input.corpus, part["start"], part["stop"])
-    tokenizer = load(snakemake.input.tokenizer)
-    written = write_shard(tokenizer, texts, length, snakemake.output.records, part["documents"])
+    documents = read_batches(snakemake.input.corpus, part["start"], part["stop"])
+    ids = tokenize(load(snakemake.input.tokenizer), documents)
+    written = write_shard(ids, length, snakemake.output.records, part["documents"])
     write_json(snakemake.output.sidecar, written)
     say(f"{written['records']:,} records of {length} tokens from {part['documents']:,} documents")

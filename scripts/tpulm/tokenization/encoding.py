@@ -1,0 +1,200 @@
+"""Documents to token ids in bulk: where a tokenizer allows it, each distinct word is encoded once.
+
+A tokenizer of the `tokenizers` library splits a text into words, and its model (Unigram, BPE or WordPiece) cuts each
+word by itself. If no word begins before a space and ends after it, a document's ids are those of its parts between
+spaces, one after another. Text repeats its words: 36 MB of it have 6 million of them, 0.3 million distinct.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+SPACE = 0x20
+# Bytes after a space at which a text is not cut: white space, and the first bytes of white space beyond ASCII.
+# A run of white space can be one word, up to its last character.
+NOT_AFTER_SPACE = np.zeros(256, bool)
+NOT_AFTER_SPACE[[*range(0x09, 0x0E), *range(0x1C, 0x21), 0xC2, 0xE1, 0xE2, 0xE3]] = True
+# Normalizers and pre-tokenizers that treat the parts of a text between spaces one by one.
+NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer"}
+PRE_TOKENIZERS = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "Punctuation", "Digits"}
+WORDS_AT_ONCE = 1 << 17  # encoded by one call of the library, whose results take memory
+BATCH_CHARACTERS = 1 << 25  # of the documents that are encoded together, at least
+
+
+class Encoder:
+    """Encodes documents with a tokenizer, its special tokens around each; exactly as `tokenizer.encode` does."""
+
+    def __init__(self, tokenizer: "Tokenizer"):
+        """Prepare; `tokenizer` neither truncates nor pads."""
+        self.tokenizer = tokenizer
+        spec = json.loads(tokenizer.to_str())
+        self.by_words = splits_at_spaces(spec)
+        self.added = "|".join(re.escape(token["content"]) for token in spec["added_tokens"])
+        self.before, self.after = template(tokenizer)
+
+    def encode(self, texts: pa.StringArray) -> np.ndarray:
+        """Return the ids of documents, one after another, int32 of shape [tokens]."""
+        if not len(texts):
+            return np.empty(0, np.int32)
+        if not self.by_words:
+            return self.encode_whole(texts.to_pylist())[0]
+        # An added token is found before the text is split into words.
+        whole = np.zeros(len(texts), bool)
+        if self.added:
+            whole = pc.match_substring_regex(texts, self.added).to_numpy(zero_copy_only=False)
+        ids, lengths = self.encode_words(pc.if_else(whole, "", texts) if whole.any() else texts)
+        if not whole.any():
+            return ids
+        own, own_lengths = self.encode_whole(texts.filter(pa.array(whole)).to_pylist())
+        source = np.repeat(whole, np.where(whole, 0, lengths) + place(whole, own_lengths))
+        merged = np.empty(len(source), np.int32)
+        merged[source] = own
+        merged[~source] = ids[np.repeat(~whole, lengths)]
+        return merged
+
+    def encode_whole(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of documents, int32 of shape [tokens], and the number of each document's, int64."""
+        encodings = [np.array(e.ids, np.int32) for e in self.tokenizer.encode_batch_fast(texts)]
+        return np.concatenate(encodings), np.array([len(ids) for ids in encodings], np.int64)
+
+    def encode_words(self, texts: pa.StringArray) -> tuple[np.ndarray, np.ndarray]:
+        """Return what `encode_whole` returns, for documents without added tokens."""
+        words, first = split_at_spaces(texts)
+        coded = words.dictionary_encode()
+        ids, starts = self.encode_distinct(coded.dictionary)
+        which = coded.indices.to_numpy()
+        lengths = np.diff(starts)[which]
+        ends = np.cumsum(lengths)
+        flat = ids[np.repeat(starts[which] - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)]
+        bounds = np.concatenate([[0], ends])[first]
+        return surround(flat, bounds, self.before, self.after), np.diff(bounds) + len(self.before) + len(self.after)
+
+    def encode_distinct(self, words: pa.StringArray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of words, int32 of shape [tokens], and where each begins and the last one ends, int64."""
+        ids: list[np.ndarray] = []
+        lengths: list[int] = [0]
+        for start in range(0, len(words), WORDS_AT_ONCE):
+            some = words.slice(start, WORDS_AT_ONCE).to_pylist()
+            encoded = [e.ids for e in self.tokenizer.encode_batch_fast(some, add_special_tokens=False)]
+            lengths += map(len, encoded)
+            ids.append(np.fromiter((i for word in encoded for i in word), np.int32))
+        return np.concatenate(ids) if ids else np.empty(0, np.int32), np.cumsum(lengths, dtype=np.int64)
+
+
+def tokenize(tokenizer: "Tokenizer", batches: Iterable[pa.StringArray]) -> Iterator[np.ndarray]:
+    """Yield the ids of documents, each with the tokenizer's special tokens around it, in batches, int32 of [tokens]."""
+    encoder = Encoder(tokenizer)
+    waiting: list[pa.StringArray] = []
+    characters = 0
+    for batch in batches:
+        waiting.append(batch)
+        characters += batch.nbytes
+        if characters >= BATCH_CHARACTERS:
+            yield encoder.encode(pa.concat_arrays(waiting))
+            waiting, characters = [], 0
+    if waiting:
+        yield encoder.encode(pa.concat_arrays(waiting))
+
+
+def splits_at_spaces(spec: dict) -> bool:
+    """Return whether no word of a tokenizer begins before a space and ends after it; when in doubt, False.
+
+    spec  tokenizer.json
+    """
+    normalizers = members(spec["normalizer"], "normalizers")
+    pre_tokenizers = members(spec["pre_tokenizer"], "pretokenizers")
+    if spec["model"].get("dropout") or (normalizers and any(token["normalized"] for token in spec["added_tokens"])):
+        return False
+    return (
+        all(one["type"] in NORMALIZERS or is_local_replace(one) for one in normalizers)
+        and any(splits(one) for one in pre_tokenizers)
+        and all(one["type"] in PRE_TOKENIZERS or splits(one) for one in pre_tokenizers)
+    )
+
+
+def members(part: dict | None, key: str) -> list[dict]:
+    """Return the normalizers or pre-tokenizers of a tokenizer, those of a sequence one by one."""
+    if part is None:
+        return []
+    return [one for member in part[key] for one in members(member, key)] if part["type"] == "Sequence" else [part]
+
+
+def is_local_replace(normalizer: dict) -> bool:
+    """Return whether a normalizer replaces a string that has no white space."""
+    pattern = normalizer.get("pattern", {}).get("String", "")
+    return normalizer["type"] == "Replace" and bool(pattern) and not re.search(r"\s", pattern + normalizer["content"])
+
+
+def splits(pre_tokenizer: dict) -> bool:
+    """Return whether a pre-tokenizer begins a new word at each space that another character follows."""
+    kind = pre_tokenizer["type"]
+    return (
+        kind in {"BertPreTokenizer", "Whitespace", "WhitespaceSplit"}
+        or (kind == "Metaspace" and pre_tokenizer.get("split", True))
+        or (kind == "ByteLevel" and pre_tokenizer.get("use_regex", True))
+    )
+
+
+def template(tokenizer: "Tokenizer") -> tuple[list[int], list[int]]:
+    """Return the ids of the special tokens that a tokenizer puts before a text and after it."""
+    bare, dressed = (tokenizer.encode("a", add_special_tokens=special).ids for special in (False, True))
+    for start in range(len(dressed) - len(bare) + 1):
+        if dressed[start : start + len(bare)] == bare:
+            return dressed[:start], dressed[start + len(bare) :]
+    return [], []
+
+
+def split_at_spaces(texts: pa.StringArray) -> tuple[pa.StringArray, np.ndarray]:
+    """Cut documents before each space that no white space follows.
+
+    Returns the parts of all documents in order, and the number of parts before each document and before the end,
+    int64 of shape [documents + 1]. A document without text has none.
+    """
+    large = texts.cast(pa.large_string())
+    _, offsets, data = large.buffers()
+    bounds = np.frombuffer(offsets, np.int64)[large.offset : large.offset + len(texts) + 1]
+    content = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]] if data else np.empty(0, np.uint8)
+    begins = np.zeros(len(content) + 1, bool)
+    begins[bounds - bounds[0]] = True
+    spaces = np.flatnonzero(content[:-1] == SPACE)
+    begins[spaces[~NOT_AFTER_SPACE[content[spaces + 1]] & ~begins[spaces + 1]]] = True
+    cuts = np.flatnonzero(begins)
+    first = np.searchsorted(cuts, bounds - bounds[0])
+    buffers = [None, pa.py_buffer((cuts + bounds[0]).astype(np.int64)), data]
+    return pa.Array.from_buffers(pa.large_string(), len(cuts) - 1, buffers), first
+
+
+def surround(ids: np.ndarray, bounds: np.ndarray, before: list[int], after: list[int]) -> np.ndarray:
+    """Return ids with special tokens around each document, int32.
+
+    ids     int32 [tokens]
+    bounds  where each document begins and the last one ends, int64 of shape [documents + 1]
+    """
+    extra = len(before) + len(after)
+    starts = bounds[:-1] + extra * np.arange(len(bounds) - 1)
+    stream = np.empty(len(ids) + extra * (len(bounds) - 1), np.int32)
+    inside = np.ones(len(stream), bool)
+    for number, special in enumerate(before):
+        stream[starts + number] = special
+        inside[starts + number] = False
+    ends = starts + np.diff(bounds) + len(before)
+    for number, special in enumerate(after):
+        stream[ends + number] = special
+        inside[ends + number] = False
+    stream[inside] = ids
+    return stream
+
+
+def place(where: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return an array of the shape of `where` (bool) that has `values` where that is true and 0 elsewhere."""
+    placed = np.zeros(len(where), np.int64)
+    placed[where] = values
+    return placed

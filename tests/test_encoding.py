@@ -1,0 +1,155 @@
+"""Documents to ids in bulk: always exactly what the tokenizer's own `encode` gives."""
+
+import json
+
+import pyarrow as pa
+import pytest
+from conftest import ROOT
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tpulm.tokenization import unigram
+from tpulm.tokenization.encoding import Encoder, splits_at_spaces, tokenize
+
+pytestmark = pytest.mark.unit
+
+TEXT = [line for line in (ROOT / "README.md").read_text().split("\n") if line.strip()]
+SPECIALS = ["<s>", "</s>", "<unk>", "<pad>", "[MASK]"]
+BYTES = pre_tokenizers.ByteLevel.alphabet()
+
+
+def roberta() -> Tokenizer:
+    """Return a byte-level BPE tokenizer, as GPT-2 and RoBERTa have it."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(vocab_size=700, special_tokens=SPECIALS, initial_alphabet=BYTES, show_progress=False)
+    tokenizer.train_from_iterator(TEXT, trainer)
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0))
+    return tokenizer
+
+
+def bert() -> Tokenizer:
+    """Return a WordPiece tokenizer, as BERT has it."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.train_from_iterator(TEXT, trainers.WordPieceTrainer(vocab_size=500, special_tokens=SPECIALS))
+    tokenizer.post_processor = processors.BertProcessing(("</s>", 1), ("<s>", 0))
+    return tokenizer
+
+
+def composed() -> Tokenizer:
+    """Return a BPE tokenizer that splits at white space and digits, after normalizers that look at characters."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFKC(), normalizers.Lowercase(), normalizers.NFD(), normalizers.StripAccents()]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Digits()])
+    tokenizer.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=400, special_tokens=SPECIALS))
+    return tokenizer
+
+
+TOKENIZERS = {
+    "unigram": unigram.train(lambda: iter([TEXT]), 400),
+    "roberta": roberta(),
+    "bert": bert(),
+    "composed": composed(),
+}
+# Where words begin and end: white space of all kinds, marks that combine, special tokens, the published replacements.
+PARTS = [
+    " ",
+    "  ",
+    "\n",
+    "\t",
+    "\r\n",
+    "\0",
+    "\x1c",
+    "\x85",
+    "\u00a0",
+    "\u1680",
+    "\u2003",
+    "\u3000",
+    "▁",
+    "``",
+    "''",
+    "'s",
+]
+PARTS += [
+    "a",
+    "the",
+    "shard",
+    "é",
+    "e\u0301",
+    "\u0301",
+    "Σ",
+    "1",
+    "42",
+    "“",
+    "日本",
+    "😀",
+    "[MASK]",
+    "<pad>",
+    "<s>",
+    "x" * 300,
+]
+TEXTS = st.lists(st.lists(st.sampled_from(PARTS) | st.text(max_size=4), max_size=8).map("".join), max_size=5)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@given(texts=TEXTS)
+@example(texts=[])
+@example(texts=["", " ", ""])
+@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_the_ids_are_those_of_encode(name, texts):
+    texts = [text.encode("utf-8", "replace").decode() for text in texts]
+    tokenizer = TOKENIZERS[name]
+    encoder = Encoder(tokenizer)
+    assert encoder.by_words
+    expected = [i for text in texts for i in tokenizer.encode(text).ids]
+    assert encoder.encode(pa.array(texts, pa.string())).tolist() == expected
+    # A slice of a larger array, as a shard's documents are.
+    assert encoder.encode(pa.array(["a  b", *texts, "c"], pa.string()).slice(1, len(texts))).tolist() == expected
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_batches_do_not_matter(name, monkeypatch):
+    tokenizer = TOKENIZERS[name]
+    expected = [i for text in TEXT for i in tokenizer.encode(text).ids]
+    monkeypatch.setattr("tpulm.tokenization.encoding.BATCH_CHARACTERS", 1000)
+    monkeypatch.setattr("tpulm.tokenization.encoding.WORDS_AT_ONCE", 7)
+    batches = list(tokenize(tokenizer, (pa.array(TEXT[start : start + 9]) for start in range(0, len(TEXT), 9))))
+    assert len(batches) > 3
+    assert [i for ids in batches for i in ids.tolist()] == expected
+
+
+def changed(**parts) -> Tokenizer:
+    """Return the trained Unigram tokenizer with other parts."""
+    tokenizer = Tokenizer.from_str(TOKENIZERS["unigram"].to_str())
+    for part, value in parts.items():
+        setattr(tokenizer, part, value)
+    return tokenizer
+
+
+# What looks beyond a word: the tokenizer encodes whole documents.
+WHOLE = {
+    "no split": changed(pre_tokenizer=pre_tokenizers.Metaspace(split=False)),
+    "no pre-tokenizer": changed(pre_tokenizer=None),
+    "strip": changed(normalizer=normalizers.Strip()),
+    "prepend": changed(normalizer=normalizers.Prepend("a")),
+    "replace two spaces": changed(normalizer=normalizers.Replace("  ", " ")),
+    "dropout": changed(model=models.BPE({"a": 0}, [], dropout=0.5)),
+}
+NORMALIZED = changed()
+NORMALIZED.add_tokens([AddedToken("“shard”", normalized=True)])
+WHOLE["a token in normalized text"] = NORMALIZED
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_tokenizer_that_looks_beyond_words_encodes_whole_documents(name):
+    tokenizer = WHOLE[name]
+    assert not splits_at_spaces(json.loads(tokenizer.to_str()))
+    texts = ["a  b", " ``shard'' ", "aa a"]
+    if name != "dropout":
+        assert Encoder(tokenizer).encode(pa.array(texts)).tolist() == [
+            i for t in texts for i in tokenizer.encode(t).ids
+        ]
