@@ -1,6 +1,6 @@
 """Text: the documents of the corpus and of the finetuning text, in disjoint splits."""
 
-from tpulm.corpus.sources import assigning, benchmark_files, building, parts_of, reading
+from tpulm.corpus.sources import assigning, benchmark_files, building, part_files, parts_of, reading
 
 PARTS = {collection: or_exit(parts_of, key, text) for collection, (key, text) in TEXTS.items()}
 
@@ -13,13 +13,6 @@ BENCHMARKS = {
 # The files of the user's text.
 SOURCE_PATHS = [Path(file) for parts in PARTS.values() for part in parts for file in part.files]
 SOURCE_PATHS += [Path(file) for files in BENCHMARKS.values() for file in files]
-
-
-def part_files(suffix: str):
-    """Return an input function: the files of all parts of a text with this suffix, in order."""
-    return lambda w: [
-        f"results/{w.collection}/parts/{number:05d}{suffix}" for number in range(len(PARTS[w.collection]))
-    ]
 
 
 rule corpus:
@@ -54,8 +47,8 @@ rule read_part:
 rule assign_splits:
     """Assign each document to a split, or to none where it is in another one, too."""
     input:
-        parts=part_files(".parquet"),
-        records=part_files(".json"),
+        parts=lambda w: part_files(w, PARTS, ".parquet"),
+        records=lambda w: part_files(w, PARTS, ".json"),
         code=code_inputs("assign_splits", "data"),
     output:
         splits="results/{collection}/splits.npy",
@@ -65,6 +58,8 @@ rule assign_splits:
     conda:
         "../envs/data.yaml"
     threads: 1
+    resources:
+        mem_mb=4000,  # whatever the size of the input
     params:
         recipe=lambda w: assigning(*TEXTS[w.collection], PARTS[w.collection]),
     script:
@@ -74,7 +69,7 @@ rule assign_splits:
 rule collect_ngrams:
     """Collect the word n-grams of held-out documents and benchmarks."""
     input:
-        parts=part_files(".parquet"),
+        parts=lambda w: part_files(w, PARTS, ".parquet"),
         splits="results/{collection}/splits.npy",
         benchmarks=lambda w: list(map(local, BENCHMARKS[w.collection])),
         code=code_inputs("collect_ngrams", "data"),
@@ -85,6 +80,8 @@ rule collect_ngrams:
     conda:
         "../envs/data.yaml"
     threads: 1
+    resources:
+        mem_mb=4000,  # whatever the size of the input
     params:
         recipe=lambda w: pick(TEXTS[w.collection][1]["decontaminate"], "ngram", "column")
         | {"key": TEXTS[w.collection][0]},
@@ -118,10 +115,10 @@ rule find_contamination:
 rule build_corpus:
     """Write the documents to one Parquet file per split."""
     input:
-        parts=part_files(".parquet"),
+        parts=lambda w: part_files(w, PARTS, ".parquet"),
         splits="results/{collection}/splits.npy",
         record="results/{collection}/splits.json",
-        contamination=lambda w: part_files(".contamination.json")(w) if w.collection in BENCHMARKS else [],
+        contamination=lambda w: part_files(w, PARTS, ".contamination.json") if w.collection in BENCHMARKS else [],
         code=code_inputs("build_corpus", "data"),
     output:
         train="results/{collection}/train.parquet",
@@ -133,6 +130,8 @@ rule build_corpus:
     conda:
         "../envs/data.yaml"
     threads: 1
+    resources:
+        mem_mb=4000,  # whatever the size of the input
     params:
         recipe=lambda w: building(*TEXTS[w.collection], PARTS[w.collection]),
     script:

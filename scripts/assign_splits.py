@@ -18,7 +18,7 @@ import numpy as np
 from tpulm.core.files import atomic_write, read_json, write_json
 from tpulm.core.job import job
 from tpulm.corpus.assignment import assign
-from tpulm.corpus.records import merged
+from tpulm.corpus.provenance import merged
 
 recipe = snakemake.params.recipe
 

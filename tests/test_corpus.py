@@ -20,14 +20,16 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tpulm.audit.verification import check_corpus
 from tpulm.config.artifacts import SPLITS
 from tpulm.core.errors import UserError
+from tpulm.core.files import write_json
 from tpulm.corpus import assignment, sources
 from tpulm.corpus.assignment import assign
 from tpulm.corpus.files import read_files
 from tpulm.corpus.hub import load_hub, read_hub
 from tpulm.corpus.parts import write_part
-from tpulm.corpus.records import merged
+from tpulm.corpus.provenance import merged
 from tpulm.corpus.rows import Form
 from tpulm.corpus.sources import Part, cut, parts_of, reading, source_files
 from tpulm.corpus.splits import write_splits
@@ -424,6 +426,26 @@ def test_weights_repeat_and_thin_out_training_documents_only(tmp_path):
     other, _ = build_parts(tmp_path, parts, seed=1, **weights)
     assert set(other["train"]) != set(texts["train"])
     assert figures["train"]["documents"] == len(texts["train"])
+
+
+def test_damaged_parts_and_splits_are_named(tmp_path):
+    (tmp_path / "parts").mkdir()
+    part, recipe = tmp_path / "parts/00000.parquet", DEFAULTS | {"key": "corpus", "parts": ["train"]}
+    record = write_part(str(part), [[f"document {number}" for number in range(50)]], recipe)
+    codes, told = assign("corpus", recipe, [str(part)], [record])
+    outputs = {split: str(tmp_path / f"{split}.parquet") for split in SPLITS}
+    figures, _ = write_splits(recipe, [str(part)], codes, told["dropped"], outputs)
+    write_json(part.with_suffix(".json"), record)
+    write_json(tmp_path / "parts/00000.contamination.json", {"rows": []})
+    write_json(tmp_path / "corpus.json", {"splits": figures})
+    assert list(check_corpus(tmp_path)) == []
+    part.write_bytes(part.read_bytes()[:-1])
+    os.replace(outputs["test"], outputs["train"])
+    assert list(check_corpus(tmp_path)) == [
+        f"{part} is damaged or missing: its SHA-256 is not the one that 00000.json has.",
+        f"{outputs['train']} is damaged: its documents are not those that corpus.json describes.",
+        f"{outputs['test']} is missing.",
+    ]
 
 
 def test_the_report_shows_sources_and_what_was_dropped():

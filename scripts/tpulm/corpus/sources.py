@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from tpulm.config.artifacts import SPLITS
 from tpulm.config.texts import sources_of
@@ -46,6 +47,12 @@ def parts_of(where: str, text: dict) -> list[Part]:
     """
     sources = sources_of(where, text).items()
     return [replace(part, source=name) for name, (key, recipe) in sources for part in parts_of_source(key, recipe)]
+
+
+def part_files(wildcards: Any, parts: Mapping[str, list[Part]], suffix: str) -> list[str]:
+    """Return the files of all parts of a text with this suffix, in order; parts by collection, which is a wildcard."""
+    folder = f"results/{wildcards.collection}/parts"
+    return [f"{folder}/{number:05d}{suffix}" for number in range(len(parts[wildcards.collection]))]
 
 
 def parts_of_source(where: str, recipe: Mapping) -> list[Part]:
