@@ -45,10 +45,10 @@ JOBS = 40  # more shards, to see what a job costs
 LIBRARY = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from tokenizers import Tokenizer, models, trainers
+from tokenizers import models, trainers
 from tpulm.corpus.reader import read_texts
-from tpulm.tokenization.unigram import untrained
-tokenizer = untrained()
+from tpulm.tokenization.pipeline import untrained
+tokenizer = untrained(models.Unigram())
 special = ["[CLS]", "[SEP]", "<unk>", "<pad>", "[MASK]"]
 trainer = trainers.UnigramTrainer(vocab_size=int(sys.argv[4]), unk_token="<unk>", special_tokens=special)
 tokenizer.train_from_iterator(read_texts(sys.argv[2]), trainer=trainer)

@@ -20,5 +20,7 @@ with job(snakemake.log[0], "report"):
         figures = read_json(path)
         rows = [[name.replace("_", " "), value] for name, value in figures.items() if isinstance(value, int | float)]
         text = "Measured on the validation split. Entropy in nats per token."
+        if "training_documents" in figures:
+            text += " Training documents are those of the training split, the corpus here, that it was trained on."
         parts.append(section("tokenizer", text, table(["figure", "value"], rows)))
     write_text(snakemake.output[0], page("Text and tokenizer", "What the models were trained on.", "".join(parts)))

@@ -137,7 +137,7 @@ WRONG = [
         {"tokenizer.revision": "a" * 40},
         "tokenizer.pretrained is missing; tokenizer.revision needs it.",
     ),
-    ({"tokenizer.vocab_size": 3}, "tokenizer.vocab_size is 3; allowed: a whole number, 16 or more, at most 1000000."),
+    ({"tokenizer.vocab_size": 3}, "tokenizer.vocab_size is 3; allowed: a whole number, 6 or more, at most 1000000."),
     (
         {"tfrecords.sequence_length": 1.5},
         "tfrecords.sequence_length is 1.5; allowed: a whole number, 8 or more, at most 65536.",
