@@ -7,7 +7,7 @@ ENVIRONMENT ?= local
 LOCKS := envs/bootstrap.txt $(patsubst %,envs/%,$(shell sed -n 's/^-r //p' envs/$(ENVIRONMENT).txt))
 SHELL := /bin/bash
 
-.PHONY: run setup lint check test test-all lock format
+.PHONY: run setup lint check test test-all bench-data lock format
 
 run: setup
 	@.venv/bin/snakemake
@@ -43,6 +43,10 @@ test: lint
 # All tests.
 test-all: lint
 	.venv/bin/pytest
+
+# Data preparation beside the tools that it replaces; the table is written to benchmarks/results/data.md.
+bench-data: setup
+	.venv/bin/python benchmarks/data.py
 
 # Resolve the locked environments again, after a change of envs/*.in.
 lock: setup

@@ -7,6 +7,7 @@ Each pair is measured by turns in one run, in processes of their own, on the tex
 - shards: `snakemake results/tfrecords/manifest.json` with an existing tokenizer, from the text file to the manifest,
   Snakemake's own start included, beside benchmarks/published_shards.py. The ids of a shard are compared with those
   of `tokenizer.encode`.
+- job: what a job costs beyond its work, from the same tiny text in 2 and in 42 shards.
 - tokenizer: rule train_tokenizer's script, beside the trainer of the `tokenizers` library on the same documents, and
   the tokens per word of both on documents that neither has seen.
 
@@ -39,15 +40,15 @@ from tpulm.tokenization import folder
 
 BENCHMARKS = Path(__file__).parent
 VOCABULARY = 10_048
-SHARDS = {"train": 2, "validation": 1, "test": 1}
+JOBS = 40  # more shards, to see what a job costs
 # The trainer of the `tokenizers` library on the documents of a corpus file.
 LIBRARY = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from tokenizers import Tokenizer, models, trainers
+from tokenizers import models, trainers
 from tpulm.corpus.reader import read_texts
-from tpulm.tokenization.unigram import untrained
-tokenizer = untrained()
+from tpulm.tokenization.pipeline import untrained
+tokenizer = untrained(models.Unigram())
 special = ["[CLS]", "[SEP]", "<unk>", "<pad>", "[MASK]"]
 trainer = trainers.UnigramTrainer(vocab_size=int(sys.argv[4]), unk_token="<unk>", special_tokens=special)
 tokenizer.train_from_iterator(read_texts(sys.argv[2]), trainer=trainer)
@@ -55,14 +56,14 @@ tokenizer.save(sys.argv[3])
 """
 
 
-def configure(workflow: Workflow, text: Path, tokenizer: dict) -> None:
-    """Write config.yaml: only a corpus, a tokenizer and records."""
+def configure(workflow: Workflow, text: Path, tokenizer: dict, shards: int = 2) -> None:
+    """Write config.yaml: only a corpus, a tokenizer and records, those of train in so many shards."""
     config = {
         "title": "Data",
         "corpus": {"source": "files", "files": [str(text)], "sample_by": "line",
                    "held_out": {"validation": 0.01, "test": 0.01}},
         "tokenizer": tokenizer,
-        "tfrecords": {"sequence_length": 128, "shards": SHARDS},
+        "tfrecords": {"sequence_length": 128, "shards": {"train": shards, "validation": 1, "test": 1}},
     }  # fmt: skip
     with open(workflow / "config.yaml", "w") as file:
         YAML(typ="safe", pure=True).dump(config, file)
@@ -150,6 +151,20 @@ def measure_tokenizer(workflow: Workflow, scratch: Path, runs: int) -> tuple[dic
     return times, quality
 
 
+def measure_job(workflow: Workflow, scratch: Path, runs: int) -> float:
+    """Return the seconds that a job costs beyond its work, on all processors together."""
+    text, kept = scratch / "tiny.txt", scratch / "tokenizer"
+    text.write_text("".join(f"{' '.join(['word', 'text', 'line'] * 60)} {number}\n" for number in range(1000)))
+    times: dict[int, list[float]] = {2: [], 2 + JOBS: []}
+    for _ in range(runs):
+        for shards, taken in times.items():
+            configure(workflow, text, {"pretrained": str(kept)}, shards)
+            shutil.rmtree(workflow / "results")
+            taken.append(snakemake(workflow, "results/tfrecords/manifest.json"))
+    few, many = map(statistics.median, times.values())
+    return (many - few) / JOBS
+
+
 def row(name: str, times: dict[str, list[float]]) -> str:
     """Return a row of the table: medians with the lowest and the highest, and their ratio."""
     medians = [f"{statistics.median(t):.1f} s ({min(t):.1f} to {max(t):.1f})" if t else "fails" for t in times.values()]
@@ -174,6 +189,7 @@ def main() -> None:
         snakemake(workflow, "corpus")
         trained, quality = measure_tokenizer(workflow, scratch, arguments.trainings)
         written = measure_shards(workflow, text, scratch, arguments.runs)
+        job = measure_job(workflow, scratch, min(arguments.runs, 3))
     lines = [
         f"{arguments.megabytes:g} MB of docstrings (SHA-256 {digest[:12]}), {os.cpu_count()} processors, "
         f"Python {platform.python_version()}; medians of {arguments.runs} runs by turns (trainers: "
@@ -185,6 +201,7 @@ def main() -> None:
         row(f"documents to a Unigram vocabulary of {VOCABULARY:,}; `tokenizers`", trained),
         "",
         "Tokens per word on unseen text: " + ", ".join(f"{name} {value:.4f}" for name, value in quality.items()) + ".",
+        f"A job costs {job:.2f} s beyond its work, with {os.cpu_count()} jobs at once.",
     ]
     results = BENCHMARKS / "results"
     results.mkdir(exist_ok=True)

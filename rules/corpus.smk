@@ -1,11 +1,18 @@
 """Text: the documents of the corpus and of the finetuning text, in disjoint splits."""
 
-from tpulm.corpus.sources import source_files
+from tpulm.corpus.sources import assigning, benchmark_files, building, part_files, parts_of, reading
 
-SOURCES = {collection: or_exit(source_files, key, text) for collection, (key, text) in TEXTS.items()}
+PARTS = {collection: or_exit(parts_of, key, text) for collection, (key, text) in TEXTS.items()}
 
+# The benchmarks that a text is to be without.
+BENCHMARKS = {
+    collection: or_exit(benchmark_files, key, text)
+    for collection, (key, text) in TEXTS.items()
+    if "decontaminate" in text
+}
 # The files of the user's text.
-SOURCE_PATHS = [Path(file) for splits in SOURCES.values() for files in splits.values() for file in files]
+SOURCE_PATHS = [Path(file) for parts in PARTS.values() for part in parts for file in part.files]
+SOURCE_PATHS += [Path(file) for files in BENCHMARKS.values() for file in files]
 
 
 rule corpus:
@@ -16,10 +23,102 @@ rule corpus:
     localrule: True
 
 
-rule build_corpus:
-    """Read the documents of a text source, clean them and write one Parquet file per split."""
+rule read_part:
+    """Read a part of a text source and clean its documents."""
     input:
-        unpack(lambda w: {split: list(map(local, files)) for split, files in SOURCES[w.collection].items()}),
+        files=lambda w: list(map(local, PARTS[w.collection][int(w.part)].files)),
+        code=code_inputs("read_part", "data"),
+    output:
+        part="results/{collection}/parts/{part}.parquet",
+        record="results/{collection}/parts/{part}.json",
+    log:
+        "logs/{collection}/parts/{part}.log",
+    wildcard_constraints:
+        part=r"\d{5}",
+    conda:
+        "../envs/data.yaml"
+    threads: 1
+    params:
+        recipe=lambda w: reading(*TEXTS[w.collection], PARTS[w.collection][int(w.part)]),
+    script:
+        "../scripts/read_part.py"
+
+
+rule assign_splits:
+    """Assign each document to a split, or to none where it is in another one, too."""
+    input:
+        parts=lambda w: part_files(w, PARTS, ".parquet"),
+        records=lambda w: part_files(w, PARTS, ".json"),
+        code=code_inputs("assign_splits", "data"),
+    output:
+        splits="results/{collection}/splits.npy",
+        record="results/{collection}/splits.json",
+    log:
+        "logs/{collection}/splits.log",
+    conda:
+        "../envs/data.yaml"
+    threads: 1
+    resources:
+        mem_mb=4000,  # whatever the size of the input
+    params:
+        recipe=lambda w: assigning(*TEXTS[w.collection], PARTS[w.collection]),
+    script:
+        "../scripts/assign_splits.py"
+
+
+rule collect_ngrams:
+    """Collect the word n-grams of held-out documents and benchmarks."""
+    input:
+        parts=lambda w: part_files(w, PARTS, ".parquet"),
+        splits="results/{collection}/splits.npy",
+        benchmarks=lambda w: list(map(local, BENCHMARKS[w.collection])),
+        code=code_inputs("collect_ngrams", "data"),
+    output:
+        "results/{collection}/ngrams.npy",
+    log:
+        "logs/{collection}/ngrams.log",
+    conda:
+        "../envs/data.yaml"
+    threads: 1
+    resources:
+        mem_mb=4000,  # whatever the size of the input
+    params:
+        recipe=lambda w: pick(TEXTS[w.collection][1]["decontaminate"], "ngram", "column")
+        | {"key": TEXTS[w.collection][0]},
+    script:
+        "../scripts/collect_ngrams.py"
+
+
+rule find_contamination:
+    """Find the training documents of a part that share a word n-gram with those."""
+    input:
+        part="results/{collection}/parts/{part}.parquet",
+        splits="results/{collection}/splits.npy",
+        record="results/{collection}/splits.json",
+        ngrams="results/{collection}/ngrams.npy",
+        code=code_inputs("find_contamination", "data"),
+    output:
+        "results/{collection}/parts/{part}.contamination.json",
+    log:
+        "logs/{collection}/parts/{part}.contamination.log",
+    wildcard_constraints:
+        part=r"\d{5}",
+    conda:
+        "../envs/data.yaml"
+    threads: 1
+    params:
+        recipe=lambda w: pick(TEXTS[w.collection][1]["decontaminate"], "ngram"),
+    script:
+        "../scripts/find_contamination.py"
+
+
+rule build_corpus:
+    """Write the documents to one Parquet file per split."""
+    input:
+        parts=lambda w: part_files(w, PARTS, ".parquet"),
+        splits="results/{collection}/splits.npy",
+        record="results/{collection}/splits.json",
+        contamination=lambda w: part_files(w, PARTS, ".contamination.json") if w.collection in BENCHMARKS else [],
         code=code_inputs("build_corpus", "data"),
     output:
         train="results/{collection}/train.parquet",
@@ -27,11 +126,13 @@ rule build_corpus:
         test="results/{collection}/test.parquet",
         record="results/{collection}/corpus.json",
     log:
-        "logs/{collection}.log",
+        "logs/{collection}/corpus.log",
     conda:
         "../envs/data.yaml"
     threads: 1
+    resources:
+        mem_mb=4000,  # whatever the size of the input
     params:
-        recipe=lambda w: TEXTS[w.collection][1] | {"key": TEXTS[w.collection][0]},
+        recipe=lambda w: building(*TEXTS[w.collection], PARTS[w.collection]),
     script:
         "../scripts/build_corpus.py"

@@ -27,7 +27,7 @@ if "pretrained" in config["tokenizer"]:
         output:
             **TOKENIZER,
         params:
-            recipe=config["tokenizer"],
+            recipe={key: config["tokenizer"].get(key) for key in ("pretrained", "revision")},
         log:
             "logs/fetch_tokenizer.log",
         threads: 1
@@ -39,14 +39,15 @@ if "pretrained" in config["tokenizer"]:
 else:
 
     rule train_tokenizer:
-        """Train the Unigram tokenizer on the training split."""
+        """Train a tokenizer on the training split."""
         input:
             corpus="results/corpus/train.parquet",
             code=code_inputs("train_tokenizer", "data"),
         output:
             **TOKENIZER,
+            training="results/tokenizer/training.json",
         params:
-            recipe=pick(config["tokenizer"], "vocab_size"),
+            recipe=pick(config["tokenizer"], "model", "vocab_size", "train_on"),
         log:
             "logs/train_tokenizer.log",
         threads: 2
@@ -62,6 +63,7 @@ rule evaluate_tokenizer:
         corpus="results/corpus/validation.parquet",
         tokenizer=TOKENIZER["tokenizer"],
         special_tokens_map=TOKENIZER["special_tokens_map"],
+        training=[] if "pretrained" in config["tokenizer"] else ["results/tokenizer/training.json"],
         code=code_inputs("evaluate_tokenizer", "data"),
     output:
         "results/tokenizer/metrics.json",

@@ -3,12 +3,13 @@
 input.corpus              Parquet, one column `text`, one document per row
 input.tokenizer           tokenizer.json
 input.special_tokens_map  special_tokens_map.json
-output                    JSON, the figures of tpulm.tokenization.folder.measure
+input.training            training.json, where the tokenizer was trained here
+output                    JSON, the figures of tpulm.tokenization.folder.measure, and those of training.json
 """
 
 import os
 
-from tpulm.core.files import write_json
+from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 
 with job(snakemake.log[0], "tokenizer") as say:
@@ -20,5 +21,6 @@ with job(snakemake.log[0], "tokenizer") as say:
     tokenizer = load(snakemake.input.tokenizer)
     ids = special_ids(tokenizer, snakemake.input.special_tokens_map)
     figures = measure(tokenizer, ids, read_texts(snakemake.input.corpus))
-    write_json(snakemake.output[0], figures)
+    trained = [read_json(path) for path in snakemake.input.training]
+    write_json(snakemake.output[0], {key: value for record in (figures, *trained) for key, value in record.items()})
     say(f"{figures['tokens_per_word']:.3f} tokens per word, {100 * figures['unknown_rate']:.2f} % unknown")

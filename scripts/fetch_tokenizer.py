@@ -5,7 +5,7 @@ output.tokenizer           tokenizer.json, as the `tokenizers` library saves it
 output.config              tokenizer_config.json, and
 output.special_tokens_map  special_tokens_map.json: with them AutoTokenizer loads the folder
 params.recipe.pretrained   local folder, or a name on the hub
-params.recipe.revision     commit on the hub; absent for a local folder
+params.recipe.revision     commit on the hub; None for a local folder
 """
 
 import tempfile
@@ -18,7 +18,7 @@ with job(snakemake.log[0], "tokenizer") as say:
 
     recipe, output = snakemake.params.recipe, snakemake.output
     with tempfile.TemporaryDirectory() as folder:
-        size = save_pretrained(recipe["pretrained"], recipe.get("revision"), folder)
+        size = save_pretrained(recipe["pretrained"], recipe["revision"], folder)
         for name, target in (
             ("tokenizer.json", output.tokenizer),
             ("tokenizer_config.json", output.config),

@@ -6,19 +6,17 @@ params.recipe.vocab_size  number of pieces, including the special and byte piece
 params.recipe.seed        selects the documents to read if the text is very long
 """
 
-import numpy as np
 from tpulm.core.files import atomic_write
 from tpulm.core.job import job
-from tpulm.corpus.reader import read_lengths, read_texts
-from tpulm.tokenization.causal import sample, train_vocabulary
+from tpulm.corpus.reader import read_texts
+from tpulm.tokenization.causal import train_vocabulary
+from tpulm.tokenization.sample import CHARACTERS, Sample
 
 recipe, name = snakemake.params.recipe, snakemake.wildcards.name
 
 with job(snakemake.log[0], f"base {name}") as say:
-    corpus = snakemake.input.corpus
-    chosen = sample(read_lengths(corpus).to_numpy().astype(np.int64), recipe["seed"])
-    rows = (text for texts in read_texts(corpus) for text in texts)
-    documents = (text for text, wanted in zip(rows, chosen, strict=True) if wanted)
+    sample = Sample(lambda: read_texts(snakemake.input.corpus), CHARACTERS, recipe["seed"])
+    documents = (text for texts in sample for text in texts)
     proto = train_vocabulary(documents, recipe["vocab_size"], f"base.{name}.vocab_size")
     with atomic_write(snakemake.output[0]) as partial:
         partial.write_bytes(proto)

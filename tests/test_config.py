@@ -68,6 +68,27 @@ WRONG = [
     ({"cpu_threads": 0}, "cpu_threads is 0; allowed: a whole number, 1 or more, at most 1024."),
     ({"cpu_threads": "2"}, 'cpu_threads is "2"; allowed: a whole number, 1 or more, at most 1024.'),
     ({"title": None}, "title is empty; allowed: text."),
+    (
+        {"corpus": {"held_out": {}}},
+        "corpus needs one of source (where the text comes from) and sources (several, by name).",
+    ),
+    (
+        {"corpus": {"sources": {"a": {"source": "python-docs"}}, "files": ["a.txt"]}},
+        "corpus.source is missing; corpus.files needs it.",
+    ),
+    (
+        {"corpus": {"sources": {"a": {"source": "files"}}}},
+        "corpus.sources.a.files is missing; source: files needs a list of globs.",
+    ),
+    (
+        {"corpus": {"sources": {"a": {"source": "hub", "dataset": "some/set"}}}},
+        "corpus.sources.a.revision is missing; a dataset of the hub is pinned to a commit of 40 hexadecimal digits, "
+        "so that it cannot change.",
+    ),
+    (
+        {"corpus": {"sources": {"a": {"source": "python-docs", "weight": 0}}}},
+        "corpus.sources.a.weight is 0; allowed: a number, more than 0, at most 100.",
+    ),
     ({"corpus.source": "web"}, 'corpus.source is "web"; allowed: python-docs, python-source, files, hub.'),
     ({"corpus.source": "files"}, "corpus.files is missing; source: files needs a list of globs."),
     ({"corpus.source": "hub"}, "corpus.dataset is missing; source: hub needs the name of a dataset."),
@@ -116,7 +137,7 @@ WRONG = [
         {"tokenizer.revision": "a" * 40},
         "tokenizer.pretrained is missing; tokenizer.revision needs it.",
     ),
-    ({"tokenizer.vocab_size": 3}, "tokenizer.vocab_size is 3; allowed: a whole number, 16 or more, at most 1000000."),
+    ({"tokenizer.vocab_size": 3}, "tokenizer.vocab_size is 3; allowed: a whole number, 6 or more, at most 1000000."),
     (
         {"tfrecords.sequence_length": 1.5},
         "tfrecords.sequence_length is 1.5; allowed: a whole number, 8 or more, at most 65536.",

@@ -10,24 +10,39 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tpulm.audit.verification import check_corpus
 from tpulm.config.artifacts import SPLITS
 from tpulm.core.errors import UserError
-from tpulm.corpus.sources import load_hub, read_files, read_hub, source_files
+from tpulm.core.files import write_json
+from tpulm.corpus import assignment, sources
+from tpulm.corpus.assignment import assign
+from tpulm.corpus.files import read_files
+from tpulm.corpus.hub import load_hub, read_hub
+from tpulm.corpus.parts import write_part
+from tpulm.corpus.provenance import merged
+from tpulm.corpus.rows import Form
+from tpulm.corpus.sources import Part, cut, parts_of, reading, source_files
 from tpulm.corpus.splits import write_splits
 from tpulm.corpus.stdlib import functions, paragraphs
+from tpulm.report.corpus_table import corpus_tables
 
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[1]
+FAST = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 DEFAULTS = {
     "source": "files", "sample_by": "line", "column": "text", "held_out": {"validation": 0.05, "test": 0.05}, "seed": 0,
-    "min_characters": 0, "max_documents": None,
+    "min_characters": 0, "max_documents": None, "filters": {},
 }  # fmt: skip
 # Text that a careless reader would change: an accent, a missing value's name, a number, a date.
 TEXTS = ["one \u00e9", "NA", "001", "2020-01-01", "null"]
@@ -35,15 +50,25 @@ TEXTS = ["one \u00e9", "NA", "001", "2020-01-01", "null"]
 
 def build(folder, named, **changes):
     """Write the splits of documents that are given by split; return the texts and the figures of each split."""
-    recipe = DEFAULTS | changes
+    return build_parts(folder, [(split, [named[split]]) for split in SPLITS if split in named], **changes)
+
+
+def build_parts(folder, parts, **changes):
+    """Do what the three jobs do with parts, each a split and batches of documents; return the same."""
+    recipe = DEFAULTS | changes | {"key": "corpus", "parts": [split for split, _ in parts]}
     outputs = {split: str(folder / f"{split}.parquet") for split in SPLITS}
-    figures = write_splits("corpus", recipe, list(named), lambda split: [named[split]], outputs)
+    with tempfile.TemporaryDirectory() as place:
+        paths = [f"{place}/{number}.parquet" for number in range(len(parts))]
+        records = [write_part(path, batches, recipe) for path, (_, batches) in zip(paths, parts, strict=True)]
+        codes, told = assign("corpus", recipe, paths, records)
+        figures, _ = write_splits(recipe, paths, codes, told["dropped"], outputs)
     return {split: pq.read_table(path)["text"].to_pylist() for split, path in outputs.items()}, figures
 
 
-def read(*files, unit="line", column="text"):
+def read(*files, unit="line", column="text", piece=(0, 1)):
     """Return the documents of files in one list."""
-    return [text for batch in read_files("corpus", list(map(str, files)), unit, column) for text in batch]
+    form = Form("corpus", {"column": column})
+    return [text for batch in read_files(list(map(str, files)), unit, form, piece) for text in batch]
 
 
 def fails(function, *arguments, **options):
@@ -277,6 +302,186 @@ def test_a_split_that_stays_empty_is_an_error_and_leaves_no_file(tmp_path, named
     assert not list(tmp_path.iterdir())
 
 
+LINES = st.text(st.sampled_from("ab \u00e9\n\n\n\r"), max_size=60)
+
+
+@given(st.lists(LINES, min_size=1, max_size=3), st.integers(1, 30), st.sampled_from(["line", "paragraph", "document"]))
+@FAST
+def test_any_partition_of_text_files_has_the_same_documents(tmp_path_factory, texts, size, unit):
+    folder = tmp_path_factory.mktemp("texts")
+    files = []
+    for number, text in enumerate(texts):
+        files.append(str(folder / f"{number}.txt"))
+        Path(files[-1]).write_bytes(text.replace("b\n", "b\r\n").encode())
+    expected = read(*files, unit=unit)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "PART_BYTES", size)
+        parts = list(cut("train", files, unit))
+    found = [text for part in parts for text in read(*part.files, unit=unit, piece=part.piece)]
+    assert found == expected
+    assert len(parts) >= len([file for file in files if os.path.getsize(file) > size])
+
+
+def test_parts_are_of_one_size_about(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "PART_BYTES", 100)
+    sizes = {"a.txt": 60, "b.csv": 30, "c.txt": 20, "d.jsonl": 250, "e.csv": 500, "f.txt.gz": 40, "g.txt": 60}
+    files = {name: str(write(tmp_path / name, "x" * size)) for name, size in sizes.items()}
+    parts = parts_of("corpus", DEFAULTS | {"files": {"train": [f"{tmp_path}/[a-f]*"], "test": [f"{tmp_path}/g*"]}})
+    assert parts == [
+        Part("train", (files["a.txt"], files["b.csv"])),
+        Part("train", (files["c.txt"],)),
+        *(Part("train", (files["d.jsonl"],), (number, 3)) for number in range(3)),
+        Part("train", (files["e.csv"],)),
+        Part("train", (files["f.txt.gz"],)),
+        Part("test", (files["g.txt"],)),
+    ]
+
+
+@pytest.mark.parametrize("bad", [0, 3, 17, 38, 39])
+def test_a_wrong_line_in_a_piece_has_its_number_in_the_file(tmp_path, bad):
+    lines = ["\ufeff" * (n == 0) + json.dumps({"text": "\u00e9" * n}, ensure_ascii=False) for n in range(40)]
+    lines[bad] = "[]"
+    file = write(tmp_path / "a.jsonl", "\r\n".join(lines))
+    sentence = f"{file}, line {bad + 1}, is no JSON object; allowed: an object with the field text (corpus.column)."
+    said = []
+    for number in range(7):
+        try:
+            read(file, piece=(number, 7))
+        except UserError as error:
+            said.append(str(error))
+    assert said == [sentence]
+
+
+def test_a_file_that_changes_while_it_is_read(tmp_path):
+    file = write(tmp_path / "a.txt", "line\n" * 10)
+    batches = read_files([str(file)], "line", Form("corpus", DEFAULTS))
+    next(batches)
+    with open(file, "a") as more:
+        more.write("line\n")
+    assert fails(list, batches) == f"{file} changed while it was read; run again when nothing writes to it."
+    pieces = [{"source": {"source": "files"}, "files": [{"path": "a.txt", "bytes": size}]} for size in (5, 6)]
+    assert fails(merged, {"parts": ["train"] * 2}, pieces) == (
+        "a.txt changed while it was read; run again when nothing writes to it."
+    )
+
+
+def split_by_hand(parts, held_out, most):
+    """Return the documents of each split: what the jobs do, in memory and without partitions."""
+    named = {split: [text for name, texts in parts if name == split for text in texts] for split, _ in parts}
+    normal = lambda text: " ".join(text.split())  # noqa: E731
+    kept, taken = {}, set()
+    for split in ("test", "validation"):
+        if split in named:
+            kept[split] = [text for text in named[split] if normal(text) not in taken][:most]
+            taken |= set(map(normal, kept[split]))
+    train = [text for text in named["train"] if normal(text) not in taken]
+    order = sorted(set(map(normal, train)), key=lambda text: hashlib.sha256(f"0\0{text}".encode()).digest())
+    for split in ("test", "validation"):
+        if split not in named:
+            size = max(1, int(held_out[split] * len(set(map(normal, train))) + 0.5))
+            chosen, order = set(order[:size]), order[size:]
+            kept[split] = [text for text in train if normal(text) in chosen][:most]
+    return kept | {"train": [text for text in train if normal(text) in set(order)][:most]}
+
+
+WORDS = st.lists(st.sampled_from([f"{i} {'x' * (i % 7)}" for i in range(40)] + ["1  x", "2   xx"]), min_size=1)
+
+
+@given(st.lists(st.tuples(st.sampled_from(SPLITS), WORDS), max_size=6), st.one_of(st.none(), st.integers(1, 9)))
+@settings(FAST, max_examples=25)
+def test_splits_are_the_same_for_any_partition_of_keys_and_parts(tmp_path_factory, more, most):
+    folder = tmp_path_factory.mktemp("splits")
+    parts = [("train", [f"{i} and {i % 5} more" for i in range(30)]), *more]
+    held_out = {"validation": 0.1, "test": 0.2}
+    expected = split_by_hand(parts, held_out, most)
+    changes = {"held_out": held_out, "max_documents": most}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assignment, "PARTITION", 7)
+        if any(not texts for texts in expected.values()):
+            assert "empty" in fails(build_parts, folder, [(name, [texts]) for name, texts in parts], **changes)
+            return
+        texts, _ = build_parts(folder, [(name, [texts]) for name, texts in parts], **changes)
+    assert texts == expected
+
+
+def test_weights_repeat_and_thin_out_training_documents_only(tmp_path):
+    names = {"a": 2.0, "b": 0.25, "c": 1.5, "d": 1.0}
+    parts = [("train", [[f"{name} {number}" for number in range(400)]]) for name in names for _ in range(1)]
+    parts.append(("validation", [["a 0", "b 0", "d x"]]))
+    weights = {"sources": [*names, "d"], "weights": names}
+    plain, _ = build_parts(tmp_path, parts)
+    texts, figures = build_parts(tmp_path, parts, **weights)
+    assert {split: texts[split] for split in ("validation", "test")} == {
+        split: plain[split] for split in ("validation", "test")
+    }
+    times = Counter(texts["train"])
+    of = {name: [times[text] for text in plain["train"] if text.startswith(name)] for name in names}
+    assert set(of["a"]) == {2} and set(of["b"]) == {0, 1} and set(of["c"]) == {1, 2} and set(of["d"]) == {1}
+    assert 0.15 < sum(of["b"]) / len(of["b"]) < 0.35 and 1.4 < sum(of["c"]) / len(of["c"]) < 1.6
+    # Once all, in their order; then those that are taken twice.
+    second = [text for text in plain["train"] if times[text] == 2]
+    assert texts["train"] == [text for text in plain["train"] if times[text]] + second
+    more, _ = build_parts(tmp_path, parts, sources=weights["sources"], weights=names | {"b": 0.5})
+    assert {text for text in texts["train"] if text[0] == "b"} < {text for text in more["train"] if text[0] == "b"}
+    other, _ = build_parts(tmp_path, parts, seed=1, **weights)
+    assert set(other["train"]) != set(texts["train"])
+    assert figures["train"]["documents"] == len(texts["train"])
+
+
+def test_damaged_parts_and_splits_are_named(tmp_path):
+    (tmp_path / "parts").mkdir()
+    part, recipe = tmp_path / "parts/00000.parquet", DEFAULTS | {"key": "corpus", "parts": ["train"]}
+    record = write_part(str(part), [[f"document {number}" for number in range(50)]], recipe)
+    codes, told = assign("corpus", recipe, [str(part)], [record])
+    outputs = {split: str(tmp_path / f"{split}.parquet") for split in SPLITS}
+    figures, _ = write_splits(recipe, [str(part)], codes, told["dropped"], outputs)
+    write_json(part.with_suffix(".json"), record)
+    write_json(tmp_path / "parts/00000.contamination.json", {"rows": []})
+    write_json(tmp_path / "corpus.json", {"splits": figures})
+    assert list(check_corpus(tmp_path)) == []
+    part.write_bytes(part.read_bytes()[:-1])
+    os.replace(outputs["test"], outputs["train"])
+    assert list(check_corpus(tmp_path)) == [
+        f"{part} is damaged or missing: its SHA-256 is not the one that 00000.json has.",
+        f"{outputs['train']} is damaged: its documents are not those that corpus.json describes.",
+        f"{outputs['test']} is missing.",
+    ]
+
+
+def test_the_report_shows_sources_and_what_was_dropped():
+    figures = {"documents": 1, "characters": 2, "words": 3, "dropped_empty": 4, "dropped_short": 5}
+    splits = {split: figures | {"dropped_duplicates": 6} for split in SPLITS}
+    sentence, tables = corpus_tables({"source": "python-docs", "python_version": "3.11", "splits": splits})
+    assert sentence.startswith("Source: python-docs of Python 3.11. ") and "in another split" in tables
+    source = {"source": "files", "weight": 2.5, "splits": {split: {"documents": 7} for split in SPLITS}}
+    near = {"near_duplicates": {"examples": [{"dropped": "x < y", "kept": "x <= y"}]}}
+    splits["train"]["dropped_near_duplicates"] = 1
+    sentence, tables = corpus_tables({"sources": {"wiki": source}, "splits": splits} | near)
+    contaminated = {"decontaminate": {"examples": [{"text": "the text", "ngram": "shared words"}]}}
+    splits["test"]["dropped_c4_sentences"] = 8
+    _, more = corpus_tables({"source": "files", "splits": splits, "removed_lines": {"end_marks": 9}} | contaminated)
+    assert "<td>the text</td><td>shared words</td>" in more and '<td>end_marks</td><td class="number">9</td>' in more
+    zero = '<td class="number">0</td>'
+    assert f'<td>c4_sentences</td>{zero}{zero}<td class="number">8</td>' in more
+    assert "near-duplicates" in tables and "<td>x &lt; y</td><td>x &lt;= y</td>" in tables
+    assert sentence.startswith("Several sources; a weight says how often") and "<td>wiki</td><td>files</td>" in tables
+
+
+def test_parts_of_several_sources(tmp_path):
+    for name in ("a.txt", "b.txt", "c.txt"):
+        write(tmp_path / name, "x\n")
+    code = {"source": "files", "files": {"train": [f"{tmp_path}/a*"], "test": [f"{tmp_path}/b*"]}, "sample_by": "line"}
+    text = DEFAULTS | {"sources": {"code": code, "docs": {"source": "python-docs", "weight": 2.0}}}
+    parts = parts_of("corpus", text)
+    assert [(part.source, part.split) for part in parts] == [("code", "train"), ("code", "test"), ("docs", "train")]
+    recipe = reading("finetune.text", text | {"seed": 3}, parts[1])
+    assert recipe == {
+        "key": "finetune.text.sources.code", "source": "files", "sample_by": "line", "seed": 3, "min_characters": 0,
+    }  # fmt: skip
+    code["files"] = [f"{tmp_path}/none"]
+    assert fails(parts_of, "corpus", text) == f"corpus.sources.code.files: no file matches {tmp_path}/none."
+
+
 def test_functions_are_kept_as_they_are_written():
     source = """class A:
     @property
@@ -332,13 +537,18 @@ def test_a_folder_laid_out_as_a_dataset(tmp_path, monkeypatch):
     recipe = DEFAULTS | {"source": "hub", "dataset": str(folder), "column": "body"}
     recipe["splits"] = {"train": "train[:75%]", "test": "train[75%:]"}
     assert source_files("corpus", recipe) == {"dataset": [str(folder / "train.jsonl")]}
-    loaded = load_hub("corpus", recipe)
-    texts = {split: [t for b in read_hub("corpus", data, "set", "body") for t in b] for split, data in loaded.items()}
+    parts = parts_of("corpus", recipe)
+    assert parts == [Part("train", (str(folder / "train.jsonl"),), (0, 2)), Part("test", parts[0].files, (1, 2))]
+    texts = {}
+    for part in parts:
+        form = Form("corpus", recipe)
+        loaded = load_hub("corpus", reading("corpus", recipe, part), form)
+        texts[part.split] = [text for batch in read_hub(loaded, "set", form) for text in batch]
     assert texts == {"train": ["a", "b", "c"], "test": ["d"]}
-    assert fails(load_hub, "corpus", recipe | {"column": "text"}) == (
+    assert fails(load_hub, "corpus", recipe | {"splits": {"train": "train"}}, Form("corpus", {"column": "text"})) == (
         f"{folder} has no column text (corpus.column); found: body."
     )
-    assert fails(load_hub, "corpus", recipe | {"splits": {"train": "other"}}) == (
+    assert fails(load_hub, "corpus", recipe | {"splits": {"train": "other"}}, form) == (
         f"corpus: {folder} has no such data (name not given, splits.train other): "
         "Unknown split \"other\". Should be one of ['train']."
     )
@@ -348,12 +558,13 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 PUBLISHED = {"data/train-00000-of-00001.parquet": parquet(text=["a b", "c d", "e f"], id=[1, 2, 3])}
 READ_HUB = f"""
 from tpulm.core.errors import UserError
-from tpulm.corpus.sources import load_hub, read_hub
+from tpulm.corpus.hub import load_hub, read_hub
+from tpulm.corpus.rows import Form
 for changes in ({{}}, {{"name": "other"}}, {{"dataset": "some/absent"}}):
     recipe = {{"dataset": "some/set", "revision": "{COMMIT}", "splits": {{"train": "train[:67%]"}}, "column": "text"}}
     try:
-        for split, data in load_hub("corpus", recipe | changes).items():
-            print(split, list(read_hub("corpus", data, "some/set", "text")))
+        form = Form("corpus", recipe)
+        print(list(read_hub(load_hub("corpus", recipe | changes, form), "some/set", form)))
     except UserError as error:
         print(error)
 """
@@ -410,7 +621,7 @@ def test_a_dataset_of_a_hub(tmp_path):
         server.shutdown()
         server.server_close()
     assert said == [
-        "train [['a b', 'c d']]",
+        "[['a b', 'c d']]",
         "corpus: some/set has no such data (name other, splits.train train[:67%]): BuilderConfig 'other' not found. "
         "Available: ['default'].",
         f"corpus.dataset is some/absent at revision {COMMIT}, which could not be fetched (Dataset 'some/absent' "

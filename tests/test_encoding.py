@@ -9,7 +9,7 @@ from conftest import ROOT
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
-from tpulm.tokenization import unigram
+from tpulm.tokenization import merges, unigram
 from tpulm.tokenization.encoding import Encoder, splits_at_spaces, tokenize
 
 pytestmark = pytest.mark.unit
@@ -51,7 +51,9 @@ def composed() -> Tokenizer:
 
 
 TOKENIZERS = {
-    "unigram": unigram.train(lambda: iter([TEXT]), 400),
+    "unigram": unigram.train([TEXT], 400),
+    "bpe": merges.train_bpe([TEXT], 400),
+    "wordpiece": merges.train_wordpiece([TEXT], 400),
     "roberta": roberta(),
     "bert": bert(),
     "composed": composed(),

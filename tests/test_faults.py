@@ -19,11 +19,13 @@ from conftest import copied
 from kills import start
 from ruamel.yaml import YAML
 from safetensors.numpy import load_file
-from tpulm.config.artifacts import CHECKPOINT_FILES, SPLITS
+from tpulm.config.artifacts import CHECKPOINT_FILES
 from tpulm.config.reading import read_config, read_yaml
 from tpulm.core.errors import UserError
-from tpulm.corpus.sources import read_files
-from tpulm.corpus.splits import write_splits
+from tpulm.corpus.assignment import assign
+from tpulm.corpus.files import read_files
+from tpulm.corpus.parts import write_part
+from tpulm.corpus.rows import Form
 from tpulm.records.tfrecord import Records
 from tpulm.training.checkpoint import previous, save
 from tpulm.training.history import History
@@ -117,18 +119,20 @@ def test_texts_that_cannot_be_used(fresh, monkeypatch):
         configure(fresh, corpus={"files": [name]})
         if number in (1, 3):
             assert refusal(fresh, "corpus") == sentence, case
+            assert {name.split(".")[0] for name in files(fresh)} <= {"corpus/parts/00000"}  # which was read whole
+            shutil.rmtree(fresh / "results", ignore_errors=True)
         else:
             assert refused(fresh) == sentence, case
-    assert files(fresh) == {}
+            assert not (fresh / "results").exists()
 
 
 def refused(workflow):
-    """Do what build_corpus does with the files of config.yaml, which must fail; return the sentence."""
-    recipe = read_config([workflow / "config.yaml"], {})["corpus"]
-    outputs = {split: str(workflow / f"results/corpus/{split}.parquet") for split in SPLITS}
+    """Do what the jobs do with the files of config.yaml, which must fail; return the sentence."""
+    recipe = read_config([workflow / "config.yaml"], {})["corpus"] | {"parts": ["train"]}
+    part = workflow.folder.parent / "part.parquet"
     with pytest.raises(UserError) as error:
-        read = lambda split: read_files("corpus", recipe["files"], recipe["sample_by"], recipe["column"])  # noqa: E731
-        write_splits("corpus", recipe, ["train"], read, outputs)
+        batches = read_files(recipe["files"], recipe["sample_by"], Form("corpus", recipe))
+        assign("corpus", recipe, [part], [write_part(part, batches, recipe)])
     return str(error.value)
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from tpulm.config.reading import complete, read_yaml
 from tpulm.core.errors import UserError
 from tpulm.records.packing import Layout, pack, plan_ranges, unpadded
 from tpulm.records.tfrecord import Example, Records, decode, encode, frame, scan, write_records
+from tpulm.tokenization import merges, unigram
 
 FAST = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 SHIPPED = read_yaml(ROOT / "config.yaml")
@@ -195,3 +197,27 @@ def test_a_file_is_read_as_yaml_or_refused_in_one_sentence(tmp_path_factory, dat
     except UserError as error:
         assert str(error).startswith(str(path))
         assert len(str(error).splitlines()) == 1
+
+
+# What SentencePiece treats specially in its input, next to anything else.
+MARKS = st.sampled_from(["\t", "\n", "\r", "\0", " ", "▁", "▅", "\ufffd", "\ufeff", "<s>", "<unk>", "##", "a", "ab"])
+DOCUMENT = st.lists(MARKS | st.text(max_size=8), max_size=30).map("".join)
+
+
+@given(st.lists(DOCUMENT, min_size=1, max_size=4), st.integers(6, 80))
+@settings(FAST, max_examples=60)
+def test_a_tokenizer_learns_any_text_or_says_why_not(documents, size):
+    for train in (unigram.train, merges.train_bpe, merges.train_wordpiece):
+        try:
+            tokenizer = train([documents], size)
+        except UserError as error:
+            assert re.match("corpus: the training split has no words|tokenizer.vocab_size is ", str(error))
+            allowed = re.search(r"allowed: (\d+) or", str(error))
+            assert not allowed or int(allowed[1]) != size
+            continue
+        assert tokenizer.get_vocab_size() == size
+        for text in documents:
+            if not any(token in text for token in ("<unk>", "``", "''")):
+                encoding = tokenizer.encode(text, add_special_tokens=False)
+                assert tokenizer.token_to_id("<unk>") not in encoding.ids
+                assert tokenizer.decode(encoding.ids).lstrip(" ") == text.replace("▁", " ").lstrip(" ")

@@ -20,7 +20,9 @@ from ruamel.yaml import YAML
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.untrusted import refuse_unsafe_preset
-from tpulm.corpus.sources import load_hub, read_files
+from tpulm.corpus.files import read_files
+from tpulm.corpus.hub import load_hub
+from tpulm.corpus.rows import Form
 from tpulm.tokenization.pretrained import save_pretrained
 
 SECRETS = [*CANARIES.values(), "canary0004canary0004canary0004"]
@@ -144,14 +146,14 @@ def write_files(folder, **contents):
 def test_a_text_file_that_is_a_pickle(tmp_path, planted, name):
     (tmp_path / name).write_bytes(planted[0])
     with pytest.raises(UserError, match=re.escape(str(tmp_path / name))):
-        list(read_files("corpus", [str(tmp_path / name)], "line", "text"))
+        list(read_files([str(tmp_path / name)], "line", Form("corpus", {"column": "text"})))
 
 
 def test_a_dataset_that_is_code(tmp_path, planted):
     folder = write_files(tmp_path / "evil", evil__py=planted[1])
     recipe = {"dataset": str(folder), "splits": {"train": "train"}, "column": "text"}
     with pytest.raises(UserError) as error:
-        load_hub("corpus", recipe)
+        load_hub("corpus", recipe, Form("corpus", recipe))
     assert str(folder) in str(error.value)
 
 

@@ -30,7 +30,7 @@ def texts() -> list[str]:
 
 @pytest.fixture(scope="module")
 def tokenizer(texts):
-    return unigram.train(lambda: iter([texts]), 300)
+    return unigram.train([texts], 300)
 
 
 @pytest.fixture

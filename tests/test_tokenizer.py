@@ -1,18 +1,29 @@
 """The tokenizer stage: training to the same bytes, the files that transformers loads, the figures."""
 
+import base64
 import hashlib
 import json
 import math
+import os
+import subprocess
+import sys
+from collections import Counter
 from pydoc_data import topics
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from conftest import ROOT
+from tokenizers import models
+from tokenizers.trainers import UnigramTrainer
 from tpulm.core.errors import UserError
 from tpulm.corpus.reader import read_lengths, read_texts
-from tpulm.tokenization import folder, unigram
+from tpulm.tokenization import expectation, folder, merges, pipeline, seeds, unigram, words
 from tpulm.tokenization.pretrained import save_pretrained
+from tpulm.tokenization.sample import Sample
+
+TRAINERS = {"unigram": unigram.train, "bpe": merges.train_bpe, "wordpiece": merges.train_wordpiece}
 
 
 @pytest.fixture(scope="module")
@@ -21,68 +32,149 @@ def texts() -> list[str]:
     return [" ".join(p.split()) for p in paragraphs if len(p) > 40][:2000]
 
 
-def batches(texts):
-    return lambda: (texts[start : start + 100] for start in range(0, len(texts), 100))
-
-
 @pytest.fixture(scope="module")
 def trained(texts):
-    return unigram.train(batches(texts[:1800]), 1000)
+    """Tokenizers of all kinds, by kind."""
+    return {kind: train([texts[:1800]], 1000) for kind, train in TRAINERS.items()}
+
+
+@pytest.fixture(scope="module", params=sorted(TRAINERS))
+def kind(request):
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def saved(trained, tmp_path_factory):
+def saved(trained, kind, tmp_path_factory):
     path = tmp_path_factory.mktemp("tokenizer")
-    trained.save(str(path / "tokenizer.json"))
-    folder.write_settings(trained, path / "tokenizer_config.json", path / "special_tokens_map.json")
+    trained[kind].save(str(path / "tokenizer.json"))
+    folder.write_settings(trained[kind], path / "tokenizer_config.json", path / "special_tokens_map.json")
     return path
 
 
-def test_ten_trainings_give_the_same_bytes(texts):
-    digests = {hashlib.sha256(unigram.train(batches(texts), 1000).to_str().encode()).hexdigest() for _ in range(10)}
+def tokens_of(tokenizer, texts):
+    return sum(len(e.ids) for e in tokenizer.encode_batch_fast(texts, add_special_tokens=False))
+
+
+def test_ten_trainings_give_the_same_bytes(texts, kind):
+    digests = {hashlib.sha256(TRAINERS[kind]([texts[:500]], 500).to_str().encode()).hexdigest() for _ in range(10)}
     assert len(digests) == 1
 
 
+TRAIN = """
+import sys, json, hashlib
+from tpulm.tokenization import merges, unigram
+texts = json.load(open(sys.argv[1]))
+for train in (unigram.train, merges.train_bpe, merges.train_wordpiece):
+    print(hashlib.sha256(train([texts], 500).to_str().encode()).hexdigest())
+"""
+
+
+def test_threads_and_hash_seeds_do_not_matter(texts, tmp_path):
+    (tmp_path / "texts.json").write_text(json.dumps(texts[:500]))
+    printed = [
+        subprocess.run(
+            [sys.executable, "-c", TRAIN, tmp_path / "texts.json"], capture_output=True, text=True, check=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")} | settings,
+        ).stdout
+        for settings in (
+            {"RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "1"},
+            {"RAYON_NUM_THREADS": "3", "OMP_NUM_THREADS": "3", "PYTHONHASHSEED": "2"},
+        )
+    ]  # fmt: skip
+    assert printed[0] == printed[1]
+
+
 @pytest.mark.unit
-def test_pieces_are_those_of_the_library_and_cut_as_well(texts, trained):
-    reference = unigram.untrained()
-    trainer = unigram.UnigramTrainer(
-        vocab_size=1000, unk_token="<unk>", special_tokens=unigram.SPECIALS, show_progress=False
-    )
+def test_unigram_cuts_as_well_as_the_library(texts, trained):
+    reference = pipeline.untrained(models.Unigram())
+    trainer = UnigramTrainer(vocab_size=1000, unk_token="<unk>", special_tokens=pipeline.SPECIALS, show_progress=False)
     reference.train_from_iterator(texts[:1800], trainer=trainer)
-    assert set(reference.get_vocab()) == set(trained.get_vocab())
-    held_out = texts[1800:]
-    tokens = [
-        sum(len(e.ids) for e in t.encode_batch_fast(held_out, add_special_tokens=False)) for t in (reference, trained)
-    ]
-    assert tokens[1] == pytest.approx(tokens[0], rel=0.01)
+    assert tokens_of(trained["unigram"], texts[1800:]) < 1.01 * tokens_of(reference, texts[1800:])
+
+
+# The trainer of the `tokenizers` library panics on it.
+PANIC = (
+    ">>> ids = tf.ragged.constant([[0, 1, 2], [5, 3]]) >>> tokenizer.detokenize(ids) <tf.Tensor: shape=(2,), "
+    "dtype=string, ... numpy=array([b'I have a', b'I have a dream'], dtype=object)>"
+)
+CONTROLS = "".join(map(chr, range(33))) * 5 + "\x7f\x85\u2028\ufeff\ufffd\u2585\u2581 a b"
+# By name: a text, and the size of a vocabulary for it.
+TEXTS = {
+    "what the library panics on": (PANIC, 65),
+    "Japanese": ("東京は日本の首都です。東京の人口は日本で一番多いです。日本の首都は東京です。" * 4, 55),
+    "Arabic": ("اللغة العربية هي أكثر اللغات السامية تحدثا. اللغة العربية لغة القرآن." * 3, 50),
+    "Thai": ("ภาษาไทยเป็นภาษาที่ไม่มีช่องว่างระหว่างคำภาษาไทย" * 8, 50),
+    "emoji": ("👩‍👩‍👧‍👦 🎉🎉 😀 👍🏽 text 🎉🎉 👩‍👩‍👧‍👦 😀" * 3, 35),
+    "code": ("def f(x):\n\treturn x  # same\r\n\nfor i in range(3):\n    print(f(i), '#' * 300)\n" * 3, 80),
+    "headings": ("#" * 301 + " ## a ##b #c# " + "#" * 250, 16),
+    "base64": (base64.b64encode(bytes(range(256)) * 9).decode(), 150),
+    "a long word": ("abcd" * 25_000, 18),
+    "one letter": ("a" * 100_000, 9),
+    "control characters": (CONTROLS, 90),
+    "reserved names": ("<s> </s> <unk ⁇ <0x0A> <s> </s> <pad unk\t1 ## ##s " * 5, 50),
+    "spaces": ("   a  b   a  b ", 8),
+    "a word": ("word", 10),
+}
+
+
+def train_at(kind, batches, size):
+    """Train with the size, or with that which the message allows."""
+    try:
+        return TRAINERS[kind](batches, size), size
+    except UserError as error:
+        size = int(str(error).split("allowed: ")[1].split()[0])
+        return TRAINERS[kind](batches, size), size
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.unit
+def test_any_text_is_learned_and_comes_back(name, kind):
+    text, size = TEXTS[name]
+    if kind == "wordpiece":  # a character has a piece at the start of words and another inside of them
+        size = 2 * size
+    tokenizer, size = train_at(kind, [[text]], size)
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    assert tokenizer.get_vocab_size() == size
+    assert tokenizer.token_to_id("<unk>") not in ids
+    # The first space is the mark of the first word.
+    assert tokenizer.decode(ids).lstrip(" ") == text.replace("▁", " ").lstrip(" ")
+
+
+@pytest.mark.parametrize("batches", [[], [[]], [[""]]])
+@pytest.mark.unit
+def test_no_words(batches, kind):
+    with pytest.raises(UserError, match="^corpus: the training split has no words, so there is nothing to train a tok"):
+        TRAINERS[kind](batches, 100)
 
 
 @pytest.mark.unit
 def test_vocabulary_is_ordered(trained):
-    vocabulary = [tuple(entry) for entry in json.loads(trained.to_str())["model"]["vocab"]]
+    vocabulary = [tuple(entry) for entry in json.loads(trained["unigram"].to_str())["model"]["vocab"]]
     assert [piece for piece, _ in vocabulary[:5]] == ["[CLS]", "[SEP]", "<unk>", "<pad>", "[MASK]"]
     assert vocabulary[5:] == sorted(vocabulary[5:], key=lambda entry: (-entry[1], entry[0]))
     assert all(-30 < score < 0 for _, score in vocabulary[5:])
-    assert len(vocabulary) == trained.get_vocab_size() == 1000
+    assert sum(math.exp(score) for _, score in vocabulary[5:]) == pytest.approx(1, abs=1e-3)
+    assert len(vocabulary) == trained["unigram"].get_vocab_size() == 1000
 
 
 @pytest.mark.unit
-def test_pipeline_is_the_published_one(trained):
-    form = json.loads(trained.to_str())
+def test_pipeline_is_the_published_one(trained, kind):
+    form = json.loads(trained[kind].to_str())
     assert [(n["pattern"]["String"], n["content"]) for n in form["normalizer"]["normalizers"]] == [
         ("``", '"'),
         ("''", '"'),
     ]
-    assert form["pre_tokenizer"]["type"] == form["decoder"]["type"] == "Metaspace"
-    assert form["model"]["unk_id"] == 2
-    assert trained.encode("A module", "A class").type_ids[0] == 0
-    assert trained.encode("A module", "A class").type_ids[-1] == 1
+    assert form["model"]["type"].lower() == kind and form["model"].get("unk_token", "<unk>") == "<unk>"
+    if kind != "wordpiece":
+        assert form["pre_tokenizer"]["type"] == form["decoder"]["type"] == "Metaspace"
+    assert trained[kind].encode("A module", "A class").type_ids[0] == 0
+    assert trained[kind].encode("A module", "A class").type_ids[-1] == 1
+    assert [trained[kind].token_to_id(token) for token in pipeline.SPECIALS] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.unit
 def test_expectation_is_that_of_enumeration():
-    counts = {"▁aba": 3, "▁ab": 2, "▁": 1, "b" * 300: 1}
+    counts = {"▁aba": 3, "▁ab": 2, "▁": 1}
     pieces = sorted({"▁", "a", "b", "ab", "▁a", "aba", "bb"})
     scores = dict(zip(pieces, np.log(np.arange(1, len(pieces) + 1) / 30), strict=True))
 
@@ -94,64 +186,150 @@ def test_expectation_is_that_of_enumeration():
                 for rest in cuts(word[stop:]):
                     yield [word[:stop], *rest]
 
-    short = {word: count for word, count in counts.items() if len(word) < 10}
     expected = dict.fromkeys(pieces, 0.0)
-    for word, count in short.items():
+    for word, count in counts.items():
         ways = [(cut, math.exp(sum(scores[piece] for piece in cut))) for cut in cuts(word)]
         total = sum(weight for _, weight in ways)
         for cut, weight in ways:
             for piece in cut:
                 expected[piece] += count * weight / total
-    lattice = unigram.Lattice(sorted(short.items()), {piece: i for i, piece in enumerate(pieces)})
-    np.testing.assert_allclose(lattice.expectation(np.array(list(scores.values()))), list(expected.values()))
-    # A long word underflows without logarithms.
-    assert all(map(math.isfinite, unigram.estimate_scores(counts, pieces).values()))
+    trie = expectation.Trie(pieces)
+    lattice = expectation.Lattice(sorted(counts.items(), key=lambda item: -len(item[0])), trie)
+    found = lattice.expectation(trie.gains(np.array(list(scores.values()))))
+    np.testing.assert_allclose(found, list(expected.values()))
+
+
+@pytest.mark.unit
+def test_long_words_stay_in_the_range_of_floats():
+    counts = {"b" * 500: 1, "▁" + "ab" * 128: 10**12, "▁": 10**15}
+    scores = expectation.estimate_scores(counts, sorted({"▁", "a", "b", "ab", "b" * 16}))
+    assert all(math.isfinite(score) and score < 0 for score in scores.values())
+    assert scores["▁"] > scores["ab"] > scores["b" * 16]
 
 
 @pytest.mark.unit
 def test_chunks_of_words_do_not_matter(texts, monkeypatch):
-    counts = unigram.count_words([texts[:300]])
+    counts = words.count_words([texts[:300]], pipeline.WHOLE).counts
     pieces = sorted(set().union(*counts) | {"th", "▁the", "ing", "er"})
-    whole = unigram.estimate_scores(counts, pieces)
-    monkeypatch.setattr(unigram, "CHUNK", 100)
-    assert unigram.estimate_scores(counts, pieces) == pytest.approx(whole, abs=2e-6)
+    whole = expectation.estimate_scores(counts, pieces)
+    monkeypatch.setattr(expectation, "CHUNK", 100)
+    assert expectation.estimate_scores(counts, pieces) == pytest.approx(whole, abs=2e-6)
 
 
-@pytest.mark.parametrize("text", ["a b", "a  b", " a", "a ", "", "  ", "``x'' y", "▁▁a b", "\n a\n b", "a▁b", "''' '"])
 @pytest.mark.unit
-def test_words_are_those_of_the_pre_tokenizer(text):
-    tokenizer = unigram.untrained()
+def test_seeds_are_the_repeated_substrings():
+    counts = {"abcab": 2, "bca": 1, "xabc": 1, "z": 5}
+    every = Counter()
+    for word, count in counts.items():
+        for start in range(len(word)):
+            for stop in range(start + 1, len(word) + 1):
+                every[word[start:stop]] += count
+    expected = {
+        piece: count
+        for piece, count in every.items()
+        if 2 <= len(piece) <= 4 and count >= 2 and all(every[piece + char] < count for char in "abcxz")
+    }
+    found = seeds.seed_pieces(counts, 100, 4)
+    assert dict(found) == expected
+    assert found == sorted(found, key=lambda item: (-len(item[0]) * item[1], item[0]))
+    assert seeds.seed_pieces(counts, 3, 4) == found[:3]
+
+
+WORDS = ["a b", "a  b", " a", "a ", "", "  ", "``x'' y", "▁▁a b", "\n a\n b", "a▁b", "''' '", "#a ##b" + "c#" * 99]
+
+
+@pytest.mark.parametrize("text", WORDS)
+@pytest.mark.parametrize("model", [models.Unigram(), models.WordPiece()])
+@pytest.mark.unit
+def test_words_are_those_of_the_pre_tokenizer(text, model, monkeypatch):
+    monkeypatch.setattr(words, "SLICE", 3)
+    tokenizer = pipeline.untrained(model)
     pieces = tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
-    assert unigram.words(text) == [piece for piece, _ in pieces]
+    cutting = pipeline.SHORT if isinstance(model, models.WordPiece) else pipeline.WHOLE
+    counted = words.count_words([[text], ["z"]], cutting)
+    assert Counter(counted.counts) == Counter([piece for piece, _ in pieces] + ["▁z"])
+    assert counted.first == {word[0] for word in counted.counts}
+    assert counted.other == set("".join(word[1:] for word in counted.counts))
 
 
 @pytest.mark.unit
-def test_special_tokens_in_the_text_are_no_pieces(texts):
-    tokenizer = unigram.train(batches([f"{text} [MASK] <unk>[SEP]" for text in texts[:500]]), 500)
+def test_distinct_words_are_bounded(texts, monkeypatch):
+    whole = words.count_words([texts], pipeline.WHOLE)
+    monkeypatch.setattr(words, "LIMIT", 10_000)
+    monkeypatch.setattr(words, "SLICE", 5_000)
+    kept = words.count_words([texts], pipeline.WHOLE)
+    assert 9_900 < sum(len(word) + words.WORD for word in kept.counts) <= 10_000
+    assert (kept.first, kept.other) == (whole.first, whole.other)
+    frequent = sorted(whole.counts, key=whole.counts.get)[-200:]
+    assert set(frequent) <= set(kept.counts)
+    assert kept == words.count_words([[text] for text in texts], pipeline.WHOLE)
+    # Characters of words that were dropped are in the vocabulary nevertheless.
+    for train in TRAINERS.values():
+        tokenizer = train([texts], 400)
+        assert not [text for text in texts if 2 in tokenizer.encode(text).ids]
+
+
+@pytest.mark.unit
+def test_special_tokens_in_the_text_are_no_pieces(texts, kind):
+    tokenizer = TRAINERS[kind]([[f"{text} [MASK] <unk>[SEP]" for text in texts[:500]]], 500)
     assert tokenizer.get_vocab_size() == 500
     assert not [piece for piece in tokenizer.get_vocab() if "MAS" in piece and piece != "[MASK]"]
 
 
 @pytest.mark.unit
-def test_vocabulary_too_small_for_the_characters(texts):
-    alphabet = set("▁" + "".join(texts).replace(" ", "▁"))
+def test_vocabulary_too_small_for_the_characters(texts, kind):
+    texts = texts[:200]
     with pytest.raises(UserError) as error:
-        unigram.train(batches(texts), 16)
+        TRAINERS[kind]([texts], 16)
+    least = int(str(error.value).split("allowed: ")[1].split()[0])
+    alphabet = len(set("▁" + "".join(texts).replace(" ", "▁")))
+    what = f"{alphabet} different characters"
+    if kind == "wordpiece":
+        what = f"2 different characters that begin a word and {alphabet - 2} inside of words"
     assert str(error.value) == (
-        f"tokenizer.vocab_size is 16; allowed: {len(alphabet) + 5} or more, since the text has {len(alphabet)} "
-        "different characters and there are 5 special tokens."
+        f"tokenizer.vocab_size is 16; allowed: {least} or more, since the text has {what}, and there are 5 special "
+        "tokens."
     )
+    assert TRAINERS[kind]([texts], least).get_vocab_size() == least
+    with pytest.raises(UserError):
+        TRAINERS[kind]([texts], least - 1)
 
 
 @pytest.mark.unit
-def test_vocabulary_too_large_for_the_text():
+def test_vocabulary_too_large_for_the_text(kind):
+    text = ["to be or not to be, to see or not to see"]
     with pytest.raises(UserError) as error:
-        unigram.train(batches(["to be or not to be"]), 5000)
+        TRAINERS[kind]([text], 5000)
     most = int(str(error.value).split("allowed: ")[1].split()[0])
     assert str(error.value) == (
         f"tokenizer.vocab_size is 5000; allowed: {most} or less, since the text has no more pieces that repeat."
     )
-    assert unigram.train(batches(["to be or not to be"]), most).get_vocab_size() == most
+    assert TRAINERS[kind]([text], most).get_vocab_size() == most
+
+
+@pytest.mark.unit
+def test_a_sample_is_seeded_and_of_the_asked_size():
+    documents = [f"document {number}" for number in range(5000)]
+
+    def chosen(sample):
+        return [text for texts in sample for text in texts]
+
+    def read(size):
+        return lambda: (documents[start : start + size] for start in range(0, len(documents), size))
+
+    total = sum(map(len, documents))
+    whole = Sample(read(100), total, 0)
+    assert chosen(whole) == documents
+    assert whole.record() == {
+        "training_documents": 5000, "training_characters": total, "corpus_documents": 5000, "corpus_characters": total,
+    }  # fmt: skip
+    part = Sample(read(100), total // 5, 0)
+    some = chosen(part)
+    assert part.characters == sum(map(len, some)) == pytest.approx(total / 5, rel=0.1)
+    assert part.documents == len(some) and part.corpus_characters == total
+    # Neither a second reading nor the size of the batches matters; another seed does.
+    assert some == chosen(part) == chosen(Sample(read(7), total // 5, 0)) != chosen(Sample(read(7), total // 5, 1))
+    assert len(chosen(Sample(read(100), 1, 0))) == 1
 
 
 @pytest.mark.unit
@@ -165,7 +343,7 @@ def test_auto_tokenizer_loads_and_round_trips(saved, texts):
     )
     assert [tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.unk_token_id] == [0, 1, 2]
     assert [tokenizer.pad_token_id, tokenizer.mask_token_id] == [3, 4]
-    plain = [text for text in texts if "''" not in text and "``" not in text]
+    plain = [text for text in texts[:1800] if "''" not in text and "``" not in text]
     assert len(plain) > 1000
     for text in plain:
         ids = tokenizer(text)["input_ids"]
@@ -206,7 +384,8 @@ def test_pretrained_folder_without_tokenizer_is_refused(tmp_path):
 
 
 @pytest.mark.unit
-def test_figures(trained, saved, texts):
+def test_figures(trained, kind, saved, texts):
+    trained = trained[kind]
     held_out = texts[1800:]
     ids = folder.special_ids(trained, saved / "special_tokens_map.json")
     figures = folder.measure(trained, ids, [held_out[:50], held_out[50:]])

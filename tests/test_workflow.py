@@ -59,7 +59,7 @@ def test_a_wrong_config_is_one_sentence_before_any_job(fresh):
     (fresh / "config.yaml").write_text(text.replace("vocab_size: 2048", "vocab_size: many", 1))
     done = fresh(check=False)
     assert done.returncode == 1
-    allowed = "allowed: a whole number, 16 or more, at most 1000000."
+    allowed = "allowed: a whole number, 6 or more, at most 1000000."
     assert done.stdout.splitlines()[-1] == f'error: config.yaml: tokenizer.vocab_size is "many"; {allowed}'
     assert "Traceback" not in done.stdout
     assert not (fresh / "results").exists()

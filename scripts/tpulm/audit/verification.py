@@ -18,7 +18,7 @@ from tpulm.config.artifacts import CHECKPOINT_ARRAYS, CHECKPOINT_FILES, MODEL_FI
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import fingerprints, read_json, sha256
-from tpulm.corpus.reader import read_texts
+from tpulm.corpus.reader import read_batches
 from tpulm.corpus.statistics import Figures
 from tpulm.records.tfrecord import decode, scan
 from tpulm.training import checkpoint
@@ -77,7 +77,13 @@ def attempt(path: Path, read: Callable[[Path], Any]) -> tuple[Any, list[str]]:
 
 
 def check_corpus(folder: Path) -> Iterator[str]:
-    """Compare the documents of a corpus with what its record says of them."""
+    """Compare the documents of a corpus, and the parts that it was built from, with what is recorded of them."""
+    for path in sorted((folder / "parts").glob("?????.json")):
+        record, damages = attempt(path, read_json)
+        yield from damages
+        part = path.with_suffix(".parquet")
+        if record and attempt(part, sha256)[0] != record["sha256"]:
+            yield f"{part} is damaged or missing: its SHA-256 is not the one that {path.name} has."
     record, damages = attempt(folder / "corpus.json", read_json)
     yield from damages
     for split in ("train", "validation", "test"):
@@ -92,12 +98,11 @@ def check_corpus(folder: Path) -> Iterator[str]:
 
 def figures_of(path: Path) -> dict:
     """Return the figures of the documents of a Parquet file, as corpus.json has them."""
-    if pq.ParquetFile(path).schema_arrow.names != ["text"]:
-        raise UserError(f"{path} has not the one column text.")
+    if pq.ParquetFile(path).schema_arrow.names not in (["text"], ["text", "response_start"]):
+        raise UserError(f"{path} has other columns than text and, where the response counts, response_start.")
     figures = Figures()
-    for texts in read_texts(str(path)):
-        for text in texts:
-            figures.add(text, len(text.split()))
+    for texts in read_batches(str(path)):
+        figures.add(texts, sum(len(text.split()) for text in texts.to_pylist()))
     return figures.as_dict()
 
 

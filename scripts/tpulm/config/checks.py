@@ -4,12 +4,14 @@
 """
 
 import os
+from collections.abc import Mapping
 
 from tpulm.config.architectures import find_architecture
 from tpulm.config.artifacts import PAD_ID
 from tpulm.config.mesh import check_mesh
 from tpulm.config.messages import describe
 from tpulm.config.roberta_sizes import check_heads, sizes_of
+from tpulm.config.texts import sources_of, template_fields
 from tpulm.core.accelerators import topology
 from tpulm.core.errors import UserError
 
@@ -34,8 +36,19 @@ def check(config: dict) -> None:
     check_prompts(config["prompts"])
 
 
-def check_text(where: str, recipe: dict) -> None:
-    """Check that a dataset of the hub is pinned."""
+def check_text(where: str, text: dict) -> None:
+    """Check the sources of a text."""
+    for key, recipe in sources_of(where, text).values():
+        check_source(key, recipe)
+        if "response" in recipe and "c4" in text["filters"]:
+            raise UserError(f"{where}.filters.c4 takes lines out of documents, of which {key}.response needs all.")
+
+
+def check_source(where: str, recipe: Mapping) -> None:
+    """Check that a dataset of the hub is pinned, and templates."""
+    for name in ("template", "response"):
+        if name in recipe:
+            template_fields(f"{where}.{name}", recipe[name])
     if recipe["source"] == "hub" and "revision" not in recipe and not os.path.isdir(recipe["dataset"]):
         raise UserError(
             f"{where}.revision is missing; a dataset of the hub is pinned to a commit of 40 hexadecimal digits, "

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import YAMLError
@@ -46,8 +47,11 @@ def read_yaml(path: str | Path) -> Any:
 
 @cache
 def schema() -> dict:
-    """Return the schema of the config; not to be changed."""
-    return read_yaml(SCHEMA)
+    """Return the schema of the config; not to be changed.
+
+    Read by PyYAML, whose parser is in C: every start of Snakemake reads it. It must mean the same in YAML 1.1.
+    """
+    return yaml.load(SCHEMA.read_bytes(), yaml.CSafeLoader)
 
 
 def read_config(paths: Sequence[str | Path], overrides: dict) -> dict:

@@ -1,162 +1,112 @@
-"""Split documents into disjoint splits, one Parquet file each, with a record of what was read."""
+"""Write the splits of a text from its parts: one Parquet file each.
+
+Its columns are `text` and, where the response counts, `response_start`: the character at which it begins.
+"""
 
 import contextlib
-import hashlib
-import heapq
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
 from tpulm.config.artifacts import SPLITS
-from tpulm.core.errors import UserError
 from tpulm.core.files import atomic_write
+from tpulm.corpus.decisions import TRAIN, refuse_empty
+from tpulm.corpus.parts import key_numbers
 from tpulm.corpus.statistics import Figures
+from tpulm.corpus.tables import DocumentFile, count_documents, read_columns
 
-ROW_GROUP = 10_000  # documents
-ROW_GROUP_CHARACTERS = 64 << 20  # so that a row group of long documents fits in memory
 SCHEMA = pa.schema({"text": pa.string()})
-Batches = Iterable[list[str | None]]
 
 
-class CorpusFile:
-    """A Parquet file with one column `text`, and the figures of what is written to it."""
+class SplitFile(DocumentFile):
+    """The file of a split, with the figures of what is written to it, by source too."""
 
-    def __init__(self, path: Path):
-        """Open `path` for writing."""
-        self.writer = pq.ParquetWriter(path, SCHEMA, compression="zstd", use_dictionary=False, write_statistics=False)
-        self.figures = Figures()
-        self.rows: list[str] = []
-        self.waiting = 0  # characters in `rows`
+    def __init__(self, path: Path, most: int | None, schema: pa.Schema):
+        """Open `path` for writing at most so many documents."""
+        super().__init__(path, schema)
+        self.figures, self.most = Figures(), most
+        self.sources: dict[str, dict[str, int]] = {}
 
-    def add(self, text: str, words: int) -> None:
-        """Write a document of so many words."""
-        self.figures.add(text, words)
-        self.rows.append(text)
-        self.waiting += len(text)
-        if len(self.rows) == ROW_GROUP or self.waiting >= ROW_GROUP_CHARACTERS:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write what is waiting as a row group."""
-        if self.rows:
-            self.writer.write_table(pa.table({"text": self.rows}, SCHEMA), row_group_size=ROW_GROUP)
-        self.rows, self.waiting = [], 0
-
-    def close(self) -> None:
-        """Finish the file."""
-        self.flush()
-        self.writer.close()
+    def take(self, batch: pa.RecordBatch, chosen: np.ndarray, source: str) -> None:
+        """Write the documents at these indices of a batch of text and words."""
+        figures = self.figures
+        if self.most is not None:
+            chosen = chosen[: self.most - figures.documents]
+        if len(chosen):
+            picked = batch if len(chosen) == batch.num_rows else batch.take(pa.array(chosen))
+            characters = figures.characters
+            figures.add(picked["text"], pc.sum(picked["words"]).as_py())
+            self.add(picked.select(self.schema.names))
+            own = self.sources.setdefault(source, {"documents": 0, "characters": 0})
+            own["documents"] += len(chosen)
+            own["characters"] += figures.characters - characters
 
 
 def write_splits(
-    where: str, recipe: dict, named: list[str], read: Callable[[str], Batches], outputs: dict[str, str]
-) -> dict[str, dict]:
-    """Write the documents of a source to one file per split; return the figures of each split.
+    recipe: dict, parts: Sequence[str], codes: np.ndarray, dropped: dict, outputs: dict[str, str]
+) -> tuple[dict[str, dict], dict[str, dict]]:
+    """Write the documents of the parts to one file per split; return the figures of each split, and of each source.
 
-    where    config key of the source, for the messages
-    recipe   held_out, seed, min_characters, max_documents
-    named    the splits that the source has itself; the others are carved out of train
-    read     returns the documents of a named split in batches; called twice for train where splits are carved
+    recipe   key (of the text in the config, for the messages); max_documents (of each split, None for all); where a
+             text has several sources: sources (the name of each part's) and weights (by name)
+    codes    split of each document of the parts, as `assign` returns it
+    dropped  how many documents of each split were dropped, by reason
     outputs  path of each split
 
-    Two documents are the same when they are equal up to white space. Test wins over validation, validation over
-    train. Raises UserError when a split stays empty.
+    Raises UserError when a split stays empty.
     """
-    seed, shortest, most = recipe["seed"], recipe["min_characters"], recipe["max_documents"]
-    dropped = {split: {"empty": 0, "short": 0, "duplicates": 0} for split in SPLITS}
-    taken: set[bytes] = set()
+    names = recipe.get("sources", [""] * len(parts))
+    weights = [recipe.get("weights", {}).get(name, 1.0) for name in names]
+    most = recipe["max_documents"]
+    schema = SCHEMA.append(pa.field("response_start", pa.int32())) if recipe.get("responses") else SCHEMA
     with contextlib.ExitStack() as stack:
         partial = {split: stack.enter_context(atomic_write(outputs[split])) for split in SPLITS}
-        files = {split: stack.enter_context(contextlib.closing(CorpusFile(partial[split]))) for split in SPLITS}
-        for split in ("test", "validation"):
-            if split in named:
-                own = set()
-                for text, words, key in documents(read(split), seed, shortest, dropped[split]):
-                    if key in taken:
-                        dropped[split]["duplicates"] += 1
-                        continue
-                    files[split].add(text, words)
-                    own.add(key)
-                    if files[split].figures.documents == most:
-                        break
-                refuse_empty(where, split, files[split], dropped[split])
-                taken |= own
-        shares = {split: recipe["held_out"][split] for split in ("test", "validation") if split not in named}
-        carved = carve(where, shares, documents(read("train"), seed, shortest, {}), taken) if shares else {}
-        open_splits = {"train", *shares}
-        for text, words, key in documents(read("train"), seed, shortest, dropped["train"]):
-            if key in taken:
-                dropped["train"]["duplicates"] += 1
-                continue
-            split = carved.get(key, "train")
-            if split in open_splits:
-                files[split].add(text, words)
-                if files[split].figures.documents == most:
-                    open_splits.remove(split)
-                    if not open_splits:
-                        break
-        refuse_empty(where, "train", files["train"], dropped["train"])
-        figures = {split: files[split].figures.as_dict() for split in SPLITS}
-    return {
-        split: figures[split] | {f"dropped_{reason}": count for reason, count in dropped[split].items()}
+        files = {
+            split: stack.enter_context(contextlib.closing(SplitFile(partial[split], most, schema))) for split in SPLITS
+        }
+        for time in range(math.ceil(max(weights))):
+            for number, batch, own in with_codes(parts, codes, [weight > time for weight in weights], schema.names):
+                own = np.where(repeated(batch, weights[number], time) | (own != TRAIN), own, len(SPLITS))
+                for code, split in enumerate(SPLITS):
+                    if not time or code == TRAIN:
+                        files[split].take(batch, np.flatnonzero(own == code), names[number])
+        for split in SPLITS:
+            refuse_empty(recipe["key"], split, files[split].figures.documents, dropped)
+    figures = {
+        split: files[split].figures.as_dict() | {f"dropped_{reason}": count for reason, count in dropped[split].items()}
         for split in SPLITS
     }
+    by_source = {
+        name: {split: files[split].sources.get(name, {"documents": 0, "characters": 0}) for split in SPLITS}
+        for name in dict.fromkeys(names)
+    }
+    return figures, by_source
 
 
-def refuse_empty(where: str, split: str, file: CorpusFile, dropped: dict[str, int]) -> None:
-    """Raise UserError when a split has no document, saying why they were dropped."""
-    if file.figures.documents:
-        return
-    found = "no document was found"
-    if any(dropped.values()):
-        found = (
-            f"of {sum(dropped.values())} documents, {dropped['empty']} empty, {dropped['short']} shorter than "
-            f"min_characters, {dropped['duplicates']} also in another split"
-        )
-    raise UserError(f"{where}: the split {split} is empty: {found}.")
+def with_codes(
+    parts: Sequence[str], codes: np.ndarray, wanted: Sequence[bool], columns: Sequence[str]
+) -> Iterator[tuple[int, pa.RecordBatch, np.ndarray]]:
+    """Yield the number of each wanted part, its documents a row group at a time, and the codes of these."""
+    counts = list(map(count_documents, parts))
+    for number, first in enumerate(np.cumsum([0, *counts[:-1]]).tolist()):
+        if wanted[number]:
+            for batch in read_columns(parts[number], *columns, "words", "key"):
+                yield number, batch, codes[first : first + batch.num_rows]
+                first += batch.num_rows
 
 
-def documents(batches: Batches, seed: int, shortest: int, dropped: dict) -> Iterator[tuple[str, int, bytes]]:
-    """Yield the text, number of words and key of each document that is to be kept.
+def repeated(batch: pa.RecordBatch, weight: float, time: int) -> np.ndarray:
+    """Return whether each document of a batch is taken once more, after it was taken `time` times.
 
-    Line ends become "\\n". The key is the SHA-256 of the seed and the text with its white space normalised: the
-    same for two documents that are the same, and in random order. What is left out is counted in `dropped`.
+    A document is taken floor(weight) times, and once more where its key, which is random, is low enough. Its second
+    half is compared: the first decides which documents are held out.
     """
-    dropped.setdefault("empty", 0)
-    dropped.setdefault("short", 0)
-    start = hashlib.sha256(f"{seed}\0".encode())
-    for batch in batches:
-        for text in batch:
-            words = (text or "").split()
-            if not text or not words:
-                dropped["empty"] += 1
-                continue
-            normalised = " ".join(words)
-            if len(normalised) < shortest:
-                dropped["short"] += 1
-                continue
-            if "\r" in text:
-                text = text.replace("\r\n", "\n").replace("\r", "\n")
-            key = start.copy()
-            key.update(normalised.encode("utf-8"))
-            yield text, len(words), key.digest()
-
-
-def carve(where: str, shares: dict[str, float], kept: Iterator[tuple], taken: set[bytes]) -> dict[bytes, str]:
-    """Return the split of each key that is held out of train: the lowest keys to test, the next to validation.
-
-    shares  fraction of the distinct documents for each split to carve. A document's place does not depend on the
-            order of the documents, and a share's end moves only a little when documents are added.
-    Raises UserError when nothing would be left to train on.
-    """
-    distinct = {key for _, _, key in kept} - taken
-    if not distinct:
-        return {}
-    counts = {split: max(1, int(share * len(distinct) + 0.5)) for split, share in shares.items()}
-    if sum(counts.values()) >= len(distinct):
-        sizes = " and ".join(f"{count} for {split}" for split, count in counts.items())
-        raise UserError(f"{where}: holding out {sizes} of {len(distinct)} distinct documents leaves none to train on.")
-    lowest = iter(heapq.nsmallest(sum(counts.values()), distinct))
-    return {next(lowest): split for split, count in counts.items() for _ in range(count)}
+    share = weight - time
+    if share >= 1:
+        return np.ones(batch.num_rows, bool)
+    _, low = key_numbers(batch)
+    return (low >> 11).astype(np.float64) < share * 2.0**53  # which a float64 holds exactly

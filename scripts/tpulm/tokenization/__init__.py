@@ -1,1 +1,1 @@
-"""Tokenizers: training a Unigram vocabulary, transformers tokenizer folders, the vocabularies of causal models."""
+"""Tokenizers: training a vocabulary, encoding, transformers tokenizer folders, the vocabularies of causal models."""

@@ -12,12 +12,10 @@ import sentencepiece
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, sha256
-from tpulm.core.random_streams import generator
 
 SPECIAL = {"pad": 0, "eos": 1, "bos": 2, "unk": 3}  # ids as in the published Gemma vocabularies
 # Runs of spaces are pieces of their own, as in Gemma's, so that indentation costs one token.
 USER_DEFINED = ["\n", *("\u2581" * n for n in range(2, 17))]
-SAMPLE_CHARACTERS = 100_000_000  # read at most for training a vocabulary
 CLOSING = 1  # special tokens at the end of a document: <eos>
 LINE_CHARACTERS = 4_000  # SentencePiece skips a line that is longer than it expects
 
@@ -63,17 +61,6 @@ def lines(document: str) -> Iterator[str]:
     for line in document.split("\n"):
         for start in range(0, len(line), LINE_CHARACTERS):
             yield line[start : start + LINE_CHARACTERS]
-
-
-def sample(characters: np.ndarray, seed: int) -> np.ndarray:
-    """Return which documents a vocabulary is trained on: bool [documents]; all, or SAMPLE_CHARACTERS' worth.
-
-    characters  int64 [documents], the length of each
-    """
-    total = int(characters.sum())
-    if total <= SAMPLE_CHARACTERS:
-        return np.ones(len(characters), bool)
-    return generator(seed).random(len(characters)) < SAMPLE_CHARACTERS / total
 
 
 def vocabulary_file(preset: Path) -> Path | None:

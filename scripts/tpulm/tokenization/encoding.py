@@ -120,7 +120,10 @@ def splits_at_spaces(spec: dict) -> bool:
     return (
         all(one["type"] in NORMALIZERS or is_local_replace(one) for one in normalizers)
         and any(splits(one) for one in pre_tokenizers)
-        and all(one["type"] in PRE_TOKENIZERS or splits(one) for one in pre_tokenizers)
+        and all(
+            one["type"] in PRE_TOKENIZERS or splits(one) or splits_words(one, pre_tokenizers[:index])
+            for index, one in enumerate(pre_tokenizers)
+        )
     )
 
 
@@ -145,6 +148,14 @@ def splits(pre_tokenizer: dict) -> bool:
         or (kind == "Metaspace" and pre_tokenizer.get("split", True))
         or (kind == "ByteLevel" and pre_tokenizer.get("use_regex", True))
     )
+
+
+def splits_words(pre_tokenizer: dict, before: list[dict]) -> bool:
+    """Return whether a pre-tokenizer only splits the words that those before it make, each by itself."""
+    words = any(splits(one) for one in before)
+    pattern = pre_tokenizer.get("pattern", {}).get("String", "")
+    local = pre_tokenizer["type"] == "Split" and bool(pattern) and not re.search(r"\s", pattern)
+    return words and (local or pre_tokenizer["type"] == "FixedLength")
 
 
 def template(tokenizer: "Tokenizer") -> tuple[list[int], list[int]]:

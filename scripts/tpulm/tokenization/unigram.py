@@ -1,199 +1,123 @@
 """Train a Unigram tokenizer (Kudo 2018, https://aclanthology.org/P18-1007) to the same bytes every time.
 
-The trainer of the `tokenizers` library chooses the pieces. It walks hash tables in random order, so that its
-scores and the order of its pieces differ from run to run; the set of pieces does not. Only that set is used here:
-the scores are estimated anew by expectation maximisation over the distinct words, in a fixed order.
+The trainer of SentencePiece chooses the pieces, from the distinct words and their counts. Only the set of pieces is
+used: the scores are estimated anew in a fixed order, so that they do not depend on how a library adds up floats.
 """
 
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+import io
+import tempfile
+from collections.abc import Iterable, Iterator
 
-import numpy as np
-from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
+import sentencepiece
+from tokenizers import Tokenizer
 from tokenizers.models import Unigram
-from tokenizers.trainers import UnigramTrainer
 
-from tpulm.config.artifacts import SPECIAL_TOKENS
-from tpulm.core.errors import UserError
+from tpulm.tokenization.expectation import estimate_scores
+from tpulm.tokenization.pipeline import SPECIALS, WHOLE, assemble, check_largest, check_smallest
+from tpulm.tokenization.seeds import seed_pieces
+from tpulm.tokenization.words import count_words
 
-SPECIALS = list(SPECIAL_TOKENS)
-SPECIAL = re.compile("|".join(map(re.escape, SPECIALS)))
-SPACE = "▁"
-ITERATIONS = 8  # of expectation maximisation; the scores change little after five
-PSEUDO_COUNT = 0.1  # added to every piece, so that none is impossible
-DECIMALS = 6  # of a score: exp and log differ in their last bits between processors
-CHUNK = 100_000  # words whose lattices are held in one group of arrays
-LONGEST = 256  # characters; longer words (text without spaces) are scored in parts
-
-
-def untrained() -> Tokenizer:
-    """Return the published procedure's tokenizer without pieces: normalizer, pre-tokenizer, template, decoder."""
-    tokenizer = Tokenizer(Unigram())
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Replace("``", '"'), normalizers.Replace("''", '"')])
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0",
-        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", SPECIALS.index("[CLS]")), ("[SEP]", SPECIALS.index("[SEP]"))],
-    )
-    tokenizer.decoder = decoders.Metaspace()
-    return tokenizer
+LONGEST = 16  # characters of a piece
+SEEDS = 5  # substrings that are tried, per piece
+SHARE = 0.75  # of the text: if words that repeat are so much of it, they are enough
+THREADS = 2  # of the trainer; a constant, since EM adds up floats: another number of threads, other pieces
+# What the trainer treats specially or drops: control characters and spaces, its marks for unknown characters and for
+# what cannot be decoded.
+RESERVED = [*map(chr, range(0x21)), "\x7f", "\x85", "\u2028", "\u2029", "\u2585", "\ufeff", "\ufffd"]
+UNKNOWN = "<unk>" * LONGEST  # longer than a piece, so that none is like it
 
 
-def assemble(scores: dict[str, float]) -> Tokenizer:
-    """Return a tokenizer with these pieces (log-probabilities), ordered by falling score, then by piece."""
-    vocabulary = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
-    tokenizer = untrained()
-    tokenizer.model = Unigram([(token, 0.0) for token in SPECIALS] + vocabulary, unk_id=SPECIALS.index("<unk>"))
-    # The space before a masked word belongs to that word: [MASK] takes it along.
-    tokenizer.add_special_tokens([AddedToken(t, lstrip=t == "[MASK]", normalized=False) for t in SPECIALS])
-    return tokenizer
-
-
-def without_specials(batches: Iterable[list[str]]) -> Iterator[list[str]]:
-    """Put a space in place of special tokens that stand in the text: they are never cut into pieces."""
-    for texts in batches:
-        yield [SPECIAL.sub(" ", text) for text in texts]
-
-
-def words(text: str) -> list[str]:
-    """Split a text as the normalizer and the pre-tokenizer do: "a  b" gives ["▁a", "▁", "▁b"]."""
-    parts = text.replace("``", '"').replace("''", '"').replace(SPACE, " ").split(" ")
-    # A text that begins with a space gets no second one.
-    return [SPACE + part for part in (parts if parts[0] else parts[1:])]
-
-
-def count_words(batches: Iterable[list[str]]) -> dict[str, int]:
-    """Return how often each distinct word occurs, in sorted order."""
-    counts: Counter[str] = Counter()
-    for texts in batches:
-        for text in texts:
-            counts.update(words(text))
-    return dict(sorted(counts.items()))
-
-
-def train(read: Callable[[], Iterator[list[str]]], vocab_size: int) -> Tokenizer:
+def train(batches: Iterable[list[str]], vocab_size: int) -> Tokenizer:
     """Train a tokenizer of `vocab_size` pieces, special tokens included.
 
-    read  returns the batches of documents from the start; called twice
+    batches  lists of documents
 
     Raises UserError when `vocab_size` cannot hold every character, or is more than the text has pieces.
     """
-    counts = count_words(without_specials(read()))
-    alphabet = set().union(*counts)
-    if vocab_size < len(alphabet) + len(SPECIALS):
-        raise UserError(
-            f"tokenizer.vocab_size is {vocab_size}; allowed: {len(alphabet) + len(SPECIALS)} or more, since the text "
-            f"has {len(alphabet)} different characters and there are {len(SPECIALS)} special tokens."
-        )
-    pieces = choose_pieces(without_specials(read()), vocab_size)
-    if len(pieces) + len(SPECIALS) < vocab_size:
-        raise UserError(
-            f"tokenizer.vocab_size is {vocab_size}; allowed: {len(pieces) + len(SPECIALS)} or less, "
-            "since the text has no more pieces that repeat."
-        )
-    return assemble(estimate_scores(counts, pieces))
+    words = count_words(batches, WHOLE)
+    alphabet = words.first | words.other
+    check_smallest(vocab_size, len(alphabet), f"{len(alphabet)} different characters")
+    counts = words.counts | dict.fromkeys(sorted(alphabet.difference(*words.counts)), 1)
+    pieces = choose_pieces(counts, alphabet, vocab_size - len(SPECIALS))
+    check_largest(vocab_size, len(pieces) + len(SPECIALS))
+    scores = estimate_scores(counts, pieces)
+    vocabulary = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+    return assemble(Unigram([(token, 0.0) for token in SPECIALS] + vocabulary, unk_id=SPECIALS.index("<unk>")))
 
 
-def choose_pieces(batches: Iterable[list[str]], vocab_size: int) -> list[str]:
-    """Return the pieces that the library's trainer keeps, sorted, special tokens left out."""
-    trainer = UnigramTrainer(vocab_size=vocab_size, unk_token="<unk>", special_tokens=SPECIALS, show_progress=False)
-    tokenizer = untrained()
-    tokenizer.train_from_iterator(batches, trainer=trainer)
-    return sorted(set(tokenizer.get_vocab(with_added_tokens=False)) - set(SPECIALS))
+def choose_pieces(counts: dict[str, int], alphabet: set[str], most: int) -> list[str]:
+    """Return the pieces that SentencePiece's trainer keeps, sorted: every character among them, at most `most`.
 
-
-def estimate_scores(counts: dict[str, int], pieces: list[str]) -> dict[str, float]:
-    """Return the log-probability of each piece by expectation maximisation over all ways to cut each word.
-
-    counts  occurrences of each distinct word; every character of a word must be a piece
+    counts    occurrences of each distinct word, "▁" only at its beginning
+    alphabet  the characters of all words
     """
-    ids = {piece: index for index, piece in enumerate(pieces)}
-    parts: Counter[str] = Counter()
-    for word, count in counts.items():
-        for start in range(0, len(word), LONGEST):
-            parts[word[start : start + LONGEST]] += count
-    items = sorted(parts.items())
-    lattices = [Lattice(items[start : start + CHUNK], ids) for start in range(0, len(items), CHUNK)]
-    none = np.zeros(len(pieces))
-    expected = sum((lattice.occurrences(len(pieces)) for lattice in lattices), none)
-    for iteration in range(ITERATIONS + 1):
-        scores = np.log((expected + PSEUDO_COUNT) / (expected.sum() + PSEUDO_COUNT * len(pieces)))
-        if iteration < ITERATIONS:
-            expected = sum((lattice.expectation(scores) for lattice in lattices), none)
-    return dict(zip(pieces, np.round(scores, DECIMALS).tolist(), strict=True))
+    proto = io.BytesIO()
+    to_safe, from_safe = stand_ins(alphabet)
+    # The trainer's own search for seeds writes every word as often as it occurs: it takes long, and a gigabyte.
+    seeds = seed_pieces(counts, SEEDS * most, LONGEST)
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", newline="") as file:
+        file.writelines(f"{line}\n" for line in lines(seeds, to_safe))
+        file.flush()
+        fit(lines(enough(counts, alphabet).items(), to_safe), most + 1, file.name, proto)
+    model = sentencepiece.SentencePieceProcessor(model_proto=proto.getvalue())
+    return sorted(model.id_to_piece(i).translate(from_safe) for i in range(1, model.vocab_size()))
 
 
-class Lattice:
-    """All ways to cut some words into pieces: nodes are the places between characters, edges are pieces.
+def enough(counts: dict[str, int], alphabet: set[str]) -> dict[str, int]:
+    """Return the words that pieces are judged by, and a word of each character that is in none of them.
 
-    Node `base[w] + i` stands before character i of word w. Edges are arrays (source node, target node, piece),
-    all int32, in the order of their target's place in its word; `back` is their order by source, last place first.
+    Words that occur once take most of the time and change little, unless they are most of the text, as in a language
+    without spaces.
     """
-
-    def __init__(self, items: list[tuple[str, int]], ids: dict[str, int]):
-        longest = max(map(len, ids))
-        sizes = np.array([len(word) for word, _ in items])
-        self.counts = np.array([count for _, count in items], np.float64)
-        self.first = np.cumsum(sizes + 1) - sizes - 1
-        self.last = self.first + sizes
-        edges: list[tuple[int, int, int, int, int]] = []  # source, target, piece, place, length
-        for base, (word, _) in zip(self.first.tolist(), items, strict=True):
-            for start in range(len(word)):
-                for stop in range(start + 1, min(start + longest, len(word)) + 1):
-                    index = ids.get(word[start:stop])
-                    if index is not None:
-                        edges.append((base + start, base + stop, index, start, stop - start))
-        source, target, piece, place, length = np.array(edges, np.int32).reshape(-1, 5).T
-        order = np.lexsort((source, target, place + length))
-        self.source, self.target, self.piece = source[order], target[order], piece[order]
-        self.back = np.lexsort((target[order], source[order], -place[order])).astype(np.int32)
-        self.ahead_steps = steps(self.target, (place + length)[order])
-        self.back_steps = steps(self.source[self.back], place[order][self.back])
-        word_of_node = np.repeat(np.arange(len(items)), sizes + 1)
-        self.word = word_of_node[self.source]
-
-    def occurrences(self, pieces: int) -> np.ndarray:
-        """Return how often each piece occurs anywhere in the words, float64 of shape [pieces]."""
-        return np.bincount(self.piece, self.counts[self.word], pieces)
-
-    def expectation(self, scores: np.ndarray) -> np.ndarray:
-        """Return how often each piece is expected in a cut drawn by `scores`, float64 of shape [pieces].
-
-        The forward-backward algorithm (Baum 1972), in logarithms since long words underflow.
-        """
-        ahead = np.full(self.last[-1] + 1, -np.inf)
-        behind = np.full(self.last[-1] + 1, -np.inf)
-        ahead[self.first], behind[self.last] = 0, 0
-        weight = scores[self.piece]
-        for edges, groups in self.ahead_steps:
-            values = ahead[self.source[edges]] + weight[edges]
-            ahead[self.target[edges][groups]] = log_sum(values, groups)
-        for edges, groups in self.back_steps:
-            chosen = self.back[edges]
-            values = behind[self.target[chosen]] + weight[chosen]
-            behind[self.source[chosen[groups]]] = log_sum(values, groups)
-        total = ahead[self.last]
-        posterior = np.exp(ahead[self.source] + weight + behind[self.target] - total[self.word])
-        return np.bincount(self.piece, posterior * self.counts[self.word], len(scores))
+    repeated = {word: count for word, count in counts.items() if count > 1}
+    characters, all_characters = (sum(len(word) * count for word, count in c.items()) for c in (repeated, counts))
+    if characters < SHARE * all_characters:
+        return counts
+    return repeated | dict.fromkeys(sorted(alphabet.difference(*repeated)), 1)
 
 
-def steps(node: np.ndarray, place: np.ndarray) -> list[tuple[slice, np.ndarray]]:
-    """Cut edges, sorted by place and then by node, into one step per place.
+def fit(words: Iterator[str], vocab_size: int, seeds: str, proto: io.BytesIO) -> None:
+    """Run SentencePiece's trainer: choose pieces among the seeds, and all characters, and write the model to `proto`.
 
-    Returns for each step its range of edges, and where in it each node's edges begin.
+    words       lines of "WORD<tab>COUNT"
+    vocab_size  number of pieces at most, the unknown piece included
+    seeds       file of the same form
     """
-    bounds = np.flatnonzero(np.diff(place, prepend=-1, append=-1)) if len(place) else np.empty(0, int)
-    cut = []
-    for low, high in zip(bounds[:-1], bounds[1:], strict=True):
-        nodes = node[low:high]
-        cut.append((slice(low, high), np.flatnonzero(np.diff(nodes, prepend=nodes[0] - 1))))
-    return cut
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=words,
+        input_format="tsv",
+        model_writer=proto,
+        model_type="unigram",
+        vocab_size=vocab_size,
+        hard_vocab_limit=False,
+        seed_sentencepieces_file=seeds,
+        character_coverage=1.0,
+        max_sentencepiece_length=LONGEST,
+        max_sentence_length=4 * WHOLE.longest + 16,  # bytes
+        num_threads=THREADS,
+        # Words are only cut at spaces, as by the pre-tokenizer.
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        add_dummy_prefix=False,
+        split_by_unicode_script=False,
+        split_by_number=False,
+        unk_id=0,
+        unk_piece=UNKNOWN,
+        bos_id=-1,
+        eos_id=-1,
+        pad_id=-1,
+        minloglevel=2,
+    )
 
 
-def log_sum(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Return ln sum exp of each group of neighbouring values; `groups` is where each begins."""
-    highest = np.maximum.reduceat(values, groups)
-    sizes = np.diff(groups, append=len(values))
-    return highest + np.log(np.add.reduceat(np.exp(values - np.repeat(highest, sizes)), groups))
+def lines(counts: Iterable[tuple[str, int]], table: dict[int, str]) -> Iterator[str]:
+    """Yield "WORD<tab>COUNT" for each word, its characters replaced by `table`."""
+    for word, count in counts:
+        yield f"{word.translate(table)}\t{count}"
+
+
+def stand_ins(alphabet: set[str]) -> tuple[dict[int, str], dict[int, str]]:
+    """Return the tables for str.translate that replace RESERVED characters by unused ones, and back."""
+    unused = (chr(code) for code in range(0x10FFFD, 0xFFFF, -1) if chr(code) not in alphabet)
+    pairs = [(char, next(unused)) for char in RESERVED if char in alphabet]
+    return {ord(char): safe for char, safe in pairs}, {ord(safe): char for char, safe in pairs}

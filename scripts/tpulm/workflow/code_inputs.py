@@ -1,8 +1,12 @@
 """The modules of this project that a script depends on."""
 
 import ast
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+# Where a statement has others: in a function, `with`, `if`, `else`, `try`, `except`, `finally`, `case`.
+BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")
 
 
 def imported(path: Path, scripts: Path) -> set[Path]:
@@ -20,7 +24,7 @@ def imported(path: Path, scripts: Path) -> set[Path]:
 def named(path: Path, scripts: Path) -> frozenset[Path]:
     """Return the modules under the package that a file itself names; many files name the same, which is read once."""
     found: set[Path] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in statements(ast.parse(path.read_text(encoding="utf-8")).body):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [node.module] + [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
@@ -30,3 +34,13 @@ def named(path: Path, scripts: Path) -> frozenset[Path]:
         files = [scripts.joinpath(*name.split(".")).with_suffix(".py") for name in names if name.startswith("tpulm.")]
         found.update(file for file in files if file.is_file())
     return frozenset(found)
+
+
+def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield statements and those within them; not the expressions, which are most of a tree."""
+    for node in body:
+        yield node
+        for block in BLOCKS:
+            inner = getattr(node, block, None)
+            if isinstance(inner, list):
+                yield from statements(inner)

@@ -1,0 +1,131 @@
+"""Near-duplicates: MinHash signatures (Broder 1997) in bands for locality-sensitive hashing (Indyk and Motwani 1998).
+
+Two documents whose sets of word n-grams have the Jaccard similarity s agree in a band of r minima with probability
+s^r, and in one of b bands at least with 1 - (1 - s^r)^b. Those that do are taken for near-duplicates.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+
+from tpulm.core.random_streams import generator
+from tpulm.corpus.decisions import EXAMPLE_CHARACTERS, EXAMPLES, NEAR_DUPLICATE, TEST, TRAIN, VALIDATION
+from tpulm.corpus.ngrams import FACTOR, hash_ngrams, hash_words, mix
+from tpulm.corpus.tables import read_columns, texts_at
+
+PERMUTATIONS = 128  # of the n-grams' hashes, at the most
+STREAM = 1  # of the random numbers of the seed
+PARTITION = 16_000_000  # documents of which a band is in memory at once, about
+
+
+@cache
+def bands_and_rows(threshold: float) -> tuple[int, int]:
+    """Return the number of bands, and of minima per band, that separate best at a similarity.
+
+    They minimise the sum of two areas below the curve of the probability: of what is found below the threshold, and
+    of what is missed above it (Zhu et al. 2016, section 5.3, with equal weights).
+    """
+    similarity = (np.arange(1000) + 0.5) / 1000
+    below = similarity < threshold
+    best = (np.inf, 1, 1)
+    for bands in range(1, PERMUTATIONS + 1):
+        for rows in range(1, PERMUTATIONS // bands + 1):
+            found = 1 - (1 - similarity**rows) ** bands
+            wrong = np.where(below, found, 1 - found).mean()
+            best = min(best, (round(float(wrong), 9), bands, rows))
+    return best[1], best[2]
+
+
+def band_names(threshold: float) -> list[str]:
+    """Return the names of the columns of a part that hold the bands."""
+    return [f"band{number:03d}" for number in range(bands_and_rows(threshold)[0])]
+
+
+def hash_bands(texts: Sequence[str], recipe: dict, seed: int) -> np.ndarray:
+    """Return a hash of each band of each text's signature, uint64 of shape [bands, texts].
+
+    recipe  threshold, and ngram (words). The hashes of a text without words are 0.
+    """
+    bands, rows = bands_and_rows(recipe["threshold"])
+    ngrams, counts = hash_ngrams(*hash_words(texts), recipe["ngram"], short=True)
+    factors = generator(seed, STREAM).integers(0, 2**63, (bands * rows, 2), np.uint64) * np.uint64(2) + np.uint64(1)
+    full = np.flatnonzero(counts)
+    starts = (np.cumsum(counts) - counts)[full]
+    result = np.zeros((bands, len(texts)), np.uint64)
+    for number, (factor, shift) in enumerate(factors if len(full) else []):
+        minima = np.minimum.reduceat(ngrams * factor + shift, starts)
+        result[number // rows, full] = result[number // rows, full] * FACTOR + mix(minima)
+    return mix(result)
+
+
+def find_clusters(parts: Sequence[str], names: Sequence[str], rank: np.ndarray) -> np.ndarray:
+    """Return the lowest rank in the cluster of near-duplicates of each document, int64 of shape [ranks], by its rank.
+
+    parts  paths of the parts, with the columns `names`
+    rank   place of each document in the order in which they win, int64 of shape [documents]; -1 for those left out
+    """
+    lowest = np.arange(int((rank >= 0).sum()))
+    partitions = 1 + len(rank) // PARTITION
+    for name in names:
+        for partition in range(partitions):
+            members, starts = agreeing(parts, name, rank, partition, partitions)
+            if len(members):
+                join(lowest, members, starts)
+    return lowest
+
+
+def agreeing(
+    parts: Sequence[str], name: str, rank: np.ndarray, partition: int, partitions: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ranks of documents that agree in a band, and where each group of those that agree begins."""
+    hashes, ranks = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+    first = 0
+    for part in parts:
+        for batch in read_columns(part, name):
+            values = batch[name].to_numpy(zero_copy_only=False)
+            own = rank[first : first + len(values)]
+            rows = (own >= 0) & (values != 0) & ((values >> 32) * partitions >> 32 == partition)
+            hashes.append(values[rows])
+            ranks.append(own[rows])
+            first += len(values)
+    values = np.concatenate(hashes)
+    order = np.argsort(values, kind="stable")
+    values = values[order]
+    same = np.zeros(len(values) + 1, bool)
+    same[1:-1] = values[1:] == values[:-1]
+    kept = same[1:] | same[:-1]
+    return np.concatenate(ranks)[order[kept]], np.flatnonzero(~same[:-1][kept])
+
+
+def join(lowest: np.ndarray, members: np.ndarray, starts: np.ndarray) -> None:
+    """Put each group of members into one cluster; `lowest` has the lowest member of each document's cluster."""
+    sizes = np.diff(np.append(starts, len(members)))
+    while True:
+        roots = lowest[members]
+        least = np.repeat(np.minimum.reduceat(roots, starts), sizes)
+        if (roots == least).all():
+            return
+        np.minimum.at(lowest, roots, least)
+        while (lowest != lowest[lowest]).any():
+            lowest[:] = lowest[lowest]
+
+
+def drop_near_duplicates(parts: Sequence[str], codes: np.ndarray, threshold: float) -> list[dict[str, str]]:
+    """Keep one document of each cluster of near-duplicates, of test before validation before train, of these the first.
+
+    parts  paths of the parts, with a column for each band
+    codes  split of each document, uint8 of shape [documents]; that of the others becomes NEAR_DUPLICATE
+
+    Returns some of the pairs, their texts cut: what was dropped, and what was kept in its place.
+    """
+    winners = np.concatenate([np.flatnonzero(codes == split) for split in (TEST, VALIDATION, TRAIN)])
+    rank = np.full(len(codes), -1)
+    rank[winners] = np.arange(len(winners))
+    lowest = find_clusters(parts, band_names(threshold), rank)
+    dropped = winners[lowest != np.arange(len(lowest))]
+    codes[dropped] = NEAR_DUPLICATE
+    shown = [(int(row), int(winners[lowest[rank[row]]])) for row in np.sort(dropped)[:EXAMPLES]]
+    texts = texts_at(parts, (row for pair in shown for row in pair))
+    pairs = [{"dropped": texts[row], "kept": texts[other]} for row, other in shown]
+    return [{name: text[:EXAMPLE_CHARACTERS] for name, text in pair.items()} for pair in pairs]

@@ -1,0 +1,103 @@
+"""Parts of a text: documents that one job has read, cleaned and keyed, in the order of their source."""
+
+import contextlib
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+
+from tpulm.core.files import atomic_write, sha256
+from tpulm.corpus.filters import apply_filters
+from tpulm.corpus.near_duplicates import band_names, hash_bands
+from tpulm.corpus.rows import Document
+from tpulm.corpus.tables import DocumentFile
+
+KEY_BYTES = 16  # of SHA-256: two documents in 10^14 have the same key with a probability of 10^-11
+SCHEMA = pa.schema({"text": pa.string(), "words": pa.int32(), "key": pa.binary(KEY_BYTES)})
+COMPRESSED = ("text", "words", "response_start")  # what else there is, is random
+
+
+def write_part(path: str, batches: Iterable[Iterable[Document]], recipe: dict) -> dict:
+    """Write the documents that are to be kept; return their number and how many were dropped, by reason.
+
+    recipe  what `clean` takes; near_duplicates, where bands are to be hashed
+    """
+    dropped: Counter = Counter(empty=0, short=0)
+    removed: Counter = Counter()
+    kept, near = 0, recipe.get("near_duplicates")
+    names = band_names(near["threshold"]) if near else []
+    schema = pa.schema([*columns_of(recipe), *(pa.field(name, pa.uint64()) for name in names)])
+    compression = {name: "zstd" if name in COMPRESSED else "none" for name in schema.names}
+    with atomic_write(path) as partial, contextlib.closing(DocumentFile(partial, schema, compression)) as file:
+        for batch in batches:
+            cleaned = clean(batch, recipe, dropped, removed)
+            bands = map(pa.array, hash_bands(cleaned["text"].to_pylist(), near, recipe["seed"])) if near else ()
+            file.add(pa.record_batch([*cleaned.columns, *bands], schema=schema))
+            kept += cleaned.num_rows
+    lines = {"removed_lines": dict(removed)} if "c4" in recipe.get("filters", {}) else {}
+    return {"documents": kept, "dropped": dict(dropped), "sha256": sha256(path)} | lines
+
+
+def columns_of(recipe: dict) -> pa.Schema:
+    """Return the columns of a part but the bands; response_start is in characters, 0 where all of the text counts."""
+    return SCHEMA.append(pa.field("response_start", pa.int32())) if recipe.get("responses") else SCHEMA
+
+
+def clean(batch: Iterable[Document], recipe: dict, dropped: Counter, removed: Counter) -> pa.RecordBatch:
+    """Return the documents of a batch that are to be kept, with their numbers of words and their keys.
+
+    recipe   seed, min_characters; filters, where there are some; responses, where it is to be kept where they start
+    dropped  what is left out is counted there, by reason
+    removed  lines that filters take out of documents are counted there, by rule
+
+    Line ends become "\\n". The key is the SHA-256 of the seed and the text with its white space normalised: the same
+    for two documents that are the same, and in random order.
+    """
+    head = hashlib.sha256(f"{recipe['seed']}\0".encode())
+    shortest, filters = recipe["min_characters"], recipe.get("filters")
+    texts, counts, keys, starts = [], [], [], []
+    for document in batch:
+        text, start = document if isinstance(document, tuple) else (document, 0)
+        words = text.split() if text else []
+        if not text or not words:
+            dropped["empty"] += 1
+            continue
+        if "\r" in text:
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
+        if filters:
+            text, rule = apply_filters(text, filters, removed)
+            if rule:
+                dropped[rule] += 1
+                continue
+            words = text.split()
+        normalised = " ".join(words)
+        if not words or len(normalised) < shortest:
+            dropped["short" if words else "empty"] += 1
+            continue
+        key = head.copy()
+        key.update(normalised.encode("utf-8"))
+        texts.append(text)
+        counts.append(len(words))
+        keys.append(key.digest()[:KEY_BYTES])
+        starts.append(start)
+    schema = columns_of(recipe)
+    columns = {"text": texts, "words": counts, "key": keys, "response_start": starts}
+    return pa.record_batch([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
+
+
+def describe_files(files: Iterable[str], whole: bool) -> list[dict]:
+    """Return path, bytes and SHA-256 of files; without the SHA-256 where another job says it."""
+    return [
+        {"path": file, "bytes": os.path.getsize(file)} | ({"sha256": sha256(file)} if whole else {}) for file in files
+    ]
+
+
+def key_numbers(batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
+    """Return the two halves of the keys of a batch in the order of their bytes, each uint64 of shape [documents]."""
+    column = batch["key"]
+    values = np.frombuffer(column.buffers()[1], ">u8", 2 * len(column), offset=column.offset * KEY_BYTES)
+    halves = values.reshape(-1, 2).astype(np.uint64)
+    return halves[:, 0], halves[:, 1]

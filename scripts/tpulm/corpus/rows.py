@@ -1,0 +1,81 @@
+"""How a row of a table becomes a document: the text of one column, or a template that is filled in.
+
+A document is a str, None where a row has no text, or a pair where the response counts: the text, and the character at
+which the response begins.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tpulm.config.texts import template_fields
+from tpulm.core.errors import UserError
+
+Document = str | None | tuple[str, int]
+Documents = Iterator[Sequence[Document]]
+
+
+@dataclass
+class Form:
+    """How rows become documents, as a source's recipe says it: `column`, or `template` and `response`."""
+
+    where: str  # config key of the source, for the messages
+    recipe: Mapping
+
+    def __post_init__(self) -> None:
+        """Read the templates. Raises UserError."""
+        named = [name for name in ("template", "response") if name in self.recipe]
+        self.templates = [template_fields(f"{self.where}.{name}", self.recipe[name]) for name in named]
+        fields = {field: name for name, parts in zip(named, self.templates, strict=True) for _, field in parts if field}
+        # The columns that are read, each with the key that names it.
+        self.columns = fields if named else {self.recipe["column"]: "column"}
+
+    def check(self, place: object, found: Sequence[object]) -> None:
+        """Raise UserError when a table lacks a column; `place` is the file, and perhaps a line."""
+        for column, key in self.columns.items():
+            if column not in found:
+                raise UserError(
+                    f"{place} has no column {column} ({self.where}.{key}); found: {', '.join(map(str, found))}."
+                )
+
+    def document(self, place: object, values: Sequence[object]) -> Document:
+        """Return the document of the values of the columns. Raises UserError for what is no text."""
+        texts = [self.text(place, name, value) for name, value in zip(self.columns, values, strict=True)]
+        if not self.templates:
+            return texts[0]
+        filled = dict(zip(self.columns, (text or "" for text in texts), strict=True))
+        prompt, *response = [
+            "".join(text + filled.get(field or "", "") for text, field in parts) for parts in self.templates
+        ]
+        if "response" not in self.recipe:
+            return prompt
+        answered = any(filled[field].strip() for _, field in self.templates[-1] if field)
+        return (prompt + response[0], len(prompt)) if answered else None
+
+    def text(self, place: object, column: str, value: object) -> str | None:
+        """Return a value of a column as text; numbers are text in templates only."""
+        if self.templates and isinstance(value, int | float):
+            value = str(value)
+        if value is not None and not isinstance(value, str):
+            allowed = "text or a number" if self.templates else "text"
+            key = self.columns[column]
+            raise UserError(f"{place}: {column} ({self.where}.{key}) holds {type(value).__name__}; allowed: {allowed}.")
+        if value and not value.isascii():
+            # JSON can escape halves of a pair of surrogates, which no encoding can hold.
+            value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        if value and self.templates and "\r" in value:
+            value = value.replace("\r\n", "\n").replace("\r", "\n")  # before characters are counted
+        return value
+
+    def document_of(self, place: object, row: object) -> Document:
+        """Return the document of a JSON object. Raises UserError where there is none."""
+        if not isinstance(row, dict):
+            name, key = next(iter(self.columns.items()))
+            raise UserError(
+                f"{place}, is no JSON object; allowed: an object with the field {name} ({self.where}.{key})."
+            )
+        self.check(place, list(row))
+        return self.document(place, [row[column] for column in self.columns])
+
+    def documents(self, place: object, columns: Sequence[Sequence[object]]) -> list[Document]:
+        """Return the documents of the rows of a table, from the values of each column that is read."""
+        return [self.document(place, values) for values in zip(*columns, strict=True)]

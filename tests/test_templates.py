@@ -1,0 +1,125 @@
+"""Templates: documents made of the fields of rows, and where the response begins."""
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_corpus import DEFAULTS, FAST, build_parts, fails, parquet, write
+from tpulm.config.reading import complete
+from tpulm.core.errors import UserError
+from tpulm.corpus.files import read_files
+from tpulm.corpus.parts import write_part
+from tpulm.corpus.rows import Form
+from tpulm.corpus.sources import parts_of, reading
+
+pytestmark = pytest.mark.unit
+
+ASKED = {"template": "Q: {question} {{{n}}}\n", "response": "A: {answer}"}
+ROWS = [
+    {"question": "Who?", "n": 1, "answer": "Me."}, {"question": "\u00e9 a\r\nb", "n": 2, "answer": "x"},
+    {"question": "none", "n": 3, "answer": None}, {"question": None, "n": 4, "answer": "y"},
+]  # fmt: skip
+FILES = {
+    "a.jsonl": "".join(json.dumps(row) + "\n" for row in ROWS),
+    "a.json": json.dumps(ROWS),
+    "a.parquet": parquet(**{name: [row[name] for row in ROWS] for name in ROWS[0]}),
+    "a.csv": 'question,n,answer\nWho?,1,Me.\n"\u00e9 a\r\nb",2,x\nnone,3,\n,4,y\n',
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_fields_of_every_format(tmp_path, name):
+    file = write(tmp_path / name, FILES[name])
+    found = [row for batch in read_files([str(file)], "line", Form("corpus", ASKED)) for row in batch]
+    expected = [("Q: Who? {1}\n", "A: Me."), ("Q: \u00e9 a\nb {2}\n", "A: x"), ("Q:  {4}\n", "A: y")]
+    assert found == [*((prompt + answer, len(prompt)) for prompt, answer in expected[:2]), None] + [
+        (prompt + answer, len(prompt)) for prompt, answer in expected[2:]
+    ]  # nothing is answered in the third row
+    plain = [row for batch in read_files([str(file)], "line", Form("corpus", {"template": "{n}"})) for row in batch]
+    assert plain == ["1", "2", "3", "4"]
+
+
+def test_where_the_response_begins_is_a_column(tmp_path):
+    rows = [(f"Prompt {number}: ", f"answer {number}") for number in range(100)]
+    batches = [[(prompt + answer, len(prompt)) for prompt, answer in rows]]
+    texts, _ = build_parts(tmp_path, [("train", batches), ("train", [["no prompt"]])], responses=True)
+    for split, found in texts.items():
+        table = pq.read_table(tmp_path / f"{split}.parquet")
+        assert table.column_names == ["text", "response_start"]
+        for text, start in zip(found, table["response_start"].to_pylist(), strict=True):
+            assert text[start:].startswith("answer ") or (text, start) == ("no prompt", 0)
+    path = str(tmp_path / "part.parquet")
+    write_part(path, [["text"]], {"seed": 0, "min_characters": 0})
+    assert pq.read_schema(path).names == ["text", "words", "key"]
+
+
+@given(st.lists(st.text("a\r\n \u00e9", max_size=5), min_size=2, max_size=2))
+@FAST
+def test_the_boundary_is_right_whatever_the_line_ends(tmp_path_factory, values):
+    prompt, answer = values
+    document = Form("corpus", {"template": "{a}|", "response": "{b}"}).document("x", [prompt, answer])
+    if not answer.strip():
+        assert document is None
+        return
+    path = str(tmp_path_factory.mktemp("part") / "part.parquet")
+    write_part(path, [[document]], {"seed": 0, "min_characters": 0, "responses": True})
+    table = pq.read_table(path)
+    text, start = table["text"][0].as_py(), table["response_start"][0].as_py()
+    normal = lambda text: text.replace("\r\n", "\n").replace("\r", "\n")  # noqa: E731
+    assert (text[:start], text[start:]) == (normal(prompt) + "|", normal(answer))
+
+
+def test_what_is_wrong_with_fields(tmp_path):
+    form = Form("corpus", ASKED)
+    file = write(tmp_path / "a.jsonl", '{"question": "a", "n": 1, "answer": "b"}\n{"question": "a", "answer": "b"}\n')
+    assert fails(list, read_files([str(file)], "line", form)) == (
+        f"{file}, line 2 has no column n (corpus.template); found: question, answer."
+    )
+    file = write(tmp_path / "b.jsonl", '{"question": "a", "n": 1, "answer": ["b"]}\n')
+    assert fails(list, read_files([str(file)], "line", form)) == (
+        f"{file}, line 1: answer (corpus.response) holds list; allowed: text or a number."
+    )
+    file = write(tmp_path / "c.csv", "question,answer\na,b\n")
+    assert fails(list, read_files([str(file)], "line", form)) == (
+        f"{file} has no column n (corpus.template); found: question, answer."
+    )
+    text = write(tmp_path / "d.txt", "x")
+    assert fails(parts_of, "corpus", DEFAULTS | ASKED | {"files": [str(text)]}) == (
+        f"corpus.template: {text} is text without fields; allowed: files of the other formats."
+    )
+
+
+BRACES = "allowed: text with fields as {name}; {{ and }} stand for braces."
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"template": "a {b"}, f"corpus.template cannot be read (expected '}}' before end of string); {BRACES}"),
+        ({"template": "a {} b"}, f"corpus.template has a field that is no name; {BRACES}"),
+        ({"template": "a {b:>3}"}, f"corpus.template has a field that is no name; {BRACES}"),
+        ({"template": "a"}, f"corpus.template names no field; {BRACES}"),
+        ({"template": "{a}", "response": "b"}, f"corpus.response names no field; {BRACES}"),
+        ({"template": "{a}", "column": "b"}, "corpus has column and template; allowed: one of them."),
+        ({"response": "{a}"}, "corpus.template is missing; response continues it."),
+        (
+            {"template": "{a}", "response": "{b}", "filters": {"c4": {}}},
+            "corpus.filters.c4 takes lines out of documents, of which corpus.response needs all.",
+        ),
+    ],
+)
+def test_templates_are_checked_before_any_job(changes, sentence):
+    with pytest.raises(UserError) as error:
+        complete({"corpus": {"source": "files", "files": ["a.jsonl"]} | changes}, "test")
+    assert str(error.value) == f"test: {sentence}"
+
+
+def test_all_sources_of_a_text_have_the_column(tmp_path):
+    file = str(write(tmp_path / "a.jsonl", "{}"))
+    one = {"source": "files", "files": [file]}
+    config = complete({"corpus": {"sources": {"a": one | ASKED, "b": dict(one)}}}, "test")["corpus"]
+    recipes = [reading("corpus", config, part) for part in parts_of("corpus", config)]
+    assert [recipe["responses"] for recipe in recipes] == [True, True]
+    assert "column" not in recipes[0] and "template" not in recipes[1]
