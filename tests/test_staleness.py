@@ -626,6 +626,22 @@ def test_a_deleted_shard_is_written_again_where_an_edit_needs_it(built):
     assert shard.read_bytes() == content and inodes(built) == before
 
 
+def test_a_deleted_shard_of_causal_records_is_written_again(built):
+    config = read_yaml(built / "config.yaml")
+    config["finetune"]["runs"]["python"]["seed"] = 1
+    write(built, "seed.yaml", config)
+    shard = built / f"results/{TUNING_SET}/train/00000-of-00001.tfrecord"
+    content = shard.read_bytes()
+    shard.unlink()
+    assert listed(built) == set()
+    printed = built("finetune", "-n", "--configfile", "seed.yaml").stdout
+    said = f"note: train/00000-of-00001.tfrecord of results/{TUNING_SET} were deleted; list_shards writes them again "
+    assert said in printed
+    done = built(f"results/{TUNING_SET}/shards.json", "--forcerun", "list_shards")
+    assert f"[{TUNING_SET}] train/00000-of-00001.tfrecord was deleted, and is written again" in done.stdout
+    assert shard.read_bytes() == content and listed(built) == set()
+
+
 def test_a_shard_with_other_bytes_reruns_nothing_and_is_reported(built):
     """Its model was trained on the bytes that it had; training on these would be refused, verify names them."""
     shard = built / "results/tfrecords/train/00001-of-00004.tfrecord"
