@@ -107,16 +107,17 @@ def varints(values: np.ndarray) -> tuple[bytes, np.ndarray]:
     """
     rows, columns = values.shape
     flat = values.ravel()
-    lengths = np.ones(len(flat), np.int64)
-    for bits in range(7, 32, 7):
-        lengths += flat >= np.int64(1) << bits
-    ends = np.cumsum(lengths)
-    starts = ends - lengths
-    data = np.empty(ends[-1] if len(ends) else 0, np.uint8)
-    for byte in range(int(lengths.max(initial=0))):
-        has = lengths > byte
-        data[starts[has] + byte] = (flat[has] >> 7 * byte) & 0x7F | np.where(lengths[has] > byte + 1, 0x80, 0)
-    return data.tobytes(), np.concatenate([[0], ends])[: rows * columns + 1 : max(columns, 1)]
+    size = next(n for n in range(1, 6) if not len(flat) or flat.max() < 1 << 7 * n)
+    # One column per byte; those after a value's last byte are left out.
+    data = np.empty((len(flat), size), np.uint8)
+    used = np.ones((len(flat), size), bool)
+    for byte in range(size):
+        data[:, byte] = (flat >> 7 * byte) & 0x7F
+        if byte:
+            used[:, byte] = flat >= 1 << 7 * byte
+            data[:, byte - 1] |= used[:, byte].view(np.uint8) << 7
+    sizes = used.reshape(rows, columns * size).sum(axis=1)
+    return data[used].tobytes(), np.concatenate([[0], np.cumsum(sizes)])
 
 
 def cut(values: tuple[bytes, np.ndarray]) -> Iterator[bytes]:
