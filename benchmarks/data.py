@@ -35,7 +35,7 @@ from conftest import Workflow
 from ruamel.yaml import YAML
 from tokenizers import Tokenizer
 from tpulm.corpus.reader import read_texts
-from tpulm.records.tfrecord import Records
+from tpulm.records.reader import Records
 from tpulm.tokenization import folder
 
 BENCHMARKS = Path(__file__).parent

@@ -26,8 +26,9 @@ from tpulm.core import bucket
 from tpulm.records import order
 from tpulm.records.masked_batches import training_batch
 from tpulm.records.packing import unpadded
+from tpulm.records.reader import Records
 from tpulm.records.streaming import open_records
-from tpulm.records.tfrecord import Records, write_records
+from tpulm.records.tfrecord import write_records
 
 LENGTH, VOCABULARY, SHARDS, BATCH = 128, 25_000, 8, 256
 RECIPE = {

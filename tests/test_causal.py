@@ -18,8 +18,8 @@ from tpulm.core.files import write_json
 from tpulm.models import peft_adapter
 from tpulm.records import causal_batches
 from tpulm.records.packing import merge
+from tpulm.records.reader import Records
 from tpulm.records.shard_writer import write_shard
-from tpulm.records.tfrecord import Records
 from tpulm.tokenization import causal
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -400,7 +400,7 @@ from functools import partial
 from tpulm.config.record_arrays import causal_arrays
 from tpulm.config.training_step import TrainingStep
 from tpulm.records.causal_batches import training_batch
-from tpulm.records.tfrecord import Records
+from tpulm.records.reader import Records
 from tpulm.training.jax_run import build_run
 from tpulm.training.jax_trainer import Trainer
 from tpulm.training.history import History

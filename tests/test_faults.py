@@ -26,7 +26,7 @@ from tpulm.corpus.assignment import assign
 from tpulm.corpus.files import read_files
 from tpulm.corpus.parts import write_part
 from tpulm.corpus.rows import Form
-from tpulm.records.tfrecord import Records
+from tpulm.records.reader import Records
 from tpulm.training.checkpoint import previous, save
 from tpulm.training.history import History
 

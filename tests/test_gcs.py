@@ -24,8 +24,9 @@ from tpulm.core.errors import UserError
 from tpulm.records import masked_batches, order, streaming
 from tpulm.records.masked_batches import evaluation_batches, training_batch, unigram_entropy
 from tpulm.records.packing import unpadded
+from tpulm.records.reader import Records
 from tpulm.records.streaming import open_records
-from tpulm.records.tfrecord import Records, write_records
+from tpulm.records.tfrecord import write_records
 
 LENGTH, VOCABULARY, SHARDS = 16, 64, (1500, 40, 2500, 1000)
 RECIPE = {

@@ -28,7 +28,7 @@ from tpulm.training import runtime
 from tpulm.training.history import History
 from tpulm.core.job import job
 from tpulm.records.masked_batches import evaluation_batches, training_batch
-from tpulm.records.tfrecord import Records
+from tpulm.records.reader import Records
 
 with job(JOB["out"] + "/x.log", "mlm x") as say:
     if hosts.several(JOB["resources"], say):

@@ -25,7 +25,7 @@ from tpulm.config.training_step import TrainingStep
 from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.training.history import History
 from tpulm.records.masked_batches import evaluation_batches, training_batch
-from tpulm.records.tfrecord import Records
+from tpulm.records.reader import Records
 
 runtime.start(1, job["devices"], job["recipe"]["precision"])
 import jax
@@ -171,7 +171,7 @@ import numpy as np
 from pathlib import Path
 from tpulm.training.tensorflow_model import load_model, predictions
 from tpulm.records.masked_batches import training_batch
-from tpulm.records.tfrecord import Records
+from tpulm.records.reader import Records
 model = load_model(Path(sys.argv[1]))
 batch = training_batch(Records(sys.argv[2], "train"), json.loads(sys.argv[3]), 0)
 np.save(sys.argv[4], predictions(model, batch, training=False).numpy())

@@ -23,7 +23,7 @@ from tpulm.training.tensorflow_runtime import start, tf
 from tpulm.training.tensorflow_trainer import Trainer, batches
 from tpulm.models.transformers_config import model_config
 from tpulm.records.masked_batches import training_batch
-from tpulm.records.tfrecord import Records
+from tpulm.records.reader import Records
 
 recipe, records = job["recipe"], Records(job["manifest"], "train")
 strategy = start(1, job["devices"])

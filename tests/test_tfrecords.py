@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
-from tpulm.records import packing, tfrecord
+from tpulm.records import packing, reader, tfrecord
 from tpulm.records.shard_writer import write_shard
 from tpulm.tokenization import unigram
 from tpulm.tokenization.encoding import tokenize
@@ -112,7 +112,7 @@ def test_shard_without_a_record(tmp_path):
 @pytest.mark.unit
 def test_records_are_the_tokenizers_output(written):
     manifest, streams = written
-    records = tfrecord.Records(manifest, "train")
+    records = reader.Records(manifest, "train")
     records.verify()
     everything = records.read(np.arange(len(records)))
     assert everything.dtype == np.int32 and everything.shape == (len(records), LENGTH)
@@ -125,7 +125,7 @@ def test_records_are_the_tokenizers_output(written):
 @pytest.mark.unit
 def test_records_are_read_at_any_place(written):
     manifest, streams = written
-    records = tfrecord.Records(manifest, "train")
+    records = reader.Records(manifest, "train")
     indices = np.random.default_rng(0).integers(0, len(records), 200)
     np.testing.assert_array_equal(records.read(indices), expected(streams)[indices])
     assert records.read(np.empty(0, np.int64)).shape == (0, LENGTH)
@@ -137,7 +137,7 @@ def test_records_are_read_at_any_place(written):
 @pytest.mark.unit
 def test_every_flipped_bit_is_found(written):
     manifest, _ = written
-    records = tfrecord.Records(manifest, "train")
+    records = reader.Records(manifest, "train")
     path, (start, stop) = Path(records.paths[1]), records.places[1][3:5].tolist()
     whole = path.read_bytes()
     number = records.shards[0]["records"] + 3
@@ -145,7 +145,7 @@ def test_every_flipped_bit_is_found(written):
         damaged = bytearray(whole)
         damaged[place] ^= 4
         path.write_bytes(damaged)
-        fresh = tfrecord.Records(manifest, "train")
+        fresh = reader.Records(manifest, "train")
         fresh.read(np.array([number - 1, number + 1]))
         with pytest.raises(UserError) as error:
             fresh.read(np.array([number]))
@@ -163,17 +163,17 @@ def test_every_flipped_bit_is_found(written):
 @pytest.mark.unit
 def test_file_of_another_size_or_none(written):
     manifest, _ = written
-    path = Path(tfrecord.Records(manifest, "train").paths[0])
+    path = Path(reader.Records(manifest, "train").paths[0])
     size = path.stat().st_size
     os.truncate(path, size - 1)
     with pytest.raises(UserError) as error:
-        tfrecord.Records(manifest, "train")
+        reader.Records(manifest, "train")
     assert str(error.value) == (
         f"{path} has {size - 1} bytes; manifest.json says {size}: delete the file and run again."
     )
     path.unlink()
     with pytest.raises(UserError) as error:
-        tfrecord.Records(manifest, "train")
+        reader.Records(manifest, "train")
     assert str(error.value) == f"{path} is missing, though manifest.json names it; run again to write it."
 
 
@@ -214,7 +214,7 @@ def test_bytes_are_those_of_tensorflow(written, tmp_path):
     import tensorflow as tf
 
     manifest, streams = written
-    records = tfrecord.Records(manifest, "train")
+    records = reader.Records(manifest, "train")
     for ids in ([0, 1, 127, 128, 16383, 16384, 10**6], expected(streams)[0].tolist()):
         features = {
             "input_ids": tf.train.Feature(int64_list=tf.train.Int64List(value=ids)),

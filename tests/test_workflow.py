@@ -346,7 +346,7 @@ def test_any_number_of_cores_gives_the_same_bytes(trained, tmp_path):
 
 
 def test_the_first_batch_holds_the_records_that_the_order_says(ready, config):
-    from tpulm.records.tfrecord import Records
+    from tpulm.records.reader import Records
 
     records = Records(ready / "results/tfrecords/manifest.json", "train")
     indices = batch_records(len(records), 0, config["mlm"]["runs"]["tiny"]["batch_size"], 0)

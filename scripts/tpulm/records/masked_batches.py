@@ -7,7 +7,7 @@ import numpy as np
 from tpulm.config.record_arrays import MORE_FEATURES
 from tpulm.records.masking import mask_batch
 from tpulm.records.order import BLOCK, WINDOW, batch_records, blocks_ahead
-from tpulm.records.tfrecord import Records
+from tpulm.records.reader import Records
 
 ALL = slice(None)
 EVALUATION_BATCH = 64

@@ -14,7 +14,8 @@ import numpy as np
 
 from tpulm.core import bucket
 from tpulm.records.order import BLOCK
-from tpulm.records.tfrecord import Records, check_digest, intact
+from tpulm.records.reader import Records, check_digest
+from tpulm.records.tfrecord import intact
 
 
 def open_records(manifest: str, listing: str, split: str) -> Records:
