@@ -25,7 +25,8 @@ def test_a_script_runs_by_hand_and_leaves_results_alone(trained, tmp_path):
     assert fingerprints(workflow / "results") == before
     assert (workflow / "debug" / SHARD).read_bytes() == (workflow / SHARD).read_bytes()
     script = workflow / "scripts/write_shard.py"
-    script.write_text(script.read_text().replace("    part, length", "    raise ValueError('here')\n    part, length"))
+    first = "    recipe, inputs"
+    script.write_text(script.read_text().replace(first, f"    raise ValueError('here')\n{first}"))
     assert "(Pdb) 42" in debug(workflow, SHARD, "--pdb")
     (workflow / "results/tokenizer/tokenizer.json").unlink()
     said = debug(workflow, SHARD, code=1)

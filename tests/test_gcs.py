@@ -278,7 +278,7 @@ def test_staleness_works_there(stored, tmp_path):
     (other / "config.yaml").write_bytes((workflow / "config.yaml").read_bytes())
     for file in (other / "scripts").rglob("*.py"):
         file.touch()
-    assert jobs(other(*TARGETS, "-n", "--quiet", "rules", *STORED).stdout)["total"] == 17
+    assert jobs(other(*TARGETS, "-n", "--quiet", "rules", *STORED).stdout)["total"] == 19
     shutil.copytree(workflow / ".snakemake/metadata", other / ".snakemake/metadata", dirs_exist_ok=True)
     assert "Nothing to be done" in other("-n", *TARGETS, *STORED).stdout
     longer = configured(workflow, mlm__runs__tiny__steps=30)
