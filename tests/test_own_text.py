@@ -6,6 +6,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT, reduced
+from ruamel.yaml import YAML
+from tpulm.config.reading import read_yaml
 
 DATA = ROOT.parent / "shared" / "data"
 
@@ -26,6 +28,14 @@ def configured(fresh):
         "prompts": {"fill_mask": ["Goal of my life is to [MASK]."], "generate": ["Best comedy movies in the 90s "]},
     }
     reduced(fresh, **change)
+    config = read_yaml(fresh / "small.yaml")
+    config["finetune"]["text"] = {
+        "source": "files",
+        "files": {"train": [f"{DATA}/imdb/train.jsonl"], "test": [f"{DATA}/imdb/test.jsonl"]},
+        "max_documents": 300,
+    }
+    with open(fresh / "small.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(config, file)
     return fresh
 
 
