@@ -1,6 +1,6 @@
 """Tokenize the documents of one shard for masked models, pack them into records, and write these as TFRecords.
 
-input.corpus              Parquet, one column `text`, one document per row
+input.corpus              Parquet files with a column `text`, one document per row
 input.tokenizer           tokenizer.json
 input.special_tokens_map  special_tokens_map.json
 input.ranges              JSON: which documents belong to which shard

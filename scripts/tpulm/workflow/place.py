@@ -7,6 +7,7 @@ from typing import Any
 
 from snakemake.io import AnnotatedString, local, sourcecache_entry
 
+from tpulm.core import bucket
 from tpulm.workflow.code_inputs import imported
 
 
@@ -39,6 +40,10 @@ class Place:
         Other inputs are copied from the bucket to the machine of the job first.
         """
         return self.storage.gcs(self.located(path), retrieve=False) if self.bucket else path
+
+    def text(self, path: str) -> Any:
+        """Return a file of the user's text as an input: of this machine, or read where it is in a bucket."""
+        return self.storage.gcs(path, retrieve=False) if bucket.remote(path) else local(path)
 
     def source(self, path: Path) -> AnnotatedString:
         """Return a file of the workflow's own source as an input, which no storage provider takes into its bucket.
