@@ -144,18 +144,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=float, nargs="+", default=[500, 5000])
     parser.add_argument("--folder", type=Path, help="where text and results are; ten times the text fits there")
+    parser.add_argument("--text", type=Path, help="a text that benchmarks/docstrings.py has written")
     parser.add_argument("--growth", action="store_true", help="only count the words of the text")
     parser.add_argument("--corpus", default="{}", help="further keys of the corpus' section, YAML")
     arguments = parser.parse_args()
     sections = YAML(typ="safe", pure=True).load(arguments.corpus)
     longest, lines = max(arguments.megabytes), []
     with tempfile.TemporaryDirectory(dir=arguments.folder) as temporary:
-        text = Path(temporary, "text.txt")
-        docstrings.write(text, longest)
+        text = arguments.text or Path(temporary, "text.txt")
+        if not arguments.text:
+            docstrings.write(text, longest)
         for megabytes in [] if arguments.growth else arguments.megabytes:
-            own = text if megabytes == longest else Path(temporary, "first.txt")
-            if own != text:
-                first(text, megabytes, own)
+            own = Path(temporary, "first.txt")
+            first(text, megabytes, own)
             rules, seconds = measure(own, megabytes, Path(temporary, "workflow"), sections)
             shutil.rmtree(Path(temporary, "workflow"))
             lines += [

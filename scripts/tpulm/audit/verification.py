@@ -105,7 +105,7 @@ def check_corpus(folder: Path, files: dict[str, list[str]]) -> Iterator[str]:
 
 
 def figures_of(path: Path) -> tuple[dict, bool]:
-    """Return the figures of a Parquet file's documents, as corpus.json has them, and whether their lengths are right."""
+    """Return the figures of a Parquet file, as corpus.json has them, and whether the lengths beside it are right."""
     if pq.ParquetFile(path).schema_arrow.names not in (["text"], ["text", "response_start"]):
         raise UserError(f"{path} has other columns than text and, where the response counts, response_start.")
     figures = Figures()
