@@ -9,6 +9,7 @@ from snakemake.io import AnnotatedString, local, sourcecache_entry
 
 from tpulm.core import bucket
 from tpulm.workflow.code_inputs import imported
+from tpulm.workflow.inventory import list_once
 
 
 class Place:
@@ -23,6 +24,8 @@ class Place:
         self.root, self.storage = root, storage
         self.stored = settings.default_storage_provider
         self.bucket = f"{settings.default_storage_prefix.rstrip('/')}/" if self.stored == "gcs" else ""
+        if self.bucket and workflow.is_main_process:
+            list_once(self.bucket)
         # The modifiers are those of the file that is parsed: here, of the module.
         self.path_modifier = workflow.modifier.path_modifier
 
