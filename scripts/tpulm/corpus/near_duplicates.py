@@ -12,6 +12,7 @@ import numpy as np
 from tpulm.core.random_streams import generator
 from tpulm.corpus.decisions import EXAMPLE_CHARACTERS, EXAMPLES, NEAR_DUPLICATE, TEST, TRAIN, VALIDATION
 from tpulm.corpus.ngrams import FACTOR, hash_ngrams, hash_words, mix
+from tpulm.corpus.partitions import Partitions
 from tpulm.corpus.reader import read_rows
 from tpulm.corpus.tables import read_columns
 
@@ -67,36 +68,34 @@ def find_clusters(parts: Sequence[str], names: Sequence[str], rank: np.ndarray) 
     rank   place of each document in the order in which they win, integers of shape [documents]; -1 for those left out
     """
     lowest = np.arange(int((rank >= 0).sum()), dtype=rank.dtype)
-    partitions = 1 + len(rank) // PARTITION
     for name in names:
-        for partition in range(partitions):
-            members, starts = agreeing(parts, name, rank, partition, partitions)
+        hashes = Partitions(len(rank), PARTITION, 2)
+        first = 0
+        for part in parts:
+            for batch in read_columns(part, name):
+                values = batch[name].to_numpy(zero_copy_only=False)
+                own = rank[first : first + len(values)]
+                rows = (own >= 0) & (values != 0)
+                hashes.add(values[rows], own[rows].astype(np.uint64))
+                first += len(values)
+        for partition in range(hashes.count):
+            members, starts = agreeing(*hashes.read(partition))
             if len(members):
-                join(lowest, members, starts)
+                join(lowest, members.astype(rank.dtype), starts)
     return lowest
 
 
-def agreeing(
-    parts: Sequence[str], name: str, rank: np.ndarray, partition: int, partitions: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ranks of documents that agree in a band, and where each group of those that agree begins."""
-    hashes, ranks = [np.empty(0, np.uint64)], [np.empty(0, rank.dtype)]
-    first = 0
-    for part in parts:
-        for batch in read_columns(part, name):
-            values = batch[name].to_numpy(zero_copy_only=False)
-            own = rank[first : first + len(values)]
-            rows = (own >= 0) & (values != 0) & ((values >> 32) * partitions >> 32 == partition)
-            hashes.append(values[rows])
-            ranks.append(own[rows])
-            first += len(values)
-    values = np.concatenate(hashes)
+def agreeing(values: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ranks of documents that agree in a band, and where each group of those that agree begins.
+
+    values  hashes of the band of some documents
+    """
     order = np.argsort(values, kind="stable")
     values = values[order]
     same = np.zeros(len(values) + 1, bool)
     same[1:-1] = values[1:] == values[:-1]
     kept = same[1:] | same[:-1]
-    return np.concatenate(ranks)[order[kept]], np.flatnonzero(~same[:-1][kept])
+    return ranks[order[kept]], np.flatnonzero(~same[:-1][kept])
 
 
 def join(lowest: np.ndarray, members: np.ndarray, starts: np.ndarray) -> None:
