@@ -1,4 +1,4 @@
-"""Evaluate the tokenizer on the validation split, on some 10^8 characters at random where it has more.
+"""Evaluate the tokenizer on the validation split, on a sample of it where it is very long.
 
 input.corpus              Parquet files with a column `text`, one document per row
 input.lengths             NumPy arrays: characters of each document
