@@ -76,6 +76,6 @@ def read_rows(files: Files, rows: np.ndarray, size: int = 1000) -> Iterator[list
                 yield column.take(pa.array(own[first : first + size])).to_pylist()
 
 
-def read_lengths(files: Files) -> np.ndarray:
-    """Return the characters of each document, int32 of shape [documents], from the files beside corpus files."""
-    return np.concatenate([np.load(path) for path in ([files] if isinstance(files, str) else files)])
+def read_lengths(files: Files) -> list[np.ndarray]:
+    """Return the characters of each document of each corpus file, int32 of shape [documents], from the files beside."""
+    return [np.load(path, mmap_mode="r") for path in ([files] if isinstance(files, str) else files)]

@@ -1,6 +1,6 @@
 """Which documents a vocabulary is trained on: all, or a seeded sample of a corpus that is larger than needed."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -20,22 +20,31 @@ class Sample:
     """
 
     def __init__(
-        self, read: Callable[[np.ndarray], Iterable[list[str]]], lengths: np.ndarray, characters: int, seed: int
+        self,
+        read: Callable[[np.ndarray], Iterable[list[str]]],
+        lengths: Sequence[np.ndarray],
+        characters: int,
+        seed: int,
     ):
         """Draw.
 
         read        function that yields the documents with ascending numbers, in lists
-        lengths     characters of each document, integers of shape [documents]
+        lengths     characters of each document, integers of shape [documents] of some at a time
         characters  how many of the corpus to take, on average
         """
         self.read = read
-        self.corpus_documents, self.corpus_characters = len(lengths), int(lengths.sum(dtype=np.int64))
-        # A draw is compared with the lowest one, too, so that one document at least is chosen.
-        limit = max(min((draws.min() for _, draws in drawn(seed, len(lengths))), default=1.0),
-                    characters / max(self.corpus_characters, 1))  # fmt: skip
-        chosen = [np.flatnonzero(draws <= limit) + first for first, draws in drawn(seed, len(lengths))]
-        self.chosen = np.concatenate([np.empty(0, np.int64), *chosen])
-        self.documents, self.characters = len(self.chosen), int(lengths[self.chosen].sum(dtype=np.int64))
+        self.corpus_documents = sum(map(len, lengths))
+        self.corpus_characters = sum(int(own.sum(dtype=np.int64)) for own in lengths)
+        # At least as high as the lowest, so that one document is chosen.
+        lowest = min((draws.min() for _, _, draws in drawn(seed, lengths)), default=1.0)
+        limit = max(lowest, characters / max(self.corpus_characters, 1))
+        chosen, self.characters = [np.empty(0, np.int64)], 0
+        for first, own, draws in drawn(seed, lengths):
+            rows = np.flatnonzero(draws <= limit)
+            chosen.append(rows + first)
+            self.characters += int(own[rows].sum(dtype=np.int64))
+        self.chosen = np.concatenate(chosen)
+        self.documents = len(self.chosen)
 
     def __iter__(self) -> Iterator[list[str]]:
         return iter(self.read(self.chosen))
@@ -50,8 +59,11 @@ class Sample:
         }
 
 
-def drawn(seed: int, documents: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield a number from 0 to 1 for each document, some at once, and the number of the first of these documents."""
-    draws = generator(seed)
-    for first in range(0, documents, DRAWS):
-        yield first, draws.random(min(DRAWS, documents - first))
+def drawn(seed: int, lengths: Sequence[np.ndarray]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yield some documents at a time: the number of the first, their lengths, and for each a number from 0 to 1."""
+    draws, first = generator(seed), 0
+    for own in lengths:
+        for start in range(0, len(own), DRAWS):
+            some = own[start : start + DRAWS]
+            yield first + start, some, draws.random(len(some))
+        first += len(own)
