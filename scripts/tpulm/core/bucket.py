@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from functools import cache, partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from tpulm.core.errors import UserError
 
@@ -124,7 +124,7 @@ class Object(io.RawIOBase):
         return len(data)
 
 
-def opened(place: str | Path) -> IO[bytes]:
+def opened(place: str | Path) -> io.BufferedReader:
     """Open a file or an object for reading from the beginning on. Raises as `result` does, and OSError."""
     return io.BufferedReader(Object(str(place)), BUFFER) if remote(place) else open(place, "rb")
 
