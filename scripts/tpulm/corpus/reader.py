@@ -25,10 +25,10 @@ class RowGroup:
     start: int
     stop: int
 
-    def texts(self) -> pa.Array:
-        """Read the documents. Raises UserError when the file is damaged."""
+    def read(self, column: str = "text") -> pa.Array:
+        """Read a column of the documents. Raises UserError when the file is damaged."""
         with whole(self.path):
-            return self.file.read_row_group(self.number, columns=["text"])["text"].combine_chunks()
+            return self.file.read_row_group(self.number, columns=[column])[column].combine_chunks()
 
 
 def row_groups(files: Files) -> Iterator[RowGroup]:
@@ -42,17 +42,21 @@ def row_groups(files: Files) -> Iterator[RowGroup]:
                 start = stop
 
 
-def read_batches(files: Files, start: int = 0, stop: int | None = None, size: int = 1000) -> Iterator[pa.Array]:
+def read_batches(
+    files: Files, start: int = 0, stop: int | None = None, size: int = 1000, column: str = "text"
+) -> Iterator[pa.Array]:
     """Yield documents `start` to `stop` of corpus files in order, as string arrays of at most `size`.
+
+    column  another one that is to be read instead
 
     Only the row groups that hold them are read, one at a time. Raises UserError when a file is damaged.
     """
     for group in row_groups(files):
         low, high = max(start, group.start), group.stop if stop is None else min(stop, group.stop)
         if low < high:
-            column = group.texts()
+            values = group.read(column)
             for first in range(low, high, size):
-                yield column.slice(first - group.start, min(size, high - first))
+                yield values.slice(first - group.start, min(size, high - first))
         if stop is not None and stop <= group.stop:
             return
 
@@ -71,9 +75,9 @@ def read_rows(files: Files, rows: np.ndarray, size: int = 1000) -> Iterator[list
     for group in row_groups(files):
         own = rows[slice(*np.searchsorted(rows, [group.start, group.stop]))] - group.start
         if len(own):
-            column = group.texts()
+            texts = group.read()
             for first in range(0, len(own), size):
-                yield column.take(pa.array(own[first : first + size])).to_pylist()
+                yield texts.take(pa.array(own[first : first + size])).to_pylist()
 
 
 def read_lengths(files: Files) -> list[np.ndarray]:

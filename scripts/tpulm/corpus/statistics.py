@@ -52,4 +52,4 @@ def combined(files: Sequence[Mapping]) -> dict:
     digests = [figures["fingerprint"] for figures in files if figures["documents"]]
     together = digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
     counts = {key: sum(figures[key] for figures in files) for key in ("documents", "characters", "words")}
-    return counts | {"fingerprint": together}
+    return {**counts, "fingerprint": together}
