@@ -37,10 +37,10 @@ SCRIPT = re.compile(r"/tmp\w+\.(\w+)\.py")
 class Sampler(threading.Thread):
     """Reads what each process of a job has used, five times a second, until it is stopped."""
 
-    def __init__(self):
-        """Begin."""
+    def __init__(self, folder: Path):
+        """Begin; only the jobs of the workflow in a folder are looked at."""
         super().__init__(daemon=True)
-        self.ended = threading.Event()
+        self.folder, self.ended = str(folder), threading.Event()
         self.seen: dict[tuple[str, str], tuple[float, float]] = {}  # rule and process: MB, seconds
         self.start()
 
@@ -50,8 +50,9 @@ class Sampler(threading.Thread):
             for process in filter(str.isdigit, os.listdir("/proc")):
                 try:
                     place = Path("/proc", process)
-                    found = SCRIPT.search((place / "cmdline").read_text())
-                    if found:
+                    command = (place / "cmdline").read_text()
+                    found = SCRIPT.search(command)
+                    if found and self.folder in command:
                         memory = int(re.search(r"VmHWM:\s+(\d+)", (place / "status").read_text())[1]) / 1000
                         fields = (place / "stat").read_text().rpartition(")")[2].split()
                         self.seen[found[1], process] = memory, (int(fields[11]) + int(fields[12])) / TICKS
@@ -80,7 +81,7 @@ def measure(text: Path, megabytes: float, folder: Path, sections: dict) -> tuple
     }
     with open(workflow / "config.yaml", "w") as file:
         YAML(typ="safe", pure=True).dump(config, file)
-    before, sampler = resource.getrusage(resource.RUSAGE_CHILDREN), Sampler()
+    before, sampler = resource.getrusage(resource.RUSAGE_CHILDREN), Sampler(folder)
     snakemake = str(Path(sys.executable).with_name("snakemake"))
     done = subprocess.run(
         [snakemake, *TARGETS], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

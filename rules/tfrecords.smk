@@ -1,14 +1,6 @@
 """TFRecords: tokenize documents and pack them into records of one length; each shard is written by its own job."""
 
-from tpulm.config.record_sets import files_of_shard
-
 CAUSAL_RECORDS = [folder for folder, records in RECORD_SETS.items() if records.base]
-
-
-def documents_of(records, wildcards):
-    """Return the files that a shard's documents are in: read where they are, a shard's share of them."""
-    files = DOCUMENTS_IN_PLACE[RECORD_SETS[records].collection, wildcards.split]
-    return [files[number] for number in files_of_shard(int(wildcards.shard), int(wildcards.shards), len(files))]
 
 
 rule tfrecords:
