@@ -9,11 +9,13 @@ params.recipe.ngram  words of an n-gram
 """
 
 import numpy as np
+from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 from tpulm.corpus.contamination import find_contaminated
 
 with job(snakemake.log[0], snakemake.wildcards.collection):
+    leave_pandas_out()
     counts, number = read_json(snakemake.input.record)["documents"], int(snakemake.wildcards.part)
     first = sum(counts[:number])
     codes = np.load(snakemake.input.splits, mmap_mode="r")[first : first + counts[number]]

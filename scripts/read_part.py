@@ -16,6 +16,7 @@ params.recipe.near_duplicates           threshold and ngram; absent where near-d
 
 import platform
 
+from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.files import write_json
 from tpulm.core.job import job
 from tpulm.corpus.parts import describe_files, write_part
@@ -25,6 +26,8 @@ recipe, where = snakemake.params.recipe, snakemake.params.recipe["key"]
 source, files = recipe["source"], list(snakemake.input.files)
 
 with job(snakemake.log[0], snakemake.wildcards.collection) as say:
+    if source != "hub":  # `datasets` needs it
+        leave_pandas_out()
     read, piece = {"source": source}, tuple(recipe.get("piece", (0, 1)))
     if source in ("python-docs", "python-source"):
         from tpulm.corpus.stdlib import python_docs, python_source

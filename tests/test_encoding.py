@@ -126,7 +126,9 @@ def test_batches_do_not_matter(name, monkeypatch):
     tokenizer = TOKENIZERS[name]
     expected = [tokenizer.encode(text).ids for text in TEXT]
     monkeypatch.setattr("tpulm.tokenization.encoding.BATCH_CHARACTERS", 1000)
-    monkeypatch.setattr("tpulm.tokenization.encoding.WORDS_AT_ONCE", 7)
+    monkeypatch.setattr("tpulm.tokenization.word_ids.WORDS_AT_ONCE", 7)
+    monkeypatch.setattr("tpulm.tokenization.word_ids.WORDS_OF_A_TEXT", 3)
+    monkeypatch.setattr("tpulm.tokenization.word_ids.KNOWN_WORDS", 100)
     batches = list(tokenize(tokenizer, (pa.array(TEXT[start : start + 9]) for start in range(0, len(TEXT), 9))))
     assert len(batches) > 3
     assert [ids for batch in batches for ids in separate(batch)] == expected
