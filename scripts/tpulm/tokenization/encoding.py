@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tpulm.tokenization.word_ids import AnyWords, Ids, KnownWords, MarkedWords, flat, interleaved
+from tpulm.tokenization.ids import Ids, flat, interleaved
+from tpulm.tokenization.word_ids import AnyWords, KnownWords, MarkedWords
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -39,7 +40,7 @@ class Encoder:
         spec = json.loads(tokenizer.to_str())
         self.by_words = splits_at_spaces(spec)
         marked = marking(spec)
-        self.known = KnownWords((MarkedWords(tokenizer, *marked) if marked else AnyWords(tokenizer)).encode)
+        self.known = KnownWords((MarkedWords(tokenizer, *marked, spec) if marked else AnyWords(tokenizer)).encode)
         self.added = "|".join(re.escape(token["content"]) for token in spec["added_tokens"])
         self.before, self.after = template(tokenizer)
 
