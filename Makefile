@@ -44,7 +44,7 @@ test: lint
 test-all: lint
 	.venv/bin/pytest
 
-# Data preparation beside the tools that it replaces; the table is written to benchmarks/results/data.md.
+# Data preparation beside the tools that it replaces; writes the table of README.md and benchmarks/results/data.md.
 bench-data: setup
 	.venv/bin/python benchmarks/data.py
 
