@@ -16,6 +16,7 @@ params.recipe.sources, .weights     the source of each part, and how often each 
 
 import numpy as np
 from tpulm.config.artifacts import SPLITS
+from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 from tpulm.corpus.contamination import count_contaminated, drop_contaminated
@@ -25,6 +26,7 @@ from tpulm.corpus.splits import write_splits
 recipe = snakemake.params.recipe
 
 with job(snakemake.log[0], snakemake.wildcards.collection) as say:
+    leave_pandas_out()
     record = read_json(snakemake.input.record)
     dropped, documents = record.pop("dropped"), record.pop("documents")
     codes = np.load(snakemake.input.splits)

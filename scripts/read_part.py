@@ -17,6 +17,7 @@ params.recipe.near_duplicates           threshold and ngram; absent where near-d
 import contextlib
 import platform
 
+from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.files import write_json
 from tpulm.core.job import job
 from tpulm.corpus.files import unchanged
@@ -27,6 +28,8 @@ recipe, where = snakemake.params.recipe, snakemake.params.recipe["key"]
 source, files = recipe["source"], list(snakemake.input.files)
 
 with job(snakemake.log[0], snakemake.wildcards.collection) as say:
+    if source != "hub":  # `datasets` needs it
+        leave_pandas_out()
     read, piece = {"source": source}, tuple(recipe.get("piece", (0, 1)))
     if source in ("python-docs", "python-source"):
         from tpulm.corpus.stdlib import python_docs, python_source
