@@ -15,11 +15,13 @@ import pyarrow.parquet as pq
 from safetensors import safe_open
 
 from tpulm.config.artifacts import CHECKPOINT_ARRAYS, CHECKPOINT_FILES, MODEL_FILES, TOKENIZER_FILES
+from tpulm.config.record_arrays import LOSS_MASK
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import fingerprints, read_json, sha256
 from tpulm.corpus.reader import read_batches
 from tpulm.corpus.statistics import Figures
+from tpulm.corpus.tables import RESPONSES
 from tpulm.records.tfrecord import decode, scan
 from tpulm.training import checkpoint
 
@@ -98,11 +100,13 @@ def check_corpus(folder: Path) -> Iterator[str]:
 
 def figures_of(path: Path) -> dict:
     """Return the figures of the documents of a Parquet file, as corpus.json has them."""
-    if pq.ParquetFile(path).schema_arrow.names not in (["text"], ["text", "response_start"]):
-        raise UserError(f"{path} has other columns than text and, where the response counts, response_start.")
+    names = pq.ParquetFile(path).schema_arrow.names
+    if names not in (["text"], ["text", RESPONSES.name]):
+        raise UserError(f"{path} has other columns than text and, where the responses count, {RESPONSES.name}.")
     figures = Figures()
-    for texts in read_batches(str(path)):
-        figures.add(texts, sum(len(text.split()) for text in texts.to_pylist()))
+    columns = [read_batches(str(path), column=name) for name in names]
+    for texts, *responses in zip(*columns, strict=True):
+        figures.add(texts, sum(len(text.split()) for text in texts.to_pylist()), *responses)
     return figures.as_dict()
 
 
@@ -169,6 +173,10 @@ def damage_of(data: bytes, manifest: dict) -> str | None:
         return f"{len(ids)} ids and {len(mask)} of attention_mask, not {length}."
     if ids.min() < 0 or ids.max() >= vocabulary:
         return f"an id is outside of 0 to {vocabulary - 1}."
+    if manifest.get("responses"):
+        loss_mask = decode(data, LOSS_MASK)
+        if len(loss_mask) != length or not np.isin(loss_mask, (0, 1)).all() or (loss_mask > mask).any():
+            return f"{LOSS_MASK} is not 0 or 1 for each of {length} tokens, and 0 for padding."
     if packing == "pad":
         if not np.isin(mask, (0, 1)).all() or (np.diff(mask) > 0).any():
             return "attention_mask is not 1 for the tokens and then 0."

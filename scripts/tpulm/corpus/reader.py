@@ -1,4 +1,4 @@
-"""Read the documents of a corpus: Parquet with one column `text`, one document per row."""
+"""Read the documents of a corpus: Parquet with a column `text`, one document per row; see tpulm.corpus.splits."""
 
 from collections.abc import Iterator
 
@@ -9,8 +9,12 @@ import pyarrow.parquet as pq
 from tpulm.core.errors import UserError
 
 
-def read_batches(path: str, start: int = 0, stop: int | None = None, size: int = 1000) -> Iterator[pa.Array]:
+def read_batches(
+    path: str, start: int = 0, stop: int | None = None, size: int = 1000, column: str = "text"
+) -> Iterator[pa.Array]:
     """Yield documents `start` to `stop` of a corpus file in order, as string arrays of at most `size`.
+
+    column  another one that is to be read instead
 
     Only the row groups that hold them are read, one at a time. Raises UserError when the file is damaged.
     """
@@ -22,9 +26,9 @@ def read_batches(path: str, start: int = 0, stop: int | None = None, size: int =
             rows = file.metadata.row_group(group).num_rows
             low, high = max(start - first, 0), min(stop - first, rows)
             if low < high:
-                column = file.read_row_group(group, columns=["text"])["text"].combine_chunks()
+                values = file.read_row_group(group, columns=[column])[column].combine_chunks()
                 for offset in range(low, high, size):
-                    yield column.slice(offset, min(size, high - offset))
+                    yield values.slice(offset, min(size, high - offset))
             first += rows
     except (pa.ArrowException, OSError, KeyError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".")
@@ -35,6 +39,14 @@ def read_texts(path: str, start: int = 0, stop: int | None = None, size: int = 1
     """Yield documents `start` to `stop` of a corpus file in order, as lists of at most `size`."""
     for batch in read_batches(path, start, stop, size):
         yield batch.to_pylist()
+
+
+def read_responses(
+    path: str, start: int = 0, stop: int | None = None, size: int = 1000
+) -> Iterator[list[list[tuple[int, int]]]]:
+    """Yield where the responses of the documents are that `read_texts` yields: characters, as (start, stop)."""
+    for batch in read_batches(path, start, stop, size, "responses"):
+        yield [[(span["start"], span["stop"]) for span in spans] for spans in batch.to_pylist()]
 
 
 def read_lengths(path: str) -> pa.Array:

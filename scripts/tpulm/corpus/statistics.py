@@ -8,15 +8,19 @@ import pyarrow.compute as pc
 
 
 class Figures:
-    """Counts documents, characters and words (by white space), and the SHA-256 of all texts and their lengths."""
+    """Counts documents, characters and words (by white space), and the SHA-256 of all texts and their lengths.
+
+    Where the responses count, also documents of which not all counts, and the characters of their responses.
+    """
 
     def __init__(self) -> None:
         """Start with no document."""
         self.documents = self.characters = self.words = 0
+        self.responses: dict[str, int] = {}
         self.digest = hashlib.sha256()
 
-    def add(self, texts: pa.Array, words: int) -> None:
-        """Count documents, which have so many words together.
+    def add(self, texts: pa.Array, words: int, responses: pa.Array | None = None) -> None:
+        """Count documents, which have so many words together, and their responses (see `tables.RESPONSES`).
 
         The digest is of each text's length in bytes (8 of them, little-endian) and its UTF-8.
         """
@@ -25,8 +29,17 @@ class Figures:
         framed = pc.binary_join_element_wise(heads, texts.cast(pa.binary()), b"")
         self.digest.update(memoryview(framed.buffers()[2] or b"")[: int(lengths.sum()) + 8 * len(texts)])
         self.documents += len(texts)
-        self.characters += int(np.sum(pc.utf8_length(texts).to_numpy(zero_copy_only=False), dtype=np.int64))
+        sizes = pc.utf8_length(texts).to_numpy(zero_copy_only=False).astype(np.int64)
+        self.characters += int(sizes.sum())
         self.words += words
+        if responses is not None:
+            spans = responses.flatten()
+            lengths = pc.subtract(pc.struct_field(spans, "stop"), pc.struct_field(spans, "start"))
+            owners = np.repeat(np.arange(len(texts)), pc.list_value_length(responses))
+            said = np.bincount(owners, lengths, len(texts)).astype(np.int64)
+            some = said < sizes
+            self.responses["documents"] = self.responses.get("documents", 0) + int(some.sum())
+            self.responses["characters"] = self.responses.get("characters", 0) + int(said[some].sum())
 
     def as_dict(self) -> dict:
         """Return documents, characters, words and fingerprint, JSON types only."""
@@ -35,4 +48,5 @@ class Figures:
             "characters": self.characters,
             "words": self.words,
             "fingerprint": self.digest.hexdigest(),
+            **({"responses": self.responses} if self.responses else {}),
         }
