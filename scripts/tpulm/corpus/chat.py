@@ -182,7 +182,7 @@ def markers(template: str, special: Sequence[str] | None) -> set[str]:
     if special is not None:
         return {token for token in special if token and token in template}
     found = set(MARKER.findall(template))
-    return {one for one in found if not {one.replace("</", "<"), one.replace("<", "</")} <= found}
+    return {one for one in found if not {f"<{one.strip('</>')}>", f"</{one.strip('</>')}>"} <= found}
 
 
 def said(error: Exception) -> str:
