@@ -408,7 +408,8 @@ def test_only_responses_are_learned(jax_backend, answered):
     assert loss == same and all((a == b).all() for a, b in zip(gradients, others, strict=True))
     assert any((np.asarray(array) != 0).any() for array in gradients)
     inputs, labels, _ = task(batch)
-    found = np.asarray(run.model.stateless_call(*values[:2], inputs, training=False)[0], np.float64)
+    forward = jax.jit(lambda *values: run.model.stateless_call(*values, inputs, training=False)[0])
+    found = np.asarray(forward(*values[:2]), np.float64)
     losses = np.log(np.exp(found).sum(-1)) - np.take_along_axis(found, np.asarray(labels)[..., None], -1)[..., 0]
     counted = batch["loss_mask"][:, 1:] * batch["mask"][:, 1:]
     np.testing.assert_allclose(loss, (losses * counted).sum() / counted.sum(), rtol=1e-5)
