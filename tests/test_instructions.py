@@ -1,0 +1,101 @@
+"""Instruction data from files to records, through Snakemake."""
+
+import json
+
+import numpy as np
+import pytest
+from ruamel.yaml import YAML
+from tpulm.audit.verification import verify
+from tpulm.records.reader import Records
+from tpulm.tokenization.causal import SentencePiece
+
+RUN = {
+    "base": "small",
+    "sequence_length": 48,
+    "steps": 2,
+    "checkpoint_every": 2,
+    "batch_size": 2,
+    "learning_rate": 1e-3,
+}
+SIZES = {
+    "num_layers": 1, "num_query_heads": 1, "num_key_value_heads": 1, "hidden_dim": 8, "intermediate_dim": 8,
+    "head_dim": 8,
+}  # fmt: skip
+CONFIG = {
+    "corpus": {"source": "files", "files": ["talks.jsonl"], "messages": "talk", "chat_template": "turns.jinja"},
+    "base": {"small": {**{key: RUN[key] for key in RUN if key != "base"}, "model": SIZES, "vocab_size": 320}},
+    "finetune": {
+        "text": {
+            "chat_template": "gemma",
+            "sources": {
+                "chats": {"source": "files", "files": ["talks.jsonl"], "messages": "talk"},
+                "asked": {"source": "files", "files": ["asked.jsonl"], "template": "Q: {q}\nA:", "response": " {a}"},
+            },
+        },
+        "runs": {"one": RUN, "two": RUN | {"packing": "segments"}},
+    },
+}
+TURNS = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+
+
+@pytest.fixture
+def configured(fresh):
+    """A workflow with conversations, and questions that are answered."""
+    rows = [(f"what is {a} and {b}", f"it is {a + b} of course") for a in range(20) for b in range(20)]
+    talks = [[{"role": "user", "content": q}, {"role": "assistant", "content": a}] for q, a in rows]
+    talks[::2] = [talk + talk for talk in talks[::2]]
+    (fresh / "talks.jsonl").write_text("".join(json.dumps({"talk": talk}) + "\n" for talk in talks))
+    (fresh / "asked.jsonl").write_text("".join(json.dumps({"q": q, "a": a}) + "\n" for q, a in rows))
+    (fresh / "turns.jinja").write_text(TURNS)
+    with open(fresh / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(CONFIG, file)
+    return fresh
+
+
+def learned(workflow, folder):
+    """Return what is learned of the records of a set, as text, with all of the tokens of their first record."""
+    processor = SentencePiece(workflow / "results/base-training/small/vocabulary.spm").processor
+    records = Records(workflow / f"results/tokens/small/{folder}/manifest.json", "train")
+    found = records.features(np.arange(len(records)), ["input_ids", "loss_mask"])
+    pieces = [
+        [processor.id_to_piece(token) if counts else "|" for token, counts in zip(*row, strict=True)]
+        for row in zip(found["input_ids"].tolist(), found["loss_mask"].tolist(), strict=True)
+    ]
+    texts = ["".join(row).replace("\u2581", " ") for row in pieces]
+    return {part for text in texts for part in text.split("|") if part}
+
+
+def test_conversations_and_answers_become_records(configured):
+    configured("tfrecords", "--cores", "2")
+    parts = learned(configured, "finetune-text/pad-48")
+    ended = [part for part in parts if part.endswith("<eos>")]
+    assert any(part.startswith(" it is") and part.endswith("course<eos>") for part in ended)
+    assert any(part.startswith("it is") and part.endswith("course<end_of_turn><eos>") for part in ended)
+    assert all(part.lstrip().startswith("it is") for part in parts)
+    turns = learned(configured, "corpus/concat-48")
+    # The template has no marks: what it adds to the prompt is learned, here with the role.
+    assert "assistant: it is 7 of course<eos>" in turns and not any("what" in part for part in turns)
+    manifest = json.loads((configured / "results/tokens/small/finetune-text/pad-48/manifest.json").read_text())
+    assert manifest["responses"] and 0 < manifest["splits"]["train"]["loss_tokens"]
+    splits = json.loads((configured / "results/finetune-text/corpus.json").read_text())["splits"]
+    assert all(split["responses"]["documents"] == split["documents"] for split in splits.values())
+    sets = {
+        "tokens/small/finetune-text/segments-48",
+        "tokens/small/finetune-text/pad-48",
+        "tokens/small/corpus/concat-48",
+    }
+    shards = {split: [f"{split}/00000-of-00001"] for split in splits}
+    expected = {"collections": ["corpus", "finetune-text"], "tokenizer": False, "chains": {}, "mlm": [], "base": []}
+    expected |= {"finetune": {}, "records": {}}
+    for folder in sets:
+        expected["records"][folder] = {"shards": shards, "vocabulary": "base-training/small/vocabulary.spm"}
+    found = dict(verify(expected, configured / "results"))
+    assert len(found) == 6 and not any(found.values())
+
+    # Another template reads and writes again what is made with it.
+    (configured / "turns.jinja").write_text(TURNS.replace(": ", "> "))
+    printed = configured("tfrecords", "-n").stdout
+    assert "rule fetch_chat_template" in printed and "collection=finetune-text" not in printed
+    (configured / "turns.jinja").write_text("{% for %}")
+    printed = configured("tfrecords", "--cores", "2", check=False).stdout
+    assert "turns.jinja, line 1, is no chat template: " in printed and "Traceback" not in printed
