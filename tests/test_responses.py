@@ -64,6 +64,15 @@ def test_which_tokens_belong_to_a_response(tokenizer):
         assert all((a == b).all() for a, b in zip(one, other[:2], strict=True))  # ids do not depend on responses
 
 
+def test_tokens_between_turns_that_are_read_as_text(tokenizer):
+    good = ["Q: it is<eof>"]
+    assert list(causal.check_turns([good], tokenizer)) == [good]
+    assert fails(list, causal.check_turns([good, ["it is<eos>Q:"]], tokenizer)) == (
+        "the chat template writes <eos> between turns, which the base model's tokenizer reads as plain text; allowed: "
+        "another template, or conversations of one turn."
+    )
+
+
 MASKED = st.lists(
     st.lists(st.tuples(st.integers(5, 99), st.integers(0, 1)), min_size=2, max_size=40), min_size=1, max_size=20
 )

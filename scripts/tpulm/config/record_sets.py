@@ -23,6 +23,7 @@ class RecordSet:
     shards           files of each split that there is
     shards_key, length_key   how the config names shards and sequence_length
     responses        whether records say which tokens belong to a response: those of a text that has responses do
+    chat             whether a chat template has written documents of the text
     """
 
     folder: str
@@ -34,6 +35,7 @@ class RecordSet:
     shards_key: str
     length_key: str
     responses: bool = False
+    chat: bool = False
 
     @property
     def tokens_per_record(self) -> int:
@@ -79,6 +81,7 @@ class RecordSet:
             "shards_key": self.shards_key,
             "length_key": self.length_key,
             **self.loss,
+            **({"chat": True} if self.chat else {}),
         }
 
     @property
@@ -113,7 +116,7 @@ def corpus_records(config: Mapping, base: str, sequence_length: int) -> RecordSe
     trained_on = "model" in recipe and recipe["sequence_length"] == sequence_length
     shards = {split: recipe["shards"][split] for split in SPLITS} if trained_on else {"validation": 1}
     records = causal_records(base, "corpus", sequence_length, packing, shards, f"base.{base}.shards")
-    return replace(records, responses=has_responses(config["corpus"]))
+    return of_text(records, config["corpus"])
 
 
 def tuning_records(config: Mapping, recipe: Mapping) -> RecordSet:
@@ -121,7 +124,12 @@ def tuning_records(config: Mapping, recipe: Mapping) -> RecordSet:
     shards = {split: config["finetune"]["shards"][split] for split in SPLITS}
     length, packing = recipe["sequence_length"], recipe["packing"]
     records = causal_records(recipe["base"], "finetune-text", length, packing, shards, "finetune.shards")
-    return replace(records, responses=has_responses(config["finetune"]["text"]))
+    return of_text(records, config["finetune"]["text"])
+
+
+def of_text(records: RecordSet, text: Mapping) -> RecordSet:
+    """Return records with what a text says of them."""
+    return replace(records, responses=has_responses(text), chat="chat_template" in text)
 
 
 def causal_records(

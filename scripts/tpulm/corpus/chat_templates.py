@@ -22,8 +22,7 @@ GEMMA_TEMPLATE = """\
         {%- set first.text = '' %}
     {%- else %}
         {{- '<start_of_turn>model\\n' }}
-        {%- generation %}{{ message.content | trim + '<end_of_turn>' }}{% endgeneration %}
-        {{- '\\n' }}
+        {%- generation %}{{ message.content | trim + '<end_of_turn>\\n' }}{% endgeneration %}
     {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}

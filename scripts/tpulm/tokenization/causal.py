@@ -86,6 +86,10 @@ class SentencePiece:
         """Return the ids of each text, without special tokens."""
         return self.processor.encode(texts, num_threads=1)
 
+    def piece(self, token: int) -> str:
+        """Return the text that stands for a token."""
+        return self.processor.id_to_piece(token)
+
     def places(self, texts: list[str]) -> list[Places]:
         """Return the characters of each of these ids; of the bytes of a rare character, only the last one has it."""
         found = self.processor.encode(texts, return_type="offset_mapping", return_bytes=False, num_threads=1)
@@ -110,6 +114,10 @@ class KerasHub:
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return the ids of each text, without special tokens."""
         return [list(map(int, ids)) for ids in self.tokenizer(texts)]
+
+    def piece(self, token: int) -> str:
+        """Return the text that stands for a token."""
+        return self.tokenizer.id_to_token(token)
 
     def places(self, texts: list[str]) -> list[Places]:
         """Return the characters of each of these ids. Raises UserError where the tokenizer does not say."""
@@ -165,6 +173,23 @@ def tokenize(
         else:
             found = zip(texts, tokenizer.places(texts), own, strict=True)
             yield ids, lengths, np.concatenate([belonging(*one) for one in found])
+
+
+def check_turns(batches: Iterable[list[str]], tokenizer: SentencePiece | KerasHub) -> Iterator[list[str]]:
+    """Yield documents that a chat template has written.
+
+    Raises UserError where one has <bos> or <eos> between its turns, and the tokenizer reads that as plain text.
+    """
+    control = {name: tokenizer.piece(tokenizer.special[name]) for name in ("bos", "eos")}
+    plain = [piece for name, piece in control.items() if tokenizer.encode([piece]) != [[tokenizer.special[name]]]]
+    for texts in batches:
+        for piece in plain:
+            if any(piece in text for text in texts):
+                raise UserError(
+                    f"the chat template writes {piece} between turns, which the base model's tokenizer reads as plain "
+                    "text; allowed: another template, or conversations of one turn."
+                )
+        yield texts
 
 
 def belonging(text: str, places: Places, responses: list[tuple[int, int]]) -> np.ndarray:
