@@ -1,11 +1,17 @@
 """Instruction data from files to records, through Snakemake."""
 
 import json
+import subprocess
 
 import numpy as np
 import pytest
+from conftest import ROOT
 from ruamel.yaml import YAML
 from tpulm.audit.verification import verify
+from tpulm.config.reading import complete
+from tpulm.config.runs import runs_of
+from tpulm.corpus.files import read_files
+from tpulm.corpus.rows import Form
 from tpulm.records.reader import Records
 from tpulm.tokenization.causal import SentencePiece
 
@@ -99,3 +105,27 @@ def test_conversations_and_answers_become_records(configured):
     (configured / "turns.jinja").write_text("{% for %}")
     printed = configured("tfrecords", "--cores", "2", check=False).stdout
     assert "turns.jinja, line 1, is no chat template: " in printed and "Traceback" not in printed
+
+
+def pasted():
+    """Return the commands of README's example: what makes the data, the config, and what runs."""
+    section = (ROOT / "README.md").read_text().split("\n### Instruction data\n")[1]
+    block = section.split("```sh\n")[1].split("```")[0]
+    data, rest = block.split("cat > sums.yaml <<'END'\n")
+    config, run = rest.split("END\n")
+    return data, YAML(typ="safe", pure=True).load(config), run
+
+
+@pytest.mark.unit
+def test_the_example_of_the_readme(tmp_path):
+    data, config, run = pasted()
+    subprocess.run(data, shell=True, check=True, cwd=tmp_path)
+    completed = complete(config, "README.md")
+    text = completed["finetune"]["text"]
+    form = Form("finetune.text", text)
+    rows = [row for batch in read_files([str(tmp_path / "sums.jsonl")], "line", form) for row in batch]
+    assert len(rows) == 2500 and len({text for text, _ in rows}) == 2500
+    text, [(start, stop)] = rows[51]
+    assert (text, text[start:stop]) == ("Question: What is 1 + 1?\nAnswer: 2", " 2")
+    assert run == "snakemake --configfile sums.yaml\n"
+    assert [run.records.responses for run in runs_of(completed)] == [False, True]
