@@ -38,7 +38,7 @@ CONFIG = {
                 "asked": {"source": "files", "files": ["asked.jsonl"], "template": "Q: {q}\nA:", "response": " {a}"},
             },
         },
-        "runs": {"one": RUN, "two": RUN | {"packing": "segments"}},
+        "runs": {"one": RUN},
     },
 }
 TURNS = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
@@ -85,18 +85,14 @@ def test_conversations_and_answers_become_records(configured):
     assert manifest["responses"] and 0 < manifest["splits"]["train"]["loss_tokens"]
     splits = json.loads((configured / "results/finetune-text/corpus.json").read_text())["splits"]
     assert all(split["responses"]["documents"] == split["documents"] for split in splits.values())
-    sets = {
-        "tokens/small/finetune-text/segments-48",
-        "tokens/small/finetune-text/pad-48",
-        "tokens/small/corpus/concat-48",
-    }
+    sets = {"tokens/small/finetune-text/pad-48", "tokens/small/corpus/concat-48"}
     shards = {split: [f"{split}/00000-of-00001"] for split in splits}
     expected = {"collections": ["corpus", "finetune-text"], "tokenizer": False, "chains": {}, "mlm": [], "base": []}
     expected |= {"finetune": {}, "records": {}}
     for folder in sets:
         expected["records"][folder] = {"shards": shards, "vocabulary": "base-training/small/vocabulary.spm"}
     found = dict(verify(expected, configured / "results"))
-    assert len(found) == 6 and not any(found.values())
+    assert len(found) == 5 and not any(found.values())
 
     # Another template reads and writes again what is made with it.
     (configured / "turns.jinja").write_text(TURNS.replace(": ", "> "))
