@@ -81,7 +81,9 @@ class Form:
             allowed = "text or a number" if self.templates else "text"
             key = self.columns[column]
             raise UserError(f"{place}: {column} ({self.where}.{key}) holds {type(value).__name__}; allowed: {allowed}.")
-        return plain(value) if value else value
+        if value and self.templates:
+            return plain(value)
+        return encodable(value) if value else value
 
     def document_of(self, place: object, row: object) -> Document:
         """Return the document of a JSON object. Raises UserError where there is none."""
@@ -98,9 +100,12 @@ class Form:
         return [self.document(place, values) for values in zip(*columns, strict=True)]
 
 
+def encodable(text: str) -> str:
+    """Return a text that UTF-8 can hold: JSON can escape halves of a pair of surrogates, which no encoding can."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def plain(text: str) -> str:
     """Return a text that UTF-8 can hold, its line ends "\\n": before characters are counted."""
-    if not text.isascii():
-        # JSON can escape halves of a pair of surrogates, which no encoding can hold.
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    text = encodable(text)
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text

@@ -131,8 +131,8 @@ def divisible(file: str, sample_by: str) -> bool:
 def reading(where: str, text: dict, part: Part) -> dict:
     """Return what the config says of how a part is read: `params.recipe` of its job."""
     key, recipe = sources_of(where, text)[part.source]
-    forms = ("template", "response"), ("messages",), ("column",)
-    form = next(keys for keys in forms if keys[0] in recipe)
+    forms = ("template", "response"), ("messages",)
+    form = next((keys for keys in forms if keys[0] in recipe), ("column",))
     keys = {"files": ("sample_by", *form), "hub": ("dataset", "name", "revision", *form)}
     kept = {key: recipe[key] for key in keys.get(recipe["source"], ()) if key in recipe}
     kept |= {key: text[key] for key in ("seed", "min_characters", "near_duplicates") if key in text}
