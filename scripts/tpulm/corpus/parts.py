@@ -31,7 +31,7 @@ def write_part(path: str, batches: Iterable[Iterable[Document]], recipe: dict) -
     kept, near = 0, recipe.get("near_duplicates")
     names = band_names(near["threshold"]) if near else []
     schema = pa.schema([*columns_of(recipe), *(pa.field(name, pa.uint64()) for name in names)])
-    compression = {name: "zstd" if name in COMPRESSED else "none" for name in schema.names}
+    compression = dict.fromkeys(schema.names, "none") | dict.fromkeys(COMPRESSED, "zstd")
     with atomic_write(path) as partial, contextlib.closing(DocumentFile(partial, schema, compression)) as file:
         for batch in batches:
             cleaned = clean(batch, recipe, dropped, removed)
