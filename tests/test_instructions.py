@@ -17,7 +17,7 @@ from tpulm.tokenization.causal import SentencePiece
 
 RUN = {
     "base": "small",
-    "sequence_length": 48,
+    "sequence_length": 160,
     "steps": 2,
     "checkpoint_every": 2,
     "batch_size": 2,
@@ -73,20 +73,20 @@ def learned(workflow, folder):
 
 def test_conversations_and_answers_become_records(configured):
     configured("tfrecords", "--cores", "2")
-    parts = learned(configured, "finetune-text/pad-48")
+    parts = learned(configured, "finetune-text/pad-160")
     ended = [part for part in parts if part.endswith("<eos>")]
     assert any(part.startswith(" it is") and part.endswith("course<eos>") for part in ended)
     assert any(part.startswith("it is") and part.endswith("course<end_of_turn><eos>") for part in ended)
     assert all(part.lstrip().startswith("it is") for part in parts)
-    turns = learned(configured, "corpus/concat-48")
+    turns = learned(configured, "corpus/concat-160")
     # The template has no marks: what it adds to the prompt is learned, here with the role.
     whole = [part for part in turns if part.startswith("assistant: it is ") and part.endswith("course<eos>")]
     assert whole and not any("what" in part for part in turns)
-    manifest = json.loads((configured / "results/tokens/small/finetune-text/pad-48/manifest.json").read_text())
+    manifest = json.loads((configured / "results/tokens/small/finetune-text/pad-160/manifest.json").read_text())
     assert manifest["responses"] and 0 < manifest["splits"]["train"]["loss_tokens"]
     splits = json.loads((configured / "results/finetune-text/corpus.json").read_text())["splits"]
     assert all(split["responses"]["documents"] == split["documents"] for split in splits.values())
-    sets = {"tokens/small/finetune-text/pad-48", "tokens/small/corpus/concat-48"}
+    sets = {"tokens/small/finetune-text/pad-160", "tokens/small/corpus/concat-160"}
     shards = {split: [f"{split}/00000-of-00001"] for split in splits}
     expected = {"collections": ["corpus", "finetune-text"], "tokenizer": False, "chains": {}, "mlm": [], "base": []}
     expected |= {"finetune": {}, "records": {}}
