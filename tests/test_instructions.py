@@ -67,7 +67,7 @@ def learned(workflow, folder):
     for ids, mask in zip(found["input_ids"], found["loss_mask"], strict=True):
         for run in np.split(np.where(mask, ids, -1), 1 + np.flatnonzero(np.diff(mask))):
             if run[0] >= 0:
-                parts.add(processor.decode(run.tolist()) + "<eos>" * (run[-1] == processor.eos_id()))
+                parts.add(processor.decode(run.tolist()) + "<eos>" * int(run[-1] == processor.eos_id()))
     return parts
 
 
@@ -77,7 +77,7 @@ def test_conversations_and_answers_become_records(configured):
     ended = [part for part in parts if part.endswith("<eos>")]
     assert any(part.startswith(" it is") and part.endswith("course<eos>") for part in ended)
     assert any(part.startswith("it is") and part.endswith("course<end_of_turn><eos>") for part in ended)
-    assert all(part.lstrip().startswith("it is") for part in parts)
+    assert all("it is".startswith(part.lstrip()[:5]) for part in parts)  # some are cut off
     turns = learned(configured, "corpus/concat-160")
     # The template has no marks: what it adds to the prompt is learned, here with the role.
     whole = [part for part in turns if part.startswith("assistant: it is ") and part.endswith("course<eos>")]
