@@ -1,6 +1,6 @@
 """Tokenize the documents of one shard for causal models, pack them into records, and write these as TFRecords.
 
-input.corpus      Parquet, one document per row: text; responses, where they count
+input.corpus      Parquet files, one document per row: text; responses, where they count
 input.tokenizer   vocabulary.spm, or the preset folder of the base model
 input.ranges      JSON: which documents belong to which shard
 output.records    TFRecord file of tf.train.Example

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_corpus import fails
-from tpulm.audit.verification import damage_of
+from tpulm.audit.shards import damage_of
 from tpulm.config.record_arrays import LOSS_MASK, causal_arrays
 from tpulm.core.files import write_json
 from tpulm.records.causal_batches import held_out_batches, predicted, training_batch
