@@ -88,8 +88,9 @@ def test_conversations_and_answers_become_records(configured):
     assert all(split["responses"]["documents"] == split["documents"] for split in splits.values())
     sets = {"tokens/small/finetune-text/pad-160", "tokens/small/corpus/concat-160"}
     shards = {split: [f"{split}/00000-of-00001"] for split in splits}
-    expected = {"collections": ["corpus", "finetune-text"], "tokenizer": False, "chains": {}, "mlm": [], "base": []}
-    expected |= {"finetune": {}, "records": {}}
+    texts = {name: {split: [f"{name}/{split}.parquet"] for split in splits} for name in ("corpus", "finetune-text")}
+    expected = {"collections": texts, "tokenizer": False, "chains": {}, "mlm": [], "base": [], "finetune": {}}
+    expected["records"] = {}
     for folder in sets:
         expected["records"][folder] = {"shards": shards, "vocabulary": "base-training/small/vocabulary.spm"}
     found = dict(verify(expected, configured / "results"))
