@@ -2,6 +2,7 @@
 
 import json
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -15,6 +16,8 @@ from tpulm.corpus.parts import write_part
 from tpulm.corpus.reader import read_responses
 from tpulm.corpus.rows import Form
 from tpulm.corpus.sources import parts_of, reading
+from tpulm.corpus.statistics import Figures, combined
+from tpulm.corpus.tables import RESPONSES
 
 pytestmark = pytest.mark.unit
 
@@ -136,3 +139,12 @@ def test_all_sources_of_a_text_have_the_column(tmp_path):
     recipes = [reading("corpus", config, part) for part in parts_of("corpus", config)]
     assert [recipe["responses"] for recipe in recipes] == [True, True]
     assert "column" not in recipes[0] and "template" not in recipes[1]
+
+
+def test_responses_of_several_files_are_summed():
+    made = [Figures() for _ in range(3)]
+    spans = pa.array([[{"start": 0, "stop": 3}], [{"start": 1, "stop": 3}]], RESPONSES.type)
+    made[0].add(pa.array(["abc", "def"]), 2, spans)
+    made[1].add(pa.array(["abc"]), 1, spans.slice(1))
+    figures = combined([one.as_dict() for one in made])  # the last file has no document
+    assert figures["responses"] == {"documents": 2, "characters": 4} and figures["documents"] == 3
