@@ -53,6 +53,7 @@ rule export_lora:
         code=code_inputs("export_lora", "jax"),
     output:
         keras="results/finetune/{run}/adapter.lora.h5",
+        keras_config="results/finetune/{run}/adapter.lora.json",
         peft="results/finetune/{run}/adapter/adapter_model.safetensors",
         peft_config="results/finetune/{run}/adapter/adapter_config.json",
     params:

@@ -246,6 +246,7 @@ def check_preset(folder: Path) -> Iterator[str]:
 def check_adapter(folder: Path) -> Iterator[str]:
     """Look through the LoRA weights of a run, Keras' and PEFT's."""
     yield from attempt(folder / "adapter.lora.h5", read_hdf5)[1]
+    yield from attempt(folder / "adapter.lora.json", read_json)[1]
     yield from attempt(folder / "adapter" / "adapter_model.safetensors", shapes)[1]
     yield from attempt(folder / "adapter" / "adapter_config.json", read_json)[1]
 

@@ -14,19 +14,23 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, sha256
 
 SPECIAL = {"pad": 0, "eos": 1, "bos": 2, "unk": 3}  # ids as in the published Gemma vocabularies
+MARKS = ("<bos>", "<eos>")  # their pieces there
+# Tokenizers of keras-hub that are just a SentencePiece model.
+PLAIN = ("GemmaTokenizer", "Gemma3Tokenizer", "LlamaTokenizer", "MistralTokenizer")
 # Runs of spaces are pieces of their own, as in Gemma's, so that indentation costs one token.
 USER_DEFINED = ["\n", *("\u2581" * n for n in range(2, 17))]
 CLOSING = 1  # special tokens at the end of a document: <eos>
 LINE_CHARACTERS = 4_000  # SentencePiece skips a line that is longer than it expects
 
 
-def train_vocabulary(documents: Iterable[str], vocab_size: int, where: str) -> bytes:
+def train_vocabulary(documents: Iterable[str], vocab_size: int, where: str, marks: tuple[str, str] = MARKS) -> bytes:
     """Train a SentencePiece Unigram model (Kudo 2018), byte fallback for rare characters; return its proto.
 
     where  the config key of the vocabulary's size. Raises UserError, naming it, for a size that cannot be.
+    marks  the pieces before and after a document
     """
     specials: dict[str, Any] = {f"{name}_id": index for name, index in SPECIAL.items()}
-    specials |= {f"{name}_piece": f"<{name}>" for name in SPECIAL}
+    specials |= {f"{name}_piece": f"<{name}>" for name in SPECIAL} | {"bos_piece": marks[0], "eos_piece": marks[1]}
     proto = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -64,9 +68,9 @@ def lines(document: str) -> Iterator[str]:
 
 
 def vocabulary_file(preset: Path) -> Path | None:
-    """Return the SentencePiece file of a Gemma preset folder, or None where the tokenizer is of another kind."""
+    """Return the SentencePiece file of a preset folder, or None where the tokenizer is of another kind."""
     path = preset / "assets" / "tokenizer" / "vocabulary.spm"
-    if not path.is_file() or "Gemma" not in read_json(preset / "tokenizer.json")["class_name"]:
+    if not path.is_file() or read_json(preset / "tokenizer.json")["class_name"] not in PLAIN:
         return None
     return path
 
@@ -78,7 +82,8 @@ class SentencePiece:
         """Load a serialized model."""
         self.processor = sentencepiece.SentencePieceProcessor(model_proto=Path(path).read_bytes())
         self.size = self.processor.vocab_size()
-        self.special = {name: self.processor.piece_to_id(f"<{name}>") for name in ("bos", "eos", "pad")}
+        ids = {"bos": self.processor.bos_id(), "eos": self.processor.eos_id(), "pad": self.processor.pad_id()}
+        self.special = ids | {"pad": max(0, ids["pad"])}  # keras-hub pads with 0 where a vocabulary has no piece for it
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return the ids of each text, without special tokens."""
@@ -119,13 +124,14 @@ def load_tokenizer(path: str, start: Callable[[], None]) -> SentencePiece | Kera
 def tokenize(
     batches: Iterable[list[str]], tokenizer: SentencePiece | KerasHub
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the ids of documents, <bos> before and <eos> after each, in batches.
+    """Yield the ids of documents in batches: <bos> before each, where the vocabulary has it, and <eos> after each.
 
     Each batch: ids int32 [tokens], one document after another; the number of each document's, int64 [documents]
     """
     bos, eos = tokenizer.special["bos"], tokenizer.special["eos"]
+    opening = [] if bos is None else [bos]  # Qwen's vocabularies have none
     for texts in batches:
-        encoded = [[bos, *ids, eos] for ids in tokenizer.encode(texts)]
+        encoded = [[*opening, *ids, eos] for ids in tokenizer.encode(texts)]
         lengths = np.array([len(ids) for ids in encoded], np.int64)
         yield np.fromiter((i for ids in encoded for i in ids), np.int32, int(lengths.sum())), lengths
 
