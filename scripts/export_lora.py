@@ -14,7 +14,6 @@ also where it was trained on weights of another type.
 """
 
 from safetensors.numpy import save_file
-from tpulm.config.causal_families import layers_of
 from tpulm.config.training_step import ModelSpec
 from tpulm.core.arrays import load_arrays
 from tpulm.core.files import atomic_write, write_json
@@ -26,23 +25,14 @@ recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
 with job(snakemake.log[0], f"finetune {run}") as say:
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
-    from tpulm.models.building import open_model
-    from tpulm.models.causal import assign
+    from tpulm.models.adapters import save_adapters
 
-    opened = recipe | {"base": {"preset": snakemake.input.base}, "base_precision": None}
+    opened = recipe | {"base": {"preset": snakemake.input.base}}
     spec = ModelSpec.of("finetune", f"finetune.runs.{run}", opened)
     arrays = scaled(load_arrays(snakemake.input.best), spec.alpha / spec.rank)
     tensors, config = peft(arrays, recipe["hub_name"], recipe["hub_revision"])
     with atomic_write(snakemake.output.peft) as partial:
         save_file(tensors, partial, metadata={"format": "pt"})
     write_json(snakemake.output.peft_config, config)
-    model, _ = open_model(spec)
-    assign(model.trainable_variables, arrays, snakemake.input.best)
-    adapted = {path.split("/")[-2] for path in arrays}
-    names = [name for name in layers_of(spec.targets) if name in adapted]
-    write_json(snakemake.output.keras_config, {"rank": spec.rank, "target_layer_names": names})
-    with atomic_write(snakemake.output.keras) as partial:
-        named = partial.with_name(f"{partial.name}.lora.h5")  # the ending that Keras insists on
-        model.backbone.save_lora_weights(str(named))
-        named.rename(partial)
+    save_adapters(spec, arrays, snakemake.output.keras, snakemake.output.keras_config)
     say(f"saved as {snakemake.output.keras} and, for PEFT with rank {config['r']}, beside it")

@@ -34,22 +34,15 @@ class Family:
         return self.backbone.startswith("Gemma")
 
 
-GEMMA_VOCABULARY = {"tokenizer": "GemmaTokenizer", "bos": "<bos>", "eos": "<eos>"}
+GEMMA_VOCABULARY = ("GemmaTokenizer", "<bos>", "<eos>")
+SOFT_CAPS = {"attention_logit_soft_cap": 50.0, "final_logit_soft_cap": 30.0}
+TEXT_ONLY = {"image_size": None, "vision_encoder": None}
 FAMILIES = {
     # Gemma Team 2024a, 2024b, 2025
-    "gemma": Family("GemmaBackbone", True, **GEMMA_VOCABULARY),
-    "gemma2": Family(
-        "GemmaBackbone",
-        True,
-        **GEMMA_VOCABULARY,
-        constants=GEMMA_NORMS
-        | {"attention_logit_soft_cap": 50.0, "final_logit_soft_cap": 30.0, "sliding_window_size": 4096},
-    ),
+    "gemma": Family("GemmaBackbone", True, *GEMMA_VOCABULARY),
+    "gemma2": Family("GemmaBackbone", True, *GEMMA_VOCABULARY, GEMMA_NORMS | SOFT_CAPS | {"sliding_window_size": 4096}),
     "gemma3": Family(
-        "Gemma3Backbone",
-        True,
-        **GEMMA_VOCABULARY,
-        constants=GEMMA_NORMS | {"image_size": None, "vision_encoder": None, "sliding_window_size": 1024},
+        "Gemma3Backbone", True, *GEMMA_VOCABULARY, GEMMA_NORMS | TEXT_ONLY | {"sliding_window_size": 1024}
     ),
     # Grattafiori et al. 2024
     "llama3": Family("Llama3Backbone", False, constants={"rope_max_wavelength": 500_000}),
