@@ -29,7 +29,7 @@ jax_backend, packed, single = test_causal.jax_backend, test_causal.packed, test_
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory):
     path = tmp_path_factory.mktemp("vocabulary") / "vocabulary.spm"
-    path.write_bytes(causal.train_vocabulary(prose(200), 336, "base.small.vocab_size"))
+    path.write_bytes(causal.train_vocabulary(prose(200), 328, "base.small.vocab_size"))
     return path
 
 
@@ -52,7 +52,7 @@ def opened(model, **changes):
     """Return a model with LoRA: of a preset folder, or of sizes with fresh weights; on one device."""
     from tpulm.models.building import open_model
 
-    base = {"model": model, "vocab_size": 336} if isinstance(model, dict) else {"preset": model}
+    base = {"model": model, "vocab_size": 328} if isinstance(model, dict) else {"preset": model}
     recipe = LORA | {"precision": "float32", "mesh": (1, 1), "base": base} | changes
     return open_model(ModelSpec.of("finetune", "the.run", recipe))[0]
 
@@ -61,11 +61,11 @@ def opened(model, **changes):
 
 
 def family_trainer(name, mesh):
-    return trainer_of("base", model=MODELS[name], vocab_size=336, mesh=mesh)
+    return trainer_of("base", model=MODELS[name], vocab_size=328, mesh=mesh)
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in ("qwen2", "gemma3") else pytest.param(name, marks=pytest.mark.long) for name in FAMILIES]
+    "name", [name if name == "qwen2" else pytest.param(name, marks=pytest.mark.long) for name in FAMILIES]
 )
 def test_a_family_trains_on_eight_devices(jax_backend, packed, name):
     from tpulm.models import sharding
@@ -169,7 +169,7 @@ def test_an_adapter_of_keras_gives_the_trainers_logits(jax_backend, preset, tmp_
 # The type of the base
 
 
-@pytest.mark.parametrize("kind", ["int8", "bfloat16"])
+@pytest.mark.parametrize("kind", ["int8", pytest.param("bfloat16", marks=pytest.mark.long)])
 def test_a_base_of_another_type_tunes_as_float32_does(jax_backend, preset, single, kind):
     trainers = {
         name: trainer_of("finetune", base={"preset": preset}, base_precision=name, **LORA) for name in ("float32", kind)
@@ -190,7 +190,7 @@ def test_a_base_of_another_type_tunes_as_float32_does(jax_backend, preset, singl
     assert types["scale"] == ("float32" if kind == "int8" else "bfloat16")
     if kind == "int8":
         table = next(row for row in rows if row["path"] == "token_embedding/embeddings")
-        assert table["bytes_per_device"] == 336 * 32 / 8 and types["kernel_scale"] == "float32"
+        assert table["bytes_per_device"] == 328 * 32 / 8 and types["kernel_scale"] == "float32"
         # One scale for each output of a matrix; no activation is rounded.
         assert all(layer.inputs_quantizer is None for layer in run.model._flatten_layers() if layer.quantization_mode)
 
@@ -198,8 +198,8 @@ def test_a_base_of_another_type_tunes_as_float32_does(jax_backend, preset, singl
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("lion", {"base_precision": "int8", "targets": EVERYTHING}),
         ("adafactor", {"method": "full"}),
+        pytest.param("lion", {"base_precision": "int8", "targets": EVERYTHING}, marks=pytest.mark.long),
         pytest.param("adafactor", {"base_precision": "int8", "precision": "bfloat16"}, marks=pytest.mark.long),
         pytest.param("lion", {"base_precision": "bfloat16"}, marks=pytest.mark.long),
     ],
@@ -254,7 +254,8 @@ def test_adafactor_is_that_of_keras_with_less_state(jax_backend):
     for a, b in zip(theirs, ours, strict=True):
         assert a.tobytes() == b.tobytes()
     sizes = [sum(int(np.prod(v.shape)) for v in some) for some in (kept, state)]
-    assert sizes == [2 + 4 * 6 + 4 * 8 + 4 * 6 * 8 + 8, 2 + 4 * 6 + 4 * 8 + 8]
+    # Steps and learning rate, rows, columns, the bias; Keras also has the whole, and two scalars for the bias.
+    assert sizes == [2 + 4 * 6 + 4 * 8 + 8 + 4 * 6 * 8 + 2, 2 + 4 * 6 + 4 * 8 + 8]
     assert len({v.path for v in state}) == len(state)
 
 
