@@ -224,6 +224,24 @@ def test_two_segments_are_one_run(precision, preset, single, tmp_path, name, cha
     assert np.isfinite(losses).all() and losses[-1] < losses[0]
 
 
+@pytest.mark.parametrize("kind", ["int8", pytest.param("bfloat16", marks=pytest.mark.long)])
+def test_a_merged_model_gives_the_trainers_logits(jax_backend, preset, tmp_path, kind):
+    import keras
+    from tpulm.models.adapters import merged
+    from tpulm.models.causal import load_preset, save_preset
+    from tpulm.training.sharded_arrays import by_path
+
+    changes = {"targets": EVERYTHING, "alpha": 6, "base_precision": kind}
+    model = opened(preset, **changes)
+    draw_lora(model)
+    save_arrays(tmp_path / "best", by_path(model.trainable_variables, [v.value for v in model.trainable_variables]))
+    recipe = LORA | {"precision": "float32", "mesh": (1, 1), "base": {"preset": preset}}
+    spec = ModelSpec.of("finetune", "the.run", recipe | changes)
+    save_preset(merged(spec, str(tmp_path / "best")), tmp_path / "model")
+    keras.distribution.set_distribution(None)
+    np.testing.assert_allclose(logits(load_preset(tmp_path / "model")), logits(model), atol=1e-4)
+
+
 # Optimizers
 
 

@@ -384,6 +384,10 @@ ROWS = [
         for key, run, jobs in ON_JAX
     ),
     ("base.NAME.model.architecture", "trained", "base.small.model.architecture", "gemma2", BASE),
+    (
+        "finetune.runs.NAME.merge", "trained", "finetune.runs.python.merge", True,
+        "export_merged:python",
+    ),
     ("finetune.runs.NAME.alpha", "trained", "finetune.runs.python.alpha", 16, FINETUNE),
     ("finetune.runs.NAME.targets", "trained", "finetune.runs.python.targets", ["query", "ffn"], FINETUNE),
     ("finetune.runs.NAME.base_precision", "trained", "finetune.runs.python.base_precision", "int8", FINETUNE),

@@ -33,7 +33,8 @@ def verify(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | Non
     results   their folder
     expected  collections; tokenizer (whether there is one); records (folder below results to shards, their names by
               split, and vocabulary, the file that they were made with, where that is below results); chains (folder
-              below results to the steps of its checkpoints); mlm and base (names); finetune (name to method)
+              below results to the steps of its checkpoints); mlm and base (names); adapters and tuned (names of the
+              finetuning runs that have an adapter, and a preset folder)
     """
     for collection in expected["collections"]:
         yield examine(results / collection, "corpus.json", check_corpus)
@@ -50,11 +51,10 @@ def verify(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | Non
         yield examine(results / "mlm" / run / "model", "model.safetensors", check_model)
     for name in expected["base"]:
         yield examine(results / "base" / name, "", check_preset)
-    for run, method in expected["finetune"].items():
-        if method == "lora":
-            yield examine(results / "finetune" / run, "adapter.lora.h5", check_adapter)
-        else:
-            yield examine(results / "finetune" / run / "model", "", check_preset)
+    for run in expected["adapters"]:
+        yield examine(results / "finetune" / run, "adapter.lora.h5", check_adapter)
+    for run in expected["tuned"]:
+        yield examine(results / "finetune" / run / "model", "", check_preset)
     yield examine(results, "", check_texts)
 
 

@@ -122,6 +122,13 @@ class ModelSpec:
         return self.source
 
     @property
+    def preset(self) -> str:
+        """Folder or name of what the model is loaded from. Raises ValueError for one that is built."""
+        if not isinstance(self.source, Preset):
+            raise ValueError(f"{self.where} is built, not loaded from a preset")
+        return self.source.name
+
+    @property
     def only_lora(self) -> bool:
         """Whether LoRA's own variables are the only trainable ones."""
         return self.method == "lora"
