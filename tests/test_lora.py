@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import test_causal
 from test_causal import SIZES, draw_lora, evaluate, logits, prose, save_base, train, trainer_of
-from tpulm.config.causal_families import FAMILIES, TARGETS
+from tpulm.config.causal_families import FAMILIES, TARGETS, marks_of
 from tpulm.config.training_step import ModelSpec
 from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.core.errors import UserError
@@ -324,3 +324,30 @@ def test_a_layout_that_cannot_be_is_named(jax_backend, preset, layout, message):
     with pytest.raises(UserError) as error:
         trainer_of("finetune", base={"preset": preset}, layout=layout, **LORA)
     assert str(error.value).startswith(message)
+
+
+# Presets of all families
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "qwen3" else pytest.param(name, marks=pytest.mark.long) for name in FAMILIES]
+)
+def test_a_family_is_saved_with_its_vocabulary_and_continues_a_prompt(jax_backend, tmp_path, name):
+    import keras
+    from tpulm.models.causal import load_preset
+    from tpulm.models.sampling import Generator
+
+    vocabulary = tmp_path / "vocabulary.spm"
+    marks = tuple(marks_of(MODELS[name]))
+    vocabulary.write_bytes(causal.train_vocabulary(prose(200), 328, "base.small.vocab_size", marks))
+    folder = save_base(vocabulary, tmp_path / "base", MODELS[name])
+    by_itself, by_keras = causal.load_tokenizer(str(folder), lambda: None), causal.KerasHub(folder)
+    assert isinstance(by_itself, causal.SentencePiece) and by_itself.special == {"bos": 2, "eos": 1, "pad": 0}
+    assert by_keras.special == by_itself.special and by_keras.encode(["the value"]) == by_itself.encode(["the value"])
+    keras.distribution.set_distribution(None)
+    model = load_preset(folder)
+    assert model.backbone.get_config()["num_layers"] == 1
+    recipe = {"sampler": "greedy", "max_length": 8, "samples": 1}
+    [[text]] = Generator(model, recipe, 1)(["the value"])
+    assert isinstance(text, str)
+    assert Generator(model, recipe, 1)(["the value"]) == [[text]]
