@@ -351,3 +351,17 @@ def test_a_family_is_saved_with_its_vocabulary_and_continues_a_prompt(jax_backen
     [[text]] = Generator(model, recipe, 1)(["the value"])
     assert isinstance(text, str)
     assert Generator(model, recipe, 1)(["the value"]) == [[text]]
+
+
+def test_the_preprocessor_of_a_published_gemma3_needs_no_tensorflow(jax_backend, vocabulary, tmp_path):
+    import keras
+    from tpulm.models.causal import load_preset
+
+    keras.distribution.set_distribution(None)
+    folder = save_base(vocabulary, tmp_path / "base", MODELS["gemma3"])
+    for file in ("preprocessor.json", "task.json"):  # as keras-hub's own have it
+        text = (folder / file).read_text().replace("GemmaCausalLMPreprocessor", "Gemma3CausalLMPreprocessor")
+        (folder / file).write_text(text)
+    inputs = load_preset(folder).preprocessor.generate_preprocess(["the value"], sequence_length=8)
+    ids = causal.SentencePiece(vocabulary).encode(["the value"])[0]
+    assert np.asarray(inputs["token_ids"])[0, : len(ids) + 1].tolist() == [2, *ids]

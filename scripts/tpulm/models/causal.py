@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import keras
 import keras_hub
@@ -103,8 +104,17 @@ def backbone_class(preset: str | Path) -> type:
 
 def load_preset(preset: str | Path, dtype: keras.dtype_policies.DTypePolicy | None = None) -> keras.Model:
     """Return the causal language model of a preset folder, with its preprocessor; of the run's dtype by default."""
-    given = {} if dtype is None else {"dtype": dtype}
-    return plain_attention(keras_hub.models.CausalLM.from_preset(str(preset), **given))
+    given: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
+    file = Path(preset) / "preprocessor.json"
+    described: dict[str, Any] = read_json(file) if file.is_file() else {"class_name": None}
+    if described["class_name"] != "Gemma3CausalLMPreprocessor":
+        return plain_attention(keras_hub.models.CausalLM.from_preset(str(preset), **given))
+    # Gemma 3's, which also takes images, needs TensorFlow; for text it does what Gemma's does.
+    model = keras_hub.models.CausalLM.from_preset(str(preset), preprocessor=None, **given)
+    tokenizer = keras_hub.tokenizers.Tokenizer.from_preset(str(preset))
+    length = described["config"]["sequence_length"]
+    model.preprocessor = keras_hub.models.GemmaCausalLMPreprocessor(tokenizer, sequence_length=length)
+    return plain_attention(model)
 
 
 def prepare_tuning(model: keras.Model, spec: ModelSpec) -> None:
