@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import test_causal
 from test_causal import SIZES, draw_lora, evaluate, logits, prose, save_base, train, trainer_of
-from tpulm.config.causal_families import FAMILIES, TARGETS, marks_of
-from tpulm.config.training_step import ModelSpec
+from tpulm.config.causal_families import FAMILIES, TARGETS, constructor, marks_of
+from tpulm.config.training_step import CausalArchitecture, ModelSpec
 from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.core.errors import UserError
 from tpulm.models import peft_adapter
@@ -365,3 +365,35 @@ def test_the_preprocessor_of_a_published_gemma3_needs_no_tensorflow(jax_backend,
     inputs = load_preset(folder).preprocessor.generate_preprocess(["the value"], sequence_length=8)
     ids = causal.SentencePiece(vocabulary).encode(["the value"])[0]
     assert np.asarray(inputs["token_ids"])[0, : len(ids) + 1].tolist() == [2, *ids]
+
+
+@pytest.mark.parametrize(("name", "bos"), [("llama3", "<|begin_of_text|>"), ("qwen2", None)])
+def test_the_byte_level_vocabulary_of_a_preset(jax_backend, tmp_path, name, bos):
+    """Published presets of Llama 3 and Qwen have byte-level BPE, Qwen's without a token before a document."""
+    import keras
+    import keras_hub
+    from tokenizers.pre_tokenizers import ByteLevel
+    from tpulm.models.building import construct_causal
+    from tpulm.models.causal import load_preset, save_preset
+
+    keras.distribution.set_distribution(None)
+    special = {
+        "llama3": ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
+    }
+    pieces = [*sorted(ByteLevel.alphabet()), "th", "the", *special.get(name, ["<|endoftext|>"])]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    model = construct_causal(CausalArchitecture(*constructor(MODELS[name]), len(pieces)))
+    family = {"llama3": "Llama3", "qwen2": "Qwen"}[name]
+    tokenizer = getattr(keras_hub.models, f"{family}Tokenizer")(vocabulary=vocabulary, merges=["t h", "th e"])
+    model.preprocessor = getattr(keras_hub.models, f"{family}CausalLMPreprocessor")(tokenizer, sequence_length=16)
+    save_preset(model, tmp_path / "preset")
+    found = causal.load_tokenizer(str(tmp_path / "preset"), lambda: None)
+    assert isinstance(found, causal.KerasHub) and found.size == len(pieces)
+    eos = vocabulary["<|end_of_text|>" if bos else "<|endoftext|>"]
+    assert found.special == {"bos": vocabulary[bos] if bos else None, "eos": eos, "pad": 0}
+    [(ids, lengths)] = causal.tokenize([["the", "hat"]], found)
+    opening = [vocabulary[bos]] if bos else []
+    wanted = [*opening, vocabulary["the"], eos, *opening, *(vocabulary[letter] for letter in "hat"), eos]
+    assert ids.tolist() == wanted and lengths.sum() == len(wanted)
+    assert causal.describe(found, tmp_path / "preset")["special_ids"] == found.special
+    assert load_preset(tmp_path / "preset").preprocessor.tokenizer.vocabulary_size() == len(pieces)
