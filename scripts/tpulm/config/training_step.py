@@ -157,6 +157,7 @@ class TrainingStep:
     remat                whether blocks recompute their activations in the backward pass (gradient checkpointing)
     optimizer            name and arguments, see `tpulm.models.optimizers.make_optimizer`
     packing              of the records: concat, segments or pad
+    responses            whether a causal model predicts the tokens of responses only
     masking              of a masked model: mlm_probability, mask_replace_prob, random_replace_prob; otherwise None
     """
 
@@ -168,6 +169,7 @@ class TrainingStep:
     remat: bool
     optimizer: Mapping[str, Any]
     packing: str
+    responses: bool = False
     masking: Mapping[str, float] | None = None
 
     @classmethod
@@ -190,6 +192,7 @@ class TrainingStep:
             recipe["remat"],
             recipe["optimizer"],
             recipe.get("packing", "concat"),
+            recipe.get("responses", False),
             recipe["masking"] if stage == "mlm" else None,
         )
 
@@ -202,7 +205,7 @@ class TrainingStep:
     def record_arrays(self) -> Arrays:
         """Shape and dtype of each array of a record; those of a batch have `batch_size` in front."""
         if self.masking is None:
-            return causal_arrays(self.sequence_length, self.packing)
+            return causal_arrays(self.sequence_length, self.packing, self.responses)
         return masked_arrays(self.sequence_length, self.masking["mlm_probability"], self.packing)
 
     @property
