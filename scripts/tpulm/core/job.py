@@ -5,6 +5,7 @@ import errno
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 
@@ -42,6 +43,7 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
     if not debugged:
         folder_lock.join()
     signal.signal(signal.SIGTERM, stop)
+    sys.unraisablehook = stop_again
     sys.stdout.flush()
     sys.stderr.flush()
     terminal = os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8", errors="replace")
@@ -95,6 +97,15 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
 def stop(signum: int, frame: object) -> None:
     """Take SIGTERM: leave through every `with` and `finally`, so that nothing half-written stays."""
     raise Stopped
+
+
+def stop_again(ignored: "sys.UnraisableHookArgs") -> None:
+    """Send SIGTERM again where Python ignored `Stopped`: in a finalizer, or in JAX's callback of garbage collection."""
+    if ignored.exc_type is Stopped:
+        # Not at once, or it would be raised, and ignored, in here.
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    else:
+        sys.__unraisablehook__(ignored)
 
 
 def fault_of_machine(error: BaseException | None) -> str | None:
