@@ -23,7 +23,7 @@ PARTS = ["Snakefile", "config.yaml", "rules", "scripts", "schemas", "envs", "pro
 class Workflow:
     """A copy of the workflow in a folder of its own."""
 
-    server: forked.Server | None = None  # one that has read the workflow's code, where the code stays as it is
+    steady = False  # whether its code stays as it is, and so is read once for all its runs
 
     def __init__(self, folder: Path):
         """Copy the workflow to `folder`."""
@@ -39,8 +39,9 @@ class Workflow:
     def __call__(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
         """Run `snakemake` with these arguments, forked; stdout and stderr come together."""
         with tempfile.NamedTemporaryFile("r") as terminal:
-            server = self.server or forked.shared()
-            code = server.run(list(arguments), self.folder, outside(), Path(terminal.name))
+            server = forked.steady() if self.steady else forked.shared()
+            scripts = str(self / "scripts") if self.steady else ""
+            code = server.run(list(arguments), self.folder, outside(), Path(terminal.name), scripts)
             done = subprocess.CompletedProcess(["snakemake", *arguments], code, terminal.read())
         return self.checked(done) if check else done
 
@@ -75,14 +76,31 @@ def shared(tmp_path_factory) -> Path:
     return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
 
-# Each file is run by one process: the longest first, and what mostly waits beside what mostly computes.
-LONGEST = ["slurm", "staleness", "plan", "faults", "gcs", "tpu_vm", "hosts", "resume", "workflow", "gke"]
+# The groups of tests that take long, in the order in which they start: what mostly waits beside what mostly computes,
+# and what needs no fixture `trained` while that is made. A group is run by one process. It is a file, or what the mark
+# `xdist_group` says.
+FIRST = ["slurm", "models", "plan", "causal", "gcs", "staleness_trained", "staleness_fetched", "workflow", "gke"]
+# Files that are one group, and have one process each in which TensorFlow and JAX have been imported.
+TOGETHER = {"mlm_tensorflow": "models", "mlm_jax": "models", "segments": "models", "hosts": "models"}
+# Files whose tests share nothing: each test is a group of its own.
+APART = {"faults", "resume", "staleness", "tpu_vm"}
 
 
+def group(item: pytest.Item) -> str:
+    """Return the group of a test."""
+    marked = item.get_closest_marker("xdist_group")
+    name = item.path.stem.removeprefix("test_")
+    return marked.args[0] if marked else TOGETHER.get(name, name)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the files that take long first."""
-    place = {f"test_{name}.py": number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: place.get(item.path.name, len(LONGEST)))
+    """Put tests into groups, and the groups that take long first."""
+    place = {name: number for number, name in enumerate(FIRST)}
+    items.sort(key=lambda item: place.get(group(item), len(FIRST)))
+    for item in items:
+        if group(item) not in APART:
+            item.add_marker(pytest.mark.xdist_group(group(item)))
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:

@@ -16,24 +16,28 @@ TESTS = Path(__file__).parent
 class Server:
     """A process that has imported Snakemake and runs it in forks, one at a time."""
 
-    def __init__(self, scripts: Path | None = None):
-        """Start it.
-
-        scripts  of a workflow whose code does not change while the server lives: it is read once, for all its runs
-        """
-        command = [sys.executable, __file__, *([str(scripts)] if scripts else [])]
+    def __init__(self):
+        """Start it."""
+        command = [sys.executable, __file__]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         atexit.register(self.stop)
 
-    def run(self, arguments: list[str], folder: Path, environment: dict[str, str], terminal: Path) -> int:
-        """Run `snakemake` in a folder; what it prints goes to the file `terminal`. Returns its exit code."""
-        job = [arguments, str(folder), environment, str(terminal)]
+    def run(
+        self, arguments: list[str], folder: Path, environment: dict[str, str], terminal: Path, scripts: str = ""
+    ) -> int:
+        """Run `snakemake` in a folder; what it prints goes to the file `terminal`. Returns its exit code.
+
+        scripts  their folder, where they stay as they are while the server lives: they are read once, for all runs; in
+                 several such folders, they have to be the same
+        """
+        job = [scripts, arguments, str(folder), environment, str(terminal)]
         try:
             print(json.dumps(job), file=self.process.stdin, flush=True)
             return int(self.process.stdout.readline())
         except BaseException:  # a test that was broken off
             self.stop()
-            shared.cache_clear()
+            for server in (shared, steady):
+                server.cache_clear()
             raise
 
     def stop(self) -> None:
@@ -48,14 +52,18 @@ def shared() -> Server:
     return Server()
 
 
-def main(scripts: str | None) -> None:
+@cache
+def steady() -> Server:
+    """Return the server of this process of the tests, for workflows whose code stays as it is."""
+    return Server()
+
+
+def main() -> None:
     """Run what is asked for on standard input until it is closed."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what an import prints is no answer
     sys.path.remove(str(TESTS))
     preload()
-    if scripts:
-        read_code(Path(scripts))
     child = 0
 
     def stop(*_) -> None:
@@ -64,11 +72,14 @@ def main(scripts: str | None) -> None:
         os._exit(1)
 
     for line in sys.stdin:
+        scripts, *job = json.loads(line)
+        if scripts:
+            read_code(scripts)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         child = os.fork()
         if child == 0:
             answers.close()
-            snakemake(*json.loads(line))
+            snakemake(*job)
         signal.signal(signal.SIGTERM, stop)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         child = 0
@@ -82,16 +93,18 @@ def preload() -> None:
     importlib.import_module("ruamel.yaml")
 
 
-def read_code(scripts: Path) -> None:
+@cache
+def read_code(folder: str) -> None:
     """Import the modules that the rules import, read the schema, and follow the imports of the scripts."""
-    sys.path.insert(0, str(scripts))
+    scripts = Path(folder)
+    sys.path.insert(0, folder)
     for name in ("workflow.start", "workflow.resources", "corpus.sources"):
         importlib.import_module(f"tpulm.{name}")
     importlib.import_module("tpulm.config.reading").schema()
     imported = importlib.import_module("tpulm.workflow.code_inputs").imported
     for script in scripts.glob("*.py"):
         imported(script, scripts)
-    sys.path.remove(str(scripts))
+    sys.path.remove(folder)
 
 
 def snakemake(arguments: list[str], folder: str, environment: dict[str, str], terminal: str) -> None:
@@ -126,4 +139,4 @@ def snakemake(arguments: list[str], folder: str, environment: dict[str, str], te
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else None)
+    main()
