@@ -24,6 +24,7 @@ class Workflow:
     """A copy of the workflow in a folder of its own."""
 
     steady = False  # whether its code stays as it is, and so is read once for all its runs
+    servers: Path  # folder of the sockets of tests/forked.py
 
     def __init__(self, folder: Path):
         """Copy the workflow to `folder`."""
@@ -38,12 +39,22 @@ class Workflow:
 
     def __call__(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
         """Run `snakemake` with these arguments, forked; stdout and stderr come together."""
-        with tempfile.NamedTemporaryFile("r") as terminal:
-            server = forked.steady() if self.steady else forked.shared()
-            scripts = str(self / "scripts") if self.steady else ""
-            code = server.run(list(arguments), self.folder, outside(), Path(terminal.name), scripts)
+        job = {"arguments": arguments, "folder": str(self.folder), "environment": outside()}
+        job["scripts"] = str(self / "scripts") if self.steady else None
+        with tempfile.TemporaryFile("w+") as terminal:
+            code = forked.run(self.server(self.steady), job, terminal.fileno())
+            terminal.seek(0)
             done = subprocess.CompletedProcess(["snakemake", *arguments], code, terminal.read())
         return self.checked(done) if check else done
+
+    @classmethod
+    def server(cls, steady: bool = False) -> str:
+        """Return the address of the server for workflows of this kind, which the first that asks for it starts."""
+        address = cls.servers / ("steady" if steady else "snakemake")
+        with FileLock(f"{address}.lock"):
+            if not address.exists():
+                forked.start(str(address), os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid())
+        return str(address)
 
     def as_a_user(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
         """Run `snakemake` with these arguments in a process of its own, with a pipe for its output."""
@@ -131,9 +142,10 @@ def once(folder: Path, build: Callable[[Workflow], str]) -> Workflow:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compiled(tmp_path_factory) -> None:
-    """One cache of compiled programs for all workflows of the session, where each would have its own."""
-    folder = shared(tmp_path_factory) / "compiled"
+def in_common(tmp_path_factory) -> None:
+    """The servers of a session, and one cache of compiled programs, where each workflow would have its own."""
+    Workflow.servers = shared(tmp_path_factory)
+    folder = Workflow.servers / "compiled"
     folder.mkdir(exist_ok=True)
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
     os.environ.setdefault("TF_XLA_FLAGS", f"--tf_xla_persistent_cache_directory={folder}")
@@ -197,7 +209,7 @@ def fresh(tmp_path) -> Workflow:
 
 # The shipped config with every size cut down, for tests that need all stages and not what they learn.
 SMALL = """
-corpus: {max_documents: 600}
+corpus: {max_documents: 600, held_out: {validation: 0.004, test: 0.004}}
 tokenizer: {vocab_size: 400}
 mlm:
   runs:
@@ -208,7 +220,7 @@ base:
     {vocab_size: 400, steps: 20, checkpoint_every: 10, batch_size: 4,
      schedule: {shape: wsd, warmup_steps: 2, decay_steps: 5}}
 finetune:
-  text: {max_documents: 300}
+  text: {max_documents: 300, held_out: {validation: 0.004, test: 0.004}}
   runs:
     python: {steps: 10, checkpoint_every: 5, batch_size: 4, schedule: {shape: linear, warmup_steps: 2}}
 generation: {max_length: 24, samples: 2}
