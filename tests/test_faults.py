@@ -15,7 +15,7 @@ import time
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT, copied
+from conftest import copied
 from kills import start
 from ruamel.yaml import YAML
 from safetensors.numpy import load_file
@@ -468,29 +468,6 @@ def test_sigterm_ends_a_segment_in_one_sentence(small):
     assert not [name for name in after if name.endswith(".partial")]
     kept = [name for name in before if not name.startswith(("base", "tokens", "finetune", "figures"))]
     assert {name: after.get(name) for name in kept} == {name: before[name] for name in kept}
-
-
-IGNORED = """
-import gc, os, signal, sys, time
-sys.path.insert(0, sys.argv[1])
-from tpulm.core.job import job
-
-def collected(phase, details):
-    gc.callbacks.remove(collected)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-with job("job.log", "test"):
-    gc.callbacks.append(collected)
-    gc.collect()
-    time.sleep(3600)
-"""
-
-
-def test_sigterm_ends_a_job_while_garbage_is_collected(tmp_path):
-    """What is raised then is ignored, and JAX has a callback that runs then."""
-    command = [sys.executable, "-c", IGNORED, str(ROOT / "scripts")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 1 and done.stderr.startswith("[test] error: stopped by SIGTERM; nothing of this job is")
 
 
 def test_a_clock_that_was_set_back(small):

@@ -5,7 +5,6 @@ import errno
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 
@@ -43,6 +42,7 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
     if not debugged:
         folder_lock.join()
     signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGALRM, stop)
     sys.unraisablehook = stop_again
     sys.stdout.flush()
     sys.stderr.flush()
@@ -99,13 +99,12 @@ def stop(signum: int, frame: object) -> None:
     raise Stopped
 
 
-def stop_again(ignored: "sys.UnraisableHookArgs") -> None:
-    """Send SIGTERM again where Python ignored `Stopped`: in a finalizer, or in JAX's callback of garbage collection."""
-    if ignored.exc_type is Stopped:
-        # Not at once, or it would be raised, and ignored, in here.
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+def stop_again(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Take SIGTERM a moment later where it came amid a finalizer or callback, whose exceptions Python drops."""
+    if isinstance(unraisable.exc_value, Stopped):
+        signal.setitimer(signal.ITIMER_REAL, 0.01)  # seconds
     else:
-        sys.__unraisablehook__(ignored)
+        sys.__unraisablehook__(unraisable)
 
 
 def fault_of_machine(error: BaseException | None) -> str | None:
