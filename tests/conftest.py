@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from filelock import FileLock
 from ruamel.yaml import YAML
 from tpulm.config.reading import merge, read_yaml
+from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).parents[1]
 PARTS = ["Snakefile", "config.yaml", "rules", "scripts", "schemas", "envs", "profiles", "report", "recipes", "tools"]
@@ -88,30 +90,53 @@ def shared(tmp_path_factory) -> Path:
 
 
 # The groups of tests that take long, in the order in which they start: what mostly waits beside what mostly computes,
-# and what needs no fixture `trained` while that is made. A group is run by one process. It is a file, or what the mark
-# `xdist_group` says.
-FIRST = ["slurm", "models", "plan", "causal", "gcs", "staleness_trained", "staleness_fetched", "workflow", "gke"]
+# and what needs no fixture `trained` while that is made. A group is run by one process.
+FIRST = [
+    "slurm",
+    "models",
+    "plan",
+    "causal",
+    "gcs",
+    "keys_of_runs",
+    "keys_of_texts",
+    "tpu_vm",
+    "workflow",
+    "gke",
+    "resume",
+]
 # Files that are one group, and have one process each in which TensorFlow and JAX have been imported.
-TOGETHER = {"mlm_tensorflow": "models", "mlm_jax": "models", "segments": "models", "hosts": "models"}
+TOGETHER = dict.fromkeys(["mlm_tensorflow", "mlm_jax", "segments", "hosts", "advice"], "models")
 # Files whose tests share nothing: each test is a group of its own.
 APART = {"faults", "resume", "staleness", "tpu_vm"}
 
 
-def group(item: pytest.Item) -> str:
-    """Return the group of a test."""
-    marked = item.get_closest_marker("xdist_group")
-    name = item.path.stem.removeprefix("test_")
-    return marked.args[0] if marked else TOGETHER.get(name, name)
+def names(nodeid: str) -> tuple[str, str]:
+    """Return the group of a test, and what FIRST calls it."""
+    path, _, test = nodeid.partition("::")
+    name = Path(path).stem.removeprefix("test_")
+    if test.startswith("test_a_changed_key_"):  # of each half, a process has the states to begin from
+        name = "keys_of_texts" if re.search(r"\[(corpus|finetune\.text)\b", test) else "keys_of_runs"
+    name = TOGETHER.get(name, name)
+    return nodeid if name in APART else name, name
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
+class Groups(LoadScopeScheduling):
+    """Gives each group of tests to one process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return names(nodeid)[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log) -> Groups:
+    """Have the tests distributed by groups."""
+    return Groups(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put tests into groups, and the groups that take long first."""
+    """Start the groups that take long first."""
     place = {name: number for number, name in enumerate(FIRST)}
-    items.sort(key=lambda item: place.get(group(item), len(FIRST)))
-    for item in items:
-        if group(item) not in APART:
-            item.add_marker(pytest.mark.xdist_group(group(item)))
+    items.sort(key=lambda item: place.get(names(item.nodeid)[1], len(FIRST)))
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:

@@ -2,10 +2,7 @@
 
 import json
 
-import pytest
 import warm
-
-pytestmark = pytest.mark.xdist_group("models")  # for its process in which JAX has been imported
 
 # Says of each change what the step would be that is measured: in the place of the compiler, the step's own description.
 CHANGES = """

@@ -537,11 +537,7 @@ def in_state(trained, tmp_path_factory):
     return state
 
 
-@pytest.mark.parametrize(
-    ("state", "key", "value", "expected"),
-    # Rows that begin in the same state go to the same process of the tests.
-    [pytest.param(*row, id=leaf, marks=pytest.mark.xdist_group(f"staleness_{row[0]}")) for leaf, *row in ROWS],
-)
+@pytest.mark.parametrize(("state", "key", "value", "expected"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
 def test_a_changed_key_reruns_just_what_it_decides(in_state, state, key, value, expected):
     workflow = in_state(state)
     write(workflow, "row.yaml", changed(read_yaml(workflow / "state.yaml"), {key: value}))
@@ -653,7 +649,6 @@ def test_a_shard_with_other_bytes_reruns_nothing_and_is_reported(built):
     assert start <= len(data) // 2 < stop < start + 1200
 
 
-@pytest.mark.xdist_group("staleness_listed")
 def test_a_line_added_to_one_text_file(in_state, tmp_path):
     workflow = copied(in_state("listed"), tmp_path)
     append(workflow / "text/b.txt", "one more line\n")
