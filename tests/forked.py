@@ -38,10 +38,12 @@ def run(address: str, job: dict, output: int) -> int:
 
 
 def start(address: str, process: int) -> None:
-    """Start a server that lives as long as a process."""
+    """Start a server that lives as long as a process. Raises RuntimeError where it ends before it serves."""
     command = [sys.executable, __file__, "serve", address, str(process)]
-    subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
     while not os.path.exists(address):
+        if server.poll() is not None:
+            raise RuntimeError("the server of Snakemake ended before it began")
         time.sleep(0.05)
 
 

@@ -38,7 +38,7 @@ def test_each_change_is_one_of_the_run():
     runs = [
         ("mlm", MASKED | {"precision": "float32"}),
         ("mlm", MASKED | {"precision": "mixed_bfloat16", "remat": True, "microbatches": 2, "batch_size": 16}),
-        ("mlm", MASKED | {"precision": "float32", "batch_size": 8}),  # four parts of it are no multiple of the mesh
+        ("mlm", MASKED | {"precision": "float32", "batch_size": 6}),  # not four parts
         ("finetune", LORA | {"precision": "float32"}),
     ]
     plain, small, narrow, lora = warm.result(warm.run("jax", CHANGES, json.dumps(runs)))
