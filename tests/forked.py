@@ -40,10 +40,12 @@ def run(address: str, job: dict, output: int) -> int:
 def start(address: str, process: int) -> None:
     """Start a server that lives as long as a process. Raises RuntimeError where it ends before it serves."""
     command = [sys.executable, __file__, "serve", address, str(process)]
-    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    log = Path(f"{address}.log")
+    with open(log, "w") as said:  # not this process's own output, which would stay open as long as the server lives
+        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True)
     while not os.path.exists(address):
         if server.poll() is not None:
-            raise RuntimeError("the server of Snakemake ended before it began")
+            raise RuntimeError(f"the server of Snakemake ended before it began: {log.read_text()[-2000:]}")
         time.sleep(0.05)
 
 

@@ -16,8 +16,6 @@ import pytest
 from conftest import ROOT, Workflow, copied, existing
 from one_node_slurm import NEEDED, PATH, Slurm
 from ruamel.yaml import YAML
-from snakemake_executor_plugin_slurm.submit_string import get_submit_command
-from snakemake_executor_plugin_slurm.utils import set_gres_string
 from tpulm.config.reading import SCHEMA, read_config, read_yaml
 from tpulm.config.runs import by_stage, runs_of
 from tpulm.core.files import fingerprints
@@ -124,6 +122,9 @@ class Attributes(dict):
 
 def test_hosts_with_gpus_are_one_task_each(fresh):
     """Not one for each GPU, which is how Slurm's executor takes `tasks`."""
+    from snakemake_executor_plugin_slurm.submit_string import get_submit_command
+    from snakemake_executor_plugin_slurm.utils import set_gres_string
+
     config = read_yaml(fresh / "config.yaml")
     config["finetune"]["runs"]["python"] |= {"resources": {"accelerator": "h100:4", "hosts": 2}}
     configure(fresh, **config["finetune"]["runs"])
