@@ -277,7 +277,7 @@ def test_text_and_records_in_a_bucket(tmp_path, cloud):
     workflow(*targets, "--cores", "2")
     reduced(workflow, corpus={"source": "files", "files": [f"gs://{BUCKET}/text/*.txt"]}, tokenizer={"vocab_size": 50})
     before = cloud.faults()
-    planned = workflow("-n", "--quiet", "rules", *targets, *there).stdout
+    planned = workflow(*targets, "-n", "--quiet", "rules", *there).stdout
     assert jobs(planned)["write_shard"] == 6
     assert (cloud.faults() - before)["requests"] < 20  # for fifty files that are not there
     printed = workflow(*targets, "--cores", "2", *there).stdout
@@ -289,7 +289,7 @@ def test_text_and_records_in_a_bucket(tmp_path, cloud):
     assert "Nothing to be done" in workflow("-n", *targets, *there).stdout
     assert (cloud.faults() - before)["requests"] < 20
     cloud.put("text/1.txt", b"other\n")
-    assert jobs(workflow("-n", "--quiet", "rules", *targets, *there).stdout)["read_part"] == 1
+    assert jobs(workflow(*targets, "-n", "--quiet", "rules", *there).stdout)["read_part"] == 1
 
 
 # Measured with a clock: the only files that differ from run to run.
