@@ -8,8 +8,8 @@ input.state                          JSON of the chain's last checkpoint, which 
 output.metrics                       JSON: best_step, parameters; on each text predicted (tokens: all, or responses),
                                      and before and after loss (nats per token), accuracy, perplexity, predictions
 output.partitioning                  JSON: mesh, and for each variable shape, layout, bytes on a device
-params.recipe                        batch_size, microbatches, method, rank, seed, precision, mesh, cpu_threads,
-                                     host_device_count
+params.recipe                        batch_size, microbatches, method and keys of LoRA, seed, precision, mesh,
+                                     layout, cpu_threads, host_device_count
 """
 
 from tpulm.config.training_step import ModelSpec

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tpulm.config.causal_families import constructor
 from tpulm.config.record_arrays import causal_arrays
-from tpulm.config.training_step import ModelSpec, TrainingStep
+from tpulm.config.training_step import CausalArchitecture, ModelSpec, TrainingStep
 from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
@@ -101,16 +102,15 @@ def preset(jax_backend, vocabulary, tmp_path_factory):
 
 def save_base(vocabulary, folder, sizes):
     import keras
-    import keras_hub
-    from tpulm.models.causal import build_gemma, draw_weights, save_preset
+    from tpulm.models.building import construct_causal
+    from tpulm.models.causal import draw_weights, make_preprocessor, save_preset
 
     keras.distribution.set_distribution(None)
     keras.backend.clear_session()  # which also restarts the numbers in automatic names, as a new process does
-    backbone = build_gemma(sizes, causal.SentencePiece(vocabulary).size).backbone
-    draw_weights(backbone, 0)
-    tokenizer = keras_hub.models.GemmaTokenizer(proto=vocabulary.read_bytes())
-    preprocessor = keras_hub.models.GemmaCausalLMPreprocessor(tokenizer, sequence_length=16)
-    save_preset(keras_hub.models.GemmaCausalLM(backbone=backbone, preprocessor=preprocessor), folder)
+    model = construct_causal(CausalArchitecture(*constructor(sizes), causal.SentencePiece(vocabulary).size))
+    draw_weights(model.backbone, 0)
+    model.preprocessor = make_preprocessor(sizes.get("architecture", "gemma"), vocabulary.read_bytes(), 16)
+    save_preset(model, folder)
     return folder
 
 
@@ -290,7 +290,7 @@ def test_bfloat16_is_for_lora(jax_backend, preset, single):
         before = {name: np.array(array) for name, array in trainer.weights().items()}
         train(trainer, records, 0, 2)
         assert any((before[name] != array).any() for name, array in trainer.weights().items())
-        with pytest.raises(UserError, match=r"^the\.run\.precision is bfloat16, which AdamW cannot train all"):
+        with pytest.raises(UserError, match=r"^the\.run\.precision is bfloat16, which no optimizer here can train all"):
             tuner(preset, method="full", precision="bfloat16")
     finally:
         jax_backend.set_precision("float32")

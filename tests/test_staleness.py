@@ -104,6 +104,16 @@ LINEAR = {"shape": "linear", "warmup_steps": 2}
 
 JAX = {"mlm.runs.tiny.backend": "jax", "mlm.runs.tiny.host_device_count": 2}
 
+# Runs on JAX by key of the schema and of the config, with what follows from them; other values of Adafactor's keys.
+ON_JAX = (
+    ("mlm.runs.NAME", "mlm.runs.tiny", MLM_JAX),
+    ("base.NAME", "base.small", BASE),
+    ("finetune.runs.NAME", "finetune.runs.python", FINETUNE),
+)
+OTHER_OPTIMIZER = {
+    "name": "lion", "beta_2_decay": -0.7, "epsilon_1": 1e-20, "epsilon_2": 1e-4, "clip_threshold": 2.0,
+}  # fmt: skip
+
 # States in which everything is up to date: the config of `trained` with keys replaced.
 STATES = {
     "trained": {},
@@ -127,6 +137,7 @@ STATES = {
         "base.given": {"preset": "hf://some/base", "revision": A},
     },
     "jax": JAX,
+    "adafactor": JAX | {f"{run}.optimizer": {"name": "adafactor"} for _, run, _ in ON_JAX},
 }  # fmt: skip
 
 
@@ -379,6 +390,23 @@ ROWS = [
         FINETUNE.replace("export_lora:python", "export_full:python"),
     ),
     ("finetune.runs.NAME.rank", "trained", "finetune.runs.python.rank", 4, FINETUNE),
+    *(
+        (f"{key}.optimizer.{name}", "adafactor", f"{run}.optimizer.{name}", value, jobs)
+        for key, run, jobs in ON_JAX
+        for name, value in OTHER_OPTIMIZER.items()
+    ),
+    *(
+        (f"{key}.layout.NAME", "adafactor", f"{run}.layout", {".*embeddings": [None, "model"]}, jobs)
+        for key, run, jobs in ON_JAX
+    ),
+    ("base.NAME.model.architecture", "trained", "base.small.model.architecture", "gemma2", BASE),
+    (
+        "finetune.runs.NAME.merge", "trained", "finetune.runs.python.merge", True,
+        "export_merged:python",
+    ),
+    ("finetune.runs.NAME.alpha", "trained", "finetune.runs.python.alpha", 16, FINETUNE),
+    ("finetune.runs.NAME.targets", "trained", "finetune.runs.python.targets", ["query", "ffn"], FINETUNE),
+    ("finetune.runs.NAME.base_precision", "trained", "finetune.runs.python.base_precision", "int8", FINETUNE),
     ("finetune.runs.NAME.sequence_length", "trained", "finetune.runs.python.sequence_length", 32,
      FINETUNE + " " + shards("tokens/small/finetune-text/pad-32")
      + shards("tokens/small/corpus/concat-32", ["validation"])),
@@ -546,7 +574,7 @@ def in_state(trained, tmp_path_factory):
                 shutil.copytree(workflow / "results/base/small", workflow / "results/base/given")
                 shutil.copy(workflow / "results/base/small.json", workflow / "results/base/given.json")
             # Forced, since Snakemake knows nothing of files that were copied, and touches only what would run.
-            workflow("--touch", "--forcerun", "read_part", "--configfile", "state.yaml")
+            workflow("--touch", "--forcerun", "read_part", "fetch_chat_template", "--configfile", "state.yaml")
         assert "Nothing to be done" in workflow("-n", "--configfile", "state.yaml").stdout, name
         return workflow
 

@@ -51,11 +51,10 @@ def verify(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | Non
         yield examine(results / "mlm" / run / "model", "model.safetensors", check_model)
     for name in expected["base"]:
         yield examine(results / "base" / name, "", check_preset)
-    for run, method in expected["finetune"].items():
-        if method == "lora":
-            yield examine(results / "finetune" / run, "adapter.lora.h5", check_adapter)
-        else:
-            yield examine(results / "finetune" / run / "model", "", check_preset)
+    for run in expected["adapters"]:
+        yield examine(results / "finetune" / run, "adapter.lora.h5", check_adapter)
+    for run in expected["tuned"]:
+        yield examine(results / "finetune" / run / "model", "", check_preset)
     yield examine(results, "", check_texts)
 
 
@@ -230,6 +229,7 @@ def check_preset(folder: Path) -> Iterator[str]:
 def check_adapter(folder: Path) -> Iterator[str]:
     """Look through the LoRA weights of a run, Keras' and PEFT's."""
     yield from attempt(folder / "adapter.lora.h5", read_hdf5)[1]
+    yield from attempt(folder / "adapter.lora.json", read_json)[1]
     yield from attempt(folder / "adapter" / "adapter_model.safetensors", shapes)[1]
     yield from attempt(folder / "adapter" / "adapter_config.json", read_json)[1]
 

@@ -15,6 +15,9 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, sha256
 
 SPECIAL = {"pad": 0, "eos": 1, "bos": 2, "unk": 3}  # ids as in the published Gemma vocabularies
+MARKS = ("<bos>", "<eos>")  # their pieces there
+# Tokenizers of keras-hub that are just a SentencePiece model.
+PLAIN = ("GemmaTokenizer", "Gemma3Tokenizer", "LlamaTokenizer", "MistralTokenizer")
 # Runs of spaces are pieces of their own, as in Gemma's, so that indentation costs one token.
 USER_DEFINED = ["\n", *("\u2581" * n for n in range(2, 17))]
 CLOSING = 1  # special tokens at the end of a document: <eos>
@@ -22,13 +25,14 @@ Places = list[tuple[int, int]]  # characters of tokens
 LINE_CHARACTERS = 4_000  # SentencePiece skips a line that is longer than it expects
 
 
-def train_vocabulary(documents: Iterable[str], vocab_size: int, where: str) -> bytes:
+def train_vocabulary(documents: Iterable[str], vocab_size: int, where: str, marks: tuple[str, str] = MARKS) -> bytes:
     """Train a SentencePiece Unigram model (Kudo 2018), byte fallback for rare characters; return its proto.
 
     where  the config key of the vocabulary's size. Raises UserError, naming it, for a size that cannot be.
+    marks  the pieces before and after a document
     """
     specials: dict[str, Any] = {f"{name}_id": index for name, index in SPECIAL.items()}
-    specials |= {f"{name}_piece": f"<{name}>" for name in SPECIAL}
+    specials |= {f"{name}_piece": f"<{name}>" for name in SPECIAL} | {"bos_piece": marks[0], "eos_piece": marks[1]}
     proto = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -66,9 +70,9 @@ def lines(document: str) -> Iterator[str]:
 
 
 def vocabulary_file(preset: Path) -> Path | None:
-    """Return the SentencePiece file of a Gemma preset folder, or None where the tokenizer is of another kind."""
+    """Return the SentencePiece file of a preset folder, or None where the tokenizer is of another kind."""
     path = preset / "assets" / "tokenizer" / "vocabulary.spm"
-    if not path.is_file() or "Gemma" not in read_json(preset / "tokenizer.json")["class_name"]:
+    if not path.is_file() or read_json(preset / "tokenizer.json")["class_name"] not in PLAIN:
         return None
     return path
 
@@ -80,7 +84,8 @@ class SentencePiece:
         """Load a serialized model."""
         self.processor = sentencepiece.SentencePieceProcessor(model_proto=Path(path).read_bytes())
         self.size = self.processor.vocab_size()
-        self.special = {name: self.processor.piece_to_id(f"<{name}>") for name in ("bos", "eos", "pad")}
+        ids = {"bos": self.processor.bos_id(), "eos": self.processor.eos_id(), "pad": self.processor.pad_id()}
+        self.special = ids | {"pad": max(0, ids["pad"])}  # keras-hub pads with 0 where a vocabulary has no piece for it
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return the ids of each text, without special tokens."""
@@ -154,7 +159,7 @@ def tokenize(
     tokenizer: SentencePiece | KerasHub,
     responses: Iterable[list[list[tuple[int, int]]]] | None = None,
 ) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield the ids of documents, <bos> before and <eos> after each, in batches.
+    """Yield the ids of documents in batches: <bos> before each, where the vocabulary has it, and <eos> after each.
 
     responses  where they are in the documents of each batch: characters, as (start, stop); None where all counts
 
@@ -162,9 +167,10 @@ def tokenize(
     responses, which tokens belong to one, int32 [tokens], see `belonging`
     """
     bos, eos = tokenizer.special["bos"], tokenizer.special["eos"]
+    opening = [] if bos is None else [bos]  # Qwen's vocabularies have none
     spans = itertools.repeat(None) if responses is None else iter(responses)
     for texts in batches:
-        encoded = [[bos, *ids, eos] for ids in tokenizer.encode(texts)]
+        encoded = [[*opening, *ids, eos] for ids in tokenizer.encode(texts)]
         lengths = np.array([len(ids) for ids in encoded], np.int64)
         ids = np.fromiter((i for ids in encoded for i in ids), np.int32, int(lengths.sum()))
         own = next(spans)
@@ -172,7 +178,7 @@ def tokenize(
             yield ids, lengths
         else:
             found = zip(texts, tokenizer.places(texts), own, strict=True)
-            yield ids, lengths, np.concatenate([belonging(*one) for one in found])
+            yield ids, lengths, np.concatenate([belonging(*one)[1 - len(opening) :] for one in found])
 
 
 def check_turns(batches: Iterable[list[str]], tokenizer: SentencePiece | KerasHub) -> Iterator[list[str]]:
@@ -180,8 +186,9 @@ def check_turns(batches: Iterable[list[str]], tokenizer: SentencePiece | KerasHu
 
     Raises UserError where one has <bos> or <eos> between its turns, and the tokenizer reads that as plain text.
     """
-    control = {name: tokenizer.piece(tokenizer.special[name]) for name in ("bos", "eos")}
-    plain = [piece for name, piece in control.items() if tokenizer.encode([piece]) != [[tokenizer.special[name]]]]
+    control = [tokenizer.special[name] for name in ("bos", "eos") if tokenizer.special[name] is not None]
+    pieces = {tokenizer.piece(token): token for token in control}
+    plain = [piece for piece, token in pieces.items() if tokenizer.encode([piece]) != [[token]]]
     for texts in batches:
         for piece in plain:
             if any(piece in text for text in texts):
