@@ -96,6 +96,7 @@ FIRST = [
     "models",
     "plan",
     "causal",
+    "lora",
     "gcs",
     "keys_of_runs",
     "keys_of_texts",
