@@ -7,8 +7,8 @@ must list then, as rule:wildcard,wildcard. A key without a row fails.
 import copy
 import re
 import shutil
+from functools import cache
 
-import forked
 import pytest
 from conftest import copied
 from ruamel.yaml import YAML
@@ -547,25 +547,26 @@ def listed(workflow, *arguments):
 
 
 @pytest.fixture(scope="session")
-def states(trained, tmp_path_factory):
-    """A folder for each of STATES, in which nothing is left to be done.
+def in_state(trained, tmp_path_factory):
+    """Return a function that gives a folder for one of STATES, in which nothing is left to be done.
 
     Each is a copy of the fixture `trained`; where the config is another, `--touch` has noted that the files are its
-    own, which costs no training. Their code stays as it is, and is read once for all dry runs.
+    own, which costs no training.
     """
     config = read_yaml(trained / "config.yaml")
-    made = {}
-    for name, changes in STATES.items():
-        workflow = made[name] = copied(trained, tmp_path_factory.mktemp("states") / name)
-        workflow.server = forked.Server(workflow / "scripts")
+
+    @cache
+    def state(name):
+        workflow, changes = copied(trained, tmp_path_factory.mktemp("states") / name), STATES[name]
+        workflow.steady = True
         (workflow / "text").mkdir()
         for file in "abcd":
             (workflow / f"text/{file}.txt").write_text(f"{file}\n")
         write(workflow, "state.yaml", changed(config, changes))
         if changes:
             for folder in ("corpus", "finetune-text"):  # what `trained` has not
-                for name in ("ngrams.npy", "parts/00000.contamination.json", "chat_template.json"):
-                    (workflow / "results" / folder / name).touch()
+                for file in ("ngrams.npy", "parts/00000.contamination.json", "chat_template.json"):
+                    (workflow / "results" / folder / file).touch()
             for part in sorted((workflow / "results").glob("*/parts/00000.*")):
                 for number in range(1, 7):
                     shutil.copy(part, part.with_name(f"0000{number}{part.suffix}"))
@@ -575,25 +576,16 @@ def states(trained, tmp_path_factory):
             # Forced, since Snakemake knows nothing of files that were copied, and touches only what would run.
             workflow("--touch", "--forcerun", "read_part", "fetch_chat_template", "--configfile", "state.yaml")
         assert "Nothing to be done" in workflow("-n", "--configfile", "state.yaml").stdout, name
-    yield made
-    for workflow in made.values():
-        workflow.server.stop()
+        return workflow
+
+    return state
 
 
-@pytest.fixture(scope="session")
-def dry_runs(states):
-    """The jobs that each row's change gives."""
-    found = {}
-    for number, (leaf, state, key, value, _) in enumerate(ROWS):
-        workflow, name = states[state], f"row{number}.yaml"
-        write(workflow, name, changed(read_yaml(workflow / "state.yaml"), {key: value}))
-        found[leaf] = listed(workflow, "--configfile", name)
-    return found
-
-
-@pytest.mark.parametrize(("leaf", "expected"), [(row[0], row[4]) for row in ROWS], ids=[row[0] for row in ROWS])
-def test_a_changed_key_reruns_just_what_it_decides(dry_runs, leaf, expected):
-    assert dry_runs[leaf] == set(expected.split())
+@pytest.mark.parametrize(("state", "key", "value", "expected"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+def test_a_changed_key_reruns_just_what_it_decides(in_state, state, key, value, expected):
+    workflow = in_state(state)
+    write(workflow, "row.yaml", changed(read_yaml(workflow / "state.yaml"), {key: value}))
+    assert listed(workflow, "--configfile", "row.yaml") == set(expected.split())
 
 
 @pytest.fixture
@@ -701,8 +693,8 @@ def test_a_shard_with_other_bytes_reruns_nothing_and_is_reported(built):
     assert start <= len(data) // 2 < stop < start + 1200
 
 
-def test_a_line_added_to_one_text_file(states, tmp_path):
-    workflow = copied(states["listed"], tmp_path)
+def test_a_line_added_to_one_text_file(in_state, tmp_path):
+    workflow = copied(in_state("listed"), tmp_path)
     append(workflow / "text/b.txt", "one more line\n")
     assert listed(workflow, "--configfile", "state.yaml") == set(CORPUS.split()) | set(TUNING.split())
 
