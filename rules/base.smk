@@ -22,7 +22,7 @@ rule train_base_vocabulary:
     output:
         "results/base-training/{name}/vocabulary.spm",
     params:
-        recipe=lambda w: pick(BASE[w.name], "vocab_size", "seed"),
+        recipe=lambda w: pick(BASE[w.name], "vocab_size", "seed") | {"marks": marks_of(BASE[w.name]["model"])},
     log:
         "logs/base/{name}/vocabulary.log",
     wildcard_constraints:

@@ -5,7 +5,8 @@ input.splits                        NumPy array, uint8: the split of each docume
 input.record                        JSON: how many documents each part has
 input.contamination                 JSON: training documents of the part that share an n-gram with held-out ones; absent
                                     where they stay
-output.train, .validation, .test    Parquet: text, one document per row; response_start where the response counts
+output.train, .validation, .test    Parquet: text, one document per row; responses, the characters of each, where
+                                    they count
 output.lengths                      for each of them a NumPy array: characters of each document
 output.record                       JSON: the figures of each split
 params.recipe                       as for build_corpus.py

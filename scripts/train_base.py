@@ -1,4 +1,4 @@
-"""Train one segment of a base causal language model from scratch: a Gemma of keras-hub on JAX.
+"""Train one segment of a base causal language model from scratch: an architecture of keras-hub on JAX.
 
 input.manifest            manifest.json of the corpus' records in the model's vocabulary
 input.shards              shards.json, beside the shards that the manifest names; its URL, if they are in a bucket

@@ -6,9 +6,9 @@ input.shards              shards.json, beside the shards that the manifest names
 input.previous            the previous checkpoint: weights, optimizer, best, state; empty for the first segment.
                           Weights are the tuned variables only: LoRA's, or all
 output.*                  the checkpoint, see tpulm.training.checkpoint; history and timings, see tpulm.training.history
-params.recipe             first and last step, schedule, batch_size, sequence_length, packing, method, rank, optimizer,
-                          precision, mesh, microbatches, remat, steps_per_execution, seed, cpu_threads,
-                          host_device_count; patience where it can matter
+params.recipe             first and last step, schedule, batch_size, sequence_length, packing, method and keys of LoRA,
+                          optimizer, precision, mesh, layout, microbatches, remat, steps_per_execution, seed,
+                          cpu_threads, host_device_count; patience where it can matter
 resources.hosts           processes that train together; resources.launcher  how to start them, see tpulm.core.hosts
 """
 

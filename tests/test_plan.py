@@ -17,6 +17,8 @@ from tpulm.workflow import budget
 compiler = pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not to be had here")
 
 OPTIMIZER = {"weight_decay": 0.01, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "global_clipnorm": None}
+LION = {"name": "lion", "weight_decay": 0.01, "beta_1": 0.9, "beta_2": 0.99}
+ADAFACTOR = {"name": "adafactor", "weight_decay": 0.01}
 COMMON = {"microbatches": 1, "steps_per_execution": 1, "remat": False, "seed": 0, "optimizer": OPTIMIZER}
 COMMON |= {"alternatives": False, "host_device_count": 1, "checkpoint_every": 10, "resources": {"hosts": 1}}
 
@@ -237,6 +239,7 @@ def test_plan_and_trainer_compile_the_same_program(tmp_path):
     sizes = {"num_layers": 2, "num_query_heads": 8, "num_key_value_heads": 8, "hidden_dim": 32}
     sizes |= {"intermediate_dim": 64, "head_dim": 4}
     base = {"model": sizes, "vocab_size": 320}
+    llama = {key: size for key, size in sizes.items() if key != "head_dim"} | {"architecture": "llama3"}
     common = COMMON | {"batch_size": 8, "sequence_length": 32, "precision": "float32"}
     roberta = {"architecture": "roberta", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     roberta |= {"intermediate_size": 64, "max_position_embeddings": 36, "hidden_dropout_prob": 0.1}
@@ -244,19 +247,38 @@ def test_plan_and_trainer_compile_the_same_program(tmp_path):
     runs = [
         ("base", base | common | {"mesh": [2, 4], "remat": True}),
         ("finetune", {"base": base, "method": "lora", "rank": 2} | common | {"mesh": [1, 8], "steps_per_execution": 2}),
-        ("finetune", {"base": base, "method": "full"} | common | {"mesh": [4, 2], "microbatches": 2}),
+        (
+            "finetune",
+            {"base": base, "method": "full", "responses": True} | common | {"mesh": [4, 2], "microbatches": 2},
+        ),
         (
             "mlm",
             {"model": roberta, "masking": masking, "vocabulary": {"size": 320, "pad": 3}} | common | {"mesh": [4, 2]},
         ),
+        (
+            "finetune",
+            {"base": base, "method": "lora", "rank": 2, "alpha": 4.0, "targets": ["query", "output", "ffn"]}
+            | common
+            | {"mesh": [2, 4], "base_precision": "int8", "optimizer": ADAFACTOR},
+        ),
+        (
+            "finetune",
+            {"base": base, "method": "lora", "rank": 2} | common | {"mesh": [1, 8], "base_precision": "bfloat16"},
+        ),
         ("base", base | common | {"mesh": [2, 4], "packing": "segments"}),
+        (
+            "base",
+            {"model": llama, "vocab_size": 320}
+            | common
+            | {"mesh": [2, 4], "optimizer": LION, "layout": {".*feedforward.*kernel": ["batch", None]}},
+        ),
     ]
     done = warm.run("tpu", SAME, json.dumps(runs), folder=tmp_path)
     lines = [line.split() for line in done.stdout.splitlines() if line.startswith("RESULT")]
-    assert [line[1] for line in lines] == ["base", "finetune", "finetune", "mlm", "base"]
+    assert [line[1] for line in lines] == [stage for stage, _ in runs]
     for _, stage, length, trainer, *plans in lines:
         assert int(length) > 10_000 and set(plans) == {trainer}, stage
-    assert len({line[3] for line in lines}) == 5
+    assert len({line[3] for line in lines}) == len(runs)
 
 
 def test_slices():

@@ -98,9 +98,21 @@ FILTERED = LISTED | {
 NAMED = {"source": "files", "files": {"train": ["text/a.txt"], "validation": ["text/b.txt"], "test": ["text/c.txt"]}}
 MIXED = {"sources": {"hub": HUB, "listed": {"source": "files", "files": ["text/*.txt"]}, "named": NAMED}}
 ASKED = HUB | {"template": "{question}", "response": "{answer}"}
+CHATTED = HUB | {"messages": "talk"}
+CHAT = {"chat_template": "some/model", "chat_template_revision": A}
 LINEAR = {"shape": "linear", "warmup_steps": 2}
 
 JAX = {"mlm.runs.tiny.backend": "jax", "mlm.runs.tiny.host_device_count": 2}
+
+# Runs on JAX by key of the schema and of the config, with what follows from them; other values of Adafactor's keys.
+ON_JAX = (
+    ("mlm.runs.NAME", "mlm.runs.tiny", MLM_JAX),
+    ("base.NAME", "base.small", BASE),
+    ("finetune.runs.NAME", "finetune.runs.python", FINETUNE),
+)
+OTHER_OPTIMIZER = {
+    "name": "lion", "beta_2_decay": -0.7, "epsilon_1": 1e-20, "epsilon_2": 1e-4, "clip_threshold": 2.0,
+}  # fmt: skip
 
 # States in which everything is up to date: the config of `trained` with keys replaced.
 STATES = {
@@ -110,6 +122,8 @@ STATES = {
     "filtered": {"corpus": FILTERED, "finetune.text": FILTERED},
     "asked": {"corpus": ASKED, "finetune.text": {"sources": {"one": ASKED}}},
     "answered": {"corpus": {"sources": {"one": ASKED}}, "finetune.text": ASKED},
+    "chatted": {"corpus": CHATTED | CHAT, "finetune.text": CHAT | {"sources": {"one": CHATTED}}},
+    "talked": {"corpus": CHAT | {"sources": {"one": CHATTED}}, "finetune.text": CHATTED | CHAT},
     "mixed": {"corpus": MIXED, "finetune.text": MIXED},
     "fetched": {
         "corpus": HUB, "finetune.text": HUB, "tokenizer": {"pretrained": "some/tokenizer", "revision": A},
@@ -123,6 +137,7 @@ STATES = {
         "base.given": {"preset": "hf://some/base", "revision": A},
     },
     "jax": JAX,
+    "adafactor": JAX | {f"{run}.optimizer": {"name": "adafactor"} for _, run, _ in ON_JAX},
 }  # fmt: skip
 
 
@@ -174,6 +189,16 @@ def rows_of_templates(text, collection, states, assigned):
         yield f"{text}.sources.NAME.{name}", states[1], f"{text}.sources.one.{name}", "{other}", again
 
 
+def rows_of_conversations(text, collection, states, assigned):
+    """Yield the rows of the conversations of a text that is, in two states, one source or several."""
+    again = "".join(f"read_part:{collection},0000{number} " for number in range(3)) + assigned
+    yield f"{text}.messages", states[0], f"{text}.messages", "other", again
+    yield f"{text}.sources.NAME.messages", states[1], f"{text}.sources.one.messages", "other", again
+    again = f"fetch_chat_template:{collection} {again}"
+    yield f"{text}.chat_template", states[0], f"{text}.chat_template", "gemma", again
+    yield f"{text}.chat_template_revision", states[1], f"{text}.chat_template_revision", B, again
+
+
 def rows_of_options(text, collection, assigned, written):
     """Yield the rows of what takes documents out of a text: in FILTERED, all of it is on."""
     found = f"collect_ngrams:{collection} find_contamination:{collection},00000 " + written
@@ -189,6 +214,8 @@ def rows_of_options(text, collection, assigned, written):
 ROWS = [
     *rows_of_templates("corpus", "corpus", ("asked", "answered"), ASSIGNED),
     *rows_of_templates("finetune.text", "finetune-text", ("answered", "asked"), TUNING_ASSIGNED),
+    *rows_of_conversations("corpus", "corpus", ("chatted", "talked"), ASSIGNED),
+    *rows_of_conversations("finetune.text", "finetune-text", ("talked", "chatted"), TUNING_ASSIGNED),
     *rows_of_options("corpus", "corpus", ASSIGNED, WRITTEN),
     *rows_of_options("finetune.text", "finetune-text", TUNING_ASSIGNED, TUNING_WRITTEN),
     *rows_of_sources("corpus", "corpus", ASSIGNED, WRITTEN),
@@ -363,6 +390,23 @@ ROWS = [
         FINETUNE.replace("export_lora:python", "export_full:python"),
     ),
     ("finetune.runs.NAME.rank", "trained", "finetune.runs.python.rank", 4, FINETUNE),
+    *(
+        (f"{key}.optimizer.{name}", "adafactor", f"{run}.optimizer.{name}", value, jobs)
+        for key, run, jobs in ON_JAX
+        for name, value in OTHER_OPTIMIZER.items()
+    ),
+    *(
+        (f"{key}.layout.NAME", "adafactor", f"{run}.layout", {".*embeddings": [None, "model"]}, jobs)
+        for key, run, jobs in ON_JAX
+    ),
+    ("base.NAME.model.architecture", "trained", "base.small.model.architecture", "gemma2", BASE),
+    (
+        "finetune.runs.NAME.merge", "trained", "finetune.runs.python.merge", True,
+        "export_merged:python",
+    ),
+    ("finetune.runs.NAME.alpha", "trained", "finetune.runs.python.alpha", 16, FINETUNE),
+    ("finetune.runs.NAME.targets", "trained", "finetune.runs.python.targets", ["query", "ffn"], FINETUNE),
+    ("finetune.runs.NAME.base_precision", "trained", "finetune.runs.python.base_precision", "int8", FINETUNE),
     ("finetune.runs.NAME.sequence_length", "trained", "finetune.runs.python.sequence_length", 32,
      FINETUNE + " " + shards("tokens/small/finetune-text/pad-32")
      + shards("tokens/small/corpus/concat-32", ["validation"])),
@@ -520,7 +564,7 @@ def states(trained, tmp_path_factory):
         write(workflow, "state.yaml", changed(config, changes))
         if changes:
             for folder in ("corpus", "finetune-text"):  # what `trained` has not
-                for name in ("ngrams.npy", "parts/00000.contamination.json"):
+                for name in ("ngrams.npy", "parts/00000.contamination.json", "chat_template.json"):
                     (workflow / "results" / folder / name).touch()
             for part in sorted((workflow / "results").glob("*/parts/00000.*")):
                 for number in range(1, 7):
@@ -529,7 +573,7 @@ def states(trained, tmp_path_factory):
                 shutil.copytree(workflow / "results/base/small", workflow / "results/base/given")
                 shutil.copy(workflow / "results/base/small.json", workflow / "results/base/given.json")
             # Forced, since Snakemake knows nothing of files that were copied, and touches only what would run.
-            workflow("--touch", "--forcerun", "read_part", "--configfile", "state.yaml")
+            workflow("--touch", "--forcerun", "read_part", "fetch_chat_template", "--configfile", "state.yaml")
         assert "Nothing to be done" in workflow("-n", "--configfile", "state.yaml").stdout, name
     yield made
     for workflow in made.values():

@@ -13,6 +13,7 @@ from tpulm.config.training_step import CausalArchitecture, MaskedArchitecture, M
 from tpulm.core.arrays import load_arrays
 from tpulm.models import roberta, sharding
 from tpulm.models.causal import assign, backbone_class, build_causal, draw_weights, load_preset, prepare_tuning
+from tpulm.models.frozen import load_int8, policy_of, without_activations
 from tpulm.models.segments import separate_documents
 
 
@@ -39,7 +40,7 @@ def distribute(spec: ModelSpec, devices: list | None = None) -> sharding.Sharded
     """
     source = spec.source
     family = backbone_class(source.name) if isinstance(source, Preset) else family_of(source)
-    return sharding.set_up(family, list(spec.mesh), f"{spec.where}.mesh", devices)
+    return sharding.set_up(family, list(spec.mesh), spec.where, devices, spec.layout)
 
 
 def build_model(spec: ModelSpec, distribution: sharding.Sharded) -> keras.Model:
@@ -49,7 +50,7 @@ def build_model(spec: ModelSpec, distribution: sharding.Sharded) -> keras.Model:
     """
     keras.utils.set_random_seed(spec.seed)
     source = spec.source
-    model = load_preset(source.name) if isinstance(source, Preset) else construct(source)
+    model = load(source.name, spec) if isinstance(source, Preset) else construct(source, spec)
     if isinstance(source, MaskedArchitecture):
         roberta.draw_weights(model, source.sizes["initializer_range"], spec.seed)
     elif isinstance(source, CausalArchitecture):
@@ -57,6 +58,14 @@ def build_model(spec: ModelSpec, distribution: sharding.Sharded) -> keras.Model:
     prepare(model, spec)
     sharding.check(model.variables, distribution)
     return model
+
+
+def load(preset: str, spec: ModelSpec) -> keras.Model:
+    """Return the model of a preset folder, of the types that its run gives it."""
+    policy = policy_of(spec)
+    if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+        return load_int8(preset, policy)
+    return load_preset(preset, policy)
 
 
 def build_abstract_model(spec: ModelSpec, distribution: sharding.Sharded) -> keras.Model:
@@ -68,10 +77,11 @@ def build_abstract_model(spec: ModelSpec, distribution: sharding.Sharded) -> ker
     """
     keras.utils.set_random_seed(spec.seed)
     with keras.StatelessScope(initialize_variables=False), uncompiled():
-        model = construct(spec.architecture)
+        model = construct(spec.architecture, spec)
         prepare(model, spec)
         for variable in model.variables:  # as Keras does it when a variable gets its value
             variable._layout = distribution.get_variable_layout(variable)
+    sharding.check_overrides(model.variables, distribution)
     return model
 
 
@@ -87,12 +97,19 @@ def family_of(architecture: MaskedArchitecture | CausalArchitecture) -> type:
     return getattr(keras_hub.models, architecture.family)
 
 
-def construct(architecture: MaskedArchitecture | CausalArchitecture) -> keras.Model:
-    """Return the model of an architecture, with whatever weights Keras gives it."""
-    sizes, vocabulary_size = architecture.sizes, architecture.vocabulary_size
+def construct(architecture: MaskedArchitecture | CausalArchitecture, spec: ModelSpec) -> keras.Model:
+    """Return the model of an architecture, with whatever weights Keras gives it, of the types that its run gives it."""
     if isinstance(architecture, MaskedArchitecture):
-        return roberta.build(sizes, vocabulary_size, architecture.pad_id)
-    return build_causal(family_of(architecture), {"vocabulary_size": vocabulary_size, **sizes})
+        return roberta.build(architecture.sizes, architecture.vocabulary_size, architecture.pad_id)
+    return without_activations(construct_causal(architecture, policy_of(spec)))
+
+
+def construct_causal(
+    architecture: CausalArchitecture, policy: keras.dtype_policies.DTypePolicy | None = None
+) -> keras.Model:
+    """Return the causal model of an architecture, without a preprocessor; of the run's dtype policy by default."""
+    arguments = {"vocabulary_size": architecture.vocabulary_size, **architecture.sizes}
+    return build_causal(family_of(architecture), arguments if policy is None else arguments | {"dtype": policy})
 
 
 @contextlib.contextmanager

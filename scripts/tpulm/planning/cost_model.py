@@ -6,6 +6,7 @@ out. Needs tpulm.training.runtime.start first.
 
 import math
 
+import numpy as np
 from jax.experimental import topologies
 
 from tpulm.config.training_step import TrainingStep
@@ -66,8 +67,11 @@ def measure(step: TrainingStep, slice_: Topology, usable: float = math.inf) -> d
         "tokens_per_second": tokens / modelled if modelled else None,
         "model_flops_per_step": model_flops,
         "model_flops_utilisation": model_flops / (modelled * used * slice_.flops) if modelled else None,
-        # weights, two moments of Adam, and the best weights so far
-        "checkpoint_bytes": 4 * sum(math.prod(v.shape) * 4 for v in run.model.trainable_variables),
+        # weights, the best so far, and the optimizer's state
+        "checkpoint_bytes": sum(
+            math.prod(v.shape) * np.dtype(v.dtype).itemsize
+            for v in (*run.model.trainable_variables, *run.model.trainable_variables, *run.optimizer.variables)
+        ),
     }
 
 

@@ -13,7 +13,7 @@ from tpulm.config.mesh import check_batch_size
 from tpulm.config.training_step import TrainingStep
 from tpulm.core.errors import UserError
 from tpulm.models.building import build_abstract_model, build_model, distribute
-from tpulm.models.causal import make_optimizer
+from tpulm.models.optimizers import make_optimizer
 from tpulm.models.remat import remat
 from tpulm.models.sharding import Sharded
 from tpulm.training.tasks import TASKS
@@ -94,13 +94,13 @@ def distributed(step: TrainingStep, devices: list | None = None) -> Sharded:
 def finished(run: JaxRun) -> JaxRun:
     """Return a run after the last of its construction: blocks recompute their activations where the step says so.
 
-    Raises UserError where trainable variables are bfloat16: there 0.999, Adam's beta_2, rounds to 1, and no step
-    changes anything. LoRA's own variables are always float32.
+    Raises UserError where trainable variables are bfloat16: there 0.999, Adam's beta_2, rounds to 1, and small steps
+    change nothing. LoRA's own variables are always float32.
     """
     if any(variable.dtype == "bfloat16" for variable in run.model.trainable_variables):
         raise UserError(
-            f"{run.step.model.where}.precision is bfloat16, which AdamW cannot train all parameters in; allowed: "
-            "float32, mixed_bfloat16."
+            f"{run.step.model.where}.precision is bfloat16, which no optimizer here can train all parameters in; "
+            "allowed: float32, mixed_bfloat16."
         )
     if run.step.remat:
         remat(run.model)
