@@ -102,10 +102,15 @@ class Run:
         return ("method", "rank") if self.recipe["method"] == "lora" else ("method",)
 
     @property
+    def determinism_keys(self) -> tuple[str, ...]:
+        """The key that says that the bytes of a run are not promised, where they are not."""
+        return ("determinism",) if self.recipe.get("determinism") == "steps" else ()
+
+    @property
     def step_keys(self) -> tuple[str, ...]:
         """The keys of the recipe that decide what a training step computes."""
         jax_keys = JAX_KEYS if self.backend == "jax" else ()
-        return (*STEP_KEYS, *STAGE_KEYS[self.stage], *self.method_keys, *jax_keys)
+        return (*STEP_KEYS, *STAGE_KEYS[self.stage], *self.method_keys, *jax_keys, *self.determinism_keys)
 
     def segment(self, last: int) -> dict:
         """Return the recipe of the segment that ends at step `last`, with its part of the schedule.
@@ -174,7 +179,7 @@ class Run:
 
     def opening(self, *keys: str) -> dict:
         """Return what it takes to open a finished finetuning run, and these keys of its recipe."""
-        kept = pick(self.recipe, *self.method_keys, *OPENING_KEYS, *keys)
+        kept = pick(self.recipe, *self.method_keys, *OPENING_KEYS, *self.determinism_keys, *keys)
         return kept | {"cpu_threads": self.config["cpu_threads"]}
 
     @property

@@ -11,6 +11,13 @@ from tpulm.config.record_arrays import Arrays, causal_arrays, masked_arrays, pre
 from tpulm.config.roberta_sizes import sizes_of
 
 
+def promised(recipe: Mapping) -> dict:
+    """Return what the metrics of a run say of its bytes: nothing, where another run has the same ones."""
+    if recipe.get("determinism", "bytes") == "bytes":
+        return {}
+    return {"determinism": recipe["determinism"], "bytes_promised": False}
+
+
 @dataclass(frozen=True)
 class MaskedArchitecture:
     """A RoBERTa masked language model that is built.
@@ -62,6 +69,7 @@ class ModelSpec:
     precision   float32, mixed_bfloat16 (variables float32, arithmetic bfloat16) or bfloat16 (both)
     seed        of fresh weights and of dropout
     segments    whether it tells the documents of a record apart by segment ids
+    determinism bytes, or steps: kernels that give other bytes at another time, where they are faster
 
     What is trained:
     method      lora or full for a finetuning run; None where nothing is tuned
@@ -74,13 +82,14 @@ class ModelSpec:
     precision: str
     seed: int
     segments: bool = False
+    determinism: str = "bytes"
     method: str | None = None
     rank: int | None = None
 
     @classmethod
     def of(cls, stage: str, where: str, recipe: Mapping) -> Self:
-        """Return the model of a recipe, which holds of the run: mesh, precision; seed, packing, method and rank if it
-        has them.
+        """Return the model of a recipe, which holds of the run: mesh, precision; seed, packing, determinism, method
+        and rank if it has them.
 
         Beside them, of an mlm run, model (as in the config) and vocabulary (size, pad); of others, model (sizes) and
         vocab_size, or preset and maybe revision; of a finetuning run these stand in `base`.
@@ -92,6 +101,7 @@ class ModelSpec:
             "precision": recipe["precision"],
             "seed": recipe.get("seed", 0),
             "segments": recipe.get("packing") == "segments",
+            "determinism": recipe.get("determinism", "bytes"),
         }
         if stage == "mlm":
             sizes, vocabulary = sizes_of(recipe["model"], f"{where}.model"), recipe["vocabulary"]
