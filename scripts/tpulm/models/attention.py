@@ -15,6 +15,7 @@ import numpy as np
 from keras import ops
 
 from tpulm.models.fused_attention import Kernel, length_error
+from tpulm.models.sharding import Sharded
 
 FIRST_TPU = 4  # the compiler refuses the kernel's bfloat16 multiplication for those before
 FIRST_GPU = (8, 0)  # compute capability of Ampere, and of Hopper
@@ -113,9 +114,7 @@ def gpu_error(device: Any, needs: Needs, determinism: str) -> str | None:
     return None
 
 
-def attention_of(
-    model: keras.Model, distribution: keras.distribution.Distribution, determinism: str, length: int | None = None
-) -> Attention:
+def attention_of(model: keras.Model, distribution: Sharded, determinism: str, length: int | None = None) -> Attention:
     """Return the implementation of a model on its mesh, see `choose`."""
     device = distribution.device_mesh.backend_mesh.devices.ravel()[0]
     return choose(device, needs_of(model), determinism, length)
