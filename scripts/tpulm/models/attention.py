@@ -105,9 +105,10 @@ def gpu_error(device: Any, needs: Needs, determinism: str) -> str | None:
         return f"cuDNN's attention computes in bfloat16, not {needs.dtype}"
     if needs.soft_cap is not None:
         return "cuDNN's attention has no soft cap"
-    capability = tuple(int(part) for part in str(device.compute_capability).split("."))
+    numbers = re.fullmatch(r"(\d+)\.(\d+)", str(device.compute_capability))
+    capability = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
     if capability < FIRST_GPU:
-        return f"cuDNN's attention needs compute capability {FIRST_GPU[0]}.{FIRST_GPU[1]}"
+        return f"cuDNN's attention needs an NVIDIA GPU of compute capability {FIRST_GPU[0]}.{FIRST_GPU[1]}"
     widest = 256 if capability >= HOPPER else 128
     if needs.head_dim > widest or needs.head_dim % 8:
         return f"cuDNN's attention takes heads of a multiple of 8, {widest} at most, not {needs.head_dim}"

@@ -119,7 +119,7 @@ def cudnn(
 ) -> jax.Array:
     """Return attention by cuDNN's kernel, of what one device has; arguments as for `Kernel`.
 
-    It reads documents as a mask of pairs, a byte each and the same for all heads. A causal model without them needs
+    It reads documents as a bias of pairs, two bytes each and the same for all heads. A causal model without them needs
     none: padding comes last, where no token looks.
     """
     mask, local = None, None
