@@ -93,8 +93,7 @@ rule evaluate_mlm:
     output:
         "results/mlm/{run}/metrics.json",
     params:
-        recipe=lambda w: pick(MLM[w.run].recipe, *MLM[w.run].determinism_keys)
-        | {"cpu_threads": config["cpu_threads"]},
+        recipe=lambda w: pick(MLM[w.run].recipe, *MLM[w.run].determinism_keys) | {"cpu_threads": config["cpu_threads"]},
     log:
         "logs/mlm/{run}/evaluate.log",
     threads: config["cpu_threads"]
