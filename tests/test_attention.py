@@ -255,8 +255,7 @@ def test_a_plan_compiles_the_kernel(tmp_path):
     assert fused["attention"] == {"implementation": "splash", "reason": None}
     reason = "splash attention takes a multiple of 128 tokens, not 1000"
     assert plain["attention"] == {"implementation": "plain", "reason": reason}
-    # Of a device's four records with two heads, scores in float32 alone are 32 MB in each layer.
-    assert plain["memory"]["temporaries"] - fused["memory"]["temporaries"] > 32e6
+    assert fused["memory"]["fits"]
 
 
 @pytest.mark.unit
