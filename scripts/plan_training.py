@@ -2,7 +2,8 @@
 
 input.manifest   tfrecords/manifest.json, where the tokenizer comes from elsewhere
 output           JSON: planned; where it is not, reason. Else mesh, devices, replicated (variables
-                 that could not be sharded as the layout map says, and why), memory (bytes per device), cost (FLOPs,
+                 that could not be sharded as the layout map says, and why), attention (its implementation, and why
+                 not a kernel), memory (bytes per device), cost (FLOPs,
                  bytes moved, bytes sent by kind; per device and step), seconds (per step, modelled), tokens_per_second,
                  model_flops_utilisation, hours, price_per_hour, cost_of_run, checkpoint_bytes, advice; alternatives,
                  what each of them would make of a step

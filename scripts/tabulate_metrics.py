@@ -62,4 +62,7 @@ with job(snakemake.log[0], "report"):
         ]
         parts.append(section("", "", table(["run", "trainable parameters", "all parameters", "share"], rows)))
     text = "On text that no model was trained on. Validation chose the best checkpoint; test is only reported."
+    unpromised = [name for runs in metrics.values() for name, f in runs.items() if not f.get("bytes_promised", True)]
+    if unpromised:
+        text += f" Other runs with determinism: steps may give other bytes: {', '.join(unpromised)}."
     write_text(snakemake.output[0], page("Held-out figures", text, "".join(parts)))

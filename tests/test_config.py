@@ -195,7 +195,13 @@ WRONG = [
     ),
     *(
         ({f"{TINY}.{key}": value}, f"{TINY}.{key} is given with backend: tensorflow; it belongs to backend: jax.")
-        for key, value in (("mesh", [1, 1]), ("microbatches", 2), ("remat", True), ("steps_per_execution", 2))
+        for key, value in (
+            ("mesh", [1, 1]),
+            ("microbatches", 2),
+            ("remat", True),
+            ("determinism", "steps"),
+            ("steps_per_execution", 2),
+        )
     ),
     (
         {f"{TINY}.model.architecture": "longformer"},

@@ -5,6 +5,7 @@ from conftest import ROOT
 from tpulm.config.artifacts import PAD_ID
 from tpulm.config.reading import read_config, read_yaml
 from tpulm.config.runs import by_stage, checkpoint_period, record_sets_of, runs_of, sampling_of, segment_outputs
+from tpulm.config.training_step import promised
 from tpulm.workflow.resources import resources_of
 from tpulm.workflow.shards import missing
 
@@ -52,6 +53,19 @@ def test_what_a_segment_takes_is_what_its_backend_reads():
     lora = run_of("finetune", "python").segment(300)
     full = run_of("finetune", "python", finetune={"runs": {"python": {"method": "full"}}}).segment(300)
     assert set(lora) - set(full) == {"rank", "alpha", "targets", "base_precision"}
+
+
+def test_determinism_is_in_a_recipe_only_where_bytes_are_not_promised():
+    free = {"determinism": "steps"}
+    base, tuned = run_of("base", "small"), run_of("finetune", "python")
+    end = base.segment_ends[0]
+    free_base = run_of("base", "small", base={"small": free})
+    free_tuned = run_of("finetune", "python", finetune={"runs": {"python": free}})
+    recipes = [(base.segment(end), free_base.segment(end)), (base.plan(), free_base.plan())]
+    recipes.append((tuned.opening(), free_tuned.opening()))
+    for promising, other in recipes:
+        assert other == promising | free and promised(promising) == {}
+        assert promised(other) == free | {"bytes_promised": False}
 
 
 def test_patience_is_in_a_segment_only_where_it_can_have_run_out():

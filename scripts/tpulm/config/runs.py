@@ -13,7 +13,7 @@ from tpulm.config.schedule import segment_schedule
 
 STAGES = ("mlm", "base", "finetune")
 # Keys of a run on JAX that say how a step is computed.
-JAX_KEYS = ("mesh", "layout", "microbatches", "remat", "steps_per_execution")
+JAX_KEYS = ("mesh", "layout", "microbatches", "remat", "steps_per_execution", "determinism")
 # Keys that every training step takes from its run, and those of each stage beside them.
 STEP_KEYS = ("batch_size", "optimizer", "precision", "seed")
 STAGE_KEYS = {
@@ -104,10 +104,15 @@ class Run:
         return ("method", *LORA_KEYS) if self.recipe["method"] == "lora" else ("method",)
 
     @property
+    def determinism_keys(self) -> tuple[str, ...]:
+        """The key that says that the bytes of a run are not promised; none where they are, as without the key."""
+        return ("determinism",) if self.recipe["determinism"] == "steps" else ()
+
+    @property
     def step_keys(self) -> tuple[str, ...]:
         """The keys of the recipe that decide what a training step computes."""
-        jax_keys = JAX_KEYS if self.backend == "jax" else ()
-        return (*STEP_KEYS, *STAGE_KEYS[self.stage], *self.method_keys, *jax_keys)
+        jax_keys = [key for key in JAX_KEYS if key != "determinism"] if self.backend == "jax" else []
+        return (*STEP_KEYS, *STAGE_KEYS[self.stage], *self.method_keys, *jax_keys, *self.determinism_keys)
 
     def segment(self, last: int) -> dict:
         """Return the recipe of the segment that ends at step `last`, with its part of the schedule.
@@ -177,7 +182,7 @@ class Run:
 
     def opening(self, *keys: str) -> dict:
         """Return what it takes to open a finished finetuning run, and these keys of its recipe."""
-        kept = pick(self.recipe, *self.method_keys, *OPENING_KEYS, *keys)
+        kept = pick(self.recipe, *self.method_keys, *OPENING_KEYS, *self.determinism_keys, *keys)
         return kept | {"cpu_threads": self.config["cpu_threads"]}
 
     @property

@@ -12,6 +12,13 @@ from tpulm.config.record_arrays import Arrays, causal_arrays, masked_arrays, pre
 from tpulm.config.roberta_sizes import sizes_of
 
 
+def promised(recipe: Mapping) -> dict:
+    """Return what the metrics of a run say of its bytes: nothing, where another run has the same ones."""
+    if recipe.get("determinism", "bytes") == "bytes":
+        return {}
+    return {"determinism": recipe["determinism"], "bytes_promised": False}
+
+
 @dataclass(frozen=True)
 class MaskedArchitecture:
     """A RoBERTa masked language model that is built.
@@ -64,6 +71,7 @@ class ModelSpec:
     seed        of fresh weights and of dropout
     segments    whether it tells the documents of a record apart by segment ids
     layout      layouts of the run's own, before those of the layout map: mesh axes by regular expressions
+    determinism bytes, or steps: kernels that give other bytes at another time, where they are faster
 
     What is trained:
     method      lora or full for a finetuning run; None where nothing is tuned
@@ -79,6 +87,7 @@ class ModelSpec:
     seed: int
     segments: bool = False
     layout: Mapping[str, list] = field(default_factory=dict)
+    determinism: str = "bytes"
     method: str | None = None
     rank: int | None = None
     alpha: float | None = None
@@ -87,8 +96,8 @@ class ModelSpec:
 
     @classmethod
     def of(cls, stage: str, where: str, recipe: Mapping) -> Self:
-        """Return the model of a recipe, which holds of the run: mesh, precision; seed, packing, layout, method and the
-        keys of LoRA if it has them.
+        """Return the model of a recipe, which holds of the run: mesh, precision; seed, packing, layout, determinism,
+        method and the keys of LoRA if it has them.
 
         Beside them, of an mlm run, model (as in the config) and vocabulary (size, pad); of others, model (as in the
         config) and vocab_size, or preset and maybe revision; of a finetuning run these stand in `base`.
@@ -101,6 +110,7 @@ class ModelSpec:
             "seed": recipe.get("seed", 0),
             "segments": recipe.get("packing") == "segments",
             "layout": recipe.get("layout", {}),
+            "determinism": recipe.get("determinism", "bytes"),
         }
         if stage == "mlm":
             sizes, vocabulary = sizes_of(recipe["model"], f"{where}.model"), recipe["vocabulary"]

@@ -12,9 +12,11 @@ import keras_hub
 from tpulm.config.training_step import CausalArchitecture, MaskedArchitecture, ModelSpec, Preset
 from tpulm.core.arrays import load_arrays
 from tpulm.models import roberta, sharding
+from tpulm.models.attention import attention_of, fuse
 from tpulm.models.causal import assign, backbone_class, build_causal, draw_weights, load_preset, prepare_tuning
 from tpulm.models.frozen import load_int8, policy_of, without_activations
-from tpulm.models.segments import separate_documents
+from tpulm.models.fused_attention import Kernel
+from tpulm.models.segments import never, separate_documents
 
 
 def open_model(spec: ModelSpec, best: str | None = None) -> tuple[keras.Model, sharding.Sharded]:
@@ -55,7 +57,7 @@ def build_model(spec: ModelSpec, distribution: sharding.Sharded) -> keras.Model:
         roberta.draw_weights(model, source.sizes["initializer_range"], spec.seed)
     elif isinstance(source, CausalArchitecture):
         draw_weights(model.backbone, spec.seed)
-    prepare(model, spec)
+    prepare(model, spec, distribution)
     sharding.check(model.variables, distribution)
     return model
 
@@ -78,18 +80,25 @@ def build_abstract_model(spec: ModelSpec, distribution: sharding.Sharded) -> ker
     keras.utils.set_random_seed(spec.seed)
     with keras.StatelessScope(initialize_variables=False), uncompiled():
         model = construct(spec.architecture, spec)
-        prepare(model, spec)
+        prepare(model, spec, distribution)
         for variable in model.variables:  # as Keras does it when a variable gets its value
             variable._layout = distribution.get_variable_layout(variable)
     sharding.check_overrides(model.variables, distribution)
     return model
 
 
-def prepare(model: keras.Model, spec: ModelSpec) -> None:
-    """Settle what a model trains, and whether it tells the documents of a record apart. Raises UserError."""
+def prepare(model: keras.Model, spec: ModelSpec, distribution: sharding.Sharded) -> None:
+    """Settle what a model trains, whether it tells the documents of a record apart, and by which attention.
+
+    Raises UserError for a family whose documents cannot be told apart.
+    """
     prepare_tuning(model, spec)
+    name = attention_of(model, distribution, spec.determinism).implementation
+    kernel = None if name == "plain" else Kernel(name, spec.segments)
     if spec.segments:
-        separate_documents(model, spec.where)
+        separate_documents(model, spec.where, kernel.fits if kernel else never)
+    if kernel:
+        fuse(model, kernel)
 
 
 def family_of(architecture: MaskedArchitecture | CausalArchitecture) -> type:

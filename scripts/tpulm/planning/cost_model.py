@@ -48,6 +48,7 @@ def measure(step: TrainingStep, slice_: Topology, usable: float = math.inf) -> d
         "mesh": mesh,
         "devices": used,
         "replicated": run.distribution.notes,
+        "attention": run.run.attention._asdict(),
         "memory": {
             "hbm": slice_.hbm,
             "usable": memory["usable"],

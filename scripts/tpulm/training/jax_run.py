@@ -12,6 +12,7 @@ import keras
 from tpulm.config.mesh import check_batch_size
 from tpulm.config.training_step import TrainingStep
 from tpulm.core.errors import UserError
+from tpulm.models.attention import Attention, attention_of
 from tpulm.models.building import build_abstract_model, build_model, distribute
 from tpulm.models.optimizers import make_optimizer
 from tpulm.models.remat import remat
@@ -38,6 +39,11 @@ class JaxRun:
     def task(self) -> Callable:
         """What the model predicts, see `tpulm.training.tasks`."""
         return TASKS[self.step.task]
+
+    @property
+    def attention(self) -> Attention:
+        """The implementation of the model's attention, see `tpulm.models.attention`."""
+        return attention_of(self.model, self.distribution, self.step.model.determinism, self.step.sequence_length)
 
     @property
     def variables(self) -> TrainState:

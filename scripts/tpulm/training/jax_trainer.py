@@ -109,6 +109,7 @@ def train_segment(
     say(f"steps {first + 1} to {last}, {parameters} parameters, {describe_devices(run.distribution)}")
     if run.step.responses:
         say("the loss is over tokens of responses only")
+    say(f"attention: {run.attention}")
     for sentence in replication_notes(run.distribution):
         say(sentence)
     history = History(first, last, run.step.tokens_per_step, say)
@@ -116,7 +117,8 @@ def train_segment(
     evaluation = trainer.evaluate(held_out)
     say(f"step {last}  held-out loss {evaluation['loss']:.4f}, accuracy {evaluation['accuracy']:.3f}")
     state = (trainer.weights(), trainer.optimizer(), evaluation)
-    checkpoint.save(outputs, recipe, *state, previous, sharded_arrays.save, jax.process_index() == 0)
+    notes = run.attention.note
+    checkpoint.save(outputs, recipe, *state, previous, sharded_arrays.save, jax.process_index() == 0, notes)
     if jax.process_index() == 0:
         history.write(outputs["history"], outputs["timings"])
     sharded_arrays.wait_for_all("checkpoint written")  # a process that ends first would take the others for dead
