@@ -11,8 +11,8 @@ from tpulm.report.plan_table import HEAD, notes_of, rows_of
 
 MEMORY = ["run", "slice", "weights", "optimizer", "gradients", "arguments", "temporaries", "program", "total", "HBM"]
 TIME = [
-    "run", "slice", "mesh", "TFLOPs", "GB across HBM", "GB sent", "compute ms", "memory ms", "interconnect ms", "at least ms",
-    "estimated ms",
+    "run", "slice", "mesh", "TFLOPs", "GB across HBM", "GB sent", "compute ms", "memory ms", "interconnect ms",
+    "at least ms", "estimated ms",
 ]  # fmt: skip
 
 with job(snakemake.log[0], "report"):
@@ -47,8 +47,8 @@ with job(snakemake.log[0], "report"):
         content += section("Memory", text, table(MEMORY, memory, decimals=2))
     if time:
         text = (
-            "Of a device, for one step: what it does, how long that takes at the chip's peaks, the longest of which no run "
-            "can beat, and how long it is estimated to take."
+            "Of a device, for one step: what it does, how long that takes at the chip's peaks (no run is faster than "
+            "the longest of these), and how long the step is estimated to take."
         )
         content += section("Time", text, table(TIME, time, decimals=2))
     text = "Compiled by the TPU compiler for devices that were not there. Times leave out input, dispatch and Python."

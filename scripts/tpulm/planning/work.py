@@ -7,6 +7,7 @@ that slice.
 
 import math
 import re
+from functools import cache
 
 from tpulm.planning.hlo import Array, Computation, Instruction, Module
 
@@ -88,29 +89,23 @@ def convolution_flops(computation: Computation, instruction: Instruction) -> flo
     )
     pairs = 1
     for place in range(len(labels[1]) - 2):
-
-        def of(key: str, default: str, place: int = place) -> str:
-            return window[key].split("x")[place] if key in window else default
-
-        low = int(of("pad", "0_0").split("_")[0])
-        pairs *= valid_pairs(
-            left[labels[1].index(str(place))],
-            instruction.arrays[0].dimensions[labels[3].index(str(place))],
-            *(int(of(key, "1")) for key in ("size", "stride", "lhs_dilate", "rhs_dilate")),
-            low,
-        )
+        sizes = [left[labels[1].index(str(place))], instruction.arrays[0].dimensions[labels[3].index(str(place))]]
+        of = {key: value.split("x")[place] for key, value in window.items()}
+        size, stride, spread, dilation = (int(of.get(key, 1)) for key in ("size", "stride", "lhs_dilate", "rhs_dilate"))
+        low = int(of.get("pad", "0_0").split("_")[0])
+        pairs *= valid_pairs(sizes[0], sizes[1], size, stride, spread, dilation, low)
     return 2.0 * (batch // int(groups[1]) if groups else batch) * inputs * outputs * pairs
 
 
+@cache
 def valid_pairs(inputs: int, outputs: int, size: int, stride: int, spread: int, dilation: int, low: int) -> int:
     """Return how many pairs of an output and a place in its window lie on an element of the input."""
     if size == 1 and stride == 1 and spread == 1 and low == 0:
         return min(inputs, outputs)
     found = 0
     for place in range(size):
-        start = place * dilation - low
         for output in range(outputs):
-            position = output * stride + start
+            position = output * stride + place * dilation - low
             found += position % spread == 0 and 0 <= position // spread < inputs
     return found
 
@@ -163,7 +158,7 @@ def read_of(module: Module, computation: Computation, name: str, arrays: tuple[A
 
 def part_read(module: Module, computation: Computation, name: str, full: int) -> int:
     """Return the bytes that the users of a name inside a fusion read of an array of `full` bytes."""
-    found = 0
+    found = full if computation.instructions[name] is computation.root else 0
     for user in computation.users[name]:
         if user.opcode in SLICES and user.operands[0] == name:
             found += user.arrays[0].bytes
@@ -173,11 +168,23 @@ def part_read(module: Module, computation: Computation, name: str, full: int) ->
             found += part_read(module, computation, user.name, full)
         elif user.opcode == "fusion":
             inner = module.called(user, "calls")
-            places = [place for place, operand in enumerate(user.operands) if operand == name]
-            found += sum(part_read(module, inner, inner.parameters[place].name, full) for place in places)
+            for place in (place for place, operand in enumerate(user.operands) if operand == name):
+                inside = inner.parameters[place].name
+                # What only has another name in there is read by whoever uses it out here.
+                renamed = renames(inner, inside)
+                found += part_read(module, computation, user.name, full) if renamed else 0
+                found += 0 if renamed else part_read(module, inner, inside, full)
         else:
             return full
     return found
+
+
+def renames(computation: Computation, name: str) -> bool:
+    """Return whether a fused computation returns its parameter as it is."""
+    instruction = computation.root
+    while instruction is not None and instruction.opcode == "bitcast":
+        instruction = computation.instructions[instruction.operands[0]]
+    return instruction is not None and instruction.name == name
 
 
 def written_by(module: Module, computation: Computation, arrays: tuple[Array, ...]) -> int:

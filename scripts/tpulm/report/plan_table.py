@@ -3,7 +3,8 @@
 from tpulm.core.files import read_json
 
 HEAD = [
-    "run", "slice", "fits", "GiB / device", "of", "ms / step", "at least", "bound by", "tokens/s", "MFU", "hours", "cost",
+    "run", "slice", "fits", "GiB / device", "of", "ms / step", "at least", "bound by", "tokens/s", "MFU", "hours",
+    "cost",
 ]  # fmt: skip
 
 
