@@ -1,7 +1,8 @@
 """The training step of a dense decoder as MaxText has it, abstract: to compile the shapes of published measurements.
 
 Layers are scanned, weights float32, arithmetic bfloat16, attention causal in a Pallas kernel (Splash), AdamW. Weights
-are sharded over the axis `fsdp`, and over `tensor` by heads and by the inner dimension of the feed-forward.
+are sharded over the axis `fsdp`, and over `tensor` by heads and by the inner dimension of the feed-forward;
+activations between them over `tensor` by their width.
 """
 
 from dataclasses import dataclass
@@ -124,12 +125,12 @@ def train_step_of(model: Decoder, mesh: Mesh):
     """Return the function of one update: (weights, moments, tokens) -> (weights, moments, loss)."""
     attend = attention_of(model, mesh)
     place = lambda x, *axes: jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*axes)))  # noqa: E731
-    activations = lambda x: place(x, "fsdp", None, None)  # noqa: E731
+    activations = lambda x: place(x, "fsdp", None, "tensor")  # noqa: E731
 
     def layer(x: jax.Array, w: dict) -> tuple[jax.Array, None]:
         x = checkpoint_name(activations(x), "input")
         w = {name: value.astype(jnp.bfloat16) if value.ndim > 1 else value for name, value in w.items()}
-        before = normed(x, w["norm"])
+        before = activations(normed(x, w["norm"]))
 
         def projected(source: jax.Array, name: str, heads: int) -> jax.Array:
             flat = checkpoint_name(place(source @ w[name], "fsdp", None, "tensor"), name)
@@ -140,7 +141,7 @@ def train_step_of(model: Decoder, mesh: Mesh):
         added = checkpoint_name(activations(mixed @ w["out"]), "out")
         if not model.parallel:
             x, added = x + added, 0
-            before = normed(x, w["mlp_norm"])
+            before = activations(normed(x, w["mlp_norm"]))
         inner = checkpoint_name(place(before @ w["mlp_in"], "fsdp", None, "tensor"), "mlp_in")
         if model.gated:
             gate = checkpoint_name(place(before @ w["mlp_gate"], "fsdp", None, "tensor"), "mlp_gate")
