@@ -287,12 +287,14 @@ def test_what_overlaps_and_what_cannot():
     assert seconds([work, ["run", 1.0, 2.0]]) == 5.0  # each the longer of the two, one after the other
     assert seconds([work, ["run", 1.0, 2.0]], compute=0.5, memory=0.25) == 6.0 + 8.0
     assert seconds([["send", 2.0, 0.5], work]) == 5.0
-    assert seconds([["start", "a", 2.0], work, ["wait", "a"]]) == 3.0
-    assert seconds([["start", "a", 2.0], work, ["wait", "a"]], links=0.5) == 4.0
-    assert seconds([["start", "a", 2.0], ["start", "b", 2.0], work, ["wait", "b"]]) == 4.0  # the same links
-    assert seconds([["copy", "c", 4.0], ["start", "a", 2.0], work, ["wait", "c"], ["wait", "a"]]) == 4.0
-    assert seconds([["loop", 3, [["start", "a", 2.0], work, ["wait", "a"]]], work]) == 12.0
-    assert seconds([work, ["start", "a", 2.0]]) == 5.0  # nothing goes on after the end
+    assert seconds([["start", "a", 2.0, ""], work, ["wait", "a"]]) == 3.0
+    assert seconds([["start", "a", 2.0, ""], work, ["wait", "a"]], links=0.5) == 4.0
+    assert seconds([["start", "a", 2.0, ""], ["start", "b", 2.0, ""], work, ["wait", "b"]]) == 4.0  # the same links
+    opposite = [["start", "a", 2.0, "0>1"], ["start", "b", 2.0, "0>7"], work, ["wait", "b"]]
+    assert seconds(opposite) == 3.0
+    assert seconds([["copy", "c", 4.0], ["start", "a", 2.0, ""], work, ["wait", "c"], ["wait", "a"]]) == 4.0
+    assert seconds([["loop", 3, [["start", "a", 2.0, ""], work, ["wait", "a"]]], work]) == 12.0
+    assert seconds([work, ["start", "a", 2.0, ""]]) == 5.0  # nothing goes on after the end
 
 
 @unit
@@ -340,3 +342,23 @@ def test_the_factors_are_those_that_fit_the_measured_steps():
     for text in shown.splitlines():
         if text.startswith("| ") and not text.startswith("| step"):
             assert text in readme
+
+
+@compiler
+@pytest.mark.long  # the TPU compiler takes a minute for it
+def test_what_is_kept_of_a_program_is_what_the_compiler_says(tmp_path):
+    name = "gemma-7b-after-v3-8"
+    program = f"""
+import sys
+sys.path[:0] = ["{ROOT / "benchmarks"}"]
+import plan_table
+from pathlib import Path
+plan_table.STEPS = Path("steps")
+plan_table.compile_row("{name}", plan_table.rows()["{name}"], None)
+print("RESULT" + json.dumps(json.loads((plan_table.STEPS / "{name}.json").read_text())))
+"""
+    found = warm.result(warm.run("tpu", "import json\n" + program, folder=tmp_path))
+    kept = json.loads((ROOT / f"benchmarks/results/steps/{name}.json").read_text())
+    for key in ("flops", "bytes", "link_seconds"):
+        assert found[key] == pytest.approx(kept[key], rel=0.01)
+    assert seconds(found["timeline"]) == pytest.approx(seconds(kept["timeline"]), rel=0.01)

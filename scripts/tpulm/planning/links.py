@@ -27,12 +27,14 @@ class Transfer:
              S (n-1)/n, collective-permute S
     seconds  over the links of the dimensions that its groups extend in, each at its peak
     least    seconds over all links that a chip of the slice has, each at its peak: no algorithm takes less
+    way      which links those are: empty for those of collectives of groups, else a way that devices pass something on
     """
 
     kind: str
     sent: int
     seconds: float
     least: float
+    way: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Links:
             ends = re.findall(r"\{(\d+),(\d+)", pairs[0]) if pairs else []
             if all(self.coordinates[int(a)] == self.coordinates[int(b)] for a, b in ends):
                 seconds = 0.0
-            return Transfer(kind, whole, seconds, seconds / self.most)
+            return Transfer(kind, whole, seconds, seconds / self.most, ">".join(ends[0]) if ends else "")
         groups = groups_of(instruction.attributes, len(self.coordinates))
         count = groups.shape[1]
         whole *= count if kind == "reduce-scatter" else 1

@@ -3,12 +3,12 @@
 A core runs its instructions one after another; beside them run copies between HBM and VMEM, and what is sent between
 chips. An entry of a timeline is a list, so that JSON can keep it:
 
-["run", compute, memory]    an instruction: seconds at the peaks of arithmetic and of HBM, the longer of which it takes
-["send", seconds, memory]   a collective that the core waits for
-["start", name, seconds]    a collective that runs beside what follows, at the peak of its links
-["copy", name, memory]      a copy that runs beside what follows
-["wait", name]              until what has that name is done
-["loop", turns, entries]    entries, so many times
+["run", compute, memory]        an instruction: seconds at the peaks of arithmetic and of HBM; it takes the longer
+["send", seconds, memory]       a collective that the core waits for: seconds at the peak of its links
+["start", name, seconds, way]   a collective that runs beside what follows; those that go the same way, one by one
+["copy", name, memory]          a copy that runs beside what follows
+["wait", name]                  until what has that name is done
+["loop", turns, entries]        entries, so many times
 """
 
 from collections.abc import Callable
@@ -84,9 +84,10 @@ class Reader:
         compute, memory = significant(done / self.slice.flops), significant(moved / self.slice.hbm_bandwidth)
         kind = instruction.opcode.removesuffix("-start")
         if kind in KINDS:
-            sending = self.sent(self.links.transfer(computation, instruction), turns)
+            transfer = self.links.transfer(computation, instruction)
+            sending = self.sent(transfer, turns)
             if instruction.opcode.endswith("-start"):
-                return [["start", instruction.name, sending]]
+                return [["start", instruction.name, sending, transfer.way]]
             return [["send", sending, memory]]
         if instruction.opcode.endswith("-start"):
             return [["copy", instruction.name, memory]] if moved else []
@@ -99,7 +100,7 @@ class Reader:
                 alone = entries == [["run", 0.0, memory]]
                 entries = [["send", sending, memory]] if alone else [*entries, ["send", sending, 0.0]]
             if first == instruction.name:
-                entries = [["start", name, self.sent(transfer, turns)], *entries]
+                entries = [["start", name, self.sent(transfer, turns), transfer.way], *entries]
             if final == instruction.name:
                 entries.append(["wait", name])
         return entries
@@ -150,10 +151,10 @@ def uses_of(module: Module, computation: Computation) -> Uses:
 
 @dataclass
 class Clock:
-    """Where a simulation is: seconds of the core, and when links and copies are free again."""
+    """Where a simulation is: seconds of the core, and when links (by way) and copies are free again."""
 
     now: float = 0.0
-    links: float = 0.0
+    links: dict[str, float] = field(default_factory=dict)
     copies: float = 0.0
     ready: dict[str, float] = field(default_factory=dict)
 
@@ -163,7 +164,7 @@ def seconds(timeline: Timeline, compute: float = 1.0, memory: float = 1.0, links
     clock = Clock()
     for entry in timeline:
         ACTIONS[entry[0]](clock, entry, (compute, memory, links))
-    return max(clock.now, clock.links, clock.copies)
+    return max(clock.now, clock.copies, *clock.links.values())
 
 
 def run(clock: Clock, entry: list, shares: tuple) -> None:
@@ -173,14 +174,14 @@ def run(clock: Clock, entry: list, shares: tuple) -> None:
 
 def send(clock: Clock, entry: list, shares: tuple) -> None:
     """A collective that the core waits for."""
-    clock.now = max(clock.now, clock.links) + max(entry[1] / shares[2], entry[2] / shares[1])
-    clock.links = clock.now
+    free = max(clock.now, clock.links.get("", 0.0))
+    clock.now = clock.links[""] = free + max(entry[1] / shares[2], entry[2] / shares[1])
 
 
 def start(clock: Clock, entry: list, shares: tuple) -> None:
     """A collective beside the core, after those that are under way."""
-    clock.links = max(clock.now, clock.links) + entry[2] / shares[2]
-    clock.ready[entry[1]] = clock.links
+    _, name, sending, way = entry
+    clock.ready[name] = clock.links[way] = max(clock.now, clock.links.get(way, 0.0)) + sending / shares[2]
 
 
 def copy(clock: Clock, entry: list, shares: tuple) -> None:
@@ -196,7 +197,7 @@ def wait(clock: Clock, entry: list, shares: tuple) -> None:
 
 def loop(clock: Clock, entry: list, shares: tuple) -> None:
     """All turns alike; nothing goes on across the ends of a turn."""
-    begin = max(clock.now, clock.links, clock.copies) if entry[1] > 1 else clock.now
+    begin = max(clock.now, clock.copies, *clock.links.values()) if entry[1] > 1 else clock.now
     clock.now = begin + entry[1] * seconds(entry[2], *shares)
 
 
