@@ -21,6 +21,7 @@ from tpulm.planning.work import flops, hbm_bytes
 
 Timeline = list[list]
 Uses = dict[str, tuple[str, str]]
+BRANCHES = ("branch_computations", "true_computation", "false_computation")  # attributes that name branches
 DIGITS = 4  # of seconds that a timeline keeps
 
 
@@ -65,8 +66,7 @@ class Reader:
                 inside = self.read(self.module.called(instruction, "body"), turns * (known or 1))
                 entries.append(["loop", known or 1, inside])
             elif opcode == "conditional":
-                branches = instruction.called.get("branch_computations") or instruction.called["true_computation"]
-                entries.append(["loop", 1, self.read(self.module.computations[branches[-1]], turns)])
+                entries.append(["loop", 1, self.read(self.cheapest(instruction), turns)])
             elif opcode == "call":
                 entries.append(["loop", 1, self.read(self.module.called(instruction, "to_apply"), turns)])
             elif opcode.endswith("-done"):
@@ -74,6 +74,14 @@ class Reader:
             else:
                 entries += self.work(computation, instruction, turns, uses)
         return [entry for entry in entries if entry != ["loop", 1, []] and entry != ["run", 0.0, 0.0]]
+
+    def cheapest(self, conditional: Instruction) -> Computation:
+        """Return the branch of a conditional that takes the least time: what it takes at least."""
+        names = [name for how, names in conditional.called.items() if how.endswith(BRANCHES) for name in names]
+        branches = [self.module.computations[name] for name in names]
+        readers = [Reader(self.module, self.slice, self.links, self.attended) for _ in branches]
+        times = [seconds(reader.read(branch)) for reader, branch in zip(readers, branches, strict=True)]
+        return branches[times.index(min(times))]
 
     def work(self, computation: Computation, instruction: Instruction, turns: int, uses: Uses) -> Timeline:
         """Return the entries of an instruction that is no loop and waits for nothing."""

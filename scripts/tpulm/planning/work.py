@@ -122,19 +122,18 @@ def hbm_bytes(module: Module, computation: Computation, instruction: Instruction
     sources = [computation.instructions[name] for name in instruction.operands if name in computation.instructions]
     if opcode == "fusion":
         inner = module.called(instruction, "calls")
-        read = sum(
-            read_of(module, inner, parameter.name, source.arrays)
-            for parameter, source in zip(inner.parameters, sources, strict=False)
-        )
-        return read + written_by(module, inner, instruction.arrays)
+        read: dict[str, int] = {}  # an array that is handed over twice need not be read twice
+        for parameter, source in zip(inner.parameters, sources, strict=False):
+            read[source.name] = max(read.get(source.name, 0), read_of(module, inner, parameter.name, source.arrays))
+        return sum(read.values()) + written_by(module, inner, instruction.arrays)
     if opcode in SLICES:
         moved = instruction.arrays[0].bytes
         return sum(moved for a in (*sources[0].arrays[:1], *instruction.arrays[:1]) if a.hbm)
     if opcode == "dynamic-update-slice":
         update = sources[1].arrays[0]
         return sum(update.bytes for a in (update, instruction.arrays[0]) if a.hbm)
-    arrays = [a for source in sources for a in source.arrays] + list(instruction.arrays)
-    return sum(a.hbm for a in arrays)
+    unique = {source.name: source.arrays for source in sources}
+    return sum(a.hbm for arrays in (*unique.values(), instruction.arrays) for a in arrays)
 
 
 def copied(computation: Computation, instruction: Instruction) -> int:
