@@ -48,6 +48,7 @@ class Instruction:
     operands    names
     attributes  what stands behind the operands, metadata aside
     called      names of computations by the attribute that names them, such as calls, body, condition
+    scope       op_name of its metadata: the scopes and the operation of JAX that it was made for
     """
 
     name: str
@@ -56,6 +57,7 @@ class Instruction:
     operands: tuple[str, ...]
     attributes: str
     called: dict[str, tuple[str, ...]]
+    scope: str = ""
 
 
 @dataclass
@@ -196,13 +198,14 @@ def instruction_of(name: str, text: str) -> Instruction:
     result, rest = text[: opcode.start()], text[opcode.end() :]
     end = closing(rest)
     operands, attributes = rest[:end], rest[end + 1 :]
+    scope = re.search(r'op_name="([^"]*)"', attributes)
     attributes = re.sub(r", metadata=\{[^{}]*\}", "", attributes)
     if opcode[1] in ("parameter", "constant"):
         names: tuple[str, ...] = (operands,)
     else:
         names = tuple(re.findall(r"%([\w.-]+)", operands))
     called = {how: tuple(names.replace("%", "").split(", ")) for how, names in CALL.findall(attributes)}
-    return Instruction(name, opcode[1], arrays_of(result), names, attributes, called)
+    return Instruction(name, opcode[1], arrays_of(result), names, attributes, called, scope[1] if scope else "")
 
 
 def opcode_start(text: str) -> int:
