@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tpulm.audit.verification import check_corpus
+from tpulm.audit.verification import check_corpus, examine
 from tpulm.config.artifacts import SPLITS
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
@@ -446,6 +446,10 @@ def test_damaged_parts_and_splits_are_named(tmp_path):
         f"{outputs['train']} is damaged: its documents are not those that corpus.json describes.",
         f"{outputs['test']} is missing.",
     ]
+    for text in ("{}", "[]", '{"splits": []}', '{"splits": {"train": 1}}'):
+        (tmp_path / "corpus.json").write_text(text)
+        *_, last = examine(tmp_path, "corpus.json", check_corpus)[1]
+        assert "has a JSON file of another form" in last, text
 
 
 def test_the_report_shows_sources_and_what_was_dropped():

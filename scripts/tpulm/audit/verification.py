@@ -60,7 +60,15 @@ def verify(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | Non
 
 def examine(folder: Path, mark: str, check: Callable[[Path], Iterator[str]]) -> tuple[str, list[str] | None]:
     """Return an artifact's name and damages; None where the file `mark` of its folder is absent."""
-    return str(folder), list(check(folder)) if (folder / mark).exists() else None
+    return str(folder), list(damages_of(folder, check)) if (folder / mark).exists() else None
+
+
+def damages_of(folder: Path, check: Callable[[Path], Iterator[str]]) -> Iterator[str]:
+    """Yield the damages of an artifact, and where a file of it is JSON but has not the keys that were written."""
+    try:
+        yield from check(folder)
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        yield f"{folder} has a JSON file of another form than this workflow writes: {type(error).__name__}: {error}."
 
 
 def attempt(path: Path, read: Callable[[Path], Any]) -> tuple[Any, list[str]]:
@@ -82,7 +90,7 @@ def check_corpus(folder: Path) -> Iterator[str]:
         record, damages = attempt(path, read_json)
         yield from damages
         part = path.with_suffix(".parquet")
-        if record and attempt(part, sha256)[0] != record["sha256"]:
+        if record is not None and attempt(part, sha256)[0] != record["sha256"]:
             yield f"{part} is damaged or missing: its SHA-256 is not the one that {path.name} has."
     record, damages = attempt(folder / "corpus.json", read_json)
     yield from damages
@@ -90,7 +98,7 @@ def check_corpus(folder: Path) -> Iterator[str]:
         path = folder / f"{split}.parquet"
         figures, damages = attempt(path, figures_of)
         yield from damages
-        if record and figures:
+        if record is not None and figures:
             said = {key: record["splits"][split].get(key) for key in figures}
             if said != figures:
                 yield f"{path} is damaged: its documents are not those that corpus.json describes."
@@ -120,7 +128,7 @@ def check_shards(folder: Path, expected: dict[str, list[str]], vocabulary: Path)
     """Read every record of every shard; compare with the manifest, and the vocabulary with what it says of that."""
     manifest, damages = attempt(folder / "manifest.json", read_json)
     yield from damages
-    if not manifest:
+    if manifest is None:
         return
     if vocabulary.exists() and sha256(vocabulary) != manifest["tokenizer_sha256"]:
         yield f"{vocabulary} is not the tokenizer that {folder}/manifest.json names: their SHA-256 differ."
@@ -216,7 +224,7 @@ def check_model(folder: Path) -> Iterator[str]:
         yield from attempt(folder / name, read_json if name.endswith(".json") else shapes)[1]
     config, _ = attempt(folder / "config.json", read_json)
     found, _ = attempt(folder / "model.safetensors", shapes)
-    if config and found:
+    if config is not None and found:
         rows = {shape[0] for name, shape in found.items() if name.endswith("word_embeddings.weight")}
         if rows and rows != {config.get("vocab_size")}:
             yield f"{folder} is damaged: config.json says vocab_size {config.get('vocab_size')}, the weights {rows}."

@@ -42,6 +42,8 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
     if not debugged:
         folder_lock.join()
     signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGALRM, stop)
+    sys.unraisablehook = stop_again
     sys.stdout.flush()
     sys.stderr.flush()
     terminal = os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8", errors="replace")
@@ -95,6 +97,14 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
 def stop(signum: int, frame: object) -> None:
     """Take SIGTERM: leave through every `with` and `finally`, so that nothing half-written stays."""
     raise Stopped
+
+
+def stop_again(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Take SIGTERM a moment later where it came amid a finalizer or callback, whose exceptions Python drops."""
+    if isinstance(unraisable.exc_value, Stopped):
+        signal.setitimer(signal.ITIMER_REAL, 0.01)  # seconds
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def fault_of_machine(error: BaseException | None) -> str | None:
