@@ -127,23 +127,26 @@ dim_labels=0bf1_i1o0->0b1f
 """
 
 
+PRODUCT = (
+    "%x = bf16[2,512,64]{2,1,0} parameter(0)",
+    "%y = bf16[64,256,1]{2,1,0} parameter(1)",
+    "%z = bf16[2,512,512,1]{3,2,1,0} parameter(2)",
+    "%w = bf16[512,2,64,1]{3,2,1,0} parameter(3)",
+    "%one = bf16[2,512,256]{2,1,0} fusion(%x, %y), kind=kOutput, calls=%product",
+    "ROOT %two = bf16[2,512,2,64]{3,2,1,0} fusion(%z, %w), kind=kOutput, calls=%heads",
+)
+
+
 @unit
 def test_flops_of_products_are_those_of_the_matrices():
     """A TPU multiplies by convolutions; those of a batch are padded windows, of which most positions are empty."""
-    module = parse(
-        entry(
-            "%x = bf16[2,512,64]{2,1,0} parameter(0)",
-            "%y = bf16[64,256,1]{2,1,0} parameter(1)",
-            "%z = bf16[2,512,512,1]{3,2,1,0} parameter(2)",
-            "%w = bf16[512,2,64,1]{3,2,1,0} parameter(3)",
-            "%one = bf16[2,512,256]{2,1,0} fusion(%x, %y), kind=kOutput, calls=%product",
-            "ROOT %two = bf16[2,512,2,64]{3,2,1,0} fusion(%z, %w), kind=kOutput, calls=%heads",
-            before=CONVOLUTIONS,
-        )
-    )
+    module = parse(entry(*PRODUCT, before=CONVOLUTIONS))
     one, two = (flops(module, module.entry, module.entry.instructions[name]) for name in ("one", "two"))
     assert one == 2 * (2 * 512) * 64 * 256
     assert two == 2 * (2 * 512) * 512 * (2 * 64)  # [2 x 512, 512] by [512, 2 x 64]
+    # Bytes multiply at twice the rate, and count as half.
+    narrow = parse(entry(*PRODUCT, before=CONVOLUTIONS.replace("bf16", "s8")).replace("bf16", "s8"))
+    assert flops(narrow, narrow.entry, narrow.entry.instructions["one"]) == one / 2
 
 
 @unit
