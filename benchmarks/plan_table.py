@@ -20,6 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 import numpy as np
+from decoder import Decoder
 from ruamel.yaml import YAML
 from scipy.optimize import minimize
 from tpulm.core.accelerators import Topology, topology
@@ -88,7 +89,7 @@ def text_of(name: str, row: dict, slice_: Topology) -> tuple[str, list]:
         platform="tpu", topology_name=slice_.compiler_name, **slice_.compiler_options
     ).devices
     if "decoder" in row:
-        from decoder import Decoder, lowered
+        from decoder_step import lowered
 
         program, devices = lowered(Decoder(**row["decoder"]), devices)
     else:
@@ -128,8 +129,6 @@ def measured(row: dict) -> float:
     """Return the seconds of a step: as published, or from MaxText's TFLOP/s of a chip."""
     if "seconds" in row:
         return row["seconds"]
-    from decoder import Decoder
-
     return Decoder(**row["decoder"]).model_flops / (row["tflops"] * 1e12)
 
 

@@ -401,13 +401,14 @@ def table():
     return module
 
 
+@unit
 def test_the_factors_are_those_that_fit_the_measured_steps():
     """From what is kept of the compiled programs: bounds hold, and each estimate without its own row."""
     module = table()
     rows = module.rows()
     factors, error, found = module.compare()
     assert factors == efficiency.FACTORS and error == efficiency.ERROR
-    assert [line["name"] for line in found] == list(rows)
+    assert [line["name"] for line in found] == list(module.steps())
     shown = module.TABLE.read_text()
     for line in found:
         assert 0 < line["lower_bound"] <= line["measured"], line
