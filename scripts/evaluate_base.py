@@ -4,15 +4,15 @@ input.base                preset folder
 input.manifest            manifest.json of the records that it was trained on
 input.shards              shards.json, beside the shards that the manifest names; its URL, if they are in a bucket
 input.state               JSON of the chain's last checkpoint, which names the best
-output                    JSON: best_step, parameters; per split loss (nats per token), accuracy, perplexity,
-                          predictions
+output                    JSON: best_step, parameters; per split predicted (tokens: all, or responses), loss (nats per
+                          token), accuracy, perplexity, predictions
 params.recipe             batch_size, microbatches, precision, mesh, cpu_threads, host_device_count
 """
 
 from tpulm.config.training_step import ModelSpec
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
-from tpulm.records.causal_batches import held_out_batches
+from tpulm.records.causal_batches import held_out_batches, predicted
 from tpulm.records.streaming import open_records
 from tpulm.training import runtime
 
@@ -34,6 +34,7 @@ with job(snakemake.log[0], f"base {name}") as say:
     metrics = {"best_step": read_json(snakemake.input.state)["best"]["step"], "parameters": count(model.variables)}
     for split in ("validation", "test"):
         records = open_records(snakemake.input.manifest, snakemake.input.shards, split)
-        metrics[split] = figures = evaluator(held_out_batches(records, recipe))
+        figures = evaluator(held_out_batches(records, recipe))
+        metrics[split] = {"predicted": predicted(records)} | figures
         say(f"{split} loss {figures['loss']:.4f}, accuracy {figures['accuracy']:.3f}")
     write_json(snakemake.output[0], metrics)

@@ -5,8 +5,8 @@ input.best                           the best checkpoint's tuned variables
 input.manifest, .shards              manifest.json and shards.json of the records of finetune.text
 input.corpus_manifest, .corpus_shards   the same of the records of the corpus
 input.state                          JSON of the chain's last checkpoint, which names the best
-output.metrics                       JSON: best_step, parameters; before and after, on each text, loss (nats per token),
-                                     accuracy, perplexity, predictions
+output.metrics                       JSON: best_step, parameters; on each text predicted (tokens: all, or responses),
+                                     and before and after loss (nats per token), accuracy, perplexity, predictions
 output.partitioning                  JSON: mesh, and for each variable shape, layout, bytes on a device
 params.recipe                        batch_size, microbatches, method, rank, seed, precision, mesh, cpu_threads,
                                      host_device_count
@@ -16,7 +16,7 @@ from tpulm.config.training_step import ModelSpec
 from tpulm.core.arrays import load_arrays
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
-from tpulm.records.causal_batches import held_out_batches
+from tpulm.records.causal_batches import held_out_batches, predicted
 from tpulm.records.streaming import open_records
 from tpulm.training import runtime
 
@@ -58,7 +58,10 @@ with job(snakemake.log[0], f"finetune {run}") as say:
             "trainable_parameters": trainable,
             "total_parameters": total,
             "trainable_share": trainable / total,
-            "loss": {name: {"before": before[name], "after": after[name]} for name in texts},
+            "loss": {
+                name: {"predicted": predicted(records), "before": before[name], "after": after[name]}
+                for name, records in texts.items()
+            },
         },
     )
     mesh = {axis: size for axis, size in distribution.sizes.items()}

@@ -245,7 +245,10 @@ def test_plan_and_trainer_compile_the_same_program(tmp_path):
     runs = [
         ("base", base | common | {"mesh": [2, 4], "remat": True}),
         ("finetune", {"base": base, "method": "lora", "rank": 2} | common | {"mesh": [1, 8], "steps_per_execution": 2}),
-        ("finetune", {"base": base, "method": "full"} | common | {"mesh": [4, 2], "microbatches": 2}),
+        (
+            "finetune",
+            {"base": base, "method": "full", "responses": True} | common | {"mesh": [4, 2], "microbatches": 2},
+        ),
         (
             "mlm",
             {"model": roberta, "masking": masking, "vocabulary": {"size": 320, "pad": 3}} | common | {"mesh": [4, 2]},

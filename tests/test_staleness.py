@@ -98,6 +98,8 @@ FILTERED = LISTED | {
 NAMED = {"source": "files", "files": {"train": ["text/a.txt"], "validation": ["text/b.txt"], "test": ["text/c.txt"]}}
 MIXED = {"sources": {"hub": HUB, "listed": {"source": "files", "files": ["text/*.txt"]}, "named": NAMED}}
 ASKED = HUB | {"template": "{question}", "response": "{answer}"}
+CHATTED = HUB | {"messages": "talk"}
+CHAT = {"chat_template": "some/model", "chat_template_revision": A}
 LINEAR = {"shape": "linear", "warmup_steps": 2}
 
 JAX = {"mlm.runs.tiny.backend": "jax", "mlm.runs.tiny.host_device_count": 2}
@@ -110,6 +112,8 @@ STATES = {
     "filtered": {"corpus": FILTERED, "finetune.text": FILTERED},
     "asked": {"corpus": ASKED, "finetune.text": {"sources": {"one": ASKED}}},
     "answered": {"corpus": {"sources": {"one": ASKED}}, "finetune.text": ASKED},
+    "chatted": {"corpus": CHATTED | CHAT, "finetune.text": CHAT | {"sources": {"one": CHATTED}}},
+    "talked": {"corpus": CHAT | {"sources": {"one": CHATTED}}, "finetune.text": CHATTED | CHAT},
     "mixed": {"corpus": MIXED, "finetune.text": MIXED},
     "fetched": {
         "corpus": HUB, "finetune.text": HUB, "tokenizer": {"pretrained": "some/tokenizer", "revision": A},
@@ -174,6 +178,16 @@ def rows_of_templates(text, collection, states, assigned):
         yield f"{text}.sources.NAME.{name}", states[1], f"{text}.sources.one.{name}", "{other}", again
 
 
+def rows_of_conversations(text, collection, states, assigned):
+    """Yield the rows of the conversations of a text that is, in two states, one source or several."""
+    again = "".join(f"read_part:{collection},0000{number} " for number in range(3)) + assigned
+    yield f"{text}.messages", states[0], f"{text}.messages", "other", again
+    yield f"{text}.sources.NAME.messages", states[1], f"{text}.sources.one.messages", "other", again
+    again = f"fetch_chat_template:{collection} {again}"
+    yield f"{text}.chat_template", states[0], f"{text}.chat_template", "gemma", again
+    yield f"{text}.chat_template_revision", states[1], f"{text}.chat_template_revision", B, again
+
+
 def rows_of_options(text, collection, assigned, written):
     """Yield the rows of what takes documents out of a text: in FILTERED, all of it is on."""
     found = f"collect_ngrams:{collection} find_contamination:{collection},00000 " + written
@@ -189,6 +203,8 @@ def rows_of_options(text, collection, assigned, written):
 ROWS = [
     *rows_of_templates("corpus", "corpus", ("asked", "answered"), ASSIGNED),
     *rows_of_templates("finetune.text", "finetune-text", ("answered", "asked"), TUNING_ASSIGNED),
+    *rows_of_conversations("corpus", "corpus", ("chatted", "talked"), ASSIGNED),
+    *rows_of_conversations("finetune.text", "finetune-text", ("talked", "chatted"), TUNING_ASSIGNED),
     *rows_of_options("corpus", "corpus", ASSIGNED, WRITTEN),
     *rows_of_options("finetune.text", "finetune-text", TUNING_ASSIGNED, TUNING_WRITTEN),
     *rows_of_sources("corpus", "corpus", ASSIGNED, WRITTEN),
@@ -520,7 +536,7 @@ def states(trained, tmp_path_factory):
         write(workflow, "state.yaml", changed(config, changes))
         if changes:
             for folder in ("corpus", "finetune-text"):  # what `trained` has not
-                for name in ("ngrams.npy", "parts/00000.contamination.json"):
+                for name in ("ngrams.npy", "parts/00000.contamination.json", "chat_template.json"):
                     (workflow / "results" / folder / name).touch()
             for part in sorted((workflow / "results").glob("*/parts/00000.*")):
                 for number in range(1, 7):

@@ -47,6 +47,8 @@ def test_a_causal_step():
     assert trained.record_arrays == {"tokens": ((33,), "int32"), "mask": ((33,), "bool")}
     apart = TrainingStep.of("base", "base.x", RECIPE | base | {"packing": "segments"})
     assert apart.record_arrays == trained.record_arrays | {"segment_ids": ((33,), "int32")} and apart.model.segments
+    asked = TrainingStep.of("base", "base.x", RECIPE | base | {"responses": True})
+    assert asked.record_arrays == trained.record_arrays | {"loss_mask": ((33,), "int32")} and asked.responses
     lora = {"method": "lora", "rank": 4}
     planned = TrainingStep.of("finetune", "finetune.runs.x", RECIPE | lora | {"base": base})
     assert planned.model.architecture == CausalArchitecture("GemmaBackbone", {"num_layers": 1}, 100)
@@ -59,9 +61,11 @@ def test_a_causal_step():
     assert full.model.rank is None and not full.model.only_lora
 
 
-def test_what_is_planned_is_what_trains():
+@pytest.mark.parametrize("text", [{}, {"source": "files", "files": ["a"], "template": "{q}", "response": "{a}"}])
+def test_what_is_planned_is_what_trains(text):
     """A segment's recipe, with what its job knows from its inputs, and a plan's describe one training step."""
-    config = read_config([str(ROOT / "config.yaml")], {"mlm": {"runs": {"tiny": {"backend": "jax"}}}})
+    changes = {"mlm": {"runs": {"tiny": {"backend": "jax"}}}, "finetune": {"text": text}}
+    config = read_config([str(ROOT / "config.yaml")], changes)
     runs = runs_of(config)
     assert [run.stage for run in runs] == ["mlm", "base", "finetune"]
     for run in runs:
@@ -70,6 +74,7 @@ def test_what_is_planned_is_what_trains():
         known = {key: plan[key] for key in inputs if key in plan}
         trains = TrainingStep.of(run.stage, run.key, segment, **known)
         assert trains == TrainingStep.of(run.stage, plan["where"], plan)
+        assert trains.responses == run.records.responses == (run.stage == "finetune" and "response" in text)
 
 
 def test_a_model_needs_no_step():

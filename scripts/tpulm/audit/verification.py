@@ -14,29 +14,30 @@ import numpy as np
 import pyarrow.parquet as pq
 from safetensors import safe_open
 
-from tpulm.config.artifacts import CHECKPOINT_ARRAYS, CHECKPOINT_FILES, MODEL_FILES, TOKENIZER_FILES
+from tpulm.audit.shards import read_shard
+from tpulm.config.artifacts import CHECKPOINT_ARRAYS, CHECKPOINT_FILES, MODEL_FILES, TOKENIZER_FILES, lengths_file
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import fingerprints, read_json, sha256
 from tpulm.corpus.reader import read_batches
-from tpulm.corpus.statistics import Figures
-from tpulm.records.tfrecord import decode, scan
+from tpulm.corpus.statistics import Figures, combined
+from tpulm.corpus.tables import RESPONSES
 from tpulm.training import checkpoint
 
 PRESET = ("config.json", "model.weights.h5", "tokenizer.json")
-HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
 def verify(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | None]]:
     """Yield the name of each artifact and its damages; None where it has not been built.
 
     results   their folder
-    expected  collections; tokenizer (whether there is one); records (folder below results to shards, their names by
-              split, and vocabulary, the file that they were made with, where that is below results); chains (folder
-              below results to the steps of its checkpoints); mlm and base (names); finetune (name to method)
+    expected  collections (name to the files of each split, below results); tokenizer (whether there is one); records
+              (folder below results to shards, their names by split, and vocabulary, the file that they were made with,
+              where that is below results); chains (folder below results to the steps of its checkpoints); mlm and base
+              (names); finetune (name to method)
     """
-    for collection in expected["collections"]:
-        yield examine(results / collection, "corpus.json", check_corpus)
+    for collection, files in expected["collections"].items():
+        yield examine(results / collection, "corpus.json", partial(check_corpus, files=files))
     if expected["tokenizer"]:
         yield examine(results / "tokenizer", "tokenizer.json", check_tokenizer)
     for folder, records in expected["records"].items():
@@ -84,8 +85,11 @@ def attempt(path: Path, read: Callable[[Path], Any]) -> tuple[Any, list[str]]:
         return None, [f"{path} cannot be read: {lines[0][:200]}"]
 
 
-def check_corpus(folder: Path) -> Iterator[str]:
-    """Compare the documents of a corpus, and the parts that it was built from, with what is recorded of them."""
+def check_corpus(folder: Path, files: dict[str, list[str]]) -> Iterator[str]:
+    """Compare the documents of a corpus, and the parts that it was built from, with what is recorded of them.
+
+    files  those of each split, below the folder in which this one is
+    """
     for path in sorted((folder / "parts").glob("?????.json")):
         record, damages = attempt(path, read_json)
         yield from damages
@@ -94,24 +98,31 @@ def check_corpus(folder: Path) -> Iterator[str]:
             yield f"{part} is damaged or missing: its SHA-256 is not the one that {path.name} has."
     record, damages = attempt(folder / "corpus.json", read_json)
     yield from damages
-    for split in ("train", "validation", "test"):
-        path = folder / f"{split}.parquet"
-        figures, damages = attempt(path, figures_of)
-        yield from damages
-        if record is not None and figures:
-            said = {key: record["splits"][split].get(key) for key in figures}
-            if said != figures:
-                yield f"{path} is damaged: its documents are not those that corpus.json describes."
+    for split, names in files.items():
+        paths = [folder.parent / name for name in names]
+        found = [attempt(path, figures_of) for path in paths]
+        yield from (damage for _, damages in found for damage in damages)
+        if record is not None and not any(damages for _, damages in found):
+            figures = combined([told for (told, _), _ in found])
+            if {key: record["splits"][split].get(key) for key in figures} != figures:
+                what = f"{paths[0]} is damaged: its" if len(paths) == 1 else f"{folder / split} is damaged: the"
+                yield f"{what} documents are not those that corpus.json describes."
+            for path, ((_, whole), _) in zip(paths, found, strict=True):
+                if not whole:
+                    yield f"{lengths_file(str(path))} is damaged: the lengths are not those of the documents beside it."
 
 
-def figures_of(path: Path) -> dict:
-    """Return the figures of the documents of a Parquet file, as corpus.json has them."""
-    if pq.ParquetFile(path).schema_arrow.names not in (["text"], ["text", "response_start"]):
-        raise UserError(f"{path} has other columns than text and, where the response counts, response_start.")
+def figures_of(path: Path) -> tuple[dict, bool]:
+    """Return the figures of a Parquet file, as corpus.json has them, and whether the lengths beside it are right."""
+    names = pq.ParquetFile(path).schema_arrow.names
+    if names not in (["text"], ["text", RESPONSES.name]):
+        raise UserError(f"{path} has other columns than text and, where the responses count, {RESPONSES.name}.")
     figures = Figures()
-    for texts in read_batches(str(path)):
-        figures.add(texts, sum(len(text.split()) for text in texts.to_pylist()))
-    return figures.as_dict()
+    columns = [read_batches(str(path), column=name) for name in names]
+    for texts, *responses in zip(*columns, strict=True):
+        figures.add(texts, sum(len(text.split()) for text in texts.to_pylist()), *responses)
+    lengths, _ = attempt(Path(lengths_file(str(path))), np.load)
+    return figures.as_dict(), lengths is not None and np.array_equal(lengths, np.concatenate(figures.lengths))
 
 
 def check_tokenizer(folder: Path) -> Iterator[str]:
@@ -154,41 +165,6 @@ def check_shard(folder: Path, shard: dict, manifest: dict) -> list[str]:
     if damages or places != [0, *ends]:
         return damages or [f"{index} is damaged: it does not say where the records of {path} begin."]
     return []
-
-
-def read_shard(path: Path, manifest: dict) -> list[int]:
-    """Return where each record of a shard ends. Raises UserError for one that is not as it was written."""
-    ends: list[int] = []
-    start = 0
-    for stop, data in scan(path):
-        damage = damage_of(data, manifest)
-        if damage:
-            raise UserError(f"{path} is damaged at bytes {start} to {stop} (record {len(ends)}): {damage}")
-        ends.append(stop)
-        start = stop
-    return ends
-
-
-def damage_of(data: bytes, manifest: dict) -> str | None:
-    """Return what is wrong with a record; None for one that is whole."""
-    ids, mask = decode(data), decode(data, "attention_mask")
-    length, vocabulary, packing = manifest["tokens_per_record"], manifest["vocab_size"], manifest["packing"]
-    if len(ids) != length or len(mask) != length:
-        return f"{len(ids)} ids and {len(mask)} of attention_mask, not {length}."
-    if ids.min() < 0 or ids.max() >= vocabulary:
-        return f"an id is outside of 0 to {vocabulary - 1}."
-    if packing == "pad":
-        if not np.isin(mask, (0, 1)).all() or (np.diff(mask) > 0).any():
-            return "attention_mask is not 1 for the tokens and then 0."
-        padding = (ids[mask == 0] == manifest["special_ids"]["pad"]).all()
-        return None if padding else "where attention_mask is 0, there is no padding."
-    if not (mask == 1).all():
-        return "attention_mask is not 1 throughout."
-    if packing == "segments":
-        segments = decode(data, "segment_ids")
-        if len(segments) != length or segments[0] != 1 or not np.isin(np.diff(segments), (0, 1)).all():
-            return f"segment_ids do not number the documents of {length} tokens from 1."
-    return None
 
 
 def check_chain(folder: Path, steps: list[int]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from tpulm.config.artifacts import PAD_ID
 from tpulm.config.mesh import check_mesh
 from tpulm.config.messages import describe
 from tpulm.config.roberta_sizes import check_heads, sizes_of
-from tpulm.config.texts import sources_of, template_fields
+from tpulm.config.texts import check_chat, sources_of, template_fields
 from tpulm.core.accelerators import topology
 from tpulm.core.errors import UserError
 
@@ -38,10 +38,12 @@ def check(config: dict) -> None:
 
 def check_text(where: str, text: dict) -> None:
     """Check the sources of a text."""
+    check_chat(where, text)
     for key, recipe in sources_of(where, text).values():
         check_source(key, recipe)
-        if "response" in recipe and "c4" in text["filters"]:
-            raise UserError(f"{where}.filters.c4 takes lines out of documents, of which {key}.response needs all.")
+        whole = next((name for name in ("response", "messages") if name in recipe), None)
+        if whole and "c4" in text["filters"]:
+            raise UserError(f"{where}.filters.c4 takes lines out of documents, of which {key}.{whole} needs all.")
 
 
 def check_source(where: str, recipe: Mapping) -> None:

@@ -123,6 +123,7 @@ class Run:
             "last": last,
             "schedule": segment_schedule(curve, recipe["steps"], first, last),
             **pick(recipe, "host_device_count", *self.step_keys),
+            **self.records.loss,
             "cpu_threads": self.config["cpu_threads"],
             **({"patience": patience} if patience and evaluations > patience else {}),
         }
@@ -132,7 +133,7 @@ class Run:
         where = {"where": self.key}
         if self.backend == "tensorflow":
             return where | {"backend": "tensorflow"}
-        kept = where | pick(self.recipe, "steps", *self.step_keys)
+        kept = where | pick(self.recipe, "steps", *self.step_keys) | self.records.loss
         if self.stage == "base":
             return kept | pick(self.recipe, "vocab_size")
         if self.stage == "finetune":

@@ -128,6 +128,7 @@ class TrainingStep:
     remat                whether blocks recompute their activations in the backward pass (gradient checkpointing)
     optimizer            AdamW's weight_decay, beta_1, beta_2, epsilon, global_clipnorm
     packing              of the records: concat, segments or pad
+    responses            whether a causal model predicts the tokens of responses only
     masking              of a masked model: mlm_probability, mask_replace_prob, random_replace_prob; otherwise None
     """
 
@@ -139,6 +140,7 @@ class TrainingStep:
     remat: bool
     optimizer: Mapping[str, Any]
     packing: str
+    responses: bool = False
     masking: Mapping[str, float] | None = None
 
     @classmethod
@@ -161,6 +163,7 @@ class TrainingStep:
             recipe["remat"],
             recipe["optimizer"],
             recipe.get("packing", "concat"),
+            recipe.get("responses", False),
             recipe["masking"] if stage == "mlm" else None,
         )
 
@@ -173,7 +176,7 @@ class TrainingStep:
     def record_arrays(self) -> Arrays:
         """Shape and dtype of each array of a record; those of a batch have `batch_size` in front."""
         if self.masking is None:
-            return causal_arrays(self.sequence_length, self.packing)
+            return causal_arrays(self.sequence_length, self.packing, self.responses)
         return masked_arrays(self.sequence_length, self.masking["mlm_probability"], self.packing)
 
     @property

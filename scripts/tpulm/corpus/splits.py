@@ -1,6 +1,6 @@
-"""Write the splits of a text from its parts: one Parquet file each.
+"""Write the splits of a text from its parts: one Parquet file each, and the lengths of its documents.
 
-Its columns are `text` and, where the response counts, `response_start`: the character at which it begins.
+Its columns are `text` and, where the responses count, `responses`: the characters of each.
 """
 
 import contextlib
@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tpulm.config.artifacts import SPLITS
+from tpulm.config.artifacts import SPLITS, lengths_file
 from tpulm.core.files import atomic_write
 from tpulm.corpus.decisions import TRAIN, refuse_empty
 from tpulm.corpus.parts import key_numbers
 from tpulm.corpus.statistics import Figures
-from tpulm.corpus.tables import DocumentFile, count_documents, read_columns
+from tpulm.corpus.tables import RESPONSES, DocumentFile, count_documents, read_columns
 
 SCHEMA = pa.schema({"text": pa.string()})
 
@@ -39,7 +39,8 @@ class SplitFile(DocumentFile):
         if len(chosen):
             picked = batch if len(chosen) == batch.num_rows else batch.take(pa.array(chosen))
             characters = figures.characters
-            figures.add(picked["text"], pc.sum(picked["words"]).as_py())
+            responses = picked[RESPONSES.name] if RESPONSES.name in self.schema.names else None
+            figures.add(picked["text"], pc.sum(picked["words"]).as_py(), responses)
             self.add(picked.select(self.schema.names))
             own = self.sources.setdefault(source, {"documents": 0, "characters": 0})
             own["documents"] += len(chosen)
@@ -47,7 +48,7 @@ class SplitFile(DocumentFile):
 
 
 def write_splits(
-    recipe: dict, parts: Sequence[str], codes: np.ndarray, dropped: dict, outputs: dict[str, str]
+    recipe: dict, parts: Sequence[str], codes: np.ndarray, dropped: dict, outputs: dict[str, str], some: bool = False
 ) -> tuple[dict[str, dict], dict[str, dict]]:
     """Write the documents of the parts to one file per split; return the figures of each split, and of each source.
 
@@ -55,14 +56,15 @@ def write_splits(
              text has several sources: sources (the name of each part's) and weights (by name)
     codes    split of each document of the parts, as `assign` returns it
     dropped  how many documents of each split were dropped, by reason
-    outputs  path of each split
+    outputs  path of each split; beside it, with the extension .lengths.npy, comes the length of each document
+    some     whether these are only some parts of a text, of which a split may be empty
 
     Raises UserError when a split stays empty.
     """
     names = recipe.get("sources", [""] * len(parts))
     weights = [recipe.get("weights", {}).get(name, 1.0) for name in names]
     most = recipe["max_documents"]
-    schema = SCHEMA.append(pa.field("response_start", pa.int32())) if recipe.get("responses") else SCHEMA
+    schema = SCHEMA.append(RESPONSES) if recipe.get("responses") else SCHEMA
     with contextlib.ExitStack() as stack:
         partial = {split: stack.enter_context(atomic_write(outputs[split])) for split in SPLITS}
         files = {
@@ -75,7 +77,11 @@ def write_splits(
                     if not time or code == TRAIN:
                         files[split].take(batch, np.flatnonzero(own == code), names[number])
         for split in SPLITS:
-            refuse_empty(recipe["key"], split, files[split].figures.documents, dropped)
+            if not some:
+                refuse_empty(recipe["key"], split, files[split].figures.documents, dropped)
+            lengths = stack.enter_context(atomic_write(lengths_file(outputs[split])))
+            with open(lengths, "wb") as file:
+                np.save(file, np.concatenate(files[split].figures.lengths))
     figures = {
         split: files[split].figures.as_dict() | {f"dropped_{reason}": count for reason, count in dropped[split].items()}
         for split in SPLITS

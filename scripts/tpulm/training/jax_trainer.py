@@ -107,6 +107,8 @@ def train_segment(
     trained, total = count(run.model.trainable_variables), count(run.model.variables)
     parameters = f"{total:,}" if trained == total else f"{trained:,} of {total:,}"
     say(f"steps {first + 1} to {last}, {parameters} parameters, {describe_devices(run.distribution)}")
+    if run.step.responses:
+        say("the loss is over tokens of responses only")
     for sentence in replication_notes(run.distribution):
         say(sentence)
     history = History(first, last, run.step.tokens_per_step, say)
