@@ -164,7 +164,10 @@ def gres(accelerator: str | None, hosts: int = 1) -> str | None:
 
 @dataclass(frozen=True)
 class Topology:
-    """A slice: what it is called here and by the compiler, and the peaks of one of its devices, as `Tpu` has them."""
+    """A slice: what it is called here and by the compiler, and the peaks of one of its devices, as `Tpu` has them.
+
+    link_bandwidth  bytes per second of one link of a chip, in one direction: it has two along each of `dimensions`
+    """
 
     name: str
     compiler_name: str
@@ -174,7 +177,8 @@ class Topology:
     flops: float
     hbm: int
     hbm_bandwidth: float
-    ici_bandwidth: float
+    link_bandwidth: float
+    dimensions: int
 
 
 def topology(accelerator: str) -> Topology:
@@ -199,7 +203,8 @@ def topology(accelerator: str) -> Topology:
         flops=tpu.flops * share,
         hbm=int(tpu.hbm * share),
         hbm_bandwidth=tpu.hbm_bandwidth * share,
-        ici_bandwidth=tpu.ici_bandwidth * share,
+        link_bandwidth=tpu.ici_bandwidth / (2 * tpu.dimensions),
+        dimensions=tpu.dimensions,
     )
 
 

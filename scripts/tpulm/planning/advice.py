@@ -44,7 +44,7 @@ def variants(recipe: dict, stage: str, devices: int) -> Iterator[tuple[str, dict
 
 
 def alternatives(stage: str, recipe: dict, slice_: Topology, where: str) -> list[dict]:
-    """Return what each single change of how a step is computed would make of memory and modelled time."""
+    """Return what each single change of how a step is computed would make of memory and estimated time."""
     lora = stage == "finetune" and recipe["method"] == "lora"
     widest = recipe.get("base_precision") == "float32"  # which the config refuses under bfloat16
     precisions = ["float32", "mixed_bfloat16", *(["bfloat16"] if lora and not widest else [])]
@@ -61,7 +61,10 @@ def alternatives(stage: str, recipe: dict, slice_: Topology, where: str) -> list
             made = measure(TrainingStep.of(stage, where, recipe | {key: value}), slice_)
         except UserError:  # such as a batch that cannot be cut into so many parts on this mesh
             continue
-        kept = ("memory", "seconds", "bound_by", "tokens_per_second", "model_flops_utilisation")
+        kept = (
+            "memory", "seconds", "bound_by", "lower_bound_seconds", "estimated_seconds", "tokens_per_second",
+            "model_flops_utilisation",
+        )  # fmt: skip
         found.append({"key": key, "value": value} | {name: made[name] for name in kept})
     return found
 

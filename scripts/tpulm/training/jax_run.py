@@ -18,7 +18,7 @@ from tpulm.models.optimizers import make_optimizer
 from tpulm.models.remat import remat
 from tpulm.models.sharding import Sharded
 from tpulm.training.tasks import TASKS
-from tpulm.training.train_step import TrainState, jit_grad_fn, jit_train_step, train_variables
+from tpulm.training.train_step import TrainState, jit_train_step, train_variables
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,6 @@ class JaxRun:
         step = self.step
         parts = (self.model, self.optimizer, self.distribution, self.task)
         return jit_train_step(*parts, step.microbatches, step.steps_per_execution)
-
-    def jit_grad_fn(self) -> jax.stages.Wrapped:
-        """Return the gradients of one microbatch, see `tpulm.training.train_step.jit_grad_fn`."""
-        return jit_grad_fn(self.model, self.distribution, self.task)
 
 
 def build_run(step: TrainingStep) -> JaxRun:

@@ -124,9 +124,3 @@ def jit_train_step(
     state = TrainState(*(shardings(distribution, part) for part in train_variables(model, optimizer)))
     function = step if steps_per_execution == 1 else several
     return jax.jit(function, donate_argnums=0, out_shardings=(state, replicated_sharding(distribution)))
-
-
-def jit_grad_fn(model: keras.Model, distribution: Sharded, task: Callable) -> jax.stages.Wrapped:
-    """Return the gradients of one microbatch, compiled by itself: what a step of several microbatches repeats."""
-    one, gradients = replicated_sharding(distribution), shardings(distribution, model.trainable_variables)
-    return jax.jit(make_grad_fn(model, task), out_shardings=((one, one), gradients))
