@@ -255,7 +255,7 @@ def test_a_plan_compiles_the_kernel(tmp_path):
     assert fused["attention"] == {"implementation": "splash", "reason": None}
     reason = "splash attention takes a multiple of 128 tokens, not 1000"
     assert plain["attention"] == {"implementation": "plain", "reason": reason}
-    assert fused["memory"]["fits"]
+    assert fused["memory"]["fits"] and fused["cost"]["uncounted"] == []
 
 
 @pytest.mark.unit

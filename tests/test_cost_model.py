@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import warm
 from tpulm.core.accelerators import topology
+from tpulm.models.attention_cost import call_cost
 from tpulm.planning import efficiency
 from tpulm.planning.estimate import times
 from tpulm.planning.hlo import parse
@@ -161,6 +162,10 @@ def test_flops_in_a_kernel_of_attention():
     found = read(entry(*lines), V5E, EIGHT)
     assert found["flops"] == 2 * product and found["uncounted"] == []
     assert read(entry(*lines), V5E, EIGHT, attended=0.5)["flops"] == product
+    # One of ours says by its scope what it skips: a window of 100 reaches into the block before.
+    ours = ', metadata={op_name="jit(step)/attention_causal_window_100/splash_mha_fwd_segmented/pallas_call"}'
+    query, flops = (2, 4, 512, 128), read(entry(lines[0], attention + ours), V5E, EIGHT)["flops"]
+    assert flops == call_cost("fwd", query, query, 2, True, 100)[0]
     other = read(entry(*lines).replace("splash_mha_fwd_residuals", "somebody_elses"), V5E, EIGHT)
     assert other["flops"] == 0 and other["uncounted"] == ["somebody_elses.3"]
 

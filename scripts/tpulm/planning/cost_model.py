@@ -41,7 +41,7 @@ def measure(step: TrainingStep, slice_: Topology, usable: float = math.inf) -> d
     if weights + optimizer > usable:
         raise TooLarge(f"{step.model.where} needs {weights + optimizer:,} bytes of HBM for weights and optimizer.")
     partitions = list(run.distribution.device_mesh.backend_mesh.devices.ravel())
-    found = compiled(run.lowered(), slice_, partitions, attended(step))
+    found = compiled(run.lowered(), slice_, partitions)
     time = times(found, slice_, step.steps_per_execution)
     estimate = time["estimated_seconds"]
     model_flops, tokens = model_flops_of(run), step.tokens_per_step
@@ -73,11 +73,6 @@ def measure(step: TrainingStep, slice_: Topology, usable: float = math.inf) -> d
             for v in (*run.model.trainable_variables, *run.model.trainable_variables, *run.optimizer.variables)
         ),
     }
-
-
-def attended(step: TrainingStep) -> float:
-    """Return the share of pairs of positions that a kernel of attention computes: half where it looks back only."""
-    return 1.0 if step.task == "masked" else 0.5
 
 
 def model_flops_of(run: AbstractRun) -> float:

@@ -9,6 +9,7 @@ import math
 import re
 from functools import cache
 
+from tpulm.models.attention_cost import cost_of_instruction
 from tpulm.planning.hlo import BYTES, Array, Computation, Instruction, Module
 
 # Name of what they make a new name for, or only announce.
@@ -27,7 +28,8 @@ KERNELS |= {"splash_mha_dq": 3, "splash_mqa_dq": 3}
 def flops(module: Module, computation: Computation, instruction: Instruction, attended: float = 1.0) -> float:
     """Return the floating-point operations of an instruction's multiplications of matrices.
 
-    attended  share of pairs of positions that kernels of attention compute: they skip what the mask excludes
+    attended  share of pairs of positions that kernels of attention compute, where their scope does not say it: they
+              skip what the mask excludes
     """
     if instruction.opcode == "convolution":
         return convolution_flops(computation, instruction)
@@ -37,7 +39,8 @@ def flops(module: Module, computation: Computation, instruction: Instruction, at
         sizes = [left[int(place)] for place in contracted[1].split(",") if place] if contracted else []
         return 2.0 * math.prod(instruction.arrays[0].dimensions) * math.prod(sizes)
     if instruction.opcode == "custom-call":
-        return kernel_flops(computation, instruction) * attended
+        ours = attention(computation, instruction)
+        return ours[0] if ours else kernel_flops(computation, instruction) * attended
     if instruction.opcode in ("fusion", "call", "async-start"):
         return sum(
             flops(module, inner, inside, attended)
@@ -45,6 +48,16 @@ def flops(module: Module, computation: Computation, instruction: Instruction, at
             for inside in inner.instructions.values()
         )
     return 0.0
+
+
+def attention(computation: Computation, instruction: Instruction) -> tuple[float, float] | None:
+    """Return FLOPs and bytes of HBM of a kernel of `tpulm.models.fused_attention`; None for any other instruction."""
+    arrays = (a for name in instruction.operands for a in computation.instructions[name].arrays)
+    shapes = [a for a in arrays if len(a.dimensions) == 4][:2]
+    if len(shapes) < 2:
+        return None
+    query, key = (a.dimensions for a in shapes)
+    return cost_of_instruction(instruction.scope, query, key, BYTES[shapes[0].kind])
 
 
 def kernel_flops(computation: Computation, instruction: Instruction) -> float:
@@ -67,7 +80,7 @@ def uncounted(module: Module) -> list[str]:
         for computation in module.computations.values()
         for instruction in computation.instructions.values()
         if 'custom_call_target="tpu_custom_call"' in instruction.attributes
-        and not kernel_flops(computation, instruction)
+        and not (attention(computation, instruction) or kernel_flops(computation, instruction))
     )
 
 
@@ -121,6 +134,8 @@ def hbm_bytes(module: Module, computation: Computation, instruction: Instruction
         return 0
     if opcode == "custom-call" and any(f'"{target}"' in instruction.attributes for target in FREE_CALLS):
         return 0
+    if opcode == "custom-call" and (ours := attention(computation, instruction)):
+        return int(ours[1])
     if opcode.endswith("-start"):
         return copied(computation, instruction)
     sources = [computation.instructions[name] for name in instruction.operands if name in computation.instructions]
