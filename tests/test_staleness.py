@@ -573,7 +573,7 @@ def states(trained, tmp_path_factory):
                 shutil.copytree(workflow / "results/base/small", workflow / "results/base/given")
                 shutil.copy(workflow / "results/base/small.json", workflow / "results/base/given.json")
             # Forced, since Snakemake knows nothing of files that were copied, and touches only what would run.
-            workflow("--touch", "--forcerun", "read_part", "--configfile", "state.yaml")
+            workflow("--touch", "--forcerun", "read_part", "fetch_chat_template", "--configfile", "state.yaml")
         assert "Nothing to be done" in workflow("-n", "--configfile", "state.yaml").stdout, name
     yield made
     for workflow in made.values():
