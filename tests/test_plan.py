@@ -289,6 +289,7 @@ def test_slices():
     assert (v5e.compiler_name, v5e.devices) == ("v5e:16x16", 256)
     assert (v5p.compiler_name, v5p.devices, topology("v6e-8").compiler_name) == ("v5p:2x2x1", 4, "v6e:2x4")
     assert (topology("v5e-1").compiler_name, topology("v6e-1").devices) == ("v5e:1x1", 1)
+    assert topology("v5e-1").compiler_options == {"chips_per_host_bounds": (1, 1, 1)} and not v5e.compiler_options
     for name in ("v7-8", "v5e", "v5e-0", "v5e-2", "v5e-12", "v3-1", "v3-2", "v3-9", "v4-2", "tpu", "v5e-100000"):
         with pytest.raises(UserError, match=f'"{name}" is no TPU slice'):
             topology(name)

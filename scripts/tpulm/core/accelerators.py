@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 from tpulm.core.errors import UserError
 
@@ -53,7 +54,7 @@ class Tpu:
     cloud_name: str | None = None
     gke_nodes: str | None = None
     gke_single_host: str | None = None
-    compiler_options: dict[str, str] = field(default_factory=dict)
+    compiler_options: dict[str, Any] = field(default_factory=dict)
 
 
 # Nodes: cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus
@@ -171,7 +172,7 @@ class Topology:
 
     name: str
     compiler_name: str
-    compiler_options: dict[str, str]
+    compiler_options: dict[str, Any]
     chips: int
     devices: int
     flops: float
@@ -197,7 +198,8 @@ def topology(accelerator: str) -> Topology:
     return Topology(
         name=accelerator,
         compiler_name=f"{version}:{shape_name(chips, tpu.dimensions)}",
-        compiler_options=tpu.compiler_options,
+        # A host of the compiler's has four chips, if it is not told of fewer.
+        compiler_options=tpu.compiler_options | ({"chips_per_host_bounds": (1, 1, 1)} if chips == 1 else {}),
         chips=chips,
         devices=chips * tpu.devices,
         flops=tpu.flops * share,
