@@ -25,6 +25,7 @@ def has_responses(text: Mapping) -> bool:
     """Return whether the responses alone count in the documents of any source of a text."""
     return any("response" in recipe or "messages" in recipe for _, recipe in sources_of("", text).values())
 
+
 def has_messages(key: str, text: Mapping, source: str) -> bool:
     """Return whether a source of a text has conversations, which a chat template makes documents of."""
     return "messages" in sources_of(key, text)[source][1]
