@@ -176,13 +176,22 @@ def measured(kernel):
     return [np.asarray(array, np.float64) for array in (loss, *gradients)]
 
 pairs = list(zip(measured(Kernel("splash", packed, interpret=True)), measured(None)))
-print("RESULT" + json.dumps([float(abs(a - b).max() / abs(b).max()) for a, b in pairs]))
+# The loss does not depend on a bias of the keys: both of its gradients are rounding.
+least = 1e-4 * max(abs(b).max() for _, b in pairs[1:])
+print("RESULT" + json.dumps([float(abs(a - b).max() / max(abs(b).max(), least)) for a, b in pairs]))
 """
+SHORT = [("RoBERTa", True), ("Gemma 2", True), ("Gemma 3", False)]
 TINY = {"num_layers": 2, "num_query_heads": 2, "num_key_value_heads": 1, "hidden_dim": 16, "intermediate_dim": 32}
 
 
-@pytest.mark.parametrize("packed", [True, False])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "packed"),
+    [
+        pytest.param(family, packed, marks=() if (family, packed) in SHORT else pytest.mark.long)
+        for family in FAMILIES
+        for packed in (True, False)
+    ],
+)
 def test_a_model_with_the_kernel_is_the_model(family, packed):
     name, sizes = FAMILIES[family]
     if family != "RoBERTa":
@@ -251,10 +260,8 @@ def test_a_plan_compiles_the_kernel(tmp_path):
     sizes |= {"use_sliding_window_attention": True, "sliding_window_size": 300}
     run = COMMON | {"model": sizes, "vocab_size": 1024, "mesh": [2, 4], "batch_size": 8, "packing": "segments"}
     run |= {"sequence_length": 1024, "precision": "mixed_bfloat16", "remat": True}
-    fused, plain = plans(tmp_path, ("base", run, "v5e-8"), ("base", run | {"sequence_length": 1000}, "v5e-8"))
+    (fused,) = plans(tmp_path, ("base", run, "v5e-8"))
     assert fused["attention"] == {"implementation": "splash", "reason": None}
-    reason = "splash attention takes a multiple of 128 tokens, not 1000"
-    assert plain["attention"] == {"implementation": "plain", "reason": reason}
     assert fused["memory"]["fits"] and fused["cost"]["uncounted"] == []
 
 
