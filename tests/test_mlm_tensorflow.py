@@ -16,7 +16,7 @@ ONE_TYPE = {"layer_norm_eps": 1e-5, "type_vocab_size": 1}  # as keras-hub's RoBE
 TRAIN = """
 import json, sys
 job = json.loads(sys.argv[1])
-from tpulm.core.arrays import save_arrays
+from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.training.tensorflow_evaluation import evaluate
 from tpulm.training.tensorflow_model import predictions
 from tpulm.training.tensorflow_runtime import start, tf
@@ -29,7 +29,7 @@ recipe, records = job["recipe"], Records(job["manifest"], "train")
 strategy = start(1, job["devices"])
 trainer = Trainer(strategy, model_config(job["model"], records.manifest, "mlm.runs.x.model"), recipe)
 if job["previous"]:
-    trainer.load(job["previous"])
+    trainer.load(*(load_arrays(job["previous"][part]) for part in ("weights", "optimizer")), "previous")
 first, last = job["span"]
 if job["one_type"] and last:  # the vector of the one token type stays as it is
     layer = trainer.model.roberta.embeddings
