@@ -168,6 +168,7 @@ def segment(snapshots, said, stop_at=None, evaluations=(), every=4, again=False)
         reader = LossReader(history)
         for step in range(history.step + 1, 21):
             trainer.value = trainer.value + 1 / step
+            pauses.hear()
             reader.add(np.float32(1 / step), np.array([step], "f4"))
             if step == stop_at:
                 os.kill(os.getpid(), signal.SIGTERM)

@@ -78,12 +78,12 @@ class Trainer:
         first: int,
         rates: np.ndarray,
         history: History,
-        pause: Callable[[int, LossReader], None] | None = None,
+        pauses: Pauses | None = None,
     ) -> None:
         """Train from step `first`, counted from 0, on what `load` returns (see `batches`).
 
-        rates  float32 [steps], the learning rate of each; a multiple of steps_per_execution of them
-        pause  called after each dispatch with the number of steps that the run has behind it then
+        rates   float32 [steps], the learning rate of each; a multiple of steps_per_execution of them
+        pauses  what happens between two dispatches
         """
         if not len(rates):
             return
@@ -94,13 +94,15 @@ class Trainer:
         data = batches(load, span, step.batch_size, steps, self.run.distribution)
         for batch, some in zip(data, rates.reshape(-1, steps), strict=True):
             self.state, losses = self.step(self.state, self.frozen, batch, some[0] if steps == 1 else some)
+            if pauses:
+                pauses.hear()
             reader.add(losses, some)
             pending.append(losses)
             if len(pending) > AHEAD:
                 pending.popleft().block_until_ready()
-            if pause:
+            if pauses:
                 first += steps
-                pause(first, reader)
+                pauses(first, reader)
         reader.finish()
 
     @cached_property

@@ -61,7 +61,7 @@ class Pauses:
         evaluate_every: int | None = None,
         processes: Alone | None = None,
     ):
-        """Nothing is deferred until the first step is made: its compilation can be broken off."""
+        """Nothing happens yet."""
         self.trainer, self.measure, self.history = trainer, measure, history
         self.snapshots, self.say = snapshots, say
         self.evaluate_every, self.processes = evaluate_every, processes or Alone()
@@ -93,7 +93,6 @@ class Pauses:
 
         Raises Stopped, after a snapshot, where SIGTERM or Ctrl-C came.
         """
-        self.hear()
         if self.evaluates_at(step):
             reader.finish()
             self.evaluate()
@@ -106,7 +105,10 @@ class Pauses:
             self.history.restart_clock()
 
     def hear(self) -> None:
-        """Take note of signals from here on. Where several processes train, JAX does, in all of them."""
+        """Take note of signals from here on: called after each dispatch, so that the first can be broken off.
+
+        Where several processes train, JAX takes note, in all of them.
+        """
         if hosts.count() == 1 and not self.request.before:
             self.request.defer()
 

@@ -104,11 +104,11 @@ class Trainer:
         first: int,
         rates: np.ndarray,
         history: History,
-        pause: Callable[[int, LossReader], None] | None = None,
+        pauses: Pauses | None = None,
     ) -> None:
         """Train from step `first`, counted from 0, on what `load` returns (see `batches`); rates  float32 [steps].
 
-        pause  called after each step with the number of steps that the run has behind it then
+        pauses  what happens between two steps
         """
         if not len(rates):
             return
@@ -116,9 +116,11 @@ class Trainer:
         data = batches(self.strategy, load, batch_size, first, first + len(rates))
         for step, (batch, rate) in enumerate(zip(data, rates, strict=True), first):
             loss = self.step(batch, tf.constant(rate), tf.constant(step, tf.int64))
+            if pauses:
+                pauses.hear()
             reader.add(loss, rates[step - first : step - first + 1])
-            if pause:
-                pause(step + 1, reader)
+            if pauses:
+                pauses(step + 1, reader)
         reader.finish()
 
     def weights(self) -> dict[str, np.ndarray]:
