@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import warm
-from test_mlm_tensorflow import LENGTH, ONE_TYPE, manifest, records, train  # noqa: F401 (a fixture)
+from test_mlm_tensorflow import LENGTH, ONE_TYPE, manifest, records, run_and_stop, train  # noqa: F401 (a fixture)
 from tpulm.config.roberta_sizes import sizes_of
 from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.core.errors import UserError
@@ -218,77 +218,34 @@ def test_two_segments_give_the_bytes_of_one_dropout_included(manifest, tmp_path)
         assert (tmp_path / "second" / part).read_bytes() == (tmp_path / "whole" / part).read_bytes()
 
 
-STOPPED = """
-import json, os, signal, sys
+SEGMENT = """
+import json, sys
 job = json.loads(sys.argv[1])
 from functools import partial
-from pathlib import Path
 from tpulm.training import runtime
-from tpulm.config.artifacts import CHECKPOINT_FILES, SEGMENT_FILES
 from tpulm.config.training_step import TrainingStep
-from tpulm.core.stopping import Stopped
 from tpulm.records.masked_batches import evaluation_batches, training_batch
 from tpulm.records.reader import Records
 
 runtime.start(1, job["devices"])
 from tpulm.training.jax_run import build_run
 from tpulm.training.jax_trainer import train_segment
-from tpulm.training.snapshots import Snapshots
 recipe, records = job["recipe"], Records(job["manifest"], "train")
 vocabulary = {"size": records.manifest["vocab_size"], "pad": records.manifest["special_ids"]["pad"]}
 known = {key: records.manifest[key] for key in ("sequence_length", "packing")} | {"vocabulary": vocabulary}
 step = TrainingStep.of("mlm", "mlm.runs.x", recipe, **known)
 
-def segment(folder, stop_at=None):
-    outputs = {name: f"{folder}/{file}" for name, file in (CHECKPOINT_FILES | SEGMENT_FILES).items()}
-    Path(folder).mkdir(exist_ok=True)
-    said = []
-
-    def say(line):
-        said.append(line)
-        if stop_at and line.startswith(f"step {stop_at}/"):
-            os.kill(os.getpid(), signal.SIGTERM)
-
+def train(*rest):
     data = partial(training_batch, records, recipe), partial(evaluation_batches, records)
-    try:
-        snapshots = Snapshots(f"{folder}/s/12", "k")
-        train_segment(build_run(step), recipe, data, (outputs, None), snapshots, say, f"{folder}/x.log")
-    except Stopped as stopped:
-        said.append(str(stopped))
-    return said
-
-whole, parts = job["out"] + "/whole", job["out"] + "/parts"
-print("RESULT" + json.dumps([segment(whole), segment(parts, job["stop_at"]), segment(parts)]))
+    train_segment(build_run(step), recipe, data, *rest)
 """
 
 
 @pytest.mark.parametrize(("devices", "changes"), [(1, {}), (4, {"mesh": (2, 2), "steps_per_execution": 3})])
 def test_a_segment_that_is_stopped_goes_on_with_the_same_bytes(manifest, tmp_path, devices, changes):  # noqa: F811
-    """With dropout and evaluations within the segment; sharded over devices, too, several steps at once."""
-    optimizer = {"weight_decay": 0.01, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "global_clipnorm": 1.0}
-    model = {
-        "architecture": "roberta", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": HEADS,
-        "intermediate_size": 32, "max_position_embeddings": LENGTH + 4, "hidden_dropout_prob": 0.1,
-    }  # fmt: skip
-    recipe = {
-        "first": 0, "last": 12, "batch_size": 4, "seed": 3, "precision": "float32", "optimizer": optimizer,
-        "masking": {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1},
-        "microbatches": 1, "steps_per_execution": 1, "remat": False, "model": model, "mesh": (-1, 1),
-        "schedule": {"knots": [[0, 1e-3], [12, 0.0]]}, "evaluate_every": 6,
-    }  # fmt: skip
-    stop_at = changes.get("steps_per_execution", 1)  # the first line of progress
-    job = {"recipe": recipe | changes, "manifest": str(manifest), "devices": devices, "out": str(tmp_path)}
-    whole, stopped, again = warm.result(warm.run("jax", STOPPED, json.dumps(job | {"stop_at": stop_at})))
-    step = int(re.match(r"stopped by SIGTERM at step (\d+), of which a snapshot is kept:$", stopped[-1])[1])
-    assert 1 <= step < 12 and f"going on from the snapshot at step {step}" in again
-    assert [line for line in whole if line.startswith("step 6  held-out loss")]
-    names = sorted(path.name for path in (tmp_path / "whole").iterdir())
-    assert names == sorted(path.name for path in (tmp_path / "parts").iterdir())
-    for name in names:
-        if name not in ("timings.csv", "metrics.jsonl"):
-            assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
-    metrics = [json.loads(line) for line in (tmp_path / "parts/metrics.jsonl").read_text().splitlines()]
-    assert [record["step"] for record in metrics if "held_out" in record] == [6, 12]
+    """Also where the state is sharded over devices, several steps at once."""
+    on_jax = {"microbatches": 1, "steps_per_execution": 1, "remat": False, "mesh": (-1, 1)}
+    run_and_stop("jax", SEGMENT, manifest, tmp_path, changes.get("steps_per_execution", 1), devices, on_jax | changes)
 
 
 DROPOUT = """
