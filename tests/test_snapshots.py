@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from contextlib import ExitStack
 from pathlib import Path
@@ -154,7 +155,8 @@ class Sum:
 
 def segment(snapshots, said, stop_at=None, evaluations=(), every=4, again=False):
     """Train ten steps; SIGTERM comes in step `stop_at`, or in the evaluation at one of the steps `evaluations`."""
-    trainer, history = Sum(), History(10, 20, 1, lambda line: None)
+    lines: list[str] = []
+    trainer, history = Sum(), History(10, 20, 1, lines.append)
 
     def measure(watch):
         for _ in watch(range(3)):
@@ -175,8 +177,11 @@ def segment(snapshots, said, stop_at=None, evaluations=(), every=4, again=False)
                 os.kill(os.getpid(), signal.SIGTERM)  # of a scheduler, and of a parent that passes it on
             pauses(step, reader)
         reader.finish()
-        pauses.evaluate()
-        snapshots.delete()
+        pauses.finish()
+        pauses.written()
+    assert re.match(r"step 20  [\d.]+% of [\d.]+ s was no training: start [\d.]+ s, load [\d.]+ s, ", lines[-1]), lines[
+        -1
+    ]
     return history, trainer.value
 
 

@@ -152,9 +152,9 @@ def train_segment(
         history.live = LiveMetrics(log, history.step) if speaks else None
         pauses.catch_up()
         trainer.train(load, history.step, rates[history.step - first :], history, pauses)
-        state = (trainer.weights(), trainer.optimizer(), pauses.evaluate())
+        state = (trainer.weights(), trainer.optimizer(), pauses.finish())
         checkpoint.save(outputs, recipe, *state, previous, sharded_arrays.save, speaks)
         if speaks:
             history.write(outputs["history"], outputs["timings"], bool(every))
-            snapshots.delete()
+            pauses.written()
         sharded_arrays.wait_for_all("checkpoint written")  # a process that ends first would take the others for dead

@@ -7,6 +7,7 @@ Every few seconds    step, last_step (of the segment), loss (nats per predicted 
                      since the first step of the run), tokens_per_second, mfu (null where it is not known),
                      seconds_left (until the segment's last step)
 At an evaluation     step, held_out (loss, accuracy, perplexity, predictions)
+At a segment's end   step, seconds (of its phases, see tpulm.training.phases)
 """
 
 import contextlib
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tpulm.core.files import write_text
+from tpulm.training import phases
 
 FILE = "metrics.jsonl"
 
@@ -59,6 +61,8 @@ def read(path: Path) -> Iterator[dict]:
 
 def line(record: dict) -> str:
     """Return a record as a line of progress for the terminal."""
+    if "seconds" in record:
+        return phases.line(record)
     if "held_out" in record:
         held_out = record["held_out"]
         return f"step {record['step']}  held-out loss {held_out['loss']:.4f}, accuracy {held_out['accuracy']:.3f}"

@@ -10,6 +10,7 @@ import numpy as np
 from tpulm.core import hosts
 from tpulm.core.stopping import Stopped, StopRequest
 from tpulm.training.history import History, LossReader
+from tpulm.training.phases import Phases
 from tpulm.training.snapshots import Snapshots
 
 WORTH = 50  # a snapshot may take this part of the time since the last one
@@ -68,6 +69,8 @@ class Pauses:
         self.request, self.moment = StopRequest(), 0
         self.began = self.saved = time.monotonic()
         self.turns, self.meeting, self.period = 0, 10, 60 * snapshots.every
+        self.phases = Phases()
+        self.phases.end("start")
 
     def __enter__(self) -> Self:
         """Begin; nothing to do."""
@@ -109,6 +112,8 @@ class Pauses:
 
         Where several processes train, JAX takes note, in all of them.
         """
+        if "compile" not in self.phases.seconds:
+            self.phases.end("compile")
         if hosts.count() == 1 and not self.request.before:
             self.request.defer()
 
@@ -118,6 +123,7 @@ class Pauses:
 
     def catch_up(self) -> None:
         """Make the evaluation that was broken off when the snapshot was made from which training goes on."""
+        self.phases.end("load")
         if self.evaluates_at(self.history.step) and self.history.step not in self.history.held_out:
             self.evaluate()
 
@@ -157,6 +163,19 @@ class Pauses:
         due, wait = self.processes.first([int(now - self.saved >= self.period), wait])
         self.meeting = self.turns + wait
         return bool(due)
+
+    def finish(self) -> dict[str, float]:
+        """Measure the model at the end of the segment; return the held-out figures."""
+        self.phases.end("train")
+        figures = self.evaluate()
+        self.phases.end("evaluate")
+        return figures
+
+    def written(self) -> None:
+        """Report where the time went, after the checkpoint is written; its snapshot is needed no more."""
+        self.phases.end("write")
+        self.history.report(self.phases.record(self.history.step))
+        self.snapshots.delete()
 
     def save(self) -> None:
         """Make a snapshot of the trainer's state and the history."""

@@ -174,10 +174,10 @@ def train_segment(
         history.live = LiveMetrics(log, history.step)
         pauses.catch_up()
         trainer.train(load, batch_size, history.step, rates[history.step - first :], history, pauses)
-        evaluation = pauses.evaluate()
+        evaluation = pauses.finish()
         checkpoint.save(outputs, recipe, trainer.weights(), trainer.optimizer_state(), evaluation, previous)
         history.write(outputs["history"], outputs["timings"], bool(every))
-        snapshots.delete()
+        pauses.written()
 
 
 def batches(
