@@ -9,6 +9,7 @@ params.recipe         first and last step, schedule, batch_size, model, masking,
                       patience where it can matter; evaluate_every if it is given
 resources.hosts       processes that train together; resources.launcher  how to start them, see tpulm.core.hosts
 resources.snapshots   where snapshots are, see tpulm.training.snapshots; resources.snapshot_every  minutes
+resources.profile     steps to trace, see tpulm.training.profiling
 """
 
 import sys
@@ -40,6 +41,8 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
     from tpulm.training.jax_run import build_run
     from tpulm.training.jax_trainer import train_segment
+    from tpulm.training.profiling import Profile
 
     data = partial(training_batch, train, recipe), partial(evaluation_batches, validation, step.microbatch_size)
-    train_segment(build_run(step), recipe, data, (outputs, previous), snapshots, say, snakemake.log[0])
+    profile = Profile.of(snakemake.resources, snakemake.log[0])
+    train_segment(build_run(step), recipe, data, (outputs, previous), snapshots, say, snakemake.log[0], profile)

@@ -320,3 +320,30 @@ def test_models_that_keras_hub_does_not_have(model, message):
     with pytest.raises(UserError) as error:
         sizes_of({"architecture": "roberta"} | model, "m")
     assert str(error.value) == message
+
+
+PROFILED = """
+import sys
+from pathlib import Path
+import jax, jax.numpy as jnp
+from tpulm.training.profiling import Profile
+
+def loop(x):
+    return jax.lax.fori_loop(0, 20, lambda i, x: jnp.tanh(x @ x) / 9, x)
+
+function, x, said = jax.jit(loop), jnp.ones((200, 200)), []
+profile = Profile.of({"profile": "2-4"}, sys.argv[1] + "/00000010.log")
+for step in range(1, 11):
+    y = function(x)
+    profile.at(step, y.block_until_ready, said.append)
+profile.end(10, said.append)
+print(said)
+"""
+
+
+def test_a_profile_names_the_costliest_operations(tmp_path):
+    printed = warm.run("jax", PROFILED, str(tmp_path)).stdout
+    said = re.search(r"\['profile of steps 3 to 4 in \S+/profile; its costliest operations: (.*)'\]", printed)[1]
+    shares = [float(share) for share in re.findall(r" ([\d.]+)%", said)]
+    assert shares == sorted(shares, reverse=True) and 0 < sum(shares) <= 100.5
+    assert len(list(tmp_path.glob("profile/plugins/profile/*/*.xplane.pb"))) == 1  # where TensorBoard looks

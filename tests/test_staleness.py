@@ -260,6 +260,7 @@ ROWS = [
         "mlm.runs.NAME.schedule.final_learning_rate", "trained", "mlm.runs.tiny.schedule.final_learning_rate", 1e-4,
         MLM_SECOND,
     ),
+    ("mlm.runs.NAME.profile.steps", "jax", "mlm.runs.tiny.profile.steps", [2, 4], ""),
     ("mlm.runs.NAME.evaluate_every", "trained", "mlm.runs.tiny.evaluate_every", 5, MLM),
     # It takes two evaluations until patience can run out: there is no third segment.
     ("mlm.runs.NAME.patience", "trained", "mlm.runs.tiny.patience", 1, ""),
@@ -316,6 +317,7 @@ ROWS = [
     ("base.NAME.schedule.warmup_steps", "trained", "base.small.schedule.warmup_steps", 5, BASE),
     ("base.NAME.schedule.decay_steps", "trained", "base.small.schedule.decay_steps", 6, BASE_SECOND),
     ("base.NAME.schedule.final_learning_rate", "trained", "base.small.schedule.final_learning_rate", 1e-4, BASE_SECOND),
+    ("base.NAME.profile.steps", "trained", "base.small.profile.steps", [2, 4], ""),
     ("base.NAME.evaluate_every", "trained", "base.small.evaluate_every", 5, BASE),
     ("base.NAME.patience", "trained", "base.small.patience", 1, ""),
     (
@@ -399,6 +401,7 @@ ROWS = [
         "finetune.runs.NAME.schedule.final_learning_rate", "schedules",
         "finetune.runs.python.schedule.final_learning_rate", 1e-4, LORA_SECOND,
     ),
+    ("finetune.runs.NAME.profile.steps", "trained", "finetune.runs.python.profile.steps", [2, 4], ""),
     ("finetune.runs.NAME.evaluate_every", "trained", "finetune.runs.python.evaluate_every", 5, FINETUNE),
     ("finetune.runs.NAME.patience", "trained", "finetune.runs.python.patience", 1, ""),
     (

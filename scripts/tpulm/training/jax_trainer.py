@@ -20,6 +20,7 @@ from tpulm.training.live_metrics import LiveMetrics
 from tpulm.training.model_flops import seconds_at_peak
 from tpulm.training.pauses import Pauses
 from tpulm.training.processes import Processes
+from tpulm.training.profiling import Profile
 from tpulm.training.snapshots import Snapshots
 from tpulm.training.train_step import TrainState, seed_generators
 
@@ -123,13 +124,14 @@ def train_segment(
     snapshots: Snapshots,
     say: Callable[[str], None],
     log: str,
+    profile: Profile | None = None,
 ) -> None:
     """Train a segment and write its checkpoint, history and timings.
 
     recipe    the segment's: first and last step, schedule; the checkpoint's state keeps all of it
     data      a function of a step and rows, see `batches`, and one that returns the batches of the validation split
     files     the rule's outputs by name, and the parts of the checkpoint before, None at first
-    log       of the job, beside which live metrics are
+    log       of the job, beside which live metrics are; profile  of some of the steps
     """
     (load, held_out), (outputs, previous), every = data, files, recipe.get("evaluate_every")
     first, last, speaks = recipe["first"], recipe["last"], jax.process_index() == 0
@@ -149,6 +151,7 @@ def train_segment(
         if not pauses.begin() and previous:
             weights, optimizer = (sharded_arrays.Arrays(previous[part]) for part in ("weights", "optimizer"))
             trainer.load(weights, optimizer, f"the checkpoint with {previous['weights']}")
+        pauses.profile = profile
         history.live = LiveMetrics(log, history.step) if speaks else None
         pauses.catch_up()
         trainer.train(load, history.step, rates[history.step - first :], history, pauses)

@@ -27,6 +27,16 @@ class Trainable(Protocol):
         """Take the state from arrays by name; `source` names them in errors."""
 
 
+class Tracing(Protocol):
+    """A trace of some steps, see tpulm.training.profiling."""
+
+    def at(self, step: int, wait: Callable[[], None], say: Callable[[str], None]) -> bool:
+        """Start or end it where so many steps are made; return whether it did."""
+
+    def end(self, step: int, say: Callable[[str], None]) -> None:
+        """End it, if it has begun."""
+
+
 class Alone:
     """How the processes that train agree, where there is one of them."""
 
@@ -69,6 +79,7 @@ class Pauses:
         self.request, self.moment = StopRequest(), 0
         self.began = self.saved = time.monotonic()
         self.turns, self.meeting, self.period = 0, 10, 60 * snapshots.every
+        self.profile: Tracing | None = None
         self.phases = Phases()
         self.phases.end("start")
 
@@ -96,6 +107,8 @@ class Pauses:
 
         Raises Stopped, after a snapshot, where SIGTERM or Ctrl-C came.
         """
+        if self.profile and self.profile.at(step, reader.finish, self.say):
+            self.history.restart_clock()
         if self.evaluates_at(step):
             reader.finish()
             self.evaluate()
@@ -166,6 +179,8 @@ class Pauses:
 
     def finish(self) -> dict[str, float]:
         """Measure the model at the end of the segment; return the held-out figures."""
+        if self.profile:
+            self.profile.end(self.history.step, self.say)
         self.phases.end("train")
         figures = self.evaluate()
         self.phases.end("evaluate")
