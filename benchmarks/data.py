@@ -1,30 +1,36 @@
-"""Data preparation beside the tools that it replaces: from a text file to records, and from a text to a tokenizer.
+"""Data preparation beside the tools that it replaces: from a text file to records, and from a text to a vocabulary.
 
-    python benchmarks/data.py [--runs 5] [--megabytes 36]
+    python benchmarks/data.py [--runs 5] [--megabytes 36] [--more-megabytes 400]
 
-Each pair is measured by turns in one run, in processes of their own, on the text of benchmarks/docstrings.py:
+Each pair is measured by turns in one run, in processes of their own, on the text of benchmarks/docstrings.py. A time is
+that of the whole process; processor time is that of all its processes together.
 
-- shards: `snakemake results/tfrecords/manifest.json` with an existing tokenizer, from the text file to the manifest,
-  Snakemake's own start included, beside benchmarks/published_shards.py. The ids of a shard are compared with those
-  of `tokenizer.encode`.
-- job: what a job costs beyond its work, from the same tiny text in 2 and in 42 shards.
-- tokenizer: rule train_tokenizer's script, beside the trainer of the `tokenizers` library on the same documents, and
-  the tokens per word of both on documents that neither has seen.
+- shards: `snakemake results/tfrecords/manifest.json`, from the text file to the manifest, Snakemake's own start
+  included, beside benchmarks/published_shards.py. Both have the same tokenizer ready. The ids of a shard are compared
+  with those of `tokenizer.encode`.
+- vocabulary: `snakemake results/tokenizer/tokenizer.json`, beside the trainer of the `tokenizers` library on the same
+  documents, and the tokens per word of both on documents that neither has seen. The library's trainer fails on some
+  texts: then both get half of the documents, and so on.
+- what Snakemake takes: a start with nothing to do; a job beyond its work, from one tiny text in 2 and in 42 shards.
 
-Prints a table of medians and ratios, and writes it to benchmarks/results/data.md.
+Prints a table of medians and ratios, and writes it to benchmarks/results/data.md and into README.md.
 """
 
 import argparse
 import json
 import os
 import platform
+import re
+import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
@@ -38,9 +44,14 @@ from tpulm.corpus.reader import read_texts
 from tpulm.records.reader import Records
 from tpulm.tokenization import folder
 
-BENCHMARKS = Path(__file__).parent
-VOCABULARY = 10_048
+ROOT = Path(__file__).parents[1]
+BENCHMARKS, RESULT = ROOT / "benchmarks", ROOT / "benchmarks" / "results" / "data.md"
+VOCABULARY, LENGTH = 10_048, 128
+SHARD_MEGABYTES = 100  # of text, at the most; two shards at the least
 JOBS = 40  # more shards, to see what a job costs
+CHECKED = 20_000  # documents of a shard of which the ids are compared
+# Around the table in README.md.
+BEGIN, END = "<!-- `make bench-data` writes from here -->\n", "<!-- to here -->\n"
 # The trainer of the `tokenizers` library on the documents of a corpus file.
 LIBRARY = """
 import sys
@@ -56,6 +67,42 @@ tokenizer.save(sys.argv[3])
 """
 
 
+class Time(NamedTuple):
+    """What a command took, in seconds: by the clock, and of the processors in all its processes."""
+
+    clock: float
+    processors: float
+
+
+class Failed(Exception):
+    """A command ended with an error."""
+
+
+def timed(command: list, **options: object) -> Time:
+    """Return what a command takes. Raises Failed, with the end of what it printed."""
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)  # type: ignore[call-overload]
+    clock, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode:
+        raise Failed(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout[-3000:]}")
+    return Time(clock, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+
+
+def by_turns(runs: int, *ways: Callable[[], Time]) -> list[list[Time]]:
+    """Return what each way takes, run by turns."""
+    found: list[list[Time]] = [[] for _ in ways]
+    for _ in range(runs):
+        for way, times in zip(ways, found, strict=True):
+            times.append(way())
+            print(f"{times[-1].clock:.1f} s, {times[-1].processors:.1f} s of the processors", file=sys.stderr)
+    return found
+
+
+def median(times: list[Time]) -> Time:
+    """Return the medians of both."""
+    return Time(*map(statistics.median, zip(*times, strict=True)))
+
+
 def configure(workflow: Workflow, text: Path, tokenizer: dict, shards: int = 2) -> None:
     """Write config.yaml: only a corpus, a tokenizer and records, those of train in so many shards."""
     config = {
@@ -63,114 +110,143 @@ def configure(workflow: Workflow, text: Path, tokenizer: dict, shards: int = 2) 
         "corpus": {"source": "files", "files": [str(text)], "sample_by": "line",
                    "held_out": {"validation": 0.01, "test": 0.01}},
         "tokenizer": tokenizer,
-        "tfrecords": {"sequence_length": 128, "shards": {"train": shards, "validation": 1, "test": 1}},
+        "tfrecords": {"sequence_length": LENGTH, "shards": {"train": shards, "validation": 1, "test": 1}},
     }  # fmt: skip
     with open(workflow / "config.yaml", "w") as file:
         YAML(typ="safe", pure=True).dump(config, file)
 
 
-def timed(command: list[str], **options: object) -> float:
-    """Return how long a command takes, in seconds."""
-    start = time.perf_counter()
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout[-3000:]}")
-    return time.perf_counter() - start
-
-
-def snakemake(workflow: Workflow, *targets: str) -> float:
-    """Return how long `snakemake` takes for targets."""
-    return timed([str(Path(sys.executable).with_name("snakemake")), *targets, "--cores", str(os.cpu_count())],
-                 cwd=workflow.folder)  # fmt: skip
+def snakemake(workflow: Workflow, *targets: str) -> Time:
+    """Return what `snakemake` takes for targets."""
+    command = [str(Path(sys.executable).with_name("snakemake")), *targets, "--cores", str(os.cpu_count())]
+    return timed(command, cwd=workflow.folder)
 
 
 def check_ids(workflow: Workflow) -> None:
     """Compare the records of a shard with `tokenizer.encode`, document by document."""
     tokenizer = folder.load(workflow / "results/tokenizer/tokenizer.json")
     part = json.loads((workflow / "results/tfrecords/train/ranges.json").read_text())[0]
+    stop = min(part["stop"], part["start"] + CHECKED)
+    documents = read_texts(str(workflow / "results/corpus/train.parquet"), part["start"], stop)
+    expected = [token for texts in documents for text in texts for token in tokenizer.encode(text).ids]
     records = Records(workflow / "results/tfrecords/manifest.json", "train")
-    ids = records.read(np.arange(records.shards[0]["records"])).ravel()
-    stream = (
-        token
-        for texts in read_texts(str(workflow / "results/corpus/train.parquet"), part["start"], part["stop"])
-        for text in texts
-        for token in tokenizer.encode(text).ids
-    )
-    expected = np.fromiter(stream, np.int32)
-    assert len(expected) - len(ids) < 128 and (ids == expected[: len(ids)]).all()
+    ids = records.read(np.arange(len(expected) // LENGTH)).ravel()
+    assert len(ids) and (ids == expected[: len(ids)]).all()
 
 
-def measure_shards(workflow: Workflow, text: Path, scratch: Path, runs: int) -> dict[str, list[float]]:
-    """Return the seconds of both ways to shards, by turns."""
-    kept = scratch / "tokenizer"
-    shutil.copytree(workflow / "results/tokenizer", kept)
-    configure(workflow, text, {"pretrained": str(kept)})
-    times: dict[str, list[float]] = {"this workflow": [], "published": []}
-    for _ in range(runs):
-        shutil.rmtree(workflow / "results")
-        times["this workflow"].append(snakemake(workflow, "results/tfrecords/manifest.json"))
-        output = scratch / "published"
+def measure_shards(workflow: Workflow, text: Path, kept: Path, scratch: Path, runs: int) -> list[list[Time]]:
+    """Return what both ways to shards take.
+
+    kept  folder of the tokenizer
+    """
+    output = scratch / "published"
+    configure(workflow, text, {"pretrained": str(kept)}, max(2, round(text.stat().st_size / 1e6 / SHARD_MEGABYTES)))
+    shutil.rmtree(workflow / "results")
+    snakemake(workflow, "results/tokenizer/tokenizer.json")
+
+    def ours() -> Time:
+        for made in ("corpus", "tfrecords"):
+            shutil.rmtree(workflow / "results" / made, ignore_errors=True)
+        return snakemake(workflow, "results/tfrecords/manifest.json")
+
+    def published() -> Time:
+        shutil.rmtree(output, ignore_errors=True)
         output.mkdir()
         command = [sys.executable, str(BENCHMARKS / "published_shards.py"), str(text), str(kept), str(output)]
-        times["published"].append(timed(command, env=os.environ | {"HF_HUB_OFFLINE": "1"}))
-        shutil.rmtree(output)
+        return timed(command, env=os.environ | {"HF_HUB_OFFLINE": "1"})
+
+    times = by_turns(runs, ours, published)
+    shutil.rmtree(output)
     check_ids(workflow)
     return times
 
 
-def measure_tokenizer(workflow: Workflow, scratch: Path, runs: int) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Return the seconds of both trainers, by turns, and the tokens per word of their tokenizers on unseen text.
+def measure_trainers(workflow: Workflow, text: Path, scratch: Path, runs: int) -> tuple[float, list[list[Time]], str]:
+    """Return of how many megabytes both trainers made a vocabulary, what they took, and their tokens per word.
 
-    Those of the `tokenizers` library are absent where its trainer fails on the text.
+    The workflow is left with a vocabulary of the whole text.
     """
-    corpus, other = workflow / "results/corpus/train.parquet", scratch / "library.json"
-    ours = workflow / "results/tokenizer/tokenizer.json"
-    times: dict[str, list[float]] = {"this workflow": [], "tokenizers": []}
-    for _ in range(runs):
+    other, ours = scratch / "library.json", workflow / "results/tokenizer/tokenizer.json"
+    corpus = workflow / "results/corpus/train.parquet"
+    library = [sys.executable, "-c", LIBRARY, str(ROOT / "scripts"), str(corpus), str(other), str(VOCABULARY)]
+
+    def train() -> Time:
         ours.unlink(missing_ok=True)
-        times["this workflow"].append(snakemake(workflow, "results/tokenizer/tokenizer.json"))
-        command = [
-            sys.executable,
-            "-c",
-            LIBRARY,
-            str(BENCHMARKS.parent / "scripts"),
-            str(corpus),
-            str(other),
-            str(VOCABULARY),
-        ]
-        start = time.perf_counter()
-        if subprocess.run(command, capture_output=True).returncode == 0:
-            times["tokenizers"].append(time.perf_counter() - start)
-    unseen = [text for texts in read_texts(str(workflow / "results/corpus/test.parquet")) for text in texts]
-    words = sum(len(text.split()) for text in unseen)
-    quality = {}
-    for name, path in (("this workflow", ours), ("tokenizers", other)):
-        if path.is_file():
-            encodings = Tokenizer.from_file(str(path)).encode_batch(unseen, add_special_tokens=False)
-            quality[name] = sum(len(encoding.ids) for encoding in encodings) / words
-    return times, quality
+        return snakemake(workflow, "results/tokenizer/tokenizer.json")
+
+    part, quality, kept = text, "", scratch / "tokenizer"
+    while True:
+        configure(workflow, part, {"vocab_size": VOCABULARY})
+        shutil.rmtree(workflow / "results", ignore_errors=True)
+        snakemake(workflow, "corpus")
+        if not kept.exists():
+            train()
+            shutil.copytree(workflow / "results/tokenizer", kept)
+        try:
+            times = by_turns(runs, train, lambda: timed(library))
+            break
+        except Failed:
+            lines = part.read_bytes().splitlines(keepends=True)
+            part = scratch / "part.txt"
+            part.write_bytes(b"".join(lines[: len(lines) // 2]))
+    unseen = [one for texts in read_texts(str(workflow / "results/corpus/test.parquet")) for one in texts]
+    words = sum(len(one.split()) for one in unseen)
+    for name, path in (("this workflow", ours), ("`tokenizers`", other)):
+        encodings = Tokenizer.from_file(str(path)).encode_batch(unseen, add_special_tokens=False)
+        quality += f", {name} {sum(len(encoding.ids) for encoding in encodings) / words:.4f}"
+    return part.stat().st_size / 1e6, times, quality.removeprefix(", ")
 
 
-def measure_job(workflow: Workflow, scratch: Path, runs: int) -> float:
-    """Return the seconds that a job costs beyond its work, on all processors together."""
-    text, kept = scratch / "tiny.txt", scratch / "tokenizer"
+def measure_job(workflow: Workflow, kept: Path, scratch: Path, runs: int) -> tuple[Time, Time]:
+    """Return what a start of Snakemake with nothing to do takes, and a job beyond its work."""
+    text = scratch / "tiny.txt"
     text.write_text("".join(f"{' '.join(['word', 'text', 'line'] * 60)} {number}\n" for number in range(1000)))
-    times: dict[int, list[float]] = {2: [], 2 + JOBS: []}
-    for _ in range(runs):
-        for shards, taken in times.items():
-            configure(workflow, text, {"pretrained": str(kept)}, shards)
-            shutil.rmtree(workflow / "results")
-            taken.append(snakemake(workflow, "results/tfrecords/manifest.json"))
-    few, many = map(statistics.median, times.values())
-    return (many - few) / JOBS
+
+    def shards(count: int) -> Time:
+        configure(workflow, text, {"pretrained": str(kept)}, count)
+        shutil.rmtree(workflow / "results")
+        return snakemake(workflow, "results/tfrecords/manifest.json")
+
+    few, many, start = map(
+        median,
+        by_turns(
+            runs,
+            lambda: shards(2),
+            lambda: shards(2 + JOBS),
+            lambda: snakemake(workflow, "results/tfrecords/manifest.json"),
+        ),
+    )
+    return start, Time((many.clock - few.clock) / JOBS, (many.processors - few.processors) / JOBS)
 
 
-def row(name: str, times: dict[str, list[float]]) -> str:
+def row(name: str, times: list[list[Time]], aim: str) -> str:
     """Return a row of the table: medians with the lowest and the highest, and their ratio."""
-    medians = [f"{statistics.median(t):.1f} s ({min(t):.1f} to {max(t):.1f})" if t else "fails" for t in times.values()]
-    one, other = times.values()
-    ratio = f"{statistics.median(other) / statistics.median(one):.1f} x" if other else ""
-    return f"| {name} | {' | '.join(medians)} | {ratio} |"
+    cells = []
+    for taken in times:
+        clock, processors = zip(*taken, strict=True)
+        spread = f" ({min(clock):.1f} to {max(clock):.1f})" if len(taken) > 1 else ""
+        cells.append(f"{statistics.median(clock):.1f} s{spread}; {statistics.median(processors):.1f} s")
+    ours, other = map(median, times)
+    ratio = f"{other.clock / ours.clock:.1f}; {other.processors / ours.processors:.1f}"
+    return f"| {name} | {' | '.join(cells)} | {ratio} | {aim} |"
+
+
+def machine() -> str:
+    """Return the processors and the memory of this machine."""
+    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{os.cpu_count()} processors ({model[1] if model else platform.machine()}), {memory:.0f} GiB of memory"
+
+
+def publish(lines: list[str]) -> None:
+    """Write the lines to benchmarks/results/data.md and in their place in README.md."""
+    table = "\n".join(lines) + "\n"
+    RESULT.parent.mkdir(exist_ok=True)
+    RESULT.write_text(table)
+    readme = ROOT / "README.md"
+    before, rest = readme.read_text().split(BEGIN)
+    _, after = rest.split(END)
+    readme.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
 
 
 def main() -> None:
@@ -179,34 +255,39 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--trainings", type=int, default=1, help="runs of the slow trainer of `tokenizers`")
     parser.add_argument("--megabytes", type=float, default=36)
+    parser.add_argument("--more-megabytes", type=float, default=400, help="of a second text, which is measured once")
     arguments = parser.parse_args()
+    shards, digests = [], []
     with tempfile.TemporaryDirectory() as temporary:
         scratch = Path(temporary)
-        text = scratch / "text.txt"
-        digest = docstrings.write(text, arguments.megabytes)
+        kept = scratch / "tokenizer"
         workflow = Workflow(scratch / "workflow")
-        configure(workflow, text, {"vocab_size": VOCABULARY})
-        snakemake(workflow, "corpus")
-        trained, quality = measure_tokenizer(workflow, scratch, arguments.trainings)
-        written = measure_shards(workflow, text, scratch, arguments.runs)
-        job = measure_job(workflow, scratch, min(arguments.runs, 3))
-    lines = [
-        f"{arguments.megabytes:g} MB of docstrings (SHA-256 {digest[:12]}), {os.cpu_count()} processors, "
-        f"Python {platform.python_version()}; medians of {arguments.runs} runs by turns (trainers: "
-        f"{arguments.trainings}), lowest and highest in brackets.",
-        "",
-        "| from | this workflow | beside it | ratio |",
-        "| --- | --- | --- | --- |",
-        row("text file to shards and manifest; `datasets` and TensorFlow", written),
-        row(f"documents to a Unigram vocabulary of {VOCABULARY:,}; `tokenizers`", trained),
-        "",
-        "Tokens per word on unseen text: " + ", ".join(f"{name} {value:.4f}" for name, value in quality.items()) + ".",
-        f"A job costs {job:.2f} s beyond its work, with {os.cpu_count()} jobs at once.",
-    ]
-    results = BENCHMARKS / "results"
-    results.mkdir(exist_ok=True)
-    (results / "data.md").write_text("\n".join(lines) + "\n")
-    print(*lines, sep="\n")
+        for size, runs in ((arguments.megabytes, arguments.runs), (arguments.more_megabytes, 1)):
+            text = scratch / f"{size:g}.txt"
+            digests.append(f"{size:g} MB {docstrings.write(text, size)}")
+            if not kept.exists():
+                trained_on, trained, quality = measure_trainers(workflow, text, scratch, arguments.trainings)
+            times = measure_shards(workflow, text, kept, scratch, runs)
+            shards.append(row(f"{size:g} MB of text to shards and manifest; `datasets` and TensorFlow", times, "5"))
+        start, job = measure_job(workflow, kept, scratch, min(arguments.runs, 3))
+    name = f"{trained_on:.0f} MB of documents to a Unigram vocabulary of {VOCABULARY:,}; `tokenizers`"
+    publish(
+        [
+            f"Measured by `make bench-data` on {machine()}, Python {platform.python_version()}. "
+            "By the clock, and of the processors in all processes; the first row has the medians of "
+            f"{arguments.runs} runs by turns, lowest and highest in brackets, the others one run each.",
+            "",
+            "| from; beside it | this workflow | beside it | ratios | aim |",
+            "| --- | --- | --- | --- | --- |",
+            *shards,
+            row(name, trained, "4"),
+            "",
+            f"A start of Snakemake with nothing to do takes {start.clock:.1f} s ({start.processors:.1f} s of the "
+            f"processors); a job takes {job.processors:.2f} s of the processors beyond its work. Tokens per word on "
+            f"unseen text: {quality}. SHA-256 of the texts: {'; '.join(digests)}.",
+        ]
+    )
+    print(RESULT.read_text())
 
 
 if __name__ == "__main__":

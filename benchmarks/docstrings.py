@@ -13,6 +13,7 @@ import hashlib
 import sysconfig
 import warnings
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ SHORTEST = 40  # characters of a paragraph
 SWAPPED = 0.05  # share of the words of a repeated paragraph that others of the text take the place of
 
 
+@cache
 def paragraphs() -> list[str]:
     """Return the distinct paragraphs of all docstrings, in random order, without line breaks."""
     found: dict[str, None] = {}

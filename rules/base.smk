@@ -16,7 +16,8 @@ rule base:
 rule train_base_vocabulary:
     """Train the SentencePiece vocabulary of a base model on the training split."""
     input:
-        corpus="results/corpus/train.parquet",
+        corpus=DOCUMENTS_IN_PLACE["corpus", "train"],
+        lengths=list(map(lengths_file, DOCUMENTS["corpus", "train"])),
         code=code_inputs("train_base_vocabulary", "jax"),
     output:
         "results/base-training/{name}/vocabulary.spm",
@@ -27,6 +28,9 @@ rule train_base_vocabulary:
     wildcard_constraints:
         name=one_of(TRAINED_BASES),
     threads: 1
+    resources:
+        mem_mb=4000,  # whatever the size of the corpus
+        disk_mb=4000,
     conda:
         "../envs/jax.yaml"
     script:

@@ -14,6 +14,7 @@ from snakemake.io import local
 
 from tpulm.config.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER_FILES
 from tpulm.config.reading import complete, read_config, typed
+from tpulm.config.record_sets import files_of_shard
 from tpulm.config.runs import by_stage, pick, record_sets_of, runs_of, sampling_of, segment_outputs
 from tpulm.core.errors import UserError
 from tpulm.workflow.place import Place, local_files, preset_files
@@ -109,6 +110,12 @@ def fingerprint_of(wildcards) -> str:
 def listing_of(records):
     """Return a set's listing as the input of what reads its shards: its date says nothing, and it stays in a bucket."""
     return ancient(in_place(records.listing))
+
+
+def documents_of(records, wildcards):
+    """Return the files (of corpus.smk) that a shard's documents are in, read where they are."""
+    files = DOCUMENTS_IN_PLACE[RECORD_SETS[records].collection, wildcards.split]
+    return [files[number] for number in files_of_shard(int(wildcards.shard), int(wildcards.shards), len(files))]
 
 
 def tokenizer_of(wildcards):

@@ -1,24 +1,40 @@
 """Text: the documents of the corpus and of the finetuning text, in disjoint splits."""
 
-from tpulm.corpus.sources import assigning, benchmark_files, building, part_files, parts_of, reading
+from tpulm.config.artifacts import lengths_file
+from tpulm.core.bucket import remote
+from tpulm.corpus.sources import (
+    assigning, benchmark_files, building, divided, memory_of, merging, part_files, parts_of, reading, split_files,
+)  # fmt: skip
 
 PARTS = {collection: or_exit(parts_of, key, text) for collection, (key, text) in TEXTS.items()}
 
+# The texts of which each part has files of its own, and those of which each split is one file.
+DIVIDED = [name for name, (_, text) in TEXTS.items() if divided(text, PARTS[name])]
+WHOLE = [name for name in TEXTS if name not in DIVIDED]
+# The files of each split: Parquet.
+DOCUMENTS = {
+    (collection, split): split_files(collection, split, text, PARTS[collection])
+    for collection, (_, text) in TEXTS.items()
+    for split in SPLITS
+}
+# The same as inputs of jobs that read some of the documents.
+DOCUMENTS_IN_PLACE = {key: list(map(in_place, files)) for key, files in DOCUMENTS.items()}
 # The benchmarks that a text is to be without.
 BENCHMARKS = {
     collection: or_exit(benchmark_files, key, text)
     for collection, (key, text) in TEXTS.items()
     if "decontaminate" in text
 }
-# The files of the user's text.
-SOURCE_PATHS = [Path(file) for parts in PARTS.values() for part in parts for file in part.files]
-SOURCE_PATHS += [Path(file) for files in BENCHMARKS.values() for file in files]
+# The files of the user's text on this machine.
+SOURCE_PATHS = [file for parts in PARTS.values() for part in parts for file in part.files]
+SOURCE_PATHS += [file for files in BENCHMARKS.values() for file in files]
+SOURCE_PATHS = [Path(file) for file in SOURCE_PATHS if not remote(file)]
 
 
 rule corpus:
     """The documents of every split."""
     input:
-        expand("results/{collection}/{split}.parquet", collection=TEXTS, split=SPLITS),
+        DOCUMENTS.values(),
         expand("results/{collection}/corpus.json", collection=TEXTS),
     localrule: True
 
@@ -26,7 +42,7 @@ rule corpus:
 rule read_part:
     """Read a part of a text source and clean its documents."""
     input:
-        files=lambda w: list(map(local, PARTS[w.collection][int(w.part)].files)),
+        files=lambda w: list(map(PLACE.text, PARTS[w.collection][int(w.part)].files)),
         code=code_inputs("read_part", "data"),
     output:
         part="results/{collection}/parts/{part}.parquet",
@@ -38,6 +54,8 @@ rule read_part:
     conda:
         "../envs/data.yaml"
     threads: 1
+    resources:
+        mem_mb=lambda w: memory_of(PARTS[w.collection][int(w.part)]),
     params:
         recipe=lambda w: reading(*TEXTS[w.collection], PARTS[w.collection][int(w.part)]),
     script:
@@ -47,7 +65,8 @@ rule read_part:
 rule assign_splits:
     """Assign each document to a split, or to none where it is in another one, too."""
     input:
-        parts=lambda w: part_files(w, PARTS, ".parquet"),
+        # Of the documents, only the keys are read.
+        parts=lambda w: list(map(in_place, part_files(w, PARTS, ".parquet"))),
         records=lambda w: part_files(w, PARTS, ".json"),
         code=code_inputs("assign_splits", "data"),
     output:
@@ -60,6 +79,7 @@ rule assign_splits:
     threads: 1
     resources:
         mem_mb=4000,  # whatever the size of the input
+        disk_mb=16000,
     params:
         recipe=lambda w: assigning(*TEXTS[w.collection], PARTS[w.collection]),
     script:
@@ -69,9 +89,9 @@ rule assign_splits:
 rule collect_ngrams:
     """Collect the word n-grams of held-out documents and benchmarks."""
     input:
-        parts=lambda w: part_files(w, PARTS, ".parquet"),
+        parts=lambda w: list(map(in_place, part_files(w, PARTS, ".parquet"))),
         splits="results/{collection}/splits.npy",
-        benchmarks=lambda w: list(map(local, BENCHMARKS[w.collection])),
+        benchmarks=lambda w: list(map(PLACE.text, BENCHMARKS[w.collection])),
         code=code_inputs("collect_ngrams", "data"),
     output:
         "results/{collection}/ngrams.npy",
@@ -82,6 +102,7 @@ rule collect_ngrams:
     threads: 1
     resources:
         mem_mb=4000,  # whatever the size of the input
+        disk_mb=16000,
     params:
         recipe=lambda w: pick(TEXTS[w.collection][1]["decontaminate"], "ngram", "column")
         | {"key": TEXTS[w.collection][0]},
@@ -93,7 +114,7 @@ rule find_contamination:
     """Find the training documents of a part that share a word n-gram with those."""
     input:
         part="results/{collection}/parts/{part}.parquet",
-        splits="results/{collection}/splits.npy",
+        splits=lambda w: in_place(f"results/{w.collection}/splits.npy"),
         record="results/{collection}/splits.json",
         ngrams="results/{collection}/ngrams.npy",
         code=code_inputs("find_contamination", "data"),
@@ -106,6 +127,8 @@ rule find_contamination:
     conda:
         "../envs/data.yaml"
     threads: 1
+    resources:
+        mem_mb=4000,
     params:
         recipe=lambda w: pick(TEXTS[w.collection][1]["decontaminate"], "ngram"),
     script:
@@ -124,9 +147,12 @@ rule build_corpus:
         train="results/{collection}/train.parquet",
         validation="results/{collection}/validation.parquet",
         test="results/{collection}/test.parquet",
+        lengths=expand("results/{{collection}}/{split}.lengths.npy", split=SPLITS),
         record="results/{collection}/corpus.json",
     log:
         "logs/{collection}/corpus.log",
+    wildcard_constraints:
+        collection=one_of(WHOLE),
     conda:
         "../envs/data.yaml"
     threads: 1
@@ -136,3 +162,57 @@ rule build_corpus:
         recipe=lambda w: building(*TEXTS[w.collection], PARTS[w.collection]),
     script:
         "../scripts/build_corpus.py"
+
+
+rule split_part:
+    """Write the documents of a part of a very large text to one Parquet file per split."""
+    input:
+        part="results/{collection}/parts/{part}.parquet",
+        splits=lambda w: in_place(f"results/{w.collection}/splits.npy"),
+        record="results/{collection}/splits.json",
+        contamination=lambda w: (
+            f"results/{w.collection}/parts/{w.part}.contamination.json" if w.collection in BENCHMARKS else []
+        ),
+        code=code_inputs("split_part", "data"),
+    output:
+        train="results/{collection}/train/{part}.parquet",
+        validation="results/{collection}/validation/{part}.parquet",
+        test="results/{collection}/test/{part}.parquet",
+        lengths=expand("results/{{collection}}/{split}/{{part}}.lengths.npy", split=SPLITS),
+        record="results/{collection}/parts/{part}.figures.json",
+    log:
+        "logs/{collection}/parts/{part}.splits.log",
+    wildcard_constraints:
+        collection=one_of(DIVIDED),
+        part=r"\d{5}",
+    conda:
+        "../envs/data.yaml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+    params:
+        recipe=lambda w: building(*TEXTS[w.collection], [PARTS[w.collection][int(w.part)]]),
+    script:
+        "../scripts/split_part.py"
+
+
+rule merge_corpus:
+    """Merge what is recorded of the parts of a very large text."""
+    input:
+        parts=lambda w: part_files(w, PARTS, ".figures.json"),
+        record="results/{collection}/splits.json",
+        contamination=lambda w: part_files(w, PARTS, ".contamination.json") if w.collection in BENCHMARKS else [],
+        code=code_inputs("merge_corpus", "data"),
+    output:
+        "results/{collection}/corpus.json",
+    log:
+        "logs/{collection}/corpus.log",
+    wildcard_constraints:
+        collection=one_of(DIVIDED),
+    conda:
+        "../envs/data.yaml"
+    threads: 1
+    params:
+        recipe=lambda w: merging(*TEXTS[w.collection]),
+    script:
+        "../scripts/merge_corpus.py"

@@ -17,7 +17,7 @@ rule tfrecords:
 rule plan_shards:
     """Cut the documents of a split into ranges, one per shard."""
     input:
-        corpus=lambda w: f"results/{RECORD_SETS[w.records].collection}/{w.split}.parquet",
+        lengths=lambda w: list(map(lengths_file, DOCUMENTS[RECORD_SETS[w.records].collection, w.split])),
         code=code_inputs("plan_shards", "data"),
     output:
         "results/{records}/{split}/ranges.json",
@@ -40,7 +40,7 @@ if "tfrecords" in RECORD_SETS:
     rule write_shard:
         """Tokenize, pack and write the documents of one shard for masked models."""
         input:
-            corpus="results/corpus/{split}.parquet",
+            corpus=lambda w: documents_of("tfrecords", w),
             tokenizer=TOKENIZER["tokenizer"],
             special_tokens_map=TOKENIZER["special_tokens_map"],
             ranges="results/tfrecords/{split}/ranges.json",
@@ -54,6 +54,8 @@ if "tfrecords" in RECORD_SETS:
         log:
             "logs/tfrecords/{split}/{shard}-of-{shards}.log",
         threads: 1
+        resources:
+            mem_mb=4000,  # whatever the size of the corpus
         conda:
             "../envs/data.yaml"
         script:
@@ -63,7 +65,7 @@ if "tfrecords" in RECORD_SETS:
 rule write_causal_shard:
     """Tokenize, pack and write the documents of one shard for causal models."""
     input:
-        corpus=lambda w: f"results/{RECORD_SETS[w.records].collection}/{w.split}.parquet",
+        corpus=lambda w: documents_of(w.records, w),
         tokenizer=tokenizer_of,
         fingerprint=tokenizer_fingerprint,
         ranges="results/{records}/{split}/ranges.json",
@@ -113,7 +115,7 @@ rule list_shards:
     input:
         unpack(
             lambda w: {
-                split: ancient(f"results/{RECORD_SETS[w.records].collection}/{split}.parquet")
+                split: [ancient(in_place(file)) for file in DOCUMENTS[RECORD_SETS[w.records].collection, split]]
                 for split in RECORD_SETS[w.records].shards
             }
         ),

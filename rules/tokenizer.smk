@@ -41,7 +41,8 @@ else:
     rule train_tokenizer:
         """Train a tokenizer on the training split."""
         input:
-            corpus="results/corpus/train.parquet",
+            corpus=DOCUMENTS_IN_PLACE["corpus", "train"],
+            lengths=list(map(lengths_file, DOCUMENTS["corpus", "train"])),
             code=code_inputs("train_tokenizer", "data"),
         output:
             **TOKENIZER,
@@ -51,6 +52,9 @@ else:
         log:
             "logs/train_tokenizer.log",
         threads: 2
+        resources:
+            mem_mb=4000,  # whatever the size of the corpus
+            disk_mb=4000,
         conda:
             "../envs/data.yaml"
         script:
@@ -60,7 +64,8 @@ else:
 rule evaluate_tokenizer:
     """Evaluate the tokenizer on the validation split."""
     input:
-        corpus="results/corpus/validation.parquet",
+        corpus=DOCUMENTS_IN_PLACE["corpus", "validation"],
+        lengths=list(map(lengths_file, DOCUMENTS["corpus", "validation"])),
         tokenizer=TOKENIZER["tokenizer"],
         special_tokens_map=TOKENIZER["special_tokens_map"],
         training=[] if "pretrained" in config["tokenizer"] else ["results/tokenizer/training.json"],
@@ -70,6 +75,9 @@ rule evaluate_tokenizer:
     log:
         "logs/evaluate_tokenizer.log",
     threads: 1
+    resources:
+        mem_mb=4000,  # whatever the size of the corpus
+        disk_mb=4000,
     conda:
         "../envs/data.yaml"
     script:

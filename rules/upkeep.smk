@@ -40,7 +40,12 @@ rule verify:
     params:
         recipe={
             "results": located("results"),
-            "collections": list(TEXTS),
+            "collections": {
+                collection: {
+                    split: [file.removeprefix("results/") for file in DOCUMENTS[collection, split]] for split in SPLITS
+                }
+                for collection in TEXTS
+            },
             "tokenizer": "tokenizer" in config,
             "records": {
                 folder: {"shards": records.names, "vocabulary": records.vocabulary}

@@ -15,6 +15,7 @@ params.recipe.near_duplicates  threshold of the similarity at which one of two d
 """
 
 import numpy as np
+from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.files import atomic_write, read_json, write_json
 from tpulm.core.job import job
 from tpulm.corpus.assignment import assign
@@ -23,6 +24,7 @@ from tpulm.corpus.provenance import merged
 recipe = snakemake.params.recipe
 
 with job(snakemake.log[0], snakemake.wildcards.collection):
+    leave_pandas_out()
     records = list(map(read_json, snakemake.input.records))
     source = merged(recipe, records)
     splits, told = assign(recipe["key"], recipe, snakemake.input.parts, records)

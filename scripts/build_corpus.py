@@ -6,6 +6,7 @@ input.record                        JSON: the source, and what was dropped
 input.contamination                 JSON for each part: training documents that share an n-gram with held-out ones;
                                     absent where they stay
 output.train, .validation, .test    Parquet: text, one document per row; response_start where the response counts
+output.lengths                      for each of them a NumPy array: characters of each document
 output.record                       JSON: what was read, and the figures of each split
 params.recipe.key                   key of this text in the config
 params.recipe.max_documents         how many documents a split has at the most
@@ -15,29 +16,26 @@ params.recipe.sources, .weights     the source of each part, and how often each 
 
 import numpy as np
 from tpulm.config.artifacts import SPLITS
+from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
-from tpulm.corpus.contamination import drop_contaminated
-from tpulm.corpus.decisions import in_words
+from tpulm.corpus.contamination import count_contaminated, drop_contaminated
+from tpulm.corpus.provenance import in_words_of, with_splits
 from tpulm.corpus.splits import write_splits
 
 recipe = snakemake.params.recipe
 
 with job(snakemake.log[0], snakemake.wildcards.collection) as say:
+    leave_pandas_out()
     record = read_json(snakemake.input.record)
     dropped, documents = record.pop("dropped"), record.pop("documents")
     codes = np.load(snakemake.input.splits)
     if snakemake.input.contamination:
         found = list(map(read_json, snakemake.input.contamination))
-        record["decontaminate"] = drop_contaminated(codes, documents, found, dropped)
+        drop_contaminated(codes, documents, found)
+        record["decontaminate"] = count_contaminated(found, dropped)
     outputs = {split: snakemake.output[split] for split in SPLITS}
     splits, sources = write_splits(recipe, snakemake.input.parts, codes, dropped, outputs)
-    for name, source in record.get("sources", {}).items():
-        source |= {"weight": recipe["weights"][name], "splits": sources[name]}
-    write_json(snakemake.output.record, record | {"splits": splits})
+    write_json(snakemake.output.record, with_splits(record, recipe, splits, sources))
     for split, figures in splits.items():
-        reasons = [f"{count:,} {in_words(reason)}" for reason, count in dropped[split].items() if count]
-        say(
-            f"{split}: {figures['documents']:,} documents, {figures['characters']:,} characters; "
-            f"dropped {', '.join(reasons) or 'none'}"
-        )
+        say(in_words_of(split, figures, dropped[split]))

@@ -1,6 +1,7 @@
-"""Evaluate the tokenizer on the validation split.
+"""Evaluate the tokenizer on the validation split, on a sample of it where it is very long.
 
-input.corpus              Parquet, one column `text`, one document per row
+input.corpus              Parquet files with a column `text`, one document per row
+input.lengths             NumPy arrays: characters of each document
 input.tokenizer           tokenizer.json
 input.special_tokens_map  special_tokens_map.json
 input.training            training.json, where the tokenizer was trained here
@@ -15,12 +16,15 @@ from tpulm.core.job import job
 with job(snakemake.log[0], "tokenizer") as say:
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
 
-    from tpulm.corpus.reader import read_texts
+    from tpulm.corpus.reader import read_lengths, read_rows
     from tpulm.tokenization.folder import load, measure, special_ids
+    from tpulm.tokenization.sample import CHARACTERS, Sample
 
     tokenizer = load(snakemake.input.tokenizer)
     ids = special_ids(tokenizer, snakemake.input.special_tokens_map)
-    figures = measure(tokenizer, ids, read_texts(snakemake.input.corpus))
+    lengths = read_lengths(snakemake.input.lengths)
+    sample = Sample(lambda rows: read_rows(snakemake.input.corpus, rows), lengths, CHARACTERS, 0)
+    figures = measure(tokenizer, ids, sample)
     trained = [read_json(path) for path in snakemake.input.training]
     write_json(snakemake.output[0], {key: value for record in (figures, *trained) for key, value in record.items()})
     say(f"{figures['tokens_per_word']:.3f} tokens per word, {100 * figures['unknown_rate']:.2f} % unknown")

@@ -3,7 +3,7 @@
 Trainers read the manifest. The list tells Snakemake that all shards of the manifest were there.
 
 input.manifest                   manifest.json
-input.train, .validation, .test  Parquet, one column `text`, one document per row; of the splits that there are
+input.train, .validation, .test  Parquet files with a column `text`, one document per row; of the splits that there are
 input.ranges                     JSON per split: which documents belong to which shard
 input.tokenizer                  tokenizer.json; for causal models vocabulary.spm or a preset folder
 output                           JSON: for each split the shards, below the folder of this file
@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tpulm.config.record_sets import files_of_shard
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, write_json
@@ -26,29 +27,36 @@ listing = Path(snakemake.output[0])
 folder = recipe["folder"] if bucket.remote(recipe["folder"]) else str(listing.parent)
 
 
-def encoded(split: str, part: dict) -> tuple[Iterator, int]:
-    """Return the documents of a shard as ids, and how many special tokens close each; as the shard's own job does."""
+def encoded(files: list[str], part: dict) -> tuple[Iterator, int]:
+    """Return the documents of a shard as ids, and how many special tokens close each; as the shard's own job does.
+
+    files  those that its documents are in; part  which of these documents
+    """
     if recipe["causal"]:
         from tpulm.corpus.reader import read_texts
         from tpulm.tokenization.causal import CLOSING, load_tokenizer, tokenize
         from tpulm.training import runtime
 
         tokenizer = load_tokenizer(snakemake.input.tokenizer, lambda: runtime.start(cpu_threads=1))
-        return tokenize(read_texts(snakemake.input[split], part["start"], part["stop"]), tokenizer), CLOSING
+        return tokenize(read_texts(files, part["start"], part["stop"]), tokenizer), CLOSING
     from tpulm.corpus.reader import read_batches
     from tpulm.tokenization.encoding import template, tokenize
     from tpulm.tokenization.folder import load
 
     tokenizer = load(snakemake.input.tokenizer)
-    documents = read_batches(snakemake.input[split], part["start"], part["stop"])
+    documents = read_batches(files, part["start"], part["stop"])
     return tokenize(tokenizer, documents), len(template(tokenizer)[1])
 
 
-def rewrite(split: str, shard: dict, part: dict, pad: int) -> None:
-    """Write a shard and its index again. Raises UserError when they have not the bytes that the manifest says."""
+def rewrite(files: list[str], shard: dict, part: dict, pad: int) -> None:
+    """Write a shard and its index again. Raises UserError when they have not the bytes that the manifest says.
+
+    files, part  see `encoded`; shard  what the manifest says of it
+    """
     from tpulm.records.shard_writer import write_shard
 
-    documents, closing = encoded(split, part)
+    split = os.path.dirname(shard["file"])
+    documents, closing = encoded(files, part)
     # Beside the shards, so that a file takes its place in one step, once its bytes are known to be right.
     with tempfile.TemporaryDirectory(dir=listing.parent, prefix=".") as temporary:
         target = Path(temporary)
@@ -79,8 +87,10 @@ with job(snakemake.log[0], records) as say:
     files = [shard[file] for split in shards.values() for shard in split for file in ("file", "index")]
     absent = set(missing(folder, files))
     for split, planned in zip(shards, snakemake.input.ranges, strict=True) if absent else ():
-        for shard, part in zip(shards[split], read_json(planned), strict=True):
+        files, count = list(snakemake.input[split]), len(shards[split])
+        for number, (shard, part) in enumerate(zip(shards[split], read_json(planned), strict=True)):
             if not absent.isdisjoint((shard["file"], shard["index"])):
-                rewrite(split, shard, part, manifest["special_ids"]["pad"])
+                own = [files[file] for file in files_of_shard(number, count, len(files))]
+                rewrite(own, shard, part, manifest["special_ids"]["pad"])
                 say(f"{shard['file']} was deleted, and is written again")
     write_json(listing, {split: [shard["file"] for shard in entries] for split, entries in shards.items()})

@@ -14,10 +14,13 @@ params.recipe.seed, .min_characters     of the keys; what is dropped
 params.recipe.near_duplicates           threshold and ngram; absent where near-duplicates stay
 """
 
+import contextlib
 import platform
 
+from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.files import write_json
 from tpulm.core.job import job
+from tpulm.corpus.files import unchanged
 from tpulm.corpus.parts import describe_files, write_part
 from tpulm.corpus.rows import Form
 
@@ -25,6 +28,8 @@ recipe, where = snakemake.params.recipe, snakemake.params.recipe["key"]
 source, files = recipe["source"], list(snakemake.input.files)
 
 with job(snakemake.log[0], snakemake.wildcards.collection) as say:
+    if source != "hub":  # `datasets` needs it
+        leave_pandas_out()
     read, piece = {"source": source}, tuple(recipe.get("piece", (0, 1)))
     if source in ("python-docs", "python-source"):
         from tpulm.corpus.stdlib import python_docs, python_source
@@ -41,6 +46,10 @@ with job(snakemake.log[0], snakemake.wildcards.collection) as say:
         form = Form(where, recipe)
         batches = read_hub(load_hub(where, recipe, form), recipe["dataset"], form)
         read |= {key: recipe.get(key) for key in ("dataset", "name", "revision", "splits")}
-    written = write_part(snakemake.output.part, batches, recipe)
-    write_json(snakemake.output.record, {"source": read, "files": describe_files(files, piece[0] == 0)} | written)
+    with contextlib.ExitStack() as stack:
+        for file in files:
+            stack.enter_context(unchanged(file))
+        written = write_part(snakemake.output.part, batches, recipe)
+        described = describe_files(files, piece[0] == 0)
+    write_json(snakemake.output.record, {"source": read, "files": described} | written)
     say(f"read {written['documents']:,} documents of {source}")

@@ -1,6 +1,7 @@
 """Train the SentencePiece vocabulary of a base model on the training split.
 
-input.corpus              Parquet, one column `text`, one document per row
+input.corpus              Parquet files with a column `text`, one document per row
+input.lengths             NumPy arrays: characters of each document
 output                    vocabulary.spm, a serialized SentencePiece model
 params.recipe.vocab_size  number of pieces, including the special and byte pieces
 params.recipe.seed        selects the documents to read if the text is very long
@@ -8,14 +9,15 @@ params.recipe.seed        selects the documents to read if the text is very long
 
 from tpulm.core.files import atomic_write
 from tpulm.core.job import job
-from tpulm.corpus.reader import read_texts
+from tpulm.corpus.reader import read_lengths, read_rows
 from tpulm.tokenization.causal import train_vocabulary
 from tpulm.tokenization.sample import CHARACTERS, Sample
 
 recipe, name = snakemake.params.recipe, snakemake.wildcards.name
 
 with job(snakemake.log[0], f"base {name}") as say:
-    sample = Sample(lambda: read_texts(snakemake.input.corpus), CHARACTERS, recipe["seed"])
+    lengths = read_lengths(snakemake.input.lengths)
+    sample = Sample(lambda rows: read_rows(snakemake.input.corpus, rows), lengths, CHARACTERS, recipe["seed"])
     documents = (text for texts in sample for text in texts)
     proto = train_vocabulary(documents, recipe["vocab_size"], f"base.{name}.vocab_size")
     with atomic_write(snakemake.output[0]) as partial:

@@ -1,6 +1,7 @@
 """Train a tokenizer on the training split.
 
-input.corpus               Parquet, one column `text`, one document per row
+input.corpus               Parquet files with a column `text`, one document per row
+input.lengths              NumPy arrays: characters of each document
 output.tokenizer           tokenizer.json, as the `tokenizers` library saves it
 output.config              tokenizer_config.json, and
 output.special_tokens_map  special_tokens_map.json: with them AutoTokenizer loads the folder
@@ -19,14 +20,15 @@ from tpulm.core.job import job
 with job(snakemake.log[0], "tokenizer") as say:
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
 
-    from tpulm.corpus.reader import read_texts
+    from tpulm.corpus.reader import read_lengths, read_rows
     from tpulm.tokenization import merges, unigram
     from tpulm.tokenization.folder import write_settings
     from tpulm.tokenization.sample import Sample
 
     recipe, output = snakemake.params.recipe, snakemake.output
     train = {"unigram": unigram.train, "bpe": merges.train_bpe, "wordpiece": merges.train_wordpiece}[recipe["model"]]
-    sample = Sample(lambda: read_texts(snakemake.input.corpus), **recipe["train_on"])
+    lengths = read_lengths(snakemake.input.lengths)
+    sample = Sample(lambda rows: read_rows(snakemake.input.corpus, rows), lengths, **recipe["train_on"])
     tokenizer = train(sample, recipe["vocab_size"])
     with atomic_write(output.tokenizer) as partial:
         tokenizer.save(str(partial))

@@ -1,6 +1,6 @@
 """Tokenize the documents of one shard for causal models, pack them into records, and write these as TFRecords.
 
-input.corpus      Parquet, one column `text`, one document per row
+input.corpus      Parquet files with a column `text`, one document per row
 input.tokenizer   vocabulary.spm, or the preset folder of the base model
 input.ranges      JSON: which documents belong to which shard
 output.records    TFRecord file of tf.train.Example

@@ -1,6 +1,6 @@
 """Tokenize the documents of one shard for masked models, pack them into records, and write these as TFRecords.
 
-input.corpus              Parquet, one column `text`, one document per row
+input.corpus              Parquet files with a column `text`, one document per row
 input.tokenizer           tokenizer.json
 input.special_tokens_map  special_tokens_map.json
 input.ranges              JSON: which documents belong to which shard
@@ -21,12 +21,14 @@ split, shard, shards = snakemake.wildcards.split, int(snakemake.wildcards.shard)
 with job(snakemake.log[0], f"tfrecords {split} {shard + 1}/{shards}") as say:
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
 
+    from tpulm.core.arrow import leave_pandas_out
     from tpulm.corpus.reader import read_batches
     from tpulm.records.packing import range_of
     from tpulm.records.shard_writer import write_shard
     from tpulm.tokenization.encoding import template, tokenize
     from tpulm.tokenization.folder import describe, load
 
+    leave_pandas_out()
     recipe, inputs = snakemake.params.recipe, snakemake.input
     part = range_of(inputs.ranges, split, shard, shards, recipe["shards_key"])
     tokenizer = load(inputs.tokenizer)

@@ -132,6 +132,9 @@ class Proxy(BaseHTTPRequestHandler):
             if fault:
                 self.reset()
                 return
+            if self.command == "GET" and ("/download/" in self.path or "alt=media" in self.path):
+                extension = self.path.partition("?")[0].rpartition(".")[2]
+                self.faults.counts[f"bytes of .{extension}"] += len(content)
             self.answer(status, content, headers)
         except (ConnectionError, TimeoutError):
             self.close_connection = True

@@ -8,7 +8,13 @@ from test_corpus import FAST
 from test_near_duplicates import ngrams_by_hand, sentence
 from tpulm.config.artifacts import SPLITS
 from tpulm.corpus import contamination
-from tpulm.corpus.contamination import drop_contaminated, find_contaminated, held_out_texts, ngrams_of
+from tpulm.corpus.contamination import (
+    count_contaminated,
+    drop_contaminated,
+    find_contaminated,
+    held_out_texts,
+    ngrams_of,
+)  # fmt: skip
 from tpulm.corpus.parts import write_part
 
 pytestmark = pytest.mark.unit
@@ -31,7 +37,8 @@ def decontaminate(folder, train, held_out, benchmarks, n):
         for part, start, count in zip(parts, starts, counts, strict=False)
     ]
     dropped = {"train": {}}
-    told = drop_contaminated(codes, counts, found, dropped)
+    drop_contaminated(codes, counts, found)
+    told = count_contaminated(found, dropped)
     everything = np.array(train[:half] + held_out + train[half:], object)
     return everything[codes == 0].tolist(), told, dropped
 

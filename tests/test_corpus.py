@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tpulm.audit.verification import check_corpus
+from tpulm.audit.verification import check_corpus, examine
 from tpulm.config.artifacts import SPLITS
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
@@ -183,6 +183,13 @@ WRONG_FILES = [
         "{}, line 2, is not valid JSON: Expecting value: line 1 column 1 (char 0).",
     ),
     ("text.json", b"hello\n", "{} is not a whole JSON file: Expecting value: line 1 column 1 (char 0)."),
+    ("more.csv", b"text\na,b\n", "{}, line 2, has more fields than line 1 has names; allowed: as many."),
+    (
+        "nested.jsonl",
+        b'{"text": "a"}\n' + b"[" * 100_000,
+        "{}, line 2, is not valid JSON: maximum recursion depth exceeded while decoding a JSON array from a unicode "
+        "string.",
+    ),
     ("number.jsonl", b"3\n", "{}, line 1, is no JSON object; allowed: an object with the field text (corpus.column)."),
     ("a.csv", b"id,body\n1,x\n", "{} has no column text (corpus.column); found: id, body."),
     ("a.jsonl", b'{"text": "a"}\n{"id": 1}\n', "{}, line 2 has no column text (corpus.column); found: id."),
@@ -202,6 +209,9 @@ def test_what_is_wrong_with_a_file_is_said_in_a_sentence(tmp_path, name, data, s
 def test_globs_that_do_not_fit(tmp_path):
     recipe = DEFAULTS | {"files": [f"{tmp_path}/*"]}
     assert fails(source_files, "finetune.text", recipe) == f"finetune.text.files: no file matches {tmp_path}/*."
+    assert fails(source_files, "finetune.text", recipe | {"files": [str(tmp_path)]}) == (
+        f"finetune.text.files: no file matches {tmp_path}, which is a folder; allowed: files, such as {tmp_path}/*."
+    )
     write(tmp_path / "a.docx", "x")
     assert fails(source_files, "finetune.text", recipe) == (
         f"finetune.text.files: {tmp_path}/a.docx has an extension that is not known; "
@@ -314,12 +324,27 @@ def test_any_partition_of_text_files_has_the_same_documents(tmp_path_factory, te
         files.append(str(folder / f"{number}.txt"))
         Path(files[-1]).write_bytes(text.replace("b\n", "b\r\n").encode())
     expected = read(*files, unit=unit)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "PART_BYTES", size)
-        parts = list(cut("train", files, unit))
+    parts = list(cut("train", files, unit, size))
     found = [text for part in parts for text in read(*part.files, unit=unit, piece=part.piece)]
     assert found == expected
     assert len(parts) >= len([file for file in files if os.path.getsize(file) > size])
+
+
+def test_parts_of_a_very_large_source_are_larger(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "PART_BYTES", 10)
+    monkeypatch.setattr(sources, "MOST_PARTS", 8)
+    file = write(tmp_path / "a.txt", "x\n" * 5000)
+    text = DEFAULTS | {"files": [str(file)]}
+    parts = parts_of("corpus", text)
+    assert len(parts) == 8 and sum((read(file, piece=part.piece) for part in parts), []) == ["x"] * 5000
+    monkeypatch.setattr(sources, "WHOLE_PARTS", 7)
+    assert sources.split_files("corpus", "test", text, parts) == [
+        f"results/corpus/test/0000{n}.parquet" for n in range(8)
+    ]
+    assert sources.split_files("corpus", "test", text | {"max_documents": 9}, parts) == ["results/corpus/test.parquet"]
+    named = [*parts, Part("test", (str(file),))]
+    assert sources.split_files("corpus", "test", text, named) == ["results/corpus/test/00008.parquet"]
+    assert len(sources.split_files("corpus", "validation", text, named)) == 8
 
 
 def test_parts_are_of_one_size_about(tmp_path, monkeypatch):
@@ -438,14 +463,25 @@ def test_damaged_parts_and_splits_are_named(tmp_path):
     write_json(part.with_suffix(".json"), record)
     write_json(tmp_path / "parts/00000.contamination.json", {"rows": []})
     write_json(tmp_path / "corpus.json", {"splits": figures})
-    assert list(check_corpus(tmp_path)) == []
+    files = {split: [f"{tmp_path.name}/{split}.parquet"] for split in SPLITS}
+    assert list(check_corpus(tmp_path, files)) == []
+    lengths = tmp_path / "train.lengths.npy"
+    lengths.write_bytes(lengths.read_bytes()[:-1] + b"\1")
+    assert list(check_corpus(tmp_path, files)) == [
+        f"{lengths} is damaged: the lengths are not those of the documents beside it."
+    ]
     part.write_bytes(part.read_bytes()[:-1])
     os.replace(outputs["test"], outputs["train"])
-    assert list(check_corpus(tmp_path)) == [
+    assert list(check_corpus(tmp_path, files)) == [
         f"{part} is damaged or missing: its SHA-256 is not the one that 00000.json has.",
         f"{outputs['train']} is damaged: its documents are not those that corpus.json describes.",
+        f"{lengths} is damaged: the lengths are not those of the documents beside it.",
         f"{outputs['test']} is missing.",
     ]
+    for text in ("{}", "[]", '{"splits": []}', '{"splits": {"train": 1}}'):
+        (tmp_path / "corpus.json").write_text(text)
+        *_, last = examine(tmp_path, "corpus.json", check_corpus)[1]
+        assert "has a JSON file of another form" in last, text
 
 
 def test_the_report_shows_sources_and_what_was_dropped():

@@ -1,5 +1,7 @@
 """Google Cloud Storage: records read while a model trains, results in a bucket, all on a network that fails."""
 
+import contextlib
+import gzip
 import hashlib
 import json
 import os
@@ -14,6 +16,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from conftest import ROOT, Workflow, reduced
 from loopback_bucket import BUCKET, served
@@ -21,6 +24,13 @@ from ruamel.yaml import YAML
 from tpulm.config.reading import read_yaml
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
+from tpulm.corpus import tables
+from tpulm.corpus.files import read_files, unchanged
+from tpulm.corpus.parts import describe_files
+from tpulm.corpus.reader import read_rows, read_texts
+from tpulm.corpus.rows import Form
+from tpulm.corpus.sources import source_files
+from tpulm.corpus.tables import DocumentFile, read_array
 from tpulm.records import masked_batches, order, streaming
 from tpulm.records.masked_batches import evaluation_batches, training_batch, unigram_entropy
 from tpulm.records.packing import unpadded
@@ -196,6 +206,92 @@ def test_failures_that_persist_end_in_one_sentence(manifest, cloud, monkeypatch)
         open_records(manifest, listing, "train")
 
 
+def test_documents_are_read_where_they_lie_and_no_others(tmp_path, cloud, monkeypatch):
+    """A shard's share of a corpus file: with one request in ten failing, in bytes that are little more than its own."""
+    monkeypatch.setattr(tables, "ROW_GROUP", 1000)
+    dice = np.random.default_rng(0)
+    texts = [f"document {number} {dice.bytes(99).hex()}" for number in range(40_000)]
+    with contextlib.closing(DocumentFile(tmp_path / "a.parquet", pa.schema({"text": pa.string()}))) as file:
+        file.add(pa.record_batch({"text": texts}))
+    content = (tmp_path / "a.parquet").read_bytes()
+    cloud.put("corpus/a.parquet", content)
+    np.save(tmp_path / "codes.npy", np.arange(100_000) % 251)
+    cloud.put("corpus/codes.npy", (tmp_path / "codes.npy").read_bytes())
+    before, url = cloud.faults(**FAILING, hang_seconds=2.0), f"gs://{BUCKET}/corpus/a.parquet"
+    assert sum(read_texts([url], 9_000, 9_500), []) == texts[9_000:9_500]
+    assert sum(read_rows(url, np.array([5, 39_999])), []) == [texts[5], texts[39_999]]
+    assert read_array(f"gs://{BUCKET}/corpus/codes.npy", 260, 300).tolist() == [n % 251 for n in range(260, 300)]
+    done = cloud.faults(fail=0.0, hang=0.0) - before
+    # A row group for the one, the first and the last for the other, and twice the end of the file.
+    assert done["bytes of .parquet"] < 0.15 * len(content) and done["bytes of .npy"] < 2000
+    cloud.put("corpus/a.parquet", content[:-9] + b"123456789")
+    with pytest.raises(UserError, match=r"^gs://bucket/corpus/a.parquet is damaged \(.+\); delete the file and run"):
+        list(read_texts(url))
+
+
+def test_text_in_a_bucket_is_text_on_the_disk(tmp_path, cloud):
+    """Files of each kind, whole and in pieces, with one request in ten failing; and a file that changes meanwhile."""
+    line = json.dumps({"text": "two words"}) + "\n"
+    content = {
+        "a.txt": b"one\r\n\n two\n" * 9,
+        "b.txt.gz": gzip.compress(b"packed\n" * 9),
+        "c.jsonl": line.encode() * 9,
+    }
+    content["d.csv"], content["e.json"] = b"text\nx\ny\n", json.dumps([{"text": "z"}]).encode()
+    for name, data in content.items():
+        (tmp_path / name).write_bytes(data)
+        cloud.put(f"texts/{name}", data)
+    cloud.faults(**FAILING, hang_seconds=2.0)
+    recipe = {"source": "files", "sample_by": "paragraph"}
+    named = [
+        source_files("corpus", recipe | {"files": [f"{place}/*.*"]})["train"]
+        for place in (tmp_path, f"gs://{BUCKET}/texts")
+    ]
+    assert named[1] == [f"gs://{BUCKET}/texts/{name}" for name in content]
+    form = Form("corpus", {"column": "text"})
+    read = lambda files, piece=(0, 1): [*read_files(files, "paragraph", form, piece)]  # noqa: E731
+    assert read(named[0]) == read(named[1]) and len(named[0]) == 5
+    for piece in ((0, 3), (2, 3)):
+        assert read(named[0][:1], piece) == read(named[1][:1], piece)
+    here, there = (describe_files(files, True) for files in named)
+    assert [file | {"path": ""} for file in here] == [file | {"path": ""} for file in there]
+    cloud.faults(fail=0.0, hang=0.0)
+    with pytest.raises(UserError, match=f"^{named[1][0]} changed while it was read; run again when nothing writes"):
+        with unchanged(named[1][0]):
+            cloud.put("texts/a.txt", b"other\n")
+    with pytest.raises(UserError, match="^corpus.files: no file matches gs://bucket/nowhere/"):
+        source_files("corpus", recipe | {"files": [f"gs://{BUCKET}/nowhere/*.txt"]})
+
+
+def test_text_and_records_in_a_bucket(tmp_path, cloud):
+    """Text that is read there, and records that are made there of the documents that they need, are those of a disk."""
+    workflow = Workflow(tmp_path / "workflow")
+    (workflow / "text").mkdir()
+    for number in range(3):
+        text = "".join(f"line {line} of file {number}\n" for line in range(400))
+        (workflow / f"text/{number}.txt").write_text(text)
+        cloud.put(f"text/{number}.txt", text.encode())
+    there = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", f"gs://{BUCKET}/records"]
+    targets = ["results/tfrecords/manifest.json", "results/tokenizer/metrics.json", "--configfile", "small.yaml"]
+    reduced(workflow, corpus={"source": "files", "files": ["text/*.txt"]}, tokenizer={"vocab_size": 50})
+    workflow(*targets, "--cores", "2")
+    reduced(workflow, corpus={"source": "files", "files": [f"gs://{BUCKET}/text/*.txt"]}, tokenizer={"vocab_size": 50})
+    before = cloud.faults()
+    planned = workflow("-n", "--quiet", "rules", *targets, *there).stdout
+    assert jobs(planned)["write_shard"] == 6
+    assert (cloud.faults() - before)["requests"] < 20  # for fifty files that are not there
+    printed = workflow(*targets, "--cores", "2", *there).stdout
+    assert not re.search(r"Retrieving \S+ \S+ \S+corpus/(train|validation|test)\.parquet", printed)
+    found, here = stored_results(cloud, "records"), local_results(workflow)
+    described = [name for name in here if re.search(r"corpus/(parts/\d+|splits|corpus)\.json$", name)]  # have paths
+    assert found.keys() == here.keys() and {name for name in here if found[name] != here[name]} == set(described)
+    before = cloud.faults()
+    assert "Nothing to be done" in workflow("-n", *targets, *there).stdout
+    assert (cloud.faults() - before)["requests"] < 20
+    cloud.put("text/1.txt", b"other\n")
+    assert jobs(workflow("-n", "--quiet", "rules", *targets, *there).stdout)["read_part"] == 1
+
+
 # Measured with a clock: the only files that differ from run to run.
 TIMED = ("timings.csv", "timings.html")
 PREFIX = f"gs://{BUCKET}/team/try"
@@ -260,7 +356,8 @@ def check_results(found, trained, done, printed):
     expected = local_results(trained)
     assert found == {name: expected[name] for name in found}
     # Records were read where they lie, and never copied here.
-    assert done["records read"] >= 4 and not re.search(r"Retrieving \S+ \S+ \S+\.(tfrecord|index)", printed)
+    copied = r"Retrieving \S+ \S+ \S+(\.(tfrecord|index)|corpus/(train|validation|test)\.parquet)"
+    assert done["records read"] >= 4 and not re.search(copied, printed)
 
 
 def test_results_in_a_bucket_are_those_of_a_local_run(trained, stored, server):
@@ -271,9 +368,11 @@ def test_results_in_a_bucket_are_those_of_a_local_run(trained, stored, server):
     assert not (workflow / "results").exists() and not (workflow / "logs").exists()
 
 
-def test_staleness_works_there(stored, tmp_path):
+def test_staleness_works_there(stored, server, tmp_path):
     workflow, *_ = stored
+    before = server.faults()
     assert "Nothing to be done" in workflow("-n", *TARGETS, *STORED).stdout
+    assert (server.faults() - before)["requests"] < 20  # for more than a hundred files
     other = Workflow(tmp_path / "elsewhere")  # a fresh checkout: every file of the code is newer than the results
     (other / "config.yaml").write_bytes((workflow / "config.yaml").read_bytes())
     for file in (other / "scripts").rglob("*.py"):

@@ -2,6 +2,7 @@
 
 import json
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from ruamel.yaml import YAML
 from test_near_duplicates import sentence
@@ -57,3 +58,33 @@ def test_any_partition_gives_the_same_corpus(fresh):
     fresh("corpus", "--cores", "2")
     parts = list((fresh / "results/corpus/parts").glob("?????.parquet"))
     assert len(parts) > 5 and written(fresh) == whole
+    check_divided(fresh, sources, whole)
+
+
+def check_divided(workflow, sources, whole):
+    """Hold the corpus of the same text, as if it were so large that each part has files of its own, against the other.
+
+    whole  what `written` returned for that
+    """
+    sources.write_text(sources.read_text().replace("WHOLE_PARTS = 32", "WHOLE_PARTS = 3"))
+    config = {"corpus": CORPUS, "tokenizer": {"vocab_size": 300}}
+    config["tfrecords"] = {"sequence_length": 8, "shards": {"train": 12, "validation": 2}}
+    with open(workflow / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(config, file)
+    workflow("corpus", "results/tfrecords/manifest.json", "--cores", "2")
+    workflow("verify", "--cores", "1")
+    record, before = (
+        json.loads(text) for text in ((workflow / "results/corpus/corpus.json").read_text(), whole["corpus.json"])
+    )
+    manifest = json.loads((workflow / "results/tfrecords/manifest.json").read_text())
+    for split in ("train", "validation", "test"):
+        files = sorted((workflow / "results/corpus" / split).glob("*.parquet"))
+        rows = [row for file in files for row in pq.read_table(file).to_pylist()]
+        expected = pq.read_table(pa.BufferReader(whole[f"{split}.parquet"])).to_pylist()
+        if split == "train":  # what is taken twice comes a second time at the end of each part
+            rows, expected = (sorted(found, key=lambda row: row["text"]) for found in (rows, expected))
+        assert len(files) > 5 and rows == expected
+        assert manifest["splits"][split]["documents"] == len(rows)
+        for corpus in (record, before):
+            assert corpus["splits"][split].pop("fingerprint")
+    assert record == before

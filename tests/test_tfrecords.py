@@ -9,6 +9,9 @@ from pydoc_data import topics
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tpulm.config.record_sets import files_of_shard
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
 from tpulm.records import packing, reader, tfrecord
@@ -210,6 +213,18 @@ def test_reader_and_writer_need_no_tensorflow():
     assert done.stdout.split() == []
 
 
+@pytest.mark.unit
+def test_pandas_is_left_out_and_can_still_be_used():
+    code = (
+        "import sys, numpy, pyarrow; "
+        "from tpulm.core.arrow import leave_pandas_out; leave_pandas_out(); "
+        "assert pyarrow.array(numpy.array([1])).to_numpy().sum() == 1 and 'pandas' not in sys.modules; "
+        "assert pyarrow.table({'a': ['x']}).to_pandas()['a'].tolist() == ['x'] and 'pandas' in sys.modules"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(tfrecord.__file__).parents[2])}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
 def test_bytes_are_those_of_tensorflow(written, tmp_path):
     import tensorflow as tf
 
@@ -237,3 +252,21 @@ def test_bytes_are_those_of_tensorflow(written, tmp_path):
     parsed = list(dataset.map(lambda record: tf.io.parse_single_example(record, form)).as_numpy_iterator())
     np.testing.assert_array_equal(np.stack([record["input_ids"] for record in parsed]), expected(streams))
     assert all((record["attention_mask"] == 1).all() for record in parsed)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.integers(1, 20))
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_shards_of_several_files_have_each_document_once(documents, shards):
+    lengths = [np.arange(1, count + 1, dtype=np.int32) for count in documents]
+    try:
+        ranges = packing.plan_files(lengths, shards, "tfrecords.shards.train")
+    except UserError as error:
+        assert "tfrecords.shards.train is" in str(error)
+        return
+    found = []
+    for number, part in enumerate(ranges):
+        files = files_of_shard(number, shards, len(lengths))
+        own = np.concatenate([np.arange(documents[file]) + 100 * file for file in files])
+        assert part["documents"] >= 1 and len(files) == 1 or shards <= len(lengths)
+        found += own[part["start"] : part["stop"]].tolist()
+    assert found == [100 * file + row for file, count in enumerate(documents) for row in range(count)]

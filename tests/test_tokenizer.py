@@ -18,8 +18,8 @@ from conftest import ROOT
 from tokenizers import models
 from tokenizers.trainers import UnigramTrainer
 from tpulm.core.errors import UserError
-from tpulm.corpus.reader import read_lengths, read_texts
-from tpulm.tokenization import expectation, folder, merges, pipeline, seeds, unigram, words
+from tpulm.corpus.reader import read_lengths, read_rows, read_texts
+from tpulm.tokenization import expectation, folder, merges, pipeline, sample, seeds, unigram, words
 from tpulm.tokenization.pretrained import save_pretrained
 from tpulm.tokenization.sample import Sample
 
@@ -308,28 +308,31 @@ def test_vocabulary_too_large_for_the_text(kind):
 
 
 @pytest.mark.unit
-def test_a_sample_is_seeded_and_of_the_asked_size():
+def test_a_sample_is_seeded_and_of_the_asked_size(monkeypatch):
     documents = [f"document {number}" for number in range(5000)]
 
     def chosen(sample):
         return [text for texts in sample for text in texts]
 
-    def read(size):
-        return lambda: (documents[start : start + size] for start in range(0, len(documents), size))
+    def read(rows):
+        return ([documents[row]] for row in rows)
 
     total = sum(map(len, documents))
-    whole = Sample(read(100), total, 0)
+    lengths = [np.array(list(map(len, some))) for some in (documents[:3000], documents[3000:])]
+    whole = Sample(read, lengths, total, 0)
     assert chosen(whole) == documents
     assert whole.record() == {
         "training_documents": 5000, "training_characters": total, "corpus_documents": 5000, "corpus_characters": total,
     }  # fmt: skip
-    part = Sample(read(100), total // 5, 0)
+    part = Sample(read, lengths, total // 5, 0)
     some = chosen(part)
     assert part.characters == sum(map(len, some)) == pytest.approx(total / 5, rel=0.1)
     assert part.documents == len(some) and part.corpus_characters == total
-    # Neither a second reading nor the size of the batches matters; another seed does.
-    assert some == chosen(part) == chosen(Sample(read(7), total // 5, 0)) != chosen(Sample(read(7), total // 5, 1))
-    assert len(chosen(Sample(read(100), 1, 0))) == 1
+    # Neither a second reading nor how many are drawn at once matters; another seed does.
+    monkeypatch.setattr(sample, "DRAWS", 7)
+    again, other = (Sample(read, lengths, total // 5, seed) for seed in (0, 1))
+    assert some == chosen(part) == chosen(again) != chosen(other)
+    assert len(chosen(Sample(read, lengths, 1, 0))) == 1
 
 
 @pytest.mark.unit
@@ -402,10 +405,19 @@ def test_figures(trained, kind, saved, texts):
 
 @pytest.mark.unit
 def test_documents_are_read_by_range(tmp_path, texts):
-    path = tmp_path / "corpus.parquet"
+    path, *several = (str(tmp_path / f"{number}.parquet") for number in range(4))
     pq.write_table(pa.table({"text": texts}), path, row_group_size=300)
-    for start, stop in ((0, None), (0, 1), (299, 301), (10, 950), (600, 600)):
-        found = list(read_texts(path, start, stop, size=128))
-        assert all(1 <= len(batch) <= 128 for batch in found)
-        assert sum(found, []) == texts[start:stop]
-    assert read_lengths(path).to_pylist() == [len(text) for text in texts]
+    for file, own in zip(several, (texts[:0], texts[:450], texts[450:]), strict=True):
+        pq.write_table(pa.table({"text": pa.array(own, pa.string())}), file, row_group_size=300)
+    rows = np.array([0, 299, 300, 449, 450, 800])
+    for files in (path, several):
+        for start, stop in ((0, None), (0, 1), (299, 301), (10, 850), (600, 600)):
+            found = list(read_texts(files, start, stop, size=128))
+            assert all(1 <= len(batch) <= 128 for batch in found)
+            assert sum(found, []) == texts[start:stop]
+        assert sum(read_rows(files, rows, size=2), []) == [texts[row] for row in rows]
+    lengths = [len(text) for text in texts]
+    for name, own in (("a.npy", lengths[:10]), ("b.npy", lengths[10:])):
+        np.save(tmp_path / name, np.array(own, np.int32))
+    found = read_lengths([str(tmp_path / "a.npy"), str(tmp_path / "b.npy")])
+    assert [own.tolist() for own in found] == [lengths[:10], lengths[10:]]

@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow.parquet as pq
 from safetensors import safe_open
 
-from tpulm.config.artifacts import CHECKPOINT_ARRAYS, CHECKPOINT_FILES, MODEL_FILES, TOKENIZER_FILES
+from tpulm.config.artifacts import CHECKPOINT_ARRAYS, CHECKPOINT_FILES, MODEL_FILES, TOKENIZER_FILES, lengths_file
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import fingerprints, read_json, sha256
 from tpulm.corpus.reader import read_batches
-from tpulm.corpus.statistics import Figures
+from tpulm.corpus.statistics import Figures, combined
 from tpulm.records.tfrecord import decode, scan
 from tpulm.training import checkpoint
 
@@ -31,12 +31,13 @@ def verify(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | Non
     """Yield the name of each artifact and its damages; None where it has not been built.
 
     results   their folder
-    expected  collections; tokenizer (whether there is one); records (folder below results to shards, their names by
-              split, and vocabulary, the file that they were made with, where that is below results); chains (folder
-              below results to the steps of its checkpoints); mlm and base (names); finetune (name to method)
+    expected  collections (name to the files of each split, below results); tokenizer (whether there is one); records
+              (folder below results to shards, their names by split, and vocabulary, the file that they were made with,
+              where that is below results); chains (folder below results to the steps of its checkpoints); mlm and base
+              (names); finetune (name to method)
     """
-    for collection in expected["collections"]:
-        yield examine(results / collection, "corpus.json", check_corpus)
+    for collection, files in expected["collections"].items():
+        yield examine(results / collection, "corpus.json", partial(check_corpus, files=files))
     if expected["tokenizer"]:
         yield examine(results / "tokenizer", "tokenizer.json", check_tokenizer)
     for folder, records in expected["records"].items():
@@ -60,7 +61,15 @@ def verify(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | Non
 
 def examine(folder: Path, mark: str, check: Callable[[Path], Iterator[str]]) -> tuple[str, list[str] | None]:
     """Return an artifact's name and damages; None where the file `mark` of its folder is absent."""
-    return str(folder), list(check(folder)) if (folder / mark).exists() else None
+    return str(folder), list(damages_of(folder, check)) if (folder / mark).exists() else None
+
+
+def damages_of(folder: Path, check: Callable[[Path], Iterator[str]]) -> Iterator[str]:
+    """Yield the damages of an artifact, and where a file of it is JSON but has not the keys that were written."""
+    try:
+        yield from check(folder)
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        yield f"{folder} has a JSON file of another form than this workflow writes: {type(error).__name__}: {error}."
 
 
 def attempt(path: Path, read: Callable[[Path], Any]) -> tuple[Any, list[str]]:
@@ -76,34 +85,42 @@ def attempt(path: Path, read: Callable[[Path], Any]) -> tuple[Any, list[str]]:
         return None, [f"{path} cannot be read: {lines[0][:200]}"]
 
 
-def check_corpus(folder: Path) -> Iterator[str]:
-    """Compare the documents of a corpus, and the parts that it was built from, with what is recorded of them."""
+def check_corpus(folder: Path, files: dict[str, list[str]]) -> Iterator[str]:
+    """Compare the documents of a corpus, and the parts that it was built from, with what is recorded of them.
+
+    files  those of each split, below the folder in which this one is
+    """
     for path in sorted((folder / "parts").glob("?????.json")):
         record, damages = attempt(path, read_json)
         yield from damages
         part = path.with_suffix(".parquet")
-        if record and attempt(part, sha256)[0] != record["sha256"]:
+        if record is not None and attempt(part, sha256)[0] != record["sha256"]:
             yield f"{part} is damaged or missing: its SHA-256 is not the one that {path.name} has."
     record, damages = attempt(folder / "corpus.json", read_json)
     yield from damages
-    for split in ("train", "validation", "test"):
-        path = folder / f"{split}.parquet"
-        figures, damages = attempt(path, figures_of)
-        yield from damages
-        if record and figures:
-            said = {key: record["splits"][split].get(key) for key in figures}
-            if said != figures:
-                yield f"{path} is damaged: its documents are not those that corpus.json describes."
+    for split, names in files.items():
+        paths = [folder.parent / name for name in names]
+        found = [attempt(path, figures_of) for path in paths]
+        yield from (damage for _, damages in found for damage in damages)
+        if record is not None and not any(damages for _, damages in found):
+            figures = combined([told for (told, _), _ in found])
+            if {key: record["splits"][split].get(key) for key in figures} != figures:
+                what = f"{paths[0]} is damaged: its" if len(paths) == 1 else f"{folder / split} is damaged: the"
+                yield f"{what} documents are not those that corpus.json describes."
+            for path, ((_, whole), _) in zip(paths, found, strict=True):
+                if not whole:
+                    yield f"{lengths_file(str(path))} is damaged: the lengths are not those of the documents beside it."
 
 
-def figures_of(path: Path) -> dict:
-    """Return the figures of the documents of a Parquet file, as corpus.json has them."""
+def figures_of(path: Path) -> tuple[dict, bool]:
+    """Return the figures of a Parquet file, as corpus.json has them, and whether the lengths beside it are right."""
     if pq.ParquetFile(path).schema_arrow.names not in (["text"], ["text", "response_start"]):
         raise UserError(f"{path} has other columns than text and, where the response counts, response_start.")
     figures = Figures()
     for texts in read_batches(str(path)):
         figures.add(texts, sum(len(text.split()) for text in texts.to_pylist()))
-    return figures.as_dict()
+    lengths, _ = attempt(Path(lengths_file(str(path))), np.load)
+    return figures.as_dict(), lengths is not None and np.array_equal(lengths, np.concatenate(figures.lengths))
 
 
 def check_tokenizer(folder: Path) -> Iterator[str]:
@@ -120,7 +137,7 @@ def check_shards(folder: Path, expected: dict[str, list[str]], vocabulary: Path)
     """Read every record of every shard; compare with the manifest, and the vocabulary with what it says of that."""
     manifest, damages = attempt(folder / "manifest.json", read_json)
     yield from damages
-    if not manifest:
+    if manifest is None:
         return
     if vocabulary.exists() and sha256(vocabulary) != manifest["tokenizer_sha256"]:
         yield f"{vocabulary} is not the tokenizer that {folder}/manifest.json names: their SHA-256 differ."
@@ -216,7 +233,7 @@ def check_model(folder: Path) -> Iterator[str]:
         yield from attempt(folder / name, read_json if name.endswith(".json") else shapes)[1]
     config, _ = attempt(folder / "config.json", read_json)
     found, _ = attempt(folder / "model.safetensors", shapes)
-    if config and found:
+    if config is not None and found:
         rows = {shape[0] for name, shape in found.items() if name.endswith("word_embeddings.weight")}
         if rows and rows != {config.get("vocab_size")}:
             yield f"{folder} is damaged: config.json says vocab_size {config.get('vocab_size')}, the weights {rows}."

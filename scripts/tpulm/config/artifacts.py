@@ -2,6 +2,12 @@
 
 SPLITS = ("train", "validation", "test")
 
+
+def lengths_file(corpus: str) -> str:
+    """Return the file that has the characters of each document of a file of a corpus, an int32 array."""
+    return corpus.removesuffix(".parquet") + ".lengths.npy"
+
+
 # Of a tokenizer that is trained here, at ids 0 to 4.
 SPECIAL_TOKENS = ("[CLS]", "[SEP]", "<unk>", "<pad>", "[MASK]")
 PAD_ID = SPECIAL_TOKENS.index("<pad>")

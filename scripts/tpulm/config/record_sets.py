@@ -78,6 +78,17 @@ class RecordSet:
         }
 
 
+def files_of_shard(shard: int, shards: int, files: int) -> range:
+    """Return the files of a split that a shard's documents are in: one, or several that no other shard is of.
+
+    shards, files  how many the split has
+    """
+    if shards <= files:
+        return range(shard * files // shards, (shard + 1) * files // shards)
+    file = ((shard + 1) * files - 1) // shards
+    return range(file, file + 1)
+
+
 def masked_records(config: Mapping) -> RecordSet:
     """Return the records of the masked models."""
     section = config["tfrecords"]

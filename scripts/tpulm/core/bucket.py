@@ -6,6 +6,7 @@ for Google's own clients.
 """
 
 import contextlib
+import io
 import logging
 import os
 import queue
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 SCHEME = "gs://"
 STALLED = 30  # seconds without a byte
 AT_ONCE = 16  # requests
+BUFFER = 4 << 20  # bytes that are requested at once of an object that is read from the beginning on
 
 
 def remote(place: str | Path) -> bool:
@@ -85,6 +87,66 @@ def result(future: Future, url: str) -> bytes:
 def read(place: str, start: int | None = None, stop: int | None = None) -> bytes:
     """Return bytes `start` to `stop` of an object, by default all. Raises as `result` does."""
     return result(request(place, start, stop), place)
+
+
+class Object(io.RawIOBase):
+    """An object as a file that is read at any place: each read is a request for just its bytes."""
+
+    def __init__(self, url: str):
+        """Ask for the size. Raises as `result` does, here and wherever bytes are read."""
+        super().__init__()
+        self.size, _ = state(url)
+        self.url, self.place = url, 0
+
+    def readable(self) -> bool:
+        """Return True: the bytes can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True: they can be read at any place."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to a place, counted from the beginning, the present place or the end; return it."""
+        self.place = offset + (0, self.place, self.size)[whence]
+        return self.place
+
+    def tell(self) -> int:
+        """Return the present place."""
+        return self.place
+
+    def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def]
+        """Read as many bytes as `buffer` takes, if there are so many; return how many."""
+        stop = min(self.place + len(buffer), self.size)
+        data = read(self.url, self.place, stop) if self.place < stop else b""
+        buffer[: len(data)] = data
+        self.place += len(data)
+        return len(data)
+
+
+def opened(place: str | Path) -> io.BufferedReader:
+    """Open a file or an object for reading from the beginning on. Raises as `result` does, and OSError."""
+    return io.BufferedReader(Object(str(place)), BUFFER) if remote(place) else open(place, "rb")
+
+
+def state(place: str | Path) -> tuple[int, str]:
+    """Return the size of a file or an object in bytes, and what changes when it is written: a date or a generation.
+
+    Raises as `result` does, and OSError.
+    """
+    if not remote(place):
+        found = os.stat(place)
+        return found.st_size, str(found.st_mtime_ns)
+    with sentences(str(place)):
+        told = file_system().info(str(place))
+    return int(told["size"]), f"{told.get('generation')} {told.get('md5Hash')}"
+
+
+def matching(pattern: str) -> dict[str, int]:
+    """Return the URLs of the objects that a glob gs://BUCKET/PATTERN stands for, and their sizes. Raises UserError."""
+    with sentences(pattern):
+        found = file_system().glob(pattern, detail=True)
+    return {f"{SCHEME}{name}": int(told["size"]) for name, told in found.items() if told["type"] == "file"}
 
 
 def contents(places: list[str]) -> Iterator[bytes]:

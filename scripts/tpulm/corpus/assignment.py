@@ -13,6 +13,7 @@ from tpulm.config.artifacts import SPLITS
 from tpulm.core.errors import UserError
 from tpulm.corpus.decisions import BEYOND, DUPLICATE, TEST, TRAIN, VALIDATION, count_dropped, refuse_empty
 from tpulm.corpus.near_duplicates import drop_near_duplicates
+from tpulm.corpus.partitions import Partitions
 from tpulm.corpus.parts import key_numbers
 from tpulm.corpus.tables import read_columns
 
@@ -23,25 +24,23 @@ class Keys:
     """The keys of all parts, by partition."""
 
     def __init__(self, parts: Sequence[str], documents: int):
-        """Take the paths of the parts; documents is the number of theirs."""
-        self.parts = parts
-        self.partitions = 1 + documents // PARTITION
+        """Take the paths of the parts, which may lie in a bucket; documents is the number of theirs."""
+        self.halves = Partitions(documents, PARTITION, 3)
+        self.partitions = self.halves.count
         self.read = lru_cache(1)(self._read)
+        first = 0
+        for part in parts:
+            for batch in read_columns(part, "key"):
+                self.halves.add(*key_numbers(batch), np.arange(first, first + batch.num_rows, dtype=np.uint64))
+                first += batch.num_rows
 
     def _read(self, partition: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the documents of a partition, int64 in the order of their keys, and where each key begins among them.
 
         Also, for each document, the number of its key within the partition.
         """
-        found = [(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64))]
-        first = 0
-        for part in self.parts:
-            for batch in read_columns(part, "key"):
-                high, low = key_numbers(batch)
-                rows = np.flatnonzero((high >> 32) * self.partitions >> 32 == partition)
-                found.append((high[rows], low[rows], rows + first))
-                first += len(high)
-        high, low, rows = (np.concatenate(column) for column in zip(*found, strict=True))
+        high, low, numbers = self.halves.read(partition)
+        rows = numbers.astype(np.int64)
         order = np.lexsort((low, high))
         high, low, rows = high[order], low[order], rows[order]
         new = np.ones(len(rows), bool)

@@ -65,17 +65,20 @@ def find_contaminated(part: str, codes: np.ndarray, avoided: np.ndarray, n: int)
     return {"rows": rows, "examples": examples}
 
 
-def drop_contaminated(codes: np.ndarray, documents: Sequence[int], found: Sequence[dict], dropped: dict) -> dict:
-    """Drop what `find_contaminated` found in each part; return examples.
+def drop_contaminated(codes: np.ndarray, documents: Sequence[int], found: Sequence[dict]) -> None:
+    """Drop what `find_contaminated` found in each part.
 
-    codes      split of each document of all parts; that of contaminated ones becomes CONTAMINATED
+    codes      split of each document of the parts; that of contaminated ones becomes CONTAMINATED
     documents  number of documents of each part
-    dropped    by split and reason, counted on
     """
     first = 0
     for count, part in zip(documents, found, strict=True):
         codes[np.array(part["rows"], int) + first] = CONTAMINATED
         first += count
+
+
+def count_contaminated(found: Sequence[dict], dropped: dict) -> dict:
+    """Return examples of what `find_contaminated` found in all parts, and count it in `dropped`."""
     dropped["train"]["contaminated"] = sum(len(part["rows"]) for part in found)
     return {"examples": [example for part in found for example in part["examples"]][:EXAMPLES]}
 

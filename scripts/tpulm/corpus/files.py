@@ -3,7 +3,6 @@
 import contextlib
 import gzip
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -12,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
+from tpulm.core import bucket
 from tpulm.core.errors import UserError
 from tpulm.corpus.pieces import lines_before, open_text, read_lines, read_paragraphs
 from tpulm.corpus.rows import Documents, Form
@@ -31,7 +31,7 @@ def read_files(files: Sequence[str], sample_by: str, form: Form, piece: tuple[in
     """
     for file in files:
         with unchanged(file):
-            if not os.path.getsize(file):
+            if not bucket.state(file)[0]:
                 continue
             try:
                 yield from read_file(file, sample_by, form, piece)
@@ -44,10 +44,9 @@ def read_files(files: Sequence[str], sample_by: str, form: Form, piece: tuple[in
 @contextlib.contextmanager
 def unchanged(file: str) -> Iterator[None]:
     """Raise UserError when a file has another size or date at the end than at the beginning."""
-    before = os.stat(file)
+    before = bucket.state(file)
     yield
-    after = os.stat(file)
-    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+    if bucket.state(file) != before:
         raise UserError(f"{file} changed while it was read; run again when nothing writes to it.")
 
 
@@ -78,7 +77,7 @@ def whole(file: str) -> str:
 
 def opened(file: str) -> IO[bytes]:
     """Open a file for reading bytes, through gzip where its name says so."""
-    return gzip.open(file, "rb") if packed(file) else open(file, "rb")  # type: ignore[return-value]
+    return gzip.open(bucket.opened(file)) if packed(file) else bucket.opened(file)  # type: ignore[return-value]
 
 
 def read_csv(file: str, form: Form) -> Documents:
@@ -92,6 +91,8 @@ def read_csv(file: str, form: Form) -> Documents:
     options["dtype"] = dict.fromkeys(form.columns, object)
     with opened(file) as data:
         for frame in pandas.read_csv(data, **options):
+            if not isinstance(frame.index, pandas.RangeIndex):  # else the first field would be lost
+                raise UserError(f"{file}, line 2, has more fields than line 1 has names; allowed: as many.")
             yield form.documents(file, [frame[column].tolist() for column in form.columns])
 
 
@@ -135,8 +136,8 @@ def read_json_lines(file: str, form: Form, piece: tuple[int, int]) -> Documents:
                 place = Line(file, piece, line)
                 try:
                     row = json.loads(text)
-                except ValueError as error:
-                    raise UserError(f"{place}, is not valid JSON: {error}.") from None
+                except (ValueError, RecursionError) as error:
+                    raise UserError(f"{place}, is not valid JSON: {reason(error)}.") from None
                 documents.append(form.document_of(place, row))
         yield documents
 

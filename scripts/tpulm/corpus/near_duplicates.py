@@ -12,7 +12,9 @@ import numpy as np
 from tpulm.core.random_streams import generator
 from tpulm.corpus.decisions import EXAMPLE_CHARACTERS, EXAMPLES, NEAR_DUPLICATE, TEST, TRAIN, VALIDATION
 from tpulm.corpus.ngrams import FACTOR, hash_ngrams, hash_words, mix
-from tpulm.corpus.tables import read_columns, texts_at
+from tpulm.corpus.partitions import Partitions
+from tpulm.corpus.reader import read_rows
+from tpulm.corpus.tables import read_columns
 
 PERMUTATIONS = 128  # of the n-grams' hashes, at the most
 STREAM = 1  # of the random numbers of the seed
@@ -60,42 +62,40 @@ def hash_bands(texts: Sequence[str], recipe: dict, seed: int) -> np.ndarray:
 
 
 def find_clusters(parts: Sequence[str], names: Sequence[str], rank: np.ndarray) -> np.ndarray:
-    """Return the lowest rank in the cluster of near-duplicates of each document, int64 of shape [ranks], by its rank.
+    """Return the lowest rank in the cluster of near-duplicates of each document, integers [ranks], by its rank.
 
     parts  paths of the parts, with the columns `names`
-    rank   place of each document in the order in which they win, int64 of shape [documents]; -1 for those left out
+    rank   place of each document in the order in which they win, integers of shape [documents]; -1 for those left out
     """
-    lowest = np.arange(int((rank >= 0).sum()))
-    partitions = 1 + len(rank) // PARTITION
+    lowest = np.arange(int((rank >= 0).sum()), dtype=rank.dtype)
     for name in names:
-        for partition in range(partitions):
-            members, starts = agreeing(parts, name, rank, partition, partitions)
+        hashes = Partitions(len(rank), PARTITION, 2)
+        first = 0
+        for part in parts:
+            for batch in read_columns(part, name):
+                values = batch[name].to_numpy(zero_copy_only=False)
+                own = rank[first : first + len(values)]
+                rows = (own >= 0) & (values != 0)
+                hashes.add(values[rows], own[rows].astype(np.uint64))
+                first += len(values)
+        for partition in range(hashes.count):
+            members, starts = agreeing(*hashes.read(partition))
             if len(members):
-                join(lowest, members, starts)
+                join(lowest, members.astype(rank.dtype), starts)
     return lowest
 
 
-def agreeing(
-    parts: Sequence[str], name: str, rank: np.ndarray, partition: int, partitions: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ranks of documents that agree in a band, and where each group of those that agree begins."""
-    hashes, ranks = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-    first = 0
-    for part in parts:
-        for batch in read_columns(part, name):
-            values = batch[name].to_numpy(zero_copy_only=False)
-            own = rank[first : first + len(values)]
-            rows = (own >= 0) & (values != 0) & ((values >> 32) * partitions >> 32 == partition)
-            hashes.append(values[rows])
-            ranks.append(own[rows])
-            first += len(values)
-    values = np.concatenate(hashes)
+def agreeing(values: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ranks of documents that agree in a band, and where each group of those that agree begins.
+
+    values  hashes of the band of some documents
+    """
     order = np.argsort(values, kind="stable")
     values = values[order]
     same = np.zeros(len(values) + 1, bool)
     same[1:-1] = values[1:] == values[:-1]
     kept = same[1:] | same[:-1]
-    return np.concatenate(ranks)[order[kept]], np.flatnonzero(~same[:-1][kept])
+    return ranks[order[kept]], np.flatnonzero(~same[:-1][kept])
 
 
 def join(lowest: np.ndarray, members: np.ndarray, starts: np.ndarray) -> None:
@@ -119,13 +119,15 @@ def drop_near_duplicates(parts: Sequence[str], codes: np.ndarray, threshold: flo
 
     Returns some of the pairs, their texts cut: what was dropped, and what was kept in its place.
     """
-    winners = np.concatenate([np.flatnonzero(codes == split) for split in (TEST, VALIDATION, TRAIN)])
-    rank = np.full(len(codes), -1)
-    rank[winners] = np.arange(len(winners))
+    number = np.int32 if len(codes) < 2**31 else np.int64  # of a document: one of each is in memory three times
+    winners = np.concatenate([np.flatnonzero(codes == split).astype(number) for split in (TEST, VALIDATION, TRAIN)])
+    rank = np.full(len(codes), -1, number)
+    rank[winners] = np.arange(len(winners), dtype=number)
     lowest = find_clusters(parts, band_names(threshold), rank)
-    dropped = winners[lowest != np.arange(len(lowest))]
+    dropped = winners[lowest != np.arange(len(lowest), dtype=number)]
     codes[dropped] = NEAR_DUPLICATE
     shown = [(int(row), int(winners[lowest[rank[row]]])) for row in np.sort(dropped)[:EXAMPLES]]
-    texts = texts_at(parts, (row for pair in shown for row in pair))
+    wanted = np.unique(np.array(shown, np.int64))
+    texts = dict(zip(wanted.tolist(), (text for batch in read_rows(parts, wanted) for text in batch), strict=True))
     pairs = [{"dropped": texts[row], "kept": texts[other]} for row, other in shown]
     return [{name: text[:EXAMPLE_CHARACTERS] for name, text in pair.items()} for pair in pairs]

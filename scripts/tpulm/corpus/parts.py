@@ -2,13 +2,13 @@
 
 import contextlib
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
 
+from tpulm.core import bucket
 from tpulm.core.files import atomic_write, sha256
 from tpulm.corpus.filters import apply_filters
 from tpulm.corpus.near_duplicates import band_names, hash_bands
@@ -90,9 +90,13 @@ def clean(batch: Iterable[Document], recipe: dict, dropped: Counter, removed: Co
 
 def describe_files(files: Iterable[str], whole: bool) -> list[dict]:
     """Return path, bytes and SHA-256 of files; without the SHA-256 where another job says it."""
-    return [
-        {"path": file, "bytes": os.path.getsize(file)} | ({"sha256": sha256(file)} if whole else {}) for file in files
-    ]
+    described = []
+    for file in files:
+        described.append({"path": file, "bytes": bucket.state(file)[0]})
+        if whole:
+            with bucket.opened(file) as content:
+                described[-1]["sha256"] = hashlib.file_digest(content, "sha256").hexdigest()
+    return described
 
 
 def key_numbers(batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:

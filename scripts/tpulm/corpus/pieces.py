@@ -2,11 +2,11 @@
 
 import gzip
 import io
-import os
 import re
 from collections.abc import Iterator
 from typing import IO
 
+from tpulm.core import bucket
 from tpulm.corpus.sources import packed
 
 CHARACTERS = 4 << 20  # that are read at once
@@ -44,8 +44,8 @@ def bounds(path: str, piece: tuple[int, int], paragraphs: bool) -> tuple[int, in
     piece  its number, and how many there are; neighbours of equal size about, together the whole file
     """
     number, pieces = piece
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
+    size, _ = bucket.state(path)
+    with bucket.opened(path) as file:
         ends = [after_line(file, index * size // pieces, size, paragraphs) for index in (number, number + 1)]
     return ends[0], ends[1]
 
@@ -72,10 +72,11 @@ def after_line(file: IO[bytes], position: int, size: int, paragraphs: bool) -> i
 def open_text(path: str, start: int = 0, stop: int | None = None) -> io.TextIOWrapper:
     """Open a text file, or some of its bytes, for reading; every line end becomes "\\n"."""
     if packed(path):
-        return io.TextIOWrapper(gzip.open(path), encoding="utf-8")  # type: ignore[arg-type]
-    if stop is None:
-        return open(path, encoding="utf-8")
-    return io.TextIOWrapper(io.BufferedReader(Range(open(path, "rb"), start, stop), CHARACTERS), encoding="utf-8")
+        return io.TextIOWrapper(gzip.open(bucket.opened(path)), encoding="utf-8")  # type: ignore[arg-type]
+    file = bucket.opened(path)
+    if stop is not None:
+        file = io.BufferedReader(Range(file, start, stop), CHARACTERS)
+    return io.TextIOWrapper(file, encoding="utf-8")
 
 
 def blocks(path: str, start: int, stop: int | None) -> Iterator[str]:

@@ -1,43 +1,85 @@
-"""Read the documents of a corpus: Parquet with one column `text`, one document per row."""
+"""Read the documents of a corpus: Parquet files with a column `text`, one document per row.
 
-from collections.abc import Iterator
+Several files are read as one. Of files in a bucket (gs://BUCKET/NAME) only the row groups that are wanted are read.
+"""
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tpulm.core.errors import UserError
+from tpulm.corpus.tables import open_table, whole
+
+Files = str | Sequence[str]
 
 
-def read_batches(path: str, start: int = 0, stop: int | None = None, size: int = 1000) -> Iterator[pa.Array]:
-    """Yield documents `start` to `stop` of a corpus file in order, as string arrays of at most `size`.
+@dataclass
+class RowGroup:
+    """Documents `start` to `stop` of the files: row group `number` of an open one."""
 
-    Only the row groups that hold them are read, one at a time. Raises UserError when the file is damaged.
+    path: str
+    file: pq.ParquetFile
+    number: int
+    start: int
+    stop: int
+
+    def read(self, column: str = "text") -> pa.Array:
+        """Read a column of the documents. Raises UserError when the file is damaged."""
+        with whole(self.path):
+            return self.file.read_row_group(self.number, columns=[column])[column].combine_chunks()
+
+
+def row_groups(files: Files) -> Iterator[RowGroup]:
+    """Yield the row groups of files in order, unread. Raises UserError when a file is damaged."""
+    start = 0
+    for path in [files] if isinstance(files, str) else files:
+        with whole(path), open_table(path) as file:
+            for number in range(file.num_row_groups):
+                stop = start + file.metadata.row_group(number).num_rows
+                yield RowGroup(path, file, number, start, stop)
+                start = stop
+
+
+def read_batches(
+    files: Files, start: int = 0, stop: int | None = None, size: int = 1000, column: str = "text"
+) -> Iterator[pa.Array]:
+    """Yield documents `start` to `stop` of corpus files in order, as string arrays of at most `size`.
+
+    column  another one that is to be read instead
+
+    Only the row groups that hold them are read, one at a time. Raises UserError when a file is damaged.
     """
-    try:
-        file = pq.ParquetFile(path)
-        stop = file.metadata.num_rows if stop is None else stop
-        first = 0
-        for group in range(file.num_row_groups):
-            rows = file.metadata.row_group(group).num_rows
-            low, high = max(start - first, 0), min(stop - first, rows)
-            if low < high:
-                column = file.read_row_group(group, columns=["text"])["text"].combine_chunks()
-                for offset in range(low, high, size):
-                    yield column.slice(offset, min(size, high - offset))
-            first += rows
-    except (pa.ArrowException, OSError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
-        raise UserError(f"{path} is damaged ({reason}); delete the file and run again.") from error
+    for group in row_groups(files):
+        low, high = max(start, group.start), group.stop if stop is None else min(stop, group.stop)
+        if low < high:
+            values = group.read(column)
+            for first in range(low, high, size):
+                yield values.slice(first - group.start, min(size, high - first))
+        if stop is not None and stop <= group.stop:
+            return
 
 
-def read_texts(path: str, start: int = 0, stop: int | None = None, size: int = 1000) -> Iterator[list[str]]:
-    """Yield documents `start` to `stop` of a corpus file in order, as lists of at most `size`."""
-    for batch in read_batches(path, start, stop, size):
+def read_texts(files: Files, start: int = 0, stop: int | None = None, size: int = 1000) -> Iterator[list[str]]:
+    """Yield documents `start` to `stop` of corpus files in order, as lists of at most `size`."""
+    for batch in read_batches(files, start, stop, size):
         yield batch.to_pylist()
 
 
-def read_lengths(path: str) -> pa.Array:
-    """Return the length of every document in characters, int32 of shape [documents]."""
-    lengths = [pc.utf8_length(batch).cast(pa.int32()) for batch in read_batches(path, size=100_000)]
-    return pa.concat_arrays(lengths) if lengths else pa.array([], pa.int32())
+def read_rows(files: Files, rows: np.ndarray, size: int = 1000) -> Iterator[list[str]]:
+    """Yield the documents with these numbers, ascending integers of shape [n], as lists of at most `size`.
+
+    Row groups without any are not read. Raises UserError when a file is damaged.
+    """
+    for group in row_groups(files):
+        own = rows[slice(*np.searchsorted(rows, [group.start, group.stop]))] - group.start
+        if len(own):
+            texts = group.read()
+            for first in range(0, len(own), size):
+                yield texts.take(pa.array(own[first : first + size])).to_pylist()
+
+
+def read_lengths(files: Files) -> list[np.ndarray]:
+    """Return the characters of each document of each corpus file, int32 of shape [documents], from the files beside."""
+    return [np.load(path, mmap_mode="r") for path in ([files] if isinstance(files, str) else files)]

@@ -5,19 +5,25 @@ Snakemake asks for the parts while it reads the Snakefile: they follow from name
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tpulm.config.artifacts import SPLITS
 from tpulm.config.texts import sources_of
+from tpulm.core import bucket
 from tpulm.core.errors import UserError
 
 KINDS = {".txt": "text", ".jsonl": "jsonl", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 ALLOWED = ".txt, .jsonl, .json, .csv or .parquet, and each of them with .gz"
-# Bytes of a part, about. Small files share one part; a large file of lines is read in pieces.
+# Bytes of a part, about. Small files share one part; a large file of lines is read in pieces. Parts of a very large
+# source are larger, by a power of two, so that there are not too many.
 PART_BYTES = 64 << 20
+MOST_PARTS = 2048
+# A text of more parts has a file of each split for each part, where others have one.
+WHOLE_PARTS = 32
+SIZES: dict[str, int] = {}  # of objects in buckets, which are asked for together
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,23 @@ def parts_of(where: str, text: dict) -> list[Part]:
     return [replace(part, source=name) for name, (key, recipe) in sources for part in parts_of_source(key, recipe)]
 
 
+def divided(text: Mapping, parts: Sequence[Part]) -> bool:
+    """Return whether each part of a text has files of its own for its documents of each split.
+
+    One job cannot write all of a very large text. Of a limited number of documents it can, and only one job can count.
+    """
+    return len(parts) > WHOLE_PARTS and text["max_documents"] is None
+
+
+def split_files(collection: str, split: str, text: Mapping, parts: Sequence[Part]) -> list[str]:
+    """Return the files of a split in order. Of parts that are named for a split, those that have its documents."""
+    if not divided(text, parts):
+        return [f"results/{collection}/{split}.parquet"]
+    source = split if split in {part.split for part in parts} else "train"
+    numbers = [number for number, part in enumerate(parts) if part.split == source]
+    return [f"results/{collection}/{split}/{number:05d}.parquet" for number in numbers]
+
+
 def part_files(wildcards: Any, parts: Mapping[str, list[Part]], suffix: str) -> list[str]:
     """Return the files of all parts of a text with this suffix, in order; parts by collection, which is a wildcard."""
     folder = f"results/{wildcards.collection}/parts"
@@ -59,7 +82,8 @@ def parts_of_source(where: str, recipe: Mapping) -> list[Part]:
     """Return the parts of one source of a text, as `parts_of` does."""
     files = source_files(where, recipe)
     if recipe["source"] == "files":
-        return [part for split in SPLITS for part in cut(split, files.get(split, []), recipe["sample_by"])]
+        most = part_bytes(sum(size_of(file) for named in files.values() for file in named))
+        return [part for split in SPLITS for part in cut(split, files.get(split, []), recipe["sample_by"], most)]
     named = [split for split in SPLITS if split in recipe["splits"]] if recipe["source"] == "hub" else ["train"]
     dataset = tuple(files.get("dataset", []))
     return [Part(split, dataset, (number, len(named))) for number, split in enumerate(named)]
@@ -91,25 +115,43 @@ def benchmark_files(where: str, text: Mapping) -> list[str]:
     return sorted(found)
 
 
+def size_of(file: str) -> int:
+    """Return the bytes of a file, or of an object that a glob has stood for."""
+    return SIZES[file] if bucket.remote(file) else os.path.getsize(file)
+
+
 def expand(where: str, pattern: str) -> list[str]:
-    """Return the files that a glob stands for; `**` stands for folders. Raises UserError."""
-    paths = [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
+    """Return the files, or objects gs://BUCKET/NAME, that a glob stands for; `**` is for folders. Raises UserError."""
+    if bucket.remote(pattern):
+        SIZES.update(found := bucket.matching(pattern))
+        paths = list(found)
+    else:
+        paths = [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
     if not paths:
-        raise UserError(f"{where}.files: no file matches {pattern}.")
+        hint = f", which is a folder; allowed: files, such as {os.path.join(pattern, '*')}"
+        raise UserError(f"{where}.files: no file matches {pattern}{hint if os.path.isdir(pattern) else ''}.")
     for path in sorted(paths):
         if not kind_of(path):
             raise UserError(f"{where}.files: {path} has an extension that is not known; allowed: {ALLOWED}.")
     return paths
 
 
-def cut(split: str, files: Iterable[str], sample_by: str) -> Iterator[Part]:
-    """Yield the parts of the files of a split, in their order."""
+def part_bytes(total: int) -> int:
+    """Return the bytes of a part of a source of so many bytes."""
+    size = PART_BYTES
+    while total > size * MOST_PARTS:
+        size *= 2
+    return size
+
+
+def cut(split: str, files: Iterable[str], sample_by: str, most: int) -> Iterator[Part]:
+    """Yield the parts of the files of a split, in their order; each of `most` bytes, about."""
     small: list[str] = []
     filled = 0
     for file in files:
-        size = os.path.getsize(file)
-        pieces = -(-size // PART_BYTES) if divisible(file, sample_by) else 1
-        if small and (pieces > 1 or filled + size > PART_BYTES):
+        size = size_of(file)
+        pieces = -(-size // most) if divisible(file, sample_by) else 1
+        if small and (pieces > 1 or filled + size > most):
             yield Part(split, tuple(small))
             small, filled = [], 0
         if pieces > 1:
@@ -119,6 +161,12 @@ def cut(split: str, files: Iterable[str], sample_by: str) -> Iterator[Part]:
             filled += size
     if small:
         yield Part(split, tuple(small))
+
+
+def memory_of(part: Part) -> int:
+    """Return the MB of memory to ask for to read a part: by the size of files that are read whole."""
+    sizes = [size_of(file) for file in part.files if kind_of(file) == "json"]
+    return max(4000, 10 * max(sizes, default=0) // 10**6)
 
 
 def divisible(file: str, sample_by: str) -> bool:
@@ -160,10 +208,21 @@ def assigning(where: str, text: dict, parts: list[Part]) -> dict:
     return {"key": where, "parts": named, "held_out": shares, "max_documents": most} | kept
 
 
-def building(where: str, text: dict, parts: list[Part]) -> dict:
-    """Return what the config says of how splits are written: `params.recipe` of that job."""
+def building(where: str, text: dict, parts: Sequence[Part]) -> dict:
+    """Return what the config says of how the documents of parts are written: `params.recipe` of that job."""
     recipe = {"key": where, "max_documents": text["max_documents"]} | responses(where, text)
     if "sources" not in text:
         return recipe
-    weights = {name: source["weight"] for name, (_, source) in sources_of(where, text).items()}
-    return recipe | {"sources": [part.source for part in parts], "weights": weights}
+    sources = [part.source for part in parts]
+    weights = {name: weight for name, weight in weights_of(where, text).items() if name in sources}
+    return recipe | {"sources": sources, "weights": weights}
+
+
+def merging(where: str, text: dict) -> dict:
+    """Return what the config says of a text, of which other jobs write the documents: `params.recipe` of that job."""
+    return {"key": where} | ({"weights": weights_of(where, text)} if "sources" in text else {})
+
+
+def weights_of(where: str, text: dict) -> dict[str, float]:
+    """Return how often each source of a text is taken."""
+    return {name: source["weight"] for name, (_, source) in sources_of(where, text).items()}

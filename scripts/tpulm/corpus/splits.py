@@ -1,4 +1,4 @@
-"""Write the splits of a text from its parts: one Parquet file each.
+"""Write the splits of a text from its parts: one Parquet file each, and the lengths of its documents.
 
 Its columns are `text` and, where the response counts, `response_start`: the character at which it begins.
 """
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tpulm.config.artifacts import SPLITS
+from tpulm.config.artifacts import SPLITS, lengths_file
 from tpulm.core.files import atomic_write
 from tpulm.corpus.decisions import TRAIN, refuse_empty
 from tpulm.corpus.parts import key_numbers
@@ -47,7 +47,7 @@ class SplitFile(DocumentFile):
 
 
 def write_splits(
-    recipe: dict, parts: Sequence[str], codes: np.ndarray, dropped: dict, outputs: dict[str, str]
+    recipe: dict, parts: Sequence[str], codes: np.ndarray, dropped: dict, outputs: dict[str, str], some: bool = False
 ) -> tuple[dict[str, dict], dict[str, dict]]:
     """Write the documents of the parts to one file per split; return the figures of each split, and of each source.
 
@@ -55,7 +55,8 @@ def write_splits(
              text has several sources: sources (the name of each part's) and weights (by name)
     codes    split of each document of the parts, as `assign` returns it
     dropped  how many documents of each split were dropped, by reason
-    outputs  path of each split
+    outputs  path of each split; beside it, with the extension .lengths.npy, comes the length of each document
+    some     whether these are only some parts of a text, of which a split may be empty
 
     Raises UserError when a split stays empty.
     """
@@ -75,7 +76,11 @@ def write_splits(
                     if not time or code == TRAIN:
                         files[split].take(batch, np.flatnonzero(own == code), names[number])
         for split in SPLITS:
-            refuse_empty(recipe["key"], split, files[split].figures.documents, dropped)
+            if not some:
+                refuse_empty(recipe["key"], split, files[split].figures.documents, dropped)
+            lengths = stack.enter_context(atomic_write(lengths_file(outputs[split])))
+            with open(lengths, "wb") as file:
+                np.save(file, np.concatenate(files[split].figures.lengths))
     figures = {
         split: files[split].figures.as_dict() | {f"dropped_{reason}": count for reason, count in dropped[split].items()}
         for split in SPLITS

@@ -1,6 +1,7 @@
 """Statistics of the documents of a corpus, for its record."""
 
 import hashlib
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -8,12 +9,16 @@ import pyarrow.compute as pc
 
 
 class Figures:
-    """Counts documents, characters and words (by white space), and the SHA-256 of all texts and their lengths."""
+    """Counts documents, characters and words (by white space), and the SHA-256 of all texts and their lengths.
+
+    lengths  characters of each document, int32 arrays of shape [documents] of what was added at once
+    """
 
     def __init__(self) -> None:
         """Start with no document."""
         self.documents = self.characters = self.words = 0
         self.digest = hashlib.sha256()
+        self.lengths: list[np.ndarray] = [np.empty(0, np.int32)]
 
     def add(self, texts: pa.Array, words: int) -> None:
         """Count documents, which have so many words together.
@@ -25,7 +30,8 @@ class Figures:
         framed = pc.binary_join_element_wise(heads, texts.cast(pa.binary()), b"")
         self.digest.update(memoryview(framed.buffers()[2] or b"")[: int(lengths.sum()) + 8 * len(texts)])
         self.documents += len(texts)
-        self.characters += int(np.sum(pc.utf8_length(texts).to_numpy(zero_copy_only=False), dtype=np.int64))
+        self.lengths.append(pc.utf8_length(texts).to_numpy(zero_copy_only=False))
+        self.characters += int(np.sum(self.lengths[-1], dtype=np.int64))
         self.words += words
 
     def as_dict(self) -> dict:
@@ -36,3 +42,14 @@ class Figures:
             "words": self.words,
             "fingerprint": self.digest.hexdigest(),
         }
+
+
+def combined(files: Sequence[Mapping]) -> dict:
+    """Return the figures of documents in several files, from those of each, as `as_dict` returns them.
+
+    The fingerprint is that of the only file with documents, or the SHA-256 of those of all that have some.
+    """
+    digests = [figures["fingerprint"] for figures in files if figures["documents"]]
+    together = digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+    counts = {key: sum(figures[key] for figures in files) for key in ("documents", "characters", "words")}
+    return {**counts, "fingerprint": together}

@@ -1,6 +1,8 @@
 """Documents as Parquet, written and read in row groups that fit in memory, whatever batches they come in."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tpulm.core import bucket
 from tpulm.core.errors import UserError
 
 ROW_GROUP = 10_000  # documents
-ROW_GROUP_CHARACTERS = 64 << 20  # so that a row group of long documents fits in memory
+ROW_GROUP_CHARACTERS = 4 << 20  # so that little more is read than is wanted, also of long documents
 
 
 class DocumentFile:
@@ -56,30 +59,36 @@ class DocumentFile:
 
 def count_documents(path: str) -> int:
     """Return the number of documents of a part."""
-    return pq.read_metadata(path).num_rows
+    with open_table(path) as file:
+        return file.metadata.num_rows
+
+
+def open_table(path: str | Path) -> pq.ParquetFile:
+    """Open a Parquet file of this machine, or one in a bucket, of which then only what is asked for is read."""
+    return pq.ParquetFile(bucket.Object(str(path)) if bucket.remote(path) else path)
 
 
 def read_columns(path: str | Path, *columns: str) -> Iterator[pa.RecordBatch]:
     """Yield columns of a part, a row group at a time. Raises UserError when the file is damaged."""
-    try:
-        file = pq.ParquetFile(path)
+    with whole(path), open_table(path) as file:
         for group in range(file.num_row_groups):
             yield from file.read_row_group(group, columns=list(columns)).combine_chunks().to_batches()
+
+
+def read_array(path: str | Path, start: int, stop: int) -> np.ndarray:
+    """Return elements `start` to `stop` of a NumPy file of one dimension; of one in a bucket, no more is read."""
+    with bucket.Object(str(path)) if bucket.remote(path) else open(path, "rb") as file:
+        np.lib.format.read_magic(file)
+        _, _, dtype = np.lib.format.read_array_header_1_0(file)
+        file.seek(start * dtype.itemsize, os.SEEK_CUR)
+        return np.frombuffer(file.read((stop - start) * dtype.itemsize), dtype)
+
+
+@contextlib.contextmanager
+def whole(path: str | Path) -> Iterator[None]:
+    """Raise UserError where a Parquet file of this workflow turns out to be damaged while it is read."""
+    try:
+        yield
     except (pa.ArrowException, OSError, KeyError) as error:
-        said = str(error).strip().splitlines()[0].rstrip(".")
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise UserError(f"{path} is damaged ({said}); delete the file and run again.") from error
-
-
-def texts_at(parts: Iterable[str], rows: Iterable[int]) -> dict[int, str]:
-    """Return the texts of documents by their number among those of all parts."""
-    wanted = sorted(set(rows))
-    found: dict[int, str] = {}
-    first = 0
-    for part in parts:
-        own = [row for row in wanted if first <= row < first + count_documents(part)]
-        start = first
-        for batch in read_columns(part, "text") if own else []:
-            found |= {row: batch["text"][row - start].as_py() for row in own if start <= row < start + batch.num_rows}
-            start += batch.num_rows
-        first += count_documents(part)
-    return found

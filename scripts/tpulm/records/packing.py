@@ -1,16 +1,36 @@
 """Assign documents to shards, and pack token ids into records of one length."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
+from tpulm.config.record_sets import files_of_shard
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 
 TOKENS_AT_ONCE = 1 << 20  # of records that are made together, about
 Features = dict[str, np.ndarray]
 Documents = tuple[np.ndarray, np.ndarray]
+
+
+def plan_files(lengths: Sequence[np.ndarray], shards: int, key: str) -> list[dict[str, int]]:
+    """Return the ranges of all shards of a split, as `plan_ranges` does, within the files of each (`files_of_shard`).
+
+    lengths  characters of the documents of each file, integers of shape [documents]
+    """
+    ranges = []
+    for files, group in groupby(range(shards), lambda shard: files_of_shard(shard, shards, len(lengths))):
+        together = np.concatenate([lengths[file] for file in files])
+        own, whole = len(list(group)), len(files) == len(lengths)
+        if own > len(together) and not whole:
+            raise UserError(
+                f"{key} is {shards}, of which {own} share the {len(together)} documents of file {files.start} of "
+                f"{len(lengths)}; allowed: fewer."
+            )
+        ranges += plan_ranges(together, own, key)
+    return ranges
 
 
 def plan_ranges(lengths: np.ndarray, shards: int, key: str) -> list[dict[str, int]]:

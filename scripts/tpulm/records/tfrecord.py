@@ -106,7 +106,9 @@ def varints(values: np.ndarray) -> tuple[bytes, np.ndarray]:
     """
     rows, columns = values.shape
     flat = values.ravel()
-    size = next(n for n in range(1, 6) if not len(flat) or flat.max() < 1 << 7 * n)
+    size = max(1, -(-int(flat.max(initial=0)).bit_length() // 7))  # bytes of the largest
+    if size == 1:
+        return flat.astype(np.uint8).tobytes(), columns * np.arange(rows + 1)
     # One column per byte; those after a value's last byte are left out.
     data = np.empty((len(flat), size), np.uint8)
     used = np.ones((len(flat), size), bool)

@@ -14,6 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tpulm.tokenization.ids import Ids, flat, interleaved
+from tpulm.tokenization.word_ids import AnyWords, KnownWords, MarkedWords
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
@@ -25,7 +28,6 @@ NOT_AFTER_SPACE[[*range(0x09, 0x0E), *range(0x1C, 0x21), 0xC2, 0xE1, 0xE2, 0xE3]
 # Normalizers and pre-tokenizers that treat the parts of a text between spaces one by one.
 NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer"}
 PRE_TOKENIZERS = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "Punctuation", "Digits"}
-WORDS_AT_ONCE = 1 << 17  # encoded by one call of the library, whose results take memory
 BATCH_CHARACTERS = 1 << 25  # of the documents that are encoded together, at least
 
 
@@ -37,82 +39,42 @@ class Encoder:
         self.tokenizer = tokenizer
         spec = json.loads(tokenizer.to_str())
         self.by_words = splits_at_spaces(spec)
-        self.metaspace = plain_metaspace(spec)
-        self.model = tokenizer.model
+        marked = marking(spec)
+        self.known = KnownWords((MarkedWords(tokenizer, *marked, spec) if marked else AnyWords(tokenizer)).encode)
         self.added = "|".join(re.escape(token["content"]) for token in spec["added_tokens"])
         self.before, self.after = template(tokenizer)
 
-    def encode(self, texts: pa.StringArray) -> tuple[np.ndarray, np.ndarray]:
+    def encode(self, texts: pa.StringArray) -> Ids:
         """Return the ids of documents, one after another, int32 [tokens], and the number of each document's, int64."""
-        if not len(texts):
-            return np.empty(0, np.int32), np.empty(0, np.int64)
         if not self.by_words:
-            return self.encode_whole(texts.to_pylist())
+            return self.encode_whole(texts)
+        if not self.added:
+            return self.encode_words(texts)
         # An added token is found before the text is split into words.
-        whole = np.zeros(len(texts), bool)
-        if self.added:
-            whole = pc.match_substring_regex(texts, self.added).to_numpy(zero_copy_only=False)
-        ids, lengths = self.encode_words(pc.if_else(whole, "", texts) if whole.any() else texts)
+        whole = pc.match_substring_regex(texts, self.added).to_numpy(zero_copy_only=False)
         if not whole.any():
-            return ids, lengths
-        own, own_lengths = self.encode_whole(texts.filter(pa.array(whole)).to_pylist())
-        merged_lengths = np.where(whole, 0, lengths) + place(whole, own_lengths)
-        source = np.repeat(whole, merged_lengths)
-        merged = np.empty(len(source), np.int32)
-        merged[source] = own
-        merged[~source] = ids[np.repeat(~whole, lengths)]
-        return merged, merged_lengths
+            return self.encode_words(texts)
+        found = self.encode_whole(texts.filter(pa.array(whole)))
+        return interleaved(whole, found, self.encode_words(texts.filter(pa.array(~whole))))
 
-    def encode_whole(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    def encode_whole(self, texts: pa.StringArray) -> Ids:
         """Return what `encode` returns, each document encoded by itself."""
-        encodings = [np.array(e.ids, np.int32) for e in self.tokenizer.encode_batch_fast(texts)]
-        return np.concatenate(encodings), np.array([len(ids) for ids in encodings], np.int64)
+        return flat(self.tokenizer.encode_batch_fast(texts.to_pylist()))
 
-    def encode_words(self, texts: pa.StringArray) -> tuple[np.ndarray, np.ndarray]:
+    def encode_words(self, texts: pa.StringArray) -> Ids:
         """Return what `encode` returns, for documents without added tokens."""
         words, first = split_at_spaces(texts)
         coded = words.dictionary_encode()
-        ids, starts = self.encode_distinct(coded.dictionary)
-        which = coded.indices.to_numpy()
+        which = self.known.look_up(coded.dictionary)[coded.indices.to_numpy()]
+        ids, starts = self.known.ids, self.known.starts
         lengths = np.diff(starts)[which]
         ends = np.cumsum(lengths)
-        flat = ids[np.repeat(starts[which] - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)]
+        stream = ids[np.repeat(starts[which] - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)]
         bounds = np.concatenate([[0], ends])[first]
-        return surround(flat, bounds, self.before, self.after), np.diff(bounds) + len(self.before) + len(self.after)
-
-    def encode_distinct(self, words: pa.StringArray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of words, int32 of shape [tokens], and where each begins and the last one ends, int64."""
-        ids: list[np.ndarray] = []
-        lengths: list[int] = [0]
-        for start in range(0, len(words), WORDS_AT_ONCE):
-            encoded = self.encode_some(words.slice(start, WORDS_AT_ONCE).to_pylist())
-            lengths += map(len, encoded)
-            ids.append(np.fromiter((i for word in encoded for i in word), np.int32))
-        return np.concatenate(ids) if ids else np.empty(0, np.int32), np.cumsum(lengths, dtype=np.int64)
-
-    def encode_some(self, words: list[str]) -> list[list[int]]:
-        """Return the ids of words.
-
-        Where there is little to do before the model, the model alone is called: that takes a third of the time.
-        """
-        if self.metaspace is None:
-            return [e.ids for e in self.tokenizer.encode_batch_fast(words, add_special_tokens=False)]
-        mark, replacements = self.metaspace
-        encoded = []
-        for word in words:
-            text = word
-            for pattern, content in replacements:
-                text = text.replace(pattern, content)
-            text = text.replace(" ", mark)
-            text = text if text[0] == mark else mark + text
-            if text.count(mark) == 1:
-                encoded.append([token.id for token in self.model.tokenize(text)])
-            else:
-                encoded.append(self.tokenizer.encode(word, add_special_tokens=False).ids)
-        return encoded
+        return surround(stream, bounds, self.before, self.after), np.diff(bounds) + len(self.before) + len(self.after)
 
 
-def tokenize(tokenizer: "Tokenizer", batches: Iterable[pa.StringArray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def tokenize(tokenizer: "Tokenizer", batches: Iterable[pa.StringArray]) -> Iterator[Ids]:
     """Yield the ids of documents, each with the tokenizer's special tokens around it, in batches.
 
     Each batch is what `Encoder.encode` returns: ids int32 [tokens], and the number of each document's, int64.
@@ -149,7 +111,7 @@ def splits_at_spaces(spec: dict) -> bool:
     )
 
 
-def plain_metaspace(spec: dict) -> tuple[str, list[tuple[str, str]]] | None:
+def marking(spec: dict) -> tuple[str, list[tuple[str, str]]] | None:
     """Return what a tokenizer puts in place of a space, and its replacements; None where it does more to a word.
 
     spec  tokenizer.json
@@ -159,10 +121,15 @@ def plain_metaspace(spec: dict) -> tuple[str, list[tuple[str, str]]] | None:
     if [one["type"] for one in pre_tokenizers] != ["Metaspace"]:
         return None
     [metaspace] = pre_tokenizers
-    plain = all(is_local_replace(one) and one["content"] for one in normalizers)
+    mark, model = metaspace["replacement"], spec["model"]
+    # Pieces may have the mark only where the text has it.
+    affixes = [model.get(key) or "" for key in ("unk_token", "continuing_subword_prefix", "end_of_word_suffix")]
+    if isinstance(model.get("unk_id"), int):
+        affixes.append(model["vocab"][model["unk_id"]][0])
+    plain = all(is_local_replace(one) and one["content"] for one in normalizers) and mark not in "".join(affixes)
     if not plain or not metaspace.get("split", True) or metaspace["prepend_scheme"] != "always":
         return None
-    return metaspace["replacement"], [(one["pattern"]["String"], one["content"]) for one in normalizers]
+    return mark, [(one["pattern"]["String"], one["content"]) for one in normalizers]
 
 
 def members(part: dict | None, key: str) -> list[dict]:
@@ -244,10 +211,3 @@ def surround(ids: np.ndarray, bounds: np.ndarray, before: list[int], after: list
         inside[ends + number] = False
     stream[inside] = ids
     return stream
-
-
-def place(where: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return an array of the shape of `where` (bool) that has `values` where that is true and 0 elsewhere."""
-    placed = np.zeros(len(where), np.int64)
-    placed[where] = values
-    return placed

@@ -7,7 +7,9 @@ from typing import Any
 
 from snakemake.io import AnnotatedString, local, sourcecache_entry
 
+from tpulm.core import bucket
 from tpulm.workflow.code_inputs import imported
+from tpulm.workflow.inventory import list_once
 
 
 class Place:
@@ -22,6 +24,8 @@ class Place:
         self.root, self.storage = root, storage
         self.stored = settings.default_storage_provider
         self.bucket = f"{settings.default_storage_prefix.rstrip('/')}/" if self.stored == "gcs" else ""
+        if self.bucket and workflow.is_main_process:
+            list_once(self.bucket)
         # The modifiers are those of the file that is parsed: here, of the module.
         self.path_modifier = workflow.modifier.path_modifier
 
@@ -39,6 +43,10 @@ class Place:
         Other inputs are copied from the bucket to the machine of the job first.
         """
         return self.storage.gcs(self.located(path), retrieve=False) if self.bucket else path
+
+    def text(self, path: str) -> Any:
+        """Return a file of the user's text as an input: of this machine, or read where it is in a bucket."""
+        return self.storage.gcs(path, retrieve=False) if bucket.remote(path) else local(path)
 
     def source(self, path: Path) -> AnnotatedString:
         """Return a file of the workflow's own source as an input, which no storage provider takes into its bucket.
