@@ -7,7 +7,7 @@ ENVIRONMENT ?= local
 LOCKS := envs/bootstrap.txt $(patsubst %,envs/%,$(shell sed -n 's/^-r //p' envs/$(ENVIRONMENT).txt))
 SHELL := /bin/bash
 
-.PHONY: run setup lint check test test-all bench-data lock format
+.PHONY: run setup lint check test test-all bench-data bench-plan lock format
 
 run: setup
 	@.venv/bin/snakemake
@@ -44,9 +44,15 @@ test: lint
 test-all: lint
 	.venv/bin/pytest
 
-# Data preparation beside the tools that it replaces; the table is written to benchmarks/results/data.md.
+# Data preparation beside the tools that it replaces; writes the table of README.md and benchmarks/results/data.md.
 bench-data: setup
 	.venv/bin/python benchmarks/data.py
+
+# The time of steps as plans model it, beside what others have measured; the table is written to
+# benchmarks/results/plan_table.md. With `make bench-plan COMPILE=1` their programs are compiled again: half an hour.
+bench-plan: setup
+	$(if $(COMPILE),.venv/bin/python benchmarks/plan_table.py compile)
+	.venv/bin/python benchmarks/plan_table.py table
 
 # Resolve the locked environments again, after a change of envs/*.in.
 lock: setup

@@ -22,7 +22,7 @@ rule train_base_vocabulary:
     output:
         "results/base-training/{name}/vocabulary.spm",
     params:
-        recipe=lambda w: pick(BASE[w.name], "vocab_size", "seed"),
+        recipe=lambda w: pick(BASE[w.name], "vocab_size", "seed") | {"marks": marks_of(BASE[w.name]["model"])},
     log:
         "logs/base/{name}/vocabulary.log",
     wildcard_constraints:
@@ -117,7 +117,11 @@ rule evaluate_base:
     output:
         "results/base-training/{name}/metrics.json",
     params:
-        recipe=lambda w: pick(BASE[w.name], "batch_size", "microbatches", "precision", "mesh", "host_device_count")
+        recipe=lambda w: pick(
+            BASE[w.name],
+            *("batch_size", "microbatches", "precision", "mesh", "host_device_count"),
+            *TRAINED_BASES[w.name].determinism_keys,
+        )
         | {"cpu_threads": config["cpu_threads"]},
     log:
         "logs/base/{name}/evaluate.log",

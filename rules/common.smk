@@ -13,6 +13,7 @@ if str(ROOT / "scripts") not in sys.path:
 from snakemake.io import local
 
 from tpulm.config.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER_FILES
+from tpulm.config.causal_families import marks_of
 from tpulm.config.reading import complete, read_config, typed
 from tpulm.config.record_sets import files_of_shard
 from tpulm.config.runs import by_stage, pick, record_sets_of, runs_of, sampling_of, segment_outputs

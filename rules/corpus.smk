@@ -1,6 +1,7 @@
 """Text: the documents of the corpus and of the finetuning text, in disjoint splits."""
 
 from tpulm.config.artifacts import lengths_file
+from tpulm.config.texts import chat_template_files, sources_of
 from tpulm.core.bucket import remote
 from tpulm.corpus.sources import (
     assigning, benchmark_files, building, divided, memory_of, merging, part_files, parts_of, reading, split_files,
@@ -39,10 +40,48 @@ rule corpus:
     localrule: True
 
 
+# The chat templates of the texts, and the files that they are read from.
+CHATS = {
+    collection: or_exit(chat_template_files, text["chat_template"])
+    for collection, (_, text) in TEXTS.items()
+    if "chat_template" in text
+}
+
+
+def template_of(collection: str, part) -> list[str]:
+    """Return the chat template that a part is read with: one file where its source has conversations, or none."""
+    _, recipe = sources_of(*TEXTS[collection])[part.source]
+    return [f"results/{collection}/chat_template.json"] if "messages" in recipe else []
+
+
+rule fetch_chat_template:
+    """Find the chat template of a text: Gemma's, that of a file, or that of a tokenizer."""
+    input:
+        files=lambda w: list(map(local, CHATS[w.collection])),
+        code=code_inputs("fetch_chat_template", "data"),
+    output:
+        "results/{collection}/chat_template.json",
+    log:
+        "logs/{collection}/chat_template.log",
+    wildcard_constraints:
+        collection=one_of(CHATS),
+    conda:
+        "../envs/data.yaml"
+    threads: 1
+    params:
+        recipe=lambda w: {
+            key: value for key, value in TEXTS[w.collection][1].items() if key.startswith("chat_template")
+        }
+        | {"key": f"{TEXTS[w.collection][0]}.chat_template"},
+    script:
+        "../scripts/fetch_chat_template.py"
+
+
 rule read_part:
     """Read a part of a text source and clean its documents."""
     input:
         files=lambda w: list(map(PLACE.text, PARTS[w.collection][int(w.part)].files)),
+        chat_template=lambda w: template_of(w.collection, PARTS[w.collection][int(w.part)]),
         code=code_inputs("read_part", "data"),
     output:
         part="results/{collection}/parts/{part}.parquet",

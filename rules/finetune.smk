@@ -2,6 +2,7 @@
 
 LORA_RUNS = [name for name, run in FINETUNE.items() if run.recipe["method"] == "lora"]
 FULL_RUNS = [name for name in FINETUNE if name not in LORA_RUNS]
+MERGED_RUNS = [name for name in LORA_RUNS if FINETUNE[name].recipe["merge"]]
 
 
 rule finetune:
@@ -9,7 +10,7 @@ rule finetune:
     localrule: True
     input:
         expand("results/finetune/{run}/{file}", run=LORA_RUNS, file=ADAPTER_FILES),
-        expand("results/finetune/{run}/model", run=FULL_RUNS),
+        expand("results/finetune/{run}/model", run=FULL_RUNS + MERGED_RUNS),
         expand(
             "results/finetune/{run}/{file}",
             run=FINETUNE,
@@ -53,6 +54,7 @@ rule export_lora:
         code=code_inputs("export_lora", "jax"),
     output:
         keras="results/finetune/{run}/adapter.lora.h5",
+        keras_config="results/finetune/{run}/adapter.lora.json",
         peft="results/finetune/{run}/adapter/adapter_model.safetensors",
         peft_config="results/finetune/{run}/adapter/adapter_config.json",
     params:
@@ -90,6 +92,30 @@ rule export_full:
         "../envs/jax.yaml"
     script:
         "../scripts/export_full.py"
+
+
+rule export_merged:
+    """Save the base model with the LoRA weights of the best checkpoint merged into its own, as a Keras preset folder."""
+    input:
+        base=base_of,
+        fingerprint=fingerprint_of,
+        best=lambda w: FINETUNE[w.run].checkpoint()["best"],
+        code=code_inputs("export_merged", "jax"),
+    output:
+        directory("results/finetune/{run}/model"),
+    params:
+        recipe=lambda w: FINETUNE[w.run].opening(),
+    log:
+        "logs/finetune/{run}/merge.log",
+    wildcard_constraints:
+        run=one_of(MERGED_RUNS),
+    threads: config["cpu_threads"]
+    resources:
+        **asks("finetune"),
+    conda:
+        "../envs/jax.yaml"
+    script:
+        "../scripts/export_merged.py"
 
 
 rule generate:

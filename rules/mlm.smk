@@ -88,11 +88,12 @@ rule evaluate_mlm:
         manifest=RECORD_SETS["tfrecords"].manifest,
         shards=listing_of(RECORD_SETS["tfrecords"]),
         model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FILES),
+        state=lambda w: MLM[w.run].checkpoint()["state"],
         code=code_inputs("evaluate_mlm", "tensorflow"),
     output:
         "results/mlm/{run}/metrics.json",
     params:
-        recipe={"cpu_threads": config["cpu_threads"]},
+        recipe=lambda w: pick(MLM[w.run].recipe, *MLM[w.run].determinism_keys) | {"cpu_threads": config["cpu_threads"]},
     log:
         "logs/mlm/{run}/evaluate.log",
     threads: config["cpu_threads"]

@@ -152,6 +152,7 @@ rule tabulate_corpus:
     input:
         corpora=expand("results/{collection}/corpus.json", collection=TEXTS),
         tokenizer=["results/tokenizer/metrics.json"] if "tokenizer" in config else [],
+        manifests=[records.manifest for records in RECORD_SETS.values() if records.responses],
         code=code_inputs("tabulate_corpus", "workflow"),
     output:
         report(

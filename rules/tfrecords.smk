@@ -100,7 +100,8 @@ rule merge_manifest:
     output:
         manifest="results/{records}/manifest.json",
     params:
-        recipe=lambda w: pick(RECORD_SETS[w.records].layout, "sequence_length", "tokens_per_record", "packing"),
+        recipe=lambda w: pick(RECORD_SETS[w.records].layout, "sequence_length", "tokens_per_record", "packing")
+        | RECORD_SETS[w.records].loss,
     log:
         "logs/{records}/manifest.log",
     threads: 1

@@ -54,7 +54,8 @@ rule verify:
             "chains": {chain: run.segment_ends for chain, run in CHAINS.items()},
             "mlm": list(MLM),
             "base": list(BASE),
-            "finetune": {name: run.recipe["method"] for name, run in FINETUNE.items()},
+            "adapters": LORA_RUNS,
+            "tuned": FULL_RUNS + MERGED_RUNS,
         },
     log:
         "logs/verify.log",

@@ -5,12 +5,13 @@ input.splits                        NumPy array, uint8: the split of each docume
 input.record                        JSON: the source, and what was dropped
 input.contamination                 JSON for each part: training documents that share an n-gram with held-out ones;
                                     absent where they stay
-output.train, .validation, .test    Parquet: text, one document per row; response_start where the response counts
+output.train, .validation, .test    Parquet: text, one document per row; responses, the characters of each, where
+                                    they count
 output.lengths                      for each of them a NumPy array: characters of each document
 output.record                       JSON: what was read, and the figures of each split
 params.recipe.key                   key of this text in the config
 params.recipe.max_documents         how many documents a split has at the most
-params.recipe.responses             true where the corpus says at which character each response begins
+params.recipe.responses             true where the corpus says which characters the responses have
 params.recipe.sources, .weights     the source of each part, and how often each source is taken, where there are several
 """
 

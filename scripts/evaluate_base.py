@@ -4,25 +4,29 @@ input.base                preset folder
 input.manifest            manifest.json of the records that it was trained on
 input.shards              shards.json, beside the shards that the manifest names; its URL, if they are in a bucket
 input.state               JSON of the chain's last checkpoint, which names the best
-output                    JSON: best_step, parameters; per split loss (nats per token), accuracy, perplexity,
-                          predictions
-params.recipe             batch_size, microbatches, precision, mesh, cpu_threads, host_device_count
+output                    JSON: best_step, parameters; per split predicted (tokens: all, or responses), loss (nats per
+                          token), accuracy, perplexity, predictions; attention, its implementation in training, where an
+                          accelerator could have several; with determinism: steps that, and bytes_promised: false
+params.recipe             batch_size, microbatches, precision, mesh, cpu_threads, host_device_count; determinism, where
+                          it is steps
 """
 
-from tpulm.config.training_step import ModelSpec
+from tpulm.config.training_step import ModelSpec, promised
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
-from tpulm.records.causal_batches import held_out_batches
+from tpulm.records.causal_batches import held_out_batches, predicted
 from tpulm.records.streaming import open_records
 from tpulm.training import runtime
 
 recipe, name = snakemake.params.recipe, snakemake.wildcards.name
 
 with job(snakemake.log[0], f"base {name}") as say:
-    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
+    determinism = recipe.get("determinism", "bytes")
+    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"], determinism)
     from tpulm.models.building import open_model
     from tpulm.models.causal import count
     from tpulm.models.sharding import on_one_host
+    from tpulm.training.checkpoint import how_trained
     from tpulm.training.evaluation import Evaluator
     from tpulm.training.tasks import causal
 
@@ -31,9 +35,12 @@ with job(snakemake.log[0], f"base {name}") as say:
     spec = ModelSpec.of("base", f"base.{name}", on_one_host(recipe, snakemake.resources) | known)
     model, distribution = open_model(spec)
     evaluator = Evaluator(model, distribution, causal)
-    metrics = {"best_step": read_json(snakemake.input.state)["best"]["step"], "parameters": count(model.variables)}
+    state = read_json(snakemake.input.state)
+    metrics = {"best_step": state["best"]["step"], "parameters": count(model.variables)}
+    metrics |= promised(recipe) | how_trained(state)
     for split in ("validation", "test"):
         records = open_records(snakemake.input.manifest, snakemake.input.shards, split)
-        metrics[split] = figures = evaluator(held_out_batches(records, recipe))
+        figures = evaluator(held_out_batches(records, recipe))
+        metrics[split] = {"predicted": predicted(records)} | figures
         say(f"{split} loss {figures['loss']:.4f}, accuracy {figures['accuracy']:.3f}")
     write_json(snakemake.output[0], metrics)

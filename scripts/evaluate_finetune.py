@@ -5,28 +5,32 @@ input.best                           the best checkpoint's tuned variables
 input.manifest, .shards              manifest.json and shards.json of the records of finetune.text
 input.corpus_manifest, .corpus_shards   the same of the records of the corpus
 input.state                          JSON of the chain's last checkpoint, which names the best
-output.metrics                       JSON: best_step, parameters; before and after, on each text, loss (nats per token),
-                                     accuracy, perplexity, predictions
+output.metrics                       JSON: best_step, parameters; on each text predicted (tokens: all, or responses),
+                                     and before and after loss (nats per token), accuracy, perplexity, predictions;
+                                     attention, its implementation in training, where an accelerator could have
+                                     several; with determinism: steps that, and bytes_promised: false
 output.partitioning                  JSON: mesh, and for each variable shape, layout, bytes on a device
-params.recipe                        batch_size, microbatches, method, rank, seed, precision, mesh, cpu_threads,
-                                     host_device_count
+params.recipe                        batch_size, microbatches, method and keys of LoRA, seed, precision, mesh,
+                                     layout, cpu_threads, host_device_count; determinism, where it is steps
 """
 
-from tpulm.config.training_step import ModelSpec
+from tpulm.config.training_step import ModelSpec, promised
 from tpulm.core.arrays import load_arrays
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
-from tpulm.records.causal_batches import held_out_batches
+from tpulm.records.causal_batches import held_out_batches, predicted
 from tpulm.records.streaming import open_records
 from tpulm.training import runtime
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
 with job(snakemake.log[0], f"finetune {run}") as say:
-    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
+    determinism = recipe.get("determinism", "bytes")
+    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"], determinism)
     from tpulm.models import sharding
     from tpulm.models.building import open_model
     from tpulm.models.causal import assign, count
+    from tpulm.training.checkpoint import how_trained
     from tpulm.training.evaluation import Evaluator
     from tpulm.training.tasks import causal
 
@@ -50,15 +54,21 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     for name in texts:
         say(f"{name} loss {before[name]['loss']:.4f} before, {after[name]['loss']:.4f} after")
 
+    state = read_json(snakemake.input.state)
     trainable, total = count(model.trainable_variables), count(model.variables)
     write_json(
         snakemake.output.metrics,
         {
-            "best_step": read_json(snakemake.input.state)["best"]["step"],
+            "best_step": state["best"]["step"],
             "trainable_parameters": trainable,
             "total_parameters": total,
             "trainable_share": trainable / total,
-            "loss": {name: {"before": before[name], "after": after[name]} for name in texts},
+            "loss": {
+                name: {"predicted": predicted(records), "before": before[name], "after": after[name]}
+                for name, records in texts.items()
+            },
+            **promised(recipe),
+            **how_trained(state),
         },
     )
     mesh = {axis: size for axis, size in distribution.sizes.items()}

@@ -4,26 +4,33 @@ input.manifest              tfrecords/manifest.json
 input.shards                tfrecords/shards.json, beside the shards that the manifest names; its URL, for those in a
                             bucket
 input.model                 a Hugging Face model folder
+input.state                 JSON of the chain's last checkpoint, which says by what it was trained
 output                      JSON: parameters; for validation and test: loss (nats per masked token), accuracy,
-                            perplexity, predictions, unigram_entropy (nats per token: the loss without context)
-params.recipe.cpu_threads   threads where there is no accelerator
+                            perplexity, predictions, unigram_entropy (nats per token: the loss without context);
+                            attention, its implementation in training, where an accelerator could have several;
+                            with determinism: steps that, and bytes_promised: false
+params.recipe               cpu_threads, where there is no accelerator; determinism, where it is steps
 """
 
 from pathlib import Path
 
-from tpulm.core.files import write_json
+from tpulm.config.training_step import promised
+from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 from tpulm.records.masked_batches import unigram_entropy
 from tpulm.records.streaming import open_records
 
+recipe = snakemake.params.recipe
+
 with job(snakemake.log[0], f"mlm {snakemake.wildcards.run}") as say:
     from tpulm.training import tensorflow_runtime as runtime
+    from tpulm.training.checkpoint import how_trained
     from tpulm.training.tensorflow_evaluation import evaluate
     from tpulm.training.tensorflow_model import load_model
 
-    runtime.start(snakemake.params.recipe["cpu_threads"], 1, tpu=False)
+    runtime.start(recipe["cpu_threads"], 1, tpu=False)
     model = load_model(Path(snakemake.input.model[0]).parent)
-    metrics = {"parameters": model.num_parameters()}
+    metrics = {"parameters": model.num_parameters()} | promised(recipe) | how_trained(read_json(snakemake.input.state))
     for split in ("validation", "test"):
         records = open_records(snakemake.input.manifest, snakemake.input.shards, split)
         metrics[split] = evaluate(model, records) | {"unigram_entropy": unigram_entropy(records)}

@@ -11,7 +11,7 @@ params.recipe     backend and model, as in the config
 import shutil
 
 from tpulm.config.architectures import ARCHITECTURES
-from tpulm.config.roberta_sizes import BUILT_IN, sizes_of
+from tpulm.config.roberta_sizes import ATTENTION_DROPOUT, BUILT_IN, sizes_of
 from tpulm.core.arrays import load_arrays
 from tpulm.core.files import atomic_write, read_json, write_json, write_text
 from tpulm.core.job import job
@@ -27,7 +27,7 @@ with job(snakemake.log[0], f"mlm {run}"):
     recipe = snakemake.params.recipe
     model, jax = recipe["model"], recipe["backend"] == "jax"
     manifest, best = read_json(snakemake.input.manifest), read_json(snakemake.input.state)["best"]
-    built_in = BUILT_IN | {"attention_probs_dropout_prob": sizes_of(model, run)["hidden_dropout_prob"]} if jax else {}
+    built_in = BUILT_IN | {ATTENTION_DROPOUT: sizes_of(model, run)[ATTENTION_DROPOUT]} if jax else {}
     config = model_config(model | built_in, manifest, f"mlm.runs.{run}.model")
     config_json, weights, *tokenizer = snakemake.output[:-1]
     config.architectures = [TF_MODEL_FOR_MASKED_LM_MAPPING_NAMES[model["architecture"]].removeprefix("TF")]

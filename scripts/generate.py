@@ -4,7 +4,7 @@ input.base      preset folder
 input.best      safetensors, the tuned variables of the best checkpoint
 output          JSON: sampling, and for each prompt the continuations before and after
 params.recipe   prompts, sampling (sampler, k, p, temperature, max_length in tokens, samples, seed);
-                method, rank, seed, precision, mesh, cpu_threads, host_device_count
+                method and keys of LoRA, seed, precision, mesh, layout, cpu_threads, host_device_count
 """
 
 from tpulm.config.training_step import ModelSpec

@@ -8,7 +8,8 @@ input.ranges                     JSON per split: which documents belong to which
 input.tokenizer                  tokenizer.json; for causal models vocabulary.spm or a preset folder
 output                           JSON: for each split the shards, below the folder of this file
 params.recipe                    causal, for which models; folder, where the shards are: a path or a URL; packing,
-                                 sequence_length, tokens_per_record; shards_key and length_key, their config keys
+                                 sequence_length, tokens_per_record; shards_key and length_key, their config keys;
+                                 responses, true where records say which tokens belong to one
 """
 
 import os
@@ -33,12 +34,14 @@ def encoded(files: list[str], part: dict) -> tuple[Iterator, int]:
     files  those that its documents are in; part  which of these documents
     """
     if recipe["causal"]:
-        from tpulm.corpus.reader import read_texts
+        from tpulm.corpus.reader import read_responses, read_texts
         from tpulm.tokenization.causal import CLOSING, load_tokenizer, tokenize
         from tpulm.training import runtime
 
         tokenizer = load_tokenizer(snakemake.input.tokenizer, lambda: runtime.start(cpu_threads=1))
-        return tokenize(read_texts(files, part["start"], part["stop"]), tokenizer), CLOSING
+        place = files, part["start"], part["stop"]
+        responses = read_responses(*place) if recipe.get("responses") else None
+        return tokenize(read_texts(*place), tokenizer, responses), CLOSING
     from tpulm.corpus.reader import read_batches
     from tpulm.tokenization.encoding import template, tokenize
     from tpulm.tokenization.folder import load

@@ -2,8 +2,8 @@
 
 input.train, .validation, .test  the shards' sidecars, in order, of the splits that there are
 output                           JSON: sequence_length, tokens_per_record, packing, tokenizer_sha256, vocab_size,
-                                 special_ids, splits
-params.recipe                    sequence_length, tokens_per_record, packing
+                                 special_ids, splits; responses, where records say which tokens belong to one
+params.recipe                    sequence_length, tokens_per_record, packing; responses
 """
 
 from tpulm.config.artifacts import SPLITS

@@ -2,9 +2,12 @@
 
 input.manifest   tfrecords/manifest.json, where the tokenizer comes from elsewhere
 output           JSON: planned; where it is not, reason. Else mesh, devices, replicated (variables
-                 that could not be sharded as the layout map says, and why), memory (bytes per device), cost (FLOPs,
-                 bytes moved, bytes sent by kind; per device and step), seconds (per step, modelled), tokens_per_second,
-                 model_flops_utilisation, hours, price_per_hour, cost_of_run, checkpoint_bytes, advice; alternatives,
+                 that could not be sharded as the layout map says, and why), attention (its implementation, and why
+                 not a kernel), memory (bytes per device), cost (FLOPs, bytes across HBM, bytes sent by kind, what
+                 could not be counted; per device and step), seconds (per step, of each roof), bound_by,
+                 lower_bound_seconds and estimated_seconds of a step, estimate_error (how much longer a step may take,
+                 as a share); as estimated: tokens_per_second, model_flops_utilisation, hours (and hours_lower_bound),
+                 cost_of_run; price_per_hour, checkpoint_bytes, advice; alternatives,
                  what each of them would make of a step
 params.recipe    the run's recipe, of the stages before what it takes to know the model, price_per_hour, and
                  alternatives, whether to compile those too; host_device_count, checkpoint_every and
@@ -54,5 +57,6 @@ with job(snakemake.log[0], f"plan {stage}/{run} {wildcards.topology}") as say:
             write_json(snakemake.output[0], head | {"planned": True} | found)
             say(
                 found["sentence"]
-                or f"fits, {found['seconds']['step'] * 1e3:,.1f} ms a step, bound by {found['bound_by']}"
+                or f"fits, {found['estimated_seconds'] * 1e3:,.1f} ms a step estimated, at least "
+                f"{found['lower_bound_seconds'] * 1e3:,.1f}, bound by {found['bound_by']}"
             )

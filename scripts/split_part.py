@@ -5,13 +5,15 @@ input.splits                        NumPy array, uint8: the split of each docume
 input.record                        JSON: how many documents each part has
 input.contamination                 JSON: training documents of the part that share an n-gram with held-out ones; absent
                                     where they stay
-output.train, .validation, .test    Parquet: text, one document per row; response_start where the response counts
+output.train, .validation, .test    Parquet: text, one document per row; responses, the characters of each, where
+                                    they count
 output.lengths                      for each of them a NumPy array: characters of each document
 output.record                       JSON: the figures of each split
 params.recipe                       as for build_corpus.py
 """
 
 from tpulm.config.artifacts import SPLITS
+from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 from tpulm.corpus.contamination import drop_contaminated
@@ -21,6 +23,7 @@ from tpulm.corpus.tables import read_array
 inputs = snakemake.input
 
 with job(snakemake.log[0], snakemake.wildcards.collection):
+    leave_pandas_out()
     counts, number = read_json(inputs.record)["documents"], int(snakemake.wildcards.part)
     first = sum(counts[:number])
     codes = read_array(inputs.splits, first, first + counts[number]).copy()

@@ -10,6 +10,12 @@ from tpulm.core.files import read_json, write_text
 from tpulm.core.job import job
 from tpulm.report.html import page, section, table
 
+
+def only(figures: dict) -> str:
+    """Return what to add to the name of a text of which not all tokens are predicted."""
+    return ", responses only" if figures["predicted"] == "responses" else ""
+
+
 with job(snakemake.log[0], "report"):
     metrics = {
         stage: {Path(path).parent.name: read_json(path) for path in getattr(snakemake.input, stage)}
@@ -28,7 +34,8 @@ with job(snakemake.log[0], "report"):
         parts.append(section("Masked language models", text, table(head, rows)))
     if metrics["base"]:
         rows = [
-            [name, split, figures["parameters"], *(figures[split][key] for key in ("loss", "accuracy", "perplexity"))]
+            [name, f"{split}{only(figures[split])}", figures["parameters"]]
+            + [figures[split][key] for key in ("loss", "accuracy", "perplexity")]
             for name, figures in metrics["base"].items()
             for split in ("validation", "test")
         ]
@@ -41,7 +48,8 @@ with job(snakemake.log[0], "report"):
                 before, after = loss["before"], loss["after"]
                 change = f"{after['loss'] / before['loss'] - 1:+.1%}"
                 losses = [before["loss"], after["loss"], change]
-                rows.append([run, text.replace("_", ", "), *losses, before["accuracy"], after["accuracy"]])
+                name = text.replace("_", ", ") + only(loss)
+                rows.append([run, name, *losses, before["accuracy"], after["accuracy"]])
         head = ["run", "text", "loss before", "loss after", "change", "accuracy before", "accuracy after"]
         parts.append(
             section(
@@ -54,4 +62,7 @@ with job(snakemake.log[0], "report"):
         ]
         parts.append(section("", "", table(["run", "trainable parameters", "all parameters", "share"], rows)))
     text = "On text that no model was trained on. Validation chose the best checkpoint; test is only reported."
+    unpromised = [name for runs in metrics.values() for name, f in runs.items() if not f.get("bytes_promised", True)]
+    if unpromised:
+        text += f" Other runs with determinism: steps may give other bytes: {', '.join(unpromised)}."
     write_text(snakemake.output[0], page("Held-out figures", text, "".join(parts)))

@@ -10,7 +10,10 @@ from tpulm.report.html import page, section, table
 from tpulm.report.plan_table import HEAD, notes_of, rows_of
 
 MEMORY = ["run", "slice", "weights", "optimizer", "gradients", "arguments", "temporaries", "program", "total", "HBM"]
-TIME = ["run", "slice", "mesh", "TFLOPs", "GB moved", "GB sent", "compute ms", "memory ms", "interconnect ms"]
+TIME = [
+    "run", "slice", "mesh", "TFLOPs", "GB across HBM", "GB sent", "compute ms", "memory ms", "interconnect ms",
+    "at least ms", "estimated ms",
+]  # fmt: skip
 
 with job(snakemake.log[0], "report"):
     plans = [read_json(path) for path in snakemake.input.plans]
@@ -31,9 +34,11 @@ with job(snakemake.log[0], "report"):
             plan["cost"]["bytes"] / 1e9,
             sum(plan["cost"]["collective_bytes"].values()) / 1e9,
             *(plan["seconds"][part] * 1e3 for part in ("compute", "memory", "interconnect")),
+            plan["lower_bound_seconds"] * 1e3,
+            plan["estimated_seconds"] * 1e3,
         ]
         for plan in planned
-        if plan["seconds"]["step"]
+        if plan["estimated_seconds"]
     ]
     sentences = notes_of(snakemake.input.plans)
     content = section("Runs", " ".join(sentences), table(HEAD, rows_of(snakemake.input.plans), decimals=2))
@@ -41,10 +46,10 @@ with job(snakemake.log[0], "report"):
         text = "GB of a device, as the compiler reports them; gradients are among its temporaries."
         content += section("Memory", text, table(MEMORY, memory, decimals=2))
     if time:
-        text = "Of a device, for one step: what it does, and how long that takes at the chip's peaks."
+        text = (
+            "Of a device, for one step: what it does, how long that takes at the chip's peaks (no run is faster than "
+            "the longest of these), and how long the step is estimated to take."
+        )
         content += section("Time", text, table(TIME, time, decimals=2))
-    text = (
-        "Compiled by the TPU compiler for devices that were not there. Modelled times leave out input, dispatch and "
-        "Python."
-    )
+    text = "Compiled by the TPU compiler for devices that were not there. Times leave out input, dispatch and Python."
     write_text(snakemake.output[0], page("Plan", text, content))

@@ -1,4 +1,4 @@
-"""Train one segment of a base causal language model from scratch: a Gemma of keras-hub on JAX.
+"""Train one segment of a base causal language model from scratch: an architecture of keras-hub on JAX.
 
 input.manifest            manifest.json of the corpus' records in the model's vocabulary
 input.shards              shards.json, beside the shards that the manifest names; its URL, if they are in a bucket
@@ -6,7 +6,8 @@ input.previous            the previous checkpoint: weights, optimizer, best, sta
 output.*                  the checkpoint, see tpulm.training.checkpoint; history and timings, see tpulm.training.history
 params.recipe             first and last step, schedule, batch_size, sequence_length, packing, model, optimizer,
                           precision, mesh, microbatches, remat, steps_per_execution, seed, cpu_threads,
-                          host_device_count; patience where it can matter; evaluate_every if it is given
+                          host_device_count; patience where it can matter; evaluate_every,
+                          determinism, where they are given
 resources.hosts           processes that train together; resources.launcher  how to start them, see tpulm.core.hosts
 resources.snapshots       where snapshots are, see tpulm.training.snapshots; resources.snapshot_every  minutes
 resources.profile         steps to trace, see tpulm.training.profiling
@@ -35,7 +36,8 @@ with job(snakemake.log[0], f"base {name}") as say:
     if hosts.several(snakemake.resources, say):
         sys.exit()
     step = TrainingStep.of("base", f"base.{name}", recipe, vocab_size=train.manifest["vocab_size"])
-    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
+    devices = recipe["cpu_threads"], recipe["host_device_count"]
+    runtime.start(*devices, recipe["precision"], step.model.determinism)
     from tpulm.training.jax_run import build_run
     from tpulm.training.jax_trainer import train_segment
     from tpulm.training.profiling import Profile

@@ -6,9 +6,10 @@ input.shards              shards.json, beside the shards that the manifest names
 input.previous            the previous checkpoint: weights, optimizer, best, state; empty for the first segment.
                           Weights are the tuned variables only: LoRA's, or all
 output.*                  the checkpoint, see tpulm.training.checkpoint; history and timings, see tpulm.training.history
-params.recipe             first and last step, schedule, batch_size, sequence_length, packing, method, rank, optimizer,
-                          precision, mesh, microbatches, remat, steps_per_execution, seed, cpu_threads,
-                          host_device_count; patience where it can matter; evaluate_every if it is given
+params.recipe             first and last step, schedule, batch_size, sequence_length, packing, method and keys of LoRA,
+                          optimizer, precision, mesh, layout, microbatches, remat, steps_per_execution, seed,
+                          cpu_threads, host_device_count; patience where it can matter; evaluate_every,
+                          determinism, where they are given
 resources.hosts           processes that train together; resources.launcher  how to start them, see tpulm.core.hosts
 resources.snapshots       where snapshots are, see tpulm.training.snapshots; resources.snapshot_every  minutes
 resources.profile         steps to trace, see tpulm.training.profiling
@@ -37,7 +38,8 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     if hosts.several(snakemake.resources, say):
         sys.exit()
     step = TrainingStep.of("finetune", f"finetune.runs.{run}", recipe, base={"preset": snakemake.input.base})
-    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
+    devices = recipe["cpu_threads"], recipe["host_device_count"]
+    runtime.start(*devices, recipe["precision"], step.model.determinism)
     from tpulm.training.jax_run import build_run
     from tpulm.training.jax_trainer import train_segment
     from tpulm.training.profiling import Profile

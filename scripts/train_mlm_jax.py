@@ -6,7 +6,8 @@ input.previous        the previous checkpoint: weights, optimizer, best, state; 
 output.*              the checkpoint, see tpulm.training.checkpoint; history and timings, see tpulm.training.history
 params.recipe         first and last step, schedule, batch_size, model, masking, optimizer, precision, mesh,
                       microbatches, remat, steps_per_execution, seed, cpu_threads, host_device_count;
-                      patience where it can matter; evaluate_every if it is given
+                      patience where it can matter; evaluate_every,
+                      determinism, where they are given
 resources.hosts       processes that train together; resources.launcher  how to start them, see tpulm.core.hosts
 resources.snapshots   where snapshots are, see tpulm.training.snapshots; resources.snapshot_every  minutes
 resources.profile     steps to trace, see tpulm.training.profiling
@@ -38,7 +39,8 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     packing = train.manifest["packing"]
     known = {"sequence_length": train.sequence_length, "packing": packing, "vocabulary": vocabulary}
     step = TrainingStep.of("mlm", f"mlm.runs.{run}", recipe, **known)
-    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
+    devices = recipe["cpu_threads"], recipe["host_device_count"]
+    runtime.start(*devices, recipe["precision"], step.model.determinism)
     from tpulm.training.jax_run import build_run
     from tpulm.training.jax_trainer import train_segment
     from tpulm.training.profiling import Profile

@@ -1,21 +1,24 @@
 """Tokenize the documents of one shard for causal models, pack them into records, and write these as TFRecords.
 
-input.corpus      Parquet files with a column `text`, one document per row
+input.corpus      Parquet files, one document per row: text; responses, where they count
 input.tokenizer   vocabulary.spm, or the preset folder of the base model
 input.ranges      JSON: which documents belong to which shard
 output.records    TFRecord file of tf.train.Example
 output.index      where each record begins, uint64 little-endian, records + 1 values
 output.sidecar    JSON: file, index, documents, records, tokens, dropped_tokens, bytes, sha256, index_sha256;
-                  vocabulary, which says of the tokenizer tokenizer_sha256, vocab_size, special_ids
-params.recipe     packing, sequence_length, tokens_per_record; shards_key and length_key, their config keys
+                  vocabulary, which says of the tokenizer tokenizer_sha256, vocab_size, special_ids; where responses
+                  count loss_tokens, target_tokens, records_without_loss
+params.recipe     packing, sequence_length, tokens_per_record; shards_key and length_key, their config keys;
+                  responses, true where records say which tokens belong to one; chat, true where a chat template has
+                  written documents
 """
 
 from tpulm.core.files import write_json
 from tpulm.core.job import job
-from tpulm.corpus.reader import read_texts
+from tpulm.corpus.reader import read_responses, read_texts
 from tpulm.records.packing import range_of
 from tpulm.records.shard_writer import write_shard
-from tpulm.tokenization.causal import CLOSING, describe, load_tokenizer, tokenize
+from tpulm.tokenization.causal import CLOSING, check_turns, describe, load_tokenizer, tokenize
 from tpulm.training import runtime
 
 wildcards, recipe, inputs = snakemake.wildcards, snakemake.params.recipe, snakemake.input
@@ -24,8 +27,13 @@ split, shard, shards = wildcards.split, int(wildcards.shard), int(wildcards.shar
 with job(snakemake.log[0], f"{wildcards.records} {split} {shard + 1}/{shards}") as say:
     part = range_of(inputs.ranges, split, shard, shards, recipe["shards_key"])
     tokenizer = load_tokenizer(inputs.tokenizer, lambda: runtime.start(cpu_threads=1))
-    documents = tokenize(read_texts(inputs.corpus, part["start"], part["stop"]), tokenizer)
+    place = inputs.corpus, part["start"], part["stop"]
+    responses = read_responses(*place) if recipe.get("responses") else None
+    texts = read_texts(*place)
+    documents = tokenize(check_turns(texts, tokenizer) if recipe.get("chat") else texts, tokenizer, responses)
     pad, target = tokenizer.special["pad"], snakemake.output.records
     written = write_shard(documents, recipe, pad, CLOSING, target, part["documents"])
     write_json(snakemake.output.sidecar, written | {"vocabulary": describe(tokenizer, inputs.tokenizer)})
-    say(f"{written['records']:,} records of {recipe['sequence_length']} tokens from {part['documents']:,} documents")
+    silent = f"; {written['records_without_loss']:,} have no response" if written.get("records_without_loss") else ""
+    sizes = f"{written['records']:,} records of {recipe['sequence_length']} tokens"
+    say(f"{sizes} from {part['documents']:,} documents{silent}")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from filelock import FileLock
 from ruamel.yaml import YAML
 from tpulm.config.reading import merge, read_yaml
+from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).parents[1]
 PARTS = ["Snakefile", "config.yaml", "rules", "scripts", "schemas", "envs", "profiles", "report", "recipes", "tools"]
@@ -23,7 +25,8 @@ PARTS = ["Snakefile", "config.yaml", "rules", "scripts", "schemas", "envs", "pro
 class Workflow:
     """A copy of the workflow in a folder of its own."""
 
-    server: forked.Server | None = None  # one that has read the workflow's code, where the code stays as it is
+    steady = False  # whether its code stays as it is, and so is read once for all its runs
+    servers: Path  # folder of the sockets of tests/forked.py
 
     def __init__(self, folder: Path):
         """Copy the workflow to `folder`."""
@@ -38,11 +41,22 @@ class Workflow:
 
     def __call__(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
         """Run `snakemake` with these arguments, forked; stdout and stderr come together."""
-        with tempfile.NamedTemporaryFile("r") as terminal:
-            server = self.server or forked.shared()
-            code = server.run(list(arguments), self.folder, outside(), Path(terminal.name))
+        job = {"arguments": arguments, "folder": str(self.folder), "environment": outside()}
+        job["scripts"] = str(self / "scripts") if self.steady else None
+        with tempfile.TemporaryFile("w+") as terminal:
+            code = forked.run(self.server(self.steady), job, terminal.fileno())
+            terminal.seek(0)
             done = subprocess.CompletedProcess(["snakemake", *arguments], code, terminal.read())
         return self.checked(done) if check else done
+
+    @classmethod
+    def server(cls, steady: bool = False) -> str:
+        """Return the address of the server for workflows of this kind, which the first that asks for it starts."""
+        address = cls.servers / ("steady" if steady else "snakemake")
+        with FileLock(f"{address}.lock"):
+            if not address.exists():
+                forked.start(str(address), os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid())
+        return str(address)
 
     def as_a_user(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
         """Run `snakemake` with these arguments in a process of its own, with a pipe for its output."""
@@ -75,14 +89,55 @@ def shared(tmp_path_factory) -> Path:
     return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
 
-# Each file is run by one process: the longest first, and what mostly waits beside what mostly computes.
-LONGEST = ["slurm", "staleness", "plan", "faults", "gcs", "tpu_vm", "hosts", "resume", "workflow", "gke"]
+# The groups of tests that take long, in the order in which they start: what mostly waits beside what mostly computes,
+# and what needs no fixture `trained` while that is made. A group is run by one process.
+FIRST = [
+    "slurm",
+    "models",
+    "plan",
+    "causal",
+    "lora",
+    "gcs",
+    "keys_of_runs",
+    "keys_of_texts",
+    "tpu_vm",
+    "workflow",
+    "gke",
+    "resume",
+]
+# Files that are one group, and have one process each in which TensorFlow and JAX have been imported.
+TOGETHER = dict.fromkeys(["mlm_tensorflow", "mlm_jax", "segments", "hosts", "advice"], "models")
+# Files whose tests share nothing: each test is a group of its own.
+APART = {"faults", "resume", "staleness", "tpu_vm"}
+
+
+def names(nodeid: str) -> tuple[str, str]:
+    """Return the group of a test, and what FIRST calls it."""
+    path, _, test = nodeid.partition("::")
+    name = Path(path).stem.removeprefix("test_")
+    if test.startswith("test_a_changed_key_"):  # of each half, a process has the states to begin from
+        name = "keys_of_texts" if re.search(r"\[(corpus|finetune\.text)\b", test) else "keys_of_runs"
+    name = TOGETHER.get(name, name)
+    return nodeid if name in APART else name, name
+
+
+class Groups(LoadScopeScheduling):
+    """Gives each group of tests to one process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return names(nodeid)[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log) -> Groups:
+    """Have the tests distributed by groups."""
+    return Groups(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the files that take long first."""
-    place = {f"test_{name}.py": number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: place.get(item.path.name, len(LONGEST)))
+    """Start the groups that take long first."""
+    place = {name: number for number, name in enumerate(FIRST)}
+    items.sort(key=lambda item: place.get(names(item.nodeid)[1], len(FIRST)))
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
@@ -113,9 +168,10 @@ def once(folder: Path, build: Callable[[Workflow], str]) -> Workflow:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compiled(tmp_path_factory) -> None:
-    """One cache of compiled programs for all workflows of the session, where each would have its own."""
-    folder = shared(tmp_path_factory) / "compiled"
+def in_common(tmp_path_factory) -> None:
+    """The servers of a session, and one cache of compiled programs, where each workflow would have its own."""
+    Workflow.servers = shared(tmp_path_factory)
+    folder = Workflow.servers / "compiled"
     folder.mkdir(exist_ok=True)
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
     os.environ.setdefault("TF_XLA_FLAGS", f"--tf_xla_persistent_cache_directory={folder}")
@@ -179,7 +235,7 @@ def fresh(tmp_path) -> Workflow:
 
 # The shipped config with every size cut down, for tests that need all stages and not what they learn.
 SMALL = """
-corpus: {max_documents: 600}
+corpus: {max_documents: 600, held_out: {validation: 0.004, test: 0.004}}
 tokenizer: {vocab_size: 400}
 mlm:
   runs:
@@ -190,7 +246,7 @@ base:
     {vocab_size: 400, steps: 20, checkpoint_every: 10, batch_size: 4,
      schedule: {shape: wsd, warmup_steps: 2, decay_steps: 5}}
 finetune:
-  text: {max_documents: 300}
+  text: {max_documents: 300, held_out: {validation: 0.004, test: 0.004}}
   runs:
     python: {steps: 10, checkpoint_every: 5, batch_size: 4, schedule: {shape: linear, warmup_steps: 2}}
 generation: {max_length: 24, samples: 2}

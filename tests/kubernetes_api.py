@@ -39,6 +39,8 @@ class Cluster:
     folder  where the pods have their folders, and volumes their content
     """
 
+    image: Path  # folder of the programs that pods find first
+
     def __init__(self, folder: Path, fates: dict[str, list[str]] | None = None):
         self.folder, self.fates = folder, fates or {}
         self.made: list[dict] = []  # every object that was ever made, in order
@@ -196,7 +198,7 @@ class Pod:
         claim = volume.get("persistentVolumeClaim")
         where = self.job.cluster.folder / (claim["claimName"] if claim else self.name) / mount.get("subPath", "")
         where.mkdir(parents=True, exist_ok=True)
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        path = f"{self.job.cluster.image}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "PYTHON"))}
         environment |= {"PATH": path, "XDG_CACHE_HOME": tempfile.mkdtemp(dir=self.job.cluster.folder)}
         for variable in container.get("env", []):

@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import quote
 
 BUCKET = "bucket"
 # Where a request fails: refused, cut before it was heard, or with its answer lost or cut in the middle.
@@ -195,6 +196,11 @@ class Bucket:
     def put(self, name: str, content: bytes) -> None:
         """Make an object."""
         request = urllib.request.Request(f"{self.url}/{BUCKET}/{name}", content, method="PUT")
+        urllib.request.urlopen(request, timeout=600).read()
+
+    def delete(self, name: str) -> None:
+        """Delete an object."""
+        request = urllib.request.Request(f"{self.url}/storage/v1/b/{BUCKET}/o/{quote(name, '')}", method="DELETE")
         urllib.request.urlopen(request, timeout=600).read()
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tpulm.config.causal_families import constructor
 from tpulm.config.record_arrays import causal_arrays
-from tpulm.config.training_step import ModelSpec, TrainingStep
+from tpulm.config.training_step import CausalArchitecture, ModelSpec, TrainingStep
 from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
@@ -67,12 +68,14 @@ def vocabulary(tmp_path_factory):
     return path
 
 
-def records_of(vocabulary, folder, texts, packing, length=16):
-    """Write records as the workflow does; return them."""
+def records_of(vocabulary, folder, texts, packing, length=16, responses=None):
+    """Write records as the workflow does; return them. Responses are characters of each text, as (start, stop)."""
     tokenizer = causal.SentencePiece(vocabulary)
     layout = {"sequence_length": length, "tokens_per_record": length + 1, "packing": packing}
+    layout |= {"responses": True} if responses else {}
     keys = {"shards_key": "base.small.shards", "length_key": "sequence_length"}
-    documents = causal.tokenize([texts[:30], texts[30:]], tokenizer)
+    spans = responses and [responses[:30], responses[30:]]
+    documents = causal.tokenize([texts[:30], texts[30:]], tokenizer, spans)
     target = folder / "train/00000-of-00001.tfrecord"
     sidecar = write_shard(documents, layout | keys, tokenizer.special["pad"], causal.CLOSING, target, len(texts))
     sidecar["vocabulary"] = causal.describe(tokenizer, vocabulary)
@@ -99,16 +102,15 @@ def preset(jax_backend, vocabulary, tmp_path_factory):
 
 def save_base(vocabulary, folder, sizes):
     import keras
-    import keras_hub
-    from tpulm.models.causal import build_gemma, draw_weights, save_preset
+    from tpulm.models.building import construct_causal
+    from tpulm.models.causal import draw_weights, make_preprocessor, save_preset
 
     keras.distribution.set_distribution(None)
     keras.backend.clear_session()  # which also restarts the numbers in automatic names, as a new process does
-    backbone = build_gemma(sizes, causal.SentencePiece(vocabulary).size).backbone
-    draw_weights(backbone, 0)
-    tokenizer = keras_hub.models.GemmaTokenizer(proto=vocabulary.read_bytes())
-    preprocessor = keras_hub.models.GemmaCausalLMPreprocessor(tokenizer, sequence_length=16)
-    save_preset(keras_hub.models.GemmaCausalLM(backbone=backbone, preprocessor=preprocessor), folder)
+    model = construct_causal(CausalArchitecture(*constructor(sizes), causal.SentencePiece(vocabulary).size))
+    draw_weights(model.backbone, 0)
+    model.preprocessor = make_preprocessor(sizes.get("architecture", "gemma"), vocabulary.read_bytes(), 16)
+    save_preset(model, folder)
     return folder
 
 
@@ -251,26 +253,31 @@ def test_held_out_records_are_spread():
 
 @pytest.mark.parametrize("precision", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.long)])
 def test_two_segments_are_one_run(jax_backend, packed, tmp_path, precision):
+    """Led astray between them, the trainer goes on from what was saved: with dropout, whose state must go on, too."""
     jax_backend.set_precision(precision)
-    records = packed
+    trainer = base_trainer((2, 4), ONE_LAYER | {"dropout": 0.1}, precision=precision)
 
-    def fresh():  # with dropout, whose random state must go on, too
-        return base_trainer((2, 4), ONE_LAYER | {"dropout": 0.1}, precision=precision)
+    def save(name):
+        for part, arrays in (("weights", trainer.weights()), ("optimizer", trainer.optimizer())):
+            save_arrays(tmp_path / f"{name}.{part}", arrays)
 
-    whole = fresh()
-    train(whole, records, 0, 6)
-    half = fresh()
-    train(half, records, 0, 3)
-    save_arrays(tmp_path / "w", half.weights())
-    save_arrays(tmp_path / "o", half.optimizer())
-    second = fresh()
-    second.load(load_arrays(tmp_path / "w"), load_arrays(tmp_path / "o"), "checkpoint")
-    train(second, records, 3, 6)
+    def load(name):
+        trainer.load(*(load_arrays(tmp_path / f"{name}.{part}") for part in ("weights", "optimizer")), "checkpoint")
+
+    save("start")
+    losses = train(trainer, packed, 0, 6)
+    save("whole")
+    load("start")
+    first = train(trainer, packed, 0, 3)
+    save("half")
+    load("whole")
+    load("half")
+    assert first + train(trainer, packed, 3, 6) == losses
+    save("second")
     jax_backend.set_precision("float32")
-    for a, b in ((whole.weights(), second.weights()), (whole.optimizer(), second.optimizer())):
-        assert a.keys() == b.keys()
-        assert all(a[name].tobytes() == b[name].tobytes() for name in a)
-    assert any((whole.weights()[name] != half.weights()[name]).any() for name in half.weights())
+    for part in ("weights", "optimizer"):
+        assert (tmp_path / f"second.{part}").read_bytes() == (tmp_path / f"whole.{part}").read_bytes()
+        assert (tmp_path / f"half.{part}").read_bytes() != (tmp_path / f"whole.{part}").read_bytes()
 
 
 def test_bfloat16_is_for_lora(jax_backend, preset, single):
@@ -283,7 +290,7 @@ def test_bfloat16_is_for_lora(jax_backend, preset, single):
         before = {name: np.array(array) for name, array in trainer.weights().items()}
         train(trainer, records, 0, 2)
         assert any((before[name] != array).any() for name, array in trainer.weights().items())
-        with pytest.raises(UserError, match=r"^the\.run\.precision is bfloat16, which AdamW cannot train all"):
+        with pytest.raises(UserError, match=r"^the\.run\.precision is bfloat16, which no optimizer here can train all"):
             tuner(preset, method="full", precision="bfloat16")
     finally:
         jax_backend.set_precision("float32")
@@ -373,6 +380,72 @@ def test_padding_does_not_count(preset, vocabulary, tmp_path):
     a, b = (function(*values, {"tokens": np.asarray(t), "mask": mask}) for t in (text, other))
     assert a[2] == mask[:, 1:].sum() < mask[:, 1:].size
     np.testing.assert_allclose(a[0], b[0], rtol=1e-6)
+
+
+@pytest.fixture(scope="module", params=["concat", "segments", "pad"])
+def answered(request, vocabulary, tmp_path_factory):
+    """Records of documents of which the second half is the response, and of one whose response is cut off."""
+    texts = [*prose(40), " ".join(prose(9, 2))]
+    spans = [[(len(text) // 2, len(text))] for text in texts]
+    return records_of(vocabulary, tmp_path_factory.mktemp("answered"), texts, request.param, responses=spans)
+
+
+def test_only_responses_are_learned(jax_backend, answered):
+    import jax
+    from tpulm.training.tasks import causal as task
+    from tpulm.training.train_step import make_grad_fn
+
+    packing = answered.manifest["packing"]
+    trainer = base_trainer((1, 1), packing=packing, responses=True)
+    run, values = trainer.run, (trainer.state.trainable, trainer.frozen, trainer.state.random)
+    batch = causal_batches.training_batch(answered, RECIPE | {"batch_size": 8}, 0)
+    assert {name: array.shape[1:] for name, array in batch.items()} == {
+        name: shape for name, (shape, _) in run.step.record_arrays.items()
+    }
+
+    def other_prompts(batch):
+        inputs, labels, weights = task(batch)
+        return inputs, jax.numpy.where(weights > 0, labels, (labels + 5) % 330), weights
+
+    weight = np.float32(batch["loss_mask"][:, 1:].sum())
+    (loss, _), gradients = jax.jit(make_grad_fn(run.model, task))(*values, batch, weight)
+    (same, _), others = jax.jit(make_grad_fn(run.model, other_prompts))(*values, batch, weight)
+    assert loss == same and all((a == b).all() for a, b in zip(gradients, others, strict=True))
+    assert any((np.asarray(array) != 0).any() for array in gradients)
+    inputs, labels, _ = task(batch)
+    forward = jax.jit(lambda *values: run.model.stateless_call(*values, inputs, training=False)[0])
+    found = np.asarray(forward(*values[:2]), np.float64)
+    losses = np.log(np.exp(found).sum(-1)) - np.take_along_axis(found, np.asarray(labels)[..., None], -1)[..., 0]
+    counted = batch["loss_mask"][:, 1:] * batch["mask"][:, 1:]
+    np.testing.assert_allclose(loss, (losses * counted).sum() / counted.sum(), rtol=1e-5)
+    assert evaluate(trainer, answered)["predictions"] == answered.manifest["splits"]["train"]["loss_tokens"]
+
+
+@pytest.mark.parametrize("answered", ["pad"], indirect=True)
+def test_a_batch_without_a_response_changes_nothing(jax_backend, answered):
+    trainer = base_trainer((1, 1), packing="pad", responses=True)
+    [silent] = np.flatnonzero(~answered.features(np.arange(len(answered)), ["loss_mask"])["loss_mask"][:, 1:].any(1))
+    batch = causal_batches.arrays(answered, np.full(4, silent), tuple)
+    before = [np.array(value) for value in trainer.state.trainable]
+    trainer.state, loss = trainer.step(trainer.state, trainer.frozen, batch, np.float32(0.0))
+    assert loss == 0 and all((a == np.asarray(b)).all() for a, b in zip(before, trainer.state.trainable, strict=True))
+
+
+@pytest.mark.parametrize("answered", ["pad"], indirect=True)
+def test_two_segments_of_responses_are_one_run(preset, answered, tmp_path):
+    def fresh(**changes):
+        return tuner(preset, packing="pad", responses=True, **changes)
+
+    whole, half, second = fresh(), fresh(), fresh()
+    losses = train(whole, answered, 0, 4)
+    train(half, answered, 0, 2)
+    save_arrays(tmp_path / "w", half.weights())
+    save_arrays(tmp_path / "o", half.optimizer())
+    second.load(load_arrays(tmp_path / "w"), load_arrays(tmp_path / "o"), "checkpoint")
+    assert train(second, answered, 2, 4) == losses[2:]
+    assert all(array.tobytes() == second.weights()[name].tobytes() for name, array in whole.weights().items())
+    # The weights of a step's records add up over microbatches to those of the whole batch.
+    np.testing.assert_allclose(train(fresh(microbatches=2), answered, 0, 4), losses, rtol=2e-5)
 
 
 def test_biases_and_scales_are_not_decayed(preset):
@@ -546,7 +619,26 @@ def test_preset_loads_and_repeats(preset, vocabulary, tmp_path):
     by_itself = causal.load_tokenizer(str(preset), lambda: None)
     assert isinstance(by_itself, causal.SentencePiece)
     assert by_keras.encode([CODE, "the"]) == by_itself.encode([CODE, "the"])
+    assert by_keras.places([CODE, "the"]) == by_itself.places([CODE, "the"])
     assert (by_keras.size, by_keras.special) == (by_itself.size, by_itself.special)
+
+
+def test_places_of_byte_pairs(jax_backend, monkeypatch):
+    import keras_hub
+
+    letters = ["a", "b", "\u0120", "\u00c3", "\u00a9", "ab", "\u0120ab", "<|end|>"]
+    make = keras_hub.tokenizers.BytePairTokenizer
+    pairs = make({one: i for i, one in enumerate(letters)}, ["a b", "\u0120 ab"], unsplittable_tokens=["<|end|>"])
+    tokenizer = causal.KerasHub.__new__(causal.KerasHub)
+    tokenizer.tokenizer = pairs
+    text = "ab ab\u00e9<|end|>a"
+    [ids], [places] = tokenizer.encode([text]), tokenizer.places([text])
+    assert [letters[i] for i in ids] == ["ab", "\u0120ab", "\u00c3", "\u00a9", "<|end|>", "a"]
+    assert places == [(0, 2), (2, 5), (5, 6), (5, 6), (6, 13), (13, 14)]
+    assert causal.belonging(text, places, [(5, 13)]).tolist() == [0, 0, 0, 1, 1, 1, 0, 0]
+    monkeypatch.setattr(pairs, "_tokenizer", None)
+    with pytest.raises(UserError, match="^the base model's BytePairTokenizer does not say which characters a token"):
+        tokenizer.places([text])
 
 
 def test_fetching_says_what_is_wrong(jax_backend, monkeypatch, preset):

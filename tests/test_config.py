@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 from tpulm.config.architectures import ARCHITECTURES
 from tpulm.config.artifacts import SPLITS
+from tpulm.config.causal_families import FAMILIES, TARGETS
 from tpulm.config.mesh import MOST_HOST_DEVICES
 from tpulm.config.messages import RENAMED
 from tpulm.config.reading import complete, read_config, read_yaml, schema
@@ -194,7 +195,13 @@ WRONG = [
     ),
     *(
         ({f"{TINY}.{key}": value}, f"{TINY}.{key} is given with backend: tensorflow; it belongs to backend: jax.")
-        for key, value in (("mesh", [1, 1]), ("microbatches", 2), ("remat", True), ("steps_per_execution", 2))
+        for key, value in (
+            ("mesh", [1, 1]),
+            ("microbatches", 2),
+            ("remat", True),
+            ("determinism", "steps"),
+            ("steps_per_execution", 2),
+        )
     ),
     (
         {f"{TINY}.model.architecture": "longformer"},
@@ -268,6 +275,74 @@ WRONG = [
     ({f"{SMALL}.model.head_dim": 15}, f"{SMALL}.model.head_dim is 15; allowed: {EVEN}."),
     ({f"{PYTHON}.base": "smal"}, f'{PYTHON}.base is "smal"; allowed: a name under base: small.'),
     ({f"{PYTHON}.rank": 0}, f"{PYTHON}.rank is 0; allowed: a whole number, 1 or more, at most 1024."),
+    (
+        {f"{PYTHON}.targets": ["query", "head"]},
+        f'{PYTHON}.targets[1] is "head"; allowed: query, key, value, output, ffn.',
+    ),
+    (
+        {f"{PYTHON}.targets": []},
+        f"{PYTHON}.targets is a list of 0; allowed: a list of query, key, value, output and ffn, none of them twice.",
+    ),
+    (
+        {f"{PYTHON}.base_precision": "int4"},
+        f'{PYTHON}.base_precision is "int4"; allowed: float32, bfloat16, int8 or null.',
+    ),
+    (
+        {f"{PYTHON}.base_precision": "int8", f"{PYTHON}.method": "full"},
+        f"{PYTHON}.base_precision is given with method: full; it belongs to method: lora.",
+    ),
+    (
+        {f"{PYTHON}.base_precision": "float32", f"{PYTHON}.precision": "bfloat16"},
+        f"{PYTHON}.base_precision is float32 with precision: bfloat16; weights in float32 under arithmetic in bfloat16 "
+        "are precision: mixed_bfloat16.",
+    ),
+    (
+        {f"{PYTHON}.layout": {".*kernel": ["batch", "modle"]}},
+        f'{PYTHON}.layout..*kernel[1] is "modle"; allowed: batch, model or null.',
+    ),
+    (
+        {f"{PYTHON}.layout": {"(kernel": ["batch"]}},
+        f'{PYTHON}.layout: "(kernel" is no regular expression: missing ), unterminated subpattern at position 0.',
+    ),
+    (
+        {f"{PYTHON}.layout": {".*kernel": ["model", "model"]}},
+        f'{PYTHON}.layout: ".*kernel" names the axis model twice; allowed: each axis of the mesh once.',
+    ),
+    (
+        {f"{TINY}.layout": {".*kernel": ["model", "model"]}},
+        f"{TINY}.layout is given with backend: tensorflow; it belongs to backend: jax.",
+    ),
+    ({f"{SMALL}.optimizer": {"name": "adam"}}, f'{SMALL}.optimizer.name is "adam"; allowed: adamw, lion, adafactor.'),
+    (
+        {f"{SMALL}.optimizer": {"name": "lion", "epsilon": 1e-8}},
+        f"{SMALL}.optimizer.epsilon is given with name: lion; it belongs to name: adamw.",
+    ),
+    (
+        {f"{SMALL}.optimizer": {"name": "lion", "beta_1": 0}},
+        f"{SMALL}.optimizer.beta_1 is 0; allowed with name: lion: more than 0, less than 1.",
+    ),
+    (
+        {f"{TINY}.optimizer": {"name": "lion"}},
+        f"{TINY}.optimizer.name is lion; allowed with backend: tensorflow: adamw.",
+    ),
+    (
+        {f"{SMALL}.model.architecture": "llama"},
+        f'{SMALL}.model.architecture is "llama"; allowed: gemma, gemma2, gemma3, llama3, mistral, qwen2, qwen3.',
+    ),
+    (
+        {f"{SMALL}.model.architecture": "llama3"},
+        f"{SMALL}.model.head_dim is given with architecture: llama3; it belongs to architecture: gemma and "
+        "architecture: gemma2 and architecture: gemma3 and architecture: mistral and architecture: qwen3.",
+    ),
+    ({f"{SMALL}.model.head_dim": DELETE}, f"{SMALL}.model lacks the key head_dim."),
+    (
+        {f"{SMALL}.model.architecture": "qwen2", f"{SMALL}.model.head_dim": DELETE, f"{SMALL}.model.hidden_dim": 18},
+        f"{SMALL}.model.hidden_dim is 18; allowed: a multiple of twice num_query_heads, 16.",
+    ),
+    (
+        {f"{SMALL}.model.architecture": "mistral", f"{SMALL}.packing": "segments"},
+        f"{SMALL}.packing is segments, which mistral cannot read; allowed with it: concat, pad.",
+    ),
     (
         {f"{PYTHON}.resources.hosts": 3},
         f"{PYTHON}.resources.hosts is 3; allowed: what host_device_count, 8, can be divided by.",
@@ -413,6 +488,14 @@ def test_the_schema_agrees_with_the_code():
     for name in ("training", "mlm_run", "base", "finetune_run"):
         assert parts[name]["properties"]["host_device_count"]["maximum"] == MOST_HOST_DEVICES
     assert tuple(run["schedule"]["properties"]["shape"]["enum"]) == SCHEDULES
+    model, tuned = parts["base"]["properties"]["model"], parts["finetune_run"]["properties"]
+    assert model["properties"]["architecture"]["enum"] == list(FAMILIES)
+    assert model["only_with"]["head_dim"]["architecture"] == [name for name in FAMILIES if FAMILIES[name].head_dim]
+    assert tuned["targets"]["items"]["enum"] == list(TARGETS)
+    names, optimizer = run["optimizer"]["properties"]["name"]["enum"], run["optimizer"]
+    assert list(optimizer["default_by"]["name"]) == names
+    for name, given in optimizer["default_by"]["name"].items():
+        assert {key for key, rule in optimizer["only_with"].items() if name in rule["name"]} == set(given)
 
 
 def test_architectures_are_those_of_transformers():

@@ -13,6 +13,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import forked
 import pytest
 from conftest import ROOT, Workflow, hear_interrupts, reduced
 from gcp_storage_emulator.server import create_server
@@ -209,6 +210,22 @@ def bucket():
         patch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
         yield server._storage
     server.stop()
+
+
+PYTHON = """#!/bin/sh
+[ "$1 $2" = "-m snakemake" ] || exec {python} "$@"
+shift 2
+exec {python} -S {forked} run {server} "$@"
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def image(tmp_path_factory):
+    """The Python of the pods, which start Snakemake twice each: it is forked."""
+    program = tmp_path_factory.mktemp("image") / "python"
+    program.write_text(PYTHON.format(python=sys.executable, forked=forked.__file__, server=Workflow.server()))
+    program.chmod(0o755)
+    Cluster.image = program.parent
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ from tpulm.records.tfrecord import write_records
 LENGTH, VOCABULARY = 16, 64
 ONE_TYPE = {"layer_norm_eps": 1e-5, "type_vocab_size": 1}  # as keras-hub's RoBERTa is
 
-# Trains in a process of its own: devices and threads are settled once per process.
+# Trains in a process of its own: devices and threads are settled once per process. Each part goes on from where the one
+# before ended, or from what an earlier one saved.
 TRAIN = """
 import json, sys
 job = json.loads(sys.argv[1])
@@ -29,29 +30,36 @@ from tpulm.records.reader import Records
 recipe, records = job["recipe"], Records(job["manifest"], "train")
 strategy = start(1, job["devices"])
 trainer = Trainer(strategy, model_config(job["model"], records.manifest, "mlm.runs.x.model"), recipe)
-if job["previous"]:
-    trainer.load(*(load_arrays(job["previous"][part]) for part in ("weights", "optimizer")), "previous")
-first, last = job["span"]
-if job["one_type"] and last:  # the vector of the one token type stays as it is
-    layer = trainer.model.roberta.embeddings
-    layer._trainable_weights = [v for v in layer._trainable_weights if v is not layer.token_type_embeddings]
-data = batches(strategy, lambda step: training_batch(records, recipe, step), recipe["batch_size"], first, last)
-losses = [
-    float(trainer.step(batch, tf.constant(1e-3), tf.constant(step, tf.int64)))
-    for step, batch in enumerate(data, first)
-]
-result = {"losses": losses, "replicas": strategy.num_replicas_in_sync}
+results = {"replicas": strategy.num_replicas_in_sync}
+for name, first, last, previous in job["parts"]:
+    if previous:
+        saved = (load_arrays(f"{job['folder']}/{previous}/{file}") for file in ("weights", "optimizer"))
+        trainer.load(*saved, "previous")
+    if job["one_type"] and last:  # the vector of the one token type stays as it is
+        layer = trainer.model.roberta.embeddings
+        layer._trainable_weights = [v for v in layer._trainable_weights if v is not layer.token_type_embeddings]
+    data = batches(strategy, lambda step: training_batch(records, recipe, step), recipe["batch_size"], first, last)
+    losses = [
+        float(trainer.step(batch, tf.constant(1e-3), tf.constant(step, tf.int64)))
+        for step, batch in enumerate(data, first)
+    ]
+    results[name] = {"losses": losses}
+    save_arrays(f"{job['folder']}/{name}/weights", trainer.weights())
+    save_arrays(f"{job['folder']}/{name}/optimizer", trainer.optimizer_state())
 if job["measured"]:
     batch = {name: tf.constant(array) for name, array in training_batch(records, recipe, 0).items()}
     everywhere = trainer.model({"input_ids": batch["input_ids"]}, training=False).logits
     chosen = tf.gather(everywhere, batch["positions"], batch_dims=1)
     by_position = predictions(trainer.model, batch, training=False)
-    result["difference"] = float(tf.reduce_max(tf.abs(tf.cast(chosen, tf.float32) - by_position)))
-    result["held_out"] = evaluate(trainer.model, records, strategy)
-save_arrays(job["weights"], trainer.weights())
-save_arrays(job["optimizer"], trainer.optimizer_state())
-print("RESULT" + json.dumps(result))
+    results["difference"] = float(tf.reduce_max(tf.abs(tf.cast(chosen, tf.float32) - by_position)))
+    results["held_out"] = evaluate(trainer.model, records, strategy)
+print("RESULT" + json.dumps(results))
 """
+# Two segments, and a whole. The trainer is led astray before the second one, which begins with what was saved.
+IN_TURN = {
+    "start": (0, 0, None), "whole": (0, 6, None), "first": (0, 3, "start"), "astray": (6, 6, "whole"),
+    "second": (3, 6, "first"),
+}  # fmt: skip
 
 
 def records(folder, packing):
@@ -83,15 +91,17 @@ def manifest(tmp_path_factory):
 
 
 def train(
-    manifest, folder, span, devices=1, previous=None, dropout=0.0, architecture="roberta", one_type=False, layers=1,
-    measured=False, **recipe,
+    manifest, folder, parts, devices=1, dropout=0.0, architecture="roberta", one_type=False, layers=1, measured=False,
+    **recipe,
 ):  # fmt: skip
-    folder.mkdir()
+    """Train parts: (first step, last step, the part to start from). What each saves is in a folder of its name."""
     optimizer = {"weight_decay": 0.01, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "global_clipnorm": 1.0}
     masking = {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
     base = {"batch_size": 4, "seed": 3, "masking": masking, "precision": "float32", "optimizer": optimizer}
     sizes = {"hidden_size": 16, "num_hidden_layers": layers, "num_attention_heads": 2, "intermediate_size": 32}
     dropouts = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    for name in parts:
+        (folder / name).mkdir(parents=True)
     job = {
         "recipe": base | recipe,
         "model": {"architecture": architecture, "max_position_embeddings": LENGTH + 4}
@@ -99,41 +109,43 @@ def train(
         | dropouts
         | (ONE_TYPE if one_type else {}),
         "manifest": str(manifest),
-        "span": span,
+        "parts": [(name, *part) for name, part in parts.items()],
         "devices": devices,
         "one_type": one_type,
         "measured": measured,
-        "previous": previous and {part: str(previous / part) for part in ("weights", "optimizer")},
-        "weights": str(folder / "weights"),
-        "optimizer": str(folder / "optimizer"),
+        "folder": str(folder),
     }
     return warm.result(warm.run("tensorflow", TRAIN, json.dumps(job)))
 
 
-def test_two_segments_give_the_bytes_of_one_dropout_included(manifest, tmp_path):
-    whole = train(manifest, tmp_path / "whole", (0, 6), dropout=0.1)
-    first = train(manifest, tmp_path / "first", (0, 3), dropout=0.1)
-    second = train(manifest, tmp_path / "second", (3, 6), dropout=0.1, previous=tmp_path / "first")
-    assert first["losses"] + second["losses"] == whole["losses"]
+def check_segments(folder, results):
+    """Hold what was trained IN_TURN against each other."""
+    assert results["first"]["losses"] + results["second"]["losses"] == results["whole"]["losses"]
     for part in ("weights", "optimizer"):
-        assert (tmp_path / "second" / part).read_bytes() == (tmp_path / "whole" / part).read_bytes()
+        assert (folder / "second" / part).read_bytes() == (folder / "whole" / part).read_bytes()
+        assert (folder / "first" / part).read_bytes() != (folder / "whole" / part).read_bytes()
+
+
+def test_two_segments_give_the_bytes_of_one_dropout_included(manifest, tmp_path):
+    check_segments(tmp_path, train(manifest, tmp_path, IN_TURN, dropout=0.1))
 
 
 def test_two_replicas_give_the_losses_of_one_device(manifest, tmp_path):
-    one = train(manifest, tmp_path / "one", (0, 5), measured=True)
-    two = train(manifest, tmp_path / "two", (0, 5), devices=2, measured=True)
+    parts = {"all": (0, 5, None)}
+    one = train(manifest, tmp_path / "one", parts, measured=True)
+    two = train(manifest, tmp_path / "two", parts, devices=2, measured=True)
     assert (one["replicas"], two["replicas"]) == (1, 2)
     assert one["difference"] < 1e-5  # the head at the masked positions only, against the head at all
     # Two devices add the same float32 numbers up in another order.
-    assert two["losses"] == pytest.approx(one["losses"], rel=1e-5)
+    assert two["all"]["losses"] == pytest.approx(one["all"]["losses"], rel=1e-5)
     assert two["held_out"] == pytest.approx(one["held_out"], rel=1e-4)
 
 
 @pytest.mark.parametrize("architecture", ["bert", pytest.param("electra", marks=pytest.mark.long)])
 def test_other_architectures_train(manifest, tmp_path, architecture):
     changes = {"architecture": architecture, "precision": "mixed_bfloat16"}
-    result = train(manifest, tmp_path / "x", (0, 2), measured=True, **changes)
-    assert np.isfinite(result["losses"]).all() and 0 <= result["held_out"]["accuracy"] <= 1
+    result = train(manifest, tmp_path, {"all": (0, 2, None)}, measured=True, **changes)
+    assert np.isfinite(result["all"]["losses"]).all() and 0 <= result["held_out"]["accuracy"] <= 1
 
 
 # A script by hand, as its rule would run it; what it makes goes to debug/.

@@ -48,7 +48,8 @@ def test_any_partition_gives_the_same_corpus(fresh):
     assert train["dropped_contaminated"] == len(record["decontaminate"]["examples"]) >= 1
     assert record["sources"]["prose"]["weight"] == 1.5
     table = pq.read_table(fresh / "results/corpus/train.parquet")
-    answers = [text[start:] for text, start in zip(*table.to_pydict().values(), strict=True) if start]
+    spans = [(text, *span[0].values()) for text, span in zip(*table.to_pydict().values(), strict=True)]
+    answers = [text[start:stop] for text, start, stop in spans if start]
     assert (
         set(answers) <= {row["a"] for row in rows}
         and len(answers) == record["sources"]["asked"]["splits"]["train"]["documents"]

@@ -11,12 +11,13 @@ from ruamel.yaml import YAML
 from tpulm.config.reading import read_yaml
 from tpulm.core.accelerators import topology
 from tpulm.core.errors import UserError
-from tpulm.planning.hlo import collective_bytes, group_size
 from tpulm.workflow import budget
 
 compiler = pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not to be had here")
 
 OPTIMIZER = {"weight_decay": 0.01, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "global_clipnorm": None}
+LION = {"name": "lion", "weight_decay": 0.01, "beta_1": 0.9, "beta_2": 0.99}
+ADAFACTOR = {"name": "adafactor", "weight_decay": 0.01}
 COMMON = {"microbatches": 1, "steps_per_execution": 1, "remat": False, "seed": 0, "optimizer": OPTIMIZER}
 COMMON |= {"alternatives": False, "host_device_count": 1, "checkpoint_every": 10, "resources": {"hosts": 1}}
 
@@ -51,21 +52,21 @@ def test_the_shipped_configs(fresh):
     memory = published["memory"]
     assert memory["arguments"] == pytest.approx(4.4e9, rel=0.05) and memory["fits"]
     assert memory["temporaries"] == pytest.approx(0.62e9, rel=0.05)
-    assert published["cost"]["flops"] == pytest.approx(1.15e12, rel=0.05)
-    assert published["cost"]["bytes"] == pytest.approx(15.4e9, rel=0.05)
-    assert published["seconds"]["step"] == pytest.approx(34e-3, rel=0.05) and published["bound_by"] == "memory"
-    assert published["tokens_per_second"] == pytest.approx(7500, rel=0.05)
+    assert published["cost"]["flops"] == pytest.approx(1.14e12, rel=0.05)
+    assert published["cost"]["bytes"] == pytest.approx(15.9e9, rel=0.05)
+    assert published["lower_bound_seconds"] == pytest.approx(35e-3, rel=0.05) and published["bound_by"] == "memory"
+    assert published["estimated_seconds"] == pytest.approx(64e-3, rel=0.05)  # as keras-hub measured it
+    assert published["tokens_per_second"] == pytest.approx(256 / published["estimated_seconds"])
     # 8.5e9 parameters, four FLOPs each for a token: forward, and back through weights that are not trained.
     assert published["model_flops_per_step"] == pytest.approx(4 * 8.54e9 * 256, rel=0.02)
     assert fast["memory"]["fits"] and fast["bound_by"] == "compute"
-    assert fast["tokens_per_second"] == pytest.approx(13_747, rel=0.05)
-    assert fast["tokens_per_second"] > 7 * 1570  # what was measured of the published tuning
+    assert 2 * published["tokens_per_second"] < fast["tokens_per_second"] < 13_800  # at the peak of arithmetic
     same = ("model", "vocab_size", "preset", "base", "method", "rank", "sequence_length")
     assert [published["recipe"].get(key) for key in same] == [fast["recipe"].get(key) for key in same]
     fresh("results/plan/base/small/v5e-8.json", "results/plan/finetune/python/v5e-8.json")
     for stage, run in (("base", "small"), ("finetune", "python")):
         plan = read(fresh, stage, run)
-        assert plan["memory"]["fits"] and plan["seconds"]["step"] < 1e-3
+        assert plan["memory"]["fits"] and plan["estimated_seconds"] < 2e-3
 
 
 @compiler
@@ -84,7 +85,7 @@ def test_a_run_that_does_not_fit_says_what_would_help(tmp_path):
     matrices = 2048 * (1_000_000 + 508 + 5 * 2048 + 2 * 8192)  # tables, attention and head, feed-forward
     assert memory["weights"] == pytest.approx(4 * matrices, rel=1e-3)
     assert memory["optimizer"] == pytest.approx(2 * memory["weights"], rel=1e-6)
-    assert not memory["fits"] and plan["seconds"]["step"] is None
+    assert not memory["fits"] and plan["estimated_seconds"] is None and plan["lower_bound_seconds"] is None
     assert memory["weights"] + memory["optimizer"] < memory["total"] < 2 * (memory["weights"] + memory["optimizer"])
     over = (memory["total"] - memory["usable"]) / 2**30
     assert plan["sentence"].startswith(
@@ -120,7 +121,8 @@ def test_what_the_compiler_takes_fits_and_what_is_suggested_the_config_allows(tm
     }
     small |= {"vocabulary": {"size": 320, "pad": 3}, "mesh": [1, 1], "precision": "float32", "sequence_length": 32}
     said = {"arguments": 10 * 2**30, "temporaries": 5 * 2**30, "program": 2**20, "total": 15.7 * 2**30, "usable": None}
-    said |= {"flops": 1.0, "bytes": 1.0, "collective_bytes": {}}
+    said |= {"flops": 1.0, "bytes": 1.0, "collective_bytes": {}, "link_seconds": 0.0, "uncounted": []}
+    said |= {"timeline": [["run", 1e-3, 1e-3]]}
     taken = ("mlm", small | COMMON | {"batch_size": 2}, "v5e-1", said)
     run = small | COMMON | {"remat": True, "precision": "mixed_bfloat16", "batch_size": 8}
     virtual = run | {"mesh": [-1, 1], "host_device_count": 8}
@@ -155,7 +157,7 @@ SMALL = {
 
 @compiler
 def test_parts_of_a_batch_cost_what_the_batch_does(tmp_path):
-    """The compiler counts the body of a loop once; the plan counts its turns."""
+    """A loop's body counts as often as it runs."""
     one, four = plans(tmp_path, ("mlm", SMALL, "v5e-8"), ("mlm", SMALL | {"microbatches": 4}, "v5e-8"))
     assert four["cost"]["flops"] == pytest.approx(one["cost"]["flops"], rel=0.05)
     assert one["model_flops_per_step"] / 8 == pytest.approx(one["cost"]["flops"], rel=0.1)
@@ -188,7 +190,8 @@ def test_single_changes_cost_what_the_changed_run_does(tmp_path):
     assert list(changes) == ["remat", "precision", "microbatches"]
     for key, value, plan in (("remat", True, remat), ("microbatches", 4, four)):
         assert changes[key]["value"] == value and changes[key]["memory"] == plan["memory"]
-        assert changes[key]["seconds"] == plan["seconds"] and changes[key]["bound_by"] == plan["bound_by"]
+        for same in ("seconds", "lower_bound_seconds", "estimated_seconds", "bound_by"):
+            assert changes[key][same] == plan[same]
     precision = changes["precision"]
     assert precision["value"] == "mixed_bfloat16" and precision["seconds"] != one["seconds"]
     assert precision["memory"]["weights"] == one["memory"]["weights"]  # the arithmetic is narrower, they are not
@@ -237,6 +240,7 @@ def test_plan_and_trainer_compile_the_same_program(tmp_path):
     sizes = {"num_layers": 2, "num_query_heads": 8, "num_key_value_heads": 8, "hidden_dim": 32}
     sizes |= {"intermediate_dim": 64, "head_dim": 4}
     base = {"model": sizes, "vocab_size": 320}
+    llama = {key: size for key, size in sizes.items() if key != "head_dim"} | {"architecture": "llama3"}
     common = COMMON | {"batch_size": 8, "sequence_length": 32, "precision": "float32"}
     roberta = {"architecture": "roberta", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     roberta |= {"intermediate_size": 64, "max_position_embeddings": 36, "hidden_dropout_prob": 0.1}
@@ -244,19 +248,38 @@ def test_plan_and_trainer_compile_the_same_program(tmp_path):
     runs = [
         ("base", base | common | {"mesh": [2, 4], "remat": True}),
         ("finetune", {"base": base, "method": "lora", "rank": 2} | common | {"mesh": [1, 8], "steps_per_execution": 2}),
-        ("finetune", {"base": base, "method": "full"} | common | {"mesh": [4, 2], "microbatches": 2}),
+        (
+            "finetune",
+            {"base": base, "method": "full", "responses": True} | common | {"mesh": [4, 2], "microbatches": 2},
+        ),
         (
             "mlm",
             {"model": roberta, "masking": masking, "vocabulary": {"size": 320, "pad": 3}} | common | {"mesh": [4, 2]},
         ),
+        (
+            "finetune",
+            {"base": base, "method": "lora", "rank": 2, "alpha": 4.0, "targets": ["query", "output", "ffn"]}
+            | common
+            | {"mesh": [2, 4], "base_precision": "int8", "optimizer": ADAFACTOR},
+        ),
+        (
+            "finetune",
+            {"base": base, "method": "lora", "rank": 2} | common | {"mesh": [1, 8], "base_precision": "bfloat16"},
+        ),
         ("base", base | common | {"mesh": [2, 4], "packing": "segments"}),
+        (
+            "base",
+            {"model": llama, "vocab_size": 320}
+            | common
+            | {"mesh": [2, 4], "optimizer": LION, "layout": {".*feedforward.*kernel": ["batch", None]}},
+        ),
     ]
     done = warm.run("tpu", SAME, json.dumps(runs), folder=tmp_path)
     lines = [line.split() for line in done.stdout.splitlines() if line.startswith("RESULT")]
-    assert [line[1] for line in lines] == ["base", "finetune", "finetune", "mlm", "base"]
+    assert [line[1] for line in lines] == [stage for stage, _ in runs]
     for _, stage, length, trainer, *plans in lines:
         assert int(length) > 10_000 and set(plans) == {trainer}, stage
-    assert len({line[3] for line in lines}) == 5
+    assert len({line[3] for line in lines}) == len(runs)
 
 
 def test_slices():
@@ -266,136 +289,10 @@ def test_slices():
     assert (v5e.compiler_name, v5e.devices) == ("v5e:16x16", 256)
     assert (v5p.compiler_name, v5p.devices, topology("v6e-8").compiler_name) == ("v5p:2x2x1", 4, "v6e:2x4")
     assert (topology("v5e-1").compiler_name, topology("v6e-1").devices) == ("v5e:1x1", 1)
+    assert topology("v5e-1").compiler_options == {"chips_per_host_bounds": (1, 1, 1)} and not v5e.compiler_options
     for name in ("v7-8", "v5e", "v5e-0", "v5e-2", "v5e-12", "v3-1", "v3-2", "v3-9", "v4-2", "tpu", "v5e-100000"):
         with pytest.raises(UserError, match=f'"{name}" is no TPU slice'):
             topology(name)
-
-
-# Two programs: a step with weights spread over both axes of a mesh, and a sum over parts of a data-parallel batch.
-SENT = """
-import json
-import jax, jax.numpy as jnp, numpy as np
-from jax.experimental import topologies
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from tpulm.planning.hlo import collective_bytes
-
-devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x4").devices
-mesh = Mesh(np.array(devices).reshape(4, 2), ("batch", "model"))
-place = lambda *axes: NamedSharding(mesh, PartitionSpec(*axes))
-array = lambda shape, *axes: jax.ShapeDtypeStruct(shape, np.float32, sharding=place(*axes))
-
-def loss(weights, batch):
-    for weight in weights:
-        batch = jnp.tanh(batch @ weight)
-    return batch.sum()
-
-def parts(weights, batches):
-    part = lambda total, batch: (jax.tree.map(jnp.add, total, jax.grad(loss)(weights, batch)), None)
-    return jax.lax.scan(part, jax.tree.map(jnp.zeros_like, weights), batches)[0]
-
-def sent(function, weight, count, batch, turns):
-    lowered = jax.jit(function, out_shardings=[weight.sharding] * count).lower([weight] * count, batch)
-    return collective_bytes(lowered.compile().as_text(), 8, turns)
-
-found = [
-    sent(jax.grad(loss), array((1024, 1024), "batch", "model"), 4, array((4096, 1024), "batch"), []),
-    sent(parts, array((1024, 1024)), 2, array((4, 4096, 1024), None, ("batch", "model")), [4]),
-]
-print("RESULT" + json.dumps(found))
-"""
-
-
-@compiler
-def test_bytes_that_devices_send_each_other_in_real_programs(tmp_path):
-    spread, parts = warm.result(warm.run("tpu", SENT, folder=tmp_path))
-    matrix = 1024 * 1024  # of weights; and of activations: 4096 records over 4 devices
-    # A device gathers its half of each of the four weights over 4 devices, in bfloat16, and activations over 2
-    # between them; and scatters over as many the sums of the gradients of both, in float32.
-    assert spread == {
-        "all-gather": 4 * (2 * matrix // 2) * 3 // 4 + 3 * (2 * matrix) // 2,
-        "reduce-scatter": 4 * (4 * matrix // 2) * 3 // 4 + 3 * (4 * matrix) // 2,
-    }
-    assert parts == {"all-reduce": 2 * (2 * 4 * matrix) * 7 // 8}  # once, after the loop over the four parts
-
-
-def test_devices_of_a_group():
-    for groups, size in (
-        ("[2,4]<=[4,2]T(1,0)", 4), ("{{0,2},{1,3},{4,6},{5,7}}", 2), ("{}", 8),
-        ("mesh['axis_0'=8] {'axis_0'}", 8), ("mesh['axis_0'=4,'axis_1'=2] {'axis_1'}", 2),
-        ("mesh['axis_0'=4,'axis_1'=2] {'axis_0','axis_1'}", 8), ("mesh['axis_0'=8] {'axis_0':(2)4}", 4),
-        ("mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}", 4),
-    ):  # fmt: skip
-        assert group_size(f"%x), channel_id=2, replica_groups={groups}, dimensions={{0}}", 8) == size, groups
-
-
-def test_what_is_sent_once_and_what_again():
-    """As in programs for v5e: fusions of an asynchronous gather, of a reduce-scatter; a step's loop, and its parts'."""
-    text = """HloModule jit_several, is_scheduled=true, entry_computation_layout={(f32[8]{0})->f32[8]{0}}
-
-%add (a: f32[], b: f32[]) -> f32[] {
-  ROOT %sum = f32[] add(%a, %b)
-}
-
-%fused_computation.9 (param_0.1: bf16[2,128]) -> (bf16[2,128], bf16[8,128]) {
-  %all-gather.1 = bf16[8,128]{1,0} all-gather(%param_0.1), channel_id=62, replica_groups=[2,4]<=[4,2]T(1,0), \
-frontend_attributes={chain_id="0"}
-}
-
-%async_collective_fusion.15 (param_0.2: bf16[2,128]) -> (bf16[2,128], bf16[8,128]) {
-  %all-gather.2 = bf16[8,128]{1,0} all-gather(%param_0.2), channel_id=62, replica_groups=[2,4]<=[4,2]T(1,0), \
-frontend_attributes={chain_id="0"}
-}
-
-%all-reduce-scatter.1 (input.1: f32[32,128]) -> f32[8,128] {
-  %all-reduce.1 = f32[32,128]{1,0} all-reduce(%input.1), channel_id=1, replica_groups={{0,2,4,6},{1,3,5,7}}, \
-to_apply=%add
-  ROOT %slice.1 = f32[8,128]{1,0} dynamic-slice(%all-reduce.1, %place), dynamic_slice_sizes={8,128}
-}
-
-%all-reduce-scatter.2 (input.2: f32[32,128]) -> f32[8,128] {
-  %all-reduce.2 = f32[32,128]{1,0} all-reduce(%input.2), channel_id=1, replica_groups={{0,2,4,6},{1,3,5,7}}, \
-to_apply=%add
-  ROOT %slice.2 = f32[8,128]{1,0} dynamic-slice(%all-reduce.2, %place), dynamic_slice_sizes={8,128}
-}
-
-%part (of_part: (f32[8], s32[])) -> (f32[8], s32[]) {
-  %fusion.9 = (bf16[2,128]{1,0}, bf16[8,128]{1,0}) fusion(%x), kind=kCustom, calls=%fused_computation.9
-  %fusion.15 = (bf16[2,128]{1,0}, bf16[8,128]{1,0}) fusion(%fusion.9), kind=kCustom, calls=%async_collective_fusion.15
-}
-
-%step (of_step: (f32[8], s32[])) -> (f32[8], s32[]) {
-  %while.1 = (f32[8]{0}, s32[]) while(%tuple.1), condition=%more_parts, body=%part
-  %fusion.1 = f32[8,128]{1,0} fusion(%y), kind=kCustom, calls=%all-reduce-scatter.1
-  %fusion.2 = f32[8,128]{1,0} fusion(%y), kind=kCustom, calls=%all-reduce-scatter.2
-}
-
-ENTRY %main (moving: f32[8]) -> f32[8] {
-  %while.2 = (f32[8]{0}, s32[]) while(%tuple.2), condition=%more_steps, body=%step
-  ROOT %last = f32[2,4]{1,0} all-to-all(%z), channel_id=3, replica_groups=mesh['axis_0'=4,'axis_1'=2] {'axis_1'}
-}
-"""
-    gathered, scattered, last = 2 * 8 * 128 * 3 // 4, 2 * (4 * 32 * 128 * 3 // 4), 4 * 8 // 2
-    once = {"all-gather": gathered, "reduce-scatter": scattered, "all-to-all": last}
-    assert collective_bytes(text, 8) == once
-    assert collective_bytes(text, 8, [1, 4]) == once | {"all-gather": 4 * gathered}
-    assert collective_bytes(text, 8, [4]) == once | {"all-gather": 4 * gathered, "reduce-scatter": 4 * scattered}
-
-
-def test_bytes_that_devices_send_each_other():
-    text = """
-  %all-reduce.1 = f32[8,128]{1,0:T(8,128)} all-reduce(%x), channel_id=1, replica_groups=[1,8]<=[8], to_apply=%add
-  %all-reduce.2 = (f32[16]{0}, bf16[4]{0}) all-reduce(%x, %y), replica_groups={{0,1},{2,3},{4,5},{6,7}}, to_apply=%add
-  %ag = (bf16[2,8]{1,0}, bf16[16,8]{1,0}) all-gather-start(%x), replica_groups=[1,8]<=[8], dimensions={0}
-  %done = bf16[16,8]{1,0} all-gather-done(%ag)
-  ROOT %rs = f32[2,8]{1,0} reduce-scatter(%x), replica_groups=[2,4]<=[8], dimensions={0}
-  %cp = s32[10]{0} collective-permute(%x), source_target_pairs={{0,1},{1,0}}
-"""
-    assert collective_bytes(text, 8) == {
-        "all-reduce": 2 * 4096 * 7 // 8 + 2 * 72 // 2,
-        "all-gather": 256 * 7 // 8,
-        "reduce-scatter": 64 * 4 * 3 // 4,
-        "collective-permute": 40,
-    }
 
 
 # The stage
@@ -431,9 +328,9 @@ def test_every_run_has_a_plan(planned):
     base, lora, jax = read(planned, "base", "small"), read(planned, "finetune", "python"), read(planned, "mlm", "jax")
     for plan in (base, lora, jax):
         assert plan["planned"] and plan["memory"]["fits"] and plan["sentence"] is None
-        step = plan["seconds"]["step"]
-        peaks = topology("v5e-8")
-        assert step == max(plan["cost"]["flops"] / peaks.flops, plan["cost"]["bytes"] / peaks.hbm_bandwidth)
+        step, peaks = plan["estimated_seconds"], topology("v5e-8")
+        least = max(plan["cost"]["flops"] / peaks.flops, plan["cost"]["bytes"] / peaks.hbm_bandwidth)
+        assert plan["lower_bound_seconds"] == max(least, plan["seconds"]["interconnect"]) < step
         assert plan["tokens_per_second"] == pytest.approx(plan["tokens_per_step"] / step)
         assert plan["cost_of_run"] == pytest.approx(step * plan["recipe"]["steps"])  # an hour costs 3,600
         assert plan["memory"]["arguments"] >= plan["memory"]["weights"] + plan["memory"]["optimizer"]
@@ -443,7 +340,9 @@ def test_every_run_has_a_plan(planned):
     assert "mlm.runs.tiny on v5e-8: unplanned: a step of TensorFlow cannot be compiled" in printed
     # Of all runs, the one on JAX has not been trained.
     hours = jax["hours"]
-    assert f"pending on v5e-8: {hours:,.2f} hours modelled, {hours * 3600:,.2f} at the given price" in printed
+    assert f"pending on v5e-8: {hours:,.2f} hours estimated (" in printed
+    cost = hours * 3600
+    assert f"{cost:,.2f} at the given price, {cost * (1 + jax['estimate_error']):,.2f} at most" in printed
     assert "finetune/python  v5e-8  yes" in printed
     for name in ("plan.html", "plan.svg"):
         assert "v5e-8" in (planned / "results/figures" / name).read_text()
@@ -466,7 +365,8 @@ def test_what_is_pending_is_what_snakemake_would_train(planned, tmp_path):
     printed = workflow("plan").stdout
     runs = [read(planned, stage, run) for stage, run in (("mlm", "jax"), ("base", "small"), ("finetune", "python"))]
     hours, disk = sum(run["hours"] for run in runs), sum(2 * run["checkpoint_bytes"] for run in runs)
-    assert f"pending on v5e-8: {hours:,.2f} hours modelled, {hours * 3600:,.2f} at the given price, " in printed
+    assert f"pending on v5e-8: {hours:,.2f} hours estimated (" in printed
+    assert f"), {hours * 3600:,.2f} at the given price, " in printed
     assert f"{disk / 1e9:,.2f} GB of checkpoints" in printed
 
 
@@ -485,7 +385,7 @@ def test_what_costs_too_much_does_not_start(planned, tmp_path):
 
     refused = refusal("v5e-8")
     assert refused.returncode == 1 and not (workflow / "results/mlm/jax").exists()
-    assert "error: the pending steps cost 0.0" in refused.stdout
+    assert "error: the pending steps may cost 0.0" in refused.stdout
     assert "more than plan.spending_limit, 0." in refused.stdout
     other = refusal("v6e-8")
     assert other.returncode == 1
@@ -507,6 +407,8 @@ def test_spending(tmp_path, monkeypatch):
         "planned": True,
         "sentence": None,
         "hours": 2.0,
+        "hours_lower_bound": 1.0,
+        "estimate_error": 0.5,
         "checkpoint_bytes": 10,
         "recipe": recipe | {"price_per_hour": 3.0},
     }
@@ -515,20 +417,24 @@ def test_spending(tmp_path, monkeypatch):
     run = {"stage": "finetune", "name": "x", "steps": 50, "checkpoints": 4, "recipe": recipe, "accelerator": "v5e-8"}
     run["plans"] = "results/plan/finetune/x"
     prices = {"v5e-8": 3.0}
-    assert budget.take(run, "v5e-8", prices) == {"hours": 1.0, "cost": 3.0, "bytes": 40}
-    budget.check([run], 3.0, prices)
+    hours = {"hours": 1.0, "hours_at_least": 0.5, "hours_at_most": 1.5}
+    assert budget.take(run, "v5e-8", prices) == hours | {"cost": 3.0, "cost_at_most": 4.5, "bytes": 40}
+    # Limited is not what the step is estimated to cost, but what it may cost.
+    budget.check([run], 4.5, prices)
     budget.check([run | {"accelerator": None}], 0.0, prices)  # on this machine
     with pytest.raises(
-        UserError, match=r"^the pending steps cost 3\.00 by their plans, more than plan\.spending_limit, 2\.99\.$"
+        UserError,
+        match=r"^the pending steps may cost 4\.50 by their plans \(3\.00 estimated, and the error of the estimate\), "
+        r"more than plan\.spending_limit, 4\.49\.$",
     ):
-        budget.check([run], 2.99, prices)
+        budget.check([run], 4.49, prices)
     # The price is the config's, not that of the day of the plan.
-    with pytest.raises(UserError, match=r"^the pending steps cost 30\.00 by their plans"):
-        budget.check([run], 3.0, {"v5e-8": 30.0})
+    with pytest.raises(UserError, match=r"^the pending steps may cost 45\.00 by their plans \(30\.00"):
+        budget.check([run], 4.5, {"v5e-8": 30.0})
     with pytest.raises(UserError, match=r"plan\.prices names no price for v5e-8"):
-        budget.check([run], 3.0, {})
+        budget.check([run], 4.5, {})
     longer = run | {"recipe": recipe | {"steps": 200, "seed": 1}}
-    budget.check([longer], 3.0, prices)  # the same step
+    budget.check([longer], 4.5, prices)  # the same step
     told = {
         "host_device_count": 8,
         "checkpoint_every": 10,
@@ -560,7 +466,13 @@ def test_spending(tmp_path, monkeypatch):
         budget.check([run], None, prices)
     (tmp_path / "results/plan/finetune/x/v5e-8.json").write_text(json.dumps(plan))
     (line,) = budget.totals([run], ["v5e-8"], {"v5e-8": 4.0})
-    assert line.startswith("pending on v5e-8: 1.00 hours modelled, 4.00 at the given price")
+    assert line.startswith("pending on v5e-8: 1.00 hours estimated (0.50 to 1.50), 4.00 at the given price, 6.00 at ")
+    # A plan of a version that estimated nothing.
+    (tmp_path / "results/plan/finetune/x/v5e-8.json").write_text(
+        json.dumps({key: value for key, value in plan.items() if key != "estimate_error"})
+    )
+    with pytest.raises(UserError, match="of finetune.runs.x on v5e-8 no plan says what it costs"):
+        budget.check([run], 4.5, prices)
 
 
 def test_checkpoints_at_once_on_the_disk():

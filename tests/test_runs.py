@@ -5,6 +5,7 @@ from conftest import ROOT
 from tpulm.config.artifacts import PAD_ID
 from tpulm.config.reading import read_config, read_yaml
 from tpulm.config.runs import by_stage, checkpoint_period, record_sets_of, runs_of, sampling_of, segment_outputs
+from tpulm.config.training_step import promised
 from tpulm.workflow.resources import resources_of
 from tpulm.workflow.shards import missing
 
@@ -47,11 +48,24 @@ def test_segments_share_the_schedule_and_not_the_number_of_steps():
 def test_what_a_segment_takes_is_what_its_backend_reads():
     tensorflow = run_of("mlm", "tiny").segment(750)
     jax = run_of("mlm", "tiny", mlm={"runs": {"tiny": {"backend": "jax"}}}).segment(750)
-    assert set(jax) - set(tensorflow) == {"mesh", "microbatches", "remat", "steps_per_execution"}
+    assert set(jax) - set(tensorflow) == {"mesh", "layout", "microbatches", "remat", "steps_per_execution"}
     assert {"masking", "model"} <= set(tensorflow) and "sequence_length" not in tensorflow
     lora = run_of("finetune", "python").segment(300)
     full = run_of("finetune", "python", finetune={"runs": {"python": {"method": "full"}}}).segment(300)
-    assert set(lora) - set(full) == {"rank"}
+    assert set(lora) - set(full) == {"rank", "alpha", "targets", "base_precision"}
+
+
+def test_determinism_is_in_a_recipe_only_where_bytes_are_not_promised():
+    free = {"determinism": "steps"}
+    base, tuned = run_of("base", "small"), run_of("finetune", "python")
+    end = base.segment_ends[0]
+    free_base = run_of("base", "small", base={"small": free})
+    free_tuned = run_of("finetune", "python", finetune={"runs": {"python": free}})
+    recipes = [(base.segment(end), free_base.segment(end)), (base.plan(), free_base.plan())]
+    recipes.append((tuned.opening(), free_tuned.opening()))
+    for promising, other in recipes:
+        assert other == promising | free and promised(promising) == {}
+        assert promised(other) == free | {"bytes_promised": False}
 
 
 def test_patience_is_in_a_segment_only_where_it_can_have_run_out():
@@ -88,7 +102,8 @@ def test_a_plan_takes_what_decides_the_step():
 def test_opening_a_finished_run_takes_no_training():
     opening = run_of("finetune", "python").opening("batch_size")
     assert set(opening) == {
-        "method", "rank", "seed", "precision", "mesh", "host_device_count", "cpu_threads", "batch_size",
+        "method", "rank", "alpha", "targets", "base_precision", "seed", "precision", "mesh", "layout",
+        "host_device_count", "cpu_threads", "batch_size",
     }  # fmt: skip
     assert run_of("finetune", "python").hub_base == {"hub_name": None, "hub_revision": None}
 

@@ -23,7 +23,6 @@ from tpulm.core.untrusted import refuse_unsafe_preset
 from tpulm.corpus.files import read_files
 from tpulm.corpus.hub import load_hub
 from tpulm.corpus.rows import Form
-from tpulm.tokenization.pretrained import save_pretrained
 
 SECRETS = [*CANARIES.values(), "canary0004canary0004canary0004"]
 FORMS = [form for text in SECRETS for form in (text.encode(), base64.b64encode(text.encode())[:-4])]
@@ -166,6 +165,8 @@ def test_a_tokenizer_with_code_of_its_own(tmp_path, planted):
     folder = write_files(
         tmp_path / "evil", evil__py=planted[1], tokenizer_config__json=json.dumps(TOKENIZER_CONFIG), vocab__json="{}"
     )
+    from tpulm.tokenization.pretrained import save_pretrained  # as below: not for each process of the tests
+
     with pytest.raises(UserError) as error:
         save_pretrained(str(folder), None, str(tmp_path / "out"))
     assert str(error.value) == (
@@ -176,6 +177,8 @@ def test_a_tokenizer_with_code_of_its_own(tmp_path, planted):
 
 def test_a_tokenizer_that_is_a_pickle(tmp_path, planted):
     folder = write_files(tmp_path / "evil", tokenizer__json=planted[0], vocab__txt=planted[0])
+    from tpulm.tokenization.pretrained import save_pretrained
+
     with pytest.raises(UserError, match=f"tokenizer.pretrained is {folder}, which cannot be loaded"):
         save_pretrained(str(folder), None, str(tmp_path / "out"))
 

@@ -7,7 +7,7 @@ import pytest
 import warm
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tpulm.audit.verification import damage_of
+from tpulm.audit.shards import damage_of
 from tpulm.records.masked_batches import documents_apart
 from tpulm.records.packing import Layout, pack
 from tpulm.records.tfrecord import encode

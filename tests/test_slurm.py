@@ -13,11 +13,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import ROOT, Workflow, copied
+from conftest import ROOT, Workflow, copied, existing
 from one_node_slurm import NEEDED, PATH, Slurm
 from ruamel.yaml import YAML
-from snakemake_executor_plugin_slurm.submit_string import get_submit_command
-from snakemake_executor_plugin_slurm.utils import set_gres_string
 from tpulm.config.reading import SCHEMA, read_config, read_yaml
 from tpulm.config.runs import by_stage, runs_of
 from tpulm.core.files import fingerprints
@@ -39,6 +37,24 @@ def slurm(tmp_path_factory):
         yield cluster
     finally:
         cluster.stop()
+
+
+LATE = """
+rule late:
+    output: "late"
+    resources: runtime=lambda wildcards, attempt: attempt
+    shell: "if [ -e tried ]; then touch {output}; else touch tried; sleep 300; fi"
+"""
+
+
+@pytest.fixture(scope="module")
+def late(slurm, tmp_path_factory):
+    """A workflow whose job runs out of time at first, at work beside all other tests: no limit is under a minute."""
+    workflow = existing(tmp_path_factory.mktemp("late"))
+    (workflow / "Snakefile").write_text(LATE)
+    (workflow / "profiles").symlink_to(ROOT / "profiles")
+    with running(slurm, workflow) as process:
+        yield process, workflow
 
 
 def configure(workflow, **runs):
@@ -87,6 +103,12 @@ def jobs_of(slurm, comment, *states):
     return [job for job in found if not states or job["JobState"] in states]
 
 
+def jobs_since(slurm, before=()):
+    """Return the jobs that came after those of `before`; not of the fixture `late`, which come at any time."""
+    known = {job["JobId"] for job in before}
+    return [job for job in slurm.jobs() if job["JobId"] not in known and "rule_late" not in job["Comment"]]
+
+
 def test_every_job_that_is_ready_is_submitted():
     """Of an array of which some jobs must wait, the executor submits none, and waits for them for ever."""
     shards = read_yaml(SCHEMA)["properties"]["tfrecords"]["properties"]["shards"]["properties"]
@@ -100,6 +122,9 @@ class Attributes(dict):
 
 def test_hosts_with_gpus_are_one_task_each(fresh):
     """Not one for each GPU, which is how Slurm's executor takes `tasks`."""
+    from snakemake_executor_plugin_slurm.submit_string import get_submit_command
+    from snakemake_executor_plugin_slurm.utils import set_gres_string
+
     config = read_yaml(fresh / "config.yaml")
     config["finetune"]["runs"]["python"] |= {"resources": {"accelerator": "h100:4", "hosts": 2}}
     configure(fresh, **config["finetune"]["runs"])
@@ -131,7 +156,7 @@ def on_tpus(workflow):
 
 
 @pytest.fixture(scope="module")
-def through(slurm, trained, tmp_path_factory):
+def through(slurm, trained, late, tmp_path_factory):
     """A run of this machine that goes on through Slurm: what is missing of TARGETS, and what follows from it.
 
     One training job is cancelled in mid-segment, another preempted.
@@ -150,7 +175,7 @@ def through(slurm, trained, tmp_path_factory):
         urgent = ["--partition=urgent", "--nodes=2", "--gres=tpu:v5e:8", "--output=/dev/null", "--wrap=sleep 1"]
         slurm("sbatch", "--job-name=urgent", *urgent)
         printed = finish(process, workflow)
-    return workflow, victim, printed, slurm.jobs()
+    return workflow, victim, printed, jobs_since(slurm)
 
 
 def in_training(slurm, workflow, stage, run, first, last):
@@ -186,7 +211,7 @@ def test_all_stages_through_slurm(slurm, trained, tmp_path):
         finish(process, workflow)
     there = made(workflow)
     assert len(there) > 90 and there == made(trained)
-    jobs = [job for job in slurm.jobs() if job not in before]
+    jobs = jobs_since(slurm, before)
     held = {job["Comment"].split("_wildcards_")[0] for job in jobs if job.get("TresPerNode") == "gres:tpu:v5e:8"}
     assert held >= {"rule_train_mlm_tensorflow", "rule_train_base", "rule_train_finetune"}
     others = [job for job in jobs if "tokeni" in job["Comment"] or "corpus" in job["Comment"]]
@@ -211,24 +236,6 @@ def test_a_preempted_segment_comes_back_by_itself(through):
     assert (job["JobId"], job["JobState"], job["Restarts"]) == (victim["JobId"], "COMPLETED", "1")
     (urgent,) = [job for job in jobs if job["JobName"] == "urgent"]
     assert urgent["JobState"] == "COMPLETED" and urgent["EndTime"] <= job["StartTime"]
-
-
-LATE = """
-rule late:
-    output: "late"
-    resources: runtime=lambda wildcards, attempt: attempt
-    shell: "if [ -e tried ]; then touch {output}; else touch tried; sleep 300; fi"
-"""
-
-
-def test_a_job_out_of_time_has_twice_as_much(slurm, tmp_path):
-    (tmp_path / "Snakefile").write_text(LATE)
-    (tmp_path / "profiles").symlink_to(ROOT / "profiles")
-    done = subprocess.run(COMMAND, cwd=tmp_path, env=os.environ | slurm.environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    tries = [job for job in slurm.jobs() if "rule_late" in job["Comment"]]
-    told = {job["JobState"]: job["TimeLimit"] for job in tries}
-    assert len(tries) == 2 and told == {"TIMEOUT": "00:01:00", "COMPLETED": "00:02:00"}
 
 
 def test_trainings_hold_their_tpus_and_nothing_else_does(through):
@@ -270,7 +277,7 @@ def test_what_slurm_does_not_have_is_said_before_anything_runs(slurm, fresh):
     assert said.startswith("error: finetune.runs.python asks for accelerator: v5e-64, ")
     assert "and Slurm refuses that: Requested node configuration is not available" in said
     assert printed.rstrip().endswith(said) and "Traceback" not in printed
-    new = [job for job in slurm.jobs() if job not in before]
+    new = jobs_since(slurm, before)
     assert {(job["JobName"], job["JobState"]) for job in new} <= {("preflight", "FAILED"), ("preflight", "CANCELLED")}
     assert not (fresh / "results/corpus").exists()
 
@@ -320,7 +327,7 @@ def test_what_only_has_to_wait_is_not_refused(slurm):
     finally:
         slurm("scontrol", "update", "nodename=n0,n1", "state=resume")
     assert (done.returncode, done.stderr) == (0, "")
-    (new,) = [job for job in slurm.jobs() if job not in before]
+    (new,) = jobs_since(slurm, before)
     assert (new["JobName"], new["JobState"]) == ("preflight", "CANCELLED")
 
 
@@ -366,3 +373,10 @@ def test_jobs_outlive_their_controller_and_are_not_doubled(slurm, through, tmp_p
     assert ended == {first["JobId"]: "COMPLETED", queued["JobId"]: "FAILED"}
     assert "the snakemake that queued this job is gone" in Path(queued["StdOut"]).read_text()
     assert len((workflow / target).read_text().splitlines()) == 201
+
+
+def test_a_job_out_of_time_has_twice_as_much(slurm, late):
+    finish(*late)
+    tries = jobs_of(slurm, "rule_late")
+    told = {job["JobState"]: job["TimeLimit"] for job in tries}
+    assert len(tries) == 2 and told == {"TIMEOUT": "00:01:00", "COMPLETED": "00:02:00"}

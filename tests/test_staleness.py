@@ -7,8 +7,8 @@ must list then, as rule:wildcard,wildcard. A key without a row fails.
 import copy
 import re
 import shutil
+from functools import cache
 
-import forked
 import pytest
 from conftest import copied
 from ruamel.yaml import YAML
@@ -98,9 +98,21 @@ FILTERED = LISTED | {
 NAMED = {"source": "files", "files": {"train": ["text/a.txt"], "validation": ["text/b.txt"], "test": ["text/c.txt"]}}
 MIXED = {"sources": {"hub": HUB, "listed": {"source": "files", "files": ["text/*.txt"]}, "named": NAMED}}
 ASKED = HUB | {"template": "{question}", "response": "{answer}"}
+CHATTED = HUB | {"messages": "talk"}
+CHAT = {"chat_template": "some/model", "chat_template_revision": A}
 LINEAR = {"shape": "linear", "warmup_steps": 2}
 
 JAX = {"mlm.runs.tiny.backend": "jax", "mlm.runs.tiny.host_device_count": 2}
+
+# Runs on JAX by key of the schema and of the config, with what follows from them; other values of Adafactor's keys.
+ON_JAX = (
+    ("mlm.runs.NAME", "mlm.runs.tiny", MLM_JAX),
+    ("base.NAME", "base.small", BASE),
+    ("finetune.runs.NAME", "finetune.runs.python", FINETUNE),
+)
+OTHER_OPTIMIZER = {
+    "name": "lion", "beta_2_decay": -0.7, "epsilon_1": 1e-20, "epsilon_2": 1e-4, "clip_threshold": 2.0,
+}  # fmt: skip
 
 # States in which everything is up to date: the config of `trained` with keys replaced.
 STATES = {
@@ -110,6 +122,8 @@ STATES = {
     "filtered": {"corpus": FILTERED, "finetune.text": FILTERED},
     "asked": {"corpus": ASKED, "finetune.text": {"sources": {"one": ASKED}}},
     "answered": {"corpus": {"sources": {"one": ASKED}}, "finetune.text": ASKED},
+    "chatted": {"corpus": CHATTED | CHAT, "finetune.text": CHAT | {"sources": {"one": CHATTED}}},
+    "talked": {"corpus": CHAT | {"sources": {"one": CHATTED}}, "finetune.text": CHATTED | CHAT},
     "mixed": {"corpus": MIXED, "finetune.text": MIXED},
     "fetched": {
         "corpus": HUB, "finetune.text": HUB, "tokenizer": {"pretrained": "some/tokenizer", "revision": A},
@@ -123,6 +137,7 @@ STATES = {
         "base.given": {"preset": "hf://some/base", "revision": A},
     },
     "jax": JAX,
+    "adafactor": JAX | {f"{run}.optimizer": {"name": "adafactor"} for _, run, _ in ON_JAX},
 }  # fmt: skip
 
 
@@ -174,6 +189,16 @@ def rows_of_templates(text, collection, states, assigned):
         yield f"{text}.sources.NAME.{name}", states[1], f"{text}.sources.one.{name}", "{other}", again
 
 
+def rows_of_conversations(text, collection, states, assigned):
+    """Yield the rows of the conversations of a text that is, in two states, one source or several."""
+    again = "".join(f"read_part:{collection},0000{number} " for number in range(3)) + assigned
+    yield f"{text}.messages", states[0], f"{text}.messages", "other", again
+    yield f"{text}.sources.NAME.messages", states[1], f"{text}.sources.one.messages", "other", again
+    again = f"fetch_chat_template:{collection} {again}"
+    yield f"{text}.chat_template", states[0], f"{text}.chat_template", "gemma", again
+    yield f"{text}.chat_template_revision", states[1], f"{text}.chat_template_revision", B, again
+
+
 def rows_of_options(text, collection, assigned, written):
     """Yield the rows of what takes documents out of a text: in FILTERED, all of it is on."""
     found = f"collect_ngrams:{collection} find_contamination:{collection},00000 " + written
@@ -189,6 +214,8 @@ def rows_of_options(text, collection, assigned, written):
 ROWS = [
     *rows_of_templates("corpus", "corpus", ("asked", "answered"), ASSIGNED),
     *rows_of_templates("finetune.text", "finetune-text", ("answered", "asked"), TUNING_ASSIGNED),
+    *rows_of_conversations("corpus", "corpus", ("chatted", "talked"), ASSIGNED),
+    *rows_of_conversations("finetune.text", "finetune-text", ("talked", "chatted"), TUNING_ASSIGNED),
     *rows_of_options("corpus", "corpus", ASSIGNED, WRITTEN),
     *rows_of_options("finetune.text", "finetune-text", TUNING_ASSIGNED, TUNING_WRITTEN),
     *rows_of_sources("corpus", "corpus", ASSIGNED, WRITTEN),
@@ -240,6 +267,7 @@ ROWS = [
     ("mlm.runs.NAME.backend", "trained", "mlm.runs.tiny.backend", "jax", MLM_JAX),
     ("mlm.runs.NAME.mesh", "jax", "mlm.runs.tiny.mesh", [1, 2], MLM_JAX),
     ("mlm.runs.NAME.microbatches", "jax", "mlm.runs.tiny.microbatches", 2, MLM_JAX),
+    ("mlm.runs.NAME.determinism", "jax", "mlm.runs.tiny.determinism", "steps", MLM_JAX),
     ("mlm.runs.NAME.remat", "jax", "mlm.runs.tiny.remat", True, MLM_JAX),
     ("mlm.runs.NAME.steps_per_execution", "jax", "mlm.runs.tiny.steps_per_execution", 10, MLM_JAX),
     ("mlm.runs.NAME.model.architecture", "trained", "mlm.runs.tiny.model.architecture", "bert", MLM),
@@ -331,6 +359,7 @@ ROWS = [
     ("base.NAME.optimizer.global_clipnorm", "trained", "base.small.optimizer.global_clipnorm", None, BASE),
     ("base.NAME.precision", "trained", "base.small.precision", "mixed_bfloat16", BASE),
     ("base.NAME.microbatches", "trained", "base.small.microbatches", 2, BASE),
+    ("base.NAME.determinism", "trained", "base.small.determinism", "steps", BASE),
     ("base.NAME.remat", "trained", "base.small.remat", True, BASE),
     ("base.NAME.steps_per_execution", "trained", "base.small.steps_per_execution", 10, BASE),
     ("base.NAME.mesh", "trained", "base.small.mesh", [1, -1], BASE),
@@ -369,6 +398,23 @@ ROWS = [
         FINETUNE.replace("export_lora:python", "export_full:python"),
     ),
     ("finetune.runs.NAME.rank", "trained", "finetune.runs.python.rank", 4, FINETUNE),
+    *(
+        (f"{key}.optimizer.{name}", "adafactor", f"{run}.optimizer.{name}", value, jobs)
+        for key, run, jobs in ON_JAX
+        for name, value in OTHER_OPTIMIZER.items()
+    ),
+    *(
+        (f"{key}.layout.NAME", "adafactor", f"{run}.layout", {".*embeddings": [None, "model"]}, jobs)
+        for key, run, jobs in ON_JAX
+    ),
+    ("base.NAME.model.architecture", "trained", "base.small.model.architecture", "gemma2", BASE),
+    (
+        "finetune.runs.NAME.merge", "trained", "finetune.runs.python.merge", True,
+        "export_merged:python",
+    ),
+    ("finetune.runs.NAME.alpha", "trained", "finetune.runs.python.alpha", 16, FINETUNE),
+    ("finetune.runs.NAME.targets", "trained", "finetune.runs.python.targets", ["query", "ffn"], FINETUNE),
+    ("finetune.runs.NAME.base_precision", "trained", "finetune.runs.python.base_precision", "int8", FINETUNE),
     ("finetune.runs.NAME.sequence_length", "trained", "finetune.runs.python.sequence_length", 32,
      FINETUNE + " " + shards("tokens/small/finetune-text/pad-32")
      + shards("tokens/small/corpus/concat-32", ["validation"])),
@@ -421,6 +467,7 @@ ROWS = [
     ),
     ("finetune.runs.NAME.precision", "trained", "finetune.runs.python.precision", "mixed_bfloat16", FINETUNE),
     ("finetune.runs.NAME.microbatches", "trained", "finetune.runs.python.microbatches", 2, FINETUNE),
+    ("finetune.runs.NAME.determinism", "trained", "finetune.runs.python.determinism", "steps", FINETUNE),
     ("finetune.runs.NAME.remat", "trained", "finetune.runs.python.remat", True, FINETUNE),
     ("finetune.runs.NAME.steps_per_execution", "trained", "finetune.runs.python.steps_per_execution", 5, FINETUNE),
     ("finetune.runs.NAME.mesh", "trained", "finetune.runs.python.mesh", [2, 4], FINETUNE),
@@ -512,25 +559,26 @@ def listed(workflow, *arguments):
 
 
 @pytest.fixture(scope="session")
-def states(trained, tmp_path_factory):
-    """A folder for each of STATES, in which nothing is left to be done.
+def in_state(trained, tmp_path_factory):
+    """Return a function that gives a folder for one of STATES, in which nothing is left to be done.
 
     Each is a copy of the fixture `trained`; where the config is another, `--touch` has noted that the files are its
-    own, which costs no training. Their code stays as it is, and is read once for all dry runs.
+    own, which costs no training.
     """
     config = read_yaml(trained / "config.yaml")
-    made = {}
-    for name, changes in STATES.items():
-        workflow = made[name] = copied(trained, tmp_path_factory.mktemp("states") / name)
-        workflow.server = forked.Server(workflow / "scripts")
+
+    @cache
+    def state(name):
+        workflow, changes = copied(trained, tmp_path_factory.mktemp("states") / name), STATES[name]
+        workflow.steady = True
         (workflow / "text").mkdir()
         for file in "abcd":
             (workflow / f"text/{file}.txt").write_text(f"{file}\n")
         write(workflow, "state.yaml", changed(config, changes))
         if changes:
             for folder in ("corpus", "finetune-text"):  # what `trained` has not
-                for name in ("ngrams.npy", "parts/00000.contamination.json"):
-                    (workflow / "results" / folder / name).touch()
+                for file in ("ngrams.npy", "parts/00000.contamination.json", "chat_template.json"):
+                    (workflow / "results" / folder / file).touch()
             for part in sorted((workflow / "results").glob("*/parts/00000.*")):
                 for number in range(1, 7):
                     shutil.copy(part, part.with_name(f"0000{number}{part.suffix}"))
@@ -538,27 +586,18 @@ def states(trained, tmp_path_factory):
                 shutil.copytree(workflow / "results/base/small", workflow / "results/base/given")
                 shutil.copy(workflow / "results/base/small.json", workflow / "results/base/given.json")
             # Forced, since Snakemake knows nothing of files that were copied, and touches only what would run.
-            workflow("--touch", "--forcerun", "read_part", "--configfile", "state.yaml")
+            workflow("--touch", "--forcerun", "read_part", "fetch_chat_template", "--configfile", "state.yaml")
         assert "Nothing to be done" in workflow("-n", "--configfile", "state.yaml").stdout, name
-    yield made
-    for workflow in made.values():
-        workflow.server.stop()
+        return workflow
+
+    return state
 
 
-@pytest.fixture(scope="session")
-def dry_runs(states):
-    """The jobs that each row's change gives."""
-    found = {}
-    for number, (leaf, state, key, value, _) in enumerate(ROWS):
-        workflow, name = states[state], f"row{number}.yaml"
-        write(workflow, name, changed(read_yaml(workflow / "state.yaml"), {key: value}))
-        found[leaf] = listed(workflow, "--configfile", name)
-    return found
-
-
-@pytest.mark.parametrize(("leaf", "expected"), [(row[0], row[4]) for row in ROWS], ids=[row[0] for row in ROWS])
-def test_a_changed_key_reruns_just_what_it_decides(dry_runs, leaf, expected):
-    assert dry_runs[leaf] == set(expected.split())
+@pytest.mark.parametrize(("state", "key", "value", "expected"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+def test_a_changed_key_reruns_just_what_it_decides(in_state, state, key, value, expected):
+    workflow = in_state(state)
+    write(workflow, "row.yaml", changed(read_yaml(workflow / "state.yaml"), {key: value}))
+    assert listed(workflow, "--configfile", "row.yaml") == set(expected.split())
 
 
 @pytest.fixture
@@ -666,8 +705,8 @@ def test_a_shard_with_other_bytes_reruns_nothing_and_is_reported(built):
     assert start <= len(data) // 2 < stop < start + 1200
 
 
-def test_a_line_added_to_one_text_file(states, tmp_path):
-    workflow = copied(states["listed"], tmp_path)
+def test_a_line_added_to_one_text_file(in_state, tmp_path):
+    workflow = copied(in_state("listed"), tmp_path)
     append(workflow / "text/b.txt", "one more line\n")
     assert listed(workflow, "--configfile", "state.yaml") == set(CORPUS.split()) | set(TUNING.split())
 

@@ -1,18 +1,23 @@
-"""Templates: documents made of the fields of rows, and where the response begins."""
+"""Templates: documents made of the fields of rows, and where the response is."""
 
 import json
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_corpus import DEFAULTS, FAST, build_parts, fails, parquet, write
+from tpulm.audit.verification import figures_of
 from tpulm.config.reading import complete
 from tpulm.core.errors import UserError
 from tpulm.corpus.files import read_files
 from tpulm.corpus.parts import write_part
+from tpulm.corpus.reader import read_responses
 from tpulm.corpus.rows import Form
 from tpulm.corpus.sources import parts_of, reading
+from tpulm.corpus.statistics import Figures, combined
+from tpulm.corpus.tables import RESPONSES
 
 pytestmark = pytest.mark.unit
 
@@ -34,22 +39,33 @@ def test_fields_of_every_format(tmp_path, name):
     file = write(tmp_path / name, FILES[name])
     found = [row for batch in read_files([str(file)], "line", Form("corpus", ASKED)) for row in batch]
     expected = [("Q: Who? {1}\n", "A: Me."), ("Q: \u00e9 a\nb {2}\n", "A: x"), ("Q:  {4}\n", "A: y")]
-    assert found == [*((prompt + answer, len(prompt)) for prompt, answer in expected[:2]), None] + [
-        (prompt + answer, len(prompt)) for prompt, answer in expected[2:]
-    ]  # nothing is answered in the third row
+    made = [(prompt + answer, [(len(prompt), len(prompt + answer))]) for prompt, answer in expected]
+    assert found == [*made[:2], None, *made[2:]]  # nothing is answered in the third row
     plain = [row for batch in read_files([str(file)], "line", Form("corpus", {"template": "{n}"})) for row in batch]
     assert plain == ["1", "2", "3", "4"]
 
 
-def test_where_the_response_begins_is_a_column(tmp_path):
+def read_all(path):
+    """Return where the responses of all documents of a corpus are, read in batches that cut its row groups."""
+    return [spans for batch in read_responses(path, size=7) for spans in batch]
+
+
+def test_where_the_responses_are_is_a_column(tmp_path):
     rows = [(f"Prompt {number}: ", f"answer {number}") for number in range(100)]
-    batches = [[(prompt + answer, len(prompt)) for prompt, answer in rows]]
-    texts, _ = build_parts(tmp_path, [("train", batches), ("train", [["no prompt"]])], responses=True)
+    batches = [[(prompt + answer, [(len(prompt), len(prompt + answer))]) for prompt, answer in rows]]
+    texts, record = build_parts(tmp_path, [("train", batches), ("train", [["no prompt"]])], responses=True)
     for split, found in texts.items():
-        table = pq.read_table(tmp_path / f"{split}.parquet")
-        assert table.column_names == ["text", "response_start"]
-        for text, start in zip(found, table["response_start"].to_pylist(), strict=True):
-            assert text[start:].startswith("answer ") or (text, start) == ("no prompt", 0)
+        path = str(tmp_path / f"{split}.parquet")
+        table = pq.read_table(path)
+        assert table.column_names == ["text", "responses"]
+        said = [[text[start:stop] for start, stop in spans] for text, spans in zip(found, read_all(path), strict=True)]
+        assert all(one[0].startswith("answer ") and len(one) == 1 for one in said if one != ["no prompt"])
+        answers = [one[0] for one in said if one != ["no prompt"]]
+        figures = record[split]
+        assert figures["responses"] == {"documents": len(answers), "characters": len("".join(answers))}
+        told, whole = figures_of(tmp_path / f"{split}.parquet")
+        assert whole and told.items() <= figures.items()
+    assert "no prompt" in texts["train"] + texts["validation"] + texts["test"]
     path = str(tmp_path / "part.parquet")
     write_part(path, [["text"]], {"seed": 0, "min_characters": 0})
     assert pq.read_schema(path).names == ["text", "words", "key"]
@@ -59,16 +75,16 @@ def test_where_the_response_begins_is_a_column(tmp_path):
 @FAST
 def test_the_boundary_is_right_whatever_the_line_ends(tmp_path_factory, values):
     prompt, answer = values
-    document = Form("corpus", {"template": "{a}|", "response": "{b}"}).document("x", [prompt, answer])
+    document = Form("corpus", {"template": "{a}|\r\n", "response": "{b}"}).document("x", [prompt, answer])
     if not answer.strip():
         assert document is None
         return
     path = str(tmp_path_factory.mktemp("part") / "part.parquet")
     write_part(path, [[document]], {"seed": 0, "min_characters": 0, "responses": True})
     table = pq.read_table(path)
-    text, start = table["text"][0].as_py(), table["response_start"][0].as_py()
+    text, [(start, stop)] = table["text"][0].as_py(), [span.values() for span in table["responses"][0].as_py()]
     normal = lambda text: text.replace("\r\n", "\n").replace("\r", "\n")  # noqa: E731
-    assert (text[:start], text[start:]) == (normal(prompt) + "|", normal(answer))
+    assert (text[:start], text[start:stop], text[stop:]) == (normal(prompt) + "|\n", normal(answer), "")
 
 
 def test_what_is_wrong_with_fields(tmp_path):
@@ -123,3 +139,12 @@ def test_all_sources_of_a_text_have_the_column(tmp_path):
     recipes = [reading("corpus", config, part) for part in parts_of("corpus", config)]
     assert [recipe["responses"] for recipe in recipes] == [True, True]
     assert "column" not in recipes[0] and "template" not in recipes[1]
+
+
+def test_responses_of_several_files_are_summed():
+    made = [Figures() for _ in range(3)]
+    spans = pa.array([[{"start": 0, "stop": 3}], [{"start": 1, "stop": 3}]], RESPONSES.type)
+    made[0].add(pa.array(["abc", "def"]), 2, spans)
+    made[1].add(pa.array(["abc"]), 1, spans.slice(1))
+    figures = combined([one.as_dict() for one in made])  # the last file has no document
+    assert figures["responses"] == {"documents": 2, "characters": 4} and figures["documents"] == 3

@@ -20,7 +20,6 @@ from tokenizers.trainers import UnigramTrainer
 from tpulm.core.errors import UserError
 from tpulm.corpus.reader import read_lengths, read_rows, read_texts
 from tpulm.tokenization import expectation, folder, merges, pipeline, sample, seeds, unigram, words
-from tpulm.tokenization.pretrained import save_pretrained
 from tpulm.tokenization.sample import Sample
 
 TRAINERS = {"unigram": unigram.train, "bpe": merges.train_bpe, "wordpiece": merges.train_wordpiece}
@@ -358,6 +357,8 @@ def test_auto_tokenizer_loads_and_round_trips(saved, texts):
 
 @pytest.mark.unit
 def test_pretrained_folder_is_taken_as_it_is(saved, tmp_path, texts):
+    from tpulm.tokenization.pretrained import save_pretrained
+
     assert save_pretrained(str(saved), None, str(tmp_path)) == 1000
     first, second = folder.load(saved / "tokenizer.json"), folder.load(tmp_path / "tokenizer.json")
     assert [e.ids for e in first.encode_batch(texts)] == [e.ids for e in second.encode_batch(texts)]
@@ -368,6 +369,8 @@ def test_pretrained_folder_is_taken_as_it_is(saved, tmp_path, texts):
 
 @pytest.mark.unit
 def test_pretrained_without_mask_is_refused(saved, tmp_path):
+    from tpulm.tokenization.pretrained import save_pretrained
+
     tokens = json.loads((saved / "tokenizer_config.json").read_text())
     del tokens["mask_token"]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokens))
@@ -382,6 +385,8 @@ def test_pretrained_without_mask_is_refused(saved, tmp_path):
 
 @pytest.mark.unit
 def test_pretrained_folder_without_tokenizer_is_refused(tmp_path):
+    from tpulm.tokenization.pretrained import save_pretrained
+
     with pytest.raises(UserError, match=f"^tokenizer.pretrained is {tmp_path}, which cannot be loaded"):
         save_pretrained(str(tmp_path), None, str(tmp_path / "out"))
 

@@ -6,6 +6,7 @@ import sys
 import pytest
 from conftest import ROOT
 from tpulm.config.mesh import check_batch_size
+from tpulm.config.published_models import published
 from tpulm.config.reading import read_config
 from tpulm.config.runs import runs_of
 from tpulm.config.training_step import CausalArchitecture, MaskedArchitecture, ModelSpec, Preset, TrainingStep
@@ -47,6 +48,8 @@ def test_a_causal_step():
     assert trained.record_arrays == {"tokens": ((33,), "int32"), "mask": ((33,), "bool")}
     apart = TrainingStep.of("base", "base.x", RECIPE | base | {"packing": "segments"})
     assert apart.record_arrays == trained.record_arrays | {"segment_ids": ((33,), "int32")} and apart.model.segments
+    asked = TrainingStep.of("base", "base.x", RECIPE | base | {"responses": True})
+    assert asked.record_arrays == trained.record_arrays | {"loss_mask": ((33,), "int32")} and asked.responses
     lora = {"method": "lora", "rank": 4}
     planned = TrainingStep.of("finetune", "finetune.runs.x", RECIPE | lora | {"base": base})
     assert planned.model.architecture == CausalArchitecture("GemmaBackbone", {"num_layers": 1}, 100)
@@ -59,9 +62,11 @@ def test_a_causal_step():
     assert full.model.rank is None and not full.model.only_lora
 
 
-def test_what_is_planned_is_what_trains():
+@pytest.mark.parametrize("text", [{}, {"source": "files", "files": ["a"], "template": "{q}", "response": "{a}"}])
+def test_what_is_planned_is_what_trains(text):
     """A segment's recipe, with what its job knows from its inputs, and a plan's describe one training step."""
-    config = read_config([str(ROOT / "config.yaml")], {"mlm": {"runs": {"tiny": {"backend": "jax"}}}})
+    changes = {"mlm": {"runs": {"tiny": {"backend": "jax"}}}, "finetune": {"text": text}}
+    config = read_config([str(ROOT / "config.yaml")], changes)
     runs = runs_of(config)
     assert [run.stage for run in runs] == ["mlm", "base", "finetune"]
     for run in runs:
@@ -70,6 +75,7 @@ def test_what_is_planned_is_what_trains():
         known = {key: plan[key] for key in inputs if key in plan}
         trains = TrainingStep.of(run.stage, run.key, segment, **known)
         assert trains == TrainingStep.of(run.stage, plan["where"], plan)
+        assert trains.responses == run.records.responses == (run.stage == "finetune" and "response" in text)
 
 
 def test_a_model_needs_no_step():
@@ -91,3 +97,30 @@ def test_the_description_imports_nothing_heavy():
     code = "import sys; sys.path.insert(0, sys.argv[1]); import tpulm.config.training_step; "
     code += "assert not {'numpy', 'jax', 'keras'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code, str(ROOT / "scripts")], check=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("gemma_7b_en", 8_537_680_896),
+        ("llama3_instruct_8b_en", 8_030_261_248),
+        ("mistral_0.2_instruct_7b_en", None),  # another vocabulary's version would be another model
+        ("mistral_instruct_7b_en", 7_241_732_096),
+        ("kaggle://keras/qwen/keras/qwen2.5_0.5b_en/1", 494_032_768),
+        ("qwen3_4b_en", 4_022_468_096),
+        ("hf://someone/llama3_8b", None),
+    ],
+)
+def test_published_models_have_the_parameters_that_keras_hub_says(name, parameters):
+    found = published(name)
+    assert (found is None) == (parameters is None)
+    if found is None:
+        return
+    family, sizes = found
+    hidden, width = sizes["hidden_dim"], sizes.get("head_dim") or sizes["hidden_dim"] // sizes["num_query_heads"]
+    heads, groups = sizes["num_query_heads"], sizes["num_key_value_heads"]
+    halves = 2 if family == "GemmaBackbone" else 1  # both halves of the gate count there
+    tables = 1 if sizes.get("tie_word_embeddings", family.startswith(("Gemma", "Qwen"))) else 2
+    more = {"QwenBackbone": (heads + 2 * groups) * width, "Qwen3Backbone": 2 * width}.get(family, 0)
+    block = 2 * hidden * width * (heads + groups) + 3 * hidden * sizes["intermediate_dim"] // halves + 2 * hidden + more
+    assert tables * sizes["vocabulary_size"] * hidden + hidden + sizes["num_layers"] * block == parameters

@@ -14,17 +14,17 @@ import numpy as np
 import pyarrow.parquet as pq
 from safetensors import safe_open
 
+from tpulm.audit.shards import read_shard
 from tpulm.config.artifacts import CHECKPOINT_ARRAYS, CHECKPOINT_FILES, MODEL_FILES, TOKENIZER_FILES, lengths_file
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import fingerprints, read_json, sha256
 from tpulm.corpus.reader import read_batches
 from tpulm.corpus.statistics import Figures, combined
-from tpulm.records.tfrecord import decode, scan
+from tpulm.corpus.tables import RESPONSES
 from tpulm.training import checkpoint
 
 PRESET = ("config.json", "model.weights.h5", "tokenizer.json")
-HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
 def verify(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | None]]:
@@ -51,11 +51,10 @@ def verify(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | Non
         yield examine(results / "mlm" / run / "model", "model.safetensors", check_model)
     for name in expected["base"]:
         yield examine(results / "base" / name, "", check_preset)
-    for run, method in expected["finetune"].items():
-        if method == "lora":
-            yield examine(results / "finetune" / run, "adapter.lora.h5", check_adapter)
-        else:
-            yield examine(results / "finetune" / run / "model", "", check_preset)
+    for run in expected["adapters"]:
+        yield examine(results / "finetune" / run, "adapter.lora.h5", check_adapter)
+    for run in expected["tuned"]:
+        yield examine(results / "finetune" / run / "model", "", check_preset)
     yield examine(results, "", check_texts)
 
 
@@ -114,11 +113,13 @@ def check_corpus(folder: Path, files: dict[str, list[str]]) -> Iterator[str]:
 
 def figures_of(path: Path) -> tuple[dict, bool]:
     """Return the figures of a Parquet file, as corpus.json has them, and whether the lengths beside it are right."""
-    if pq.ParquetFile(path).schema_arrow.names not in (["text"], ["text", "response_start"]):
-        raise UserError(f"{path} has other columns than text and, where the response counts, response_start.")
+    names = pq.ParquetFile(path).schema_arrow.names
+    if names not in (["text"], ["text", RESPONSES.name]):
+        raise UserError(f"{path} has other columns than text and, where the responses count, {RESPONSES.name}.")
     figures = Figures()
-    for texts in read_batches(str(path)):
-        figures.add(texts, sum(len(text.split()) for text in texts.to_pylist()))
+    columns = [read_batches(str(path), column=name) for name in names]
+    for texts, *responses in zip(*columns, strict=True):
+        figures.add(texts, sum(len(text.split()) for text in texts.to_pylist()), *responses)
     lengths, _ = attempt(Path(lengths_file(str(path))), np.load)
     return figures.as_dict(), lengths is not None and np.array_equal(lengths, np.concatenate(figures.lengths))
 
@@ -163,41 +164,6 @@ def check_shard(folder: Path, shard: dict, manifest: dict) -> list[str]:
     if damages or places != [0, *ends]:
         return damages or [f"{index} is damaged: it does not say where the records of {path} begin."]
     return []
-
-
-def read_shard(path: Path, manifest: dict) -> list[int]:
-    """Return where each record of a shard ends. Raises UserError for one that is not as it was written."""
-    ends: list[int] = []
-    start = 0
-    for stop, data in scan(path):
-        damage = damage_of(data, manifest)
-        if damage:
-            raise UserError(f"{path} is damaged at bytes {start} to {stop} (record {len(ends)}): {damage}")
-        ends.append(stop)
-        start = stop
-    return ends
-
-
-def damage_of(data: bytes, manifest: dict) -> str | None:
-    """Return what is wrong with a record; None for one that is whole."""
-    ids, mask = decode(data), decode(data, "attention_mask")
-    length, vocabulary, packing = manifest["tokens_per_record"], manifest["vocab_size"], manifest["packing"]
-    if len(ids) != length or len(mask) != length:
-        return f"{len(ids)} ids and {len(mask)} of attention_mask, not {length}."
-    if ids.min() < 0 or ids.max() >= vocabulary:
-        return f"an id is outside of 0 to {vocabulary - 1}."
-    if packing == "pad":
-        if not np.isin(mask, (0, 1)).all() or (np.diff(mask) > 0).any():
-            return "attention_mask is not 1 for the tokens and then 0."
-        padding = (ids[mask == 0] == manifest["special_ids"]["pad"]).all()
-        return None if padding else "where attention_mask is 0, there is no padding."
-    if not (mask == 1).all():
-        return "attention_mask is not 1 throughout."
-    if packing == "segments":
-        segments = decode(data, "segment_ids")
-        if len(segments) != length or segments[0] != 1 or not np.isin(np.diff(segments), (0, 1)).all():
-            return f"segment_ids do not number the documents of {length} tokens from 1."
-    return None
 
 
 def check_chain(folder: Path, steps: list[int]) -> Iterator[str]:
@@ -263,6 +229,7 @@ def check_preset(folder: Path) -> Iterator[str]:
 def check_adapter(folder: Path) -> Iterator[str]:
     """Look through the LoRA weights of a run, Keras' and PEFT's."""
     yield from attempt(folder / "adapter.lora.h5", read_hdf5)[1]
+    yield from attempt(folder / "adapter.lora.json", read_json)[1]
     yield from attempt(folder / "adapter" / "adapter_model.safetensors", shapes)[1]
     yield from attempt(folder / "adapter" / "adapter_config.json", read_json)[1]
 

@@ -21,7 +21,10 @@ TOKENIZER_FILES = {
 # results/mlm/RUN/model/: what AutoModelForMaskedLM.from_pretrained reads.
 MODEL_FILES = ("config.json", "model.safetensors", *TOKENIZER_FILES.values())
 # results/finetune/RUN/ of a run with method: lora: for Keras, and for PEFT.
-ADAPTER_FILES = ("adapter.lora.h5", "adapter/adapter_model.safetensors", "adapter/adapter_config.json")
+ADAPTER_FILES = (
+    *("adapter.lora.h5", "adapter.lora.json"),
+    *("adapter/adapter_model.safetensors", "adapter/adapter_config.json"),
+)
 
 # The parts of a checkpoint, by the names of the rules' outputs: all that the next segment needs.
 CHECKPOINT_FILES = {

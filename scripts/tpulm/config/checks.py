@@ -4,14 +4,16 @@
 """
 
 import os
+import re
 from collections.abc import Mapping
 
 from tpulm.config.architectures import find_architecture
 from tpulm.config.artifacts import PAD_ID
+from tpulm.config.causal_families import FAMILIES
 from tpulm.config.mesh import check_mesh
 from tpulm.config.messages import describe
 from tpulm.config.roberta_sizes import check_heads, sizes_of
-from tpulm.config.texts import sources_of, template_fields
+from tpulm.config.texts import check_chat, sources_of, template_fields
 from tpulm.core.accelerators import topology
 from tpulm.core.errors import UserError
 
@@ -38,10 +40,12 @@ def check(config: dict) -> None:
 
 def check_text(where: str, text: dict) -> None:
     """Check the sources of a text."""
+    check_chat(where, text)
     for key, recipe in sources_of(where, text).values():
         check_source(key, recipe)
-        if "response" in recipe and "c4" in text["filters"]:
-            raise UserError(f"{where}.filters.c4 takes lines out of documents, of which {key}.response needs all.")
+        whole = next((name for name in ("response", "messages") if name in recipe), None)
+        if whole and "c4" in text["filters"]:
+            raise UserError(f"{where}.filters.c4 takes lines out of documents, of which {key}.{whole} needs all.")
 
 
 def check_source(where: str, recipe: Mapping) -> None:
@@ -66,6 +70,22 @@ def check_tokenizer(recipe: dict) -> None:
         )
 
 
+def check_jax_run(where: str, recipe: dict) -> None:
+    """Check how a run on JAX is spread over devices."""
+    check_mesh(where, recipe)
+    for key, axes in recipe["layout"].items():
+        try:
+            re.compile(key)
+        except re.error as error:
+            raise UserError(f"{where}.layout: {describe(key)} is no regular expression: {error}.") from None
+        named = [axis for axis in axes if axis]
+        if len(set(named)) < len(named):
+            raise UserError(
+                f"{where}.layout: {describe(key)} names the axis {max(named, key=named.count)} twice; allowed: each "
+                "axis of the mesh once."
+            )
+
+
 def check_mlm_run(where: str, recipe: dict, config: dict) -> None:
     """Check a masked language model."""
     check_training(where, recipe)
@@ -76,7 +96,7 @@ def check_mlm_run(where: str, recipe: dict, config: dict) -> None:
             f"random_replace_prob {masking['random_replace_prob']:g} add up to more than 1."
         )
     if recipe["backend"] == "jax":
-        check_mesh(where, recipe)
+        check_jax_run(where, recipe)
         sizes = sizes_of(recipe["model"], f"{where}.model")
     else:
         check_replicas(where, recipe)
@@ -92,7 +112,10 @@ def check_mlm_run(where: str, recipe: dict, config: dict) -> None:
 
 
 def check_replicas(where: str, recipe: dict) -> None:
-    """Check hosts and batch of a run on TensorFlow."""
+    """Check hosts, batch and optimizer of a run on TensorFlow."""
+    optimizer = recipe["optimizer"]["name"]
+    if optimizer != "adamw":
+        raise UserError(f"{where}.optimizer.name is {optimizer}; allowed with backend: tensorflow: adamw.")
     hosts, devices = recipe["resources"]["hosts"], recipe["host_device_count"]
     if hosts > 1:
         raise UserError(f"{where}.resources.hosts is {hosts}; allowed with backend: tensorflow: 1.")
@@ -124,12 +147,28 @@ def check_base(where: str, recipe: dict) -> None:
             )
         return
     check_training(where, recipe)
-    check_mesh(where, recipe)
+    check_jax_run(where, recipe)
     query, key_value = (recipe["model"][f"num_{kind}_heads"] for kind in ("query", "key_value"))
     if query % key_value:
         raise UserError(
             f"{where}.model.num_query_heads is {query}; allowed: a multiple of num_key_value_heads, {key_value}."
         )
+    check_heads_of(f"{where}.model", recipe["model"])
+    check_packing(where, recipe, recipe["model"])
+
+
+def check_packing(where: str, recipe: dict, model: dict) -> None:
+    """Check that an architecture that is trained here can read the records of a run."""
+    name = model["architecture"]
+    if recipe["packing"] == "segments" and not FAMILIES[name].segments:
+        raise UserError(f"{where}.packing is segments, which {name} cannot read; allowed with it: concat, pad.")
+
+
+def check_heads_of(where: str, model: dict) -> None:
+    """Check that the heads of an architecture without head_dim divide the hidden states, into halves of a rotation."""
+    hidden, heads = model["hidden_dim"], model["num_query_heads"]
+    if not FAMILIES[model["architecture"]].head_dim and hidden % (2 * heads):
+        raise UserError(f"{where}.hidden_dim is {hidden}; allowed: a multiple of twice num_query_heads, {2 * heads}.")
 
 
 def check_finetune_run(where: str, recipe: dict, bases: dict) -> None:
@@ -138,11 +177,21 @@ def check_finetune_run(where: str, recipe: dict, bases: dict) -> None:
         known = ", ".join(bases) or "none"
         raise UserError(f"{where}.base is {describe(recipe['base'])}; allowed: a name under base: {known}.")
     check_training(where, recipe)
-    check_mesh(where, recipe)
+    check_jax_run(where, recipe)
+    if recipe["base_precision"] == "float32" and recipe["precision"] == "bfloat16":
+        raise UserError(
+            f"{where}.base_precision is float32 with precision: bfloat16; weights in float32 under arithmetic in "
+            "bfloat16 are precision: mixed_bfloat16."
+        )
+    if "model" in bases[recipe["base"]]:
+        check_packing(where, recipe, bases[recipe["base"]]["model"])
 
 
 def check_training(where: str, recipe: dict) -> None:
-    """Check the steps and learning rates of a run against each other."""
+    """Check the steps and learning rates of a run against each other, and its optimizer."""
+    optimizer = recipe["optimizer"]
+    if optimizer["name"] == "lion" and not optimizer["beta_1"]:
+        raise UserError(f"{where}.optimizer.beta_1 is 0; allowed with name: lion: more than 0, less than 1.")
     steps, every, schedule = recipe["steps"], recipe["checkpoint_every"], recipe["schedule"]
     warmup, decay = schedule["warmup_steps"], schedule.get("decay_steps", 0)
     if steps % every:

@@ -24,6 +24,9 @@ def fill(schema: dict, value: Any, root: dict) -> Any:
         for key, part in properties.items():
             if "default" in part:
                 value.setdefault(key, copy.deepcopy(part["default"]))
+        for key, defaults in schema.get("default_by", {}).items():  # defaults that depend on the value of another key
+            for name, default in defaults[value[key]].items():
+                value.setdefault(name, default)
         for key in value:
             inner = properties.get(key, schema.get("additionalProperties"))
             if isinstance(inner, dict):

@@ -13,6 +13,8 @@ def predictions_per_record(sequence_length: int, mlm_probability: float) -> int:
     return math.ceil(sequence_length * mlm_probability - 1e-9)
 
 
+# Of a record where the responses count: 1 for a token of one, which is to be predicted.
+LOSS_MASK = "loss_mask"
 # By packing: the features of a record that a batch needs beside its tokens.
 MORE_FEATURES: dict[str, tuple[str, ...]] = {
     "concat": (),
@@ -33,11 +35,12 @@ def masked_arrays(sequence_length: int, mlm_probability: float, packing: str) ->
     }
 
 
-def causal_arrays(sequence_length: int, packing: str) -> Arrays:
+def causal_arrays(sequence_length: int, packing: str, responses: bool = False) -> Arrays:
     """Return the arrays of a record for a causal model, as tpulm.records.causal_batches makes them.
 
-    One token more than the model reads: each but the first is predicted.
+    One token more than the model reads: each but the first is predicted, or with `responses` those of a response.
     """
     shape = (sequence_length + 1,)
     arrays: Arrays = {"tokens": (shape, "int32"), "mask": (shape, "bool")}
-    return arrays | ({"segment_ids": (shape, "int32")} if packing == "segments" else {})
+    more = {"segment_ids": packing == "segments", LOSS_MASK: responses}
+    return arrays | {name: (shape, "int32") for name, there in more.items() if there}

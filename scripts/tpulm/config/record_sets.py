@@ -4,10 +4,11 @@ A set is one folder: the shards of its splits, a manifest and a listing. Runs th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tpulm.config.artifacts import SPLITS
+from tpulm.config.texts import has_responses
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class RecordSet:
     packing          how documents become records: concat, segments or pad
     shards           files of each split that there is
     shards_key, length_key   how the config names shards and sequence_length
+    responses        whether records say which tokens belong to a response: those of a text that has responses do
+    chat             whether a chat template has written documents of the text
     """
 
     folder: str
@@ -31,6 +34,8 @@ class RecordSet:
     shards: Mapping[str, int]
     shards_key: str
     length_key: str
+    responses: bool = False
+    chat: bool = False
 
     @property
     def tokens_per_record(self) -> int:
@@ -75,7 +80,14 @@ class RecordSet:
             "packing": self.packing,
             "shards_key": self.shards_key,
             "length_key": self.length_key,
+            **self.loss,
+            **({"chat": True} if self.chat else {}),
         }
+
+    @property
+    def loss(self) -> dict:
+        """What training steps and manifests take of it: nothing where all tokens are predicted."""
+        return {"responses": True} if self.responses else {}
 
 
 def files_of_shard(shard: int, shards: int, files: int) -> range:
@@ -114,14 +126,21 @@ def corpus_records(config: Mapping, base: str, sequence_length: int) -> RecordSe
     packing = recipe["packing"] if "model" in recipe else "concat"
     trained_on = "model" in recipe and recipe["sequence_length"] == sequence_length
     shards = {split: recipe["shards"][split] for split in SPLITS} if trained_on else {"validation": 1}
-    return causal_records(base, "corpus", sequence_length, packing, shards, f"base.{base}.shards")
+    records = causal_records(base, "corpus", sequence_length, packing, shards, f"base.{base}.shards")
+    return of_text(records, config["corpus"])
 
 
 def tuning_records(config: Mapping, recipe: Mapping) -> RecordSet:
     """Return the records of finetune.text for a finetuning run: in the vocabulary of its base model."""
     shards = {split: config["finetune"]["shards"][split] for split in SPLITS}
     length, packing = recipe["sequence_length"], recipe["packing"]
-    return causal_records(recipe["base"], "finetune-text", length, packing, shards, "finetune.shards")
+    records = causal_records(recipe["base"], "finetune-text", length, packing, shards, "finetune.shards")
+    return of_text(records, config["finetune"]["text"])
+
+
+def of_text(records: RecordSet, text: Mapping) -> RecordSet:
+    """Return records with what a text says of them."""
+    return replace(records, responses=has_responses(text), chat="chat_template" in text)
 
 
 def causal_records(

@@ -13,6 +13,8 @@ SIZES = {
     "initializer_range": 0.02,
 }
 SHARES = ("hidden_dropout_prob", "initializer_range")  # numbers from 0 to less than 1; the others are counts
+# Dropout of the attention probabilities: as of the hidden states, or none; a kernel of attention has none.
+ATTENTION_DROPOUT = "attention_probs_dropout_prob"
 # What keras-hub's RoBERTa has built in; transformers has to be told.
 BUILT_IN = {"layer_norm_eps": 1e-5, "hidden_act": "gelu", "type_vocab_size": 1}
 
@@ -26,10 +28,11 @@ def sizes_of(model: dict, where: str) -> dict:
     if model["architecture"] != "roberta":
         raise UserError(f"{where}.architecture is {model['architecture']}; allowed with backend: jax: roberta.")
     dropout = given.get("hidden_dropout_prob", SIZES["hidden_dropout_prob"])
-    fixed = BUILT_IN | {"attention_probs_dropout_prob": dropout}
+    fixed = {key: [value] for key, value in BUILT_IN.items()} | {ATTENTION_DROPOUT: [dropout, 0] if dropout else [0]}
     for key, value in given.items():
-        if key in fixed and value != fixed[key]:
-            raise UserError(f"{where}.{key} is {value}; allowed with backend: jax: {fixed[key]}.")
+        if key in fixed and value not in fixed[key]:
+            allowed = " or ".join(map(str, fixed[key]))
+            raise UserError(f"{where}.{key} is {value}; allowed with backend: jax: {allowed}.")
         if key not in fixed and key not in SIZES:
             raise UserError(
                 f'{where} has the key "{key}"; allowed with backend: jax: architecture, {", ".join([*SIZES, *fixed])}.'
@@ -42,7 +45,7 @@ def sizes_of(model: dict, where: str) -> dict:
             allowed = "a number from 0 to less than 1" if key in SHARES else "a whole number, 1 or more"
             raise UserError(f"{where}.{key} is {value}; allowed: {allowed}.")
     check_heads(sizes, where)
-    return sizes
+    return sizes | {ATTENTION_DROPOUT: given.get(ATTENTION_DROPOUT, dropout)}
 
 
 def check_heads(sizes: dict, where: str) -> None:

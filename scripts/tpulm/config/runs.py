@@ -13,7 +13,7 @@ from tpulm.config.schedule import segment_schedule
 
 STAGES = ("mlm", "base", "finetune")
 # Keys of a run on JAX that say how a step is computed.
-JAX_KEYS = ("mesh", "microbatches", "remat", "steps_per_execution")
+JAX_KEYS = ("mesh", "layout", "microbatches", "remat", "steps_per_execution", "determinism")
 # Keys that every training step takes from its run, and those of each stage beside them.
 STEP_KEYS = ("batch_size", "optimizer", "precision", "seed")
 STAGE_KEYS = {
@@ -22,7 +22,9 @@ STAGE_KEYS = {
     "finetune": ("sequence_length", "packing"),
 }
 # What of a finished finetuning run opens its model again.
-OPENING_KEYS = ("seed", "precision", "mesh", "host_device_count")
+OPENING_KEYS = ("seed", "precision", "mesh", "layout", "host_device_count")
+# What LoRA adapts, and how.
+LORA_KEYS = ("rank", "alpha", "targets", "base_precision")
 
 
 def pick(recipe: Mapping, *keys: str) -> dict:
@@ -100,16 +102,21 @@ class Run:
 
     @property
     def method_keys(self) -> tuple[str, ...]:
-        """The keys that say how a base model is tuned: the method, and for LoRA its rank."""
+        """The keys that say how a base model is tuned: the method, and those of LoRA."""
         if self.stage != "finetune":
             return ()
-        return ("method", "rank") if self.recipe["method"] == "lora" else ("method",)
+        return ("method", *LORA_KEYS) if self.recipe["method"] == "lora" else ("method",)
+
+    @property
+    def determinism_keys(self) -> tuple[str, ...]:
+        """The key that says that the bytes of a run are not promised; none where they are, as without the key."""
+        return ("determinism",) if self.recipe["determinism"] == "steps" else ()
 
     @property
     def step_keys(self) -> tuple[str, ...]:
         """The keys of the recipe that decide what a training step computes."""
-        jax_keys = JAX_KEYS if self.backend == "jax" else ()
-        return (*STEP_KEYS, *STAGE_KEYS[self.stage], *self.method_keys, *jax_keys)
+        jax_keys = [key for key in JAX_KEYS if key != "determinism"] if self.backend == "jax" else []
+        return (*STEP_KEYS, *STAGE_KEYS[self.stage], *self.method_keys, *jax_keys, *self.determinism_keys)
 
     def segment(self, last: int) -> dict:
         """Return the recipe of the segment that ends at step `last`, with its part of the schedule.
@@ -127,6 +134,7 @@ class Run:
             "last": last,
             "schedule": segment_schedule(curve, recipe["steps"], first, last),
             **pick(recipe, "host_device_count", *self.step_keys),
+            **self.records.loss,
             "cpu_threads": self.config["cpu_threads"],
             **({"evaluate_every": recipe["evaluate_every"]} if recipe["evaluate_every"] else {}),
             **({"patience": patience} if patience and evaluations > patience else {}),
@@ -137,7 +145,7 @@ class Run:
         where = {"where": self.key}
         if self.backend == "tensorflow":
             return where | {"backend": "tensorflow"}
-        kept = where | pick(self.recipe, "steps", *self.step_keys)
+        kept = where | pick(self.recipe, "steps", *self.step_keys) | self.records.loss
         if self.stage == "base":
             return kept | pick(self.recipe, "vocab_size")
         if self.stage == "finetune":
@@ -179,7 +187,7 @@ class Run:
 
     def opening(self, *keys: str) -> dict:
         """Return what it takes to open a finished finetuning run, and these keys of its recipe."""
-        kept = pick(self.recipe, *self.method_keys, *OPENING_KEYS, *keys)
+        kept = pick(self.recipe, *self.method_keys, *OPENING_KEYS, *self.determinism_keys, *keys)
         return kept | {"cpu_threads": self.config["cpu_threads"]}
 
     @property

@@ -1,9 +1,14 @@
 """Texts: the sources that a section such as `corpus` names, one or several, and the templates of their documents."""
 
+import os
 from collections.abc import Mapping
 from string import Formatter
 
 from tpulm.core.errors import UserError
+
+# The chat template that needs no file, and the files of a tokenizer's folder that may have one, the first one first.
+GEMMA = "gemma"
+CHAT_TEMPLATE_FILES = ("chat_template.jinja", "tokenizer_config.json")
 
 
 def sources_of(where: str, text: Mapping) -> dict[str, tuple[str, Mapping]]:
@@ -14,6 +19,44 @@ def sources_of(where: str, text: Mapping) -> dict[str, tuple[str, Mapping]]:
     if "sources" not in text:
         return {"": (where, text)}
     return {name: (f"{where}.sources.{name}", source) for name, source in text["sources"].items()}
+
+
+def has_responses(text: Mapping) -> bool:
+    """Return whether the responses alone count in the documents of any source of a text."""
+    return any("response" in recipe or "messages" in recipe for _, recipe in sources_of("", text).values())
+
+
+def chat_template_files(template: str) -> list[str]:
+    """Return the local files that a chat template is read from: none for Gemma's, and for one that is on the hub."""
+    if template == GEMMA:
+        return []
+    if os.path.isdir(template):
+        paths = (os.path.join(template, name) for name in CHAT_TEMPLATE_FILES)
+        return [path for path in paths if os.path.isfile(path)]
+    return [template] if template.endswith(".jinja") else []
+
+
+def check_chat(where: str, text: Mapping) -> None:
+    """Check that conversations and a chat template come together, and that the template is pinned. Raises UserError."""
+    chats = [key for key, recipe in sources_of(where, text).values() if "messages" in recipe]
+    template = text.get("chat_template")
+    allowed = f"allowed: {GEMMA}, a .jinja file, or a tokenizer that has one (a local folder, or a name on the hub)"
+    if chats and template is None:
+        raise UserError(f"{where}.chat_template is missing; {chats[0]}.messages needs it; {allowed}.")
+    if template is None:
+        return
+    if not chats:
+        raise UserError(f"{where}.chat_template is given, but no source has messages, which it is for.")
+    files = chat_template_files(template)
+    if template == GEMMA or (files and os.path.isfile(files[0])):
+        return
+    if files or os.path.isdir(template):
+        raise UserError(f"{where}.chat_template is {template}, where there is no chat template; {allowed}.")
+    if "chat_template_revision" not in text:
+        raise UserError(
+            f"{where}.chat_template is {template}, which is no local file or folder; a name on the hub needs "
+            f"{where}.chat_template_revision, a commit of 40 hexadecimal digits."
+        )
 
 
 def template_fields(where: str, template: str) -> list[tuple[str, str | None]]:

@@ -4,11 +4,19 @@ Pure Python: dtypes are strings, and nothing here imports numpy or JAX.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
+from tpulm.config.causal_families import constructor
 from tpulm.config.record_arrays import Arrays, causal_arrays, masked_arrays, predictions_per_record
 from tpulm.config.roberta_sizes import sizes_of
+
+
+def promised(recipe: Mapping) -> dict:
+    """Return what the metrics of a run say of its bytes: nothing, where another run has the same ones."""
+    if recipe.get("determinism", "bytes") == "bytes":
+        return {}
+    return {"determinism": recipe["determinism"], "bytes_promised": False}
 
 
 @dataclass(frozen=True)
@@ -62,10 +70,14 @@ class ModelSpec:
     precision   float32, mixed_bfloat16 (variables float32, arithmetic bfloat16) or bfloat16 (both)
     seed        of fresh weights and of dropout
     segments    whether it tells the documents of a record apart by segment ids
+    layout      layouts of the run's own, before those of the layout map: mesh axes by regular expressions
+    determinism bytes, or steps: kernels that give other bytes at another time, where they are faster
 
     What is trained:
     method      lora or full for a finetuning run; None where nothing is tuned
-    rank        of LoRA's two matrices; None without LoRA
+    rank        of LoRA's two matrices, of which alpha / rank times the product is added; None without LoRA
+    targets     what LoRA adapts, see `tpulm.config.causal_families.TARGETS`
+    base_precision   type of the weights that LoRA leaves as they are; None for the one that `precision` says
     """
 
     source: MaskedArchitecture | CausalArchitecture | Preset
@@ -74,33 +86,42 @@ class ModelSpec:
     precision: str
     seed: int
     segments: bool = False
+    layout: Mapping[str, list] = field(default_factory=dict)
+    determinism: str = "bytes"
     method: str | None = None
     rank: int | None = None
+    alpha: float | None = None
+    targets: tuple[str, ...] = ()
+    base_precision: str | None = None
 
     @classmethod
     def of(cls, stage: str, where: str, recipe: Mapping) -> Self:
-        """Return the model of a recipe, which holds of the run: mesh, precision; seed, packing, method and rank if it
-        has them.
+        """Return the model of a recipe, which holds of the run: mesh, precision; seed, packing, layout, determinism,
+        method and the keys of LoRA if it has them.
 
-        Beside them, of an mlm run, model (as in the config) and vocabulary (size, pad); of others, model (sizes) and
-        vocab_size, or preset and maybe revision; of a finetuning run these stand in `base`.
+        Beside them, of an mlm run, model (as in the config) and vocabulary (size, pad); of others, model (as in the
+        config) and vocab_size, or preset and maybe revision; of a finetuning run these stand in `base`.
         Raises UserError, naming the key, for sizes that keras-hub's RoBERTa cannot have.
         """
-        common = {
+        common: dict[str, Any] = {
             "where": where,
             "mesh": tuple(recipe["mesh"]),
             "precision": recipe["precision"],
             "seed": recipe.get("seed", 0),
             "segments": recipe.get("packing") == "segments",
+            "layout": recipe.get("layout", {}),
+            "determinism": recipe.get("determinism", "bytes"),
         }
         if stage == "mlm":
             sizes, vocabulary = sizes_of(recipe["model"], f"{where}.model"), recipe["vocabulary"]
             return cls(MaskedArchitecture(sizes, vocabulary["size"], vocabulary["pad"]), **common)
         base = recipe["base"] if stage == "finetune" else recipe
         if stage == "finetune":
-            common |= {"method": recipe["method"], "rank": recipe.get("rank")}
+            common |= {"method": recipe["method"]}
+            if recipe["method"] == "lora":
+                common |= adapters_of(recipe)
         if "model" in base:
-            return cls(CausalArchitecture("GemmaBackbone", base["model"], base["vocab_size"]), **common)
+            return cls(CausalArchitecture(*constructor(base["model"]), base["vocab_size"]), **common)
         return cls(Preset(str(base["preset"]), base.get("revision")), **common)
 
     @property
@@ -111,9 +132,27 @@ class ModelSpec:
         return self.source
 
     @property
+    def preset(self) -> str:
+        """Folder or name of what the model is loaded from. Raises ValueError for one that is built."""
+        if not isinstance(self.source, Preset):
+            raise ValueError(f"{self.where} is built, not loaded from a preset")
+        return self.source.name
+
+    @property
     def only_lora(self) -> bool:
         """Whether LoRA's own variables are the only trainable ones."""
         return self.method == "lora"
+
+
+def adapters_of(recipe: Mapping) -> dict[str, Any]:
+    """Return what a recipe says of LoRA, by the names of `ModelSpec`; what it leaves out is what the config would."""
+    rank, alpha = recipe["rank"], recipe.get("alpha")
+    return {
+        "rank": rank,
+        "alpha": float(rank if alpha is None else alpha),
+        "targets": tuple(recipe.get("targets", ("query", "value"))),
+        "base_precision": recipe.get("base_precision"),
+    }
 
 
 @dataclass(frozen=True)
@@ -126,8 +165,9 @@ class TrainingStep:
                          that leaves the global batch as it is)
     steps_per_execution  steps that one dispatch of the program runs
     remat                whether blocks recompute their activations in the backward pass (gradient checkpointing)
-    optimizer            AdamW's weight_decay, beta_1, beta_2, epsilon, global_clipnorm
+    optimizer            name and arguments, see `tpulm.models.optimizers.make_optimizer`
     packing              of the records: concat, segments or pad
+    responses            whether a causal model predicts the tokens of responses only
     masking              of a masked model: mlm_probability, mask_replace_prob, random_replace_prob; otherwise None
     """
 
@@ -139,6 +179,7 @@ class TrainingStep:
     remat: bool
     optimizer: Mapping[str, Any]
     packing: str
+    responses: bool = False
     masking: Mapping[str, float] | None = None
 
     @classmethod
@@ -161,6 +202,7 @@ class TrainingStep:
             recipe["remat"],
             recipe["optimizer"],
             recipe.get("packing", "concat"),
+            recipe.get("responses", False),
             recipe["masking"] if stage == "mlm" else None,
         )
 
@@ -173,7 +215,7 @@ class TrainingStep:
     def record_arrays(self) -> Arrays:
         """Shape and dtype of each array of a record; those of a batch have `batch_size` in front."""
         if self.masking is None:
-            return causal_arrays(self.sequence_length, self.packing)
+            return causal_arrays(self.sequence_length, self.packing, self.responses)
         return masked_arrays(self.sequence_length, self.masking["mlm_probability"], self.packing)
 
     @property

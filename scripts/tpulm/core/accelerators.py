@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 from tpulm.core.errors import UserError
 
@@ -53,7 +54,7 @@ class Tpu:
     cloud_name: str | None = None
     gke_nodes: str | None = None
     gke_single_host: str | None = None
-    compiler_options: dict[str, str] = field(default_factory=dict)
+    compiler_options: dict[str, Any] = field(default_factory=dict)
 
 
 # Nodes: cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus
@@ -185,17 +186,21 @@ def gres(accelerator: str | None, hosts: int = 1) -> str | None:
 
 @dataclass(frozen=True)
 class Topology:
-    """A slice: what it is called here and by the compiler, and the peaks of one of its devices, as `Tpu` has them."""
+    """A slice: what it is called here and by the compiler, and the peaks of one of its devices, as `Tpu` has them.
+
+    link_bandwidth  bytes per second of one link of a chip, in one direction: it has two along each of `dimensions`
+    """
 
     name: str
     compiler_name: str
-    compiler_options: dict[str, str]
+    compiler_options: dict[str, Any]
     chips: int
     devices: int
     flops: float
     hbm: int
     hbm_bandwidth: float
-    ici_bandwidth: float
+    link_bandwidth: float
+    dimensions: int
 
 
 def topology(accelerator: str) -> Topology:
@@ -214,13 +219,15 @@ def topology(accelerator: str) -> Topology:
     return Topology(
         name=accelerator,
         compiler_name=f"{version}:{shape_name(chips, tpu.dimensions)}",
-        compiler_options=tpu.compiler_options,
+        # A host of the compiler's has four chips, if it is not told of fewer.
+        compiler_options=tpu.compiler_options | ({"chips_per_host_bounds": (1, 1, 1)} if chips == 1 else {}),
         chips=chips,
         devices=chips * tpu.devices,
         flops=tpu.flops * share,
         hbm=int(tpu.hbm * share),
         hbm_bandwidth=tpu.hbm_bandwidth * share,
-        ici_bandwidth=tpu.ici_bandwidth * share,
+        link_bandwidth=tpu.ici_bandwidth / (2 * tpu.dimensions),
+        dimensions=tpu.dimensions,
     )
 
 

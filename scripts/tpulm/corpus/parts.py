@@ -13,11 +13,12 @@ from tpulm.core.files import atomic_write, sha256
 from tpulm.corpus.filters import apply_filters
 from tpulm.corpus.near_duplicates import band_names, hash_bands
 from tpulm.corpus.rows import Document
-from tpulm.corpus.tables import DocumentFile
+from tpulm.corpus.tables import RESPONSES, DocumentFile
 
 KEY_BYTES = 16  # of SHA-256: two documents in 10^14 have the same key with a probability of 10^-11
 SCHEMA = pa.schema({"text": pa.string(), "words": pa.int32(), "key": pa.binary(KEY_BYTES)})
-COMPRESSED = ("text", "words", "response_start")  # what else there is, is random
+# What else there is, is random.
+COMPRESSED = ("text", "words", *(f"{RESPONSES.name}.list.element.{name}" for name in ("start", "stop")))
 
 
 def write_part(path: str, batches: Iterable[Iterable[Document]], recipe: dict) -> dict:
@@ -30,7 +31,7 @@ def write_part(path: str, batches: Iterable[Iterable[Document]], recipe: dict) -
     kept, near = 0, recipe.get("near_duplicates")
     names = band_names(near["threshold"]) if near else []
     schema = pa.schema([*columns_of(recipe), *(pa.field(name, pa.uint64()) for name in names)])
-    compression = {name: "zstd" if name in COMPRESSED else "none" for name in schema.names}
+    compression = dict.fromkeys(schema.names, "none") | dict.fromkeys(COMPRESSED, "zstd")
     with atomic_write(path) as partial, contextlib.closing(DocumentFile(partial, schema, compression)) as file:
         for batch in batches:
             cleaned = clean(batch, recipe, dropped, removed)
@@ -42,14 +43,14 @@ def write_part(path: str, batches: Iterable[Iterable[Document]], recipe: dict) -
 
 
 def columns_of(recipe: dict) -> pa.Schema:
-    """Return the columns of a part but the bands; response_start is in characters, 0 where all of the text counts."""
-    return SCHEMA.append(pa.field("response_start", pa.int32())) if recipe.get("responses") else SCHEMA
+    """Return the columns of a part but the bands; responses has one that is the text where all of it counts."""
+    return SCHEMA.append(RESPONSES) if recipe.get("responses") else SCHEMA
 
 
 def clean(batch: Iterable[Document], recipe: dict, dropped: Counter, removed: Counter) -> pa.RecordBatch:
     """Return the documents of a batch that are to be kept, with their numbers of words and their keys.
 
-    recipe   seed, min_characters; filters, where there are some; responses, where it is to be kept where they start
+    recipe   seed, min_characters; filters, where there are some; responses, where it is to be kept where they are
     dropped  what is left out is counted there, by reason
     removed  lines that filters take out of documents are counted there, by rule
 
@@ -58,9 +59,9 @@ def clean(batch: Iterable[Document], recipe: dict, dropped: Counter, removed: Co
     """
     head = hashlib.sha256(f"{recipe['seed']}\0".encode())
     shortest, filters = recipe["min_characters"], recipe.get("filters")
-    texts, counts, keys, starts = [], [], [], []
+    texts, counts, keys, responses = [], [], [], []
     for document in batch:
-        text, start = document if isinstance(document, tuple) else (document, 0)
+        text, spans = document if isinstance(document, tuple) else (document, None)
         words = text.split() if text else []
         if not text or not words:
             dropped["empty"] += 1
@@ -82,9 +83,9 @@ def clean(batch: Iterable[Document], recipe: dict, dropped: Counter, removed: Co
         texts.append(text)
         counts.append(len(words))
         keys.append(key.digest()[:KEY_BYTES])
-        starts.append(start)
+        responses.append([{"start": start, "stop": stop} for start, stop in spans or [(0, len(text))]])
     schema = columns_of(recipe)
-    columns = {"text": texts, "words": counts, "key": keys, "response_start": starts}
+    columns = {"text": texts, "words": counts, "key": keys, "responses": responses}
     return pa.record_batch([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
 
 

@@ -67,6 +67,14 @@ def read_texts(files: Files, start: int = 0, stop: int | None = None, size: int 
         yield batch.to_pylist()
 
 
+def read_responses(
+    files: Files, start: int = 0, stop: int | None = None, size: int = 1000
+) -> Iterator[list[list[tuple[int, int]]]]:
+    """Yield where the responses of the documents are that `read_texts` yields: characters, as (start, stop)."""
+    for batch in read_batches(files, start, stop, size, "responses"):
+        yield [[(span["start"], span["stop"]) for span in spans] for spans in batch.to_pylist()]
+
+
 def read_rows(files: Files, rows: np.ndarray, size: int = 1000) -> Iterator[list[str]]:
     """Yield the documents with these numbers, ascending integers of shape [n], as lists of at most `size`.
 

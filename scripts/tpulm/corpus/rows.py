@@ -1,33 +1,52 @@
-"""How a row of a table becomes a document: the text of one column, or a template that is filled in.
+"""How a row of a table becomes a document: the text of one column, a template that is filled in, or a conversation.
 
-A document is a str, None where a row has no text, or a pair where the response counts: the text, and the character at
-which the response begins.
+A document is a str, None where a row has no text, or a pair where the responses count: the text, and the characters of
+each response, as (start, stop).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tpulm.config.texts import template_fields
 from tpulm.core.errors import UserError
 
-Document = str | None | tuple[str, int]
+if TYPE_CHECKING:
+    from tpulm.corpus.chat import ChatTemplate
+
+Spans = list[tuple[int, int]]
+Document = str | None | tuple[str, Spans]
 Documents = Iterator[Sequence[Document]]
 
 
 @dataclass
+class Field:
+    """A field of a row, for messages: made into text only there, since to count lines takes time."""
+
+    place: object
+    name: str
+
+    def __str__(self) -> str:
+        """Return file, perhaps line, and field."""
+        return f"{self.place}: {self.name}"
+
+
+@dataclass
 class Form:
-    """How rows become documents, as a source's recipe says it: `column`, or `template` and `response`."""
+    """How rows become documents, as a source's recipe says it: `column`, `template` and `response`, or `messages`."""
 
     where: str  # config key of the source, for the messages
     recipe: Mapping
+    chat: "ChatTemplate | None" = None  # with messages
 
     def __post_init__(self) -> None:
         """Read the templates. Raises UserError."""
         named = [name for name in ("template", "response") if name in self.recipe]
-        self.templates = [template_fields(f"{self.where}.{name}", self.recipe[name]) for name in named]
+        self.templates = [template_fields(f"{self.where}.{name}", plain(self.recipe[name])) for name in named]
         fields = {field: name for name, parts in zip(named, self.templates, strict=True) for _, field in parts if field}
         # The columns that are read, each with the key that names it.
-        self.columns = fields if named else {self.recipe["column"]: "column"}
+        key = "messages" if self.chat else "column"
+        self.columns = fields if named else {self.recipe[key]: key}
 
     def check(self, place: object, found: Sequence[object]) -> None:
         """Raise UserError when a table lacks a column; `place` is the file, and perhaps a line."""
@@ -39,6 +58,8 @@ class Form:
 
     def document(self, place: object, values: Sequence[object]) -> Document:
         """Return the document of the values of the columns. Raises UserError for what is no text."""
+        if self.chat:
+            return self.chat.document(Field(place, self.recipe["messages"]), values[0])
         texts = [self.text(place, name, value) for name, value in zip(self.columns, values, strict=True)]
         if not self.templates:
             return texts[0]
@@ -49,7 +70,8 @@ class Form:
         if "response" not in self.recipe:
             return prompt
         answered = any(filled[field].strip() for _, field in self.templates[-1] if field)
-        return (prompt + response[0], len(prompt)) if answered else None
+        text = prompt + response[0]
+        return (text, [(len(prompt), len(text))]) if answered else None
 
     def text(self, place: object, column: str, value: object) -> str | None:
         """Return a value of a column as text; numbers are text in templates only."""
@@ -59,12 +81,9 @@ class Form:
             allowed = "text or a number" if self.templates else "text"
             key = self.columns[column]
             raise UserError(f"{place}: {column} ({self.where}.{key}) holds {type(value).__name__}; allowed: {allowed}.")
-        if value and not value.isascii():
-            # JSON can escape halves of a pair of surrogates, which no encoding can hold.
-            value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        if value and self.templates and "\r" in value:
-            value = value.replace("\r\n", "\n").replace("\r", "\n")  # before characters are counted
-        return value
+        if value and self.templates:
+            return plain(value)
+        return encodable(value) if value else value
 
     def document_of(self, place: object, row: object) -> Document:
         """Return the document of a JSON object. Raises UserError where there is none."""
@@ -79,3 +98,14 @@ class Form:
     def documents(self, place: object, columns: Sequence[Sequence[object]]) -> list[Document]:
         """Return the documents of the rows of a table, from the values of each column that is read."""
         return [self.document(place, values) for values in zip(*columns, strict=True)]
+
+
+def encodable(text: str) -> str:
+    """Return a text that UTF-8 can hold: JSON can escape halves of a pair of surrogates, which no encoding can."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def plain(text: str) -> str:
+    """Return a text that UTF-8 can hold, its line ends "\\n": before characters are counted."""
+    text = encodable(text)
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text

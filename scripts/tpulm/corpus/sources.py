@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tpulm.config.artifacts import SPLITS
-from tpulm.config.texts import sources_of
+from tpulm.config.texts import has_responses, sources_of
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
 
@@ -104,8 +104,9 @@ def source_files(where: str, recipe: Mapping) -> dict[str, list[str]]:
     globs = {"train": globs} if isinstance(globs, list) else globs
     found = {split: sorted({path for one in named for path in expand(where, one)}) for split, named in globs.items()}
     plain = [path for paths in found.values() for path in paths if kind_of(path) == "text"]
-    if plain and "template" in recipe:
-        raise UserError(f"{where}.template: {plain[0]} is text without fields; allowed: files of the other formats.")
+    for key in ("template", "messages"):
+        if plain and key in recipe:
+            raise UserError(f"{where}.{key}: {plain[0]} is text without fields; allowed: files of the other formats.")
     return found
 
 
@@ -178,12 +179,13 @@ def divisible(file: str, sample_by: str) -> bool:
 def reading(where: str, text: dict, part: Part) -> dict:
     """Return what the config says of how a part is read: `params.recipe` of its job."""
     key, recipe = sources_of(where, text)[part.source]
-    form = ("template", "response") if "template" in recipe else ("column",)
+    forms = ("template", "response"), ("messages",)
+    form = next((keys for keys in forms if keys[0] in recipe), ("column",))
     keys = {"files": ("sample_by", *form), "hub": ("dataset", "name", "revision", *form)}
     kept = {key: recipe[key] for key in keys.get(recipe["source"], ()) if key in recipe}
     kept |= {key: text[key] for key in ("seed", "min_characters", "near_duplicates") if key in text}
     kept |= {"filters": text["filters"]} if text["filters"] else {}
-    kept |= responses(where, text)
+    kept |= responses(text)
     if recipe["source"] == "hub":
         kept |= {"splits": {part.split: recipe["splits"][part.split]}}
     if part.piece[1] > 1:
@@ -191,9 +193,9 @@ def reading(where: str, text: dict, part: Part) -> dict:
     return kept | {"key": key, "source": recipe["source"]}
 
 
-def responses(where: str, text: dict) -> dict:
-    """Return whether the response alone counts in documents of any source, as a part of a recipe."""
-    return {"responses": True} if any("response" in recipe for _, recipe in sources_of(where, text).values()) else {}
+def responses(text: dict) -> dict:
+    """Return whether the responses alone count in documents of any source, as a part of a recipe."""
+    return {"responses": True} if has_responses(text) else {}
 
 
 def assigning(where: str, text: dict, parts: list[Part]) -> dict:
@@ -210,7 +212,7 @@ def assigning(where: str, text: dict, parts: list[Part]) -> dict:
 
 def building(where: str, text: dict, parts: Sequence[Part]) -> dict:
     """Return what the config says of how the documents of parts are written: `params.recipe` of that job."""
-    recipe = {"key": where, "max_documents": text["max_documents"]} | responses(where, text)
+    recipe = {"key": where, "max_documents": text["max_documents"]} | responses(text)
     if "sources" not in text:
         return recipe
     sources = [part.source for part in parts]

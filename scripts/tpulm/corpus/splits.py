@@ -1,6 +1,6 @@
 """Write the splits of a text from its parts: one Parquet file each, and the lengths of its documents.
 
-Its columns are `text` and, where the response counts, `response_start`: the character at which it begins.
+Its columns are `text` and, where the responses count, `responses`: the characters of each.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from tpulm.core.files import atomic_write
 from tpulm.corpus.decisions import TRAIN, refuse_empty
 from tpulm.corpus.parts import key_numbers
 from tpulm.corpus.statistics import Figures
-from tpulm.corpus.tables import DocumentFile, count_documents, read_columns
+from tpulm.corpus.tables import RESPONSES, DocumentFile, count_documents, read_columns
 
 SCHEMA = pa.schema({"text": pa.string()})
 
@@ -39,7 +39,8 @@ class SplitFile(DocumentFile):
         if len(chosen):
             picked = batch if len(chosen) == batch.num_rows else batch.take(pa.array(chosen))
             characters = figures.characters
-            figures.add(picked["text"], pc.sum(picked["words"]).as_py())
+            responses = picked[RESPONSES.name] if RESPONSES.name in self.schema.names else None
+            figures.add(picked["text"], pc.sum(picked["words"]).as_py(), responses)
             self.add(picked.select(self.schema.names))
             own = self.sources.setdefault(source, {"documents": 0, "characters": 0})
             own["documents"] += len(chosen)
@@ -63,7 +64,7 @@ def write_splits(
     names = recipe.get("sources", [""] * len(parts))
     weights = [recipe.get("weights", {}).get(name, 1.0) for name in names]
     most = recipe["max_documents"]
-    schema = SCHEMA.append(pa.field("response_start", pa.int32())) if recipe.get("responses") else SCHEMA
+    schema = SCHEMA.append(RESPONSES) if recipe.get("responses") else SCHEMA
     with contextlib.ExitStack() as stack:
         partial = {split: stack.enter_context(atomic_write(outputs[split])) for split in SPLITS}
         files = {

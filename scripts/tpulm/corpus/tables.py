@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
 
+# Of a text where the responses count: the characters of each, up to but without `stop`.
+RESPONSES = pa.field("responses", pa.list_(pa.struct({"start": pa.int32(), "stop": pa.int32()})))
 ROW_GROUP = 10_000  # documents
 ROW_GROUP_CHARACTERS = 4 << 20  # so that little more is read than is wanted, also of long documents
 

@@ -12,8 +12,11 @@ import keras_hub
 from tpulm.config.training_step import CausalArchitecture, MaskedArchitecture, ModelSpec, Preset
 from tpulm.core.arrays import load_arrays
 from tpulm.models import roberta, sharding
+from tpulm.models.attention import attention_of, fuse
 from tpulm.models.causal import assign, backbone_class, build_causal, draw_weights, load_preset, prepare_tuning
-from tpulm.models.segments import separate_documents
+from tpulm.models.frozen import load_int8, policy_of, without_activations
+from tpulm.models.fused_attention import Kernel
+from tpulm.models.segments import never, separate_documents
 
 
 def open_model(spec: ModelSpec, best: str | None = None) -> tuple[keras.Model, sharding.Sharded]:
@@ -39,7 +42,7 @@ def distribute(spec: ModelSpec, devices: list | None = None) -> sharding.Sharded
     """
     source = spec.source
     family = backbone_class(source.name) if isinstance(source, Preset) else family_of(source)
-    return sharding.set_up(family, list(spec.mesh), f"{spec.where}.mesh", devices)
+    return sharding.set_up(family, list(spec.mesh), spec.where, devices, spec.layout)
 
 
 def build_model(spec: ModelSpec, distribution: sharding.Sharded) -> keras.Model:
@@ -49,14 +52,22 @@ def build_model(spec: ModelSpec, distribution: sharding.Sharded) -> keras.Model:
     """
     keras.utils.set_random_seed(spec.seed)
     source = spec.source
-    model = load_preset(source.name) if isinstance(source, Preset) else construct(source)
+    model = load(source.name, spec) if isinstance(source, Preset) else construct(source, spec)
     if isinstance(source, MaskedArchitecture):
         roberta.draw_weights(model, source.sizes["initializer_range"], spec.seed)
     elif isinstance(source, CausalArchitecture):
         draw_weights(model.backbone, spec.seed)
-    prepare(model, spec)
+    prepare(model, spec, distribution)
     sharding.check(model.variables, distribution)
     return model
+
+
+def load(preset: str, spec: ModelSpec) -> keras.Model:
+    """Return the model of a preset folder, of the types that its run gives it."""
+    policy = policy_of(spec)
+    if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+        return load_int8(preset, policy)
+    return load_preset(preset, policy)
 
 
 def build_abstract_model(spec: ModelSpec, distribution: sharding.Sharded) -> keras.Model:
@@ -68,18 +79,26 @@ def build_abstract_model(spec: ModelSpec, distribution: sharding.Sharded) -> ker
     """
     keras.utils.set_random_seed(spec.seed)
     with keras.StatelessScope(initialize_variables=False), uncompiled():
-        model = construct(spec.architecture)
-        prepare(model, spec)
+        model = construct(spec.architecture, spec)
+        prepare(model, spec, distribution)
         for variable in model.variables:  # as Keras does it when a variable gets its value
             variable._layout = distribution.get_variable_layout(variable)
+    sharding.check_overrides(model.variables, distribution)
     return model
 
 
-def prepare(model: keras.Model, spec: ModelSpec) -> None:
-    """Settle what a model trains, and whether it tells the documents of a record apart. Raises UserError."""
+def prepare(model: keras.Model, spec: ModelSpec, distribution: sharding.Sharded) -> None:
+    """Settle what a model trains, whether it tells the documents of a record apart, and by which attention.
+
+    Raises UserError for a family whose documents cannot be told apart.
+    """
     prepare_tuning(model, spec)
+    name = attention_of(model, distribution, spec.determinism).implementation
+    kernel = None if name == "plain" else Kernel(name, spec.segments)
     if spec.segments:
-        separate_documents(model, spec.where)
+        separate_documents(model, spec.where, kernel.fits if kernel else never)
+    if kernel:
+        fuse(model, kernel)
 
 
 def family_of(architecture: MaskedArchitecture | CausalArchitecture) -> type:
@@ -87,12 +106,19 @@ def family_of(architecture: MaskedArchitecture | CausalArchitecture) -> type:
     return getattr(keras_hub.models, architecture.family)
 
 
-def construct(architecture: MaskedArchitecture | CausalArchitecture) -> keras.Model:
-    """Return the model of an architecture, with whatever weights Keras gives it."""
-    sizes, vocabulary_size = architecture.sizes, architecture.vocabulary_size
+def construct(architecture: MaskedArchitecture | CausalArchitecture, spec: ModelSpec) -> keras.Model:
+    """Return the model of an architecture, with whatever weights Keras gives it, of the types that its run gives it."""
     if isinstance(architecture, MaskedArchitecture):
-        return roberta.build(sizes, vocabulary_size, architecture.pad_id)
-    return build_causal(family_of(architecture), {"vocabulary_size": vocabulary_size, **sizes})
+        return roberta.build(architecture.sizes, architecture.vocabulary_size, architecture.pad_id)
+    return without_activations(construct_causal(architecture, policy_of(spec)))
+
+
+def construct_causal(
+    architecture: CausalArchitecture, policy: keras.dtype_policies.DTypePolicy | None = None
+) -> keras.Model:
+    """Return the causal model of an architecture, without a preprocessor; of the run's dtype policy by default."""
+    arguments = {"vocabulary_size": architecture.vocabulary_size, **architecture.sizes}
+    return build_causal(family_of(architecture), arguments if policy is None else arguments | {"dtype": policy})
 
 
 @contextlib.contextmanager

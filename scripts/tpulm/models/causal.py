@@ -4,15 +4,18 @@ Needs tpulm.training.runtime.start first.
 """
 
 import contextlib
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import keras
 import keras_hub
 import numpy as np
 
+from tpulm.config.causal_families import FAMILIES, TARGETS, layers_of
 from tpulm.config.training_step import ModelSpec
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, write_json
@@ -21,20 +24,42 @@ from tpulm.core.random_streams import generator
 EPOCH = "1970-01-01@00:00:00"  # in place of the clock, in the metadata of presets
 
 
-def build_gemma(sizes: Mapping, vocabulary_size: int) -> keras.Model:
-    """Return a GemmaCausalLM without a preprocessor and any weights; `sizes` are arguments of GemmaBackbone."""
-    return build_causal(keras_hub.models.GemmaBackbone, {"vocabulary_size": vocabulary_size, **sizes})
-
-
 def build_causal(family: type, arguments: Mapping) -> keras.Model:
     """Return the causal language model of a backbone's class, without a preprocessor and any weights.
 
     Raises UserError for a class that keras-hub has no causal language model of.
     """
-    for task in keras_hub.models.CausalLM.__subclasses__():
+    return plain_attention(task_of(family)(backbone=family(**arguments), preprocessor=None))
+
+
+def task_of(family: type) -> type:
+    """Return keras-hub's class of the causal language models with a backbone of class `family`. Raises UserError."""
+    tasks = [keras_hub.models.CausalLM]
+    for task in tasks:  # which grows: Llama 3's is a subclass of Llama's
         if task.backbone_cls is family:
-            return plain_attention(task(backbone=family(**arguments), preprocessor=None))
+            return task
+        tasks += task.__subclasses__()
     raise UserError(f"keras-hub has no causal language model for {family.__name__}.")
+
+
+def rebuilt(model: keras.Model, dtype: keras.dtype_policies.DTypePolicy) -> keras.Model:
+    """Return another model of the same sizes and preprocessor, of another dtype and with fresh weights."""
+    config = model.backbone.get_config() | {"dtype": dtype}
+    backbone = type(model.backbone).from_config(config)
+    return plain_attention(type(model)(backbone=backbone, preprocessor=model.preprocessor))
+
+
+def make_preprocessor(architecture: str, proto: bytes, sequence_length: int) -> keras.layers.Layer:
+    """Return the preprocessor of an architecture of `tpulm.config.causal_families` for a SentencePiece vocabulary.
+
+    proto            serialized SentencePiece model
+    sequence_length  its default length, tokens
+    """
+    name = FAMILIES[architecture].tokenizer
+    tokenizer = getattr(keras_hub.models, name)(proto=proto)
+    # The tokenizer's own family: Gemma 3's preprocessor, which also takes images, needs TensorFlow.
+    preprocessor = getattr(keras_hub.models, name.replace("Tokenizer", "CausalLMPreprocessor"))
+    return preprocessor(tokenizer, sequence_length=sequence_length)
 
 
 def plain_attention(model: keras.Model) -> keras.Model:
@@ -50,21 +75,20 @@ def plain_attention(model: keras.Model) -> keras.Model:
 
 
 def draw_weights(backbone: keras.Model, seed: int) -> None:
-    """Draw embeddings and kernels of a Gemma anew: normal, variance 1/inputs, 1/(2 layers) of that into the residual.
+    """Draw embeddings and kernels anew: normal, variance 1/inputs, 1/(2 layers) of that into the residual.
 
     keras-hub makes query, key, value and output from one initializer: the same numbers in all four. It draws
     embeddings with variance 1/vocabulary; with 1/hidden, the model's input has variance 1, and pieces
     that the text lacks stay far enough apart to be told from each other by tuning.
     The damping of the residual branches is that of GPT-2 (Radford et al. 2019).
     """
-    hidden, width = backbone.hidden_dim, backbone.num_query_heads * backbone.head_dim
-    inputs = {"attention_output": width, "ffw_linear": backbone.intermediate_dim // 2}
+    into_residual = ("attention_output", "ffw_linear", "feedforward_output_dense")
     for index, variable in enumerate(backbone.trainable_variables):
         layer, kind = variable.path.split("/")[-2:]
-        if kind in ("kernel", "embeddings"):
-            deviation = inputs.get(layer, hidden) ** -0.5
-            if layer in inputs:
-                deviation *= (2 * backbone.num_layers) ** -0.5
+        if kind in ("kernel", "embeddings", "reverse_embeddings"):
+            deviation = backbone.hidden_dim**-0.5
+            if layer in into_residual:
+                deviation = math.prod(variable.shape[:-1]) ** -0.5 * (2 * backbone.num_layers) ** -0.5
             drawn = generator(seed, index).standard_normal(variable.shape, np.float32) * np.float32(deviation)
             variable.assign(drawn)
 
@@ -78,42 +102,47 @@ def backbone_class(preset: str | Path) -> type:
     return found
 
 
-def load_preset(preset: str | Path) -> keras.Model:
-    """Return the causal language model of a preset folder, with its preprocessor."""
-    return plain_attention(keras_hub.models.CausalLM.from_preset(str(preset)))
+def load_preset(preset: str | Path, dtype: keras.dtype_policies.DTypePolicy | None = None) -> keras.Model:
+    """Return the causal language model of a preset folder, with its preprocessor; of the run's dtype by default."""
+    given: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
+    file = Path(preset) / "preprocessor.json"
+    described: dict[str, Any] = read_json(file) if file.is_file() else {"class_name": None}
+    if described["class_name"] != "Gemma3CausalLMPreprocessor":
+        return plain_attention(keras_hub.models.CausalLM.from_preset(str(preset), **given))
+    # Gemma 3's, which also takes images, needs TensorFlow; for text it does what Gemma's does.
+    model = keras_hub.models.CausalLM.from_preset(str(preset), preprocessor=None, **given)
+    tokenizer = keras_hub.tokenizers.Tokenizer.from_preset(str(preset))
+    length = described["config"]["sequence_length"]
+    model.preprocessor = keras_hub.models.GemmaCausalLMPreprocessor(tokenizer, sequence_length=length)
+    return plain_attention(model)
 
 
 def prepare_tuning(model: keras.Model, spec: ModelSpec) -> None:
     """Make the variables that a run tunes the trainable ones: with method lora those of LoRA only, else all.
 
-    LoRA's matrices are float32; A is drawn by the run's seed, B is zero.
+    LoRA's matrices are float32; A is drawn by the run's seed, B is zero. What they add is alpha / rank times A @ B.
+    Raises UserError for a target that the model has no layer of.
     """
     if spec.only_lora:
         keras.utils.set_random_seed(spec.seed)
-        model.backbone.enable_lora(spec.rank)
+        adapt(model, spec)
         for variable in model.trainable_variables:  # biases of the projections, which enable_lora leaves to be trained
             variable.trainable = variable.path.endswith(("lora_kernel_a", "lora_kernel_b"))
 
 
-def make_optimizer(recipe: Mapping) -> keras.Optimizer:
-    """Return AdamW (Loshchilov and Hutter 2019) without decay on biases and on the scales of norms, not yet built.
-
-    The learning rate is given at each step, so the one here is never used.
-    """
-    types = keras.config.floatx()
-    keras.config.set_floatx("float32")  # the type of the learning rate, which bfloat16 would round
-    optimizer = keras.optimizers.AdamW(
-        learning_rate=0.0,
-        weight_decay=recipe["weight_decay"],
-        beta_1=recipe["beta_1"],
-        beta_2=recipe["beta_2"],
-        epsilon=recipe["epsilon"],
-        global_clipnorm=recipe["global_clipnorm"],
-        name="adamw",
-    )
-    keras.config.set_floatx(types)
-    optimizer.exclude_from_weight_decay(var_names=["bias", "scale", "gamma", "beta"])
-    return optimizer
+def adapt(model: keras.Model, spec: ModelSpec) -> None:
+    """Give the layers that a run's targets stand for LoRA's matrices. Raises UserError where there is no such layer."""
+    layers = list(model.backbone._flatten_layers(include_self=False))
+    for target in spec.targets:
+        if not any(layer.name in TARGETS[target] and hasattr(layer, "enable_lora") for layer in layers):
+            raise UserError(
+                f"{spec.where}.targets names {target}, of which {type(model.backbone).__name__} has no layer that LoRA "
+                "can adapt."
+            )
+    model.backbone.enable_lora(spec.rank, target_layer_names=layers_of(spec.targets))
+    for layer in layers:
+        if getattr(layer, "lora_enabled", False):
+            layer.lora_alpha = spec.alpha  # Backbone.enable_lora has no such argument
 
 
 def assign(variables: list, arrays: Mapping[str, np.ndarray], source: str) -> None:

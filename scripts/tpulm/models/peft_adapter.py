@@ -1,10 +1,14 @@
 """LoRA weights of Keras in the form that PEFT reads.
 
-Keras factors the kernel of a projection with heads, [heads, hidden, head_dim], as A @ B with A of shape
-[heads, hidden, rank] and B of shape [rank, head_dim]: each head has its own A, all share B. PEFT factors the
-matrix [heads * head_dim, hidden] as B' @ A' (Hu et al. 2021). With A' = the heads' A one above the other,
-transposed, and B' block-diagonal, a transposed B for each head, both give the same matrix; PEFT's rank is
-heads * rank.
+PEFT factors the matrix [outputs, inputs] of a projection as B' @ A' (Hu et al. 2021). Keras factors the last axis of a
+kernel, whatever it is:
+
+- A kernel with the outputs last, [..., outputs], as A [..., rank] @ B [rank, outputs]: a feed-forward layer, and the
+  attention's output projection, whose inputs are heads and their width. PEFT has both transposed, the inputs as one.
+- A query, key or value projection has heads, too: Gemma's [heads, hidden, width] as A [heads, hidden, rank] and
+  B [rank, width], Llama's and its like's [hidden, heads, width] with A [hidden, heads, rank]. Each head has its own A,
+  all share B. With A' = the heads' A one above the other, transposed, and B' block-diagonal, a transposed B for each
+  head, both give the same matrix; PEFT's rank is heads * rank.
 """
 
 import re
@@ -13,52 +17,82 @@ import numpy as np
 
 from tpulm.core.errors import UserError
 
-LAYER = re.compile(r"(\d+)/(?:self_)?attention/(query|value)$")
-MODULES = {"query": "q_proj", "value": "v_proj"}
+# Of keras-hub's layers in all families: PEFT's name of the projection; those with heads are of the first three.
+MODULES = {
+    "query": "self_attn.q_proj",
+    "key": "self_attn.k_proj",
+    "value": "self_attn.v_proj",
+    "attention_output": "self_attn.o_proj",
+    "ffw_gating": "mlp.gate_proj",
+    "ffw_gating_2": "mlp.up_proj",
+    "ffw_linear": "mlp.down_proj",
+    "feedforward_gate_dense": "mlp.gate_proj",
+    "feedforward_intermediate_dense": "mlp.up_proj",
+    "feedforward_output_dense": "mlp.down_proj",
+}
+WITH_HEADS = ("query", "key", "value")
+LAYER = re.compile(rf"(?:decoder_block|transformer_layer)_(\d+)/(?:(?:self_)?attention/)?({'|'.join(MODULES)})$")
+
+
+def scaled(arrays: dict[str, np.ndarray], factor: float) -> dict[str, np.ndarray]:
+    """Return LoRA variables, by Keras path, that add `factor` times as much: every B is multiplied by it."""
+    return {
+        path: (array * factor).astype(array.dtype) if path.endswith("lora_kernel_b") else array
+        for path, array in arrays.items()
+    }
 
 
 def factor(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return PEFT's A' [heads * rank, hidden] and B' [heads * head_dim, heads * rank] for Keras' A and B.
+    """Return PEFT's A' [heads * rank, hidden] and B' [heads * width, heads * rank] for Keras' A and B.
 
-    a  [heads, hidden, rank]; b  [rank, head_dim]
+    a  [heads, hidden, rank]; b  [rank, width]
     """
     heads, hidden, rank = a.shape
     lora_a = a.transpose(0, 2, 1).reshape(heads * rank, hidden)
-    lora_b = np.kron(np.eye(heads, dtype=b.dtype), b.T)
-    return np.ascontiguousarray(lora_a), lora_b
+    return lora_a, np.kron(np.eye(heads, dtype=b.dtype), b.T)
+
+
+def tensors_of(block: str, layer: str, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return PEFT's A' and B', float32, for Keras' A and B of a layer; `block` as its path begins."""
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    if layer in WITH_HEADS:
+        lora_a, lora_b = factor(a if block.startswith("decoder_block") else a.swapaxes(0, 1), b)
+    else:
+        lora_a, lora_b = a.reshape(-1, a.shape[-1]).T, b.T
+    return np.ascontiguousarray(lora_a), np.ascontiguousarray(lora_b)
 
 
 def peft(
     arrays: dict[str, np.ndarray], base: str | None, revision: str | None = None
 ) -> tuple[dict[str, np.ndarray], dict]:
-    """Return tensors and adapter_config of PEFT for the LoRA variables of a Gemma, float32.
+    """Return tensors and adapter_config of PEFT for the LoRA variables of a causal model, float32.
 
-    arrays  by Keras path, such as decoder_block_0/attention/query/lora_kernel_a
+    arrays  by Keras path, such as decoder_block_0/attention/query/lora_kernel_a; what is added is A @ B, unscaled
     base    name of the base model on the Hugging Face hub, and its revision; None where it has none
-    Raises UserError for a variable that has no place in a Gemma of transformers.
+    Raises UserError for a variable that has no place in a model of transformers.
     """
     tensors, ranks = {}, {}
     for path in arrays:
         layer, kind = path.rsplit("/", 1)
-        match = LAYER.search(layer)
+        match = LAYER.match(layer)
         if not match or kind not in ("lora_kernel_a", "lora_kernel_b"):
-            raise UserError(f"the variable {path} has no counterpart among PEFT's q_proj and v_proj.")
+            raise UserError(f"the variable {path} has no counterpart among PEFT's {', '.join(set(MODULES.values()))}.")
         if kind == "lora_kernel_b":
             continue
-        module = MODULES[match[2]]
-        lora_a, lora_b = factor(*(np.asarray(arrays[f"{layer}/lora_kernel_{part}"], np.float32) for part in "ab"))
-        name = f"base_model.model.model.layers.{match[1]}.self_attn.{module}"
+        a, b = (np.asarray(arrays[f"{layer}/lora_kernel_{part}"]) for part in "ab")
+        lora_a, lora_b = tensors_of(layer, match[2], a, b)
+        name = f"base_model.model.model.layers.{match[1]}.{MODULES[match[2]]}"
         tensors[f"{name}.lora_A.weight"], tensors[f"{name}.lora_B.weight"] = lora_a, lora_b
-        ranks[module] = len(lora_a)
-    rank = ranks["q_proj"]
-    others = {module: n for module, n in ranks.items() if n != rank}  # fewer key-value than query heads
+        ranks[MODULES[match[2]].split(".")[1]] = len(lora_a)
+    rank = max(ranks.values())
+    others = {module: n for module, n in ranks.items() if n != rank}  # the rank depends on the number of heads
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base,
         "revision": revision,
         "r": rank,
-        "lora_alpha": rank,  # PEFT scales by lora_alpha / r, Keras by 1
+        "lora_alpha": rank,  # PEFT scales by lora_alpha / r: by 1
         "rank_pattern": others,
         "alpha_pattern": others,
         "target_modules": sorted(ranks),

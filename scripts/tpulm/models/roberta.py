@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tpulm.config.roberta_sizes import ATTENTION_DROPOUT
 from tpulm.core.random_streams import generator
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def build(sizes: Mapping, vocabulary_size: int, pad_id: int) -> "keras.Model":
         dropout=sizes["hidden_dropout_prob"],
         max_sequence_length=sizes["max_position_embeddings"] - pad_id - 1,
     )
+    for block in backbone.transformer_layers:  # keras-hub has one dropout for both
+        block._self_attention_layer._dropout = sizes.get(ATTENTION_DROPOUT, sizes["hidden_dropout_prob"])
     return keras_hub.models.RobertaMaskedLM(backbone=backbone, preprocessor=None)
 
 

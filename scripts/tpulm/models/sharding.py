@@ -3,6 +3,7 @@
 Needs tpulm.training.runtime.start first.
 """
 
+import re
 from collections.abc import Mapping
 
 import jax
@@ -14,7 +15,18 @@ from keras.distribution import DeviceMesh, LayoutMap, ModelParallel, TensorLayou
 from tpulm.core.errors import UserError
 
 AXES = ["batch", "model"]
-# Layout maps of families for which keras-hub has none: attention by heads, feed-forward by its inner dimension
+# Llama's blocks and those that are built like them, with kernels [hidden, heads, width] of the projections. keras-hub's
+# own maps of them shard the hidden states over the axis model, as if the kernels were Gemma's, [heads, hidden, width].
+LLAMA = {
+    "token_embedding/embeddings": ("model", "batch"),
+    "token_embedding/reverse_embeddings": ("batch", "model"),
+    "transformer_layer.*self_attention/(query|key|value)/kernel": ("batch", "model", None),
+    "transformer_layer.*self_attention/(query|key|value)/bias": ("model", None),
+    "transformer_layer.*self_attention/attention_output/kernel": ("model", None, "batch"),
+    "transformer_layer.*feedforward_(gate|intermediate)_dense/kernel": ("batch", "model"),
+    "transformer_layer.*feedforward_output_dense/kernel": ("model", "batch"),
+}
+# Layout maps in place of keras-hub's, or where it has none: attention by heads, feed-forward by its inner dimension
 # (Shoeybi et al. 2019), tables of embeddings by the vocabulary.
 LAYOUTS = {
     "RobertaBackbone": {
@@ -34,6 +46,11 @@ LAYOUTS = {
         "decoder_block.*ffw_gating(_2)?/kernel": ("batch", "model"),
         "decoder_block.*ffw_linear/kernel": ("model", "batch"),
     },
+    "LlamaBackbone": LLAMA,
+    "Llama3Backbone": LLAMA,
+    "MistralBackbone": LLAMA,
+    "QwenBackbone": LLAMA,
+    "Qwen3Backbone": LLAMA,
 }
 
 
@@ -74,26 +91,56 @@ def replication_notes(distribution: "Sharded") -> list[str]:
 
 
 class Sharded(ModelParallel):
-    """A layout map, followed wherever a dimension can be divided; `notes` says where it cannot."""
+    """A layout map, followed wherever a dimension can be divided; `notes` says where it cannot.
 
-    def __init__(self, layout_map: LayoutMap):
-        """Shard variables by `layout_map`, and batches over the axis `batch`."""
+    A run's own layouts come before the map. LoRA's A and B are sharded as the kernel that their product is added to.
+    """
+
+    def __init__(self, layout_map: LayoutMap, overrides: Mapping | None = None, where: str = ""):
+        """Shard variables by `layout_map`, and batches over the axis `batch`.
+
+        overrides  layouts of the run `where`: mesh axes or None for each dimension, by regular expressions that match
+                   the paths of variables in full
+        """
         super().__init__(layout_map=layout_map, batch_dim_name="batch", auto_shard_dataset=False)
         self.notes: dict[str, str] = {}
+        self.overrides, self.where = {key: tuple(axes) for key, axes in (overrides or {}).items()}, where
         self.sizes = dict(zip(self.device_mesh.axis_names, self.device_mesh.shape, strict=True))
 
-    def rule_of(self, path: str) -> str | None:
-        """Return the key of the layout map that matches a variable's path, or None."""
+    def layout_of(self, path: str) -> tuple[str | None, tuple | None]:
+        """Return the rule that a variable's path follows, and the mesh axes that it names; None where there is none.
+
+        Raises UserError where several layouts of the run match the path.
+        """
+        matches = [key for key in self.overrides if re.fullmatch(key, path)]
+        if len(matches) > 1:
+            both = " and ".join(f'"{key}"' for key in matches[:2])
+            raise UserError(f"{self.where}.layout: {both} both match the variable {path}; allowed: one of them.")
+        if matches:
+            return matches[0], self.overrides[matches[0]]
+        layer, _, name = path.rpartition("/")
+        if name in ("lora_kernel_a", "lora_kernel_b"):
+            rule, axes = self.layout_of(f"{layer}/kernel")
+            return rule, axes and ((*axes[:-1], None) if name == "lora_kernel_a" else (None, axes[-1]))
         layout = self._layout_map[path]
-        return next((key for key in self._layout_map if self._layout_map[key] is layout), None) if layout else None
+        rule = next((key for key in self._layout_map if self._layout_map[key] is layout), None) if layout else None
+        return rule, layout.axes if layout else None
 
     def expected(self, path: str, shape: tuple) -> tuple:
-        """Return the mesh axis that shards each dimension of a variable, None for a dimension that is not sharded."""
-        layout = self._layout_map[path]
+        """Return the mesh axis that shards each dimension of a variable, None for a dimension that is not sharded.
+
+        Raises UserError for a layout of the run that has more or fewer axes than the variable.
+        """
+        rule, layout = self.layout_of(path)
         if layout is None:
             return (None,) * len(shape)
+        if len(layout) != len(shape):
+            raise UserError(
+                f'{self.where}.layout: "{rule}" has {len(layout)} axes, but the variable {path} has the shape '
+                f"{tuple(shape)}; allowed: one axis, or null, for each dimension."
+            )
         axes = []
-        for index, (axis, size) in enumerate(zip(layout.axes, shape, strict=True)):
+        for index, (axis, size) in enumerate(zip(layout, shape, strict=True)):
             if axis is not None and size % self.sizes[axis]:
                 self.notes[path] = (
                     f"dimension {index} of size {size} cannot be divided over {self.sizes[axis]} devices "
@@ -128,39 +175,45 @@ def batch_sharding(distribution: Sharded, steps: int = 1) -> NamedSharding:
 
 
 def layout_map_of(backbone: type, mesh: DeviceMesh) -> LayoutMap | None:
-    """Return the layout map of a model family: keras-hub's where it has one, ours for others; None for the rest."""
+    """Return the layout map of a model family: ours where there is one, keras-hub's for others; None for the rest."""
     name, own = backbone.__name__, getattr(backbone, "get_layout_map", None)
-    if not own and name not in LAYOUTS:
-        return None
-    layout_map = own(mesh) if own else LayoutMap(mesh)
-    for path, axes in ({} if own else LAYOUTS[name]).items():
+    if name not in LAYOUTS:
+        return own(mesh) if own else None
+    layout_map = LayoutMap(mesh)
+    for path, axes in LAYOUTS[name].items():
         layout_map[path] = axes
-    if name.startswith("Gemma"):
-        # Each head has an A of its own: sharded as the kernel that it is added to, or every step gathers it.
-        layout_map["decoder_block.*attention/(query|key|value)/lora_kernel_a"] = ("model", None, None)
     return layout_map
 
 
-def set_up(backbone: type, mesh: list[int], where: str, devices: list | None = None) -> Sharded:
+def set_up(
+    backbone: type, mesh: list[int], where: str, devices: list | None = None, overrides: Mapping | None = None
+) -> Sharded:
     """Make devices a mesh, and let every variable made from now on follow it.
 
-    backbone  class of the model family, whose layout map it is
-    devices   JAX's, all that there are by default; those of a topology description will do, too
+    backbone   class of the model family, whose layout map it is
+    where      config key of the run
+    devices    JAX's, all that there are by default; those of a topology description will do, too
+    overrides  layouts of the run, see `Sharded`
+
+    Raises UserError for a mesh that does not fit the devices or the family.
     """
     devices = jax.devices() if devices is None else devices
-    shape = mesh_shape(mesh, len(devices), devices[0].platform, where)
+    shape = mesh_shape(mesh, len(devices), devices[0].platform, f"{where}.mesh")
     if jax.process_count() > 1 and shape[0] * shape[1] < len(devices):
         raise UserError(
-            f"{where} is {mesh}, which takes {shape[0] * shape[1]} of the {len(devices)} devices of all hosts; allowed "
-            "with several hosts: a mesh of all."
+            f"{where}.mesh is {mesh}, which takes {shape[0] * shape[1]} of the {len(devices)} devices of all hosts; "
+            "allowed with several hosts: a mesh of all."
         )
     device_mesh = DeviceMesh(shape, AXES, devices=np.array(devices[: shape[0] * shape[1]]))
     layout_map = layout_map_of(backbone, device_mesh)
     if layout_map is None:
-        if shape[1] > 1:
-            raise UserError(f"{where} is {mesh}, but there is no layout map for {backbone.__name__}; allowed: [-1, 1].")
+        if shape[1] > 1 and not overrides:
+            raise UserError(
+                f"{where}.mesh is {mesh}, but there is no layout map for {backbone.__name__}; allowed: [-1, 1], or a "
+                f"map in {where}.layout."
+            )
         layout_map = LayoutMap(device_mesh)
-    distribution = Sharded(layout_map)
+    distribution = Sharded(layout_map, overrides, where)
     keras.distribution.set_distribution(distribution)
     return distribution
 
@@ -180,7 +233,7 @@ def partitioning(model: keras.Model, distribution: Sharded) -> list[dict]:
                 "shape": list(variable.shape),
                 "dtype": str(variable.dtype),
                 "trainable": id(variable) in trainable,
-                "rule": distribution.rule_of(variable.path),
+                "rule": distribution.layout_of(variable.path)[0],
                 "spec": list(distribution.expected(variable.path, variable.shape)),
                 "bytes_per_device": int(np.prod(shard)) * variable.value.dtype.itemsize,
                 "note": distribution.notes.get(variable.path),
@@ -189,8 +242,19 @@ def partitioning(model: keras.Model, distribution: Sharded) -> list[dict]:
     return rows
 
 
+def check_overrides(variables: list, distribution: Sharded) -> None:
+    """Check that each layout of the run matches a variable of its model. Raises UserError naming one that does not."""
+    for key in distribution.overrides:
+        if not any(re.fullmatch(key, variable.path) for variable in variables):
+            raise UserError(
+                f'{distribution.where}.layout: "{key}" matches no variable of the model, whose variables have paths '
+                f"such as {max((variable.path for variable in variables), key=len)}."
+            )
+
+
 def check(variables: list, distribution: Sharded) -> None:
     """Compare how variables are sharded with the layout map. Raises UserError for the first that differs."""
+    check_overrides(variables, distribution)
     for variable in variables:
         if "seed_generator" in variable.path:
             continue

@@ -42,15 +42,6 @@ class AbstractRun:
         batch = self.batch(self.step.batch_size, batch_sharding(self.distribution, steps), ahead)
         return state, frozen, batch, np.zeros(ahead, np.float32)
 
-    def lowered_microbatch(self) -> jax.stages.Lowered:
-        """Return the program of one microbatch, gradients only: what a step repeats `microbatches` times."""
-        variables = self.run.variables
-        trainable, random = self.abstract(variables.trainable), self.abstract(variables.random)
-        frozen = self.abstract(self.model.non_trainable_variables)
-        batch = self.batch(self.step.microbatch_size, batch_sharding(self.distribution))
-        weight = jax.ShapeDtypeStruct((), np.float32)
-        return self.run.jit_grad_fn().lower(trainable, frozen, random, batch, weight)
-
     def batch(self, size: int, sharding: jax.sharding.Sharding, ahead: tuple = ()) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the arrays of a batch of `size` records, with the dimensions `ahead` in front."""
         return {

@@ -19,12 +19,15 @@ def variants(recipe: dict, stage: str, devices: int) -> Iterator[tuple[str, dict
         yield "remat: true", recipe | {"remat": True}
     lora = stage == "finetune" and recipe["method"] == "lora"
     precision = "bfloat16" if lora else "mixed_bfloat16"
-    if recipe["precision"] != precision:
+    widest = lora and recipe.get("base_precision") == "float32"  # which the config refuses under bfloat16
+    if recipe["precision"] != precision and not widest:
         yield f"precision: {precision}", recipe | {"precision": precision}
         yield (
             f"precision: {precision} with remat: true",
             recipe | {"precision": precision, "remat": True},
         )
+    if lora and recipe.get("base_precision") != "int8":
+        yield "base_precision: int8", recipe | {"base_precision": "int8"}
     for parts in (2, 4, 8, 16):
         microbatches = recipe["microbatches"] * parts
         yield f"microbatches: {microbatches}", recipe | {"microbatches": microbatches}
@@ -41,9 +44,10 @@ def variants(recipe: dict, stage: str, devices: int) -> Iterator[tuple[str, dict
 
 
 def alternatives(stage: str, recipe: dict, slice_: Topology, where: str) -> list[dict]:
-    """Return what each single change of how a step is computed would make of memory and modelled time."""
+    """Return what each single change of how a step is computed would make of memory and estimated time."""
     lora = stage == "finetune" and recipe["method"] == "lora"
-    precisions = ["float32", "mixed_bfloat16", *(["bfloat16"] if lora else [])]
+    widest = recipe.get("base_precision") == "float32"  # which the config refuses under bfloat16
+    precisions = ["float32", "mixed_bfloat16", *(["bfloat16"] if lora and not widest else [])]
     single: list[tuple[str, object]] = [("remat", not recipe["remat"])]
     single += [("precision", precision) for precision in precisions if precision != recipe["precision"]]
     if recipe["microbatches"] > 1:
@@ -57,7 +61,10 @@ def alternatives(stage: str, recipe: dict, slice_: Topology, where: str) -> list
             made = measure(TrainingStep.of(stage, where, recipe | {key: value}), slice_)
         except UserError:  # such as a batch that cannot be cut into so many parts on this mesh
             continue
-        kept = ("memory", "seconds", "bound_by", "tokens_per_second", "model_flops_utilisation")
+        kept = (
+            "memory", "seconds", "bound_by", "lower_bound_seconds", "estimated_seconds", "tokens_per_second",
+            "model_flops_utilisation",
+        )  # fmt: skip
         found.append({"key": key, "value": value} | {name: made[name] for name in kept})
     return found
 

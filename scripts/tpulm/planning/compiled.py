@@ -1,12 +1,10 @@
-"""Properties of a program compiled for a TPU: memory, FLOPs, bytes moved and sent.
+"""Properties of a program compiled for a TPU: memory, FLOPs, bytes moved and sent, and its timeline.
 
 Needs tpulm.training.runtime.start first.
 """
 
-import contextlib
 import hashlib
 import re
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,39 +13,40 @@ import jax
 from tpulm.core.accelerators import Topology
 from tpulm.core.compile_cache import cache_folder
 from tpulm.core.files import read_json, sha256, write_json
-from tpulm.planning.hlo import collective_bytes
+from tpulm.planning.program import read
 
 # What is wanted, and what the compiler leaves to a program on this chip.
 EXHAUSTED = re.compile(
     r"(?:HLO temporaries \(|Used )([\d.]+)([KMGT])(?:\) exceeds available HBM \(| of )([\d.]+)([KMGT])"
 )
-# To count FLOPs and bytes: no loops of the compiler's own making. Memory is always that of the program as it runs.
-UNROLLED = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
+READERS = ("compiled.py", "hlo.py", "links.py", "program.py", "timeline.py", "work.py")  # of what the compiler says
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: int, turns: Sequence[int] = ()) -> dict:
-    """Return what the compiler says of a program, per device: bytes of memory, FLOPs, bytes moved and sent.
+def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: list, attended: float = 1.0) -> dict:
+    """Return what the compiler says of a program, per device: bytes of memory, and what `program.read` returns.
 
-    turns  see `collective_bytes`; FLOPs and bytes moved are counted once in all loops
+    devices   of a topology description, in the order of the program's partitions
+    attended  see `tpulm.planning.program.read`
 
     The same program for the same slice and compiler is compiled once in a folder. Where it does not fit, the
-    compiler stops and says only how much it needs in all, and how much is usable: then arguments is None; where it
-    does, usable is.
+    compiler stops and says only how much it needs in all, and how much is usable: then arguments and timeline are
+    None; where it does, usable is.
     """
     text = lowered.as_text()
-    readers = [Path(__file__), Path(__file__).with_name("hlo.py")]  # of what the compiler says
-    words = [version("libtpu"), version("jax"), slice_.compiler_name, text, str([*turns]), *map(sha256, readers)]
+    places = [list(device.coords) for device in devices]
+    words = [version("libtpu"), version("jax"), slice_.compiler_name, text, str(places), str(attended)]
+    words += [sha256(Path(__file__).with_name(name)) for name in READERS]
     key = hashlib.sha256(" ".join(words).encode()).hexdigest()
     kept = Path(cache_folder("plans")) / f"{key}.json"
     if kept.is_file():
         return read_json(kept)
-    found = compile_and_read(lowered, devices, turns)
+    found = compile_and_read(lowered, slice_, places, attended)
     write_json(kept, found)
     return found
 
 
-def compile_and_read(lowered: jax.stages.Lowered, devices: int, turns: Sequence[int]) -> dict:
+def compile_and_read(lowered: jax.stages.Lowered, slice_: Topology, places: list, attended: float) -> dict:
     """Return what `compiled` does, asked of the compiler."""
     try:
         program = lowered.compile()
@@ -56,39 +55,23 @@ def compile_and_read(lowered: jax.stages.Lowered, devices: int, turns: Sequence[
         if not wanted:
             raise
         # The message says temporaries, but counts the arguments among them.
-        found: dict = {"arguments": None, "temporaries": None, "program": None}
-        found["total"], found["usable"] = (
+        total, usable = (
             round(float(number) * UNITS[unit]) for number, unit in (wanted.group(1, 2), wanted.group(3, 4))
         )
-        found |= {"flops": 0.0, "bytes": 0.0, "collective_bytes": {}}
-    else:
-        memory = program.memory_analysis()
-        if loops(program.as_text()) > lowered.as_text().count("stablehlo.while"):
-            # Multiplications that wait for parts of their operands, piece by piece: counted once, like all loops.
-            # Without them a program that fits may not: then the count stays too low.
-            with contextlib.suppress(jax.errors.JaxRuntimeError):
-                program = lowered.compile(compiler_options=UNROLLED)
-        cost, sent = program.cost_analysis(), collective_bytes(program.as_text(), devices, turns)
-        total = (
-            memory.argument_size_in_bytes
-            + memory.output_size_in_bytes
-            - memory.alias_size_in_bytes
-            + memory.temp_size_in_bytes
-            + memory.generated_code_size_in_bytes
-        )
-        found = {
-            "arguments": memory.argument_size_in_bytes,
-            "temporaries": memory.temp_size_in_bytes,
-            "program": memory.generated_code_size_in_bytes,
-            "total": total,
-            "usable": None,
-            "flops": float(cost["flops"]),
-            "bytes": float(cost["bytes accessed"]),
-            "collective_bytes": sent,
-        }
-    return found
-
-
-def loops(text: str) -> int:
-    """Return the number of loops in a compiled program."""
-    return text.count(" while(")
+        nothing = dict.fromkeys(("arguments", "temporaries", "program", "timeline"))
+        return nothing | {"total": total, "usable": usable}
+    memory = program.memory_analysis()
+    total = (
+        memory.argument_size_in_bytes
+        + memory.output_size_in_bytes
+        - memory.alias_size_in_bytes
+        + memory.temp_size_in_bytes
+        + memory.generated_code_size_in_bytes
+    )
+    return {
+        "arguments": memory.argument_size_in_bytes,
+        "temporaries": memory.temp_size_in_bytes,
+        "program": memory.generated_code_size_in_bytes,
+        "total": total,
+        "usable": None,
+    } | read(program.as_text(), slice_, places, attended)

@@ -1,88 +1,233 @@
-"""Bytes that a compiled program sends between devices, from its HLO text."""
+"""Compiled HLO as text: computations, instructions, arrays and the memory space of each.
+
+The text is what XLA prints after optimisation and scheduling: the order of the instructions of a computation is the
+order in which a TPU core runs them.
+"""
 
 import math
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
-KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 BYTES = {
     "pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4, "s64": 8,
-    "u64": 8, "f64": 8,
+    "u64": 8, "f64": 8, "f8e4m3fn": 1, "f8e5m2": 1,
 }  # fmt: skip
-COMPUTATION = re.compile(r"(?:ENTRY )?%([\w.-]+) \(.*\{$")
+HBM = 0  # memory space of arrays without S(n) in their layout
+COMPUTATION = re.compile(r"(ENTRY )?%([\w.-]+) \(.*\{$")
+INSTRUCTION = re.compile(r"\s+(ROOT )?%([\w.-]+) = (.*)")
+OPCODE = re.compile(r" ([a-z][\w-]*)\(")
+SHAPE = re.compile(r"([a-z]+\d*\w*)\[([\d,]*)\](?:\{[^{}]*?(?:S\((\d+)\))?\})?")
 CALL = re.compile(r"\b(calls|to_apply|body|condition|\w+_computations?)=\{?(%[\w.-]+(?:, %[\w.-]+)*)")
-INSTRUCTION = re.compile(rf"= (.+?) ({'|'.join(KINDS)})(-start)?\((.*)")
-SHAPE = re.compile(r"([a-z]+\d*)\[([\d,]*)\]")
-CHAIN = re.compile(r'channel_id=(\d+).*chain_id="(\d+)"')
 
 
-def collective_bytes(text: str, devices: int, turns: Sequence[int] = ()) -> dict[str, int]:
-    """Return, by kind, how many bytes a device sends in one run of a program that `devices` of them run.
+@dataclass(frozen=True)
+class Array:
+    """An array of a program: element type, dimensions, and the memory space of its layout: `HBM`, or 1 for VMEM."""
 
-    turns  how often to count what stands in the body of a loop: in the outermost loops, in those inside them, and
-           so on; once in loops that are deeper still
+    kind: str
+    dimensions: tuple[int, ...]
+    space: int = HBM
 
-    As ring algorithms do it (Thakur, Rabenseifner and Gropp 2005), with n devices in a group and S bytes of a whole
-    array: all-reduce 2 S (n-1)/n, all-gather, reduce-scatter and all-to-all S (n-1)/n, collective-permute S.
+    @property
+    def bytes(self) -> int:
+        """Bytes without padding; 0 for what is no array of numbers."""
+        return math.prod(self.dimensions) * BYTES.get(self.kind, 0)
+
+    @property
+    def hbm(self) -> int:
+        """Its bytes if it lies in HBM, else 0; scalars lie in the memory of the scalar unit."""
+        return self.bytes if self.space == HBM and self.dimensions else 0
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """An instruction.
+
+    arrays      of its result; those of a tuple one after another
+    operands    names
+    attributes  what stands behind the operands, metadata aside
+    called      names of computations by the attribute that names them, such as calls, body, condition
+    scope       op_name of its metadata: the scopes and the operation of JAX that it was made for
     """
-    sent: Counter = Counter()
-    seen = set()
-    for name, depth, lines in computations(text):
-        for result, kind, start, rest in (found.groups() for found in map(INSTRUCTION.search, lines) if found):
-            # An asynchronous collective stands once in each of the fusions that it runs beside. Its channel alone does
-            # not name it: all collectives that the compiler has put together have channel 1.
-            chain = CHAIN.search(rest)
-            if chain:
-                if chain.groups() in seen:
-                    continue
-                seen.add(chain.groups())
-            sizes = [size(*shape) for shape in SHAPE.findall(result)]
-            if start and kind != "all-reduce":  # operands, then results
-                sizes = sizes[len(sizes) // 2 :] if kind != "collective-permute" else sizes[:1]
-            group = group_size(rest, devices)
-            whole = sum(sizes) * (group if kind == "reduce-scatter" else 1)
-            if name.startswith("all-reduce-scatter"):
-                kind = "reduce-scatter"  # on TPUs a fusion: an all-reduce of the whole array, and a slice of it
-            share = 1.0 if kind == "collective-permute" else (group - 1) / group
-            sent[kind] += round(whole * share * (2 if kind == "all-reduce" else 1)) * math.prod(turns[:depth])
-    return {kind: sent[kind] for kind in KINDS if sent[kind]}
+
+    name: str
+    opcode: str
+    arrays: tuple[Array, ...]
+    operands: tuple[str, ...]
+    attributes: str
+    called: dict[str, tuple[str, ...]]
+    scope: str = ""
 
 
-def computations(text: str) -> Iterator[tuple[str, int, list[str]]]:
-    """Yield the computations of a program: name, in how many loops, one inside the other, it runs, and its lines."""
-    lines: dict[str, list[str]] = {"": []}
-    name = ""
+@dataclass
+class Computation:
+    """Instructions by name, in the order in which they run."""
+
+    name: str
+    instructions: dict[str, Instruction] = field(default_factory=dict)
+    root: Instruction | None = None
+
+    @cached_property
+    def parameters(self) -> list[Instruction]:
+        """Parameters in the order of the operands of a call."""
+        found = [i for i in self.instructions.values() if i.opcode == "parameter"]
+        return sorted(found, key=lambda i: int(i.operands[0]))
+
+    @cached_property
+    def users(self) -> dict[str, list[Instruction]]:
+        """Instructions that have a name among their operands, by that name."""
+        found: dict[str, list[Instruction]] = {name: [] for name in self.instructions}
+        for instruction in self.instructions.values():
+            for operand in dict.fromkeys(instruction.operands):
+                if operand in found:
+                    found[operand].append(instruction)
+        return found
+
+
+@dataclass
+class Module:
+    """A compiled program."""
+
+    computations: dict[str, Computation]
+    entry: Computation
+
+    def called(self, instruction: Instruction, how: str) -> Computation:
+        """Return the computation that an instruction names by an attribute."""
+        return self.computations[instruction.called[how][0]]
+
+    def turns(self, loop: Instruction) -> int | None:
+        """Return how often the body of a `while` runs; None where the text does not say so.
+
+        backend_config may say it. Otherwise: a counter in the loop's tuple, from a constant, by a constant, up to one.
+        """
+        known = re.search(r'known_trip_count":\{"n":"(\d+)"', loop.attributes)
+        if known:
+            return int(known[1])
+        condition, body = self.called(loop, "condition"), self.called(loop, "body")
+        found = counted(self, condition)
+        if found is None or body.root is None or body.root.opcode != "tuple":
+            return None
+        place, limit = found
+        step = added(self, body, body.root.operands[place], {})
+        caller = next(c for c in self.computations.values() if c.instructions.get(loop.name) is loop)
+        start = constant(caller.instructions.get(loop.operands[0]), caller, place)
+        return -(-(limit - (start or 0)) // step) if step else None
+
+
+def counted(module: Module, condition: Computation) -> tuple[int, int] | None:
+    """Return the place of a loop's counter in its tuple, and the constant that the condition says it is less than."""
+    root, names = condition.root, {}
+    inner = condition
+    if root is not None and root.opcode == "fusion":  # its parameters are the operands
+        inner = module.called(root, "calls")
+        names = {p.name: operand for p, operand in zip(inner.parameters, root.operands, strict=True)}
+        root = inner.root
+    if root is None or root.opcode != "compare" or "direction=LT" not in root.attributes:
+        return None
+    ends = [inner.instructions[name] for name in root.operands]
+    counter, limit = (condition.instructions[names[i.name]] if i.name in names else i for i in ends)
+    place = re.search(r"index=(\d+)", counter.attributes)
+    if counter.opcode != "get-tuple-element" or limit.opcode != "constant" or place is None:
+        return None
+    return int(place[1]), int(limit.operands[0])
+
+
+def added(module: Module, computation: Computation, name: str, outside: dict[str, int | None]) -> int | None:
+    """Return what the instructions behind a name add to a counter; None for more than additions of constants.
+
+    outside  what is known of the parameters of a fusion: what was added before
+    """
+    if name in outside:
+        return outside[name]
+    instruction = computation.instructions[name]
+    if instruction.opcode == "get-tuple-element":
+        return 0
+    if instruction.opcode in ("copy", "bitcast"):
+        return added(module, computation, instruction.operands[0], outside)
+    if instruction.opcode == "fusion":
+        inner = module.called(instruction, "calls")
+        if inner.root is None:
+            return None
+        known = {
+            parameter.name: added(module, computation, operand, outside)
+            for parameter, operand in zip(inner.parameters, instruction.operands, strict=True)
+        }
+        return added(module, inner, inner.root.name, known)
+    if instruction.opcode != "add":
+        return None
+    before = [added(module, computation, operand, outside) for operand in instruction.operands[:1]]
+    step = constant(computation.instructions.get(instruction.operands[1]), computation)
+    return None if before[0] is None or step is None else before[0] + step
+
+
+def constant(instruction: Instruction | None, computation: Computation, place: int | None = None) -> int | None:
+    """Return the integer of a constant, or of the element at `place` of a tuple; None for anything else."""
+    while instruction is not None and instruction.opcode in ("tuple", "copy", "bitcast"):
+        name = instruction.operands[place or 0] if instruction.opcode == "tuple" else instruction.operands[0]
+        instruction = computation.instructions.get(name)
+    if instruction is None or instruction.opcode != "constant" or not instruction.operands[0].isdigit():
+        return None
+    return int(instruction.operands[0])
+
+
+def parse(text: str) -> Module:
+    """Return the program of a text. Raises ValueError for one without an entry."""
+    computations: dict[str, Computation] = {}
+    entry = current = None
     for line in text.splitlines():
         head = COMPUTATION.match(line)
-        name = head[1] if head else name
-        lines.setdefault(name, []).append(line)
-    depths: Counter = Counter()
-    for name in reversed(lines):  # a computation stands before those that call it
-        for how, called in CALL.findall("\n".join(lines[name])):
-            for other in called.replace("%", "").split(", "):
-                depths[other] = max(depths[other], depths[name] + (how == "body"))
-        yield name, depths[name], lines[name]
+        if head:
+            current = computations[head[2]] = Computation(head[2])
+            entry = current if head[1] else entry
+        elif current is not None and (found := INSTRUCTION.match(line)):
+            instruction = instruction_of(found[2], found[3])
+            current.instructions[instruction.name] = instruction
+            if found[1]:
+                current.root = instruction
+    if entry is None:
+        raise ValueError("no entry computation in the text of a compiled program")
+    return Module(computations, entry)
 
 
-def size(kind: str, dimensions: str) -> int:
-    """Return the bytes of an array such as f32[2,128]; 0 for what is none."""
-    return math.prod(map(int, filter(None, dimensions.split(",")))) * BYTES.get(kind, 0)
+def instruction_of(name: str, text: str) -> Instruction:
+    """Return the instruction of a line: what stands behind the name and `=`."""
+    opcode = OPCODE.search(text, opcode_start(text))
+    if opcode is None:
+        raise ValueError(f"no instruction of HLO: {text[:80]}")
+    result, rest = text[: opcode.start()], text[opcode.end() :]
+    end = closing(rest)
+    operands, attributes = rest[:end], rest[end + 1 :]
+    scope = re.search(r'op_name="([^"]*)"', attributes)
+    attributes = re.sub(r", metadata=\{[^{}]*\}", "", attributes)
+    if opcode[1] in ("parameter", "constant"):
+        names: tuple[str, ...] = (operands,)
+    else:
+        names = tuple(re.findall(r"%([\w.-]+)", operands))
+    called = {how: tuple(names.replace("%", "").split(", ")) for how, names in CALL.findall(attributes)}
+    return Instruction(name, opcode[1], arrays_of(result), names, attributes, called, scope[1] if scope else "")
 
 
-def group_size(rest: str, devices: int) -> int:
-    """Return how many devices take part in each group of a collective, by its attributes.
+def opcode_start(text: str) -> int:
+    """Return where the opcode can begin: behind the result, which may be a tuple with layouts that have brackets."""
+    if not text.startswith("("):
+        return 0
+    return closing(text[1:]) + 1
 
-    XLA writes groups as [groups, devices of each]<=..., as lists of devices, or as a mesh's axes, 'a':(i)n being n
-    devices along a part of axis a.
-    """
-    iota = re.search(r"replica_groups=\[\d+,(\d+)\]", rest)
-    if iota:
-        return int(iota[1])
-    mesh = re.search(r"replica_groups=mesh\[([^]]*)\][^{]*\{([^}]*)\}", rest)
-    if mesh:
-        sizes = dict(re.findall(r"'(\w+)'=(\d+)", mesh[1]))
-        axes = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", mesh[2])
-        return math.prod(int(part or sizes[axis]) for axis, part in axes)
-    listed = re.search(r"replica_groups=\{\{([\d,]+)\}", rest)
-    return len(listed[1].split(",")) if listed else devices
+
+def closing(text: str) -> int:
+    """Return where the bracket closes that stands open before a text."""
+    depth = 1
+    for place, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0:
+            return place
+    return len(text)
+
+
+def arrays_of(text: str) -> tuple[Array, ...]:
+    """Return the arrays of a result such as (f32[2,3]{1,0:T(8,128)S(1)}, s32[])."""
+    return tuple(
+        Array(kind, tuple(map(int, filter(None, dimensions.split(",")))), int(space or HBM))
+        for kind, dimensions, space in SHAPE.findall(text)
+    )

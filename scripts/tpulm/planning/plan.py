@@ -40,14 +40,15 @@ def shortage(found: dict, where: str, name: str) -> str:
 
 
 def in_money(found: dict, recipe: dict) -> dict:
-    """Return a plan with what the whole run takes: hours, money at `price_per_hour`.
+    """Return a plan with what the whole run takes as estimated: hours, money at `price_per_hour`.
 
     recipe  steps and price_per_hour (None where no price is known) of the run
     """
-    step, price = found["seconds"]["step"], recipe["price_per_hour"]
+    step, least, price = found["estimated_seconds"], found["lower_bound_seconds"], recipe["price_per_hour"]
     hours = None if step is None else step * recipe["steps"] / 3600
     return found | {
         "hours": hours,
+        "hours_lower_bound": None if least is None else least * recipe["steps"] / 3600,
         "price_per_hour": price,
         "cost_of_run": None if price is None or hours is None else hours * price,
     }

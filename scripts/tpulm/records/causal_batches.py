@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from tpulm.config.record_arrays import MORE_FEATURES
+from tpulm.config.record_arrays import LOSS_MASK, MORE_FEATURES
 from tpulm.records.order import BLOCK, batch_records, blocks_ahead
 from tpulm.records.reader import Records
 
@@ -40,13 +40,21 @@ def held_out_batches(records: Records, recipe: dict) -> Iterator[dict[str, np.nd
         yield {name: np.pad(array, ((0, short), (0, 0))) for name, array in batch.items()}
 
 
+def predicted(records: Records) -> str:
+    """Return which tokens of records a loss is over: responses or all."""
+    return "responses" if records.manifest.get("responses") else "all"
+
+
 def arrays(records: Records, indices: np.ndarray, upcoming: Callable[[], Iterable[int]]) -> dict[str, np.ndarray]:
     """Return tokens int32 [n, sequence_length + 1] and mask, which of them are no padding: bool, the same shape.
 
-    With packing: segments also segment_ids, int32 of that shape: 1, 2, ... for the documents of a record.
+    With packing: segments also segment_ids, int32 of that shape: 1, 2, ... for the documents of a record. Where the
+    responses count also loss_mask, int32 of that shape: 1 for the tokens of one.
     upcoming  see `Records.features`
     """
-    found = records.features(indices, ("input_ids", *MORE_FEATURES[records.manifest["packing"]]), upcoming)
+    manifest = records.manifest
+    more = (LOSS_MASK,) if manifest.get("responses") else ()
+    found = records.features(indices, ("input_ids", *MORE_FEATURES[manifest["packing"]], *more), upcoming)
     tokens = found.pop("input_ids")
     mask = found.pop("attention_mask", np.ones_like(tokens))
     return {"tokens": tokens, "mask": mask.astype(bool), **found}

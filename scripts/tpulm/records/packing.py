@@ -12,7 +12,7 @@ from tpulm.core.files import read_json
 
 TOKENS_AT_ONCE = 1 << 20  # of records that are made together, about
 Features = dict[str, np.ndarray]
-Documents = tuple[np.ndarray, np.ndarray]
+Documents = tuple[np.ndarray, ...]
 
 
 def plan_files(lengths: Sequence[np.ndarray], shards: int, key: str) -> list[dict[str, int]]:
@@ -85,6 +85,7 @@ class Layout:
                        once
     pad                id of the padding
     closing            special tokens at the end of each document, which also one that is cut ends with
+    responses          whether records say which tokens belong to a response
     """
 
     packing: str
@@ -92,6 +93,7 @@ class Layout:
     tokens_per_record: int
     pad: int
     closing: int
+    responses: bool = False
 
     def packer(self) -> "Windows | OnePerRecord":
         """Return what packs the documents of one shard."""
@@ -109,7 +111,7 @@ class Windows:
         self.stride, self.width = layout.sequence_length, layout.tokens_per_record
         self.segments = layout.packing == "segments"
         self.tokens = self.documents = 0
-        self.rest = np.empty((2, 0), np.int32)
+        self.rest = np.empty((2 + layout.responses, 0), np.int32)
 
     @property
     def dropped(self) -> int:
@@ -119,18 +121,19 @@ class Windows:
 
     def add(self, documents: Documents) -> Iterator[Features]:
         """Take documents and yield the records that they complete, as `pack` does."""
-        ids, lengths = documents
+        ids, lengths, *loss_mask = documents
         # Odd and even documents differ from their neighbours; those without a token are none.
         lengths = lengths[lengths > 0]
         parity = np.repeat((self.documents + np.arange(len(lengths))) % 2, lengths)
         self.tokens, self.documents = self.tokens + len(ids), self.documents + len(lengths)
-        stream = np.concatenate([self.rest, np.stack([ids, parity]).astype(np.int32)], axis=1)
+        stream = np.concatenate([self.rest, np.stack([ids, parity, *loss_mask]).astype(np.int32)], axis=1)
         records = max((stream.shape[1] - self.width) // self.stride + 1, 0)
         self.rest = stream[:, records * self.stride :]
         if not records:
             return
-        rows, parities = np.lib.stride_tricks.sliding_window_view(stream, self.width, axis=1)[:, :: self.stride]
-        yield unpadded(rows) | ({"segment_ids": numbered(parities)} if self.segments else {})
+        rows, parities, *masks = np.lib.stride_tricks.sliding_window_view(stream, self.width, axis=1)[:, :: self.stride]
+        block = unpadded(rows) | ({"segment_ids": numbered(parities)} if self.segments else {})
+        yield block | dict(zip(("loss_mask",), masks, strict=False))
 
 
 def numbered(parities: np.ndarray) -> np.ndarray:
@@ -155,7 +158,7 @@ class OnePerRecord:
 
     def add(self, documents: Documents) -> Iterator[Features]:
         """Take documents and yield their records, as `pack` does."""
-        ids, lengths = documents
+        ids, lengths, *loss_mask = documents
         layout, width = self.layout, self.layout.tokens_per_record
         ends = np.cumsum(lengths)
         self.tokens += len(ids)
@@ -163,11 +166,18 @@ class OnePerRecord:
         for first in range(0, len(lengths), max(TOKENS_AT_ONCE // width, 1)):
             part = slice(first, first + max(TOKENS_AT_ONCE // width, 1))
             held = np.arange(width) < lengths[part, None]
+            places = ((ends - lengths)[part, None] + np.arange(width))[held]
             rows = np.full(held.shape, layout.pad, np.int32)
-            rows[held] = ids[((ends - lengths)[part, None] + np.arange(width))[held]]
+            rows[held] = ids[places]
             cut = lengths[part] > width
             rows[cut, width - layout.closing :] = ids[ends[part][cut, None] - np.arange(layout.closing, 0, -1)]
-            yield {"input_ids": rows, "attention_mask": held.astype(np.int32)}
+            block = {"input_ids": rows, "attention_mask": held.astype(np.int32)}
+            for mask in loss_mask:
+                block["loss_mask"] = np.zeros(held.shape, np.int32)
+                block["loss_mask"][held] = mask[places]
+                # A response that is cut off has not ended there.
+                block["loss_mask"][cut, width - layout.closing :] = 0
+            yield block
 
 
 def unpadded(ids: np.ndarray) -> Features:
@@ -178,9 +188,11 @@ def unpadded(ids: np.ndarray) -> Features:
 def pack(documents: Iterable[Documents], packer: Windows | OnePerRecord) -> Iterator[Features]:
     """Yield the records of one shard: by name, int32 arrays of shape [n, tokens_per_record]; `packer` then knows more.
 
-    documents  in batches: ids, one document after another, int32 of shape [tokens]; tokens of each, int64 [documents]
+    documents  in batches: ids, one document after another, int32 of shape [tokens]; tokens of each, int64 [documents];
+               where the responses count, also 1 for each token of one and 0 for the others, int32 [tokens]
 
-    input_ids; attention_mask, 1 for a token and 0 for padding; with packing: segments also segment_ids, see `numbered`
+    input_ids; attention_mask, 1 for a token and 0 for padding; with packing: segments also segment_ids, see `numbered`;
+    where the responses count also loss_mask, 1 for a token that is to be predicted
     """
     for batch in documents:
         yield from packer.add(batch)
@@ -189,13 +201,23 @@ def pack(documents: Iterable[Documents], packer: Windows | OnePerRecord) -> Iter
 def merge(splits: dict[str, list[dict]], layout: dict) -> dict:
     """Return a manifest: of the sidecars of each split's shards, in order, and the layout of the records.
 
-    layout  sequence_length, tokens_per_record, packing
+    layout  sequence_length, tokens_per_record, packing; where the responses count, responses
+
+    Raises UserError where a split has no token of a response.
     """
-    keys = ("documents", "records", "tokens", "dropped_tokens", "bytes")
+    keys = ["documents", "records", "tokens", "dropped_tokens", "bytes"]
+    if layout.get("responses"):
+        keys += ["loss_tokens", "target_tokens", "records_without_loss"]
     vocabulary: dict = {}
     entries = {}
     for split, sidecars in splits.items():
         shards = [{key: value for key, value in sidecar.items() if key != "vocabulary"} for sidecar in sidecars]
         vocabulary = sidecars[0]["vocabulary"]
-        entries[split] = {**{key: sum(shard[key] for shard in shards) for key in keys}, "shards": shards}
+        sums = {key: sum(shard[key] for shard in shards) for key in keys}
+        if not sums.get("loss_tokens", 1):
+            raise UserError(
+                f"no record of {split} has a token of a response: with sequence_length {layout['sequence_length']}, "
+                "each ends before its document's response begins; allowed: so long a sequence that some do not."
+            )
+        entries[split] = {**sums, "shards": shards}
     return {**layout, **vocabulary, "splits": entries}

@@ -12,7 +12,7 @@ REASONS = {
 def corpus_tables(corpus: dict) -> tuple[str, str]:
     """Return a sentence about the sources of a text, and its tables as HTML."""
     sentence = f"{source_of(corpus)} The last columns of the first table count documents that were dropped."
-    tables = [splits_table, sources_table, filters_table, pairs_table, contamination_table]
+    tables = [splits_table, responses_table, sources_table, filters_table, pairs_table, contamination_table]
     return sentence, "".join(make(corpus) for make in tables)
 
 
@@ -34,6 +34,27 @@ def splits_table(corpus: dict) -> str:
         for split, figures in corpus["splits"].items()
     ]
     return table(["split", "documents", "characters", "words", *reasons.values()], rows)
+
+
+def responses_table(corpus: dict) -> str:
+    """Return how many documents have responses, which alone count; nothing where all of a text counts."""
+    rows = [
+        [split, figures["responses"]["documents"], figures["responses"]["characters"]]
+        for split, figures in corpus["splits"].items()
+        if "responses" in figures
+    ]
+    return table(["split", "documents with responses", "characters of responses"], rows) if rows else ""
+
+
+def loss_table(manifest: dict) -> tuple[str, str]:
+    """Return a sentence about records where the responses count, and how many of their tokens are predicted as HTML."""
+    rows = [
+        [split, entry["records"], entry["target_tokens"], entry["loss_tokens"]]
+        + [f"{entry['loss_tokens'] / entry['target_tokens']:.1%}", entry["records_without_loss"]]
+        for split, entry in manifest["splits"].items()
+    ]
+    head = ["split", "records", "tokens", "tokens of responses", "share", "records without a response"]
+    return "Models are trained and measured on the tokens of responses only.", table(head, rows)
 
 
 def sources_table(corpus: dict) -> str:

@@ -2,7 +2,10 @@
 
 from tpulm.core.files import read_json
 
-HEAD = ["run", "slice", "fits", "GiB / device", "of", "ms / step", "bound by", "tokens/s", "MFU", "hours", "cost"]
+HEAD = [
+    "run", "slice", "fits", "GiB / device", "of", "ms / step", "at least", "bound by", "tokens/s", "MFU", "hours",
+    "cost",
+]  # fmt: skip
 
 
 def rows_of(paths: list[str]) -> list[list]:
@@ -11,7 +14,7 @@ def rows_of(paths: list[str]) -> list[list]:
     for plan in map(read_json, paths):
         name = f"{plan['stage']}/{plan['run']}"
         if not plan["planned"]:
-            rows.append([name, plan["topology"], "unplanned", *[None] * 8])
+            rows.append([name, plan["topology"], "unplanned", *[None] * 9])
             continue
         rows.append([name, plan["topology"], *figures_of(plan), *in_all(plan)])
         for change in plan["alternatives"]:
@@ -22,11 +25,12 @@ def rows_of(paths: list[str]) -> list[list]:
 
 def figures_of(plan: dict) -> list:
     """Return what a plan says of a step; what it does not know is None."""
-    memory, step = plan["memory"], plan["seconds"]["step"]
+    memory, step = plan["memory"], plan["estimated_seconds"]
     held = [significant(memory["total"] / 2**30), round(memory["hbm"] / 2**30)]
     if step is None:
-        return ["no", *held, *[None] * 4]
-    time = [round(step * 1e3, 2), plan["bound_by"], round(plan["tokens_per_second"])]
+        return ["no", *held, *[None] * 5]
+    least = plan["lower_bound_seconds"]
+    time = [round(step * 1e3, 2), round(least * 1e3, 2), plan["bound_by"], round(plan["tokens_per_second"])]
     return ["yes", *held, *time, f"{plan['model_flops_utilisation']:.0%}"]
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,19 +15,24 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, sha256
 
 SPECIAL = {"pad": 0, "eos": 1, "bos": 2, "unk": 3}  # ids as in the published Gemma vocabularies
+MARKS = ("<bos>", "<eos>")  # their pieces there
+# Tokenizers of keras-hub that are just a SentencePiece model.
+PLAIN = ("GemmaTokenizer", "Gemma3Tokenizer", "LlamaTokenizer", "MistralTokenizer")
 # Runs of spaces are pieces of their own, as in Gemma's, so that indentation costs one token.
 USER_DEFINED = ["\n", *("\u2581" * n for n in range(2, 17))]
 CLOSING = 1  # special tokens at the end of a document: <eos>
+Places = list[tuple[int, int]]  # characters of tokens
 LINE_CHARACTERS = 4_000  # SentencePiece skips a line that is longer than it expects
 
 
-def train_vocabulary(documents: Iterable[str], vocab_size: int, where: str) -> bytes:
+def train_vocabulary(documents: Iterable[str], vocab_size: int, where: str, marks: tuple[str, str] = MARKS) -> bytes:
     """Train a SentencePiece Unigram model (Kudo 2018), byte fallback for rare characters; return its proto.
 
     where  the config key of the vocabulary's size. Raises UserError, naming it, for a size that cannot be.
+    marks  the pieces before and after a document
     """
     specials: dict[str, Any] = {f"{name}_id": index for name, index in SPECIAL.items()}
-    specials |= {f"{name}_piece": f"<{name}>" for name in SPECIAL}
+    specials |= {f"{name}_piece": f"<{name}>" for name in SPECIAL} | {"bos_piece": marks[0], "eos_piece": marks[1]}
     proto = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -64,9 +70,9 @@ def lines(document: str) -> Iterator[str]:
 
 
 def vocabulary_file(preset: Path) -> Path | None:
-    """Return the SentencePiece file of a Gemma preset folder, or None where the tokenizer is of another kind."""
+    """Return the SentencePiece file of a preset folder, or None where the tokenizer is of another kind."""
     path = preset / "assets" / "tokenizer" / "vocabulary.spm"
-    if not path.is_file() or "Gemma" not in read_json(preset / "tokenizer.json")["class_name"]:
+    if not path.is_file() or read_json(preset / "tokenizer.json")["class_name"] not in PLAIN:
         return None
     return path
 
@@ -78,11 +84,21 @@ class SentencePiece:
         """Load a serialized model."""
         self.processor = sentencepiece.SentencePieceProcessor(model_proto=Path(path).read_bytes())
         self.size = self.processor.vocab_size()
-        self.special = {name: self.processor.piece_to_id(f"<{name}>") for name in ("bos", "eos", "pad")}
+        ids = {"bos": self.processor.bos_id(), "eos": self.processor.eos_id(), "pad": self.processor.pad_id()}
+        self.special = ids | {"pad": max(0, ids["pad"])}  # keras-hub pads with 0 where a vocabulary has no piece for it
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return the ids of each text, without special tokens."""
         return self.processor.encode(texts, num_threads=1)
+
+    def piece(self, token: int) -> str:
+        """Return the text that stands for a token."""
+        return self.processor.id_to_piece(token)
+
+    def places(self, texts: list[str]) -> list[Places]:
+        """Return the characters of each of these ids; of the bytes of a rare character, only the last one has it."""
+        found = self.processor.encode(texts, return_type="offset_mapping", return_bytes=False, num_threads=1)
+        return [one["offsets"] for one in found]
 
 
 class KerasHub:
@@ -104,6 +120,28 @@ class KerasHub:
         """Return the ids of each text, without special tokens."""
         return [list(map(int, ids)) for ids in self.tokenizer(texts)]
 
+    def piece(self, token: int) -> str:
+        """Return the text that stands for a token."""
+        return self.tokenizer.id_to_token(token)
+
+    def places(self, texts: list[str]) -> list[Places]:
+        """Return the characters of each of these ids. Raises UserError where the tokenizer does not say."""
+        if getattr(self.tokenizer, "proto", None):
+            processor = sentencepiece.SentencePieceProcessor(model_proto=self.tokenizer.proto)
+            found = processor.encode(texts, return_type="offset_mapping", return_bytes=False, num_threads=1)
+            ids, places = [one["ids"] for one in found], [one["offsets"] for one in found]
+        elif getattr(self.tokenizer, "_tokenizer", None):  # private: of the `tokenizers` library
+            encodings = self.tokenizer._tokenizer.encode_batch(texts)
+            ids, places = [one.ids for one in encodings], [one.offsets for one in encodings]
+        else:
+            ids, places = [], []
+        if ids != self.encode(texts):
+            raise UserError(
+                f"the base model's {type(self.tokenizer).__name__} does not say which characters a token has, which "
+                "it takes to train on responses only; allowed: tokenizers of SentencePiece or byte-pair encoding."
+            )
+        return places
+
 
 def load_tokenizer(path: str, start: Callable[[], None]) -> SentencePiece | KerasHub:
     """Return the tokenizer of a vocabulary file or of a preset folder; calls `start` where it needs Keras."""
@@ -117,17 +155,66 @@ def load_tokenizer(path: str, start: Callable[[], None]) -> SentencePiece | Kera
 
 
 def tokenize(
-    batches: Iterable[list[str]], tokenizer: SentencePiece | KerasHub
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the ids of documents, <bos> before and <eos> after each, in batches.
+    batches: Iterable[list[str]],
+    tokenizer: SentencePiece | KerasHub,
+    responses: Iterable[list[list[tuple[int, int]]]] | None = None,
+) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yield the ids of documents in batches: <bos> before each, where the vocabulary has it, and <eos> after each.
 
-    Each batch: ids int32 [tokens], one document after another; the number of each document's, int64 [documents]
+    responses  where they are in the documents of each batch: characters, as (start, stop); None where all counts
+
+    Each batch: ids int32 [tokens], one document after another; the number of each document's, int64 [documents]; with
+    responses, which tokens belong to one, int32 [tokens], see `belonging`
     """
     bos, eos = tokenizer.special["bos"], tokenizer.special["eos"]
+    opening = [] if bos is None else [bos]  # Qwen's vocabularies have none
+    spans = itertools.repeat(None) if responses is None else iter(responses)
     for texts in batches:
-        encoded = [[bos, *ids, eos] for ids in tokenizer.encode(texts)]
+        encoded = [[*opening, *ids, eos] for ids in tokenizer.encode(texts)]
         lengths = np.array([len(ids) for ids in encoded], np.int64)
-        yield np.fromiter((i for ids in encoded for i in ids), np.int32, int(lengths.sum())), lengths
+        ids = np.fromiter((i for ids in encoded for i in ids), np.int32, int(lengths.sum()))
+        own = next(spans)
+        if own is None:
+            yield ids, lengths
+        else:
+            found = zip(texts, tokenizer.places(texts), own, strict=True)
+            yield ids, lengths, np.concatenate([belonging(*one)[1 - len(opening) :] for one in found])
+
+
+def check_turns(batches: Iterable[list[str]], tokenizer: SentencePiece | KerasHub) -> Iterator[list[str]]:
+    """Yield documents that a chat template has written.
+
+    Raises UserError where one has <bos> or <eos> between its turns, and the tokenizer reads that as plain text.
+    """
+    control = [tokenizer.special[name] for name in ("bos", "eos") if tokenizer.special[name] is not None]
+    pieces = {tokenizer.piece(token): token for token in control}
+    plain = [piece for piece, token in pieces.items() if tokenizer.encode([piece]) != [[token]]]
+    for texts in batches:
+        for piece in plain:
+            if any(piece in text for text in texts):
+                raise UserError(
+                    f"the chat template writes {piece} between turns, which the base model's tokenizer reads as plain "
+                    "text; allowed: another template, or conversations of one turn."
+                )
+        yield texts
+
+
+def belonging(text: str, places: Places, responses: list[tuple[int, int]]) -> np.ndarray:
+    """Return 1 for each token of a document that belongs to a response and 0 for others: int32 [tokens + 2].
+
+    places  characters of each token, as (start, stop); <bos> and <eos> are not among them
+
+    A token with characters on both sides of a boundary belongs to the response: to say the response, a model has to
+    say it. <eos> does where the response ends the text, <bos> never does.
+    """
+    bounds = np.array(places, np.int64).reshape(-1, 2)
+    starts, stops = bounds[:, 0], bounds[:, 1]
+    inside = np.zeros(len(bounds) + 2, np.int32)
+    for start, stop in responses:
+        # A token without a character of its own is the first part of the one at its place.
+        inside[1:-1] |= (starts < stop) & ((stops > start) | (starts >= start))
+    inside[-1] = any(stop == len(text) for _, stop in responses)
+    return inside
 
 
 def describe(tokenizer: SentencePiece | KerasHub, path: str | Path) -> dict:

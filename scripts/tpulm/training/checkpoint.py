@@ -6,6 +6,7 @@ best.safetensors       the model's variables at the step with the lowest held-ou
                        the others are empty
 state.json             step; evaluation at this step; best (step and evaluation); evaluations_since_best;
                        stopped_at, the step of an early stop, otherwise null; the segment's recipe;
+                       attention, its implementation, where an accelerator could have several;
                        sha256 of the three files above; previous_sha256, of the state.json before, null for the first
 
 So each state authenticates its files and, through the previous states, the entire chain. The data position and the
@@ -72,6 +73,7 @@ def save(
     previous: dict[str, str] | None,
     save_arrays: Callable[[str, Any], None] = save_arrays,
     speaks: bool = True,
+    notes: dict | None = None,
 ) -> None:
     """Write the checkpoint at the end of a segment.
 
@@ -80,6 +82,7 @@ def save(
     weights, optimizer  named arrays, as `save_arrays` takes them
     evaluation  held-out figures at that step, with `loss` among them; lower is better
     speaks      whether this process is the one that writes what is not spread over several
+    notes       what else the state says of how the segment was trained
 
     Raises UserError when the held-out loss is not finite: nothing is written then.
     """
@@ -106,6 +109,7 @@ def save(
         "best": best,
         "evaluations_since_best": since_best,
         "stopped_at": None,
+        **(notes or {}),
     }
     write_state(outputs, state, recipe, previous)
 
@@ -118,6 +122,11 @@ def write_state(outputs: dict[str, str], state: dict, recipe: dict, previous: di
         "previous_sha256": sha256(previous["state"]) if previous else None,
     }
     write_json(outputs["state"], state)
+
+
+def how_trained(state: dict) -> dict:
+    """Return what the metrics of a run say of how it was trained, from the state of its last checkpoint."""
+    return {key: state[key] for key in ("attention",) if key in state}
 
 
 def stopped_early(
@@ -139,7 +148,7 @@ def stopped_early(
         shutil.copyfile(previous["best"], partial)
     save_arrays(outputs["weights"], {})
     save_arrays(outputs["optimizer"], {})
-    kept = {key: before[key] for key in ("evaluation", "best", "evaluations_since_best")}
+    kept = {key: before[key] for key in ("evaluation", "best", "evaluations_since_best")} | how_trained(before)
     write_state(outputs, {"step": recipe["last"], **kept, "stopped_at": stopped_at}, recipe, previous)
     none = History(recipe["first"], recipe["last"], 0, say)
     none.write(outputs["history"], outputs["timings"], bool(recipe.get("evaluate_every")))

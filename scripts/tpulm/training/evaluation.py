@@ -7,9 +7,9 @@ import keras
 import numpy as np
 
 from tpulm.models.sharding import Sharded, batch_sharding, replicated_sharding
+from tpulm.models.token_losses import predict
 from tpulm.training.feeding import AHEAD, on_devices
 from tpulm.training.history import held_out_figures
-from tpulm.training.train_step import token_losses
 
 
 def make_eval_step(model: keras.Model, task: Callable) -> Callable:
@@ -17,9 +17,9 @@ def make_eval_step(model: keras.Model, task: Callable) -> Callable:
 
     def evaluation(trainable: list, frozen: list, batch: dict[str, jax.Array]) -> tuple:
         inputs, labels, weights = task(batch)
-        logits, _ = model.stateless_call(trainable, frozen, inputs, training=False)
-        correct = (logits.argmax(-1) == labels).astype("float32")
-        return (token_losses(logits, labels) * weights).sum(), (correct * weights).sum(), weights.sum()
+        losses, guesses, _ = predict(model, trainable, frozen, inputs, labels, training=False)
+        correct = (guesses == labels).astype("float32")
+        return (losses * weights).sum(), (correct * weights).sum(), weights.sum()
 
     return evaluation
 

@@ -12,12 +12,13 @@ import keras
 from tpulm.config.mesh import check_batch_size
 from tpulm.config.training_step import TrainingStep
 from tpulm.core.errors import UserError
+from tpulm.models.attention import Attention, attention_of
 from tpulm.models.building import build_abstract_model, build_model, distribute
-from tpulm.models.causal import make_optimizer
+from tpulm.models.optimizers import make_optimizer
 from tpulm.models.remat import remat
 from tpulm.models.sharding import Sharded
 from tpulm.training.tasks import TASKS
-from tpulm.training.train_step import TrainState, jit_grad_fn, jit_train_step, train_variables
+from tpulm.training.train_step import TrainState, jit_train_step, train_variables
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,11 @@ class JaxRun:
         return TASKS[self.step.task]
 
     @property
+    def attention(self) -> Attention:
+        """The implementation of the model's attention, see `tpulm.models.attention`."""
+        return attention_of(self.model, self.distribution, self.step.model.determinism, self.step.sequence_length)
+
+    @property
     def variables(self) -> TrainState:
         """The Keras variables that a step changes."""
         return train_variables(self.model, self.optimizer)
@@ -49,10 +55,6 @@ class JaxRun:
         step = self.step
         parts = (self.model, self.optimizer, self.distribution, self.task)
         return jit_train_step(*parts, step.microbatches, step.steps_per_execution)
-
-    def jit_grad_fn(self) -> jax.stages.Wrapped:
-        """Return the gradients of one microbatch, see `tpulm.training.train_step.jit_grad_fn`."""
-        return jit_grad_fn(self.model, self.distribution, self.task)
 
 
 def build_run(step: TrainingStep) -> JaxRun:
@@ -94,13 +96,13 @@ def distributed(step: TrainingStep, devices: list | None = None) -> Sharded:
 def finished(run: JaxRun) -> JaxRun:
     """Return a run after the last of its construction: blocks recompute their activations where the step says so.
 
-    Raises UserError where trainable variables are bfloat16: there 0.999, Adam's beta_2, rounds to 1, and no step
-    changes anything. LoRA's own variables are always float32.
+    Raises UserError where trainable variables are bfloat16: there 0.999, Adam's beta_2, rounds to 1, and small steps
+    change nothing. LoRA's own variables are always float32.
     """
     if any(variable.dtype == "bfloat16" for variable in run.model.trainable_variables):
         raise UserError(
-            f"{run.step.model.where}.precision is bfloat16, which AdamW cannot train all parameters in; allowed: "
-            "float32, mixed_bfloat16."
+            f"{run.step.model.where}.precision is bfloat16, which no optimizer here can train all parameters in; "
+            "allowed: float32, mixed_bfloat16."
         )
     if run.step.remat:
         remat(run.model)

@@ -139,6 +139,9 @@ def train_segment(
     trained, total = count(run.model.trainable_variables), count(run.model.variables)
     parameters = f"{total:,}" if trained == total else f"{trained:,} of {total:,}"
     say(f"steps {first + 1} to {last}, {parameters} parameters, {describe_devices(run.distribution)}")
+    if run.step.responses:
+        say("the loss is over tokens of responses only")
+    say(f"attention: {run.attention}")
     for sentence in replication_notes(run.distribution):
         say(sentence)
     history = History(first, last, run.step.tokens_per_step, say, seconds_at_peak(run))
@@ -156,7 +159,7 @@ def train_segment(
         pauses.catch_up()
         trainer.train(load, history.step, rates[history.step - first :], history, pauses)
         state = (trainer.weights(), trainer.optimizer(), pauses.finish())
-        checkpoint.save(outputs, recipe, *state, previous, sharded_arrays.save, speaks)
+        checkpoint.save(outputs, recipe, *state, previous, sharded_arrays.save, speaks, run.attention.note)
         if speaks:
             history.write(outputs["history"], outputs["timings"], bool(every))
             pauses.written()

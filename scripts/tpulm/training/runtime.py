@@ -1,7 +1,7 @@
 """Start Keras on JAX in this process: devices, threads, precision, cache of compiled programs.
 
-All of this must be set before JAX is imported. Only the precision and, on a CPU, the numbers of threads and virtual
-devices have an effect on results.
+All of this must be set before JAX is imported. Only precision and determinism and, on a CPU, the numbers of threads and
+virtual devices have an effect on results.
 """
 
 import os
@@ -15,23 +15,23 @@ from tpulm.core.local_devices import tpu_here
 BLOCKED = ("tensorflow", "tensorflow_text")
 
 
-def start(cpu_threads: int, host_device_count: int = 1, precision: str = "float32") -> None:
+def start(cpu_threads: int, host_device_count: int = 1, precision: str = "float32", determinism: str = "bytes") -> None:
     """Import Keras with the JAX backend, once per process.
 
     cpu_threads        threads of XLA's pool on a CPU: another number adds up floats in another order
     host_device_count  virtual devices where there is no accelerator, of all processes together; an accelerator is
                        used as it is
     precision          float32, mixed_bfloat16 (variables float32, arithmetic bfloat16) or bfloat16 (both)
+    determinism        bytes, or steps: on a GPU, operations that add up in any order
     """
     for name in BLOCKED:
         # "import of tensorflow halted", which keras-hub takes for its absence.
         sys.modules[name] = None  # type: ignore[assignment]
     os.environ["KERAS_BACKEND"] = "jax"
     os.environ["NPROC"] = str(cpu_threads)  # what XLA sizes its thread pool by; one per device at the least
-    flags = [
-        f"--xla_force_host_platform_device_count={max(1, host_device_count // hosts.count())}",
-        "--xla_gpu_deterministic_ops=true",  # otherwise scatters, as in an embedding's gradient, add up in any order
-    ]
+    flags = [f"--xla_force_host_platform_device_count={max(1, host_device_count // hosts.count())}"]
+    if determinism == "bytes":  # otherwise scatters, as in an embedding's gradient, add up in any order
+        flags.append("--xla_gpu_deterministic_ops=true")
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags]).strip()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if not tpu_here():
@@ -56,7 +56,7 @@ def start(cpu_threads: int, host_device_count: int = 1, precision: str = "float3
     set_precision(precision)
     import keras
 
-    # One program on every machine, as planned; on a TPU, Keras 3.15 would take no mask for a causal one.
+    # What tpulm.models.attention chooses, as planned; on a TPU, Keras 3.15 would take no mask for a causal one.
     keras.config.disable_flash_attention()
 
 

@@ -13,6 +13,7 @@ import keras
 
 from tpulm.models.dropout import draw_masks_once
 from tpulm.models.sharding import Sharded, replicated_sharding, shardings
+from tpulm.models.token_losses import predict
 
 Batch = dict[str, jax.Array]
 
@@ -40,18 +41,6 @@ def train_variables(model: keras.Model, optimizer: keras.Optimizer) -> TrainStat
     return TrainState(optimizer.variables, random, model.trainable_variables)
 
 
-def token_losses(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Return the cross-entropy of each token in nats, float32 of the labels' shape.
-
-    logits  float [..., vocabulary]; labels  int32 [...]
-    """
-    logits = logits.astype("float32")
-    # No gather: over a vocabulary that is sharded, it would fetch the logits from all devices.
-    places = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
-    chosen = jnp.where(places == labels[..., None], logits, 0.0).sum(-1)
-    return jax.nn.logsumexp(logits, -1) - chosen
-
-
 def make_grad_fn(model: keras.Model, task: Callable) -> Callable:
     """Return the function (trainable, frozen, random, batch, weight) -> ((loss, random), gradients) of a microbatch.
 
@@ -66,8 +55,8 @@ def make_grad_fn(model: keras.Model, task: Callable) -> Callable:
         for index, value in zip(indices, random, strict=True):
             frozen[index] = value
         inputs, labels, weights = task(batch)
-        logits, changed = model.stateless_call(trainable, frozen, inputs, training=True)
-        return (token_losses(logits, labels) * weights).sum() / weight, [changed[index] for index in indices]
+        losses, _, changed = predict(model, trainable, frozen, inputs, labels, training=True)
+        return (losses * weights).sum() / weight, [changed[index] for index in indices]
 
     return jax.value_and_grad(loss_of, has_aux=True)
 
@@ -135,9 +124,3 @@ def jit_train_step(
     state = TrainState(*(shardings(distribution, part) for part in train_variables(model, optimizer)))
     function = step if steps_per_execution == 1 else several
     return jax.jit(function, donate_argnums=0, out_shardings=(state, replicated_sharding(distribution)))
-
-
-def jit_grad_fn(model: keras.Model, distribution: Sharded, task: Callable) -> jax.stages.Wrapped:
-    """Return the gradients of one microbatch, compiled by itself: what a step of several microbatches repeats."""
-    one, gradients = replicated_sharding(distribution), shardings(distribution, model.trainable_variables)
-    return jax.jit(make_grad_fn(model, task), out_shardings=((one, one), gradients))

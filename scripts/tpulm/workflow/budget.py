@@ -72,19 +72,25 @@ def step_of(recipe: dict) -> dict:
 
 
 def take(run: dict, name: str, prices: Mapping[str, float]) -> dict | None:
-    """Return hours, cost (None without a price) and bytes on disk of a run's pending steps; None if unplanned.
+    """Return what a run's pending steps take by its plan's estimate; None if unplanned.
+
+    hours, at least and at most; cost, None without a price, and at most; bytes on disk. At least: the lower bound. At
+    most: with the estimate's error.
 
     prices  of an hour on each slice, as the config says now: a plan may be older than its price
     """
     plan = plan_of(run, name)
-    if plan is None or not plan["planned"] or plan["hours"] is None:
+    if plan is None or not plan["planned"] or plan["hours"] is None or "estimate_error" not in plan:
         return None
     share = run["steps"] / plan["recipe"]["steps"]
     price = prices.get(name)
-    hours = plan["hours"] * share
+    hours, longer = plan["hours"] * share, 1 + plan["estimate_error"]
     return {
         "hours": hours,
+        "hours_at_least": plan["hours_lower_bound"] * share,
+        "hours_at_most": hours * longer,
         "cost": None if price is None else hours * price,
+        "cost_at_most": None if price is None else hours * longer * price,
         "bytes": plan["checkpoint_bytes"] * run["checkpoints"],
     }
 
@@ -99,23 +105,29 @@ def totals(pending: list[dict], topologies: list[str], prices: Mapping[str, floa
         known = [part for part in found if part]
         if not known:
             continue
-        hours, disk = sum(part["hours"] for part in known), sum(part["bytes"] for part in known)
-        costs = [part["cost"] for part in known]
-        money = "no price given" if None in costs else f"{sum(costs):,.2f} at the given price"
+        hours, least, most, disk = (
+            sum(part[key] for part in known) for key in ("hours", "hours_at_least", "hours_at_most", "bytes")
+        )
+        costs, highest = ([part[key] for part in known] for key in ("cost", "cost_at_most"))
+        money = (
+            "no price given" if None in costs else f"{sum(costs):,.2f} at the given price, {sum(highest):,.2f} at most"
+        )
         missing = len(found) - len(known)
         rest = f"; {missing} of {len(found)} pending runs are not planned there" if missing else ""
         lines.append(
-            f"pending on {name}: {hours:,.2f} hours modelled, {money}, {disk / 1e9:,.2f} GB of checkpoints{rest}"
+            f"pending on {name}: {hours:,.2f} hours estimated ({least:,.2f} to {most:,.2f}), {money}, "
+            f"{disk / 1e9:,.2f} GB of checkpoints{rest}"
         )
     return lines
 
 
 def check(pending: list[dict], limit: float | None, prices: Mapping[str, float]) -> None:
-    """Refuse to start what cannot be on its slice, or takes more than `limit` by its plans. Raises UserError.
+    """Refuse to start what cannot be on its slice, or may take more than `limit` by its plans: the estimates with
+    their errors. Raises UserError.
 
     pending  with `accelerator`, the slice that the config asks for, None where none is taken
     """
-    spent = 0.0
+    spent = estimated = 0.0
     for run in pending:
         name, where = run["accelerator"], run["recipe"]["where"]
         if name is None:
@@ -138,10 +150,12 @@ def check(pending: list[dict], limit: float | None, prices: Mapping[str, float])
                 f"plan.spending_limit is {limit:g}, and of {where} on {name} {what}; "
                 f"name {name} under plan.topologies and plan.prices and run: snakemake plan"
             )
-        spent += part["cost"]
+        estimated += part["cost"]
+        spent += part["cost_at_most"]
     if limit is not None and spent > limit:
         raise UserError(
-            f"the pending steps cost {spent:,.2f} by their plans, more than plan.spending_limit, {limit:g}."
+            f"the pending steps may cost {spent:,.2f} by their plans ({estimated:,.2f} estimated, and the error of the "
+            f"estimate), more than plan.spending_limit, {limit:g}."
         )
 
 

@@ -1,0 +1,259 @@
+"""Hold the model of plans against training steps that others have measured, and fit its factors to them.
+
+    python benchmarks/plan_table.py compile [ROW ...] [--texts FOLDER]    what the compiler makes of each row
+    python benchmarks/plan_table.py table                                 fit, leave one out, compare
+
+The rows are in measured_steps.yaml. `compile` takes a minute or more for each and writes what the model needs of the
+compiled program to results/steps/ROW.json; with --texts, the text of the program is kept, compressed, and read again
+instead of compiled. `table` takes seconds: it writes results/plan_table.md and prints the factors and the error that
+scripts/tpulm/planning/efficiency.py holds.
+"""
+
+import argparse
+import gzip
+import json
+import math
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+
+import numpy as np
+from decoder import Decoder
+from ruamel.yaml import YAML
+from scipy.optimize import minimize
+from tpulm.core.accelerators import Topology, topology
+from tpulm.planning.estimate import times
+
+HERE = Path(__file__).parent
+ROWS, STEPS, TABLE = HERE / "measured_steps.yaml", HERE / "results/steps", HERE / "results/plan_table.md"
+START, TOLERANCE = (0.8, 0.8, 0.6), 0.35  # of the fit; of an estimate
+# keras-hub's layouts of Gemma before and after its pull request 1491, by the dimension that they shard. LoRA's
+# matrices had none: their paths did not match.
+LAYOUTS = {
+    "hidden": {
+        "token_embedding/embeddings": (None, "model"),
+        "decoder_block.*attention/(query|key|value)/kernel": (None, "model", None),
+        "decoder_block.*attention/attention_output/kernel": (None, None, "model"),
+        "decoder_block.*ffw_gating(_2)?/kernel": ("model", None),
+        "decoder_block.*ffw_linear/kernel": (None, "model"),
+    },
+    "heads": {
+        "token_embedding/embeddings": ("model", "batch"),
+        "decoder_block.*attention/(query|key|value)/kernel": ("model", "batch", None),
+        "decoder_block.*attention/attention_output/kernel": ("model", None, "batch"),
+        "decoder_block.*ffw_gating(_2)?/kernel": ("batch", "model"),
+        "decoder_block.*ffw_linear/kernel": ("model", "batch"),
+    },
+}
+
+
+def rows() -> dict[str, dict]:
+    """Return the measured steps by name."""
+    return YAML(typ="safe", pure=True).load(ROWS)["rows"]
+
+
+def lowered_run(run: dict, devices: list, where: str) -> tuple:
+    """Return the lowered program of a run of this project, its devices, and the share of positions attended."""
+    from keras.distribution import LayoutMap
+    from tpulm.config.training_step import TrainingStep
+    from tpulm.models import sharding
+    from tpulm.planning.abstract_run import AbstractRun
+    from tpulm.training.runtime import set_precision
+
+    if "layout" in run:
+
+        def layout_map_of(backbone: type, mesh) -> LayoutMap:
+            layout_map = LayoutMap(mesh)
+            for path, axes in LAYOUTS[run["layout"]].items():
+                layout_map[path] = axes
+            return layout_map
+
+        sharding.layout_map_of = layout_map_of
+    set_precision(run["recipe"]["precision"])
+    abstract = AbstractRun(TrainingStep.of(run["stage"], where, run["recipe"]), devices)
+    return abstract.lowered(), list(abstract.distribution.device_mesh.backend_mesh.devices.ravel())
+
+
+def text_of(name: str, row: dict, slice_: Topology) -> tuple[str, list]:
+    """Return the compiled text of a row, and the coordinates of the chip of each of its devices."""
+    os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_LOAD_LIBRARY": "1", "TPU_SKIP_MDS_QUERY": "1"}
+    os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    from tpulm.training import runtime
+
+    runtime.start(1)
+    from jax.experimental import topologies
+
+    devices = topologies.get_topology_desc(
+        platform="tpu", topology_name=slice_.compiler_name, **slice_.compiler_options
+    ).devices
+    if "decoder" in row:
+        from decoder_step import lowered
+
+        program, devices = lowered(Decoder(**row["decoder"]), devices)
+    else:
+        program, devices = lowered_run(row["run"], devices, name)
+    compiled = program.compile(compiler_options=row.get("options"))
+    return compiled.as_text(), [list(device.coords) for device in devices]
+
+
+def compile_row(name: str, row: dict, texts: Path | None) -> None:
+    """Write what the model needs of a row's program."""
+    from tpulm.planning.program import read
+
+    slice_ = topology(row["slice"])
+    kept = texts / f"{name}.json.gz" if texts else None
+    if kept and kept.is_file():
+        text, coordinates = json.loads(gzip.decompress(kept.read_bytes()))
+    else:
+        text, coordinates = text_of(name, row, slice_)
+        if kept:
+            kept.write_bytes(gzip.compress(json.dumps([text, coordinates]).encode()))
+    found = read(text, slice_, coordinates, attended=0.5 if "decoder" in row else 1.0)
+    STEPS.mkdir(parents=True, exist_ok=True)
+    (STEPS / f"{name}.json").write_text(json.dumps(found, separators=(",", ":")) + "\n")
+    print(name, {key: value for key, value in found.items() if key != "timeline"})
+
+
+def steps() -> dict[str, dict]:
+    """Return what the model needs of each row's program; rows of the same program share it."""
+    return {
+        name: json.loads((STEPS / f"{row.get('program', name)}.json").read_text())
+        for name, row in rows().items()
+        if (STEPS / f"{row.get('program', name)}.json").is_file()
+    }
+
+
+def measured(row: dict) -> float:
+    """Return the seconds of a step: as published, or from MaxText's TFLOP/s of a chip."""
+    if "seconds" in row:
+        return row["seconds"]
+    return Decoder(**row["decoder"]).model_flops / (row["tflops"] * 1e12)
+
+
+def estimate(found: dict, factors: tuple, slice_: Topology) -> dict:
+    """Return lower bound and estimate of a row's step, with these factors."""
+    return times(found, slice_, factors=factors)
+
+
+def fit(programs: dict[str, dict], table: dict[str, dict], names: list[str]) -> tuple[float, ...]:
+    """Return the three factors, two digits each, with the least sum of squares of log(estimated / measured)."""
+    wanted = {name: measured(table[name]) for name in names}
+    unique: dict[str, str] = {}
+    for name in names:
+        unique.setdefault(table[name].get("program", name), name)
+    slices = {name: topology(table[name]["slice"]) for name in names}
+
+    def loss(factors: np.ndarray) -> float:
+        found = {
+            program: estimate(programs[name], tuple(factors), slices[name])["estimated_seconds"]
+            for program, name in unique.items()
+        }
+        return sum(math.log(found[table[name].get("program", name)] / seconds) ** 2 for name, seconds in wanted.items())
+
+    best = minimize(loss, START, method="Nelder-Mead", bounds=[(0.05, 1.0)] * 3, options={"xatol": 2e-3, "fatol": 1e-5})
+    return tuple(float(round(value, 2)) for value in best.x)
+
+
+def compare() -> tuple[tuple[float, ...], float, list[dict]]:
+    """Return the factors, the error of an estimate, and a comparison of each row.
+
+    Each: measured, lower_bound, estimated with all rows, and left_out, estimated with factors that were fitted
+    without the row; rows that are not fitted have no left_out.
+    """
+    table, programs = rows(), steps()
+    fitted = [name for name in programs if table[name]["fit"]]
+    factors = fit(programs, table, fitted)
+    found = []
+    for name, program in programs.items():
+        slice_, row = topology(table[name]["slice"]), table[name]
+        here = estimate(program, factors, slice_)
+        line = {"name": name, "measured": measured(row), "lower_bound": here["lower_bound_seconds"]}
+        line |= {"estimated": here["estimated_seconds"], "bound_by": here["bound_by"], "left_out": None}
+        if name in fitted:
+            others = fit(programs, table, [other for other in fitted if other != name])
+            line["left_out"] = estimate(program, others, slice_)["estimated_seconds"]
+            line["left_out_factors"] = others
+        found.append(line)
+    excess = max(line["measured"] / line["left_out"] - 1 for line in found if line["left_out"])
+    return factors, math.ceil(excess * 100) / 100, found
+
+
+def without_version() -> dict[str, float]:
+    """Return how far estimates are off, at most, with all rows of a TPU version left out of the fit, by version."""
+    table, programs = rows(), steps()
+    fitted = [name for name in programs if table[name]["fit"]]
+    found: dict[str, float] = {}
+    for version in sorted({table[name]["slice"].split("-")[0] for name in fitted}):
+        out = [name for name in fitted if table[name]["slice"].startswith(f"{version}-")]
+        factors = fit(programs, table, [name for name in fitted if name not in out])
+        off = (
+            estimate(programs[name], factors, topology(table[name]["slice"]))["estimated_seconds"]
+            / measured(table[name])
+            - 1
+            for name in out
+        )
+        found[version] = max(off, key=abs)
+    return found
+
+
+def write_table() -> None:
+    """Write the comparison as Markdown, and print the factors."""
+    factors, error, found = compare()
+    table = rows()
+    lines = [
+        f"Factors: {factors[0]:.2f} of the peak of arithmetic, {factors[1]:.2f} of HBM, {factors[2]:.2f} of the links. "
+        f"A step may take {error:.0%} longer than estimated.",
+        "",
+        "| step | slice | measured, ms | at least | estimated | left out of the fit | off by | source |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |",
+    ]
+    for line in found:
+        row = table[line["name"]]
+        left, best = line["left_out"], line["left_out"] or line["estimated"]
+        off = best / line["measured"] - 1
+        miss = " (miss)" if abs(off) > TOLERANCE and left else ""
+        cells = [f"{1e3 * line[key]:,.1f}" for key in ("measured", "lower_bound", "estimated")]
+        cells += [f"{1e3 * left:,.1f}" if left else "not fitted", f"{off:+.0%}{miss}"]
+        lines.append(f"| {row['title']} | {row['slice']} | {' | '.join(cells)} | [{source(row)}]({row['source']}) |")
+    worst = ", ".join(f"{version} {off:+.0%}" for version, off in without_version().items())
+    lines += ["", f"Off by at most, with all rows of a version left out of the fit: {worst}."]
+    TABLE.write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+    for line in found:
+        print(line)
+
+
+def source(row: dict) -> str:
+    """Return a short name of a row's source."""
+    names = {
+        "mlcommons": "MLPerf v0.7",
+        "keras-hub": "keras-hub 1491",
+        "ai.google": "tutorial",
+        "tpu-recipes": "tpu-recipes",
+    }
+    return next(
+        (name for word, name in (names | {"maxtext": "MaxText", "mintext": "notes"}).items() if word in row["source"]),
+        "",
+    )
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["compile", "table"])
+    parser.add_argument("rows", nargs="*")
+    parser.add_argument("--texts", type=Path)
+    arguments = parser.parse_args()
+    wanted = {name: row for name, row in rows().items() if name in arguments.rows or not arguments.rows}
+    if arguments.what == "compile":
+        for name, row in wanted.items():
+            if "program" not in row:
+                compile_row(name, row, arguments.texts)
+    else:
+        write_table()
+
+
+if __name__ == "__main__":
+    main()

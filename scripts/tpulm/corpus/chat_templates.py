@@ -1,0 +1,95 @@
+"""Where chat templates come from: Gemma's, a file, or the files of a tokenizer, local or on the Hugging Face hub."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from tpulm.config.texts import CHAT_TEMPLATE_FILES, GEMMA
+from tpulm.core.errors import UserError
+
+# The turns of the Gemma models that follow instructions (https://ai.google.dev/gemma/docs/core/prompt-structure). What
+# the system says stands before what the user says first, as in the templates of Gemma 3.
+GEMMA_TEMPLATE = """\
+{{ bos_token }}
+{%- set first = namespace(text='') %}
+{%- for message in messages %}
+    {%- if message.role == 'system' %}
+        {%- if not loop.first %}{{ raise_exception('a system message is not the first one') }}{% endif %}
+        {%- set first.text = message.content | trim + '\\n\\n' %}
+    {%- elif message.role == 'user' %}
+        {{- '<start_of_turn>user\\n' + first.text + message.content | trim + '<end_of_turn>\\n' }}
+        {%- set first.text = '' %}
+    {%- else %}
+        {{- '<start_of_turn>model\\n' }}
+        {%- generation %}{{ message.content | trim + '<end_of_turn>\\n' }}{% endgeneration %}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}
+"""
+
+
+def find_chat_template(where: str, given: str, revision: str | None, files: Sequence[str]) -> dict:
+    """Return a chat template: where it is from, template, bos_token and eos_token, and the special tokens, or None.
+
+    where     config key of the template; given, its value; revision, a commit, where that is a name on the hub
+    files     the local files that the template is read from
+
+    Raises UserError where there is none.
+    """
+    if given == GEMMA:
+        return described(f"{where} {GEMMA}", GEMMA_TEMPLATE, {"bos_token": "<bos>", "eos_token": "<eos>"}, None)
+    if given.endswith(".jinja") and not os.path.isdir(given):
+        return described(given, text_of(given), {}, None)
+    found = {os.path.basename(file): text_of(file) for file in files} if files else fetched(where, given, revision)
+    place = f"{where}: {given}"
+    try:
+        config = json.loads(found.get("tokenizer_config.json", "{}"))
+    except ValueError as error:
+        raise UserError(f"{place}/tokenizer_config.json is not valid JSON: {error}.") from None
+    template = found.get("chat_template.jinja", config.get("chat_template"))
+    if isinstance(template, list):  # of several, each with a name
+        template = {one["name"]: one["template"] for one in template}.get("default")
+    if not isinstance(template, str):
+        raise UserError(f"{place} has no chat template in {' or '.join(CHAT_TEMPLATE_FILES)}.")
+    added = config.get("added_tokens_decoder", {}).values()
+    special = [token["content"] for token in added if token.get("special")]
+    return described(place, template, config, special if config else None)
+
+
+def described(where: str, template: str, config: dict, special: list[str] | None) -> dict:
+    """Return a template and its tokens as `ChatTemplate` takes them; config is the tokenizer's."""
+    tokens = {name: config.get(name) for name in ("bos_token", "eos_token")}
+    plain = {name: token["content"] if isinstance(token, dict) else token for name, token in tokens.items()}
+    return {"where": where, "template": template, "special": special, **plain}
+
+
+def text_of(file: str) -> str:
+    """Return the text of a file. Raises UserError."""
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}.") from None
+
+
+def fetched(where: str, name: str, revision: str | None) -> dict[str, str]:
+    """Return the files of a tokenizer on the hub that may hold a chat template, by name. Raises UserError."""
+    import huggingface_hub
+    from huggingface_hub.errors import EntryNotFoundError
+
+    found = {}
+    for file in CHAT_TEMPLATE_FILES:
+        try:
+            found[file] = text_of(huggingface_hub.hf_hub_download(name, file, revision=revision))
+        except EntryNotFoundError:
+            continue
+        except Exception as error:  # network, credentials, terms that were not accepted, no such repository
+            reason = str(error).strip().splitlines()[0][:200].rstrip(". ") if str(error).strip() else "no reason given"
+            raise UserError(
+                f"{where} is {name} at revision {revision}, which could not be fetched ({type(error).__name__}: "
+                f"{reason}); it needs the network or a copy in the cache of huggingface_hub, and HF_TOKEN where it is "
+                "not public."
+            ) from None
+    return found

@@ -1,0 +1,67 @@
+"""LoRA weights in the form that keras-hub reads, by themselves or merged into a model.
+
+Needs tpulm.training.runtime.start first.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from tpulm.config.causal_families import layers_of
+from tpulm.config.training_step import ModelSpec
+from tpulm.core.files import atomic_write, write_json
+from tpulm.models.building import open_model
+from tpulm.models.causal import assign, load_preset
+from tpulm.models.frozen import leaves
+
+
+def save_adapters(spec: ModelSpec, arrays: Mapping[str, np.ndarray], weights: str | Path, config: str | Path) -> None:
+    """Write LoRA variables for Backbone.load_lora_weights, and the arguments of Backbone.enable_lora before that.
+
+    spec     of the run; the adapter is for the base model as it is published, whatever type its weights had
+    arrays   by Keras path, what is added unscaled: Keras's file has no place for alpha
+    weights  .lora.h5, HDF5; config  JSON: rank, target_layer_names
+
+    Raises UserError where the arrays belong to another model.
+    """
+    model, _ = open_model(replace(spec, base_precision=None))
+    assign(model.trainable_variables, arrays, str(weights))
+    adapted = {path.split("/")[-2] for path in arrays}
+    names = [name for name in layers_of(spec.targets) if name in adapted]
+    write_json(config, {"rank": spec.rank, "target_layer_names": names})
+    with atomic_write(weights) as partial:
+        named = partial.with_name(f"{partial.name}.lora.h5")  # the ending that Keras insists on
+        model.backbone.save_lora_weights(str(named))
+        named.rename(partial)
+
+
+def merged(spec: ModelSpec, best: str) -> keras.Model:
+    """Return the model of a finished run with LoRA as one without: float32, the same function.
+
+    spec  of a run on a preset; best  safetensors file of its LoRA variables
+
+    Raises UserError where that belongs to another model.
+    """
+    tuned, _ = open_model(spec, best)
+    keras.distribution.set_distribution(None)
+    wide = load_preset(spec.preset, keras.DTypePolicy("float32"))
+    for target, source in zip(leaves(wide.backbone), leaves(tuned.backbone), strict=True):
+        for variable in target.variables:
+            variable.assign(wide_value(source, variable.name))
+    return wide
+
+
+def wide_value(layer: keras.Layer, name: str) -> np.ndarray:
+    """Return a variable of a layer in float32: int8 multiplied out, and what LoRA adds to a kernel added."""
+    values = {variable.name: np.asarray(variable.value).astype(np.float32) for variable in layer.variables}
+    value, scale = values[name], values.get(f"{name}_scale")
+    if scale is not None:
+        if isinstance(layer, keras.layers.EinsumDense):  # its scales have the axes of its outputs
+            scale = np.asarray(layer._adjust_scale_for_dequant(scale))
+        value = value / (scale[:, None] if name == "embeddings" else scale)
+    if name == "kernel" and getattr(layer, "lora_enabled", False):
+        value = value + layer.lora_alpha / layer.lora_rank * (values["lora_kernel_a"] @ values["lora_kernel_b"])
+    return value

@@ -1,0 +1,73 @@
+"""What the kernels of splash attention cost, which no compiler counts: FLOPs and bytes by the shapes of a call.
+
+Imports neither JAX nor Keras.
+"""
+
+import math
+import re
+
+BLOCKS = (512, 256, 128)  # tokens of a block, the largest that divides a sequence is taken
+LANES = 128  # of a TPU's vectors: what the kernel stores per token, it stores so many times
+# Matrix multiplications of a pair of blocks: scores and values; again scores, and three (four) gradients of those.
+# By what the kernel's name says of it: forward, gradients of queries, gradients of keys and values.
+MULTIPLICATIONS = {"fwd": 2, "dq": 3, "dkv": 4}
+SCOPE = re.compile(r"attention_(full|causal)(?:_window_(\d+))?")
+KERNEL = re.compile(r"splash_m[hq]a_(fwd|dq|dkv)")
+
+
+def block_size(length: int) -> int | None:
+    """Return how many tokens a block of the kernel has; None for a length that is no multiple of one."""
+    return next((size for size in BLOCKS if length % size == 0), None)
+
+
+def scope_of(causal: bool, window: int | None) -> str:
+    """Return the name of the scope around a call: it reaches the names of the compiled instructions."""
+    kind = "causal" if causal else "full"
+    return f"attention_{kind}" if window is None else f"attention_{kind}_window_{window}"
+
+
+def block_pairs(length: int, causal: bool, window: int | None) -> int:
+    """Return how many pairs of blocks of a head the kernel works on: those in which some token sees another."""
+    size = block_size(length) or length
+    blocks = length // size
+    if not causal:
+        return blocks * blocks
+    # A block sees itself, and those before it that its first token reaches.
+    reach = blocks if window is None else math.ceil((window - 1) / size)
+    return sum(min(row, reach) + 1 for row in range(blocks))
+
+
+def call_cost(kind: str, query: tuple, key: tuple, itemsize: int, causal: bool, window: int | None) -> tuple:
+    """Return FLOPs and bytes of HBM that a call of a kernel takes on a device, both of them float.
+
+    kind        fwd, dq or dkv, see MULTIPLICATIONS
+    query, key  shapes on the device, [records, heads, tokens, head_dim]
+    itemsize    bytes of an element of them
+
+    Blocks of keys and values are read for each block of queries that sees them (dkv: the other way round).
+    """
+    records, heads, length, width = query
+    size = block_size(length) or length
+    pairs = records * heads * block_pairs(length, causal, window)
+    flops = 2 * MULTIPLICATIONS[kind] * pairs * size * size * width
+    ours, theirs = (math.prod(shape) * itemsize for shape in (query, key))
+    per_token = 4 * LANES * records * heads * length  # logsumexp, float32
+    streamed = 2 * pairs * size * width * itemsize  # two blocks for each pair
+    moved = {
+        "fwd": streamed + 2 * ours + per_token,  # queries and outputs
+        "dq": streamed + 3 * ours + per_token,  # queries, gradients of outputs, gradients of queries
+        "dkv": streamed + 4 * theirs + per_token,  # keys, values and their gradients
+    }[kind]
+    return float(flops), float(moved)
+
+
+def cost_of_instruction(op_name: str, query: tuple, key: tuple, itemsize: int) -> tuple | None:
+    """Return `call_cost` of a compiled instruction by its op_name in the program; None for any other instruction.
+
+    query, key  the shapes of its first two operands of four dimensions
+    """
+    kernel, scope = KERNEL.search(op_name), SCOPE.search(op_name)
+    if kernel is None or scope is None:
+        return None
+    window = None if scope[2] is None else int(scope[2])
+    return call_cost(kernel[1], query, key, itemsize, scope[1] == "causal", window)

@@ -1,0 +1,158 @@
+"""Attention in one kernel, whose scores never leave the chip: splash attention on a TPU, cuDNN's on a GPU.
+
+Both are FlashAttention (Dao et al. 2022): softmax in float32, a block of keys at a time. Needs
+tpulm.training.runtime.start first.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import keras
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
+from jax.sharding import PartitionSpec
+
+from tpulm.models.attention_cost import block_size, scope_of
+from tpulm.models.segments import same_document
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of attention, and how a model uses it.
+
+    name       splash or cudnn
+    packed     whether records hold several documents
+    interpret  splash only: run by JAX's interpreter of Pallas, on any device
+    """
+
+    name: str
+    packed: bool = False
+    interpret: bool = False
+
+    def fits(self, length: int) -> bool:
+        """Return whether the kernel takes sequences of this many tokens."""
+        return length_error(self.name, length) is None
+
+    def __call__(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        segments: jax.Array,
+        causal: bool,
+        window: int | None = None,
+        soft_cap: float | None = None,
+    ) -> jax.Array:
+        """Return what each token attends to within its segment: [records, tokens, heads, head_dim].
+
+        query       [records, tokens, heads, head_dim], scaled
+        key, value  [records, tokens, key-value heads, head_dim]; the heads are a multiple of them
+        segments    int32 [records, tokens], see tpulm.models.segments; padding attends to padding, which says nothing
+        window      with causal: how many tokens a token sees, itself included; None is no limit
+        soft_cap    c of c tanh(score / c); None is none
+        """
+        if self.name == "splash":
+            function = partial(splash, causal=causal, window=window, soft_cap=soft_cap, interpret=self.interpret)
+        else:
+            function = partial(cudnn, causal=causal, window=window, packed=self.packed)
+        return on_mesh(function, query, key, value, segments)
+
+
+def length_error(name: str, length: int) -> str | None:
+    """Return why a kernel does not take sequences of so many tokens; None where it does."""
+    if name == "splash" and block_size(length) is None:
+        return f"splash attention takes a multiple of 128 tokens, not {length}"
+    if name == "cudnn" and length % 2:
+        return f"cuDNN's attention takes an even number of tokens, not {length}"
+    return None
+
+
+def splash(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segments: jax.Array,
+    causal: bool,
+    window: int | None,
+    soft_cap: float | None,
+    interpret: bool,
+) -> jax.Array:
+    """Return attention by JAX's splash kernels, of what one device has; arguments as for `Kernel`."""
+    length, heads = query.shape[1:3]
+    size = block_size(length)
+    blocks = splash_attention_kernel.BlockSizes(
+        block_q=size, block_kv=size, block_q_dkv=size, block_kv_dkv=size, block_q_dq=size, block_kv_dq=size
+    )
+    masks = splash_attention_mask.MultiHeadMask([mask_of(length, causal, window)] * heads)
+    kernel = splash_attention_kernel.make_splash_mha(
+        masks, block_sizes=blocks, head_shards=1, q_seq_shards=1, attn_logits_soft_cap=soft_cap, interpret=interpret
+    )
+
+    def of_record(query: jax.Array, key: jax.Array, value: jax.Array, segments: jax.Array) -> jax.Array:
+        return kernel(query, key, value, segment_ids=splash_attention_kernel.SegmentIds(segments, segments))
+
+    heads_first = (jnp.swapaxes(array, 1, 2) for array in (query, key, value))
+    with jax.named_scope(scope_of(causal, window)):
+        return jnp.swapaxes(jax.vmap(of_record)(*heads_first, segments), 1, 2)
+
+
+def mask_of(length: int, causal: bool, window: int | None) -> splash_attention_mask.Mask:
+    """Return which pairs of tokens the kernel looks at, segments aside: blocks without any are skipped."""
+    shape = (length, length)
+    if not causal:
+        return splash_attention_mask.FullMask(shape)
+    if window is None or window >= length:
+        return splash_attention_mask.CausalMask(shape)
+    return splash_attention_mask.LocalMask(shape, (window - 1, 0), 0)
+
+
+def cudnn(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segments: jax.Array,
+    causal: bool,
+    window: int | None,
+    packed: bool,
+) -> jax.Array:
+    """Return attention by cuDNN's kernel, of what one device has; arguments as for `Kernel`.
+
+    It reads documents as a bias of pairs, two bytes each and the same for all heads. A causal model without them needs
+    none: padding comes last, where no token looks.
+    """
+    mask, local = None, None
+    if causal and not packed:
+        local = None if window is None else (window - 1, 0)
+    else:
+        mask = same_document(segments)
+        if window is not None:
+            mask &= jnp.triu(jnp.ones(mask.shape[1:], bool), 1 - window)
+        mask = mask[:, None]
+    return jax.nn.dot_product_attention(
+        query, key, value, mask=mask, scale=1.0, is_causal=causal, local_window_size=local, implementation="cudnn"
+    )
+
+
+def on_mesh(function: Callable, query: jax.Array, key: jax.Array, value: jax.Array, segments: jax.Array) -> jax.Array:
+    """Return `function` of these arrays, each device with its records and heads: XLA cannot divide a kernel.
+
+    Heads that the axis `model` does not divide are on all of its devices.
+    """
+    distribution = keras.distribution.distribution()
+    if distribution is None or distribution.device_mesh.backend_mesh.size == 1:
+        return function(query, key, value, segments)
+    mesh = distribution.device_mesh.backend_mesh
+    batch = "batch" if query.shape[0] % mesh.shape["batch"] == 0 else None
+    heads = "model" if query.shape[2] % mesh.shape["model"] == 0 else None
+    groups = heads if key.shape[2] % mesh.shape["model"] == 0 else None
+    if heads and not groups and key.shape[2] > 1:  # a device's heads may belong to any of them
+        key, value = (jnp.repeat(array, query.shape[2] // array.shape[2], axis=2) for array in (key, value))
+        groups = heads
+    of_query, of_key = PartitionSpec(batch, None, heads, None), PartitionSpec(batch, None, groups, None)
+    specs = (of_query, of_key, of_key, PartitionSpec(batch, None))
+    # A kernel says nothing of the axes that its outputs vary over: not to be checked.
+    return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=of_query, check_vma=False)(
+        query, key, value, segments
+    )

@@ -1,0 +1,275 @@
+"""Kernels of attention: what they compute is what plain attention does; which run gets one; what one costs."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+import warm
+from conftest import ROOT
+from test_plan import COMMON, compiler, plans
+from test_segments import FAMILIES
+from tpulm.models.attention_cost import block_pairs, call_cost, cost_of_instruction, scope_of
+
+# Kernels on arrays: alone, or on a mesh of eight devices, where heads are divided, repeated or on all devices.
+KERNELS = """
+import json, sys
+from tpulm.training import runtime
+name, dtype, cases = json.loads(sys.argv[1])
+runtime.start(1, 8, determinism="steps" if name == "cudnn" else "bytes")
+import jax, jax.numpy as jnp, keras_hub, numpy as np
+from tpulm.models import sharding
+from tpulm.models.fused_attention import Kernel
+
+LENGTH, WIDTH = 384, 16 if name == "splash" else 64
+dice = np.random.default_rng(0)
+
+def plain(query, key, value, segments, causal, window, soft_cap):
+    groups = query.shape[2] // key.shape[2]
+    key, value = (jnp.repeat(array, groups, axis=2) for array in (key, value))
+    scores = jnp.einsum("btnh,bsnh->bnts", query, key).astype("float32")
+    scores = scores if soft_cap is None else jnp.tanh(scores / soft_cap) * soft_cap
+    place = np.arange(query.shape[1])
+    ago = place[:, None] - place
+    seen = np.ones(ago.shape, bool) & (ago >= 0 if causal else True) & (ago < window if window else True)
+    seen = seen & (segments[:, :, None] == segments[:, None, :])
+    weights = jax.nn.softmax(jnp.where(seen[:, None], scores, -1e30)).astype(query.dtype)
+    return jnp.einsum("bnts,bsnh->btnh", weights, value)
+
+for heads, groups, packed, mesh, options in cases:
+    arrays = [dice.standard_normal((4, LENGTH, n, WIDTH)).astype("f4") for n in (heads, groups, groups, heads)]
+    *inputs, wanted = (jnp.asarray(array, dtype) for array in arrays)
+    inputs[0] = inputs[0] * jnp.asarray(WIDTH**-0.5, dtype)
+    segments = np.ones((4, LENGTH), "i4")
+    if packed:
+        segments = np.sort(dice.integers(1, 6, segments.shape).astype("i4"))
+    segments[:, LENGTH - 30 :] = 0
+    real = (segments > 0)[:, :, None, None]
+    if mesh:
+        sharding.set_up(keras_hub.models.GemmaBackbone, mesh, "the.run.mesh")
+    kernel = Kernel(name, packed, interpret=name == "splash")
+
+    def both(function):
+        def value(*inputs):
+            out = function(*inputs, segments, **options) * real
+            return (out * wanted).astype("float32").sum(), out
+        (_, out), gradients = jax.jit(jax.value_and_grad(value, argnums=(0, 1, 2), has_aux=True))(*inputs)
+        return [np.asarray(array, np.float32) for array in (out, *gradients)]
+
+    pairs = zip(both(kernel), both(plain))
+    print("CASE", json.dumps([float(abs(a - b).max() / abs(b).max()) for a, b in pairs]))
+"""
+CAUSAL = {"causal": True, "window": None, "soft_cap": None}
+GEMMA_2, GEMMA_3 = {"causal": True, "window": 200, "soft_cap": 3.0}, {"causal": True, "window": 100, "soft_cap": None}
+
+
+def compared(name, dtype, *cases):
+    job = json.dumps([name, dtype, cases])
+    if name == "cudnn":  # by a process that starts JAX with determinism: steps
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
+        command = [sys.executable, "-c", KERNELS, job]
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    else:
+        done = warm.run("jax", KERNELS, job)
+    return [json.loads(line.removeprefix("CASE")) for line in done.stdout.splitlines() if line.startswith("CASE")]
+
+
+@pytest.mark.parametrize(("dtype", "error"), [("float32", 1e-5), ("bfloat16", 2e-2)])
+def test_splash_attention_is_attention(dtype, error):
+    """Values, and gradients of queries, keys and values: encoder and decoder, documents apart or not, Gemma 2 and 3."""
+    found = compared(
+        "splash",
+        dtype,
+        (2, 2, True, None, CAUSAL | {"causal": False}),
+        (2, 2, False, None, CAUSAL | {"causal": False}),
+        (4, 2, False, None, CAUSAL),
+        (2, 1, True, None, GEMMA_2),
+        (2, 2, False, None, GEMMA_2 | GEMMA_3),
+        (2, 2, True, None, GEMMA_3),
+    )
+    assert len(found) == 6 and max(map(max, found)) < error, found
+
+
+def test_splash_attention_on_a_mesh():
+    found = compared(
+        "splash",
+        "float32",
+        (4, 4, True, [2, 4], CAUSAL),  # a device has a head
+        (4, 2, True, [2, 4], GEMMA_2),  # two heads of keys for four devices
+        (4, 1, False, [2, 4], CAUSAL),  # all devices have the one
+        (2, 2, True, [1, 4], CAUSAL),  # all devices have both heads
+    )
+    assert len(found) == 4 and max(map(max, found)) < 1e-5, found
+
+
+def gpu() -> bool:
+    """Return whether JAX has an NVIDIA GPU here."""
+    if find_spec("jax_cuda12_plugin") is None and find_spec("jax_cuda13_plugin") is None:
+        return False
+    asked = "import jax; print('RESULT' + str(int(jax.devices()[0].platform == 'gpu')))"
+    return bool(warm.result(warm.run("jax", asked)))
+
+
+def test_cudnn_attention_is_attention():
+    if not gpu():
+        pytest.skip("cuDNN's attention needs an NVIDIA GPU")
+    found = compared(
+        "cudnn",
+        "bfloat16",
+        (2, 2, True, None, CAUSAL | {"causal": False}),
+        (2, 2, False, None, CAUSAL | {"causal": False}),
+        (4, 2, False, None, CAUSAL),
+        (4, 1, True, None, CAUSAL),
+        (2, 2, False, None, GEMMA_3),
+        (2, 2, True, None, GEMMA_3),
+    )
+    assert len(found) == 6 and max(map(max, found)) < 2e-2, found
+
+
+# Loss and gradients of a model, before and after its attention is the kernel, run by the interpreter.
+MODELS = """
+import json, sys
+from tpulm.training import runtime
+runtime.start(1)
+import jax, keras_hub, numpy as np
+from tpulm.models import roberta
+from tpulm.models.attention import fuse
+from tpulm.models.causal import build_causal, draw_weights
+from tpulm.models.fused_attention import Kernel
+from tpulm.models.remat import remat
+from tpulm.models.segments import never, separate_documents
+from tpulm.training.tasks import causal, masked
+from tpulm.training.train_step import make_grad_fn
+
+family, sizes, packed, again = json.loads(sys.argv[1])
+dice, rows, length = np.random.default_rng(0), 2, 128
+ids = dice.integers(5, 64, (rows, length + 1)).astype("i4")
+segments = np.sort(dice.integers(1, 5, ids.shape).astype("i4"))
+segments[:, 120:] = 0
+
+def measured(kernel):
+    if family == "RobertaBackbone":
+        model, task = roberta.build(sizes | {"max_position_embeddings": length + 2}, 64, 1), masked
+        roberta.draw_weights(model, 0.3, 0)
+        batch = {"input_ids": ids[:, :-1], "labels": ids[:, 1:60], "weights": np.ones((rows, 59), "f4")}
+        batch["positions"] = np.broadcast_to(np.arange(59, dtype="i4"), (rows, 59))
+        batch["segment_ids"] = segments[:, :-1] if packed else (segments[:, :-1] > 0).astype("i4")
+    else:
+        model, task = build_causal(getattr(keras_hub.models, family), {"vocabulary_size": 64, **sizes}), causal
+        draw_weights(model.backbone, 0)
+        batch = {"tokens": ids, "mask": segments > 0} | ({"segment_ids": segments} if packed else {})
+    if packed:
+        separate_documents(model, "the.run", kernel.fits if kernel else never)
+    if kernel:
+        fuse(model, kernel)
+    if again:
+        remat(model)
+    values = [[v.value for v in part] for part in (model.trainable_variables, model.non_trainable_variables)]
+    (loss, _), gradients = jax.jit(make_grad_fn(model, task))(*values, [], batch, np.float32(1))
+    if kernel:  # another length is attended to as before
+        short = {name: array[:, :12] for name, array in batch.items()}
+        for arrays, fused in ((batch, True), (short, False)):
+            text = str(jax.make_jaxpr(lambda inputs: model(inputs))(task(arrays)[0]))
+            assert ("pallas_call" in text) == fused
+    return [np.asarray(array, np.float64) for array in (loss, *gradients)]
+
+pairs = list(zip(measured(Kernel("splash", packed, interpret=True)), measured(None)))
+print("RESULT" + json.dumps([float(abs(a - b).max() / abs(b).max()) for a, b in pairs]))
+"""
+TINY = {"num_layers": 2, "num_query_heads": 2, "num_key_value_heads": 1, "hidden_dim": 16, "intermediate_dim": 32}
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_with_the_kernel_is_the_model(family, packed):
+    name, sizes = FAMILIES[family]
+    if family != "RoBERTa":
+        sizes = sizes | TINY
+    if "sliding_window_size" in sizes:
+        sizes["sliding_window_size"] = 20
+    again = packed and family == "Gemma 2"  # with rematerialization, too
+    found = warm.result(warm.run("jax", MODELS, json.dumps([name, sizes, packed, again])))
+    assert found[0] < 1e-5 and max(found) < 1e-3, found
+
+
+# What is chosen for devices, given by platform, kind and compute capability.
+CHOICES = """
+import json, sys
+from types import SimpleNamespace
+from tpulm.models.attention import Needs, choose
+found = []
+for (platform, kind, capability), needs, determinism, length in json.loads(sys.argv[1]):
+    device = SimpleNamespace(platform=platform, device_kind=kind, compute_capability=capability)
+    found.append(str(choose(device, Needs(**needs), determinism, length)))
+print("RESULT" + json.dumps(found))
+"""
+V3, V4, V5E = (("tpu", f"TPU v{kind}", None) for kind in ("3", "4", "5 lite"))
+CPU = ("cpu", "cpu", None)
+A100, H100, T4 = (("gpu", "NVIDIA", capability) for capability in ("8.0", "9.0", "7.5"))
+WIDE, BF16 = {"dtype": "bfloat16", "head_dim": 256}, {"dtype": "bfloat16", "head_dim": 64}
+CHOSEN = [
+    (V5E, BF16, "bytes", 512, "splash"),
+    (V4, WIDE | {"dtype": "float32", "soft_cap": 50.0}, "steps", 1024, "splash"),
+    (V5E, BF16, "bytes", None, "splash"),
+    (V3, BF16, "bytes", 512, "plain (splash attention needs TPU v4)"),
+    (V5E, BF16, "bytes", 500, "plain (splash attention takes a multiple of 128 tokens, not 500)"),
+    (
+        V5E, BF16 | {"dropout": 0.1}, "bytes", 512,
+        "plain (kernels have no dropout of attention probabilities, here 0.1)",
+    ),
+    (V5E, {"obstacle": "the model is not causal"}, "bytes", 512, "plain (the model is not causal)"),
+    (CPU, BF16, "steps", 512, "plain (there is no kernel for a CPU)"),
+    (H100, WIDE, "steps", 512, "cudnn"),
+    (A100, BF16, "steps", 500, "cudnn"),
+    (
+        H100, BF16, "bytes", 512,
+        "plain (cuDNN's attention adds up gradients in any order; determinism: steps allows it)",
+    ),
+    (H100, BF16 | {"soft_cap": 50.0}, "steps", 512, "plain (cuDNN's attention has no soft cap)"),
+    (H100, BF16 | {"dtype": "float32"}, "steps", 512, "plain (cuDNN's attention computes in bfloat16, not float32)"),
+    (T4, BF16, "steps", 512, "plain (cuDNN's attention needs an NVIDIA GPU of compute capability 8.0)"),
+    (
+        A100, WIDE, "steps", 512,
+        "plain (cuDNN's attention takes heads of a multiple of 8, 128 at most, not 256)",
+    ),
+    (H100, BF16, "steps", 511, "plain (cuDNN's attention takes an even number of tokens, not 511)"),
+]  # fmt: skip
+
+
+def test_which_run_gets_a_kernel():
+    found = warm.result(warm.run("jax", CHOICES, json.dumps([case[:4] for case in CHOSEN])))
+    assert found == [case[4] for case in CHOSEN]
+
+
+@compiler
+def test_a_plan_compiles_the_kernel(tmp_path):
+    """Documents apart, a sliding window and soft caps, keys of one head for four devices, gradients computed again."""
+    sizes = {"num_layers": 2, "num_query_heads": 8, "num_key_value_heads": 1, "hidden_dim": 256}
+    sizes |= {"intermediate_dim": 512, "head_dim": 64, "attention_logit_soft_cap": 50.0}
+    sizes |= {"use_sliding_window_attention": True, "sliding_window_size": 300}
+    run = COMMON | {"model": sizes, "vocab_size": 1024, "mesh": [2, 4], "batch_size": 8, "packing": "segments"}
+    run |= {"sequence_length": 1024, "precision": "mixed_bfloat16", "remat": True}
+    fused, plain = plans(tmp_path, ("base", run, "v5e-8"), ("base", run | {"sequence_length": 1000}, "v5e-8"))
+    assert fused["attention"] == {"implementation": "splash", "reason": None}
+    reason = "splash attention takes a multiple of 128 tokens, not 1000"
+    assert plain["attention"] == {"implementation": "plain", "reason": reason}
+    assert fused["memory"]["fits"] and fused["cost"]["uncounted"] == []
+
+
+@pytest.mark.unit
+def test_what_a_kernel_costs():
+    assert [block_pairs(2048, False, None), block_pairs(2048, True, None)] == [16, 10]
+    # Windows: of one token; of a block and a token more; longer than the sequence.
+    assert [block_pairs(2048, True, window) for window in (1, 514, 4096)] == [4, 9, 10]
+    query, key = (2, 8, 1024, 64), (2, 2, 1024, 64)
+    flops, moved = call_cost("fwd", query, key, 2, False, None)
+    assert flops == 4 * 2 * 8 * 1024 * 1024 * 64
+    # Queries and outputs once; keys and values for each of two blocks of queries; a logsumexp for each lane.
+    assert moved == (2 + 2 * 2) * (2 * 2 * 8 * 1024 * 64) + 4 * 128 * 2 * 8 * 1024
+    assert call_cost("dq", query, key, 2, True, None)[0] == flops * 6 / 4 * 3 / 4
+    assert call_cost("dkv", query, key, 2, True, None)[0] == flops * 8 / 4 * 3 / 4
+    name = f"jit(step)/{scope_of(True, 512)}/vmap(splash_mha_dq_segmented)/pallas_call"
+    assert cost_of_instruction(name, query, key, 2) == call_cost("dq", query, key, 2, True, 512)
+    assert cost_of_instruction("jit(step)/dot_general", query, key, 2) is None

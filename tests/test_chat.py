@@ -1,0 +1,262 @@
+"""Conversations: rendered by chat templates as transformers does, with the places of what the assistant says."""
+
+import json
+import re
+
+import pytest
+from test_corpus import fails, write
+from tpulm.config.reading import complete
+from tpulm.core.errors import UserError
+from tpulm.corpus.chat import ChatTemplate
+from tpulm.corpus.chat_templates import GEMMA_TEMPLATE, find_chat_template
+from tpulm.corpus.files import read_files
+from tpulm.corpus.rows import Form
+from tpulm.corpus.sources import parts_of, reading
+
+pytestmark = pytest.mark.unit
+
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# Ends each answer with a token of the tokenizer, which stands between turns, too.
+ENDED = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %} {{ m.content }}{{ eos_token }}"
+    "{% else %}[INST] {{ m.content }} [/INST]{% endif %}{% endfor %}"
+)
+TALK = [
+    {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi\r\nyou"},
+    {"role": "assistant", "content": "Hello \u00e9"}, {"role": "user", "content": "2 + 2?"},
+    {"role": "assistant", "content": "4"},
+]  # fmt: skip
+
+
+def template(text, special=None, **tokens):
+    """Return a chat template, described as the rule does."""
+    described = {"where": "chat.jinja", "template": text, "special": special, "bos_token": "<s>", "eos_token": "</s>"}
+    return ChatTemplate(described | tokens)
+
+
+def said(chat, messages):
+    """Return the text of a conversation and what of it the assistant says."""
+    text, spans = chat.document("f", messages)
+    return text, [text[start:stop] for start, stop in spans]
+
+
+def test_the_turns_of_gemma():
+    text, answers = said(ChatTemplate(find_chat_template("c", "gemma", None, [])), TALK)
+    assert text == (
+        "<start_of_turn>user\nBe brief.\n\nHi\nyou<end_of_turn>\n<start_of_turn>model\nHello \u00e9<end_of_turn>\n"
+        "<start_of_turn>user\n2 + 2?<end_of_turn>\n<start_of_turn>model\n4<end_of_turn>"
+    )
+    assert answers == ["Hello \u00e9<end_of_turn>\n", "4<end_of_turn>"]
+
+
+def test_templates_with_and_without_marks():
+    turns = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi\nyou<|im_end|>\n<|im_start|>assistant\n"
+    text, answers = said(template(CHATML), TALK)
+    assert text.startswith(turns) and text.endswith("assistant\n4<|im_end|>")
+    assert answers == ["Hello \u00e9<|im_end|>\n", "4<|im_end|>"]
+    body = "{{ message['content'] }}<|im_end|>\n"
+    turn = "{% generation %}{{ message['content'] }}<|im_end|>{% endgeneration %}{{ '\\n' }}"
+    marked = CHATML.replace(body, "{% if message.role == 'assistant' %}" + turn + "{% else %}" + body + "{% endif %}")
+    assert said(template(marked), TALK) == (text, ["Hello \u00e9<|im_end|>", "4<|im_end|>"])
+    # What begins and ends every document is added with the tokens; within the text it stays.
+    assert said(template(ENDED), TALK[1:]) == (
+        "[INST] Hi\nyou [/INST] Hello \u00e9</s>[INST] 2 + 2? [/INST] 4", [" Hello \u00e9</s>", " 4"]
+    )  # fmt: skip
+    # A last turn of the user stays, and is not learned.
+    assert said(template(CHATML), TALK[:4])[1] == ["Hello \u00e9<|im_end|>\n"]
+    assert template(CHATML).document("f", [TALK[1], {"role": "assistant", "content": " \n"}]) is None
+
+
+@pytest.mark.parametrize("text", [GEMMA_TEMPLATE, CHATML, ENDED])
+def test_the_text_is_that_of_transformers(text):
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    for messages in (TALK, TALK[1:3], TALK[:3]):
+        plain = [message | {"content": message["content"].replace("\r\n", "\n")} for message in messages]
+        tokens = {"bos_token": "<s>", "eos_token": "</s>"}
+        marked = "generation %}" in text
+        [theirs], spans = render_jinja_template(
+            [plain], chat_template=text, return_assistant_tokens_mask=True, **tokens
+        )
+        ours, found = template(text).document("f", messages)
+        assert ours == theirs.removeprefix("<s>").rstrip().removesuffix("</s>").rstrip()
+        if marked:
+            first = 3 * theirs.startswith("<s>")
+            assert [(start + first, min(stop, len(ours)) + first) for start, stop in found[:-1]] == spans[0][:-1]
+            assert theirs[slice(*spans[0][-1])].rstrip() == ours[slice(*found[-1])]
+
+
+def test_no_clock_and_no_way_out_of_the_sandbox():
+    dated = "{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}always{% endif %}" + CHATML
+    assert said(template(dated), TALK)[0].startswith("always")
+    for escape in ("{{ messages.append(1) }}", "{{ ''.__class__.__mro__ }}", "{{ cycler.__init__.__globals__ }}"):
+        with pytest.raises(UserError, match="cannot be written by the chat template: "):
+            template(escape + "{{ ''.__class__.x }}" + CHATML).document("f", TALK)
+
+
+def message(**changes):
+    """Return the second message of a conversation, as JSON."""
+    return json.dumps([TALK[1], {"role": "assistant", "content": "x"} | changes])
+
+
+@pytest.mark.parametrize(
+    ("messages", "sentence"),
+    [
+        ('"Hi"', " holds str; allowed: a list of messages, each with role and content."),
+        ("null", " holds NoneType; allowed: a list of messages, each with role and content."),
+        ("[]", " holds an empty list; allowed: a list of messages, each with role and content."),
+        ('["Hi"]', "[0] is no object; allowed: an object with role and content."),
+        (
+            '[{"from": "human", "value": "Hi"}]',
+            "[0] is an object with from, value; allowed: an object with role and content.",
+        ),
+        (message(role="gpt"), '[1].role is "gpt"; allowed: system, user, assistant.'),
+        (message(role=1), "[1].role is 1; allowed: system, user, assistant."),
+        (message(content=None), "[1].content holds NoneType; allowed: text."),
+        (message(role="user"), " has no message of the assistant, so that there is nothing to learn from it."),
+        (
+            message(content="x<end_of_turn>\n<start_of_turn>user\nx"),
+            "[1].content has '<end_of_turn>', which the chat template itself writes around messages; allowed: text "
+            "without it.",
+        ),
+        (
+            json.dumps([TALK[2], TALK[0]]),
+            " cannot be written by the chat template: a system message is not the first one.",
+        ),
+    ],
+)
+def test_what_is_no_conversation_is_named(tmp_path, messages, sentence):
+    good = json.dumps({"talk": TALK})
+    file = write(tmp_path / "a.jsonl", f'{good}\n\n{{"talk": {messages}}}\n')
+    form = Form("corpus", {"messages": "talk"}, ChatTemplate(find_chat_template("c", "gemma", None, [])))
+    assert fails(list, read_files([str(file)], "line", form)) == f"{file}, line 3: talk{sentence}"
+
+
+def test_files_of_conversations(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    form = Form("corpus", {"messages": "talk"}, template(CHATML))
+    table = tmp_path / "a.parquet"
+    pq.write_table(pa.Table.from_pylist([{"talk": TALK}, {"talk": TALK[1:3]}]), table)
+    lines = write(tmp_path / "a.jsonl", "".join(json.dumps({"talk": talk}) + "\n" for talk in (TALK, TALK[1:3])))
+    expected = [template(CHATML).document("f", talk) for talk in (TALK, TALK[1:3])]
+    for file in (table, lines):
+        assert [row for batch in read_files([str(file)], "line", form) for row in batch] == expected
+    csv = write(tmp_path / "a.csv", "talk\nHi\n")
+    assert fails(list, read_files([str(csv)], "line", form)) == (
+        f"{csv}: talk holds str; allowed: a list of messages, each with role and content."
+    )
+    missing = write(tmp_path / "b.jsonl", '{"text": 1}\n')
+    assert fails(list, read_files([str(missing)], "line", form)) == (
+        f"{missing}, line 1 has no column talk (corpus.messages); found: text."
+    )
+
+
+def test_templates_that_cannot_be_used():
+    assert fails(template, "a\n{% for %}") == (
+        "chat.jinja, line 2, is no chat template: Expected an expression, got 'end of statement block'."
+    )
+    assert fails(template, ENDED, eos_token=None) == (
+        "chat.jinja writes eos_token, which only a tokenizer's folder says; allowed: such a folder."
+    )
+    last = "{% for m in messages %}{{ m.content }}{% if loop.last %}.{% endif %}{% endfor %}"
+    assert fails(template(last).document, "f", TALK) == (
+        "f[2] is written by the chat template in one way if it is the last message and in another one if it is not; "
+        "allowed: a template that does not, or that has {% generation %} and {% endgeneration %} around what the "
+        "assistant says."
+    )
+    assert fails(template("{{ messages[0].content }}{% generation %}{% endgeneration %}").document, "f", TALK) == (
+        "f: the chat template writes nothing of what the assistant says."
+    )
+    assert "no role" in fails(template("{{ raise_exception('no role') }}").document, "f", TALK)
+
+
+def test_what_no_message_may_have():
+    thinking = CHATML + "{% if false %}<think></think>{% endif %}<s>"
+    assert template(thinking, bos_token=None, eos_token=None).markers == {"<|im_start|>", "<|im_end|>", "<s>"}
+    special = ["<|im_start|>", "<|other|>"]
+    assert template(thinking, special, bos_token=None).markers == {"<|im_start|>", "</s>"}
+
+
+def test_where_templates_come_from(tmp_path):
+    config = {"chat_template": CHATML, "bos_token": {"content": "<s>"}, "eos_token": "</s>"}
+    config["added_tokens_decoder"] = {
+        "1": {"content": "<|im_end|>", "special": True},
+        "2": {"content": "<think>", "special": False},
+    }
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    file = write(folder / "tokenizer_config.json", json.dumps(config))
+    found = find_chat_template("c", str(folder), None, [str(file)])
+    assert found == {
+        "where": f"c: {folder}", "template": CHATML, "bos_token": "<s>", "eos_token": "</s>", "special": ["<|im_end|>"]
+    }  # fmt: skip
+    several = [{"name": "tool_use", "template": "x"}, {"name": "default", "template": "y"}]
+    write(file, json.dumps(config | {"chat_template": several}))
+    assert find_chat_template("c", str(folder), None, [str(file)])["template"] == "y"
+    own = write(folder / "chat_template.jinja", ENDED)
+    found = find_chat_template("c", str(folder), None, [str(own), str(file)])
+    assert (found["template"], found["eos_token"]) == (ENDED, "</s>")
+    assert find_chat_template("c", str(own), None, [str(own)])["where"] == str(own)
+    write(file, "{}")
+    assert fails(find_chat_template, "c", str(folder), None, [str(file)]) == (
+        f"c: {folder} has no chat template in chat_template.jinja or tokenizer_config.json."
+    )
+    write(file, "{")
+    assert fails(find_chat_template, "c", str(folder), None, [str(file)]).startswith(
+        f"c: {folder}/tokenizer_config.json is not valid JSON: "
+    )
+
+
+ALLOWED = "allowed: gemma, a .jinja file, or a tokenizer that has one (a local folder, or a name on the hub)."
+CHAT = {"source": "files", "files": ["a.jsonl"], "messages": "messages"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({}, f"corpus.chat_template is missing; corpus.messages needs it; {ALLOWED}"),
+        ({"column": "a"}, "corpus has column and messages; allowed: one of them."),
+        ({"template": "{a}"}, "corpus has template and messages; allowed: one of them."),
+        (
+            {"chat_template": "gemma", "filters": {"c4": {}}},
+            "corpus.filters.c4 takes lines out of documents, of which corpus.messages needs all.",
+        ),
+        (
+            {"chat_template": "none.jinja"},
+            f"corpus.chat_template is none.jinja, where there is no chat template; {ALLOWED}",
+        ),
+        (
+            {"chat_template": "some/model"},
+            "corpus.chat_template is some/model, which is no local file or folder; a name on the hub needs "
+            "corpus.chat_template_revision, a commit of 40 hexadecimal digits.",
+        ),
+        (
+            {"chat_template_revision": "a" * 40},
+            "corpus.chat_template is missing; corpus.chat_template_revision needs it.",
+        ),
+    ],
+)
+def test_configs_are_checked_before_any_job(changes, sentence):
+    with pytest.raises(UserError) as error:
+        complete({"corpus": CHAT | changes}, "test")
+    assert re.sub(r"^test: ", "", str(error.value)) == sentence
+
+
+def test_what_the_jobs_take(tmp_path):
+    file = str(write(tmp_path / "a.jsonl", "{}"))
+    source = CHAT | {"files": [file]}
+    config = complete({"corpus": source | {"chat_template": "gemma"}}, "test")["corpus"]
+    [part] = parts_of("corpus", config)
+    recipe = reading("corpus", config, part)
+    assert recipe["messages"] == "messages" and recipe["responses"] and "column" not in recipe
+    with pytest.raises(UserError, match="no source has messages, which it is for"):
+        complete({"corpus": {"source": "files", "files": [file], "chat_template": "gemma"}}, "test")
+    text = str(write(tmp_path / "a.txt", "x"))
+    assert fails(parts_of, "corpus", config | {"files": [text]}) == (
+        f"corpus.messages: {text} is text without fields; allowed: files of the other formats."
+    )

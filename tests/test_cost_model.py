@@ -1,0 +1,454 @@
+"""The time of a step: what of a compiled program is counted, what overlaps, and how it compares with measurements."""
+
+import importlib.util
+import json
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import warm
+from tpulm.core.accelerators import topology
+from tpulm.models.attention_cost import call_cost
+from tpulm.planning import efficiency
+from tpulm.planning.estimate import times
+from tpulm.planning.hlo import parse
+from tpulm.planning.links import Links, groups_of
+from tpulm.planning.program import read
+from tpulm.planning.timeline import seconds
+from tpulm.planning.work import flops, hbm_bytes
+
+compiler = pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not to be had here")
+unit = pytest.mark.unit
+ROOT = Path(__file__).parents[1]
+V5E = topology("v5e-8")
+EIGHT = [[x, y, 0] for y in range(4) for x in range(2)]  # chips of v5e:2x4
+
+
+def entry(*lines: str, before: str = "") -> str:
+    """Return the text of a program with these instructions, after other computations."""
+    return "\n".join([before, "ENTRY %main (p: f32[8]) -> f32[8] {", *(f"  {line}" for line in lines), "}", ""])
+
+
+def moved(text: str) -> dict[str, int]:
+    """Return what the instructions of an entry move across HBM, by name, zeros aside."""
+    module = parse(text)
+    found = {name: hbm_bytes(module, module.entry, i) for name, i in module.entry.instructions.items()}
+    return {name: size for name, size in found.items() if size}
+
+
+@unit
+def test_what_lies_in_vmem_does_not_cross_hbm():
+    """As v5e's compiler prints it: S(1) is VMEM; a copy between the two counts once, where it starts."""
+    text = entry(
+        "%p.1 = bf16[256,128]{1,0:T(8,128)(2,1)} parameter(0)",
+        "%copy-start.1 = (bf16[256,128]{1,0:T(8,128)(2,1)S(1)}, bf16[256,128]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}) "
+        "copy-start(%p.1)",
+        "%copy-done.1 = bf16[256,128]{1,0:T(8,128)(2,1)S(1)} copy-done(%copy-start.1)",
+        "%slice-start.1 = ((bf16[256,128]{1,0:T(8,128)(2,1)}), bf16[64,128]{1,0:T(8,128)(2,1)S(1)}, s32[]{:S(2)}) "
+        "slice-start(%p.1), slice={[0:64], [0:128]}",
+        "%slice-done.1 = bf16[64,128]{1,0:T(8,128)(2,1)S(1)} slice-done(%slice-start.1)",
+        "%negate.1 = bf16[256,128]{1,0:T(8,128)(2,1)S(1)} negate(%copy-done.1)",
+        "%add.1 = bf16[256,128]{1,0:T(8,128)(2,1)} add(%negate.1, %p.1)",
+        "%bitcast.1 = bf16[128,256]{1,0:T(8,128)(2,1)} bitcast(%add.1)",
+        "ROOT %tuple.1 = (bf16[128,256]{1,0:T(8,128)(2,1)}) tuple(%bitcast.1)",
+    )
+    whole = 2 * 256 * 128
+    assert moved(text) == {"copy-start.1": whole, "slice-start.1": whole // 4, "add.1": 2 * whole}
+
+
+@unit
+def test_of_a_fusion_only_what_it_reads_and_writes_counts():
+    """A slice of a parameter; an update in place; a buffer that only passes through."""
+    inner = """
+%fused (param_0: f32[4,512], param_1: f32[512], param_2: f32[8,8], param_3: s32[]) -> (f32[4,512], f32[8,8], f32[512]) {
+  %param_0 = f32[4,512]{1,0:T(4,128)} parameter(0)
+  %param_3 = s32[]{:T(128)S(6)} parameter(3)
+  %zero = s32[]{:T(128)} constant(0)
+  %row = f32[1,512]{1,0:T(1,128)} dynamic-slice(%param_0, %param_3, %zero), dynamic_slice_sizes={1,512}
+  %flat = f32[512]{0:T(512)} bitcast(%row)
+  %param_1 = f32[512]{0:T(512)} parameter(1)
+  %sum = f32[512]{0:T(512)} add(%flat, %param_1)
+  %back = f32[1,512]{1,0:T(1,128)} bitcast(%sum)
+  %updated = f32[4,512]{1,0:T(4,128)} dynamic-update-slice(%param_0, %back, %param_3, %zero)
+  %param_2 = f32[8,8]{1,0:T(8,128)} parameter(2)
+  ROOT %all = (f32[4,512]{1,0:T(4,128)}, f32[8,8]{1,0:T(8,128)}, f32[512]{0:T(512)}) tuple(%updated, %param_2, %sum)
+}
+"""
+    text = entry(
+        "%a = f32[4,512]{1,0:T(4,128)} parameter(0)",
+        "%b = f32[512]{0:T(512)} parameter(1)",
+        "%c = f32[8,8]{1,0:T(8,128)} parameter(2)",
+        "%d = s32[]{:T(128)S(6)} parameter(3)",
+        "ROOT %fusion = (f32[4,512]{1,0:T(4,128)}, f32[8,8]{1,0:T(8,128)}, f32[512]{0:T(512)S(1)}) "
+        "fusion(%a, %b, %c, %d), kind=kLoop, calls=%fused",
+        before=inner,
+    )
+    row = 4 * 512
+    assert moved(text) == {"fusion": 2 * row + row}  # a row and the other operand, and the row that is updated
+
+
+@unit
+def test_weights_that_a_fusion_only_renames_are_read_where_it_multiplies():
+    """As v3 has them: the bitcast is a fusion of its own inside the fusion."""
+    inner = """
+%renamed (param_0.1: f32[3072,384]) -> f32[3072,384,1] {
+  %param_0.1 = f32[3072,384]{1,0:T(8,128)} parameter(0)
+  ROOT %bitcast.1 = f32[3072,384,1]{1,0,2:T(8,128)} bitcast(%param_0.1)
+}
+%multiplied (param_0.2: f32[256,3072], param_1.2: f32[3072,384]) -> f32[256,384] {
+  %param_0.2 = f32[256,3072]{1,0:T(8,128)} parameter(0)
+  %param_1.2 = f32[3072,384]{1,0:T(8,128)} parameter(1)
+  %fusion.1 = f32[3072,384,1]{1,0,2:T(8,128)} fusion(%param_1.2), kind=kLoop, calls=%renamed
+  ROOT %convolution.1 = f32[256,384]{1,0:T(8,128)} convolution(%param_0.2, %fusion.1), window={size=1}, \
+dim_labels=bf_io0->bf
+}
+"""
+    text = entry(
+        "%a = f32[256,3072]{1,0:T(8,128)} parameter(0)",
+        "%b = f32[3072,384]{1,0:T(8,128)} parameter(1)",
+        "ROOT %fusion = f32[256,384]{1,0:T(8,128)} fusion(%a, %b), kind=kOutput, calls=%multiplied",
+        before=inner,
+    )
+    assert moved(text) == {"fusion": 4 * (256 * 3072 + 3072 * 384 + 256 * 384)}
+
+
+CONVOLUTIONS = """
+%product (p0: bf16[2,512,64], p1: bf16[64,256,1]) -> bf16[2,512,256] {
+  %p0 = bf16[2,512,64]{2,1,0:T(8,128)(2,1)} parameter(0)
+  %p1 = bf16[64,256,1]{1,0,2:T(8,128)(2,1)} parameter(1)
+  ROOT %c0 = bf16[2,512,256]{2,1,0:T(8,128)(2,1)} convolution(%p0, %p1), window={size=1}, dim_labels=0bf_io0->0bf
+}
+%heads (p0: bf16[2,512,512,1], p1: bf16[512,2,64,1]) -> bf16[2,512,2,64] {
+  %p0 = bf16[2,512,512,1]{3,2,1,0} parameter(0)
+  %p1 = bf16[512,2,64,1]{3,2,1,0} parameter(1)
+  ROOT %c1 = bf16[2,512,2,64]{3,2,1,0} convolution(%p0, %p1), window={size=1x2 pad=0_0x1_1 rhs_reversal=0x1}, \
+dim_labels=0bf1_i1o0->0b1f
+}
+"""
+
+
+PRODUCT = (
+    "%x = bf16[2,512,64]{2,1,0} parameter(0)",
+    "%y = bf16[64,256,1]{2,1,0} parameter(1)",
+    "%z = bf16[2,512,512,1]{3,2,1,0} parameter(2)",
+    "%w = bf16[512,2,64,1]{3,2,1,0} parameter(3)",
+    "%one = bf16[2,512,256]{2,1,0} fusion(%x, %y), kind=kOutput, calls=%product",
+    "ROOT %two = bf16[2,512,2,64]{3,2,1,0} fusion(%z, %w), kind=kOutput, calls=%heads",
+)
+
+
+@unit
+def test_flops_of_products_are_those_of_the_matrices():
+    """A TPU multiplies by convolutions; those of a batch are padded windows, of which most positions are empty."""
+    module = parse(entry(*PRODUCT, before=CONVOLUTIONS))
+    one, two = (flops(module, module.entry, module.entry.instructions[name]) for name in ("one", "two"))
+    assert one == 2 * (2 * 512) * 64 * 256
+    assert two == 2 * (2 * 512) * 512 * (2 * 64)  # [2 x 512, 512] by [512, 2 x 64]
+    # Bytes multiply at twice the rate, and count as half.
+    narrow = parse(entry(*PRODUCT, before=CONVOLUTIONS.replace("bf16", "s8")).replace("bf16", "s8"))
+    assert flops(narrow, narrow.entry, narrow.entry.instructions["one"]) == one / 2
+
+
+@unit
+def test_flops_in_a_kernel_of_attention():
+    """The compiler knows nothing of them: two products forward, as many more backward; half of each where causal."""
+    attention = (
+        "%splash_mha_fwd_residuals.3 = (bf16[2,4,512,128]{3,2,1,0}, f32[2,4,512,128]{3,2,1,0}) "
+        'custom-call(%q, %q, %q), custom_call_target="tpu_custom_call"'
+    )
+    lines = ("%q = bf16[2,4,512,128]{3,2,1,0} parameter(0)", attention)
+    product = 2 * 2 * 4 * 512 * 512 * 128
+    found = read(entry(*lines), V5E, EIGHT)
+    assert found["flops"] == 2 * product and found["uncounted"] == []
+    assert read(entry(*lines), V5E, EIGHT, attended=0.5)["flops"] == product
+    # One of ours says by its scope what it skips: a window of 100 reaches into the block before.
+    ours = ', metadata={op_name="jit(step)/attention_causal_window_100/splash_mha_fwd_segmented/pallas_call"}'
+    query, flops = (2, 4, 512, 128), read(entry(lines[0], attention + ours), V5E, EIGHT)["flops"]
+    assert flops == call_cost("fwd", query, query, 2, True, 100)[0]
+    other = read(entry(*lines).replace("splash_mha_fwd_residuals", "somebody_elses"), V5E, EIGHT)
+    assert other["flops"] == 0 and other["uncounted"] == ["somebody_elses.3"]
+
+
+LOOP = """
+%body (state: (s32[], f32[1024])) -> (s32[], f32[1024]) {
+  %state = (s32[]{:T(128)}, f32[1024]{0:T(1024)}) parameter(0)
+  %count = s32[]{:T(128)} get-tuple-element(%state), index=0
+  %values = f32[1024]{0:T(1024)} get-tuple-element(%state), index=1
+  %step = s32[]{:T(128)} constant(2)
+  %next = s32[]{:T(128)S(6)} add(%count, %step)
+  %negate.1 = f32[1024]{0:T(1024)} negate(%values)
+  ROOT %tuple.2 = (s32[]{:T(128)}, f32[1024]{0:T(1024)}) tuple(%next, %negate.1)
+}
+%condition (state.1: (s32[], f32[1024])) -> pred[] {
+  %state.1 = (s32[]{:T(128)}, f32[1024]{0:T(1024)}) parameter(0)
+  %limit = s32[]{:T(128)} constant(9)
+  %count.1 = s32[]{:T(128)} get-tuple-element(%state.1), index=0
+  ROOT %less = pred[]{:T(512)} compare(%count.1, %limit), direction=LT
+}
+"""
+LOOPS = (
+    "%zero = s32[]{:T(128)} constant(0)",
+    "%p = f32[1024]{0:T(1024)} parameter(0)",
+    "%first = (s32[]{:T(128)}, f32[1024]{0:T(1024)}) tuple(%zero, %p)",
+    "%while.1 = (s32[]{:T(128)}, f32[1024]{0:T(1024)}) while(%first), condition=%condition, body=%body",
+    "ROOT %out = f32[1024]{0:T(1024)} get-tuple-element(%while.1), index=1",
+)
+
+
+@unit
+def test_a_loop_counts_as_often_as_it_runs():
+    found = read(entry(*LOOPS, before=LOOP), V5E, EIGHT)
+    assert found["bytes"] == 5 * 2 * 4 * 1024  # 0, 2, 4, 6, 8
+    assert found["timeline"][0][:2] == ["loop", 5] and found["uncounted"] == []
+    said = [line + (', backend_config={"known_trip_count":{"n":"7"}}' if "while" in line else "") for line in LOOPS]
+    assert read(entry(*said, before=LOOP), V5E, EIGHT)["bytes"] == 7 * 2 * 4 * 1024
+    # One that ends by what it computes counts once, and is named.
+    other = read(entry(*LOOPS, before=LOOP.replace("%limit)", "%count.1)")), V5E, EIGHT)
+    assert other["bytes"] == 2 * 4 * 1024 and other["uncounted"] == ["while.1"]
+
+
+@unit
+def test_of_branches_the_cheapest_counts():
+    branch = """
+%{name} (p.{name}: f32[1024]) -> f32[1024] {{
+  %p.{name} = f32[1024]{{0:T(1024)}} parameter(0)
+  ROOT %result.{name} = f32[1024]{{0:T(1024)}} {opcode}(%p.{name})
+}}
+"""
+    text = entry(
+        "%p = f32[1024]{0:T(1024)} parameter(0)",
+        "%which = pred[] constant(true)",
+        "ROOT %either = f32[1024]{0:T(1024)} conditional(%which, %p, %p), true_computation=%long, "
+        "false_computation=%short",
+        before=branch.format(name="long", opcode="negate") + branch.format(name="short", opcode="bitcast"),
+    )
+    assert read(text, V5E, EIGHT)["bytes"] == 0
+
+
+@unit
+def test_what_is_sent_once_and_what_again():
+    """As in programs for v5e: fusions beside which an asynchronous gather runs; a fused reduce-scatter."""
+    gather = """
+%fusion_{n} (param_0.{n}: bf16[2,128]) -> bf16[8,128] {{
+  %param_0.{n} = bf16[2,128]{{1,0:T(8,128)S(1)}} parameter(0)
+  ROOT %all-gather.{n} = bf16[8,128]{{1,0:T(8,128)S(1)}} all-gather(%param_0.{n}), channel_id=62, \
+replica_groups=[2,4]<=[4,2]T(1,0), frontend_attributes={{chain_id="0"}}
+}}
+"""
+    scatter = """
+%all-reduce-scatter.1 (input.1: f32[32,128]) -> f32[8,128] {
+  %input.1 = f32[32,128]{1,0:T(8,128)S(1)} parameter(0)
+  %all-reduce.1 = f32[32,128]{1,0:T(8,128)S(1)} all-reduce(%input.1), channel_id=1, \
+replica_groups={{0,2,4,6},{1,3,5,7}}
+  %place = s32[] constant(0)
+  ROOT %part = f32[8,128]{1,0:T(8,128)S(1)} dynamic-slice(%all-reduce.1, %place, %place), dynamic_slice_sizes={8,128}
+}
+"""
+    text = entry(
+        "%p = bf16[2,128]{1,0:T(8,128)S(1)} parameter(0)",
+        "%q = f32[32,128]{1,0:T(8,128)S(1)} parameter(1)",
+        "%fusion.1 = bf16[8,128]{1,0:T(8,128)S(1)} fusion(%p), kind=kCustom, calls=%fusion_1",
+        "%fusion.2 = bf16[8,128]{1,0:T(8,128)S(1)} fusion(%p), kind=kCustom, calls=%fusion_2",
+        "%fusion.3 = f32[8,128]{1,0:T(8,128)S(1)} fusion(%q), kind=kCustom, calls=%all-reduce-scatter.1",
+        "%start = (f32[16,128]{1,0:T(8,128)S(1)}, f32[16,128]{1,0:T(8,128)S(1)}, u32[], u32[]) "
+        "collective-permute-start(%q), source_target_pairs={{0,1},{1,0}}",
+        "ROOT %last = f32[32,128]{1,0:T(8,128)S(1)} all-reduce(%q), replica_groups=[1,8]<=[8]",
+        before=gather.format(n=1) + gather.format(n=2) + scatter,
+    )
+    found = read(text, V5E, EIGHT)
+    assert found["collective_bytes"] == {
+        "all-gather": 2 * 8 * 128 * 3 // 4,
+        "reduce-scatter": 4 * 32 * 128 * 3 // 4,
+        "collective-permute": 4 * 16 * 128,
+        "all-reduce": 2 * 4 * 32 * 128 * 7 // 8,
+    }
+
+
+@unit
+def test_devices_of_a_group():
+    for groups, first in (
+        ("[2,4]<=[4,2]T(1,0)", [0, 2, 4, 6]), ("{{0,2},{1,3},{4,6},{5,7}}", [0, 2]), ("{}", list(range(8))),
+        ("mesh['axis_0'=8] {'axis_0'}", list(range(8))), ("mesh['axis_0'=4,'axis_1'=2] {'axis_1'}", [0, 1]),
+        ("mesh['axis_0'=4,'axis_1'=2] {'axis_0'}", [0, 2, 4, 6]), ("[4,2]<=[8]", [0, 1]),
+        ("mesh['axis_0'=4,'axis_1'=2] {'axis_0','axis_1'}", list(range(8))),
+        ("mesh['axis_0'=8] {'axis_0':(2)4}", [0, 1, 2, 3]), ("mesh['axis_0'=8] {'axis_0':(1)4}", [0, 2, 4, 6]),
+        ("mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}", [0, 2, 4, 6]),
+    ):  # fmt: skip
+        found = groups_of(f"channel_id=2, replica_groups={groups}, dimensions={{0}}", 8)
+        assert found[0].tolist() == first, groups
+        assert sorted(found.ravel().tolist()) == list(range(8)), groups
+
+
+def gathered(coordinates: list, groups: str, dimensions: int) -> tuple[float, float]:
+    """Return the seconds of gathering 8,000 bytes over links of 1,000 bytes per second, and the least."""
+    text = entry(
+        "%p = s8[1000]{0} parameter(0)",
+        f"ROOT %all-gather = s8[8000]{{0}} all-gather(%p), replica_groups={groups}, dimensions={{0}}",
+    )
+    module = parse(text)
+    links = Links(tuple(map(tuple, coordinates)), 1000.0, dimensions)
+    transfer = links.transfer(module.entry, module.entry.instructions["all-gather"])
+    return transfer.seconds, transfer.least
+
+
+@unit
+def test_a_collective_has_the_links_of_its_dimensions():
+    line = [[x, 0, 0] for x in range(8)]
+    ring = [[x, 0, 0] for x in range(16)]
+    cube = [[x, y, z] for x in range(4) for y in range(4) for z in range(4)]
+    assert gathered(line, "[1,8]<=[8]", 2) == (7.0, 7.0)  # the chip at the end has one link
+    assert gathered(ring, "[1,16]<=[16]", 2) == pytest.approx((7.5 / 2, 7.5 / 2))
+    # Along one dimension of three: two of six links. No algorithm could do with less than all of them.
+    assert gathered(cube, "[16,4]<=[64]", 3) == pytest.approx((6.0 / 2, 6.0 / 6))
+    # The two cores of a chip of v3 share its links, and what one has, the other need not be sent.
+    cores = [chip for chip in ([0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0]) for _ in range(2)]
+    assert gathered(cores, "[1,8]<=[8]", 2) == pytest.approx((6.0 / 2, 6.0 / 2))
+    # Each core in a group of its own: twice as much over the same links.
+    assert gathered(cores, "[2,4]<=[4,2]T(1,0)", 2) == pytest.approx((2 * 6.0 / 2, 2 * 6.0 / 2))
+    assert gathered(cores, "[4,2]<=[8]", 2) == (0.0, 0.0)  # within chips
+
+
+@unit
+def test_what_overlaps_and_what_cannot():
+    work = ["run", 3.0, 1.0]
+    assert seconds([work, ["run", 1.0, 2.0]]) == 5.0  # each the longer of the two, one after the other
+    assert seconds([work, ["run", 1.0, 2.0]], compute=0.5, memory=0.25) == 6.0 + 8.0
+    assert seconds([["send", 2.0, 0.5], work]) == 5.0
+    assert seconds([["start", "a", 2.0, ""], work, ["wait", "a"]]) == 3.0
+    assert seconds([["start", "a", 2.0, ""], work, ["wait", "a"]], links=0.5) == 4.0
+    assert seconds([["start", "a", 2.0, ""], ["start", "b", 2.0, ""], work, ["wait", "b"]]) == 4.0  # the same links
+    opposite = [["start", "a", 2.0, "0>1"], ["start", "b", 2.0, "0>7"], work, ["wait", "b"]]
+    assert seconds(opposite) == 3.0
+    assert seconds([["copy", "c", 4.0], ["start", "a", 2.0, ""], work, ["wait", "c"], ["wait", "a"]]) == 4.0
+    assert seconds([["loop", 3, [["start", "a", 2.0, ""], work, ["wait", "a"]]], work]) == 12.0
+    assert seconds([work, ["start", "a", 2.0, ""]]) == 5.0  # nothing goes on after the end
+
+
+@unit
+def test_a_program_of_several_steps_is_shared_between_them():
+    found = {"flops": 4e12, "bytes": 4e9, "collective_bytes": {"all-reduce": 8}, "link_seconds": 0.4, "uncounted": []}
+    found["timeline"] = [["loop", 4, [["run", 0.005, 0.001], ["send", 0.2, 0.0]]]]
+    one, slow = times(found, V5E, 4, (1.0, 1.0, 1.0)), times(found, V5E, 4, (0.5, 0.5, 0.5))
+    assert one["estimated_seconds"] == pytest.approx(0.205) and slow["estimated_seconds"] == pytest.approx(0.41)
+    assert one["lower_bound_seconds"] == slow["lower_bound_seconds"] == 0.1 and one["bound_by"] == "interconnect"
+    assert one["cost"]["collective_bytes"] == {"all-reduce": 2}
+    nothing = times(dict.fromkeys(found), V5E)
+    assert nothing["estimated_seconds"] is None and nothing["lower_bound_seconds"] is None
+
+
+# Two programs: a step with weights spread over both axes of a mesh, and a sum over parts of a data-parallel batch.
+SENT = """
+import json
+import jax, jax.numpy as jnp, numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from tpulm.core.accelerators import topology
+from tpulm.planning.program import read
+
+devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x4").devices
+mesh = Mesh(np.array(devices).reshape(4, 2), ("batch", "model"))
+place = lambda *axes: NamedSharding(mesh, PartitionSpec(*axes))
+array = lambda shape, *axes: jax.ShapeDtypeStruct(shape, np.float32, sharding=place(*axes))
+
+def loss(weights, batch):
+    for weight in weights:
+        batch = jnp.tanh(batch @ weight)
+    return batch.sum()
+
+def parts(weights, batches):
+    part = lambda total, batch: (jax.tree.map(jnp.add, total, jax.grad(loss)(weights, batch)), None)
+    return jax.lax.scan(part, jax.tree.map(jnp.zeros_like, weights), batches)[0]
+
+def sent(function, weight, count, batch):
+    lowered = jax.jit(function, out_shardings=[weight.sharding] * count).lower([weight] * count, batch)
+    program = lowered.compile()
+    found = read(program.as_text(), topology("v5e-8"), [device.coords for device in devices])
+    return found | {"counted_once": program.cost_analysis()["flops"]}
+
+found = [
+    sent(jax.grad(loss), array((1024, 1024), "batch", "model"), 4, array((4096, 1024), "batch")),
+    sent(parts, array((1024, 1024)), 2, array((4, 4096, 1024), None, ("batch", "model"))),
+]
+print("RESULT" + json.dumps(found))
+"""
+
+
+@compiler
+def test_real_programs(tmp_path):
+    spread, parts = warm.result(warm.run("tpu", SENT, folder=tmp_path))
+    matrix = 1024 * 1024  # of weights; and of activations: 4096 records over 4 devices
+    # A device gathers its half of each of the four weights over 4 devices, in bfloat16, and activations over 2
+    # between them; and scatters over as many the sums of the gradients of both, in float32.
+    assert spread["collective_bytes"] == {
+        "all-gather": 4 * (2 * matrix // 2) * 3 // 4 + 3 * (2 * matrix) // 2,
+        "reduce-scatter": 4 * (4 * matrix // 2) * 3 // 4 + 3 * (4 * matrix) // 2,
+    }
+    assert parts["collective_bytes"] == {"all-reduce": 2 * (2 * 4 * matrix) * 7 // 8}  # once, after the loop
+    # Each weight is multiplied twice forward and backward but the first, whose input has no gradient: 4096 records
+    # over 4 devices, of which 2 share each product; and over 8, four times.
+    assert spread["flops"] == pytest.approx((3 * 4 - 1) * 2 * 1024 * matrix // 2)
+    assert parts["flops"] == pytest.approx(4 * (3 * 2 - 1) * 2 * 512 * matrix)
+    assert 0.9 < spread["flops"] / spread["counted_once"] < 1.01
+    for found in (spread, parts):
+        assert found["uncounted"] == [] and found["bytes"] > 0 and found["timeline"]
+
+
+# Against measurements
+
+
+def table():
+    """Return benchmarks/plan_table.py as a module."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    spec = importlib.util.spec_from_file_location("plan_table", ROOT / "benchmarks/plan_table.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@unit
+def test_the_factors_are_those_that_fit_the_measured_steps():
+    """From what is kept of the compiled programs: bounds hold, and each estimate without its own row."""
+    module = table()
+    rows = module.rows()
+    factors, error, found = module.compare()
+    assert factors == efficiency.FACTORS and error == efficiency.ERROR
+    assert [line["name"] for line in found] == list(module.steps())
+    shown = module.TABLE.read_text()
+    for line in found:
+        assert 0 < line["lower_bound"] <= line["measured"], line
+        assert line["lower_bound"] <= line["estimated"], line
+        title = rows[line["name"]]["title"]
+        (row,) = [text for text in shown.splitlines() if text.startswith(f"| {title} ")]
+        assert f"| {1e3 * line['measured']:,.1f} | {1e3 * line['lower_bound']:,.1f} |" in row
+        off = abs((line["left_out"] or line["measured"]) / line["measured"] - 1)
+        assert ("(miss)" in row) == (off > module.TOLERANCE), row
+    assert sum(bool(rows[line["name"]]["fit"]) for line in found) >= 6
+    # Versions that no factor has seen; only steps on v3 are bound by HBM.
+    versions = module.without_version()
+    assert [name for name, off in versions.items() if abs(off) > module.TOLERANCE] == ["v3"]
+    assert ", ".join(f"{version} {off:+.0%}" for version, off in versions.items()) in shown
+    readme = (ROOT / "README.md").read_text()
+    for text in shown.splitlines():
+        if text.startswith("| ") and not text.startswith("| step"):
+            assert text in readme
+
+
+@compiler
+@pytest.mark.long  # the TPU compiler takes a minute for it
+def test_what_is_kept_of_a_program_is_what_the_compiler_says(tmp_path):
+    name = "gemma-7b-after-v3-8"
+    program = f"""
+import sys
+sys.path[:0] = ["{ROOT / "benchmarks"}"]
+import plan_table
+from pathlib import Path
+plan_table.STEPS = Path("steps")
+plan_table.compile_row("{name}", plan_table.rows()["{name}"], None)
+print("RESULT" + json.dumps(json.loads((plan_table.STEPS / "{name}.json").read_text())))
+"""
+    found = warm.result(warm.run("tpu", "import json\n" + program, folder=tmp_path))
+    kept = json.loads((ROOT / f"benchmarks/results/steps/{name}.json").read_text())
+    for key in ("flops", "bytes", "link_seconds"):
+        assert found[key] == pytest.approx(kept[key], rel=0.01)
+    assert seconds(found["timeline"]) == pytest.approx(seconds(kept["timeline"]), rel=0.01)

@@ -1,0 +1,399 @@
+"""Adapters as people run them: what they adapt, on a base of which type, with which optimizer, spread how."""
+
+import json
+
+import numpy as np
+import pytest
+import test_causal
+from test_causal import SIZES, draw_lora, evaluate, logits, prose, save_base, train, trainer_of
+from tpulm.config.causal_families import FAMILIES, TARGETS, constructor, marks_of
+from tpulm.config.training_step import CausalArchitecture, ModelSpec
+from tpulm.core.arrays import load_arrays, save_arrays
+from tpulm.core.errors import UserError
+from tpulm.models import peft_adapter
+from tpulm.tokenization import causal
+
+# Sizes with which each family can be spread over 2 x 4 devices.
+GEMMA = SIZES | {"num_layers": 1, "num_key_value_heads": 4}
+LLAMA = {key: size for key, size in GEMMA.items() if key != "head_dim"}
+MODELS = {name: {"architecture": name} | (GEMMA if FAMILIES[name].head_dim else LLAMA) for name in FAMILIES}
+ADAFACTOR = {"beta_2_decay": -0.8, "epsilon_1": 1e-30, "epsilon_2": 1e-3, "clip_threshold": 1.0}
+OPTIMIZERS = {
+    "lion": {"name": "lion", "weight_decay": 0.1, "beta_1": 0.9, "beta_2": 0.99, "global_clipnorm": 1.0},
+    "adafactor": {"name": "adafactor", "weight_decay": 0.1, "global_clipnorm": None} | ADAFACTOR,
+}
+EVERYTHING = list(TARGETS)
+jax_backend, packed, single = test_causal.jax_backend, test_causal.packed, test_causal.single
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocabulary") / "vocabulary.spm"
+    path.write_bytes(causal.train_vocabulary(prose(200), 328, "base.small.vocab_size"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def preset(jax_backend, vocabulary, tmp_path_factory):
+    return save_base(vocabulary, tmp_path_factory.mktemp("base") / "small", GEMMA)
+
+
+@pytest.fixture
+def precision(jax_backend):
+    """Set the precision of a run; float32 again afterwards."""
+    yield jax_backend.set_precision
+    jax_backend.set_precision("float32")
+
+
+LORA = {"method": "lora", "rank": 2, "mesh": (2, 4)}
+
+
+def opened(model, **changes):
+    """Return a model with LoRA: of a preset folder, or of sizes with fresh weights; on one device."""
+    from tpulm.models.building import open_model
+
+    base = {"model": model, "vocab_size": 328} if isinstance(model, dict) else {"preset": model}
+    recipe = LORA | {"precision": "float32", "mesh": (1, 1), "base": base} | changes
+    return open_model(ModelSpec.of("finetune", "the.run", recipe))[0]
+
+
+# Families
+
+
+def family_trainer(name, mesh):
+    return trainer_of("base", model=MODELS[name], vocab_size=328, mesh=mesh)
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "qwen2" else pytest.param(name, marks=pytest.mark.long) for name in FAMILIES]
+)
+def test_a_family_trains_on_eight_devices(jax_backend, packed, name):
+    from tpulm.models import sharding
+
+    trainer = family_trainer(name, (2, 4))
+    losses = train(trainer, packed, 0, 4)
+    alone = family_trainer(name, (1, 1))
+    np.testing.assert_allclose(losses, train(alone, packed, 0, 4), rtol=1e-3)
+    assert losses[-1] < losses[0]
+    rows = sharding.partitioning(trainer.run.model, trainer.run.distribution)
+    matrices = [row for row in rows if row["path"].rsplit("/", 1)[1] in ("kernel", "embeddings", "reverse_embeddings")]
+    assert [row["path"] for row in matrices if set(row["spec"]) - {None} != {"batch", "model"}] == []
+    assert [row["note"] for row in rows if row["note"]] == []
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_peft_adapters_of_all_targets_are_the_same_change(jax_backend, name):
+    from tpulm.models.frozen import leaves
+
+    model = opened(MODELS[name], targets=EVERYTHING)
+    draw_lora(model)
+    variables = {v.path: np.asarray(v.value) for v in model.trainable_variables}
+    tensors, config = peft_adapter.peft(variables, None)
+    modules = {name.split(".", 1)[1] for name in peft_adapter.MODULES.values()}
+    assert set(config["target_modules"]) == modules and config["r"] == config["lora_alpha"]
+    adapted = [layer for layer in leaves(model.backbone) if getattr(layer, "lora_enabled", False)]
+    assert len(adapted) == 7 and len(tensors) == 14
+    for layer in adapted:
+        module = peft_adapter.MODULES[layer.name]
+        prefix = f"base_model.model.model.layers.0.{module}"
+        change = tensors[f"{prefix}.lora_B.weight"] @ tensors[f"{prefix}.lora_A.weight"]
+        wanted = np.asarray(layer.kernel) - np.asarray(layer._kernel)
+        if (
+            layer.name in peft_adapter.WITH_HEADS
+        ):  # [heads, hidden, width], in Llama's and its like [hidden, heads, width]
+            wanted = (wanted if name.startswith("gemma") else wanted.swapaxes(0, 1)).transpose(0, 2, 1).reshape(-1, 32)
+        else:
+            wanted = wanted.reshape(-1, wanted.shape[-1]).T
+        np.testing.assert_allclose(change, wanted, atol=1e-5)
+        assert len(tensors[f"{prefix}.lora_A.weight"]) == config["rank_pattern"].get(module.split(".")[1], config["r"])
+
+
+def test_each_target_is_all_of_its_layers(jax_backend, preset):
+    for target in TARGETS:
+        model = opened(preset, targets=[target])
+        adapted = {v.path.split("/")[-2] for v in model.trainable_variables}
+        known = {"ffn": {"ffw_gating", "ffw_gating_2", "ffw_linear"}, "output": {"attention_output"}}
+        assert adapted == known.get(target, {target})
+
+
+def test_a_target_that_a_family_lacks_is_named(jax_backend, preset):
+    from tpulm.models.causal import adapt, load_preset
+
+    model = load_preset(preset)
+    model.backbone._flatten_layers = lambda include_self=True: iter([])
+    recipe = LORA | {"precision": "float32", "base": {"preset": preset}, "targets": ["ffn"]}
+    with pytest.raises(
+        UserError, match=r"^the\.run\.targets names ffn, of which GemmaBackbone has no layer that LoRA "
+    ):
+        adapt(model, ModelSpec.of("finetune", "the.run", recipe))
+
+
+# Loading an adapter as README says
+
+
+def loaded_as_readme_says(preset, folder):
+    import keras
+    import keras_hub
+
+    keras.distribution.set_distribution(None)
+    model = keras_hub.models.CausalLM.from_preset(str(preset))
+    model.backbone.enable_lora(**json.loads((folder / "adapter.lora.json").read_text()))
+    model.backbone.load_lora_weights(str(folder / "adapter.lora.h5"))
+    return model
+
+
+@pytest.mark.parametrize(
+    "targets", [["query", "value"], EVERYTHING, *(pytest.param([name], marks=pytest.mark.long) for name in TARGETS)]
+)
+def test_an_adapter_of_keras_gives_the_trainers_logits(jax_backend, preset, tmp_path, targets):
+    from tpulm.models.adapters import save_adapters
+    from tpulm.training.sharded_arrays import by_path
+
+    model = opened(preset, targets=targets, alpha=6)
+    base = logits(model)
+    draw_lora(model)
+    trained = by_path(model.trainable_variables, [np.asarray(v.value) for v in model.trainable_variables])
+    recipe = LORA | {"precision": "float32", "mesh": (1, 1), "base": {"preset": preset}}
+    spec = ModelSpec.of("finetune", "the.run", recipe | {"targets": targets, "alpha": 6})
+    save_adapters(
+        spec,
+        peft_adapter.scaled(trained, spec.alpha / spec.rank),
+        tmp_path / "adapter.lora.h5",
+        tmp_path / "adapter.lora.json",
+    )
+    wanted = logits(model)
+    assert not np.allclose(base, wanted, atol=1e-2)
+    np.testing.assert_allclose(logits(loaded_as_readme_says(preset, tmp_path)), wanted, atol=1e-4)
+
+
+# The type of the base
+
+
+@pytest.mark.parametrize("kind", ["int8", pytest.param("bfloat16", marks=pytest.mark.long)])
+def test_a_base_of_another_type_tunes_as_float32_does(jax_backend, preset, single, kind):
+    trainers = {
+        name: trainer_of("finetune", base={"preset": preset}, base_precision=name, **LORA) for name in ("float32", kind)
+    }
+    before = {name: evaluate(trainer, single)["loss"] for name, trainer in trainers.items()}
+    losses = {name: train(trainer, single, 0, 5) for name, trainer in trainers.items()}
+    after = {name: evaluate(trainer, single)["loss"] for name, trainer in trainers.items()}
+    for figures in (before, after, losses):
+        np.testing.assert_allclose(figures[kind], figures["float32"], rtol=0.01)
+    assert before[kind] != before["float32"] and after[kind] < before[kind]
+    from tpulm.models import sharding
+
+    run = trainers[kind].run
+    rows = sharding.partitioning(run.model, run.distribution)
+    types = {row["path"].rsplit("/", 1)[1]: row["dtype"] for row in rows}
+    assert types["lora_kernel_a"] == types["lora_kernel_b"] == "float32"
+    assert types["kernel"] == types["embeddings"] == kind
+    assert types["scale"] == ("float32" if kind == "int8" else "bfloat16")
+    if kind == "int8":
+        table = next(row for row in rows if row["path"] == "token_embedding/embeddings")
+        assert table["bytes_per_device"] == 328 * 32 / 8 and types["kernel_scale"] == "float32"
+        # One scale for each output of a matrix; no activation is rounded.
+        assert all(layer.inputs_quantizer is None for layer in run.model._flatten_layers() if layer.quantization_mode)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("adafactor", {"method": "full"}),
+        pytest.param("lion", {"base_precision": "int8", "targets": EVERYTHING}, marks=pytest.mark.long),
+        pytest.param("adafactor", {"base_precision": "int8", "precision": "bfloat16"}, marks=pytest.mark.long),
+        pytest.param("lion", {"base_precision": "bfloat16"}, marks=pytest.mark.long),
+    ],
+)
+def test_two_segments_are_one_run(precision, preset, single, tmp_path, name, changes):
+    precision(changes.get("precision", "float32"))
+
+    def fresh():
+        return trainer_of("finetune", base={"preset": preset}, optimizer=OPTIMIZERS[name], **LORA | changes)
+
+    whole, half, second = fresh(), fresh(), fresh()
+    losses = train(whole, single, 0, 6)
+    train(half, single, 0, 3)
+    save_arrays(tmp_path / "w", half.weights())
+    save_arrays(tmp_path / "o", half.optimizer())
+    second.load(load_arrays(tmp_path / "w"), load_arrays(tmp_path / "o"), "checkpoint")
+    train(second, single, 3, 6)
+    for a, b in ((whole.weights(), second.weights()), (whole.optimizer(), second.optimizer())):
+        assert a.keys() == b.keys() and len(a) > 2
+        assert all(a[key].tobytes() == b[key].tobytes() for key in a)
+    assert any((whole.weights()[key] != half.weights()[key]).any() for key in half.weights())
+    assert np.isfinite(losses).all() and losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("kind", ["int8", pytest.param("bfloat16", marks=pytest.mark.long)])
+def test_a_merged_model_gives_the_trainers_logits(jax_backend, preset, tmp_path, kind):
+    import keras
+    from tpulm.models.adapters import merged
+    from tpulm.models.causal import load_preset, save_preset
+    from tpulm.training.sharded_arrays import by_path
+
+    changes = {"targets": EVERYTHING, "alpha": 6, "base_precision": kind}
+    model = opened(preset, **changes)
+    draw_lora(model)
+    save_arrays(tmp_path / "best", by_path(model.trainable_variables, [v.value for v in model.trainable_variables]))
+    recipe = LORA | {"precision": "float32", "mesh": (1, 1), "base": {"preset": preset}}
+    spec = ModelSpec.of("finetune", "the.run", recipe | changes)
+    save_preset(merged(spec, str(tmp_path / "best")), tmp_path / "model")
+    keras.distribution.set_distribution(None)
+    np.testing.assert_allclose(logits(load_preset(tmp_path / "model")), logits(model), atol=1e-4)
+
+
+# Optimizers
+
+
+def test_adafactor_is_that_of_keras_with_less_state(jax_backend):
+    import keras
+    from tpulm.models.optimizers import make_optimizer
+
+    recipe = OPTIMIZERS["adafactor"] | {"global_clipnorm": 1.0}
+    arguments = {key: value for key, value in recipe.items() if key != "name"}
+    draw = np.random.default_rng(0)
+    shapes = {"kernel": (4, 6, 8), "bias": (8,)}
+    start = {name: draw.normal(size=shape).astype("float32") for name, shape in shapes.items()}
+    gradients = [draw.normal(size=shape).astype("float32") for shape in shapes.values()]
+    keras.distribution.set_distribution(None)
+    found = []
+    for optimizer in (keras.optimizers.Adafactor(learning_rate=0.0, **arguments), make_optimizer(recipe)):
+        variables = [keras.Variable(array, name=name) for name, array in start.items()]
+        optimizer.exclude_from_weight_decay(var_names=["bias"])
+        optimizer.build(variables)
+        for rate in (0.01, 0.02):
+            values = [v.value for v in variables]
+            slots = [rate if v is optimizer._learning_rate else v.value for v in optimizer.variables]
+            values, slots = optimizer.stateless_apply(slots, gradients, values)
+            for variable, value in zip([*variables, *optimizer.variables], [*values, *slots], strict=True):
+                variable.assign(value)
+        found.append(([np.asarray(v.value) for v in variables], optimizer.variables))
+    (theirs, kept), (ours, state) = found
+    for a, b in zip(theirs, ours, strict=True):
+        assert a.tobytes() == b.tobytes()
+    sizes = [sum(int(np.prod(v.shape)) for v in some) for some in (kept, state)]
+    # Steps and learning rate, rows, columns, the bias; Keras also has the whole, and two scalars for the bias.
+    assert sizes == [2 + 4 * 6 + 4 * 8 + 8 + 4 * 6 * 8 + 2, 2 + 4 * 6 + 4 * 8 + 8]
+    assert len({v.path for v in state}) == len(state)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_biases_and_scales_are_not_decayed(jax_backend, preset, name):
+    run = trainer_of("finetune", base={"preset": preset}, optimizer=OPTIMIZERS[name], **LORA | {"method": "full"}).run
+    decayed = {v.path.rsplit("/", 1)[1]: run.optimizer._use_weight_decay(v) for v in run.model.trainable_variables}
+    assert decayed == {"kernel": True, "embeddings": True, "scale": False}
+
+
+# Layouts of a run
+
+
+def test_a_layout_of_a_run_comes_before_the_map(jax_backend, preset):
+    from tpulm.models import sharding
+
+    layout = {".*/(query|value)/kernel": [None, "model", None], ".*/query/lora_kernel_b": [None, "batch"]}
+    run = trainer_of("finetune", base={"preset": preset}, layout=layout, **LORA).run
+    rows = {row["path"]: row for row in sharding.partitioning(run.model, run.distribution)}
+    query, key = (rows[f"decoder_block_0/attention/{name}/kernel"] for name in ("query", "key"))
+    assert (query["rule"], query["spec"]) == (".*/(query|value)/kernel", [None, "model", None])
+    assert query["bytes_per_device"] == 8 * 32 * 4 * 4 / 4 and key["spec"] == ["model", "batch", None]
+    a, b = (rows[f"decoder_block_0/attention/query/lora_kernel_{part}"] for part in "ab")
+    assert a["spec"] == [None, "model", None] and a["rule"] == query["rule"]  # as the kernel that it is added to
+    assert b["spec"] == [None, "batch"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        (
+            {".*/querry/kernel": ["model", None, None]},
+            'the.run.layout: ".*/querry/kernel" matches no variable of the model, whose variables have paths such as ',
+        ),
+        (
+            {".*/query/kernel": ["model", None]},
+            'the.run.layout: ".*/query/kernel" has 2 axes, but the variable decoder_block_0/attention/query/kernel has '
+            "the shape (8, 32, 4); allowed: one axis, or null, for each dimension.",
+        ),
+        (
+            {".*/query/kernel": ["model", None, None], ".*query.*kernel": [None, None, None]},
+            'the.run.layout: ".*/query/kernel" and ".*query.*kernel" both match the variable '
+            "decoder_block_0/attention/query/kernel; allowed: one of them.",
+        ),
+    ],
+)
+def test_a_layout_that_cannot_be_is_named(jax_backend, preset, layout, message):
+    with pytest.raises(UserError) as error:
+        trainer_of("finetune", base={"preset": preset}, layout=layout, **LORA)
+    assert str(error.value).startswith(message)
+
+
+# Presets of all families
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "qwen3" else pytest.param(name, marks=pytest.mark.long) for name in FAMILIES]
+)
+def test_a_family_is_saved_with_its_vocabulary_and_continues_a_prompt(jax_backend, tmp_path, name):
+    import keras
+    from tpulm.models.causal import load_preset
+    from tpulm.models.sampling import Generator
+
+    vocabulary = tmp_path / "vocabulary.spm"
+    marks = tuple(marks_of(MODELS[name]))
+    vocabulary.write_bytes(causal.train_vocabulary(prose(200), 328, "base.small.vocab_size", marks))
+    folder = save_base(vocabulary, tmp_path / "base", MODELS[name])
+    by_itself, by_keras = causal.load_tokenizer(str(folder), lambda: None), causal.KerasHub(folder)
+    assert isinstance(by_itself, causal.SentencePiece) and by_itself.special == {"bos": 2, "eos": 1, "pad": 0}
+    assert by_keras.special == by_itself.special and by_keras.encode(["the value"]) == by_itself.encode(["the value"])
+    keras.distribution.set_distribution(None)
+    model = load_preset(folder)
+    assert model.backbone.get_config()["num_layers"] == 1
+    recipe = {"sampler": "greedy", "max_length": 8, "samples": 1}
+    [[text]] = Generator(model, recipe, 1)(["the value"])
+    assert isinstance(text, str)
+    assert Generator(model, recipe, 1)(["the value"]) == [[text]]
+
+
+def test_the_preprocessor_of_a_published_gemma3_needs_no_tensorflow(jax_backend, vocabulary, tmp_path):
+    import keras
+    from tpulm.models.causal import load_preset
+
+    keras.distribution.set_distribution(None)
+    folder = save_base(vocabulary, tmp_path / "base", MODELS["gemma3"])
+    for file in ("preprocessor.json", "task.json"):  # as keras-hub's own have it
+        text = (folder / file).read_text().replace("GemmaCausalLMPreprocessor", "Gemma3CausalLMPreprocessor")
+        (folder / file).write_text(text)
+    inputs = load_preset(folder).preprocessor.generate_preprocess(["the value"], sequence_length=8)
+    ids = causal.SentencePiece(vocabulary).encode(["the value"])[0]
+    assert np.asarray(inputs["token_ids"])[0, : len(ids) + 1].tolist() == [2, *ids]
+
+
+@pytest.mark.parametrize(("name", "bos"), [("llama3", "<|begin_of_text|>"), ("qwen2", None)])
+def test_the_byte_level_vocabulary_of_a_preset(jax_backend, tmp_path, name, bos):
+    """Published presets of Llama 3 and Qwen have byte-level BPE, Qwen's without a token before a document."""
+    import keras
+    import keras_hub
+    from tokenizers.pre_tokenizers import ByteLevel
+    from tpulm.models.building import construct_causal
+    from tpulm.models.causal import load_preset, save_preset
+
+    keras.distribution.set_distribution(None)
+    special = {
+        "llama3": ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
+    }
+    pieces = [*sorted(ByteLevel.alphabet()), "th", "the", *special.get(name, ["<|endoftext|>"])]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    model = construct_causal(CausalArchitecture(*constructor(MODELS[name]), len(pieces)))
+    family = {"llama3": "Llama3", "qwen2": "Qwen"}[name]
+    tokenizer = getattr(keras_hub.models, f"{family}Tokenizer")(vocabulary=vocabulary, merges=["t h", "th e"])
+    model.preprocessor = getattr(keras_hub.models, f"{family}CausalLMPreprocessor")(tokenizer, sequence_length=16)
+    save_preset(model, tmp_path / "preset")
+    found = causal.load_tokenizer(str(tmp_path / "preset"), lambda: None)
+    assert isinstance(found, causal.KerasHub) and found.size == len(pieces)
+    eos = vocabulary["<|end_of_text|>" if bos else "<|endoftext|>"]
+    assert found.special == {"bos": vocabulary[bos] if bos else None, "eos": eos, "pad": 0}
+    [(ids, lengths)] = causal.tokenize([["the", "hat"]], found)
+    opening = [vocabulary[bos]] if bos else []
+    wanted = [*opening, vocabulary["the"], eos, *opening, *(vocabulary[letter] for letter in "hat"), eos]
+    assert ids.tolist() == wanted and lengths.sum() == len(wanted)
+    assert causal.describe(found, tmp_path / "preset")["special_ids"] == found.special
+    assert load_preset(tmp_path / "preset").preprocessor.tokenizer.vocabulary_size() == len(pieces)

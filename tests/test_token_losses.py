@@ -1,0 +1,84 @@
+"""The loss in chunks over a large vocabulary: it is the loss, and its gradients are; no device holds all logits."""
+
+import json
+
+import pytest
+import warm
+
+# Loss, gradients and sums of an evaluation, with the vocabulary in chunks and whole.
+LOSSES = """
+import json, sys
+from tpulm.training import runtime
+family, sizes, vocabulary, mesh, method, precision = json.loads(sys.argv[1])
+runtime.start(1, 8, precision)
+import jax, keras, keras_hub, numpy as np
+from tpulm.models import sharding, token_losses
+from tpulm.models.causal import build_causal
+from tpulm.training.evaluation import make_eval_step
+from tpulm.training.tasks import causal
+from tpulm.training.train_step import make_grad_fn
+
+distribution = sharding.set_up(getattr(keras_hub.models, family), mesh, "the.run.mesh")
+keras.utils.set_random_seed(0)
+model = build_causal(getattr(keras_hub.models, family), {"vocabulary_size": vocabulary, **sizes})
+if method == "lora":
+    model.backbone.enable_lora(2)
+for variable in model.trainable_variables:  # so that losses differ between tokens, and B of LoRA is not zero
+    variable.assign(np.random.default_rng(1).standard_normal(variable.shape) * 0.3)
+dice = np.random.default_rng(0)
+batch = {"tokens": dice.integers(0, vocabulary, (4, 9)).astype("i4"), "mask": dice.random((4, 9)) < 0.9}
+values = [[v.value for v in part] for part in (model.trainable_variables, model.non_trainable_variables)]
+
+def measured(chunk):
+    token_losses.CHUNK = chunk
+    count = token_losses.head_of(model).chunks
+    step = jax.jit(make_grad_fn(model, causal))
+    (loss, _), gradients = step(*values, [], batch, np.float32(1))
+    sums = jax.jit(make_eval_step(model, causal))(*values, batch)
+    inputs, labels, _ = causal(batch)
+    guesses = jax.jit(token_losses.predict, static_argnums=(0, 5))(model, *values, inputs, labels, False)[1]
+    held = step.lower(*values, [], batch, np.float32(1)).compile().memory_analysis().temp_size_in_bytes
+    return count, held, np.asarray(guesses), [np.asarray(array, np.float64) for array in (*sums, loss, *gradients)]
+
+chunks, held, guesses, found = measured(token_losses.CHUNK)
+one, all_held, all_guesses, expected = measured(10**9)
+assert one == 1 and len(found) == len(expected)
+error = max(float(abs(a - b).max() / max(abs(b).max(), 1e-9)) for a, b in zip(found, expected))
+print("RESULT" + json.dumps([chunks, error, float((guesses == all_guesses).mean()), held / all_held]))
+"""
+GEMMA = {
+    "num_layers": 1, "num_query_heads": 4, "num_key_value_heads": 1, "hidden_dim": 8, "intermediate_dim": 16,
+    "head_dim": 4,
+}  # fmt: skip
+LLAMA = {
+    "num_layers": 1, "num_query_heads": 4, "num_key_value_heads": 4, "hidden_dim": 8, "intermediate_dim": 16,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+CASES = {
+    "Gemma": (("GemmaBackbone", GEMMA, 131_072, (1, 1), "full", "float32"), 4),
+    "Gemma 2, LoRA": (("GemmaBackbone", GEMMA | {"final_logit_soft_cap": 2.0}, 131_072, (1, 1), "lora", "float32"), 4),
+    "bfloat16": (("GemmaBackbone", GEMMA, 131_072, (1, 1), "full", "mixed_bfloat16"), 4),
+    "a head of its own": (("LlamaBackbone", LLAMA, 98_304, (1, 1), "full", "float32"), 3),
+    "a table over both axes of a mesh": (("GemmaBackbone", GEMMA, 262_144, (2, 4), "full", "float32"), 2),
+    "data parallel, LoRA": (("GemmaBackbone", GEMMA, 65_536, (4, 1), "lora", "float32"), 2),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_loss_in_chunks_is_the_loss(case):
+    arguments, count = CASES[case]
+    chunks, error, same, memory = warm.result(warm.run("jax", LOSSES, json.dumps(arguments)))
+    assert chunks == count and error < (0.03 if case == "bfloat16" else 1e-4)
+    assert memory < 0.9 and same > (0.8 if case == "bfloat16" else 0.999)  # whole, bfloat16 logits have ties
+
+
+COUNTS = """
+import json, sys
+from tpulm.models.token_losses import chunks_of
+print("RESULT" + json.dumps([chunks_of(rows) for rows in json.loads(sys.argv[1])]))
+"""
+
+
+def test_how_a_vocabulary_is_cut():
+    sizes = {2_048: 1, 32_000: 1, 50_257: 1, 64_000: 2, 128_256: 4, 256_000: 8, 262_144: 8, 2 * 65_537: 1}
+    assert warm.result(warm.run("jax", COUNTS, json.dumps([*sizes]))) == [*sizes.values()]
