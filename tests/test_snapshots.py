@@ -194,6 +194,7 @@ def test_a_segment_that_is_stopped_goes_on_as_if_it_were_not(tmp_path, where):
     try:
         said, folder = [], str(tmp_path / "snapshots/20")
         whole, value = segment(Snapshots(folder, "k"), said)
+        assert list(whole.held_out) == [12, 16, 20]
         step = where.get("stop_at") or where["evaluations"][0]
         with pytest.raises(Stopped, match=f"^stopped by SIGTERM at step {step}, of which a snapshot is kept:$"):
             segment(Snapshots(folder, "k"), said, **where)
@@ -249,7 +250,7 @@ def test_live_metrics_go_on_where_a_run_does(tmp_path):
 @pytest.mark.parametrize(("every", "at_once", "also"), [(3, 1, ""), (5, 2, " that is a multiple of steps_per_exe")])
 def test_evaluations_have_their_place_in_a_segment(every, at_once, also):
     recipe = {
-        "steps": 20, "checkpoint_every": 10, "evaluate_every": every, "steps_per_execution": at_once, "profile": {},
+        "steps": 20, "checkpoint_every": 10, "evaluate_every": every, "steps_per_execution": at_once, "profile": {}, "optimizer": {"name": "adamw"},
         "schedule": {"warmup_steps": 0, "final_learning_rate": 0}, "learning_rate": 1,
     }  # fmt: skip
     with pytest.raises(

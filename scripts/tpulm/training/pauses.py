@@ -74,7 +74,7 @@ class Pauses:
     ):
         """Nothing happens yet."""
         self.trainer, self.measure, self.history = trainer, measure, history
-        self.snapshots, self.say = snapshots, say
+        self.snapshots, self.say, self.first = snapshots, say, history.step
         self.evaluate_every, self.processes = evaluate_every, processes or Alone()
         self.request, self.moment = StopRequest(), 0
         self.began = self.saved = time.monotonic()
@@ -132,7 +132,8 @@ class Pauses:
 
     def evaluates_at(self, step: int) -> bool:
         """Return whether the model is measured after this step, within the segment."""
-        return bool(self.evaluate_every) and step % (self.evaluate_every or 1) == 0 and step < self.history.last
+        within = self.first < step < self.history.last
+        return bool(self.evaluate_every) and step % (self.evaluate_every or 1) == 0 and within
 
     def catch_up(self) -> None:
         """Make the evaluation that was broken off when the snapshot was made from which training goes on."""
