@@ -250,7 +250,8 @@ def test_live_metrics_go_on_where_a_run_does(tmp_path):
 @pytest.mark.parametrize(("every", "at_once", "also"), [(3, 1, ""), (5, 2, " that is a multiple of steps_per_exe")])
 def test_evaluations_have_their_place_in_a_segment(every, at_once, also):
     recipe = {
-        "steps": 20, "checkpoint_every": 10, "evaluate_every": every, "steps_per_execution": at_once, "profile": {}, "optimizer": {"name": "adamw"},
+        "steps": 20, "checkpoint_every": 10, "evaluate_every": every, "steps_per_execution": at_once,
+        "profile": {}, "optimizer": {"name": "adamw"},
         "schedule": {"warmup_steps": 0, "final_learning_rate": 0}, "learning_rate": 1,
     }  # fmt: skip
     with pytest.raises(
