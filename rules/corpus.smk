@@ -1,7 +1,7 @@
 """Text: the documents of the corpus and of the finetuning text, in disjoint splits."""
 
 from tpulm.config.artifacts import lengths_file
-from tpulm.config.texts import chat_template_files, sources_of
+from tpulm.config.texts import chat_template_files, has_messages
 from tpulm.core.bucket import remote
 from tpulm.corpus.sources import (
     assigning, benchmark_files, building, divided, memory_of, merging, part_files, parts_of, reading, split_files,
@@ -48,12 +48,6 @@ CHATS = {
 }
 
 
-def template_of(collection: str, part) -> list[str]:
-    """Return the chat template that a part is read with: one file where its source has conversations, or none."""
-    _, recipe = sources_of(*TEXTS[collection])[part.source]
-    return [f"results/{collection}/chat_template.json"] if "messages" in recipe else []
-
-
 rule fetch_chat_template:
     """Find the chat template of a text: Gemma's, that of a file, or that of a tokenizer."""
     input:
@@ -81,7 +75,11 @@ rule read_part:
     """Read a part of a text source and clean its documents."""
     input:
         files=lambda w: list(map(PLACE.text, PARTS[w.collection][int(w.part)].files)),
-        chat_template=lambda w: template_of(w.collection, PARTS[w.collection][int(w.part)]),
+        chat_template=lambda w: (
+            f"results/{w.collection}/chat_template.json"
+            if has_messages(*TEXTS[w.collection], PARTS[w.collection][int(w.part)].source)
+            else []
+        ),
         code=code_inputs("read_part", "data"),
     output:
         part="results/{collection}/parts/{part}.parquet",

@@ -26,6 +26,11 @@ def has_responses(text: Mapping) -> bool:
     return any("response" in recipe or "messages" in recipe for _, recipe in sources_of("", text).values())
 
 
+def has_messages(key: str, text: Mapping, source: str) -> bool:
+    """Return whether a source of a text has conversations, which a chat template makes documents of."""
+    return "messages" in sources_of(key, text)[source][1]
+
+
 def chat_template_files(template: str) -> list[str]:
     """Return the local files that a chat template is read from: none for Gemma's, and for one that is on the hub."""
     if template == GEMMA:
