@@ -54,7 +54,7 @@ rule train_base:
         name=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
     resources:
-        **asks("base", hosts=True),
+        **asks_to_train("base"),
     conda:
         "../envs/jax.yaml"
     script:

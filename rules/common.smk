@@ -19,7 +19,7 @@ from tpulm.config.record_sets import files_of_shard
 from tpulm.config.runs import by_stage, pick, record_sets_of, runs_of, sampling_of, segment_outputs
 from tpulm.core.errors import UserError
 from tpulm.workflow.place import Place, local_files, preset_files
-from tpulm.workflow.resources import resources_of
+from tpulm.workflow.resources import resources_of, snapshots_of
 from tpulm.workflow.start import Start, or_exit, say
 
 # Each segment depends on the previous one; Snakemake walks such chains by recursion.
@@ -78,6 +78,11 @@ def one_of(names) -> str:
 def asks(stage: str, hosts: bool = False) -> dict:
     """Return the resources of a rule that runs a model of this stage; with `hosts`, on all hosts of its run."""
     return resources_of(STAGE_RUNS[stage], PLACE.prefixed(""), hosts)
+
+
+def asks_to_train(stage: str, hosts: bool = True) -> dict:
+    """Return the resources of a rule that trains the runs of this stage; with `hosts`, on all hosts of its run."""
+    return asks(stage, hosts) | snapshots_of(STAGE_RUNS[stage], PLACE.located)
 
 
 def previous_checkpoint(run, last: int) -> list[str]:

@@ -38,7 +38,7 @@ rule train_finetune:
         run=one_of(FINETUNE),
     threads: config["cpu_threads"]
     resources:
-        **asks("finetune", hosts=True),
+        **asks_to_train("finetune"),
     conda:
         "../envs/jax.yaml"
     script:

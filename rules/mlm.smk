@@ -29,7 +29,7 @@ rule train_mlm_tensorflow:
         run=one_of(BACKENDS["tensorflow"]),
     threads: config["cpu_threads"]
     resources:
-        **asks("mlm"),
+        **asks_to_train("mlm", hosts=False),
     conda:
         "../envs/tensorflow.yaml"
     script:
@@ -53,7 +53,7 @@ rule train_mlm_jax:
         run=one_of(BACKENDS["jax"]),
     threads: config["cpu_threads"]
     resources:
-        **asks("mlm", hosts=True),
+        **asks_to_train("mlm"),
     conda:
         "../envs/jax.yaml"
     script:

@@ -29,8 +29,9 @@ with job(snakemake.log[0], f"{snakemake.wildcards.stage} {snakemake.wildcards.ru
     mean = np.convolve(loss, np.ones(window) / window, "valid")
     top.plot(step, loss, color=BLUE, alpha=0.25, linewidth=0.8, label="training, each step")
     top.plot(step[window - 1 :], mean, color=BLUE, linewidth=1.8, label=f"training, mean of {window} steps")
-    held = ([state["step"] for state in states], [state["evaluation"]["loss"] for state in states])
-    top.plot(*held, "o-", color=ORANGE, markersize=5, label="held-out (validation)")
+    held = {int(row["step"]): float(row["held_out_loss"]) for row in rows if row.get("held_out_loss")}
+    held |= {state["step"]: state["evaluation"]["loss"] for state in states}
+    top.plot(*zip(*sorted(held.items()), strict=True), "o-", color=ORANGE, markersize=5, label="held-out (validation)")
     top.annotate(
         f"best {best['evaluation']['loss']:.3f}", (best["step"], best["evaluation"]["loss"]),
         xytext=(0, -16), textcoords="offset points", ha="right", color=ORANGE,

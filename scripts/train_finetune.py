@@ -8,8 +8,11 @@ input.previous            the previous checkpoint: weights, optimizer, best, sta
 output.*                  the checkpoint, see tpulm.training.checkpoint; history and timings, see tpulm.training.history
 params.recipe             first and last step, schedule, batch_size, sequence_length, packing, method and keys of LoRA,
                           optimizer, precision, mesh, layout, microbatches, remat, steps_per_execution, seed,
-                          cpu_threads, host_device_count; patience where it can matter; determinism, where it is steps
+                          cpu_threads, host_device_count; patience where it can matter; evaluate_every,
+                          determinism, where they are given
 resources.hosts           processes that train together; resources.launcher  how to start them, see tpulm.core.hosts
+resources.snapshots       where snapshots are, see tpulm.training.snapshots; resources.snapshot_every  minutes
+resources.profile         steps to trace, see tpulm.training.profiling
 """
 
 import sys
@@ -21,6 +24,7 @@ from tpulm.core.job import job
 from tpulm.records.causal_batches import held_out_batches, training_batch
 from tpulm.records.streaming import open_to_train
 from tpulm.training import checkpoint, runtime
+from tpulm.training.snapshots import Snapshots
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 outputs = dict(snakemake.output.items())
@@ -30,6 +34,7 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     if checkpoint.stopped_early(outputs, recipe, previous, say):
         sys.exit()
     train, validation = open_to_train(snakemake.input.manifest, snakemake.input.shards, verify=not hosts.started())
+    snapshots = Snapshots.of(snakemake.resources, recipe, snakemake.input, say)
     if hosts.several(snakemake.resources, say):
         sys.exit()
     step = TrainingStep.of("finetune", f"finetune.runs.{run}", recipe, base={"preset": snakemake.input.base})
@@ -37,6 +42,8 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     runtime.start(*devices, recipe["precision"], step.model.determinism)
     from tpulm.training.jax_run import build_run
     from tpulm.training.jax_trainer import train_segment
+    from tpulm.training.profiling import Profile
 
-    load, held_out = partial(training_batch, train, recipe), held_out_batches(validation, recipe)
-    train_segment(build_run(step), recipe, load, held_out, (outputs, previous), say)
+    data = partial(training_batch, train, recipe), partial(held_out_batches, validation, recipe)
+    profile = Profile.of(snakemake.resources, snakemake.log[0])
+    train_segment(build_run(step), recipe, data, (outputs, previous), snapshots, say, snakemake.log[0], profile)

@@ -484,7 +484,7 @@ def test_the_schema_agrees_with_the_code():
     assert tuple(text["splits"]["properties"]) == tuple(text["files"]["anyOf"][1]["properties"]) == SPLITS
     assert tuple(text["held_out"]["properties"]) == SPLITS[1:]
     run = parts["mlm_run"]["properties"]
-    assert parts["mlm_run"]["only_with"] == {key: {"backend": ["jax"]} for key in JAX_KEYS}
+    assert parts["mlm_run"]["only_with"] == {key: {"backend": ["jax"]} for key in (*JAX_KEYS, "profile")}
     for name in ("training", "mlm_run", "base", "finetune_run"):
         assert parts[name]["properties"]["host_device_count"]["maximum"] == MOST_HOST_DEVICES
     assert tuple(run["schedule"]["properties"]["shape"]["enum"]) == SCHEDULES

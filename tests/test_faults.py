@@ -453,17 +453,27 @@ def wait_for(workflow, log, text):
 
 
 def test_sigterm_ends_a_segment_in_one_sentence(small):
+    """And keeps a snapshot, which the next run goes on from; it is no artifact, and not in the way of one."""
     change(small, "base", seed=5, steps=200_000, checkpoint_every=100_000)  # more than it comes to
     before = files(small)
-    process = start(small)
-    log = "logs/base/small/00100000.log"
-    wait_for(small, log, "step 1/100000")
-    os.killpg(process.pid, signal.SIGTERM)
-    assert process.wait() != 0
-    said = (small / "snakemake.out").read_text()
-    sentence = "[base small] error: stopped by SIGTERM; nothing of this job is kept, everything before it is: run again"
-    assert sentence in said
-    assert "Traceback" not in said
+    steps = []
+    for number in range(2):
+        process = start(small)
+        log = "logs/base/small/00100000.log"
+        if steps:
+            wait_for(small, log, f"going on from the snapshot at step {steps[0]}\n")
+        wait_for(small, log, "/100000  loss")
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.wait() != 0
+        said = (small / "snakemake.out").read_text()
+        sentence = (
+            r"\[base small\] error: stopped by SIGTERM at step (\d+), of which a snapshot is kept: run again to go on"
+        )
+        found = re.findall(sentence, said)
+        assert len(found) == number + 1 and "Traceback" not in said, said[-3000:]
+        steps = [int(step) for step in found]
+    assert steps[1] > steps[0]
+    assert "snapshots" not in small("clean").stdout
     after = files(small)
     assert not [name for name in after if name.endswith(".partial")]
     kept = [name for name in before if not name.startswith(("base", "tokens", "finetune", "figures"))]

@@ -218,6 +218,50 @@ def test_a_process_that_is_killed_ends_the_job(trained, tmp_path):
     assert not list((workflow / "results/finetune/two").rglob("weights.safetensors"))
 
 
+def test_processes_stop_together_and_go_on(trained, tmp_path):
+    """Each writes its part of one snapshot, at a step that all of them have made."""
+    workflow = copied(trained, tmp_path)
+    config = read_yaml(workflow / "config.yaml")
+    config["finetune"]["runs"]["two"] = config["finetune"]["runs"]["python"] | {"steps": 4000, "checkpoint_every": 4000}
+    with open(workflow / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(json.loads(json.dumps(config)), file)
+    snapshots, steps = workflow / "results/finetune/two/snapshots/00004000", []
+    for _ in range(2):
+        said = stopped_at_a_line_of_progress(workflow, "--set-resources", "train_finetune:hosts=2")
+        if steps:
+            assert f"[finetune two] going on from the snapshot at step {steps[0]}\n" in said
+        found = re.findall(
+            r"\[finetune two\] error: stopped by SIGTERM at step (\d+), of which a snapshot is kept: ", said
+        )
+        assert len(found) == 1, said[-3000:]
+        steps.append(int(found[0]))
+        kept = [path.name.partition("-")[2] for path in sorted(snapshots.iterdir())]
+        assert kept == [f"{steps[-1]:08d}.{end}" for end in ("json", "process-0.safetensors", "process-1.safetensors")]
+    assert steps[1] > steps[0]
+
+
+def stopped_at_a_line_of_progress(workflow, *options):
+    """Run a long segment until it has made a step, then send SIGTERM to all of it; return what it said."""
+    snakemake = os.path.join(os.path.dirname(sys.executable), "snakemake")
+    running = subprocess.Popen(
+        [snakemake, "results/finetune/two/history.csv", *options], cwd=workflow.folder, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    said = []
+    try:
+        for line in running.stdout:
+            said.append(line)
+            if "/4000  loss" in line:
+                os.killpg(running.pid, signal.SIGTERM)
+                break
+        said += running.stdout
+        assert running.wait() == 1
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+    return "".join(said)
+
+
 def processes_of(session):
     found = []
     for entry in os.listdir("/proc"):

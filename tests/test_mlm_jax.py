@@ -6,7 +6,16 @@ import re
 import numpy as np
 import pytest
 import warm
-from test_mlm_tensorflow import IN_TURN, LENGTH, ONE_TYPE, check_segments, manifest, records, train  # noqa: F401 (a fixture)
+from test_mlm_tensorflow import (  # noqa: F401 (a fixture)
+    IN_TURN,
+    LENGTH,
+    ONE_TYPE,
+    check_segments,
+    manifest,
+    records,
+    run_and_stop,
+    train,
+)
 from tpulm.config.roberta_sizes import sizes_of
 from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.core.errors import UserError
@@ -215,6 +224,36 @@ def test_two_segments_give_the_bytes_of_one_dropout_included(manifest, tmp_path)
     check_segments(tmp_path, train_jax(manifest, tmp_path, IN_TURN, dropout=0.1))
 
 
+SEGMENT = """
+import json, sys
+job = json.loads(sys.argv[1])
+from functools import partial
+from tpulm.training import runtime
+from tpulm.config.training_step import TrainingStep
+from tpulm.records.masked_batches import evaluation_batches, training_batch
+from tpulm.records.reader import Records
+
+runtime.start(1, job["devices"])
+from tpulm.training.jax_run import build_run
+from tpulm.training.jax_trainer import train_segment
+recipe, records = job["recipe"], Records(job["manifest"], "train")
+vocabulary = {"size": records.manifest["vocab_size"], "pad": records.manifest["special_ids"]["pad"]}
+known = {key: records.manifest[key] for key in ("sequence_length", "packing")} | {"vocabulary": vocabulary}
+step = TrainingStep.of("mlm", "mlm.runs.x", recipe, **known)
+
+def train(*rest):
+    data = partial(training_batch, records, recipe), partial(evaluation_batches, records)
+    train_segment(build_run(step), recipe, data, *rest)
+"""
+
+
+@pytest.mark.parametrize(("devices", "changes"), [(1, {}), (4, {"mesh": (2, 2), "steps_per_execution": 3})])
+def test_a_segment_that_is_stopped_goes_on_with_the_same_bytes(manifest, tmp_path, devices, changes):  # noqa: F811
+    """Also where the state is sharded over devices, several steps at once."""
+    on_jax = {"microbatches": 1, "steps_per_execution": 1, "remat": False, "mesh": (-1, 1)}
+    run_and_stop("jax", SEGMENT, manifest, tmp_path, changes.get("steps_per_execution", 1), devices, on_jax | changes)
+
+
 DROPOUT = """
 from tpulm.training import runtime
 runtime.start(1)
@@ -288,3 +327,30 @@ def test_models_that_keras_hub_does_not_have(model, message):
     with pytest.raises(UserError) as error:
         sizes_of({"architecture": "roberta"} | model, "m")
     assert str(error.value) == message
+
+
+PROFILED = """
+import sys
+from pathlib import Path
+import jax, jax.numpy as jnp
+from tpulm.training.profiling import Profile
+
+def loop(x):
+    return jax.lax.fori_loop(0, 20, lambda i, x: jnp.tanh(x @ x) / 9, x)
+
+function, x, said = jax.jit(loop), jnp.ones((200, 200)), []
+profile = Profile.of({"profile": "2-4"}, sys.argv[1] + "/00000010.log")
+for step in range(1, 11):
+    y = function(x)
+    profile.at(step, y.block_until_ready, said.append)
+profile.end(10, said.append)
+print(said)
+"""
+
+
+def test_a_profile_names_the_costliest_operations(tmp_path):
+    printed = warm.run("jax", PROFILED, str(tmp_path)).stdout
+    said = re.search(r"\['profile of steps 3 to 4 in \S+/profile; its costliest operations: (.*)'\]", printed)[1]
+    shares = [float(share) for share in re.findall(r" ([\d.]+)%", said)]
+    assert shares == sorted(shares, reverse=True) and 0 < sum(shares) <= 100.5
+    assert len(list(tmp_path.glob("profile/plugins/profile/*/*.xplane.pb"))) == 1  # where TensorBoard looks

@@ -1,6 +1,7 @@
 """The TensorFlow trainer: resuming is exact, replicas agree with one device, exports are the model."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ ONE_TYPE = {"layer_norm_eps": 1e-5, "type_vocab_size": 1}  # as keras-hub's RoBE
 TRAIN = """
 import json, sys
 job = json.loads(sys.argv[1])
-from tpulm.core.arrays import save_arrays
+from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.training.tensorflow_evaluation import evaluate
 from tpulm.training.tensorflow_model import predictions
 from tpulm.training.tensorflow_runtime import start, tf
@@ -32,7 +33,8 @@ trainer = Trainer(strategy, model_config(job["model"], records.manifest, "mlm.ru
 results = {"replicas": strategy.num_replicas_in_sync}
 for name, first, last, previous in job["parts"]:
     if previous:
-        trainer.load({file: f"{job['folder']}/{previous}/{file}" for file in ("weights", "optimizer")})
+        saved = (load_arrays(f"{job['folder']}/{previous}/{file}") for file in ("weights", "optimizer"))
+        trainer.load(*saved, "previous")
     if job["one_type"] and last:  # the vector of the one token type stays as it is
         layer = trainer.model.roberta.embeddings
         layer._trainable_weights = [v for v in layer._trainable_weights if v is not layer.token_type_embeddings]
@@ -166,3 +168,78 @@ def test_beside_a_tpu_that_tensorflow_cannot_use(trained, tmp_path, monkeypatch)
         "[mlm tiny] error: TensorFlow cannot use the TPU that TPU_NAME or TPU_ACCELERATOR_TYPE names (TPUs not" in said
     )
     assert "the environment tpu-tensorflow has one that can." in said
+
+
+# Trains a segment as a whole, then the same one stopped and going on; what comes before defines `train`.
+STOP = """
+import os, signal
+from pathlib import Path
+from tpulm.config.artifacts import CHECKPOINT_FILES, SEGMENT_FILES
+from tpulm.core.stopping import Stopped
+from tpulm.training.snapshots import Snapshots
+
+def segment(folder, stop_at=None):
+    outputs = {name: f"{folder}/{file}" for name, file in (CHECKPOINT_FILES | SEGMENT_FILES).items()}
+    Path(folder).mkdir(exist_ok=True)
+    said = []
+
+    def say(line):
+        said.append(line)
+        if stop_at and line.startswith(f"step {stop_at}/"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    try:
+        train((outputs, None), Snapshots(f"{folder}/snapshots/12", "k"), say, f"{folder}/x.log")
+    except Stopped as stopped:
+        said.append(str(stopped))
+    return said
+
+whole, parts = job["out"] + "/whole", job["out"] + "/parts"
+print("RESULT" + json.dumps([segment(whole), segment(parts, job["stop_at"]), segment(parts)]))
+"""
+
+
+def run_and_stop(library, program, manifest, folder, stop_at, devices, changes):
+    """Train with dropout, and evaluations within the segment; stopped at a line of progress, it has the same bytes."""
+    optimizer = {"weight_decay": 0.01, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "global_clipnorm": 1.0}
+    model = {
+        "architecture": "roberta", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "intermediate_size": 32, "max_position_embeddings": LENGTH + 4, "hidden_dropout_prob": 0.1,
+    }  # fmt: skip
+    recipe = {
+        "first": 0, "last": 12, "batch_size": 4, "seed": 3, "precision": "float32", "optimizer": optimizer,
+        "masking": {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}, "model": model,
+        "schedule": {"knots": [[0, 1e-3], [12, 0.0]]}, "evaluate_every": 6,
+    }  # fmt: skip
+    job = {"recipe": recipe | changes, "manifest": str(manifest), "devices": devices, "out": str(folder)}
+    done = warm.run(library, program + STOP, json.dumps(job | {"stop_at": stop_at}))
+    whole, stopped, again = warm.result(done)
+    step = int(re.match(r"stopped by SIGTERM at step (\d+), of which a snapshot is kept:$", stopped[-1])[1])
+    assert 1 <= step < 12 and f"going on from the snapshot at step {step}" in again
+    assert [line for line in whole if line.startswith("step 6  held-out loss")]
+    names = sorted(path.name for path in (folder / "whole").iterdir())
+    assert names == sorted(path.name for path in (folder / "parts").iterdir())
+    for name in set(names) - {"timings.csv", "metrics.jsonl"}:
+        assert (folder / "parts" / name).read_bytes() == (folder / "whole" / name).read_bytes(), name
+    metrics = [json.loads(line) for line in (folder / "parts/metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in metrics if "held_out" in record] == [6, 12]
+
+
+SEGMENT = """
+import json, sys
+job = json.loads(sys.argv[1])
+from tpulm.models.transformers_config import model_config
+from tpulm.records.reader import Records
+from tpulm.training.tensorflow_runtime import start, tf_keras
+from tpulm.training.tensorflow_trainer import Trainer, train_segment
+recipe, records, strategy = job["recipe"], Records(job["manifest"], "train"), start(1, job["devices"])
+
+def train(*rest):
+    tf_keras.backend.clear_session()  # which restarts the numbers in names, as a new process does
+    config = model_config(recipe["model"], records.manifest, "mlm.runs.x.model")
+    train_segment(Trainer(strategy, config, recipe), recipe, (records, records), *rest)
+"""
+
+
+def test_a_segment_that_is_stopped_goes_on_with_the_same_bytes(manifest, tmp_path):
+    run_and_stop("tensorflow", SEGMENT, manifest, tmp_path, 1, 1, {})

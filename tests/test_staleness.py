@@ -288,6 +288,8 @@ ROWS = [
         "mlm.runs.NAME.schedule.final_learning_rate", "trained", "mlm.runs.tiny.schedule.final_learning_rate", 1e-4,
         MLM_SECOND,
     ),
+    ("mlm.runs.NAME.profile.steps", "jax", "mlm.runs.tiny.profile.steps", [2, 4], ""),
+    ("mlm.runs.NAME.evaluate_every", "trained", "mlm.runs.tiny.evaluate_every", 5, MLM),
     # It takes two evaluations until patience can run out: there is no third segment.
     ("mlm.runs.NAME.patience", "trained", "mlm.runs.tiny.patience", 1, ""),
     (
@@ -308,6 +310,7 @@ ROWS = [
     ("mlm.runs.NAME.resources.hosts", "jax", "mlm.runs.tiny.resources.hosts", 2, ""),
     ("mlm.runs.NAME.resources.mem_gb", "trained", "mlm.runs.tiny.resources.mem_gb", 16, ""),
     ("mlm.runs.NAME.resources.runtime", "trained", "mlm.runs.tiny.resources.runtime", 30, ""),
+    ("mlm.runs.NAME.resources.snapshot_every", "trained", "mlm.runs.tiny.resources.snapshot_every", 5, ""),
     ("mlm.runs.NAME.seed", "trained", "mlm.runs.tiny.seed", 1, MLM),
     ("base.NAME.preset", "fetched", "base.small.preset", "hf://some/other", FETCHED_BASE),
     ("base.NAME.revision", "fetched", "base.small.revision", B, FETCHED_BASE),
@@ -342,6 +345,8 @@ ROWS = [
     ("base.NAME.schedule.warmup_steps", "trained", "base.small.schedule.warmup_steps", 5, BASE),
     ("base.NAME.schedule.decay_steps", "trained", "base.small.schedule.decay_steps", 6, BASE_SECOND),
     ("base.NAME.schedule.final_learning_rate", "trained", "base.small.schedule.final_learning_rate", 1e-4, BASE_SECOND),
+    ("base.NAME.profile.steps", "trained", "base.small.profile.steps", [2, 4], ""),
+    ("base.NAME.evaluate_every", "trained", "base.small.evaluate_every", 5, BASE),
     ("base.NAME.patience", "trained", "base.small.patience", 1, ""),
     (
         "base.NAME.keep_checkpoints", "trained", "base.small.keep_checkpoints", "every 2",
@@ -363,6 +368,7 @@ ROWS = [
     ("base.NAME.resources.hosts", "schedules", "base.small.resources.hosts", 2, ""),
     ("base.NAME.resources.mem_gb", "trained", "base.small.resources.mem_gb", 16, ""),
     ("base.NAME.resources.runtime", "trained", "base.small.resources.runtime", 30, ""),
+    ("base.NAME.resources.snapshot_every", "trained", "base.small.resources.snapshot_every", 5, ""),
     ("base.NAME.seed", "trained", "base.small.seed", 1, VOCABULARY),
     ("finetune.text.source", "trained", "finetune.text.source", "python-docs", TUNING),
     ("finetune.text.files", "listed", "finetune.text.files", ["text/a.txt"], TUNING),
@@ -441,6 +447,8 @@ ROWS = [
         "finetune.runs.NAME.schedule.final_learning_rate", "schedules",
         "finetune.runs.python.schedule.final_learning_rate", 1e-4, LORA_SECOND,
     ),
+    ("finetune.runs.NAME.profile.steps", "trained", "finetune.runs.python.profile.steps", [2, 4], ""),
+    ("finetune.runs.NAME.evaluate_every", "trained", "finetune.runs.python.evaluate_every", 5, FINETUNE),
     ("finetune.runs.NAME.patience", "trained", "finetune.runs.python.patience", 1, ""),
     (
         "finetune.runs.NAME.keep_checkpoints", "trained", "finetune.runs.python.keep_checkpoints", "last",
@@ -468,6 +476,7 @@ ROWS = [
     ("finetune.runs.NAME.resources.hosts", "trained", "finetune.runs.python.resources.hosts", 2, ""),
     ("finetune.runs.NAME.resources.mem_gb", "trained", "finetune.runs.python.resources.mem_gb", 16, ""),
     ("finetune.runs.NAME.resources.runtime", "trained", "finetune.runs.python.resources.runtime", 30, ""),
+    ("finetune.runs.NAME.resources.snapshot_every", "trained", "finetune.runs.python.resources.snapshot_every", 5, ""),
     ("finetune.runs.NAME.seed", "trained", "finetune.runs.python.seed", 1, FINETUNE),
     ("prompts.fill_mask", "trained", "prompts.fill_mask", ["A [MASK]."], "fill_mask:tiny tabulate_predictions"),
     ("prompts.generate", "trained", "prompts.generate", ["class "], SAMPLES),

@@ -70,12 +70,12 @@ def test_a_wrong_config_is_one_sentence_before_any_job(fresh):
     [
         (
             "imdb-gemma-7b",
-            {"fetch_base": 1, "train_finetune": 4},
+            {"fetch_base": 1, "train_finetune": 1},
             ["train_tokenizer", "train_mlm_tensorflow", "train_base"],
         ),
         (
             "wikitext103-roberta-base",
-            {"train_mlm_tensorflow": 500, "write_shard": 243},
+            {"train_mlm_tensorflow": 100, "write_shard": 243},
             ["train_finetune", "train_base"],
         ),
     ],

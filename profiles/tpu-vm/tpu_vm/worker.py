@@ -18,6 +18,7 @@ from tpu_vm.gcloud import ssh_arguments
 from tpu_vm.state import try_lock
 
 ENDED = "tpu-vm: the job ended with "  # opens the last line of `work`: tells the end of a job from a lost VM
+SNAPSHOT_SECONDS = 30  # between SIGTERM and SIGKILL: as long as a spot VM has
 
 
 def work(folder: str, *variables: str) -> None:
@@ -37,10 +38,10 @@ def work(folder: str, *variables: str) -> None:
     )  # fmt: skip
 
     def end(*_) -> None:
-        for sent in (signal.SIGTERM, signal.SIGKILL):
+        for sent, wait in ((signal.SIGTERM, SNAPSHOT_SECONDS), (signal.SIGKILL, 10)):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, sent)
-            time.sleep(10)
+            time.sleep(wait)
 
     def end_with_input() -> None:
         while os.read(0, 1024):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 
+from tpulm.config.artifacts import CHECKPOINT_FILES, SNAPSHOTS
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
 from tpulm.workflow.summary import summary
@@ -31,9 +32,18 @@ def leftovers(recipe: dict) -> list[Path]:
             continue
         if path.name == "thinned.json" and str(path.with_name("state.json")) in needed:
             continue  # the mark of what was let go, also where the config would now keep it
+        if snapshot_of_use(path, needed):
+            continue
         if not any(str(part) in needed for part in (path, *path.parents)):
             found.append(path)
     return found
+
+
+def snapshot_of_use(path: Path, needed: set[str]) -> bool:
+    """Return whether a file is part of a snapshot, RUN/snapshots/STEP/*, of a segment that is still to be trained."""
+    run, step = path.parents[1].parent, path.parent.name
+    state = run / "checkpoints" / step / CHECKPOINT_FILES["state"]
+    return path.parents[1].name == SNAPSHOTS and str(state) in needed and not state.exists()
 
 
 def report(found: list[Path], say: Callable[[str], None]) -> None:

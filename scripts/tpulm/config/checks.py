@@ -196,6 +196,15 @@ def check_training(where: str, recipe: dict) -> None:
     warmup, decay = schedule["warmup_steps"], schedule.get("decay_steps", 0)
     if steps % every:
         raise UserError(f"{where}.steps is {steps}; allowed: a multiple of checkpoint_every, {every}.")
+    evaluations, at_once = recipe["evaluate_every"], recipe.get("steps_per_execution", 1)
+    if evaluations and (every % evaluations or evaluations % at_once):
+        also = f" that is a multiple of steps_per_execution, {at_once}" if at_once > 1 else ""
+        raise UserError(
+            f"{where}.evaluate_every is {evaluations}; allowed: a divisor of checkpoint_every, {every}{also}."
+        )
+    traced = recipe["profile"].get("steps")
+    if traced and not traced[0] < traced[1]:
+        raise UserError(f"{where}.profile.steps is {traced}; allowed: two steps, the first one smaller.")
     if warmup >= steps:
         raise UserError(f"{where}.schedule.warmup_steps is {warmup}; allowed: less than steps, {steps}.")
     if warmup + decay > steps:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from tpulm.config.artifacts import CHECKPOINT_FILES, PAD_ID, SEGMENT_FILES
+from tpulm.config.artifacts import CHECKPOINT_FILES, PAD_ID, SEGMENT_FILES, SNAPSHOTS
 from tpulm.config.record_sets import RecordSet, corpus_records, masked_records, tuning_records
 from tpulm.config.schedule import segment_schedule
 
@@ -81,6 +81,10 @@ class Run:
         step = self.recipe["steps"] if step is None else step
         return {name: f"{self.folder}/checkpoints/{step:08d}/{file}" for name, file in CHECKPOINT_FILES.items()}
 
+    def snapshots(self, step: int) -> str:
+        """Return the folder of the snapshots of the segment that ends at `step`."""
+        return f"{self.folder}/{SNAPSHOTS}/{step:08d}"
+
     def in_every_checkpoint(self, file: str) -> list[str]:
         """Return this file of every checkpoint, in order."""
         return [f"{self.folder}/checkpoints/{last:08d}/{file}" for last in self.segment_ends]
@@ -132,6 +136,7 @@ class Run:
             **pick(recipe, "host_device_count", *self.step_keys),
             **self.records.loss,
             "cpu_threads": self.config["cpu_threads"],
+            **({"evaluate_every": recipe["evaluate_every"]} if recipe["evaluate_every"] else {}),
             **({"patience": patience} if patience and evaluations > patience else {}),
         }
 

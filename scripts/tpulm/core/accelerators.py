@@ -92,6 +92,18 @@ GKE_GPUS = {
     "b200": "nvidia-b200",
 }
 
+# What JAX calls the devices of a TPU version.
+JAX_TPUS = {
+    "TPU v2": "v2", "TPU v3": "v3", "TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p",
+    "TPU v5p": "v5p", "TPU v6 lite": "v6e", "TPU v6e": "v6e",
+}  # fmt: skip
+# Peak bfloat16 operations per second of GPUs, matrices without sparsity (nvidia.com, the data sheet of each; float16
+# where there is no bfloat16), by what their names contain; the first that fits counts.
+GPU_FLOPS = {
+    "B200": 2250e12, "H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L4": 121e12, "V100": 125e12,
+    "T4": 65e12,
+}  # fmt: skip
+
 # What `resources.accelerator` may be. A test holds the pattern in schemas/config.schema.yaml against this one.
 TPU_PATTERN = f"v({'|'.join(version.removeprefix('v') for version in TPUS)})-[1-9][0-9]{{0,4}}"
 GPU_PATTERN = "[a-z][a-z0-9_.]{0,31}:[1-9][0-9]?"
@@ -116,6 +128,15 @@ def parse_gpu(accelerator: str) -> tuple[str, int]:
     """Return kind and number of GPUs: ("h100", 4) of h100:4."""
     kind, number = accelerator.split(":")
     return kind, int(number)
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """Return the peak bfloat16 operations per second of a device, by what JAX calls it; None for one unknown here."""
+    if device_kind in JAX_TPUS:
+        tpu = TPUS[JAX_TPUS[device_kind]]
+        return tpu.flops / tpu.devices
+    words = device_kind.replace("-", " ")
+    return next((flops for name, flops in GPU_FLOPS.items() if re.search(rf"\b{name}\b", words)), None)
 
 
 def slice_chips(accelerator: str) -> int:

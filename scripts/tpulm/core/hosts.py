@@ -9,6 +9,7 @@ word. All hosts must see the working folder.
 """
 
 import contextlib
+import math
 import os
 import queue
 import shlex
@@ -20,7 +21,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from tpulm.core.stopping import AGAIN, Stopped, StopRequest
+
 GRACE = 5  # seconds
+STOP_LIMIT = 600  # seconds in which processes that are asked to stop must have said what is kept
 COUNT, NUMBER, COORDINATOR = "TRAINING_PROCESSES", "TRAINING_PROCESS", "TRAINING_COORDINATOR"
 
 
@@ -50,6 +54,7 @@ def several(resources: Mapping, say: Callable[[str], None]) -> bool:
     processes, launcher = resources.get("hosts", 1), resources.get("launcher")
     if started():
         threading.Thread(target=end_with_parent, daemon=True).start()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent has it, too, and asks all of them to stop
         return False
     if processes == 1:
         return False
@@ -58,12 +63,17 @@ def several(resources: Mapping, say: Callable[[str], None]) -> bool:
         free.bind(("", 0))
         coordinator = f"{own}:{free.getsockname()[1]}"
     children = [start(processes, index, coordinator, launcher) for index in range(processes)]
+    request = StopRequest()
+    request.defer()
     try:
-        failed = watch(children, say)
+        failed = watch(children, say, request)
     finally:
         end(children)
+        request.restore()
     if failed is not None:
         index, words = failed
+        if request.name and words.endswith(AGAIN):
+            raise Stopped(words.removesuffix(AGAIN).strip())
         say(f"error: process {index} of {processes}: {words}")
         sys.exit(1)
     return True
@@ -106,9 +116,9 @@ def end(children: list[subprocess.Popen]) -> None:
 
 
 def end_with_parent() -> None:
-    """End this process when its input does: nobody waits for it any more."""
+    """Stop this process when its input says so; end it when the input ends: nobody waits for it any more."""
     while os.read(0, 1024):
-        pass
+        os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGTERM)  # it leaves nothing half-written where it hears that,
     time.sleep(GRACE)
     os._exit(1)  # and does not hear it while it waits for the others
@@ -124,8 +134,20 @@ def address() -> str:
             return "127.0.0.1"
 
 
-def watch(children: list[subprocess.Popen], say: Callable[[str], None]) -> tuple[int, str] | None:
-    """Forward what the first process says until all have ended; return number and last words of one that failed."""
+def ask_to_stop(children: list[subprocess.Popen]) -> None:
+    """Ask processes, wherever they are, to stop after a step that all of them make, and to keep what they have."""
+    for process in children:
+        with contextlib.suppress(OSError):
+            if process.stdin:
+                process.stdin.write("stop\n")
+                process.stdin.flush()
+
+
+def watch(children: list[subprocess.Popen], say: Callable[[str], None], request: StopRequest) -> tuple[int, str] | None:
+    """Forward what the first process says until all have ended; return number and last words of one that failed.
+
+    After a `request` to stop they are asked to, and have STOP_LIMIT seconds to say what is kept.
+    """
     events: queue.Queue = queue.Queue()
 
     def read(index: int, process: subprocess.Popen) -> None:
@@ -142,9 +164,17 @@ def watch(children: list[subprocess.Popen], say: Callable[[str], None]) -> tuple
 
     for index, process in enumerate(children):
         threading.Thread(target=read, args=(index, process), daemon=True).start()
-    running = len(children)
+    running, limit = len(children), math.inf
     while running:
-        index, words, code = events.get()
+        if request.name and limit == math.inf:
+            ask_to_stop(children)
+            limit = time.monotonic() + STOP_LIMIT
+        try:
+            index, words, code = events.get(timeout=0.2)
+        except queue.Empty:
+            if time.monotonic() > limit:
+                return 0, f"stopped by {request.name} without an answer; what was kept before still is: {AGAIN}"
+            continue
         if code is None:
             if index == 0:
                 say(words)

@@ -12,6 +12,7 @@ from tpulm.core import folder_lock
 from tpulm.core.errors import UserError
 from tpulm.core.hosts import count, number
 from tpulm.core.redaction import redact_file, redacted
+from tpulm.core.stopping import AGAIN, Stopped
 
 # What the machine, and not the program, can be at fault for; libraries in Rust and C++ say it in text only.
 FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOMEM, errno.EIO, errno.EMFILE}
@@ -19,10 +20,6 @@ FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, er
 
 # In the environment of a script that tools/debug.py runs: no log takes the terminal, and errors pass.
 TERMINAL = "TPULM_TERMINAL"
-
-
-class Stopped(BaseException):
-    """SIGTERM came. Not an Exception, so that no library takes it for an error of its own."""
 
 
 @contextlib.contextmanager
@@ -71,8 +68,9 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
         if debugged:
             raise
         sys.exit(1)
-    except Stopped:
-        say("error: stopped by SIGTERM; nothing of this job is kept, everything before it is: run again to go on.")
+    except Stopped as stopped:
+        kept = str(stopped) or "stopped by SIGTERM; nothing of this job is kept, everything before it is:"
+        say(f"error: {kept} {AGAIN}")
         sys.exit(1)
     except Exception as error:
         if debugged:

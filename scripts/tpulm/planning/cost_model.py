@@ -14,6 +14,7 @@ from tpulm.core.errors import UserError
 from tpulm.planning.abstract_run import AbstractRun
 from tpulm.planning.compiled import compiled
 from tpulm.planning.estimate import times
+from tpulm.training.model_flops import model_flops_of
 from tpulm.training.runtime import set_precision
 
 
@@ -73,28 +74,3 @@ def measure(step: TrainingStep, slice_: Topology, usable: float = math.inf) -> d
             for v in (*run.model.trainable_variables, *run.model.trainable_variables, *run.optimizer.variables)
         ),
     }
-
-
-def model_flops_of(run: AbstractRun) -> float:
-    """Return the FLOPs that a step needs at the least (Chowdhery et al. 2022, appendix B).
-
-    Two per weight of a matrix and token, and 4 x width x length / 2 per token and layer for attention over what
-    lies before (all of it in a masked model); the same again for gradients of activations, and for gradients of
-    weights where they are trained. A head and its logits only where the model predicts.
-    """
-    step, backbone = run.step, run.model.backbone
-    length = step.sequence_length
-    table = next(v for v in backbone.variables if v.path.endswith("token_embedding/embeddings"))
-    inside, everywhere = (
-        sum(math.prod(v.shape) for v in part.variables if len(v.shape) > 1 and v.path.endswith("kernel"))
-        for part in (backbone, run.model)
-    )
-    head = everywhere - inside + math.prod(table.shape)
-    heads = getattr(backbone, "num_query_heads", None) or backbone.num_heads
-    width = heads * (getattr(backbone, "head_dim", None) or backbone.hidden_dim // heads)
-    predicted = step.predictions_per_record / length
-    if step.task == "masked":
-        width *= 2
-    forward = 2 * inside + 2 * head * predicted + 2 * backbone.num_layers * width * length
-    passes = 2 if step.model.only_lora else 3
-    return float(step.tokens_per_step * forward * passes)

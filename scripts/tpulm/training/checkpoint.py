@@ -15,7 +15,8 @@ random numbers need no state: both are functions of the step.
 
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from tpulm.config.artifacts import CHECKPOINT_ARRAYS, CHECKPOINT_FILES
 from tpulm.core import hosts
@@ -66,11 +67,11 @@ def read_state(path: str) -> dict:
 def save(
     outputs: dict[str, str],
     recipe: dict,
-    weights: dict[str, object],
-    optimizer: dict[str, object],
+    weights: Mapping[str, object],
+    optimizer: Mapping[str, object],
     evaluation: dict[str, float],
     previous: dict[str, str] | None,
-    save_arrays: Callable[[str, dict], None] = save_arrays,
+    save_arrays: Callable[[str, Any], None] = save_arrays,
     speaks: bool = True,
     notes: dict | None = None,
 ) -> None:
@@ -149,7 +150,8 @@ def stopped_early(
     save_arrays(outputs["optimizer"], {})
     kept = {key: before[key] for key in ("evaluation", "best", "evaluations_since_best")} | how_trained(before)
     write_state(outputs, {"step": recipe["last"], **kept, "stopped_at": stopped_at}, recipe, previous)
-    History(recipe["first"], recipe["last"], 0, say).write(outputs["history"], outputs["timings"])
+    none = History(recipe["first"], recipe["last"], 0, say)
+    none.write(outputs["history"], outputs["timings"], bool(recipe.get("evaluate_every")))
     best = before["best"]
     say(
         f"stopped at step {stopped_at}: no held-out loss below the {best['evaluation']['loss']:.4f} of step "

@@ -1,6 +1,7 @@
 """The history of a segment's steps: one CSV of numbers that repeat exactly, one of timings that do not.
 
-history.csv   step, loss (nats per predicted token), learning_rate
+history.csv   step, loss (nats per predicted token), learning_rate; held_out_loss at some steps, where evaluate_every
+              asks for it
 timings.csv   step, seconds_per_step, tokens_per_second
 """
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_text
+from tpulm.training.live_metrics import LiveMetrics, line
 
 
 class History:
@@ -20,13 +22,36 @@ class History:
     Steps are counted from 1 here: row `s` is the s-th update.
     """
 
-    def __init__(self, first: int, last: int, tokens_per_step: int, say: Callable[[str], None]):
-        """Record steps `first` + 1 to `last`, a segment; `say` takes the progress lines."""
+    def __init__(
+        self,
+        first: int,
+        last: int,
+        tokens_per_step: int,
+        say: Callable[[str], None],
+        seconds_at_peak: float | None = None,
+    ):
+        """Record steps `first` + 1 to `last`, a segment; `say` takes the progress lines.
+
+        seconds_at_peak  what a step would take if the devices did nothing but its FLOPs, at their peak, for the MFU
+        """
         self.step, self.last = first, last
         self.tokens_per_step, self.say = tokens_per_step, say
+        self.seconds_at_peak = seconds_at_peak
+        self.live: LiveMetrics | None = None  # takes the records that the lines are made of
         self.rows: list[str] = []
         self.timings: list[str] = []
+        self.held_out: dict[int, float] = {}
         self.mark = time.perf_counter()
+
+    def state(self) -> dict:
+        """Return what `restore` takes, of JSON types."""
+        held_out = list(self.held_out.items())
+        return {"step": self.step, "rows": self.rows, "timings": self.timings, "held_out": held_out}
+
+    def restore(self, state: dict) -> None:
+        """Go on with the history that another object had, in the middle of the same segment."""
+        self.step, self.rows, self.timings = state["step"], list(state["rows"]), list(state["timings"])
+        self.held_out = {step: loss for step, loss in state["held_out"]}
 
     def restart_clock(self) -> None:
         """Forget the time since the last call, such as a compilation or an evaluation."""
@@ -46,18 +71,44 @@ class History:
                     "the last checkpoint is kept. Lower learning_rate, or set global_clipnorm."
                 )
             self.rows.append(f"{self.step},{loss:.9g},{rate:.9g}\n")
-        speed = len(losses) * self.tokens_per_step / max(seconds, 1e-9)
-        self.timings.append(f"{self.step},{seconds / len(losses):.6f},{speed:.1f}\n")
-        left = (self.last - self.step) * seconds / len(losses)
-        self.say(
-            f"step {self.step}/{self.last}  loss {losses[-1]:.4f}  learning rate {learning_rates[-1]:.3g}  "
-            f"{speed:,.0f} tokens/s  {left / 60:.1f} min to the checkpoint"
+        seconds /= len(losses)
+        speed = self.tokens_per_step / max(seconds, 1e-9)
+        self.timings.append(f"{self.step},{seconds:.6f},{speed:.1f}\n")
+        self.report(
+            {
+                "step": self.step,
+                "last_step": self.last,
+                "loss": losses[-1],
+                "learning_rate": learning_rates[-1],
+                "tokens": self.step * self.tokens_per_step,
+                "tokens_per_second": round(speed, 1),
+                "mfu": self.seconds_at_peak and round(self.seconds_at_peak / max(seconds, 1e-9), 4),
+                "seconds_left": round((self.last - self.step) * seconds, 1),
+            }
         )
         self.restart_clock()
 
-    def write(self, history: str, timings: str) -> None:
-        """Write both files."""
-        write_text(history, "step,loss,learning_rate\n" + "".join(self.rows))
+    def evaluated(self, figures: dict[str, float], keep: bool) -> None:
+        """Take the held-out figures at the step that the history has come to; with `keep`, for history.csv too."""
+        if keep:
+            self.held_out[self.step] = figures["loss"]
+        self.report({"step": self.step, "held_out": figures})
+        self.restart_clock()
+
+    def report(self, record: dict) -> None:
+        """Pass a record of live metrics on, and print its line."""
+        if self.live:
+            self.live.write(record)
+        self.say(line(record))
+
+    def write(self, history: str, timings: str, held_out: bool = False) -> None:
+        """Write both files; with `held_out`, the first with that column."""
+        head, rows = "step,loss,learning_rate\n", self.rows
+        if held_out:
+            head = head.replace("\n", ",held_out_loss\n")
+            losses = {str(step): f"{loss:.9g}" for step, loss in self.held_out.items()}
+            rows = [f"{row.rstrip()},{losses.get(row.partition(',')[0], '')}\n" for row in rows]
+        write_text(history, head + "".join(rows))
         write_text(timings, "step,seconds_per_step,tokens_per_second\n" + "".join(self.timings))
 
 

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,12 @@ from tpulm.training.evaluation import Evaluator
 from tpulm.training.feeding import AHEAD, batches
 from tpulm.training.history import History, LossReader
 from tpulm.training.jax_run import JaxRun
+from tpulm.training.live_metrics import LiveMetrics
+from tpulm.training.model_flops import seconds_at_peak
+from tpulm.training.pauses import Pauses
+from tpulm.training.processes import Processes
+from tpulm.training.profiling import Profile
+from tpulm.training.snapshots import Snapshots
 from tpulm.training.train_step import TrainState, seed_generators
 
 
@@ -60,11 +67,27 @@ class Trainer:
         states = {f"random/{index}": value for index, value in enumerate(self.state.random)}
         return sharded_arrays.by_path(self.variables.optimizer, self.state.optimizer) | states
 
-    def train(self, load: Callable, first: int, rates: np.ndarray, history: History) -> None:
+    def state_parts(self) -> tuple[dict[str, np.ndarray], dict[str, tuple[int, ...]]]:
+        """Return the parts of weights/* and optimizer/* that this process keeps, and the shapes of the arrays."""
+        arrays = {f"weights/{name}": value for name, value in self.weights().items()}
+        arrays |= {f"optimizer/{name}": value for name, value in self.optimizer().items()}
+        return sharded_arrays.parts_of(arrays), {name: array.shape for name, array in arrays.items()}
+
+    def train(
+        self,
+        load: Callable,
+        first: int,
+        rates: np.ndarray,
+        history: History,
+        pauses: Pauses | None = None,
+    ) -> None:
         """Train from step `first`, counted from 0, on what `load` returns (see `batches`).
 
-        rates  float32 [steps], the learning rate of each; a multiple of steps_per_execution of them
+        rates   float32 [steps], the learning rate of each; a multiple of steps_per_execution of them
+        pauses  what happens between two dispatches
         """
+        if not len(rates):
+            return
         step = self.run.step
         steps, span = step.steps_per_execution, (first, first + len(rates))
         reader = LossReader(history)
@@ -72,38 +95,47 @@ class Trainer:
         data = batches(load, span, step.batch_size, steps, self.run.distribution)
         for batch, some in zip(data, rates.reshape(-1, steps), strict=True):
             self.state, losses = self.step(self.state, self.frozen, batch, some[0] if steps == 1 else some)
+            if pauses:
+                pauses.hear()
             reader.add(losses, some)
             pending.append(losses)
             if len(pending) > AHEAD:
                 pending.popleft().block_until_ready()
+            if pauses:
+                first += steps
+                pauses(first, reader)
         reader.finish()
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """What measures the model, compiled once."""
+        return Evaluator(self.run.model, self.run.distribution, self.run.task)
 
     def evaluate(self, data: Iterable[dict[str, np.ndarray]]) -> dict[str, float]:
         """Return the figures of `held_out_figures` on held-out batches."""
-        evaluator = Evaluator(self.run.model, self.run.distribution, self.run.task)
-        return evaluator.measure(self.state.trainable, self.frozen, data)
+        return self.evaluator.measure(self.state.trainable, self.frozen, data)
 
 
 def train_segment(
     run: JaxRun,
     recipe: dict,
-    load: Callable,
-    held_out: Iterable[dict[str, np.ndarray]],
+    data: tuple[Callable, Callable[[], Iterable[dict[str, np.ndarray]]]],
     files: tuple[dict[str, str], dict[str, str] | None],
+    snapshots: Snapshots,
     say: Callable[[str], None],
+    log: str,
+    profile: Profile | None = None,
 ) -> None:
     """Train a segment and write its checkpoint, history and timings.
 
     recipe    the segment's: first and last step, schedule; the checkpoint's state keeps all of it
-    load      function of a step and rows, see `batches`; held_out  batches of the validation split
+    data      a function of a step and rows, see `batches`, and one that returns the batches of the validation split
     files     the rule's outputs by name, and the parts of the checkpoint before, None at first
+    log       of the job, beside which live metrics are; profile  of some of the steps
     """
-    outputs, previous = files
-    first, last = recipe["first"], recipe["last"]
+    (load, held_out), (outputs, previous), every = data, files, recipe.get("evaluate_every")
+    first, last, speaks = recipe["first"], recipe["last"], jax.process_index() == 0
     trainer = Trainer(run)
-    if previous:
-        weights, optimizer = (sharded_arrays.Arrays(previous[part]) for part in ("weights", "optimizer"))
-        trainer.load(weights, optimizer, f"the checkpoint with {previous['weights']}")
     trained, total = count(run.model.trainable_variables), count(run.model.variables)
     parameters = f"{total:,}" if trained == total else f"{trained:,} of {total:,}"
     say(f"steps {first + 1} to {last}, {parameters} parameters, {describe_devices(run.distribution)}")
@@ -112,13 +144,23 @@ def train_segment(
     say(f"attention: {run.attention}")
     for sentence in replication_notes(run.distribution):
         say(sentence)
-    history = History(first, last, run.step.tokens_per_step, say)
-    trainer.train(load, first, learning_rates(recipe["schedule"], first, last), history)
-    evaluation = trainer.evaluate(held_out)
-    say(f"step {last}  held-out loss {evaluation['loss']:.4f}, accuracy {evaluation['accuracy']:.3f}")
-    state = (trainer.weights(), trainer.optimizer(), evaluation)
-    notes = run.attention.note
-    checkpoint.save(outputs, recipe, *state, previous, sharded_arrays.save, jax.process_index() == 0, notes)
-    if jax.process_index() == 0:
-        history.write(outputs["history"], outputs["timings"])
-    sharded_arrays.wait_for_all("checkpoint written")  # a process that ends first would take the others for dead
+    history = History(first, last, run.step.tokens_per_step, say, seconds_at_peak(run))
+    rates = learning_rates(recipe["schedule"], first, last)
+
+    def measure(watch: Callable) -> dict[str, float]:
+        return trainer.evaluate(watch(held_out()))
+
+    with Pauses(trainer, measure, history, snapshots, say, every, Processes()) as pauses:
+        if not pauses.begin() and previous:
+            weights, optimizer = (sharded_arrays.Arrays(previous[part]) for part in ("weights", "optimizer"))
+            trainer.load(weights, optimizer, f"the checkpoint with {previous['weights']}")
+        pauses.profile = profile
+        history.live = LiveMetrics(log, history.step) if speaks else None
+        pauses.catch_up()
+        trainer.train(load, history.step, rates[history.step - first :], history, pauses)
+        state = (trainer.weights(), trainer.optimizer(), pauses.finish())
+        checkpoint.save(outputs, recipe, *state, previous, sharded_arrays.save, speaks, run.attention.note)
+        if speaks:
+            history.write(outputs["history"], outputs["timings"], bool(every))
+            pauses.written()
+        sharded_arrays.wait_for_all("checkpoint written")  # a process that ends first would take the others for dead

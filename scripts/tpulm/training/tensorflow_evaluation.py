@@ -1,5 +1,7 @@
 """Loss and accuracy of a TensorFlow masked language model on a held-out split."""
 
+from collections.abc import Callable, Iterable, Iterator
+
 import numpy as np
 import transformers
 
@@ -14,6 +16,13 @@ def evaluate(
     model: transformers.TFPreTrainedModel, records: Records, strategy: tf.distribute.Strategy | None = None
 ) -> dict[str, float]:
     """Return the figures of `held_out_figures` of a split, for its masked tokens."""
+    return evaluator(model, records, strategy)(iter)
+
+
+def evaluator(
+    model: transformers.TFPreTrainedModel, records: Records, strategy: tf.distribute.Strategy | None = None
+) -> Callable[[Callable[[Iterable], Iterator]], dict[str, float]]:
+    """Return a function that does what `evaluate` does, compiled once; what it is given passes on the batches."""
     strategy = strategy or tf.distribute.get_strategy()
     replicas = strategy.num_replicas_in_sync
 
@@ -36,10 +45,14 @@ def evaluate(
 
     one = tf.function(measure, jit_compile=True)
     run, place = (one, tf.constant) if alone(strategy) else (distributed, spread)
-    totals = np.zeros(3)
-    batches = evaluation_batches(records)
-    if records.manifest["packing"] == "segments":
-        batches = documents_apart(batches, records.manifest["special_ids"]["pad"])
-    for batch in batches:
-        totals += run({name: place(array) for name, array in batch.items()}).numpy()
-    return held_out_figures(*totals)
+
+    def evaluation(watch: Callable[[Iterable], Iterator]) -> dict[str, float]:
+        totals = np.zeros(3)
+        batches = evaluation_batches(records)
+        if records.manifest["packing"] == "segments":
+            batches = documents_apart(batches, records.manifest["special_ids"]["pad"])
+        for batch in watch(batches):
+            totals += run({name: place(array) for name, array in batch.items()}).numpy()
+        return held_out_figures(*totals)
+
+    return evaluation

@@ -1,5 +1,6 @@
 """Masked language models of transformers on TensorFlow: building, loading, variables and predictions."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,7 @@ def named_arrays(items: list) -> dict[str, np.ndarray]:
     return named
 
 
-def assign(items: list, arrays: dict[str, np.ndarray], path: str) -> None:
+def assign(items: list, arrays: Mapping[str, np.ndarray], path: str) -> None:
     """Put named arrays back into variables. Raises UserError when `path` holds another model's."""
     names = list(named_arrays(items))
     if set(arrays) != set(names):

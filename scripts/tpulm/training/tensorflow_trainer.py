@@ -1,14 +1,23 @@
 """The training step of masked language models on TensorFlow, and the batches that it consumes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import transformers
 
+from tpulm.config.schedule import learning_rates
 from tpulm.core.arrays import load_arrays
+from tpulm.records.masked_batches import training_batch
+from tpulm.records.reader import Records
+from tpulm.training import checkpoint
 from tpulm.training.history import History, LossReader
+from tpulm.training.live_metrics import LiveMetrics
+from tpulm.training.pauses import Pauses
+from tpulm.training.snapshots import Snapshots
+from tpulm.training.tensorflow_evaluation import evaluator
 from tpulm.training.tensorflow_model import assign, build_model, dropout_generators, loss_sum, named_arrays, predictions
-from tpulm.training.tensorflow_runtime import alone, tf, tf_keras
+from tpulm.training.tensorflow_runtime import alone, device_kind, tf, tf_keras
 
 NOT_DECAYED = ["bias", "LayerNorm", "layer_norm", "layernorm"]  # searched for in the names of variables
 
@@ -89,14 +98,29 @@ class Trainer:
         return loss, tf.reduce_sum(batch["weights"]), grads
 
     def train(
-        self, load: Callable[[int], dict], batch_size: int, first: int, rates: np.ndarray, history: History
+        self,
+        load: Callable[[int], dict],
+        batch_size: int,
+        first: int,
+        rates: np.ndarray,
+        history: History,
+        pauses: Pauses | None = None,
     ) -> None:
-        """Train from step `first`, counted from 0, on what `load` returns (see `batches`); rates  float32 [steps]."""
+        """Train from step `first`, counted from 0, on what `load` returns (see `batches`); rates  float32 [steps].
+
+        pauses  what happens between two steps
+        """
+        if not len(rates):
+            return
         reader = LossReader(history)
         data = batches(self.strategy, load, batch_size, first, first + len(rates))
         for step, (batch, rate) in enumerate(zip(data, rates, strict=True), first):
             loss = self.step(batch, tf.constant(rate), tf.constant(step, tf.int64))
+            if pauses:
+                pauses.hear()
             reader.add(loss, rates[step - first : step - first + 1])
+            if pauses:
+                pauses(step + 1, reader)
         reader.finish()
 
     def weights(self) -> dict[str, np.ndarray]:
@@ -107,10 +131,53 @@ class Trainer:
         """Return the optimizer's variables as arrays."""
         return named_arrays(self.optimizer.variables)
 
-    def load(self, checkpoint: dict[str, str]) -> None:
-        """Continue from a checkpoint, its parts given by their paths."""
-        assign(self.model.weights, load_arrays(checkpoint["weights"]), checkpoint["weights"])
-        assign(self.optimizer.variables, load_arrays(checkpoint["optimizer"]), checkpoint["optimizer"])
+    def state_parts(self) -> tuple[dict[str, np.ndarray], dict[str, tuple[int, ...]]]:
+        """Return weights/* and optimizer/* as the parts that `Snapshots.save` takes, and their shapes."""
+        arrays = {f"weights/{name}": np.asarray(array) for name, array in self.weights().items()}
+        arrays |= {f"optimizer/{name}": np.asarray(array) for name, array in self.optimizer_state().items()}
+        parts = {f"{name}@{','.join('0' * array.ndim)}": array for name, array in arrays.items()}
+        return parts, {name: array.shape for name, array in arrays.items()}
+
+    def load(self, weights: Mapping[str, np.ndarray], optimizer: Mapping[str, np.ndarray], source: str) -> None:
+        """Continue from the arrays of a checkpoint; `source` names it in errors."""
+        assign(self.model.weights, weights, source)
+        assign(self.optimizer.variables, optimizer, source)
+
+
+def train_segment(
+    trainer: Trainer,
+    recipe: dict,
+    records: tuple[Records, Records],
+    files: tuple[dict[str, str], dict[str, str] | None],
+    snapshots: Snapshots,
+    say: Callable[[str], None],
+    log: str,
+) -> None:
+    """Train a segment and write its checkpoint, history and timings.
+
+    recipe    the segment's: first and last step, schedule; the checkpoint's state keeps all of it
+    records   of the splits train and validation
+    files     the rule's outputs by name, and the parts of the checkpoint before, None at first
+    log       of the job, beside which live metrics are
+    """
+    (train, validation), (outputs, previous), every = records, files, recipe.get("evaluate_every")
+    first, last, batch_size = recipe["first"], recipe["last"], recipe["batch_size"]
+    size, replicas = trainer.model.num_parameters(), trainer.strategy.num_replicas_in_sync
+    say(f"steps {first + 1} to {last}, {size:,} parameters, {replicas} replica(s) ({device_kind()})")
+    history = History(first, last, batch_size * train.sequence_length, say)
+    rates, load = learning_rates(recipe["schedule"], first, last), partial(training_batch, train, recipe)
+    measure = evaluator(trainer.model, validation, trainer.strategy)
+    with Pauses(trainer, measure, history, snapshots, say, every) as pauses:
+        if not pauses.begin() and previous:
+            weights, optimizer = (load_arrays(previous[part]) for part in ("weights", "optimizer"))
+            trainer.load(weights, optimizer, f"the checkpoint with {previous['weights']}")
+        history.live = LiveMetrics(log, history.step)
+        pauses.catch_up()
+        trainer.train(load, batch_size, history.step, rates[history.step - first :], history, pauses)
+        evaluation = pauses.finish()
+        checkpoint.save(outputs, recipe, trainer.weights(), trainer.optimizer_state(), evaluation, previous)
+        history.write(outputs["history"], outputs["timings"], bool(every))
+        pauses.written()
 
 
 def batches(

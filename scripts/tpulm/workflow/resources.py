@@ -43,3 +43,22 @@ def resources_of(runs: Mapping[str, Run], prefix: str, hosts: bool = False) -> d
         "tasks_per_gpu": lambda wildcards: 0 if several(wildcards) else None,
     }
     return found | dict.fromkeys(("hosts", "nodes", "tasks") if hosts else ("run_hosts",), several)
+
+
+def snapshots_of(runs: Mapping[str, Run], located: Callable[[str], str]) -> dict[str, Callable]:
+    """Return what the rule that trains the runs of a stage says of their snapshots and profiles; see tpulm.training.
+
+    runs     of the rule's stage, by name
+    located  returns where an artifact is, in the working folder or in a bucket
+
+    snapshots  their folder; snapshot_every  minutes; profile  steps to trace, such as 10-20
+    """
+
+    def run_of(wildcards: Any) -> Run:
+        return runs[wildcards.get("run") or wildcards.get("name")]
+
+    return {
+        "snapshots": lambda wildcards: located(run_of(wildcards).snapshots(int(wildcards.step))),
+        "snapshot_every": lambda wildcards: run_of(wildcards).recipe["resources"]["snapshot_every"],
+        "profile": lambda wildcards: "-".join(map(str, run_of(wildcards).recipe["profile"].get("steps", []))) or None,
+    }

@@ -1,0 +1,74 @@
+"""Live metrics of a run: a log of JSON objects, one a line, that grows while it trains.
+
+logs/.../RUN/metrics.jsonl, beside the logs of the run's segments. It is no output, which Snakemake would delete when a
+job fails. The progress on the terminal is made of the same records; trackers and pages can read the file as it grows.
+
+Every few seconds    step, last_step (of the segment), loss (nats per predicted token), learning_rate, tokens (read
+                     since the first step of the run), tokens_per_second, mfu (null where it is not known),
+                     seconds_left (until the segment's last step)
+At an evaluation     step, held_out (loss, accuracy, perplexity, predictions)
+At a segment's end   step, seconds (of its phases, see tpulm.training.phases)
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from tpulm.core.files import write_text
+from tpulm.training import phases
+
+FILE = "metrics.jsonl"
+
+
+class LiveMetrics:
+    """The log of a run. One that cannot be written is left out: it must not end a training."""
+
+    def __init__(self, log: str, step: int):
+        """Go on after `step`: what the file says of later steps, trained again now, is dropped.
+
+        log  of the job, in whose folder the file is
+        """
+        self.path = Path(log).with_name(FILE)
+        kept = [record for record in read(self.path) if record["step"] <= step]
+        with contextlib.suppress(OSError):
+            write_text(self.path, "".join(f"{json.dumps(record)}\n" for record in kept))
+
+    def write(self, record: dict) -> None:
+        """Append a record; a reader sees it at once, and all of it. NaN, which JSON has not, is left out."""
+        with contextlib.suppress(OSError, ValueError):
+            text = f"{json.dumps(record, allow_nan=False)}\n".encode()
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            try:
+                os.write(descriptor, text)
+            finally:
+                os.close(descriptor)
+
+
+def read(path: Path) -> Iterator[dict]:
+    """Yield the records of a log; a line that a crash cut short is left out."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    for text in lines:
+        with contextlib.suppress(ValueError):
+            record = json.loads(text)
+            if isinstance(record, dict) and isinstance(record.get("step"), int):
+                yield record
+
+
+def line(record: dict) -> str:
+    """Return a record as a line of progress for the terminal."""
+    if "seconds" in record:
+        return phases.line(record)
+    if "held_out" in record:
+        held_out = record["held_out"]
+        return f"step {record['step']}  held-out loss {held_out['loss']:.4f}, accuracy {held_out['accuracy']:.3f}"
+    mfu = f"MFU {record['mfu']:.1%}  " if record["mfu"] is not None else ""
+    return (
+        f"step {record['step']}/{record['last_step']}  loss {record['loss']:.4f}  "
+        f"learning rate {record['learning_rate']:.3g}  {record['tokens_per_second']:,.0f} tokens/s  {mfu}"
+        f"{record['seconds_left'] / 60:.1f} min to the checkpoint"
+    )

@@ -1,0 +1,89 @@
+"""A profile of some steps of a run: an XProf trace, which TensorBoard opens, and its costliest operations.
+
+The trace is beside the logs, at logs/.../RUN/profile/, and no output: it has times in it, and a profile makes nothing
+stale. Needs tpulm.training.runtime.start first.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import jax
+from jax.profiler import ProfileData
+
+NAMED = 5  # operations
+
+
+class Profile:
+    """A trace of the steps after `first` up to `last`, or as many of them as a segment has."""
+
+    def __init__(self, folder: Path, first: int, last: int):
+        """Nothing is traced yet; folder  where the trace is to be."""
+        self.folder, self.first, self.last = folder, first, last
+        self.since: int | None = None
+
+    @classmethod
+    def of(cls, resources: Mapping, log: str) -> Self | None:
+        """Return the profile that a job's resource `profile`, such as "10-20", asks for; None without one.
+
+        Of processes that train together the first one makes it.
+        """
+        if not resources.get("profile") or jax.process_index():
+            return None
+        first, last = map(int, resources["profile"].split("-"))
+        return cls(Path(log).with_name("profile"), first, last)
+
+    def at(self, step: int, wait: Callable[[], None], say: Callable[[str], None]) -> bool:
+        """Start or end the trace where `step` steps of the run are made; return whether it did.
+
+        wait  returns when the devices have made them; say  takes the sentence about the costliest operations
+        """
+        if self.since is None and self.first <= step < self.last:
+            wait()
+            jax.profiler.start_trace(str(self.folder))
+            self.since = step
+            return True
+        if self.since is None or step < self.last:
+            return False
+        wait()
+        self.end(step, say)
+        return True
+
+    def end(self, step: int, say: Callable[[str], None]) -> None:
+        """End a trace, if there is one, at a step that is made."""
+        if self.since is None:
+            return
+        jax.profiler.stop_trace()
+        trace = max(self.folder.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime)
+        named = ", ".join(f"{name} {share:.1%}" for name, share in costliest(trace)) or "none"
+        say(f"profile of steps {self.since + 1} to {step} in {self.folder}; its costliest operations: {named}")
+        self.since, self.last = None, -1
+
+
+def costliest(trace: Path) -> list[tuple[str, float]]:
+    """Return the operations of a trace that took most time on the devices, with their shares of the time of all."""
+    taken: Counter[str] = Counter()
+    for plane in ProfileData.from_file(str(trace)).planes:
+        for line in plane.lines:
+            of_tpu = plane.name.startswith("/device:TPU") and line.name == "XLA Ops"
+            taken.update(own_times(event for event in line.events if of_tpu or "hlo_op" in dict(event.stats)))
+    total = sum(taken.values())
+    return [(name, time / total) for name, time in taken.most_common(NAMED)] if total else []
+
+
+def own_times(events: Iterable[Any]) -> Counter[str]:
+    """Return the nanoseconds of each operation, by its name, without those of operations within it, as of a loop.
+
+    events  of one line of a trace: name, start_ns, end_ns, duration_ns
+    """
+    taken: Counter[str] = Counter()
+    within: list[Any] = []
+    for event in sorted(events, key=lambda event: (event.start_ns, -event.duration_ns)):
+        while within and within[-1].end_ns <= event.start_ns:
+            within.pop()
+        if within:
+            taken[within[-1].name] -= event.duration_ns
+        taken[event.name] += event.duration_ns
+        within.append(event)
+    return taken

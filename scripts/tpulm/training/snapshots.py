@@ -1,0 +1,234 @@
+"""Snapshots: what a trainer needs to go on in the middle of a segment, beside the checkpoints and no output of a job.
+
+Snakemake deletes the outputs of a job that fails; a snapshot stays. It lies below the run's folder, at
+snapshots/LAST-STEP-OF-THE-SEGMENT/, in the bucket where results are there:
+
+KEY-STEP.json                      step; sha256 of the parts; shape of each array; what the history holds
+KEY-STEP.process-N.safetensors     the arrays, or parts of them, of process N: entries are named NAME@START,START,...
+
+KEY is a fingerprint of the segment's recipe, inputs and code: a snapshot of another segment is never taken. The JSON
+file is written when all parts are there; an older snapshot is deleted after that, the last one when the segment is
+complete. A snapshot changes no byte of the results: training goes on from the same numbers.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from safetensors import safe_open
+
+from tpulm.core import bucket, hosts
+from tpulm.core.arrays import save_arrays
+from tpulm.core.files import read_json, sha256, write_json
+from tpulm.core.job import TERMINAL
+
+DAMAGES = (OSError, ValueError, KeyError, TypeError)  # of reading a file that is not what was written
+
+
+def key_of(recipe: dict, inputs: Iterable[str]) -> str:
+    """Return the fingerprint of a segment's recipe, and of the files that it depends on; one may be absent."""
+    digests = [sha256(path) if os.path.isfile(path) else None for path in inputs]
+    return hashlib.sha256(json.dumps([recipe, digests], sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A snapshot whose files are on this machine.
+
+    step    how many steps of the run it has behind it
+    history what `History.restore` takes
+    shapes  of the arrays by name; parts  the files that hold them
+    """
+
+    step: int
+    history: dict
+    shapes: dict[str, list[int]]
+    parts: list[Path]
+
+    def arrays(self, prefix: str) -> "PartedArrays":
+        """Return the arrays whose names begin with `prefix`, by the rest of their names."""
+        return PartedArrays(self, prefix)
+
+
+class PartedArrays(Mapping):
+    """Arrays that lie in parts in several files, each put together when it is asked for."""
+
+    def __init__(self, snapshot: Snapshot, prefix: str):
+        """See `Snapshot.arrays`."""
+        self.shapes = {name[len(prefix) :]: shape for name, shape in snapshot.shapes.items() if name.startswith(prefix)}
+        self.files = [safe_open(str(path), framework="numpy") for path in snapshot.parts]
+        self.places: dict[str, list[tuple[Any, str]]] = {}
+        for file in self.files:
+            for key in file.keys():  # noqa: SIM118 (of safetensors, which has no iterator)
+                if key.startswith(prefix):
+                    self.places.setdefault(key[len(prefix) :].rpartition("@")[0], []).append((file, key))
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """Return one array."""
+        shape, whole = tuple(self.shapes[name]), None
+        for file, key in self.places.get(name, []):
+            part = file.get_tensor(key)
+            if not shape:
+                return part.reshape(())
+            whole = np.empty(shape, part.dtype) if whole is None else whole
+            corner = [int(start) for start in key.rpartition("@")[2].split(",")]
+            whole[tuple(slice(start, start + size) for start, size in zip(corner, part.shape, strict=True))] = part
+        if whole is None:
+            raise KeyError(name)
+        return whole
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the names."""
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.shapes)
+
+
+class Snapshots:
+    """The snapshots of one segment.
+
+    folder  where they are, below the run's folder or in a bucket; None to keep none
+    key     see `key_of`
+    every   minutes between two of them while nothing happens; 0 to make none but at SIGTERM
+    """
+
+    def __init__(self, folder: str | None, key: str, every: float = 0):
+        """Name the snapshots; nothing is read yet."""
+        self.folder, self.key, self.every = folder, key, every
+
+    @classmethod
+    def of(cls, resources: Mapping, recipe: dict, inputs: Any, say: Callable[[str], None]) -> Self:
+        """Return the snapshots of the segment that a job trains, after deleting those that are damaged.
+
+        resources  the job's: `snapshots`, their folder, and `snapshot_every`, both optional
+        recipe     the segment's; inputs  the job's: manifest, previous, code, and fingerprint where there is one
+
+        Of processes that train together only their parent looks for damage.
+        """
+        folder = None if TERMINAL in os.environ else resources.get("snapshots")
+        files = [inputs.manifest, *list(inputs.previous)[-1:], inputs.get("fingerprint"), *inputs.code]
+        found = cls(folder, key_of(recipe, [str(path) for path in files if path]), resources.get("snapshot_every", 0))
+        if not hosts.started():
+            found.delete_damaged(say)
+        return found
+
+    def steps(self) -> list[int]:
+        """Return the steps at which there are snapshots of this segment, the newest first."""
+        if self.folder is None:
+            return []
+        if bucket.remote(self.folder):
+            names: Iterable[str] = bucket.sizes(self.folder)
+        else:
+            names = os.listdir(self.folder) if os.path.isdir(self.folder) else []
+        steps = [name[len(self.key) + 1 : -len(".json")] for name in names if name.endswith(".json")]
+        return sorted((int(step) for step in steps if f"{self.key}-{step}.json" in names), reverse=True)
+
+    def latest(self, local: ExitStack) -> Snapshot | None:
+        """Return the newest snapshot; None where there is none. Its files stay until `local` is closed."""
+        return next((self.read(step, local) for step in self.steps()), None)
+
+    def read(self, step: int, local: ExitStack) -> Snapshot:
+        """Return the snapshot at a step, copied from its bucket to a folder that goes when `local` is closed."""
+        folder = Path(str(self.folder))
+        if bucket.remote(str(self.folder)):
+            folder = Path(local.enter_context(tempfile.TemporaryDirectory()))
+            bucket.copy(str(self.folder), folder)
+        said = read_json(folder / f"{self.key}-{step:08d}.json")
+        parts = [folder / self.part(step, number) for number in range(len(said["sha256"]))]
+        return Snapshot(said["step"], said["history"], said["shapes"], parts)
+
+    def part(self, step: int, number: int) -> str:
+        """Return the name of the file that process `number` writes."""
+        return f"{self.key}-{step:08d}.process-{number}.safetensors"
+
+    def delete_damaged(self, say: Callable[[str], None]) -> None:
+        """Delete the snapshots whose files are not those that were written, and say so."""
+        for step in self.steps():
+            with ExitStack() as local:
+                try:
+                    snapshot = self.read(step, local)
+                    said = read_json(snapshot.parts[0].with_name(f"{self.key}-{step:08d}.json"))
+                    whole = [sha256(path) for path in snapshot.parts] == said["sha256"] and said["step"] == step
+                except DAMAGES:
+                    whole = False
+            if not whole:
+                say(f"the snapshot at step {step} in {self.folder} is damaged, and is not used.")
+                self.delete(only=f"{self.key}-{step:08d}.")
+
+    def save(
+        self,
+        step: int,
+        parts: dict[str, np.ndarray],
+        shapes: dict[str, tuple[int, ...]],
+        history: dict,
+        gather: Callable[[str], list[str]] = lambda digest: [digest],
+    ) -> None:
+        """Write a snapshot, and delete the others. Every process that trains must call this.
+
+        parts   of arrays that this process keeps, named NAME@START,START,...; shapes  of the whole arrays by name
+        history what `History.restore` takes
+        gather  returns the words of all processes, in their order
+        """
+        name, number = self.part(step, hosts.number()), hosts.number()
+        with self.staging() as folder:
+            save_arrays(folder / name, parts)
+            digest = sha256(folder / name)
+            self.upload(folder / name)
+            digests = gather(digest)
+            if number == 0:
+                said = {"step": step, "sha256": digests, "shapes": shapes, "history": history}
+                write_json(folder / f"{self.key}-{step:08d}.json", said)
+                self.upload(folder / f"{self.key}-{step:08d}.json")
+                self.delete(but=f"{self.key}-{step:08d}.")
+        gather(digest)  # nobody goes on, or ends, before the snapshot is whole
+
+    @contextmanager
+    def staging(self) -> Iterator[Path]:
+        """Yield the folder to write to: a temporary one where snapshots are in a bucket."""
+        if not bucket.remote(str(self.folder)):
+            yield Path(str(self.folder))
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder)
+
+    def upload(self, path: Path) -> None:
+        """Copy a file to the bucket, where snapshots are in one."""
+        if bucket.remote(str(self.folder)):
+            bucket.upload(path, f"{self.folder}/{path.name}")
+
+    def delete(self, only: str = "", but: str | None = None) -> None:
+        """Delete the files whose names begin with `only`, or all but those that begin with `but`.
+
+        Folders that are empty then go, too.
+        """
+        if self.folder is None:
+            return
+        if bucket.remote(self.folder):
+            names = [name for name in bucket.sizes(self.folder) if chosen(name, only, but)]
+            bucket.delete(f"{self.folder}/{name}" for name in names)
+            return
+        folder = Path(self.folder)
+        if not folder.is_dir():
+            return
+        for path in folder.iterdir():
+            if chosen(path.name, only, but):
+                path.unlink(missing_ok=True)
+        if but is None and not any(folder.iterdir()):
+            shutil.rmtree(folder, ignore_errors=True)
+            if not any(folder.parent.iterdir()):
+                folder.parent.rmdir()
+
+
+def chosen(name: str, only: str, but: str | None) -> bool:
+    """Return whether `Snapshots.delete` deletes the file of this name; not what another process is writing."""
+    return name.startswith(only) and (but is None or not name.lstrip(".").startswith(but))

@@ -1,0 +1,260 @@
+"""Snapshots, the pauses at which they are made, and live metrics, without a trainer."""
+
+import json
+import os
+import re
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tpulm.audit.untracked import snapshot_of_use
+from tpulm.config.checks import check_training
+from tpulm.core.errors import UserError
+from tpulm.core.stopping import Stopped
+from tpulm.training.history import History, LossReader
+from tpulm.training.live_metrics import LiveMetrics, read
+from tpulm.training.pauses import Pauses
+from tpulm.training.snapshots import Snapshots, key_of
+
+pytestmark = pytest.mark.unit
+
+WHOLE = {"weights/a": np.arange(12, dtype="f4").reshape(3, 4), "optimizer/count": np.array(7, "i4")}
+SHAPES = {name: array.shape for name, array in WHOLE.items()}
+PARTS = {
+    "weights/a@0,0": WHOLE["weights/a"][:, :1], "weights/a@0,1": WHOLE["weights/a"][:, 1:],
+    "optimizer/count@": WHOLE["optimizer/count"],
+}  # fmt: skip
+
+
+@pytest.fixture
+def snapshots(tmp_path):
+    return Snapshots(str(tmp_path / "run/snapshots/00000020"), "0123456789abcdef")
+
+
+def latest(snapshots):
+    with ExitStack() as local:
+        return snapshots.latest(local)
+
+
+def files(snapshots):
+    folder = Path(snapshots.folder)
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def test_the_newest_snapshot_is_read_back_whole(snapshots):
+    assert latest(snapshots) is None
+    for step in (4, 12):
+        snapshots.save(step, PARTS, SHAPES, {"step": step})
+    assert files(snapshots) == [
+        "0123456789abcdef-00000012.json", "0123456789abcdef-00000012.process-0.safetensors",
+    ]  # fmt: skip
+    found = latest(snapshots)
+    assert (found.step, found.history) == (12, {"step": 12})
+    for prefix, name in (("weights/", "a"), ("optimizer/", "count")):
+        arrays = found.arrays(prefix)
+        assert list(arrays) == [name] and arrays[name].dtype == WHOLE[prefix + name].dtype
+        np.testing.assert_array_equal(arrays[name], WHOLE[prefix + name])
+    snapshots.delete()
+    assert not Path(snapshots.folder).parent.exists()
+
+
+def test_each_process_writes_its_own_part(snapshots, monkeypatch):
+    """The first one, which writes last here, says what all have written."""
+    names = list(PARTS)
+    digests = []
+
+    def gather(digest):
+        digests.append(digest)
+        return list(dict.fromkeys(digests))
+
+    for number, keys in ((1, names[1:]), (0, names[:1])):
+        monkeypatch.setenv("TRAINING_PROCESS", str(number))
+        snapshots.save(6, {key: PARTS[key] for key in keys}, SHAPES, {}, gather)
+        assert (latest(snapshots) is None) == (number == 1)  # not before all parts are there
+    (folder,) = {path.parent for path in Path(snapshots.folder).iterdir()}
+    said = json.loads((folder / "0123456789abcdef-00000006.json").read_text())
+    said["sha256"].reverse()  # of process 0 first, as all processes gather them
+    (folder / "0123456789abcdef-00000006.json").write_text(json.dumps(said))
+    sentences = []
+    snapshots.delete_damaged(sentences.append)
+    assert sentences == []
+    np.testing.assert_array_equal(latest(snapshots).arrays("weights/")["a"], WHOLE["weights/a"])
+
+
+@pytest.mark.parametrize("damage", ["bit", "short", "missing", "json"])
+def test_a_damaged_snapshot_is_not_used(snapshots, damage):
+    snapshots.save(12, PARTS, SHAPES, {})
+    about, part = (Path(snapshots.folder) / name for name in files(snapshots))
+    content = part.read_bytes()
+    if damage == "bit":
+        part.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif damage == "short":
+        part.write_bytes(content[:-8])
+    elif damage == "missing":
+        part.unlink()
+    else:
+        about.write_text(about.read_text()[:40])
+    said = []
+    snapshots.delete_damaged(said.append)
+    assert said == [f"the snapshot at step 12 in {snapshots.folder} is damaged, and is not used."]
+    assert latest(snapshots) is None and files(snapshots) == []
+
+
+def test_a_snapshot_of_another_segment_is_not_used(snapshots, tmp_path):
+    file = tmp_path / "manifest.json"
+    file.write_text("a")
+    recipe = {"first": 0, "last": 20, "seed": 1}
+    keys = [key_of(recipe, [str(file)]), key_of(recipe | {"seed": 2}, [str(file)])]
+    file.write_text("b")
+    keys.append(key_of(recipe, [str(file)]))
+    assert len(set(keys)) == 3 and keys[2] == key_of(dict(reversed(recipe.items())), [str(file)])
+    ours, theirs = (Snapshots(snapshots.folder, key) for key in keys[:2])
+    theirs.save(12, PARTS, SHAPES, {})
+    assert latest(ours) is None and latest(theirs).step == 12
+    ours.save(4, PARTS, SHAPES, {})
+    assert latest(theirs) is None and latest(ours).step == 4  # one segment, one snapshot
+
+
+def test_a_snapshot_that_is_broken_off_leaves_the_one_before(snapshots, monkeypatch):
+    snapshots.save(4, PARTS, SHAPES, {})
+    with pytest.raises(Stopped):
+        snapshots.save(12, PARTS, SHAPES, {}, lambda digest: (_ for _ in ()).throw(Stopped()))
+    snapshots.delete_damaged(pytest.fail)
+    assert latest(snapshots).step == 4
+    snapshots.save(13, PARTS, SHAPES, {})
+    assert len(files(snapshots)) == 2
+
+
+def test_clean_knows_a_snapshot_that_a_segment_goes_on_from(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = Path("results/mlm/tiny/snapshots/00000020/x.json")
+    needed = {"results/mlm/tiny/checkpoints/00000020/state.json"}
+    assert snapshot_of_use(path, needed)
+    assert not snapshot_of_use(Path("results/mlm/tiny/snapshots/00000030/x.json"), needed)
+    state = Path(*needed)
+    state.parent.mkdir(parents=True)
+    state.touch()
+    assert not snapshot_of_use(path, needed)
+
+
+class Sum:
+    """A trainer of one number."""
+
+    def __init__(self):
+        self.value = np.zeros((), "f8")
+
+    def state_parts(self):
+        return {"weights/value@": self.value}, {"weights/value": ()}
+
+    def load(self, weights, optimizer, source):
+        assert source.startswith("the snapshot at step ") and not len(optimizer)
+        self.value = weights["value"]
+
+
+def segment(snapshots, said, stop_at=None, evaluations=(), every=4, again=False):
+    """Train ten steps; SIGTERM comes in step `stop_at`, or in the evaluation at one of the steps `evaluations`."""
+    lines: list[str] = []
+    trainer, history = Sum(), History(10, 20, 1, lines.append)
+
+    def measure(watch):
+        for _ in watch(range(3)):
+            if history.step in evaluations:
+                os.kill(os.getpid(), signal.SIGTERM)
+        return {"loss": float(trainer.value), "accuracy": 0.0}
+
+    with Pauses(trainer, measure, history, snapshots, said.append, every) as pauses:
+        assert pauses.begin() == again
+        pauses.catch_up()
+        reader = LossReader(history)
+        for step in range(history.step + 1, 21):
+            trainer.value = trainer.value + 1 / step
+            pauses.hear()
+            reader.add(np.float32(1 / step), np.array([step], "f4"))
+            if step == stop_at:
+                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), signal.SIGTERM)  # of a scheduler, and of a parent that passes it on
+            pauses(step, reader)
+        reader.finish()
+        pauses.finish()
+        pauses.written()
+    assert re.match(r"step 20  [\d.]+% of [\d.]+ s was no training: start [\d.]+ s, load [\d.]+ s, ", lines[-1]), lines[
+        -1
+    ]
+    return history, trainer.value
+
+
+@pytest.mark.parametrize(
+    "where", [{"stop_at": 12}, {"stop_at": 17}, {"stop_at": 20}, {"evaluations": [16]}, {"evaluations": [20]}]
+)
+def test_a_segment_that_is_stopped_goes_on_as_if_it_were_not(tmp_path, where):
+    handler = lambda *_: pytest.fail("SIGTERM was not deferred")  # noqa: E731
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        said, folder = [], str(tmp_path / "snapshots/20")
+        whole, value = segment(Snapshots(folder, "k"), said)
+        assert list(whole.held_out) == [12, 16, 20]
+        step = where.get("stop_at") or where["evaluations"][0]
+        with pytest.raises(Stopped, match=f"^stopped by SIGTERM at step {step}, of which a snapshot is kept:$"):
+            segment(Snapshots(folder, "k"), said, **where)
+        assert signal.getsignal(signal.SIGTERM) is handler
+        history, again = segment(Snapshots(folder, "k"), said, again=True)
+        assert said == [f"going on from the snapshot at step {step}"] and again == value
+        for one in (whole, history):
+            one.write(str(tmp_path / f"{id(one)}.csv"), str(tmp_path / "timings.csv"), held_out=True)
+        text = (tmp_path / f"{id(whole)}.csv").read_text()
+        assert text == (tmp_path / f"{id(history)}.csv").read_text()
+        rows = [line.split(",") for line in text.splitlines()]
+        assert rows[0] == ["step", "loss", "learning_rate", "held_out_loss"] and len(rows) == 11
+        assert [row[0] for row in rows if row[3]] == ["step", "12", "16", "20"]
+        assert not (tmp_path / "snapshots").exists()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_power_failure_loses_little(tmp_path):
+    """Snapshots that nobody asked for, here at every pause that the clock is looked at."""
+    snapshots = Snapshots(str(tmp_path / "20"), "k", every=1e-9)
+    trainer, history = Sum(), History(0, 40, 1, lambda line: None)
+    with Pauses(trainer, lambda watch: {}, history, snapshots, print) as pauses:
+        reader = LossReader(history)
+        for step in range(1, 41):
+            reader.add(np.float32(0.5), np.array([1], "f4"))
+            pauses(step, reader)
+    assert latest(snapshots).step >= 10
+
+
+def test_live_metrics_go_on_where_a_run_does(tmp_path):
+    log, lines = str(tmp_path / "00000020.log"), []
+    history = History(0, 20, 128, lines.append, seconds_at_peak=1e-9)
+    history.live = LiveMetrics(log, 0)
+    for losses in ([7.0], [6.0, 5.0]):
+        history.add(losses, [0.1] * len(losses))
+    history.evaluated({"loss": 5.5, "accuracy": 0.25, "perplexity": 244.7, "predictions": 9}, keep=True)
+    with open(history.live.path, "a") as file:
+        file.write('{"step": 9, "los')  # cut short
+    records = list(read(history.live.path))
+    assert [record["step"] for record in records] == [1, 3, 3]
+    assert records[1] | {"tokens_per_second": 0, "seconds_left": 0, "mfu": 0} == {
+        "step": 3, "last_step": 20, "loss": 5.0, "learning_rate": 0.1, "tokens": 384, "tokens_per_second": 0,
+        "mfu": 0, "seconds_left": 0,
+    }  # fmt: skip
+    assert records[1]["mfu"] is not None and records[2]["held_out"]["loss"] == 5.5
+    assert lines[1].startswith("step 3/20  loss 5.0000  learning rate 0.1  ") and " tokens/s  MFU " in lines[1]
+    assert lines[2] == "step 3  held-out loss 5.5000, accuracy 0.250"
+    assert [record["step"] for record in read(LiveMetrics(log, 2).path)] == [1]  # later steps are trained again
+    assert history.live.path.read_text().endswith("}\n")
+
+
+@pytest.mark.parametrize(("every", "at_once", "also"), [(3, 1, ""), (5, 2, " that is a multiple of steps_per_exe")])
+def test_evaluations_have_their_place_in_a_segment(every, at_once, also):
+    recipe = {
+        "steps": 20, "checkpoint_every": 10, "evaluate_every": every, "steps_per_execution": at_once,
+        "profile": {}, "optimizer": {"name": "adamw"},
+        "schedule": {"warmup_steps": 0, "final_learning_rate": 0}, "learning_rate": 1,
+    }  # fmt: skip
+    with pytest.raises(
+        UserError, match=f"^run.evaluate_every is {every}; allowed: a divisor of checkpoint_every, 10{also}"
+    ):
+        check_training("run", recipe)
