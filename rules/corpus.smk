@@ -76,7 +76,7 @@ rule read_part:
     input:
         files=lambda w: list(map(PLACE.text, PARTS[w.collection][int(w.part)].files)),
         chat_template=lambda w: (
-            f"results/{w.collection}/chat_template.json"
+            [f"results/{w.collection}/chat_template.json"]
             if has_messages(*TEXTS[w.collection], PARTS[w.collection][int(w.part)].source)
             else []
         ),

@@ -40,6 +40,12 @@ class Faults:
         # Share of requests that fail, and that hang; for how many seconds; added to every request; what they are about.
         self.settings = {"fail": 0.0, "hang": 0.0, "hang_seconds": 5.0, "delay": 0.0, "only": "", "rate": None}
 
+    def change(self, settings: dict) -> None:
+        """Change what goes wrong; from here on it is the same whatever was asked for before."""
+        if settings:
+            self.settings |= settings
+            self.dice = random.Random(4)  # where one in fifty hangs, the fourth request does
+
     def draw(self, path: str) -> str | None:
         """Return what goes wrong with a request, None for nothing."""
         with self.lock:
@@ -111,7 +117,7 @@ class Proxy(BaseHTTPRequestHandler):
         try:
             body = self.body()
             if self.path == "/-/faults":
-                self.faults.settings |= json.loads(body or b"{}")
+                self.faults.change(json.loads(body or b"{}"))
                 self.answer(200, json.dumps(dict(self.faults.counts)).encode())
                 return
             settings, fault = self.faults.settings, self.faults.draw(self.path)

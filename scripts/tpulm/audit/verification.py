@@ -34,7 +34,7 @@ def verify(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | Non
     expected  collections (name to the files of each split, below results); tokenizer (whether there is one); records
               (folder below results to shards, their names by split, and vocabulary, the file that they were made with,
               where that is below results); chains (folder below results to the steps of its checkpoints); mlm and base
-              (names); finetune (name to method)
+              (names); adapters and tuned (finetuning runs that have LoRA weights, and those that have a whole model)
     """
     for collection, files in expected["collections"].items():
         yield examine(results / collection, "corpus.json", partial(check_corpus, files=files))
