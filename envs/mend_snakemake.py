@@ -1,0 +1,47 @@
+"""Make two plugins of Snakemake import their libraries when they use them.
+
+Snakemake imports every plugin that is installed whenever it starts. The one for Slurm brings pandas, the one for
+Kubernetes its client of 700 modules: half of the time of each `snakemake`, also of one that runs jobs here.
+
+`make` runs this on .venv. Snakemake works without it, and starts more slowly.
+"""
+
+import importlib.util
+from pathlib import Path
+
+from mend_transformers import mend
+
+LATER = '''class Later:
+    """Modules that are imported when one is first used; attributes are those of the first."""
+
+    def __init__(self, *names):
+        self.names = names
+
+    def __getattr__(self, attribute):
+        from importlib import import_module
+
+        return getattr([import_module(name) for name in self.names][0], attribute)
+
+
+'''
+MENDS = {
+    "snakemake_executor_plugin_slurm": {
+        "efficiency_report.py": (
+            "import re\nimport pandas as pd\nfrom pathlib import Path\nimport subprocess\nimport shlex\n"
+            "import numpy as np\nimport os\n",
+            "import re\nfrom pathlib import Path\nimport subprocess\nimport shlex\nimport os\n\n\n"
+            f'{LATER}np, pd = Later("numpy"), Later("pandas")\n',
+        ),
+    },
+    "snakemake_executor_plugin_kubernetes": {
+        "__init__.py": (
+            "\nimport kubernetes\nimport kubernetes.config\nimport kubernetes.client\n",
+            f'\n\n{LATER}kubernetes = Later("kubernetes", "kubernetes.config", "kubernetes.client")\n',
+        ),
+    },
+}
+
+if __name__ == "__main__":
+    for package, mends in MENDS.items():
+        if found := importlib.util.find_spec(package):
+            mend(Path(found.origin).parent, mends)
