@@ -1,9 +1,11 @@
-"""Make two plugins of Snakemake import their libraries when they use them.
+"""Mend what makes Snakemake 9.27.1 slow here.
 
-Snakemake imports every plugin that is installed whenever it starts. The one for Slurm brings pandas, the one for
-Kubernetes its client of 700 modules: half of the time of each `snakemake`, also of one that runs jobs here.
+- It imports every plugin that is installed whenever it starts. The one for Slurm brings pandas, the one for Kubernetes
+  its client of 700 modules: half of the time of each `snakemake`, also of one that runs jobs here. They import them
+  when they use them.
+- After a job it computes the checksums of all input files once for each output file. Once is enough.
 
-`make` runs this on .venv. Snakemake works without it, and starts more slowly.
+`make` runs this on .venv. Snakemake does the same without it, more slowly.
 """
 
 import importlib.util
@@ -24,7 +26,29 @@ LATER = '''class Later:
 
 
 '''
+CHECKSUMS = """checksums = {
+                    str(infile): await infile.checksum(self.max_checksum_file_size)
+                    for infile in job.input
+                }
+                checksums = {k: v for k, v in checksums.items() if v is not None}
+
+"""
+OUTPUTS = """            for f in job.output:
+                key = self._get_key(f)
+                endtime = (
+                    (await f.mtime()).local_or_storage()
+                    if await f.exists()
+                    else fallback_time
+                )
+
+"""
 MENDS = {
+    "snakemake": {
+        "persistence/__init__.py": (
+            f"{OUTPUTS}                {CHECKSUMS}",
+            f"            {CHECKSUMS}".replace("\n    ", "\n") + OUTPUTS,
+        ),
+    },
     "snakemake_executor_plugin_slurm": {
         "efficiency_report.py": (
             "import re\nimport pandas as pd\nfrom pathlib import Path\nimport subprocess\nimport shlex\n"
