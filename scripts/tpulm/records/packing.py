@@ -112,7 +112,7 @@ class Windows:
         self.stride, self.width = layout.sequence_length, layout.tokens_per_record
         self.segments = layout.packing == "segments"
         self.tokens = self.documents = 0
-        self.rest = np.empty((2 + layout.responses, 0), np.int32)
+        self.rest = np.empty((1 + layout.responses + self.segments, 0), np.int32)
 
     @property
     def dropped(self) -> int:
@@ -123,17 +123,19 @@ class Windows:
     def add(self, documents: Documents) -> Iterator[Features]:
         """Take documents and yield the records that they complete, as `pack` does."""
         ids, lengths, *loss_mask = documents
-        # Odd and even documents differ from their neighbours; those without a token are none.
-        lengths = lengths[lengths > 0]
-        parity = np.repeat((self.documents + np.arange(len(lengths))) % 2, lengths)
+        more = loss_mask
+        if self.segments:
+            # Odd and even documents differ from their neighbours; those without a token are none.
+            lengths = lengths[lengths > 0]
+            more = [*loss_mask, np.repeat(((self.documents + np.arange(len(lengths))) % 2).astype(np.int32), lengths)]
         self.tokens, self.documents = self.tokens + len(ids), self.documents + len(lengths)
-        stream = np.concatenate([self.rest, np.stack([ids, parity, *loss_mask]).astype(np.int32)], axis=1)
+        stream = np.concatenate([self.rest, np.stack([ids, *more])], axis=1, dtype=np.int32)
         records = max((stream.shape[1] - self.width) // self.stride + 1, 0)
         self.rest = stream[:, records * self.stride :]
         if not records:
             return
-        rows, parities, *masks = np.lib.stride_tricks.sliding_window_view(stream, self.width, axis=1)[:, :: self.stride]
-        block = unpadded(rows) | ({"segment_ids": numbered(parities)} if self.segments else {})
+        rows, *masks = np.lib.stride_tricks.sliding_window_view(stream, self.width, axis=1)[:, :: self.stride]
+        block = unpadded(rows) | ({"segment_ids": numbered(masks.pop())} if self.segments else {})
         yield block | dict(zip(("loss_mask",), masks, strict=False))
 
 
