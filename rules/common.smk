@@ -120,10 +120,10 @@ def documents_of(records, wildcards):
 
 
 def lengths_of(records, wildcards):
-    """Return the lengths of the documents in the files that `documents_of` returns."""
+    """Return the lengths of the documents in the files that `documents_of` returns, read where they are."""
     files = DOCUMENTS[RECORD_SETS[records].collection, wildcards.split]
     own = files_of_shard(int(wildcards.shard), int(wildcards.shards), len(files))
-    return [lengths_file(files[number]) for number in own]
+    return [in_place(lengths_file(files[number])) for number in own]
 
 
 def layout_of(records, wildcards):

@@ -102,7 +102,7 @@ rule list_shards:
         manifest="results/{records}/manifest.json",
         # Read only to rewrite deleted shards: the manifest tells whether the shards have changed.
         lengths=lambda w: [
-            ancient(lengths_file(file))
+            ancient(in_place(lengths_file(file)))
             for split in RECORD_SETS[w.records].shards
             for file in DOCUMENTS[RECORD_SETS[w.records].collection, split]
         ],

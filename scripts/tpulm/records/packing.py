@@ -1,11 +1,13 @@
 """Assign documents to shards, and pack token ids into records of one length."""
 
+import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tpulm.config.record_sets import files_of_shard, shards_of_files
+from tpulm.core import bucket
 from tpulm.core.errors import UserError
 
 TOKENS_AT_ONCE = 1 << 20  # of records that are made together, about
@@ -35,7 +37,7 @@ def range_of(lengths: Sequence[np.ndarray], shard: int, shards: int, files: int,
 def range_of_job(lengths: Sequence[str], recipe: Mapping, split: str, shard: int, shards: int) -> dict[str, int]:
     """Return what `range_of` does, to the job of a shard.
 
-    lengths        paths of NumPy files, of which each has the lengths of a file of documents
+    lengths        paths of NumPy files, also in a bucket, of which each has the lengths of a file of documents
     recipe         shards, files of the split; shards_key
     shard, shards  of the file that is to be written
 
@@ -44,7 +46,11 @@ def range_of_job(lengths: Sequence[str], recipe: Mapping, split: str, shard: int
     key = f"{recipe['shards_key']}.{split}"
     if shards != recipe["shards"] or shard >= shards:
         raise UserError(f"{key} is {recipe['shards']}: there is no shard {shard:05d}-of-{shards:05d}.")
-    return range_of([np.load(path, mmap_mode="r") for path in lengths], shard, shards, recipe["files"], key)
+    found = [
+        np.load(io.BytesIO(bucket.read(path))) if bucket.remote(path) else np.load(path, mmap_mode="r")
+        for path in lengths
+    ]
+    return range_of(found, shard, shards, recipe["files"], key)
 
 
 def plan_ranges(lengths: np.ndarray, shards: int, key: str) -> list[dict[str, int]]:
