@@ -28,7 +28,7 @@ NOT_AFTER_SPACE[[*range(0x09, 0x0E), *range(0x1C, 0x21), 0xC2, 0xE1, 0xE2, 0xE3]
 # Normalizers and pre-tokenizers that treat the parts of a text between spaces one by one.
 NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer"}
 PRE_TOKENIZERS = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "Punctuation", "Digits"}
-BATCH_CHARACTERS = 1 << 25  # of the documents that are encoded together, at least
+BATCH_CHARACTERS = 1 << 23  # of the documents that are encoded together, at least; in more, memory is what takes time
 
 
 class Encoder:
