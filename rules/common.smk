@@ -21,11 +21,14 @@ from tpulm.core.errors import UserError
 from tpulm.workflow.place import Place, local_files, preset_files
 from tpulm.workflow.resources import resources_of, snapshots_of
 from tpulm.workflow.start import Start, or_exit, say
+from tpulm.workflow.terminal import replace as show_jobs
 
 # Each segment depends on the previous one; Snakemake walks such chains by recursion.
 sys.setrecursionlimit(max(sys.getrecursionlimit(), 100_000))
 
 IS_MAIN = workflow.modifier.is_main_snakefile()
+if IS_MAIN and workflow.is_main_process:
+    show_jobs(workflow.logger_manager)
 # A config named on the command line replaces the embedded one; Snakemake alone would merge the two.
 CONFIG_FILES = [os.path.relpath(path) for path in workflow.config_settings.configfiles or ["config.yaml"] if IS_MAIN]
 

@@ -16,7 +16,7 @@ from tpulm.training.evaluation import Evaluator
 from tpulm.training.feeding import AHEAD, batches
 from tpulm.training.history import History, LossReader
 from tpulm.training.jax_run import JaxRun
-from tpulm.training.live_metrics import LiveMetrics
+from tpulm.tracking.live_metrics import LiveMetrics
 from tpulm.training.model_flops import seconds_at_peak
 from tpulm.training.pauses import Pauses
 from tpulm.training.processes import Processes

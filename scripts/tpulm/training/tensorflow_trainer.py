@@ -12,7 +12,7 @@ from tpulm.records.masked_batches import training_batch
 from tpulm.records.reader import Records
 from tpulm.training import checkpoint
 from tpulm.training.history import History, LossReader
-from tpulm.training.live_metrics import LiveMetrics
+from tpulm.tracking.live_metrics import LiveMetrics
 from tpulm.training.pauses import Pauses
 from tpulm.training.snapshots import Snapshots
 from tpulm.training.tensorflow_evaluation import evaluator
