@@ -17,6 +17,8 @@ from tpulm.config.causal_families import marks_of
 from tpulm.config.reading import complete, read_config, typed
 from tpulm.config.record_sets import files_of_shard
 from tpulm.config.runs import by_stage, pick, record_sets_of, runs_of, sampling_of, segment_outputs
+from tpulm.config.sweeps import groups_of, repetitions
+from tpulm.core.errors import UserError
 from tpulm.core.errors import UserError
 from tpulm.workflow.place import Place, local_files, preset_files
 from tpulm.workflow.resources import resources_of, snapshots_of

@@ -204,17 +204,20 @@ def progress_of(job: Running) -> str:
 
 
 def shortened(reason: str) -> list[str]:
-    """Return the parts of a reason, each with at most two of its files and without whole recipes."""
+    """Return the parts of a reason, each with its first file only and without whole recipes.
+
+    That jobs before it run, too, is said where it is the only reason.
+    """
     parts = []
-    for part in reason.split("; "):
+    for part in filter(None, reason.split("; ")):
         name, _, files = part.partition(": ")
         names = sorted(files.split(", "))
-        if name.startswith(("Params", "Input files updated by")) or not files:
+        if name.startswith(("Params", ROUTINE[1])) or not files:
             parts.append(name)
         else:
-            more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-            parts.append(f"{name}: {', '.join(names[:2])}{more}")
-    return [part for part in parts if part]
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            parts.append(f"{name}: {names[0]}{more}")
+    return [part for part in parts if part != ROUTINE[1]] or parts
 
 
 def last_words(log: Path, local: bool) -> list[str]:
