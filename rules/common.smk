@@ -24,6 +24,7 @@ from tpulm.workflow.place import Place, local_files, preset_files
 from tpulm.workflow.resources import resources_of, snapshots_of
 from tpulm.workflow.start import Start, or_exit, say
 from tpulm.workflow.terminal import replace as show_jobs
+from tpulm.workflow.trackers import specification
 
 # Each segment depends on the previous one; Snakemake walks such chains by recursion.
 sys.setrecursionlimit(max(sys.getrecursionlimit(), 100_000))
@@ -68,6 +69,14 @@ START = or_exit(Start, workflow, config, RUNS, PLACE)
 onstart:
     sources = [*(ROOT / "scripts").rglob("*.py"), *SOURCE_PATHS]
     or_exit(START.before_jobs, sources)
+
+
+onsuccess:
+    START.after_jobs()
+
+
+onerror:
+    START.after_jobs()
 
 
 if workflow.is_main_process:

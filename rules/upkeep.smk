@@ -96,3 +96,19 @@ rule clean_delete:
         "../envs/workflow.yaml"
     script:
         "../scripts/clean_delete.py"
+
+
+rule track:
+    """Target: pass the metrics of finished runs on to the trackers of the config."""
+    localrule: True
+    input:
+        code=code_inputs("track", "workflow"),
+    params:
+        recipe=specification(config, RUNS, PLACE, replay=True) | {"asked": config["trackers"]},
+    log:
+        "logs/track.log",
+    threads: 1
+    conda:
+        "../envs/workflow.yaml"
+    script:
+        "../scripts/track.py"

@@ -221,6 +221,7 @@ ROWS = [
     *rows_of_sources("corpus", "corpus", ASSIGNED, WRITTEN),
     *rows_of_sources("finetune.text", "finetune-text", TUNING_ASSIGNED, TUNING_WRITTEN),
     ("title", "trained", "title", "Other words", ""),
+    ("trackers", "trained", "trackers", [], ""),
     ("cpu_threads", "trained", "cpu_threads", 2, MLM + " " + BASE),
     ("corpus.source", "trained", "corpus.source", "python-source", CORPUS),
     ("corpus.files", "listed", "corpus.files", ["text/a.txt"], CORPUS),

@@ -13,7 +13,7 @@ At a segment's end   step, seconds (of its phases, see tpulm.training.phases)
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tpulm.core.files import write_text
@@ -48,11 +48,15 @@ class LiveMetrics:
 
 
 def read(path: Path) -> Iterator[dict]:
-    """Yield the records of a log; a line that a crash cut short is left out."""
+    """Yield the records of a log; none of one that cannot be read."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        yield from records(path.read_text(encoding="utf-8", errors="replace").splitlines())
     except OSError:
         return
+
+
+def records(lines: Iterable[str]) -> Iterator[dict]:
+    """Yield the records of a log's lines; a line that a crash cut short is left out."""
     for text in lines:
         with contextlib.suppress(ValueError):
             record = json.loads(text)
@@ -91,9 +95,4 @@ def latest(path: Path) -> dict | None:
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return None
-    for text in reversed(lines):
-        with contextlib.suppress(ValueError):
-            record = json.loads(text)
-            if isinstance(record, dict) and "last_step" in record:
-                return record
-    return None
+    return next((record for record in records(reversed(lines)) if "last_step" in record), None)

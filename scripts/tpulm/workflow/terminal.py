@@ -30,7 +30,8 @@ CHATTER = (
     "Rules with provenance", "Storing output", "Reasons:", "The order of jobs",
 )  # fmt: skip
 SILENT = {LogEvent.WORKFLOW_STARTED, LogEvent.RESOURCES_INFO, LogEvent.GROUP_INFO, LogEvent.RULEGRAPH}
-ROUTINE = ("Missing output files", "Input files updated by another job")  # reasons of a job that is not stale
+# Reasons of a job that is not stale.
+ROUTINE = ("Missing output files", "Input files updated by another job", "Rules with")
 REFRESH = 0.5  # seconds
 TAIL = 20  # lines of a failed job's log
 
