@@ -12,7 +12,8 @@ with job(snakemake.log[0], "track") as say:
     recipe = snakemake.params.recipe
     if not recipe["asked"]:
         raise UserError("trackers is an empty list; allowed here: tensorboard, wandb, mlflow and trackio, one or more.")
-    if missing := [name for name in recipe["asked"] if name not in recipe["trackers"]]:
-        raise UserError(f"trackers names {missing[0]}, which is not installed here; to install it: pip install {missing[0]}")
+    for name in recipe["asked"]:
+        if name not in recipe["trackers"]:
+            raise UserError(f"trackers names {name}, which is not installed here; to install it: pip install {name}")
     count = follow(recipe, lambda: True, say)
     say(f"{count} of {len(recipe['runs'])} runs have metrics, passed on to {', '.join(recipe['trackers'])}")

@@ -2,8 +2,8 @@
 
     python follow.py < SPECIFICATION
 
-Snakemake starts it beside the jobs (tpulm.workflow.trackers), so that nothing that a tracker does, such as waiting for a
-network, reaches a trainer. It ends with its standard input. Its messages go to standard error.
+Snakemake starts it beside the jobs (tpulm.workflow.trackers), so that nothing that a tracker does, such as waiting for
+a network, reaches a trainer. It ends with its standard input. Its messages go to standard error.
 """
 
 import contextlib

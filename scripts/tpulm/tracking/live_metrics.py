@@ -79,6 +79,15 @@ def line(record: dict) -> str:
     )
 
 
+def short_line(record: dict) -> str:
+    """Return a record of a step as what fits beside the name of its job."""
+    mfu = f"MFU {record['mfu']:.1%}  " if record["mfu"] is not None else ""
+    return (
+        f"{record['step']}/{record['last_step']}  loss {record['loss']:.4f}  "
+        f"{record['tokens_per_second']:,.0f} tokens/s  {mfu}{record['seconds_left'] / 60:.1f} min left"
+    )
+
+
 def phases_line(record: dict) -> str:
     """Return the record at a segment's end as a line for the terminal."""
     seconds = record["seconds"]

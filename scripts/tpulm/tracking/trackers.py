@@ -1,7 +1,7 @@
 """Trackers of experiments, each a class that takes the figures of one run; none is imported before it is asked for.
 
-TensorBoard's event files are beside the live metrics. Weights & Biases, MLflow and Trackio have settings of their own in
-the environment (WANDB_MODE, MLFLOW_TRACKING_URI, TRACKIO_SPACE_ID), where they send what they are given included.
+TensorBoard's event files are beside the live metrics. Weights & Biases, MLflow and Trackio have settings of their own
+in the environment (WANDB_MODE, MLFLOW_TRACKING_URI, TRACKIO_SPACE_ID), where they send what they are given included.
 """
 
 import hashlib

@@ -170,7 +170,12 @@ class Terminal(logging.Handler):
         jobs = sorted(self.running.values(), key=lambda job: job.since)
         fit = max(1, min(len(jobs), rows - 4))
         lines = [f"{len(jobs)} running, {self.left} of {self.total} left"]
-        lines += [f"  {job.label}  {lasted(time.time() - job.since)}{progress_of(job)}" for job in jobs[:fit]]
+        for job in jobs[:fit]:
+            took, progress = lasted(time.time() - job.since), progress_of(job)
+            # The last step, which the label ends with, is in the progress, too.
+            lines.append(
+                f"  {job.label.rpartition(' ')[0]}  {took}  {progress}" if progress else f"  {job.label}  {took}"
+            )
         return lines + ([f"  and {len(jobs) - fit} more"] if len(jobs) > fit else [])
 
     def close(self) -> None:
@@ -201,7 +206,7 @@ def progress_of(job: Running) -> str:
     if not job.log or job.step is None:
         return ""
     record = live_metrics.latest(Path(job.log[0]).with_name(live_metrics.FILE))
-    return f"  {live_metrics.line(record)}" if record and record["last_step"] == job.step else ""
+    return live_metrics.short_line(record) if record and record["last_step"] == job.step else ""
 
 
 def shortened(reason: str) -> list[str]:
