@@ -1,6 +1,7 @@
 """Instruction data from files to records, through Snakemake."""
 
 import json
+import re
 import subprocess
 
 import numpy as np

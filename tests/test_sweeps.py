@@ -71,7 +71,8 @@ def test_values_stand_in_names(value, name):
         ({"seed": []}, {}, "mlm.runs.tiny.sweep.seed is an empty list; allowed: a list of values, such as [0, 1, 2]."),
         (
             {"learning_rate": [1e-4, 0.0001]}, {},
-            "mlm.runs.tiny.sweep.learning_rate holds 1e-4 twice; allowed: numbers, texts and lists, none of them twice.",
+            "mlm.runs.tiny.sweep.learning_rate holds 1e-4 twice; allowed: numbers, texts and lists, none of them "
+            "twice.",
         ),
         (
             {"seed": [0]}, {"tiny-seed-0": {}},

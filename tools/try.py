@@ -5,8 +5,8 @@
     python tools/try.py tiny --prompt "Return the [MASK] of the list."
 
 A masked model fills in the [MASK] of a prompt, with the probability of each of five answers; a causal model (base,
-finetuned, or an adapter on its base) continues it, sampled as `generation` of the config says. The model runs on the CPU,
-beside a training that has the accelerator, unless JAX_PLATFORMS and CUDA_VISIBLE_DEVICES say otherwise.
+finetuned, or an adapter on its base) continues it, sampled as `generation` of the config says. The model runs on the
+CPU, beside a training that has the accelerator, unless JAX_PLATFORMS and CUDA_VISIBLE_DEVICES say otherwise.
 """
 
 import argparse

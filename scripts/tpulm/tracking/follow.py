@@ -65,8 +65,9 @@ class Followed:
         for record in records(added.decode("utf-8", "replace").splitlines()):
             self.step = record["step"]
             values = figures(record)
-            self.each(lambda tracker, values=values: tracker.scalars(self.step, values) if values else None)
-        self.each(lambda tracker: tracker.flush())
+            if values:
+                self.each("scalars", self.step, values)
+        self.each("flush")
 
     def open(self) -> None:
         """Open every tracker anew."""
@@ -74,11 +75,11 @@ class Followed:
             with self.reported(name):
                 self.trackers[name] = TRACKERS[name](self.run["name"], self.path.parent, self.run["config"])
 
-    def each(self, act: Callable[[Tracker], object]) -> None:
-        """Do something with each tracker; one that fails gets no more."""
+    def each(self, method: str, *arguments: object) -> None:
+        """Call a method of each tracker; one that fails gets no more."""
         for name, tracker in list(self.trackers.items()):
             with self.reported(name):
-                act(tracker)
+                getattr(tracker, method)(*arguments)
 
     @contextlib.contextmanager
     def reported(self, name: str) -> Iterator[None]:
@@ -95,12 +96,12 @@ class Followed:
         self.advance()
         if self.trackers:
             for name, text in samples(Path(self.run["samples"])):
-                self.each(lambda tracker, name=name, text=text: tracker.text(self.step, name, text))
+                self.each("text", self.step, name, text)
         self.close()
 
     def close(self) -> None:
         """Close every tracker."""
-        self.each(lambda tracker: tracker.close())
+        self.each("close")
         self.trackers, self.offset = {}, 0
 
 

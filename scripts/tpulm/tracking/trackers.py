@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -176,7 +176,13 @@ class Trackio:
         self.run.finish()
 
 
-TRACKERS = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases, "mlflow": MLflow, "trackio": Trackio}
+# By the name that the config has for each; called with name, folder of the logs and config of a run.
+TRACKERS: dict[str, Callable[[str, Path, Mapping], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "wandb": WeightsAndBiases,
+    "mlflow": MLflow,
+    "trackio": Trackio,
+}
 
 
 def absent(names: list[str]) -> list[str]:

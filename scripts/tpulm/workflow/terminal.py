@@ -70,13 +70,14 @@ class Terminal(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Show a record, above what is running."""
         event = getattr(record, "event", None)
-        show = {
+        ways = {
             LogEvent.JOB_INFO: self.started,
             LogEvent.JOB_FINISHED: self.finished,
             LogEvent.PROGRESS: self.progress,
             LogEvent.JOB_ERROR: self.failed,
             LogEvent.RUN_INFO: self.counted,
-        }.get(event)
+        }
+        show = ways.get(event) if event else None
         try:
             if show:
                 show(record)
@@ -171,11 +172,10 @@ class Terminal(logging.Handler):
         fit = max(1, min(len(jobs), rows - 4))
         lines = [f"{len(jobs)} running, {self.left} of {self.total} left"]
         for job in jobs[:fit]:
-            took, progress = lasted(time.time() - job.since), progress_of(job)
+            progress = progress_of(job)
             # The last step, which the label ends with, is in the progress, too.
-            lines.append(
-                f"  {job.label.rpartition(' ')[0]}  {took}  {progress}" if progress else f"  {job.label}  {took}"
-            )
+            label = job.label.rpartition(" ")[0] if progress else job.label
+            lines.append(f"  {label}  {lasted(time.time() - job.since)}  {progress}".rstrip())
         return lines + ([f"  and {len(jobs) - fit} more"] if len(jobs) > fit else [])
 
     def close(self) -> None:
