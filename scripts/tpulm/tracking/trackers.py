@@ -4,6 +4,7 @@ TensorBoard's event files are beside the live metrics. Weights & Biases, MLflow 
 in the environment (WANDB_MODE, MLFLOW_TRACKING_URI, TRACKIO_SPACE_ID), where they send what they are given included.
 """
 
+import contextlib
 import hashlib
 import importlib.util
 import json
@@ -108,7 +109,7 @@ class WeightsAndBiases:
 
     def close(self) -> None:
         """Send and end."""
-        self.run.finish(quiet=True)
+        self.run.finish()
 
 
 class MLflow:
@@ -155,9 +156,10 @@ class Trackio:
 
         project = os.environ.get("TRACKIO_PROJECT", PROJECT)
         self.library, self.name = trackio, name.replace("/", "-")
-        for run in trackio.Api().runs(project):
-            if run.name == self.name:
-                run.delete()
+        with contextlib.suppress(ValueError):  # there is no such project yet
+            for run in trackio.Api().runs(project):
+                if run.name == self.name:
+                    run.delete()
         self.run = trackio.init(project=project, name=self.name, config=dict(config), embed=False)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
