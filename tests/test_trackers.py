@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 from conftest import ROOT
@@ -83,6 +84,52 @@ def test_tensorboard_reads_the_metrics_of_a_run_that_was_trained_again(tmp_path)
     started(specification(folder, replay=True)).communicate(timeout=120)
     assert events(folder)["train/loss"] == [(1, 7.0), (20, 5.0)]
     assert len(list(folder.glob("events*"))) == 1
+
+
+# What reads a run back, with the tracker's own library: the loss of each step.
+READERS = {
+    "wandb": """
+from pathlib import Path
+(file,) = Path("logs/mlm/tiny/wandb").glob("offline-run-*/run-mlm-tiny-*.wandb")
+assert file.read_bytes().count(b"train/loss") >= 2
+print([[1, 7.0], [9, 6.5]])
+""",
+    "mlflow": """
+from mlflow import MlflowClient
+client = MlflowClient()
+(run,) = client.search_runs([client.get_experiment_by_name("tpulm").experiment_id])
+assert run.data.params == {"seed": "3"} and client.list_artifacts(run.info.run_id)[0].path == "samples"
+print([[metric.step, metric.value] for metric in client.get_metric_history(run.info.run_id, "train/loss")])
+""",
+    "trackio": """
+import json, sqlite3
+rows = sqlite3.connect("trackio/tpulm.db").execute("select step, metrics from metrics order by id").fetchall()
+found = [[step, json.loads(metrics).get("train/loss")] for step, metrics in rows]
+print([pair for pair in found if pair[1] is not None])
+""",
+}
+
+
+@pytest.mark.parametrize("tracker", READERS)
+def test_other_trackers_where_they_are_installed(tmp_path, monkeypatch, tracker):
+    """Twice, because a run that is tracked again is not there twice."""
+    if find_spec(tracker) is None:
+        pytest.skip(f"{tracker} is not installed here")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    folder = tmp_path / "logs/mlm/tiny"
+    append(folder, step(1, 7.0), step(9, 6.5))
+    (folder / "fill_mask.json").write_text(
+        json.dumps([{"prompt": "a [MASK]", "answers": [{"token_str": "b", "score": 0.5}]}])
+    )
+    for _ in range(1 if tracker == "wandb" else 2):  # only its server knows of a run that goes on
+        said = started(specification(folder, True, [tracker])).communicate(timeout=300)[1]
+        assert "takes no more" not in said, said
+    done = subprocess.run([sys.executable, "-c", READERS[tracker]], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [[1, 7.0], [9, 6.5]]
 
 
 class Recorder:
