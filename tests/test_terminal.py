@@ -100,14 +100,14 @@ def test_a_job_that_fails_names_its_log_and_shows_what_was_not_said(tmp_path, wr
         log.write_text(written)
     take, stream, _ = shows()
     start(take, 7, log=[str(log)])
-    said = {"jobid": 7, "rule_name": "write_shard", "log": [str(log)], "aux": aux}
+    said = {"jobid": 7, "rule_name": "write_shard", "rule_msg": aux and "CANCELLED", "log": [str(log)], "aux": aux}
     take(LogEvent.JOB_ERROR, "Error in rule", logging.ERROR, **said)
     message = "CalledProcessError in file rules/x.smk"
     take(LogEvent.ERROR, message, logging.ERROR, exception="RuleException")  # in the log file only
     _, failed, *rest = stream.getvalue().splitlines()
     assert re.fullmatch(r"\d\d:\d\d:\d\d  FAILED  write_shard train 00000  after 0 s", failed)
-    jobs = [f"    {name}: {value}" for name, value in aux.items()]
-    assert rest == [*jobs, f"    log: {log}", *(f"        {line}" for line in shown)]
+    external = ["    message: CANCELLED", *(f"    {name}: {value}" for name, value in aux.items())] if aux else []
+    assert rest == [*external, f"    log: {log}", *(f"        {line}" for line in shown)]
 
 
 def test_other_errors_are_shown_in_full():

@@ -138,10 +138,11 @@ class Terminal(logging.Handler):
         job = self.running.pop(record.jobid, None)
         took = f"  after {lasted(time.time() - job.since)}" if job else ""
         lines = [f"{now()}  FAILED  {job.label if job else record.rule_name}{took}"]
-        lines += [f"    {name}: {value}" for name, value in (record.aux or {}).items()]
+        said = {"message": record.rule_msg} if record.rule_msg else {}  # of a scheduler, such as that it was cancelled
+        lines += [f"    {name}: {value}" for name, value in (said | (record.aux or {})).items()]
         for log in record.log:
-            said = last_words(Path(str(log).split(" ", 1)[0]), local=not record.aux)
-            lines += [f"    log: {log}", *(f"        {line}" for line in said)]
+            words = last_words(Path(str(log).split(" ", 1)[0]), local=not record.aux)
+            lines += [f"    log: {log}", *(f"        {line}" for line in words)]
         self.write("\n".join(lines), record)
 
     def write(self, text: str, record: logging.LogRecord | None = None) -> None:
