@@ -192,6 +192,7 @@ class Terminal(logging.Handler):
 def replace(manager: LoggerManager) -> None:
     """Show jobs by `Terminal` from here on, unless the user asked for Snakemake's own words or for a plugin."""
     settings = manager.settings
+    os.environ.pop(IN_PLACE, None)  # of a Snakemake that started this one
     plain = next((handler for handler in manager.logger.handlers if handler.name == DEFAULT), None)
     if plain is None or settings.verbose or settings.debug_dag:
         return
