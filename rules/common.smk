@@ -17,15 +17,21 @@ from tpulm.config.causal_families import marks_of
 from tpulm.config.reading import complete, read_config, typed
 from tpulm.config.record_sets import files_of_shard
 from tpulm.config.runs import by_stage, pick, record_sets_of, runs_of, sampling_of, segment_outputs
+from tpulm.config.sweeps import groups_of, repetitions
+from tpulm.core.errors import UserError
 from tpulm.core.errors import UserError
 from tpulm.workflow.place import Place, local_files, preset_files
 from tpulm.workflow.resources import resources_of, snapshots_of
 from tpulm.workflow.start import Start, or_exit, say
+from tpulm.workflow.terminal import replace as show_jobs
+from tpulm.workflow.trackers import specification
 
 # Each segment depends on the previous one; Snakemake walks such chains by recursion.
 sys.setrecursionlimit(max(sys.getrecursionlimit(), 100_000))
 
 IS_MAIN = workflow.modifier.is_main_snakefile()
+if IS_MAIN and workflow.is_main_process:
+    show_jobs(workflow.logger_manager)
 # A config named on the command line replaces the embedded one; Snakemake alone would merge the two.
 CONFIG_FILES = [os.path.relpath(path) for path in workflow.config_settings.configfiles or ["config.yaml"] if IS_MAIN]
 
@@ -63,6 +69,14 @@ START = or_exit(Start, workflow, config, RUNS, PLACE)
 onstart:
     sources = [*(ROOT / "scripts").rglob("*.py"), *SOURCE_PATHS]
     or_exit(START.before_jobs, sources)
+
+
+onsuccess:
+    START.after_jobs()
+
+
+onerror:
+    START.after_jobs()
 
 
 if workflow.is_main_process:

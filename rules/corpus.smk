@@ -34,7 +34,7 @@ SOURCE_PATHS = [Path(file) for file in SOURCE_PATHS if not remote(file)]
 
 
 rule corpus:
-    """The documents of every split."""
+    """Target: the documents of every split."""
     input:
         DOCUMENTS.values(),
         expand("results/{collection}/corpus.json", collection=TEXTS),

@@ -4,7 +4,7 @@ CAUSAL_RECORDS = [folder for folder, records in RECORD_SETS.items() if records.b
 
 
 rule tfrecords:
-    """The records of every split, of all models."""
+    """Target: the records of every split, of all models."""
     localrule: True
     input:
         [

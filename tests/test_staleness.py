@@ -214,6 +214,7 @@ ROWS = [
     *rows_of_sources("corpus", "corpus", WRITTEN),
     *rows_of_sources("finetune.text", "finetune-text", TUNING_WRITTEN),
     ("title", "trained", "title", "Other words", ""),
+    ("trackers", "trained", "trackers", [], ""),
     ("cpu_threads", "trained", "cpu_threads", 2, MLM + " " + BASE),
     ("corpus.source", "trained", "corpus.source", "python-source", CORPUS),
     ("corpus.files", "listed", "corpus.files", ["text/a.txt"], CORPUS),
@@ -305,6 +306,16 @@ ROWS = [
     ("mlm.runs.NAME.resources.runtime", "trained", "mlm.runs.tiny.resources.runtime", 30, ""),
     ("mlm.runs.NAME.resources.snapshot_every", "trained", "mlm.runs.tiny.resources.snapshot_every", 5, ""),
     ("mlm.runs.NAME.seed", "trained", "mlm.runs.tiny.seed", 1, MLM),
+    # A run of another name, with the files that it has by that name.
+    ("mlm.runs.NAME.sweep", "trained", "mlm.runs.tiny.sweep", {"seed": [0]}, MLM.replace("tiny", "tiny-seed-0")),
+    (
+        "finetune.runs.NAME.sweep", "trained", "finetune.runs.python.sweep", {"seed": [0]},
+        FINETUNE.replace("python", "python-seed-0"),
+    ),
+    (
+        "base.NAME.sweep", "trained", "base.twin", {"sweep": {"preset": ["gemma_2b_en"]}},
+        "fetch_base:twin-preset-gemma_2b_en",
+    ),
     ("base.NAME.preset", "fetched", "base.small.preset", "hf://some/other", FETCHED_BASE),
     ("base.NAME.revision", "fetched", "base.small.revision", B, FETCHED_BASE),
     ("base.NAME.model.num_layers", "trained", "base.small.model.num_layers", 3, BASE),
@@ -533,17 +544,8 @@ def write(workflow, name, config):
 
 def jobs(printed):
     """Return the jobs that a dry run lists, as rule:wildcard,wildcard."""
-    found, rule = set(), None
-    for line in printed.splitlines():
-        head = re.match(r"(?:local)?rule (\w+):$", line)
-        if head:
-            rule = head[1]
-            found.add(rule)
-        elif rule and line.startswith("    wildcards: "):
-            values = [part.split("=", 1)[1] for part in line.removeprefix("    wildcards: ").split(", ")]
-            found.remove(rule)
-            found.add(f"{rule}:{','.join(values)}")
-            rule = None
+    lines = re.findall(r"^would run  (\w+) ?(\S+(?: \S+)*)?  reason: ", printed, re.M)
+    found = {f"{rule}:{','.join(values.split())}" if values else rule for rule, values in lines}
     return found - {"all"}
 
 

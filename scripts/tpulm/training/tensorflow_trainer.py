@@ -10,9 +10,9 @@ from tpulm.config.schedule import learning_rates
 from tpulm.core.arrays import load_arrays
 from tpulm.records.masked_batches import training_batch
 from tpulm.records.reader import Records
+from tpulm.tracking.live_metrics import LiveMetrics
 from tpulm.training import checkpoint
 from tpulm.training.history import History, LossReader
-from tpulm.training.live_metrics import LiveMetrics
 from tpulm.training.pauses import Pauses
 from tpulm.training.snapshots import Snapshots
 from tpulm.training.tensorflow_evaluation import evaluator
