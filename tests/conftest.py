@@ -31,6 +31,7 @@ class Workflow:
 
     steady = False  # whether its code stays as it is, and so is read once for all its runs
     servers: Path  # folder of the sockets of tests/forked.py
+    python: str  # what runs scripts in forks
 
     def __init__(self, folder: Path):
         """Copy the workflow to `folder`."""
@@ -47,7 +48,7 @@ class Workflow:
         """Run `snakemake` with these arguments, forked; stdout and stderr come together."""
         job = {"arguments": arguments, "folder": str(self.folder), "environment": outside()}
         job["scripts"] = str(self / "scripts") if self.steady else None
-        job["python"] = None if ELSEWHERE & set(arguments) else forked.python_of(str(self.servers), session())
+        job["python"] = None if ELSEWHERE & set(arguments) else self.python
         with tempfile.TemporaryFile("w+") as terminal:
             code = forked.run(self.server(self.steady), job, [terminal.fileno()] * 2)
             terminal.seek(0)
@@ -183,6 +184,7 @@ def in_common(tmp_path_factory) -> None:
     folder.mkdir(exist_ok=True)
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
     os.environ.setdefault("TF_XLA_FLAGS", f"--tf_xla_persistent_cache_directory={folder}")
+    Workflow.python = forked.python_of(str(Workflow.servers), session(), outside())
 
 
 # Values that must never be seen again: each is in the environment of the workflow below.

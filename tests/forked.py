@@ -72,10 +72,14 @@ forked.client({folder!r}, {process}, {environment!r})
 """
 
 
-def python_of(folder: str, process: int) -> str:
-    """Return a program that is Python, but runs the scripts of Snakemake's jobs in forks of servers in a folder."""
+def python_of(folder: str, process: int, environment: dict[str, str]) -> str:
+    """Return a program that is Python, but runs the scripts of Snakemake's jobs in forks of servers in a folder.
+
+    process      with which they end
+    environment  in which they start
+    """
     program = Path(folder, "python")
-    environment = os.environ | ONE_THREAD
+    environment = environment | ONE_THREAD
     with open(f"{program}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not program.exists():
