@@ -762,38 +762,38 @@ def test_a_deleted_shard_is_written_again_and_retrains_nothing(built):
     assert "Nothing to be done" in built("-n").stdout
 
 
-def inodes(workflow):
-    """Return the inodes of the files of the masked model's checkpoints, which a job writes anew."""
-    files = (workflow / "results/mlm/tiny/checkpoints").rglob("*")
+def inodes(workflow, run):
+    """Return the inodes of the files of a run's checkpoints, which a job writes anew."""
+    files = (workflow / f"results/{run}/checkpoints").rglob("*")
     return {str(path.relative_to(workflow.folder)): path.stat().st_ino for path in files if path.is_file()}
 
 
 def test_a_deleted_shard_is_written_again_before_a_segment_reads_it(built):
     """And only then: the segments that are finished read nothing any more."""
     config = read_yaml(built / "config.yaml")
-    config["mlm"]["runs"]["tiny"]["schedule"]["decay_steps"] = 6
+    config["base"]["small"]["schedule"]["decay_steps"] = 6
     write(built, "decay.yaml", config)
-    shards = [built / f"results/tfrecords/train/00001-of-00004.{kind}" for kind in ("tfrecord", "index")]
-    bytes_before, before = [shard.read_bytes() for shard in shards], inodes(built)
+    shards = [built / f"results/{CORPUS_SET}/train/00000-of-00001.{kind}" for kind in ("tfrecord", "index")]
+    bytes_before, before = [shard.read_bytes() for shard in shards], inodes(built, "base-training/small")
     for shard in shards:
         shard.unlink()
-    printed = built("mlm", "-n", "--configfile", "decay.yaml").stdout
-    assert jobs(printed) == {"mlm", "train_mlm_tensorflow:tiny,00000020", *MLM_REST.split()[:4]}
+    printed = built("base", "-n", "--configfile", "decay.yaml").stdout
+    assert jobs(printed) == {"base", "train_base:small,00000020", *BASE_REST.split()[:3]}
     assert (
-        "note: train/00001-of-00004.tfrecord and 1 more of results/tfrecords were deleted; list_shards writes them "
+        f"note: train/00000-of-00001.tfrecord and 1 more of results/{CORPUS_SET} were deleted; list_shards writes them "
         "again first.\n" in printed
     )
-    done = built("results/mlm/tiny/checkpoints/00000020/state.json", "--configfile", "decay.yaml")
-    assert "[tfrecords] train/00001-of-00004.tfrecord was deleted, and is written again" in done.stdout
+    done = built("results/base-training/small/checkpoints/00000020/state.json", "--configfile", "decay.yaml")
+    assert f"[{CORPUS_SET}] train/00000-of-00001.tfrecord was deleted, and is written again" in done.stdout
     assert [shard.read_bytes() for shard in shards] == bytes_before
-    after = inodes(built)
+    after = inodes(built, "base-training/small")
     assert after.keys() == before.keys()
     assert {name: before[name] != after[name] for name in before} == {name: "/00000020/" in name for name in before}
 
 
 def test_a_deleted_shard_is_written_again_where_an_edit_needs_it(built):
     """What an edit makes stale, no recipe tells."""
-    shard, before = built / "results/tfrecords/validation/00000-of-00001.tfrecord", inodes(built)
+    shard, before = built / "results/tfrecords/validation/00000-of-00001.tfrecord", inodes(built, "mlm/tiny")
     content = shard.read_bytes()
     shard.unlink()
     append(built / "scripts/fill_mask.py", "# edited\n")  # reads no shards
@@ -802,7 +802,7 @@ def test_a_deleted_shard_is_written_again_where_an_edit_needs_it(built):
     (built / "scripts/evaluate_mlm.py").write_text("raise SystemExit('measured')\n")
     done = built("mlm", check=False)
     assert done.returncode and "[tfrecords] validation/00000-of-00001.tfrecord was deleted, and is" in done.stdout
-    assert shard.read_bytes() == content and inodes(built) == before
+    assert shard.read_bytes() == content and inodes(built, "mlm/tiny") == before
 
 
 def test_a_deleted_shard_of_causal_records_is_written_again(built):
