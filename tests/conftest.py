@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -41,13 +40,26 @@ class Workflow:
 
     def __call__(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
         """Run `snakemake` with these arguments, forked; stdout and stderr come together."""
-        job = {"arguments": arguments, "folder": str(self.folder), "environment": outside()}
-        job["scripts"] = str(self / "scripts") if self.steady else None
         with tempfile.TemporaryFile("w+") as terminal:
-            code = forked.run(self.server(self.steady), job, terminal.fileno())
+            code = self.start(*arguments, output=terminal.fileno()).wait()
             terminal.seek(0)
             done = subprocess.CompletedProcess(["snakemake", *arguments], code, terminal.read())
         return self.checked(done) if check else done
+
+    def start(
+        self, *arguments: str, environment: dict[str, str] | None = None, output: int | None = None
+    ) -> forked.Process:
+        """Start `snakemake` with these arguments, forked, in an environment: that of the tests, unless given."""
+        job = {"script": None, "arguments": arguments, "folder": str(self.folder)}
+        job |= {"environment": environment or outside(), "python": self.python(self.steady)}
+        job["scripts"] = str(self / "scripts") if self.steady else None
+        with open(os.devnull) as nothing:
+            return forked.Process(self.server(self.steady), job, output and (nothing.fileno(), output, output))
+
+    @classmethod
+    def python(cls, steady: bool = False) -> str:
+        """Return a Python in which Snakemake is forked by the server for workflows of this kind."""
+        return f"{cls.server(steady)}.python/bin/python"
 
     @classmethod
     def server(cls, steady: bool = False) -> str:
@@ -55,6 +67,7 @@ class Workflow:
         address = cls.servers / ("steady" if steady else "snakemake")
         with FileLock(f"{address}.lock"):
             if not address.exists():
+                forked.interpreter(str(address), steady)
                 forked.start(str(address), os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid())
         return str(address)
 
@@ -207,11 +220,6 @@ def trained(tmp_path_factory, secrets) -> Workflow:
             return workflow.as_a_user("--cores", "2").stdout + workflow.as_a_user("--report", "report.zip").stdout
 
     return once(shared(tmp_path_factory) / "trained", build)
-
-
-def hear_interrupts() -> None:
-    """Let a process that tests start end at Ctrl-C, also where they run in the background, and so ignore it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def existing(folder: Path) -> Workflow:

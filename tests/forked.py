@@ -1,44 +1,173 @@
 """Snakemake in forks of a process that has imported it: a dry run takes a third of the processor time, or a sixth.
 
     python tests/forked.py serve ADDRESS PROCESS
-    python tests/forked.py run ADDRESS ARGUMENT...
 
-The first serves at a socket for as long as a process lives; all processes of the tests have one server. The second is
-`snakemake` with these arguments.
+serves at a socket for as long as a process lives; all processes of the tests have one server. Snakemake starts itself,
+too, for the jobs of a scheduler and anew, and it starts scripts: `interpreter` makes a Python in which these are forks
+as well.
 """
 
+import atexit
+import contextlib
 import importlib
 import json
 import os
 import select
 import signal
 import socket
-import subprocess
 import sys
+import threading
 import time
 from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parent
+ANSWER = 16  # bytes
+# Scripts that take seconds to import a library.
+BESIDE = {
+    "jax": {
+        "train_base", "export_base", "evaluate_base", "train_finetune", "export_lora", "export_full", "export_merged",
+        "evaluate_finetune", "generate", "train_mlm_jax",
+    },
+    "tensorflow": {"train_mlm_tensorflow"},
+}  # fmt: skip
+# Those that take one library or the other, or start devices in a way of their own.
+ALONE = {"export_mlm", "evaluate_mlm", "fill_mask", "plan_training"}
 
 
-def run(address: str, job: dict, output: int) -> int:
-    """Have a server run `snakemake`; return its exit code. Where this process ends before, it is killed.
+class Process:
+    """A program that a server runs, with what subprocess.Popen offers. It is killed where this process ends before.
 
-    job     arguments; folder; environment; scripts, their folder where they stay as they are while the server lives:
-            they are read once for all runs, and in several such folders have to be the same; None otherwise
-    output  the file that takes what is printed
+    job          script, or None for `snakemake`; arguments; folder; environment; scripts, the folder of the workflow's
+                 scripts where they stay as they are while the server lives: they are read once for all runs, and in
+                 several such folders have to be the same; None otherwise; python, in which it starts others
+    descriptors  its standard input, output and error; without them, `stdout` is where to read what it prints
     """
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(address)
-        socket.send_fds(connection, [b"\0"], [output])
-        connection.sendall(json.dumps(job).encode())
-        connection.shutdown(socket.SHUT_WR)
-        return int(connection.recv(16))
+
+    def __init__(self, address: str, job: dict, descriptors: tuple[int, int, int] | None = None):
+        """Start it, as the leader of a process group."""
+        self.stdout, self.returncode = None, None
+        self.args = [job["script"] or "snakemake", *job["arguments"]]
+        opened = []
+        if descriptors is None:
+            opened = [os.open(os.devnull, os.O_RDONLY), *os.pipe()]
+            self.stdout = open(opened.pop(1))  # noqa: SIM115 (the user of this reads it)
+            descriptors = opened[0], opened[1], opened[1]
+        self.connection = socket.socket(socket.AF_UNIX)
+        self.connection.connect(address)
+        socket.send_fds(self.connection, [b"\0"], descriptors)
+        self.connection.sendall(json.dumps(job).encode())
+        self.connection.shutdown(socket.SHUT_WR)
+        for descriptor in opened:
+            os.close(descriptor)
+        self.pid = self.answer()
+
+    def answer(self) -> int:
+        """Return the server's next answer: first the process id, then the exit code."""
+        found = self.connection.recv(ANSWER, socket.MSG_WAITALL)
+        if not found:
+            raise RuntimeError("the server of forks has ended")
+        return int(found)
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while it runs."""
+        if self.returncode is None and select.select([self.connection], [], [], 0)[0]:
+            self.wait()
+        return self.returncode
+
+    def wait(self) -> int:
+        """Return the exit code when it has ended."""
+        if self.returncode is None:
+            self.returncode = self.answer()
+            self.connection.close()
+        return self.returncode
+
+    def communicate(self) -> tuple[str, None]:
+        """Return what is printed up to the end."""
+        with self.stdout:
+            printed = self.stdout.read()
+        self.wait()
+        return printed, None
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the process, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill the process, unless it has ended."""
+        self.send_signal(signal.SIGKILL)
+
+
+# Of the Python that `interpreter` makes, at every start.
+CUSTOMIZE = """
+import os, sys
+_, first, second, *_ = [*sys.orig_argv, "", ""]
+if (first, second) == ("-m", "snakemake") or os.path.basename(first) == "snakemake" or "/.snakemake/scripts/" in first:
+    sys.path.insert(0, {tests!r})
+    import forked
+    forked.relay({address!r}, {steady!r})
+"""
+
+
+def interpreter(address: str, steady: bool) -> None:
+    """Make ADDRESS.python/bin/python: a Python with the packages of this one, whose Snakemake is forked by the server.
+
+    steady  whether the scripts of the folders in which it runs stay as they are, see Process; they are forked, too
+    """
+    import sysconfig
+
+    folder = Path(f"{address}.python")
+    packages = folder / sysconfig.get_path("purelib", vars={"base": ""}).lstrip("/")
+    packages.mkdir(parents=True)
+    (folder / "bin").mkdir()
+    (folder / "pyvenv.cfg").write_text(f"home = {os.path.dirname(sys._base_executable)}\n")
+    (folder / "bin/python").symlink_to(sys._base_executable)
+    (packages / "packages.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    code = CUSTOMIZE.format(tests=str(TESTS), address=address, steady=steady)
+    (packages / "sitecustomize.py").write_text(code)
+
+
+def relay(address: str, steady: bool) -> None:
+    """Be the program that this process was to be, which a server runs: pass signals on, and end as it does."""
+    _, program, *arguments = sys.orig_argv
+    script = program if "/.snakemake/scripts/" in program else None
+    name = script and script.split(".")[-2]
+    if program == "-m":
+        arguments = arguments[1:]
+    scripts = os.path.abspath("scripts") if steady and os.path.isdir("scripts/tpulm") else None
+    if script and (name in ALONE or not scripts):
+        return
+    job = {"script": script, "arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}
+    job |= {"scripts": scripts, "python": sys.executable}
+    library = next((library for library, scripts in BESIDE.items() if name in scripts), None)
+    process = Process(beside(library, address) if library else address, job, (0, 1, 2))
+    for passed in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(passed, lambda number, _: os.killpg(process.pid, number))
+    code = process.wait()
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def beside(library: str, address: str) -> str:
+    """Return the address of a server that has imported a library: a fork of that of Snakemake, made for the first."""
+    found = f"{address}.{library}"
+    if not os.path.exists(found):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(address)
+            socket.send_fds(connection, [b"\0"], [0, 1, 2])
+            connection.sendall(json.dumps({"library": library}).encode())
+    while not os.path.exists(found):
+        time.sleep(0.05)
+    return found
 
 
 def start(address: str, process: int) -> None:
     """Start a server that lives as long as a process. Raises RuntimeError where it ends before it serves."""
+    import subprocess
+
     command = [sys.executable, __file__, "serve", address, str(process)]
     log = Path(f"{address}.log")
     with open(log, "w") as said:  # not this process's own output, which would stay open as long as the server lives
@@ -51,10 +180,8 @@ def start(address: str, process: int) -> None:
 
 def serve(address: str, process: int) -> None:
     """Run what is asked for, each in a process of its own."""
-    sys.path.remove(str(TESTS))
-    preload()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that supervise
-    listener = socket.socket(socket.AF_UNIX)
+    listener, libraries = socket.socket(socket.AF_UNIX), set()
     listener.bind(f"{address}.new")
     listener.listen(128)
     os.rename(f"{address}.new", address)
@@ -67,27 +194,41 @@ def serve(address: str, process: int) -> None:
         except TimeoutError:
             continue
         connection.settimeout(None)
-        _, (output,), *_ = socket.recv_fds(connection, 1, 1)
+        _, descriptors, *_ = socket.recv_fds(connection, 1, 3)
         with connection.makefile() as request:
             job = json.load(request)
-        if job["scripts"]:
+        library = job.get("library")
+        if job.get("scripts") and not job["script"]:
             read_code(job["scripts"])
-        if os.fork() == 0:
+        if library not in libraries and os.fork() == 0:
             listener.close()
-            supervise(connection, job, output)
+            if not library:
+                supervise(connection, job, descriptors)
+            close([connection.detach(), *descriptors])
+            preload_library(library)
+            serve(f"{address}.{library}", process)
+        libraries |= {library} - {None}
         connection.close()
-        os.close(output)
+        close(descriptors)
 
 
-def supervise(connection: socket.socket, job: dict, output: int) -> None:
+def close(descriptors: list[int]) -> None:
+    """Close file descriptors."""
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def supervise(connection: socket.socket, job: dict, descriptors: list[int]) -> None:
     """Run a job and answer with its exit code; kill it and what it runs when nobody waits for it any more."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     child = os.fork()
     if child == 0:
         os.setpgid(0, 0)
         connection.close()
-        snakemake(job["arguments"], job["folder"], job["environment"], output)
-    os.close(output)
+        program(job, descriptors)
+    close(descriptors)
+    with contextlib.suppress(OSError):
+        connection.sendall(b"%*d" % (ANSWER, child))
     ended = os.pidfd_open(child)
     poll = select.poll()
     poll.register(ended, select.POLLIN)
@@ -96,16 +237,25 @@ def supervise(connection: socket.socket, job: dict, output: int) -> None:
         os.killpg(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     try:
-        connection.sendall(str(code).encode())
+        connection.sendall(b"%*d" % (ANSWER, code))
     finally:
         os._exit(0)
 
 
 def preload() -> None:
-    """Import what every start of Snakemake imports, and find its plugins."""
+    """Import what every start of Snakemake imports, and find its plugins; and what scripts import that use a bucket."""
     importlib.import_module("snakemake.cli").get_argument_parser()
     importlib.import_module("snakemake.storage")
     importlib.import_module("ruamel.yaml")
+    os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"  # as tpulm.core.bucket has it
+    importlib.import_module("gcsfs")
+
+
+def preload_library(library: str) -> None:
+    """Import what trainers import."""
+    sys.path.insert(0, str(TESTS))
+    importlib.import_module("warm").preload(library)
+    sys.path.remove(str(TESTS))
 
 
 @cache
@@ -122,21 +272,34 @@ def read_code(folder: str) -> None:
     sys.path.remove(folder)
 
 
-def snakemake(arguments: list[str], folder: str, environment: dict[str, str], output: int) -> None:
-    """Be the process of one run."""
-    os.chdir(folder)
+def program(job: dict, descriptors: list[int]) -> None:
+    """Be the process of a program."""
+    os.chdir(job["folder"])
     os.environ.clear()
-    os.environ.update(environment)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(output)
-    script = Path(sys.executable).with_name("snakemake")
-    sys.argv = [str(script), *arguments]
+    os.environ.update(job["environment"])
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+    close(set(descriptors) - {0, 1, 2})
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where what runs the tests ignores it
+    script = job["script"] or str(Path(sys.executable).with_name("snakemake"))
+    sys.argv = [script, *job["arguments"]]
+    sys.executable = job["python"]
     sys.orig_argv = [sys.executable, *sys.argv]  # for a Snakemake that starts itself anew
-    sys.path[:] = [str(script.parent), *sys.path]
+    folders = [os.path.abspath(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    sys.path[:] = [os.path.dirname(script), *folders, *sys.path]
     code = 1
     try:
-        importlib.import_module("snakemake.cli").main()
+        if job["script"]:
+            try:
+                importlib.import_module("runpy").run_path(script, run_name="__main__")
+            finally:
+                threading._shutdown()
+                atexit._run_exitfuncs()
+        else:
+            cli = importlib.import_module("snakemake.cli")
+            if folders:  # there may be plugins
+                cli.ExecutorPluginRegistry().collect_plugins()
+            cli.main()
         code = 0
     except SystemExit as exit:
         code = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
@@ -153,8 +316,6 @@ def snakemake(arguments: list[str], folder: str, environment: dict[str, str], ou
 
 
 if __name__ == "__main__":
-    what, place, *rest = sys.argv[1:]
-    if what == "serve":
-        serve(place, int(rest[0]))
-    here = {"arguments": rest, "folder": os.getcwd(), "environment": dict(os.environ), "scripts": None}
-    sys.exit(run(place, here, 1))
+    sys.path.remove(str(TESTS))
+    preload()
+    serve(sys.argv[2], int(sys.argv[3]))

@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import json
-import os
 import re
 import shutil
 import signal
@@ -13,9 +12,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import forked
 import pytest
-from conftest import ROOT, Workflow, hear_interrupts, reduced
+from conftest import ROOT, Workflow, existing, outside, reduced
 from gcp_storage_emulator.server import create_server
 from kubernetes import client
 from kubernetes_api import UNSCHEDULABLE, Cluster
@@ -166,22 +164,12 @@ class Folder:
     def start(self, *arguments, image="registry.example/image:1", **environment):
         """Start `snakemake` with the profile as the README beside it says; it is killed if it does not end."""
         command = [
-            os.path.join(os.path.dirname(sys.executable), "snakemake"),
             "--workflow-profile", "profiles/gke", "--default-storage-prefix", "gs://bucket/run",
             "--storage-gcs-project", "project", "--seconds-between-status-checks", "1",
             *(["--container-image", image] if image else []), *arguments,
         ]  # fmt: skip
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
         own = {"PYTHONPATH": "profiles/gke", "KUBECONFIG": self.cluster.kubeconfig()}
-        running = subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env=kept | own | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            preexec_fn=hear_interrupts,
-        )
+        running = existing(self.folder).start(*command, environment=outside() | own | environment)
         try:
             yield running
         finally:
@@ -212,20 +200,10 @@ def bucket():
     server.stop()
 
 
-PYTHON = """#!/bin/sh
-[ "$1 $2" = "-m snakemake" ] || exec {python} "$@"
-shift 2
-exec {python} -S {forked} run {server} "$@"
-"""
-
-
 @pytest.fixture(scope="module", autouse=True)
-def image(tmp_path_factory):
+def image():
     """The Python of the pods, which start Snakemake twice each: it is forked."""
-    program = tmp_path_factory.mktemp("image") / "python"
-    program.write_text(PYTHON.format(python=sys.executable, forked=forked.__file__, server=Workflow.server()))
-    program.chmod(0o755)
-    Cluster.image = program.parent
+    Cluster.image = Path(Workflow.python()).parent
 
 
 @pytest.fixture(scope="module")
