@@ -299,6 +299,8 @@ def program(job: dict, descriptors: list[int]) -> None:
             cli = importlib.import_module("snakemake.cli")
             if folders:  # there may be plugins
                 cli.ExecutorPluginRegistry().collect_plugins()
+            kubernetes = importlib.import_module("kubernetes.config.kube_config")  # which reads it when it is imported
+            kubernetes.KUBE_CONFIG_DEFAULT_LOCATION = os.environ.get("KUBECONFIG", "~/.kube/config")
             cli.main()
         code = 0
     except SystemExit as exit:

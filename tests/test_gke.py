@@ -157,8 +157,8 @@ sys.exit(1)
 class Folder:
     """A folder with a workflow in it, a bucket and a cluster."""
 
-    def __init__(self, folder, bucket, cluster):
-        self.folder, self.bucket, self.cluster = folder, bucket, cluster
+    def __init__(self, workflow, bucket, cluster):
+        self.workflow, self.bucket, self.cluster = workflow, bucket, cluster
 
     @contextlib.contextmanager
     def start(self, *arguments, image="registry.example/image:1", **environment):
@@ -169,7 +169,7 @@ class Folder:
             *(["--container-image", image] if image else []), *arguments,
         ]  # fmt: skip
         own = {"PYTHONPATH": "profiles/gke", "KUBECONFIG": self.cluster.kubeconfig()}
-        running = existing(self.folder).start(*command, environment=outside() | own | environment)
+        running = self.workflow.start(*command, environment=outside() | own | environment)
         try:
             yield running
         finally:
@@ -216,7 +216,7 @@ def workflow(tmp_path_factory):
     (folder / "scripts/two.py").write_text(TWO)
     (folder / "scripts/fails.py").write_text(FAILS)
     under_git(folder)
-    return folder
+    return existing(folder)
 
 
 def until(condition, running):
@@ -377,15 +377,17 @@ def test_what_failed_is_deleted_and_its_log_kept(ended):
     assert any("the loss became NaN" in open(log).read() for log in logs)
 
 
-def test_jobs_of_the_workflow_itself_go_to_pods(bucket, tmp_path):
+def test_jobs_of_the_workflow_itself_go_to_pods(bucket, tmp_path, monkeypatch):
     """None stays here for the code that it has among its inputs, and with that nothing is stale afterwards."""
+    monkeypatch.setattr(Cluster, "image", Path(Workflow.python(steady=True)).parent)
     workflow = Workflow(tmp_path / "workflow")
+    workflow.steady = True
     reduced(workflow)
     (workflow / "small.yaml").rename(workflow / "config.yaml")
     under_git(workflow.folder)
     (tmp_path / "cluster").mkdir()
     with Cluster(tmp_path / "cluster") as cluster:
-        run = Folder(workflow.folder, bucket, cluster)
+        run = Folder(workflow, bucket, cluster)
         target = ["results/tfrecords/validation/ranges.json", "--default-storage-prefix", "gs://bucket/real"]
         done = run(*target)
         assert done.returncode == 0, done.stdout
