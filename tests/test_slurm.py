@@ -340,7 +340,12 @@ def test_jobs_outlive_their_controller_and_are_not_doubled(slurm, through, tmp_p
     workflow = copied(through[0], tmp_path)
     workflow.steady = True
     config = read_yaml(workflow / "config.yaml")
-    wide = config["finetune"]["runs"]["python"] | {"steps": 200, "checkpoint_every": 200, "host_device_count": 2}
+    wide = config["finetune"]["runs"]["python"] | {
+        "steps": 200,
+        "checkpoint_every": 200,
+        "host_device_count": 2,
+        "mesh": [1, 2],
+    }
     wide["resources"] = {"accelerator": "v5e-16", "hosts": 2, "mem_gb": 2}
     configure(workflow, wide=wide)
     target, log = "results/finetune/wide/history.csv", workflow / "logs/finetune/wide/00000200.log"
