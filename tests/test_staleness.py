@@ -4,13 +4,16 @@ A row names a key of the schema, the state that the change starts from, the new 
 must list then, as rule:wildcard,wildcard. A key without a row fails.
 """
 
+import base64
 import copy
+import os
 import re
 import shutil
 from functools import cache
 
 import pytest
 from conftest import copied
+from kills import encoded
 from ruamel.yaml import YAML
 from tpulm.config.reading import SCHEMA, read_yaml
 
@@ -593,7 +596,129 @@ def in_state(trained, tmp_path_factory):
     return state
 
 
-@pytest.mark.parametrize(("state", "key", "value", "expected"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+# Keys of runs are changed many at a time, each in a run of its own: what of a run's files and jobs carries its name.
+NAMES = {"mlm.runs.NAME": ["tiny"], "base.NAME": ["small", "python"], "finetune.runs.NAME": ["python"]}
+TOLD = {"tabulate_metrics", "tabulate_predictions", "tabulate_timings"}  # what tells of all runs
+
+
+class Row:
+    """A row of ROWS with a run of its own, which takes the place of the shipped one."""
+
+    def __init__(self, number, key, state, changed_key, value, expected):
+        stage = next(stage for stage in NAMES if key.startswith(f"{stage}."))
+        self.id, self.name, self.names = key, f"r{number}", NAMES[stage]
+        self.state, self.key, self.value = state, self.named(changed_key), value
+        self.expected = {self.named(job) for job in expected.split()}
+        shared = frozenset(job for job in self.expected if not self.is_own(job))
+        # With the rows after which the same has to be done of what runs have in common.
+        self.group = (state, shared and stage, shared)
+
+    def named(self, text):
+        """Return a text with this row's name in the place of the run's."""
+        return re.sub(rf"\b({'|'.join(self.names)})\b", self.name, text)
+
+    def is_own(self, job):
+        return re.search(rf"\b{self.name}\b", job) is not None
+
+    def add_run(self, config):
+        """Add this row's run to a config: a copy of the shipped one."""
+        mlm, base, finetune = config["mlm"]["runs"], config["base"], config["finetune"]["runs"]
+        if "tiny" in self.names:
+            mlm[self.name] = copy.deepcopy(mlm["tiny"])
+        if "python" in self.names:
+            finetune[self.name] = copy.deepcopy(finetune["python"])
+        if "small" in self.names:
+            base[self.name] = copy.deepcopy(base["small"])
+            finetune[self.name]["base"] = self.name
+
+    def add_files(self, workflow, files, records):
+        """Copy those of a workflow's files that the run has made, and of what Snakemake knows of files, what is of it.
+
+        files    their paths in the workflow's folder
+        records  path: text
+        """
+        for path in files:
+            if (copied_to := self.named(path)) != path:
+                (workflow / copied_to).parent.mkdir(parents=True, exist_ok=True)
+                os.link(workflow / path, workflow / copied_to)
+        for path, text in records.items():
+            if (copied_to := self.named(path)) != path:
+                (workflow / ".snakemake/metadata" / encoded(copied_to)).write_text(self.named(text))
+
+
+GROUPS = {}
+for number, row in enumerate(ROWS):
+    if row[0].startswith(tuple(NAMES)):
+        GROUPS.setdefault((own := Row(number, *row)).group, []).append(own)
+
+
+@pytest.fixture(scope="session")
+def rerun(in_state, tmp_path_factory):
+    """Return a function that gives the jobs of a group of rows, after the keys of all have been changed."""
+
+    @cache
+    def rerun(group):
+        workflow = copied(in_state(group[0]), tmp_path_factory.mktemp("group"))
+        workflow.steady = True
+        files = [path for path in (workflow / "results").rglob("*") if path.is_file()]
+        files = [str(path.relative_to(workflow.folder)) for path in files]
+        known = (workflow / ".snakemake/metadata").iterdir()
+        records = {base64.urlsafe_b64decode(record.name).decode(): record.read_text() for record in list(known)}
+        config = read_yaml(workflow / "state.yaml")
+        for row in GROUPS[group]:
+            row.add_run(config)
+            row.add_files(workflow, files, records)
+        write(workflow, "before.yaml", config)
+        # More runs are told of, and nothing else has changed.
+        assert jobs(workflow("--touch", "--configfile", "before.yaml").stdout) <= TOLD
+        write(workflow, "after.yaml", changed(config, {row.key: row.value for row in GROUPS[group]}))
+        return listed(workflow, "--configfile", "after.yaml")
+
+    return rerun
+
+
+GROUPED = {row.id: row for group in GROUPS.values() if len(group) > 2 for row in group}
+
+
+@pytest.mark.parametrize("row", GROUPED.values(), ids=GROUPED)
+def test_a_changed_key_of_a_run_reruns_just_what_it_decides(rerun, row):
+    found, others = rerun(row.group), [other for other in GROUPS[row.group] if other is not row]
+    assert {job for job in found if not any(other.is_own(job) for other in others)} == row.expected
+
+
+# Keys of texts after which the same jobs run, from reading or assigning documents on, by state and jobs. All of them
+# together rerun no more than these, and each alone those of the texts, from which the others follow.
+TEXT_RULES = r"(fetch_chat_template|read_part|collect_ngrams|find_contamination|assign_splits|build_corpus):"
+ALIKE = {}
+for row in ROWS:
+    if re.match(r"(corpus|finetune\.text)\.", row[0]):
+        ALIKE.setdefault((row[1], frozenset(row[4].split())), []).append(row)
+ALIKE = {group: rows for group, rows in ALIKE.items() if len(rows) > 2}
+OF_TEXTS = {row[0]: row for rows in ALIKE.values() for row in rows}
+
+
+@pytest.mark.parametrize(("state", "expected"), ALIKE, ids=[f"{rows[0][0]} and more" for rows in ALIKE.values()])
+def test_a_changed_key_of_a_text_reruns_what_follows(in_state, state, expected):
+    workflow, rows = in_state(state), ALIKE[state, expected]
+    changes = {key: value for _, _, key, value, _ in rows}
+    write(workflow, "rows.yaml", changed(read_yaml(workflow / "state.yaml"), changes))
+    assert listed(workflow, "--configfile", "rows.yaml") == expected
+
+
+@pytest.mark.parametrize(("state", "key", "value", "expected"), [row[1:] for row in OF_TEXTS.values()], ids=OF_TEXTS)
+def test_a_changed_key_of_a_text_makes_documents_anew(in_state, state, key, value, expected):
+    workflow = in_state(state)
+    write(workflow, "row.yaml", changed(read_yaml(workflow / "state.yaml"), {key: value}))
+    targets = [f"results/{collection}/corpus.json" for collection in ("corpus", "finetune-text")]
+    assert listed(workflow, *targets, "--configfile", "row.yaml") == {
+        job for job in expected.split() if re.match(TEXT_RULES, job)
+    }
+
+
+ALONE = [row for row in ROWS if row[0] not in GROUPED.keys() | OF_TEXTS.keys()]
+
+
+@pytest.mark.parametrize(("state", "key", "value", "expected"), [r[1:] for r in ALONE], ids=[r[0] for r in ALONE])
 def test_a_changed_key_reruns_just_what_it_decides(in_state, state, key, value, expected):
     workflow = in_state(state)
     write(workflow, "row.yaml", changed(read_yaml(workflow / "state.yaml"), {key: value}))

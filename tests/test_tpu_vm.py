@@ -71,7 +71,7 @@ class Project:
         program = self.cloud.folder / "bin/gcloud"
         program.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT}/tests/gcloud_simulator.py "$@"\n')
         program.chmod(0o755)
-        passed = {name: os.environ[name] for name in ("JAX_COMPILATION_CACHE_DIR",) if name in os.environ}
+        passed = {name: value for name, value in os.environ.items() if name.startswith(forked.READ_ON_IMPORT)}
         (self.cloud.folder / "environment.json").write_text(json.dumps(passed))
         if not workflow:
             self.folder.mkdir()
