@@ -139,7 +139,7 @@ def python_of(folder: str, steady: bool, process: int, environment: dict[str, st
     """
     place, environment = Path(folder, "python"), environment | ONE_THREAD
     installed = sysconfig.get_path("purelib")
-    packages = place / Path(sysconfig.get_path("purelib", vars={"base": "/"})).relative_to("/")
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(place)}))
     with open(f"{place}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not place.exists():
