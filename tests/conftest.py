@@ -137,7 +137,7 @@ def names(nodeid: str) -> tuple[str, str]:
     path, _, test = nodeid.partition("::")
     name = Path(path).stem.removeprefix("test_")
     if test.startswith("test_a_changed_key_"):  # of each half, a process has the states to begin from
-        name = "keys_of_texts" if re.search(r"\[(corpus|finetune\.text)\b", test) else "keys_of_runs"
+        name = "keys_of_texts" if re.search(r"of_a_text|\[(corpus|finetune\.text)\b", test) else "keys_of_runs"
     name = TOGETHER.get(name, name)
     return nodeid if name in APART else name, name
 
