@@ -29,8 +29,7 @@ class AdamW(tf_keras.optimizers.AdamW):
         """Change a variable and its moments; weight decay comes first, as in Keras."""
         index = self._index_dict[self._var_key(variable)]
         rate, beta_1, beta_2, epsilon = (
-            tf.cast(value, variable.dtype)
-            for value in (self.learning_rate, self.beta_1, self.beta_2, self.epsilon)
+            tf.cast(value, variable.dtype) for value in (self.learning_rate, self.beta_1, self.beta_2, self.epsilon)
         )
         number = tf.cast(self.iterations + 1, variable.dtype)
         if self.weight_decay and self._use_weight_decay(variable):
