@@ -4,8 +4,10 @@ All of this must be set before JAX is imported. Only precision and determinism a
 virtual devices have an effect on results.
 """
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 
 from tpulm.core import hosts
 from tpulm.core.compile_cache import cache_folder
@@ -13,6 +15,8 @@ from tpulm.core.local_devices import tpu_here
 
 # keras-hub imports TensorFlow for its tf.data pipelines when it can; nothing here uses them.
 BLOCKED = ("tensorflow", "tensorflow_text")
+# Keras imports them when it can, for data frames and pictures that nothing here has: a third of its own import.
+UNUSED = ("matplotlib", "pandas")
 
 
 def start(cpu_threads: int, host_device_count: int = 1, precision: str = "float32", determinism: str = "bytes") -> None:
@@ -50,14 +54,28 @@ def start(cpu_threads: int, host_device_count: int = 1, precision: str = "float3
             cluster_detection_method="deactivate",  # Slurm's would leave each process one GPU of its many
             shutdown_timeout_seconds=3600,
         )
-        import keras
+        with hidden(*UNUSED):
+            import keras
 
         keras.utils.set_random_seed(0)  # all must draw the same, also what loaded weights then take the place of
-    set_precision(precision)
-    import keras
+    with hidden(*UNUSED):
+        import keras
 
+    set_precision(precision)
     # What tpulm.models.attention chooses, as planned; on a TPU, Keras 3.15 would take no mask for a causal one.
     keras.config.disable_flash_attention()
+
+
+@contextlib.contextmanager
+def hidden(*names: str) -> Iterator[None]:
+    """Let libraries seem absent for as long as the context lasts, those that nobody has imported yet."""
+    absent = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for name in absent:
+            del sys.modules[name]
 
 
 def set_precision(precision: str) -> None:
