@@ -7,15 +7,16 @@ import os
 from collections.abc import Callable
 
 from tpulm.core.compile_cache import tensorflow_flags
+from tpulm.core.errors import UserError
+from tpulm.training.runtime import hidden
 
 os.environ["TF_XLA_FLAGS"] = tensorflow_flags(os.environ.get("TF_XLA_FLAGS", ""))
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # transformers' TensorFlow models are Keras 2
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import tensorflow as tf
-import tf_keras
-
-from tpulm.core.errors import UserError
+with hidden("jax", "pandas"):  # which they import when they can, and nothing here uses
+    import tensorflow as tf
+    import tf_keras
 
 
 def start(cpu_threads: int, host_device_count: int, tpu: bool = True) -> tf.distribute.Strategy:
