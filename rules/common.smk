@@ -12,7 +12,7 @@ if str(ROOT / "scripts") not in sys.path:
 
 from snakemake.io import local
 
-from tpulm.config.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER_FILES
+from tpulm.config.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER_FILES, lengths_file
 from tpulm.config.causal_families import marks_of
 from tpulm.config.reading import complete, read_config, typed
 from tpulm.config.record_sets import files_of_shard
@@ -117,6 +117,19 @@ def documents_of(records, wildcards):
     """Return the files (of corpus.smk) that a shard's documents are in, read where they are."""
     files = DOCUMENTS_IN_PLACE[RECORD_SETS[records].collection, wildcards.split]
     return [files[number] for number in files_of_shard(int(wildcards.shard), int(wildcards.shards), len(files))]
+
+
+def lengths_of(records, wildcards):
+    """Return the lengths of the documents in the files that `documents_of` returns, read where they are."""
+    files = DOCUMENTS[RECORD_SETS[records].collection, wildcards.split]
+    own = files_of_shard(int(wildcards.shard), int(wildcards.shards), len(files))
+    return [in_place(lengths_file(files[number])) for number in own]
+
+
+def layout_of(records, wildcards):
+    """Return what a shard's job takes of its set of records: also how many shards and files of documents there are."""
+    found, split = RECORD_SETS[records], wildcards.split
+    return found.layout | {"shards": found.shards[split], "files": len(DOCUMENTS[found.collection, split])}
 
 
 def tokenizer_of(wildcards):

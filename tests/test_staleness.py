@@ -31,16 +31,14 @@ RECORDS = (
 )
 
 
-def shards(records, splits=("train", "validation", "test"), ranges=True, files=1):
+def shards(records, splits=("train", "validation", "test"), files=1):
     """Return the jobs that write records for causal models."""
     jobs = [f"merge_manifest:{records}", f"list_shards:{records}"]
     for split in splits:
-        jobs += [f"plan_shards:{records},{split}"] if ranges else []
         jobs += [f"write_causal_shard:{records},{split},{number:05d},{files:05d}" for number in range(files)]
     return " ".join(jobs) + " "
 
 
-RANGES = "plan_shards:tfrecords,train plan_shards:tfrecords,validation plan_shards:tfrecords,test "
 SAMPLES = "generate:python tabulate_generations:python"
 MEASURES = "evaluate_finetune:python tabulate_partitioning:python tabulate_metrics"
 LORA_REST = (
@@ -57,32 +55,27 @@ BASE_SECOND = "train_base:small,00000020 " + BASE_REST
 BASE = "train_base:small,00000010 " + BASE_SECOND
 # A split of a set of records, by the names of both, in two files instead of one.
 RESHARDED = (
-    "plan_shards:{0},{1} write_causal_shard:{0},{1},00000,00002 write_causal_shard:{0},{1},00001,00002 "
-    "merge_manifest:{0} list_shards:{0}"
+    "write_causal_shard:{0},{1},00000,00002 write_causal_shard:{0},{1},00001,00002 merge_manifest:{0} list_shards:{0}"
 )
 TUNING_SET, CORPUS_SET = "tokens/small/finetune-text/pad-64", "tokens/small/corpus/concat-64"
-VOCABULARY = "train_base_vocabulary:small " + shards(TUNING_SET, ranges=False) + shards(CORPUS_SET, ranges=False) + BASE
+VOCABULARY = "train_base_vocabulary:small " + shards(TUNING_SET) + shards(CORPUS_SET) + BASE
 TOKENIZER = "train_tokenizer evaluate_tokenizer tabulate_corpus " + RECORDS
-# Documents are read again, assigned to splits again, or only written again.
-WRITTEN = "build_corpus:corpus " + RANGES + TOKENIZER + " " + shards(CORPUS_SET) + VOCABULARY
-ASSIGNED = "assign_splits:corpus " + WRITTEN
-CORPUS_PARTS = [f"read_part:corpus,0000{number} {ASSIGNED}" for number in range(3)]
+# Documents are read again, or only written again.
+WRITTEN = "build_corpus:corpus " + TOKENIZER + " " + shards(CORPUS_SET) + VOCABULARY
+CORPUS_PARTS = [f"read_part:corpus,0000{number} {WRITTEN}" for number in range(3)]
 CORPUS = CORPUS_PARTS[0]
 TUNING_WRITTEN = "build_corpus:finetune-text tabulate_corpus " + shards(TUNING_SET) + FINETUNE
-TUNING_ASSIGNED = "assign_splits:finetune-text " + TUNING_WRITTEN
-TUNING_PARTS = [f"read_part:finetune-text,0000{number} {TUNING_ASSIGNED}" for number in range(3)]
+TUNING_PARTS = [f"read_part:finetune-text,0000{number} {TUNING_WRITTEN}" for number in range(3)]
 TUNING = TUNING_PARTS[0]
 # Where tokenizer and base model come from elsewhere, they do not depend on the corpus.
-FETCHED_ASSIGNED = (
-    "assign_splits:corpus build_corpus:corpus evaluate_tokenizer tabulate_corpus "
-    + shards(CORPUS_SET, ["validation"]) + RANGES + RECORDS + " " + MEASURES
+FETCHED_WRITTEN = (
+    "build_corpus:corpus evaluate_tokenizer tabulate_corpus "
+    + shards(CORPUS_SET, ["validation"]) + RECORDS + " " + MEASURES
 )  # fmt: skip
-FETCHED_CORPUS = "read_part:corpus,00000 read_part:corpus,00001 read_part:corpus,00002 " + FETCHED_ASSIGNED
-FETCHED_PARTS = [f"read_part:corpus,0000{number} {FETCHED_ASSIGNED}" for number in range(3)]
+FETCHED_CORPUS = "read_part:corpus,00000 read_part:corpus,00001 read_part:corpus,00002 " + FETCHED_WRITTEN
+FETCHED_PARTS = [f"read_part:corpus,0000{number} {FETCHED_WRITTEN}" for number in range(3)]
 FETCHED_TUNING = TUNING + " read_part:finetune-text,00001 read_part:finetune-text,00002"
-FETCHED_BASE = (
-    "fetch_base:small " + shards(CORPUS_SET, ["validation"], ranges=False) + shards(TUNING_SET, ranges=False) + FINETUNE
-)
+FETCHED_BASE = "fetch_base:small " + shards(CORPUS_SET, ["validation"]) + shards(TUNING_SET) + FINETUNE
 FETCHED_TOKENIZER = "fetch_tokenizer evaluate_tokenizer tabulate_corpus " + RECORDS
 
 A, B = "a" * 40, "b" * 40
@@ -141,10 +134,10 @@ STATES = {
 }  # fmt: skip
 
 
-def rows_of_sources(text, collection, assigned, written):
+def rows_of_sources(text, collection, written):
     """Yield the rows of a text's sources: in MIXED, parts 0 to 2 are of hub, 3 of listed, 4 to 6 of named."""
     own = [f"read_part:{collection},0000{number} " for number in range(7)]
-    yield f"{text}.sources.NAME.source", "mixed", f"{text}.sources.listed", {"source": "python-docs"}, own[3] + assigned
+    yield f"{text}.sources.NAME.source", "mixed", f"{text}.sources.listed", {"source": "python-docs"}, own[3] + written
     yield f"{text}.sources.NAME.weight", "mixed", f"{text}.sources.listed.weight", 2.5, written
     for key, source, value, parts in [
         ("files", "listed", ["text/a.txt"], own[3]),
@@ -160,7 +153,7 @@ def rows_of_sources(text, collection, assigned, written):
         ("splits.validation", "hub", "test[:9%]", own[1]),
         ("splits.test", "hub", "test[9%:]", own[2]),
     ]:
-        yield f"{text}.sources.NAME.{key}", "mixed", f"{text}.sources.{source}.{key}", value, parts + assigned
+        yield f"{text}.sources.NAME.{key}", "mixed", f"{text}.sources.{source}.{key}", value, parts + written
 
 
 OPTIONS = {
@@ -181,17 +174,17 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def rows_of_templates(text, collection, states, assigned):
+def rows_of_templates(text, collection, states, written):
     """Yield the rows of the templates of a text that is, in two states, one source or several."""
-    again = "".join(f"read_part:{collection},0000{number} " for number in range(3)) + assigned
+    again = "".join(f"read_part:{collection},0000{number} " for number in range(3)) + written
     for name in ("template", "response"):
         yield f"{text}.{name}", states[0], f"{text}.{name}", "{other}", again
         yield f"{text}.sources.NAME.{name}", states[1], f"{text}.sources.one.{name}", "{other}", again
 
 
-def rows_of_conversations(text, collection, states, assigned):
+def rows_of_conversations(text, collection, states, written):
     """Yield the rows of the conversations of a text that is, in two states, one source or several."""
-    again = "".join(f"read_part:{collection},0000{number} " for number in range(3)) + assigned
+    again = "".join(f"read_part:{collection},0000{number} " for number in range(3)) + written
     yield f"{text}.messages", states[0], f"{text}.messages", "other", again
     yield f"{text}.sources.NAME.messages", states[1], f"{text}.sources.one.messages", "other", again
     again = f"fetch_chat_template:{collection} {again}"
@@ -199,12 +192,12 @@ def rows_of_conversations(text, collection, states, assigned):
     yield f"{text}.chat_template_revision", states[1], f"{text}.chat_template_revision", B, again
 
 
-def rows_of_options(text, collection, assigned, written):
+def rows_of_options(text, collection, written):
     """Yield the rows of what takes documents out of a text: in FILTERED, all of it is on."""
     found = f"collect_ngrams:{collection} find_contamination:{collection},00000 " + written
     for name, value in {"ngram": 8, "files": ["text/c.txt"], "column": "body"}.items():
         yield f"{text}.decontaminate.{name}", "filtered", f"{text}.decontaminate.{name}", value, found
-    again = f"read_part:{collection},00000 {assigned} {found}"
+    again = f"read_part:{collection},00000 assign_splits:{collection} {found}"
     for option, limits in OPTIONS.items():
         for name, value in limits.items():
             yield f"{text}.{option}.{name}", "filtered", f"{text}.{option}.{name}", value, again
@@ -212,14 +205,14 @@ def rows_of_options(text, collection, assigned, written):
 
 # (key of the schema, state, key of the config, new value, jobs)
 ROWS = [
-    *rows_of_templates("corpus", "corpus", ("asked", "answered"), ASSIGNED),
-    *rows_of_templates("finetune.text", "finetune-text", ("answered", "asked"), TUNING_ASSIGNED),
-    *rows_of_conversations("corpus", "corpus", ("chatted", "talked"), ASSIGNED),
-    *rows_of_conversations("finetune.text", "finetune-text", ("talked", "chatted"), TUNING_ASSIGNED),
-    *rows_of_options("corpus", "corpus", ASSIGNED, WRITTEN),
-    *rows_of_options("finetune.text", "finetune-text", TUNING_ASSIGNED, TUNING_WRITTEN),
-    *rows_of_sources("corpus", "corpus", ASSIGNED, WRITTEN),
-    *rows_of_sources("finetune.text", "finetune-text", TUNING_ASSIGNED, TUNING_WRITTEN),
+    *rows_of_templates("corpus", "corpus", ("asked", "answered"), WRITTEN),
+    *rows_of_templates("finetune.text", "finetune-text", ("answered", "asked"), TUNING_WRITTEN),
+    *rows_of_conversations("corpus", "corpus", ("chatted", "talked"), WRITTEN),
+    *rows_of_conversations("finetune.text", "finetune-text", ("talked", "chatted"), TUNING_WRITTEN),
+    *rows_of_options("corpus", "corpus", WRITTEN),
+    *rows_of_options("finetune.text", "finetune-text", TUNING_WRITTEN),
+    *rows_of_sources("corpus", "corpus", WRITTEN),
+    *rows_of_sources("finetune.text", "finetune-text", TUNING_WRITTEN),
     ("title", "trained", "title", "Other words", ""),
     ("cpu_threads", "trained", "cpu_threads", 2, MLM + " " + BASE),
     ("corpus.source", "trained", "corpus.source", "python-source", CORPUS),
@@ -235,8 +228,8 @@ ROWS = [
     ("corpus.splits.train", "fetched", "corpus.splits.train", "train[:90%]", FETCHED_PARTS[0]),
     ("corpus.splits.validation", "fetched", "corpus.splits.validation", "test[:9%]", FETCHED_PARTS[1]),
     ("corpus.splits.test", "fetched", "corpus.splits.test", "test[9%:]", FETCHED_PARTS[2]),
-    ("corpus.held_out.validation", "trained", "corpus.held_out.validation", 0.06, ASSIGNED),
-    ("corpus.held_out.test", "trained", "corpus.held_out.test", 0.06, ASSIGNED),
+    ("corpus.held_out.validation", "trained", "corpus.held_out.validation", 0.06, WRITTEN),
+    ("corpus.held_out.test", "trained", "corpus.held_out.test", 0.06, WRITTEN),
     ("corpus.seed", "trained", "corpus.seed", 1, CORPUS),
     ("corpus.min_characters", "trained", "corpus.min_characters", 5, CORPUS),
     ("corpus.max_documents", "trained", "corpus.max_documents", 5000, WRITTEN),
@@ -250,18 +243,18 @@ ROWS = [
     ("tfrecords.sequence_length", "trained", "tfrecords.sequence_length", 127, RECORDS),
     (
         "tfrecords.shards.train", "trained", "tfrecords.shards.train", 2,
-        "plan_shards:tfrecords,train write_shard:train,00000,00002 write_shard:train,00001,00002 "
+        "write_shard:train,00000,00002 write_shard:train,00001,00002 "
         "merge_manifest:tfrecords list_shards:tfrecords plot_shards " + MLM,
     ),
     (
         "tfrecords.shards.validation", "trained", "tfrecords.shards.validation", 2,
-        "plan_shards:tfrecords,validation write_shard:validation,00000,00002 write_shard:validation,00001,00002 "
+        "write_shard:validation,00000,00002 write_shard:validation,00001,00002 "
         "merge_manifest:tfrecords list_shards:tfrecords plot_shards " + MLM,
     ),
     # The trainer reads no test shard, but the manifest names all.
     (
         "tfrecords.shards.test", "trained", "tfrecords.shards.test", 2,
-        "plan_shards:tfrecords,test write_shard:test,00000,00002 write_shard:test,00001,00002 "
+        "write_shard:test,00000,00002 write_shard:test,00001,00002 "
         "merge_manifest:tfrecords list_shards:tfrecords plot_shards " + MLM,
     ),
     ("mlm.runs.NAME.backend", "trained", "mlm.runs.tiny.backend", "jax", MLM_JAX),
@@ -383,8 +376,8 @@ ROWS = [
     ("finetune.text.splits.train", "fetched", "finetune.text.splits.train", "train[:90%]", TUNING_PARTS[0]),
     ("finetune.text.splits.validation", "fetched", "finetune.text.splits.validation", "test[:9%]", TUNING_PARTS[1]),
     ("finetune.text.splits.test", "fetched", "finetune.text.splits.test", "test[9%:]", TUNING_PARTS[2]),
-    ("finetune.text.held_out.validation", "trained", "finetune.text.held_out.validation", 0.06, TUNING_ASSIGNED),
-    ("finetune.text.held_out.test", "trained", "finetune.text.held_out.test", 0.06, TUNING_ASSIGNED),
+    ("finetune.text.held_out.validation", "trained", "finetune.text.held_out.validation", 0.06, TUNING_WRITTEN),
+    ("finetune.text.held_out.test", "trained", "finetune.text.held_out.test", 0.06, TUNING_WRITTEN),
     ("finetune.text.seed", "trained", "finetune.text.seed", 1, TUNING),
     ("finetune.text.min_characters", "trained", "finetune.text.min_characters", 5, TUNING),
     ("finetune.text.max_documents", "trained", "finetune.text.max_documents", 5000, TUNING_WRITTEN),
@@ -558,6 +551,10 @@ def listed(workflow, *arguments):
     return jobs(workflow("-n", *arguments).stdout)
 
 
+# Files of a text that no job of `trained` makes.
+MADE_ELSEWHERE = ["splits.npy", "splits.json", "ngrams.npy", "chat_template.json"]
+
+
 @pytest.fixture(scope="session")
 def in_state(trained, tmp_path_factory):
     """Return a function that gives a folder for one of STATES, in which nothing is left to be done.
@@ -577,7 +574,7 @@ def in_state(trained, tmp_path_factory):
         write(workflow, "state.yaml", changed(config, changes))
         if changes:
             for folder in ("corpus", "finetune-text"):  # what `trained` has not
-                for file in ("ngrams.npy", "parts/00000.contamination.json", "chat_template.json"):
+                for file in (*MADE_ELSEWHERE, "parts/00000.contamination.json"):
                     (workflow / "results" / folder / file).touch()
             for part in sorted((workflow / "results").glob("*/parts/00000.*")):
                 for number in range(1, 7):
