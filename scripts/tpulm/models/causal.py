@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import keras
 import keras_hub
 import numpy as np
@@ -115,6 +116,14 @@ def load_preset(preset: str | Path, dtype: keras.dtype_policies.DTypePolicy | No
     length = described["config"]["sequence_length"]
     model.preprocessor = keras_hub.models.GemmaCausalLMPreprocessor(tokenizer, sequence_length=length)
     return plain_attention(model)
+
+
+def load_on_host(preset: str | Path) -> keras.Model:
+    """Return the model of a preset folder in the host's memory, its weights of the type in which they are stored."""
+    stored = read_json(Path(preset) / "config.json")["config"].get("dtype", "float32")
+    dtype = keras.DTypePolicy(keras.dtype_policies.get(stored).variable_dtype)
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        return load_preset(preset, dtype)
 
 
 def prepare_tuning(model: keras.Model, spec: ModelSpec) -> None:
