@@ -21,16 +21,17 @@ with job(snakemake.log[0], f"{stage} {name}") as say:
     from tpulm.models.causal import atomic_folder, load_on_host
     from tpulm.models.transformers_causal import tensors_of, transformers_config
     from tpulm.models.weight_shards import save_shards
-    from tpulm.tokenization.fast import save_fast
+    from tpulm.tokenization.fast import is_byte_level, save_fast
 
     preset = snakemake.input[0]
     tokenizer = load_tokenizer(preset, lambda: None)
     model = load_on_host(preset)
-    config = transformers_config(model, tokenizer.special)
+    byte_level = is_byte_level(tokenizer)
+    config = transformers_config(model, tokenizer.special, byte_level)
     ids = {key: value for key, value in config.items() if key.endswith("_token_id")}
     with atomic_folder(snakemake.output[0]) as partial:
         write_json(partial / "config.json", config)
         write_json(partial / "generation_config.json", ids)
         save_fast(tokenizer, partial)
-        save_shards(partial, tensors_of(model))
+        save_shards(partial, tensors_of(model, byte_level))
     say(f"saved as {snakemake.output[0]}")

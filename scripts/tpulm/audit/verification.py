@@ -229,7 +229,7 @@ def check_causal(folder: Path) -> Iterator[str]:
     index, damages = attempt(folder / SHARD_INDEX, read_json) if (folder / SHARD_INDEX).exists() else ({}, [])
     yield from damages
     files = sorted(set((index or {}).get("weight_map", {"": "model.safetensors"}).values()))
-    found = {}
+    found: dict[str, tuple[int, ...]] = {}
     for file in files:
         read, damages = attempt(folder / file, shapes)
         yield from damages

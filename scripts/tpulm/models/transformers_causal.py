@@ -16,6 +16,9 @@ from tpulm.models.weight_shards import Tensor
 if TYPE_CHECKING:
     import keras
 
+# A Qwen 2 is a Llama with biases. transformers 5 gives every model of the type qwen2 a byte-level tokenizer, whatever
+# its folder has; for a Llama it takes any.
+QWEN_AS_LLAMA = "QwenBackbone with a SentencePiece vocabulary"
 # transformers' class, model type, and positions as published, by keras-hub's class; Gemma 2 is a Gemma with more norms.
 CLASSES = {
     "GemmaBackbone": ("Gemma", "gemma", 8192),
@@ -25,22 +28,32 @@ CLASSES = {
     "Llama3Backbone": ("Llama", "llama", 8192),
     "MistralBackbone": ("Mistral", "mistral", 32768),
     "QwenBackbone": ("Qwen2", "qwen2", 32768),
+    QWEN_AS_LLAMA: ("Llama", "llama", 32768),
     "Qwen3Backbone": ("Qwen3", "qwen3", 32768),
 }
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
-def transformers_config(model: "keras.Model", special_ids: Mapping[str, int | None]) -> dict[str, Any]:
+def kind_of(backbone: "keras.Model", byte_level: bool) -> str:
+    """Return the key of CLASSES for a backbone, or the name of its class."""
+    sizes, name = backbone.get_config(), type(backbone).__name__
+    if name == "GemmaBackbone" and sizes["use_post_ffw_norm"] and sizes["use_post_attention_norm"]:
+        return "Gemma2"
+    return QWEN_AS_LLAMA if name == "QwenBackbone" and not byte_level else name
+
+
+def transformers_config(
+    model: "keras.Model", special_ids: Mapping[str, int | None], byte_level: bool
+) -> dict[str, Any]:
     """Return what config.json says of a causal model, for transformers 4.57 and later.
 
     special_ids   of its tokenizer: bos, eos, pad
+    byte_level    whether the tokenizer is byte-level BPE, and not SentencePiece
 
     Raises UserError for a model that transformers has no counterpart of.
     """
     backbone = model.backbone
-    sizes, name = backbone.get_config(), type(backbone).__name__
-    gemma2 = name == "GemmaBackbone" and sizes["use_post_ffw_norm"] and sizes["use_post_attention_norm"]
-    kind = "Gemma2" if gemma2 else name
+    sizes, kind = backbone.get_config(), kind_of(backbone, byte_level)
     refuse_unknown(kind, sizes)
     prefix, model_type, positions = CLASSES[kind]
     gemma = kind.startswith("Gemma")
@@ -51,7 +64,7 @@ def transformers_config(model: "keras.Model", special_ids: Mapping[str, int | No
         "dtype": backbone.dtype_policy.variable_dtype,
         "vocab_size": sizes["vocabulary_size"],
         "hidden_size": sizes["hidden_dim"],
-        "intermediate_size": sizes["intermediate_dim"] // (2 if name == "GemmaBackbone" else 1),
+        "intermediate_size": sizes["intermediate_dim"] // (2 if kind in ("GemmaBackbone", "Gemma2") else 1),
         "num_hidden_layers": sizes["num_layers"],
         "num_attention_heads": sizes["num_query_heads"],
         "num_key_value_heads": sizes["num_key_value_heads"],
@@ -71,7 +84,7 @@ def transformers_config(model: "keras.Model", special_ids: Mapping[str, int | No
 def refuse_unknown(kind: str, sizes: Mapping[str, Any]) -> None:
     """Raise UserError for a model whose function transformers cannot be told."""
     if kind not in CLASSES:
-        known = ", ".join(name for name in CLASSES if name != "Gemma2")
+        known = ", ".join(name for name in CLASSES if name not in ("Gemma2", QWEN_AS_LLAMA))
         raise UserError(f"a {kind} cannot be saved for transformers; allowed: a model with a {known}.")
     without = {
         "GemmaBackbone": ("use_sliding_window_attention", "attention_logit_soft_cap", "final_logit_soft_cap")
@@ -120,7 +133,9 @@ def attention(kind: str, backbone: "keras.Model", sizes: Mapping[str, Any]) -> d
     if kind in ("Gemma2", "Gemma3Backbone"):
         attentions = [layer.attention for layer in backbone.transformer_layers]
         by_head = attentions[0].query_head_dim_normalize
-        return {
+        # Other kernels than the plain one forget soft caps in transformers 4.57; the name is what a config takes it by.
+        plain = {"_attn_implementation": "eager"} if sizes["attention_logit_soft_cap"] else {}
+        return plain | {
             "layer_types": [SLIDING if one.use_sliding_window_attention else FULL for one in attentions],
             "sliding_window": sizes["sliding_window_size"],
             "attn_logit_softcapping": sizes["attention_logit_soft_cap"],
@@ -129,14 +144,11 @@ def attention(kind: str, backbone: "keras.Model", sizes: Mapping[str, Any]) -> d
         }
     if kind == "MistralBackbone":
         return {"sliding_window": sizes["sliding_window"]}
+    if kind == QWEN_AS_LLAMA:
+        return {"attention_bias": True}
     if kind in ("QwenBackbone", "Qwen3Backbone"):
-        window = sizes["sliding_window_size"] if sizes.get("use_sliding_window_attention", True) else None
-        return {
-            "use_sliding_window": window is not None,
-            "sliding_window": window,
-            "max_window_layers": 0 if window else sizes["num_layers"],
-            "layer_types": [SLIDING if window else FULL] * sizes["num_layers"],
-        }
+        # Whatever their settings say, keras-hub 0.32 gives them no window on JAX.
+        return {"use_sliding_window": False, "sliding_window": None, "layer_types": [FULL] * sizes["num_layers"]}
     return {}
 
 
@@ -176,14 +188,22 @@ def transformers_array(path: str, array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array)
 
 
-def tensors_of(model: "keras.Model") -> dict[str, Tensor]:
-    """Return the weights of a causal model by transformers' names, to be read one by one. Raises UserError."""
+def tensors_of(model: "keras.Model", byte_level: bool) -> dict[str, Tensor]:
+    """Return the weights of a causal model by transformers' names, to be read one by one.
+
+    byte_level   as for `transformers_config`. Raises UserError for what transformers has no counterpart of.
+    """
     weights = model.backbone.weights
     post_norms = any(weight.path.endswith("post_attention_norm/scale") for weight in weights)
     found = {}
     for weight in weights:
         read = partial(read_weight, weight)
-        found[transformers_name(weight.path, post_norms)] = Tensor.of(weight.shape, weight.value.dtype.itemsize, read)
+        name = transformers_name(weight.path, post_norms)
+        found[name] = Tensor.of(weight.shape, weight.value.dtype.itemsize, read)
+        if name.endswith("o_proj.weight") and kind_of(model.backbone, byte_level) == QWEN_AS_LLAMA:
+            # The bias that Llama's has, too; transformers would draw it.
+            nothing = partial(np.zeros, weight.shape[-1:], weight.value.dtype)
+            found[name.replace("weight", "bias")] = Tensor.of(weight.shape[-1:], weight.value.dtype.itemsize, nothing)
     return found
 
 

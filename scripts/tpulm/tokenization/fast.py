@@ -1,9 +1,10 @@
 """Tokenizers of causal models in the format of the `tokenizers` library, as AutoTokenizer loads them.
 
 The ids are the trainer's, with two exceptions. Where a text spells a special token, such as <eos>, transformers reads
-the token, SentencePiece the characters. Where pieces of a Unigram vocabulary have several segmentations of the same
-probability, as runs of more than 16 spaces do in those that are trained here, SentencePiece takes the one that the
-rounding of its float32 sums favours, this library (float64) the first.
+the token, SentencePiece the characters; and so where it spells a byte, such as <0x0A>, with unknown characters. Where
+pieces of a Unigram vocabulary have several segmentations of the same probability, as runs of more than 16 spaces do in
+those that are trained here, SentencePiece takes the one that the rounding of its float32 sums favours, this library
+(float64) the first.
 """
 
 from pathlib import Path
@@ -46,12 +47,17 @@ def fast_tokenizer(tokenizer: SentencePiece | KerasHub) -> Tokenizer:
     return fast
 
 
+def is_byte_level(tokenizer: SentencePiece | KerasHub) -> bool:
+    """Return whether a tokenizer is byte-level BPE, such as Llama 3's, and not SentencePiece."""
+    return isinstance(tokenizer, KerasHub) and not getattr(tokenizer.tokenizer, "proto", None)
+
+
 def from_sentencepiece(serialized: bytes) -> Tokenizer:
     """Return the tokenizer of a serialized SentencePiece model, Unigram or BPE, which adds no special tokens.
 
     Raises UserError for one that normalizes text otherwise than by writing spaces as a mark.
     """
-    proto = sentencepiece_model_pb2.ModelProto.FromString(serialized)
+    proto = sentencepiece_model_pb2.ModelProto.FromString(serialized)  # type: ignore[attr-defined]
     spec, kind = proto.normalizer_spec, proto.trainer_spec.model_type
     if spec.precompiled_charsmap or spec.remove_extra_whitespaces or kind not in (UNIGRAM, BPE):
         raise UserError(
@@ -67,9 +73,9 @@ def from_sentencepiece(serialized: bytes) -> Tokenizer:
     tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if prefixed else steps)
     control = [piece for piece, _, type_ in pieces if type_ in (CONTROL, UNKNOWN)]
     tokenizer.add_special_tokens([AddedToken(piece, normalized=False, special=True) for piece in control])
-    if kind == BPE:  # which SentencePiece cuts a text at before all else
+    if kind == BPE:  # SentencePiece cuts a text at these before all else
         own = [piece for piece, _, type_ in pieces if type_ == USER_DEFINED]
-        tokenizer.add_tokens([AddedToken(piece, normalized=True, special=False) for piece in own])
+        tokenizer.add_tokens([AddedToken(piece, normalized=not prefixed, special=False) for piece in own])
     return tokenizer
 
 
