@@ -209,6 +209,7 @@ for job in jobs:
         "texts": [tokenizer.decode(one, skip_special_tokens=True) for one in ids],
         "special": [tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id],
         "ends": model.generation_config.eos_token_id,
+        "new": len(model.generate(**tokenizer(job["texts"][0], return_tensors="pt"), max_new_tokens=3)[0]),
     }
     if "adapter" in job:
         from peft import PeftModel
@@ -260,6 +261,7 @@ def test_transformers_and_peft_give_the_logits_of_keras(openers, families, which
         theirs = causal.SentencePiece(f"{job['folder']}.spm")
         assert opened["ids"] == [[2, *ids] for ids in theirs.encode(TEXTS)], name
         assert opened["texts"] == TEXTS and opened["special"] == [2, 1, 0] and opened["ends"] == 1
+        assert 0 < opened["new"] - len(opened["ids"][0]) <= 3
         for part, wanted in (("base", before), ("tuned", after), ("merged", after)):
             np.testing.assert_allclose(np.load(f"{job['out']}-{part}.npy"), wanted, atol=1e-4, err_msg=f"{name} {part}")
         assert np.abs(after - before).max() > 0.1

@@ -67,11 +67,14 @@ def plain_attention(model: keras.Model) -> keras.Model:
     """Let a model's attention be the one that a plan compiles, whatever the machine. Returns the model.
 
     keras-hub's Gemmas choose a fused operation where they see a TPU, which a planning machine is not; and with the
-    mask of a compiled step, Keras 3.15 forgets the soft cap of Gemma 2 in it.
+    mask of a compiled step, Keras 3.15 forgets the soft cap of Gemma 2 in it. keras-hub 0.32 normalizes the queries and
+    keys of Qwen 3 with an epsilon of 1e-5; published models, and transformers, have that of their other layers.
     """
     for layer in model._flatten_layers():
         if hasattr(layer, "_use_fused_attention_op"):
             layer._use_fused_attention_op = lambda: False
+        if layer.name in ("query_dense_layernorm", "key_dense_layernorm"):
+            layer.epsilon = model.backbone.layer_norm_epsilon
     return model
 
 

@@ -127,6 +127,7 @@ def save_fast(tokenizer: SentencePiece | KerasHub, folder: Path) -> None:
         (folder / "tokenizer.model").write_bytes(tokenizer.processor.serialized_model_proto())
     settings = {
         "clean_up_tokenization_spaces": False,  # True would delete the spaces before punctuation
+        "model_input_names": ["input_ids", "attention_mask"],  # otherwise token_type_ids, too, which models refuse
         "model_max_length": NO_LIMIT,
         "padding_side": "left",  # what is generated follows the prompt
         "tokenizer_class": "PreTrainedTokenizerFast",
