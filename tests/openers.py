@@ -38,12 +38,12 @@ class Openers:
                 (place / digest).touch()
         return place / "bin" / "python"
 
-    def __call__(self, which: str, program: str, *arguments: str) -> str:
-        """Run a program in an environment, without network; return what it printed."""
+    def __call__(self, which: str, program: str, *arguments: str, folder: Path | None = None) -> str:
+        """Run a program in an environment, in a folder, without network; return what it printed."""
         command = [str(self.python(which)), "-c", program, *arguments]
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "KERAS", "TF_"))}
         environment = kept | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
         if done.returncode:
             pytest.fail(f"{which} ended with {done.returncode}:\n{done.stderr[-5000:]}")
         return done.stdout

@@ -1,11 +1,15 @@
 """Causal models in folders of transformers: the same logits and ids there, whatever the family."""
 
+import ast
 import json
+import re
 
 import numpy as np
 import pytest
 import test_causal
 import test_lora
+from conftest import ROOT
+from openers import LOCKS
 from safetensors.numpy import load_file
 from test_causal import draw_lora, prose, save_base
 from test_lora import EVERYTHING, LORA, MODELS, opened
@@ -61,6 +65,7 @@ def logits(model, ids):
 # Weights
 
 
+@pytest.mark.unit
 def test_large_weights_are_several_files_with_an_index(tmp_path):
     arrays = {f"w{number}": np.full((10, 10), number, "float32") for number in range(5)}
     tensors = {name: Tensor.of(array.shape, 4, lambda array=array: array) for name, array in arrays.items()}
@@ -95,6 +100,7 @@ def test_the_type_of_the_weights_is_that_of_the_preset(jax_backend, preset, tmp_
     assert b'"BF16"' in header and json.loads((tmp_path / "folder/config.json").read_text())["dtype"] == "bfloat16"
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(
     ("family", "changes", "message"),
     [
@@ -139,6 +145,7 @@ def texts_to_read():
     return [*prose(200), *TEXTS, "", " ", *odd]
 
 
+@pytest.mark.unit
 def test_a_vocabulary_that_is_trained_here_gives_the_ids_of_sentencepiece(vocabulary):
     theirs = causal.SentencePiece(vocabulary)
     ours = fast_tokenizer(theirs)
@@ -148,6 +155,7 @@ def test_a_vocabulary_that_is_trained_here_gives_the_ids_of_sentencepiece(vocabu
         assert ours.decode(ids) == theirs.processor.decode(ids)
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("prefix", [False, True])
 def test_byte_pairs_of_sentencepiece_give_its_ids(tmp_path, prefix):
     """Published Gemmas have such a vocabulary, Mistrals one with a space before a text."""
@@ -169,6 +177,7 @@ def test_byte_pairs_of_sentencepiece_give_its_ids(tmp_path, prefix):
         assert ours.decode(ids) == theirs.processor.decode(ids)
 
 
+@pytest.mark.unit
 def test_a_vocabulary_that_normalizes_is_refused(tmp_path):
     import io
 
@@ -287,3 +296,37 @@ def test_a_merged_model_opens_as_it_was_tuned(jax_backend, openers, vocabulary, 
     job = {"folder": str(tmp_path / "folder"), "ids": ids, "texts": TEXTS, "out": str(tmp_path / "logits")}
     openers.result("transformers 5", OPEN, [job])
     np.testing.assert_allclose(np.load(tmp_path / "logits-base.npy"), logits(model, ids), atol=1e-4)
+
+
+def example(word):
+    """Return the example of README's section "Use a model" with this word in it."""
+    section = (ROOT / "README.md").read_text().split("\n### Use a model\n")[1]
+    return next(block for block in re.findall(r"```python\n(.*?)```", section, re.S) if word in block)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("which", LOCKS)
+def test_the_examples_of_the_readme_open_what_was_trained(trained, openers, which):
+    assert openers(which, example("peft"), folder=trained.folder).startswith("def ")
+    found = ast.literal_eval(openers(which, example("fill-mask"), folder=trained.folder).splitlines()[-1])
+    [kept] = [
+        item["answers"]
+        for item in json.loads((trained / "results/mlm/tiny/fill_mask.json").read_text())
+        if item["prompt"] == "Return the [MASK] of the list."
+    ]
+    assert [answer["token"] for answer in found] == [answer["token"] for answer in kept]
+    assert [answer["score"] for answer in found] == pytest.approx([answer["score"] for answer in kept], abs=1e-4)
+
+
+def test_the_workflow_makes_a_folder_of_its_base_model(trained):
+    """The weights are those of the checkpoint, the tokenizer is the vocabulary that was trained."""
+    folder, training = trained / "results/transformers/base/small", trained / "results/base-training/small"
+    config = json.loads((folder / "config.json").read_text())
+    best = load_file(training / "checkpoints/00000020/best.safetensors")
+    assert config["architectures"] == ["GemmaForCausalLM"] and config["vocab_size"] == 400
+    weights = load_file(folder / "model.safetensors")
+    assert (weights["model.embed_tokens.weight"] == best["token_embedding/embeddings"]).all()
+    key = best["decoder_block_1/attention/key/kernel"]  # [heads, hidden, width]
+    assert (weights["model.layers.1.self_attn.k_proj.weight"].reshape(*key.shape[::2], -1) == key.swapaxes(1, 2)).all()
+    assert len(weights) == len(best)
+    assert (folder / "tokenizer.model").read_bytes() == (training / "vocabulary.spm").read_bytes()
