@@ -30,7 +30,7 @@ rule export_transformers:
         stage=one_of(PRESETS),
     threads: 1
     resources:
-        mem_mb=lambda w: memory_of(STAGE_RUNS[w.stage], w.name),
+        mem_mb=lambda w: memory_asked(STAGE_RUNS[w.stage], w.name),
     conda:
         "../envs/jax.yaml"
     script:

@@ -167,7 +167,7 @@ def test_byte_pairs_of_sentencepiece_give_its_ids(tmp_path, prefix):
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(prose(200)), model_writer=proto, model_type="bpe", vocab_size=400, byte_fallback=True,
         normalization_rule_name="identity", remove_extra_whitespaces=False, add_dummy_prefix=prefix, minloglevel=2,
-        user_defined_symbols=["\n"] if prefix else ["\n", "▁▁", "▁▁▁"], num_threads=1,
+        user_defined_symbols=[] if prefix else ["\n", "▁▁", "▁▁▁"], num_threads=1,
     )  # fmt: skip
     (tmp_path / "vocabulary.spm").write_bytes(proto.getvalue())
     theirs = causal.SentencePiece(tmp_path / "vocabulary.spm")
@@ -189,7 +189,7 @@ def test_a_vocabulary_that_normalizes_is_refused(tmp_path):
     )
     (tmp_path / "vocabulary.spm").write_bytes(proto.getvalue())
     with pytest.raises(
-        UserError, match=r"^the base model's SentencePiece vocabulary cannot be saved for transformers: it"
+        UserError, match=r"^the base model's SentencePiece vocabulary cannot be saved for transformers; a"
     ):
         fast_tokenizer(causal.SentencePiece(tmp_path / "vocabulary.spm"))
 

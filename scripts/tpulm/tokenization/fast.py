@@ -59,12 +59,14 @@ def from_sentencepiece(serialized: bytes) -> Tokenizer:
     """
     proto = sentencepiece_model_pb2.ModelProto.FromString(serialized)  # type: ignore[attr-defined]
     spec, kind = proto.normalizer_spec, proto.trainer_spec.model_type
-    if spec.precompiled_charsmap or spec.remove_extra_whitespaces or kind not in (UNIGRAM, BPE):
-        raise UserError(
-            "the base model's SentencePiece vocabulary cannot be saved for transformers: it normalizes text, or is no "
-            "Unigram or BPE; allowed: one of these without normalization."
-        )
     pieces = [(piece.piece, piece.score, piece.type) for piece in proto.pieces]
+    own = [piece for piece, _, type_ in pieces if type_ == USER_DEFINED]
+    normalizes = spec.precompiled_charsmap or spec.remove_extra_whitespaces
+    if normalizes or kind not in (UNIGRAM, BPE) or (kind == BPE and spec.add_dummy_prefix and own):
+        raise UserError(
+            "the base model's SentencePiece vocabulary cannot be saved for transformers; allowed: Unigram, or BPE that "
+            "has no pieces of the user where it puts a space before a text, without normalization."
+        )
     tokenizer = Tokenizer(unigram(pieces) if kind == UNIGRAM else byte_pairs(pieces))
     marked = normalizers.Replace(" ", SPACE)
     prefixed = spec.add_dummy_prefix
@@ -74,8 +76,7 @@ def from_sentencepiece(serialized: bytes) -> Tokenizer:
     control = [piece for piece, _, type_ in pieces if type_ in (CONTROL, UNKNOWN)]
     tokenizer.add_special_tokens([AddedToken(piece, normalized=False, special=True) for piece in control])
     if kind == BPE:  # SentencePiece cuts a text at these before all else
-        own = [piece for piece, _, type_ in pieces if type_ == USER_DEFINED]
-        tokenizer.add_tokens([AddedToken(piece, normalized=not prefixed, special=False) for piece in own])
+        tokenizer.add_tokens([AddedToken(piece, normalized=True, special=False) for piece in own])
     return tokenizer
 
 
