@@ -14,15 +14,15 @@ from safetensors.numpy import load_file
 from test_causal import draw_lora, prose, save_base
 from test_lora import EVERYTHING, LORA, MODELS, opened
 from tpulm.config.artifacts import SHARD_INDEX
-from tpulm.config.causal_families import FAMILIES, marks_of
-from tpulm.config.training_step import ModelSpec
+from tpulm.config.causal_families import FAMILIES, constructor, marks_of
+from tpulm.config.training_step import CausalArchitecture, ModelSpec
 from tpulm.core.arrays import save_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import fingerprints, write_json
 from tpulm.models import peft_adapter
 from tpulm.models.weight_shards import Tensor, save_shards
 from tpulm.tokenization import causal
-from tpulm.tokenization.fast import fast_tokenizer, save_fast
+from tpulm.tokenization.fast import fast_tokenizer, is_byte_level, save_fast
 
 jax_backend, preset, vocabulary = test_causal.jax_backend, test_lora.preset, test_lora.vocabulary
 
@@ -192,6 +192,32 @@ def test_a_vocabulary_that_normalizes_is_refused(tmp_path):
         UserError, match=r"^the base model's SentencePiece vocabulary cannot be saved for transformers; a"
     ):
         fast_tokenizer(causal.SentencePiece(tmp_path / "vocabulary.spm"))
+
+
+@pytest.mark.parametrize(("name", "bos"), [("Llama3", "<|begin_of_text|>"), ("Qwen", None)])
+def test_byte_level_vocabularies_of_presets_give_the_ids_of_keras(jax_backend, tmp_path, name, bos):
+    import keras
+    import keras_hub
+    from tokenizers.pre_tokenizers import ByteLevel
+    from tpulm.models.building import construct_causal
+    from tpulm.models.causal import save_preset
+    from tpulm.models.transformers_causal import transformers_config
+
+    ends = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
+    pieces = [*sorted(ByteLevel.alphabet()), "th", "the", *(ends if bos else ["<|endoftext|>"])]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    made = getattr(keras_hub.models, f"{name}Tokenizer")(vocabulary=vocabulary, merges=["t h", "th e"])
+    keras.distribution.set_distribution(None)
+    model = construct_causal(CausalArchitecture(*constructor(MODELS["llama3" if bos else "qwen2"]), len(pieces)))
+    model.preprocessor = getattr(keras_hub.models, f"{name}CausalLMPreprocessor")(made, sequence_length=16)
+    save_preset(model, tmp_path / "preset")
+    theirs = causal.KerasHub(tmp_path / "preset")
+    ours = fast_tokenizer(theirs)
+    for text, ids in zip(TEXTS, theirs.encode(TEXTS), strict=True):
+        assert ours.encode(text, add_special_tokens=False).ids == ids
+        assert ours.encode(text).ids == [*([vocabulary[bos]] if bos else []), *ids] and ours.decode(ids) == text
+    config = transformers_config(model, theirs.special, is_byte_level(theirs))
+    assert config["architectures"] == ["LlamaForCausalLM" if bos else "Qwen2ForCausalLM"]
 
 
 # What transformers and PEFT make of it
