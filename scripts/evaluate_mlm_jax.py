@@ -25,7 +25,7 @@ recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 with job(snakemake.log[0], f"mlm {run}") as say:
     determinism = recipe.get("determinism", "bytes")
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], determinism=determinism)
-    from tpulm.models.opened_roberta import open_roberta
+    from tpulm.models.opened_masked import open_masked
     from tpulm.models.sharding import on_one_host
     from tpulm.training.checkpoint import how_trained
     from tpulm.training.evaluation import Evaluator
@@ -34,7 +34,7 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     folder = Path(snakemake.input.model[0]).parent
     packing = read_json(snakemake.input.manifest)["packing"]
     opened = on_one_host(recipe, snakemake.resources) | {"packing": packing}
-    model, distribution = open_roberta(folder, f"mlm.runs.{run}", opened)
+    model, distribution = open_masked(folder, f"mlm.runs.{run}", opened)
     evaluator = Evaluator(model, distribution, masked)
     parameters = sum(array.size for array in load_arrays(folder / "model.safetensors").values())
     metrics = {"parameters": parameters} | promised(recipe) | how_trained(read_json(snakemake.input.state))

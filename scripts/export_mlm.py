@@ -10,12 +10,12 @@ params.recipe     backend and model, as in the config
 
 import shutil
 
-from tpulm.config.architectures import ARCHITECTURES
-from tpulm.config.roberta_sizes import ATTENTION_DROPOUT, BUILT_IN, sizes_of
+from tpulm.config.architectures import find_architecture
+from tpulm.config.masked_sizes import told
 from tpulm.core.arrays import load_arrays
 from tpulm.core.files import atomic_write, read_json, write_json, write_text
 from tpulm.core.job import job
-from tpulm.models import roberta
+from tpulm.models.masked_models import MODULES
 
 run = snakemake.wildcards.run
 
@@ -27,21 +27,24 @@ with job(snakemake.log[0], f"mlm {run}"):
     recipe = snakemake.params.recipe
     model, jax = recipe["model"], recipe["backend"] == "jax"
     manifest, best = read_json(snakemake.input.manifest), read_json(snakemake.input.state)["best"]
-    built_in = BUILT_IN | {ATTENTION_DROPOUT: sizes_of(model, run)[ATTENTION_DROPOUT]} if jax else {}
-    config = model_config(model | built_in, manifest, f"mlm.runs.{run}.model")
+    where = f"mlm.runs.{run}.model"
+    config = model_config(model | (told(model, where) if jax else {}), manifest, where, recipe["backend"])
     config_json, weights, *tokenizer = snakemake.output[:-1]
-    config.architectures = [TF_MODEL_FOR_MASKED_LM_MAPPING_NAMES[model["architecture"]].removeprefix("TF")]
+    if jax:
+        config.architectures = [MODULES[model["architecture"]].PYTORCH_CLASS]
+    else:
+        config.architectures = [TF_MODEL_FOR_MASKED_LM_MAPPING_NAMES[model["architecture"]].removeprefix("TF")]
     write_text(config_json, config.to_json_string())
     arrays = load_arrays(snakemake.input.best)
     if jax:
-        named = roberta.to_pytorch(arrays, config.num_hidden_layers, config.pad_token_id)
+        named = MODULES[model["architecture"]].to_pytorch(arrays, config.num_hidden_layers, config.pad_token_id)
     else:
         named = pytorch_arrays(arrays)
     save_model(weights, named)
     for source, target in zip(snakemake.input.tokenizer, tokenizer, strict=True):
         with atomic_write(target) as partial:
             shutil.copyfile(source, partial)
-    if not ARCHITECTURES[model["architecture"]].token_types:
+    if not find_architecture(model["architecture"], where, recipe["backend"]).token_types:
         # Otherwise the tokenizer gives the model token_type_ids, which it refuses.
         _, settings, _ = tokenizer
         write_json(settings, read_json(settings) | {"model_input_names": ["input_ids", "attention_mask"]})

@@ -16,7 +16,7 @@ recipe = snakemake.params.recipe
 
 with job(snakemake.log[0], f"mlm {snakemake.wildcards.run}") as say:
     runtime.start(recipe["cpu_threads"])
-    from tpulm.models.opened_roberta import FillMask
+    from tpulm.models.opened_masked import FillMask
 
     fill = FillMask(Path(snakemake.input.model[0]).parent)
     answers = []

@@ -16,7 +16,7 @@ from test_mlm_tensorflow import (  # noqa: F401 (a fixture)
     run_and_stop,
     train,
 )
-from tpulm.config.roberta_sizes import sizes_of
+from tpulm.config.masked_sizes import sizes_of
 from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.core.errors import UserError
 from tpulm.models import roberta

@@ -1,4 +1,4 @@
-"""The masked language models of transformers 4.57 that `backend: tensorflow` can train, and how they differ."""
+"""The masked language models of transformers 4.57 that can be trained here, and how they differ."""
 
 import difflib
 from dataclasses import dataclass
@@ -51,13 +51,22 @@ ARCHITECTURES = {
     "xlm": LIKE_BERT,
     "xlm-roberta": LIKE_ROBERTA,
 }
+# Model types that only `backend: jax` trains; tpulm.config.masked_sizes has all that it does.
+JAX_ONLY = {"modernbert": Architecture(token_types=False)}
 
 
-def find_architecture(name: str, where: str) -> Architecture:
+def find_architecture(name: str, where: str, backend: str = "tensorflow") -> Architecture:
     """Return what is known of the model type `name`, which the config gives under the key `where`.
 
-    Raises UserError for one that cannot be trained here.
+    Raises UserError for one that cannot be trained with this backend, tensorflow or jax.
     """
+    if name in JAX_ONLY:
+        if backend == "jax":
+            return JAX_ONLY[name]
+        raise UserError(
+            f'{where}.architecture is "{name}", which transformers does not have in TensorFlow; allowed for it: '
+            "backend: jax."
+        )
     known = [other for other, found in ARCHITECTURES.items() if not found.refused]
     if name not in ARCHITECTURES:
         near = difflib.get_close_matches(name, known, 1)

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from tpulm.config.architectures import find_architecture
 from tpulm.config.artifacts import PAD_ID
 from tpulm.config.causal_families import FAMILIES
+from tpulm.config.masked_sizes import check_heads, sizes_of
 from tpulm.config.mesh import check_mesh
 from tpulm.config.messages import describe
-from tpulm.config.roberta_sizes import check_heads, sizes_of
 from tpulm.config.texts import check_chat, sources_of, template_fields
 from tpulm.core.accelerators import topology
 from tpulm.core.errors import UserError
@@ -108,7 +108,7 @@ def check_mlm_run(where: str, recipe: dict, config: dict) -> None:
         # What the config leaves out has the default of transformers, which for many keys differs by architecture.
         sizes = recipe["model"]
         check_heads(sizes, f"{where}.model")
-    check_positions(f"{where}.model", recipe["model"]["architecture"], sizes, config)
+    check_positions(f"{where}.model", recipe, sizes, config)
 
 
 def check_replicas(where: str, recipe: dict) -> None:
@@ -125,11 +125,12 @@ def check_replicas(where: str, recipe: dict) -> None:
         )
 
 
-def check_positions(where: str, name: str, sizes: dict, config: dict) -> None:
+def check_positions(where: str, recipe: dict, sizes: dict, config: dict) -> None:
     """Check the architecture, and that it has a position for each token of a record."""
+    architecture = find_architecture(recipe["model"]["architecture"], where, recipe["backend"])
     length, positions = config["tfrecords"]["sequence_length"], sizes.get("max_position_embeddings")
     pad = PAD_ID_OF_ROBERTA if "pretrained" in config["tokenizer"] else PAD_ID
-    needed = length + (pad + 1 if find_architecture(name, where).after_pad else 0)
+    needed = length + (pad + 1 if architecture.after_pad else 0)
     if positions is not None and positions < needed:
         raise UserError(
             f"{where}.max_position_embeddings is {positions}; allowed: {needed} or more "

@@ -113,10 +113,16 @@ class Run:
         return ("determinism",) if self.recipe["determinism"] == "steps" else ()
 
     @property
+    def z_loss_keys(self) -> tuple[str, ...]:
+        """The key of the z-loss; none where there is no z-loss, as without the key."""
+        return ("z_loss",) if self.recipe.get("z_loss") else ()
+
+    @property
     def step_keys(self) -> tuple[str, ...]:
         """The keys of the recipe that decide what a training step computes."""
         jax_keys = [key for key in JAX_KEYS if key != "determinism"] if self.backend == "jax" else []
-        return (*STEP_KEYS, *STAGE_KEYS[self.stage], *self.method_keys, *jax_keys, *self.determinism_keys)
+        own = (*STAGE_KEYS[self.stage], *self.method_keys, *self.z_loss_keys)
+        return (*STEP_KEYS, *own, *jax_keys, *self.determinism_keys)
 
     def segment(self, last: int) -> dict:
         """Return the recipe of the segment that ends at step `last`, with its part of the schedule.

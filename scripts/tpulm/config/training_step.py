@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from tpulm.config.causal_families import constructor
+from tpulm.config.masked_sizes import sizes_of
 from tpulm.config.record_arrays import Arrays, causal_arrays, masked_arrays, predictions_per_record
-from tpulm.config.roberta_sizes import sizes_of
 
 
 def promised(recipe: Mapping) -> dict:
@@ -21,17 +21,17 @@ def promised(recipe: Mapping) -> dict:
 
 @dataclass(frozen=True)
 class MaskedArchitecture:
-    """A RoBERTa masked language model that is built.
+    """A masked language model that is built.
 
     sizes            as transformers names them, complete
     vocabulary_size, pad_id   of the vocabulary
+    name             of its architecture, see tpulm.config.masked_sizes
     """
 
     sizes: Mapping[str, Any]
     vocabulary_size: int
     pad_id: int
-
-    family = "RobertaBackbone"  # keras-hub's class of its backbone
+    name: str = "roberta"
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class ModelSpec:
 
         Beside them, of an mlm run, model (as in the config) and vocabulary (size, pad); of others, model (as in the
         config) and vocab_size, or preset and maybe revision; of a finetuning run these stand in `base`.
-        Raises UserError, naming the key, for sizes that keras-hub's RoBERTa cannot have.
+        Raises UserError, naming the key, for sizes that the models on JAX cannot have.
         """
         common: dict[str, Any] = {
             "where": where,
@@ -114,7 +114,8 @@ class ModelSpec:
         }
         if stage == "mlm":
             sizes, vocabulary = sizes_of(recipe["model"], f"{where}.model"), recipe["vocabulary"]
-            return cls(MaskedArchitecture(sizes, vocabulary["size"], vocabulary["pad"]), **common)
+            name = recipe["model"]["architecture"]
+            return cls(MaskedArchitecture(sizes, vocabulary["size"], vocabulary["pad"], name), **common)
         base = recipe["base"] if stage == "finetune" else recipe
         if stage == "finetune":
             common |= {"method": recipe["method"]}
@@ -129,6 +130,13 @@ class ModelSpec:
         """What the model is built from. Raises ValueError for one that is loaded."""
         if isinstance(self.source, Preset):
             raise ValueError(f"{self.where} is loaded from the preset {self.source.name}, not built")
+        return self.source
+
+    @property
+    def masked(self) -> MaskedArchitecture:
+        """What a masked model is built from. Raises ValueError for another one."""
+        if not isinstance(self.source, MaskedArchitecture):
+            raise ValueError(f"{self.where} is no masked model")
         return self.source
 
     @property
@@ -168,6 +176,7 @@ class TrainingStep:
     optimizer            name and arguments, see `tpulm.models.optimizers.make_optimizer`
     packing              of the records: concat, segments or pad
     responses            whether a causal model predicts the tokens of responses only
+    z_loss               weight of the squared logarithm of the softmax's divisor in the loss of a masked model
     masking              of a masked model: mlm_probability, mask_replace_prob, random_replace_prob; otherwise None
     """
 
@@ -181,6 +190,7 @@ class TrainingStep:
     packing: str
     responses: bool = False
     masking: Mapping[str, float] | None = None
+    z_loss: float = 0.0
 
     @classmethod
     def of(cls, stage: str, where: str, recipe: Mapping, **known: Any) -> Self:
@@ -204,6 +214,7 @@ class TrainingStep:
             recipe.get("packing", "concat"),
             recipe.get("responses", False),
             recipe["masking"] if stage == "mlm" else None,
+            recipe.get("z_loss", 0.0),
         )
 
     @property

@@ -15,6 +15,7 @@ import numpy as np
 from keras import ops
 
 from tpulm.models.fused_attention import Kernel, length_error
+from tpulm.models.modernbert_layers import ModernBertBackbone
 from tpulm.models.sharding import Sharded
 
 FIRST_TPU = 4  # the compiler refuses the kernel's bfloat16 multiplication for those before
@@ -62,6 +63,9 @@ def needs_of(model: keras.Model) -> Needs:
     if isinstance(backbone, keras_hub.models.RobertaBackbone):
         layer = backbone.transformer_layers[0]._self_attention_layer
         return Needs(layer.compute_dtype, layer._key_dim, layer._dropout)
+    if isinstance(backbone, ModernBertBackbone):
+        block = backbone.transformer_layers[0]
+        return Needs(block.compute_dtype, block.head_dim)
     if not isinstance(backbone, (keras_hub.models.GemmaBackbone, keras_hub.models.Gemma3Backbone)):
         return Needs(obstacle=f"no kernel is wired to {type(backbone).__name__}")
     if getattr(backbone, "vision_encoder", None) is not None:
@@ -130,6 +134,8 @@ def fuse(model: keras.Model, kernel: Kernel) -> None:
     for block in model.backbone.transformer_layers:
         if isinstance(model.backbone, keras_hub.models.RobertaBackbone):
             fuse_encoder(block._self_attention_layer, kernel)
+        elif isinstance(model.backbone, ModernBertBackbone):
+            block.kernel = kernel
         else:
             fuse_decoder(block, kernel)
 

@@ -31,7 +31,8 @@ def block_pairs(length: int, causal: bool, window: int | None) -> int:
     size = block_size(length) or length
     blocks = length // size
     if not causal:
-        return blocks * blocks
+        reach = blocks if window is None else math.ceil(window / size)
+        return sum(min(row, reach) + 1 + min(blocks - 1 - row, reach) for row in range(blocks))
     # A block sees itself, and those before it that its first token reaches.
     reach = blocks if window is None else math.ceil((window - 1) / size)
     return sum(min(row, reach) + 1 for row in range(blocks))

@@ -11,11 +11,12 @@ import keras_hub
 
 from tpulm.config.training_step import CausalArchitecture, MaskedArchitecture, ModelSpec, Preset
 from tpulm.core.arrays import load_arrays
-from tpulm.models import roberta, sharding
+from tpulm.models import sharding
 from tpulm.models.attention import attention_of, fuse
 from tpulm.models.causal import assign, backbone_class, build_causal, draw_weights, load_preset, prepare_tuning
 from tpulm.models.frozen import load_int8, policy_of, without_activations
 from tpulm.models.fused_attention import Kernel
+from tpulm.models.masked_models import MODULES
 from tpulm.models.segments import never, separate_documents
 
 
@@ -54,7 +55,7 @@ def build_model(spec: ModelSpec, distribution: sharding.Sharded) -> keras.Model:
     source = spec.source
     model = load(source.name, spec) if isinstance(source, Preset) else construct(source, spec)
     if isinstance(source, MaskedArchitecture):
-        roberta.draw_weights(model, source.sizes["initializer_range"], spec.seed)
+        MODULES[source.name].draw_weights(model, source.sizes["initializer_range"], spec.seed)
     elif isinstance(source, CausalArchitecture):
         draw_weights(model.backbone, spec.seed)
     prepare(model, spec, distribution)
@@ -102,14 +103,17 @@ def prepare(model: keras.Model, spec: ModelSpec, distribution: sharding.Sharded)
 
 
 def family_of(architecture: MaskedArchitecture | CausalArchitecture) -> type:
-    """Return keras-hub's class of the backbone that is to be built."""
+    """Return the class of the backbone that is to be built."""
+    if isinstance(architecture, MaskedArchitecture):
+        return MODULES[architecture.name].backbone_class()
     return getattr(keras_hub.models, architecture.family)
 
 
 def construct(architecture: MaskedArchitecture | CausalArchitecture, spec: ModelSpec) -> keras.Model:
     """Return the model of an architecture, with whatever weights Keras gives it, of the types that its run gives it."""
     if isinstance(architecture, MaskedArchitecture):
-        return roberta.build(architecture.sizes, architecture.vocabulary_size, architecture.pad_id)
+        build = MODULES[architecture.name].build
+        return build(architecture.sizes, architecture.vocabulary_size, architecture.pad_id)
     return without_activations(construct_causal(architecture, policy_of(spec)))
 
 

@@ -50,7 +50,8 @@ class Kernel:
         query       [records, tokens, heads, head_dim], scaled
         key, value  [records, tokens, key-value heads, head_dim]; the heads are a multiple of them
         segments    int32 [records, tokens], see tpulm.models.segments; padding attends to padding, which says nothing
-        window      with causal: how many tokens a token sees, itself included; None is no limit
+        window      with causal: how many tokens a token sees, itself included; without: how far it sees to each side;
+                    None is no limit
         soft_cap    c of c tanh(score / c); None is none
         """
         if self.name == "splash":
@@ -102,7 +103,9 @@ def mask_of(length: int, causal: bool, window: int | None) -> splash_attention_m
     """Return which pairs of tokens the kernel looks at, segments aside: blocks without any are skipped."""
     shape = (length, length)
     if not causal:
-        return splash_attention_mask.FullMask(shape)
+        if window is None or window >= length - 1:
+            return splash_attention_mask.FullMask(shape)
+        return splash_attention_mask.LocalMask(shape, (window, window), 0)
     if window is None or window >= length:
         return splash_attention_mask.CausalMask(shape)
     return splash_attention_mask.LocalMask(shape, (window - 1, 0), 0)
@@ -128,7 +131,8 @@ def cudnn(
     else:
         mask = same_document(segments)
         if window is not None:
-            mask &= jnp.triu(jnp.ones(mask.shape[1:], bool), 1 - window)
+            pairs = jnp.ones(mask.shape[1:], bool)
+            mask &= jnp.triu(pairs, 1 - window) if causal else jnp.triu(jnp.tril(pairs, window), -window)
         mask = mask[:, None]
     return jax.nn.dot_product_attention(
         query, key, value, mask=mask, scale=1.0, is_causal=causal, local_window_size=local, implementation="cudnn"

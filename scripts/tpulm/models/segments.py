@@ -30,6 +30,8 @@ def separate_documents(model: keras.Model, where: str, read: Callable[[int], boo
     Raises UserError for a family that this is not implemented for.
     """
     backbone = model.backbone
+    if getattr(backbone, "reads_segments", False):
+        return
     if isinstance(backbone, keras_hub.models.RobertaBackbone):
         separate_encoder(backbone, read)
     elif isinstance(backbone, (keras_hub.models.GemmaBackbone, keras_hub.models.Gemma3Backbone)):

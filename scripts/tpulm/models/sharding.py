@@ -39,6 +39,14 @@ LAYOUTS = {
         "transformer_layer.*feedforward_output_dense/kernel": ("model", None),
         "mlm_head/output_bias": ("model",),
     },
+    "ModernBertBackbone": {
+        "token_embedding/embeddings": ("model", None),
+        "transformer_layer.*/(query|key|value)/kernel": (None, "model", None),
+        "transformer_layer.*/attention_output/kernel": ("model", None, None),
+        "transformer_layer.*feedforward_(activated|gate)_dense/kernel": (None, "model"),
+        "transformer_layer.*feedforward_output_dense/kernel": ("model", None),
+        "mlm_head/output_bias": ("model",),
+    },
     "Gemma3Backbone": {
         "token_embedding/embeddings": ("model", "batch"),
         "decoder_block.*attention/(query|key|value)/kernel": ("model", "batch", None),

@@ -50,6 +50,14 @@ def token_losses(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return jax.nn.logsumexp(logits, -1) - chosen
 
 
+def normalizer_penalty(logits: jax.Array) -> jax.Array:
+    """Return z-loss (Chowdhery et al. 2022, section 5) of each token: the squared logarithm of the softmax's divisor.
+
+    logits  float [..., vocabulary]. It keeps them near 0, where bfloat16 is exact
+    """
+    return jnp.square(jax.nn.logsumexp(logits.astype("float32"), -1))
+
+
 def predict(
     model: keras.Model,
     trainable: list,
@@ -57,17 +65,24 @@ def predict(
     inputs: dict[str, jax.Array],
     labels: jax.Array,
     training: bool,
+    z_loss: float = 0.0,
 ) -> tuple[jax.Array, jax.Array | None, list]:
     """Return the loss of each token in nats, float32, its likeliest id, int32, and the frozen values as they change.
 
     trainable, frozen  values of the model's variables
     labels             int32, of the shape of what the model predicts
     training           whether the model trains: then nobody asks for the likeliest ids
+    z_loss             weight of `normalizer_penalty`: in the gradients of a loss, not in its value, which stays
+                       comparable; for models whose head is not chunked
     """
     head = head_of(model)
     if head is None or head.chunks == 1:
         logits, changed = model.stateless_call(trainable, frozen, inputs, training=training)
-        return token_losses(logits, labels), None if training else logits.argmax(-1), changed
+        losses = token_losses(logits, labels)
+        if z_loss:
+            penalty = z_loss * normalizer_penalty(logits)
+            losses += penalty - jax.lax.stop_gradient(penalty)
+        return losses, None if training else logits.argmax(-1), changed
     hidden, changed = model.backbone.stateless_call(trainable, frozen, inputs, training=training)
     values = zip([*model.trainable_variables, *model.non_trainable_variables], [*trainable, *frozen], strict=True)
     table = next(value for variable, value in values if variable is head.variable)

@@ -6,14 +6,14 @@ from tpulm.config.architectures import find_architecture
 from tpulm.core.errors import UserError
 
 
-def model_config(model: dict, manifest: dict, where: str) -> PretrainedConfig:
+def model_config(model: dict, manifest: dict, where: str, backend: str = "tensorflow") -> PretrainedConfig:
     """Return the transformers config of `model`, with vocabulary and special ids of the TFRecords' manifest.
 
     Raises UserError, naming `where` in the user's config, for an architecture that cannot be trained here, an unknown
     key, or too few positions for this tokenizer's pad id.
     """
     architecture = model["architecture"]
-    after_pad = find_architecture(architecture, where).after_pad
+    after_pad = find_architecture(architecture, where, backend).after_pad
     known = AutoConfig.for_model(architecture).to_dict()
     unknown = sorted(set(model) - set(known) - {"architecture"})
     if unknown:
@@ -21,6 +21,8 @@ def model_config(model: dict, manifest: dict, where: str) -> PretrainedConfig:
     ids = manifest["special_ids"]
     sizes = {key: value for key, value in model.items() if key != "architecture"}
     special = {"bos_token_id": ids["cls"], "eos_token_id": ids["sep"], "pad_token_id": ids["pad"]}
+    roles = [role for role in ("cls", "sep") if isinstance(known.get(f"{role}_token_id"), int)]
+    special |= {f"{role}_token_id": ids[role] for role in roles}  # otherwise those of another vocabulary
     config = AutoConfig.for_model(architecture, vocab_size=manifest["vocab_size"], **special, **sizes)
     positions = getattr(config, "max_position_embeddings", None)
     needed = manifest["sequence_length"] + (ids["pad"] + 1 if after_pad else 0)

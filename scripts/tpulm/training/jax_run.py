@@ -54,7 +54,7 @@ class JaxRun:
         """Return what a dispatch runs, see `tpulm.training.train_step.jit_train_step`."""
         step = self.step
         parts = (self.model, self.optimizer, self.distribution, self.task)
-        return jit_train_step(*parts, step.microbatches, step.steps_per_execution)
+        return jit_train_step(*parts, step.microbatches, step.steps_per_execution, step.z_loss)
 
 
 def build_run(step: TrainingStep) -> JaxRun:

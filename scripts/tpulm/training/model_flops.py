@@ -36,8 +36,9 @@ def model_flops_of(run: Built) -> float:
     """Return the FLOPs that a step needs at the least (Chowdhery et al. 2022, appendix B).
 
     Two per weight of a matrix and token, and 4 x width x length / 2 per token and layer for attention over what
-    lies before (all of it in a masked model); the same again for gradients of activations, and for gradients of
-    weights where they are trained. A head and its logits only where the model predicts.
+    lies before (all of it in a masked model, or what its local attention sees); the same again for gradients of
+    activations, and for gradients of weights where they are trained. A head and its logits only where the model
+    predicts.
     """
     step, backbone = run.step, run.model.backbone
     length = step.sequence_length
@@ -49,9 +50,10 @@ def model_flops_of(run: Built) -> float:
     head = everywhere - inside + math.prod(table.shape)
     heads = getattr(backbone, "num_query_heads", None) or backbone.num_heads
     width = heads * (getattr(backbone, "head_dim", None) or backbone.hidden_dim // heads)
+    seen = backbone.tokens_seen(length) if hasattr(backbone, "tokens_seen") else backbone.num_layers * length
     predicted = step.predictions_per_record / length
     if step.task == "masked":
         width *= 2
-    forward = 2 * inside + 2 * head * predicted + 2 * backbone.num_layers * width * length
+    forward = 2 * inside + 2 * head * predicted + 2 * width * seen
     passes = 2 if step.model.only_lora else 3
     return float(step.tokens_per_step * forward * passes)

@@ -43,11 +43,11 @@ def train_variables(model: keras.Model, optimizer: keras.Optimizer) -> TrainStat
     return TrainState(optimizer.variables, random, model.trainable_variables)
 
 
-def make_grad_fn(model: keras.Model, task: Callable) -> Callable:
+def make_grad_fn(model: keras.Model, task: Callable, z_loss: float = 0.0) -> Callable:
     """Return the function (trainable, frozen, random, batch, weight) -> ((loss, random), gradients) of a microbatch.
 
     The loss of a microbatch is its sum over `weight`, the number of predictions of the whole batch: losses and
-    gradients of microbatches just add up.
+    gradients of microbatches just add up. z_loss  see `tpulm.models.token_losses.predict`
     """
     indices = seed_generators(model)
     draw_masks_once()
@@ -57,24 +57,27 @@ def make_grad_fn(model: keras.Model, task: Callable) -> Callable:
         for index, value in zip(indices, random, strict=True):
             frozen[index] = value
         inputs, labels, weights = task(batch)
-        losses, _, changed = predict(model, trainable, frozen, inputs, labels, training=True)
+        losses, _, changed = predict(model, trainable, frozen, inputs, labels, True, z_loss)
         return (losses * weights).sum() / weight, [changed[index] for index in indices]
 
     return jax.value_and_grad(loss_of, has_aux=True)
 
 
-def make_train_step(model: keras.Model, optimizer: keras.Optimizer, task: Callable, microbatches: int = 1) -> Callable:
+def make_train_step(
+    model: keras.Model, optimizer: keras.Optimizer, task: Callable, microbatches: int = 1, z_loss: float = 0.0
+) -> Callable:
     """Return the function of one update: (state, frozen, batch, rate) -> (state, loss).
 
     task          of `tpulm.training.tasks`
     microbatches  parts of equal size that a batch is worked through in, one after another, their gradients added up
                   before the one update (gradient accumulation over the parts of a batch)
+    z_loss        weight of the z-loss, see `tpulm.models.token_losses.predict`
     state         TrainState of values; frozen  values of the model's non-trainable variables
     batch         arrays [records, ...]
     rate          float32, the learning rate: an argument, so that a schedule compiles nothing anew
     loss          float32, nats per prediction
     """
-    grad_fn = make_grad_fn(model, task)
+    grad_fn = make_grad_fn(model, task, z_loss)
     rate_index = next(i for i, v in enumerate(optimizer.variables) if v is optimizer._learning_rate)
 
     def step(state: TrainState, frozen: list, batch: Batch, rate: jax.Array) -> tuple[TrainState, jax.Array]:
@@ -112,13 +115,14 @@ def jit_train_step(
     task: Callable,
     microbatches: int,
     steps_per_execution: int,
+    z_loss: float = 0.0,
 ) -> jax.stages.Wrapped:
     """Return what a dispatch runs: a step of `make_train_step`, or a scan over `steps_per_execution` of them.
 
     With a scan, arrays of a batch, rates and losses have one more dimension in front, the steps. The state is donated:
     the new one takes its memory.
     """
-    step = make_train_step(model, optimizer, task, microbatches)
+    step = make_train_step(model, optimizer, task, microbatches, z_loss)
 
     def several(state: TrainState, frozen: list, batches: Batch, rates: jax.Array) -> tuple[TrainState, jax.Array]:
         return jax.lax.scan(lambda state, part: step(state, frozen, *part), state, (batches, rates))

@@ -1,4 +1,4 @@
-"""A RoBERTa of a Hugging Face folder on JAX, as a run there exported it: to be measured and asked.
+"""A masked model of a Hugging Face folder on JAX, as a run there exported it: to be measured and asked.
 
 Needs tpulm.training.runtime.start first.
 """
@@ -13,25 +13,26 @@ import numpy as np
 from tpulm.config.training_step import ModelSpec
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
-from tpulm.models import roberta
 from tpulm.models.building import open_model
 from tpulm.models.causal import assign
+from tpulm.models.masked_models import folder_recipe, folder_weights
 from tpulm.models.sharding import Sharded
 from tpulm.tokenization.folder import load, special_ids
 
 TOP = 5  # answers to a prompt
 
 
-def open_roberta(folder: Path, where: str, recipe: Mapping) -> tuple[keras.Model, Sharded]:
+def open_masked(folder: Path, where: str, recipe: Mapping) -> tuple[keras.Model, Sharded]:
     """Return the model of a folder, in float32, and how it is sharded over JAX's devices.
 
     where    the config key of its run; recipe   of the run: mesh, and layout, packing, determinism if it has them
 
     Raises UserError where the mesh does not fit the devices.
     """
-    spec = ModelSpec.of("mlm", where, {**recipe, **roberta.folder_recipe(folder)})
+    spec = ModelSpec.of("mlm", where, {**recipe, **folder_recipe(folder)})
     model, distribution = open_model(spec)
-    assign(model.trainable_variables, roberta.folder_weights(folder, spec.architecture.sizes), str(folder))
+    weights = folder_weights(folder, spec.masked.name, spec.masked.sizes)
+    assign(model.trainable_variables, weights, str(folder))
     return model, distribution
 
 
@@ -44,7 +45,7 @@ class FillMask:
         self.ids = special_ids(self.tokenizer, folder / "special_tokens_map.json")
         self.mask = self.tokenizer.id_to_token(self.ids["mask"])
         self.spaces = read_json(folder / "tokenizer_config.json").get("clean_up_tokenization_spaces", False)
-        self.model, _ = open_roberta(folder, str(folder), {"mesh": [1, 1]})
+        self.model, _ = open_masked(folder, str(folder), {"mesh": [1, 1]})
 
     def __call__(self, prompt: str) -> list[dict]:
         """Return the five most likely tokens for the [MASK] of a prompt: score, token, token_str, sequence.

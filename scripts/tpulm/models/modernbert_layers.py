@@ -1,0 +1,167 @@
+"""ModernBERT (Warner et al. 2024) in Keras, which keras-hub does not have: an encoder with normalization before each
+sublayer, rotary positions, a gated feed-forward layer, and attention that is global in every few layers and local in
+the others.
+
+The input `padding_mask` holds segment ids, see tpulm.models.segments: documents of a record do not see each other.
+Needs tpulm.training.runtime.start first.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import keras
+import keras_hub
+from keras import ops
+
+from tpulm.models.fused_attention import Kernel
+from tpulm.models.segments import places, same_document
+
+EPSILON = 1e-5
+
+
+def norm(name: str) -> keras.layers.LayerNormalization:
+    """Return a layer normalization without a bias."""
+    return keras.layers.LayerNormalization(epsilon=EPSILON, center=False, name=name)
+
+
+def visible(segments: Any, window: int | None) -> Any:
+    """Return which pairs of tokens see each other: bool [records, tokens, tokens].
+
+    segments  int32 [records, tokens]
+    window    how far a token sees to each side; None is no limit
+    """
+    pairs = same_document(segments)
+    if window is None:
+        return pairs
+    index = jnp.arange(segments.shape[1])
+    return jnp.logical_and(pairs, jnp.abs(index[:, None] - index) <= window)
+
+
+class Block(keras.layers.Layer):
+    """A layer of the encoder: attention and feed-forward, each added to what it reads."""
+
+    def __init__(self, sizes: Mapping, number: int, **kwargs: Any):
+        """Make layer `number`, counted from 0; its attention is local unless global_attn_every_n_layers divides it."""
+        super().__init__(**kwargs)
+        hidden, heads, inner = sizes["hidden_size"], sizes["num_attention_heads"], sizes["intermediate_size"]
+        local = number % sizes["global_attn_every_n_layers"] != 0
+        self.num_heads, self.head_dim = heads, hidden // heads
+        self.window = sizes["local_attention"] // 2 if local else None
+        self.kernel: Kernel | None = None  # of attention, in place of plain attention: see tpulm.models.attention
+        theta = sizes["local_rope_theta" if local else "global_rope_theta"]
+        self.rope = keras_hub.layers.RotaryEmbedding(max_wavelength=theta, name="rotary_embedding")
+        self.attention_norm = norm("attention_layer_norm") if number else None
+        self.query, self.key, self.value = (
+            keras.layers.EinsumDense("bth,hnd->btnd", (None, heads, self.head_dim), name=name)
+            for name in ("query", "key", "value")
+        )
+        self.attention_output = keras.layers.EinsumDense("btnd,ndh->bth", (None, hidden), name="attention_output")
+        self.feedforward_norm = norm("feedforward_layer_norm")
+        self.activated, self.gate = (
+            keras.layers.Dense(inner, use_bias=False, name=f"feedforward_{name}_dense")
+            for name in ("activated", "gate")
+        )
+        self.dropout = keras.layers.Dropout(sizes["mlp_dropout"], name="feedforward_dropout")
+        self.feedforward_output = keras.layers.Dense(hidden, use_bias=False, name="feedforward_output_dense")
+
+    def build(self, shape: tuple, *others: tuple) -> None:
+        """Make the variables, for hidden states of this shape [records, tokens, hidden]."""
+        heads = (*shape[:-1], self.num_heads, self.head_dim)
+        inner = (*shape[:-1], self.activated.units)
+        for layer in (self.query, self.key, self.value, self.activated, self.gate, self.feedforward_norm):
+            layer.build(shape)
+        if self.attention_norm is not None:
+            self.attention_norm.build(shape)
+        self.attention_output.build(heads)
+        self.feedforward_output.build(inner)
+        self.built = True
+
+    def call(self, x: Any, segments: Any, training: bool | None = None) -> Any:
+        """Return hidden states [records, tokens, hidden] of such; segments  int32 [records, tokens]."""
+        normed = x if self.attention_norm is None else self.attention_norm(x)
+        positions = places(segments)
+        query, key = (self.rope(part(normed), positions=positions) for part in (self.query, self.key))
+        x = x + self.attention_output(self.attend(query, key, self.value(normed), segments))
+        normed = self.feedforward_norm(x)
+        gated = keras.activations.gelu(self.activated(normed), approximate=False) * self.gate(normed)
+        return x + self.feedforward_output(self.dropout(gated, training=training))
+
+    def attend(self, query: Any, key: Any, value: Any, segments: Any) -> Any:
+        """Return what each token attends to: [records, tokens, heads, head_dim], as the arguments."""
+        scale = self.head_dim**-0.5
+        if self.kernel is not None and self.kernel.fits(query.shape[1]):
+            scaled = query * ops.cast(scale, query.dtype)
+            return self.kernel(scaled, key, value, segments, causal=False, window=self.window)
+        mask = visible(segments, self.window)[:, None]
+        return ops.dot_product_attention(query, key, value, mask=mask, scale=scale, flash_attention=False)
+
+    def compute_output_shape(self, shape: tuple, *others: tuple) -> tuple:
+        """Return the shape of the hidden states, which stays."""
+        return shape
+
+
+class ModernBertBackbone(keras_hub.models.Backbone):
+    """The encoder: inputs token_ids and padding_mask, int32 [records, tokens]; outputs [records, tokens, hidden]."""
+
+    reads_segments = True  # tpulm.models.segments has nothing to change
+
+    def __init__(self, sizes: Mapping, vocabulary_size: int):
+        """Build it; sizes  as of tpulm.config.masked_sizes."""
+        layers, hidden = sizes["num_hidden_layers"], sizes["hidden_size"]
+        self.token_embedding = keras.layers.ReversibleEmbedding(vocabulary_size, hidden, name="token_embedding")
+        self.transformer_layers = [Block(sizes, number, name=f"transformer_layer_{number}") for number in range(layers)]
+        tokens, mask = (keras.Input((None,), dtype="int32", name=name) for name in ("token_ids", "padding_mask"))
+        x = norm("embeddings_layer_norm")(self.token_embedding(tokens))
+        x = keras.layers.Dropout(sizes["embedding_dropout"], name="embeddings_dropout")(x)
+        for block in self.transformer_layers:
+            x = block(x, mask)
+        super().__init__(inputs={"token_ids": tokens, "padding_mask": mask}, outputs=norm("final_layer_norm")(x))
+        self.vocabulary_size, self.hidden_dim = vocabulary_size, hidden
+        self.num_layers, self.num_heads = layers, sizes["num_attention_heads"]
+        self.max_sequence_length = sizes["max_position_embeddings"]
+
+    def tokens_seen(self, length: int) -> int:
+        """Return how many tokens of a record of this many one in its middle sees, over all layers."""
+        windows = [block.window for block in self.transformer_layers]
+        return sum(length if window is None else min(length, 2 * window + 1) for window in windows)
+
+
+class Head(keras.layers.Layer):
+    """Predicts the tokens of some positions: dense, GELU, normalization, and the table of embeddings in reverse."""
+
+    def __init__(self, embedding: keras.layers.ReversibleEmbedding, **kwargs: Any):
+        """Make it; embedding  of the backbone, built."""
+        super().__init__(**kwargs)
+        self.embedding = embedding
+        self.dense = keras.layers.Dense(embedding.output_dim, use_bias=False, name="dense")
+        self.norm = norm("layer_norm")
+
+    def build(self, shape: tuple, *others: tuple) -> None:
+        """Make the variables, for hidden states of this shape [records, tokens, hidden]."""
+        self.dense.build(shape)
+        self.norm.build(shape)
+        self.bias = self.add_weight(name="output_bias", shape=(self.embedding.input_dim,), initializer="zeros")
+        self.built = True
+
+    def call(self, x: Any, positions: Any) -> Any:
+        """Return logits [records, predictions, vocabulary]; positions  int32 [records, predictions]."""
+        x = ops.take_along_axis(x, positions[:, :, None], axis=1)
+        x = self.norm(keras.activations.gelu(self.dense(x), approximate=False))
+        return ops.cast(self.embedding(x, reverse=True), self.compute_dtype) + ops.cast(self.bias, self.compute_dtype)
+
+    def compute_output_shape(self, shape: tuple, positions: tuple) -> tuple:
+        """Return the shape of the logits."""
+        return (*positions, self.embedding.input_dim)
+
+
+class ModernBertMaskedLM(keras_hub.models.MaskedLM):
+    """The encoder with its head: inputs token_ids, padding_mask and mask_positions; outputs logits."""
+
+    def __init__(self, backbone: ModernBertBackbone):
+        """Put a head on a backbone."""
+        self.backbone, self.preprocessor = backbone, None
+        self.masked_lm_head = Head(backbone.token_embedding, name="mlm_head")
+        inputs = {**backbone.input, "mask_positions": keras.Input((None,), dtype="int32", name="mask_positions")}
+        outputs = self.masked_lm_head(backbone(backbone.input), inputs["mask_positions"])
+        super().__init__(inputs=inputs, outputs=outputs)
