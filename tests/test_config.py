@@ -210,6 +210,32 @@ WRONG = [
     ),
     ({f"{TINY}.model.architecture": "robeta"}, f'{TINY}.model.architecture is "robeta"; did you mean "roberta"?'),
     (
+        {f"{TINY}.model.architecture": "modernbert"},
+        f'{TINY}.model.architecture is "modernbert", which transformers does not have in TensorFlow; allowed for it: '
+        "backend: jax.",
+    ),
+    (
+        {f"{TINY}.backend": "jax", f"{TINY}.model": {"architecture": "bert"}},
+        f"{TINY}.model.architecture is bert; allowed with backend: jax: roberta, modernbert.",
+    ),
+    (
+        {f"{TINY}.backend": "jax", f"{TINY}.model": {"architecture": "modernbert", "attention_dropout": 0.1}},
+        f"{TINY}.model.attention_dropout is 0.1; allowed with backend: jax: 0.0.",
+    ),
+    (
+        {f"{TINY}.backend": "jax", f"{TINY}.model": {"architecture": "modernbert", "local_rope_theta": 0}},
+        f"{TINY}.model.local_rope_theta is 0; allowed: a number of more than 0.",
+    ),
+    (
+        {f"{TINY}.backend": "jax", f"{TINY}.model": {"architecture": "modernbert", "num_attention_heads": 256}},
+        f"{TINY}.model.hidden_size is 768; allowed: a multiple of twice num_attention_heads, 512.",
+    ),
+    (
+        {f"{TINY}.backend": "jax", f"{TINY}.model": {"architecture": "modernbert"}, "tfrecords.sequence_length": 9000},
+        f"{TINY}.model.max_position_embeddings is 8192; allowed: 9000 or more for tfrecords.sequence_length 9000.",
+    ),
+    ({f"{TINY}.z_loss": 1e-4}, f"{TINY}.z_loss is given with backend: tensorflow; it belongs to backend: jax."),
+    (
         {f"{TINY}.model.architecture": "gpt2"},
         f'{TINY}.model.architecture is "gpt2"; allowed: {", ".join(TRAINABLE)}.',
     ),

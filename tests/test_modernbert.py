@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import warm
 from openers import LOCKS
+from test_mlm_jax import train_jax
+from test_mlm_tensorflow import manifest, records  # noqa: F401 (fixtures)
 from tpulm.config.masked_sizes import KINDS, sizes_of, told
-from tpulm.core.arrays import load_arrays, save_arrays
+from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.models import modernbert
 from tpulm.models.attention_cost import block_pairs
@@ -49,7 +51,9 @@ def logits(model, ids, mask):
     return np.asarray(call(inputs))
 """
 
-SAVE = MODEL + """
+SAVE = (
+    MODEL
+    + """
 from tpulm.core.arrays import save_arrays
 [folder] = rest
 model = made()
@@ -60,6 +64,7 @@ save_arrays(f"{folder}/ours", {v.path: np.asarray(v) for v in model.trainable_va
 save_arrays(f"{folder}/asked", {"ids": ids, "mask": mask, "logits": logits(model, ids, mask)})
 print("RESULT{}")
 """
+)
 
 THEIRS = """
 import json, sys
@@ -104,3 +109,155 @@ def test_transformers_computes_the_same_logits(openers, exported, which):
     found = openers.result(which, THEIRS, str(exported))
     assert found["class"] == "ModernBertForMaskedLM" and not found["problems"]
     assert found["largest"] > 1 and max(found["differences"].values()) < 1e-4
+
+
+def test_what_is_exported_is_opened_again(exported):
+    arrays = load_arrays(exported / "ours")
+    back = modernbert.from_pytorch(load_arrays(exported / "model.safetensors"), 5, 4, PAD)
+    assert set(back) == set(arrays) and all((back[name] == array).all() for name, array in arrays.items())
+    found = warm.result(warm.run("jax", OPENED, json.dumps([TINY, str(exported)])))
+    assert found["difference"] < 1e-5 and found["most"] == 64
+
+
+OPENED = (
+    MODEL
+    + """
+from pathlib import Path
+from tpulm.core.arrays import load_arrays
+from tpulm.models.opened_masked import open_masked
+folder = Path(rest[0])
+model, _ = open_masked(folder, "the.run", {"mesh": [1, 1]})
+asked = load_arrays(folder / "asked")
+kept = asked["mask"] > 0
+found = logits(model, asked["ids"], asked["mask"])
+most = model.backbone.max_sequence_length
+print("RESULT" + json.dumps({"difference": float(abs(found - asked["logits"])[kept].max()), "most": most}))
+"""
+)
+
+# Which tokens of a record reach which, through a local and a global layer; and a rotation by its formula.
+LAYERS = (
+    MODEL
+    + """
+model = made()
+dice = np.random.default_rng(2)
+x = dice.standard_normal((1, 24, 32)).astype("f4")
+segments = np.repeat(np.array([1, 2, 0], "int32"), (9, 11, 4))[None]
+reached = {}
+for number in (0, 1):
+    block = model.backbone.transformer_layers[number]
+    for name, of in (("alone", np.ones_like(segments)), ("apart", segments)):
+        slopes = jax.jit(jax.jacrev(lambda x: block(x, of).sum(-1)[0]))(x)
+        reached[f"{number} {name}"] = (np.abs(slopes[:, 0]).sum(-1) > 0).tolist()
+rotated = {}
+for number, theta in ((0, 500.0), (1, 20.0)):
+    block, places = model.backbone.transformer_layers[number], np.array([[0, 1, 2, 0, 1, 63]])
+    query = dice.standard_normal((1, 6, 4, 8)).astype("f4")
+    angles = places[..., None, None] * theta ** (-2 * np.arange(4) / 8)
+    turned = (query[..., :4] + 1j * query[..., 4:]) * np.exp(1j * angles)
+    expected = np.concatenate([turned.real, turned.imag], -1)
+    rotated[theta] = float(abs(np.asarray(block.rope(query, positions=places)) - expected).max())
+print("RESULT" + json.dumps([reached, list(rotated.values())]))
+"""
+)
+
+
+def test_layers_attend_locally_or_globally_within_a_document_at_rotated_positions():
+    reached, rotated = warm.result(warm.run("jax", LAYERS, json.dumps([TINY])))
+    index = np.arange(24)
+    near = abs(index[:, None] - index) <= TINY["local_attention"] // 2
+    document = np.repeat([1, 2, 0], (9, 11, 4))
+    same = document[:, None] == document
+    assert np.array(reached["0 alone"]).all() and (np.array(reached["1 alone"]) == near).all()
+    assert (np.array(reached["0 apart"]) == same).all() and (np.array(reached["1 apart"]) == (near & same)).all()
+    assert max(rotated) < 1e-5
+
+
+# A document in a record against the same alone; the kernel, run by the interpreter, against plain attention; z-loss.
+SAME = (
+    MODEL
+    + """
+from tpulm.models.attention import fuse, needs_of
+from tpulm.models.fused_attention import Kernel
+from tpulm.models.token_losses import token_losses
+from tpulm.training.tasks import masked
+from tpulm.training.train_step import make_grad_fn
+
+model, dice = made(), np.random.default_rng(3)
+counts = (30, 50, 41)
+ids = dice.integers(5, 64, (1, 128)).astype("int32")
+segments = np.repeat(np.array([1, 2, 3, 0], "int32"), (*counts, 7))[None]
+together, start, apart = logits(model, ids, segments), 0, 0.0
+for count in counts:
+    own = ids[:, start : start + count]
+    alone = logits(model, own, np.ones_like(own))
+    apart = max(apart, float(abs(together[:, start : start + count] - alone).max()))
+    start += count
+
+batch = {"input_ids": ids, "segment_ids": segments, "labels": ids[:, :40], "weights": np.ones((1, 40), "f4")}
+batch["positions"] = np.arange(40, dtype="int32")[None]
+values = [[v.value for v in part] for part in (model.trainable_variables, model.non_trainable_variables)]
+
+def measured(z_loss=0.0):
+    (loss, _), gradients = jax.jit(make_grad_fn(model, masked, z_loss))(*values, [], batch, np.float32(40))
+    return float(loss), [np.asarray(array, np.float64) for array in gradients]
+
+def difference(ours, theirs):
+    return max(float(abs(a - b).max() / max(abs(b).max(), 1e-3)) for a, b in zip(ours, theirs, strict=True))
+
+def by_formula(trainable):
+    inputs, labels, weights = masked(batch)
+    scores, _ = model.stateless_call(trainable, values[1], inputs, training=True)
+    normalizer = jax.numpy.log(jax.numpy.exp(scores).sum(-1))
+    return (token_losses(scores, labels) + 0.01 * normalizer**2).sum() / 40
+
+plain, punished = measured(), measured(0.01)
+formula = jax.jit(jax.grad(by_formula))(values[0])
+z_loss = {"loss": abs(punished[0] - plain[0]), "gradients": difference(punished[1], formula),
+          "changed": difference(punished[1], plain[1])}
+needs = needs_of(model)._asdict()
+fuse(model, Kernel("splash", True, interpret=True))
+text = str(jax.make_jaxpr(lambda inputs: model(inputs))(masked(batch)[0]))
+fused = measured()
+kernel = {"loss": abs(fused[0] - plain[0]), "gradients": difference(fused[1], plain[1])}
+kernel["calls"] = text.count("pallas_call")
+seen = [model.backbone.tokens_seen(length) for length in (4, 100)]
+print("RESULT" + json.dumps({"apart": apart, "z_loss": z_loss, "kernel": kernel, "needs": needs, "seen": seen}))
+"""
+)
+
+
+def test_documents_kernels_and_z_loss_are_as_they_are_defined():
+    found = warm.result(warm.run("jax", SAME, json.dumps([TINY])))
+    assert found["apart"] < 1e-4
+    z_loss, kernel = found["z_loss"], found["kernel"]
+    assert z_loss["loss"] < 1e-6 and z_loss["gradients"] < 1e-4 < 0.01 < z_loss["changed"]
+    assert kernel["loss"] < 1e-5 and kernel["gradients"] < 1e-3 and kernel["calls"] >= 5
+    assert found["needs"] == {"dtype": "float32", "head_dim": 8, "dropout": 0.0, "soft_cap": None, "obstacle": None}
+    assert found["seen"] == [2 * 4 + 3 * 4, 2 * 100 + 3 * 5]
+
+
+def test_eight_devices_train_as_one(manifest, tmp_path):  # noqa: F811
+    masking = {"mlm_probability": 0.3, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
+    more = {"model": TINY | {"initializer_range": 0.02}, "masking": masking, "z_loss": 1e-4, "batch_size": 8}
+    parts = {"all": (0, 5, None)}
+    one = train_jax(manifest, tmp_path / "one", parts, **more)
+    many = train_jax(manifest, tmp_path / "many", parts, devices=8, mesh=(2, 4), remat=True, **more)
+    np.testing.assert_allclose(one["all"]["losses"], many["all"]["losses"], rtol=1e-4)
+    ours, theirs = (load_arrays(tmp_path / name / "all/weights") for name in ("one", "many"))
+    assert set(ours) == set(theirs) and max(abs(ours[name] - theirs[name]).max() for name in ours) < 1e-3
+
+
+@pytest.mark.unit
+def test_a_local_kernel_works_on_the_blocks_around_a_token():
+    assert block_pairs(1024, False, None) == 4 and block_pairs(1024, False, 64) == 4
+    assert block_pairs(8192, False, 64) == 3 * 16 - 2 and block_pairs(8192, False, 513) == 5 * 16 - 6
+
+
+@pytest.mark.unit
+def test_sizes_are_those_of_modernbert_base():
+    assert sizes_of({"architecture": "modernbert"}, "the.model") == KINDS["modernbert"].sizes
+    theta = sizes_of({"architecture": "modernbert", "local_rope_theta": 7}, "the.model")["local_rope_theta"]
+    assert theta == 7 and type(theta) is float
+    with pytest.raises(UserError, match='the.model has the key "hidden_act"; allowed with backend: jax: architecture'):
+        sizes_of({"architecture": "modernbert", "hidden_act": "gelu"}, "the.model")

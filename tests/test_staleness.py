@@ -302,6 +302,7 @@ ROWS = [
     ("mlm.runs.NAME.masking.mlm_probability", "trained", "mlm.runs.tiny.masking.mlm_probability", 0.2, MLM),
     ("mlm.runs.NAME.masking.mask_replace_prob", "trained", "mlm.runs.tiny.masking.mask_replace_prob", 0.7, MLM),
     ("mlm.runs.NAME.masking.random_replace_prob", "trained", "mlm.runs.tiny.masking.random_replace_prob", 0.2, MLM),
+    ("mlm.runs.NAME.z_loss", "jax", "mlm.runs.tiny.z_loss", 1e-4, MLM_JAX),
     ("mlm.runs.NAME.precision", "trained", "mlm.runs.tiny.precision", "mixed_bfloat16", MLM),
     ("mlm.runs.NAME.host_device_count", "trained", "mlm.runs.tiny.host_device_count", 2, MLM),
     ("mlm.runs.NAME.resources.accelerator", "trained", "mlm.runs.tiny.resources.accelerator", "v5e-8", ""),

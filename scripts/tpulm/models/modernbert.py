@@ -95,7 +95,7 @@ def to_pytorch(arrays: dict[str, np.ndarray], layers: int, pad_id: int) -> dict[
             array = array.reshape(-1, hidden).T
         found[theirs] = np.ascontiguousarray(array)
     for theirs, parts in joined_names(layers).items():
-        found[theirs] = np.concatenate([arrays[ours].reshape(hidden, -1).T for ours in parts])
+        found[theirs] = np.ascontiguousarray(np.concatenate([arrays[ours].reshape(hidden, -1).T for ours in parts]))
     return found
 
 

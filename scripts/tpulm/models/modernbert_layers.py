@@ -65,14 +65,14 @@ class Block(keras.layers.Layer):
         self.dropout = keras.layers.Dropout(sizes["mlp_dropout"], name="feedforward_dropout")
         self.feedforward_output = keras.layers.Dense(hidden, use_bias=False, name="feedforward_output_dense")
 
-    def build(self, shape: tuple, *others: tuple) -> None:
+    def build(self, x_shape: tuple, segments_shape: tuple) -> None:
         """Make the variables, for hidden states of this shape [records, tokens, hidden]."""
-        heads = (*shape[:-1], self.num_heads, self.head_dim)
-        inner = (*shape[:-1], self.activated.units)
+        heads = (*x_shape[:-1], self.num_heads, self.head_dim)
+        inner = (*x_shape[:-1], self.activated.units)
         for layer in (self.query, self.key, self.value, self.activated, self.gate, self.feedforward_norm):
-            layer.build(shape)
+            layer.build(x_shape)
         if self.attention_norm is not None:
-            self.attention_norm.build(shape)
+            self.attention_norm.build(x_shape)
         self.attention_output.build(heads)
         self.feedforward_output.build(inner)
         self.built = True
@@ -96,9 +96,9 @@ class Block(keras.layers.Layer):
         mask = visible(segments, self.window)[:, None]
         return ops.dot_product_attention(query, key, value, mask=mask, scale=scale, flash_attention=False)
 
-    def compute_output_shape(self, shape: tuple, *others: tuple) -> tuple:
+    def compute_output_shape(self, x_shape: tuple, segments_shape: tuple) -> tuple:
         """Return the shape of the hidden states, which stays."""
-        return shape
+        return x_shape
 
 
 class ModernBertBackbone(keras_hub.models.Backbone):
@@ -137,10 +137,10 @@ class Head(keras.layers.Layer):
         self.dense = keras.layers.Dense(embedding.output_dim, use_bias=False, name="dense")
         self.norm = norm("layer_norm")
 
-    def build(self, shape: tuple, *others: tuple) -> None:
+    def build(self, x_shape: tuple, positions_shape: tuple) -> None:
         """Make the variables, for hidden states of this shape [records, tokens, hidden]."""
-        self.dense.build(shape)
-        self.norm.build(shape)
+        self.dense.build(x_shape)
+        self.norm.build(x_shape)
         self.bias = self.add_weight(name="output_bias", shape=(self.embedding.input_dim,), initializer="zeros")
         self.built = True
 
@@ -150,9 +150,9 @@ class Head(keras.layers.Layer):
         x = self.norm(keras.activations.gelu(self.dense(x), approximate=False))
         return ops.cast(self.embedding(x, reverse=True), self.compute_dtype) + ops.cast(self.bias, self.compute_dtype)
 
-    def compute_output_shape(self, shape: tuple, positions: tuple) -> tuple:
+    def compute_output_shape(self, x_shape: tuple, positions_shape: tuple) -> tuple:
         """Return the shape of the logits."""
-        return (*positions, self.embedding.input_dim)
+        return (*positions_shape, self.embedding.input_dim)
 
 
 class ModernBertMaskedLM(keras_hub.models.MaskedLM):
