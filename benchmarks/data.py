@@ -125,9 +125,9 @@ def snakemake(workflow: Workflow, *targets: str) -> Time:
 def check_ids(workflow: Workflow) -> None:
     """Compare the records of a shard with `tokenizer.encode`, document by document."""
     tokenizer = folder.load(workflow / "results/tokenizer/tokenizer.json")
-    part = json.loads((workflow / "results/tfrecords/train/ranges.json").read_text())[0]
-    stop = min(part["stop"], part["start"] + CHECKED)
-    documents = read_texts(str(workflow / "results/corpus/train.parquet"), part["start"], stop)
+    manifest = json.loads((workflow / "results/tfrecords/manifest.json").read_text())
+    stop = min(manifest["splits"]["train"]["shards"][0]["documents"], CHECKED)
+    documents = read_texts(str(workflow / "results/corpus/train.parquet"), 0, stop)
     expected = [token for texts in documents for text in texts for token in tokenizer.encode(text).ids]
     records = Records(workflow / "results/tfrecords/manifest.json", "train")
     ids = records.read(np.arange(len(expected) // LENGTH)).ravel()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import warm
 from tpulm.config.causal_families import constructor
 from tpulm.config.record_arrays import causal_arrays
 from tpulm.config.training_step import CausalArchitecture, ModelSpec, TrainingStep
@@ -699,3 +700,19 @@ def test_scripts_of_this_stage_do_not_import_tensorflow():
         assert sys.modules["tensorflow"] is None and keras_hub.models.GemmaCausalLM
     """)
     subprocess.run([sys.executable, "-c", program, str(SCRIPTS)], check=True)
+
+
+FORMER_NAME = """
+from tpulm.training import runtime
+
+runtime.start(1)
+import keras_hub
+import keras_nlp
+
+same = [getattr(keras_nlp.models, name) is getattr(keras_hub.models, name) for name in ("GemmaCausalLM", "CausalLM")]
+print("RESULT", str(all(same)).lower())
+"""
+
+
+def test_keras_nlp_is_keras_hub_by_its_former_name():
+    assert warm.result(warm.run("jax", FORMER_NAME)) is True

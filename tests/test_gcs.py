@@ -382,9 +382,9 @@ def test_a_shard_that_is_deleted_there_is_written_again_before_a_segment_reads_i
     name = SHARD.removeprefix("results/tfrecords/")
     said = f"note: {name}.tfrecord and 1 more of results/tfrecords were deleted; list_shards writes them again first.\n"
     again = f"[tfrecords] {name}.tfrecord was deleted, and is written again\n"
-    assert said in printed and printed.index(again) < printed.index("rule train_mlm_tensorflow:")
+    assert said in printed and printed.index(again) < printed.index("start   train_mlm_tensorflow ")
     assert said not in first and again not in first
-    assert (first + printed).count("rule train_mlm_tensorflow:") == 2  # of two segments
+    assert (first + printed).count("start   train_mlm_tensorflow ") == 2  # of two segments
     found, here = stored_results(server), local_results(trained)
     for file in (f"{SHARD}.tfrecord", f"{SHARD}.index"):
         assert found[file] == here[file]

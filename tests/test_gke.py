@@ -408,12 +408,12 @@ def test_jobs_of_the_workflow_itself_go_to_pods(bucket, tmp_path):
     (tmp_path / "cluster").mkdir()
     with Cluster(tmp_path / "cluster") as cluster:
         run = Folder(workflow.folder, bucket, cluster)
-        target = ["results/tfrecords/validation/ranges.json", "--default-storage-prefix", "gs://bucket/real"]
+        target = ["results/corpus/validation.lengths.npy", "--default-storage-prefix", "gs://bucket/real"]
         done = run(*target)
         assert done.returncode == 0, done.stdout
-        assert [job.rule for job in cluster.seen] == ["read_part", "assign_splits", "build_corpus", "plan_shards"]
-        ranges = bucket.get_file("bucket", "real/results/tfrecords/validation/ranges.json")
-        assert json.loads(ranges) and not (workflow / "results/corpus").exists()
+        assert [job.rule for job in cluster.seen] == ["read_part", "build_corpus"]
+        record = bucket.get_file("bucket", "real/results/corpus/corpus.json")
+        assert json.loads(record) and not (workflow / "results/corpus").exists()
         assert "Nothing to be done" in run(*target).stdout
 
 

@@ -128,7 +128,7 @@ def test_hosts_with_gpus_are_one_task_each(fresh):
     config = read_yaml(fresh / "config.yaml")
     config["finetune"]["runs"]["python"] |= {"resources": {"accelerator": "h100:4", "hosts": 2}}
     configure(fresh, **config["finetune"]["runs"])
-    printed = fresh("-n", "finetune").stdout.partition("rule train_finetune:")[2]
+    printed = fresh("-n", "--verbose", "finetune").stdout.partition("rule train_finetune:")[2]
     listed = re.search(r"    resources: (.*)", printed)[1].split(", ")
     resources = Attributes(part.split("=", 1) for part in listed)
     resources |= {name: int(value) for name, value in resources.items() if value.isdigit()}

@@ -11,12 +11,12 @@ import numpy as np
 from tpulm.config.schedule import learning_rates
 from tpulm.models.causal import assign, count
 from tpulm.models.sharding import Sharded, describe_devices, replication_notes, shardings
+from tpulm.tracking.live_metrics import LiveMetrics
 from tpulm.training import checkpoint, sharded_arrays
 from tpulm.training.evaluation import Evaluator
 from tpulm.training.feeding import AHEAD, batches
 from tpulm.training.history import History, LossReader
 from tpulm.training.jax_run import JaxRun
-from tpulm.training.live_metrics import LiveMetrics
 from tpulm.training.model_flops import seconds_at_peak
 from tpulm.training.pauses import Pauses
 from tpulm.training.processes import Processes

@@ -4,15 +4,18 @@ This module sets the environment variables that TensorFlow reads on import: impo
 """
 
 import os
+from collections.abc import Callable
 
 from tpulm.core.compile_cache import tensorflow_flags
+from tpulm.core.imports import without
 
 os.environ["TF_XLA_FLAGS"] = tensorflow_flags(os.environ.get("TF_XLA_FLAGS", ""))
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # transformers' TensorFlow models are Keras 2
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import tensorflow as tf
-import tf_keras
+with without("jax", "pandas"):  # for conversions that nothing here uses; both take seconds
+    import tensorflow as tf
+    import tf_keras
 
 from tpulm.core.errors import UserError
 
@@ -54,6 +57,15 @@ def device_kind() -> str:
     """Return what a model is trained on: TPU, GPU or CPU."""
     kinds = {device.device_type for device in tf.config.list_logical_devices()}
     return next(kind for kind in ("TPU", "GPU", "CPU") if kind in kinds)
+
+
+def compiled(function: Callable) -> Callable:
+    """Return a function of tensors, compiled by XLA.
+
+    No Python `if` or loop of its own or of a model depends on a tensor: the translation of its source, which takes
+    seconds, is left out.
+    """
+    return tf.function(function, jit_compile=True, autograph=False)
 
 
 def alone(strategy: tf.distribute.Strategy) -> bool:

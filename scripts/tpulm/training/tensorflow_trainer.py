@@ -10,14 +10,14 @@ from tpulm.config.schedule import learning_rates
 from tpulm.core.arrays import load_arrays
 from tpulm.records.masked_batches import training_batch
 from tpulm.records.reader import Records
+from tpulm.tracking.live_metrics import LiveMetrics
 from tpulm.training import checkpoint
 from tpulm.training.history import History, LossReader
-from tpulm.training.live_metrics import LiveMetrics
 from tpulm.training.pauses import Pauses
 from tpulm.training.snapshots import Snapshots
 from tpulm.training.tensorflow_evaluation import evaluator
 from tpulm.training.tensorflow_model import assign, build_model, dropout_generators, loss_sum, named_arrays, predictions
-from tpulm.training.tensorflow_runtime import alone, device_kind, tf, tf_keras
+from tpulm.training.tensorflow_runtime import alone, compiled, device_kind, tf, tf_keras
 
 NOT_DECAYED = ["bias", "LayerNorm", "layer_norm", "layernorm"]  # searched for in the names of variables
 
@@ -57,7 +57,7 @@ class Trainer:
         """Return the compiled function of one update: (batch, rate, number of the step) -> loss, nats a prediction."""
         # Where replicas have to talk within a step, only what each does alone is compiled by XLA.
         mirrored = isinstance(self.strategy, tf.distribute.MirroredStrategy)
-        gradients = tf.function(self.gradients, jit_compile=True) if mirrored else self.gradients
+        gradients = compiled(self.gradients) if mirrored else self.gradients
 
         def step(batch: dict, rate: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
             """Run one step on every replica; return the loss per prediction over all of them."""
@@ -76,9 +76,9 @@ class Trainer:
             return loss / weight
 
         if alone(self.strategy):
-            return tf.function(step, jit_compile=True)
+            return compiled(step)
 
-        @tf.function
+        @tf.function(autograph=False)
         def distributed(batch: dict, rate: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
             losses = self.strategy.run(step, (batch, rate, number))
             return self.strategy.experimental_local_results(losses)[0]
