@@ -30,6 +30,7 @@ include: "rules/base.smk"
 include: "rules/finetune.smk"
 include: "rules/report.smk"
 include: "rules/plan.smk"
+include: "rules/publish.smk"
 include: "rules/upkeep.smk"
 
 

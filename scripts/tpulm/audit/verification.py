@@ -30,6 +30,25 @@ PRESET = ("config.json", "model.weights.h5", "tokenizer.json")
 def verify(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | None]]:
     """Yield the name of each artifact and its damages; None where it has not been built.
 
+    expected  all of what `artifacts` takes
+    results   their folder
+    """
+    yield from artifacts(expected, results)
+    yield examine(results, "", check_texts)
+
+
+def refuse_damaged(expected: dict, results: Path) -> None:
+    """Read artifacts back. Raises UserError for the first damage."""
+    nothing = {"collections": {}, "tokenizer": False, "records": {}, "chains": {}}
+    nothing |= {"mlm": [], "base": [], "adapters": [], "tuned": []}
+    for _, damages in artifacts(nothing | expected, results):
+        if damages:
+            raise UserError(f"{damages[0].rstrip('.')}; nothing of it is published: `snakemake verify` has the rest.")
+
+
+def artifacts(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | None]]:
+    """Yield the name of each of the artifacts named and its damages; None where it has not been built.
+
     results   their folder
     expected  collections (name to the files of each split, below results); tokenizer (whether there is one); records
               (folder below results to shards, their names by split, and vocabulary, the file that they were made with,
@@ -55,7 +74,6 @@ def verify(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | Non
         yield examine(results / "finetune" / run, "adapter.lora.h5", check_adapter)
     for run in expected["tuned"]:
         yield examine(results / "finetune" / run / "model", "", check_preset)
-    yield examine(results, "", check_texts)
 
 
 def examine(folder: Path, mark: str, check: Callable[[Path], Iterator[str]]) -> tuple[str, list[str] | None]:
