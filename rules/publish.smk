@@ -87,7 +87,9 @@ rule write_card:
     """Describe an artifact: its data, procedure and figures, and how to use it."""
     localrule: True
     input:
-        unpack(lambda w: {name: [f"results/{file}" for file in files] for name, files in facts_of(CARDS[w.card]).items()}),
+        unpack(
+            lambda w: {name: [f"results/{file}" for file in files] for name, files in facts_of(CARDS[w.card]).items()}
+        ),
         code=code_inputs("write_card", "data"),
     output:
         "results/{card}/README.md",

@@ -186,7 +186,7 @@ class Handler(BaseHTTPRequestHandler):
         elif what == "preupload":
             self.preupload(found.files(revision), json.loads(body)["files"])
         elif what == "commit":
-            self.commit(found, revision, [json.loads(line) for line in body.splitlines()])
+            self.commit(key, revision, [json.loads(line) for line in body.splitlines()])
 
     def entry(self, path: str, content: bytes) -> dict:
         """Return what a listing says of a file."""
@@ -239,8 +239,9 @@ class Handler(BaseHTTPRequestHandler):
             self.hub.large[oid] = body
         self.answer(200 if right else 400, {})
 
-    def commit(self, found: Repository, branch: str, lines: list[dict]) -> None:
+    def commit(self, key: str, branch: str, lines: list[dict]) -> None:
         """Make a commit."""
+        found, url = self.hub.repositories[key], f"{self.hub.url}/{key.removeprefix('models/')}"
         files, message = dict(found.files(branch)), lines[0]["value"]["summary"]
         for line in lines[1:]:
             value = line["value"]
@@ -252,7 +253,7 @@ class Handler(BaseHTTPRequestHandler):
                 del files[value["path"]]
         name = found.commit(branch, message, files)
         self.hub.counts["commits"] += 1
-        self.answer(200, {"success": True, "commitOid": name, "commitUrl": f"{self.hub.url}/commit/{name}"})
+        self.answer(200, {"success": True, "commitOid": name, "commitUrl": f"{url}/commit/{name}"})
 
     def resolve(self, parts: list[str]) -> None:
         """Send a file of a repository."""

@@ -6,12 +6,14 @@ from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 
-from tpulm.config.publications import CARD, CHECKPOINTS
+from tpulm.config.publications import CARD, CHECKPOINTS, CROISSANT
 from tpulm.core.errors import UserError
 from tpulm.core.files import sha256
 
 # What this workflow writes, and takes away where an artifact has it no more. What else is there stays.
 OURS = ("*.tfrecord", "*.index", "*.safetensors", "*.h5", "*.json", "assets/*")
+# What tells of the other files: it comes when they are there.
+LAST = (CROISSANT, "manifest.json", CARD)
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,14 @@ def contents(recipe: Mapping, inputs: Sequence[str], card: Sequence[str]) -> dic
         found = {str(name): path for name, path in paths.items() if not any(p.startswith(".") for p in name.parts)}
     else:
         found = dict(zip(recipe["names"], map(Path, inputs), strict=True))
-    found |= {CARD: Path(path) for path in card}
+    if card:
+        found[CARD] = Path(card[0])
     return {name: Content(found[name]) for name in sorted(found)}
+
+
+def in_order(paths: Iterable[str]) -> list[str]:
+    """Return paths in the order in which files are sent."""
+    return sorted(paths, key=lambda path: (path in LAST, path))
 
 
 def root_of(path: str, name: str) -> Path:

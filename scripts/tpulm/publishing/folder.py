@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 
 from tpulm.core import bucket
-from tpulm.publishing.contents import Content, outdated
+from tpulm.publishing.contents import Content, in_order, outdated
 
 
 def publish(recipe: Mapping, found: Mapping[str, Content], say: Callable[[str], None]) -> dict:
@@ -19,8 +19,7 @@ def publish(recipe: Mapping, found: Mapping[str, Content], say: Callable[[str], 
     """
     folder = recipe["folder"]
     there = bucket.objects(folder)
-    changed = [path for path, content in found.items() if path not in there or there[path].md5 != md5(content)]
-    changed.sort(key=lambda path: "/" not in path)  # what names the others comes last
+    changed = in_order(path for path, content in found.items() if path not in there or there[path].md5 != md5(content))
     for path in changed:
         bucket.upload(found[path].path, f"{folder}/{path}")
     gone = outdated(there, found, recipe["checkpoint"])

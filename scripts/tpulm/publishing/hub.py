@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from tpulm.core.errors import UserError
-from tpulm.publishing.contents import Content, outdated
+from tpulm.publishing.contents import Content, in_order, outdated
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -37,7 +37,7 @@ def publish(recipe: Mapping, found: Mapping[str, Content], say: Callable[[str], 
     from huggingface_hub.utils import disable_progress_bars
 
     disable_progress_bars()
-    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), token=os.environ["HF_TOKEN"])
+    api = HfApi(token=os.environ["HF_TOKEN"])
     place = {"repo_id": recipe["repository"], "repo_type": recipe["type"]}
     patiently(lambda: make(api, place, recipe), recipe["repository"], say)
     commit = patiently(lambda: bring(api, place, recipe, found, say), recipe["repository"], say)
@@ -69,14 +69,13 @@ def make(api: "HfApi", place: Mapping, recipe: Mapping) -> None:
 def bring(api: "HfApi", place: Mapping, recipe: Mapping, found: Mapping[str, Content], say: Callable) -> str:
     """Commit what differs; return the commit that the branch is at then.
 
-    Of many files, a commit takes some, and those that name the others come last: the manifest, the card.
+    Of many files, a commit takes some, in the order of `in_order`.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
     there = listing(api, place, recipe["branch"])
-    changed = [path for path, content in found.items() if not same(content, there.get(path))]
+    changed = in_order(path for path, content in found.items() if not same(content, there.get(path)))
     gone = outdated(there, found, recipe["checkpoint"])
-    changed.sort(key=lambda path: "/" not in path)
     operations = [CommitOperationAdd(path, found[path].path) for path in changed]
     operations += [CommitOperationDelete(path) for path in gone]
     if not operations:
