@@ -1,7 +1,7 @@
 """Maintenance: thin old checkpoints, verify all artifacts, find files that no run needs."""
 
-# Without a place to publish to, `publish` is no target.
-PUBLISHING = ["cards", "publish"] if "publish" in config else ["cards"]
+# Without a place to publish to, `publish` has nothing to list.
+PLACES = ["publish"] if "publish" in config else []
 # To ask another Snakemake process for the outputs of this workflow.
 SNAKEMAKE_ARGUMENTS = {
     "snakefile": os.path.relpath(workflow.main_snakefile),
@@ -9,7 +9,7 @@ SNAKEMAKE_ARGUMENTS = {
     "configfiles": CONFIG_FILES or [os.path.relpath(path) for path in workflow.config_settings.configfiles],
     "config": workflow.config_settings.config,
     "results": located("results"),
-    "targets": [workflow.modifier.modify_rulename(name) for name in ("all", "plan", "tfrecords", *PUBLISHING)],
+    "targets": [workflow.modifier.modify_rulename(name) for name in ("all", "plan", "tfrecords", "cards", *PLACES)],
 }
 
 

@@ -86,15 +86,17 @@ def publications_of_run(run: Run) -> list[Publication]:
     if run.stage == "base":
         card, expected = f"base-training/{run.name}", {"base": [run.name]}
         return [Publication(name, "base", name, folder=name, card=card, expected=expected, run=run)]
-    tuned = {"folder": f"{name}/model", "card": name, "expected": {"tuned": [run.name]}, "run": run}
+
+    def model(called: str) -> Publication:
+        return Publication(called, "model", called, {}, f"{name}/model", name, {"tuned": [run.name]}, run)
+
     if run.recipe["method"] == "full":
-        return [Publication(name, "model", name, **tuned)]
+        return [model(name)]
     # As PEFT reads it: both of its files at the top.
     files = {file.removeprefix("adapter/"): f"{name}/{file}" for file in ADAPTER_FILES}
-    card, expected = f"{name}/adapter", {"adapters": [run.name]}
-    adapter = Publication(name, "adapter", name, files=files, card=card, expected=expected, run=run)
-    merged = f"{name}/merged"
-    return [adapter, Publication(merged, "model", merged, **tuned)] if run.recipe["merge"] else [adapter]
+    expected = {"adapters": [run.name]}
+    adapter = Publication(name, "adapter", name, files, "", f"{name}/adapter", expected, run)
+    return [adapter, model(f"{name}/merged")] if run.recipe["merge"] else [adapter]
 
 
 def checkpoints_of(run: Run, period: int) -> list[Publication]:
@@ -138,7 +140,12 @@ def period_of(sync: str) -> int:
 
 def repository_name(section: Mapping, publication: Publication) -> str:
     """Return the name of a publication's repository on the hub: publish.hub, and what it is."""
-    return f"{section['hub']}-{publication.repository.replace('/', '-')}"
+    return f"{section['hub']}-{folder_name(publication)}"
+
+
+def folder_name(publication: Publication) -> str:
+    """Return the name of a publication's folder in a bucket."""
+    return publication.repository.replace("/", "-")
 
 
 def branch_of(section: Mapping, publication: Publication) -> str:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoFile
 
 WAITS = (1, 2, 4, 8, 16)  # seconds between attempts
-TEMPORARY = {408, 409, 412, 425, 429, 500, 502, 503, 504}  # of HTTP; 409 and 412: someone else committed just then
+# Of HTTP: another job has just committed (409, 412), or what was just made is not yet known everywhere (404), too.
+TEMPORARY = {404, 408, 409, 412, 425, 429, 500, 502, 503, 504}
 AT_ONCE = 500  # files of a commit: the hub ends requests that take long
 
 Result = TypeVar("Result")
@@ -76,11 +77,13 @@ def bring(api: "HfApi", place: Mapping, recipe: Mapping, found: Mapping[str, Con
     there = listing(api, place, recipe["branch"])
     changed = in_order(path for path, content in found.items() if not same(content, there.get(path)))
     gone = outdated(there, found, recipe["checkpoint"])
-    operations = [CommitOperationAdd(path, found[path].path) for path in changed]
-    operations += [CommitOperationDelete(path) for path in gone]
+    operations: list[CommitOperationAdd | CommitOperationDelete] = [
+        *(CommitOperationAdd(path, found[path].path) for path in changed),
+        *(CommitOperationDelete(path) for path in gone),
+    ]
     if not operations:
         say(f"{recipe['repository']} has all {len(found)} files as they are")
-        return api.repo_info(**place, revision=recipe["branch"]).sha
+        return str(api.repo_info(**place, revision=recipe["branch"]).sha)
     commit = ""
     for start in range(0, len(operations), AT_ONCE):
         part = operations[start : start + AT_ONCE]
@@ -143,10 +146,10 @@ def reason(error: BaseException) -> tuple[bool, str] | None:
             if status in (401, 403):
                 what = "does not know" if status == 401 else "gives no right to write there to"
                 return False, f"the hub {what} the token in HF_TOKEN (HTTP {status})."
-            return status in TEMPORARY, f"the hub answers {status}: {first_line(cause)}"
+            return status in TEMPORARY, f"the hub answers {status}: {in_a_line(cause)}"
         if isinstance(cause, ConnectionError | Timeout | ChunkedEncodingError):
-            return True, f"the hub cannot be reached: {first_line(cause)}"
-    return (False, first_line(error)) if isinstance(error, ValueError) else None
+            return True, f"the hub cannot be reached: {in_a_line(cause)}"
+    return (False, in_a_line(error)) if isinstance(error, ValueError) else None
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -156,7 +159,6 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:200]
+def in_a_line(error: BaseException) -> str:
+    """Return what an error says in a line."""
+    return " ".join(str(error).split())[:300] or type(error).__name__

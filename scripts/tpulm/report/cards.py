@@ -5,6 +5,7 @@ The metadata are written by huggingface_hub, whose classes name the fields that 
 
 from collections.abc import Iterable, Mapping
 from statistics import median
+from typing import Any
 
 from tpulm.report.corpus_table import source_of
 
@@ -24,7 +25,7 @@ def card(recipe: Mapping, facts: Mapping) -> str:
     return f"---\n{head}\n---\n\n# {recipe['name']}\n\n" + "\n".join(sections)
 
 
-def metadata(recipe: Mapping, facts: Mapping, **fields: object) -> str:
+def metadata(recipe: Mapping, facts: Mapping, **fields: Any) -> str:
     """Return the head of a model's card as YAML; `fields` are those of ModelCardData."""
     from huggingface_hub import ModelCardData
 
