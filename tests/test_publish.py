@@ -392,7 +392,7 @@ CROISSANT = """
 import json, sys
 import mlcroissant
 dataset = mlcroissant.Dataset(sys.argv[1])
-plain = lambda value: value.decode() if isinstance(value, bytes) else int(value)
+plain = lambda value: value.decode() if isinstance(value, bytes) else value if isinstance(value, str) else int(value)
 sets = {name: [{key.partition("/")[2]: plain(value) for key, value in record.items()}
                for record in dataset.records(name)] for name in ("splits", "shards")}
 print("RESULT" + json.dumps([list(dataset.metadata.ctx.issues.errors), sets]))
@@ -407,9 +407,8 @@ def test_mlcroissant_validates_and_loads_the_metadata_of_shards(trained, openers
     manifest = read_json(folder / "manifest.json")
     taken = croissant_of(publications["tfrecords"], config) | {"license": "mit"}
     write_json(folder / "croissant.json", metadata(taken, manifest, sha256(folder / "manifest.json")))
-    errors, sets = json.loads(
-        openers("transformers 5", CROISSANT, str(folder / "croissant.json")).rpartition("RESULT")[2]
-    )
+    printed = openers("transformers 5", CROISSANT, str(folder / "croissant.json"))
+    errors, sets = json.loads(printed.rpartition("RESULT")[2])
     assert errors == []
     shards = [shard for entry in manifest["splits"].values() for shard in entry["shards"]]
     assert sets["shards"] == [{key: shard[key] for key in ("file", "records", "bytes", "sha256")} for shard in shards]
