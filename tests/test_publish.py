@@ -16,6 +16,7 @@ from conftest import copied
 from huggingface_hub import DatasetCard, DatasetCardData, ModelCard, ModelCardData, constants
 from loopback_hub import TOKEN
 from ruamel.yaml import YAML
+from tpulm.config.artifacts import TOKENIZER_FILES
 from tpulm.config.card_facts import croissant_of, described, facts_of
 from tpulm.config.publications import CARD, publications_of
 from tpulm.config.reading import complete, read_yaml
@@ -415,3 +416,21 @@ def test_mlcroissant_validates_and_loads_the_metadata_of_shards(trained, openers
     assert {record["name"]: record["tokens"] for record in sets["splits"]} == {
         split: entry["tokens"] for split, entry in manifest["splits"].items()
     }
+
+
+@pytest.mark.long
+def test_results_in_a_bucket_are_published_from_there(fresh, server, storage, monkeypatch):
+    monkeypatch.setenv("SNAKEMAKE_STORAGE_GCS_PROJECT", "project")
+    text = {"source": "python-docs", "max_documents": 200, "held_out": {"validation": 0.004, "test": 0.004}}
+    section = {"hub": "me/models", "artifacts": ["tokenizer"]}
+    with open(fresh / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump({"corpus": text, "tokenizer": {"vocab_size": 300}, "publish": section}, file)
+    stored = f"gs://{loopback_bucket.BUCKET}/stored"
+    asked = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", stored]
+    fresh("publish", *asked)
+    objects = storage.objects("stored/results/tokenizer/")
+    files = of_ours(server.repositories["models/me/models-tokenizer"].files())
+    assert {f"stored/results/tokenizer/{path}": content for path, content in files.items()}.items() <= objects.items()
+    assert set(files) == {CARD, *TOKENIZER_FILES.values()}
+    receipt = json.loads(storage.objects("stored/results/publish/")["stored/results/publish/hub/tokenizer.json"])
+    assert receipt["commit"] == server.repositories["models/me/models-tokenizer"].branches["main"][-1]
