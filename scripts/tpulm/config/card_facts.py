@@ -47,14 +47,19 @@ def described(publication: Publication, config: Mapping) -> dict:
 
 
 def base_of_tuned(publication: Publication, config: Mapping) -> dict:
-    """Return the base of a tuned model: its name, what keras-hub loads it by, and its name on the hub, or None."""
+    """Return the base of a tuned model: its name, what keras-hub and transformers load it by, its name on the hub.
+
+    The last two are None where they are not known.
+    """
     run = publication.run
     assert run is not None
+    name = run.recipe["base"]
     if "preset" in run.base:
-        return {"name": run.recipe["base"], "preset": run.base["preset"], "hub": run.hub_base["hub_name"]}
-    base = publications_of(config)[f"base/{run.recipe['base']}"]
-    hub = repository_name(config["publish"], base) if "hub" in config.get("publish", {}) else None
-    return {"name": run.recipe["base"], "preset": source_of(base, config), "hub": hub}
+        return {"name": name, "preset": run.base["preset"], "transformers": None, "hub": run.hub_base["hub_name"]}
+    known = publications_of(config)
+    keras, transformers = (source_of(known[f"{kind}base/{name}"], config) for kind in ("", "transformers/"))
+    hub = transformers if "hub" in config.get("publish", {}) else None
+    return {"name": name, "preset": keras, "transformers": transformers, "hub": hub}
 
 
 def source_of(publication: Publication, config: Mapping) -> str:
@@ -63,7 +68,7 @@ def source_of(publication: Publication, config: Mapping) -> str:
     if "hub" not in section:
         return f"results/{publication.folder or publication.card}"
     name = repository_name(section, publication)
-    return f"hf://{name}" if publication.folder else name
+    return f"hf://{name}" if publication.kind in ("base", "model") else name
 
 
 def croissant_of(publication: Publication, config: Mapping) -> dict:

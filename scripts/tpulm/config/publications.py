@@ -25,7 +25,7 @@ class Publication:
     """An artifact that can be published.
 
     name        such as mlm/tiny; of a checkpoint, such as checkpoints/mlm/tiny/00000750
-    kind        tokenizer, records, mlm, base, adapter, model or checkpoint
+    kind        tokenizer, records, mlm, base, adapter, model (a preset), transformers (a folder of it) or checkpoint
     repository  the name of the artifact whose repository takes it: of a checkpoint, that of its run
     files       of what rules name file by file: path in the repository, and below results/
     folder      of what rules name as a folder: its path below results/; else ""
@@ -85,18 +85,27 @@ def publications_of_run(run: Run) -> list[Publication]:
         return [Publication(name, "mlm", name, files=files, card=folder, expected={"mlm": [run.name]}, run=run)]
     if run.stage == "base":
         card, expected = f"base-training/{run.name}", {"base": [run.name]}
-        return [Publication(name, "base", name, folder=name, card=card, expected=expected, run=run)]
+        preset = Publication(name, "base", name, folder=name, card=card, expected=expected, run=run)
+        return [preset, for_transformers(run, card)]
 
     def model(called: str) -> Publication:
         return Publication(called, "model", called, {}, f"{name}/model", name, {"tuned": [run.name]}, run)
 
     if run.recipe["method"] == "full":
-        return [model(name)]
+        return [model(name), for_transformers(run, name)]
     # As PEFT reads it: both of its files at the top.
     files = {file.removeprefix("adapter/"): f"{name}/{file}" for file in ADAPTER_FILES}
     expected = {"adapters": [run.name]}
     adapter = Publication(name, "adapter", name, files, "", f"{name}/adapter", expected, run)
-    return [adapter, model(f"{name}/merged")] if run.recipe["merge"] else [adapter]
+    merged = [model(f"{name}/merged"), for_transformers(run, name)] if run.recipe["merge"] else []
+    return [adapter, *merged]
+
+
+def for_transformers(run: Run, beside: str) -> Publication:
+    """Return the causal model of a run as the folder that transformers loads; `beside`, where its card has a folder."""
+    model = f"{run.stage}/{run.name}"
+    name, expected = f"transformers/{model}", {"transformers": [model]}
+    return Publication(name, "transformers", name, {}, name, f"{beside}/transformers", expected, run)
 
 
 def checkpoints_of(run: Run, period: int) -> list[Publication]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
 
+from tpulm.report.card_uses import LIBRARIES, USES, code
 from tpulm.report.corpus_table import source_of
 
 FRAMEWORKS = {"tensorflow": "transformers and TensorFlow", "jax": "Keras and JAX"}
@@ -142,7 +143,8 @@ def base_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
     """Return head and sections of the card of a base model that was trained here."""
     metrics, sizes = facts["metrics"], recipe["model"]
     head = metadata(
-        recipe, facts, library_name="keras-hub", pipeline_tag="text-generation", tags=[sizes["architecture"], "keras"],
+        recipe, facts, library_name=LIBRARIES[recipe["kind"]], pipeline_tag="text-generation",
+        tags=[sizes["architecture"]],
         eval_results=results(f"{recipe['name']} text", "text-generation", facts["corpus"], metrics),
     )  # fmt: skip
     keys = ("loss", "perplexity", "accuracy", "predictions")
@@ -150,7 +152,7 @@ def base_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
     sections = {
         "Model": f"A causal language model ({sizes['architecture']}, {metrics['parameters']:,} parameters), trained "
         f"from scratch on sequences of {facts['manifest']['sequence_length']:,} tokens. {best(facts['state'])}",
-        "How to use": keras_use(recipe["source"]),
+        "How to use": USES[recipe["kind"]](recipe),
         "Data": data(facts["corpus"]),
         "Training": procedure(recipe),
         "Figures": f"{CAUSAL}\n\n" + table(["split", *keys], rows),
@@ -164,8 +166,8 @@ def tuned_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
     metrics, base, adapter = facts["metrics"], recipe["base"], recipe["kind"] == "adapter"
     texts = {split: metrics["loss"][f"finetune_{split}"]["after"] for split in SPLITS}
     head = metadata(
-        recipe, facts, library_name="peft" if adapter else "keras-hub", pipeline_tag="text-generation",
-        base_model=base["hub"], tags=["lora", "keras"] if adapter else ["keras"],
+        recipe, facts, library_name=LIBRARIES[recipe["kind"]], pipeline_tag="text-generation",
+        base_model=base["hub"], tags=["lora", "keras"] if adapter else None,
         eval_results=results(f"{recipe['name']} text", "text-generation", facts["corpus"], texts),
     )  # fmt: skip
     rows = [
@@ -179,38 +181,13 @@ def tuned_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
         "Model": f"A {what} {base['hub'] or base['name']}: {metrics['trainable_parameters']:,} of "
         f"{metrics['total_parameters']:,} parameters were trained, on sequences of "
         f"{facts['manifest']['sequence_length']:,} tokens. {best(facts['state'])}",
-        "How to use": adapter_use(recipe) if adapter else keras_use(recipe["source"]),
+        "How to use": USES[recipe["kind"]](recipe),
         "Data": data(facts["corpus"]),
         "Training": procedure(recipe),
         "Figures": f"{CAUSAL} The corpus is the text of the base model: what was forgotten.\n\n" + table(columns, rows),
         "Hardware": hardware(facts["timings"]),
     }
     return head, sections
-
-
-def adapter_use(recipe: Mapping) -> str:
-    """Return how an adapter is loaded: by Keras, and by PEFT where its base is on the hub."""
-    base = recipe["base"]
-    text = code(
-        "import json\n\nimport keras_hub\n\n"
-        f'model = keras_hub.models.CausalLM.from_preset("{base["preset"]}")\n'
-        'model.backbone.enable_lora(**json.load(open("adapter.lora.json")))\n'
-        'model.backbone.load_lora_weights("adapter.lora.h5")'
-    )
-    if not base["hub"]:
-        return text
-    return f"{text}\n\nWith PEFT, on the same base in transformers (`base`):\n\n" + code(
-        f'from peft import PeftModel\n\nmodel = PeftModel.from_pretrained(base, "{recipe["source"]}")'
-    )
-
-
-def keras_use(source: str) -> str:
-    """Return how a preset is loaded."""
-    return code(
-        "import keras_hub\n\n"
-        f'model = keras_hub.models.CausalLM.from_preset("{source}")\n'
-        'print(model.generate("The beginning of a text", max_length=64))'
-    )
 
 
 def best(state: Mapping) -> str:
@@ -279,9 +256,9 @@ def shown(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value).replace("|", "\\|")
 
 
-def code(text: str) -> str:
-    """Return a block of Python."""
-    return f"```python\n{text}\n```"
+def transformers_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
+    """Return head and sections of the card of a causal model for transformers: a base model, or a tuned one."""
+    return tuned_card(recipe, facts) if "base" in recipe else base_card(recipe, facts)
 
 
 KINDS = {
@@ -291,4 +268,5 @@ KINDS = {
     "base": base_card,
     "adapter": tuned_card,
     "model": tuned_card,
+    "transformers": transformers_card,
 }

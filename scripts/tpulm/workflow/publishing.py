@@ -49,7 +49,7 @@ class Publishing:
     def changes(self, wildcards: Any) -> list[str]:
         """Return the file that tells whether what is `ancient` has changed: a fingerprint, or the state of a run."""
         publication = self.published[wildcards.artifact]
-        if publication.run and publication.kind in ("model", "checkpoint"):
+        if publication.run and publication.kind in ("model", "transformers", "checkpoint"):
             step = int(wildcards.artifact.rpartition("/")[2]) if publication.kind == "checkpoint" else None
             return [publication.run.checkpoint(step)["state"]]
         return [f"results/{publication.folder}.json"] if publication.folder else []
