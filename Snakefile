@@ -43,7 +43,7 @@ if "tfrecords" in config:
 
 
 rule all:
-    """Build everything in the config."""
+    """Target: build everything in the config; what plain `snakemake` does."""
     default_target: True
     localrule: True
     input:

@@ -125,9 +125,9 @@ def snakemake(workflow: Workflow, *targets: str) -> Time:
 def check_ids(workflow: Workflow) -> None:
     """Compare the records of a shard with `tokenizer.encode`, document by document."""
     tokenizer = folder.load(workflow / "results/tokenizer/tokenizer.json")
-    part = json.loads((workflow / "results/tfrecords/train/ranges.json").read_text())[0]
-    stop = min(part["stop"], part["start"] + CHECKED)
-    documents = read_texts(str(workflow / "results/corpus/train.parquet"), part["start"], stop)
+    manifest = json.loads((workflow / "results/tfrecords/manifest.json").read_text())
+    stop = min(manifest["splits"]["train"]["shards"][0]["documents"], CHECKED)
+    documents = read_texts(str(workflow / "results/corpus/train.parquet"), 0, stop)
     expected = [token for texts in documents for text in texts for token in tokenizer.encode(text).ids]
     records = Records(workflow / "results/tfrecords/manifest.json", "train")
     ids = records.read(np.arange(len(expected) // LENGTH)).ravel()
@@ -238,15 +238,15 @@ def machine() -> str:
     return f"{os.cpu_count()} processors ({model[1] if model else platform.machine()}), {memory:.0f} GiB of memory"
 
 
-def publish(lines: list[str]) -> None:
-    """Write the lines to benchmarks/results/data.md and in their place in README.md."""
+def publish(lines: list[str], result: Path = RESULT, begin: str = BEGIN) -> None:
+    """Write the lines to a file of benchmarks/results and to README.md, in the place that begins with `begin`."""
     table = "\n".join(lines) + "\n"
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(table)
+    result.parent.mkdir(exist_ok=True)
+    result.write_text(table)
     readme = ROOT / "README.md"
-    before, rest = readme.read_text().split(BEGIN)
-    _, after = rest.split(END)
-    readme.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
+    before, rest = readme.read_text().split(begin)
+    _, after = rest.split(END, 1)
+    readme.write_text(f"{before}{begin}\n{table}\n{END}{after}")
 
 
 def main() -> None:

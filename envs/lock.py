@@ -29,6 +29,8 @@ TENSORFLOW_TPU = [
     'tensorflow; sys_platform == "never"',
     'tensorflow-text; sys_platform == "never"',
     "libtpu==0.0.21.1",
+    # Of the workflow's version, and not of TensorFlow's, whose program needs a setuptools of 2025.
+    "tensorboard",
 ]
 # What is resolved together, and so installs together; (stages, machines, overrides). Later ones keep to the versions
 # of the first, apart from the packages that they replace.

@@ -28,15 +28,18 @@ MENDS = {
 }
 
 
-def mend(folder: Path) -> None:
-    """Mend the installed package in `folder`, once. Raises ValueError for another version."""
-    for name, (wrong, right) in MENDS.items():
+def mend(folder: Path, mends: dict[str, tuple[str, str]] = MENDS) -> None:
+    """Mend the files of the installed package in `folder`, once. Raises ValueError for another version.
+
+    mends  for each file the lines that are wrong, and those that take their place
+    """
+    for name, (wrong, right) in mends.items():
         path = folder / name
         text = path.read_text(encoding="utf-8")
         if right in text:
             continue
         if text.count(wrong) != 1:
-            raise ValueError(f"{path} is not of transformers 4.57.6: the lines to mend are not in it")
+            raise ValueError(f"{path} is of another version: the lines to mend are not in it")
         # A new file in the place of the old: the installer shares the old one with its cache.
         partial = path.with_suffix(".partial")
         partial.write_text(text.replace(wrong, right), encoding="utf-8")

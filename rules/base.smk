@@ -4,7 +4,7 @@ FETCHED_BASES = [name for name in BASE if name not in TRAINED_BASES]
 
 
 rule base:
-    """Every base model, with the metrics of those trained here."""
+    """Target: every base model, with the metrics of those trained here."""
     localrule: True
     input:
         expand("results/base/{name}", name=BASE),

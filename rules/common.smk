@@ -12,20 +12,26 @@ if str(ROOT / "scripts") not in sys.path:
 
 from snakemake.io import local
 
-from tpulm.config.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER_FILES
+from tpulm.config.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER_FILES, lengths_file
 from tpulm.config.causal_families import marks_of
 from tpulm.config.reading import complete, read_config, typed
 from tpulm.config.record_sets import files_of_shard
 from tpulm.config.runs import by_stage, pick, record_sets_of, runs_of, sampling_of, segment_outputs
+from tpulm.config.sweeps import groups_of, repetitions
+from tpulm.core.errors import UserError
 from tpulm.core.errors import UserError
 from tpulm.workflow.place import Place, local_files, preset_files
 from tpulm.workflow.resources import resources_of, snapshots_of
 from tpulm.workflow.start import Start, or_exit, say
+from tpulm.workflow.terminal import replace as show_jobs
+from tpulm.workflow.trackers import specification
 
 # Each segment depends on the previous one; Snakemake walks such chains by recursion.
 sys.setrecursionlimit(max(sys.getrecursionlimit(), 100_000))
 
 IS_MAIN = workflow.modifier.is_main_snakefile()
+if IS_MAIN and workflow.is_main_process:
+    show_jobs(workflow.logger_manager)
 # A config named on the command line replaces the embedded one; Snakemake alone would merge the two.
 CONFIG_FILES = [os.path.relpath(path) for path in workflow.config_settings.configfiles or ["config.yaml"] if IS_MAIN]
 
@@ -63,6 +69,14 @@ START = or_exit(Start, workflow, config, RUNS, PLACE)
 onstart:
     sources = [*(ROOT / "scripts").rglob("*.py"), *SOURCE_PATHS]
     or_exit(START.before_jobs, sources)
+
+
+onsuccess:
+    START.after_jobs()
+
+
+onerror:
+    START.after_jobs()
 
 
 if workflow.is_main_process:
@@ -117,6 +131,19 @@ def documents_of(records, wildcards):
     """Return the files (of corpus.smk) that a shard's documents are in, read where they are."""
     files = DOCUMENTS_IN_PLACE[RECORD_SETS[records].collection, wildcards.split]
     return [files[number] for number in files_of_shard(int(wildcards.shard), int(wildcards.shards), len(files))]
+
+
+def lengths_of(records, wildcards):
+    """Return the lengths of the documents in the files that `documents_of` returns, read where they are."""
+    files = DOCUMENTS[RECORD_SETS[records].collection, wildcards.split]
+    own = files_of_shard(int(wildcards.shard), int(wildcards.shards), len(files))
+    return [in_place(lengths_file(files[number])) for number in own]
+
+
+def layout_of(records, wildcards):
+    """Return what a shard's job takes of its set of records: also how many shards and files of documents there are."""
+    found, split = RECORD_SETS[records], wildcards.split
+    return found.layout | {"shards": found.shards[split], "files": len(DOCUMENTS[found.collection, split])}
 
 
 def tokenizer_of(wildcards):

@@ -1,6 +1,5 @@
 """Text: the documents of the corpus and of the finetuning text, in disjoint splits."""
 
-from tpulm.config.artifacts import lengths_file
 from tpulm.config.texts import chat_template_files, has_messages
 from tpulm.core.bucket import remote
 from tpulm.corpus.sources import (
@@ -26,6 +25,8 @@ BENCHMARKS = {
     for collection, (key, text) in TEXTS.items()
     if "decontaminate" in text
 }
+# The texts of which jobs need the split of each document before documents are written, or to write them.
+ASSIGNED = [name for name in TEXTS if name in DIVIDED or name in BENCHMARKS]
 # The files of the user's text on this machine.
 SOURCE_PATHS = [file for parts in PARTS.values() for part in parts for file in part.files]
 SOURCE_PATHS += [file for files in BENCHMARKS.values() for file in files]
@@ -33,7 +34,7 @@ SOURCE_PATHS = [Path(file) for file in SOURCE_PATHS if not remote(file)]
 
 
 rule corpus:
-    """The documents of every split."""
+    """Target: the documents of every split."""
     input:
         DOCUMENTS.values(),
         expand("results/{collection}/corpus.json", collection=TEXTS),
@@ -100,7 +101,7 @@ rule read_part:
 
 
 rule assign_splits:
-    """Assign each document to a split, or to none where it is in another one, too."""
+    """Assign each document to a split, or to none where it is in another one, too; see `build_corpus`."""
     input:
         # Of the documents, only the keys are read.
         parts=lambda w: list(map(in_place, part_files(w, PARTS, ".parquet"))),
@@ -111,6 +112,8 @@ rule assign_splits:
         record="results/{collection}/splits.json",
     log:
         "logs/{collection}/splits.log",
+    wildcard_constraints:
+        collection=one_of(ASSIGNED),
     conda:
         "../envs/data.yaml"
     threads: 1
@@ -173,11 +176,15 @@ rule find_contamination:
 
 
 rule build_corpus:
-    """Write the documents to one Parquet file per split."""
+    """Write the documents to one Parquet file per split, which it assigns them to where no other job does."""
     input:
         parts=lambda w: part_files(w, PARTS, ".parquet"),
-        splits="results/{collection}/splits.npy",
-        record="results/{collection}/splits.json",
+        records=lambda w: [] if w.collection in ASSIGNED else part_files(w, PARTS, ".json"),
+        splits=lambda w: (
+            [f"results/{w.collection}/splits.npy", f"results/{w.collection}/splits.json"]
+            if w.collection in ASSIGNED
+            else []
+        ),
         contamination=lambda w: part_files(w, PARTS, ".contamination.json") if w.collection in BENCHMARKS else [],
         code=code_inputs("build_corpus", "data"),
     output:
@@ -196,7 +203,8 @@ rule build_corpus:
     resources:
         mem_mb=4000,  # whatever the size of the input
     params:
-        recipe=lambda w: building(*TEXTS[w.collection], PARTS[w.collection]),
+        recipe=lambda w: building(*TEXTS[w.collection], PARTS[w.collection])
+        | ({} if w.collection in ASSIGNED else {"assigning": assigning(*TEXTS[w.collection], PARTS[w.collection])}),
     script:
         "../scripts/build_corpus.py"
 

@@ -6,7 +6,7 @@ MERGED_RUNS = [name for name in LORA_RUNS if FINETUNE[name].recipe["merge"]]
 
 
 rule finetune:
-    """Every finetuning run, with its metrics and samples."""
+    """Target: every finetuning run, with its metrics and samples."""
     localrule: True
     input:
         expand("results/finetune/{run}/{file}", run=LORA_RUNS, file=ADAPTER_FILES),

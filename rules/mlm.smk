@@ -4,7 +4,7 @@ BACKENDS = {backend: [name for name, run in MLM.items() if run.backend == backen
 
 
 rule mlm:
-    """Every masked language model, with its metrics and predictions."""
+    """Target: every masked language model, with its metrics and predictions."""
     localrule: True
     input:
         expand("results/mlm/{run}/model/{file}", run=MLM, file=MODEL_FILES),

@@ -12,7 +12,7 @@ SHOWN = [f"{FIGURES}/plan.html", f"{FIGURES}/plan.svg"] if PLANNED and COMPILER 
 
 
 rule plan:
-    """Print the plan of every run on every TPU slice of the config, and totals of what is still to be trained."""
+    """Target: print the plan of every run on every TPU slice of the config, and totals of what is still to be trained."""
     localrule: True
     input:
         plans=PLANNED if COMPILER else [],

@@ -4,7 +4,7 @@ FIGURES = "results/figures"
 
 
 rule figures:
-    """All figures and tables of the report."""
+    """Target: all figures and tables of the report."""
     localrule: True
     input:
         f"{FIGURES}/corpus.html",
@@ -210,3 +210,37 @@ rule tabulate_timings:
         "../envs/workflow.yaml"
     script:
         "../scripts/tabulate_timings.py"
+
+
+rule compare:
+    """Target: print a table of all runs, those that differ by their seed only as mean and spread."""
+    localrule: True
+    input:
+        table="results/compare/runs.md",
+        code=code_inputs("compare", "workflow"),
+    log:
+        "logs/compare/table.log",
+    threads: 1
+    conda:
+        "../envs/workflow.yaml"
+    script:
+        "../scripts/compare.py"
+
+
+rule compare_runs:
+    """Compare all runs by their held-out metrics, over their seeds."""
+    input:
+        metrics=[f"{run.folder}/metrics.json" for group in repetitions(RUNS) for run in group],
+        code=code_inputs("compare_runs", "workflow"),
+    output:
+        csv="results/compare/runs.csv",
+        table="results/compare/runs.md",
+    params:
+        recipe={"groups": groups_of(RUNS)},
+    log:
+        "logs/compare/runs.log",
+    threads: 1
+    conda:
+        "../envs/workflow.yaml"
+    script:
+        "../scripts/compare_runs.py"

@@ -4,7 +4,7 @@ CAUSAL_RECORDS = [folder for folder, records in RECORD_SETS.items() if records.b
 
 
 rule tfrecords:
-    """The records of every split, of all models."""
+    """Target: the records of every split, of all models."""
     localrule: True
     input:
         [
@@ -14,43 +14,22 @@ rule tfrecords:
         ],
 
 
-rule plan_shards:
-    """Cut the documents of a split into ranges, one per shard."""
-    input:
-        lengths=lambda w: list(map(lengths_file, DOCUMENTS[RECORD_SETS[w.records].collection, w.split])),
-        code=code_inputs("plan_shards", "data"),
-    output:
-        "results/{records}/{split}/ranges.json",
-    params:
-        recipe=lambda w: {
-            "shards": RECORD_SETS[w.records].shards[w.split],
-            "shards_key": RECORD_SETS[w.records].shards_key,
-        },
-    log:
-        "logs/{records}/{split}/ranges.log",
-    threads: 1
-    conda:
-        "../envs/data.yaml"
-    script:
-        "../scripts/plan_shards.py"
-
-
 if "tfrecords" in RECORD_SETS:
 
     rule write_shard:
         """Tokenize, pack and write the documents of one shard for masked models."""
         input:
             corpus=lambda w: documents_of("tfrecords", w),
+            lengths=lambda w: lengths_of("tfrecords", w),
             tokenizer=TOKENIZER["tokenizer"],
             special_tokens_map=TOKENIZER["special_tokens_map"],
-            ranges="results/tfrecords/{split}/ranges.json",
             code=code_inputs("write_shard", "data"),
         output:
             records="results/tfrecords/{split}/{shard}-of-{shards}.tfrecord",
             index="results/tfrecords/{split}/{shard}-of-{shards}.index",
             sidecar="results/tfrecords/{split}/{shard}-of-{shards}.json",
         params:
-            recipe=RECORD_SETS["tfrecords"].layout,
+            recipe=lambda w: layout_of("tfrecords", w),
         log:
             "logs/tfrecords/{split}/{shard}-of-{shards}.log",
         threads: 1
@@ -66,16 +45,16 @@ rule write_causal_shard:
     """Tokenize, pack and write the documents of one shard for causal models."""
     input:
         corpus=lambda w: documents_of(w.records, w),
+        lengths=lambda w: lengths_of(w.records, w),
         tokenizer=tokenizer_of,
         fingerprint=tokenizer_fingerprint,
-        ranges="results/{records}/{split}/ranges.json",
         code=code_inputs("write_causal_shard", "jax"),
     output:
         records="results/{records}/{split}/{shard}-of-{shards}.tfrecord",
         index="results/{records}/{split}/{shard}-of-{shards}.index",
         sidecar="results/{records}/{split}/{shard}-of-{shards}.json",
     params:
-        recipe=lambda w: RECORD_SETS[w.records].layout,
+        recipe=lambda w: layout_of(w.records, w),
     log:
         "logs/{records}/{split}/{shard}-of-{shards}.log",
     wildcard_constraints:
@@ -122,8 +101,10 @@ rule list_shards:
         ),
         manifest="results/{records}/manifest.json",
         # Read only to rewrite deleted shards: the manifest tells whether the shards have changed.
-        ranges=lambda w: [
-            ancient(f"results/{w.records}/{split}/ranges.json") for split in RECORD_SETS[w.records].shards
+        lengths=lambda w: [
+            ancient(in_place(lengths_file(file)))
+            for split in RECORD_SETS[w.records].shards
+            for file in DOCUMENTS[RECORD_SETS[w.records].collection, split]
         ],
         tokenizer=lambda w: ancient(tokenizer_of(w)),
         # An edit of it changes no list: nothing is listed again for that.

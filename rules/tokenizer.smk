@@ -10,7 +10,7 @@ TOKENIZER_SOURCES = [
 
 
 rule tokenizer:
-    """The tokenizer and its metrics."""
+    """Target: the tokenizer and its metrics."""
     localrule: True
     input:
         TOKENIZER.values(),

@@ -9,7 +9,9 @@ SNAKEMAKE_ARGUMENTS = {
     "configfiles": CONFIG_FILES or [os.path.relpath(path) for path in workflow.config_settings.configfiles],
     "config": workflow.config_settings.config,
     "results": located("results"),
-    "targets": [workflow.modifier.modify_rulename(name) for name in ("all", "plan", "tfrecords", "cards", *PLACES)],
+    "targets": [
+        workflow.modifier.modify_rulename(name) for name in ("all", "plan", "tfrecords", "compare", "cards", *PLACES)
+    ],
 }
 
 
@@ -34,7 +36,7 @@ rule thin_checkpoint:
 
 
 rule verify:
-    """Read every artifact back from the disk or the bucket."""
+    """Target: read every artifact back from the disk or the bucket."""
     localrule: True
     input:
         # No artifact is an input: Snakemake would rebuild what should be reported.
@@ -69,7 +71,7 @@ rule verify:
 
 
 rule clean:
-    """List the files under results/ that no run of the config needs."""
+    """Target: list the files under results/ that no run of the config needs."""
     localrule: True
     input:
         code=code_inputs("clean", "workflow"),
@@ -85,7 +87,7 @@ rule clean:
 
 
 rule clean_delete:
-    """Delete what `clean` lists."""
+    """Target: delete what `clean` lists."""
     localrule: True
     input:
         code=code_inputs("clean_delete", "workflow"),
@@ -98,3 +100,19 @@ rule clean_delete:
         "../envs/workflow.yaml"
     script:
         "../scripts/clean_delete.py"
+
+
+rule track:
+    """Target: pass the metrics of finished runs on to the trackers of the config."""
+    localrule: True
+    input:
+        code=code_inputs("track", "workflow"),
+    params:
+        recipe=specification(config, RUNS, PLACE, replay=True) | {"asked": config["trackers"]},
+    log:
+        "logs/track.log",
+    threads: 1
+    conda:
+        "../envs/workflow.yaml"
+    script:
+        "../scripts/track.py"

@@ -4,7 +4,7 @@ Trainers read the manifest. The list tells Snakemake that all shards of the mani
 
 input.manifest                   manifest.json
 input.train, .validation, .test  Parquet files with a column `text`, one document per row; of the splits that there are
-input.ranges                     JSON per split: which documents belong to which shard
+input.lengths                    NumPy arrays: characters of each document of each of these files
 input.tokenizer                  tokenizer.json; for causal models vocabulary.spm or a preset folder
 output                           JSON: for each split the shards, below the folder of this file
 params.recipe                    causal, for which models; folder, where the shards are: a path or a URL; packing,
@@ -83,17 +83,21 @@ def rewrite(files: list[str], shard: dict, part: dict, pad: int) -> None:
 with job(snakemake.log[0], records) as say:
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
 
+    from tpulm.records.packing import range_of_job
     from tpulm.workflow.shards import missing
 
     manifest = read_json(snakemake.input.manifest)
     shards = {split: entry["shards"] for split, entry in manifest["splits"].items()}
     files = [shard[file] for split in shards.values() for shard in split for file in ("file", "index")]
     absent = set(missing(folder, files))
-    for split, planned in zip(shards, snakemake.input.ranges, strict=True) if absent else ():
-        files, count = list(snakemake.input[split]), len(shards[split])
-        for number, (shard, part) in enumerate(zip(shards[split], read_json(planned), strict=True)):
+    lengths = iter(snakemake.input.lengths)
+    for split, entries in shards.items() if absent else ():
+        files = [(file, next(lengths)) for file in snakemake.input[split]]
+        for number, shard in enumerate(entries):
             if not absent.isdisjoint((shard["file"], shard["index"])):
-                own = [files[file] for file in files_of_shard(number, count, len(files))]
-                rewrite(own, shard, part, manifest["special_ids"]["pad"])
+                own = [files[file] for file in files_of_shard(number, len(entries), len(files))]
+                planned = recipe | {"shards": len(entries), "files": len(files)}
+                part = range_of_job([file for _, file in own], planned, split, number, len(entries))
+                rewrite([file for file, _ in own], shard, part, manifest["special_ids"]["pad"])
                 say(f"{shard['file']} was deleted, and is written again")
     write_json(listing, {split: [shard["file"] for shard in entries] for split, entries in shards.items()})

@@ -3,12 +3,13 @@
 input.corpus              Parquet files with a column `text`, one document per row
 input.tokenizer           tokenizer.json
 input.special_tokens_map  special_tokens_map.json
-input.ranges              JSON: which documents belong to which shard
+input.lengths             NumPy arrays: characters of each document of each of these files
 output.records            TFRecord file of tf.train.Example
 output.index              where each record begins, uint64 little-endian, records + 1 values
 output.sidecar            JSON: file, index, documents, records, tokens, dropped_tokens, bytes, sha256, index_sha256;
                           vocabulary, which says of the tokenizer tokenizer_sha256, vocab_size, special_ids
-params.recipe             packing, sequence_length, tokens_per_record; shards_key and length_key, their config keys
+params.recipe             packing, sequence_length, tokens_per_record; shards and files, how many the split has;
+                          shards_key and length_key, the config keys
 """
 
 import os
@@ -23,14 +24,14 @@ with job(snakemake.log[0], f"tfrecords {split} {shard + 1}/{shards}") as say:
 
     from tpulm.core.arrow import leave_pandas_out
     from tpulm.corpus.reader import read_batches
-    from tpulm.records.packing import range_of
+    from tpulm.records.packing import range_of_job
     from tpulm.records.shard_writer import write_shard
     from tpulm.tokenization.encoding import template, tokenize
     from tpulm.tokenization.folder import describe, load
 
     leave_pandas_out()
     recipe, inputs = snakemake.params.recipe, snakemake.input
-    part = range_of(inputs.ranges, split, shard, shards, recipe["shards_key"])
+    part = range_of_job(inputs.lengths, recipe, split, shard, shards)
     tokenizer = load(inputs.tokenizer)
     vocabulary = describe(tokenizer, inputs.tokenizer, inputs.special_tokens_map)
     documents = tokenize(tokenizer, read_batches(inputs.corpus, part["start"], part["stop"]))

@@ -1,5 +1,6 @@
 """The rules of the house: what makes reruns exact and the workflow legible, held against the files as they are."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tpulm.config.reading import read_yaml
-from tpulm.workflow.code_inputs import imported
+from tpulm.workflow.code_inputs import imported, names
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "scripts"
@@ -48,13 +49,27 @@ def test_imports_are_followed_through_modules_and_functions(tmp_path):
     lib = tmp_path / "tpulm" / "room"
     lib.mkdir(parents=True)
     (lib / "a.py").write_text("import os\nfrom tpulm.room.b import x\n")
-    (lib / "b.py").write_text("def f():\n    from tpulm.room import c\n")
+    (lib / "b.py").write_text("def f():\n    from tpulm.room import (  # several\n        c as d,  # one\n    )\n")
     (lib / "c.py").write_text("if True:\n    import tpulm.room.d\n")
     (lib / "d.py").write_text("")
     (lib / "unused.py").write_text("")
     script = tmp_path / "s.py"
     script.write_text("from tpulm.room import a, nothing\n")
     assert {path.stem for path in imported(script, tmp_path)} == {"a", "b", "c", "d"}
+
+
+@pytest.mark.unit
+def test_imports_are_those_of_the_syntax_tree():
+    for file in SCRIPTS.rglob("*.py"):
+        found = set()
+        source = file.read_text()
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom):
+                assert not node.level, file
+                found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            elif isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+        assert names(source) == {name for name in found if name.startswith("tpulm.")}, file
 
 
 IMPORT_ALL = """
@@ -69,7 +84,8 @@ print("\\n".join(name for name in sys.modules if name.startswith("tpulm.") and n
     "module", ["records.masked_batches", "models.building", "records.tfrecord", "corpus.splits", "tokenization.folder"]
 )
 def test_what_python_really_imports_is_among_the_declared(module):
-    code = "import os; os.environ['KERAS_BACKEND'] = 'jax'\n" + IMPORT_ALL
+    # Without TensorFlow, as a job starts that trains on JAX.
+    code = "import os, sys; os.environ['KERAS_BACKEND'] = 'jax'; sys.modules['tensorflow'] = None\n" + IMPORT_ALL
     done = subprocess.run(
         [sys.executable, "-c", code, str(SCRIPTS), module], capture_output=True, text=True, check=True
     )

@@ -1,8 +1,10 @@
 """Properties of packing, ranges, framing and configs, whatever comes; test_training_data.py has the others."""
 
 import copy
+import hashlib
 import json
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tpulm.config.reading import complete, read_yaml
 from tpulm.core.errors import UserError
+from tpulm.corpus.parts import clean
 from tpulm.records.packing import Layout, pack, plan_ranges, unpadded
 from tpulm.records.reader import Records
 from tpulm.records.tfrecord import Example, decode, encode, frame, scan, write_records
@@ -35,6 +38,25 @@ def test_packing_loses_no_token_but_the_tail(documents, length):
         assert packer.tokens == len(stream)
         held = len(labels) + overlap if labels else 0
         assert packer.dropped == len(stream) - held < length + overlap
+
+
+# White space of all kinds, and characters whose UTF-8 begins as that of some white space does.
+SPACED = st.text(
+    st.sampled_from([*" \t\n\r\x0b\x1c\x85\xa0\u1680\u2003\u2028\u3000", *"ab\0\u00e9\u2019\u1000\u3042😀"]), max_size=9
+)
+
+
+@given(st.lists(st.one_of(st.none(), SPACED), max_size=12), st.integers(0, 9), st.integers(1, 4))
+@FAST
+def test_documents_are_keyed_by_their_words(documents, seed, shortest):
+    dropped = Counter(empty=0, short=0)
+    cleaned = clean(documents, {"seed": seed, "min_characters": shortest}, dropped, Counter()).to_pylist()
+    found = [(text or "").split() for text in documents]
+    kept = [(text, words) for text, words in zip(documents, found, strict=True) if len(" ".join(words)) >= shortest]
+    assert dropped == {"empty": found.count([]), "short": len(found) - found.count([]) - len(kept)}
+    for row, (text, words) in zip(cleaned, kept, strict=True):
+        key = hashlib.sha256(f"{seed}\0{' '.join(words)}".encode()).digest()[:16]
+        assert row == {"text": text.replace("\r\n", "\n").replace("\r", "\n"), "words": len(words), "key": key}
 
 
 DOCUMENTS = st.lists(st.lists(st.integers(5, 99), min_size=2, max_size=40), min_size=1, max_size=20)

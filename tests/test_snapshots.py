@@ -13,8 +13,8 @@ from tpulm.audit.untracked import snapshot_of_use
 from tpulm.config.checks import check_training
 from tpulm.core.errors import UserError
 from tpulm.core.stopping import Stopped
+from tpulm.tracking.live_metrics import LiveMetrics, read
 from tpulm.training.history import History, LossReader
-from tpulm.training.live_metrics import LiveMetrics, read
 from tpulm.training.pauses import Pauses
 from tpulm.training.snapshots import Snapshots, key_of
 

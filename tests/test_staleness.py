@@ -4,13 +4,16 @@ A row names a key of the schema, the state that the change starts from, the new 
 must list then, as rule:wildcard,wildcard. A key without a row fails.
 """
 
+import base64
 import copy
+import os
 import re
 import shutil
 from functools import cache
 
 import pytest
 from conftest import copied
+from kills import encoded
 from ruamel.yaml import YAML
 from tpulm.config.reading import SCHEMA, read_yaml
 
@@ -31,16 +34,14 @@ RECORDS = (
 )
 
 
-def shards(records, splits=("train", "validation", "test"), ranges=True, files=1):
+def shards(records, splits=("train", "validation", "test"), files=1):
     """Return the jobs that write records for causal models."""
     jobs = [f"merge_manifest:{records}", f"list_shards:{records}"]
     for split in splits:
-        jobs += [f"plan_shards:{records},{split}"] if ranges else []
         jobs += [f"write_causal_shard:{records},{split},{number:05d},{files:05d}" for number in range(files)]
     return " ".join(jobs) + " "
 
 
-RANGES = "plan_shards:tfrecords,train plan_shards:tfrecords,validation plan_shards:tfrecords,test "
 SAMPLES = "generate:python tabulate_generations:python"
 MEASURES = "evaluate_finetune:python tabulate_partitioning:python tabulate_metrics"
 LORA_REST = (
@@ -57,32 +58,27 @@ BASE_SECOND = "train_base:small,00000020 " + BASE_REST
 BASE = "train_base:small,00000010 " + BASE_SECOND
 # A split of a set of records, by the names of both, in two files instead of one.
 RESHARDED = (
-    "plan_shards:{0},{1} write_causal_shard:{0},{1},00000,00002 write_causal_shard:{0},{1},00001,00002 "
-    "merge_manifest:{0} list_shards:{0}"
+    "write_causal_shard:{0},{1},00000,00002 write_causal_shard:{0},{1},00001,00002 merge_manifest:{0} list_shards:{0}"
 )
 TUNING_SET, CORPUS_SET = "tokens/small/finetune-text/pad-64", "tokens/small/corpus/concat-64"
-VOCABULARY = "train_base_vocabulary:small " + shards(TUNING_SET, ranges=False) + shards(CORPUS_SET, ranges=False) + BASE
+VOCABULARY = "train_base_vocabulary:small " + shards(TUNING_SET) + shards(CORPUS_SET) + BASE
 TOKENIZER = "train_tokenizer evaluate_tokenizer tabulate_corpus " + RECORDS
-# Documents are read again, assigned to splits again, or only written again.
-WRITTEN = "build_corpus:corpus " + RANGES + TOKENIZER + " " + shards(CORPUS_SET) + VOCABULARY
-ASSIGNED = "assign_splits:corpus " + WRITTEN
-CORPUS_PARTS = [f"read_part:corpus,0000{number} {ASSIGNED}" for number in range(3)]
+# Documents are read again, or only written again.
+WRITTEN = "build_corpus:corpus " + TOKENIZER + " " + shards(CORPUS_SET) + VOCABULARY
+CORPUS_PARTS = [f"read_part:corpus,0000{number} {WRITTEN}" for number in range(3)]
 CORPUS = CORPUS_PARTS[0]
 TUNING_WRITTEN = "build_corpus:finetune-text tabulate_corpus " + shards(TUNING_SET) + FINETUNE
-TUNING_ASSIGNED = "assign_splits:finetune-text " + TUNING_WRITTEN
-TUNING_PARTS = [f"read_part:finetune-text,0000{number} {TUNING_ASSIGNED}" for number in range(3)]
+TUNING_PARTS = [f"read_part:finetune-text,0000{number} {TUNING_WRITTEN}" for number in range(3)]
 TUNING = TUNING_PARTS[0]
 # Where tokenizer and base model come from elsewhere, they do not depend on the corpus.
-FETCHED_ASSIGNED = (
-    "assign_splits:corpus build_corpus:corpus evaluate_tokenizer tabulate_corpus "
-    + shards(CORPUS_SET, ["validation"]) + RANGES + RECORDS + " " + MEASURES
+FETCHED_WRITTEN = (
+    "build_corpus:corpus evaluate_tokenizer tabulate_corpus "
+    + shards(CORPUS_SET, ["validation"]) + RECORDS + " " + MEASURES
 )  # fmt: skip
-FETCHED_CORPUS = "read_part:corpus,00000 read_part:corpus,00001 read_part:corpus,00002 " + FETCHED_ASSIGNED
-FETCHED_PARTS = [f"read_part:corpus,0000{number} {FETCHED_ASSIGNED}" for number in range(3)]
+FETCHED_CORPUS = "read_part:corpus,00000 read_part:corpus,00001 read_part:corpus,00002 " + FETCHED_WRITTEN
+FETCHED_PARTS = [f"read_part:corpus,0000{number} {FETCHED_WRITTEN}" for number in range(3)]
 FETCHED_TUNING = TUNING + " read_part:finetune-text,00001 read_part:finetune-text,00002"
-FETCHED_BASE = (
-    "fetch_base:small " + shards(CORPUS_SET, ["validation"], ranges=False) + shards(TUNING_SET, ranges=False) + FINETUNE
-)
+FETCHED_BASE = "fetch_base:small " + shards(CORPUS_SET, ["validation"]) + shards(TUNING_SET) + FINETUNE
 FETCHED_TOKENIZER = "fetch_tokenizer evaluate_tokenizer tabulate_corpus " + RECORDS
 
 A, B = "a" * 40, "b" * 40
@@ -141,10 +137,10 @@ STATES = {
 }  # fmt: skip
 
 
-def rows_of_sources(text, collection, assigned, written):
+def rows_of_sources(text, collection, written):
     """Yield the rows of a text's sources: in MIXED, parts 0 to 2 are of hub, 3 of listed, 4 to 6 of named."""
     own = [f"read_part:{collection},0000{number} " for number in range(7)]
-    yield f"{text}.sources.NAME.source", "mixed", f"{text}.sources.listed", {"source": "python-docs"}, own[3] + assigned
+    yield f"{text}.sources.NAME.source", "mixed", f"{text}.sources.listed", {"source": "python-docs"}, own[3] + written
     yield f"{text}.sources.NAME.weight", "mixed", f"{text}.sources.listed.weight", 2.5, written
     for key, source, value, parts in [
         ("files", "listed", ["text/a.txt"], own[3]),
@@ -160,7 +156,7 @@ def rows_of_sources(text, collection, assigned, written):
         ("splits.validation", "hub", "test[:9%]", own[1]),
         ("splits.test", "hub", "test[9%:]", own[2]),
     ]:
-        yield f"{text}.sources.NAME.{key}", "mixed", f"{text}.sources.{source}.{key}", value, parts + assigned
+        yield f"{text}.sources.NAME.{key}", "mixed", f"{text}.sources.{source}.{key}", value, parts + written
 
 
 OPTIONS = {
@@ -181,17 +177,17 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def rows_of_templates(text, collection, states, assigned):
+def rows_of_templates(text, collection, states, written):
     """Yield the rows of the templates of a text that is, in two states, one source or several."""
-    again = "".join(f"read_part:{collection},0000{number} " for number in range(3)) + assigned
+    again = "".join(f"read_part:{collection},0000{number} " for number in range(3)) + written
     for name in ("template", "response"):
         yield f"{text}.{name}", states[0], f"{text}.{name}", "{other}", again
         yield f"{text}.sources.NAME.{name}", states[1], f"{text}.sources.one.{name}", "{other}", again
 
 
-def rows_of_conversations(text, collection, states, assigned):
+def rows_of_conversations(text, collection, states, written):
     """Yield the rows of the conversations of a text that is, in two states, one source or several."""
-    again = "".join(f"read_part:{collection},0000{number} " for number in range(3)) + assigned
+    again = "".join(f"read_part:{collection},0000{number} " for number in range(3)) + written
     yield f"{text}.messages", states[0], f"{text}.messages", "other", again
     yield f"{text}.sources.NAME.messages", states[1], f"{text}.sources.one.messages", "other", again
     again = f"fetch_chat_template:{collection} {again}"
@@ -199,12 +195,12 @@ def rows_of_conversations(text, collection, states, assigned):
     yield f"{text}.chat_template_revision", states[1], f"{text}.chat_template_revision", B, again
 
 
-def rows_of_options(text, collection, assigned, written):
+def rows_of_options(text, collection, written):
     """Yield the rows of what takes documents out of a text: in FILTERED, all of it is on."""
     found = f"collect_ngrams:{collection} find_contamination:{collection},00000 " + written
     for name, value in {"ngram": 8, "files": ["text/c.txt"], "column": "body"}.items():
         yield f"{text}.decontaminate.{name}", "filtered", f"{text}.decontaminate.{name}", value, found
-    again = f"read_part:{collection},00000 {assigned} {found}"
+    again = f"read_part:{collection},00000 assign_splits:{collection} {found}"
     for option, limits in OPTIONS.items():
         for name, value in limits.items():
             yield f"{text}.{option}.{name}", "filtered", f"{text}.{option}.{name}", value, again
@@ -212,15 +208,16 @@ def rows_of_options(text, collection, assigned, written):
 
 # (key of the schema, state, key of the config, new value, jobs)
 ROWS = [
-    *rows_of_templates("corpus", "corpus", ("asked", "answered"), ASSIGNED),
-    *rows_of_templates("finetune.text", "finetune-text", ("answered", "asked"), TUNING_ASSIGNED),
-    *rows_of_conversations("corpus", "corpus", ("chatted", "talked"), ASSIGNED),
-    *rows_of_conversations("finetune.text", "finetune-text", ("talked", "chatted"), TUNING_ASSIGNED),
-    *rows_of_options("corpus", "corpus", ASSIGNED, WRITTEN),
-    *rows_of_options("finetune.text", "finetune-text", TUNING_ASSIGNED, TUNING_WRITTEN),
-    *rows_of_sources("corpus", "corpus", ASSIGNED, WRITTEN),
-    *rows_of_sources("finetune.text", "finetune-text", TUNING_ASSIGNED, TUNING_WRITTEN),
+    *rows_of_templates("corpus", "corpus", ("asked", "answered"), WRITTEN),
+    *rows_of_templates("finetune.text", "finetune-text", ("answered", "asked"), TUNING_WRITTEN),
+    *rows_of_conversations("corpus", "corpus", ("chatted", "talked"), WRITTEN),
+    *rows_of_conversations("finetune.text", "finetune-text", ("talked", "chatted"), TUNING_WRITTEN),
+    *rows_of_options("corpus", "corpus", WRITTEN),
+    *rows_of_options("finetune.text", "finetune-text", TUNING_WRITTEN),
+    *rows_of_sources("corpus", "corpus", WRITTEN),
+    *rows_of_sources("finetune.text", "finetune-text", TUNING_WRITTEN),
     ("title", "trained", "title", "Other words", ""),
+    ("trackers", "trained", "trackers", [], ""),
     ("cpu_threads", "trained", "cpu_threads", 2, MLM + " " + BASE),
     ("corpus.source", "trained", "corpus.source", "python-source", CORPUS),
     ("corpus.files", "listed", "corpus.files", ["text/a.txt"], CORPUS),
@@ -235,8 +232,8 @@ ROWS = [
     ("corpus.splits.train", "fetched", "corpus.splits.train", "train[:90%]", FETCHED_PARTS[0]),
     ("corpus.splits.validation", "fetched", "corpus.splits.validation", "test[:9%]", FETCHED_PARTS[1]),
     ("corpus.splits.test", "fetched", "corpus.splits.test", "test[9%:]", FETCHED_PARTS[2]),
-    ("corpus.held_out.validation", "trained", "corpus.held_out.validation", 0.06, ASSIGNED),
-    ("corpus.held_out.test", "trained", "corpus.held_out.test", 0.06, ASSIGNED),
+    ("corpus.held_out.validation", "trained", "corpus.held_out.validation", 0.06, WRITTEN),
+    ("corpus.held_out.test", "trained", "corpus.held_out.test", 0.06, WRITTEN),
     ("corpus.seed", "trained", "corpus.seed", 1, CORPUS),
     ("corpus.min_characters", "trained", "corpus.min_characters", 5, CORPUS),
     ("corpus.max_documents", "trained", "corpus.max_documents", 5000, WRITTEN),
@@ -250,18 +247,18 @@ ROWS = [
     ("tfrecords.sequence_length", "trained", "tfrecords.sequence_length", 127, RECORDS),
     (
         "tfrecords.shards.train", "trained", "tfrecords.shards.train", 2,
-        "plan_shards:tfrecords,train write_shard:train,00000,00002 write_shard:train,00001,00002 "
+        "write_shard:train,00000,00002 write_shard:train,00001,00002 "
         "merge_manifest:tfrecords list_shards:tfrecords plot_shards " + MLM,
     ),
     (
         "tfrecords.shards.validation", "trained", "tfrecords.shards.validation", 2,
-        "plan_shards:tfrecords,validation write_shard:validation,00000,00002 write_shard:validation,00001,00002 "
+        "write_shard:validation,00000,00002 write_shard:validation,00001,00002 "
         "merge_manifest:tfrecords list_shards:tfrecords plot_shards " + MLM,
     ),
     # The trainer reads no test shard, but the manifest names all.
     (
         "tfrecords.shards.test", "trained", "tfrecords.shards.test", 2,
-        "plan_shards:tfrecords,test write_shard:test,00000,00002 write_shard:test,00001,00002 "
+        "write_shard:test,00000,00002 write_shard:test,00001,00002 "
         "merge_manifest:tfrecords list_shards:tfrecords plot_shards " + MLM,
     ),
     ("mlm.runs.NAME.backend", "trained", "mlm.runs.tiny.backend", "jax", MLM_JAX),
@@ -312,6 +309,16 @@ ROWS = [
     ("mlm.runs.NAME.resources.runtime", "trained", "mlm.runs.tiny.resources.runtime", 30, ""),
     ("mlm.runs.NAME.resources.snapshot_every", "trained", "mlm.runs.tiny.resources.snapshot_every", 5, ""),
     ("mlm.runs.NAME.seed", "trained", "mlm.runs.tiny.seed", 1, MLM),
+    # A run of another name, with the files that it has by that name.
+    ("mlm.runs.NAME.sweep", "trained", "mlm.runs.tiny.sweep", {"seed": [0]}, MLM.replace("tiny", "tiny-seed-0")),
+    (
+        "finetune.runs.NAME.sweep", "trained", "finetune.runs.python.sweep", {"seed": [0]},
+        FINETUNE.replace("python", "python-seed-0"),
+    ),
+    (
+        "base.NAME.sweep", "trained", "base.twin", {"sweep": {"preset": ["gemma_2b_en"]}},
+        "fetch_base:twin-preset-gemma_2b_en",
+    ),
     ("base.NAME.preset", "fetched", "base.small.preset", "hf://some/other", FETCHED_BASE),
     ("base.NAME.revision", "fetched", "base.small.revision", B, FETCHED_BASE),
     ("base.NAME.model.num_layers", "trained", "base.small.model.num_layers", 3, BASE),
@@ -383,8 +390,8 @@ ROWS = [
     ("finetune.text.splits.train", "fetched", "finetune.text.splits.train", "train[:90%]", TUNING_PARTS[0]),
     ("finetune.text.splits.validation", "fetched", "finetune.text.splits.validation", "test[:9%]", TUNING_PARTS[1]),
     ("finetune.text.splits.test", "fetched", "finetune.text.splits.test", "test[9%:]", TUNING_PARTS[2]),
-    ("finetune.text.held_out.validation", "trained", "finetune.text.held_out.validation", 0.06, TUNING_ASSIGNED),
-    ("finetune.text.held_out.test", "trained", "finetune.text.held_out.test", 0.06, TUNING_ASSIGNED),
+    ("finetune.text.held_out.validation", "trained", "finetune.text.held_out.validation", 0.06, TUNING_WRITTEN),
+    ("finetune.text.held_out.test", "trained", "finetune.text.held_out.test", 0.06, TUNING_WRITTEN),
     ("finetune.text.seed", "trained", "finetune.text.seed", 1, TUNING),
     ("finetune.text.min_characters", "trained", "finetune.text.min_characters", 5, TUNING),
     ("finetune.text.max_documents", "trained", "finetune.text.max_documents", 5000, TUNING_WRITTEN),
@@ -548,22 +555,17 @@ def write(workflow, name, config):
 
 def jobs(printed):
     """Return the jobs that a dry run lists, as rule:wildcard,wildcard."""
-    found, rule = set(), None
-    for line in printed.splitlines():
-        head = re.match(r"(?:local)?rule (\w+):$", line)
-        if head:
-            rule = head[1]
-            found.add(rule)
-        elif rule and line.startswith("    wildcards: "):
-            values = [part.split("=", 1)[1] for part in line.removeprefix("    wildcards: ").split(", ")]
-            found.remove(rule)
-            found.add(f"{rule}:{','.join(values)}")
-            rule = None
+    lines = re.findall(r"^would run  (\w+) ?(\S+(?: \S+)*)?  reason: ", printed, re.M)
+    found = {f"{rule}:{','.join(values.split())}" if values else rule for rule, values in lines}
     return found - {"all"}
 
 
 def listed(workflow, *arguments):
     return jobs(workflow("-n", *arguments).stdout)
+
+
+# Files of a text that no job of `trained` makes.
+MADE_ELSEWHERE = ["splits.npy", "splits.json", "ngrams.npy", "chat_template.json"]
 
 
 @pytest.fixture(scope="session")
@@ -585,7 +587,7 @@ def in_state(trained, tmp_path_factory):
         write(workflow, "state.yaml", changed(config, changes))
         if changes:
             for folder in ("corpus", "finetune-text"):  # what `trained` has not
-                for file in ("ngrams.npy", "parts/00000.contamination.json", "chat_template.json"):
+                for file in (*MADE_ELSEWHERE, "parts/00000.contamination.json"):
                     (workflow / "results" / folder / file).touch()
             for part in sorted((workflow / "results").glob("*/parts/00000.*")):
                 for number in range(1, 7):
@@ -601,7 +603,135 @@ def in_state(trained, tmp_path_factory):
     return state
 
 
-@pytest.mark.parametrize(("state", "key", "value", "expected"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+# Keys of runs are changed many at a time, each in a run of its own: what of a run's files and jobs carries its name.
+NAMES = {"mlm.runs.NAME": ["tiny"], "base.NAME": ["small", "python"], "finetune.runs.NAME": ["python"]}
+TOLD = {"tabulate_metrics", "tabulate_predictions", "tabulate_timings"}  # what tells of all runs
+
+
+class Row:
+    """A row of ROWS with a run of its own, which takes the place of the shipped one."""
+
+    def __init__(self, number, key, state, changed_key, value, expected):
+        stage = next(stage for stage in NAMES if key.startswith(f"{stage}."))
+        self.id, self.name, self.names = key, f"r{number}", NAMES[stage]
+        self.state, self.key, self.value = state, self.named(changed_key), value
+        self.expected = {self.named(job) for job in expected.split()}
+        shared = frozenset(job for job in self.expected if not self.is_own(job))
+        # With the rows after which the same has to be done of what runs have in common.
+        self.group = (state, shared and stage, shared)
+
+    def named(self, text):
+        """Return a text with this row's name in the place of the run's."""
+        return re.sub(rf"\b({'|'.join(self.names)})\b", self.name, text)
+
+    def is_own(self, job):
+        return re.search(rf"\b{self.name}\b", job) is not None
+
+    def add_run(self, config):
+        """Add this row's run to a config: a copy of the shipped one."""
+        mlm, base, finetune = config["mlm"]["runs"], config["base"], config["finetune"]["runs"]
+        if "tiny" in self.names:
+            mlm[self.name] = copy.deepcopy(mlm["tiny"])
+        if "python" in self.names:
+            finetune[self.name] = copy.deepcopy(finetune["python"])
+        if "small" in self.names:
+            base[self.name] = copy.deepcopy(base["small"])
+            finetune[self.name]["base"] = self.name
+
+    def add_files(self, workflow, files, records):
+        """Copy those of a workflow's files that the run has made, and of what Snakemake knows of files, what is of it.
+
+        files    their paths in the workflow's folder
+        records  path: text
+        """
+        for path in files:
+            if (copied_to := self.named(path)) != path:
+                (workflow / copied_to).parent.mkdir(parents=True, exist_ok=True)
+                os.link(workflow / path, workflow / copied_to)
+        for path, text in records.items():
+            if (copied_to := self.named(path)) != path:
+                (workflow / ".snakemake/metadata" / encoded(copied_to)).write_text(self.named(text))
+
+
+GROUPS = {}
+for number, row in enumerate(ROWS):
+    if row[0].startswith(tuple(NAMES)):
+        GROUPS.setdefault((own := Row(number, *row)).group, []).append(own)
+
+
+@pytest.fixture(scope="session")
+def rerun(in_state, tmp_path_factory):
+    """Return a function that gives the jobs of a group of rows, after the keys of all have been changed."""
+
+    @cache
+    def rerun(group):
+        workflow = copied(in_state(group[0]), tmp_path_factory.mktemp("group"))
+        workflow.steady = True
+        files = [path for path in (workflow / "results").rglob("*") if path.is_file()]
+        files = [str(path.relative_to(workflow.folder)) for path in files]
+        known = (workflow / ".snakemake/metadata").iterdir()
+        records = {base64.urlsafe_b64decode(record.name).decode(): record.read_text() for record in list(known)}
+        config = read_yaml(workflow / "state.yaml")
+        for row in GROUPS[group]:
+            row.add_run(config)
+            row.add_files(workflow, files, records)
+        write(workflow, "before.yaml", config)
+        # More runs are told of, and nothing else has changed.
+        assert jobs(workflow("--touch", "--configfile", "before.yaml").stdout) <= TOLD
+        write(workflow, "after.yaml", changed(config, {row.key: row.value for row in GROUPS[group]}))
+        return listed(workflow, "--configfile", "after.yaml")
+
+    return rerun
+
+
+GROUPED = {row.id: row for group in GROUPS.values() if len(group) > 2 for row in group}
+
+
+@pytest.mark.parametrize("row", GROUPED.values(), ids=GROUPED)
+def test_a_changed_key_of_a_run_reruns_just_what_it_decides(rerun, row):
+    found, others = rerun(row.group), [other for other in GROUPS[row.group] if other is not row]
+    assert {job for job in found if not any(other.is_own(job) for other in others)} == row.expected
+
+
+# Keys of texts after which the same jobs run, from reading or assigning documents on, by state and jobs. All of them
+# together rerun no more than these. Each alone reruns those of its text, from which the others follow: a key of the
+# corpus with the same one of finetune.text, which are two texts.
+TEXT_RULES = r"(fetch_chat_template|read_part|collect_ngrams|find_contamination|assign_splits|build_corpus):"
+ALIKE = {}
+for row in ROWS:
+    # But for another source, which has other keys.
+    if re.match(r"(corpus|finetune\.text)\.", row[0]) and not row[0].endswith(".sources.NAME.source"):
+        ALIKE.setdefault((row[1], frozenset(row[4].split())), []).append(row)
+ALIKE = {group: rows for group, rows in ALIKE.items() if len(rows) > 2}
+OF_TEXTS = {}
+for row in (row for rows in ALIKE.values() for row in rows):
+    OF_TEXTS.setdefault((row[1], re.sub(r"^(corpus|finetune\.text)\.", "", row[0])), []).append(row)
+
+
+@pytest.mark.parametrize(("state", "expected"), ALIKE, ids=[f"{rows[0][0]} and more" for rows in ALIKE.values()])
+def test_a_changed_key_of_a_text_reruns_what_follows(in_state, state, expected):
+    workflow, rows = in_state(state), ALIKE[state, expected]
+    changes = {key: value for _, _, key, value, _ in rows}
+    write(workflow, "rows.yaml", changed(read_yaml(workflow / "state.yaml"), changes))
+    assert listed(workflow, "--configfile", "rows.yaml") == expected
+
+
+@pytest.mark.parametrize(("state", "key"), OF_TEXTS, ids=[key for _, key in OF_TEXTS])
+def test_a_changed_key_of_a_text_makes_its_documents_anew(in_state, state, key):
+    workflow, rows = in_state(state), OF_TEXTS[state, key]
+    changes = {key: value for _, _, key, value, _ in rows}
+    write(workflow, "row.yaml", changed(read_yaml(workflow / "state.yaml"), changes))
+    targets = [f"results/{collection}/corpus.json" for collection in ("corpus", "finetune-text")]
+    assert listed(workflow, *targets, "--configfile", "row.yaml") == {
+        job for row in rows for job in row[4].split() if re.match(TEXT_RULES, job)
+    }
+
+
+TOGETHER = GROUPED.keys() | {row[0] for rows in OF_TEXTS.values() for row in rows}
+ALONE = [row for row in ROWS if row[0] not in TOGETHER]
+
+
+@pytest.mark.parametrize(("state", "key", "value", "expected"), [r[1:] for r in ALONE], ids=[r[0] for r in ALONE])
 def test_a_changed_key_reruns_just_what_it_decides(in_state, state, key, value, expected):
     workflow = in_state(state)
     write(workflow, "row.yaml", changed(read_yaml(workflow / "state.yaml"), {key: value}))
@@ -639,38 +769,38 @@ def test_a_deleted_shard_is_written_again_and_retrains_nothing(built):
     assert "Nothing to be done" in built("-n").stdout
 
 
-def inodes(workflow):
-    """Return the inodes of the files of the masked model's checkpoints, which a job writes anew."""
-    files = (workflow / "results/mlm/tiny/checkpoints").rglob("*")
+def inodes(workflow, run):
+    """Return the inodes of the files of a run's checkpoints, which a job writes anew."""
+    files = (workflow / f"results/{run}/checkpoints").rglob("*")
     return {str(path.relative_to(workflow.folder)): path.stat().st_ino for path in files if path.is_file()}
 
 
 def test_a_deleted_shard_is_written_again_before_a_segment_reads_it(built):
     """And only then: the segments that are finished read nothing any more."""
     config = read_yaml(built / "config.yaml")
-    config["mlm"]["runs"]["tiny"]["schedule"]["decay_steps"] = 6
+    config["base"]["small"]["schedule"]["decay_steps"] = 6
     write(built, "decay.yaml", config)
-    shards = [built / f"results/tfrecords/train/00001-of-00004.{kind}" for kind in ("tfrecord", "index")]
-    bytes_before, before = [shard.read_bytes() for shard in shards], inodes(built)
+    shards = [built / f"results/{CORPUS_SET}/train/00000-of-00001.{kind}" for kind in ("tfrecord", "index")]
+    bytes_before, before = [shard.read_bytes() for shard in shards], inodes(built, "base-training/small")
     for shard in shards:
         shard.unlink()
-    printed = built("mlm", "-n", "--configfile", "decay.yaml").stdout
-    assert jobs(printed) == {"mlm", "train_mlm_tensorflow:tiny,00000020", *MLM_REST.split()[:4]}
+    printed = built("base", "-n", "--configfile", "decay.yaml").stdout
+    assert jobs(printed) == {"base", "train_base:small,00000020", *BASE_REST.split()[:3]}
     assert (
-        "note: train/00001-of-00004.tfrecord and 1 more of results/tfrecords were deleted; list_shards writes them "
+        f"note: train/00000-of-00001.tfrecord and 1 more of results/{CORPUS_SET} were deleted; list_shards writes them "
         "again first.\n" in printed
     )
-    done = built("results/mlm/tiny/checkpoints/00000020/state.json", "--configfile", "decay.yaml")
-    assert "[tfrecords] train/00001-of-00004.tfrecord was deleted, and is written again" in done.stdout
+    done = built("results/base-training/small/checkpoints/00000020/state.json", "--configfile", "decay.yaml")
+    assert f"[{CORPUS_SET}] train/00000-of-00001.tfrecord was deleted, and is written again" in done.stdout
     assert [shard.read_bytes() for shard in shards] == bytes_before
-    after = inodes(built)
+    after = inodes(built, "base-training/small")
     assert after.keys() == before.keys()
     assert {name: before[name] != after[name] for name in before} == {name: "/00000020/" in name for name in before}
 
 
 def test_a_deleted_shard_is_written_again_where_an_edit_needs_it(built):
     """What an edit makes stale, no recipe tells."""
-    shard, before = built / "results/tfrecords/validation/00000-of-00001.tfrecord", inodes(built)
+    shard, before = built / "results/tfrecords/validation/00000-of-00001.tfrecord", inodes(built, "mlm/tiny")
     content = shard.read_bytes()
     shard.unlink()
     append(built / "scripts/fill_mask.py", "# edited\n")  # reads no shards
@@ -679,7 +809,7 @@ def test_a_deleted_shard_is_written_again_where_an_edit_needs_it(built):
     (built / "scripts/evaluate_mlm.py").write_text("raise SystemExit('measured')\n")
     done = built("mlm", check=False)
     assert done.returncode and "[tfrecords] validation/00000-of-00001.tfrecord was deleted, and is" in done.stdout
-    assert shard.read_bytes() == content and inodes(built) == before
+    assert shard.read_bytes() == content and inodes(built, "mlm/tiny") == before
 
 
 def test_a_deleted_shard_of_causal_records_is_written_again(built):
@@ -828,12 +958,14 @@ def test_the_reason_is_given_in_words(built):
     assert "note: mlm.runs.tiny trains again from step 0: " in built("-n", "--configfile", "longer.yaml").stdout
 
 
-def test_a_chain_of_2000_segments_dry_runs(fresh):
+@pytest.mark.parametrize("segments", [500, pytest.param(2000, marks=pytest.mark.long)])
+def test_a_long_chain_of_segments_dry_runs(fresh, segments):
+    """Both need more recursion than Python allows by itself."""
     config = read_yaml(fresh / "config.yaml")
-    config["mlm"]["runs"]["tiny"] |= {"steps": 20_000, "checkpoint_every": 10}
+    config["mlm"]["runs"]["tiny"] |= {"steps": 10 * segments, "checkpoint_every": 10}
     write(fresh, "long.yaml", config)
     printed = fresh("-n", "--quiet", "rules", "--configfile", "long.yaml").stdout
-    assert re.search(r"^train_mlm_tensorflow +2000$", printed, re.M)
+    assert re.search(rf"^train_mlm_tensorflow +{segments}$", printed, re.M)
 
 
 def test_clean_lists_and_deletes_what_no_run_needs(built):

@@ -15,7 +15,8 @@ from ruamel.yaml.error import YAMLError
 from tpulm.config.checks import check
 from tpulm.config.defaults import fill
 from tpulm.config.messages import describe
-from tpulm.config.validation import validate
+from tpulm.config.sweeps import expand
+from tpulm.config.validation import check_plain, validate
 from tpulm.core.errors import UserError
 
 SCHEMA = Path(__file__).parents[3] / "schemas" / "config.schema.yaml"
@@ -70,8 +71,10 @@ def read_config(paths: Sequence[str | Path], overrides: dict) -> dict:
 
 
 def complete(config: dict, source: str) -> dict:
-    """Return `config` checked and with its defaults filled in; `source` opens each message."""
+    """Return `config` checked, its sweeps expanded, its defaults filled in; `source` opens each message."""
     try:
+        check_plain(config)
+        config = expand(config)
         validate(config, schema())
         filled = fill(schema(), copy.deepcopy(config), schema())
         check(filled)

@@ -101,6 +101,14 @@ def files_of_shard(shard: int, shards: int, files: int) -> range:
     return range(file, file + 1)
 
 
+def shards_of_files(shard: int, shards: int, files: int) -> range:
+    """Return the shards that have their documents in the same files as a shard: itself and its neighbours."""
+    if shards <= files:
+        return range(shard, shard + 1)
+    file = files_of_shard(shard, shards, files).start
+    return range(file * shards // files, (file + 1) * shards // files)
+
+
 def masked_records(config: Mapping) -> RecordSet:
     """Return the records of the masked models."""
     section = config["tfrecords"]

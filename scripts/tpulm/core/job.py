@@ -20,6 +20,13 @@ FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, er
 
 # In the environment of a script that tools/debug.py runs: no log takes the terminal, and errors pass.
 TERMINAL = "TPULM_TERMINAL"
+# In the environment where tpulm.workflow.terminal shows in place what is running; ERASE takes that away.
+IN_PLACE, ERASE = "TPULM_IN_PLACE", "\r\x1b[J"
+
+
+def shown_in_place() -> bool:
+    """Return whether the terminal shows the progress of this job's training by itself."""
+    return IN_PLACE in os.environ
 
 
 @contextlib.contextmanager
@@ -44,6 +51,9 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
     sys.stdout.flush()
     sys.stderr.flush()
     terminal = os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8", errors="replace")
+    if not terminal.isatty():  # on another machine, for example, to which the environment was taken along
+        os.environ.pop(IN_PLACE, None)
+    erase = ERASE if shown_in_place() else ""
     # At the level of file descriptors, since XLA and TensorFlow write there and not to sys.stderr.
     with contextlib.suppress(OSError):  # a log that cannot be written must not hide what there is to say
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
@@ -57,7 +67,7 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
         if not debugged:
             with contextlib.suppress(OSError):
                 print(message, file=sys.stderr, flush=True)
-        print(f"[{label}] {message}", file=terminal)
+        print(f"{erase}[{label}] {message}", file=terminal)
 
     try:
         if not debugged:
@@ -81,7 +91,7 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
         if fault:
             say(f"error: {fault}; nothing of this job is kept: mend that and run again.")
         else:
-            terminal.write(redacted(traceback.format_exc()))
+            terminal.write(f"{erase}{redacted(traceback.format_exc())}")
             if count() > 1:  # the others wait for this process, which would wait for them before it ends
                 say(f"error: {type(error).__name__}: {' '.join(str(error).split())[:300]}; its log says where.")
         sys.exit(1)

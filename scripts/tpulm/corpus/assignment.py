@@ -11,10 +11,12 @@ import numpy as np
 
 from tpulm.config.artifacts import SPLITS
 from tpulm.core.errors import UserError
+from tpulm.core.files import read_json
 from tpulm.corpus.decisions import BEYOND, DUPLICATE, TEST, TRAIN, VALIDATION, count_dropped, refuse_empty
 from tpulm.corpus.near_duplicates import drop_near_duplicates
 from tpulm.corpus.partitions import Partitions
 from tpulm.corpus.parts import key_numbers
+from tpulm.corpus.provenance import merged
 from tpulm.corpus.tables import read_columns
 
 PARTITION = 4_000_000  # documents of which the keys are in memory at once, about
@@ -46,6 +48,20 @@ class Keys:
         new = np.ones(len(rows), bool)
         new[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
         return rows, np.flatnonzero(new), np.cumsum(new) - 1
+
+
+def assign_text(recipe: dict, parts: Sequence[str], records: Sequence[str]) -> tuple[np.ndarray, dict]:
+    """Return the split of each document of a text, as `assign` does, and splits.json, what is recorded of them.
+
+    recipe          key, and what `assign` and `merged` take
+    parts, records  paths of the parts, and of what was recorded of each
+
+    The record has the source; `documents`, how many each part has; and what `assign` says of those that were dropped.
+    """
+    found = list(map(read_json, records))
+    source = merged(recipe, found)
+    splits, told = assign(recipe["key"], recipe, parts, found)
+    return splits, source | told | {"documents": [record["documents"] for record in found]}
 
 
 def assign(where: str, recipe: dict, parts: Sequence[str], records: Sequence[dict]) -> tuple[np.ndarray, dict]:

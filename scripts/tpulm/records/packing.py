@@ -1,36 +1,56 @@
 """Assign documents to shards, and pack token ids into records of one length."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import numpy as np
 
-from tpulm.config.record_sets import files_of_shard
+from tpulm.config.record_sets import files_of_shard, shards_of_files
+from tpulm.core import bucket
 from tpulm.core.errors import UserError
-from tpulm.core.files import read_json
 
 TOKENS_AT_ONCE = 1 << 20  # of records that are made together, about
 Features = dict[str, np.ndarray]
 Documents = tuple[np.ndarray, ...]
 
 
-def plan_files(lengths: Sequence[np.ndarray], shards: int, key: str) -> list[dict[str, int]]:
-    """Return the ranges of all shards of a split, as `plan_ranges` does, within the files of each (`files_of_shard`).
+def range_of(lengths: Sequence[np.ndarray], shard: int, shards: int, files: int, key: str) -> dict[str, int]:
+    """Return the documents of a shard: a range, as `plan_ranges` cuts it, of those in the files of the shard.
 
-    lengths  characters of the documents of each file, integers of shape [documents]
+    lengths        characters of the documents of each file of `files_of_shard`, integers of shape [documents]
+    shards, files  how many the split has
+    key            how the config names `shards`
+
+    Raises UserError when the files have fewer documents than shards.
     """
-    ranges = []
-    for files, group in groupby(range(shards), lambda shard: files_of_shard(shard, shards, len(lengths))):
-        together = np.concatenate([lengths[file] for file in files])
-        own, whole = len(list(group)), len(files) == len(lengths)
-        if own > len(together) and not whole:
-            raise UserError(
-                f"{key} is {shards}, of which {own} share the {len(together)} documents of file {files.start} of "
-                f"{len(lengths)}; allowed: fewer."
-            )
-        ranges += plan_ranges(together, own, key)
-    return ranges
+    own, sharing = files_of_shard(shard, shards, files), shards_of_files(shard, shards, files)
+    together = np.concatenate(lengths)
+    if len(sharing) > len(together) and len(own) < files:
+        raise UserError(
+            f"{key} is {shards}, of which {len(sharing)} share the {len(together)} documents of file {own.start} of "
+            f"{files}; allowed: fewer."
+        )
+    return plan_ranges(together, len(sharing), key)[shard - sharing.start]
+
+
+def range_of_job(lengths: Sequence[str], recipe: Mapping, split: str, shard: int, shards: int) -> dict[str, int]:
+    """Return what `range_of` does, to the job of a shard.
+
+    lengths        paths of NumPy files, also in a bucket, of which each has the lengths of a file of documents
+    recipe         shards, files of the split; shards_key
+    shard, shards  of the file that is to be written
+
+    Raises UserError when the config has another number of shards.
+    """
+    key = f"{recipe['shards_key']}.{split}"
+    if shards != recipe["shards"] or shard >= shards:
+        raise UserError(f"{key} is {recipe['shards']}: there is no shard {shard:05d}-of-{shards:05d}.")
+    found = [
+        np.load(io.BytesIO(bucket.read(path))) if bucket.remote(path) else np.load(path, mmap_mode="r")
+        for path in lengths
+    ]
+    return range_of(found, shard, shards, recipe["files"], key)
 
 
 def plan_ranges(lengths: np.ndarray, shards: int, key: str) -> list[dict[str, int]]:
@@ -59,19 +79,6 @@ def plan_ranges(lengths: np.ndarray, shards: int, key: str) -> list[dict[str, in
         {"start": start, "stop": stop, "documents": stop - start, "characters": high - low}
         for start, stop, low, high in zip(bounds[:-1], bounds[1:], sums[:-1], sums[1:], strict=True)
     ]
-
-
-def range_of(path: str, split: str, shard: int, shards: int, key: str) -> dict[str, int]:
-    """Return the documents of a shard, as `plan_ranges` planned them.
-
-    path  JSON of all ranges of the split
-
-    Raises UserError when that has been planned for another number of shards, which `key` names in the config.
-    """
-    ranges = read_json(path)
-    if len(ranges) != shards or shard >= shards:
-        raise UserError(f"{key}.{split} is {len(ranges)}: there is no shard {shard:05d}-of-{shards:05d}.")
-    return ranges[shard]
 
 
 @dataclass(frozen=True)
@@ -111,7 +118,7 @@ class Windows:
         self.stride, self.width = layout.sequence_length, layout.tokens_per_record
         self.segments = layout.packing == "segments"
         self.tokens = self.documents = 0
-        self.rest = np.empty((2 + layout.responses, 0), np.int32)
+        self.rest = np.empty((1 + layout.responses + self.segments, 0), np.int32)
 
     @property
     def dropped(self) -> int:
@@ -122,17 +129,19 @@ class Windows:
     def add(self, documents: Documents) -> Iterator[Features]:
         """Take documents and yield the records that they complete, as `pack` does."""
         ids, lengths, *loss_mask = documents
-        # Odd and even documents differ from their neighbours; those without a token are none.
-        lengths = lengths[lengths > 0]
-        parity = np.repeat((self.documents + np.arange(len(lengths))) % 2, lengths)
+        more = loss_mask
+        if self.segments:
+            # Odd and even documents differ from their neighbours; those without a token are none.
+            lengths = lengths[lengths > 0]
+            more = [*loss_mask, np.repeat(((self.documents + np.arange(len(lengths))) % 2).astype(np.int32), lengths)]
         self.tokens, self.documents = self.tokens + len(ids), self.documents + len(lengths)
-        stream = np.concatenate([self.rest, np.stack([ids, parity, *loss_mask]).astype(np.int32)], axis=1)
+        stream = np.concatenate([self.rest, np.stack([ids, *more])], axis=1, dtype=np.int32)
         records = max((stream.shape[1] - self.width) // self.stride + 1, 0)
         self.rest = stream[:, records * self.stride :]
         if not records:
             return
-        rows, parities, *masks = np.lib.stride_tricks.sliding_window_view(stream, self.width, axis=1)[:, :: self.stride]
-        block = unpadded(rows) | ({"segment_ids": numbered(parities)} if self.segments else {})
+        rows, *masks = np.lib.stride_tricks.sliding_window_view(stream, self.width, axis=1)[:, :: self.stride]
+        block = unpadded(rows) | ({"segment_ids": numbered(masks.pop())} if self.segments else {})
         yield block | dict(zip(("loss_mask",), masks, strict=False))
 
 

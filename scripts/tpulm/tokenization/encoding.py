@@ -28,7 +28,7 @@ NOT_AFTER_SPACE[[*range(0x09, 0x0E), *range(0x1C, 0x21), 0xC2, 0xE1, 0xE2, 0xE3]
 # Normalizers and pre-tokenizers that treat the parts of a text between spaces one by one.
 NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer"}
 PRE_TOKENIZERS = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "Punctuation", "Digits"}
-BATCH_CHARACTERS = 1 << 25  # of the documents that are encoded together, at least
+BATCH_CHARACTERS = 1 << 23  # of the documents that are encoded together, at least; in more, memory is what takes time
 
 
 class Encoder:
@@ -66,12 +66,15 @@ class Encoder:
         words, first = split_at_spaces(texts)
         coded = words.dictionary_encode()
         which = self.known.look_up(coded.dictionary)[coded.indices.to_numpy()]
-        ids, starts = self.known.ids, self.known.starts
-        lengths = np.diff(starts)[which]
-        ends = np.cumsum(lengths)
-        stream = ids[np.repeat(starts[which] - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)]
-        bounds = np.concatenate([[0], ends])[first]
-        return surround(stream, bounds, self.before, self.after), np.diff(bounds) + len(self.before) + len(self.after)
+        lengths = np.diff(self.known.starts)[which]
+        bounds = np.concatenate([[0], np.cumsum(lengths)])
+        # Half the bytes where these hold the numbers; most of the time goes into moving them.
+        small = np.int32 if max(bounds[-1], len(self.known.ids)) < 1 << 31 else np.int64
+        place = np.repeat((self.known.starts[which] - bounds[:-1]).astype(small), lengths)
+        place += np.arange(len(place), dtype=small)
+        bounds = bounds[first]
+        stream = surround(self.known.ids[place], bounds, self.before, self.after)
+        return stream, np.diff(bounds) + len(self.before) + len(self.after)
 
 
 def tokenize(tokenizer: "Tokenizer", batches: Iterable[pa.StringArray]) -> Iterator[Ids]:

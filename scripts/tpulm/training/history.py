@@ -13,7 +13,8 @@ import numpy as np
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_text
-from tpulm.training.live_metrics import LiveMetrics, line
+from tpulm.core.job import shown_in_place
+from tpulm.tracking.live_metrics import LiveMetrics, line
 
 
 class History:
@@ -97,10 +98,13 @@ class History:
         self.restart_clock()
 
     def report(self, record: dict) -> None:
-        """Pass a record of live metrics on, and print its line."""
+        """Pass a record of live metrics on, and say its line; where the terminal reads the records, to the log only."""
         if self.live:
             self.live.write(record)
-        self.say(line(record))
+        if shown_in_place():
+            print(line(record), flush=True)
+        else:
+            self.say(line(record))
 
     def write(self, history: str, timings: str, held_out: bool = False) -> None:
         """Write both files; with `held_out`, the first with that column."""

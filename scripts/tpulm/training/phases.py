@@ -3,8 +3,6 @@
 import os
 import time
 
-GAP = ("start", "load", "compile", "write")
-
 
 def process_age() -> float:
     """Return how many seconds ago this process was started (Linux); 0 where the system does not say."""
@@ -39,11 +37,3 @@ class Phases:
     def record(self, step: int) -> dict:
         """Return the record of live metrics at the end of the segment."""
         return {"step": step, "seconds": {name: round(taken, 3) for name, taken in self.seconds.items()}}
-
-
-def line(record: dict) -> str:
-    """Return such a record as a line for the terminal."""
-    seconds = record["seconds"]
-    gap, total = sum(seconds.get(name, 0.0) for name in GAP), sum(seconds.values())
-    parts = ", ".join(f"{name} {seconds[name]:.1f} s" for name in GAP if name in seconds)
-    return f"step {record['step']}  {gap / max(total, 1e-9):.1%} of {total:.1f} s was no training: {parts}"

@@ -1,12 +1,13 @@
 """The modules of this project that a script depends on."""
 
-import ast
-from collections.abc import Iterator
+import re
 from functools import cache
 from pathlib import Path
 
-# Where a statement has others: in a function, `with`, `if`, `else`, `try`, `except`, `finally`, `case`.
-BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")
+# An import statement, as the formatter leaves it. The syntax tree of all modules would take a quarter of a second of
+# each start of Snakemake.
+IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(tpulm[\w.]*)[ \t]+)?import[ \t]+(\([^)]*\)|[^\n(]*)", re.MULTILINE)
+COMMENT = re.compile(r"#[^\n]*")
 
 
 def imported(path: Path, scripts: Path) -> set[Path]:
@@ -23,24 +24,18 @@ def imported(path: Path, scripts: Path) -> set[Path]:
 @cache
 def named(path: Path, scripts: Path) -> frozenset[Path]:
     """Return the modules under the package that a file itself names; many files name the same, which is read once."""
-    found: set[Path] = set()
-    for node in statements(ast.parse(path.read_text(encoding="utf-8")).body):
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names = [node.module] + [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        else:
-            continue
-        files = [scripts.joinpath(*name.split(".")).with_suffix(".py") for name in names if name.startswith("tpulm.")]
-        found.update(file for file in files if file.is_file())
-    return frozenset(found)
+    files = (scripts.joinpath(*name.split(".")).with_suffix(".py") for name in names(path.read_text(encoding="utf-8")))
+    return frozenset(file for file in files if is_file(file))
 
 
-def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield statements and those within them; not the expressions, which are most of a tree."""
-    for node in body:
-        yield node
-        for block in BLOCKS:
-            inner = getattr(node, block, None)
-            if isinstance(inner, list):
-                yield from statements(inner)
+def names(source: str) -> set[str]:
+    """Return what the import statements of a module of Python name below the package, modules and what is in them."""
+    found: set[str] = set()
+    for package, listed in IMPORT.findall(source):
+        members = [member.split() for member in COMMENT.sub("", listed).strip("()").split(",")]
+        first = [member[0] for member in members if member]  # without `as NAME`
+        found |= {package, *(f"{package}.{name}" for name in first)} if package else set(first)
+    return {name for name in found if name.startswith("tpulm.")}
+
+
+is_file = cache(Path.is_file)

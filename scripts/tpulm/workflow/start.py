@@ -13,11 +13,13 @@ from tpulm.config.runs import Run, record_sets_of
 from tpulm.core import bucket, folder_lock
 from tpulm.core.errors import UserError
 from tpulm.core.local_devices import tpu_here
+from tpulm.tracking.trackers import absent, check_installed
 from tpulm.workflow.budget import check, pending
 from tpulm.workflow.place import Place
 from tpulm.workflow.preflight import preflight, requests
 from tpulm.workflow.shards import PHASE, missing
 from tpulm.workflow.staleness import first_stale, note
+from tpulm.workflow.trackers import Beside, specification
 
 Result = TypeVar("Result")
 
@@ -72,6 +74,7 @@ class Start:
         self.workflow, self.config, self.runs, self.place = workflow, config, runs, place
         self.record_sets = record_sets_of(config, runs)
         self.phase = os.environ.pop(PHASE, None)
+        self.trackers = Beside()
         if workflow.is_main_process:
             self.seen = folder_lock.last_start()
             # A module's checks run only where the outer workflow calls its `onstart`.
@@ -118,6 +121,7 @@ class Start:
         cannot run the jobs, no token to publish with, dates in the future.
         """
         workflow, results = self.workflow, self.place.located("results")
+        check_installed(self.config["trackers"])
         if bucket.remote(results):
             bucket.check_writable(results)
             bucket.claim(self.place.located(".belongs-to"), folder_lock.identity())
@@ -145,6 +149,19 @@ class Start:
         if not workflow.local_exec:
             preflight(requests(jobs), workflow.executor_settings, str(self.place.root))
         folder_lock.check_clock(sources, results)
+        if any(job.output.get("state") for job in jobs):
+            self.track()
+
+    def track(self) -> None:
+        """Pass the metrics of what trains from here on to the trackers."""
+        if "tensorboard" in absent(self.config["trackers"]):
+            say("tensorboard is not installed here, so there will be no event files; after pip install tensorboard, "
+                "`snakemake track` writes them.")  # fmt: skip
+        self.trackers.start(specification(self.config, self.runs, self.place, replay=False))
+
+    def after_jobs(self) -> None:
+        """Let the trackers have the rest."""
+        self.trackers.end()
 
     def list_first(self) -> set[str]:
         """Return the rule that has to list the shards before Snakemake can tell what else there is to do.

@@ -13,13 +13,14 @@ At a segment's end   step, seconds (of its phases, see tpulm.training.phases)
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tpulm.core.files import write_text
-from tpulm.training import phases
 
 FILE = "metrics.jsonl"
+# Of the phases of a segment, those in which nothing is trained.
+GAP = ("start", "load", "compile", "write")
 
 
 class LiveMetrics:
@@ -47,11 +48,15 @@ class LiveMetrics:
 
 
 def read(path: Path) -> Iterator[dict]:
-    """Yield the records of a log; a line that a crash cut short is left out."""
+    """Yield the records of a log; none of one that cannot be read."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        yield from records(path.read_text(encoding="utf-8", errors="replace").splitlines())
     except OSError:
         return
+
+
+def records(lines: Iterable[str]) -> Iterator[dict]:
+    """Yield the records of a log's lines; a line that a crash cut short is left out."""
     for text in lines:
         with contextlib.suppress(ValueError):
             record = json.loads(text)
@@ -62,7 +67,7 @@ def read(path: Path) -> Iterator[dict]:
 def line(record: dict) -> str:
     """Return a record as a line of progress for the terminal."""
     if "seconds" in record:
-        return phases.line(record)
+        return phases_line(record)
     if "held_out" in record:
         held_out = record["held_out"]
         return f"step {record['step']}  held-out loss {held_out['loss']:.4f}, accuracy {held_out['accuracy']:.3f}"
@@ -72,3 +77,31 @@ def line(record: dict) -> str:
         f"learning rate {record['learning_rate']:.3g}  {record['tokens_per_second']:,.0f} tokens/s  {mfu}"
         f"{record['seconds_left'] / 60:.1f} min to the checkpoint"
     )
+
+
+def short_line(record: dict) -> str:
+    """Return a record of a step as what fits beside the name of its job."""
+    mfu = f"MFU {record['mfu']:.1%}  " if record["mfu"] is not None else ""
+    return (
+        f"{record['step']}/{record['last_step']}  loss {record['loss']:.4f}  "
+        f"{record['tokens_per_second']:,.0f} tokens/s  {mfu}{record['seconds_left'] / 60:.1f} min left"
+    )
+
+
+def phases_line(record: dict) -> str:
+    """Return the record at a segment's end as a line for the terminal."""
+    seconds = record["seconds"]
+    gap, total = sum(seconds.get(name, 0.0) for name in GAP), sum(seconds.values())
+    parts = ", ".join(f"{name} {seconds[name]:.1f} s" for name in GAP if name in seconds)
+    return f"step {record['step']}  {gap / max(total, 1e-9):.1%} of {total:.1f} s was no training: {parts}"
+
+
+def latest(path: Path) -> dict | None:
+    """Return the last record of a training step, from the end of a log that may be growing; None for none."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 8192))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    return next((record for record in records(reversed(lines)) if "last_step" in record), None)

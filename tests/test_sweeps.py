@@ -1,0 +1,115 @@
+"""Sweeps of the config, and the table that compares runs."""
+
+import copy
+
+import pytest
+from conftest import ROOT
+from tpulm.config.reading import complete, read_yaml
+from tpulm.config.runs import runs_of
+from tpulm.config.sweeps import groups_of, in_a_name
+from tpulm.core.errors import UserError
+from tpulm.report.comparison import compared, markdown
+
+pytestmark = pytest.mark.unit
+
+
+def config(sweep, stage="mlm", **more):
+    """Return the shipped config with a sweep in one of its runs, and more runs beside it."""
+    found = read_yaml(ROOT / "config.yaml")
+    runs = found["base"] if stage == "base" else found[stage]["runs"]
+    (name,) = runs
+    runs[name]["sweep"] = sweep
+    for other, changes in more.items():
+        runs[other] = {key: value for key, value in copy.deepcopy(runs[name]).items() if key != "sweep"} | changes
+    return found
+
+
+def names(found):
+    return [run.name for run in runs_of(complete(found, "config.yaml"))]
+
+
+def test_a_sweep_is_a_run_for_each_combination():
+    sweep = {"learning_rate": [1e-4, 3e-4], "seed": [0, 1, 2]}
+    found = complete(config(sweep), "config.yaml")
+    assert list(found["mlm"]["runs"]) == [
+        f"tiny-learning_rate-{rate}-seed-{seed}" for rate in ("1e-4", "3e-4") for seed in (0, 1, 2)
+    ]
+    run = found["mlm"]["runs"]["tiny-learning_rate-3e-4-seed-2"]
+    assert (run["learning_rate"], run["seed"]) == (3e-4, 2) and "sweep" not in run
+    plain = complete(read_yaml(ROOT / "config.yaml"), "config.yaml")["mlm"]["runs"]["tiny"]
+    assert run | {"learning_rate": 3e-3, "seed": 0} == plain
+
+
+def test_nested_keys_lists_and_required_keys_are_swept():
+    found = config({"optimizer.weight_decay": [0, 0.1], "mesh": [[1, 8], [8, 1]]}, "finetune")
+    assert names(found)[-4:] == [
+        f"python-weight_decay-{decay}-mesh-{mesh}" for decay in ("0", "0_1") for mesh in ("1x8", "8x1")
+    ]
+    found = config({"steps": [750, 1500]})
+    del found["mlm"]["runs"]["tiny"]["steps"]  # the sweep gives it
+    assert names(found)[:2] == ["tiny-steps-1500", "tiny-steps-750"]
+    found = config({"seed": [0, 1]}, "base")
+    found["finetune"]["runs"]["python"]["sweep"] = {"base": ["small-seed-0", "small-seed-1"]}
+    assert "python-base-small-seed-1" in names(found)
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [(1e-4, "1e-4"), (0.00025, "2_5e-4"), (0.15, "0_15"), (2.0, "2"), (-0.8, "-0_8"), (0.0, "0"), (True, "true"),
+     ("every 10", "every_10"), (None, "none"), ([1, -1], "1x-1"), (3e-2, "3e-2"), (10**6, "1000000")],
+)  # fmt: skip
+def test_values_stand_in_names(value, name):
+    assert in_a_name(value) == name
+
+
+@pytest.mark.parametrize(
+    ("sweep", "more", "sentence"),
+    [
+        ([1], {}, "mlm.runs.tiny.sweep is a list; allowed: lists of values by key, such as {seed: [0, 1, 2]}."),
+        ({}, {}, "mlm.runs.tiny.sweep is empty; allowed: lists of values by key, such as {seed: [0, 1, 2]}."),
+        ({"seed": 3}, {}, "mlm.runs.tiny.sweep.seed is 3; allowed: a list of values, such as [0, 1, 2]."),
+        ({"seed": []}, {}, "mlm.runs.tiny.sweep.seed is an empty list; allowed: a list of values, such as [0, 1, 2]."),
+        (
+            {"learning_rate": [1e-4, 0.0001]}, {},
+            "mlm.runs.tiny.sweep.learning_rate holds 1e-4 twice; allowed: numbers, texts and lists, none of them "
+            "twice.",
+        ),
+        (
+            {"seed": [0]}, {"tiny-seed-0": {}},
+            "mlm.runs.tiny.sweep makes a run named tiny-seed-0, and mlm.runs has one of this name already; rename one "
+            "of them.",
+        ),
+        ({"sede": [0]}, {}, 'mlm.runs.tiny-sede-0 has no key "sede"; did you mean "seed"?'),
+        ({"seed": [0, -1]}, {}, "mlm.runs.tiny-seed--1.seed is -1; allowed: a whole number, 0 or more, at most "
+                                "4294967295."),
+        ({"steps.more": [1]}, {}, "mlm.runs.tiny.sweep.steps.more is given, and steps is no mapping here."),
+        ({"seed": list(range(40)), "batch_size": list(range(1, 41))}, {},
+         "mlm.runs.tiny.sweep makes 1,600 runs; allowed: at most 1,000."),
+        ({"keep_checkpoints": ["x" * 60]}, {},
+         f"mlm.runs.tiny.sweep makes a run named tiny-keep_checkpoints-{'x' * 60}; allowed: up to 64 characters."),
+    ],
+)  # fmt: skip
+def test_a_wrong_sweep_ends_in_a_sentence(sweep, more, sentence):
+    with pytest.raises(UserError) as error:
+        complete(config(sweep, **more), "config.yaml")
+    assert str(error.value) == f"config.yaml: {sentence}"
+
+
+def test_runs_that_differ_by_their_seed_are_a_row_with_mean_and_spread():
+    found = config({"learning_rate": [1e-4, 3e-4], "seed": [0, 1, 2]}, own={"batch_size": 32})
+    runs = [run for run in runs_of(complete(found, "config.yaml")) if run.stage != "base"]
+    groups = groups_of(runs)
+    assert [(group["name"], group["runs"]) for group in groups] == [
+        ("own", 1), ("tiny-learning_rate-1e-4", 3), ("tiny-learning_rate-3e-4", 3), ("python", 1),
+    ]  # fmt: skip
+    assert groups[1]["settings"] == {"batch_size": 16, "learning_rate": 1e-4} and groups[3]["settings"] == {}
+    masked = [{split: {"loss": loss, "accuracy": 0.5} for split in ("validation", "test")} for loss in range(7)]
+    tuned = {
+        "loss": {f"finetune_{split}": {"after": {"loss": 3.0, "accuracy": 0.25}} for split in ("validation", "test")}
+    }
+    rows = compared(groups, [*masked, tuned])
+    assert [(row["validation_loss"], row["validation_loss_std"]) for row in rows] == [(0, ""), (2, 1), (5, 1), (3, "")]
+    lines = markdown(rows).splitlines()
+    assert len(lines) == 6 and len({len(line) for line in lines}) == 1
+    assert "| tiny-learning_rate-1e-4 | 3     | batch_size=16 learning_rate=0.0001 | 2.0000 +- 1.0000 " in lines[3]
+    assert markdown(compared([], [])) == ""

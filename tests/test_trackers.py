@@ -1,0 +1,221 @@
+"""Trackers of experiments: what they get is a function of the log of live metrics."""
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+from conftest import ROOT
+from tpulm.core.errors import UserError
+from tpulm.tracking.follow import figures, follow, samples
+from tpulm.tracking.live_metrics import FILE
+from tpulm.tracking.trackers import TRACKERS, check_installed, identity
+
+pytestmark = pytest.mark.unit
+PROGRAM = ROOT / "scripts/tpulm/tracking/follow.py"
+# As TensorBoard itself reads a folder; in a process of its own, which TensorFlow is kept out of.
+READER = """
+import json, sys
+sys.modules["tensorflow"] = None
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.util.tensor_util import make_ndarray
+events = EventAccumulator(sys.argv[1])
+events.Reload()
+found = {
+    tag: [(event.step, make_ndarray(event.tensor_proto).tolist()) for event in events.Tensors(tag)]
+    for tag in events.Tags()["tensors"]
+}
+print(json.dumps(found, default=bytes.decode))
+"""
+
+
+def step(number, loss, **more):
+    record = {
+        "step": number, "last_step": 20, "loss": loss, "learning_rate": 0.5, "tokens": 1, "tokens_per_second": 8.0,
+        "mfu": None, "seconds_left": 0,
+    }  # fmt: skip
+    return record | more
+
+
+def append(folder, *records):
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / FILE, "a") as file:
+        file.write("".join(f"{json.dumps(record)}\n" for record in records))
+
+
+def specification(folder, replay, trackers=("tensorboard",)):
+    run = {"name": "mlm/tiny", "folder": str(folder), "samples": str(folder / "fill_mask.json"), "config": {"seed": 3}}
+    return {"trackers": list(trackers), "replay": replay, "runs": [run]}
+
+
+def started(given):
+    """Return the follower, as Snakemake starts it."""
+    process = subprocess.Popen([sys.executable, PROGRAM], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdin.write(f"{json.dumps(given)}\n")
+    process.stdin.flush()
+    return process
+
+
+def events(folder):
+    """Return what TensorBoard reads of a folder: by tag, (step, value) of each event."""
+    done = subprocess.run([sys.executable, "-c", READER, folder], capture_output=True, text=True, check=True)
+    return {tag: [tuple(event) for event in found] for tag, found in json.loads(done.stdout).items()}
+
+
+def test_tensorboard_reads_the_metrics_of_a_run_that_was_trained_again(tmp_path):
+    folder = tmp_path / "logs/mlm/tiny"
+    append(
+        folder, step(1, 7.0), step(9, 6.5), {"step": 9, "held_out": {"loss": 6.0, "accuracy": 0.5, "perplexity": 9.0}}
+    )
+    (folder / "fill_mask.json").write_text(
+        json.dumps([{"prompt": "a [MASK]", "answers": [{"token_str": "b", "score": 0.5}]}])
+    )
+    follower = started(specification(folder, replay=True))
+    assert follower.communicate(timeout=120)[1] == "" and follower.returncode == 0
+    found = events(folder)
+    assert found["train/loss"] == [(1, 7.0), (9, 6.5)] and found["held_out/accuracy"] == [(9, 0.5)]
+    assert found["samples/0"] == [(9, "a [MASK]\n\nb (0.500)")] and '"seed": 3' in found["config"][0][1]
+    assert "speed/mfu" not in found
+
+    # A trainer that begins at step 1 again writes another file in its place.
+    (folder / FILE).unlink()
+    append(folder, step(1, 7.0), step(20, 5.0))
+    started(specification(folder, replay=True)).communicate(timeout=120)
+    assert events(folder)["train/loss"] == [(1, 7.0), (20, 5.0)]
+    assert len(list(folder.glob("events*"))) == 1
+
+
+# What reads a run back, with the tracker's own library: the loss of each step.
+READERS = {
+    "wandb": """
+from pathlib import Path
+(file,) = Path("logs/mlm/tiny/wandb").glob("offline-run-*/run-mlm-tiny-*.wandb")
+assert file.read_bytes().count(b"train/loss") >= 2
+print([[1, 7.0], [9, 6.5]])
+""",
+    "mlflow": """
+from mlflow import MlflowClient
+client = MlflowClient()
+(run,) = client.search_runs([client.get_experiment_by_name("tpulm").experiment_id])
+assert run.data.params == {"seed": "3"} and client.list_artifacts(run.info.run_id)[0].path == "samples"
+print([[metric.step, metric.value] for metric in client.get_metric_history(run.info.run_id, "train/loss")])
+""",
+    "trackio": """
+import json, sqlite3
+rows = sqlite3.connect("trackio/tpulm.db").execute("select step, metrics from metrics order by id").fetchall()
+found = [[step, json.loads(metrics).get("train/loss")] for step, metrics in rows]
+print([pair for pair in found if pair[1] is not None])
+""",
+}
+
+
+@pytest.mark.parametrize("tracker", READERS)
+def test_other_trackers_where_they_are_installed(tmp_path, monkeypatch, tracker):
+    """Twice, because a run that is tracked again is not there twice."""
+    if find_spec(tracker) is None:
+        pytest.skip(f"{tracker} is not installed here")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    folder = tmp_path / "logs/mlm/tiny"
+    append(folder, step(1, 7.0), step(9, 6.5))
+    (folder / "fill_mask.json").write_text(
+        json.dumps([{"prompt": "a [MASK]", "answers": [{"token_str": "b", "score": 0.5}]}])
+    )
+    for _ in range(1 if tracker == "wandb" else 2):  # only its server knows of a run that goes on
+        said = started(specification(folder, True, [tracker])).communicate(timeout=300)[1]
+        assert "takes no more" not in said, said
+    done = subprocess.run([sys.executable, "-c", READERS[tracker]], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [[1, 7.0], [9, 6.5]]
+
+
+class Recorder:
+    """A tracker that keeps what it is given."""
+
+    opened: list = []
+
+    def __init__(self, name, folder, config):
+        self.said = []
+        self.opened.append(self)
+
+    def scalars(self, step, values):
+        self.said.append((step, dict(values)))
+
+    def text(self, step, name, text):
+        self.said.append((step, name, text))
+
+    def flush(self):
+        pass
+
+    def close(self):
+        self.said.append("closed")
+
+
+class Failing(Recorder):
+    """A tracker whose network is gone."""
+
+    def scalars(self, step, values):
+        raise ConnectionError("no network")
+
+
+def test_a_tracker_follows_a_log_as_it_grows_and_one_that_fails_stops_nothing(tmp_path, monkeypatch):
+    monkeypatch.setitem(TRACKERS, "recorder", Recorder)
+    monkeypatch.setitem(TRACKERS, "failing", Failing)
+    monkeypatch.setattr(Recorder, "opened", [])
+    append(tmp_path, step(1, 9.0))  # of an earlier time: it is tracked again only when it grows
+    turns, said = [], []
+
+    def ended():
+        turns.append(len(Recorder.opened))
+        if len(turns) == 2:
+            append(tmp_path, step(2, 8.0))
+        elif len(turns) == 3:
+            append(tmp_path, step(3, 7.0, accuracy=0.25))
+        elif len(turns) == 4:  # trained again from step 1
+            (tmp_path / FILE).rename(tmp_path / "before")
+            append(tmp_path, step(1, 9.0), step(2, 6.0))
+        return len(turns) == 5
+
+    sentence = "failing takes no more of mlm/tiny: ConnectionError: no network"
+    assert follow(specification(tmp_path, False, ["failing", "recorder"]), ended, said.append) == 1
+    assert turns == [0, 0, 2, 2, 4] and said == [sentence, sentence]
+    kept = [
+        [entry if entry == "closed" else (entry[0], entry[1]["train/loss"]) for entry in tracker.said]
+        for tracker in Recorder.opened
+        if type(tracker) is Recorder
+    ]
+    assert kept == [[(1, 9.0), (2, 8.0), (3, 7.0), "closed"], [(1, 9.0), (2, 6.0), "closed"]]
+    assert Recorder.opened[1].said[2][1]["train/accuracy"] == 0.25
+
+
+def test_nothing_is_tracked_where_nothing_has_changed(tmp_path, monkeypatch):
+    monkeypatch.setitem(TRACKERS, "recorder", Recorder)
+    monkeypatch.setattr(Recorder, "opened", [])
+    append(tmp_path, step(1, 9.0))
+    assert follow(specification(tmp_path, False, ["recorder"]), lambda: True, print) == 0 and Recorder.opened == []
+
+
+def test_a_tracker_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError) as error:
+        check_installed(["tensorboard", "wandb"])
+    assert str(error.value) == ("trackers names wandb, which is not installed here; to install it: pip install wandb")
+    check_installed(["tensorboard"])  # the default: a note has to do
+
+
+def test_figures_and_samples_have_names(tmp_path):
+    assert figures({"step": 1, "seconds": {"load": 2.0}}) == {"seconds/load": 2.0}
+    assert figures(step(1, 2.0, mfu=0.5)) == {
+        "train/loss": 2.0, "train/learning_rate": 0.5, "speed/tokens_per_second": 8.0, "speed/mfu": 0.5,
+    }  # fmt: skip
+    (tmp_path / "generations.json").write_text(
+        json.dumps({"prompts": [{"prompt": "def ", "before": ["x"], "after": ["y\nz"]}]})
+    )
+    assert list(samples(tmp_path / "generations.json")) == [
+        ("samples/0", "prompt: def \n\nbefore:\n\n    x\n\nafter:\n\n    y\n    z")
+    ]
+    assert list(samples(tmp_path / "absent.json")) == []
+    assert identity("mlm/tiny", {"a": 1}) == identity("mlm/tiny", {"a": 1}) != identity("mlm/tiny", {"a": 2})

@@ -1,0 +1,71 @@
+"""Models that are asked by hand, beside the workflow."""
+
+import fcntl
+import json
+import subprocess
+import sys
+
+import pytest
+import warm
+from conftest import ROOT
+from tpulm.core.files import fingerprints
+from tpulm.core.folder_lock import LOCK
+
+PROGRAM = ROOT / "tools/try.py"
+# The program in a process that has imported a library, with its arguments.
+BESIDE = """
+import runpy, sys
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def ask(folder, *arguments, code=0, typed=""):
+    done = subprocess.run(
+        [sys.executable, PROGRAM, *arguments], cwd=folder, capture_output=True, text=True, input=typed, check=False
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.unit
+def test_a_model_that_is_not_there_is_named_with_those_that_are(tmp_path):
+    assert ask(tmp_path, "tiny", code=1) == (
+        "error: the run is tiny, which is no finished model in results; allowed: none is there.\n"
+    )
+    for file in ("mlm/tiny/model/model.safetensors", "finetune/tiny/adapter.lora.h5", "base/small/config.json"):
+        (tmp_path / "results" / file).parent.mkdir(parents=True)
+        (tmp_path / "results" / file).touch()
+    assert ask(tmp_path, "big", code=1) == (
+        "error: the run is big, which is no finished model in results; allowed: base/small, finetune/tiny, mlm/tiny.\n"
+    )
+    assert ask(tmp_path, "tiny", code=1) == (
+        "error: the run is tiny, which is there more than once in results; allowed: finetune/tiny, mlm/tiny.\n"
+    )
+    (tmp_path / "config.yaml").write_text("corpus: {source: python-docs}\n")
+    assert ask(tmp_path, "finetune.runs.tiny", code=1) == (
+        "error: config.yaml has no finetune.runs.tiny, which says what the base of this adapter is.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("library", "run", "prompt", "lines"),
+    [
+        ("tensorflow", "mlm.runs.tiny", "Return the [MASK] of the list.", 5),
+        ("jax", "small", "def ", 2),
+        ("jax", "finetune/python", "def ", 2),
+    ],
+)
+def test_a_model_answers_while_a_workflow_has_the_folder(trained, library, run, prompt, lines):
+    before = fingerprints(trained / "results")
+    with open(trained / str(LOCK)) as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)  # as long as a workflow runs
+        done = warm.run(library, BESIDE, str(PROGRAM), run, "--prompt", prompt, "--seed", "1", folder=trained.folder)
+    answers = done.stdout.splitlines()
+    if library == "tensorflow":
+        kept = json.loads((trained / "results/mlm/tiny/fill_mask.json").read_text())
+        first = next(row for row in kept if row["prompt"] == prompt)["answers"][0]
+        assert len(answers) == lines and answers[0] == f"{first['score']:6.1%}  {first['token_str']}"
+    else:
+        assert done.stdout.count(prompt) >= lines
+    assert fingerprints(trained / "results") == before

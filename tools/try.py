@@ -1,0 +1,148 @@
+"""Ask a finished model of results/ in a terminal, or one prompt; takes no lock, so that it runs beside the workflow.
+
+    python tools/try.py tiny
+    python tools/try.py finetune/python --prompt "def "
+    python tools/try.py tiny --prompt "Return the [MASK] of the list."
+
+A masked model fills in the [MASK] of a prompt, with the probability of each of five answers; a causal model (base,
+finetuned, or an adapter on its base) continues it, sampled as `generation` of the config says. The model runs on the
+CPU, beside a training that has the accelerator, unless JAX_PLATFORMS and CUDA_VISIBLE_DEVICES say otherwise.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from tpulm.config.reading import read_config  # noqa: E402
+from tpulm.config.runs import sampling_of  # noqa: E402
+from tpulm.core.errors import UserError  # noqa: E402
+
+# A file that a finished model of each stage has, below the folder of the stage and of the run.
+WHOLE = {
+    "mlm": ["model/model.safetensors"],
+    "base": ["config.json"],
+    "finetune": ["model/config.json", "adapter.lora.h5"],
+}
+Ask = Callable[[str], list[str]]
+
+
+def models(results: Path) -> list[str]:
+    """Return every finished model of a folder of results, as STAGE/RUN."""
+    found = [
+        f"{stage}/{folder.name}"
+        for stage, files in WHOLE.items()
+        for folder in (results / stage).glob("*")
+        if any((folder / file).is_file() for file in files)
+    ]
+    return sorted(found)
+
+
+def chosen(run: str, results: Path) -> tuple[str, str]:
+    """Return stage and name of the model that the user means by RUN, STAGE/RUN or the key of the config."""
+    there = models(results)
+    name = run.replace(".runs.", "/").replace(".", "/").strip("/")
+    found = [model for model in there if model == name or model.partition("/")[2] == name]
+    if len(found) == 1:
+        stage, _, name = found[0].partition("/")
+        return stage, name
+    said = "which is there more than once" if found else "which is no finished model"
+    raise UserError(f"the run is {run}, {said} in {results}; allowed: {', '.join(found or there) or 'none is there'}.")
+
+
+def masked(folder: Path) -> Ask:
+    """Return what answers the prompts of a masked model, of a Hugging Face model folder."""
+    from tpulm.training import tensorflow_runtime as runtime
+    from tpulm.training.tensorflow_model import load_model
+    from transformers import AutoTokenizer, pipeline
+
+    runtime.start(os.cpu_count() or 1, 1, tpu=False)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    fill = pipeline("fill-mask", model=load_model(folder), tokenizer=tokenizer, framework="tf", dtype=None)
+
+    def ask(prompt: str) -> list[str]:
+        if prompt.count("[MASK]") != 1:
+            return ["a masked model needs a prompt with one [MASK]."]
+        found = fill(prompt.replace("[MASK]", tokenizer.mask_token))
+        return [f"{answer['score']:6.1%}  {answer['token_str']}" for answer in found]
+
+    return ask
+
+
+def causal(folder: Path, adapter: Path | None, sampling: dict) -> Ask:
+    """Return what continues the prompts of a causal model, of a preset folder, with the LoRA weights of a folder."""
+    from tpulm.training import runtime
+
+    runtime.start(os.cpu_count() or 1)
+    from tpulm.core.files import read_json
+    from tpulm.models.causal import load_preset
+    from tpulm.models.sampling import Generator
+
+    model = load_preset(folder)
+    if adapter:
+        model.backbone.enable_lora(**read_json(adapter / "adapter.lora.json"))
+        model.backbone.load_lora_weights(str(adapter / "adapter.lora.h5"))
+    generate = Generator(model, sampling, 1)
+    return lambda prompt: [f"{prompt}{text}" for text in generate([prompt])[0]]
+
+
+def opened(asked: argparse.Namespace) -> Ask:
+    """Return what answers the prompts of the model that was asked for. Raises UserError."""
+    stage, name = chosen(asked.run, asked.results)
+    folder = asked.results / stage / name
+    if stage == "mlm":
+        return masked(folder / "model")
+    config = read_config(asked.configfile, {})
+    sampling = sampling_of(config)
+    given = {"max_length": asked.max_length, "samples": asked.samples, "seed": asked.seed}
+    sampling |= {key: value for key, value in given.items() if value is not None and key in sampling}
+    if stage == "base" or (folder / "model").is_dir():
+        return causal(folder if stage == "base" else folder / "model", None, sampling)
+    if name not in config["finetune"]["runs"]:
+        files = ", ".join(map(str, asked.configfile))
+        raise UserError(f"{files} has no finetune.runs.{name}, which says what the base of this adapter is.")
+    return causal(asked.results / "base" / config["finetune"]["runs"][name]["base"], folder, sampling)
+
+
+def main() -> None:
+    """Answer the prompt of the command line, or those that are typed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", help="a run of the config: its name, or STAGE/NAME where several stages have it")
+    parser.add_argument("--prompt", action="append", help="answer this and end; may be given several times")
+    parser.add_argument("--configfile", type=Path, nargs="+", default=[Path("config.yaml")], help="as for snakemake")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="where the models are")
+    for key in ("max_length", "samples", "seed"):
+        parser.add_argument(f"--{key.replace('_', '-')}", type=int, help=f"in place of generation.{key} of the config")
+    asked = parser.parse_args()
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+    try:
+        ask = opened(asked)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    for prompt in asked.prompt or typed():
+        print("\n".join(ask(prompt)), flush=True)
+
+
+def typed() -> Iterator[str]:
+    """Yield what the user types, up to an empty line or the end of the input."""
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  (lets lines be edited and repeated)
+    print("A prompt, then Enter; an empty line ends.", file=sys.stderr)
+    while True:
+        try:
+            line = input("> ")
+        except (EOFError, KeyboardInterrupt):
+            return
+        if not line:
+            return
+        yield line
+
+
+if __name__ == "__main__":
+    main()
