@@ -9,14 +9,14 @@ PUBLISHING = Publishing(config)
 
 
 rule publish:
-    """What publish in the config names, at the places that it names."""
+    """Target: what `publish` in the config names, at the places that it names."""
     localrule: True
     input:
         PUBLISHING.receipts,
 
 
 rule cards:
-    """The card of every artifact that can be published, with Croissant metadata of records."""
+    """Target: the card of every artifact that can be published, with Croissant metadata of records."""
     localrule: True
     input:
         [f"results/{folder}/README.md" for folder in PUBLISHING.cards],
