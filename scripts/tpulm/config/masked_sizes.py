@@ -89,7 +89,7 @@ def sizes_of(model: dict, where: str) -> dict:
         dropout = given.get("hidden_dropout_prob", kind.sizes["hidden_dropout_prob"])
         fixed[ATTENTION_DROPOUT] = [dropout, 0] if dropout else [0]
     check_keys(given, where, kind.sizes, fixed)
-    sizes = kind.sizes | {key: value for key, value in given.items() if key in kind.sizes}
+    sizes = {**kind.sizes, **{key: value for key, value in given.items() if key in kind.sizes}}
     for key, value in sizes.items():
         check_number(f"{where}.{key}", value, key in kind.shares, key in kind.thetas)
     check_heads(sizes, where)
