@@ -35,7 +35,7 @@ def test_a_masked_step():
     assert (step.predictions_per_record, step.model.mesh) == (5, (2, -1))
     model = step.model.architecture
     assert isinstance(model, MaskedArchitecture)
-    assert (model.family, model.vocabulary_size, model.pad_id) == ("RobertaBackbone", 64, 3)
+    assert (model.name, model.vocabulary_size, model.pad_id) == ("roberta", 64, 3)
     assert (model.sizes["hidden_size"], model.sizes["num_hidden_layers"]) == (24, 12)
     with pytest.raises(UserError, match=r"^mlm\.runs\.x\.model\.hidden_size is 25; allowed: a multiple of"):
         TrainingStep.of("mlm", "mlm.runs.x", recipe | {"model": recipe["model"] | {"hidden_size": 25}}, vocabulary={})
