@@ -8,7 +8,7 @@ from conftest import ROOT, Workflow
 from tpulm.config.reading import read_config
 from tpulm.config.runs import Run, runs_of
 from tpulm.core.accelerators import topology
-from tpulm.training.phases import GAP
+from tpulm.tracking.live_metrics import GAP
 
 
 def gaps(workflow: Workflow) -> dict[str, dict[str, float]]:
