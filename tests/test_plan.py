@@ -174,6 +174,19 @@ def test_parts_of_a_batch_cost_what_the_batch_does(tmp_path):
     )
 
 
+@compiler
+def test_a_plan_compiles_the_kernel_of_attention(tmp_path):
+    """Documents apart, a sliding window and soft caps, keys of one head for four devices, gradients computed again."""
+    sizes = {"num_layers": 2, "num_query_heads": 8, "num_key_value_heads": 1, "hidden_dim": 256}
+    sizes |= {"intermediate_dim": 512, "head_dim": 64, "attention_logit_soft_cap": 50.0}
+    sizes |= {"use_sliding_window_attention": True, "sliding_window_size": 300}
+    run = COMMON | {"model": sizes, "vocab_size": 1024, "mesh": [2, 4], "batch_size": 8, "packing": "segments"}
+    run |= {"sequence_length": 1024, "precision": "mixed_bfloat16", "remat": True}
+    (fused,) = plans(tmp_path, ("base", run, "v5e-8"))
+    assert fused["attention"] == {"implementation": "splash", "reason": None}
+    assert fused["memory"]["fits"] and fused["cost"]["uncounted"] == []
+
+
 @pytest.mark.long  # eight programs
 @compiler
 def test_single_changes_cost_what_the_changed_run_does(tmp_path):
@@ -236,7 +249,8 @@ for stage, recipe in json.loads(sys.argv[1]):
 
 
 @compiler
-def test_plan_and_trainer_compile_the_same_program(tmp_path):
+def test_plan_and_trainer_compile_the_same_program(tmp_path, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", warm.QUICK["XLA_FLAGS"])  # nothing is compiled but what draws weights
     sizes = {"num_layers": 2, "num_query_heads": 8, "num_key_value_heads": 8, "hidden_dim": 32}
     sizes |= {"intermediate_dim": 64, "head_dim": 4}
     base = {"model": sizes, "vocab_size": 320}
