@@ -1,5 +1,7 @@
 """Maintenance: thin old checkpoints, verify all artifacts, find files that no run needs."""
 
+# Without a place to publish to, `publish` has nothing to list.
+PLACES = ["publish"] if "publish" in config else []
 # To ask another Snakemake process for the outputs of this workflow.
 SNAKEMAKE_ARGUMENTS = {
     "snakefile": os.path.relpath(workflow.main_snakefile),
@@ -7,7 +9,10 @@ SNAKEMAKE_ARGUMENTS = {
     "configfiles": CONFIG_FILES or [os.path.relpath(path) for path in workflow.config_settings.configfiles],
     "config": workflow.config_settings.config,
     "results": located("results"),
-    "targets": [workflow.modifier.modify_rulename(name) for name in ("all", "plan", "tfrecords", "compare")],
+    "targets": [
+        workflow.modifier.modify_rulename(name)
+        for name in ("all", "plan", "tfrecords", "compare", "transformers", "cards", *PLACES)
+    ],
 }
 
 
@@ -56,6 +61,7 @@ rule verify:
             "base": list(BASE),
             "adapters": LORA_RUNS,
             "tuned": FULL_RUNS + MERGED_RUNS,
+            "transformers": [f"{stage}/{name}" for stage, names in PRESETS.items() for name in names],
         },
     log:
         "logs/verify.log",

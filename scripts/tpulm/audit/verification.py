@@ -3,19 +3,24 @@
 A check yields a sentence for each damage; it raises nothing for what it finds in a file.
 """
 
-import csv
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 from safetensors import safe_open
 
+from tpulm.audit.reading import attempt, read_csv, read_hdf5
 from tpulm.audit.shards import read_shard
-from tpulm.config.artifacts import CHECKPOINT_ARRAYS, CHECKPOINT_FILES, MODEL_FILES, TOKENIZER_FILES, lengths_file
+from tpulm.config.artifacts import (
+    CHECKPOINT_ARRAYS,
+    CHECKPOINT_FILES,
+    MODEL_FILES,
+    SHARD_INDEX,
+    TOKENIZER_FILES,
+    lengths_file,
+)
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import fingerprints, read_json, sha256
@@ -30,11 +35,31 @@ PRESET = ("config.json", "model.weights.h5", "tokenizer.json")
 def verify(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | None]]:
     """Yield the name of each artifact and its damages; None where it has not been built.
 
+    expected  all of what `artifacts` takes
+    results   their folder
+    """
+    yield from artifacts(expected, results)
+    yield examine(results, "", check_texts)
+
+
+def refuse_damaged(expected: dict, results: Path) -> None:
+    """Read artifacts back. Raises UserError for the first damage."""
+    nothing = {"collections": {}, "tokenizer": False, "records": {}, "chains": {}}
+    nothing |= {"mlm": [], "base": [], "adapters": [], "tuned": [], "transformers": []}
+    for _, damages in artifacts(nothing | expected, results):
+        if damages:
+            raise UserError(f"{damages[0].rstrip('.')}; nothing of it is published: `snakemake verify` has the rest.")
+
+
+def artifacts(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | None]]:
+    """Yield the name of each of the artifacts named and its damages; None where it has not been built.
+
     results   their folder
     expected  collections (name to the files of each split, below results); tokenizer (whether there is one); records
               (folder below results to shards, their names by split, and vocabulary, the file that they were made with,
               where that is below results); chains (folder below results to the steps of its checkpoints); mlm and base
-              (names); adapters and tuned (finetuning runs that have LoRA weights, and those that have a whole model)
+              (names); adapters and tuned (finetuning runs that have LoRA weights, and those that have a whole model);
+              transformers (causal models that may have a folder of transformers, as STAGE/NAME)
     """
     for collection, files in expected["collections"].items():
         yield examine(results / collection, "corpus.json", partial(check_corpus, files=files))
@@ -55,7 +80,9 @@ def verify(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | Non
         yield examine(results / "finetune" / run, "adapter.lora.h5", check_adapter)
     for run in expected["tuned"]:
         yield examine(results / "finetune" / run / "model", "", check_preset)
-    yield examine(results, "", check_texts)
+    for model in expected["transformers"]:
+        if (results / "transformers" / model).exists():  # of a base model that was fetched, only when asked for
+            yield examine(results / "transformers" / model, "", check_causal)
 
 
 def examine(folder: Path, mark: str, check: Callable[[Path], Iterator[str]]) -> tuple[str, list[str] | None]:
@@ -69,19 +96,6 @@ def damages_of(folder: Path, check: Callable[[Path], Iterator[str]]) -> Iterator
         yield from check(folder)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         yield f"{folder} has a JSON file of another form than this workflow writes: {type(error).__name__}: {error}."
-
-
-def attempt(path: Path, read: Callable[[Path], Any]) -> tuple[Any, list[str]]:
-    """Return what reading a file gave, None where it failed, and the damage that this is."""
-    if not path.exists():
-        return None, [f"{path} is missing."]
-    try:
-        return read(path), []
-    except UserError as error:
-        return None, [str(error)]
-    except Exception as error:  # whatever the libraries raise for bytes that are not what they expect
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        return None, [f"{path} cannot be read: {lines[0][:200]}"]
 
 
 def check_corpus(folder: Path, files: dict[str, list[str]]) -> Iterator[str]:
@@ -209,10 +223,30 @@ def check_model(folder: Path) -> Iterator[str]:
             yield f"{folder}/tokenizer.json is not {made_with}."
 
 
+def check_causal(folder: Path) -> Iterator[str]:
+    """Look through a folder of transformers of a causal model: complete, readable, all weights of one vocabulary."""
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json"):
+        yield from attempt(folder / name, read_json)[1]
+    yield from check_tokenizer(folder)
+    config, _ = attempt(folder / "config.json", read_json)
+    index, damages = attempt(folder / SHARD_INDEX, read_json) if (folder / SHARD_INDEX).exists() else ({}, [])
+    yield from damages
+    files = sorted(set((index or {}).get("weight_map", {"": "model.safetensors"}).values()))
+    found: dict[str, tuple[int, ...]] = {}
+    for file in files:
+        read, damages = attempt(folder / file, shapes)
+        yield from damages
+        found |= read or {}
+    rows = found.get("model.embed_tokens.weight", (None,))[0]
+    if config is not None and rows is not None and rows != config.get("vocab_size"):
+        yield f"{folder} is damaged: config.json says vocab_size {config.get('vocab_size')}, the weights {rows}."
+
+
 def shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor of a safetensors file, after reading them all."""
-    with safe_open(path, "np") as file:
-        return {name: tuple(file.get_tensor(name).shape) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    """Return the shape of each tensor of a safetensors file, after reading every byte."""
+    sha256(path)
+    with safe_open(path, "np") as file:  # of whose tensors NumPy cannot hold those in bfloat16
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
 
 
 def check_preset(folder: Path) -> Iterator[str]:
@@ -234,14 +268,6 @@ def check_adapter(folder: Path) -> Iterator[str]:
     yield from attempt(folder / "adapter" / "adapter_config.json", read_json)[1]
 
 
-def read_hdf5(path: Path) -> None:
-    """Read every dataset of an HDF5 file. Raises OSError when it is not whole."""
-    import h5py
-
-    with h5py.File(path) as file:
-        file.visititems(lambda _, item: item[()] if isinstance(item, h5py.Dataset) else None)
-
-
 def check_texts(folder: Path) -> Iterator[str]:
     """Read every JSON and CSV file that the other checks do not open, and look for figures that are empty."""
     for path in sorted(folder.rglob("*")):
@@ -251,13 +277,3 @@ def check_texts(folder: Path) -> Iterator[str]:
             yield from attempt(path, read_csv)[1]
         elif path.suffix in (".svg", ".html") and not path.stat().st_size:
             yield f"{path} is empty."
-
-
-def read_csv(path: Path) -> None:
-    """Read a table of numbers. Raises UserError for a row that is not one."""
-    with open(path, encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            try:
-                [float(value) for value in row.values()]
-            except (TypeError, ValueError):
-                raise UserError(f"{path} is damaged: {json.dumps(row)[:100]} is no row of numbers.") from None
