@@ -221,7 +221,8 @@ def interrupted(workflow, interrupt):
     snakemake = os.path.join(os.path.dirname(sys.executable), "snakemake")
     running = subprocess.Popen(
         [snakemake, "results/finetune/two/history.csv", "--set-resources", "train_finetune:hosts=2"],
-        cwd=workflow.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        cwd=workflow.folder, env=os.environ | warm.QUICK, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
     )  # fmt: skip
     said = []
     try:
