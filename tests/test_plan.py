@@ -250,7 +250,8 @@ for stage, recipe in json.loads(sys.argv[1]):
 
 
 @compiler
-def test_plan_and_trainer_compile_the_same_program(tmp_path):
+def test_plan_and_trainer_compile_the_same_program(tmp_path, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", warm.QUICK["XLA_FLAGS"])  # what is compared is the program before XLA's passes
     sizes = {"num_layers": 2, "num_query_heads": 8, "num_key_value_heads": 8, "hidden_dim": 32}
     sizes |= {"intermediate_dim": 64, "head_dim": 4}
     base = {"model": sizes, "vocab_size": 320}
