@@ -76,6 +76,8 @@ rule export_mlm:
     log:
         "logs/mlm/{run}/export.log",
     threads: 1
+    resources:
+        mem_mb=memory("mlm", "export_mlm"),
     conda:
         "../envs/tensorflow.yaml"
     script:
@@ -98,7 +100,7 @@ rule evaluate_mlm:
         "logs/mlm/{run}/evaluate.log",
     threads: config["cpu_threads"]
     resources:
-        **asks("mlm"),
+        **asks("mlm", "evaluate_mlm"),
     conda:
         "../envs/tensorflow.yaml"
     script:
@@ -117,6 +119,8 @@ rule fill_mask:
     log:
         "logs/mlm/{run}/fill_mask.log",
     threads: config["cpu_threads"]
+    resources:
+        mem_mb=memory("mlm", "fill_mask"),
     conda:
         "../envs/tensorflow.yaml"
     script:
