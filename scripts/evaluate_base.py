@@ -6,7 +6,8 @@ input.shards              shards.json, beside the shards that the manifest names
 input.state               JSON of the chain's last checkpoint, which names the best
 output                    JSON: best_step, steps, epochs, parameters; per split predicted (tokens: all, or
                           responses), loss (nats per token), accuracy, perplexity, predictions; attention, its
-                          implementation in training, where an accelerator could have several; with determinism: steps that, and bytes_promised: false
+                          implementation in training, where an accelerator could have several; with
+                          determinism: steps that, and bytes_promised: false
 params.recipe             batch_size, microbatches, precision, mesh, cpu_threads, host_device_count; determinism, where
                           it is steps
 """

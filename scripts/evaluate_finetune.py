@@ -7,8 +7,8 @@ input.corpus_manifest, .corpus_shards   the same of the records of the corpus
 input.state                          JSON of the chain's last checkpoint, which names the best
 output.metrics                       JSON: best_step, steps, epochs, parameters; on each text predicted (tokens: all, or
                                      responses), and before and after loss (nats per token), accuracy, perplexity,
-                                     predictions; attention, its implementation in training, where an accelerator could have
-                                     several; with determinism: steps that, and bytes_promised: false
+                                     predictions; attention, its implementation in training, where an accelerator
+                                     could have several; with determinism: steps that, and bytes_promised: false
 output.partitioning                  JSON: mesh, and for each variable shape, layout, bytes on a device
 params.recipe                        batch_size, microbatches, method and keys of LoRA, seed, precision, mesh,
                                      layout, cpu_threads, host_device_count; determinism, where it is steps

@@ -6,9 +6,9 @@ input.shards                tfrecords/shards.json, beside the shards that the ma
 input.model                 a Hugging Face model folder
 input.state                 JSON of the chain's last checkpoint, which says by what it was trained
 output                      JSON: parameters, steps, epochs; for validation and test: loss (nats per masked token),
-                            accuracy, perplexity, predictions, unigram_entropy (nats per token: the loss without context);
-                            attention, its implementation in training, where an accelerator could have several;
-                            with determinism: steps that, and bytes_promised: false
+                            accuracy, perplexity, predictions, unigram_entropy (nats per token: the loss without
+                            context); attention, its implementation in training, where an accelerator could have
+                            several; with determinism: steps that, and bytes_promised: false
 params.recipe               cpu_threads, where there is no accelerator; determinism, where it is steps
 """
 
