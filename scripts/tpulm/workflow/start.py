@@ -39,6 +39,17 @@ def say(text: str) -> None:
     print(f"note: {text}", file=sys.stderr, flush=True)
 
 
+def tell_of_cpus(todo: list[dict]) -> None:
+    """Tell which runs are going to train on CPUs though jobs go to a place with accelerators: none was asked for.
+
+    todo  as `Start.to_train` returns it
+    """
+    keys = [run["key"] for run in todo if run["accelerator"] is None]
+    if keys:
+        which = f"{', '.join(keys[:-1])} and {keys[-1]} ask" if keys[1:] else f"{keys[0]} asks"
+        say(f"{which} for no accelerator and will train on CPUs; resources.accelerator, such as v5e-8, asks for one.")
+
+
 def restart(rundir: str) -> NoReturn:
     """Start this Snakemake again in the folder in which it was started: what there is to do has changed since."""
     os.chdir(rundir)  # the arguments are relative to it
@@ -141,9 +152,10 @@ class Start:
         todo = self.to_train(jobs)
         plan = self.config["plan"]
         check(todo, plan["spending_limit"], plan["prices"])
+        if not workflow.local_exec:
+            tell_of_cpus(todo)
         disk.check(disk.needs_of(jobs, self.runs, self.config, todo), jobs, results, say)
         if not workflow.local_exec:
-            self.tell_of_cpus(todo)
             preflight(requests(jobs), workflow.executor_settings, str(self.place.root))
         folder_lock.check_clock(sources, results)
         if any(job.output.get("state") for job in jobs):
@@ -182,15 +194,6 @@ class Start:
         keys = [job.resources.get("run_key") for job in jobs if job.output.get("state")]
         segments = Counter(str(key).removeprefix(self.place.prefixed("")) for key in keys)
         return pending(self.planned(), segments)
-
-    def tell_of_cpus(self, todo: list[dict]) -> None:
-        """Tell which runs are going to train on CPUs where there are accelerators to be had: none was asked for."""
-        keys = [run["key"] for run in todo if run["accelerator"] is None]
-        if keys:
-            say(
-                f"{' and '.join(keys)} will train on CPUs here: without resources.accelerator, such as v5e-8, a run "
-                "asks for none."
-            )
 
     def planned(self) -> list[dict]:
         """Return what plans and the budget need to know of every run.
