@@ -19,9 +19,8 @@ from tpulm.config.record_sets import files_of_shard
 from tpulm.config.runs import by_stage, pick, record_sets_of, runs_of, sampling_of, segment_outputs
 from tpulm.config.sweeps import groups_of, repetitions
 from tpulm.core.errors import UserError
-from tpulm.core.errors import UserError
 from tpulm.workflow.disk import fetched_bytes
-from tpulm.workflow.memory import MB, fetching_mb, mem_mb
+from tpulm.workflow.memory import MB, converting_mb, fetching_mb, mem_mb
 from tpulm.workflow.place import Place, local_files, preset_files
 from tpulm.workflow.resources import resources_of, snapshots_of
 from tpulm.workflow.start import Start, or_exit, say

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from pathlib import Path
 import forked
 import pytest
 from filelock import FileLock
+from openers import Openers
 from ruamel.yaml import YAML
 from tpulm.config.reading import merge, read_yaml
 from xdist.scheduler import LoadScopeScheduling
@@ -22,16 +22,12 @@ ROOT = Path(__file__).parents[1]
 PARTS = ["Snakefile", "config.yaml", "rules", "scripts", "schemas", "envs", "profiles", "report", "recipes", "tools"]
 
 
-# Options of a Snakemake whose jobs may run elsewhere.
-ELSEWHERE = {"--executor", "--profile", "--workflow-profile"}
-
-
 class Workflow:
     """A copy of the workflow in a folder of its own."""
 
     steady = False  # whether its code stays as it is, and so is read once for all its runs
     servers: Path  # folder of the sockets of tests/forked.py
-    python: str  # what runs scripts in forks
+    environment: dict[str, str]  # in which the servers start
 
     def __init__(self, folder: Path):
         """Copy the workflow to `folder`."""
@@ -46,21 +42,38 @@ class Workflow:
 
     def __call__(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
         """Run `snakemake` with these arguments, forked; stdout and stderr come together."""
-        job = {"arguments": arguments, "folder": str(self.folder), "environment": outside()}
-        job["scripts"] = str(self / "scripts") if self.steady else None
-        job["python"] = None if ELSEWHERE & set(arguments) else self.python
         with tempfile.TemporaryFile("w+") as terminal:
-            code = forked.run(self.server(self.steady), job, [terminal.fileno()] * 2)
+            code = self.start(*arguments, output=terminal.fileno()).wait()
             terminal.seek(0)
             done = subprocess.CompletedProcess(["snakemake", *arguments], code, terminal.read())
         return self.checked(done) if check else done
 
+    def start(
+        self, *arguments: str, environment: dict[str, str] | None = None, output: int | None = None
+    ) -> forked.Process:
+        """Start `snakemake` with these arguments, forked, in an environment: that of the tests, unless given."""
+        job = {"arguments": arguments, "folder": str(self.folder), "environment": environment or outside()}
+        job["python"] = self.python(self.steady)
+        job["scripts"] = str(self / "scripts") if self.steady else None
+        with open(os.devnull) as nothing:
+            return forked.Process(self.server(self.steady), job, output and (nothing.fileno(), output, output))
+
+    @classmethod
+    def folder_of(cls, steady: bool) -> str:
+        """Return the folder of the server for workflows of this kind."""
+        folder = cls.servers / ("steady" if steady else "any")
+        folder.mkdir(exist_ok=True)
+        return str(folder)
+
+    @classmethod
+    def python(cls, steady: bool = False) -> str:
+        """Return a Python in which Snakemake, as for workflows of this kind, and its scripts are forked."""
+        return forked.python_of(cls.folder_of(steady), steady, session(), cls.environment)
+
     @classmethod
     def server(cls, steady: bool = False) -> str:
         """Return the address of the server for workflows of this kind, which the first that asks for it starts."""
-        folder = cls.servers / ("steady" if steady else "any")
-        folder.mkdir(exist_ok=True)
-        return forked.server(str(folder), "snakemake", session())
+        return forked.server(cls.folder_of(steady), "snakemake", session())
 
     def as_a_user(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
         """Run `snakemake` with these arguments in a process of its own, with a pipe for its output."""
@@ -156,6 +169,12 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 
 @pytest.fixture(scope="session")
+def openers(tmp_path_factory) -> Openers:
+    """Environments with transformers 5 and 4, PyTorch and PEFT, for long tests: tests/openers.py."""
+    return Openers(shared(tmp_path_factory) / "openers")
+
+
+@pytest.fixture(scope="session")
 def finished(tmp_path_factory) -> Workflow:
     """The shipped config, run from scratch once, with its report; for long tests, which must not change it."""
 
@@ -184,7 +203,7 @@ def in_common(tmp_path_factory) -> None:
     folder.mkdir(exist_ok=True)
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
     os.environ.setdefault("TF_XLA_FLAGS", f"--tf_xla_persistent_cache_directory={folder}")
-    Workflow.python = forked.python_of(str(Workflow.servers), session(), outside())
+    Workflow.environment = outside()
 
 
 # Values that must never be seen again: each is in the environment of the workflow below.
@@ -217,11 +236,6 @@ def trained(tmp_path_factory, secrets) -> Workflow:
             return workflow("--cores", "2").stdout + workflow("--report", "report.zip").stdout
 
     return once(shared(tmp_path_factory) / "trained", build)
-
-
-def hear_interrupts() -> None:
-    """Let a process that tests start end at Ctrl-C, also where they run in the background, and so ignore it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def existing(folder: Path) -> Workflow:

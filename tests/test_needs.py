@@ -14,7 +14,7 @@ from tpulm.core.errors import UserError
 from tpulm.records.order import epochs, epochs_of
 from tpulm.training.checkpoint import trained_for
 from tpulm.workflow import disk
-from tpulm.workflow.memory import JOBS, fetching_mb, mem_mb
+from tpulm.workflow.memory import JOBS, converting_mb, fetching_mb, mem_mb
 
 pytestmark = pytest.mark.unit
 GEMMA_7B = 8_537_680_896
@@ -76,10 +76,16 @@ def test_memory_on_a_cpu_is_that_of_the_devices_too():
 
 
 def test_the_embedded_job_asks_for_little():
-    stages = {"mlm": "mlm", "base": "base", "finetune": "lora"}
+    own = {"mlm": ("mlm", "mask"), "base": ("base",), "finetune": ("lora", "finetune", "generate", "merged")}
     for run in runs().values():
-        own = ["train", *(job for job in JOBS if stages[run.stage] in job or run.stage in job)]
-        assert all(4000 <= mem_mb(run, job) < 4300 for job in own), run.key
+        jobs = ["train", *(job for job in JOBS if any(part in job for part in own[run.stage]))]
+        assert len(jobs) > 2 and all(4000 <= mem_mb(run, job) < 4300 for job in jobs), run.key
+
+
+def test_folders_for_transformers_take_the_model():
+    merged = tuned(merge=True)
+    assert mem_mb(merged, "export_transformers") > 4 * GEMMA_7B / 1e6
+    assert converting_mb({"preset": "gemma_7b_en"}) == mem_mb(merged, "export_transformers")
 
 
 def test_what_the_config_says_of_memory_counts():

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import keras
 import keras_hub
 import numpy as np
@@ -20,10 +21,12 @@ from tpulm.config.training_step import ModelSpec
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, write_json
 from tpulm.core.random_streams import generator
+from tpulm.models.undrawn import undrawn
 
 EPOCH = "1970-01-01@00:00:00"  # in place of the clock, in the metadata of presets
 
 
+@undrawn()
 def build_causal(family: type, arguments: Mapping) -> keras.Model:
     """Return the causal language model of a backbone's class, without a preprocessor and any weights.
 
@@ -42,6 +45,7 @@ def task_of(family: type) -> type:
     raise UserError(f"keras-hub has no causal language model for {family.__name__}.")
 
 
+@undrawn()
 def rebuilt(model: keras.Model, dtype: keras.dtype_policies.DTypePolicy) -> keras.Model:
     """Return another model of the same sizes and preprocessor, of another dtype and with fresh weights."""
     config = model.backbone.get_config() | {"dtype": dtype}
@@ -66,11 +70,14 @@ def plain_attention(model: keras.Model) -> keras.Model:
     """Let a model's attention be the one that a plan compiles, whatever the machine. Returns the model.
 
     keras-hub's Gemmas choose a fused operation where they see a TPU, which a planning machine is not; and with the
-    mask of a compiled step, Keras 3.15 forgets the soft cap of Gemma 2 in it.
+    mask of a compiled step, Keras 3.15 forgets the soft cap of Gemma 2 in it. keras-hub 0.32 normalizes the queries and
+    keys of Qwen 3 with an epsilon of 1e-5; published models, and transformers, have that of their other layers.
     """
     for layer in model._flatten_layers():
         if hasattr(layer, "_use_fused_attention_op"):
             layer._use_fused_attention_op = lambda: False
+        if layer.name in ("query_dense_layernorm", "key_dense_layernorm"):
+            layer.epsilon = model.backbone.layer_norm_epsilon
     return model
 
 
@@ -102,6 +109,7 @@ def backbone_class(preset: str | Path) -> type:
     return found
 
 
+@undrawn()
 def load_preset(preset: str | Path, dtype: keras.dtype_policies.DTypePolicy | None = None) -> keras.Model:
     """Return the causal language model of a preset folder, with its preprocessor; of the run's dtype by default."""
     given: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
@@ -115,6 +123,14 @@ def load_preset(preset: str | Path, dtype: keras.dtype_policies.DTypePolicy | No
     length = described["config"]["sequence_length"]
     model.preprocessor = keras_hub.models.GemmaCausalLMPreprocessor(tokenizer, sequence_length=length)
     return plain_attention(model)
+
+
+def load_on_host(preset: str | Path) -> keras.Model:
+    """Return the model of a preset folder in the host's memory, its weights of the type in which they are stored."""
+    stored = read_json(Path(preset) / "config.json")["config"].get("dtype", "float32")
+    dtype = keras.DTypePolicy(keras.dtype_policies.get(stored).variable_dtype)
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        return load_preset(preset, dtype)
 
 
 def prepare_tuning(model: keras.Model, spec: ModelSpec) -> None:

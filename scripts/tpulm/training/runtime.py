@@ -53,14 +53,15 @@ def start(cpu_threads: int, host_device_count: int = 1, precision: str = "float3
             cluster_detection_method="deactivate",  # Slurm's would leave each process one GPU of its many
             shutdown_timeout_seconds=3600,
         )
-        import keras
+        with without(*UNUSED):
+            import keras
 
         keras.utils.set_random_seed(0)  # all must draw the same, also what loaded weights then take the place of
     with without(*UNUSED):
-        set_precision(precision)
         import keras
         import keras_hub  # noqa: F401
 
+    set_precision(precision)
     # What tpulm.models.attention chooses, as planned; on a TPU, Keras 3.15 would take no mask for a causal one.
     keras.config.disable_flash_attention()
 

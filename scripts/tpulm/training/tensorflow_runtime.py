@@ -7,17 +7,16 @@ import os
 from collections.abc import Callable
 
 from tpulm.core.compile_cache import tensorflow_flags
+from tpulm.core.errors import UserError
 from tpulm.core.imports import without
 
 os.environ["TF_XLA_FLAGS"] = tensorflow_flags(os.environ.get("TF_XLA_FLAGS", ""))
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # transformers' TensorFlow models are Keras 2
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-with without("jax", "pandas"):  # for conversions that nothing here uses; both take seconds
+with without("jax", "pandas"):  # which they import when they can, and nothing here uses
     import tensorflow as tf
     import tf_keras
-
-from tpulm.core.errors import UserError
 
 
 def start(cpu_threads: int, host_device_count: int, tpu: bool = True) -> tf.distribute.Strategy:
@@ -59,13 +58,14 @@ def device_kind() -> str:
     return next(kind for kind in ("TPU", "GPU", "CPU") if kind in kinds)
 
 
-def compiled(function: Callable) -> Callable:
-    """Return a function of tensors, compiled by XLA.
+def graph(function: Callable, xla: bool = True) -> Callable:
+    """Return a function as a TensorFlow graph, compiled by XLA where `xla` is true and there is a GPU.
 
-    No Python `if` or loop of its own or of a model depends on a tensor: the translation of its source, which takes
-    seconds, is left out.
+    On a CPU, the kernels of TensorFlow and oneDNN are faster than what XLA makes, and there is nothing to compile. No
+    AutoGraph: it takes longer to rewrite a model of transformers, which needs none of it, than to trace it.
     """
-    return tf.function(function, jit_compile=True, autograph=False)
+    plain = tf.autograph.experimental.do_not_convert(function)
+    return tf.function(plain, autograph=False, jit_compile=(xla and device_kind() == "GPU") or None)
 
 
 def alone(strategy: tf.distribute.Strategy) -> bool:

@@ -60,10 +60,10 @@ def models(run: Run) -> dict[str, int]:
     if run.stage == "mlm":
         return {f"{run.folder}/model/model.safetensors": whole}
     if run.stage == "base":
-        return {f"results/base/{run.name}": whole}
+        return {f"results/base/{run.name}": whole, f"results/transformers/base/{run.name}": whole}
     # The formats of Keras and of PEFT, which has a B for each head.
     adapters = {f"{run.folder}/adapter.lora.h5": 3 * FLOAT32 * size.adapters}
-    return adapters | {f"{run.folder}/model": whole}
+    return adapters | {f"{run.folder}/model": whole, f"results/transformers/finetune/{run.name}": whole}
 
 
 def needs_of(jobs: Iterable[Any], runs: Iterable[Run], config: Mapping, planned: Iterable[Mapping]) -> list[Need]:
@@ -75,7 +75,10 @@ def needs_of(jobs: Iterable[Any], runs: Iterable[Run], config: Mapping, planned:
     by_key = {run.key: run for run in runs}
     found = [checkpoints(by_key[run["key"]], run) for run in planned]
     saved = {path: size for run in by_key.values() for path, size in models(run).items()}
-    saved |= {f"results/base/{name}": fetched_bytes(base) for name, base in config["base"].items() if "preset" in base}
+    fetched = {name: fetched_bytes(base) for name, base in config["base"].items() if "preset" in base}
+    saved |= {
+        f"results/{folder}/{name}": size for name, size in fetched.items() for folder in ("base", "transformers/base")
+    }
     size = sum(size for path, size in saved.items() if path in made)
     found.append(Need(size, f"models {gigabytes(size)}"))
     return [*found, *texts(made)]

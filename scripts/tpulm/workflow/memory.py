@@ -22,6 +22,7 @@ from tpulm.config.runs import Run
 MB = 10**6
 # Bytes of a process without its model: interpreter, libraries, batches, the compiler at work.
 PROCESS = 4 * 10**9
+SHARD = 2 * 10**9  # bytes of a file of weights for transformers
 
 
 def mem_mb(run: Run, job: str) -> int:
@@ -40,6 +41,11 @@ def fetching_mb(base: Mapping) -> int:
     """
     converted = str(base["preset"]).startswith("hf://")
     return -(-(PROCESS + (loading(base_size(base), FLOAT32) if converted else 0)) // MB)
+
+
+def converting_mb(base: Mapping) -> int:
+    """Return the megabytes that saving a fetched base model for transformers asks for."""
+    return -(-(PROCESS + converting(base_size(base))) // MB)
 
 
 def loading(size: ModelSize, stored: int) -> int:
@@ -125,6 +131,11 @@ def merged(run: Run) -> int:
     return tuned(run) + FLOAT32 * model_size(run).parameters
 
 
+def converting(size: ModelSize) -> int:
+    """Return the bytes of saving a model for transformers: the model, and two of the files that it is cut into."""
+    return loading(size, FLOAT32) + min(2 * SHARD, FLOAT32 * size.parameters)
+
+
 def copies(number: int) -> Callable[[Run], int]:
     """Return a function of a run: the bytes of so many copies of its trained weights."""
     return lambda run: number * weight_bytes(run)
@@ -133,16 +144,20 @@ def copies(number: int) -> Callable[[Run], int]:
 # By the rules that run a model of a run, what each holds beside its process.
 JOBS: dict[str, Callable[[Run], int]] = {
     "train": training,
-    # Transformers: what is read, the model, and what is written; evaluated on the CPU whatever trained it.
+    # What is read, what it becomes, and what is written.
     "export_mlm": copies(3),
-    "fill_mask": copies(2),
-    "evaluate_mlm": lambda run: 2 * weight_bytes(run) + activations(run, backward=False),
+    "fill_mask_tensorflow": copies(2),
+    "fill_mask_jax": copies(3),
+    # On the CPU, whatever has trained the model.
+    "evaluate_mlm_tensorflow": lambda run: 2 * weight_bytes(run) + activations(run, backward=False),
+    "evaluate_mlm_jax": lambda run: 3 * weight_bytes(run) + activations(run, backward=False) * on_cpu(run),
     # Built without an accelerator, then given the weights of a checkpoint.
     "export_base": copies(2),
     "evaluate_base": evaluating,
     "export_lora": adapters,
     "export_full": tuned,
     "export_merged": merged,
+    "export_transformers": lambda run: converting(model_size(run)),
     "generate": tuned,
     "evaluate_finetune": evaluating,
 }
