@@ -7,7 +7,7 @@ rule mlm:
     """Target: every masked language model, with its metrics and predictions."""
     localrule: True
     input:
-        expand("results/mlm/{run}/model/{file}", run=MLM, file=[*MODEL_FILES, "README.md"]),
+        expand("results/mlm/{run}/model/{file}", run=MLM, file=MODEL_FILES),
         expand("results/mlm/{run}/{file}", run=MLM, file=["history.csv", "metrics.json", "fill_mask.json"]),
         [run.thinned for run in MLM.values()],
 
@@ -66,11 +66,9 @@ rule export_mlm:
         manifest=RECORD_SETS["tfrecords"].manifest,
         tokenizer=list(TOKENIZER.values()),
         best=lambda w: MLM[w.run].checkpoint()["best"],
-        state=lambda w: MLM[w.run].checkpoint()["state"],
         code=code_inputs("export_mlm", "data"),
     output:
         [f"results/mlm/{{run}}/model/{file}" for file in MODEL_FILES],
-        card="results/mlm/{run}/model/README.md",
     params:
         recipe=lambda w: pick(MLM[w.run].recipe, "backend", "model"),
     log:

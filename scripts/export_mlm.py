@@ -3,8 +3,7 @@
 input.manifest    tfrecords/manifest.json: vocabulary size and special ids
 input.tokenizer   tokenizer.json, tokenizer_config.json, special_tokens_map.json
 input.best        safetensors, the model's variables at the step with the lowest held-out loss
-input.state       JSON: which step that was
-output            config.json, model.safetensors (PyTorch's names), the tokenizer's files, README.md (model card)
+output            config.json, model.safetensors (PyTorch's names), the tokenizer's files
 params.recipe     backend and model, as in the config
 """
 
@@ -26,10 +25,10 @@ with job(snakemake.log[0], f"mlm {run}"):
 
     recipe = snakemake.params.recipe
     model, jax = recipe["model"], recipe["backend"] == "jax"
-    manifest, best = read_json(snakemake.input.manifest), read_json(snakemake.input.state)["best"]
+    manifest = read_json(snakemake.input.manifest)
     built_in = BUILT_IN | {ATTENTION_DROPOUT: sizes_of(model, run)[ATTENTION_DROPOUT]} if jax else {}
     config = model_config(model | built_in, manifest, f"mlm.runs.{run}.model")
-    config_json, weights, *tokenizer = snakemake.output[:-1]
+    config_json, weights, *tokenizer = snakemake.output
     config.architectures = [TF_MODEL_FOR_MASKED_LM_MAPPING_NAMES[model["architecture"]].removeprefix("TF")]
     write_text(config_json, config.to_json_string())
     arrays = load_arrays(snakemake.input.best)
@@ -45,21 +44,3 @@ with job(snakemake.log[0], f"mlm {run}"):
         # Otherwise the tokenizer gives the model token_type_ids, which it refuses.
         _, settings, _ = tokenizer
         write_json(settings, read_json(settings) | {"model_input_names": ["input_ids", "attention_mask"]})
-    write_text(
-        snakemake.output.card,
-        f"""---
-library_name: transformers
-pipeline_tag: fill-mask
----
-
-# {run}
-
-A masked language model ({model["architecture"]}, {sum(a.size for a in arrays.values()):,} parameters), trained from
-scratch on sequences of {manifest["sequence_length"]} tokens. These are the weights of step {best["step"]}, the best on
-the validation split: loss {best["evaluation"]["loss"]:.4f} nats per masked token, perplexity
-{best["evaluation"]["perplexity"]:.2f}, accuracy {best["evaluation"]["accuracy"]:.4f}.
-
-    from transformers import pipeline
-    pipeline("fill-mask", model="FOLDER")("Text with one [MASK].")
-""",
-    )

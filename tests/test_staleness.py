@@ -503,6 +503,14 @@ ROWS = [
     ("plan.prices.NAME", "trained", "plan.prices.v5e-8", 9.6, ""),
     ("plan.alternatives", "trained", "plan.alternatives", True, ""),
     ("plan.spending_limit", "trained", "plan.spending_limit", 5.0, ""),
+    # Publishing is asked for by its own target.
+    *(
+        (f"publish.{key}", "trained", "publish", {"hub": "me/models", key: value}, "")
+        for key, value in {
+            "hub": "me/models", "gcs": "gs://bucket", "artifacts": ["mlm"], "private": False, "branch": "second",
+            "license": "mit", "sync": "every 1",
+        }.items()
+    ),
 ]  # fmt: skip
 
 

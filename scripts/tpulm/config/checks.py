@@ -12,6 +12,7 @@ from tpulm.config.artifacts import PAD_ID
 from tpulm.config.causal_families import FAMILIES
 from tpulm.config.mesh import check_mesh
 from tpulm.config.messages import describe
+from tpulm.config.publications import check_publish
 from tpulm.config.roberta_sizes import check_heads, sizes_of
 from tpulm.config.texts import check_chat, sources_of, template_fields
 from tpulm.core.accelerators import topology
@@ -36,6 +37,7 @@ def check(config: dict) -> None:
         check_finetune_run(f"finetune.runs.{name}", recipe, config["base"])
     check_plan(config["plan"])
     check_prompts(config["prompts"])
+    check_publish(config)
 
 
 def check_text(where: str, text: dict) -> None:

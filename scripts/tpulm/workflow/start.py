@@ -68,6 +68,14 @@ def same_command(*options: str) -> list[str]:
     return [*command[:end], *options, *command[end:]]
 
 
+def check_token(jobs: Iterable) -> None:
+    """Refuse to publish on the hub without a token. Raises UserError."""
+    if any(job.output.get("hub_receipt") for job in jobs) and not os.environ.get("HF_TOKEN"):
+        raise UserError(
+            "HF_TOKEN is not in the environment; publish.hub needs it: a token of the Hugging Face Hub that may write."
+        )
+
+
 class Start:
     """The checks of a workflow, or of a module in another one."""
 
@@ -123,7 +131,7 @@ class Start:
         sources  files that Snakemake tells by their dates to be newer than results
 
         Raises UserError: an unwritable folder, another workflow at work, a budget that is too small, a disk that is
-        too full, a place that cannot run the jobs, dates in the future.
+        too full, a place that cannot run the jobs, no token to publish with, dates in the future.
         """
         workflow, results = self.workflow, self.place.located("results")
         check_installed(self.config["trackers"])
@@ -149,6 +157,7 @@ class Start:
         if workflow.touch:
             return
         jobs = list(workflow.dag.needrun_jobs())
+        check_token(jobs)
         todo = self.to_train(jobs)
         plan = self.config["plan"]
         check(todo, plan["spending_limit"], plan["prices"])
