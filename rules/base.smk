@@ -78,6 +78,8 @@ rule export_base:
     wildcard_constraints:
         name=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
+    resources:
+        mem_mb=memory("base", "export_base"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -99,6 +101,10 @@ rule fetch_base:
     wildcard_constraints:
         name=one_of(FETCHED_BASES),
     threads: 1
+    resources:
+        mem_mb=lambda w: fetching_mb(BASE[w.name]),
+        # The download, and its copy in results/.
+        disk_mb=lambda w: 4000 + 2 * fetched_bytes(BASE[w.name]) // MB,
     conda:
         "../envs/jax.yaml"
     script:
@@ -129,7 +135,7 @@ rule evaluate_base:
         name=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
     resources:
-        **asks("base"),
+        **asks("base", "evaluate_base"),
     conda:
         "../envs/jax.yaml"
     script:

@@ -17,6 +17,8 @@ from tpulm.config.causal_families import marks_of
 from tpulm.config.reading import complete, read_config, typed
 from tpulm.config.runs import by_stage, pick, record_sets_of, runs_of, sampling_of, segment_outputs
 from tpulm.config.sweeps import groups_of, repetitions
+from tpulm.workflow.disk import fetched_bytes
+from tpulm.workflow.memory import MB, converting_mb, fetching_mb, mem_mb
 from tpulm.workflow.place import Place, local_files, preset_files
 from tpulm.workflow.resources import resources_of, snapshots_of
 from tpulm.workflow.shard_inputs import ShardInputs
@@ -87,19 +89,19 @@ def one_of(names) -> str:
     return "|".join(map(re.escape, names)) or "(?!)"
 
 
-def asks(stage: str, hosts: bool = False) -> dict:
+def asks(stage: str, job: str, hosts: bool = False) -> dict:
     """Return the resources of a rule that runs a model of this stage; with `hosts`, on all hosts of its run."""
-    return resources_of(STAGE_RUNS[stage], PLACE.prefixed(""), hosts)
+    return resources_of(STAGE_RUNS[stage], job, PLACE.prefixed(""), hosts)
+
+
+def memory(stage: str, job: str):
+    """Return the memory of a rule that opens a model of this stage, without an accelerator."""
+    return lambda wildcards: mem_mb(STAGE_RUNS[stage][wildcards.get("run") or wildcards.get("name")], job)
 
 
 def asks_to_train(stage: str, hosts: bool = True) -> dict:
     """Return the resources of a rule that trains the runs of this stage; with `hosts`, on all hosts of its run."""
-    return asks(stage, hosts) | snapshots_of(STAGE_RUNS[stage], PLACE.located)
-
-
-def memory_asked(runs: dict, name: str) -> int | None:
-    """Return the memory in MB that a run asks for; None, no request, for what is not trained here."""
-    return 1000 * runs[name].recipe["resources"]["mem_gb"] if name in runs else None
+    return asks(stage, "train", hosts) | snapshots_of(STAGE_RUNS[stage], PLACE.located)
 
 
 def previous_checkpoint(run, last: int) -> list[str]:

@@ -64,6 +64,8 @@ rule export_lora:
     wildcard_constraints:
         run=one_of(LORA_RUNS),
     threads: config["cpu_threads"]
+    resources:
+        mem_mb=memory("finetune", "export_lora"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -87,7 +89,7 @@ rule export_full:
         run=one_of(FULL_RUNS),
     threads: config["cpu_threads"]
     resources:
-        **asks("finetune"),
+        **asks("finetune", "export_full"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -111,7 +113,7 @@ rule export_merged:
         run=one_of(MERGED_RUNS),
     threads: config["cpu_threads"]
     resources:
-        **asks("finetune"),
+        **asks("finetune", "export_merged"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -136,7 +138,7 @@ rule generate:
         run=one_of(FINETUNE),
     threads: config["cpu_threads"]
     resources:
-        **asks("finetune"),
+        **asks("finetune", "generate"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -166,7 +168,7 @@ rule evaluate_finetune:
         run=one_of(FINETUNE),
     threads: config["cpu_threads"]
     resources:
-        **asks("finetune"),
+        **asks("finetune", "evaluate_finetune"),
     conda:
         "../envs/jax.yaml"
     script:

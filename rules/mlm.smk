@@ -74,6 +74,8 @@ rule export_mlm:
     log:
         "logs/mlm/{run}/export.log",
     threads: 1
+    resources:
+        mem_mb=memory("mlm", "export_mlm"),
     conda:
         "../envs/data.yaml"
     script:
@@ -98,7 +100,7 @@ rule evaluate_mlm_tensorflow:
         run=one_of(BACKENDS["tensorflow"]),
     threads: config["cpu_threads"]
     resources:
-        **asks("mlm"),
+        **asks("mlm", "evaluate_mlm_tensorflow"),
     conda:
         "../envs/tensorflow.yaml"
     script:
@@ -128,7 +130,7 @@ rule evaluate_mlm_jax:
         run=one_of(BACKENDS["jax"]),
     threads: config["cpu_threads"]
     resources:
-        **asks("mlm"),
+        **asks("mlm", "evaluate_mlm_jax"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -149,6 +151,8 @@ rule fill_mask_tensorflow:
     wildcard_constraints:
         run=one_of(BACKENDS["tensorflow"]),
     threads: config["cpu_threads"]
+    resources:
+        mem_mb=memory("mlm", "fill_mask_tensorflow"),
     conda:
         "../envs/tensorflow.yaml"
     script:
@@ -169,6 +173,8 @@ rule fill_mask_jax:
     wildcard_constraints:
         run=one_of(BACKENDS["jax"]),
     threads: config["cpu_threads"]
+    resources:
+        mem_mb=memory("mlm", "fill_mask_jax"),
     conda:
         "../envs/jax.yaml"
     script:

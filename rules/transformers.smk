@@ -30,7 +30,11 @@ rule export_transformers:
         stage=one_of(PRESETS),
     threads: 1
     resources:
-        mem_mb=lambda w: memory_asked(STAGE_RUNS[w.stage], w.name),
+        mem_mb=lambda w: (
+            mem_mb(STAGE_RUNS[w.stage][w.name], "export_transformers")
+            if w.name in STAGE_RUNS[w.stage]
+            else converting_mb(BASE[w.name])
+        ),
     conda:
         "../envs/jax.yaml"
     script:

@@ -4,9 +4,10 @@ input.base                preset folder
 input.manifest            manifest.json of the records that it was trained on
 input.shards              shards.json, beside the shards that the manifest names; its URL, if they are in a bucket
 input.state               JSON of the chain's last checkpoint, which names the best
-output                    JSON: best_step, parameters; per split predicted (tokens: all, or responses), loss (nats per
-                          token), accuracy, perplexity, predictions; attention, its implementation in training, where an
-                          accelerator could have several; with determinism: steps that, and bytes_promised: false
+output                    JSON: best_step, steps, epochs, parameters; per split predicted (tokens: all, or
+                          responses), loss (nats per token), accuracy, perplexity, predictions; attention, its
+                          implementation in training, where an accelerator could have several; with
+                          determinism: steps that, and bytes_promised: false
 params.recipe             batch_size, microbatches, precision, mesh, cpu_threads, host_device_count; determinism, where
                           it is steps
 """
@@ -26,18 +27,19 @@ with job(snakemake.log[0], f"base {name}") as say:
     from tpulm.models.building import open_model
     from tpulm.models.causal import count
     from tpulm.models.sharding import on_one_host
-    from tpulm.training.checkpoint import how_trained
+    from tpulm.training.checkpoint import how_trained, trained_for
     from tpulm.training.evaluation import Evaluator
     from tpulm.training.tasks import causal
 
     base = snakemake.input.base
-    known = {"preset": base, "packing": read_json(snakemake.input.manifest)["packing"]}
+    manifest = read_json(snakemake.input.manifest)
+    known = {"preset": base, "packing": manifest["packing"]}
     spec = ModelSpec.of("base", f"base.{name}", on_one_host(recipe, snakemake.resources) | known)
     model, distribution = open_model(spec)
     evaluator = Evaluator(model, distribution, causal)
     state = read_json(snakemake.input.state)
     metrics = {"best_step": state["best"]["step"], "parameters": count(model.variables)}
-    metrics |= promised(recipe) | how_trained(state)
+    metrics |= trained_for(state, manifest) | promised(recipe) | how_trained(state)
     for split in ("validation", "test"):
         records = open_records(snakemake.input.manifest, snakemake.input.shards, split)
         figures = evaluator(held_out_batches(records, recipe))

@@ -5,10 +5,10 @@ input.best                           the best checkpoint's tuned variables
 input.manifest, .shards              manifest.json and shards.json of the records of finetune.text
 input.corpus_manifest, .corpus_shards   the same of the records of the corpus
 input.state                          JSON of the chain's last checkpoint, which names the best
-output.metrics                       JSON: best_step, parameters; on each text predicted (tokens: all, or responses),
-                                     and before and after loss (nats per token), accuracy, perplexity, predictions;
-                                     attention, its implementation in training, where an accelerator could have
-                                     several; with determinism: steps that, and bytes_promised: false
+output.metrics                       JSON: best_step, steps, epochs, parameters; on each text predicted (tokens: all, or
+                                     responses), and before and after loss (nats per token), accuracy, perplexity,
+                                     predictions; attention, its implementation in training, where an accelerator
+                                     could have several; with determinism: steps that, and bytes_promised: false
 output.partitioning                  JSON: mesh, and for each variable shape, layout, bytes on a device
 params.recipe                        batch_size, microbatches, method and keys of LoRA, seed, precision, mesh,
                                      layout, cpu_threads, host_device_count; determinism, where it is steps
@@ -30,7 +30,7 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     from tpulm.models import sharding
     from tpulm.models.building import open_model
     from tpulm.models.causal import assign, count
-    from tpulm.training.checkpoint import how_trained
+    from tpulm.training.checkpoint import how_trained, trained_for
     from tpulm.training.evaluation import Evaluator
     from tpulm.training.tasks import causal
 
@@ -60,6 +60,7 @@ with job(snakemake.log[0], f"finetune {run}") as say:
         snakemake.output.metrics,
         {
             "best_step": state["best"]["step"],
+            **trained_for(state, texts["finetune_validation"].manifest),
             "trainable_parameters": trainable,
             "total_parameters": total,
             "trainable_share": trainable / total,

@@ -27,17 +27,17 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], determinism=determinism)
     from tpulm.models.opened_masked import open_masked
     from tpulm.models.sharding import on_one_host
-    from tpulm.training.checkpoint import how_trained
+    from tpulm.training.checkpoint import how_trained, trained_for
     from tpulm.training.evaluation import Evaluator
     from tpulm.training.tasks import masked
 
     folder = Path(snakemake.input.model[0]).parent
-    packing = read_json(snakemake.input.manifest)["packing"]
-    opened = on_one_host(recipe, snakemake.resources) | {"packing": packing}
+    manifest, state = read_json(snakemake.input.manifest), read_json(snakemake.input.state)
+    opened = on_one_host(recipe, snakemake.resources) | {"packing": manifest["packing"]}
     model, distribution = open_masked(folder, f"mlm.runs.{run}", opened)
     evaluator = Evaluator(model, distribution, masked)
     parameters = sum(array.size for array in load_arrays(folder / "model.safetensors").values())
-    metrics = {"parameters": parameters} | promised(recipe) | how_trained(read_json(snakemake.input.state))
+    metrics = {"parameters": parameters} | trained_for(state, manifest) | promised(recipe) | how_trained(state)
     for split in ("validation", "test"):
         records = open_records(snakemake.input.manifest, snakemake.input.shards, split)
         batches = evaluation_batches(records, recipe["batch_size"] // recipe["microbatches"])

@@ -5,10 +5,10 @@ input.shards                tfrecords/shards.json, beside the shards that the ma
                             bucket
 input.model                 a Hugging Face model folder
 input.state                 JSON of the chain's last checkpoint, which says by what it was trained
-output                      JSON: parameters; for validation and test: loss (nats per masked token), accuracy,
-                            perplexity, predictions, unigram_entropy (nats per token: the loss without context);
-                            attention, its implementation in training, where an accelerator could have several;
-                            with determinism: steps that, and bytes_promised: false
+output                      JSON: parameters, steps, epochs; for validation and test: loss (nats per masked token),
+                            accuracy, perplexity, predictions, unigram_entropy (nats per token: the loss without
+                            context); attention, its implementation in training, where an accelerator could have
+                            several; with determinism: steps that, and bytes_promised: false
 params.recipe               cpu_threads, where there is no accelerator; determinism, where it is steps
 """
 
@@ -24,13 +24,15 @@ recipe = snakemake.params.recipe
 
 with job(snakemake.log[0], f"mlm {snakemake.wildcards.run}") as say:
     from tpulm.training import tensorflow_runtime as runtime
-    from tpulm.training.checkpoint import how_trained
+    from tpulm.training.checkpoint import how_trained, trained_for
     from tpulm.training.tensorflow_evaluation import evaluate
     from tpulm.training.tensorflow_model import load_model
 
     runtime.start(recipe["cpu_threads"], 1, tpu=False)
     model = load_model(Path(snakemake.input.model[0]).parent)
-    metrics = {"parameters": model.num_parameters()} | promised(recipe) | how_trained(read_json(snakemake.input.state))
+    state = read_json(snakemake.input.state)
+    metrics = {"parameters": model.num_parameters()} | trained_for(state, read_json(snakemake.input.manifest))
+    metrics |= promised(recipe) | how_trained(state)
     for split in ("validation", "test"):
         records = open_records(snakemake.input.manifest, snakemake.input.shards, split)
         metrics[split] = evaluate(model, records) | {"unigram_entropy": unigram_entropy(records)}

@@ -7,7 +7,7 @@ output           JSON: planned; where it is not, reason. Else mesh, devices, rep
                  could not be counted; per device and step), seconds (per step, of each roof), bound_by,
                  lower_bound_seconds and estimated_seconds of a step, estimate_error (how much longer a step may take,
                  as a share); as estimated: tokens_per_second, model_flops_utilisation, hours (and hours_lower_bound),
-                 cost_of_run; price_per_hour, checkpoint_bytes, advice; alternatives,
+                 cost_of_run; price_per_hour, advice; alternatives,
                  what each of them would make of a step
 params.recipe    the run's recipe, of the stages before what it takes to know the model, price_per_hour, and
                  alternatives, whether to compile those too; host_device_count, checkpoint_every and

@@ -61,6 +61,10 @@ with job(snakemake.log[0], "report"):
             for run, f in metrics["finetune"].items()
         ]
         parts.append(section("", "", table(["run", "trainable parameters", "all parameters", "share"], rows)))
+    rows = [[run, f["steps"], f["epochs"]] for runs in metrics.values() for run, f in runs.items()]
+    if rows:
+        text = "An epoch is one pass over the records of the training split."
+        parts.append(section("How long they were trained", text, table(["run", "steps", "epochs"], rows)))
     text = "On text that no model was trained on. Validation chose the best checkpoint; test is only reported."
     unpromised = [name for runs in metrics.values() for name, f in runs.items() if not f.get("bytes_promised", True)]
     if unpromised:

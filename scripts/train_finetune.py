@@ -22,6 +22,7 @@ from tpulm.config.training_step import TrainingStep
 from tpulm.core import hosts
 from tpulm.core.job import job
 from tpulm.records.causal_batches import held_out_batches, training_batch
+from tpulm.records.order import epochs_of
 from tpulm.records.streaming import open_to_train
 from tpulm.training import checkpoint, runtime
 from tpulm.training.snapshots import Snapshots
@@ -38,6 +39,7 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     if hosts.several(snakemake.resources, say):
         sys.exit()
     step = TrainingStep.of("finetune", f"finetune.runs.{run}", recipe, base={"preset": snakemake.input.base})
+    say(epochs_of(recipe, len(train)))
     devices = recipe["cpu_threads"], recipe["host_device_count"]
     runtime.start(*devices, recipe["precision"], step.model.determinism)
     from tpulm.training.jax_run import build_run

@@ -20,6 +20,7 @@ from tpulm.config.training_step import TrainingStep
 from tpulm.core import hosts
 from tpulm.core.job import job
 from tpulm.records.masked_batches import evaluation_batches, training_batch
+from tpulm.records.order import epochs_of
 from tpulm.records.streaming import open_to_train
 from tpulm.training import checkpoint, runtime
 from tpulm.training.snapshots import Snapshots
@@ -39,6 +40,7 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     packing = train.manifest["packing"]
     known = {"sequence_length": train.sequence_length, "packing": packing, "vocabulary": vocabulary}
     step = TrainingStep.of("mlm", f"mlm.runs.{run}", recipe, **known)
+    say(epochs_of(recipe, len(train)))
     devices = recipe["cpu_threads"], recipe["host_device_count"]
     runtime.start(*devices, recipe["precision"], step.model.determinism)
     from tpulm.training.jax_run import build_run

@@ -12,6 +12,7 @@ resources.snapshots   where snapshots are, see tpulm.training.snapshots; resourc
 import sys
 
 from tpulm.core.job import job
+from tpulm.records.order import epochs_of
 from tpulm.records.streaming import open_to_train
 from tpulm.training import checkpoint
 from tpulm.training.snapshots import Snapshots
@@ -29,6 +30,7 @@ with job(snakemake.log[0], f"mlm {run}") as say:
 
     train, validation = open_to_train(snakemake.input.manifest, snakemake.input.shards)
     snapshots = Snapshots.of(snakemake.resources, recipe, snakemake.input, say)
+    say(epochs_of(recipe, len(train)))
     strategy = runtime.start(recipe["cpu_threads"], recipe["host_device_count"])
     trainer = Trainer(strategy, model_config(recipe["model"], train.manifest, f"mlm.runs.{run}.model"), recipe)
     train_segment(trainer, recipe, (train, validation), (outputs, previous), snapshots, say, snakemake.log[0])

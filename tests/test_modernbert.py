@@ -10,6 +10,7 @@ from ruamel.yaml import YAML
 from test_mlm_jax import train_jax
 from test_mlm_tensorflow import manifest, records  # noqa: F401 (fixtures)
 from tpulm.config.masked_sizes import KINDS, sizes_of, told
+from tpulm.config.model_sizes import masked_size
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.models import modernbert
@@ -257,6 +258,7 @@ def test_a_local_kernel_works_on_the_blocks_around_a_token():
 
 @pytest.mark.unit
 def test_sizes_are_those_of_modernbert_base():
+    assert masked_size({"architecture": "modernbert"}, 50_368).parameters == 149_655_232  # as published
     assert sizes_of({"architecture": "modernbert"}, "the.model") == KINDS["modernbert"].sizes
     theta = sizes_of({"architecture": "modernbert", "local_rope_theta": 7}, "the.model")["local_rope_theta"]
     assert theta == 7 and type(theta) is float

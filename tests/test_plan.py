@@ -8,7 +8,9 @@ import pytest
 import warm
 from conftest import copied
 from ruamel.yaml import YAML
-from tpulm.config.reading import read_yaml
+from tpulm.config.model_sizes import checkpoint_bytes
+from tpulm.config.reading import read_config, read_yaml
+from tpulm.config.runs import runs_of
 from tpulm.core.accelerators import topology
 from tpulm.core.errors import UserError
 from tpulm.workflow import budget
@@ -379,7 +381,9 @@ def test_what_is_pending_is_what_snakemake_would_train(planned, tmp_path):
         YAML(typ="safe", pure=True).dump(config, file)
     printed = workflow("plan").stdout
     runs = [read(planned, stage, run) for stage, run in (("mlm", "jax"), ("base", "small"), ("finetune", "python"))]
-    hours, disk = sum(run["hours"] for run in runs), sum(2 * run["checkpoint_bytes"] for run in runs)
+    hours = sum(run["hours"] for run in runs)
+    trained = [run for run in runs_of(read_config([str(workflow / "config.yaml")], {})) if run.backend == "jax"]
+    disk = sum(2 * checkpoint_bytes(run) for run in trained)
     assert f"pending on v5e-8: {hours:,.2f} hours estimated (" in printed
     assert f"), {hours * 3600:,.2f} at the given price, " in printed
     assert f"{disk / 1e9:,.2f} GB of checkpoints" in printed
@@ -424,12 +428,12 @@ def test_spending(tmp_path, monkeypatch):
         "hours": 2.0,
         "hours_lower_bound": 1.0,
         "estimate_error": 0.5,
-        "checkpoint_bytes": 10,
         "recipe": recipe | {"price_per_hour": 3.0},
     }
     (tmp_path / "results/plan/finetune/x").mkdir(parents=True)
     (tmp_path / "results/plan/finetune/x/v5e-8.json").write_text(json.dumps(plan))
-    run = {"stage": "finetune", "name": "x", "steps": 50, "checkpoints": 4, "recipe": recipe, "accelerator": "v5e-8"}
+    run = {"stage": "finetune", "name": "x", "steps": 50, "checkpoints": 4, "checkpoint_bytes": 10}
+    run |= {"recipe": recipe, "accelerator": "v5e-8"}
     run["plans"] = "results/plan/finetune/x"
     prices = {"v5e-8": 3.0}
     hours = {"hours": 1.0, "hours_at_least": 0.5, "hours_at_most": 1.5}

@@ -119,7 +119,7 @@ class Wildcards(dict):
 
 def asked(resources, hosts, prefix=""):
     runs = by_stage(runs_of(config_with(finetune={"runs": {"python": {"resources": resources}}})))["finetune"]
-    found = resources_of(runs, prefix, hosts)
+    found = resources_of(runs, "train", prefix, hosts)
     wildcards = Wildcards(run="python")
     return {
         name: function(wildcards, 2) if name == "runtime" else function(wildcards) for name, function in found.items()

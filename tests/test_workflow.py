@@ -20,9 +20,10 @@ import pytest
 import warm
 from conftest import ROOT, Workflow, reduced
 from kills import fingerprints
+from ruamel.yaml import YAML
 from safetensors.numpy import load_file
 from tpulm.config.artifacts import SPLITS
-from tpulm.config.reading import read_config
+from tpulm.config.reading import read_config, read_yaml
 from tpulm.records.order import batch_records
 
 
@@ -76,9 +77,14 @@ def test_a_wrong_config_is_one_sentence_before_any_job(fresh):
         ),
         (
             "wikitext103-roberta-base",
-            {"train_mlm_tensorflow": 100, "write_shard": 243},
-            ["train_finetune", "train_base"],
+            {"train_mlm_jax": 100, "thin_checkpoint": 95, "write_shard": 63},
+            ["train_finetune", "train_base", "train_mlm_tensorflow"],
         ),
+        ("wikitext103-roberta-base-128", {"train_mlm_tensorflow": 100, "write_shard": 243}, ["train_mlm_jax"]),
+        ("imdb-gemma-2b-one-gpu", {"fetch_base": 1, "train_finetune": 2, "export_lora": 1}, ["train_base"]),
+        ("imdb-gemma-7b-full-v5e-64", {"fetch_base": 1, "train_finetune": 2, "export_full": 1}, ["export_lora"]),
+        ("imdb-gemma-7b-one-chip", {"fetch_base": 1, "train_finetune": 6, "thin_checkpoint": 5}, ["train_base"]),
+        ("fineweb-edu-llama-1b", {"train_base": 40, "write_causal_shard": 130}, ["fetch_base", "train_finetune"]),
     ],
 )
 def test_recipes_replace_the_config(fresh, recipe, jobs, absent):
@@ -86,6 +92,22 @@ def test_recipes_replace_the_config(fresh, recipe, jobs, absent):
     counts = dict(line.split() for line in printed.splitlines() if len(line.split()) == 2 and line.split()[1].isdigit())
     assert {name: int(counts[name]) for name in jobs} == jobs
     assert not set(absent) & set(counts)
+
+
+def test_before_the_first_job_too_small_a_disk_is_refused_and_a_missing_accelerator_is_told(fresh):
+    huge = {"architecture": "roberta", "hidden_size": 65_536, "num_hidden_layers": 1000, "num_attention_heads": 2}
+    config = read_yaml(fresh / "config.yaml")
+    config["mlm"]["runs"]["tiny"] |= {"model": huge | {"intermediate_size": 65_536}, "keep_checkpoints": "last"}
+    with open(fresh / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(config, file)
+    elsewhere = ("--executor", "cluster-generic", "--cluster-generic-submit-cmd", "false", "--jobs", "1")
+    refused = fresh("mlm", *elsewhere, check=False)
+    assert refused.returncode == 1 and not (fresh / "results/corpus").exists()
+    assert "note: mlm.runs.tiny asks for no accelerator and will train on CPUs; resources.accelerator" in refused.stdout
+    sentence = r"error: the jobs need up to [\d,.]+ GB of disk in results/ \(2 of mlm\.runs\.tiny \([\d,.]+ GB each, "
+    sentence += r"keep_checkpoints: last\) .*\), and [\d,.]+ GB are free there; free some, or"
+    assert re.search(sentence, refused.stdout), refused.stdout[-2000:]
+    assert "Traceback" not in refused.stdout
 
 
 def test_no_partial_file_is_left(ready):

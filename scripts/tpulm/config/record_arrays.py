@@ -5,6 +5,9 @@ What tpulm.records makes, a compiled step takes, and a plan compiles for.
 
 import math
 
+# Records of a held-out split that a masked model reads at once.
+EVALUATION_BATCH = 64
+
 Arrays = dict[str, tuple[tuple[int, ...], str]]
 
 

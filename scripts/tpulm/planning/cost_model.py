@@ -5,7 +5,6 @@ Needs tpulm.training.runtime.start first.
 
 import math
 
-import numpy as np
 from jax.experimental import topologies
 
 from tpulm.config.training_step import TrainingStep
@@ -68,9 +67,4 @@ def measure(step: TrainingStep, slice_: Topology, usable: float = math.inf) -> d
         "tokens_per_second": tokens / estimate if estimate else None,
         "model_flops_per_step": model_flops,
         "model_flops_utilisation": model_flops / (estimate * used * slice_.flops) if estimate else None,
-        # weights, the best so far, and the optimizer's state
-        "checkpoint_bytes": sum(
-            math.prod(v.shape) * np.dtype(v.dtype).itemsize
-            for v in (*run.model.trainable_variables, *run.model.trainable_variables, *run.optimizer.variables)
-        ),
     }

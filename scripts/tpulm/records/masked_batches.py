@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from tpulm.config.record_arrays import MORE_FEATURES
+from tpulm.config.record_arrays import EVALUATION_BATCH, MORE_FEATURES
 from tpulm.records.masking import mask_batch
 from tpulm.records.order import BLOCK, WINDOW, batch_records, blocks_ahead
 from tpulm.records.reader import Records
 
 ALL = slice(None)
-EVALUATION_BATCH = 64
 ROW = ("input_ids", "segment_ids", "positions", "labels", "weights")  # of a batch of records with several documents
 # Keys of random streams: training masks by (seed, MASKS, step); evaluation by a key without a seed,
 # so that every run is measured on the same masked tokens.

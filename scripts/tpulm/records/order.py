@@ -8,6 +8,20 @@ BLOCK = 1024  # neighbouring records that are read together, so that a bucket is
 WINDOW = 16  # blocks whose records are mixed with each other
 
 
+def epochs(steps: int, batch_size: int, records: int) -> float:
+    """Return how often training has read each of its records after so many steps, on average."""
+    return steps * batch_size / records
+
+
+def epochs_of(recipe: dict, records: int) -> str:
+    """Return a sentence: which epochs the steps of a segment are.
+
+    recipe  first, last and batch_size of the segment; records  of the training split
+    """
+    first, last = (epochs(recipe[step], recipe["batch_size"], records) for step in ("first", "last"))
+    return f"epochs {first:,.2f} to {last:,.2f}, of {records:,} records"
+
+
 def epoch_order(records: int, seed: int, epoch: int, start: int, stop: int) -> np.ndarray:
     """Return positions `start` to `stop` of one epoch's permutation of range(records), int64.
 

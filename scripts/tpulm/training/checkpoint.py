@@ -23,6 +23,7 @@ from tpulm.core import hosts
 from tpulm.core.arrays import save_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import atomic_write, read_json, sha256, write_json
+from tpulm.records.order import epochs
 from tpulm.training.history import History
 
 
@@ -127,6 +128,16 @@ def write_state(outputs: dict[str, str], state: dict, recipe: dict, previous: di
 def how_trained(state: dict) -> dict:
     """Return what the metrics of a run say of how it was trained, from the state of its last checkpoint."""
     return {key: state[key] for key in ("attention",) if key in state}
+
+
+def trained_for(state: dict, manifest: dict) -> dict:
+    """Return steps and epochs of a run, for its metrics.
+
+    state  of its last checkpoint; manifest  of the records that it was trained on
+    """
+    steps = state["stopped_at"] or state["step"]
+    records = sum(shard["records"] for shard in manifest["splits"]["train"]["shards"])
+    return {"steps": steps, "epochs": round(epochs(steps, state["recipe"]["batch_size"], records), 2)}
 
 
 def stopped_early(

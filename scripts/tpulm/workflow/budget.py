@@ -91,7 +91,7 @@ def take(run: dict, name: str, prices: Mapping[str, float]) -> dict | None:
         "hours_at_most": hours * longer,
         "cost": None if price is None else hours * price,
         "cost_at_most": None if price is None else hours * longer * price,
-        "bytes": plan["checkpoint_bytes"] * run["checkpoints"],
+        "bytes": run["checkpoint_bytes"] * run["checkpoints"],
     }
 
 

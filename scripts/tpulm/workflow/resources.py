@@ -5,12 +5,14 @@ from typing import Any
 
 from tpulm.config.runs import Run
 from tpulm.core.accelerators import gres
+from tpulm.workflow.memory import mem_mb
 
 
-def resources_of(runs: Mapping[str, Run], prefix: str, hosts: bool = False) -> dict[str, Callable]:
+def resources_of(runs: Mapping[str, Run], job: str, prefix: str, hosts: bool = False) -> dict[str, Callable]:
     """Return the resources of a rule that runs a model, whose wildcard `run` or `name` says which.
 
     runs    of the rule's stage, by name
+    job     the rule, see `tpulm.workflow.memory.JOBS`
     prefix  of a module's paths, which tells its runs from those of another one
     hosts   whether the rule trains, on all hosts of a run
 
@@ -37,7 +39,7 @@ def resources_of(runs: Mapping[str, Run], prefix: str, hosts: bool = False) -> d
         "run_key": lambda wildcards: f"{prefix}{run_of(wildcards).key}",
         "accelerator": lambda wildcards: asked(wildcards).get("accelerator"),
         "gres": lambda wildcards: gres(asked(wildcards).get("accelerator"), asked(wildcards)["hosts"]),
-        "mem_mb": lambda wildcards: 1000 * asked(wildcards)["mem_gb"],
+        "mem_mb": lambda wildcards: mem_mb(run_of(wildcards), job),
         # A segment that ran out of time has twice, then three times as much.
         "runtime": lambda wildcards, attempt: attempt * asked(wildcards)["runtime"],
         "tasks_per_gpu": lambda wildcards: 0 if several(wildcards) else None,

@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from tpulm.config.model_sizes import checkpoint_bytes
 from tpulm.config.record_sets import RecordSet
 from tpulm.config.runs import Run, record_sets_of
 from tpulm.core import bucket, folder_lock
 from tpulm.core.errors import UserError
 from tpulm.core.local_devices import tpu_here
 from tpulm.tracking.trackers import absent, check_installed
+from tpulm.workflow import disk
 from tpulm.workflow.budget import check, pending
 from tpulm.workflow.place import Place
 from tpulm.workflow.preflight import preflight, requests
@@ -35,6 +37,17 @@ def or_exit(function: Callable[..., Result], *arguments: object) -> Result:
 def say(text: str) -> None:
     """Print a note on standard error."""
     print(f"note: {text}", file=sys.stderr, flush=True)
+
+
+def tell_of_cpus(todo: list[dict]) -> None:
+    """Tell which runs are going to train on CPUs though jobs go to a place with accelerators: none was asked for.
+
+    todo  as `Start.to_train` returns it
+    """
+    keys = [run["key"] for run in todo if run["accelerator"] is None]
+    if keys:
+        which = f"{', '.join(keys[:-1])} and {keys[-1]} ask" if keys[1:] else f"{keys[0]} asks"
+        say(f"{which} for no accelerator and will train on CPUs; resources.accelerator, such as v5e-8, asks for one.")
 
 
 def restart(rundir: str) -> NoReturn:
@@ -117,8 +130,8 @@ class Start:
 
         sources  files that Snakemake tells by their dates to be newer than results
 
-        Raises UserError: an unwritable folder, another workflow at work, a budget that is too small, a place that
-        cannot run the jobs, no token to publish with, dates in the future.
+        Raises UserError: an unwritable folder, another workflow at work, a budget that is too small, a disk that is
+        too full, a place that cannot run the jobs, no token to publish with, dates in the future.
         """
         workflow, results = self.workflow, self.place.located("results")
         check_installed(self.config["trackers"])
@@ -145,7 +158,12 @@ class Start:
             return
         jobs = list(workflow.dag.needrun_jobs())
         check_token(jobs)
-        self.check_budget(jobs)
+        todo = self.to_train(jobs)
+        plan = self.config["plan"]
+        check(todo, plan["spending_limit"], plan["prices"])
+        if not workflow.local_exec:
+            tell_of_cpus(todo)
+        disk.check(disk.needs_of(jobs, self.runs, self.config, todo), jobs, results, say)
         if not workflow.local_exec:
             preflight(requests(jobs), workflow.executor_settings, str(self.place.root))
         folder_lock.check_clock(sources, results)
@@ -180,12 +198,11 @@ class Start:
         # Where a manifest is made anew, that is a reason to run.
         return {job.rule.name for job in found if str(job.input.manifest) not in made}
 
-    def check_budget(self, jobs: list) -> None:
-        """Refuse what does not fit its slice, or costs more than the spending limit. Raises UserError."""
+    def to_train(self, jobs: list) -> list[dict]:
+        """Return the runs with segments among the jobs that are to run, see `pending`."""
         keys = [job.resources.get("run_key") for job in jobs if job.output.get("state")]
         segments = Counter(str(key).removeprefix(self.place.prefixed("")) for key in keys)
-        plan = self.config["plan"]
-        check(pending(self.planned(), segments), plan["spending_limit"], plan["prices"])
+        return pending(self.planned(), segments)
 
     def planned(self) -> list[dict]:
         """Return what plans and the budget need to know of every run.
@@ -203,6 +220,7 @@ class Start:
                 "segments": len(run.segment_ends),
                 "checkpoint_every": run.recipe["checkpoint_every"],
                 "keep_checkpoints": run.recipe["keep_checkpoints"],
+                "checkpoint_bytes": checkpoint_bytes(run),
                 "recipe": run.plan(),
                 # None where it is this machine, without a TPU, that trains.
                 "accelerator": None if here else run.recipe["resources"].get("accelerator"),

@@ -1,0 +1,161 @@
+"""How large a run's model is, from its config alone: parameters, and the bytes that training keeps of them.
+
+What memory and disk are asked for follows from here; nothing is built and nothing is downloaded.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tpulm.config.causal_families import constructor
+from tpulm.config.masked_sizes import KINDS
+from tpulm.config.published_models import published
+from tpulm.config.runs import Run
+
+FLOAT32 = 4
+# Bytes of a weight that is stored, by what `precision` and `base_precision` say of it.
+STORED = {"float32": 4, "mixed_bfloat16": 4, "bfloat16": 2, "int8": 1}
+# Backbones of keras-hub with a table of embeddings for the output, too, unless they say otherwise.
+UNTIED = ("LlamaBackbone", "Llama3Backbone", "MistralBackbone")
+# Backbones with a norm over the width of each head's queries and keys.
+HEAD_NORMS = ("Gemma3Backbone", "Qwen3Backbone")
+# Of a model whose config is not known before it is fetched.
+UNKNOWN = ("GemmaBackbone", {
+    "num_layers": 28, "num_query_heads": 16, "num_key_value_heads": 16, "hidden_dim": 3072, "intermediate_dim": 49_152,
+    "head_dim": 256, "vocabulary_size": 256_000,
+})  # fmt: skip
+UNKNOWN_VOCABULARY = 50_265  # of RoBERTa's own tokenizer, where the tokenizer is not trained here
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """The size of a model.
+
+    parameters  of the model, LoRA's aside; adapters  LoRA's
+    layers, hidden, heads, vocabulary   of the model: what its activations and largest table follow from
+    """
+
+    parameters: int
+    layers: int
+    hidden: int
+    heads: int
+    vocabulary: int
+    adapters: int = 0
+
+    @property
+    def table(self) -> int:
+        """Parameters of the largest variable, the table of embeddings."""
+        return self.vocabulary * self.hidden
+
+
+def model_size(run: Run) -> ModelSize:
+    """Return the size of a run's model; where only a hub knows it, that of Gemma 7B."""
+    recipe = run.recipe
+    if run.stage == "mlm":
+        return masked_size(recipe["model"], run.config["tokenizer"].get("vocab_size", UNKNOWN_VOCABULARY))
+    base = recipe if run.stage == "base" else run.base
+    size = base_size(base)
+    if recipe.get("method") != "lora":
+        return size
+    return causal_size(*backbone_of(base), lora=recipe)
+
+
+def base_size(base: Mapping) -> ModelSize:
+    """Return the size of a base model, an entry under base in the config."""
+    return causal_size(*backbone_of(base))
+
+
+def backbone_of(base: Mapping) -> tuple[str, Mapping[str, Any]]:
+    """Return class and arguments of a base model's backbone: of its config, its folder, or as published."""
+    if "model" in base:
+        family, sizes = constructor(base["model"])
+        return family, sizes | {"vocabulary_size": base["vocab_size"]}
+    try:
+        config = json.loads((Path(base["preset"]) / "config.json").read_text())
+        family, sizes = config["registered_name"].rpartition(">")[2], config["config"]
+        causal_size(family, sizes)
+        return family, sizes
+    except (OSError, ValueError, LookupError, TypeError):  # no folder, or one of another library or family
+        return published(base["preset"]) or UNKNOWN
+
+
+def causal_size(family: str, sizes: Mapping[str, Any], lora: Mapping | None = None) -> ModelSize:
+    """Return the size of a causal model as keras-hub builds it. Raises LookupError for a family without these sizes.
+
+    family, sizes  class and arguments of its backbone; lora  rank and targets, where it is tuned with LoRA
+    """
+    hidden, heads, pairs = sizes["hidden_dim"], sizes["num_query_heads"], sizes["num_key_value_heads"]
+    layers, vocabulary = sizes["num_layers"], sizes["vocabulary_size"]
+    width = sizes.get("head_dim") or hidden // heads
+    # keras-hub's GemmaBackbone counts both halves of the gate.
+    inner = sizes["intermediate_dim"] // (2 if family == "GemmaBackbone" else 1)
+    norms = hidden * (2 + bool(sizes.get("use_post_ffw_norm")) + bool(sizes.get("use_post_attention_norm")))
+    norms += 2 * width if family in HEAD_NORMS else 0
+    biases = (heads + 2 * pairs) * width if family == "QwenBackbone" else 0
+    block = 2 * (heads + pairs) * width * hidden + 3 * hidden * inner + norms + biases
+    tables = 1 if sizes.get("tie_word_embeddings", family not in UNTIED) else 2
+    # Of a matrix, A is as large as what is summed over and the heads, B as what is left, each times the rank.
+    shapes = {
+        "query": heads * hidden + width,
+        "key": pairs * hidden + width,
+        "value": pairs * hidden + width,
+        "output": heads * width + hidden,
+        "ffn": 3 * (hidden + inner),
+    }
+    adapters = layers * lora["rank"] * sum(shapes[target] for target in lora["targets"]) if lora else 0
+    parameters = layers * block + tables * vocabulary * hidden + hidden
+    return ModelSize(parameters, layers, hidden, heads, vocabulary, adapters)
+
+
+def masked_size(model: Mapping[str, Any], vocabulary: int) -> ModelSize:
+    """Return the size of a masked model of transformers: exact for RoBERTa, BERT and ModernBERT, about for others.
+
+    model  as in the config; what it leaves out is as in RoBERTa-base, or ModernBERT-base
+    """
+    kind = KINDS.get(model.get("architecture", "roberta"), KINDS["roberta"])
+    sizes = {**kind.sizes, **{key: value for key, value in model.items() if key in kind.sizes}}
+    hidden, inner, layers = sizes["hidden_size"], sizes["intermediate_size"], sizes["num_hidden_layers"]
+    embeddings = (vocabulary + sizes["max_position_embeddings"] + model.get("type_vocab_size", 1) + 2) * hidden
+    block = 4 * (hidden + 1) * hidden + 2 * hidden * inner + inner + hidden + 4 * hidden
+    head = (hidden + 1) * hidden + 2 * hidden + vocabulary
+    if (
+        kind is KINDS["modernbert"]
+    ):  # no table of positions, no bias but the head's; the final norm stands for the first layer's, which it lacks
+        embeddings, head = (vocabulary + 1) * hidden, hidden * hidden + hidden + vocabulary
+        block = 4 * hidden * hidden + 3 * hidden * inner + 2 * hidden
+    return ModelSize(embeddings + layers * block + head, layers, hidden, sizes["num_attention_heads"], vocabulary)
+
+
+def trainable(run: Run) -> int:
+    """Return the number of parameters that a run trains."""
+    size = model_size(run)
+    return size.adapters or size.parameters
+
+
+def weight_bytes(run: Run) -> int:
+    """Return the bytes of the weights that a run trains: float32, whatever computes with them."""
+    return FLOAT32 * trainable(run)
+
+
+def model_bytes(run: Run) -> int:
+    """Return the bytes of a run's model while it is trained: LoRA's own weights, and the others as they are stored."""
+    size, recipe = model_size(run), run.recipe
+    stored = recipe.get("base_precision") or recipe["precision"]
+    return STORED[stored] * size.parameters + FLOAT32 * size.adapters
+
+
+def optimizer_bytes(run: Run) -> int:
+    """Return the bytes of an optimizer's state.
+
+    Two moments of each weight in AdamW (Loshchilov and Hutter 2019), one in Lion (Chen et al. 2023), and in Adafactor a
+    row and a column of each matrix (Shazeer and Stern 2018).
+    """
+    weights, name = weight_bytes(run), run.recipe["optimizer"]["name"]
+    return {"adamw": 2 * weights, "lion": weights, "adafactor": 2 * weights // model_size(run).hidden}[name]
+
+
+def checkpoint_bytes(run: Run) -> int:
+    """Return the bytes of a checkpoint: the weights, the best so far, and the optimizer's state."""
+    return 2 * weight_bytes(run) + optimizer_bytes(run)

@@ -1,0 +1,78 @@
+"""The sizes that memory and disk follow from are those of the models that Keras builds."""
+
+import json
+
+import warm
+from tpulm.config.model_sizes import checkpoint_bytes, masked_size, model_size, trainable
+from tpulm.config.reading import read_config
+from tpulm.config.runs import runs_of
+
+BUILD = """
+import json, math, sys
+from tpulm.training import runtime
+runtime.start(1)
+import jax
+import numpy as np
+from tpulm.config.training_step import TrainingStep
+from tpulm.planning.abstract_run import AbstractRun
+
+def count(variables):
+    return sum(math.prod(variable.shape) for variable in variables)
+
+def size(variables):
+    return sum(math.prod(variable.shape) * np.dtype(variable.dtype).itemsize for variable in variables)
+
+found = []
+for stage, recipe in json.loads(sys.argv[1]):
+    run = AbstractRun(TrainingStep.of(stage, "the.run", recipe), jax.devices()[:1])
+    trained = run.model.trainable_variables
+    found.append([count(run.model.variables), count(trained), 2 * size(trained) + size(run.optimizer.variables)])
+print("RESULT" + json.dumps(found))
+"""
+SIZES = {"num_layers": 2, "num_query_heads": 4, "num_key_value_heads": 2, "hidden_dim": 24, "intermediate_dim": 40}
+TRAINING = {
+    "steps": 2, "checkpoint_every": 2, "batch_size": 2, "learning_rate": 1e-3, "mesh": [1, 1], "sequence_length": 16,
+}  # fmt: skip
+ALL = ["query", "key", "value", "output", "ffn"]
+
+
+def config():
+    """Return a config with a base model of every family, LoRA on each of them, and a masked model."""
+    families = {name: {"head_dim": 8} for name in ("gemma", "gemma2", "gemma3", "mistral", "qwen3")}
+    families |= {"llama3": {}, "qwen2": {}}
+    base = {
+        name: TRAINING | {"model": SIZES | more | {"architecture": name}, "vocab_size": 320}
+        for name, more in families.items()
+    }
+    lora = {name: TRAINING | {"base": name, "rank": 3, "targets": ALL, "host_device_count": 1} for name in families}
+    optimizers = {
+        f"gemma-{name}": base["gemma"] | {"optimizer": {"name": name, "weight_decay": 0.01}}
+        for name in ("lion", "adafactor")
+    }
+    return {"base": base | optimizers, "finetune": {"text": {"source": "python-source"}, "runs": lora}}
+
+
+def test_every_family_has_the_size_that_is_expected_of_it(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(json.dumps({"corpus": {"source": "python-docs"}} | config()))
+    runs = runs_of(read_config([str(path)], {}))
+    found = warm.result(warm.run("jax", BUILD, json.dumps([[run.stage, run.plan()] for run in runs])))
+    assert len(runs) == 16
+    for run, (total, trained, checkpoint) in zip(runs, found, strict=True):
+        size = model_size(run)
+        # Beside the parameters, Keras counts the states of dropout.
+        assert 0 <= total - size.parameters - size.adapters < 20, run.key
+        assert trained == trainable(run), run.key
+        # The optimizer also counts steps; Adafactor's rows and columns are about as many as is said.
+        assert abs(checkpoint - checkpoint_bytes(run)) <= (0.2 * checkpoint if "adafactor" in run.name else 16), run.key
+
+
+def test_the_size_of_a_masked_model():
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+    recipe = {"model": {"architecture": "roberta", "max_position_embeddings": 24} | sizes, "batch_size": 2}
+    masking = {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
+    run = recipe | {"masking": masking, "vocabulary": {"size": 320, "pad": 3}, "sequence_length": 16, "mesh": [1, 1]}
+    run |= {"precision": "float32", "microbatches": 1, "steps_per_execution": 1, "remat": False, "optimizer": {}}
+    ((total, trained, _),) = warm.result(warm.run("jax", BUILD, json.dumps([["mlm", run]])))
+    # keras-hub's has neither the positions up to the pad id nor types of tokens, which transformers has.
+    assert masked_size(recipe["model"], 320).parameters == trained + (4 + 1) * 32

@@ -1,0 +1,174 @@
+"""What jobs need: memory and disk, from the size of the model."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import pytest
+from conftest import ROOT
+from tpulm.config.model_sizes import causal_size, checkpoint_bytes, masked_size, model_size, optimizer_bytes
+from tpulm.config.published_models import MODELS
+from tpulm.config.reading import read_config
+from tpulm.config.runs import runs_of
+from tpulm.core.errors import UserError
+from tpulm.records.order import epochs, epochs_of
+from tpulm.training.checkpoint import trained_for
+from tpulm.workflow import disk
+from tpulm.workflow.memory import JOBS, converting_mb, fetching_mb, mem_mb
+
+pytestmark = pytest.mark.unit
+GEMMA_7B = 8_537_680_896
+
+
+def runs(recipe="config.yaml", **overrides):
+    return {run.key: run for run in runs_of(read_config([str(ROOT / recipe)], overrides))}
+
+
+def tuned(**overrides):
+    overrides = {"finetune": {"runs": {"imdb": overrides}}}
+    return runs("recipes/imdb-gemma-7b.yaml", **overrides)["finetune.runs.imdb"]
+
+
+def test_published_models_have_their_published_sizes():
+    # As keras-hub's own tables have them.
+    sizes = {
+        "gemma_2b": 2_506_172_416, "gemma_7b": GEMMA_7B, "gemma2_2b": 2_614_341_888, "gemma3_1b": 999_885_952,
+        "llama3_8b": 8_030_261_248, "llama3.2_1b": 1_498_482_688, "mistral_7b": 7_241_732_096,
+        "qwen2.5_0.5b": 494_032_768, "qwen3_0.6b": 596_049_920, "qwen3_8b": 8_190_735_360,
+    }  # fmt: skip
+    assert {name: causal_size(*MODELS[name]).parameters for name in sizes} == sizes
+    # RobertaForMaskedLM of transformers.
+    assert masked_size({"max_position_embeddings": 514}, 50_265).parameters == 124_697_433
+
+
+def test_the_size_of_a_base_model_in_a_folder_is_its_own(tmp_path):
+    family, sizes = MODELS["gemma3_1b"]
+    config = {"registered_name": f"keras_hub>{family}", "config": {**sizes, "num_layers": 2}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    base = {"base": {"gemma-7b": {"preset": str(tmp_path)}}}
+    found = model_size(runs("recipes/imdb-gemma-7b.yaml", **base)["finetune.runs.imdb"])
+    assert (found.layers, found.parameters) == (2, causal_size(family, config["config"]).parameters)
+    # Of one that only its hub knows, that of Gemma 7B.
+    base["base"]["gemma-7b"] = {"preset": "hf://some/model", "revision": "a" * 40}
+    assert model_size(runs("recipes/imdb-gemma-7b.yaml", **base)["finetune.runs.imdb"]).parameters == GEMMA_7B
+
+
+def test_memory_for_gemma_7b_is_that_of_its_weights():
+    run, half, rounded = tuned(), tuned(precision="bfloat16"), tuned(precision="bfloat16", base_precision="int8")
+    whole = 4 * GEMMA_7B / 1e6
+    # Without an accelerator: on the host, 34 GB of it in float32.
+    assert whole < mem_mb(run, "export_lora") < 1.4 * whole
+    assert whole / 2 < mem_mb(half, "export_lora") < 0.9 * whole
+    assert whole < mem_mb(run, "export_merged") < 1.4 * whole
+    # On the chips: the host has a process, a table that is read, and adapters.
+    for job in ("train", "generate", "evaluate_finetune"):
+        assert 4000 < mem_mb(run, job) < 0.4 * whole
+    # Rounded on the host, from bfloat16.
+    assert 0.75 * whole < mem_mb(rounded, "train") < 1.2 * whole
+
+
+def test_memory_on_a_cpu_is_that_of_the_devices_too():
+    config = read_config([str(ROOT / "recipes/imdb-gemma-7b.yaml")], {})
+    asked = config["finetune"]["runs"]["imdb"]["resources"]
+    rented = mem_mb(runs_of(config)[0], "train")
+    del asked["accelerator"]
+    assert mem_mb(runs_of(config)[0], "train") > rented + 4 * GEMMA_7B / 1e6
+
+
+def test_the_embedded_job_asks_for_little():
+    own = {"mlm": ("mlm", "mask"), "base": ("base",), "finetune": ("lora", "finetune", "generate", "merged")}
+    for run in runs().values():
+        jobs = ["train", *(job for job in JOBS if any(part in job for part in own[run.stage]))]
+        assert len(jobs) > 2 and all(4000 <= mem_mb(run, job) < 4300 for job in jobs), run.key
+
+
+def test_folders_for_transformers_take_the_model():
+    merged = tuned(merge=True)
+    assert mem_mb(merged, "export_transformers") > 4 * GEMMA_7B / 1e6
+    assert converting_mb({"preset": "gemma_7b_en"}) == mem_mb(merged, "export_transformers")
+
+
+def test_what_the_config_says_of_memory_counts():
+    run = tuned(resources={"mem_gb": 17})
+    assert {mem_mb(run, job) for job in ("train", "export_lora", "generate")} == {17_000}
+
+
+def test_fetching_takes_memory_only_where_a_model_is_converted():
+    assert fetching_mb({"preset": "gemma_7b_en"}) == 4000
+    assert fetching_mb({"preset": "hf://some/model"}) > 4 * GEMMA_7B / 1e6
+
+
+@pytest.mark.parametrize(("name", "share"), [("adamw", 8), ("lion", 4), ("adafactor", 0)])
+def test_checkpoints_hold_weights_twice_and_the_optimizer(name, share):
+    run = runs(base={"small": {"optimizer": {"name": name, "weight_decay": 0.01}}})["base.small"]
+    weights = model_size(run).parameters
+    assert checkpoint_bytes(run) == 8 * weights + optimizer_bytes(run)
+    assert optimizer_bytes(run) == share * weights if share else optimizer_bytes(run) < 0.1 * weights
+
+
+class Files(list):
+    """Outputs or inputs of a job: a list with names."""
+
+    def __init__(self, **named):
+        super().__init__(path for paths in named.values() for path in ([paths] if isinstance(paths, str) else paths))
+        self.get = named.get
+
+
+def job(inputs=None, **outputs):
+    return SimpleNamespace(input=Files(**(inputs or {})), output=Files(**outputs))
+
+
+def needs(folder, jobs, recipe="config.yaml", **overrides):
+    config = read_config([str(ROOT / recipe)], overrides)
+    run = runs_of(config)[0]
+    planned = {"key": run.key, "checkpoints": 3, "checkpoint_bytes": checkpoint_bytes(run)}
+    return run, disk.needs_of(jobs, runs_of(config), config, [planned])
+
+
+def test_disk_is_for_checkpoints_models_documents_and_records(tmp_path):
+    text = tmp_path / "a.txt"
+    text.write_text("x" * 10_000)
+    jobs = [
+        job({"files": [str(text)]}, part="results/corpus/parts/00000.parquet"),
+        job({"corpus": ["results/corpus/train.parquet"]}, records="results/tfrecords/train/00000-of-00001.tfrecord"),
+        job(model="results/mlm/tiny/model/model.safetensors"),
+        job(other="results/figures/x.html"),
+    ]
+    run, (chain, model, documents, records) = needs(tmp_path, jobs)
+    assert chain.bytes == 3 * checkpoint_bytes(run) + 12 * model_size(run).parameters  # and a snapshot
+    assert re.fullmatch(r"3 of mlm\.runs\.tiny \(.* each, keep_checkpoints: all\) .*", chain.what)
+    assert model.bytes == 4 * model_size(run).parameters
+    assert (documents.bytes, records.bytes) == (10_000, 7_500)
+
+
+def test_disk_for_a_fetched_model(tmp_path):
+    _, found = needs(tmp_path, [job(folder="results/base/gemma-7b")], "recipes/imdb-gemma-7b.yaml")
+    assert found[1].bytes == 2 * GEMMA_7B
+
+
+def test_too_little_disk_is_refused_and_enough_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: SimpleNamespace(free=4_000_000_000))
+    old = tmp_path / "old"
+    old.write_bytes(bytes(1000))
+    wanted = [disk.Need(3_000_000_000, "models 3.0 GB"), disk.Need(1_000_001_000, "two 1.0 GB"), disk.Need(0, "none")]
+    said = []
+    # What a job writes anew is free again.
+    disk.check(wanted, [job(x=str(old))], str(tmp_path), said.append)
+    needed = "need up to 4.0 GB of disk in results/ (models 3.0 GB; two 1.0 GB)"
+    assert said == [f"the jobs will {needed}; 4.0 GB are free."]
+    sentence = f"^the jobs {re.escape(needed)}, and 4.0 GB are free there; free some, or keep fewer checkpoints"
+    with pytest.raises(UserError, match=sentence):
+        disk.check(wanted, [], str(tmp_path), said.append)
+    disk.check(wanted, [], "gs://bucket/results", said.append)
+    assert said[1] == f"the jobs will {needed}."
+    disk.check([disk.Need(0, "none")], [], str(tmp_path), said.append)
+    assert len(said) == 2
+
+
+def test_epochs_are_passes_over_the_records():
+    assert epochs(293_500, 512, 300_544) == 500
+    assert epochs_of({"first": 100, "last": 200, "batch_size": 16}, 3200) == "epochs 0.50 to 1.00, of 3,200 records"
+    manifest = {"splits": {"train": {"shards": [{"records": 2000}, {"records": 1200}]}}}
+    state = {"step": 400, "stopped_at": None, "recipe": {"batch_size": 16}}
+    assert trained_for(state, manifest) == {"steps": 400, "epochs": 2.0}
+    assert trained_for(state | {"stopped_at": 300}, manifest) == {"steps": 300, "epochs": 1.5}

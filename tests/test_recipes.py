@@ -1,0 +1,62 @@
+"""The recipes: complete, and what their comments say of them."""
+
+import pytest
+from conftest import ROOT
+from tpulm.config.model_sizes import checkpoint_bytes, model_size
+from tpulm.config.reading import read_config, read_yaml
+from tpulm.config.runs import runs_of
+from tpulm.core.accelerators import is_tpu, slice_hosts
+from tpulm.workflow.budget import most_at_once
+
+pytestmark = pytest.mark.unit
+RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+# Not only what the machine at hand has: whoever starts a recipe finds it in README.
+README = (ROOT / "README.md").read_text()
+
+
+def runs(name):
+    return {run.key: run for run in runs_of(read_config([str(ROOT / f"recipes/{name}.yaml")], {}))}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_says_what_it_keeps_measures_and_asks_for(path):
+    written = read_yaml(path)
+    sections = [*written.get("mlm", {}).get("runs", {}).values(), *written.get("finetune", {}).get("runs", {}).values()]
+    sections += [base for base in written.get("base", {}).values() if "model" in base]
+    found = runs(path.stem)
+    assert len(sections) == len(found) > 0
+    for section in sections:
+        assert {"keep_checkpoints", "resources", "evaluate_every"} <= set(section)
+    for run in found.values():
+        asked = run.recipe["resources"]
+        if is_tpu(asked["accelerator"]):
+            assert asked["hosts"] == slice_hosts(asked["accelerator"])
+        planned = {"segments": len(run.segment_ends), "keep_checkpoints": run.recipe["keep_checkpoints"]}
+        assert most_at_once(planned, len(run.segment_ends)) * checkpoint_bytes(run) < 300e9
+    assert f"recipes/{path.name}" in README
+    assert f"snakemake --configfile recipes/{path.name}" in path.read_text() or path.stem == "tpu-plans"
+
+
+def test_the_published_run_has_the_numbers_of_its_card():
+    card, article = (runs(f"wikitext103-roberta-base{name}")["mlm.runs.roberta-base"] for name in ("", "-128"))
+    for run in (card, article):
+        recipe, schedule = run.recipe, run.recipe["schedule"]
+        assert recipe["steps"] == 14_675 + 278_825 == 500 * (300_917 // 512)
+        assert (schedule["shape"], schedule["warmup_steps"], recipe["learning_rate"]) == ("linear", 14_675, 1e-4)
+        assert recipe["precision"] == "mixed_bfloat16" and recipe["optimizer"]["weight_decay"] == 1e-3
+        assert recipe["batch_size"] * run.config["tfrecords"]["sequence_length"] == 512 * 512
+        assert recipe["steps"] % recipe["checkpoint_every"] == 0 and recipe["evaluate_every"] == 587
+    assert card.config["tfrecords"]["sequence_length"] == 512 and article.backend == "tensorflow"
+
+
+def test_the_sizes_that_the_recipes_name():
+    def parameters(recipe, key):
+        return model_size(runs(recipe)[key])
+
+    gemma = parameters("imdb-gemma-7b", "finetune.runs.imdb")
+    assert (gemma.parameters, gemma.adapters) == (8_537_680_896, 11_067_392)
+    assert parameters("imdb-gemma-2b-one-gpu", "finetune.runs.imdb").adapters == 1_363_968
+    assert parameters("imdb-gemma-7b-full-v5e-64", "finetune.runs.imdb").adapters == 0
+    llama = runs("fineweb-edu-llama-1b")["base.llama-1b"]
+    tokens = llama.recipe["steps"] * llama.recipe["batch_size"] * llama.recipe["sequence_length"]
+    assert model_size(llama).parameters == 1_107_363_840 and 18.5 < tokens / 1_107_363_840 < 19.5
