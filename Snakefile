@@ -28,12 +28,14 @@ if "tfrecords" in config:
 
 include: "rules/base.smk"
 include: "rules/finetune.smk"
+include: "rules/transformers.smk"
 include: "rules/report.smk"
 include: "rules/plan.smk"
 include: "rules/upkeep.smk"
 
 
 TARGETS = [rules.corpus.input, rules.base.input, rules.finetune.input, rules.figures.input]
+TARGETS.append([f"results/transformers/{model}" for model in MADE_HERE])
 if "tokenizer" in config:
     TARGETS.append(rules.tokenizer.input)
 if "tfrecords" in config:

@@ -7,6 +7,9 @@
 A lock holds the hashes of what CPython 3.11 on Linux can install: wheels for x86_64 and aarch64, and the source
 distribution only where there is no wheel. Versions stay as they are locked unless a .in file asks for others; to
 upgrade, delete the .txt first. A package that only one processor has carries a marker that says so.
+
+The openers have PyTorch's build for CPUs, which lies in an index of its own: UV_TORCH_BACKEND=cpu names it to uv, here
+and when they are installed, or UV_FIND_LINKS a folder that holds the wheel.
 """
 
 import re
@@ -38,7 +41,11 @@ TOGETHER = [
     (("bootstrap", "workflow", "data", "tensorflow", "jax", "test"), MACHINES, []),
     (("tensorflow-gpu", "jax-gpu"), MACHINES, []),
     (("tensorflow-tpu",), ("x86_64",), TENSORFLOW_TPU),
+    (("openers",), ("x86_64",), []),
+    (("openers-transformers4",), ("x86_64",), []),
 ]
+# What only opens results, as users have it elsewhere: each an environment by itself, which agrees with no other.
+ALONE = ("openers", "openers-transformers4")
 REPLACED = r"(tensorflow|tensorflow-text|tf-keras|libtpu)=="
 
 
@@ -93,7 +100,8 @@ def main() -> None:
             preferred = sorted({pin for path in paths if path.exists() for pin in pins(path.read_text())})
             output = folder / f"{stages[0]}.txt"
             output.write_text("".join(f"{pin}\n" for pin in preferred))
-            kept = [pin for pin in versions if not (overrides and re.match(REPLACED, pin))]
+            kept = [] if stages[0] in ALONE else versions
+            kept = [pin for pin in kept if not (overrides and re.match(REPLACED, pin))]
             where = ("--python-platform", f"{machines[0]}-{GLIBC}")
             resolved = pins(compiled(output, stages, kept, *where, *arguments))
             for stage, path in zip(stages, paths, strict=True):

@@ -99,6 +99,11 @@ def asks_to_train(stage: str, hosts: bool = True) -> dict:
     return asks(stage, hosts) | snapshots_of(STAGE_RUNS[stage], PLACE.located)
 
 
+def memory_asked(runs: dict, name: str) -> int | None:
+    """Return the memory in MB that a run asks for; None, no request, for what is not trained here."""
+    return 1000 * runs[name].recipe["resources"]["mem_gb"] if name in runs else None
+
+
 def previous_checkpoint(run, last: int) -> list[str]:
     """Return the files of the checkpoint that a segment starts from: none for the first.
 

@@ -67,7 +67,7 @@ rule export_mlm:
         tokenizer=list(TOKENIZER.values()),
         best=lambda w: MLM[w.run].checkpoint()["best"],
         state=lambda w: MLM[w.run].checkpoint()["state"],
-        code=code_inputs("export_mlm", "tensorflow"),
+        code=code_inputs("export_mlm", "data"),
     output:
         [f"results/mlm/{{run}}/model/{file}" for file in MODEL_FILES],
         card="results/mlm/{run}/model/README.md",
@@ -77,47 +77,101 @@ rule export_mlm:
         "logs/mlm/{run}/export.log",
     threads: 1
     conda:
-        "../envs/tensorflow.yaml"
+        "../envs/data.yaml"
     script:
         "../scripts/export_mlm.py"
 
 
-rule evaluate_mlm:
-    """Evaluate a trained model on the held-out splits."""
+rule evaluate_mlm_tensorflow:
+    """Evaluate a model that was trained with TensorFlow on the held-out splits."""
     input:
         manifest=RECORD_SETS["tfrecords"].manifest,
         shards=listing_of(RECORD_SETS["tfrecords"]),
         model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FILES),
         state=lambda w: MLM[w.run].checkpoint()["state"],
-        code=code_inputs("evaluate_mlm", "tensorflow"),
+        code=code_inputs("evaluate_mlm_tensorflow", "tensorflow"),
     output:
         "results/mlm/{run}/metrics.json",
     params:
         recipe=lambda w: pick(MLM[w.run].recipe, *MLM[w.run].determinism_keys) | {"cpu_threads": config["cpu_threads"]},
     log:
         "logs/mlm/{run}/evaluate.log",
+    wildcard_constraints:
+        run=one_of(BACKENDS["tensorflow"]),
     threads: config["cpu_threads"]
     resources:
         **asks("mlm"),
     conda:
         "../envs/tensorflow.yaml"
     script:
-        "../scripts/evaluate_mlm.py"
+        "../scripts/evaluate_mlm_tensorflow.py"
 
 
-rule fill_mask:
-    """Predict the masked token of each prompt with a trained model."""
+rule evaluate_mlm_jax:
+    """Evaluate a model that was trained on JAX on the held-out splits."""
+    input:
+        manifest=RECORD_SETS["tfrecords"].manifest,
+        shards=listing_of(RECORD_SETS["tfrecords"]),
+        model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FILES),
+        state=lambda w: MLM[w.run].checkpoint()["state"],
+        code=code_inputs("evaluate_mlm_jax", "jax"),
+    output:
+        "results/mlm/{run}/metrics.json",
+    params:
+        recipe=lambda w: pick(
+            MLM[w.run].recipe,
+            *("batch_size", "microbatches", "mesh", "layout", "host_device_count"),
+            *MLM[w.run].determinism_keys,
+        )
+        | {"cpu_threads": config["cpu_threads"]},
+    log:
+        "logs/mlm/{run}/evaluate.log",
+    wildcard_constraints:
+        run=one_of(BACKENDS["jax"]),
+    threads: config["cpu_threads"]
+    resources:
+        **asks("mlm"),
+    conda:
+        "../envs/jax.yaml"
+    script:
+        "../scripts/evaluate_mlm_jax.py"
+
+
+rule fill_mask_tensorflow:
+    """Predict the masked token of each prompt with a model that was trained with TensorFlow."""
     input:
         model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FILES),
-        code=code_inputs("fill_mask", "tensorflow"),
+        code=code_inputs("fill_mask_tensorflow", "tensorflow"),
     output:
         "results/mlm/{run}/fill_mask.json",
     params:
         recipe={"prompts": config["prompts"]["fill_mask"], "cpu_threads": config["cpu_threads"]},
     log:
         "logs/mlm/{run}/fill_mask.log",
+    wildcard_constraints:
+        run=one_of(BACKENDS["tensorflow"]),
     threads: config["cpu_threads"]
     conda:
         "../envs/tensorflow.yaml"
     script:
-        "../scripts/fill_mask.py"
+        "../scripts/fill_mask_tensorflow.py"
+
+
+rule fill_mask_jax:
+    """Predict the masked token of each prompt with a model that was trained on JAX."""
+    input:
+        model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FILES),
+        code=code_inputs("fill_mask_jax", "jax"),
+    output:
+        "results/mlm/{run}/fill_mask.json",
+    params:
+        recipe={"prompts": config["prompts"]["fill_mask"], "cpu_threads": config["cpu_threads"]},
+    log:
+        "logs/mlm/{run}/fill_mask.log",
+    wildcard_constraints:
+        run=one_of(BACKENDS["jax"]),
+    threads: config["cpu_threads"]
+    conda:
+        "../envs/jax.yaml"
+    script:
+        "../scripts/fill_mask_jax.py"

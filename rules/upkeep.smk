@@ -7,7 +7,7 @@ SNAKEMAKE_ARGUMENTS = {
     "configfiles": CONFIG_FILES or [os.path.relpath(path) for path in workflow.config_settings.configfiles],
     "config": workflow.config_settings.config,
     "results": located("results"),
-    "targets": [workflow.modifier.modify_rulename(name) for name in ("all", "plan", "tfrecords", "compare")],
+    "targets": [workflow.modifier.modify_rulename(name) for name in ("all", "plan", "tfrecords", "compare", "transformers")],
 }
 
 
@@ -56,6 +56,7 @@ rule verify:
             "base": list(BASE),
             "adapters": LORA_RUNS,
             "tuned": FULL_RUNS + MERGED_RUNS,
+            "transformers": [f"{stage}/{name}" for stage, names in PRESETS.items() for name in names],
         },
     log:
         "logs/verify.log",

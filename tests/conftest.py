@@ -14,6 +14,7 @@ from pathlib import Path
 import forked
 import pytest
 from filelock import FileLock
+from openers import Openers
 from ruamel.yaml import YAML
 from tpulm.config.reading import merge, read_yaml
 from xdist.scheduler import LoadScopeScheduling
@@ -144,6 +145,12 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Hold `make check` to its promise: TensorFlow takes seconds to import, and no unit test needs it."""
     if item.config.option.markexpr == "unit" and "tensorflow" in sys.modules:
         pytest.fail("tensorflow was imported: by this test, or by a file of tests when it was collected")
+
+
+@pytest.fixture(scope="session")
+def openers(tmp_path_factory) -> Openers:
+    """Environments with transformers 5 and 4, PyTorch and PEFT, for long tests: tests/openers.py."""
+    return Openers(shared(tmp_path_factory) / "openers")
 
 
 @pytest.fixture(scope="session")

@@ -18,12 +18,12 @@ DELETE = object()
 
 # The jobs of the fixture `trained`, by what they follow from.
 MLM_REST = (
-    "export_mlm:tiny evaluate_mlm:tiny fill_mask:tiny collect_history:mlm/tiny plot_training:mlm,tiny "
-    "tabulate_metrics tabulate_predictions tabulate_timings"
+    "export_mlm:tiny evaluate_mlm_tensorflow:tiny fill_mask_tensorflow:tiny collect_history:mlm/tiny "
+    "plot_training:mlm,tiny tabulate_metrics tabulate_predictions tabulate_timings"
 )
 MLM_SECOND = "train_mlm_tensorflow:tiny,00000020 " + MLM_REST
 MLM = "train_mlm_tensorflow:tiny,00000010 " + MLM_SECOND
-MLM_JAX = "train_mlm_jax:tiny,00000010 train_mlm_jax:tiny,00000020 " + MLM_REST
+MLM_JAX = MLM.replace("_tensorflow", "_jax")
 RECORDS = (
     "write_shard:train,00000,00004 write_shard:train,00001,00004 write_shard:train,00002,00004 "
     "write_shard:train,00003,00004 write_shard:validation,00000,00001 write_shard:test,00000,00001 "
@@ -48,7 +48,8 @@ LORA_REST = (
 LORA_SECOND = "train_finetune:python,00000010 " + LORA_REST
 FINETUNE = "train_finetune:python,00000005 " + LORA_SECOND
 BASE_REST = (
-    "export_base:small evaluate_base:small collect_history:base-training/small plot_training:base,small "
+    "export_base:small export_transformers:base,small evaluate_base:small collect_history:base-training/small "
+    "plot_training:base,small "
     "tabulate_metrics tabulate_timings " + FINETUNE
 )
 BASE_SECOND = "train_base:small,00000020 " + BASE_REST
@@ -399,7 +400,7 @@ ROWS = [
     ),
     (
         "finetune.runs.NAME.method", "trained", "finetune.runs.python.method", "full",
-        FINETUNE.replace("export_lora:python", "export_full:python"),
+        FINETUNE.replace("export_lora:python", "export_full:python export_transformers:finetune,python"),
     ),
     ("finetune.runs.NAME.rank", "trained", "finetune.runs.python.rank", 4, FINETUNE),
     *(
@@ -414,7 +415,7 @@ ROWS = [
     ("base.NAME.model.architecture", "trained", "base.small.model.architecture", "gemma2", BASE),
     (
         "finetune.runs.NAME.merge", "trained", "finetune.runs.python.merge", True,
-        "export_merged:python",
+        "export_merged:python export_transformers:finetune,python",
     ),
     ("finetune.runs.NAME.alpha", "trained", "finetune.runs.python.alpha", 16, FINETUNE),
     ("finetune.runs.NAME.targets", "trained", "finetune.runs.python.targets", ["query", "ffn"], FINETUNE),
@@ -482,7 +483,10 @@ ROWS = [
     ("finetune.runs.NAME.resources.runtime", "trained", "finetune.runs.python.resources.runtime", 30, ""),
     ("finetune.runs.NAME.resources.snapshot_every", "trained", "finetune.runs.python.resources.snapshot_every", 5, ""),
     ("finetune.runs.NAME.seed", "trained", "finetune.runs.python.seed", 1, FINETUNE),
-    ("prompts.fill_mask", "trained", "prompts.fill_mask", ["A [MASK]."], "fill_mask:tiny tabulate_predictions"),
+    (
+        "prompts.fill_mask", "trained", "prompts.fill_mask", ["A [MASK]."],
+        "fill_mask_tensorflow:tiny tabulate_predictions",
+    ),
     ("prompts.generate", "trained", "prompts.generate", ["class "], SAMPLES),
     ("generation.sampler", "trained", "generation.sampler", "greedy", SAMPLES),
     ("generation.k", "trained", "generation.k", 9, SAMPLES),
@@ -664,10 +668,10 @@ def test_a_deleted_shard_is_written_again_where_an_edit_needs_it(built):
     shard, before = built / "results/tfrecords/validation/00000-of-00001.tfrecord", inodes(built)
     content = shard.read_bytes()
     shard.unlink()
-    append(built / "scripts/fill_mask.py", "# edited\n")  # reads no shards
-    done = built("mlm", "--config", "title=Another", "--until", "fill_mask")
+    append(built / "scripts/fill_mask_tensorflow.py", "# edited\n")  # reads no shards
+    done = built("mlm", "--config", "title=Another", "--until", "fill_mask_tensorflow")
     assert not shard.exists() and "was deleted, and is written again" not in done.stdout
-    (built / "scripts/evaluate_mlm.py").write_text("raise SystemExit('measured')\n")
+    (built / "scripts/evaluate_mlm_tensorflow.py").write_text("raise SystemExit('measured')\n")
     done = built("mlm", check=False)
     assert done.returncode and "[tfrecords] validation/00000-of-00001.tfrecord was deleted, and is" in done.stdout
     assert shard.read_bytes() == content and inodes(built) == before
@@ -698,7 +702,7 @@ def test_a_shard_with_other_bytes_reruns_nothing_and_is_reported(built):
     assert listed(built) == set()
     done = built("verify", check=False)
     assert done.returncode == 1
-    damage = re.search(r"error: 1 damage\(s\) in 13 artifacts; the first: (.*)", done.stdout)[1]
+    damage = re.search(r"error: 1 damage\(s\) in 14 artifacts; the first: (.*)", done.stdout)[1]
     start, stop = map(int, re.search(r"is damaged at bytes (\d+) to (\d+)", damage).groups())
     assert damage.startswith("results/tfrecords/train/00001-of-00004.tfrecord")
     assert start <= len(data) // 2 < stop < start + 1200
@@ -718,7 +722,7 @@ REPORT = (
 EDITED = [
     ("scripts/plot_shards.py", "plot_shards"),
     ("scripts/train_finetune.py", FINETUNE),
-    ("scripts/fill_mask.py", "fill_mask:tiny tabulate_predictions"),
+    ("scripts/fill_mask_tensorflow.py", "fill_mask_tensorflow:tiny tabulate_predictions"),
     ("scripts/tpulm/records/masking.py", MLM),  # through tpulm/records/masked_batches.py
     ("scripts/tpulm/config/schedule.py", MLM + " " + BASE),
     ("scripts/tpulm/models/sampling.py", SAMPLES),
@@ -846,4 +850,4 @@ def test_clean_lists_and_deletes_what_no_run_needs(built):
 
 
 def test_a_whole_run_is_verified_whole(built):
-    assert "[verify] 13 artifacts are whole\n" in built("verify").stdout
+    assert "[verify] 14 artifacts are whole\n" in built("verify").stdout

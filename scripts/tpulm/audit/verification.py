@@ -15,7 +15,14 @@ import pyarrow.parquet as pq
 from safetensors import safe_open
 
 from tpulm.audit.shards import read_shard
-from tpulm.config.artifacts import CHECKPOINT_ARRAYS, CHECKPOINT_FILES, MODEL_FILES, TOKENIZER_FILES, lengths_file
+from tpulm.config.artifacts import (
+    CHECKPOINT_ARRAYS,
+    CHECKPOINT_FILES,
+    MODEL_FILES,
+    SHARD_INDEX,
+    TOKENIZER_FILES,
+    lengths_file,
+)
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import fingerprints, read_json, sha256
@@ -34,7 +41,8 @@ def verify(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | Non
     expected  collections (name to the files of each split, below results); tokenizer (whether there is one); records
               (folder below results to shards, their names by split, and vocabulary, the file that they were made with,
               where that is below results); chains (folder below results to the steps of its checkpoints); mlm and base
-              (names); adapters and tuned (finetuning runs that have LoRA weights, and those that have a whole model)
+              (names); adapters and tuned (finetuning runs that have LoRA weights, and those that have a whole model);
+              transformers (causal models that may have a folder of transformers, as STAGE/NAME)
     """
     for collection, files in expected["collections"].items():
         yield examine(results / collection, "corpus.json", partial(check_corpus, files=files))
@@ -55,6 +63,9 @@ def verify(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | Non
         yield examine(results / "finetune" / run, "adapter.lora.h5", check_adapter)
     for run in expected["tuned"]:
         yield examine(results / "finetune" / run / "model", "", check_preset)
+    for model in expected["transformers"]:
+        if (results / "transformers" / model).exists():  # of a base model that was fetched, only when asked for
+            yield examine(results / "transformers" / model, "", check_causal)
     yield examine(results, "", check_texts)
 
 
@@ -209,10 +220,30 @@ def check_model(folder: Path) -> Iterator[str]:
             yield f"{folder}/tokenizer.json is not {made_with}."
 
 
+def check_causal(folder: Path) -> Iterator[str]:
+    """Look through a folder of transformers of a causal model: complete, readable, all weights of one vocabulary."""
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json"):
+        yield from attempt(folder / name, read_json)[1]
+    yield from check_tokenizer(folder)
+    config, _ = attempt(folder / "config.json", read_json)
+    index, damages = attempt(folder / SHARD_INDEX, read_json) if (folder / SHARD_INDEX).exists() else ({}, [])
+    yield from damages
+    files = sorted(set((index or {}).get("weight_map", {"": "model.safetensors"}).values()))
+    found: dict[str, tuple[int, ...]] = {}
+    for file in files:
+        read, damages = attempt(folder / file, shapes)
+        yield from damages
+        found |= read or {}
+    rows = found.get("model.embed_tokens.weight", (None,))[0]
+    if config is not None and rows is not None and rows != config.get("vocab_size"):
+        yield f"{folder} is damaged: config.json says vocab_size {config.get('vocab_size')}, the weights {rows}."
+
+
 def shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor of a safetensors file, after reading them all."""
-    with safe_open(path, "np") as file:
-        return {name: tuple(file.get_tensor(name).shape) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    """Return the shape of each tensor of a safetensors file, after reading every byte."""
+    sha256(path)
+    with safe_open(path, "np") as file:  # of whose tensors NumPy cannot hold those in bfloat16
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
 
 
 def check_preset(folder: Path) -> Iterator[str]:

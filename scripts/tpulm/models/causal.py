@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import keras
 import keras_hub
 import numpy as np
@@ -66,11 +67,14 @@ def plain_attention(model: keras.Model) -> keras.Model:
     """Let a model's attention be the one that a plan compiles, whatever the machine. Returns the model.
 
     keras-hub's Gemmas choose a fused operation where they see a TPU, which a planning machine is not; and with the
-    mask of a compiled step, Keras 3.15 forgets the soft cap of Gemma 2 in it.
+    mask of a compiled step, Keras 3.15 forgets the soft cap of Gemma 2 in it. keras-hub 0.32 normalizes the queries and
+    keys of Qwen 3 with an epsilon of 1e-5; published models, and transformers, have that of their other layers.
     """
     for layer in model._flatten_layers():
         if hasattr(layer, "_use_fused_attention_op"):
             layer._use_fused_attention_op = lambda: False
+        if layer.name in ("query_dense_layernorm", "key_dense_layernorm"):
+            layer.epsilon = model.backbone.layer_norm_epsilon
     return model
 
 
@@ -115,6 +119,14 @@ def load_preset(preset: str | Path, dtype: keras.dtype_policies.DTypePolicy | No
     length = described["config"]["sequence_length"]
     model.preprocessor = keras_hub.models.GemmaCausalLMPreprocessor(tokenizer, sequence_length=length)
     return plain_attention(model)
+
+
+def load_on_host(preset: str | Path) -> keras.Model:
+    """Return the model of a preset folder in the host's memory, its weights of the type in which they are stored."""
+    stored = read_json(Path(preset) / "config.json")["config"].get("dtype", "float32")
+    dtype = keras.DTypePolicy(keras.dtype_policies.get(stored).variable_dtype)
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        return load_preset(preset, dtype)
 
 
 def prepare_tuning(model: keras.Model, spec: ModelSpec) -> None:

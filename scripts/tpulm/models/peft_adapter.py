@@ -11,27 +11,10 @@ kernel, whatever it is:
   head, both give the same matrix; PEFT's rank is heads * rank.
 """
 
-import re
-
 import numpy as np
 
 from tpulm.core.errors import UserError
-
-# Of keras-hub's layers in all families: PEFT's name of the projection; those with heads are of the first three.
-MODULES = {
-    "query": "self_attn.q_proj",
-    "key": "self_attn.k_proj",
-    "value": "self_attn.v_proj",
-    "attention_output": "self_attn.o_proj",
-    "ffw_gating": "mlp.gate_proj",
-    "ffw_gating_2": "mlp.up_proj",
-    "ffw_linear": "mlp.down_proj",
-    "feedforward_gate_dense": "mlp.gate_proj",
-    "feedforward_intermediate_dense": "mlp.up_proj",
-    "feedforward_output_dense": "mlp.down_proj",
-}
-WITH_HEADS = ("query", "key", "value")
-LAYER = re.compile(rf"(?:decoder_block|transformer_layer)_(\d+)/(?:(?:self_)?attention/)?({'|'.join(MODULES)})$")
+from tpulm.models.transformers_names import LAYER, MODULES, WITH_HEADS
 
 
 def scaled(arrays: dict[str, np.ndarray], factor: float) -> dict[str, np.ndarray]:
@@ -75,7 +58,7 @@ def peft(
     for path in arrays:
         layer, kind = path.rsplit("/", 1)
         match = LAYER.match(layer)
-        if not match or kind not in ("lora_kernel_a", "lora_kernel_b"):
+        if not match or match[2] not in MODULES or kind not in ("lora_kernel_a", "lora_kernel_b"):
             raise UserError(f"the variable {path} has no counterpart among PEFT's {', '.join(set(MODULES.values()))}.")
         if kind == "lora_kernel_b":
             continue

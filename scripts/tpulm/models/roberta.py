@@ -5,11 +5,14 @@ Sizes are those of tpulm.config.roberta_sizes.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tpulm.config.roberta_sizes import ATTENTION_DROPOUT
+from tpulm.config.roberta_sizes import ATTENTION_DROPOUT, SIZES
+from tpulm.core.arrays import load_arrays
+from tpulm.core.files import read_json
 from tpulm.core.random_streams import generator
 
 if TYPE_CHECKING:
@@ -42,6 +45,25 @@ def build(sizes: Mapping, vocabulary_size: int, pad_id: int) -> "keras.Model":
     for block in backbone.transformer_layers:  # keras-hub has one dropout for both
         block._self_attention_layer._dropout = sizes.get(ATTENTION_DROPOUT, sizes["hidden_dropout_prob"])
     return keras_hub.models.RobertaMaskedLM(backbone=backbone, preprocessor=None)
+
+
+def folder_recipe(folder: Path) -> dict:
+    """Return what a run's recipe says of the model in a Hugging Face folder that a run on JAX exported.
+
+    model       architecture and sizes, as in the config; vocabulary   its size and pad id
+    precision   float32, of the weights there
+    """
+    config = read_json(folder / "config.json")
+    model = {key: config[key] for key in SIZES if key in config}
+    vocabulary = {"size": config["vocab_size"], "pad": config["pad_token_id"]}
+    return {"model": {"architecture": "roberta"} | model, "vocabulary": vocabulary, "precision": "float32"}
+
+
+def folder_weights(folder: Path, sizes: Mapping) -> dict[str, np.ndarray]:
+    """Return the variables of keras-hub's model, by path, from a Hugging Face folder with a model of these sizes."""
+    arrays = load_arrays(folder / "model.safetensors")
+    pad_id = read_json(folder / "config.json")["pad_token_id"]
+    return from_pytorch(arrays, sizes["num_hidden_layers"], sizes["num_attention_heads"], pad_id)
 
 
 def draw_weights(model: "keras.Model", deviation: float, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""Predict the masked token of each prompt with a trained masked language model.
+"""Predict the masked token of each prompt with a masked language model that was trained with TensorFlow.
 
 input.model      a Hugging Face model folder
 output           JSON: for each prompt the five most likely tokens, as the fill-mask pipeline returns them

@@ -1,4 +1,4 @@
-"""Evaluate a trained masked language model on the held-out splits.
+"""Evaluate a masked language model that was trained with TensorFlow on the held-out splits.
 
 input.manifest              tfrecords/manifest.json
 input.shards                tfrecords/shards.json, beside the shards that the manifest names; its URL, for those in a

@@ -1,0 +1,212 @@
+"""Causal language models of keras-hub as transformers has them: config and weights.
+
+keras-hub 0.32 has exporters of its own, for fewer families; Gemma's writes only the first of several key-value heads.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tpulm.core.errors import UserError
+from tpulm.models.transformers_names import LAYER, MODULES, NORMS, OUTSIDE, WITH_HEADS, WITHOUT_POST_NORMS
+from tpulm.models.weight_shards import Tensor
+
+if TYPE_CHECKING:
+    import keras
+
+# A Qwen 2 is a Llama with biases. transformers 5 gives every model of the type qwen2 a byte-level tokenizer, whatever
+# its folder has; for a Llama it takes any.
+QWEN_AS_LLAMA = "QwenBackbone with a SentencePiece vocabulary"
+# transformers' class, model type, and positions as published, by keras-hub's class; Gemma 2 is a Gemma with more norms.
+CLASSES = {
+    "GemmaBackbone": ("Gemma", "gemma", 8192),
+    "Gemma2": ("Gemma2", "gemma2", 8192),
+    "Gemma3Backbone": ("Gemma3", "gemma3_text", 32768),
+    "LlamaBackbone": ("Llama", "llama", 4096),
+    "Llama3Backbone": ("Llama", "llama", 8192),
+    "MistralBackbone": ("Mistral", "mistral", 32768),
+    "QwenBackbone": ("Qwen2", "qwen2", 32768),
+    QWEN_AS_LLAMA: ("Llama", "llama", 32768),
+    "Qwen3Backbone": ("Qwen3", "qwen3", 32768),
+}
+SLIDING, FULL = "sliding_attention", "full_attention"
+
+
+def kind_of(backbone: "keras.Model", byte_level: bool) -> str:
+    """Return the key of CLASSES for a backbone, or the name of its class."""
+    sizes, name = backbone.get_config(), type(backbone).__name__
+    if name == "GemmaBackbone" and sizes["use_post_ffw_norm"] and sizes["use_post_attention_norm"]:
+        return "Gemma2"
+    return QWEN_AS_LLAMA if name == "QwenBackbone" and not byte_level else name
+
+
+def transformers_config(
+    model: "keras.Model", special_ids: Mapping[str, int | None], byte_level: bool
+) -> dict[str, Any]:
+    """Return what config.json says of a causal model, for transformers 4.57 and later.
+
+    special_ids   of its tokenizer: bos, eos, pad
+    byte_level    whether the tokenizer is byte-level BPE, and not SentencePiece
+
+    Raises UserError for a model that transformers has no counterpart of.
+    """
+    backbone = model.backbone
+    sizes, kind = backbone.get_config(), kind_of(backbone, byte_level)
+    refuse_unknown(kind, sizes)
+    prefix, model_type, positions = CLASSES[kind]
+    gemma = kind.startswith("Gemma")
+    variables = {variable.path for variable in backbone.weights}
+    config = {
+        "architectures": [f"{prefix}ForCausalLM"],
+        "model_type": model_type,
+        "dtype": backbone.dtype_policy.variable_dtype,
+        "vocab_size": sizes["vocabulary_size"],
+        "hidden_size": sizes["hidden_dim"],
+        "intermediate_size": sizes["intermediate_dim"] // (2 if kind in ("GemmaBackbone", "Gemma2") else 1),
+        "num_hidden_layers": sizes["num_layers"],
+        "num_attention_heads": sizes["num_query_heads"],
+        "num_key_value_heads": sizes["num_key_value_heads"],
+        "head_dim": sizes.get("head_dim") or sizes["hidden_dim"] // sizes["num_query_heads"],
+        "max_position_embeddings": positions,
+        "rms_norm_eps": sizes["layer_norm_epsilon"],
+        "tie_word_embeddings": "token_embedding/reverse_embeddings" not in variables,
+        "bos_token_id": special_ids["bos"],
+        "eos_token_id": special_ids["eos"],
+        "pad_token_id": special_ids["pad"],
+    }
+    activation = "gelu_pytorch_tanh" if gemma else "silu"
+    config |= {"hidden_act": activation} | ({"hidden_activation": activation} if gemma else {})
+    return config | rotary(kind, sizes) | attention(kind, backbone, sizes)
+
+
+def refuse_unknown(kind: str, sizes: Mapping[str, Any]) -> None:
+    """Raise UserError for a model whose function transformers cannot be told."""
+    if kind not in CLASSES:
+        known = ", ".join(name for name in CLASSES if name not in ("Gemma2", QWEN_AS_LLAMA))
+        raise UserError(f"a {kind} cannot be saved for transformers; allowed: a model with a {known}.")
+    without = {
+        "GemmaBackbone": ("use_sliding_window_attention", "attention_logit_soft_cap", "final_logit_soft_cap")
+        + ("use_post_ffw_norm", "use_post_attention_norm"),
+        "Gemma3Backbone": ("vision_encoder", "is_embedding_model", "use_bidirectional_attention"),
+    }
+    needed = {"Gemma3Backbone": ("use_query_key_norm", "use_post_ffw_norm", "use_post_attention_norm")}
+    wrong = [key for key in without.get(kind, ()) if sizes[key]] + [
+        key for key in needed.get(kind, ()) if not sizes[key]
+    ]
+    scaled = {"rope_position_scaling_factor": 1.0, "local_rope_scaling_factor": 1.0}
+    wrong += [key for key, plain in scaled.items() if sizes.get(key, plain) != plain]
+    if wrong:
+        raise UserError(
+            f"a {kind} with {wrong[0]} {sizes[wrong[0]]} cannot be saved for transformers, whose model has no such "
+            "setting."
+        )
+
+
+def rotary(kind: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of rotary positions (Su et al. 2021): wavelengths, and how they are stretched."""
+    if kind == "Gemma3Backbone":
+        factor = sizes["global_rope_scaling_factor"]
+        # As in keras-hub, of layers with and without a window; the factor is of those without.
+        base: dict[str, Any] = {"rope_theta": 1_000_000.0, "rope_local_base_freq": 10_000.0}
+    else:
+        factor, base = (
+            sizes.get("rope_scaling_factor", 1.0),
+            {"rope_theta": float(sizes.get("rope_max_wavelength", 1e4))},
+        )
+    if factor != 1.0:
+        base["rope_scaling"] = {"rope_type": "linear", "factor": float(factor)}
+    if sizes.get("rope_frequency_adjustment_factor"):
+        base["rope_scaling"] = {
+            "rope_type": "llama3",
+            "factor": float(sizes["rope_frequency_adjustment_factor"]),
+            "low_freq_factor": float(sizes["rope_low_freq_factor"]),
+            "high_freq_factor": float(sizes["rope_high_freq_factor"]),
+            "original_max_position_embeddings": sizes["rope_pretraining_sequence_length"],
+        }
+    return base
+
+
+def attention(kind: str, backbone: "keras.Model", sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of attention: windows, soft caps, what scores are scaled by."""
+    if kind in ("Gemma2", "Gemma3Backbone"):
+        attentions = [layer.attention for layer in backbone.transformer_layers]
+        by_head = attentions[0].query_head_dim_normalize
+        # Other kernels than the plain one forget soft caps in transformers 4.57; the name is what a config takes it by.
+        plain = {"_attn_implementation": "eager"} if sizes["attention_logit_soft_cap"] else {}
+        return plain | {
+            "layer_types": [SLIDING if one.use_sliding_window_attention else FULL for one in attentions],
+            "sliding_window": sizes["sliding_window_size"],
+            "attn_logit_softcapping": sizes["attention_logit_soft_cap"],
+            "final_logit_softcapping": sizes["final_logit_soft_cap"],
+            "query_pre_attn_scalar": sizes["head_dim"] if by_head else sizes["hidden_dim"] // sizes["num_query_heads"],
+        }
+    if kind == "MistralBackbone":
+        return {"sliding_window": sizes["sliding_window"]}
+    if kind == QWEN_AS_LLAMA:
+        return {"attention_bias": True}
+    if kind in ("QwenBackbone", "Qwen3Backbone"):
+        # Whatever their settings say, keras-hub 0.32 gives them no window on JAX.
+        return {"use_sliding_window": False, "sliding_window": None, "layer_types": [FULL] * sizes["num_layers"]}
+    return {}
+
+
+def transformers_name(path: str, post_norms: bool) -> str:
+    """Return transformers' name of the variable of a causal model that has this path in keras-hub.
+
+    post_norms   whether blocks have a normalization after attention, too
+
+    Raises UserError for a variable that transformers has no counterpart of.
+    """
+    if path in OUTSIDE:
+        return OUTSIDE[path]
+    layer, kind = path.rsplit("/", 1)
+    match = LAYER.match(layer)
+    if match and kind in ("kernel", "bias", "scale"):
+        norms = NORMS if post_norms else WITHOUT_POST_NORMS
+        module = (MODULES | norms)[match[2]]
+        return f"model.layers.{match[1]}.{module}.{'bias' if kind == 'bias' else 'weight'}"
+    raise UserError(f"the variable {path} has no counterpart in a causal model of transformers.")
+
+
+def transformers_array(path: str, array: np.ndarray) -> np.ndarray:
+    """Return a variable of keras-hub in the layout of PyTorch's linear layers, [outputs, inputs].
+
+    path   of the variable; its shape: kernels of query, key and value Gemma's [heads, hidden, width], others'
+           [hidden, heads, width]; of the attention's output [heads, width, hidden]; others [inputs, outputs]
+    """
+    block, _, kind = path.rpartition("/")
+    layer = block.rpartition("/")[2]
+    if kind == "kernel" and layer in WITH_HEADS:
+        by_head = array.transpose(0, 2, 1) if path.startswith("decoder_block") else array.transpose(1, 2, 0)
+        array = by_head.reshape(-1, by_head.shape[-1])
+    elif kind in ("kernel", "reverse_embeddings"):
+        array = array.reshape(-1, array.shape[-1]).T
+    elif kind == "bias":
+        array = array.reshape(-1)
+    return np.ascontiguousarray(array)
+
+
+def tensors_of(model: "keras.Model", byte_level: bool) -> dict[str, Tensor]:
+    """Return the weights of a causal model by transformers' names, to be read one by one.
+
+    byte_level   as for `transformers_config`. Raises UserError for what transformers has no counterpart of.
+    """
+    weights = model.backbone.weights
+    post_norms = any(weight.path.endswith("post_attention_norm/scale") for weight in weights)
+    found = {}
+    for weight in weights:
+        read = partial(read_weight, weight)
+        name = transformers_name(weight.path, post_norms)
+        found[name] = Tensor.of(weight.shape, weight.value.dtype.itemsize, read)
+        if name.endswith("o_proj.weight") and kind_of(model.backbone, byte_level) == QWEN_AS_LLAMA:
+            # The bias that Llama's has, too; transformers would draw it.
+            nothing = partial(np.zeros, weight.shape[-1:], weight.value.dtype)
+            found[name.replace("weight", "bias")] = Tensor.of(weight.shape[-1:], weight.value.dtype.itemsize, nothing)
+    return found
+
+
+def read_weight(weight: "keras.Variable") -> np.ndarray:
+    """Return a weight in the layout of transformers."""
+    return transformers_array(weight.path, np.asarray(weight.value))

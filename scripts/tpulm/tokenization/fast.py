@@ -1,0 +1,137 @@
+"""Tokenizers of causal models in the format of the `tokenizers` library, as AutoTokenizer loads them.
+
+The ids are the trainer's, with two exceptions. Where a text spells a special token, such as <eos>, transformers reads
+the token, SentencePiece the characters; and so where it spells a byte, such as <0x0A>, with unknown characters. Where
+pieces of a Unigram vocabulary have several segmentations of the same probability, as runs of more than 16 spaces do in
+those that are trained here, SentencePiece takes the one that the rounding of its float32 sums favours, this library
+(float64) the first.
+"""
+
+from pathlib import Path
+
+from sentencepiece import sentencepiece_model_pb2
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
+
+from tpulm.core.errors import UserError
+from tpulm.core.files import write_json
+from tpulm.tokenization.causal import KerasHub, SentencePiece
+from tpulm.tokenization.folder import NO_LIMIT
+
+SPACE = "\u2581"  # SentencePiece's mark for a space
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, _, BYTE = range(1, 7)  # types of pieces
+UNIGRAM, BPE = 1, 2  # types of models
+
+
+def fast_tokenizer(tokenizer: SentencePiece | KerasHub) -> Tokenizer:
+    """Return the same tokenizer as one of the `tokenizers` library, which puts <bos> before a text.
+
+    Raises UserError for one that has no counterpart there.
+    """
+    if isinstance(tokenizer, SentencePiece):
+        fast = from_sentencepiece(tokenizer.processor.serialized_model_proto())
+    elif getattr(tokenizer.tokenizer, "proto", None):
+        fast = from_sentencepiece(tokenizer.tokenizer.proto)
+    elif getattr(tokenizer.tokenizer, "_tokenizer", None):  # private: of the `tokenizers` library
+        fast = Tokenizer.from_str(tokenizer.tokenizer._tokenizer.to_str())
+    else:
+        raise UserError(
+            f"the base model's {type(tokenizer.tokenizer).__name__} cannot be saved for transformers; allowed: "
+            "tokenizers of SentencePiece or byte-pair encoding."
+        )
+    bos = tokenizer.special["bos"]
+    if bos is not None:
+        piece = tokenizer.piece(bos)
+        fast.post_processor = processors.TemplateProcessing(
+            single=f"{piece} $A", pair=f"{piece} $A {piece} $B", special_tokens=[(piece, bos)]
+        )
+    return fast
+
+
+def is_byte_level(tokenizer: SentencePiece | KerasHub) -> bool:
+    """Return whether a tokenizer is byte-level BPE, such as Llama 3's, and not SentencePiece."""
+    return isinstance(tokenizer, KerasHub) and not getattr(tokenizer.tokenizer, "proto", None)
+
+
+def from_sentencepiece(serialized: bytes) -> Tokenizer:
+    """Return the tokenizer of a serialized SentencePiece model, Unigram or BPE, which adds no special tokens.
+
+    Raises UserError for one that normalizes text otherwise than by writing spaces as a mark.
+    """
+    proto = sentencepiece_model_pb2.ModelProto.FromString(serialized)  # type: ignore[attr-defined]
+    spec, kind = proto.normalizer_spec, proto.trainer_spec.model_type
+    pieces = [(piece.piece, piece.score, piece.type) for piece in proto.pieces]
+    own = [piece for piece, _, type_ in pieces if type_ == USER_DEFINED]
+    normalizes = spec.precompiled_charsmap or spec.remove_extra_whitespaces
+    if normalizes or kind not in (UNIGRAM, BPE) or (kind == BPE and spec.add_dummy_prefix and own):
+        raise UserError(
+            "the base model's SentencePiece vocabulary cannot be saved for transformers; allowed: Unigram, or BPE that "
+            "has no pieces of the user where it puts a space before a text, without normalization."
+        )
+    tokenizer = Tokenizer(unigram(pieces) if kind == UNIGRAM else byte_pairs(pieces))
+    marked = normalizers.Replace(" ", SPACE)
+    prefixed = spec.add_dummy_prefix
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), marked]) if prefixed else marked
+    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if prefixed else steps)
+    control = [piece for piece, _, type_ in pieces if type_ in (CONTROL, UNKNOWN)]
+    tokenizer.add_special_tokens([AddedToken(piece, normalized=False, special=True) for piece in control])
+    if kind == BPE:  # SentencePiece cuts a text at these before all else
+        tokenizer.add_tokens([AddedToken(piece, normalized=True, special=False) for piece in own])
+    return tokenizer
+
+
+def unigram(pieces: list[tuple[str, float, int]]) -> models.Unigram:
+    """Return the Unigram model of pieces, as (text, score, type).
+
+    Scores are logarithms of probabilities. SentencePiece 0.2.3 gives a piece that the user defined one of 0.1 for each
+    of its bytes but the first, so that it is chosen before others. It never finds the pieces of bytes and of special
+    tokens in a text: here their scores are too low for that.
+    """
+    scores = [score for _, score, type_ in pieces if type_ == NORMAL]
+    never = 16 * (min(scores) - 10)
+    found = []
+    for piece, score, type_ in pieces:
+        if type_ == USER_DEFINED:
+            score = 0.1 * (len(piece.encode()) - 1)
+        elif type_ != NORMAL:
+            score = never
+        found.append((piece, score))
+    unknown = next(index for index, (_, _, type_) in enumerate(pieces) if type_ == UNKNOWN)
+    return models.Unigram(found, unk_id=unknown, byte_fallback=any(type_ == BYTE for _, _, type_ in pieces))
+
+
+def byte_pairs(pieces: list[tuple[str, float, int]]) -> models.BPE:
+    """Return the BPE model of pieces, as (text, score, type); SentencePiece merges what has the highest score first."""
+    ids = {piece: index for index, (piece, _, _) in enumerate(pieces)}
+    mergeable = {piece for piece, _, type_ in pieces if type_ == NORMAL}
+    merges = []
+    for piece, score, type_ in pieces:
+        if type_ == NORMAL:
+            pairs = ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
+            merges += [(-score, ids[a], ids[b], (a, b)) for a, b in pairs if a in mergeable and b in mergeable]
+    unknown = next(piece for piece, _, type_ in pieces if type_ == UNKNOWN)
+    fallback = any(type_ == BYTE for _, _, type_ in pieces)
+    ordered = [pair for *_, pair in sorted(merges)]
+    return models.BPE(vocab=ids, merges=ordered, unk_token=unknown, fuse_unk=True, byte_fallback=fallback)
+
+
+def save_fast(tokenizer: SentencePiece | KerasHub, folder: Path) -> None:
+    """Write a tokenizer's files; SentencePiece's own, tokenizer.model, for other programs than transformers.
+
+    Raises UserError, see `fast_tokenizer`.
+    """
+    fast = fast_tokenizer(tokenizer)
+    fast.save(str(folder / "tokenizer.json"))
+    special = {f"{role}_token": fast.id_to_token(i) for role, i in tokenizer.special.items() if i is not None}
+    if isinstance(tokenizer, SentencePiece):
+        special["unk_token"] = fast.id_to_token(tokenizer.processor.unk_id())
+        (folder / "tokenizer.model").write_bytes(tokenizer.processor.serialized_model_proto())
+    settings = {
+        "clean_up_tokenization_spaces": False,  # True would delete the spaces before punctuation
+        "model_input_names": ["input_ids", "attention_mask"],  # otherwise token_type_ids, too, which models refuse
+        "model_max_length": NO_LIMIT,
+        "padding_side": "left",  # what is generated follows the prompt
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
+    write_json(folder / "special_tokens_map.json", special)
+    write_json(folder / "tokenizer_config.json", settings | special)

@@ -1,0 +1,358 @@
+"""Causal models in folders of transformers: the same logits and ids there, whatever the family."""
+
+import ast
+import json
+import re
+
+import numpy as np
+import pytest
+import test_causal
+import test_lora
+from conftest import ROOT
+from openers import LOCKS
+from safetensors.numpy import load_file
+from test_causal import draw_lora, prose, save_base
+from test_lora import EVERYTHING, LORA, MODELS, opened
+from tpulm.config.artifacts import SHARD_INDEX
+from tpulm.config.causal_families import FAMILIES, constructor, marks_of
+from tpulm.config.training_step import CausalArchitecture, ModelSpec
+from tpulm.core.arrays import save_arrays
+from tpulm.core.errors import UserError
+from tpulm.core.files import fingerprints, write_json
+from tpulm.models import peft_adapter
+from tpulm.models.weight_shards import Tensor, save_shards
+from tpulm.tokenization import causal
+from tpulm.tokenization.fast import fast_tokenizer, is_byte_level, save_fast
+
+jax_backend, preset, vocabulary = test_causal.jax_backend, test_lora.preset, test_lora.vocabulary
+
+# Some heads share a key; layers with and without a window, shorter than the text. On JAX, keras-hub gives a Qwen
+# none, whatever it says.
+WINDOWS = {
+    "gemma2": {"num_layers": 2, "sliding_window_size": 5},
+    "gemma3": {"num_layers": 7, "sliding_window_size": 5},
+    "mistral": {"sliding_window": 5},
+    "qwen2": {"use_sliding_window_attention": True, "sliding_window_size": 5},
+    "qwen3": {"sliding_window_size": 5},
+}
+SIZES = {name: MODELS[name] | {"num_layers": 2, "num_key_value_heads": 2} | WINDOWS.get(name, {}) for name in FAMILIES}
+AS_LLAMA = {"llama3": "Llama", "qwen2": "Llama"}  # of Qwen 2 those with a vocabulary that is no byte-level one
+TEXTS = ["the value of  the function", "def f(x):\n    return x  # é, 漢", " begins with a space, 1,234 times\n\n\tx"]
+
+
+def export(preset, folder):
+    """Write a preset as a folder of transformers, as the rule's script does."""
+    from tpulm.models.causal import load_on_host
+    from tpulm.models.transformers_causal import tensors_of, transformers_config
+
+    tokenizer = causal.load_tokenizer(str(preset), lambda: None)
+    folder.mkdir(parents=True)
+    model = load_on_host(preset)
+    write_json(folder / "config.json", transformers_config(model, tokenizer.special, False))
+    save_fast(tokenizer, folder)
+    save_shards(folder, tensors_of(model, False), 50_000)
+    return model
+
+
+def logits(model, ids):
+    import keras
+
+    keras.distribution.set_distribution(None)
+    ids = np.array([ids], "int32")
+    return np.asarray(model({"token_ids": ids, "padding_mask": np.ones_like(ids)}))[0]
+
+
+# Weights
+
+
+@pytest.mark.unit
+def test_large_weights_are_several_files_with_an_index(tmp_path):
+    arrays = {f"w{number}": np.full((10, 10), number, "float32") for number in range(5)}
+    tensors = {name: Tensor.of(array.shape, 4, lambda array=array: array) for name, array in arrays.items()}
+    (tmp_path / "one").mkdir()
+    save_shards(tmp_path / "one", tensors)
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["model.safetensors"]
+    save_shards(tmp_path, tensors, 800)
+    index = json.loads((tmp_path / SHARD_INDEX).read_text())
+    assert index["metadata"] == {"total_size": 2000}
+    assert sorted(set(index["weight_map"].values())) == [f"model-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]
+    for name, file in index["weight_map"].items():
+        assert (load_file(tmp_path / file)[name] == arrays[name]).all()
+
+
+def test_a_folder_has_the_same_bytes_each_time(jax_backend, preset, tmp_path):
+    for name in ("a", "b"):
+        export(preset, tmp_path / name)
+    assert fingerprints(tmp_path / "a") == fingerprints(tmp_path / "b")
+    assert (tmp_path / "a" / "tokenizer.model").read_bytes() == (
+        preset / "assets/tokenizer/vocabulary.spm"
+    ).read_bytes()
+
+
+def test_the_type_of_the_weights_is_that_of_the_preset(jax_backend, preset, tmp_path):
+    import keras
+    from tpulm.models.causal import load_preset, save_preset
+
+    narrow = load_preset(preset, keras.DTypePolicy("bfloat16"))
+    save_preset(narrow, tmp_path / "preset")
+    export(tmp_path / "preset", tmp_path / "folder")
+    header = next((tmp_path / "folder").glob("*.safetensors")).read_bytes()[8:400]
+    assert b'"BF16"' in header and json.loads((tmp_path / "folder/config.json").read_text())["dtype"] == "bfloat16"
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        (
+            "GemmaBackbone",
+            {"use_sliding_window_attention": True},
+            "a GemmaBackbone with use_sliding_window_attention True",
+        ),
+        (
+            "Gemma3Backbone",
+            {"use_bidirectional_attention": True},
+            "a Gemma3Backbone with use_bidirectional_attention T",
+        ),
+        ("Gemma3Backbone", {"use_query_key_norm": False}, "a Gemma3Backbone with use_query_key_norm False cannot be"),
+        (
+            "GPT2Backbone",
+            {},
+            "a GPT2Backbone cannot be saved for transformers; allowed: a model with a GemmaBackbone, G",
+        ),
+    ],
+)
+def test_what_transformers_has_no_setting_for_is_named(family, changes, message):
+    from tpulm.models.transformers_causal import refuse_unknown
+
+    known = {"use_query_key_norm": True, "use_post_ffw_norm": family != "GemmaBackbone"}
+    known["use_post_attention_norm"] = known["use_post_ffw_norm"]
+    none = ("use_sliding_window_attention", "attention_logit_soft_cap", "final_logit_soft_cap")
+    none += ("vision_encoder", "is_embedding_model", "use_bidirectional_attention")
+    with pytest.raises(UserError) as error:
+        refuse_unknown(family, dict.fromkeys(none) | known | changes)
+    assert str(error.value).startswith(message)
+
+
+# Tokenizers
+
+
+def texts_to_read():
+    """Return prose, code and odd texts; no run of more than 16 spaces, which has several best segmentations."""
+    draw = np.random.default_rng(0)
+    letters = list("abe \n\t▁<>é漢😀0x41") + ["the ", "    "]
+    odd = ["".join(draw.choice(letters, draw.integers(1, 12))) for _ in range(300)]
+    return [*prose(200), *TEXTS, "", " ", *odd]
+
+
+@pytest.mark.unit
+def test_a_vocabulary_that_is_trained_here_gives_the_ids_of_sentencepiece(vocabulary):
+    theirs = causal.SentencePiece(vocabulary)
+    ours = fast_tokenizer(theirs)
+    for text, ids in zip(texts_to_read(), theirs.encode(texts_to_read()), strict=True):
+        assert ours.encode(text, add_special_tokens=False).ids == ids, text
+        assert ours.encode(text).ids == [theirs.special["bos"], *ids]
+        assert ours.decode(ids) == theirs.processor.decode(ids)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("prefix", [False, True])
+def test_byte_pairs_of_sentencepiece_give_its_ids(tmp_path, prefix):
+    """Published Gemmas have such a vocabulary, Mistrals one with a space before a text."""
+    import io
+
+    import sentencepiece
+
+    proto = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(prose(200)), model_writer=proto, model_type="bpe", vocab_size=400, byte_fallback=True,
+        normalization_rule_name="identity", remove_extra_whitespaces=False, add_dummy_prefix=prefix, minloglevel=2,
+        user_defined_symbols=[] if prefix else ["\n", "▁▁", "▁▁▁"], num_threads=1,
+    )  # fmt: skip
+    (tmp_path / "vocabulary.spm").write_bytes(proto.getvalue())
+    theirs = causal.SentencePiece(tmp_path / "vocabulary.spm")
+    ours = fast_tokenizer(theirs)
+    for text, ids in zip(texts_to_read(), theirs.encode(texts_to_read()), strict=True):
+        assert ours.encode(text, add_special_tokens=False).ids == ids, text
+        assert ours.decode(ids) == theirs.processor.decode(ids)
+
+
+@pytest.mark.unit
+def test_a_vocabulary_that_normalizes_is_refused(tmp_path):
+    import io
+
+    import sentencepiece
+
+    proto = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(prose(200)), model_writer=proto, vocab_size=40, minloglevel=2
+    )
+    (tmp_path / "vocabulary.spm").write_bytes(proto.getvalue())
+    with pytest.raises(
+        UserError, match=r"^the base model's SentencePiece vocabulary cannot be saved for transformers; a"
+    ):
+        fast_tokenizer(causal.SentencePiece(tmp_path / "vocabulary.spm"))
+
+
+@pytest.mark.parametrize(("name", "bos"), [("Llama3", "<|begin_of_text|>"), ("Qwen", None)])
+def test_byte_level_vocabularies_of_presets_give_the_ids_of_keras(jax_backend, tmp_path, name, bos):
+    import keras
+    import keras_hub
+    from tokenizers.pre_tokenizers import ByteLevel
+    from tpulm.models.building import construct_causal
+    from tpulm.models.causal import save_preset
+    from tpulm.models.transformers_causal import transformers_config
+
+    ends = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
+    pieces = [*sorted(ByteLevel.alphabet()), "th", "the", *(ends if bos else ["<|endoftext|>"])]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    made = getattr(keras_hub.models, f"{name}Tokenizer")(vocabulary=vocabulary, merges=["t h", "th e"])
+    keras.distribution.set_distribution(None)
+    model = construct_causal(CausalArchitecture(*constructor(MODELS["llama3" if bos else "qwen2"]), len(pieces)))
+    model.preprocessor = getattr(keras_hub.models, f"{name}CausalLMPreprocessor")(made, sequence_length=16)
+    save_preset(model, tmp_path / "preset")
+    theirs = causal.KerasHub(tmp_path / "preset")
+    ours = fast_tokenizer(theirs)
+    for text, ids in zip(TEXTS, theirs.encode(TEXTS), strict=True):
+        assert ours.encode(text, add_special_tokens=False).ids == ids
+        assert ours.encode(text).ids == [*([vocabulary[bos]] if bos else []), *ids] and ours.decode(ids) == text
+    config = transformers_config(model, theirs.special, is_byte_level(theirs))
+    assert config["architectures"] == ["LlamaForCausalLM" if bos else "Qwen2ForCausalLM"]
+
+
+# What transformers and PEFT make of it
+
+OPEN = """
+import json, sys
+import numpy as np
+from transformers import AutoModelForCausalLM, AutoTokenizer
+jobs, found = json.loads(sys.argv[1]), {}
+
+def run(model, job, name):
+    import torch
+    with torch.no_grad():
+        np.save(f"{job['out']}-{name}.npy", model(torch.tensor([job["ids"]])).logits[0].float().numpy())
+
+for job in jobs:
+    model = AutoModelForCausalLM.from_pretrained(job["folder"])
+    run(model, job, "base")
+    tokenizer = AutoTokenizer.from_pretrained(job["folder"])
+    ids = [tokenizer(text)["input_ids"] for text in job["texts"]]
+    found[job["folder"]] = {
+        "class": type(model).__name__,
+        "ids": ids,
+        "texts": [tokenizer.decode(one, skip_special_tokens=True) for one in ids],
+        "special": [tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id],
+        "ends": model.generation_config.eos_token_id,
+        "new": len(model.generate(**tokenizer(job["texts"][0], return_tensors="pt"), max_new_tokens=3)[0]),
+    }
+    if "adapter" in job:
+        from peft import PeftModel
+        model = PeftModel.from_pretrained(model, job["adapter"])
+        run(model, job, "tuned")
+        run(model.merge_and_unload(), job, "merged")
+print("RESULT" + json.dumps(found))
+"""
+
+
+def adapter_of(model, folder):
+    """Write the LoRA variables of a model for PEFT."""
+    from safetensors.numpy import save_file
+
+    arrays = {variable.path: np.asarray(variable.value) for variable in model.trainable_variables}
+    tensors, config = peft_adapter.peft(arrays, None)
+    folder.mkdir()
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    write_json(folder / "adapter_config.json", config)
+
+
+@pytest.fixture(scope="module")
+def families(jax_backend, tmp_path_factory):
+    """Every family in a folder, with an adapter: the job for OPEN, and Keras's logits before and after, by name."""
+    root, found = tmp_path_factory.mktemp("families"), {}
+    for name in FAMILIES:
+        vocabulary = root / f"{name}.spm"
+        marks = tuple(marks_of(SIZES[name]))
+        vocabulary.write_bytes(causal.train_vocabulary(prose(200), 328, "base.small.vocab_size", marks))
+        preset = save_base(vocabulary, root / f"{name}-preset", SIZES[name])
+        model = export(preset, root / name)
+        ids = [2, *causal.SentencePiece(vocabulary).encode([" ".join(prose(3))])[0]][:24]
+        before = logits(model, ids)
+        tuned = opened(preset, targets=EVERYTHING)
+        draw_lora(tuned)
+        adapter_of(tuned, root / f"{name}-adapter")
+        job = {"folder": str(root / name), "adapter": str(root / f"{name}-adapter"), "ids": ids, "texts": TEXTS}
+        found[name] = job | {"out": str(root / f"{name}-logits")}, before, logits(tuned, ids)
+    return found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("which", ["transformers 5", "transformers 4"])
+def test_transformers_and_peft_give_the_logits_of_keras(openers, families, which):
+    found = openers.result(which, OPEN, [job for job, _, _ in families.values()])
+    for name, (job, before, after) in families.items():
+        opened = found[job["folder"]]
+        assert opened["class"] == f"{AS_LLAMA.get(name, name.capitalize())}ForCausalLM"
+        theirs = causal.SentencePiece(f"{job['folder']}.spm")
+        assert opened["ids"] == [[2, *ids] for ids in theirs.encode(TEXTS)], name
+        assert opened["texts"] == TEXTS and opened["special"] == [2, 1, 0] and opened["ends"] == 1
+        assert 0 < opened["new"] - len(opened["ids"][0]) <= 3
+        for part, wanted in (("base", before), ("tuned", after), ("merged", after)):
+            np.testing.assert_allclose(np.load(f"{job['out']}-{part}.npy"), wanted, atol=1e-4, err_msg=f"{name} {part}")
+        assert np.abs(after - before).max() > 0.1
+
+
+@pytest.mark.long
+def test_a_merged_model_opens_as_it_was_tuned(jax_backend, openers, vocabulary, tmp_path):
+    from tpulm.models.adapters import merged
+    from tpulm.models.causal import save_preset
+    from tpulm.training.sharded_arrays import by_path
+
+    base = save_base(vocabulary, tmp_path / "base", SIZES["gemma2"])
+    changes = {"targets": EVERYTHING, "alpha": 6, "base_precision": "int8"}
+    model = opened(base, **changes)
+    draw_lora(model)
+    save_arrays(tmp_path / "best", by_path(model.trainable_variables, [v.value for v in model.trainable_variables]))
+    recipe = LORA | {"precision": "float32", "mesh": (1, 1), "base": {"preset": base}}
+    save_preset(
+        merged(ModelSpec.of("finetune", "the.run", recipe | changes), str(tmp_path / "best")), tmp_path / "model"
+    )
+    export(tmp_path / "model", tmp_path / "folder")
+    ids = list(range(2, 20))
+    job = {"folder": str(tmp_path / "folder"), "ids": ids, "texts": TEXTS, "out": str(tmp_path / "logits")}
+    openers.result("transformers 5", OPEN, [job])
+    np.testing.assert_allclose(np.load(tmp_path / "logits-base.npy"), logits(model, ids), atol=1e-4)
+
+
+def example(word):
+    """Return the example of README's section "Use a model" with this word in it."""
+    section = (ROOT / "README.md").read_text().split("\n### Use a model\n")[1]
+    return next(block for block in re.findall(r"```python\n(.*?)```", section, re.S) if word in block)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("which", LOCKS)
+def test_the_examples_of_the_readme_open_what_was_trained(trained, openers, which):
+    assert openers(which, example("peft"), folder=trained.folder).startswith("def ")
+    found = ast.literal_eval(openers(which, example("fill-mask"), folder=trained.folder).splitlines()[-1])
+    [kept] = [
+        item["answers"]
+        for item in json.loads((trained / "results/mlm/tiny/fill_mask.json").read_text())
+        if item["prompt"] == "Return the [MASK] of the list."
+    ]
+    assert [answer["token"] for answer in found] == [answer["token"] for answer in kept]
+    assert [answer["score"] for answer in found] == pytest.approx([answer["score"] for answer in kept], abs=1e-4)
+
+
+def test_the_workflow_makes_a_folder_of_its_base_model(trained):
+    """The weights are those of the checkpoint, the tokenizer is the vocabulary that was trained."""
+    folder, training = trained / "results/transformers/base/small", trained / "results/base-training/small"
+    config = json.loads((folder / "config.json").read_text())
+    best = load_file(training / "checkpoints/00000020/best.safetensors")
+    assert config["architectures"] == ["GemmaForCausalLM"] and config["vocab_size"] == 400
+    weights = load_file(folder / "model.safetensors")
+    assert (weights["model.embed_tokens.weight"] == best["token_embedding/embeddings"]).all()
+    key = best["decoder_block_1/attention/key/kernel"]  # [heads, hidden, width]
+    assert (weights["model.layers.1.self_attn.k_proj.weight"].reshape(*key.shape[::2], -1) == key.swapaxes(1, 2)).all()
+    assert len(weights) == len(best)
+    assert (folder / "tokenizer.model").read_bytes() == (training / "vocabulary.spm").read_bytes()

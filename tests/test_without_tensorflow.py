@@ -1,0 +1,71 @@
+"""A masked run with `backend: jax` is trained, exported, measured and asked without TensorFlow."""
+
+import json
+
+import pytest
+import warm
+from conftest import copied
+from ruamel.yaml import YAML
+from tpulm.config.reading import read_yaml
+
+THEIRS = """
+import json, sys
+from pathlib import Path
+from tpulm.records.reader import Records
+from tpulm.training.tensorflow_evaluation import evaluate
+from tpulm.training.tensorflow_model import load_model
+from transformers import AutoTokenizer, pipeline
+
+folder, manifest, prompts = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
+model = load_model(folder)
+fill = pipeline("fill-mask", model=model, tokenizer=AutoTokenizer.from_pretrained(folder), framework="tf", dtype=None)
+figures = {split: evaluate(model, Records(manifest, split)) for split in ("validation", "test")}
+print("RESULT" + json.dumps({"answers": [fill(prompt) for prompt in prompts], "figures": figures,
+                             "parameters": model.num_parameters()}))
+"""
+
+
+@pytest.fixture(scope="module")
+def on_jax(trained, tmp_path_factory):
+    """The masked run of `trained` on JAX, where nothing can import TensorFlow."""
+    folder = tmp_path_factory.mktemp("jax")
+    (folder / "stub" / "tensorflow").mkdir(parents=True)
+    (folder / "stub" / "tensorflow" / "__init__.py").write_text("raise RuntimeError('TensorFlow was imported')\n")
+    built = copied(trained, folder)
+    config = read_yaml(built / "config.yaml")
+    config["mlm"]["runs"]["tiny"] |= {"backend": "jax", "steps": 10, "schedule": {"shape": "constant"}}
+    config["prompts"]["fill_mask"] = ["Return the [MASK] of the list.", "The [MASK] is a string, isn't it ?"]
+    with open(built / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(config, file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder / "stub"))
+        built("mlm", "--cores", "2")
+    return built
+
+
+@pytest.fixture(scope="module")
+def by_tensorflow(on_jax):
+    """What transformers makes of the folder, with TensorFlow."""
+    prompts = read_yaml(on_jax / "config.yaml")["prompts"]["fill_mask"]
+    paths = [str(on_jax / f"results/{path}") for path in ("mlm/tiny/model", "tfrecords/manifest.json")]
+    return warm.result(warm.run("tensorflow", THEIRS, *paths, json.dumps(prompts)))
+
+
+def test_the_answers_are_those_of_the_pipeline(on_jax, by_tensorflow):
+    found = json.loads((on_jax / "results/mlm/tiny/fill_mask.json").read_text())
+    assert len(found) == len(by_tensorflow["answers"]) == 2
+    for item, theirs in zip(found, by_tensorflow["answers"], strict=True):
+        assert [list(answer) for answer in item["answers"]] == [["score", "token", "token_str", "sequence"]] * 5
+        for ours, their in zip(item["answers"], theirs, strict=True):
+            assert ours["score"] == pytest.approx(their["score"], abs=2e-6)
+            assert {key: ours[key] for key in ours if key != "score"} == {
+                key: their[key] for key in ours if key != "score"
+            }
+
+
+def test_the_metrics_are_those_of_tensorflow(on_jax, by_tensorflow):
+    found = json.loads((on_jax / "results/mlm/tiny/metrics.json").read_text())
+    assert found["parameters"] == by_tensorflow["parameters"]
+    for split, figures in by_tensorflow["figures"].items():
+        assert {key: found[split][key] for key in figures} == pytest.approx(figures, rel=1e-5)
+        assert found[split]["unigram_entropy"] > 4
