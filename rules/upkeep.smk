@@ -7,7 +7,9 @@ SNAKEMAKE_ARGUMENTS = {
     "configfiles": CONFIG_FILES or [os.path.relpath(path) for path in workflow.config_settings.configfiles],
     "config": workflow.config_settings.config,
     "results": located("results"),
-    "targets": [workflow.modifier.modify_rulename(name) for name in ("all", "plan", "tfrecords", "compare", "transformers")],
+    "targets": [
+        workflow.modifier.modify_rulename(name) for name in ("all", "plan", "tfrecords", "compare", "transformers")
+    ],
 }
 
 
@@ -52,7 +54,8 @@ rule verify:
                 for folder, records in RECORD_SETS.items()
             },
             "chains": {chain: run.segment_ends for chain, run in CHAINS.items()},
-            "mlm": list(MLM),
+            "mlm": list(MEASURED),
+            "asked": [name for name in ASKED if name not in MEASURED],
             "base": list(BASE),
             "adapters": LORA_RUNS,
             "tuned": FULL_RUNS + MERGED_RUNS,

@@ -4,8 +4,9 @@ input.manifest    tfrecords/manifest.json: vocabulary size and special ids
 input.tokenizer   tokenizer.json, tokenizer_config.json, special_tokens_map.json
 input.best        safetensors, the model's variables at the step with the lowest held-out loss
 input.state       JSON: which step that was
+input.init        config.json of the model that the run started from; none for a run from scratch
 output            config.json, model.safetensors (PyTorch's names), the tokenizer's files, README.md (model card)
-params.recipe     backend and model, as in the config
+params.recipe     backend, and model or init, as in the config
 """
 
 import shutil
@@ -20,17 +21,22 @@ from tpulm.models import roberta
 run = snakemake.wildcards.run
 
 with job(snakemake.log[0], f"mlm {run}"):
-    from tpulm.models.transformers_config import model_config
+    from tpulm.models.transformers_config import init_config, model_config
     from tpulm.models.transformers_export import pytorch_arrays, save_model
     from transformers.models.auto.modeling_tf_auto import TF_MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     recipe = snakemake.params.recipe
-    model, jax = recipe["model"], recipe["backend"] == "jax"
+    jax, init = recipe["backend"] == "jax", snakemake.input.init
     manifest, best = read_json(snakemake.input.manifest), read_json(snakemake.input.state)["best"]
-    built_in = BUILT_IN | {ATTENTION_DROPOUT: sizes_of(model, run)[ATTENTION_DROPOUT]} if jax else {}
-    config = model_config(model | built_in, manifest, f"mlm.runs.{run}.model")
+    if init:
+        config = init_config(init[0], manifest, f"mlm.runs.{run}")
+        start = f"trained from {recipe['init']['pretrained']}"
+    else:
+        model, start = recipe["model"], "trained from scratch"
+        built_in = BUILT_IN | {ATTENTION_DROPOUT: sizes_of(model, run)[ATTENTION_DROPOUT]} if jax else {}
+        config = model_config(model | built_in, manifest, f"mlm.runs.{run}.model")
     config_json, weights, *tokenizer = snakemake.output[:-1]
-    config.architectures = [TF_MODEL_FOR_MASKED_LM_MAPPING_NAMES[model["architecture"]].removeprefix("TF")]
+    config.architectures = [TF_MODEL_FOR_MASKED_LM_MAPPING_NAMES[config.model_type].removeprefix("TF")]
     write_text(config_json, config.to_json_string())
     arrays = load_arrays(snakemake.input.best)
     if jax:
@@ -41,7 +47,7 @@ with job(snakemake.log[0], f"mlm {run}"):
     for source, target in zip(snakemake.input.tokenizer, tokenizer, strict=True):
         with atomic_write(target) as partial:
             shutil.copyfile(source, partial)
-    if not ARCHITECTURES[model["architecture"]].token_types:
+    if not ARCHITECTURES[config.model_type].token_types:
         # Otherwise the tokenizer gives the model token_type_ids, which it refuses.
         _, settings, _ = tokenizer
         write_json(settings, read_json(settings) | {"model_input_names": ["input_ids", "attention_mask"]})
@@ -54,8 +60,8 @@ pipeline_tag: fill-mask
 
 # {run}
 
-A masked language model ({model["architecture"]}, {sum(a.size for a in arrays.values()):,} parameters), trained from
-scratch on sequences of {manifest["sequence_length"]} tokens. These are the weights of step {best["step"]}, the best on
+A masked language model ({config.model_type}, {sum(a.size for a in arrays.values()):,} parameters), {start}
+on sequences of {manifest["sequence_length"]} tokens. These are the weights of step {best["step"]}, the best on
 the validation split: loss {best["evaluation"]["loss"]:.4f} nats per masked token, perplexity
 {best["evaluation"]["perplexity"]:.2f}, accuracy {best["evaluation"]["accuracy"]:.4f}.
 
