@@ -135,7 +135,9 @@ def init_of(run, last: int) -> list[str]:
 def model_sources(pretrained: str) -> list[str]:
     """Return the files of a masked model's local folder that are read; none where it is on the hub."""
     return [
-        file for file in preset_files(pretrained) if Path(file).suffix in (".json", ".model", ".safetensors", ".txt")
+        file
+        for file in preset_files(pretrained)
+        if Path(file).suffix in (".h5", ".json", ".model", ".safetensors", ".txt")
     ]
 
 

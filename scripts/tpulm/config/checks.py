@@ -35,6 +35,7 @@ def check(config: dict) -> None:
         check_base(f"base.{name}", recipe)
     for name, recipe in finetune["runs"].items():
         check_finetune_run(f"finetune.runs.{name}", recipe, config["base"])
+        check_start(name, finetune["runs"])
     check_plan(config["plan"])
     check_prompts(config["prompts"])
 
@@ -209,6 +210,27 @@ def check_finetune_run(where: str, recipe: dict, bases: dict) -> None:
         )
     if "model" in bases[recipe["base"]]:
         check_packing(where, recipe, bases[recipe["base"]]["model"])
+
+
+def check_start(name: str, runs: Mapping[str, dict]) -> None:
+    """Check that what a finetuning run starts from is another one of the same shape, and no circle."""
+    where, recipe, seen = f"finetune.runs.{name}", runs[name], [name]
+    while "init" in recipe:
+        before = recipe["init"]
+        others = ", ".join(other for other in runs if other != name) or "none"
+        if before not in runs or before in seen:
+            raise UserError(
+                f"{where}.init is {describe(runs[name]['init'])}; allowed: a name under finetune.runs that does not start "
+                f"from this run: {others}."
+            )
+        lora = ("rank", "alpha", "targets") if recipe["method"] == "lora" else ()
+        for key in ("base", "method", *lora):
+            if recipe[key] != runs[before][key]:
+                raise UserError(
+                    f"{where}.init is {describe(before)}, of which {key} is {runs[before][key]}, and here {recipe[key]}; "
+                    "allowed: the same."
+                )
+        where, recipe, seen = f"finetune.runs.{before}", runs[before], [*seen, before]
 
 
 def check_training(where: str, recipe: dict) -> None:

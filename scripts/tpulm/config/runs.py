@@ -89,8 +89,17 @@ class Run:
 
     @property
     def init_files(self) -> list[str]:
-        """The files of the model whose weights it starts from; none for a run from scratch."""
-        return [f"results/{self.fetched}/{file}" for file in MODEL_FILES] if "init" in self.recipe else []
+        """The files of the masked model whose weights it starts from; none for a run from scratch."""
+        if self.stage != "mlm" or "init" not in self.recipe:
+            return []
+        return [f"results/{self.fetched}/{file}" for file in MODEL_FILES]
+
+    @property
+    def start(self) -> list[str]:
+        """The weights of another finetuning run that this one starts from: its best ones; none without `init`."""
+        if self.stage != "finetune" or "init" not in self.recipe:
+            return []
+        return [Run(self.stage, self.recipe["init"], self.config).checkpoint()["best"]]
 
     @property
     def measuring(self) -> dict:

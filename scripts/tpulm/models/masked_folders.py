@@ -1,4 +1,4 @@
-"""Masked language models from elsewhere: folders of transformers 4 or 5 with weights in safetensors.
+"""Masked language models from elsewhere: folders of transformers 4 or 5, with weights in safetensors or HDF5.
 
 What is kept of one is a folder as runs export it, see MODEL_FILES of tpulm.config.artifacts. Neither PyTorch nor
 TensorFlow is imported.
@@ -17,9 +17,10 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, write_text
 from tpulm.core.untrusted import refuse_code
 from tpulm.models import roberta
-from tpulm.models.transformers_export import save_model
+from tpulm.models.transformers_export import pytorch_arrays, save_model
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+HDF5 = "tf_model.h5"
 WANTED = ["*.json", "*.safetensors", "*.txt", "*.model"]
 # Buffers that old versions of transformers saved; they are computed, not learned.
 BUFFERS = ("position_ids", "token_type_ids")
@@ -44,7 +45,10 @@ def locate(name: str, revision: str | None, where: str) -> Path:
     import huggingface_hub
 
     try:
-        return Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=WANTED))
+        folder = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=WANTED))
+        if not list(folder.glob("*.safetensors")):
+            huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=[HDF5])
+        return folder
     except Exception as error:  # network, credentials, terms that were not accepted, no such repository
         reason = str(error).strip().splitlines()[0][:200].rstrip(". ") if str(error).strip() else "no reason given"
         raise UserError(
@@ -73,14 +77,19 @@ def read_config(folder: Path, where: str, backend: str) -> PretrainedConfig:
 def read_weights(folder: Path, where: str) -> dict[str, np.ndarray]:
     """Return the weights of a folder in float32, by the names that transformers 4 and 5 load.
 
-    Raises UserError, naming `where`, where there are none in safetensors, or they lack the head of a masked model.
+    Raises UserError, naming `where`, where there are none that are no pickle, or they lack the head of a masked model.
     """
     files = sorted(set(read_json(folder / INDEX)["weight_map"].values())) if (folder / INDEX).is_file() else [WEIGHTS]
-    if not all((folder / file).is_file() for file in files):
-        raise UserError(f"{where} is {folder}, which has no {WEIGHTS}; allowed: weights in safetensors.")
     found: dict[str, np.ndarray] = {}
-    for file in files:
-        found |= read_file(folder / file, where)
+    if not (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file() and (folder / HDF5).is_file():
+        found = read_hdf5(folder / HDF5, where)
+    elif all((folder / file).is_file() for file in files):
+        for file in files:
+            found |= read_file(folder / file, where)
+    else:
+        raise UserError(
+            f"{where} is {folder}, which has no {WEIGHTS}; allowed: weights in safetensors, or TensorFlow's in {HDF5}."
+        )
     for tied, name in BIASES.items():
         if tied in found and name not in found:
             found[name] = found[tied]
@@ -104,6 +113,24 @@ def read_file(path: Path, where: str) -> dict[str, np.ndarray]:
     for old, new in OLD_NAMES.items():
         kept = {name.replace(old, new): array for name, array in kept.items()}
     return {name: np.ascontiguousarray(array, np.float32) for name, array in kept.items()}
+
+
+def read_hdf5(path: Path, where: str) -> dict[str, np.ndarray]:
+    """Return the weights that transformers 4 saved of a TensorFlow model. Raises UserError where it is damaged."""
+    import h5py
+
+    named: dict[str, np.ndarray] = {}
+
+    def keep(name: str, item: object) -> None:
+        if isinstance(item, h5py.Dataset):  # below the groups of its layers, under the variable's own name
+            named[name.partition("/")[2]] = np.asarray(item, np.float32)
+
+    try:
+        with h5py.File(path) as file:
+            file.visititems(keep)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{where} is {path.parent}, where {path.name} cannot be read ({error}).") from None
+    return pytorch_arrays(named)
 
 
 def save_folder(folder: Path, where: str, backend: str, config_json: str, weights: str) -> PretrainedConfig:
