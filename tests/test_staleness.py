@@ -425,7 +425,8 @@ ROWS = [
         FINETUNE.replace("export_lora:python", "export_full:python export_transformers:finetune,python"),
     ),
     (
-        "finetune.runs.NAME.init", "continued", "finetune.runs.second.init", DELETE, FINETUNE.replace("python", "second"),
+        "finetune.runs.NAME.init", "continued", "finetune.runs.second.init", DELETE,
+        FINETUNE.replace("python", "second"),
     ),
     ("finetune.runs.NAME.rank", "trained", "finetune.runs.python.rank", 4, FINETUNE),
     *(

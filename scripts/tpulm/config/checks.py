@@ -220,15 +220,15 @@ def check_start(name: str, runs: Mapping[str, dict]) -> None:
         others = ", ".join(other for other in runs if other != name) or "none"
         if before not in runs or before in seen:
             raise UserError(
-                f"{where}.init is {describe(runs[name]['init'])}; allowed: a name under finetune.runs that does not start "
-                f"from this run: {others}."
+                f"{where}.init is {describe(runs[name]['init'])}; allowed: a name under finetune.runs that does not "
+                f"start from this run: {others}."
             )
         lora = ("rank", "alpha", "targets") if recipe["method"] == "lora" else ()
         for key in ("base", "method", *lora):
             if recipe[key] != runs[before][key]:
                 raise UserError(
-                    f"{where}.init is {describe(before)}, of which {key} is {runs[before][key]}, and here {recipe[key]}; "
-                    "allowed: the same."
+                    f"{where}.init is {describe(before)}, of which {key} is {runs[before][key]}, and here {recipe[key]}"
+                    "; allowed: the same."
                 )
         where, recipe, seen = f"finetune.runs.{before}", runs[before], [*seen, before]
 
