@@ -7,7 +7,7 @@ ENVIRONMENT ?= local
 LOCKS := envs/bootstrap.txt $(patsubst %,envs/%,$(shell sed -n 's/^-r //p' envs/$(ENVIRONMENT).txt))
 SHELL := /bin/bash
 
-.PHONY: run setup lint check test test-all bench-data bench-plan lock format
+.PHONY: run setup lint check test test-all bench bench-data bench-steps bench-plan lock format
 
 run: setup
 	@.venv/bin/snakemake
@@ -45,9 +45,17 @@ test: lint
 test-all: lint
 	.venv/bin/pytest
 
+# All measurements of this machine; an hour with nothing beside it.
+bench: bench-data bench-steps
+
 # Data preparation beside the tools that it replaces; writes the table of README.md and benchmarks/results/data.md.
 bench-data: setup
 	.venv/bin/python benchmarks/data.py
+
+# Training steps, the start of a training and the embedded job, beside the published `fit` and, with `make bench-steps
+# BEFORE=COMMIT`, an earlier version; writes the tables of README.md and benchmarks/results/steps.md.
+bench-steps: setup
+	.venv/bin/python benchmarks/steps.py $(if $(BEFORE),--before $(BEFORE))
 
 # The time of steps as plans model it, beside what others have measured; the table is written to
 # benchmarks/results/plan_table.md. With `make bench-plan COMPILE=1` their programs are compiled again: half an hour.

@@ -238,15 +238,15 @@ def machine() -> str:
     return f"{os.cpu_count()} processors ({model[1] if model else platform.machine()}), {memory:.0f} GiB of memory"
 
 
-def publish(lines: list[str]) -> None:
-    """Write the lines to benchmarks/results/data.md and in their place in README.md."""
+def publish(lines: list[str], result: Path = RESULT, begin: str = BEGIN) -> None:
+    """Write the lines to a file of benchmarks/results and to README.md, in the place that begins with `begin`."""
     table = "\n".join(lines) + "\n"
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(table)
+    result.parent.mkdir(exist_ok=True)
+    result.write_text(table)
     readme = ROOT / "README.md"
-    before, rest = readme.read_text().split(BEGIN)
-    _, after = rest.split(END)
-    readme.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
+    before, rest = readme.read_text().split(begin)
+    _, after = rest.split(END, 1)
+    readme.write_text(f"{before}{begin}\n{table}\n{END}{after}")
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ MADE_HERE = [f"base/{name}" for name in TRAINED_BASES] + [f"finetune/{run}" for 
 
 
 rule transformers:
-    """Every causal model that is whole, for transformers; `all` leaves out base models that were fetched."""
+    """Target: every causal model that is whole, as a folder of transformers; `all` leaves out base models that were fetched."""
     localrule: True
     input:
         [f"results/transformers/{stage}/{name}" for stage, names in PRESETS.items() for name in names],

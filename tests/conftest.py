@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ class Workflow:
 
     steady = False  # whether its code stays as it is, and so is read once for all its runs
     servers: Path  # folder of the sockets of tests/forked.py
+    environment: dict[str, str]  # in which the servers start
 
     def __init__(self, folder: Path):
         """Copy the workflow to `folder`."""
@@ -42,22 +42,38 @@ class Workflow:
 
     def __call__(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
         """Run `snakemake` with these arguments, forked; stdout and stderr come together."""
-        job = {"arguments": arguments, "folder": str(self.folder), "environment": outside()}
-        job["scripts"] = str(self / "scripts") if self.steady else None
         with tempfile.TemporaryFile("w+") as terminal:
-            code = forked.run(self.server(self.steady), job, terminal.fileno())
+            code = self.start(*arguments, output=terminal.fileno()).wait()
             terminal.seek(0)
             done = subprocess.CompletedProcess(["snakemake", *arguments], code, terminal.read())
         return self.checked(done) if check else done
 
+    def start(
+        self, *arguments: str, environment: dict[str, str] | None = None, output: int | None = None
+    ) -> forked.Process:
+        """Start `snakemake` with these arguments, forked, in an environment: that of the tests, unless given."""
+        job = {"arguments": arguments, "folder": str(self.folder), "environment": environment or outside()}
+        job["python"] = self.python(self.steady)
+        job["scripts"] = str(self / "scripts") if self.steady else None
+        with open(os.devnull) as nothing:
+            return forked.Process(self.server(self.steady), job, output and (nothing.fileno(), output, output))
+
+    @classmethod
+    def folder_of(cls, steady: bool) -> str:
+        """Return the folder of the server for workflows of this kind."""
+        folder = cls.servers / ("steady" if steady else "any")
+        folder.mkdir(exist_ok=True)
+        return str(folder)
+
+    @classmethod
+    def python(cls, steady: bool = False) -> str:
+        """Return a Python in which Snakemake, as for workflows of this kind, and its scripts are forked."""
+        return forked.python_of(cls.folder_of(steady), steady, session(), cls.environment)
+
     @classmethod
     def server(cls, steady: bool = False) -> str:
         """Return the address of the server for workflows of this kind, which the first that asks for it starts."""
-        address = cls.servers / ("steady" if steady else "snakemake")
-        with FileLock(f"{address}.lock"):
-            if not address.exists():
-                forked.start(str(address), os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid())
-        return str(address)
+        return forked.server(cls.folder_of(steady), "snakemake", session())
 
     def as_a_user(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
         """Run `snakemake` with these arguments in a process of its own, with a pipe for its output."""
@@ -82,6 +98,11 @@ class Workflow:
 def outside() -> dict[str, str]:
     """Return the environment without what pytest adds to it."""
     return {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+
+
+def session() -> int:
+    """Return the process with which the session of tests ends."""
+    return os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
 
 
 def shared(tmp_path_factory) -> Path:
@@ -117,7 +138,7 @@ def names(nodeid: str) -> tuple[str, str]:
     path, _, test = nodeid.partition("::")
     name = Path(path).stem.removeprefix("test_")
     if test.startswith("test_a_changed_key_"):  # of each half, a process has the states to begin from
-        name = "keys_of_texts" if re.search(r"\[(corpus|finetune\.text)\b", test) else "keys_of_runs"
+        name = "keys_of_texts" if re.search(r"of_a_text|\[(corpus|finetune\.text)\b", test) else "keys_of_runs"
     name = TOGETHER.get(name, name)
     return nodeid if name in APART else name, name
 
@@ -182,6 +203,7 @@ def in_common(tmp_path_factory) -> None:
     folder.mkdir(exist_ok=True)
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
     os.environ.setdefault("TF_XLA_FLAGS", f"--tf_xla_persistent_cache_directory={folder}")
+    Workflow.environment = outside()
 
 
 # Values that must never be seen again: each is in the environment of the workflow below.
@@ -211,14 +233,9 @@ def trained(tmp_path_factory, secrets) -> Workflow:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in secrets.items():
                 patch.setenv(name, value)
-            return workflow.as_a_user("--cores", "2").stdout + workflow.as_a_user("--report", "report.zip").stdout
+            return workflow("--cores", "2").stdout + workflow("--report", "report.zip").stdout
 
     return once(shared(tmp_path_factory) / "trained", build)
-
-
-def hear_interrupts() -> None:
-    """Let a process that tests start end at Ctrl-C, also where they run in the background, and so ignore it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def existing(folder: Path) -> Workflow:

@@ -15,11 +15,8 @@ import fcntl
 import json
 import os
 import re
-import shutil
 import signal
-import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -205,6 +202,8 @@ def describe(cloud: Cloud, name: str) -> dict:
 
 def boot(cloud: Cloud, name: str, workers: int) -> None:
     """Make the home folders of the workers."""
+    import shutil
+
     for worker in range(workers):
         shutil.copytree(cloud.folder / "image", cloud.folder / "vms" / name / str(worker), symlinks=True)
 
@@ -234,11 +233,16 @@ def delete(cloud: Cloud, name: str, flags: dict) -> None:
     if state == "PROVISIONING":
         refuse(f"FAILED_PRECONDITION: {name} is being provisioned")
     kill(name)
+    import shutil
+
     shutil.rmtree(cloud.folder / "vms" / name, ignore_errors=True)
 
 
 def ssh(cloud: Cloud, name: str, flags: dict) -> int:
     """Run a line of sh on a worker, in its own environment, as long as the connection lasts."""
+    import subprocess
+    import threading
+
     if node(cloud, name)["state"] != "READY":
         refuse(f"The TPU VM {name} is in an unusable state")
     vm = f"{name}/{flags.get('--worker', '0')}"

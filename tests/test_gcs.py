@@ -9,11 +9,8 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -263,9 +260,18 @@ def test_text_in_a_bucket_is_text_on_the_disk(tmp_path, cloud):
         source_files("corpus", recipe | {"files": [f"gs://{BUCKET}/nowhere/*.txt"]})
 
 
+def steady(folder, like=None):
+    """Return a copy of the workflow whose code stays as it is, with the config of another one."""
+    workflow = Workflow(folder)
+    workflow.steady = True
+    if like:
+        (workflow / "config.yaml").write_bytes((like / "config.yaml").read_bytes())
+    return workflow
+
+
 def test_text_and_records_in_a_bucket(tmp_path, cloud):
     """Text that is read there, and records that are made there of the documents that they need, are those of a disk."""
-    workflow = Workflow(tmp_path / "workflow")
+    workflow = steady(tmp_path / "workflow")
     (workflow / "text").mkdir()
     for number in range(3):
         text = "".join(f"line {line} of file {number}\n" for line in range(400))
@@ -311,8 +317,7 @@ def stored(trained, server, tmp_path_factory):
 
     After the first segment of the training, a shard is deleted there.
     """
-    workflow = Workflow(tmp_path_factory.mktemp("stored") / "workflow")
-    (workflow / "config.yaml").write_bytes((trained / "config.yaml").read_bytes())
+    workflow = steady(tmp_path_factory.mktemp("stored") / "workflow", trained)
     before = server.faults()
     first = workflow(FIRST, "--cores", "2", *STORED).stdout
     for end in ("tfrecord", "index"):
@@ -395,8 +400,7 @@ def test_staleness_works_there(stored, server, tmp_path):
     before = server.faults()
     assert "Nothing to be done" in workflow("-n", *TARGETS, *STORED).stdout
     assert (server.faults() - before)["requests"] < 20  # for more than a hundred files
-    other = Workflow(tmp_path / "elsewhere")  # a fresh checkout: every file of the code is newer than the results
-    (other / "config.yaml").write_bytes((workflow / "config.yaml").read_bytes())
+    other = steady(tmp_path / "elsewhere", workflow)  # a checkout: every file of the code is newer than the results
     for file in (other / "scripts").rglob("*.py"):
         file.touch()
     assert jobs(other(*TARGETS, "-n", "--quiet", "rules", *STORED).stdout)["total"] == 19
@@ -443,8 +447,7 @@ def test_a_bucket_that_is_not_there(cloud):
 
 def test_a_prefix_belongs_to_one_folder(stored, server, tmp_path):
     """Two machines with one prefix would write over each other: the kernel's lock is of one folder."""
-    other = Workflow(tmp_path / "elsewhere")
-    (other / "config.yaml").write_bytes((stored[0] / "config.yaml").read_bytes())
+    other = steady(tmp_path / "elsewhere", stored[0])
     before = server.objects("team/try/")
     refused = other("corpus", "--forcerun", "build_corpus", *STORED, check=False)
     prefix = f"gs://{BUCKET}/team/try"
@@ -468,7 +471,7 @@ def texts(tmp_path_factory):
     """Return a function that makes a workflow of a few texts, in a folder of its own."""
 
     def make(name):
-        workflow = Workflow(tmp_path_factory.mktemp(name) / "workflow")
+        workflow = steady(tmp_path_factory.mktemp(name) / "workflow")
         source = {"source": "files", "files": ["texts.txt"], "column": "text"}
         code = [path.read_text() for path in sorted((ROOT / "scripts").glob("*.py"))]
         (workflow / "texts.txt").write_text("".join(code))
@@ -510,10 +513,8 @@ def test_a_killed_upload_leaves_nothing_under_its_name(texts, expected, server):
     arguments = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", f"gs://{BUCKET}/kill"]
     server.faults(rate=5000)
     before = server.faults()
-    command = [str(Path(sys.executable).with_name("snakemake")), TOKENIZER, "--cores", "1", *arguments]
-    running = subprocess.Popen(
-        command, cwd=workflow.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+    with open(os.devnull, "w") as nothing:
+        running = workflow.start(TOKENIZER, "--cores", "1", *arguments, output=nothing.fileno())
     while not (server.faults() - before)["slow"]:
         assert running.poll() is None
         time.sleep(0.2)
@@ -531,8 +532,7 @@ def test_a_killed_upload_leaves_nothing_under_its_name(texts, expected, server):
 @pytest.mark.long  # a quarter of an hour
 def test_a_whole_run_on_a_network_that_fails(trained, server, tmp_path):
     """All stages; the report, the staleness of late ones, the thinning of the checkpoints of a base model."""
-    workflow = Workflow(tmp_path / "workflow")
-    (workflow / "config.yaml").write_bytes((trained / "config.yaml").read_bytes())
+    workflow = steady(tmp_path / "workflow", trained)
     there = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", f"gs://{BUCKET}/whole"]
     before = server.faults(**FAILING, hang_seconds=2.0)
     printed = workflow("--cores", "2", *there).stdout

@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import json
-import os
 import re
 import shutil
 import signal
@@ -13,9 +12,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import forked
 import pytest
-from conftest import ROOT, Workflow, hear_interrupts, reduced
+from conftest import ROOT, Workflow, existing, outside, reduced
 from gcp_storage_emulator.server import create_server
 from kubernetes import client
 from kubernetes_api import UNSCHEDULABLE, Cluster
@@ -159,29 +157,19 @@ sys.exit(1)
 class Folder:
     """A folder with a workflow in it, a bucket and a cluster."""
 
-    def __init__(self, folder, bucket, cluster):
-        self.folder, self.bucket, self.cluster = folder, bucket, cluster
+    def __init__(self, workflow, bucket, cluster):
+        self.workflow, self.bucket, self.cluster = workflow, bucket, cluster
 
     @contextlib.contextmanager
     def start(self, *arguments, image="registry.example/image:1", **environment):
         """Start `snakemake` with the profile as the README beside it says; it is killed if it does not end."""
         command = [
-            os.path.join(os.path.dirname(sys.executable), "snakemake"),
             "--workflow-profile", "profiles/gke", "--default-storage-prefix", "gs://bucket/run",
             "--storage-gcs-project", "project", "--seconds-between-status-checks", "1",
             *(["--container-image", image] if image else []), *arguments,
         ]  # fmt: skip
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
         own = {"PYTHONPATH": "profiles/gke", "KUBECONFIG": self.cluster.kubeconfig()}
-        running = subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env=kept | own | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            preexec_fn=hear_interrupts,
-        )
+        running = self.workflow.start(*command, environment=outside() | own | environment)
         try:
             yield running
         finally:
@@ -212,20 +200,10 @@ def bucket():
     server.stop()
 
 
-PYTHON = """#!/bin/sh
-[ "$1 $2" = "-m snakemake" ] || exec {python} "$@"
-shift 2
-exec {python} -S {forked} run {server} "$@"
-"""
-
-
 @pytest.fixture(scope="module", autouse=True)
-def image(tmp_path_factory):
+def image():
     """The Python of the pods, which start Snakemake twice each: it is forked."""
-    program = tmp_path_factory.mktemp("image") / "python"
-    program.write_text(PYTHON.format(python=sys.executable, forked=forked.__file__, server=Workflow.server()))
-    program.chmod(0o755)
-    Cluster.image = program.parent
+    Cluster.image = Path(Workflow.python()).parent
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +216,7 @@ def workflow(tmp_path_factory):
     (folder / "scripts/two.py").write_text(TWO)
     (folder / "scripts/fails.py").write_text(FAILS)
     under_git(folder)
-    return folder
+    return existing(folder)
 
 
 def until(condition, running):
@@ -399,15 +377,17 @@ def test_what_failed_is_deleted_and_its_log_kept(ended):
     assert any("the loss became NaN" in open(log).read() for log in logs)
 
 
-def test_jobs_of_the_workflow_itself_go_to_pods(bucket, tmp_path):
+def test_jobs_of_the_workflow_itself_go_to_pods(bucket, tmp_path, monkeypatch):
     """None stays here for the code that it has among its inputs, and with that nothing is stale afterwards."""
+    monkeypatch.setattr(Cluster, "image", Path(Workflow.python(steady=True)).parent)
     workflow = Workflow(tmp_path / "workflow")
+    workflow.steady = True
     reduced(workflow)
     (workflow / "small.yaml").rename(workflow / "config.yaml")
     under_git(workflow.folder)
     (tmp_path / "cluster").mkdir()
     with Cluster(tmp_path / "cluster") as cluster:
-        run = Folder(workflow.folder, bucket, cluster)
+        run = Folder(workflow, bucket, cluster)
         target = ["results/corpus/validation.lengths.npy", "--default-storage-prefix", "gs://bucket/real"]
         done = run(*target)
         assert done.returncode == 0, done.stdout

@@ -80,7 +80,7 @@ def train(manifest, folder, processes, mesh, launcher=None, **more):  # noqa: F8
     optimizer = {"weight_decay": 0.01, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "global_clipnorm": 1.0}
     masking = {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
     model = {
-        "architecture": "roberta", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "architecture": "roberta", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4,
         "intermediate_size": 32, "max_position_embeddings": LENGTH + 4,
     }  # fmt: skip
     recipe = {
@@ -161,14 +161,23 @@ def test_hosts_without_a_device_of_the_mesh_are_refused(manifest, tmp_path):  # 
     assert re.search(rf"error: process [01] of 2: {re.escape(said)} of all\.", done.stderr)
 
 
+# A run that is still training when something happens to it: one device for each of two processes.
+LONG = {"steps": 4000, "checkpoint_every": 4000, "mesh": [1, 2], "host_device_count": 2}
+
+
+def add_run(workflow, **changes):
+    """Add the run `two`, which is the run `python` with changes, to a workflow's config."""
+    config = read_yaml(workflow / "config.yaml")
+    config["finetune"]["runs"]["two"] = config["finetune"]["runs"]["python"] | changes
+    with open(workflow / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(json.loads(json.dumps(config)), file)
+
+
 def test_a_profile_decides_how_many(trained, tmp_path):
     """Through Snakemake: two processes make the checkpoint of one, and moving there made nothing stale."""
     workflow = copied(trained, tmp_path)
     assert "Nothing to be done" in workflow("finetune", "-n", "--set-resources", "train_finetune:hosts=2").stdout
-    config = read_yaml(workflow / "config.yaml")
-    config["finetune"]["runs"]["two"] = config["finetune"]["runs"]["python"]
-    with open(workflow / "config.yaml", "w") as file:
-        YAML(typ="safe", pure=True).dump(json.loads(json.dumps(config)), file)
+    add_run(workflow)
     first = "checkpoints/00000005/history.csv"
     printed = workflow(f"results/finetune/two/{first}", "--set-resources", "train_finetune:hosts=2").stdout
     assert [line for line in printed.splitlines() if line.startswith("[finetune two] step 5/10")] == [
@@ -184,75 +193,42 @@ def test_a_profile_decides_how_many(trained, tmp_path):
     assert (workflow / "logs/finetune/two/00000005.process1.log").is_file()
 
 
-def test_a_process_that_is_killed_ends_the_job(trained, tmp_path):
-    workflow = copied(trained, tmp_path)
-    config = read_yaml(workflow / "config.yaml")
-    config["finetune"]["runs"]["two"] = config["finetune"]["runs"]["python"] | {"steps": 4000, "checkpoint_every": 4000}
-    with open(workflow / "config.yaml", "w") as file:
-        YAML(typ="safe", pure=True).dump(json.loads(json.dumps(config)), file)
-    snakemake = os.path.join(os.path.dirname(sys.executable), "snakemake")
-    command = [snakemake, "results/finetune/two/history.csv", "--set-resources", "train_finetune:hosts=2"]
-    running = subprocess.Popen(
-        command,
-        cwd=workflow.folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        victim = None
-        for line in running.stdout:
-            if "[finetune two] step 1/4000" in line:
-                victim = next(
-                    pid for pid in processes_of(running.pid) if environment(pid).get("TRAINING_PROCESS") == "1"
-                )
-                os.kill(victim, signal.SIGKILL)
-                break
-        rest = running.stdout.read()
-        assert victim and running.wait() == 1
-    finally:
-        if running.poll() is None:
-            os.killpg(running.pid, signal.SIGKILL)
-    assert "[finetune two] error: process 1 of 2: it was killed by signal 9." in rest
-    assert not list((workflow / "results/finetune/two").rglob("weights.safetensors"))
-
-
 def test_processes_stop_together_and_go_on(trained, tmp_path):
-    """Each writes its part of one snapshot, at a step that all of them have made."""
+    """Each writes its part of one snapshot, at a step that all of them have made; where one is killed, all end."""
     workflow = copied(trained, tmp_path)
-    config = read_yaml(workflow / "config.yaml")
-    config["finetune"]["runs"]["two"] = config["finetune"]["runs"]["python"] | {"steps": 4000, "checkpoint_every": 4000}
-    with open(workflow / "config.yaml", "w") as file:
-        YAML(typ="safe", pure=True).dump(json.loads(json.dumps(config)), file)
-    snapshots, steps = workflow / "results/finetune/two/snapshots/00004000", []
-    for _ in range(2):
-        said = stopped_at_a_line_of_progress(workflow, "--set-resources", "train_finetune:hosts=2")
-        if steps:
-            assert f"[finetune two] going on from the snapshot at step {steps[0]}\n" in said
-        found = re.findall(
-            r"\[finetune two\] error: stopped by SIGTERM at step (\d+), of which a snapshot is kept: ", said
-        )
-        assert len(found) == 1, said[-3000:]
-        steps.append(int(found[0]))
-        kept = [path.name.partition("-")[2] for path in sorted(snapshots.iterdir())]
-        assert kept == [f"{steps[-1]:08d}.{end}" for end in ("json", "process-0.safetensors", "process-1.safetensors")]
+    add_run(workflow, **LONG)
+    step = stopped(interrupted(workflow, stop))
+    kept = snapshots(workflow)
+    assert kept == [f"{step:08d}.{end}" for end in ("json", "process-0.safetensors", "process-1.safetensors")]
+    said = interrupted(workflow, kill_the_second)
+    assert f"[finetune two] going on from the snapshot at step {step}\n" in said
+    assert step < int(re.search(r"\[finetune two\] step (\d+)/4000  loss", said)[1])
+    assert "[finetune two] error: process 1 of 2: it was killed by signal 9." in said
+    assert not list((workflow / "results/finetune/two").rglob("weights.safetensors")) and snapshots(workflow) == kept
+
+
+@pytest.mark.long  # above is the first stop; in test_snapshots, that one snapshot takes the place of another
+def test_processes_stop_again(trained, tmp_path):
+    workflow = copied(trained, tmp_path)
+    add_run(workflow, **LONG)
+    steps = [stopped(interrupted(workflow, stop)) for _ in range(2)]
     assert steps[1] > steps[0]
+    assert [name.partition(".")[0] for name in snapshots(workflow)] == [f"{steps[1]:08d}"] * 3
 
 
-def stopped_at_a_line_of_progress(workflow, *options):
-    """Run a long segment until it has made a step, then send SIGTERM to all of it; return what it said."""
+def interrupted(workflow, interrupt):
+    """Run a long segment until it has made a step, then interrupt its processes; return what was said."""
     snakemake = os.path.join(os.path.dirname(sys.executable), "snakemake")
     running = subprocess.Popen(
-        [snakemake, "results/finetune/two/history.csv", *options], cwd=workflow.folder, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        [snakemake, "results/finetune/two/history.csv", "--set-resources", "train_finetune:hosts=2"],
+        cwd=workflow.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
     said = []
     try:
         for line in running.stdout:
             said.append(line)
             if "/4000  loss" in line:
-                os.killpg(running.pid, signal.SIGTERM)
+                interrupt(running.pid)
                 break
         said += running.stdout
         assert running.wait() == 1
@@ -260,6 +236,30 @@ def stopped_at_a_line_of_progress(workflow, *options):
         if running.poll() is None:
             os.killpg(running.pid, signal.SIGKILL)
     return "".join(said)
+
+
+def stop(session):
+    """Ask all processes of a session to stop, as a scheduler does."""
+    os.killpg(session, signal.SIGTERM)
+
+
+def kill_the_second(session):
+    """Kill the second of the processes that train."""
+    [victim] = [pid for pid in processes_of(session) if environment(pid).get("TRAINING_PROCESS") == "1"]
+    os.kill(victim, signal.SIGKILL)
+
+
+def stopped(said):
+    """Return the step at which all processes stopped."""
+    found = re.findall(r"\[finetune two\] error: stopped by SIGTERM at step (\d+), of which a snapshot is kept: ", said)
+    assert len(found) == 1, said[-3000:]
+    return int(found[0])
+
+
+def snapshots(workflow):
+    """Return the names of a segment's snapshots, without its key."""
+    folder = workflow / "results/finetune/two/snapshots/00004000"
+    return [path.name.partition("-")[2] for path in sorted(folder.iterdir())]
 
 
 def processes_of(session):

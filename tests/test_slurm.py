@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import ROOT, Workflow, copied, existing
+from conftest import ROOT, Workflow, copied, existing, outside
 from one_node_slurm import NEEDED, PATH, Slurm
 from ruamel.yaml import YAML
 from tpulm.config.reading import SCHEMA, read_config, read_yaml
@@ -25,7 +24,7 @@ MISSING = [name for name in NEEDED if not shutil.which(name, path=PATH)]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"no Slurm here to test with: {', '.join(MISSING)} not found")
 # A real cluster is asked less often.
 QUICK = ["--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "5"]
-COMMAND = [str(Path(sys.executable).with_name("snakemake")), "--workflow-profile", "profiles/slurm", *QUICK]
+COMMAND = ["--workflow-profile", "profiles/slurm", *QUICK]
 CLOCKS = ("timings.csv", "timings.html", ".partial")
 
 
@@ -70,15 +69,12 @@ def configure(workflow, **runs):
 def running(slurm, workflow, *arguments):
     """Start snakemake on the cluster; yield the process, which prints to `terminal.txt`."""
     with open(workflow / "terminal.txt", "w") as terminal:
-        process = subprocess.Popen(
-            [*COMMAND, *arguments], cwd=workflow.folder, env=os.environ | slurm.environment, stdout=terminal,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+        environment = outside() | slurm.environment
+        process = workflow.start(*COMMAND, *arguments, environment=environment, output=terminal.fileno())
     try:
         yield process
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
 
 
 def finish(process, workflow, code=0):
@@ -125,7 +121,7 @@ def test_hosts_with_gpus_are_one_task_each(fresh):
     from snakemake_executor_plugin_slurm.submit_string import get_submit_command
     from snakemake_executor_plugin_slurm.utils import set_gres_string
 
-    config = read_yaml(fresh / "config.yaml")
+    fresh.steady, config = True, read_yaml(fresh / "config.yaml")
     config["finetune"]["runs"]["python"] |= {"resources": {"accelerator": "h100:4", "hosts": 2}}
     configure(fresh, **config["finetune"]["runs"])
     printed = fresh("-n", "--verbose", "finetune").stdout.partition("rule train_finetune:")[2]
@@ -162,6 +158,7 @@ def through(slurm, trained, late, tmp_path_factory):
     One training job is cancelled in mid-segment, another preempted.
     """
     workflow = copied(trained, tmp_path_factory.mktemp("through"))
+    workflow.steady = True
     on_tpus(workflow)
     for shard in SHARDS:
         for end in ("tfrecord", "index", "json"):
@@ -204,6 +201,7 @@ def test_the_same_bytes_as_on_one_machine(through, trained):
 @pytest.mark.long  # some fifty jobs, each of which starts Snakemake twice
 def test_all_stages_through_slurm(slurm, trained, tmp_path):
     workflow = Workflow(tmp_path / "workflow")
+    workflow.steady = True
     (workflow / "config.yaml").write_bytes((trained / "config.yaml").read_bytes())
     on_tpus(workflow)
     before = slurm.jobs()
@@ -257,20 +255,14 @@ def test_small_jobs_are_few_for_the_scheduler(through):
 
 
 def test_nothing_is_to_be_done_then(slurm, through):
-    done = subprocess.run(
-        [*COMMAND, "-n", *TARGETS],
-        cwd=through[0].folder,
-        env=os.environ | slurm.environment,
-        capture_output=True,
-        text=True,
-    )
-    assert "Nothing to be done" in done.stdout + done.stderr
+    done = through[0].start(*COMMAND, "-n", *TARGETS, environment=outside() | slurm.environment)
+    assert "Nothing to be done" in done.communicate()[0]
 
 
 def test_what_slurm_does_not_have_is_said_before_anything_runs(slurm, fresh):
     config = read_yaml(fresh / "config.yaml")
     configure(fresh, python=config["finetune"]["runs"]["python"] | {"resources": {"accelerator": "v5e-64"}})
-    before = slurm.jobs()
+    before, fresh.steady = slurm.jobs(), True
     with running(slurm, fresh, "finetune") as process:
         printed = finish(process, fresh, 1)
     (said,) = [line for line in printed.splitlines() if line.startswith("error: ")]
@@ -346,8 +338,14 @@ def test_other_refusals(slurm, tmp_path):
 def test_jobs_outlive_their_controller_and_are_not_doubled(slurm, through, tmp_path):
     """On two hosts. What is queued when the controller is killed gives way; what runs is waited for."""
     workflow = copied(through[0], tmp_path)
+    workflow.steady = True
     config = read_yaml(workflow / "config.yaml")
-    wide = config["finetune"]["runs"]["python"] | {"steps": 200, "checkpoint_every": 200}
+    wide = config["finetune"]["runs"]["python"] | {
+        "steps": 200,
+        "checkpoint_every": 200,
+        "host_device_count": 2,
+        "mesh": [1, 2],
+    }
     wide["resources"] = {"accelerator": "v5e-16", "hosts": 2, "mem_gb": 2}
     configure(workflow, wide=wide)
     target, log = "results/finetune/wide/history.csv", workflow / "logs/finetune/wide/00000200.log"
@@ -355,13 +353,13 @@ def test_jobs_outlive_their_controller_and_are_not_doubled(slurm, through, tmp_p
     slurm("sbatch", "--nodes=2", "--gres=tpu:v5e:8", "--job-name=blocker", "--output=/dev/null", "--wrap=sleep 10000")
     with running(slurm, workflow, target) as process:
         (queued,) = wait(lambda: jobs_of(slurm, training, "PENDING"), process)
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
     with running(slurm, workflow, target) as process:
         wait(lambda: len(jobs_of(slurm, training, "PENDING")) == 2, process)
         slurm("scancel", "--jobname=blocker")
         wait(lambda: log.is_file() and "steps 1 to 200" in log.read_text(), process)
         (first,) = jobs_of(slurm, training, "RUNNING")
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
     assert first["TresPerNode"] == "gres:tpu:v5e:8" and first["NumNodes"] == "2"
     assert log.with_name("00000200.process1.log").is_file()
     steps = slurm("squeue", "--steps", "--noheader", f"--jobs={first['JobId']}", "--format=%i %N").split()

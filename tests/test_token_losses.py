@@ -23,7 +23,7 @@ keras.utils.set_random_seed(0)
 model = build_causal(getattr(keras_hub.models, family), {"vocabulary_size": vocabulary, **sizes})
 if method == "lora":
     model.backbone.enable_lora(2)
-for variable in model.trainable_variables:  # so that losses differ between tokens, and B of LoRA is not zero
+for variable in model.weights:  # so that losses differ between tokens, and B of LoRA is not zero
     variable.assign(np.random.default_rng(1).standard_normal(variable.shape) * 0.3)
 dice = np.random.default_rng(0)
 batch = {"tokens": dice.integers(0, vocabulary, (4, 9)).astype("i4"), "mask": dice.random((4, 9)) < 0.9}

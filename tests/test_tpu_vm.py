@@ -13,8 +13,9 @@ import zipfile
 from base64 import urlsafe_b64encode
 from pathlib import Path
 
+import forked
 import pytest
-from conftest import ROOT, copied, hear_interrupts
+from conftest import ROOT, Workflow, copied, existing
 from gcloud_simulator import Cloud, parsed, processes
 from gcloud_simulator import hosts as hosts_there
 from ruamel.yaml import YAML
@@ -26,7 +27,6 @@ sys.path.insert(0, str(ROOT / "profiles/tpu-vm"))
 
 from tpu_vm import gcloud, jobs, settings, slices, state
 
-SNAKEMAKE = str(Path(sys.executable).with_name("snakemake"))
 # A chain of jobs such as the segments of a run: each appends where it ran to what the one before left.
 CHAIN = """
 rule all:
@@ -64,14 +64,14 @@ class Project:
     """A folder with a workflow, and a cloud of its own."""
 
     def __init__(self, folder: Path, workflow: Path | None = None):
-        self.folder = workflow or folder / "chain"
+        self.folder, self.steady = workflow or folder / "chain", workflow is not None
         self.cloud = Cloud(folder / "cloud")
         for name in ("bin", "image/.cache/tpu-vm"):
             (self.cloud.folder / name).mkdir(parents=True)
         program = self.cloud.folder / "bin/gcloud"
         program.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT}/tests/gcloud_simulator.py "$@"\n')
         program.chmod(0o755)
-        passed = {name: os.environ[name] for name in ("JAX_COMPILATION_CACHE_DIR",) if name in os.environ}
+        passed = {name: value for name, value in os.environ.items() if name.startswith(forked.READ_ON_IMPORT)}
         (self.cloud.folder / "environment.json").write_text(json.dumps(passed))
         if not workflow:
             self.folder.mkdir()
@@ -88,7 +88,8 @@ class Project:
         os.chdir(here)
         software.mkdir()
         (software / "ready").touch()
-        (software / "environment").symlink_to(sys.prefix)
+        python = Workflow.python(self.steady)
+        (software / "environment").symlink_to(Path(python).parents[1])
 
     def train(self, line: str) -> None:
         """Set what a job of the chain does."""
@@ -100,21 +101,16 @@ class Project:
         path = f"{self.cloud.folder}/bin:{os.environ['PATH']}"
         return kept | given | {"CLOUD": str(self.cloud.folder), "PATH": path} | settings
 
-    def start(self, *arguments: str, **settings: str) -> subprocess.Popen:
-        command = [SNAKEMAKE, "--workflow-profile", "profiles/tpu-vm", "--seconds-between-status-checks", "1"]
-        return subprocess.Popen(
-            [*command, *arguments], cwd=self.folder, env=self.environment(**settings), stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, start_new_session=True, preexec_fn=hear_interrupts,
-        )  # fmt: skip
+    def start(self, *arguments: str, **settings: str) -> forked.Process:
+        workflow = existing(self.folder)
+        workflow.steady = self.steady
+        command = ["--workflow-profile", "profiles/tpu-vm", "--seconds-between-status-checks", "1"]
+        return workflow.start(*command, *arguments, environment=self.environment(**settings))
 
     def run(self, *arguments: str, code: int = 0, **settings: str) -> str:
         """Run Snakemake to the end of its supervisor, which holds its output open; return what both said."""
         running = self.start(*arguments, **settings)
-        try:
-            said, _ = running.communicate()
-        except BaseException:  # the test's own limit
-            os.killpg(running.pid, signal.SIGKILL)
-            raise
+        said, _ = running.communicate()
         assert running.returncode == code, said[-6000:]
         return said
 
@@ -193,7 +189,7 @@ def project(tmp_path) -> Project:
     return Project(tmp_path)
 
 
-def begin(project: Project, text: str, *arguments: str, **settings: str) -> subprocess.Popen:
+def begin(project: Project, text: str, *arguments: str, **settings: str) -> forked.Process:
     """Start Snakemake and wait until this is printed."""
     running = project.start(*arguments, **settings)
     seen = []

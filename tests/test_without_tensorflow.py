@@ -39,7 +39,7 @@ def on_jax(trained, tmp_path_factory):
         YAML(typ="safe", pure=True).dump(config, file)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(folder / "stub"))
-        built("mlm", "--cores", "2")
+        built.as_a_user("mlm", "--cores", "2")
     return built
 
 

@@ -17,6 +17,7 @@ import zipfile
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import warm
 from conftest import ROOT, Workflow, reduced
 from kills import fingerprints
 from safetensors.numpy import load_file
@@ -266,8 +267,7 @@ def test_model_file_has_pytorchs_names(ready):
 
 
 PRESET = """
-import os, sys
-os.environ["KERAS_BACKEND"] = "jax"
+import sys
 import keras_hub
 model = keras_hub.models.GemmaCausalLM.from_preset(sys.argv[1])
 print("ANSWER" + model.generate("The function", max_length=24))
@@ -275,7 +275,7 @@ print("ANSWER" + model.generate("The function", max_length=24))
 
 
 def test_base_model_is_a_keras_preset(ready):
-    answer = python(PRESET, ready / "results/base/small").split("ANSWER")[1]
+    answer = warm.run("jax", PRESET, str(ready / "results/base/small")).stdout.split("ANSWER")[1]
     assert answer.startswith("The function") and len(answer) > len("The function") + 5
 
 

@@ -21,10 +21,12 @@ from tpulm.config.training_step import ModelSpec
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, write_json
 from tpulm.core.random_streams import generator
+from tpulm.models.undrawn import undrawn
 
 EPOCH = "1970-01-01@00:00:00"  # in place of the clock, in the metadata of presets
 
 
+@undrawn()
 def build_causal(family: type, arguments: Mapping) -> keras.Model:
     """Return the causal language model of a backbone's class, without a preprocessor and any weights.
 
@@ -43,6 +45,7 @@ def task_of(family: type) -> type:
     raise UserError(f"keras-hub has no causal language model for {family.__name__}.")
 
 
+@undrawn()
 def rebuilt(model: keras.Model, dtype: keras.dtype_policies.DTypePolicy) -> keras.Model:
     """Return another model of the same sizes and preprocessor, of another dtype and with fresh weights."""
     config = model.backbone.get_config() | {"dtype": dtype}
@@ -106,6 +109,7 @@ def backbone_class(preset: str | Path) -> type:
     return found
 
 
+@undrawn()
 def load_preset(preset: str | Path, dtype: keras.dtype_policies.DTypePolicy | None = None) -> keras.Model:
     """Return the causal language model of a preset folder, with its preprocessor; of the run's dtype by default."""
     given: dict[str, Any] = {} if dtype is None else {"dtype": dtype}

@@ -1,23 +1,62 @@
-"""Dropout with masks that are drawn only once. Needs tpulm.training.runtime.start first."""
+"""Dropout with masks that are drawn only once, from 16 random bits for an element.
+
+Needs tpulm.training.runtime.start first.
+"""
 
 import jax
 import jax.numpy as jnp
 import keras
 
 PLAIN = keras.layers.Dropout.call
+LEVELS = 2**16  # a rate is rounded to a multiple of 1 / LEVELS
+DRAWS = 4  # that one block of the hash is enough for
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+
+def hashed(key: jax.Array, first: jax.Array, second: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the two words of Threefry-2x32 (Salmon et al. 2011, 20 rounds) of blocks of two words, all uint32.
+
+    key  [2]. The same as JAX's, whose loop over the rounds takes five times as long on a CPU.
+    """
+    keys = [key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA)]
+    first, second = first + keys[0], second + keys[1]
+    for turn in range(5):
+        for bits in ROTATIONS[turn % 2]:
+            first = first + second
+            second = first ^ (second << bits | second >> (32 - bits))
+        first, second = first + keys[(turn + 1) % 3], second + keys[(turn + 2) % 3] + jnp.uint32(turn + 1)
+    return first, second
+
+
+def kept(key: jax.Array, shape: tuple[int, ...], dropped: int) -> jax.Array:
+    """Return which elements dropout keeps, bool of this shape; of LEVELS, `dropped` are dropped on average.
+
+    key  uint32 [2]. A pure function of it and of the element's place, whatever the devices.
+    """
+    if shape[-1] % DRAWS:
+        whole = -(-shape[-1] // DRAWS) * DRAWS
+        return kept(key, (*shape[:-1], whole), dropped)[..., : shape[-1]]
+    blocks = (*shape[:-1], shape[-1] // DRAWS)
+    place = jnp.zeros(blocks, "uint32")
+    for axis, size in enumerate(blocks):
+        place = place * jnp.uint32(size) + jax.lax.broadcasted_iota("uint32", blocks, axis)
+    # Otherwise a compiler computes the hash again for each draw.
+    words = jax.lax.optimization_barrier(hashed(key, jnp.zeros_like(place), place))
+    draws = [part for word in words for part in (word & jnp.uint32(LEVELS - 1), word >> 16)]
+    return jnp.concatenate([draw >= dropped for draw in draws], -1)
 
 
 def dropped(layer: keras.layers.Dropout, inputs: jax.Array, training: bool = False) -> jax.Array:
-    """Return what `keras.layers.Dropout.call` returns, with the mask as an array of its own in the program.
+    """Return what `keras.layers.Dropout.call` returns, of other random numbers, with the mask as an array of its own.
 
     Otherwise the TPU compiler draws the mask again inside each matrix multiplication that reads it, also those of the
     backward pass, and takes minutes for one layer of RoBERTa. The array costs a byte per element of `inputs`.
     """
-    if not training or not 0 < layer.rate < 1:
+    if not training or not 0 < layer.rate < 1 or layer.noise_shape is not None:
         return PLAIN(layer, inputs, training=training)
-    ones = jnp.ones(inputs.shape, "float32")
-    kept = keras.random.dropout(ones, layer.rate, noise_shape=layer.noise_shape, seed=layer.seed_generator) > 0
-    return jnp.where(jax.lax.optimization_barrier(kept), inputs / (1 - layer.rate), jnp.zeros_like(inputs))
+    share = min(max(round(layer.rate * LEVELS), 1), LEVELS - 1)
+    mask = jax.lax.optimization_barrier(kept(layer.seed_generator.next(), inputs.shape, share))
+    return jnp.where(mask, inputs / (1 - share / LEVELS), jnp.zeros_like(inputs))
 
 
 def draw_masks_once() -> None:

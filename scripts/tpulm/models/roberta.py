@@ -35,18 +35,21 @@ def build(sizes: Mapping, vocabulary_size: int, pad_id: int) -> "keras.Model":
     """
     import keras_hub
 
-    backbone = backbone_class()(
-        vocabulary_size=vocabulary_size,
-        num_layers=sizes["num_hidden_layers"],
-        num_heads=sizes["num_attention_heads"],
-        hidden_dim=sizes["hidden_size"],
-        intermediate_dim=sizes["intermediate_size"],
-        dropout=sizes["hidden_dropout_prob"],
-        max_sequence_length=sizes["max_position_embeddings"] - pad_id - 1,
-    )
-    for block in backbone.transformer_layers:  # keras-hub has one dropout for both
-        block._self_attention_layer._dropout = sizes.get(ATTENTION_DROPOUT, sizes["hidden_dropout_prob"])
-    return keras_hub.models.RobertaMaskedLM(backbone=backbone, preprocessor=None)
+    from tpulm.models.undrawn import undrawn
+
+    with undrawn():
+        backbone = backbone_class()(
+            vocabulary_size=vocabulary_size,
+            num_layers=sizes["num_hidden_layers"],
+            num_heads=sizes["num_attention_heads"],
+            hidden_dim=sizes["hidden_size"],
+            intermediate_dim=sizes["intermediate_size"],
+            dropout=sizes["hidden_dropout_prob"],
+            max_sequence_length=sizes["max_position_embeddings"] - pad_id - 1,
+        )
+        for block in backbone.transformer_layers:  # keras-hub has one dropout for both
+            block._self_attention_layer._dropout = sizes.get(ATTENTION_DROPOUT, sizes["hidden_dropout_prob"])
+        return keras_hub.models.RobertaMaskedLM(backbone=backbone, preprocessor=None)
 
 
 def folder_recipe(folder: Path) -> dict:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tpulm.config.schedule import learning_rates
 from tpulm.models.causal import assign, count
-from tpulm.models.sharding import describe_devices, replication_notes
+from tpulm.models.sharding import Sharded, describe_devices, replication_notes, shardings
 from tpulm.tracking.live_metrics import LiveMetrics
 from tpulm.training import checkpoint, sharded_arrays
 from tpulm.training.evaluation import Evaluator
@@ -40,8 +40,8 @@ class Trainer:
 
     def read_values(self) -> None:
         """Take the values of the Keras variables as the state to train on."""
-        self.state = TrainState(*([v.value for v in part] for part in self.variables))
-        self.frozen = [v.value for v in self.run.model.non_trainable_variables]
+        self.state = TrainState(*(placed(self.run.distribution, part) for part in self.variables))
+        self.frozen = placed(self.run.distribution, self.run.model.non_trainable_variables)
         # A step donates the memory of its state: what it changes must not be among the frozen.
         for index in seed_generators(self.run.model):
             self.frozen[index] = jnp.copy(self.frozen[index])
@@ -114,6 +114,16 @@ class Trainer:
     def evaluate(self, data: Iterable[dict[str, np.ndarray]]) -> dict[str, float]:
         """Return the figures of `held_out_figures` on held-out batches."""
         return self.evaluator.measure(self.state.trainable, self.frozen, data)
+
+
+def placed(distribution: Sharded, variables: list) -> list[jax.Array]:
+    """Return the values of Keras variables, sharded as a step returns them.
+
+    On a mesh of one device, Keras leaves values as they are, on that device: a step would be compiled for them, and
+    again for what it returns.
+    """
+    places = zip(variables, shardings(distribution, variables), strict=True)
+    return [v.value if v.value.sharding == place else jax.device_put(v.value, place) for v, place in places]
 
 
 def train_segment(

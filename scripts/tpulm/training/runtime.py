@@ -9,10 +9,13 @@ import sys
 
 from tpulm.core import hosts
 from tpulm.core.compile_cache import cache_folder
+from tpulm.core.imports import without
 from tpulm.core.local_devices import tpu_here
 
 # keras-hub imports TensorFlow for its tf.data pipelines when it can; nothing here uses them.
 BLOCKED = ("tensorflow", "tensorflow_text")
+# What Keras imports to plot images and to read data frames: a quarter of the time that a job takes to begin.
+UNUSED = ("matplotlib", "pandas")
 
 
 def start(cpu_threads: int, host_device_count: int = 1, precision: str = "float32", determinism: str = "bytes") -> None:
@@ -50,12 +53,15 @@ def start(cpu_threads: int, host_device_count: int = 1, precision: str = "float3
             cluster_detection_method="deactivate",  # Slurm's would leave each process one GPU of its many
             shutdown_timeout_seconds=3600,
         )
-        import keras
+        with without(*UNUSED):
+            import keras
 
         keras.utils.set_random_seed(0)  # all must draw the same, also what loaded weights then take the place of
-    set_precision(precision)
-    import keras
+    with without(*UNUSED):
+        import keras
+        import keras_hub  # noqa: F401
 
+    set_precision(precision)
     # What tpulm.models.attention chooses, as planned; on a TPU, Keras 3.15 would take no mask for a causal one.
     keras.config.disable_flash_attention()
 

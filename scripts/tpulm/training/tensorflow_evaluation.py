@@ -9,7 +9,7 @@ from tpulm.records.masked_batches import documents_apart, evaluation_batches
 from tpulm.records.reader import Records
 from tpulm.training.history import held_out_figures
 from tpulm.training.tensorflow_model import loss_sum, predictions
-from tpulm.training.tensorflow_runtime import alone, tf
+from tpulm.training.tensorflow_runtime import alone, graph, tf
 
 
 def evaluate(
@@ -31,7 +31,6 @@ def evaluator(
         right = tf.cast(tf.argmax(logits, -1, tf.int32) == batch["labels"], tf.float32) * batch["weights"]
         return tf.stack([loss_sum(logits, batch), tf.reduce_sum(right), tf.reduce_sum(batch["weights"])])
 
-    @tf.function
     def distributed(batch: dict[str, tf.Tensor]) -> tf.Tensor:
         return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(measure, (batch,)), axis=None)
 
@@ -43,8 +42,8 @@ def evaluator(
             lambda context: tf.constant(parts[context.replica_id_in_sync_group])
         )
 
-    one = tf.function(measure, jit_compile=True)
-    run, place = (one, tf.constant) if alone(strategy) else (distributed, spread)
+    one, several = graph(measure), graph(distributed, xla=False)
+    run, place = (one, tf.constant) if alone(strategy) else (several, spread)
 
     def evaluation(watch: Callable[[Iterable], Iterator]) -> dict[str, float]:
         totals = np.zeros(3)

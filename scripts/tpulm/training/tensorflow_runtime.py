@@ -4,17 +4,19 @@ This module sets the environment variables that TensorFlow reads on import: impo
 """
 
 import os
+from collections.abc import Callable
 
 from tpulm.core.compile_cache import tensorflow_flags
+from tpulm.core.errors import UserError
+from tpulm.core.imports import without
 
 os.environ["TF_XLA_FLAGS"] = tensorflow_flags(os.environ.get("TF_XLA_FLAGS", ""))
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # transformers' TensorFlow models are Keras 2
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import tensorflow as tf
-import tf_keras
-
-from tpulm.core.errors import UserError
+with without("jax", "pandas"):  # which they import when they can, and nothing here uses
+    import tensorflow as tf
+    import tf_keras
 
 
 def start(cpu_threads: int, host_device_count: int, tpu: bool = True) -> tf.distribute.Strategy:
@@ -54,6 +56,16 @@ def device_kind() -> str:
     """Return what a model is trained on: TPU, GPU or CPU."""
     kinds = {device.device_type for device in tf.config.list_logical_devices()}
     return next(kind for kind in ("TPU", "GPU", "CPU") if kind in kinds)
+
+
+def graph(function: Callable, xla: bool = True) -> Callable:
+    """Return a function as a TensorFlow graph, compiled by XLA where `xla` is true and there is a GPU.
+
+    On a CPU, the kernels of TensorFlow and oneDNN are faster than what XLA makes, and there is nothing to compile. No
+    AutoGraph: it takes longer to rewrite a model of transformers, which needs none of it, than to trace it.
+    """
+    plain = tf.autograph.experimental.do_not_convert(function)
+    return tf.function(plain, autograph=False, jit_compile=(xla and device_kind() == "GPU") or None)
 
 
 def alone(strategy: tf.distribute.Strategy) -> bool:

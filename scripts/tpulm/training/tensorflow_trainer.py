@@ -25,14 +25,43 @@ from tpulm.training.tensorflow_model import (
     named_arrays,
     predictions,
 )
-from tpulm.training.tensorflow_runtime import alone, device_kind, tf, tf_keras
+from tpulm.training.tensorflow_runtime import alone, device_kind, graph, tf, tf_keras
 
 NOT_DECAYED = ["bias", "LayerNorm", "layer_norm", "layernorm"]  # searched for in the names of variables
 
 
-def build_optimizer(model: transformers.TFPreTrainedModel, recipe: dict) -> tf_keras.optimizers.Optimizer:
+class AdamW(tf_keras.optimizers.AdamW):
+    """Keras's AdamW with one operation for the moments and the update of a variable, where Keras has a dozen."""
+
+    def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
+        """Change a variable and its moments; weight decay comes first, as in Keras."""
+        index = self._index_dict[self._var_key(variable)]
+        rate, beta_1, beta_2, epsilon = (
+            tf.cast(value, variable.dtype) for value in (self.learning_rate, self.beta_1, self.beta_2, self.epsilon)
+        )
+        number = tf.cast(self.iterations + 1, variable.dtype)
+        if self.weight_decay and self._use_weight_decay(variable):
+            variable.assign_sub(variable * (rate * tf.cast(self.weight_decay, variable.dtype)))
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=self._momentums[index].handle,
+            v=self._velocities[index].handle,
+            beta1_power=tf.pow(beta_1, number),
+            beta2_power=tf.pow(beta_2, number),
+            lr=rate,
+            beta1=beta_1,
+            beta2=beta_2,
+            epsilon=epsilon,
+            grad=gradient,
+        )
+
+    def _apply_weight_decay(self, variables: list) -> None:
+        """Do nothing: `update_step` does it."""
+
+
+def build_optimizer(model: transformers.TFPreTrainedModel, recipe: dict) -> AdamW:
     """Return AdamW (Loshchilov and Hutter 2019) for `model`; its rate is set step by step."""
-    optimizer = tf_keras.optimizers.AdamW(
+    optimizer = AdamW(
         learning_rate=0.0,
         weight_decay=recipe["weight_decay"],
         beta_1=recipe["beta_1"],
@@ -74,45 +103,44 @@ class Trainer:
         """Return the compiled function of one update: (batch, rate, number of the step) -> loss, nats a prediction."""
         # Where replicas have to talk within a step, only what each does alone is compiled by XLA.
         mirrored = isinstance(self.strategy, tf.distribute.MirroredStrategy)
-        gradients = tf.function(self.gradients, jit_compile=True) if mirrored else self.gradients
+        gradients = graph(self.gradients) if mirrored else self.gradients
 
         def step(batch: dict, rate: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
             """Run one step on every replica; return the loss per prediction over all of them."""
             replica = tf.distribute.get_replica_context()
             batch = dict(batch, replica=tf.cast(replica.replica_id_in_sync_group, tf.int64))
-            loss, weight, grads = gradients(batch, number)
-            loss, weight, grads = replica.all_reduce(tf.distribute.ReduceOp.SUM, [loss, weight, grads])
-            weight = tf.maximum(weight, 1.0)  # a small batch may have nothing to predict
-            grads = [gradient / weight for gradient in grads]
+            weight = replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.reduce_sum(batch["weights"]))
+            # A small batch may have nothing to predict.
+            loss, grads = gradients(batch, number, tf.maximum(weight, 1.0))
+            loss, grads = replica.all_reduce(tf.distribute.ReduceOp.SUM, [loss, grads])
             if global_clipnorm is not None:
                 grads, _ = tf.clip_by_global_norm(grads, global_clipnorm)
             self.optimizer.learning_rate.assign(rate)
             self.optimizer.apply_gradients(
                 zip(grads, self.model.trainable_variables, strict=True), skip_gradients_aggregation=True
             )
-            return loss / weight
+            return loss
 
         if alone(self.strategy):
-            return tf.function(step, jit_compile=True)
+            return graph(step)
 
-        @tf.function
         def distributed(batch: dict, rate: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
             losses = self.strategy.run(step, (batch, rate, number))
             return self.strategy.experimental_local_results(losses)[0]
 
-        return distributed
+        return graph(distributed, xla=False)
 
-    def gradients(self, batch: dict[str, tf.Tensor], number: tf.Tensor) -> tuple:
-        """Return this replica's summed loss, its number of predictions, and the gradients of the sum."""
+    def gradients(self, batch: dict[str, tf.Tensor], number: tf.Tensor, weight: tf.Tensor) -> tuple:
+        """Return this replica's part of the loss, its sum over `weight`, the predictions of all, and the gradients."""
         for index, dropout in enumerate(self.dropouts):
             # Philox state: a counter of 128 bits and a key. Dropout, too, is a function of seed and step.
             key = self.seed * 1_000_003 + index + batch["replica"] * 100_003
             dropout.state.assign(tf.stack([tf.zeros((), tf.int64), number, key]))
         with tf.GradientTape() as tape:
-            loss = loss_sum(predictions(self.model, batch, training=True), batch)
+            loss = loss_sum(predictions(self.model, batch, training=True), batch) / weight
         grads = tape.gradient(loss, self.model.trainable_variables, unconnected_gradients="zero")
         grads = [tf.convert_to_tensor(gradient) for gradient in grads]  # embeddings give sparse ones
-        return loss, tf.reduce_sum(batch["weights"]), grads
+        return loss, grads
 
     def train(
         self,

@@ -5,7 +5,8 @@ not there.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import wraps
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ import keras
 from tpulm.models.dropout import draw_masks_once
 from tpulm.models.sharding import Sharded, replicated_sharding, shardings
 from tpulm.models.token_losses import predict
+from tpulm.models.weight_gradients import in_order
 
 Batch = dict[str, jax.Array]
 
@@ -123,4 +125,11 @@ def jit_train_step(
 
     state = TrainState(*(shardings(distribution, part) for part in train_variables(model, optimizer)))
     function = step if steps_per_execution == 1 else several
-    return jax.jit(function, donate_argnums=0, out_shardings=(state, replicated_sharding(distribution)))
+    platform = distribution.device_mesh.backend_mesh.devices.ravel()[0].platform
+
+    @wraps(function)
+    def traced(*arguments: Any) -> tuple[TrainState, jax.Array]:
+        with in_order(platform):
+            return function(*arguments)
+
+    return jax.jit(traced, donate_argnums=0, out_shardings=(state, replicated_sharding(distribution)))

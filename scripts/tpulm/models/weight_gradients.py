@@ -1,0 +1,49 @@
+"""Gradients of weights without transposed copies, on a CPU. Needs tpulm.training.runtime.start first.
+
+Of x @ w, JAX computes the gradient of w as the product of g and x and then transposes it. XLA for CPUs turns that into
+a transposed copy of g, the largest array there is, and a product in an order that its fast kernels do not have: a sixth
+of the step of a small model. Compilers for TPUs and GPUs choose the order themselves; their programs stay as they are.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+from jax import lax
+from jax.interpreters import ad
+
+
+@contextlib.contextmanager
+def in_order(platform: str) -> Iterator[None]:
+    """Trace gradients of the second operands of products in this way for as long as the context lasts, on a CPU."""
+    if platform != "cpu":
+        yield
+        return
+    first, second = ad.primitive_transposes[lax.dot_general_p].args
+    ad.defbilinear(lax.dot_general_p, first, partial(of_second, second))
+    try:
+        yield
+    finally:
+        ad.defbilinear(lax.dot_general_p, first, second)
+
+
+def of_second(
+    plain: Any, gradient: jax.Array, first: jax.Array, second: Any, *, dimension_numbers: tuple, **more: Any
+) -> jax.Array:
+    """Return the gradient of a product's second operand: as JAX's own rule `plain`, unless no transposition is left."""
+    (of_first, of_both), (batch, own_batch) = dimension_numbers
+    axes = [*own_batch, *(both for _, both in sorted(zip(of_first, of_both, strict=True)))]
+    kept = [axis for axis in range(first.ndim) if axis not in (*of_first, *batch)]
+    if not in_front(axes) or second.aval.dtype != gradient.dtype:
+        return plain(gradient, first, second, dimension_numbers=dimension_numbers, **more)
+    count = len(batch)
+    contracted = (tuple(kept), tuple(range(count, count + len(kept))))
+    precision = {key: more[key] for key in ("precision", "preferred_element_type")}
+    return lax.dot_general(first, gradient, (contracted, (tuple(batch), tuple(range(count)))), **precision)
+
+
+def in_front(axes: Sequence[int]) -> bool:
+    """Return whether these are the first axes of an array, in their order."""
+    return list(axes) == list(range(len(axes)))
