@@ -55,7 +55,7 @@ from tpulm.training.tensorflow_runtime import start, tf
 from tpulm.training.tensorflow_trainer import Trainer
 from transformers import AutoTokenizer, pipeline
 
-LENGTH, VOCABULARY = 16, 64
+LENGTH, VOCABULARY, strategy = 16, 64, start(1, 1)
 words = ["[CLS]", "[SEP]", "<unk>", "<pad>", "[MASK]", *(f"w{number}" for number in range(VOCABULARY - 5))]
 manifest = {"sequence_length": LENGTH, "vocab_size": VOCABULARY,
             "special_ids": {"cls": 0, "sep": 1, "unk": 2, "pad": 3, "mask": 4}}
@@ -72,7 +72,7 @@ tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
 tokenizer.add_special_tokens(words[:5])
 tokenizer.post_processor = processors.TemplateProcessing(
     single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 0), ("[SEP]", 1)])
-strategy, results = start(1, 1), {}
+results = {}
 for name, sizes in json.loads(sys.argv[1]).items():
     config = model_config({"architecture": name} | sizes, manifest, "mlm.runs.x.model")
     trainer = Trainer(strategy, config, recipe)

@@ -272,7 +272,7 @@ WRONG = [
     ({"base.small": {}}, f"{SMALL} needs preset (use a model) or model (train one here)."),
     (
         {f"{SMALL}.preset": "gemma_7b_en"},
-        f'{SMALL} has preset and "model"; a preset is used as it is, so only revision fits.',
+        f'{SMALL} has preset and "model"; a preset is used as it is, so only revision and adapter fit.',
     ),
     (
         {"base.small": {"preset": "hf://some/model"}},

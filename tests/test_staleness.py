@@ -342,6 +342,7 @@ ROWS = [
         "base.NAME.sweep", "trained", "base.twin", {"sweep": {"preset": ["gemma_2b_en"]}},
         "fetch_base:twin-preset-gemma_2b_en",
     ),
+    ("base.NAME.adapter", "fetched", "base.small.adapter", "text/adapter", FETCHED_BASE),
     ("base.NAME.preset", "fetched", "base.small.preset", "hf://some/other", FETCHED_BASE),
     ("base.NAME.revision", "fetched", "base.small.revision", B, FETCHED_BASE),
     ("base.NAME.model.num_layers", "trained", "base.small.model.num_layers", 3, BASE),
@@ -607,6 +608,8 @@ def in_state(trained, tmp_path_factory):
         (workflow / "text").mkdir()
         for file in "abcd":
             (workflow / f"text/{file}.txt").write_text(f"{file}\n")
+        (workflow / "text/adapter").mkdir()
+        (workflow / "text/adapter/adapter_config.json").write_text("{}")
         write(workflow, "state.yaml", changed(config, changes))
         if changes:
             for folder in ("corpus", "finetune-text"):  # what `trained` has not

@@ -170,6 +170,11 @@ def check_base(where: str, recipe: dict) -> None:
             raise UserError(
                 f"{where}.preset is {describe(preset)}, which is no preset folder: it holds no config.json."
             )
+        if "adapter" in recipe and not os.path.isfile(f"{recipe['adapter']}/adapter_config.json"):
+            raise UserError(
+                f"{where}.adapter is {describe(recipe['adapter'])}, which holds no adapter_config.json; allowed: a "
+                "local folder that PEFT saved."
+            )
         return
     check_training(where, recipe)
     check_jax_run(where, recipe)

@@ -232,7 +232,7 @@ class Run:
     @property
     def hub_base(self) -> dict:
         """Name and revision on the Hugging Face hub of the base model; None for one from elsewhere."""
-        preset = self.base.get("preset", "")
+        preset = "" if "adapter" in self.base else self.base.get("preset", "")
         name = preset.removeprefix("hf://") if preset.startswith("hf://") else None
         return {"hub_name": name, "hub_revision": self.base.get("revision")}
 
