@@ -31,6 +31,7 @@ include: "rules/finetune.smk"
 include: "rules/transformers.smk"
 include: "rules/report.smk"
 include: "rules/plan.smk"
+include: "rules/publish.smk"
 include: "rules/upkeep.smk"
 
 

@@ -15,7 +15,6 @@ from snakemake.io import local
 from tpulm.config.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER_FILES, lengths_file
 from tpulm.config.causal_families import marks_of
 from tpulm.config.reading import complete, read_config, typed
-from tpulm.config.record_sets import files_of_shard
 from tpulm.config.runs import (
     by_stage,
     has_records,
@@ -27,10 +26,9 @@ from tpulm.config.runs import (
     segment_outputs,
 )
 from tpulm.config.sweeps import groups_of, repetitions
-from tpulm.core.errors import UserError
-from tpulm.core.errors import UserError
 from tpulm.workflow.place import Place, local_files, preset_files
 from tpulm.workflow.resources import resources_of, snapshots_of
+from tpulm.workflow.shard_inputs import ShardInputs
 from tpulm.workflow.start import Start, or_exit, say
 from tpulm.workflow.terminal import replace as show_jobs
 from tpulm.workflow.trackers import specification
@@ -157,43 +155,6 @@ def fingerprint_of(wildcards) -> str:
 def listing_of(records):
     """Return a set's listing as the input of what reads its shards: its date says nothing, and it stays in a bucket."""
     return ancient(in_place(records.listing))
-
-
-def documents_of(records, wildcards):
-    """Return the files (of corpus.smk) that a shard's documents are in, read where they are."""
-    files = DOCUMENTS_IN_PLACE[RECORD_SETS[records].collection, wildcards.split]
-    return [files[number] for number in files_of_shard(int(wildcards.shard), int(wildcards.shards), len(files))]
-
-
-def lengths_of(records, wildcards):
-    """Return the lengths of the documents in the files that `documents_of` returns, read where they are."""
-    files = DOCUMENTS[RECORD_SETS[records].collection, wildcards.split]
-    own = files_of_shard(int(wildcards.shard), int(wildcards.shards), len(files))
-    return [in_place(lengths_file(files[number])) for number in own]
-
-
-def layout_of(records, wildcards):
-    """Return what a shard's job takes of its set of records: also how many shards and files of documents there are."""
-    found, split = RECORD_SETS[records], wildcards.split
-    return found.layout | {"shards": found.shards[split], "files": len(DOCUMENTS[found.collection, split])}
-
-
-def tokenizer_of(wildcards):
-    """Return the tokenizer of a set of records.
-
-    A base model that is trained here has its vocabulary before its weights.
-    """
-    base = RECORD_SETS[wildcards.records].base
-    if base is None:
-        return f"results/tokenizer/{TOKENIZER_FILES['tokenizer']}"
-    trained = base in TRAINED_BASES
-    return f"results/base-training/{base}/vocabulary.spm" if trained else ancient(f"results/base/{base}")
-
-
-def tokenizer_fingerprint(wildcards):
-    """Return the fingerprint of the preset folder that has the tokenizer, where there is one."""
-    base = RECORD_SETS[wildcards.records].base
-    return [] if base in TRAINED_BASES else f"results/base/{base}.json"
 
 
 wildcard_constraints:

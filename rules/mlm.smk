@@ -11,7 +11,7 @@ rule mlm:
     """Target: every masked language model, with its metrics and predictions."""
     localrule: True
     input:
-        expand("results/mlm/{run}/model/{file}", run=MLM, file=[*MODEL_FILES, "README.md"]),
+        expand("results/mlm/{run}/model/{file}", run=MLM, file=MODEL_FILES),
         expand("results/mlm/{run}/history.csv", run=MLM),
         expand("results/mlm/{run}/metrics.json", run=MEASURED),
         expand("results/mlm/{run}/model/{file}", run=PRETRAINED, file=MODEL_FILES),
@@ -97,11 +97,9 @@ rule export_mlm:
         tokenizer=lambda w: list(TOKENIZER.values()),
         init=lambda w: MLM[w.run].init_files[:1],
         best=lambda w: MLM[w.run].checkpoint()["best"],
-        state=lambda w: MLM[w.run].checkpoint()["state"],
         code=code_inputs("export_mlm", "data"),
     output:
         [f"results/mlm/{{run}}/model/{file}" for file in MODEL_FILES],
-        card="results/mlm/{run}/model/README.md",
     params:
         recipe=lambda w: pick(MLM[w.run].recipe, "backend", "init" if MLM[w.run].init_files else "model"),
     log:

@@ -1,6 +1,7 @@
 """TFRecords: tokenize documents and pack them into records of one length; each shard is written by its own job."""
 
 CAUSAL_RECORDS = [folder for folder, records in RECORD_SETS.items() if records.base]
+SHARDS = ShardInputs(RECORD_SETS, DOCUMENTS, TRAINED_BASES, in_place)
 
 
 rule tfrecords:
@@ -19,8 +20,8 @@ if "tfrecords" in RECORD_SETS:
     rule write_shard:
         """Tokenize, pack and write the documents of one shard for masked models."""
         input:
-            corpus=lambda w: documents_of("tfrecords", w),
-            lengths=lambda w: lengths_of("tfrecords", w),
+            corpus=lambda w: SHARDS.documents("tfrecords", w),
+            lengths=lambda w: SHARDS.lengths("tfrecords", w),
             tokenizer=TOKENIZER["tokenizer"],
             special_tokens_map=TOKENIZER["special_tokens_map"],
             code=code_inputs("write_shard", "data"),
@@ -29,7 +30,7 @@ if "tfrecords" in RECORD_SETS:
             index="results/tfrecords/{split}/{shard}-of-{shards}.index",
             sidecar="results/tfrecords/{split}/{shard}-of-{shards}.json",
         params:
-            recipe=lambda w: layout_of("tfrecords", w),
+            recipe=lambda w: SHARDS.layout("tfrecords", w),
         log:
             "logs/tfrecords/{split}/{shard}-of-{shards}.log",
         threads: 1
@@ -44,17 +45,17 @@ if "tfrecords" in RECORD_SETS:
 rule write_causal_shard:
     """Tokenize, pack and write the documents of one shard for causal models."""
     input:
-        corpus=lambda w: documents_of(w.records, w),
-        lengths=lambda w: lengths_of(w.records, w),
-        tokenizer=tokenizer_of,
-        fingerprint=tokenizer_fingerprint,
+        corpus=lambda w: SHARDS.documents(w.records, w),
+        lengths=lambda w: SHARDS.lengths(w.records, w),
+        tokenizer=lambda w: SHARDS.tokenizer(w.records),
+        fingerprint=lambda w: SHARDS.fingerprint(w.records),
         code=code_inputs("write_causal_shard", "jax"),
     output:
         records="results/{records}/{split}/{shard}-of-{shards}.tfrecord",
         index="results/{records}/{split}/{shard}-of-{shards}.index",
         sidecar="results/{records}/{split}/{shard}-of-{shards}.json",
     params:
-        recipe=lambda w: layout_of(w.records, w),
+        recipe=lambda w: SHARDS.layout(w.records, w),
     log:
         "logs/{records}/{split}/{shard}-of-{shards}.log",
     wildcard_constraints:
@@ -106,7 +107,7 @@ rule list_shards:
             for split in RECORD_SETS[w.records].shards
             for file in DOCUMENTS[RECORD_SETS[w.records].collection, split]
         ],
-        tokenizer=lambda w: ancient(tokenizer_of(w)),
+        tokenizer=lambda w: ancient(SHARDS.tokenizer(w.records)),
         # An edit of it changes no list: nothing is listed again for that.
         code=list(map(ancient, code_inputs("list_shards", "data"))),
     output:

@@ -1,5 +1,7 @@
 """Maintenance: thin old checkpoints, verify all artifacts, find files that no run needs."""
 
+# Without a place to publish to, `publish` has nothing to list.
+PLACES = ["publish"] if "publish" in config else []
 # To ask another Snakemake process for the outputs of this workflow.
 SNAKEMAKE_ARGUMENTS = {
     "snakefile": os.path.relpath(workflow.main_snakefile),
@@ -8,7 +10,8 @@ SNAKEMAKE_ARGUMENTS = {
     "config": workflow.config_settings.config,
     "results": located("results"),
     "targets": [
-        workflow.modifier.modify_rulename(name) for name in ("all", "plan", "tfrecords", "compare", "transformers")
+        workflow.modifier.modify_rulename(name)
+        for name in ("all", "plan", "tfrecords", "compare", "transformers", "cards", *PLACES)
     ],
 }
 

@@ -3,9 +3,8 @@
 input.manifest    tfrecords/manifest.json: vocabulary size and special ids
 input.tokenizer   tokenizer.json, tokenizer_config.json, special_tokens_map.json
 input.best        safetensors, the model's variables at the step with the lowest held-out loss
-input.state       JSON: which step that was
 input.init        config.json of the model that the run started from; none for a run from scratch
-output            config.json, model.safetensors (PyTorch's names), the tokenizer's files, README.md (model card)
+output            config.json, model.safetensors (PyTorch's names), the tokenizer's files
 params.recipe     backend, and model or init, as in the config
 """
 
@@ -27,15 +26,14 @@ with job(snakemake.log[0], f"mlm {run}"):
 
     recipe = snakemake.params.recipe
     jax, init = recipe["backend"] == "jax", snakemake.input.init
-    manifest, best = read_json(snakemake.input.manifest), read_json(snakemake.input.state)["best"]
+    manifest = read_json(snakemake.input.manifest)
     if init:
         config = init_config(init[0], manifest, f"mlm.runs.{run}")
-        start = f"trained from {recipe['init']['pretrained']}"
     else:
-        model, start = recipe["model"], "trained from scratch"
+        model = recipe["model"]
         built_in = BUILT_IN | {ATTENTION_DROPOUT: sizes_of(model, run)[ATTENTION_DROPOUT]} if jax else {}
         config = model_config(model | built_in, manifest, f"mlm.runs.{run}.model")
-    config_json, weights, *tokenizer = snakemake.output[:-1]
+    config_json, weights, *tokenizer = snakemake.output
     config.architectures = [TF_MODEL_FOR_MASKED_LM_MAPPING_NAMES[config.model_type].removeprefix("TF")]
     write_text(config_json, config.to_json_string())
     arrays = load_arrays(snakemake.input.best)
@@ -51,21 +49,3 @@ with job(snakemake.log[0], f"mlm {run}"):
         # Otherwise the tokenizer gives the model token_type_ids, which it refuses.
         _, settings, _ = tokenizer
         write_json(settings, read_json(settings) | {"model_input_names": ["input_ids", "attention_mask"]})
-    write_text(
-        snakemake.output.card,
-        f"""---
-library_name: transformers
-pipeline_tag: fill-mask
----
-
-# {run}
-
-A masked language model ({config.model_type}, {sum(a.size for a in arrays.values()):,} parameters), {start}
-on sequences of {manifest["sequence_length"]} tokens. These are the weights of step {best["step"]}, the best on
-the validation split: loss {best["evaluation"]["loss"]:.4f} nats per masked token, perplexity
-{best["evaluation"]["perplexity"]:.2f}, accuracy {best["evaluation"]["accuracy"]:.4f}.
-
-    from transformers import pipeline
-    pipeline("fill-mask", model="FOLDER")("Text with one [MASK].")
-""",
-    )

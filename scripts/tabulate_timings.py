@@ -1,6 +1,6 @@
 """Tabulate the training speed of each run on the machine where it was trained.
 
-input    timings.csv of each run: step, seconds_per_step, tokens_per_second
+input    timings.csv of each run: step, seconds_per_step, tokens_per_second, devices
 output   HTML
 """
 

@@ -127,8 +127,10 @@ FIRST = [
     "gke",
     "resume",
 ]
-# Files that are one group, and have one process each in which TensorFlow and JAX have been imported.
-TOGETHER = dict.fromkeys(["mlm_tensorflow", "mlm_jax", "segments", "hosts", "advice"], "models")
+# Files that are one group, and have one process each in which TensorFlow, JAX, or the TPU compiler have been imported.
+TOGETHER = dict.fromkeys(
+    ["mlm_tensorflow", "mlm_jax", "segments", "hosts", "advice", "attention", "token_losses"], "models"
+) | {"cost_model": "plan"}
 # Files whose tests share nothing: each test is a group of its own.
 APART = {"faults", "resume", "staleness", "tpu_vm"}
 

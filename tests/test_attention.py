@@ -9,7 +9,6 @@ from importlib.util import find_spec
 import pytest
 import warm
 from conftest import ROOT
-from test_plan import COMMON, compiler, plans
 from test_segments import FAMILIES
 from tpulm.models.attention_cost import block_pairs, call_cost, cost_of_instruction, scope_of
 
@@ -250,19 +249,6 @@ CHOSEN = [
 def test_which_run_gets_a_kernel():
     found = warm.result(warm.run("jax", CHOICES, json.dumps([case[:4] for case in CHOSEN])))
     assert found == [case[4] for case in CHOSEN]
-
-
-@compiler
-def test_a_plan_compiles_the_kernel(tmp_path):
-    """Documents apart, a sliding window and soft caps, keys of one head for four devices, gradients computed again."""
-    sizes = {"num_layers": 2, "num_query_heads": 8, "num_key_value_heads": 1, "hidden_dim": 256}
-    sizes |= {"intermediate_dim": 512, "head_dim": 64, "attention_logit_soft_cap": 50.0}
-    sizes |= {"use_sliding_window_attention": True, "sliding_window_size": 300}
-    run = COMMON | {"model": sizes, "vocab_size": 1024, "mesh": [2, 4], "batch_size": 8, "packing": "segments"}
-    run |= {"sequence_length": 1024, "precision": "mixed_bfloat16", "remat": True}
-    (fused,) = plans(tmp_path, ("base", run, "v5e-8"))
-    assert fused["attention"] == {"implementation": "splash", "reason": None}
-    assert fused["memory"]["fits"] and fused["cost"]["uncounted"] == []
 
 
 @pytest.mark.unit

@@ -42,11 +42,12 @@ def prose(documents, seed=0):
 
 @pytest.fixture(scope="module")
 def jax_backend():
-    """Keras on JAX with eight virtual devices; afterwards other tests may import TensorFlow again."""
+    """Keras on JAX with eight virtual devices, see `warm.run`; afterwards other tests may import TensorFlow again."""
     from tpulm.training import runtime
 
     environment = dict(os.environ)
     modules = {name: sys.modules[name] for name in runtime.BLOCKED if name in sys.modules}
+    os.environ |= warm.QUICK
     runtime.start(cpu_threads=1, host_device_count=8)
     import jax
     import keras
@@ -319,11 +320,11 @@ def test_it_learns(jax_backend, packed):
     assert after["loss"] < before["loss"] - 1 and losses[-1] < losses[0] - 1 and after["accuracy"] > before["accuracy"]
 
 
-def test_a_mesh_of_eight_computes_what_one_device_does(preset, single):
-    records = single
+def test_a_mesh_of_eight_computes_what_one_device_does(jax_backend, vocabulary, single, tmp_path):
+    records, base = single, save_base(vocabulary, tmp_path / "base", ONE_LAYER)
     losses, evaluations = [], []
     for mesh in ((1, 1), (1, 8), (4, 2)):
-        trainer = tuner(preset, mesh, method="full")
+        trainer = tuner(base, mesh, method="full")
         losses.append(train(trainer, records, 0, 5))
         evaluations.append(evaluate(trainer, records)["loss"])
     np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-3)

@@ -68,6 +68,33 @@ WRONG = [
     ),
     ({"random": 1}, f'the config has no key "random"; known: {", ".join(TOP)}.'),
     ({"corpsu": 1}, 'the config has no key "corpsu"; did you mean "corpus"?'),
+    (
+        {"publish": {"private": True}},
+        "publish needs one of hub (repositories of the Hugging Face Hub) and gcs (a folder of a bucket), or both.",
+    ),
+    ({"publish": {"hub": "me"}}, 'publish.hub is "me"; allowed: OWNER/NAME, of letters, digits, dots, - and _.'),
+    (
+        {"publish": {"gcs": "gs://bucket/"}},
+        'publish.gcs is "gs://bucket/"; allowed: gs://BUCKET or gs://BUCKET/PREFIX, without a slash at the end.',
+    ),
+    ({"publish": {"gcs": "gs://bucket", "branch": "b"}}, "publish.hub is missing; publish.branch needs it."),
+    (
+        {"publish": {"hub": "me/a", "artifacts": ["mlm", "mlm/tin"]}},
+        'publish.artifacts[1] is "mlm/tin"; allowed: tokenizer, tfrecords, tokens/small/corpus/concat-64, '
+        "tokens/small/finetune-text/pad-64, mlm/tiny, base/small, transformers/base/small, finetune/python, or the "
+        "beginning of one up to a slash.",
+    ),
+    (
+        {"publish": {"hub": "me/a-"}},
+        'publish.hub makes "a--tokenizer" the name of a repository; allowed: at most 96 characters, without -- and .., '
+        "the last a letter, a digit or _.",
+    ),
+    ({"publish": {"hub": "me/a", "sync": "often"}}, 'publish.sync is "often"; allowed: every N, such as every 10.'),
+    (
+        {"publish": {"hub": "me/a", "sync": "every 1"}, f"{TINY}.keep_checkpoints": "last"},
+        "publish.sync is every 1, and mlm.runs.tiny.keep_checkpoints is last, which lets some of these checkpoints go; "
+        "allowed: to publish every Nth that is kept.",
+    ),
     ({"corpus": DELETE}, "the config lacks the key corpus."),
     ({"cpu_threads": 0}, "cpu_threads is 0; allowed: a whole number, 1 or more, at most 1024."),
     ({"cpu_threads": "2"}, 'cpu_threads is "2"; allowed: a whole number, 1 or more, at most 1024.'),

@@ -94,7 +94,7 @@ def train(manifest, folder, processes, mesh, launcher=None, **more):  # noqa: F8
     }  # fmt: skip
     (folder / "job.json").write_text(json.dumps(job))
     (folder / "script.py").write_text(SCRIPT)
-    environment = os.environ | {"JOB": str(folder / "job.json")}
+    environment = os.environ | warm.QUICK | {"JOB": str(folder / "job.json")}
     if processes == 1:
         return warm.server("jax").run(SCRIPT, folder=folder, environment=environment)
     command = [sys.executable, str(folder / "script.py")]
@@ -110,7 +110,7 @@ def results(folder, processes):
 def test_processes_train_as_one(manifest, tmp_path, processes, mesh):  # noqa: F811
     """The same losses to 1e-6, with dropout: sums over devices are made by another library, in another order."""
     # Another host has nothing of this one's environment; what it needs is in the command.
-    launcher = "echo {number} >> launched; env -i PATH=$PATH HOME=$HOME JOB=$JOB sh -c {command}"
+    launcher = "echo {number} >> launched; env -i PATH=$PATH HOME=$HOME XLA_FLAGS=$XLA_FLAGS JOB=$JOB sh -c {command}"
     for name, count in (("one", 1), ("many", processes)):
         done = train(manifest, tmp_path / name, count, mesh, launcher=launcher if count == 2 else None)
         assert done.returncode == 0, done.stderr[-3000:]
@@ -221,7 +221,8 @@ def interrupted(workflow, interrupt):
     snakemake = os.path.join(os.path.dirname(sys.executable), "snakemake")
     running = subprocess.Popen(
         [snakemake, "results/finetune/two/history.csv", "--set-resources", "train_finetune:hosts=2"],
-        cwd=workflow.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        cwd=workflow.folder, env=os.environ | warm.QUICK, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
     )  # fmt: skip
     said = []
     try:

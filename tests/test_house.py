@@ -115,3 +115,15 @@ def test_commits_are_held_to_make_check():
 def test_ci_runs_the_second_command_of_the_readme():
     commands = re.search(r"```sh\n(make .*\n)(make \w+)", (ROOT / "README.md").read_text())
     assert (ROOT / ".ci/run").read_text().rstrip().splitlines()[-1] == commands[2]
+
+
+@pytest.mark.unit
+def test_modules_and_functions_stay_short():
+    assert len((ROOT / "rules/common.smk").read_text().splitlines()) < 150
+    for folder in ("scripts", "profiles", "tools", "benchmarks", "envs"):
+        for path in (ROOT / folder).rglob("*.py"):
+            source = path.read_text()
+            assert len(source.splitlines()) <= 300, path
+            for node in ast.walk(ast.parse(source)):
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    assert node.end_lineno - node.lineno < 80, f"{path}: {node.name}"

@@ -530,6 +530,14 @@ ROWS = [
     ("plan.prices.NAME", "trained", "plan.prices.v5e-8", 9.6, ""),
     ("plan.alternatives", "trained", "plan.alternatives", True, ""),
     ("plan.spending_limit", "trained", "plan.spending_limit", 5.0, ""),
+    # Publishing is asked for by its own target.
+    *(
+        (f"publish.{key}", "trained", "publish", {"hub": "me/models", key: value}, "")
+        for key, value in {
+            "hub": "me/models", "gcs": "gs://bucket", "artifacts": ["mlm"], "private": False, "branch": "second",
+            "license": "mit", "sync": "every 1",
+        }.items()
+    ),
 ]  # fmt: skip
 
 
@@ -687,9 +695,10 @@ class Row:
                 (workflow / ".snakemake/metadata" / encoded(copied_to)).write_text(self.named(text))
 
 
+FROM_OTHERS = ("elsewhere", "continued")  # states of which runs depend on others: each row alone
 GROUPS = {}
 for number, row in enumerate(ROWS):
-    if row[0].startswith(tuple(NAMES)):
+    if row[0].startswith(tuple(NAMES)) and row[1] not in FROM_OTHERS:
         GROUPS.setdefault((own := Row(number, *row)).group, []).append(own)
 
 

@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
+# Compiling is most of what a tiny model costs.
+QUICK = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
 
 
 class Server:
@@ -48,8 +50,12 @@ def server(library: str) -> Server:
 def run(
     library: str, program: str, *arguments: str, folder: Path | None = None, code: int = 0
 ) -> subprocess.CompletedProcess:
-    """Run a program beside a library that is imported; it can import the package. It has to end with this code."""
-    done = server(library).run(program, *arguments, folder=folder or Path.cwd(), environment=dict(os.environ))
+    """Run a program beside a library that is imported; it can import the package. It has to end with this code.
+
+    With jax, XLA compiles for a CPU without optimization: what is trained has other bytes than in a job of Snakemake.
+    """
+    environment = os.environ | (QUICK if library == "jax" else {})
+    done = server(library).run(program, *arguments, folder=folder or Path.cwd(), environment=environment)
     assert done.returncode == code, done.stderr[-3000:]
     return done
 

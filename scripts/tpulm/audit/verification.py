@@ -3,17 +3,15 @@
 A check yields a sentence for each damage; it raises nothing for what it finds in a file.
 """
 
-import csv
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 from safetensors import safe_open
 
+from tpulm.audit.reading import attempt, read_csv, read_hdf5
 from tpulm.audit.shards import read_shard
 from tpulm.config.artifacts import (
     CHECKPOINT_ARRAYS,
@@ -36,6 +34,25 @@ PRESET = ("config.json", "model.weights.h5", "tokenizer.json")
 
 def verify(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | None]]:
     """Yield the name of each artifact and its damages; None where it has not been built.
+
+    expected  all of what `artifacts` takes
+    results   their folder
+    """
+    yield from artifacts(expected, results)
+    yield examine(results, "", check_texts)
+
+
+def refuse_damaged(expected: dict, results: Path) -> None:
+    """Read artifacts back. Raises UserError for the first damage."""
+    nothing = {"collections": {}, "tokenizer": False, "records": {}, "chains": {}}
+    nothing |= {"mlm": [], "base": [], "adapters": [], "tuned": [], "transformers": []}
+    for _, damages in artifacts(nothing | expected, results):
+        if damages:
+            raise UserError(f"{damages[0].rstrip('.')}; nothing of it is published: `snakemake verify` has the rest.")
+
+
+def artifacts(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | None]]:
+    """Yield the name of each of the artifacts named and its damages; None where it has not been built.
 
     results   their folder
     expected  collections (name to the files of each split, below results); tokenizer (whether there is one); records
@@ -69,7 +86,6 @@ def verify(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | Non
     for model in expected["transformers"]:
         if (results / "transformers" / model).exists():  # of a base model that was fetched, only when asked for
             yield examine(results / "transformers" / model, "", check_causal)
-    yield examine(results, "", check_texts)
 
 
 def examine(folder: Path, mark: str, check: Callable[[Path], Iterator[str]]) -> tuple[str, list[str] | None]:
@@ -83,19 +99,6 @@ def damages_of(folder: Path, check: Callable[[Path], Iterator[str]]) -> Iterator
         yield from check(folder)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         yield f"{folder} has a JSON file of another form than this workflow writes: {type(error).__name__}: {error}."
-
-
-def attempt(path: Path, read: Callable[[Path], Any]) -> tuple[Any, list[str]]:
-    """Return what reading a file gave, None where it failed, and the damage that this is."""
-    if not path.exists():
-        return None, [f"{path} is missing."]
-    try:
-        return read(path), []
-    except UserError as error:
-        return None, [str(error)]
-    except Exception as error:  # whatever the libraries raise for bytes that are not what they expect
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        return None, [f"{path} cannot be read: {lines[0][:200]}"]
 
 
 def check_corpus(folder: Path, files: dict[str, list[str]]) -> Iterator[str]:
@@ -268,14 +271,6 @@ def check_adapter(folder: Path) -> Iterator[str]:
     yield from attempt(folder / "adapter" / "adapter_config.json", read_json)[1]
 
 
-def read_hdf5(path: Path) -> None:
-    """Read every dataset of an HDF5 file. Raises OSError when it is not whole."""
-    import h5py
-
-    with h5py.File(path) as file:
-        file.visititems(lambda _, item: item[()] if isinstance(item, h5py.Dataset) else None)
-
-
 def check_texts(folder: Path) -> Iterator[str]:
     """Read every JSON and CSV file that the other checks do not open, and look for figures that are empty."""
     for path in sorted(folder.rglob("*")):
@@ -285,13 +280,3 @@ def check_texts(folder: Path) -> Iterator[str]:
             yield from attempt(path, read_csv)[1]
         elif path.suffix in (".svg", ".html") and not path.stat().st_size:
             yield f"{path} is empty."
-
-
-def read_csv(path: Path) -> None:
-    """Read a table of numbers. Raises UserError for a row that is not one."""
-    with open(path, encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            try:
-                [float(value) for value in row.values()]
-            except (TypeError, ValueError):
-                raise UserError(f"{path} is damaged: {json.dumps(row)[:100]} is no row of numbers.") from None

@@ -12,6 +12,7 @@ from tpulm.config.artifacts import PAD_ID
 from tpulm.config.causal_families import FAMILIES
 from tpulm.config.mesh import check_mesh
 from tpulm.config.messages import describe
+from tpulm.config.publications import check_publish
 from tpulm.config.roberta_sizes import check_heads, sizes_of
 from tpulm.config.runs import same_origin
 from tpulm.config.texts import check_chat, sources_of, template_fields
@@ -38,6 +39,7 @@ def check(config: dict) -> None:
         check_start(name, finetune["runs"])
     check_plan(config["plan"])
     check_prompts(config["prompts"])
+    check_publish(config)
 
 
 def check_text(where: str, text: dict) -> None:

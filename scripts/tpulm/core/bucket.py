@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpulm.core.errors import UserError
 
@@ -170,12 +170,28 @@ def exists(place: str) -> bool:
         return file_system().exists(place)
 
 
-def sizes(folder: str) -> dict[str, int]:
-    """Return the size in bytes of every object below gs://BUCKET/FOLDER, by its name in there. Raises UserError."""
+class Entry(NamedTuple):
+    """What a bucket says of an object: its size in bytes, its MD5 in base64 ("" of a composite), its generation."""
+
+    size: int
+    md5: str
+    generation: str
+
+
+def objects(folder: str) -> dict[str, Entry]:
+    """Return every object below gs://BUCKET/FOLDER, by its name in there. Raises UserError."""
     root = folder.removeprefix(SCHEME).rstrip("/") + "/"
     with sentences(folder):
         found = file_system().find(root, detail=True)
-    return {name.removeprefix(root): entry["size"] for name, entry in found.items()}
+    return {
+        name.removeprefix(root): Entry(int(told["size"]), told.get("md5Hash", ""), str(told.get("generation", "")))
+        for name, told in found.items()
+    }
+
+
+def sizes(folder: str) -> dict[str, int]:
+    """Return the size in bytes of every object below gs://BUCKET/FOLDER, by its name in there. Raises UserError."""
+    return {name: entry.size for name, entry in objects(folder).items()}
 
 
 def copy(folder: str, target: Path) -> None:

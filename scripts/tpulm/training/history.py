@@ -2,7 +2,7 @@
 
 history.csv   step, loss (nats per predicted token), learning_rate; held_out_loss at some steps, where evaluate_every
               asks for it
-timings.csv   step, seconds_per_step, tokens_per_second
+timings.csv   step, seconds_per_step, tokens_per_second, devices (how many of which kind)
 """
 
 import math
@@ -38,6 +38,7 @@ class History:
         self.step, self.last = first, last
         self.tokens_per_step, self.say = tokens_per_step, say
         self.seconds_at_peak = seconds_at_peak
+        self.devices = ""  # how many of which kind the trainer has
         self.live: LiveMetrics | None = None  # takes the records that the lines are made of
         self.rows: list[str] = []
         self.timings: list[str] = []
@@ -74,7 +75,7 @@ class History:
             self.rows.append(f"{self.step},{loss:.9g},{rate:.9g}\n")
         seconds /= len(losses)
         speed = self.tokens_per_step / max(seconds, 1e-9)
-        self.timings.append(f"{self.step},{seconds:.6f},{speed:.1f}\n")
+        self.timings.append(f"{self.step},{seconds:.6f},{speed:.1f},{self.devices}\n")
         self.report(
             {
                 "step": self.step,
@@ -113,7 +114,7 @@ class History:
             losses = {str(step): f"{loss:.9g}" for step, loss in self.held_out.items()}
             rows = [f"{row.rstrip()},{losses.get(row.partition(',')[0], '')}\n" for row in rows]
         write_text(history, head + "".join(rows))
-        write_text(timings, "step,seconds_per_step,tokens_per_second\n" + "".join(self.timings))
+        write_text(timings, "step,seconds_per_step,tokens_per_second,devices\n" + "".join(self.timings))
 
 
 def held_out_figures(loss: float, right: float, count: float) -> dict[str, float]:

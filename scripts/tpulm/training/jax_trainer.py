@@ -155,6 +155,7 @@ def train_segment(
     for sentence in replication_notes(run.distribution):
         say(sentence)
     history = History(first, last, run.step.tokens_per_step, say, seconds_at_peak(run))
+    history.devices = describe_devices(run.distribution)
     rates = learning_rates(recipe["schedule"], first, last)
 
     def measure(watch: Callable) -> dict[str, float]:

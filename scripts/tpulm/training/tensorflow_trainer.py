@@ -210,6 +210,7 @@ def train_segment(
     size, replicas = trainer.model.num_parameters(), trainer.strategy.num_replicas_in_sync
     say(f"steps {first + 1} to {last}, {size:,} parameters, {replicas} replica(s) ({device_kind()})")
     history = History(first, last, batch_size * train.sequence_length, say)
+    history.devices = f"{replicas} replica(s) ({device_kind()})"
     rates, load = learning_rates(recipe["schedule"], first, last), partial(training_batch, train, recipe)
     measure = evaluator(trainer.model, validation, trainer.strategy)
     with Pauses(trainer, measure, history, snapshots, say, every) as pauses:

@@ -55,6 +55,14 @@ def same_command(*options: str) -> list[str]:
     return [*command[:end], *options, *command[end:]]
 
 
+def check_token(jobs: Iterable) -> None:
+    """Refuse to publish on the hub without a token. Raises UserError."""
+    if any(job.output.get("hub_receipt") for job in jobs) and not os.environ.get("HF_TOKEN"):
+        raise UserError(
+            "HF_TOKEN is not in the environment; publish.hub needs it: a token of the Hugging Face Hub that may write."
+        )
+
+
 class Start:
     """The checks of a workflow, or of a module in another one."""
 
@@ -110,7 +118,7 @@ class Start:
         sources  files that Snakemake tells by their dates to be newer than results
 
         Raises UserError: an unwritable folder, another workflow at work, a budget that is too small, a place that
-        cannot run the jobs, dates in the future.
+        cannot run the jobs, no token to publish with, dates in the future.
         """
         workflow, results = self.workflow, self.place.located("results")
         check_installed(self.config["trackers"])
@@ -136,6 +144,7 @@ class Start:
         if workflow.touch:
             return
         jobs = list(workflow.dag.needrun_jobs())
+        check_token(jobs)
         self.check_budget(jobs)
         if not workflow.local_exec:
             preflight(requests(jobs), workflow.executor_settings, str(self.place.root))

@@ -1,0 +1,22 @@
+"""Publish an artifact in a folder of a bucket.
+
+input.files      the artifact's files, or its folder
+input.card       README.md; none of a checkpoint
+output           the receipt, JSON: folder; bytes, sha256 and generation of each file
+params.recipe    names, of the files in the folder; name, of the artifact; whole, whether input.files is a folder;
+                 root, what the first file is called below results/; expected, what is verified before;
+                 folder and checkpoint: see tpulm.publishing.folder.publish
+"""
+
+from tpulm.core.files import write_json
+from tpulm.core.job import job
+
+recipe, given = snakemake.params.recipe, snakemake.input
+
+with job(snakemake.log[0], f"publish {recipe['name']}") as say:
+    from tpulm.audit.verification import refuse_damaged
+    from tpulm.publishing.contents import contents, root_of
+    from tpulm.publishing.folder import publish
+
+    refuse_damaged(recipe["expected"], root_of(given.files[0], recipe["root"]))
+    write_json(snakemake.output[0], publish(recipe, contents(recipe, given.files, given.card), say))

@@ -1,0 +1,208 @@
+"""What can be published: of each artifact, its files, where they go, and its card.
+
+A name, such as mlm/tiny, stands for an artifact in publish.artifacts, in receipts, and, with `-` for `/`, in the names
+of repositories.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tpulm.config.artifacts import ADAPTER_FILES, CHECKPOINT_FILES, MODEL_FILES, SEGMENT_FILES, TOKENIZER_FILES
+from tpulm.config.messages import describe
+from tpulm.config.record_sets import RecordSet
+from tpulm.config.runs import Run, checkpoint_period, record_sets_of, runs_of
+from tpulm.core.errors import UserError
+
+LONGEST = 96  # characters of a repository's name on the hub
+CHECKPOINTS = "checkpoints"  # folder, and branch beside main, of the checkpoints of a run
+CROISSANT = "croissant.json"
+CARD = "README.md"
+
+
+@dataclass(frozen=True)
+class Publication:
+    """An artifact that can be published.
+
+    name        such as mlm/tiny; of a checkpoint, such as checkpoints/mlm/tiny/00000750
+    kind        tokenizer, records, mlm, base, adapter, model (a preset), transformers (a folder of it) or checkpoint
+    repository  the name of the artifact whose repository takes it: of a checkpoint, that of its run
+    files       of what rules name file by file: path in the repository, and below results/
+    folder      of what rules name as a folder: its path below results/; else ""
+    card        the folder below results/ that has the card, README.md; "" of a checkpoint
+    expected    what `verify` is to find, as it is told of the whole of results/
+    run         the training run that made it
+    records     the set of records that it is
+    """
+
+    name: str
+    kind: str
+    repository: str
+    files: Mapping[str, str] = field(default_factory=dict)
+    folder: str = ""
+    card: str = ""
+    expected: Mapping = field(default_factory=dict)
+    run: Run | None = None
+    records: RecordSet | None = None
+
+    @property
+    def type(self) -> str:
+        """What the repository is called by the hub: a dataset or a model."""
+        return "dataset" if self.kind == "records" else "model"
+
+
+def publications_of(config: Mapping) -> dict[str, Publication]:
+    """Return what a completed config can publish, by name, without checkpoints."""
+    runs = runs_of(config)
+    found = [tokenizer_of_masked_models()] if "tokenizer" in config else []
+    found += map(publication_of_records, record_sets_of(config, runs).values())
+    found += [publication for run in runs for publication in publications_of_run(run)]
+    return {publication.name: publication for publication in found}
+
+
+def tokenizer_of_masked_models() -> Publication:
+    """Return the tokenizer."""
+    files = {file: f"tokenizer/{file}" for file in TOKENIZER_FILES.values()}
+    return Publication(
+        "tokenizer", "tokenizer", "tokenizer", files=files, card="tokenizer", expected={"tokenizer": True}
+    )
+
+
+def publication_of_records(records: RecordSet) -> Publication:
+    """Return a set of records: shards, manifest and Croissant metadata."""
+    folder = records.folder
+    files = {file: f"{folder}/{file}" for file in (*records.files, "manifest.json", CROISSANT)}
+    expected = {"records": {folder: {"shards": records.names, "vocabulary": records.vocabulary}}}
+    return Publication(folder, "records", folder, files=files, card=folder, expected=expected, records=records)
+
+
+def publications_of_run(run: Run) -> list[Publication]:
+    """Return what a run makes: a model, an adapter, or an adapter and the model that it is merged into."""
+    name = f"{run.stage}/{run.name}"
+    if run.stage == "mlm":
+        folder = f"{name}/model"
+        files = {file: f"{folder}/{file}" for file in MODEL_FILES}
+        return [Publication(name, "mlm", name, files=files, card=folder, expected={"mlm": [run.name]}, run=run)]
+    if run.stage == "base":
+        card, expected = f"base-training/{run.name}", {"base": [run.name]}
+        preset = Publication(name, "base", name, folder=name, card=card, expected=expected, run=run)
+        return [preset, for_transformers(run, card)]
+
+    def model(called: str) -> Publication:
+        return Publication(called, "model", called, {}, f"{name}/model", name, {"tuned": [run.name]}, run)
+
+    if run.recipe["method"] == "full":
+        return [model(name), for_transformers(run, name)]
+    # As PEFT reads it: both of its files at the top.
+    files = {file.removeprefix("adapter/"): f"{name}/{file}" for file in ADAPTER_FILES}
+    expected = {"adapters": [run.name]}
+    adapter = Publication(name, "adapter", name, files, "", f"{name}/adapter", expected, run)
+    merged = [model(f"{name}/merged"), for_transformers(run, name)] if run.recipe["merge"] else []
+    return [adapter, *merged]
+
+
+def for_transformers(run: Run, beside: str) -> Publication:
+    """Return the causal model of a run as the folder that transformers loads; `beside`, where its card has a folder."""
+    model = f"{run.stage}/{run.name}"
+    name, expected = f"transformers/{model}", {"transformers": [model]}
+    return Publication(name, "transformers", name, {}, name, f"{beside}/transformers", expected, run)
+
+
+def checkpoints_of(run: Run, period: int) -> list[Publication]:
+    """Return every `period`th checkpoint of a run, and the last."""
+    name, chain = f"{run.stage}/{run.name}", run.folder.removeprefix("results/")
+    found = []
+    for number, step in enumerate(run.segment_ends, start=1):
+        if number % period and step != run.segment_ends[-1]:
+            continue
+        here = f"{CHECKPOINTS}/{step:08d}"
+        files = {f"{here}/{file}": f"{chain}/{here}/{file}" for file in (CHECKPOINT_FILES | SEGMENT_FILES).values()}
+        full = f"{CHECKPOINTS}/{name}/{step:08d}"
+        found.append(Publication(full, "checkpoint", name, files=files, expected={"chains": {chain: [step]}}, run=run))
+    return found
+
+
+def chosen(config: Mapping) -> dict[str, Publication]:
+    """Return what a completed config publishes, by name: what publish.artifacts names, with checkpoints if asked for.
+
+    An artifact is named by its name, or the beginning of it up to a slash: mlm stands for all masked models.
+    """
+    section = config.get("publish")
+    if section is None:
+        return {}
+    found = {
+        name: publication
+        for name, publication in publications_of(config).items()
+        if "artifacts" not in section or any(f"{name}/".startswith(f"{part}/") for part in section["artifacts"])
+    }
+    if section["sync"]:
+        runs = {publication.run.key: publication.run for publication in found.values() if publication.run}
+        period = period_of(section["sync"])
+        found |= {made.name: made for run in runs.values() for made in checkpoints_of(run, period)}
+    return found
+
+
+def period_of(sync: str) -> int:
+    """Return N of `every N`."""
+    return int(sync.removeprefix("every "))
+
+
+def repository_name(section: Mapping, publication: Publication) -> str:
+    """Return the name of a publication's repository on the hub: publish.hub, and what it is."""
+    return f"{section['hub']}-{folder_name(publication)}"
+
+
+def folder_name(publication: Publication) -> str:
+    """Return the name of a publication's folder in a bucket."""
+    return publication.repository.replace("/", "-")
+
+
+def branch_of(section: Mapping, publication: Publication) -> str:
+    """Return the branch that takes a publication: checkpoints have one of their own, beside that of the models."""
+    branch = section["branch"]
+    if publication.kind != "checkpoint":
+        return branch
+    return CHECKPOINTS if branch == "main" else f"{branch}-{CHECKPOINTS}"
+
+
+def check_publish(config: Mapping) -> None:
+    """Check names of artifacts and repositories, and that checkpoints are there to be published. Raises UserError."""
+    section = config.get("publish")
+    if section is None:
+        return
+    names = list(publications_of(config))
+    for index, part in enumerate(section.get("artifacts", ())):
+        if not any(f"{name}/".startswith(f"{part}/") for name in names):
+            raise UserError(
+                f"publish.artifacts[{index}] is {describe(part)}; allowed: {', '.join(names)}, or the beginning of one "
+                "up to a slash."
+            )
+    for publication in chosen(config).values():
+        check_repository(section, publication)
+        if publication.kind == "checkpoint":
+            check_kept(section["sync"], publication.run)
+
+
+def check_repository(section: Mapping, publication: Publication) -> None:
+    """Check that the hub can have a repository of this name. Raises UserError."""
+    if "hub" not in section:
+        return
+    name = repository_name(section, publication).rpartition("/")[2]
+    if len(name) > LONGEST or re.search(r"--|\.\.|[-.]\Z", name):
+        raise UserError(
+            f"publish.hub makes {describe(name)} the name of a repository; allowed: at most {LONGEST} characters, "
+            "without -- and .., the last a letter, a digit or _."
+        )
+
+
+def check_kept(sync: str, run: Run | None) -> None:
+    """Check that a run keeps the checkpoints that are published while it trains. Raises UserError."""
+    if run is None:
+        return
+    keep = run.recipe["keep_checkpoints"]
+    kept = checkpoint_period(keep, len(run.segment_ends))
+    if period_of(sync) % kept and period_of(sync) < len(run.segment_ends):
+        raise UserError(
+            f"publish.sync is {sync}, and {run.key}.keep_checkpoints is {keep}, which lets some of these checkpoints "
+            "go; allowed: to publish every Nth that is kept."
+        )

@@ -1,0 +1,164 @@
+"""Repositories of the Hugging Face Hub: what differs is committed, and nothing else.
+
+An attempt that fails is repeated after 1, 2, 4, 8 and 16 seconds, and begins with asking what is there: files that
+arrived before the connection broke are not sent again, and a commit whose answer was lost is not made again.
+HF_ENDPOINT sets another hub, as for all of its clients. HF_TOKEN is the token; no other place is looked at for one.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from tpulm.core.errors import UserError
+from tpulm.publishing.contents import Content, in_order, outdated
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+    from huggingface_hub.hf_api import RepoFile
+
+WAITS = (1, 2, 4, 8, 16)  # seconds between attempts
+# Of HTTP: another job has just committed (409, 412), or what was just made is not yet known everywhere (404), too.
+TEMPORARY = {404, 408, 409, 412, 425, 429, 500, 502, 503, 504}
+AT_ONCE = 500  # files of a commit: the hub ends requests that take long
+
+Result = TypeVar("Result")
+
+
+def publish(recipe: Mapping, found: Mapping[str, Content], say: Callable[[str], None]) -> dict:
+    """Bring a repository to hold these files, in a commit if one is needed; return the receipt.
+
+    recipe  repository, OWNER/NAME; type, model or dataset; branch; private; name, of the artifact; checkpoint, whether
+            files of other checkpoints stay
+    found   the files by their paths there
+
+    The receipt has repository, type, branch and commit, and bytes and sha256 of each file. Raises UserError.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.utils import disable_progress_bars
+
+    disable_progress_bars()
+    api = HfApi(token=os.environ["HF_TOKEN"])
+    place = {"repo_id": recipe["repository"], "repo_type": recipe["type"]}
+    patiently(lambda: make(api, place, recipe), recipe["repository"], say)
+    commit = patiently(lambda: bring(api, place, recipe, found, say), recipe["repository"], say)
+    head = {"repository": recipe["repository"], "type": recipe["type"], "branch": recipe["branch"], "commit": commit}
+    return head | {"files": {path: content.receipt for path, content in found.items()}}
+
+
+def make(api: "HfApi", place: Mapping, recipe: Mapping) -> None:
+    """Make repository and branch, those that do not exist.
+
+    Raises UserError where the repository is public and private: true asks for one that is not.
+    """
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    try:
+        private = api.repo_info(**place).private
+    except RepositoryNotFoundError:
+        api.create_repo(**place, private=recipe["private"], exist_ok=True)
+        private = recipe["private"]
+    if recipe["private"] and not private:
+        raise UserError(
+            f"{recipe['repository']} is public on the hub, and publish.private is true; make it private there, or set "
+            "private: false."
+        )
+    if recipe["branch"] != "main":
+        api.create_branch(**place, branch=recipe["branch"], exist_ok=True)
+
+
+def bring(api: "HfApi", place: Mapping, recipe: Mapping, found: Mapping[str, Content], say: Callable) -> str:
+    """Commit what differs; return the commit that the branch is at then.
+
+    Of many files, a commit takes some, in the order of `in_order`.
+    """
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+    there = listing(api, place, recipe["branch"])
+    changed = in_order(path for path, content in found.items() if not same(content, there.get(path)))
+    gone = outdated(there, found, recipe["checkpoint"])
+    operations: list[CommitOperationAdd | CommitOperationDelete] = [
+        *(CommitOperationAdd(path, found[path].path) for path in changed),
+        *(CommitOperationDelete(path) for path in gone),
+    ]
+    if not operations:
+        say(f"{recipe['repository']} has all {len(found)} files as they are")
+        return str(api.repo_info(**place, revision=recipe["branch"]).sha)
+    commit = ""
+    for start in range(0, len(operations), AT_ONCE):
+        part = operations[start : start + AT_ONCE]
+        message = (
+            recipe["name"] if part == operations else f"{recipe['name']}: {len(part)} of {len(operations)} changes"
+        )
+        done = api.create_commit(**place, operations=part, revision=recipe["branch"], commit_message=message)
+        commit = done.oid
+    megabytes = sum(found[path].bytes for path in changed) / 1e6
+    say(f"{recipe['repository']}: {len(changed)} files, {megabytes:,.1f} MB, {len(gone)} deleted, commit {commit[:12]}")
+    return commit
+
+
+def listing(api: "HfApi", place: Mapping, branch: str) -> dict[str, "RepoFile"]:
+    """Return the files of a branch by path."""
+    from huggingface_hub.hf_api import RepoFile
+
+    tree = api.list_repo_tree(**place, recursive=True, revision=branch)
+    return {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
+
+
+def same(content: Content, there: "RepoFile | None") -> bool:
+    """Return whether a file of a repository is this one: by SHA-256 in large file storage, by git's id otherwise."""
+    from huggingface_hub.utils.sha import git_hash
+
+    if there is None or there.size != content.bytes:
+        return False
+    if there.lfs:
+        return there.lfs.sha256 == content.sha256
+    return there.blob_id == git_hash(content.path.read_bytes())
+
+
+def patiently(attempt: Callable[[], Result], repository: str, say: Callable[[str], None]) -> Result:
+    """Return what `attempt` returns, after further attempts if need be. Raises UserError where the hub refuses."""
+    for wait in (*WAITS, None):
+        try:
+            return attempt()
+        except UserError:
+            raise
+        except Exception as error:
+            said = reason(error)
+            if said is None:
+                raise
+            temporary, sentence = said
+            if not temporary or wait is None:
+                raise UserError(f"{repository} cannot be published: {sentence}") from error
+            say(f"{repository}: {sentence}; again in {wait} s")
+            time.sleep(wait)
+    raise AssertionError("an attempt returns or raises")
+
+
+def reason(error: BaseException) -> tuple[bool, str] | None:
+    """Return whether an error of the hub may be gone later, and what to say of it; None for one of another kind."""
+    from huggingface_hub.errors import HfHubHTTPError
+    from requests.exceptions import ChunkedEncodingError, ConnectionError, Timeout
+
+    for cause in causes(error):
+        if isinstance(cause, HfHubHTTPError):
+            status = cause.response.status_code if cause.response is not None else 0
+            if status in (401, 403):
+                what = "does not know" if status == 401 else "gives no right to write there to"
+                return False, f"the hub {what} the token in HF_TOKEN (HTTP {status})."
+            return status in TEMPORARY, f"the hub answers {status}: {in_a_line(cause)}"
+        if isinstance(cause, ConnectionError | Timeout | ChunkedEncodingError):
+            return True, f"the hub cannot be reached: {in_a_line(cause)}"
+    return (False, in_a_line(error)) if isinstance(error, ValueError) else None
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and those that led to it."""
+    while error:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def in_a_line(error: BaseException) -> str:
+    """Return what an error says in a line."""
+    return " ".join(str(error).split())[:300] or type(error).__name__

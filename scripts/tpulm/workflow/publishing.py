@@ -1,0 +1,100 @@
+"""What the rules of cards and publication need to know of each artifact: inputs and params."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from snakemake.io import ancient
+
+from tpulm.config.card_facts import croissant_of, described, facts_of
+from tpulm.config.publications import Publication, branch_of, chosen, folder_name, publications_of, repository_name
+from tpulm.core.errors import UserError
+from tpulm.workflow.start import or_exit
+
+
+def no_place() -> None:
+    """Raise the UserError of a config that names no place to publish to."""
+    raise UserError(
+        "publish is missing in the config; say where to, such as publish: {hub: OWNER/NAME} or {gcs: gs://BUCKET/PREFIX}."
+    )
+
+
+class Publishing:
+    """The publications of a config.
+
+    cards      what can be published, by the folder below results/ that has its card: the wildcard `card`
+    published  what is published, by name: the wildcard `artifact`
+    """
+
+    def __init__(self, config: Mapping):
+        """Take a completed config."""
+        self.config, self.section = config, config.get("publish", {})
+        self.cards = {publication.card: publication for publication in publications_of(config).values()}
+        self.published = chosen(config)
+
+    def receipts(self, wildcards: Any) -> list[str]:
+        """Return the receipt of each artifact at each place that the config names. Exits where it names none."""
+        if not self.section:
+            or_exit(no_place)
+        places = [place for place in ("hub", "gcs") if place in self.section]
+        return [f"results/publish/{place}/{name}.json" for place in places for name in self.published]
+
+    def files(self, wildcards: Any) -> list:
+        """Return the files of an artifact, or its folder; folders and checkpoints as `ancient`, see `changes`."""
+        publication = self.published[wildcards.artifact]
+        if publication.folder:
+            return [ancient(f"results/{publication.folder}")]
+        files = [f"results/{file}" for file in publication.files.values()]
+        return [ancient(file) for file in files] if publication.kind == "checkpoint" else files
+
+    def changes(self, wildcards: Any) -> list[str]:
+        """Return the file that tells whether what is `ancient` has changed: a fingerprint, or the state of a run."""
+        publication = self.published[wildcards.artifact]
+        if publication.run and publication.kind in ("model", "transformers", "checkpoint"):
+            step = int(wildcards.artifact.rpartition("/")[2]) if publication.kind == "checkpoint" else None
+            return [publication.run.checkpoint(step)["state"]]
+        return [f"results/{publication.folder}.json"] if publication.folder else []
+
+    def card(self, wildcards: Any) -> list[str]:
+        """Return the card of an artifact; a checkpoint has none."""
+        folder = self.published[wildcards.artifact].card
+        return [f"results/{folder}/README.md"] if folder else []
+
+    def to_hub(self, wildcards: Any) -> dict:
+        """Return what publishing an artifact on the hub takes of the config."""
+        publication = self.published[wildcards.artifact]
+        return what_is_published(publication) | {
+            "repository": repository_name(self.section, publication),
+            "type": publication.type,
+            "branch": branch_of(self.section, publication),
+            "private": self.section["private"],
+        }
+
+    def to_bucket(self, wildcards: Any) -> dict:
+        """Return what publishing an artifact in a bucket takes of the config."""
+        publication = self.published[wildcards.artifact]
+        return what_is_published(publication) | {"folder": f"{self.section['gcs']}/{folder_name(publication)}"}
+
+    def facts(self, wildcards: Any) -> dict[str, list[str]]:
+        """Return the files that a card is made of, by name."""
+        found = facts_of(self.cards[wildcards.card])
+        return {name: [f"results/{file}" for file in files] for name, files in found.items()}
+
+    def described(self, wildcards: Any) -> dict:
+        """Return what a card takes of the config."""
+        return described(self.cards[wildcards.card], self.config) | {"license": self.section.get("license")}
+
+    def croissant(self, wildcards: Any) -> dict:
+        """Return what the metadata of a set of records take of the config."""
+        return croissant_of(self.cards[wildcards.records], self.config) | {"license": self.section.get("license")}
+
+
+def what_is_published(publication: Publication) -> dict:
+    """Return what both places take of an artifact."""
+    return {
+        "name": publication.name,
+        "names": list(publication.files),
+        "whole": bool(publication.folder),
+        "root": publication.folder or next(iter(publication.files.values())),
+        "expected": publication.expected,
+        "checkpoint": publication.kind == "checkpoint",
+    }

@@ -1,0 +1,437 @@
+"""Publishing: repositories of a hub and folders of a bucket, both on loopback and on connections that break; cards."""
+
+import csv
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import loopback_bucket
+import loopback_hub
+import pytest
+import yaml
+from conftest import copied
+from huggingface_hub import DatasetCard, DatasetCardData, ModelCard, ModelCardData, constants
+from loopback_hub import TOKEN
+from ruamel.yaml import YAML
+from tpulm.config.artifacts import TOKENIZER_FILES
+from tpulm.config.card_facts import croissant_of, described, facts_of
+from tpulm.config.publications import CARD, publications_of
+from tpulm.config.reading import complete, read_yaml
+from tpulm.core import bucket
+from tpulm.core.errors import UserError
+from tpulm.core.files import read_json, sha256, write_json
+from tpulm.publishing import folder, hub
+from tpulm.publishing.contents import contents
+from tpulm.report.cards import card
+from tpulm.report.croissant import metadata
+
+RECIPE = {
+    "repository": "me/models-mlm-tiny", "type": "model", "branch": "main", "private": True, "name": "mlm/tiny",
+    "checkpoint": False, "whole": True,
+}  # fmt: skip
+KEY = "models/me/models-mlm-tiny"
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A hub on loopback, with a token that it knows; no time passes between attempts."""
+    with loopback_hub.served() as found:
+        monkeypatch.setenv("HF_ENDPOINT", found.url)  # where this process has not read it, and in those of jobs
+        monkeypatch.setattr(constants, "ENDPOINT", found.url)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setattr(hub, "WAITS", (0.0,) * 7)
+        yield found
+
+
+@pytest.fixture
+def artifact(tmp_path):
+    """A folder with files of the kinds that there are: small ones, large ones, one that is sent in parts."""
+    here = tmp_path / "artifact"
+    (here / "train").mkdir(parents=True)
+    (here / "config.json").write_text("{}\n")
+    (here / CARD).write_text("---\nlicense: mit\n---\n\n# A model\n")
+    (here / "model.safetensors").write_bytes(bytes(range(256)) * 1000)
+    (here / ".snakemake_timestamp").write_text("")
+    for number in range(3):
+        (here / f"train/{number}.tfrecord").write_bytes(b"record %d" % number)
+    return here
+
+
+def published(artifact, said=None, **changes):
+    """Publish a folder; return the receipt."""
+    recipe, say = RECIPE | changes, (said if said is not None else []).append
+    return hub.publish(recipe, contents(recipe, [str(artifact)], []), say)
+
+
+def held(artifact):
+    """Return what a repository is to hold of a folder."""
+    files = (path for path in artifact.rglob("*") if path.is_file() and not path.name.startswith("."))
+    return {str(path.relative_to(artifact)): path.read_bytes() for path in files}
+
+
+def of_ours(files):
+    """Return the files of a repository without what the hub made."""
+    return {path: content for path, content in files.items() if path != ".gitattributes"}
+
+
+def test_a_repository_holds_the_files_and_the_receipt_says_which(server, artifact):
+    receipt = published(artifact)
+    found = server.repositories[KEY]
+    assert found.private and of_ours(found.files()) == held(artifact)
+    assert receipt == {
+        "repository": "me/models-mlm-tiny",
+        "type": "model",
+        "branch": "main",
+        "commit": found.branches["main"][-1],
+        "files": {
+            path: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            for path, content in sorted(held(artifact).items())
+        },
+    }
+    assert server.counts["commits"] == 1 and server.counts["parts"] == 3
+    assert server.cards == [(artifact / CARD).read_text()]  # validated before it was committed
+
+
+def test_what_is_unchanged_makes_no_commit_and_what_is_gone_goes(server, artifact):
+    first = published(artifact)
+    assert published(artifact) == first
+    assert server.counts["commits"] == 1
+    found = server.repositories[KEY]
+    found.commit("main", "by hand", found.files() | {"picture.png": b"mine", "train/notes.txt": b"mine"})
+    (artifact / "config.json").write_text('{"a": 1}\n')
+    (artifact / "train/2.tfrecord").unlink()
+    published(artifact)
+    assert of_ours(found.files()) == held(artifact) | {"picture.png": b"mine", "train/notes.txt": b"mine"}
+    assert server.counts["commits"] == 2 and server.counts["large files"] == 4  # none was sent again
+
+
+def test_broken_connections_change_nothing(server, artifact):
+    for method, path, how in [
+        ("GET", KEY, "reset"),
+        ("POST", "/repos/create", "lost"),
+        ("GET", "/tree/", "503"),
+        ("POST", "/preupload/", "429"),
+        ("POST", "/objects/batch", "half"),
+        ("PUT", "/large/", "lost"),
+        ("POST", "/commit/", "lost"),
+    ]:
+        server.break_off(method, path, how)
+    receipt = published(artifact)
+    found = server.repositories[KEY]
+    assert server.counts["broken"] == 7 and server.counts["commits"] == 1
+    assert of_ours(found.files()) == held(artifact) and receipt["commit"] == found.branches["main"][-1]
+
+
+def test_a_job_that_gave_up_goes_on_where_it_was(server, artifact, monkeypatch):
+    monkeypatch.setattr(hub, "WAITS", (0.0,))
+    server.break_off("POST", "/commit/", "reset", times=2)
+    said = []
+    with pytest.raises(UserError, match="^me/models-mlm-tiny cannot be published: the hub cannot be reached: "):
+        published(artifact, said)
+    assert len(said) == 1 and said[0].endswith("; again in 0.0 s")
+    assert server.counts["large files"] == 4 and server.counts["commits"] == 0
+    published(artifact)
+    assert server.counts["large files"] == 4 and server.counts["commits"] == 1
+    assert of_ours(server.repositories[KEY].files()) == held(artifact)
+
+
+def test_a_repository_that_is_public_or_closed_is_refused(server, artifact, monkeypatch):
+    published(artifact, private=False)
+    with pytest.raises(UserError, match="^me/models-mlm-tiny is public on the hub, and publish.private is true; make"):
+        published(artifact)
+    server.break_off("GET", KEY, "403")
+    with pytest.raises(UserError, match=r"the hub gives no right to write there to the token in HF_TOKEN \(HTTP 403\)"):
+        published(artifact, private=False)
+    monkeypatch.setenv("HF_TOKEN", "hf_another")
+    with pytest.raises(UserError, match=r"the hub does not know the token in HF_TOKEN \(HTTP 401\)"):
+        published(artifact, private=False)
+
+
+def test_branches_and_checkpoints_beside_each_other(server, artifact, tmp_path):
+    published(artifact)
+    checkpoint = tmp_path / "weights.safetensors"
+    for step in (10, 20):
+        checkpoint.write_bytes(b"%d" % step)
+        recipe = RECIPE | {"branch": "checkpoints", "checkpoint": True, "whole": False}
+        recipe["names"] = [f"checkpoints/{step:08d}/weights.safetensors"]
+        hub.publish(recipe, contents(recipe, [str(checkpoint)], []), print)
+    found = server.repositories[KEY]
+    own = {f"checkpoints/000000{step}/weights.safetensors": b"%d" % step for step in (10, 20)}
+    assert of_ours(found.files("checkpoints")) == held(artifact) | own
+    assert of_ours(found.files()) == held(artifact)
+    published(artifact, branch="checkpoints")  # a model takes no checkpoint away
+    assert of_ours(found.files("checkpoints")) == held(artifact) | own
+
+
+def test_of_many_files_those_that_name_the_others_come_last(server, artifact, monkeypatch):
+    monkeypatch.setattr(hub, "AT_ONCE", 2)
+    published(artifact)
+    found = server.repositories[KEY]
+    commits = [of_ours(files) for _, files in found.commits.values()]
+    assert [len(files) for files in commits] == [0, 2, 4, 6] and CARD not in commits[2]
+    assert found.commits[found.branches["main"][-1]][0] == "mlm/tiny: 2 of 6 changes"
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory):
+    """The bucket, where this process looks for Google's."""
+    with loopback_bucket.served(tmp_path_factory.mktemp("bucket")) as found, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", found.url)
+        bucket.file_system.cache_clear()
+        yield found
+    bucket.file_system.cache_clear()
+
+
+def test_a_folder_of_a_bucket(storage, artifact):
+    recipe = {"folder": f"gs://{loopback_bucket.BUCKET}/models/mlm-tiny", "checkpoint": False, "whole": True}
+
+    def publish():
+        return folder.publish(recipe, contents(recipe, [str(artifact)], []), print)
+
+    def objects():
+        found = storage.objects("models/mlm-tiny/")
+        return {name.removeprefix("models/mlm-tiny/"): content for name, content in found.items()}
+
+    storage.faults(fail=0.2)
+    first = publish()
+    storage.faults(fail=0.0)
+    assert objects() == held(artifact) and first["folder"] == recipe["folder"]
+    assert {path: (told["bytes"], told["sha256"]) for path, told in first["files"].items()} == {
+        path: (len(content), hashlib.sha256(content).hexdigest()) for path, content in held(artifact).items()
+    }
+    assert publish() == first  # the generations, too: nothing was written
+    storage.put("models/mlm-tiny/notes.txt", b"mine")
+    storage.put("models/mlm-tiny/checkpoints/00000010/weights.safetensors", b"10")
+    (artifact / "train/2.tfrecord").unlink()
+    (artifact / "config.json").write_text('{"a": 1}\n')
+    second = publish()["files"]
+    assert objects() == held(artifact) | {"notes.txt": b"mine", "checkpoints/00000010/weights.safetensors": b"10"}
+    assert [path for path in second if second[path] != first["files"][path]] == ["config.json"]
+
+
+def with_publish(workflow, **section):
+    """Write a config that publishes; return the arguments that name it."""
+    config = read_yaml(workflow / "config.yaml") | {"publish": section}
+    with open(workflow / "publish.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(config, file)
+    return ["--configfile", "publish.yaml"]
+
+
+def listed(workflow, *arguments):
+    """Return the rules that a dry run lists, with their wildcards."""
+    printed = workflow("-n", *arguments).stdout
+    return re.findall(r"^(?:local)?rule (publish_\w+|train_\w+|write_c\w+):", printed, re.M)
+
+
+def test_publish_is_its_own_target_and_needs_a_place_and_a_token(trained, server, tmp_path, monkeypatch):
+    workflow = copied(trained, tmp_path)
+    asked = with_publish(workflow, hub="me/models", sync="every 1")
+    assert listed(workflow, *asked) == []  # `snakemake` alone publishes nothing
+    done = workflow("publish", "-n", check=False)
+    assert done.returncode == 1 and done.stdout.endswith(
+        "error: publish is missing in the config; say where to, such as publish: {hub: OWNER/NAME} or "
+        "{gcs: gs://BUCKET/PREFIX}.\n"
+    )
+    monkeypatch.delenv("HF_TOKEN")
+    done = workflow("results/publish/hub/tokenizer.json", *asked, check=False)
+    assert done.returncode == 1
+    assert "error: HF_TOKEN is not in the environment; publish.hub needs it: a token of the" in done.stdout
+    assert not (workflow / "results/tokenizer/README.md").exists() and not server.repositories
+
+
+def test_a_checkpoint_is_published_while_its_run_goes_on(trained, tmp_path):
+    workflow = copied(trained, tmp_path)
+    shutil.rmtree(workflow / "results/mlm/tiny/checkpoints/00000020")
+    asked = with_publish(workflow, hub="me/models", sync="every 1")
+    receipt = "results/publish/hub/checkpoints/mlm/tiny/{:08d}.json"
+    assert listed(workflow, receipt.format(10), *asked) == ["publish_to_hub"]  # needs nothing that is after it
+    assert listed(workflow, receipt.format(20), *asked) == ["train_mlm_tensorflow", "publish_to_hub"]
+    assert "publish_to_hub" not in listed(workflow, "mlm", *asked)  # no receipt is an input of training
+
+
+def test_a_damaged_artifact_is_refused(trained, server, tmp_path):
+    workflow = copied(trained, tmp_path)
+    asked = with_publish(workflow, hub="me/models", artifacts=["tokenizer"])
+    path = workflow / "results/tokenizer/special_tokens_map.json"
+    path.write_text("{")
+    workflow("--touch", *asked)
+    done = workflow("publish", *asked, check=False)
+    assert done.returncode == 1 and not server.repositories
+    assert "error: results/tokenizer/special_tokens_map.json cannot be read: " in done.stdout
+    assert "; nothing of it is published: `snakemake verify` has the rest." in done.stdout
+
+
+def test_a_model_and_its_checkpoints_go_to_hub_and_bucket(trained, server, storage, tmp_path, monkeypatch):
+    workflow = copied(trained, tmp_path)
+    monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+    place = f"gs://{loopback_bucket.BUCKET}/whole"
+    asked = with_publish(workflow, hub="me/models", gcs=place, artifacts=["mlm"], sync="every 2", license="mit")
+    printed = workflow("publish", *asked).stdout
+    found, model = server.repositories[KEY], workflow / "results/mlm/tiny/model"
+    assert of_ours(found.files()) == held(model) and found.private
+    last = workflow / "results/mlm/tiny/checkpoints/00000020"
+    own = {f"checkpoints/00000020/{path}": content for path, content in held(last).items()}
+    assert {path: content for path, content in found.files("checkpoints").items() if "/" in path} == own
+    objects = {name.removeprefix("whole/mlm-tiny/"): content for name, content in storage.objects("whole/").items()}
+    assert objects == held(model) | own
+    receipt = read_json(workflow / "results/publish/hub/mlm/tiny.json")
+    assert receipt["commit"] == found.branches["main"][-1]
+    for path in [*(workflow / "results/publish").rglob("*"), *(workflow / "logs/publish").rglob("*")]:
+        assert path.is_dir() or TOKEN.encode() not in path.read_bytes()
+    assert TOKEN not in printed
+    assert "Nothing to be done" in workflow("publish", "-n", *asked).stdout
+    card = ModelCard.load(workflow / "results/mlm/tiny/model/README.md")
+    assert card.data.license == "mit" and {result.metric_type for result in card.data.eval_results} == {
+        "loss", "perplexity", "accuracy",
+    }  # fmt: skip
+
+
+def artifacts_of(workflow, **section):
+    """Return what the config of a workflow can publish, by name, and the completed config."""
+    config = read_yaml(workflow / "config.yaml") | ({"publish": section} if section else {})
+    completed = complete(config, "config.yaml")
+    return publications_of(completed), completed
+
+
+def facts(workflow, publication):
+    """Return what a card is made of, read."""
+    found = {}
+    for name, (path,) in facts_of(publication).items():
+        with open(workflow / f"results/{path}") as file:
+            found[name] = list(csv.DictReader(file)) if path.endswith(".csv") else json.load(file)
+    return found
+
+
+def test_every_card_says_what_was_measured_and_is_what_the_hub_reads(trained):
+    publications, config = artifacts_of(trained, hub="me/models", license="apache-2.0")
+    assert list(publications) == [
+        "tokenizer", "tfrecords", "tokens/small/corpus/concat-64", "tokens/small/finetune-text/pad-64", "mlm/tiny",
+        "base/small", "transformers/base/small", "finetune/python",
+    ]  # fmt: skip
+    for name, publication in publications.items():
+        known = facts(trained, publication)
+        text = card(described(publication, config) | {"license": "apache-2.0"}, known)
+        _, head, body = text.split("---\n", 2)
+        of, data = (DatasetCard, DatasetCardData) if publication.type == "dataset" else (ModelCard, ModelCardData)
+        told = yaml.safe_load(head)
+        assert of(text).data.to_dict() == told == data(**yaml.safe_load(head)).to_dict()
+        assert told["license"] == "apache-2.0"
+        for block in re.findall(r"```python\n(.*?)```", body, re.S):
+            compile(block, name, "exec")
+        assert f"| train | {known['corpus']['splits']['train']['documents']:,} |" in body
+        if publication.run:
+            assert f"step {known['state']['best']['step']}, the best" in body
+            assert re.search(r"## Hardware\n\n1 replica\(s\) \(CPU\)|## Hardware\n\n[18] device\(s\) \(cpu\)", body)
+            test = known["metrics"].get("test") or known["metrics"]["loss"]["finetune_test"]["after"]
+            results = {
+                (found["dataset"]["split"], metric["type"]): metric["value"]
+                for found in told["model-index"][0]["results"]
+                for metric in found["metrics"]
+            }
+            assert results["test", "loss"] == round(test["loss"], 4) and len(results) == 6
+
+
+def test_a_card_without_a_hub_names_the_folder(trained):
+    publications, config = artifacts_of(trained)
+    sources = {name: described(publication, config)["source"] for name, publication in publications.items()}
+    assert sources["mlm/tiny"] == "results/mlm/tiny/model" and sources["base/small"] == "results/base/small"
+    text = card(
+        described(publications["tokenizer"], config) | {"license": None}, facts(trained, publications["tokenizer"])
+    )
+    assert 'from_pretrained("results/tokenizer")' in text and "license" not in text
+
+
+# As a card says, with the files of the repository in the working folder; the model that is asked is what was published.
+USE = """
+import os, re, sys
+from huggingface_hub import snapshot_download
+for repository, kind in [argument.split(":") for argument in sys.argv[1:]]:
+    os.chdir(snapshot_download(repository, repo_type=kind))
+    for block in re.findall(r"```python\\n(.*?)```", open("README.md").read(), re.S):
+        if "transformers" not in block or "fill" in block or "AutoTokenizer" in block:
+            exec(block, globals())
+    print(repository, "used")
+print(next(iter(examples))["input_ids"].shape)
+"""
+
+
+@pytest.mark.long
+def test_everything_is_published_and_used_as_its_card_says(trained, server, storage, tmp_path, monkeypatch):
+    workflow = copied(trained, tmp_path)
+    place = f"gs://{loopback_bucket.BUCKET}/all"
+    asked = with_publish(workflow, hub="me/models", gcs=place, license="mit", sync="every 1")
+    server.break_off("PUT", "/large/", "half")
+    server.break_off("POST", "/commit/", "503")
+    workflow("publish", "--cores", "2", *asked)
+    assert sorted(server.repositories) == [
+        *(f"datasets/me/models-{name}" for name in
+          ("tfrecords", "tokens-small-corpus-concat-64", "tokens-small-finetune-text-pad-64")),
+        *(f"models/me/models-{name}" for name in
+          ("base-small", "finetune-python", "mlm-tiny", "tokenizer", "transformers-base-small")),
+    ]  # fmt: skip
+    assert len(list((workflow / "results/publish").rglob("*.json"))) == 2 * (8 + 6)
+    for name, path in [("base-small", "base/small"), ("mlm-tiny", "mlm/tiny/model"), ("tokenizer", "tokenizer")]:
+        files = of_ours(server.repositories[f"models/me/models-{name}"].files())
+        folder = {path: content for path, content in held(workflow / f"results/{path}").items() if path in files}
+        assert files.items() >= folder.items() and CARD in files
+    assert "Nothing to be done" in workflow("publish", "-n", *asked).stdout
+    listed = workflow("clean", *asked).stdout
+    assert "0 files that no run of the config needs" in listed
+    assert "artifacts are whole" in workflow("verify", *asked).stdout
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    repositories = [f"me/models-{name}:model" for name in ("tokenizer", "mlm-tiny", "base-small", "finetune-python")]
+    command = [sys.executable, "-c", USE, *repositories, "me/models-tfrecords:dataset"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.count(" used\n") == 5, done.stderr[-3000:]
+    assert done.stdout.endswith("(128,)\n")
+
+
+CROISSANT = """
+import json, sys
+import mlcroissant
+dataset = mlcroissant.Dataset(sys.argv[1])
+plain = lambda value: value.decode() if isinstance(value, bytes) else value if isinstance(value, str) else int(value)
+sets = {name: [{key.partition("/")[2]: plain(value) for key, value in record.items()}
+               for record in dataset.records(name)] for name in ("splits", "shards")}
+print("RESULT" + json.dumps([list(dataset.metadata.ctx.issues.errors), sets]))
+"""
+
+
+@pytest.mark.long
+def test_mlcroissant_validates_and_loads_the_metadata_of_shards(trained, openers, tmp_path):
+    publications, config = artifacts_of(trained, hub="me/models", license="mit")
+    folder = tmp_path / "tfrecords"
+    shutil.copytree(trained / "results/tfrecords", folder)
+    manifest = read_json(folder / "manifest.json")
+    taken = croissant_of(publications["tfrecords"], config) | {"license": "mit"}
+    write_json(folder / "croissant.json", metadata(taken, manifest, sha256(folder / "manifest.json")))
+    printed = openers("transformers 5", CROISSANT, str(folder / "croissant.json"))
+    errors, sets = json.loads(printed.rpartition("RESULT")[2])
+    assert errors == []
+    shards = [shard for entry in manifest["splits"].values() for shard in entry["shards"]]
+    assert sets["shards"] == [{key: shard[key] for key in ("file", "records", "bytes", "sha256")} for shard in shards]
+    assert {record["name"]: record["tokens"] for record in sets["splits"]} == {
+        split: entry["tokens"] for split, entry in manifest["splits"].items()
+    }
+
+
+@pytest.mark.long
+def test_results_in_a_bucket_are_published_from_there(fresh, server, storage, monkeypatch):
+    monkeypatch.setenv("SNAKEMAKE_STORAGE_GCS_PROJECT", "project")
+    text = {"source": "python-docs", "max_documents": 200, "held_out": {"validation": 0.004, "test": 0.004}}
+    section = {"hub": "me/models", "artifacts": ["tokenizer"]}
+    with open(fresh / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump({"corpus": text, "tokenizer": {"vocab_size": 300}, "publish": section}, file)
+    stored = f"gs://{loopback_bucket.BUCKET}/stored"
+    asked = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", stored]
+    fresh("publish", *asked)
+    objects = storage.objects("stored/results/tokenizer/")
+    files = of_ours(server.repositories["models/me/models-tokenizer"].files())
+    assert {f"stored/results/tokenizer/{path}": content for path, content in files.items()}.items() <= objects.items()
+    assert set(files) == {CARD, *TOKENIZER_FILES.values()}
+    receipt = json.loads(storage.objects("stored/results/publish/")["stored/results/publish/hub/tokenizer.json"])
+    assert receipt["commit"] == server.repositories["models/me/models-tokenizer"].branches["main"][-1]
