@@ -15,16 +15,7 @@ from snakemake.io import local
 from tpulm.config.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER_FILES, lengths_file
 from tpulm.config.causal_families import marks_of
 from tpulm.config.reading import complete, read_config, typed
-from tpulm.config.runs import (
-    by_stage,
-    has_records,
-    pick,
-    pretrained_of,
-    record_sets_of,
-    runs_of,
-    sampling_of,
-    segment_outputs,
-)
+from tpulm.config.runs import asked_of, by_stage, pick, record_sets_of, runs_of, sampling_of, segment_outputs
 from tpulm.config.sweeps import groups_of, repetitions
 from tpulm.workflow.place import Place, local_files, preset_files
 from tpulm.workflow.resources import resources_of, snapshots_of
@@ -58,10 +49,8 @@ config = checked
 RUNS = runs_of(config)
 STAGE_RUNS = by_stage(RUNS)
 MLM, TRAINED_BASES, FINETUNE = STAGE_RUNS["mlm"], STAGE_RUNS["base"], STAGE_RUNS["finetune"]
-# Masked models that are asked: also pretrained ones, of which those are measured that read the records of this config.
-PRETRAINED = pretrained_of(config)
-ASKED = MLM | PRETRAINED
-MEASURED = MLM | {name: run for name, run in PRETRAINED.items() if has_records(run)}
+# Masked models that are asked, also pretrained ones; and those that read the records of this config.
+ASKED, MEASURED = asked_of(config, MLM)
 BASE = config["base"]
 # Every set of records by its folder under results/, which is the wildcard `records`.
 RECORD_SETS = record_sets_of(config, RUNS)
@@ -123,20 +112,6 @@ def previous_checkpoint(run, last: int) -> list[str]:
     first = last - run.recipe["checkpoint_every"]
     files = run.checkpoint(first).items() if first else []
     return [file if name == "state" else ancient(file) for name, file in files]
-
-
-def init_of(run, last: int) -> list[str]:
-    """Return the files of the model that a run starts from: its weights for the first segment, else its sizes only."""
-    return run.init_files if last == run.recipe["checkpoint_every"] else run.init_files[:1]
-
-
-def model_sources(pretrained: str) -> list[str]:
-    """Return the files of a masked model's local folder that are read; none where it is on the hub."""
-    return [
-        file
-        for file in preset_files(pretrained)
-        if Path(file).suffix in (".h5", ".json", ".model", ".safetensors", ".txt")
-    ]
 
 
 def base_of(wildcards) -> str:

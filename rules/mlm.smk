@@ -3,6 +3,8 @@
 BACKENDS = {
     backend: [name for name, run in ASKED.items() if run.backend == backend] for backend in ("tensorflow", "jax")
 }
+# Files of a model's local folder that may be read, by their endings.
+MODEL_SOURCES = (".h5", ".json", ".model", ".safetensors", ".txt")
 # What is fetched: models that are asked, and those that runs start from.
 FETCHED = {run.fetched: run for run in ASKED.values() if run.origin}
 
@@ -14,7 +16,7 @@ rule mlm:
         expand("results/mlm/{run}/model/{file}", run=MLM, file=MODEL_FILES),
         expand("results/mlm/{run}/history.csv", run=MLM),
         expand("results/mlm/{run}/metrics.json", run=MEASURED),
-        expand("results/mlm/{run}/model/{file}", run=PRETRAINED, file=MODEL_FILES),
+        expand("results/mlm/{run}/model/{file}", run=[name for name in ASKED if name not in MLM], file=MODEL_FILES),
         expand("results/mlm/{run}/fill_mask.json", run=ASKED),
         [run.thinned for run in MLM.values()],
 
@@ -22,7 +24,7 @@ rule mlm:
 rule fetch_mlm:
     """Fetch a masked language model from a local folder or from the Hugging Face Hub."""
     input:
-        files=lambda w: model_sources(FETCHED[w.fetched].origin["pretrained"]),
+        files=lambda w: preset_files(FETCHED[w.fetched].origin["pretrained"], MODEL_SOURCES),
         code=code_inputs("fetch_mlm", "data"),
     output:
         [f"results/{{fetched}}/{file}" for file in MODEL_FILES],
@@ -45,7 +47,7 @@ rule train_mlm_tensorflow:
     input:
         manifest=lambda w: RECORD_SETS["tfrecords"].manifest,
         shards=lambda w: listing_of(RECORD_SETS["tfrecords"]),
-        init=lambda w: init_of(MLM[w.run], int(w.step)),
+        init=lambda w: MLM[w.run].init_at(int(w.step)),
         previous=lambda w: previous_checkpoint(MLM[w.run], int(w.step)),
         code=code_inputs("train_mlm_tensorflow", "tensorflow"),
     output:
@@ -70,7 +72,7 @@ rule train_mlm_jax:
     input:
         manifest=lambda w: RECORD_SETS["tfrecords"].manifest,
         shards=lambda w: listing_of(RECORD_SETS["tfrecords"]),
-        init=lambda w: init_of(MLM[w.run], int(w.step)),
+        init=lambda w: MLM[w.run].init_at(int(w.step)),
         previous=lambda w: previous_checkpoint(MLM[w.run], int(w.step)),
         code=code_inputs("train_mlm_jax", "jax"),
     output:

@@ -94,6 +94,10 @@ class Run:
             return []
         return [f"results/{self.fetched}/{file}" for file in MODEL_FILES]
 
+    def init_at(self, last: int) -> list[str]:
+        """Return those of `init_files` that the segment up to step `last` reads: after the first, the sizes only."""
+        return self.init_files if last == self.recipe["checkpoint_every"] else self.init_files[:1]
+
     @property
     def start(self) -> list[str]:
         """The weights of another finetuning run that this one starts from: its best ones; none without `init`."""
@@ -247,16 +251,15 @@ def runs_of(config: Mapping) -> list[Run]:
     return [Run(stage, name, config) for stage in STAGES for name in names[stage]]
 
 
-def pretrained_of(config: Mapping) -> dict[str, Run]:
-    """Return the masked models of a completed config that are only asked and measured, by name."""
-    runs = config["mlm"]["runs"]
-    return {name: Run("mlm", name, config) for name, recipe in runs.items() if "pretrained" in recipe}
+def asked_of(config: Mapping, trained: Mapping[str, Run]) -> tuple[dict[str, Run], dict[str, Run]]:
+    """Return the masked models that are asked, by name, and those of them that are measured.
 
-
-def has_records(run: Run) -> bool:
-    """Return whether the records of the masked models are in the vocabulary of a pretrained one: it can be measured."""
-    config = run.config
-    return "tfrecords" in config and same_origin(run.recipe, config["tokenizer"])
+    trained  those that are trained here. A pretrained model is measured where the records are in its vocabulary.
+    """
+    pretrained = {name: recipe for name, recipe in config["mlm"]["runs"].items() if "pretrained" in recipe}
+    asked = {**trained, **{name: Run("mlm", name, config) for name in pretrained}}
+    fits = [name for name in pretrained if "tfrecords" in config and same_origin(pretrained[name], config["tokenizer"])]
+    return asked, {name: run for name, run in asked.items() if name in trained or name in fits}
 
 
 def same_origin(one: Mapping, other: Mapping) -> bool:
