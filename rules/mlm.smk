@@ -106,6 +106,8 @@ rule export_mlm:
         recipe=lambda w: pick(MLM[w.run].recipe, "backend", "init" if MLM[w.run].init_files else "model"),
     log:
         "logs/mlm/{run}/export.log",
+    wildcard_constraints:
+        run=one_of(MLM),
     threads: 1
     conda:
         "../envs/data.yaml"
