@@ -3,8 +3,9 @@
 input.manifest    tfrecords/manifest.json: vocabulary size and special ids
 input.tokenizer   tokenizer.json, tokenizer_config.json, special_tokens_map.json
 input.best        safetensors, the model's variables at the step with the lowest held-out loss
+input.init        config.json of the model that the run started from; none for a run from scratch
 output            config.json, model.safetensors (PyTorch's names), the tokenizer's files
-params.recipe     backend and model, as in the config
+params.recipe     backend, and model or init, as in the config
 """
 
 import shutil
@@ -19,17 +20,21 @@ from tpulm.models import roberta
 run = snakemake.wildcards.run
 
 with job(snakemake.log[0], f"mlm {run}"):
-    from tpulm.models.transformers_config import model_config
+    from tpulm.models.transformers_config import init_config, model_config
     from tpulm.models.transformers_export import pytorch_arrays, save_model
     from transformers.models.auto.modeling_tf_auto import TF_MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     recipe = snakemake.params.recipe
-    model, jax = recipe["model"], recipe["backend"] == "jax"
+    jax, init = recipe["backend"] == "jax", snakemake.input.init
     manifest = read_json(snakemake.input.manifest)
-    built_in = BUILT_IN | {ATTENTION_DROPOUT: sizes_of(model, run)[ATTENTION_DROPOUT]} if jax else {}
-    config = model_config(model | built_in, manifest, f"mlm.runs.{run}.model")
+    if init:
+        config = init_config(init[0], manifest, f"mlm.runs.{run}")
+    else:
+        model = recipe["model"]
+        built_in = BUILT_IN | {ATTENTION_DROPOUT: sizes_of(model, run)[ATTENTION_DROPOUT]} if jax else {}
+        config = model_config(model | built_in, manifest, f"mlm.runs.{run}.model")
     config_json, weights, *tokenizer = snakemake.output
-    config.architectures = [TF_MODEL_FOR_MASKED_LM_MAPPING_NAMES[model["architecture"]].removeprefix("TF")]
+    config.architectures = [TF_MODEL_FOR_MASKED_LM_MAPPING_NAMES[config.model_type].removeprefix("TF")]
     write_text(config_json, config.to_json_string())
     arrays = load_arrays(snakemake.input.best)
     if jax:
@@ -40,7 +45,7 @@ with job(snakemake.log[0], f"mlm {run}"):
     for source, target in zip(snakemake.input.tokenizer, tokenizer, strict=True):
         with atomic_write(target) as partial:
             shutil.copyfile(source, partial)
-    if not ARCHITECTURES[model["architecture"]].token_types:
+    if not ARCHITECTURES[config.model_type].token_types:
         # Otherwise the tokenizer gives the model token_type_ids, which it refuses.
         _, settings, _ = tokenizer
         write_json(settings, read_json(settings) | {"model_input_names": ["input_ids", "attention_mask"]})

@@ -27,6 +27,8 @@ UNKNOWN = ("GemmaBackbone", {
     "head_dim": 256, "vocabulary_size": 256_000,
 })  # fmt: skip
 UNKNOWN_VOCABULARY = 50_265  # of RoBERTa's own tokenizer, where the tokenizer is not trained here
+# RoBERTa-large: of a masked model whose config is not known before it is fetched.
+UNKNOWN_MASKED = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
 
 
 @dataclass(frozen=True)
@@ -51,15 +53,26 @@ class ModelSize:
 
 
 def model_size(run: Run) -> ModelSize:
-    """Return the size of a run's model; where only a hub knows it, that of Gemma 7B."""
+    """Return the size of a run's model; where only a hub knows it, that of Gemma 7B or RoBERTa-large."""
     recipe = run.recipe
     if run.stage == "mlm":
-        return masked_size(recipe["model"], run.config["tokenizer"].get("vocab_size", UNKNOWN_VOCABULARY))
+        return masked_size(*masked_model_of(run))
     base = recipe if run.stage == "base" else run.base
     size = base_size(base)
     if recipe.get("method") != "lora":
         return size
     return causal_size(*backbone_of(base), lora=recipe)
+
+
+def masked_model_of(run: Run) -> tuple[Mapping[str, Any], int]:
+    """Return the sizes of a masked model and of its vocabulary: of its config, or of the folder that it comes from."""
+    if run.origin is None:
+        return run.recipe["model"], run.config["tokenizer"].get("vocab_size", UNKNOWN_VOCABULARY)
+    try:
+        found = json.loads((Path(run.origin["pretrained"]) / "config.json").read_text())
+        return found, int(found["vocab_size"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return UNKNOWN_MASKED, UNKNOWN_VOCABULARY
 
 
 def base_size(base: Mapping) -> ModelSize:

@@ -10,6 +10,7 @@ import jax
 import keras
 import numpy as np
 
+from tpulm.config.roberta_sizes import SIZES
 from tpulm.config.training_step import ModelSpec
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
@@ -31,8 +32,18 @@ def open_roberta(folder: Path, where: str, recipe: Mapping) -> tuple[keras.Model
     """
     spec = ModelSpec.of("mlm", where, {**recipe, **roberta.folder_recipe(folder)})
     model, distribution = open_model(spec)
-    assign(model.trainable_variables, roberta.folder_weights(folder, spec.architecture.sizes), str(folder))
+    load_folder(model, folder / "model.safetensors")
     return model, distribution
+
+
+def load_folder(model: keras.Model, weights: str | Path) -> None:
+    """Load the weights of a Hugging Face folder, model.safetensors there, into a RoBERTa of its sizes.
+
+    Raises UserError where they are another model's.
+    """
+    folder = Path(weights).parent
+    sizes = {**SIZES, **roberta.folder_recipe(folder)["model"]}
+    assign(model.trainable_variables, roberta.folder_weights(folder, sizes), str(folder))
 
 
 class FillMask:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tpulm.config.roberta_sizes import ATTENTION_DROPOUT, SIZES
+from tpulm.config.architectures import check_vocabulary
+from tpulm.config.roberta_sizes import ATTENTION_DROPOUT, BUILT_IN, SIZES
 from tpulm.core.arrays import load_arrays
+from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.core.random_streams import generator
 
@@ -51,15 +53,38 @@ def build(sizes: Mapping, vocabulary_size: int, pad_id: int) -> "keras.Model":
 
 
 def folder_recipe(folder: Path) -> dict:
-    """Return what a run's recipe says of the model in a Hugging Face folder that a run on JAX exported.
+    """Return what a run's recipe says of the model in a Hugging Face folder that JAX can open.
 
     model       architecture and sizes, as in the config; vocabulary   its size and pad id
     precision   float32, of the weights there
     """
     config = read_json(folder / "config.json")
-    model = {key: config[key] for key in SIZES if key in config}
     vocabulary = {"size": config["vocab_size"], "pad": config["pad_token_id"]}
-    return {"model": {"architecture": "roberta"} | model, "vocabulary": vocabulary, "precision": "float32"}
+    return {"model": config_recipe(config), "vocabulary": vocabulary, "precision": "float32"}
+
+
+def init_recipe(path: str, manifest: Mapping, where: str) -> dict:
+    """Return what a run's recipe leaves to the model that it starts from: model and vocabulary.
+
+    path   its config.json; manifest  the TFRecords'
+
+    Raises UserError, naming `where` in the user's config, where it cannot read the records.
+    """
+    found = folder_recipe(Path(path).parent)
+    check_vocabulary(found["vocabulary"]["size"], manifest, where)
+    positions = found["model"].get("max_position_embeddings", 0) - found["vocabulary"]["pad"] - 1
+    if positions < manifest["sequence_length"]:
+        raise UserError(
+            f"{where}.init has {positions} positions; allowed: a model with {manifest['sequence_length']} or more, "
+            "tfrecords.sequence_length."
+        )
+    return {key: found[key] for key in ("model", "vocabulary")}
+
+
+def config_recipe(config: Mapping) -> dict:
+    """Return what the config.json of a model says of it, as a run's `model` in the config says it."""
+    kept = {key: config[key] for key in (*SIZES, *BUILT_IN, ATTENTION_DROPOUT) if key in config}
+    return {"architecture": config["model_type"]} | kept
 
 
 def folder_weights(folder: Path, sizes: Mapping) -> dict[str, np.ndarray]:
@@ -131,7 +156,13 @@ def to_pytorch(arrays: dict[str, np.ndarray], layers: int, pad_id: int) -> dict[
 
 
 def from_pytorch(arrays: dict[str, np.ndarray], layers: int, heads: int, pad_id: int) -> dict[str, np.ndarray]:
-    """Return the variables of transformers' RobertaForMaskedLM, by name, as those of keras-hub's model, by path."""
+    """Return the variables of transformers' RobertaForMaskedLM, by name, as those of keras-hub's model, by path.
+
+    Raises UserError where one is missing.
+    """
+    missing = [theirs for theirs in (PYTORCH_WORDS, PYTORCH_POSITIONS, *names(layers).values()) if theirs not in arrays]
+    if missing:
+        raise UserError(f"the weights of the model folder lack {missing[0]}; allowed: those of a RobertaForMaskedLM.")
     hidden = arrays[PYTORCH_WORDS].shape[1]
     found = {
         WORDS: arrays[PYTORCH_WORDS],

@@ -2,7 +2,7 @@
 
 from transformers import AutoConfig, PretrainedConfig
 
-from tpulm.config.architectures import find_architecture
+from tpulm.config.architectures import check_vocabulary, find_architecture
 from tpulm.core.errors import UserError
 
 
@@ -13,7 +13,7 @@ def model_config(model: dict, manifest: dict, where: str) -> PretrainedConfig:
     key, or too few positions for this tokenizer's pad id.
     """
     architecture = model["architecture"]
-    after_pad = find_architecture(architecture, where).after_pad
+    find_architecture(architecture, where)
     known = AutoConfig.for_model(architecture).to_dict()
     unknown = sorted(set(model) - set(known) - {"architecture"})
     if unknown:
@@ -22,6 +22,24 @@ def model_config(model: dict, manifest: dict, where: str) -> PretrainedConfig:
     sizes = {key: value for key, value in model.items() if key != "architecture"}
     special = {"bos_token_id": ids["cls"], "eos_token_id": ids["sep"], "pad_token_id": ids["pad"]}
     config = AutoConfig.for_model(architecture, vocab_size=manifest["vocab_size"], **special, **sizes)
+    check_positions(config, manifest, where)
+    return config
+
+
+def init_config(path: str, manifest: dict, where: str) -> PretrainedConfig:
+    """Return the transformers config of a model that a run starts from; path  its config.json.
+
+    Raises UserError, naming `where` in the user's config, where it cannot read the records of the manifest.
+    """
+    config = AutoConfig.from_pretrained(path)
+    check_vocabulary(config.vocab_size, manifest, where)
+    check_positions(config, manifest, f"{where}.init")
+    return config
+
+
+def check_positions(config: PretrainedConfig, manifest: dict, where: str) -> None:
+    """Check that a model has a position for each token of a record. Raises UserError."""
+    after_pad, ids = find_architecture(config.model_type, where).after_pad, manifest["special_ids"]
     positions = getattr(config, "max_position_embeddings", None)
     needed = manifest["sequence_length"] + (ids["pad"] + 1 if after_pad else 0)
     if isinstance(positions, int) and 0 < positions < needed:
@@ -29,4 +47,3 @@ def model_config(model: dict, manifest: dict, where: str) -> PretrainedConfig:
             f"{where}.max_position_embeddings is {positions}; allowed: {needed} or more for sequences of "
             f"{manifest['sequence_length']} tokens and a pad id of {ids['pad']}."
         )
-    return config
