@@ -21,7 +21,7 @@ if "tokenizer" in config:
 include: "rules/tfrecords.smk"
 
 
-if "tfrecords" in config:
+if "tfrecords" in config or ASKED:
 
     include: "rules/mlm.smk"
 
@@ -41,7 +41,9 @@ if "tokenizer" in config:
     TARGETS.append(rules.tokenizer.input)
 if "tfrecords" in config:
     # Not the shards themselves: a deleted shard is written again when a job reads it, or by `tfrecords`.
-    TARGETS += [RECORD_SETS["tfrecords"].manifest, rules.mlm.input]
+    TARGETS.append(RECORD_SETS["tfrecords"].manifest)
+if "tfrecords" in config or ASKED:
+    TARGETS.append(rules.mlm.input)
 
 
 rule all:

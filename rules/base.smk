@@ -90,12 +90,14 @@ rule fetch_base:
     """Fetch an existing base model as a Keras preset folder."""
     input:
         files=lambda w: preset_files(BASE[w.name]["preset"]),
+        adapter=lambda w: preset_files(BASE[w.name]["adapter"]) if "adapter" in BASE[w.name] else [],
         code=code_inputs("fetch_base", "jax"),
     output:
         folder=directory("results/base/{name}"),
         fingerprint="results/base/{name}.json",
     params:
-        recipe=lambda w: {"preset": BASE[w.name]["preset"], "revision": BASE[w.name].get("revision")},
+        recipe=lambda w: {"preset": BASE[w.name]["preset"], "revision": BASE[w.name].get("revision")}
+        | {key: BASE[w.name][key] for key in ("adapter",) if key in BASE[w.name]},
     log:
         "logs/base/{name}/fetch.log",
     wildcard_constraints:

@@ -15,7 +15,7 @@ from snakemake.io import local
 from tpulm.config.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER_FILES, lengths_file
 from tpulm.config.causal_families import marks_of
 from tpulm.config.reading import complete, read_config, typed
-from tpulm.config.runs import by_stage, pick, record_sets_of, runs_of, sampling_of, segment_outputs
+from tpulm.config.runs import asked_of, by_stage, pick, record_sets_of, runs_of, sampling_of, segment_outputs
 from tpulm.config.sweeps import groups_of, repetitions
 from tpulm.workflow.disk import fetched_bytes
 from tpulm.workflow.memory import MB, converting_mb, fetching_mb, mem_mb
@@ -51,6 +51,9 @@ config = checked
 RUNS = runs_of(config)
 STAGE_RUNS = by_stage(RUNS)
 MLM, TRAINED_BASES, FINETUNE = STAGE_RUNS["mlm"], STAGE_RUNS["base"], STAGE_RUNS["finetune"]
+# Masked models that are asked, also pretrained ones; and those that read the records of this config.
+ASKED, MEASURED = asked_of(config, MLM)
+OPENED = STAGE_RUNS | {"mlm": ASKED}
 BASE = config["base"]
 # Every set of records by its folder under results/, which is the wildcard `records`.
 RECORD_SETS = record_sets_of(config, RUNS)
@@ -91,12 +94,12 @@ def one_of(names) -> str:
 
 def asks(stage: str, job: str, hosts: bool = False) -> dict:
     """Return the resources of a rule that runs a model of this stage; with `hosts`, on all hosts of its run."""
-    return resources_of(STAGE_RUNS[stage], job, PLACE.prefixed(""), hosts)
+    return resources_of(OPENED[stage], job, PLACE.prefixed(""), hosts)
 
 
 def memory(stage: str, job: str):
     """Return the memory of a rule that opens a model of this stage, without an accelerator."""
-    return lambda wildcards: mem_mb(STAGE_RUNS[stage][wildcards.get("run") or wildcards.get("name")], job)
+    return lambda wildcards: mem_mb(OPENED[stage][wildcards.get("run") or wildcards.get("name")], job)
 
 
 def asks_to_train(stage: str, hosts: bool = True) -> dict:

@@ -26,6 +26,8 @@ rule train_finetune:
         fingerprint=fingerprint_of,
         manifest=lambda w: FINETUNE[w.run].records.manifest,
         shards=lambda w: listing_of(FINETUNE[w.run].records),
+        # Only the first segment starts from there.
+        start=lambda w: [] if previous_checkpoint(FINETUNE[w.run], int(w.step)) else FINETUNE[w.run].start,
         previous=lambda w: previous_checkpoint(FINETUNE[w.run], int(w.step)),
         code=code_inputs("train_finetune", "jax"),
     output:

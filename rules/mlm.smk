@@ -1,6 +1,12 @@
 """Masked language models: a chain of checkpoints, export of the best one as a Hugging Face folder, evaluation."""
 
-BACKENDS = {backend: [name for name, run in MLM.items() if run.backend == backend] for backend in ("tensorflow", "jax")}
+BACKENDS = {
+    backend: [name for name, run in ASKED.items() if run.backend == backend] for backend in ("tensorflow", "jax")
+}
+# Files of a model's local folder that may be read, by their endings.
+MODEL_SOURCES = (".h5", ".json", ".model", ".safetensors", ".txt")
+# What is fetched: models that are asked, and those that runs start from.
+FETCHED = {run.fetched: run for run in ASKED.values() if run.origin}
 
 
 rule mlm:
@@ -8,15 +14,42 @@ rule mlm:
     localrule: True
     input:
         expand("results/mlm/{run}/model/{file}", run=MLM, file=MODEL_FILES),
-        expand("results/mlm/{run}/{file}", run=MLM, file=["history.csv", "metrics.json", "fill_mask.json"]),
+        expand("results/mlm/{run}/history.csv", run=MLM),
+        expand("results/mlm/{run}/metrics.json", run=MEASURED),
+        expand("results/mlm/{run}/model/{file}", run=[name for name in ASKED if name not in MLM], file=MODEL_FILES),
+        expand("results/mlm/{run}/fill_mask.json", run=ASKED),
         [run.thinned for run in MLM.values()],
+
+
+rule fetch_mlm:
+    """Fetch a masked language model from a local folder or from the Hugging Face Hub."""
+    input:
+        files=lambda w: preset_files(FETCHED[w.fetched].origin["pretrained"], MODEL_SOURCES),
+        code=code_inputs("fetch_mlm", "data"),
+    output:
+        [f"results/{{fetched}}/{file}" for file in MODEL_FILES],
+    params:
+        recipe=lambda w: FETCHED[w.fetched].origin
+        | {"key": FETCHED[w.fetched].key, "backend": FETCHED[w.fetched].backend},
+    log:
+        "logs/{fetched}/fetch.log",
+    wildcard_constraints:
+        fetched=one_of(FETCHED),
+    threads: 1
+    resources:
+        mem_mb=lambda w: mem_mb(FETCHED[w.fetched], "fetch_mlm"),
+    conda:
+        "../envs/data.yaml"
+    script:
+        "../scripts/fetch_mlm.py"
 
 
 rule train_mlm_tensorflow:
     """Train one segment with transformers and TensorFlow: make checkpoint k from checkpoint k-1."""
     input:
-        manifest=RECORD_SETS["tfrecords"].manifest,
-        shards=listing_of(RECORD_SETS["tfrecords"]),
+        manifest=lambda w: RECORD_SETS["tfrecords"].manifest,
+        shards=lambda w: listing_of(RECORD_SETS["tfrecords"]),
+        init=lambda w: MLM[w.run].init_at(int(w.step)),
         previous=lambda w: previous_checkpoint(MLM[w.run], int(w.step)),
         code=code_inputs("train_mlm_tensorflow", "tensorflow"),
     output:
@@ -39,8 +72,9 @@ rule train_mlm_tensorflow:
 rule train_mlm_jax:
     """Train one segment with Keras on JAX: make checkpoint k from checkpoint k-1."""
     input:
-        manifest=RECORD_SETS["tfrecords"].manifest,
-        shards=listing_of(RECORD_SETS["tfrecords"]),
+        manifest=lambda w: RECORD_SETS["tfrecords"].manifest,
+        shards=lambda w: listing_of(RECORD_SETS["tfrecords"]),
+        init=lambda w: MLM[w.run].init_at(int(w.step)),
         previous=lambda w: previous_checkpoint(MLM[w.run], int(w.step)),
         code=code_inputs("train_mlm_jax", "jax"),
     output:
@@ -63,16 +97,19 @@ rule train_mlm_jax:
 rule export_mlm:
     """Export the best checkpoint as a Hugging Face model folder."""
     input:
-        manifest=RECORD_SETS["tfrecords"].manifest,
-        tokenizer=list(TOKENIZER.values()),
+        manifest=lambda w: RECORD_SETS["tfrecords"].manifest,
+        tokenizer=lambda w: list(TOKENIZER.values()),
+        init=lambda w: MLM[w.run].init_files[:1],
         best=lambda w: MLM[w.run].checkpoint()["best"],
         code=code_inputs("export_mlm", "data"),
     output:
         [f"results/mlm/{{run}}/model/{file}" for file in MODEL_FILES],
     params:
-        recipe=lambda w: pick(MLM[w.run].recipe, "backend", "model"),
+        recipe=lambda w: pick(MLM[w.run].recipe, "backend", "init" if MLM[w.run].init_files else "model"),
     log:
         "logs/mlm/{run}/export.log",
+    wildcard_constraints:
+        run=one_of(MLM),
     threads: 1
     resources:
         mem_mb=memory("mlm", "export_mlm"),
@@ -85,15 +122,15 @@ rule export_mlm:
 rule evaluate_mlm_tensorflow:
     """Evaluate a model that was trained with TensorFlow on the held-out splits."""
     input:
-        manifest=RECORD_SETS["tfrecords"].manifest,
-        shards=listing_of(RECORD_SETS["tfrecords"]),
+        manifest=lambda w: RECORD_SETS["tfrecords"].manifest,
+        shards=lambda w: listing_of(RECORD_SETS["tfrecords"]),
         model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FILES),
-        state=lambda w: MLM[w.run].checkpoint()["state"],
+        state=lambda w: MLM[w.run].checkpoint()["state"] if w.run in MLM else [],
         code=code_inputs("evaluate_mlm_tensorflow", "tensorflow"),
     output:
         "results/mlm/{run}/metrics.json",
     params:
-        recipe=lambda w: pick(MLM[w.run].recipe, *MLM[w.run].determinism_keys) | {"cpu_threads": config["cpu_threads"]},
+        recipe=lambda w: ASKED[w.run].measuring,
     log:
         "logs/mlm/{run}/evaluate.log",
     wildcard_constraints:
@@ -110,20 +147,15 @@ rule evaluate_mlm_tensorflow:
 rule evaluate_mlm_jax:
     """Evaluate a model that was trained on JAX on the held-out splits."""
     input:
-        manifest=RECORD_SETS["tfrecords"].manifest,
-        shards=listing_of(RECORD_SETS["tfrecords"]),
+        manifest=lambda w: RECORD_SETS["tfrecords"].manifest,
+        shards=lambda w: listing_of(RECORD_SETS["tfrecords"]),
         model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FILES),
-        state=lambda w: MLM[w.run].checkpoint()["state"],
+        state=lambda w: MLM[w.run].checkpoint()["state"] if w.run in MLM else [],
         code=code_inputs("evaluate_mlm_jax", "jax"),
     output:
         "results/mlm/{run}/metrics.json",
     params:
-        recipe=lambda w: pick(
-            MLM[w.run].recipe,
-            *("batch_size", "microbatches", "mesh", "layout", "host_device_count"),
-            *MLM[w.run].determinism_keys,
-        )
-        | {"cpu_threads": config["cpu_threads"]},
+        recipe=lambda w: ASKED[w.run].measuring,
     log:
         "logs/mlm/{run}/evaluate.log",
     wildcard_constraints:

@@ -40,6 +40,8 @@ rule plan_training:
     input:
         # For the vocabulary size and special ids, if the config does not give them.
         manifest=lambda w: "results/tfrecords/manifest.json" if STAGE_RUNS[w.stage][w.run].needs_manifest else [],
+        # Its sizes, if it starts from another model.
+        init=lambda w: STAGE_RUNS[w.stage][w.run].init_files[:1],
         code=code_inputs("plan_training", "jax"),
     output:
         "results/plan/{stage}/{run}/{topology}.json",

@@ -10,7 +10,7 @@ rule figures:
         f"{FIGURES}/corpus.html",
         f"{FIGURES}/metrics.html",
         [f"{FIGURES}/shards.svg"] if "tfrecords" in config else [],
-        [f"{FIGURES}/fill_mask.html"] if MLM and config["prompts"]["fill_mask"] else [],
+        [f"{FIGURES}/fill_mask.html"] if ASKED and config["prompts"]["fill_mask"] else [],
         [f"{FIGURES}/timings.html"] if CHAINS else [],
         [f"{FIGURES}/training/{run.stage}-{run.name}.svg" for run in RUNS],
         expand(f"{FIGURES}/generations/{{run}}.html", run=FINETUNE if config["prompts"]["generate"] else []),
@@ -64,7 +64,7 @@ rule plot_training:
 rule tabulate_metrics:
     """Tabulate the held-out metrics of all runs."""
     input:
-        mlm=expand("results/mlm/{run}/metrics.json", run=MLM),
+        mlm=expand("results/mlm/{run}/metrics.json", run=MEASURED),
         base=expand("results/base-training/{name}/metrics.json", name=TRAINED_BASES),
         finetune=expand("results/finetune/{run}/metrics.json", run=FINETUNE),
         code=code_inputs("tabulate_metrics", "workflow"),
@@ -87,7 +87,7 @@ rule tabulate_metrics:
 rule tabulate_predictions:
     """Tabulate what the masked language models predict for the mask."""
     input:
-        predictions=expand("results/mlm/{run}/fill_mask.json", run=MLM),
+        predictions=expand("results/mlm/{run}/fill_mask.json", run=ASKED),
         code=code_inputs("tabulate_predictions", "workflow"),
     output:
         report(

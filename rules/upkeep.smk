@@ -57,7 +57,8 @@ rule verify:
                 for folder, records in RECORD_SETS.items()
             },
             "chains": {chain: run.segment_ends for chain, run in CHAINS.items()},
-            "mlm": list(MLM),
+            "mlm": list(MEASURED),
+            "asked": [name for name in ASKED if name not in MEASURED],
             "base": list(BASE),
             "adapters": LORA_RUNS,
             "tuned": FULL_RUNS + MERGED_RUNS,

@@ -4,7 +4,8 @@ input.manifest              tfrecords/manifest.json
 input.shards                tfrecords/shards.json, beside the shards that the manifest names; its URL, for those in a
                             bucket
 input.model                 a Hugging Face model folder
-input.state                 JSON of the chain's last checkpoint, which says by what it was trained
+input.state                 JSON of the chain's last checkpoint, which says by what it was trained; none for a
+                            pretrained model
 output                      JSON, as of evaluate_mlm_tensorflow; computed in float32, as there
 params.recipe               batch_size, microbatches, mesh, layout, cpu_threads, host_device_count; determinism, where
                             it is steps
@@ -37,7 +38,10 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     model, distribution = open_masked(folder, f"mlm.runs.{run}", opened)
     evaluator = Evaluator(model, distribution, masked)
     parameters = sum(array.size for array in load_arrays(folder / "model.safetensors").values())
-    metrics = {"parameters": parameters} | trained_for(state, manifest) | promised(recipe) | how_trained(state)
+    metrics = {"parameters": parameters} | promised(recipe)
+    if snakemake.input.state:
+        state = read_json(snakemake.input.state)
+        metrics |= trained_for(state, manifest) | how_trained(state)
     for split in ("validation", "test"):
         records = open_records(snakemake.input.manifest, snakemake.input.shards, split)
         batches = evaluation_batches(records, recipe["batch_size"] // recipe["microbatches"])

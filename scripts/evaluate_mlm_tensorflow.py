@@ -4,11 +4,12 @@ input.manifest              tfrecords/manifest.json
 input.shards                tfrecords/shards.json, beside the shards that the manifest names; its URL, for those in a
                             bucket
 input.model                 a Hugging Face model folder
-input.state                 JSON of the chain's last checkpoint, which says by what it was trained
-output                      JSON: parameters, steps, epochs; for validation and test: loss (nats per masked token),
-                            accuracy, perplexity, predictions, unigram_entropy (nats per token: the loss without
-                            context); attention, its implementation in training, where an accelerator could have
-                            several; with determinism: steps that, and bytes_promised: false
+input.state                 JSON of the chain's last checkpoint, which says by what it was trained; none for a
+                            pretrained model
+output                      JSON: parameters; of what was trained here steps and epochs; for validation and test: loss
+                            (nats per masked token), accuracy, perplexity, predictions, unigram_entropy (nats per token:
+                            the loss without context); attention, its implementation in training, where an accelerator
+                            could have several; with determinism: steps that, and bytes_promised: false
 params.recipe               cpu_threads, where there is no accelerator; determinism, where it is steps
 """
 
@@ -30,9 +31,10 @@ with job(snakemake.log[0], f"mlm {snakemake.wildcards.run}") as say:
 
     runtime.start(recipe["cpu_threads"], 1, tpu=False)
     model = load_model(Path(snakemake.input.model[0]).parent)
-    state = read_json(snakemake.input.state)
-    metrics = {"parameters": model.num_parameters()} | trained_for(state, read_json(snakemake.input.manifest))
-    metrics |= promised(recipe) | how_trained(state)
+    metrics = {"parameters": model.num_parameters()} | promised(recipe)
+    if snakemake.input.state:
+        state = read_json(snakemake.input.state)
+        metrics |= trained_for(state, read_json(snakemake.input.manifest)) | how_trained(state)
     for split in ("validation", "test"):
         records = open_records(snakemake.input.manifest, snakemake.input.shards, split)
         metrics[split] = evaluate(model, records) | {"unigram_entropy": unigram_entropy(records)}

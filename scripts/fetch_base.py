@@ -1,18 +1,22 @@
 """Fetch an existing base model: a keras-hub preset, a pinned model of a hub, or a local preset folder.
 
+input.adapter            the files of an adapter of PEFT; none where none is merged
 input.files              the files of a local preset folder; none for a preset that is downloaded
 output.folder            preset folder
 output.fingerprint       JSON: the SHA-256 of each of its files
 params.recipe.preset     folder, name, or handle
+params.recipe.adapter    folder of the adapter, if there is one
 params.recipe.revision   commit of an hf:// repository, otherwise null
 """
 
 import shutil
+from pathlib import Path
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import fingerprints, write_json
 from tpulm.core.job import job
 from tpulm.core.untrusted import PICKLES, refuse_unsafe_preset
+from tpulm.models.merged_peft import merge_peft
 from tpulm.models.presets import is_keras_preset, locate
 from tpulm.training import runtime
 
@@ -28,7 +32,12 @@ with job(snakemake.log[0], f"base {name}") as say:
     if not (folder / "config.json").is_file():
         raise UserError(f"{where} is {recipe['preset']}, which is no preset folder: it holds no config.json.")
     refuse_unsafe_preset(folder, f"{where} is {recipe['preset']}")
-    if is_keras_preset(folder):
+    if "adapter" in recipe:
+        model = load_preset(folder)
+        changed = merge_peft(model, Path(recipe["adapter"]), f"base.{name}.adapter")
+        say(f"{recipe['adapter']} is merged into {changed} matrices")
+        save_preset(model, snakemake.output.folder)
+    elif is_keras_preset(folder):
         unread = shutil.ignore_patterns(".*", "*.py", *(f"*{suffix}" for suffix in PICKLES))
         with atomic_folder(snakemake.output.folder) as partial:
             shutil.copytree(folder, partial, dirs_exist_ok=True, ignore=unread)

@@ -1,6 +1,7 @@
 """Compile the training step of a run for a TPU slice, without a TPU, and record what it needs.
 
 input.manifest   tfrecords/manifest.json, where the tokenizer comes from elsewhere
+input.init       config.json of the model that the run starts from; none for a run from scratch
 output           JSON: planned; where it is not, reason. Else mesh, devices, replicated (variables
                  that could not be sharded as the layout map says, and why), attention (its implementation, and why
                  not a kernel), memory (bytes per device), cost (FLOPs, bytes across HBM, bytes sent by kind, what
@@ -20,6 +21,7 @@ from tpulm.core.accelerators import topology
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
+from tpulm.models.masked_models import init_recipe
 from tpulm.training import runtime
 
 recipe, wildcards = snakemake.params.recipe, snakemake.wildcards
@@ -38,6 +40,8 @@ with job(snakemake.log[0], f"plan {stage}/{run} {wildcards.topology}") as say:
             manifest = read_json(snakemake.input.manifest)
             vocabulary = {"size": manifest["vocab_size"], "pad": manifest["special_ids"]["pad"]}
             recipe = recipe | {"vocabulary": vocabulary}
+        if snakemake.input.init:
+            recipe = recipe | init_recipe(snakemake.input.init[0], manifest, where)
         # The compiler is in libtpu; the machine that asks it is a CPU.
         os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_LOAD_LIBRARY": "1", "TPU_SKIP_MDS_QUERY": "1"}
         os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")

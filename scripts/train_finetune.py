@@ -3,6 +3,7 @@
 input.base                preset folder
 input.manifest            manifest.json of the records of finetune.text in the base model's vocabulary
 input.shards              shards.json, beside the shards that the manifest names; its URL, if they are in a bucket
+input.start               weights of another run that the first segment starts from; none without init
 input.previous            the previous checkpoint: weights, optimizer, best, state; empty for the first segment.
                           Weights are the tuned variables only: LoRA's, or all
 output.*                  the checkpoint, see tpulm.training.checkpoint; history and timings, see tpulm.training.history
@@ -20,6 +21,7 @@ from functools import partial
 
 from tpulm.config.training_step import TrainingStep
 from tpulm.core import hosts
+from tpulm.core.arrays import load_arrays
 from tpulm.core.job import job
 from tpulm.records.causal_batches import held_out_batches, training_batch
 from tpulm.records.order import epochs_of
@@ -42,10 +44,14 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     say(epochs_of(recipe, len(train)))
     devices = recipe["cpu_threads"], recipe["host_device_count"]
     runtime.start(*devices, recipe["precision"], step.model.determinism)
+    from tpulm.models.causal import assign
     from tpulm.training.jax_run import build_run
     from tpulm.training.jax_trainer import train_segment
     from tpulm.training.profiling import Profile
 
     data = partial(training_batch, train, recipe), partial(held_out_batches, validation, recipe)
     profile = Profile.of(snakemake.resources, snakemake.log[0])
-    train_segment(build_run(step), recipe, data, (outputs, previous), snapshots, say, snakemake.log[0], profile)
+    jax_run = build_run(step)
+    for start in snakemake.input.start:
+        assign(jax_run.model.trainable_variables, load_arrays(start), start)
+    train_segment(jax_run, recipe, data, (outputs, previous), snapshots, say, snakemake.log[0], profile)

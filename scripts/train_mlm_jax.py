@@ -2,6 +2,8 @@
 
 input.manifest        tfrecords/manifest.json
 input.shards          tfrecords/shards.json, beside the shards that the manifest names; its URL, if they are in a bucket
+input.init            config.json of the model that the run starts from, for the first segment its other files, too;
+                      empty for a run from scratch
 input.previous        the previous checkpoint: weights, optimizer, best, state; empty for the first segment
 output.*              the checkpoint, see tpulm.training.checkpoint; history and timings, see tpulm.training.history
 params.recipe         first and last step, schedule, batch_size, model, masking, optimizer, precision, mesh,
@@ -19,6 +21,7 @@ from functools import partial
 from tpulm.config.training_step import TrainingStep
 from tpulm.core import hosts
 from tpulm.core.job import job
+from tpulm.models.masked_models import init_recipe
 from tpulm.records.masked_batches import evaluation_batches, training_batch
 from tpulm.records.order import epochs_of
 from tpulm.records.streaming import open_to_train
@@ -39,14 +42,20 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     vocabulary = {"size": train.manifest["vocab_size"], "pad": train.manifest["special_ids"]["pad"]}
     packing = train.manifest["packing"]
     known = {"sequence_length": train.sequence_length, "packing": packing, "vocabulary": vocabulary}
+    if snakemake.input.init:
+        known |= init_recipe(snakemake.input.init[0], train.manifest, f"mlm.runs.{run}")
     step = TrainingStep.of("mlm", f"mlm.runs.{run}", recipe, **known)
     say(epochs_of(recipe, len(train)))
     devices = recipe["cpu_threads"], recipe["host_device_count"]
     runtime.start(*devices, recipe["precision"], step.model.determinism)
+    from tpulm.models.opened_masked import load_folder
     from tpulm.training.jax_run import build_run
     from tpulm.training.jax_trainer import train_segment
     from tpulm.training.profiling import Profile
 
     data = partial(training_batch, train, recipe), partial(evaluation_batches, validation, step.microbatch_size)
     profile = Profile.of(snakemake.resources, snakemake.log[0])
-    train_segment(build_run(step), recipe, data, (outputs, previous), snapshots, say, snakemake.log[0], profile)
+    jax_run = build_run(step)
+    if snakemake.input.init and not previous:
+        load_folder(jax_run.model, snakemake.input.init[1])
+    train_segment(jax_run, recipe, data, (outputs, previous), snapshots, say, snakemake.log[0], profile)

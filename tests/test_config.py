@@ -44,6 +44,9 @@ def changed(**changes):
     return config
 
 
+ONE_MODEL = (
+    "needs one of model (train from scratch), init (go on from a model) and pretrained (only ask and measure a model)."
+)
 ONE_TOKENIZER = "tokenizer needs one of vocab_size (train one) and pretrained (use one that exists)."
 PRESETS = "a preset, a local folder, an hf:// handle, or a kaggle:// handle that ends in its version, such as .../1"
 EVEN = "a whole number, 2 or more, at most 4096, a multiple of 2"
@@ -231,6 +234,32 @@ WRONG = [
         )
     ),
     (
+        {f"{PYTHON}.init": "python"},
+        f'{PYTHON}.init is "python"; allowed: a name under finetune.runs that does not start from this run: none.',
+    ),
+    ({f"{TINY}.model": DELETE}, f"{TINY} {ONE_MODEL}"),
+    ({f"{TINY}.init": {"pretrained": "x", "revision": "a" * 40}}, f"{TINY} {ONE_MODEL}"),
+    (
+        {f"{TINY}.model": DELETE, f"{TINY}.init": {"pretrained": "x"}},
+        f'{TINY}.init.pretrained is "x", which is no local folder; a name on the hub needs {TINY}.init.revision, a '
+        "commit of 40 hexadecimal digits.",
+    ),
+    (
+        {f"{TINY}.model": DELETE, f"{TINY}.init": {"pretrained": "x", "revision": "a" * 40}},
+        f"{TINY}.init is x at revision {'a' * 40}, but the tokenizer is trained here; allowed: tokenizer.pretrained "
+        "and revision as in init, since a model reads records of its own tokenizer only.",
+    ),
+    (
+        {"mlm.runs.other": {"pretrained": "x"}},
+        'mlm.runs.other.pretrained is "x", which is no local folder; a name on the hub needs mlm.runs.other.revision, '
+        "a commit of 40 hexadecimal digits.",
+    ),
+    (
+        {"mlm.runs.other": {"pretrained": "x", "steps": 3}},
+        'mlm.runs.other has pretrained and "steps"; a pretrained model is used as it is, so only revision and '
+        "backend fit.",
+    ),
+    (
         {f"{TINY}.model.architecture": "longformer"},
         f'{TINY}.model.architecture is "longformer", which cannot be trained here: {LONGFORMER}; '
         f"allowed: {', '.join(TRAINABLE)}.",
@@ -296,7 +325,7 @@ WRONG = [
     ({"base.small": {}}, f"{SMALL} needs preset (use a model) or model (train one here)."),
     (
         {f"{SMALL}.preset": "gemma_7b_en"},
-        f'{SMALL} has preset and "model"; a preset is used as it is, so only revision fits.',
+        f'{SMALL} has preset and "model"; a preset is used as it is, so only revision and adapter fit.',
     ),
     (
         {"base.small": {"preset": "hf://some/model"}},
@@ -537,7 +566,7 @@ def test_the_schema_agrees_with_the_code():
     assert tuple(text["splits"]["properties"]) == tuple(text["files"]["anyOf"][1]["properties"]) == SPLITS
     assert tuple(text["held_out"]["properties"]) == SPLITS[1:]
     run = parts["mlm_run"]["properties"]
-    assert parts["mlm_run"]["only_with"] == {key: {"backend": ["jax"]} for key in (*JAX_KEYS, "profile")}
+    assert parts["mlm_run"]["only_with"] == {key: {"backend": ["jax"]} for key in (*JAX_KEYS, "profile", "z_loss")}
     for name in ("training", "mlm_run", "base", "finetune_run"):
         assert parts[name]["properties"]["host_device_count"]["maximum"] == MOST_HOST_DEVICES
     assert tuple(run["schedule"]["properties"]["shape"]["enum"]) == SCHEDULES

@@ -80,7 +80,11 @@ FETCHED_CORPUS = "read_part:corpus,00000 read_part:corpus,00001 read_part:corpus
 FETCHED_PARTS = [f"read_part:corpus,0000{number} {FETCHED_WRITTEN}" for number in range(3)]
 FETCHED_TUNING = TUNING + " read_part:finetune-text,00001 read_part:finetune-text,00002"
 FETCHED_BASE = "fetch_base:small " + shards(CORPUS_SET, ["validation"]) + shards(TUNING_SET) + FINETUNE
+PUBLISHED = "fetch_mlm:mlm/asked/model fill_mask_tensorflow:asked tabulate_predictions"
+# A run takes the model that it starts from, and the records its tokenizer, from the same place.
+ORIGINS = ("tokenizer", "mlm.runs.tiny.init")
 FETCHED_TOKENIZER = "fetch_tokenizer evaluate_tokenizer tabulate_corpus " + RECORDS
+STARTED = "fetch_mlm:mlm/tiny/init " + FETCHED_TOKENIZER
 
 A, B = "a" * 40, "b" * 40
 HUB = {
@@ -111,6 +115,10 @@ OTHER_OPTIMIZER = {
     "name": "lion", "beta_2_decay": -0.7, "epsilon_1": 1e-20, "epsilon_2": 1e-4, "clip_threshold": 2.0,
 }  # fmt: skip
 
+SECOND = {
+    "base": "small", "sequence_length": 64, "steps": 10, "checkpoint_every": 5, "batch_size": 8, "learning_rate": 0.001,
+    "rank": 8,
+}  # fmt: skip
 # States in which everything is up to date: the config of `trained` with keys replaced.
 STATES = {
     "trained": {},
@@ -134,6 +142,12 @@ STATES = {
         "base.given": {"preset": "hf://some/base", "revision": A},
     },
     "jax": JAX,
+    "continued": {"finetune.runs.second": SECOND | {"init": "python"}},
+    "elsewhere": {
+        "tokenizer": {"pretrained": "some/model", "revision": A},
+        "mlm.runs.tiny.model": DELETE, "mlm.runs.tiny.init": {"pretrained": "some/model", "revision": A},
+        "mlm.runs.asked": {"pretrained": "some/other", "revision": A},
+    },
     "adafactor": JAX | {f"{run}.optimizer": {"name": "adafactor"} for _, run, _ in ON_JAX},
 }  # fmt: skip
 
@@ -207,7 +221,7 @@ def rows_of_options(text, collection, written):
             yield f"{text}.{option}.{name}", "filtered", f"{text}.{option}.{name}", value, again
 
 
-# (key of the schema, state, key of the config, new value, jobs)
+# (key of the schema, state, key of the config, new value, jobs); with None for the key, new values by key
 ROWS = [
     *rows_of_templates("corpus", "corpus", ("asked", "answered"), WRITTEN),
     *rows_of_templates("finetune.text", "finetune-text", ("answered", "asked"), TUNING_WRITTEN),
@@ -261,6 +275,14 @@ ROWS = [
         "tfrecords.shards.test", "trained", "tfrecords.shards.test", 2,
         "write_shard:test,00000,00002 write_shard:test,00001,00002 "
         "merge_manifest:tfrecords list_shards:tfrecords plot_shards " + MLM,
+    ),
+    *(
+        (f"mlm.runs.NAME.{key}", "elsewhere", f"mlm.runs.asked.{key}", value, PUBLISHED)
+        for key, value in {"pretrained": "some/third", "revision": B}.items()
+    ),
+    *(
+        (f"mlm.runs.NAME.init.{key}", "elsewhere", None, {f"{place}.{key}": value for place in ORIGINS}, STARTED)
+        for key, value in {"pretrained": "some/third", "revision": B}.items()
     ),
     ("mlm.runs.NAME.backend", "trained", "mlm.runs.tiny.backend", "jax", MLM_JAX),
     ("mlm.runs.NAME.mesh", "jax", "mlm.runs.tiny.mesh", [1, 2], MLM_JAX),
@@ -321,6 +343,7 @@ ROWS = [
         "base.NAME.sweep", "trained", "base.twin", {"sweep": {"preset": ["gemma_2b_en"]}},
         "fetch_base:twin-preset-gemma_2b_en",
     ),
+    ("base.NAME.adapter", "fetched", "base.small.adapter", "text/adapter", FETCHED_BASE),
     ("base.NAME.preset", "fetched", "base.small.preset", "hf://some/other", FETCHED_BASE),
     ("base.NAME.revision", "fetched", "base.small.revision", B, FETCHED_BASE),
     ("base.NAME.model.num_layers", "trained", "base.small.model.num_layers", 3, BASE),
@@ -405,6 +428,10 @@ ROWS = [
     (
         "finetune.runs.NAME.method", "trained", "finetune.runs.python.method", "full",
         FINETUNE.replace("export_lora:python", "export_full:python export_transformers:finetune,python"),
+    ),
+    (
+        "finetune.runs.NAME.init", "continued", "finetune.runs.second.init", DELETE,
+        FINETUNE.replace("python", "second"),
     ),
     ("finetune.runs.NAME.rank", "trained", "finetune.runs.python.rank", 4, FINETUNE),
     *(
@@ -570,6 +597,7 @@ def listed(workflow, *arguments):
 
 
 # Files of a text that no job of `trained` makes.
+FORCED = ("read_part", "fetch_chat_template", "fetch_mlm")
 MADE_ELSEWHERE = ["splits.npy", "splits.json", "ngrams.npy", "chat_template.json"]
 
 
@@ -589,6 +617,8 @@ def in_state(trained, tmp_path_factory):
         (workflow / "text").mkdir()
         for file in "abcd":
             (workflow / f"text/{file}.txt").write_text(f"{file}\n")
+        (workflow / "text/adapter").mkdir()
+        (workflow / "text/adapter/adapter_config.json").write_text("{}")
         write(workflow, "state.yaml", changed(config, changes))
         if changes:
             for folder in ("corpus", "finetune-text"):  # what `trained` has not
@@ -597,11 +627,19 @@ def in_state(trained, tmp_path_factory):
             for part in sorted((workflow / "results").glob("*/parts/00000.*")):
                 for number in range(1, 7):
                     shutil.copy(part, part.with_name(f"0000{number}{part.suffix}"))
+            if "mlm.runs.asked" in changes:
+                for model in ("asked/model", "tiny/init"):
+                    shutil.copytree(workflow / "results/mlm/tiny/model", workflow / "results/mlm" / model)
+                shutil.copy(workflow / "results/mlm/tiny/fill_mask.json", workflow / "results/mlm/asked")
+            if "finetune.runs.second" in changes:
+                shutil.copytree(workflow / "results/finetune/python", workflow / "results/finetune/second")
+                for figure in list((workflow / "results/figures").glob("*/*python*")):
+                    shutil.copy(figure, figure.with_name(figure.name.replace("python", "second")))
             if "base.given" in changes:
                 shutil.copytree(workflow / "results/base/small", workflow / "results/base/given")
                 shutil.copy(workflow / "results/base/small.json", workflow / "results/base/given.json")
             # Forced, since Snakemake knows nothing of files that were copied, and touches only what would run.
-            workflow("--touch", "--forcerun", "read_part", "fetch_chat_template", "--configfile", "state.yaml")
+            workflow("--touch", "--forcerun", *FORCED, "--configfile", "state.yaml")
         assert "Nothing to be done" in workflow("-n", "--configfile", "state.yaml").stdout, name
         return workflow
 
@@ -658,9 +696,10 @@ class Row:
                 (workflow / ".snakemake/metadata" / encoded(copied_to)).write_text(self.named(text))
 
 
+FROM_OTHERS = ("elsewhere", "continued")  # states of which runs depend on others: each row alone
 GROUPS = {}
 for number, row in enumerate(ROWS):
-    if row[0].startswith(tuple(NAMES)):
+    if row[0].startswith(tuple(NAMES)) and row[1] not in FROM_OTHERS:
         GROUPS.setdefault((own := Row(number, *row)).group, []).append(own)
 
 
@@ -739,7 +778,7 @@ ALONE = [row for row in ROWS if row[0] not in TOGETHER]
 @pytest.mark.parametrize(("state", "key", "value", "expected"), [r[1:] for r in ALONE], ids=[r[0] for r in ALONE])
 def test_a_changed_key_reruns_just_what_it_decides(in_state, state, key, value, expected):
     workflow = in_state(state)
-    write(workflow, "row.yaml", changed(read_yaml(workflow / "state.yaml"), {key: value}))
+    write(workflow, "row.yaml", changed(read_yaml(workflow / "state.yaml"), {key: value} if key else value))
     assert listed(workflow, "--configfile", "row.yaml") == set(expected.split())
 
 

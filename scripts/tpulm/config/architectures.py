@@ -1,6 +1,7 @@
 """The masked language models of transformers 4.57 that can be trained here, and how they differ."""
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tpulm.core.errors import UserError
@@ -79,3 +80,15 @@ def find_architecture(name: str, where: str, backend: str = "tensorflow") -> Arc
             f"allowed: {', '.join(known)}."
         )
     return found
+
+
+def check_vocabulary(size: int, manifest: Mapping, where: str) -> None:
+    """Check that a model that a run starts from knows the tokens of the records. Raises UserError.
+
+    size      of the model's vocabulary; manifest  the TFRecords'; where  the config key of the run
+    """
+    if size < manifest["vocab_size"]:
+        raise UserError(
+            f"{where}.init has a vocabulary of {size:,} tokens, and the records one of {manifest['vocab_size']:,}; "
+            "allowed: a model with the tokenizer of the records."
+        )

@@ -14,6 +14,7 @@ from tpulm.config.masked_sizes import check_heads, sizes_of
 from tpulm.config.mesh import check_mesh
 from tpulm.config.messages import describe
 from tpulm.config.publications import check_publish
+from tpulm.config.runs import same_origin
 from tpulm.config.texts import check_chat, sources_of, template_fields
 from tpulm.core.accelerators import topology
 from tpulm.core.errors import UserError
@@ -28,13 +29,14 @@ def check(config: dict) -> None:
     if "text" in finetune:
         check_text("finetune.text", finetune["text"])
     if "tokenizer" in config:
-        check_tokenizer(config["tokenizer"])
+        check_pinned("tokenizer", config["tokenizer"])
     for name, recipe in config["mlm"]["runs"].items():
-        check_mlm_run(f"mlm.runs.{name}", recipe, config)
+        check_masked_model(f"mlm.runs.{name}", recipe, config)
     for name, recipe in config["base"].items():
         check_base(f"base.{name}", recipe)
     for name, recipe in finetune["runs"].items():
         check_finetune_run(f"finetune.runs.{name}", recipe, config["base"])
+        check_start(name, finetune["runs"])
     check_plan(config["plan"])
     check_prompts(config["prompts"])
     check_publish(config)
@@ -62,14 +64,36 @@ def check_source(where: str, recipe: Mapping) -> None:
         )
 
 
-def check_tokenizer(recipe: dict) -> None:
-    """Check that a tokenizer of the hub is pinned."""
+def check_pinned(where: str, recipe: Mapping) -> None:
+    """Check that what `recipe` takes from the hub, if anything, is pinned: a tokenizer or a model."""
     pretrained = recipe.get("pretrained")
     if pretrained and not os.path.isdir(pretrained) and "revision" not in recipe:
         raise UserError(
-            f"tokenizer.pretrained is {describe(pretrained)}, which is no local folder; a name on the hub needs "
-            "tokenizer.revision, a commit of 40 hexadecimal digits."
+            f"{where}.pretrained is {describe(pretrained)}, which is no local folder; a name on the hub needs "
+            f"{where}.revision, a commit of 40 hexadecimal digits."
         )
+
+
+def check_masked_model(where: str, recipe: dict, config: dict) -> None:
+    """Check a masked language model: one that is trained here, or a pretrained one."""
+    if "pretrained" in recipe:
+        check_pinned(where, recipe)
+        return
+    if "init" in recipe:
+        check_pinned(f"{where}.init", recipe["init"])
+        if not same_origin(recipe["init"], config["tokenizer"]):
+            given = config["tokenizer"].get("pretrained")
+            found = f"tokenizer.pretrained is {describe(given)}" if given else "the tokenizer is trained here"
+            raise UserError(
+                f"{where}.init is {pinned(recipe['init'])}, but {found}; allowed: tokenizer.pretrained and revision as "
+                "in init, since a model reads records of its own tokenizer only."
+            )
+    check_mlm_run(where, recipe, config)
+
+
+def pinned(recipe: Mapping) -> str:
+    """Return what `recipe` takes from a folder or the hub, as a sentence names it."""
+    return f"{recipe['pretrained']} at revision {recipe['revision']}" if "revision" in recipe else recipe["pretrained"]
 
 
 def check_jax_run(where: str, recipe: dict) -> None:
@@ -99,7 +123,7 @@ def check_mlm_run(where: str, recipe: dict, config: dict) -> None:
         )
     if recipe["backend"] == "jax":
         check_jax_run(where, recipe)
-        sizes = sizes_of(recipe["model"], f"{where}.model")
+        sizes = {} if "init" in recipe else sizes_of(recipe["model"], f"{where}.model")
     else:
         check_replicas(where, recipe)
         if config["tfrecords"]["packing"] == "segments":
@@ -108,9 +132,10 @@ def check_mlm_run(where: str, recipe: dict, config: dict) -> None:
                 "concat, pad."
             )
         # What the config leaves out has the default of transformers, which for many keys differs by architecture.
-        sizes = recipe["model"]
+        sizes = recipe.get("model", {})
         check_heads(sizes, f"{where}.model")
-    check_positions(f"{where}.model", recipe, sizes, config)
+    if "model" in recipe:  # the sizes of another model are known when it has been fetched
+        check_positions(f"{where}.model", recipe, sizes, config)
 
 
 def check_replicas(where: str, recipe: dict) -> None:
@@ -147,6 +172,11 @@ def check_base(where: str, recipe: dict) -> None:
         if preset.startswith((".", "/")) and not os.path.isfile(f"{preset}/config.json"):
             raise UserError(
                 f"{where}.preset is {describe(preset)}, which is no preset folder: it holds no config.json."
+            )
+        if "adapter" in recipe and not os.path.isfile(f"{recipe['adapter']}/adapter_config.json"):
+            raise UserError(
+                f"{where}.adapter is {describe(recipe['adapter'])}, which holds no adapter_config.json; allowed: a "
+                "local folder that PEFT saved."
             )
         return
     check_training(where, recipe)
@@ -188,6 +218,27 @@ def check_finetune_run(where: str, recipe: dict, bases: dict) -> None:
         )
     if "model" in bases[recipe["base"]]:
         check_packing(where, recipe, bases[recipe["base"]]["model"])
+
+
+def check_start(name: str, runs: Mapping[str, dict]) -> None:
+    """Check that what a finetuning run starts from is another one of the same shape, and no circle."""
+    where, recipe, seen = f"finetune.runs.{name}", runs[name], [name]
+    while "init" in recipe:
+        before = recipe["init"]
+        others = ", ".join(other for other in runs if other != name) or "none"
+        if before not in runs or before in seen:
+            raise UserError(
+                f"{where}.init is {describe(runs[name]['init'])}; allowed: a name under finetune.runs that does not "
+                f"start from this run: {others}."
+            )
+        lora = ("rank", "alpha", "targets") if recipe["method"] == "lora" else ()
+        for key in ("base", "method", *lora):
+            if recipe[key] != runs[before][key]:
+                raise UserError(
+                    f"{where}.init is {describe(before)}, of which {key} is {runs[before][key]}, and here {recipe[key]}"
+                    "; allowed: the same."
+                )
+        where, recipe, seen = f"finetune.runs.{before}", runs[before], [*seen, before]
 
 
 def check_training(where: str, recipe: dict) -> None:

@@ -27,6 +27,8 @@ UNKNOWN = ("GemmaBackbone", {
     "head_dim": 256, "vocabulary_size": 256_000,
 })  # fmt: skip
 UNKNOWN_VOCABULARY = 50_265  # of RoBERTa's own tokenizer, where the tokenizer is not trained here
+# RoBERTa-large: of a masked model whose config is not known before it is fetched.
+UNKNOWN_MASKED = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
 
 
 @dataclass(frozen=True)
@@ -51,15 +53,26 @@ class ModelSize:
 
 
 def model_size(run: Run) -> ModelSize:
-    """Return the size of a run's model; where only a hub knows it, that of Gemma 7B."""
+    """Return the size of a run's model; where only a hub knows it, that of Gemma 7B or RoBERTa-large."""
     recipe = run.recipe
     if run.stage == "mlm":
-        return masked_size(recipe["model"], run.config["tokenizer"].get("vocab_size", UNKNOWN_VOCABULARY))
+        return masked_size(*masked_model_of(run))
     base = recipe if run.stage == "base" else run.base
     size = base_size(base)
     if recipe.get("method") != "lora":
         return size
     return causal_size(*backbone_of(base), lora=recipe)
+
+
+def masked_model_of(run: Run) -> tuple[Mapping[str, Any], int]:
+    """Return the sizes of a masked model and of its vocabulary: of its config, or of the folder that it comes from."""
+    if run.origin is None:
+        return run.recipe["model"], run.config["tokenizer"].get("vocab_size", UNKNOWN_VOCABULARY)
+    try:
+        found = json.loads((Path(run.origin["pretrained"]) / "config.json").read_text())
+        return found, int(found["vocab_size"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return UNKNOWN_MASKED, UNKNOWN_VOCABULARY
 
 
 def base_size(base: Mapping) -> ModelSize:
@@ -112,17 +125,16 @@ def causal_size(family: str, sizes: Mapping[str, Any], lora: Mapping | None = No
 def masked_size(model: Mapping[str, Any], vocabulary: int) -> ModelSize:
     """Return the size of a masked model of transformers: exact for RoBERTa, BERT and ModernBERT, about for others.
 
-    model  as in the config; what it leaves out is as in RoBERTa-base, or ModernBERT-base
+    model  as in the config, or a config.json; what it leaves out is as in RoBERTa-base, or ModernBERT-base
     """
-    kind = KINDS.get(model.get("architecture", "roberta"), KINDS["roberta"])
+    kind = KINDS.get(model.get("architecture", model.get("model_type")), KINDS["roberta"])
     sizes = {**kind.sizes, **{key: value for key, value in model.items() if key in kind.sizes}}
     hidden, inner, layers = sizes["hidden_size"], sizes["intermediate_size"], sizes["num_hidden_layers"]
     embeddings = (vocabulary + sizes["max_position_embeddings"] + model.get("type_vocab_size", 1) + 2) * hidden
     block = 4 * (hidden + 1) * hidden + 2 * hidden * inner + inner + hidden + 4 * hidden
     head = (hidden + 1) * hidden + 2 * hidden + vocabulary
-    if (
-        kind is KINDS["modernbert"]
-    ):  # no table of positions, no bias but the head's; the final norm stands for the first layer's, which it lacks
+    if kind is KINDS["modernbert"]:
+        # No table of positions, no bias but the head's; the final norm stands for the first layer's, which it lacks.
         embeddings, head = (vocabulary + 1) * hidden, hidden * hidden + hidden + vocabulary
         block = 4 * hidden * hidden + 3 * hidden * inner + 2 * hidden
     return ModelSize(embeddings + layers * block + head, layers, hidden, sizes["num_attention_heads"], vocabulary)

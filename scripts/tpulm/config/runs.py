@@ -3,11 +3,12 @@
 Trainers, plans, resources, the budget, notes and the report take what they need to know of a run from here.
 """
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from tpulm.config.artifacts import CHECKPOINT_FILES, PAD_ID, SEGMENT_FILES, SNAPSHOTS
+from tpulm.config.artifacts import CHECKPOINT_FILES, MODEL_FILES, PAD_ID, SEGMENT_FILES, SNAPSHOTS
 from tpulm.config.record_sets import RecordSet, corpus_records, masked_records, tuning_records
 from tpulm.config.schedule import segment_schedule
 
@@ -23,6 +24,8 @@ STAGE_KEYS = {
 }
 # What of a finished finetuning run opens its model again.
 OPENING_KEYS = ("seed", "precision", "mesh", "layout", "host_device_count")
+# Records that are measured at once, of a model that was not trained here.
+MEASURED_AT_ONCE = 8
 # What LoRA adapts, and how.
 LORA_KEYS = ("rank", "alpha", "targets", "base_precision")
 
@@ -43,7 +46,10 @@ def checkpoint_period(keep: str, segments: int) -> int:
 
 @dataclass(frozen=True)
 class Run:
-    """A model that is trained here: an entry under mlm.runs, base (with `model`) or finetune.runs."""
+    """A model that is trained here: an entry under mlm.runs, base (with `model`) or finetune.runs.
+
+    Also a masked model that is only asked and measured; of its properties, those from `checkpoint` on mean nothing.
+    """
 
     stage: str
     name: str
@@ -69,6 +75,42 @@ class Run:
     def backend(self) -> str:
         """The framework that trains it: tensorflow or jax."""
         return self.recipe.get("backend", "jax")
+
+    @property
+    def origin(self) -> dict | None:
+        """What it takes of a masked model from elsewhere, all of it or the start: pretrained, revision; or None."""
+        source = self.recipe.get("init", self.recipe)
+        return {key: source.get(key) for key in ("pretrained", "revision")} if "pretrained" in source else None
+
+    @property
+    def fetched(self) -> str:
+        """The folder below results/ of the model that it takes from elsewhere."""
+        return f"{self.stage}/{self.name}/{'init' if 'init' in self.recipe else 'model'}"
+
+    @property
+    def init_files(self) -> list[str]:
+        """The files of the masked model whose weights it starts from; none for a run from scratch."""
+        if self.stage != "mlm" or "init" not in self.recipe:
+            return []
+        return [f"results/{self.fetched}/{file}" for file in MODEL_FILES]
+
+    def init_at(self, last: int) -> list[str]:
+        """Return those of `init_files` that the segment up to step `last` reads: after the first, the sizes only."""
+        return self.init_files if last == self.recipe["checkpoint_every"] else self.init_files[:1]
+
+    @property
+    def start(self) -> list[str]:
+        """The weights of another finetuning run that this one starts from: its best ones; none without `init`."""
+        if self.stage != "finetune" or "init" not in self.recipe:
+            return []
+        return [Run(self.stage, self.recipe["init"], self.config).checkpoint()["best"]]
+
+    @property
+    def measuring(self) -> dict:
+        """What the evaluation of a masked model takes of the recipe."""
+        keys = ("batch_size", "microbatches", "mesh", "layout", "host_device_count") if self.backend == "jax" else ()
+        recipe = {"batch_size": MEASURED_AT_ONCE} | self.recipe
+        return pick(recipe, *keys, *self.determinism_keys) | {"cpu_threads": self.config["cpu_threads"]}
 
     @cached_property
     def segment_ends(self) -> list[int]:
@@ -121,8 +163,8 @@ class Run:
     def step_keys(self) -> tuple[str, ...]:
         """The keys of the recipe that decide what a training step computes."""
         jax_keys = [key for key in JAX_KEYS if key != "determinism"] if self.backend == "jax" else []
-        own = (*STAGE_KEYS[self.stage], *self.method_keys, *self.z_loss_keys)
-        return (*STEP_KEYS, *own, *jax_keys, *self.determinism_keys)
+        own = [key for key in STAGE_KEYS[self.stage] if key != "model" or not self.init_files]
+        return (*STEP_KEYS, *own, *self.method_keys, *self.z_loss_keys, *jax_keys, *self.determinism_keys)
 
     def segment(self, last: int) -> dict:
         """Return the recipe of the segment that ends at step `last`, with its part of the schedule.
@@ -199,7 +241,7 @@ class Run:
     @property
     def hub_base(self) -> dict:
         """Name and revision on the Hugging Face hub of the base model; None for one from elsewhere."""
-        preset = self.base.get("preset", "")
+        preset = "" if "adapter" in self.base else self.base.get("preset", "")
         name = preset.removeprefix("hf://") if preset.startswith("hf://") else None
         return {"hub_name": name, "hub_revision": self.base.get("revision")}
 
@@ -207,11 +249,28 @@ class Run:
 def runs_of(config: Mapping) -> list[Run]:
     """Return every run that a completed config trains, in the order of the stages."""
     names = {
-        "mlm": config["mlm"]["runs"],
+        "mlm": [name for name, recipe in config["mlm"]["runs"].items() if "pretrained" not in recipe],
         "base": [name for name, recipe in config["base"].items() if "model" in recipe],
         "finetune": config["finetune"]["runs"],
     }
     return [Run(stage, name, config) for stage in STAGES for name in names[stage]]
+
+
+def asked_of(config: Mapping, trained: Mapping[str, Run]) -> tuple[dict[str, Run], dict[str, Run]]:
+    """Return the masked models that are asked, by name, and those of them that are measured.
+
+    trained  those that are trained here. A pretrained model is measured where the records are in its vocabulary.
+    """
+    pretrained = {name: recipe for name, recipe in config["mlm"]["runs"].items() if "pretrained" in recipe}
+    asked = {**trained, **{name: Run("mlm", name, config) for name in pretrained}}
+    fits = [name for name in pretrained if "tfrecords" in config and same_origin(pretrained[name], config["tokenizer"])]
+    return asked, {name: run for name, run in asked.items() if name in trained or name in fits}
+
+
+def same_origin(one: Mapping, other: Mapping) -> bool:
+    """Return whether two sections of the config take what they take from the same folder, or commit of the hub."""
+    places = [section.get("pretrained") and os.path.normpath(section["pretrained"]) for section in (one, other)]
+    return bool(places[0]) and places[0] == places[1] and one.get("revision") == other.get("revision")
 
 
 def record_sets_of(config: Mapping, runs: Iterable[Run]) -> dict[str, RecordSet]:

@@ -1,4 +1,4 @@
-"""The masked models that run on JAX, by architecture, and those in Hugging Face folders that runs exported."""
+"""The masked models that run on JAX, by architecture, and those in Hugging Face folders that it can open."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,8 +6,10 @@ from types import ModuleType
 
 import numpy as np
 
-from tpulm.config.masked_sizes import KINDS
+from tpulm.config.architectures import check_vocabulary, find_architecture
+from tpulm.config.masked_sizes import ATTENTION_DROPOUT, KINDS
 from tpulm.core.arrays import load_arrays
+from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.models import modernbert, roberta
 
@@ -16,16 +18,44 @@ MODULES: dict[str, ModuleType] = {"roberta": roberta, "modernbert": modernbert}
 
 
 def folder_recipe(folder: Path) -> dict:
-    """Return what a run's recipe says of the model in a Hugging Face folder that a run on JAX exported.
+    """Return what a run's recipe says of the model in a Hugging Face folder that JAX can open.
 
     model       architecture and sizes, as in the config; vocabulary   its size and pad id
     precision   float32, of the weights there
     """
     config = read_json(folder / "config.json")
-    architecture = config["model_type"]
-    model = {key: config[key] for key in KINDS[architecture].sizes if key in config}
     vocabulary = {"size": config["vocab_size"], "pad": config["pad_token_id"]}
-    return {"model": {"architecture": architecture} | model, "vocabulary": vocabulary, "precision": "float32"}
+    return {"model": config_recipe(config), "vocabulary": vocabulary, "precision": "float32"}
+
+
+def init_recipe(path: str, manifest: Mapping, where: str) -> dict:
+    """Return what a run's recipe leaves to the model that it starts from: model and vocabulary.
+
+    path   its config.json; manifest  the TFRecords'
+
+    Raises UserError, naming `where` in the user's config, where it cannot read the records.
+    """
+    found = folder_recipe(Path(path).parent)
+    model, vocabulary = found["model"], found["vocabulary"]
+    check_vocabulary(vocabulary["size"], manifest, where)
+    unused = vocabulary["pad"] + 1 if find_architecture(model["architecture"], where, "jax").after_pad else 0
+    positions = model.get("max_position_embeddings", 0) - unused
+    if positions < manifest["sequence_length"]:
+        raise UserError(
+            f"{where}.init has {positions} positions; allowed: a model with {manifest['sequence_length']} or more, "
+            "tfrecords.sequence_length."
+        )
+    return {"model": model, "vocabulary": vocabulary}
+
+
+def config_recipe(config: Mapping) -> dict:
+    """Return what the config.json of a model says of it, as a run's `model` in the config says it."""
+    architecture = config["model_type"]
+    if architecture not in KINDS:
+        return {"architecture": architecture}
+    kind = KINDS[architecture]
+    own = [*kind.sizes, *kind.built_in, *([ATTENTION_DROPOUT] if architecture == "roberta" else [])]
+    return {"architecture": architecture} | {key: config[key] for key in own if key in config}
 
 
 def folder_weights(folder: Path, architecture: str, sizes: Mapping) -> dict[str, np.ndarray]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tpulm.core.errors import UserError
 from tpulm.core.random_streams import generator
 
 if TYPE_CHECKING:
@@ -100,8 +101,14 @@ def to_pytorch(arrays: dict[str, np.ndarray], layers: int, pad_id: int) -> dict[
 
 
 def from_pytorch(arrays: dict[str, np.ndarray], layers: int, heads: int, pad_id: int) -> dict[str, np.ndarray]:
-    """Return the variables of transformers' ModernBertForMaskedLM, by name, as ours, by path."""
+    """Return the variables of transformers' ModernBertForMaskedLM, by name, as ours, by path.
+
+    Raises UserError where one is missing.
+    """
     names, found = plain_names(layers), {}
+    missing = [theirs for theirs in (*names.values(), *joined_names(layers)) if theirs not in arrays]
+    if missing:
+        raise UserError(f"the weights of the model folder lack {missing[0]}; allowed: those of a {PYTORCH_CLASS}.")
     hidden = arrays[names[WORDS]].shape[1]
     for ours, theirs in names.items():
         array = arrays[theirs]

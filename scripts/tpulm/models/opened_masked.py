@@ -10,6 +10,7 @@ import jax
 import keras
 import numpy as np
 
+from tpulm.config.masked_sizes import KINDS
 from tpulm.config.training_step import ModelSpec
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
@@ -31,9 +32,19 @@ def open_masked(folder: Path, where: str, recipe: Mapping) -> tuple[keras.Model,
     """
     spec = ModelSpec.of("mlm", where, {**recipe, **folder_recipe(folder)})
     model, distribution = open_model(spec)
-    weights = folder_weights(folder, spec.masked.name, spec.masked.sizes)
-    assign(model.trainable_variables, weights, str(folder))
+    load_folder(model, folder / "model.safetensors")
     return model, distribution
+
+
+def load_folder(model: keras.Model, weights: str | Path) -> None:
+    """Load the weights of a Hugging Face folder, model.safetensors there, into a model of its sizes.
+
+    Raises UserError where they are another model's.
+    """
+    folder = Path(weights).parent
+    found = folder_recipe(folder)["model"]
+    name = found["architecture"]
+    assign(model.trainable_variables, folder_weights(folder, name, KINDS[name].sizes | found), str(folder))
 
 
 class FillMask:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tpulm.config.masked_sizes import ATTENTION_DROPOUT
+from tpulm.core.errors import UserError
 from tpulm.core.random_streams import generator
 
 if TYPE_CHECKING:
@@ -111,7 +112,13 @@ def to_pytorch(arrays: dict[str, np.ndarray], layers: int, pad_id: int) -> dict[
 
 
 def from_pytorch(arrays: dict[str, np.ndarray], layers: int, heads: int, pad_id: int) -> dict[str, np.ndarray]:
-    """Return the variables of transformers' RobertaForMaskedLM, by name, as those of keras-hub's model, by path."""
+    """Return the variables of transformers' RobertaForMaskedLM, by name, as those of keras-hub's model, by path.
+
+    Raises UserError where one is missing.
+    """
+    missing = [theirs for theirs in (PYTORCH_WORDS, PYTORCH_POSITIONS, *names(layers).values()) if theirs not in arrays]
+    if missing:
+        raise UserError(f"the weights of the model folder lack {missing[0]}; allowed: those of a RobertaForMaskedLM.")
     hidden = arrays[PYTORCH_WORDS].shape[1]
     found = {
         WORDS: arrays[PYTORCH_WORDS],

@@ -2,7 +2,7 @@
 
 from transformers import AutoConfig, PretrainedConfig
 
-from tpulm.config.architectures import find_architecture
+from tpulm.config.architectures import check_vocabulary, find_architecture
 from tpulm.core.errors import UserError
 
 
@@ -13,7 +13,7 @@ def model_config(model: dict, manifest: dict, where: str, backend: str = "tensor
     key, or too few positions for this tokenizer's pad id.
     """
     architecture = model["architecture"]
-    after_pad = find_architecture(architecture, where, backend).after_pad
+    find_architecture(architecture, where, backend)
     known = AutoConfig.for_model(architecture).to_dict()
     unknown = sorted(set(model) - set(known) - {"architecture"})
     if unknown:
@@ -24,6 +24,25 @@ def model_config(model: dict, manifest: dict, where: str, backend: str = "tensor
     roles = [role for role in ("cls", "sep") if isinstance(known.get(f"{role}_token_id"), int)]
     special |= {f"{role}_token_id": ids[role] for role in roles}  # otherwise those of another vocabulary
     config = AutoConfig.for_model(architecture, vocab_size=manifest["vocab_size"], **special, **sizes)
+    check_positions(config, manifest, where, backend)
+    return config
+
+
+def init_config(path: str, manifest: dict, where: str, backend: str = "tensorflow") -> PretrainedConfig:
+    """Return the transformers config of a model that a run starts from; path  its config.json.
+
+    Raises UserError, naming `where` in the user's config, where it cannot read the records of the manifest.
+    """
+    config = AutoConfig.from_pretrained(path)
+    check_vocabulary(config.vocab_size, manifest, where)
+    check_positions(config, manifest, f"{where}.init", backend)
+    return config
+
+
+def check_positions(config: PretrainedConfig, manifest: dict, where: str, backend: str) -> None:
+    """Check that a model has a position for each token of a record. Raises UserError."""
+    after_pad = find_architecture(config.model_type, where, backend).after_pad
+    ids = manifest["special_ids"]
     positions = getattr(config, "max_position_embeddings", None)
     needed = manifest["sequence_length"] + (ids["pad"] + 1 if after_pad else 0)
     if isinstance(positions, int) and 0 < positions < needed:
@@ -31,4 +50,3 @@ def model_config(model: dict, manifest: dict, where: str, backend: str = "tensor
             f"{where}.max_position_embeddings is {positions}; allowed: {needed} or more for sequences of "
             f"{manifest['sequence_length']} tokens and a pad id of {ids['pad']}."
         )
-    return config

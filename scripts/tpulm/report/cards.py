@@ -113,17 +113,20 @@ def masked_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
     """Return head and sections of the card of a masked language model."""
     metrics = facts["metrics"]
     found = results(f"{recipe['name']} text", "fill-mask", facts["corpus"], metrics)
+    # A run that starts from another model takes its architecture from there.
+    kind = [recipe["model"]["architecture"]] if "model" in recipe else []
+    described = ", ".join([*kind, f"{metrics['parameters']:,} parameters"])
+    start = "from scratch" if kind else f"from {recipe['init']['pretrained']}"
     head = metadata(
-        recipe, facts, library_name="transformers", pipeline_tag="fill-mask", tags=[recipe["model"]["architecture"]],
-        eval_results=found,
+        recipe, facts, library_name="transformers", pipeline_tag="fill-mask", tags=kind, eval_results=found,
     )  # fmt: skip
     rows = [
         [split, *(metrics[split][key] for key in ("loss", "unigram_entropy", "perplexity", "accuracy", "predictions"))]
         for split in SPLITS
     ]
     sections = {
-        "Model": f"A masked language model ({recipe['model']['architecture']}, {metrics['parameters']:,} parameters), "
-        f"trained from scratch on sequences of {facts['manifest']['sequence_length']:,} tokens. {best(facts['state'])}",
+        "Model": f"A masked language model ({described}), "
+        f"trained {start} on sequences of {facts['manifest']['sequence_length']:,} tokens. {best(facts['state'])}",
         "How to use": code(
             "from transformers import pipeline\n\n"
             f'fill = pipeline("fill-mask", model="{recipe["source"]}")\n'

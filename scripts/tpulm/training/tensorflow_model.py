@@ -44,11 +44,22 @@ def load_model(folder: Path) -> transformers.TFPreTrainedModel:
     `from_pretrained` of transformers 4.57 cannot: it walks over the open file (issue 40028 there),
     where a dictionary of arrays will do.
     """
+    model = construct(transformers.AutoConfig.from_pretrained(folder))
+    load_weights(model, folder / "model.safetensors")
+    return model
+
+
+def load_weights(model: transformers.TFPreTrainedModel, path: str | Path) -> None:
+    """Load a safetensors file of arrays, by PyTorch's names, into a built model.
+
+    Raises UserError where one is missing.
+    """
     from transformers.modeling_tf_pytorch_utils import load_pytorch_state_dict_in_tf2_model
 
-    model = construct(transformers.AutoConfig.from_pretrained(folder))
-    arrays = load_arrays(folder / "model.safetensors")
-    return load_pytorch_state_dict_in_tf2_model(model, arrays, tf_inputs=False, allow_missing_keys=False)
+    try:
+        load_pytorch_state_dict_in_tf2_model(model, load_arrays(path), tf_inputs=False, allow_missing_keys=False)
+    except AttributeError as error:  # as it says that a weight is missing
+        raise UserError(f"{path} lacks weights of a masked {model.config.model_type} model: {error}.") from None
 
 
 def dropout_generators(model: transformers.TFPreTrainedModel) -> list[tf.random.Generator]:

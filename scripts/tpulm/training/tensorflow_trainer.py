@@ -16,7 +16,15 @@ from tpulm.training.history import History, LossReader
 from tpulm.training.pauses import Pauses
 from tpulm.training.snapshots import Snapshots
 from tpulm.training.tensorflow_evaluation import evaluator
-from tpulm.training.tensorflow_model import assign, build_model, dropout_generators, loss_sum, named_arrays, predictions
+from tpulm.training.tensorflow_model import (
+    assign,
+    build_model,
+    dropout_generators,
+    load_weights,
+    loss_sum,
+    named_arrays,
+    predictions,
+)
 from tpulm.training.tensorflow_runtime import alone, device_kind, graph, tf, tf_keras
 
 NOT_DECAYED = ["bias", "LayerNorm", "layer_norm", "layernorm"]  # searched for in the names of variables
@@ -69,15 +77,24 @@ def build_optimizer(model: transformers.TFPreTrainedModel, recipe: dict) -> Adam
 class Trainer:
     """A model, its optimizer and the compiled step, under one strategy."""
 
-    def __init__(self, strategy: tf.distribute.Strategy, config: transformers.PretrainedConfig, recipe: dict):
-        """Build model and optimizer with fresh weights.
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        config: transformers.PretrainedConfig,
+        recipe: dict,
+        init: str | None = None,
+    ):
+        """Build model and optimizer.
 
         recipe  seed, precision, optimizer
+        init    model.safetensors to start from, by PyTorch's names; without it, fresh weights
         """
         self.strategy, self.seed = strategy, recipe["seed"]
         tf_keras.mixed_precision.set_global_policy(recipe["precision"])
         with strategy.scope():
             self.model = build_model(config, recipe["seed"])
+            if init:
+                load_weights(self.model, init)
             self.optimizer = build_optimizer(self.model, recipe["optimizer"])
             self.dropouts = dropout_generators(self.model)
         self.step = self.make_train_step(recipe["optimizer"]["global_clipnorm"])

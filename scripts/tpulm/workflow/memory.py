@@ -70,17 +70,18 @@ def activations(run: Run, backward: bool) -> int:
     """
     recipe, size = run.recipe, model_size(run)
     length = run.config["tfrecords"]["sequence_length"] if run.stage == "mlm" else recipe["sequence_length"]
-    records = -(-recipe["batch_size"] // recipe.get("microbatches", 1))
+    records = -(-recipe.get("batch_size", EVALUATION_BATCH) // recipe.get("microbatches", 1))
     if run.stage == "mlm" and not backward:
         records = min(records, EVALUATION_BATCH)
-    wide = 2 if recipe["precision"] == "float32" else 1
+    wide = 2 if recipe.get("precision", "float32") == "float32" else 1
     inputs = 2 * length * records * size.hidden
     layer = length * records * (34 * size.hidden + 5 * size.heads * length)
     if not backward:
         layers = layer
     else:
         layers = inputs * size.layers + layer if recipe.get("remat") else layer * size.layers
-    predicted = predictions_per_record(length, recipe["masking"]["mlm_probability"]) if run.stage == "mlm" else length
+    masked = run.stage == "mlm" and "masking" in recipe  # a model that is not trained here has none
+    predicted = predictions_per_record(length, recipe["masking"]["mlm_probability"]) if masked else length
     logits = 3 * FLOAT32 * records * predicted * size.vocabulary
     return wide * layers + logits
 
@@ -145,6 +146,7 @@ def copies(number: int) -> Callable[[Run], int]:
 JOBS: dict[str, Callable[[Run], int]] = {
     "train": training,
     # What is read, what it becomes, and what is written.
+    "fetch_mlm": copies(3),
     "export_mlm": copies(3),
     "fill_mask_tensorflow": copies(2),
     "fill_mask_jax": copies(3),

@@ -73,8 +73,11 @@ def local_files(paths: Iterable[str | Path]) -> list[AnnotatedString]:
     return [local(str(path)) for path in paths if Path(path).is_file()]
 
 
-def preset_files(preset: str) -> list[AnnotatedString]:
-    """Return the files of a base model that is a local folder, hidden ones aside; none where it is downloaded."""
+def preset_files(preset: str, endings: tuple[str, ...] = ("",)) -> list[AnnotatedString]:
+    """Return the files of a base model that is a local folder, hidden ones aside; none where it is downloaded.
+
+    endings  of the names of those that are read, by default all
+    """
     folder = Path(preset)
-    files = sorted(folder.rglob("*")) if folder.is_dir() else []
+    files = [path for path in sorted(folder.rglob("*")) if path.name.endswith(endings)] if folder.is_dir() else []
     return local_files(file for file in files if not any(p.startswith(".") for p in file.relative_to(folder).parts))

@@ -1,0 +1,148 @@
+"""Masked language models from elsewhere: folders of transformers 4 or 5, with weights in safetensors or HDF5.
+
+What is kept of one is a folder as runs export it, see MODEL_FILES of tpulm.config.artifacts. Neither PyTorch nor
+TensorFlow is imported.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig, PretrainedConfig
+
+from tpulm.config.architectures import find_architecture
+from tpulm.config.masked_sizes import sizes_of
+from tpulm.core.errors import UserError
+from tpulm.core.files import read_json, write_text
+from tpulm.core.untrusted import refuse_code
+from tpulm.models.masked_models import config_recipe
+from tpulm.models.transformers_export import pytorch_arrays, save_model
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+HDF5 = "tf_model.h5"
+WANTED = ["*.json", "*.safetensors", "*.txt", "*.model"]
+# Buffers that old versions of transformers saved; they are computed, not learned.
+BUFFERS = ("position_ids", "token_type_ids")
+# Names of the first versions of BERT in PyTorch; then the bias of the head, which has had two names, one tied to the
+# other, and files may have either.
+OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+BIASES = {
+    "lm_head.decoder.bias": "lm_head.bias",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+    "predictions.decoder.bias": "predictions.bias",
+}
+
+
+def locate(name: str, revision: str | None, where: str) -> Path:
+    """Return a local folder with the files of a model, downloaded where it is not local; no pickle is.
+
+    name   local folder, or name on the Hugging Face hub; revision  commit there
+    where  the config key of the model. Raises UserError, naming it, when it cannot be fetched.
+    """
+    if os.path.isdir(name):
+        return Path(name)
+    import huggingface_hub
+
+    try:
+        folder = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=WANTED))
+        if not list(folder.glob("*.safetensors")):
+            huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=[HDF5])
+        return folder
+    except Exception as error:  # network, credentials, terms that were not accepted, no such repository
+        reason = str(error).strip().splitlines()[0][:200].rstrip(". ") if str(error).strip() else "no reason given"
+        raise UserError(
+            f"{where} is {name} at revision {revision}, which could not be fetched ({type(error).__name__}: {reason}); "
+            "it needs the network or a copy in the cache of huggingface_hub, and HF_TOKEN where it is not public."
+        ) from None
+
+
+def read_config(folder: Path, where: str, backend: str) -> PretrainedConfig:
+    """Return the transformers config of a folder. Raises UserError, naming `where`, for what cannot be opened here."""
+    refuse_code(folder, f"{where} is {folder}")
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0][:200].rstrip(". :")
+        raise UserError(
+            f"{where} is {folder}, whose config.json cannot be read ({reason}); allowed: a folder of transformers."
+        ) from None
+    find_architecture(config.model_type, where, backend)
+    config.torch_dtype = None
+    if backend == "jax":
+        sizes_of(config_recipe(config.to_dict()), where)
+    return config
+
+
+def read_weights(folder: Path, where: str) -> dict[str, np.ndarray]:
+    """Return the weights of a folder in float32, by the names that transformers 4 and 5 load.
+
+    Raises UserError, naming `where`, where there are none that are no pickle, or they lack the head of a masked model.
+    """
+    files = sorted(set(read_json(folder / INDEX)["weight_map"].values())) if (folder / INDEX).is_file() else [WEIGHTS]
+    found: dict[str, np.ndarray] = {}
+    if not (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file() and (folder / HDF5).is_file():
+        found = read_hdf5(folder / HDF5, where)
+    elif all((folder / file).is_file() for file in files):
+        for file in files:
+            found |= read_file(folder / file, where)
+    else:
+        raise UserError(
+            f"{where} is {folder}, which has no {WEIGHTS}; allowed: weights in safetensors, or TensorFlow's in {HDF5}."
+        )
+    for tied, name in BIASES.items():
+        if tied in found and name not in found:
+            found[name] = found[tied]
+    if not any(
+        word in name
+        for name in found
+        for word in ("lm_head", "cls.", "predictions", "vocab_", "pred_layer", "decoder.")
+    ):
+        raise UserError(
+            f"{where} is {folder}, whose weights lack the head that predicts masked tokens; allowed: a masked model."
+        )
+    return found
+
+
+def read_file(path: Path, where: str) -> dict[str, np.ndarray]:
+    """Return the tensors of a safetensors file in float32, buffers left out. Raises UserError where it is damaged."""
+    import ml_dtypes  # noqa: F401 (makes bfloat16 known to NumPy)
+
+    try:
+        with safe_open(path, "np") as file:
+            read = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    except (SafetensorError, TypeError) as error:
+        raise UserError(f"{where} is {path.parent}, where {path.name} cannot be read ({error}).") from None
+    kept = {name: array for name, array in read.items() if not name.endswith(BUFFERS)}
+    for old, new in OLD_NAMES.items():
+        kept = {name.replace(old, new): array for name, array in kept.items()}
+    return {name: np.ascontiguousarray(array, np.float32) for name, array in kept.items()}
+
+
+def read_hdf5(path: Path, where: str) -> dict[str, np.ndarray]:
+    """Return the weights that transformers 4 saved of a TensorFlow model. Raises UserError where it is damaged."""
+    import h5py
+
+    named: dict[str, np.ndarray] = {}
+
+    def keep(name: str, item: object) -> None:
+        if isinstance(item, h5py.Dataset):  # below the groups of its layers, under the variable's own name
+            named[name.partition("/")[2]] = np.asarray(item, np.float32)
+
+    try:
+        with h5py.File(path) as file:
+            file.visititems(keep)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{where} is {path.parent}, where {path.name} cannot be read ({error}).") from None
+    return pytorch_arrays(named)
+
+
+def save_folder(folder: Path, where: str, backend: str, config_json: str, weights: str) -> PretrainedConfig:
+    """Write config.json and model.safetensors of a folder as runs export them; return the config.
+
+    Raises UserError as `read_config` and `read_weights` do.
+    """
+    config, arrays = read_config(folder, where, backend), read_weights(folder, where)
+    save_model(weights, arrays)
+    write_text(config_json, config.to_json_string())
+    return config

@@ -1,0 +1,240 @@
+"""Masked models from elsewhere: read as they are published, asked and measured, the start of runs on both backends."""
+
+import json
+
+import h5py
+import ml_dtypes
+import numpy as np
+import pytest
+import warm
+from ruamel.yaml import YAML
+from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tpulm.config.artifacts import MODEL_FILES, SPECIAL_TOKENS
+from tpulm.core.errors import UserError
+from tpulm.models import roberta
+from tpulm.tokenization.folder import write_settings
+
+HIDDEN, LENGTH = 32, 32
+CONFIG = {
+    "architectures": ["RobertaForMaskedLM"], "model_type": "roberta", "hidden_size": HIDDEN, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "intermediate_size": 48, "max_position_embeddings": LENGTH + 4, "type_vocab_size": 1,
+    "layer_norm_eps": 1e-5, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 3, "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0, "dtype": "float32", "transformers_version": "5.23.0",
+}  # fmt: skip
+
+
+def weights(vocabulary):
+    """Return the tensors of a RobertaForMaskedLM of CONFIG, drawn at random, by PyTorch's names."""
+    dice, size = np.random.default_rng(0), CONFIG["intermediate_size"]
+    found = {
+        roberta.PYTORCH_WORDS: (vocabulary, HIDDEN),
+        roberta.PYTORCH_POSITIONS: (CONFIG["max_position_embeddings"], HIDDEN),
+        roberta.PYTORCH_TYPES: (1, HIDDEN),
+    }
+    for name in roberta.names(CONFIG["num_hidden_layers"]).values():
+        rows = size if ".intermediate." in name else vocabulary if name == "lm_head.bias" else HIDDEN
+        columns = size if ".output.dense." in name and ".attention." not in name else HIDDEN
+        matrix = name.endswith("weight") and "orm" not in name
+        found[name] = (rows, columns) if matrix else (rows,)
+    return {name: dice.normal(0.0, 0.3, shape).astype(np.float32) for name, shape in found.items()}
+
+
+@pytest.fixture
+def given(tmp_path):
+    """A folder of transformers with a tokenizer of words."""
+    words = "the of and to a is in if or return value list string object function method class".split()
+    vocabulary = {word: number for number, word in enumerate([*SPECIAL_TOKENS, *words])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, "<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 0), ("[SEP]", 1)]
+    )
+    folder = tmp_path / "given"
+    folder.mkdir()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    write_settings(tokenizer, str(folder / "tokenizer_config.json"), str(folder / "special_tokens_map.json"))
+    (folder / "config.json").write_text(json.dumps(CONFIG | {"vocab_size": len(vocabulary)}))
+    save_file(weights(len(vocabulary)), folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def run(backend):
+    """Return a run that starts from the folder, and learns next to nothing."""
+    return {
+        "backend": backend, "init": {"pretrained": "given"}, "steps": 2, "checkpoint_every": 1, "batch_size": 4,
+        "learning_rate": 1e-12, "schedule": {"shape": "constant", "warmup_steps": 0},
+    }  # fmt: skip
+
+
+@pytest.mark.long
+def test_a_model_from_elsewhere_is_asked_and_measured_and_trained_on(fresh, given):
+    given.rename(fresh / "given")
+    config = {
+        "corpus": {
+            "source": "python-docs", "max_documents": 300, "held_out": {"validation": 0.02, "test": 0.02},
+        },
+        "tokenizer": {"pretrained": "given"},
+        "tfrecords": {"sequence_length": LENGTH, "shards": {"train": 1}},
+        "mlm": {
+            "runs": {
+                "asked": {"pretrained": "given", "backend": "jax"}, "on-jax": run("jax"), "on-tf": run("tensorflow"),
+            },
+        },
+        "prompts": {"fill_mask": ["Return the [MASK] of the list"]},
+    }  # fmt: skip
+    with open(fresh / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(config, file)
+    fresh("mlm", "--cores", "2")
+    results = fresh / "results/mlm"
+    original = load_file(fresh / "given/model.safetensors")
+    measured = {name: json.loads((results / name / "metrics.json").read_text()) for name in config["mlm"]["runs"]}
+    answers = {name: json.loads((results / name / "fill_mask.json").read_text()) for name in config["mlm"]["runs"]}
+    for name in ("on-jax", "on-tf"):
+        trained = load_file(results / name / "model/model.safetensors")
+        for tensor, array in original.items():
+            if tensor not in (roberta.PYTORCH_POSITIONS, roberta.PYTORCH_TYPES):  # which JAX adds up
+                np.testing.assert_allclose(trained[tensor], array, atol=1e-6, err_msg=tensor)
+        for split in ("validation", "test"):
+            figures = {key: measured["asked"][split][key] for key in ("loss", "accuracy", "predictions")}
+            assert {key: measured[name][split][key] for key in figures} == pytest.approx(figures, rel=1e-4)
+        assert [a["token"] for a in answers[name][0]["answers"]] == [a["token"] for a in answers["asked"][0]["answers"]]
+    assert not (results / "asked/checkpoints").exists()
+    assert "asked/model: whole" in fresh("verify").stdout
+
+
+# What each backend has of a model before its first step, by PyTorch's names, into a file.
+STARTS = {
+    "jax": """
+import json, sys
+from safetensors.numpy import save_file
+from tpulm.config.training_step import TrainingStep
+from tpulm.core.files import read_json
+from tpulm.models import masked_models, roberta
+from tpulm.models.opened_masked import load_folder
+from tpulm.training import jax_run, runtime
+folder, out, recipe, manifest = *sys.argv[1:3], *map(json.loads, sys.argv[3:])
+runtime.start(1)
+known = masked_models.init_recipe(f"{folder}/config.json", manifest, "mlm.runs.x")
+step = TrainingStep.of("mlm", "mlm.runs.x", recipe, sequence_length=32, packing="concat", **known)
+run = jax_run.build_run(step)
+load_folder(run.model, f"{folder}/model.safetensors")
+arrays = {variable.path: variable.numpy() for variable in run.model.trainable_variables}
+save_file(roberta.to_pytorch(arrays, 2, known["vocabulary"]["pad"]), out)
+""",
+    "tensorflow": """
+import json, sys
+from safetensors.numpy import save_file
+from tpulm.models.transformers_config import init_config
+from tpulm.models.transformers_export import pytorch_arrays
+from tpulm.training.tensorflow_runtime import start
+from tpulm.training.tensorflow_trainer import Trainer
+folder, out, recipe, manifest = *sys.argv[1:3], *map(json.loads, sys.argv[3:])
+config = init_config(f"{folder}/config.json", manifest, "mlm.runs.x")
+trainer = Trainer(start(1, 1), config, recipe, f"{folder}/model.safetensors")
+save_file(pytorch_arrays(trainer.weights()), out)
+""",
+}
+
+
+@pytest.mark.parametrize("backend", list(STARTS))
+def test_a_run_starts_from_the_weights(given, tmp_path, backend):
+    optimizer = {"name": "adamw", "weight_decay": 0.01, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8}
+    recipe = {
+        "seed": 0, "precision": "float32", "optimizer": optimizer | {"global_clipnorm": None}, "batch_size": 4,
+        "mesh": [-1, 1], "microbatches": 1, "steps_per_execution": 1, "remat": False,
+        "masking": {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1},
+    }  # fmt: skip
+    manifest = {"sequence_length": LENGTH, "vocab_size": 20, "special_ids": {"pad": 3}}
+    arguments = str(given), str(tmp_path / "out"), json.dumps(recipe)
+    warm.run(backend, STARTS[backend], *arguments, json.dumps(manifest))
+    found = load_file(tmp_path / "out")
+    original = load_file(given / "model.safetensors")
+    for arrays in (found, original):  # JAX adds the one token type to all positions, of which some are never used
+        arrays["positions"] = arrays.pop(roberta.PYTORCH_POSITIONS)[4:] + arrays.pop(roberta.PYTORCH_TYPES)
+    assert set(original) <= set(found)
+    for name, array in original.items():
+        np.testing.assert_allclose(found[name], array, atol=1e-6, err_msg=name)
+    for changed, sentence in (
+        ({"vocab_size": 99}, "mlm.runs.x.init has a vocabulary of 22 tokens, and the records one of 99; allowed"),
+        ({"sequence_length": 99}, "mlm.runs.x.init"),
+    ):
+        arguments = str(given), str(tmp_path / "no"), json.dumps(recipe), json.dumps(manifest | changed)
+        assert sentence in warm.run(backend, STARTS[backend], *arguments, code=1).stderr
+
+
+@pytest.mark.unit
+def test_weights_are_read_as_published(given, tmp_path):
+    """In parts, in bfloat16, with the bias of the head under its other name, and a buffer of old versions."""
+    from tpulm.models.masked_folders import save_folder
+
+    arrays = load_file(given / "model.safetensors")
+    (given / "model.safetensors").unlink()
+    arrays["lm_head.decoder.bias"] = arrays.pop("lm_head.bias")
+    halves = {name: array.astype(ml_dtypes.bfloat16) for name, array in arrays.items()}
+    buffer = {"roberta.embeddings.position_ids": np.arange(4)[None]}
+    names = sorted(halves)
+    parts = {"a.safetensors": names[:9], "b.safetensors": names[9:]}
+    for file, own in parts.items():
+        save_file({name: halves[name] for name in own} | (buffer if file[0] == "a" else {}), given / file)
+    index = {"weight_map": {name: file for file, own in parts.items() for name in own}}
+    (given / "model.safetensors.index.json").write_text(json.dumps(index))
+    save_folder(given, "mlm.runs.x", "jax", str(tmp_path / "config.json"), str(tmp_path / "model.safetensors"))
+    read = load_file(tmp_path / "model.safetensors")
+    assert "lm_head.bias" in read and "roberta.embeddings.position_ids" not in read
+    for name, array in halves.items():
+        np.testing.assert_array_equal(read[name], array.astype(np.float32))
+        assert read[name].dtype == np.float32
+
+
+REFUSED = [
+    ({"model_type": "longformer"}, 'mlm.runs.x.architecture is "longformer", which cannot be trained here'),
+    ({"model_type": "bert"}, "mlm.runs.x.architecture is bert; allowed with backend: jax: roberta, modernbert."),
+    ({"layer_norm_eps": 1e-12}, "mlm.runs.x.layer_norm_eps is 1e-12; allowed with backend: jax: 1e-05."),
+    ({"auto_map": {"AutoModel": "code.Model"}}, "asks to run code of its own (auto_map)"),
+]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("change", "sentence"), REFUSED)
+def test_what_cannot_be_opened_is_refused(given, tmp_path, change, sentence):
+    from tpulm.models.masked_folders import save_folder
+
+    config = json.loads((given / "config.json").read_text())
+    (given / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(UserError) as error:
+        save_folder(given, "mlm.runs.x", "jax", str(tmp_path / "config.json"), str(tmp_path / "model.safetensors"))
+    assert sentence in str(error.value)
+    assert not [name for name in MODEL_FILES if (tmp_path / name).exists()]
+
+
+@pytest.mark.unit
+def test_weights_without_a_head_or_in_a_pickle_are_refused(given, tmp_path):
+    from tpulm.models.masked_folders import read_weights
+
+    arrays = {name: array for name, array in load_file(given / "model.safetensors").items() if "lm_head" not in name}
+    save_file(arrays, given / "model.safetensors")
+    with pytest.raises(UserError, match="whose weights lack the head that predicts masked tokens; allowed: a masked"):
+        read_weights(given, "mlm.runs.x")
+    (given / "model.safetensors").unlink()
+    (given / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(UserError, match="which has no model.safetensors; allowed: weights in safetensors, or T"):
+        read_weights(given, "mlm.runs.x")
+
+
+@pytest.mark.unit
+def test_weights_of_tensorflow_are_read(tmp_path):
+    """As transformers 4 saved them: in HDF5, below the groups of layers, matrices the other way round."""
+    from tpulm.models.masked_folders import read_weights
+
+    dense, words = np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((5, 2), np.float32)
+    with h5py.File(tmp_path / "tf_model.h5", "w") as file:
+        file["lm_head/tf_roberta_for_masked_lm/lm_head/dense/kernel:0"] = dense
+        file["roberta/tf_roberta_for_masked_lm/roberta/embeddings/word_embeddings/weight:0"] = words
+    found = read_weights(tmp_path, "mlm.runs.x")
+    assert set(found) == {"lm_head.dense.weight", roberta.PYTORCH_WORDS}
+    np.testing.assert_array_equal(found["lm_head.dense.weight"], dense.T)
+    (tmp_path / "tf_model.h5").write_bytes(b"no HDF5")
+    with pytest.raises(UserError, match="where tf_model.h5 cannot be read"):
+        read_weights(tmp_path, "mlm.runs.x")
