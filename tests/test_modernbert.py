@@ -121,6 +121,27 @@ def test_what_is_exported_is_opened_again(exported):
     assert found["difference"] < 1e-5 and found["most"] == 64
 
 
+def test_a_run_starts_from_what_is_exported(exported, tmp_path):
+    from tpulm.models.masked_folders import save_folder
+    from tpulm.models.masked_models import folder_weights, init_recipe
+    from tpulm.models.transformers_config import init_config
+
+    config, weights = str(tmp_path / "config.json"), str(tmp_path / "model.safetensors")
+    save_folder(exported, "mlm.runs.x", "jax", config, weights)
+    found = init_recipe(config, MANIFEST | {"sequence_length": 64}, "mlm.runs.x")
+    assert sizes_of(found["model"], "m") == sizes_of(TINY, "m") and found["vocabulary"] == {"size": 64, "pad": PAD}
+    assert init_config(config, MANIFEST, "mlm.runs.x", "jax").model_type == "modernbert"
+    assert set(folder_weights(tmp_path, "modernbert", sizes_of(TINY, "m"))) == set(load_arrays(exported / "ours"))
+    # No position is lost to padding, as there would be in a RoBERTa.
+    with pytest.raises(UserError, match="mlm.runs.x.init has 64 positions; allowed: a model with 65 or more"):
+        init_recipe(config, MANIFEST | {"sequence_length": 65}, "mlm.runs.x")
+    with pytest.raises(UserError, match="which transformers does not have in TensorFlow; allowed for it: backend: jax"):
+        save_folder(exported, "mlm.runs.x", "tensorflow", config, weights)
+    with pytest.raises(UserError, match="lack head.norm.weight; allowed: those of a ModernBertForMaskedLM"):
+        arrays = load_arrays(exported / "model.safetensors")
+        modernbert.from_pytorch({name: arrays[name] for name in arrays if name != "head.norm.weight"}, 5, 4, PAD)
+
+
 OPENED = (
     MODEL
     + """
