@@ -829,7 +829,8 @@ def test_a_deleted_shard_is_written_again_before_a_segment_reads_it(built):
     for shard in shards:
         shard.unlink()
     printed = built("base", "-n", "--configfile", "decay.yaml").stdout
-    assert jobs(printed) == {"base", "train_base:small,00000020", *BASE_REST.split()[:3]}
+    rest = {"export_base:small", "evaluate_base:small", "collect_history:base-training/small"}
+    assert jobs(printed) == {"base", "train_base:small,00000020"} | rest
     assert (
         f"note: train/00000-of-00001.tfrecord and 1 more of results/{CORPUS_SET} were deleted; list_shards writes them "
         "again first.\n" in printed

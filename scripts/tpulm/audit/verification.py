@@ -45,7 +45,7 @@ def verify(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | Non
 def refuse_damaged(expected: dict, results: Path) -> None:
     """Read artifacts back. Raises UserError for the first damage."""
     nothing = {"collections": {}, "tokenizer": False, "records": {}, "chains": {}}
-    nothing |= {"mlm": [], "base": [], "adapters": [], "tuned": [], "transformers": []}
+    nothing |= {"mlm": [], "asked": [], "base": [], "adapters": [], "tuned": [], "transformers": []}
     for _, damages in artifacts(nothing | expected, results):
         if damages:
             raise UserError(f"{damages[0].rstrip('.')}; nothing of it is published: `snakemake verify` has the rest.")

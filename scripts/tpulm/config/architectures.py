@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tpulm.config.messages import describe
 from tpulm.core.errors import UserError
 
 
@@ -72,11 +73,11 @@ def find_architecture(name: str, where: str, backend: str = "tensorflow") -> Arc
     if name not in ARCHITECTURES:
         near = difflib.get_close_matches(name, known, 1)
         hint = f'; did you mean "{near[0]}"?' if near else f"; allowed: {', '.join(known)}."
-        raise UserError(f'{where}.architecture is "{name}"{hint}')
+        raise UserError(f"{where}.architecture is {describe(name)}{hint}")
     found = ARCHITECTURES[name]
     if found.refused:
         raise UserError(
-            f'{where}.architecture is "{name}", which cannot be trained here: {found.refused}; '
+            f"{where}.architecture is {describe(name)}, which cannot be trained here: {found.refused}; "
             f"allowed: {', '.join(known)}."
         )
     return found
