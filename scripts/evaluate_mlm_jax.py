@@ -33,7 +33,7 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     from tpulm.training.tasks import masked
 
     folder = Path(snakemake.input.model[0]).parent
-    manifest, state = read_json(snakemake.input.manifest), read_json(snakemake.input.state)
+    manifest = read_json(snakemake.input.manifest)
     opened = on_one_host(recipe, snakemake.resources) | {"packing": manifest["packing"]}
     model, distribution = open_masked(folder, f"mlm.runs.{run}", opened)
     evaluator = Evaluator(model, distribution, masked)
