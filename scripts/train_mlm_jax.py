@@ -1,4 +1,4 @@
-"""Train one segment of a masked language model with Keras on JAX: RoBERTa of keras-hub.
+"""Train one segment of a masked language model with Keras on JAX: RoBERTa of keras-hub, or ModernBERT.
 
 input.manifest        tfrecords/manifest.json
 input.shards          tfrecords/shards.json, beside the shards that the manifest names; its URL, if they are in a bucket
