@@ -531,14 +531,20 @@ def check_full(out):
     return left
 
 
+def filled_after(log):
+    """Return a command after which the disk is filled by someone else when a job has written to its log."""
+    return f"{{ (until [ -s {log} ]; do sleep 0.02; done; cat /dev/zero > results/another 2> another.log) & }}"
+
+
 def test_a_full_disk(small):
-    """No room for a checkpoint; the one before is kept."""
+    """No room for a checkpoint, which there was when the run began; the one before is kept."""
     saved, target = small / "saved", "base-training/small/checkpoints/00000020"
     (small / "results").rename(saved)
     shutil.rmtree(saved / target)
-    pages = sum(-(-path.stat().st_size // 4096) for path in saved.rglob("*") if path.is_file())
-    room = f"size={pages * 4 + 400}k"
-    out = run_on(small, room, "cp -rp saved/. results/", f"results/{target}/state.json", "--retries", "0")
+    log = "logs/base/small/00000020.log"
+    (small / log).unlink(missing_ok=True)
+    before = f"cp -rp saved/. results/ && {filled_after(log)}"
+    out = run_on(small, "size=200m", before, f"results/{target}/state.json", "--retries", "0")
     left = check_full(out)
     assert "base-training/small/checkpoints/00000010/weights.safetensors" in left
     assert not [name for name in left if name.startswith(target)]
@@ -546,13 +552,21 @@ def test_a_full_disk(small):
 
 @pytest.mark.long
 def test_a_disk_that_is_full_sooner_or_later(small):
-    """Room for less and less of what a whole run writes: three runs."""
-    saved = small / "saved"
-    (small / "results").rename(saved)
-    sizes = sum(path.stat().st_size for path in saved.rglob("*") if path.is_file()) // 1024
-    assert sizes > 5000
-    for room in (100, 1500, 5000):
-        check_full(run_on(small, f"size={room}k", "true", "--cores", "2", "--keep-going", "--retries", "0"))
+    """In three runs, later and later of what a whole run writes."""
+    (small / "results").rename(small / "saved")
+    for log in ("logs/corpus/parts/00000.log", "logs/train_tokenizer.log", "logs/base/small/00000020.log"):
+        shutil.rmtree(small / "logs", ignore_errors=True)
+        arguments = ["--cores", "2", "--keep-going", "--retries", "0"]
+        check_full(run_on(small, "size=200m", filled_after(log), *arguments))
+
+
+def test_a_disk_that_is_too_small(small):
+    """It is refused before the first job."""
+    (small / "results").rename(small / "saved")
+    out = run_on(small, "size=5000k", "true", "--cores", "2")
+    assert re.search(r"^CODE 1$", out, re.M), out[-2000:]
+    assert re.search(r"^error: the jobs need up to .* of disk in results/ \(.*\), and .* are free there; free some", out, re.M)
+    assert "LEFT results/" not in out and "Traceback" not in out
 
 
 def test_a_read_only_results_folder(small):

@@ -360,7 +360,7 @@ def test_rows_of_a_batch_are_masked_as_in_the_whole():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ({"architecture": "bert"}, "m.architecture is bert; allowed with backend: jax: roberta."),
+        ({"architecture": "bert"}, "m.architecture is bert; allowed with backend: jax: roberta, modernbert."),
         ({"layer_norm_eps": 1e-12}, "m.layer_norm_eps is 1e-12; allowed with backend: jax: 1e-05."),
         (
             {"attention_probs_dropout_prob": 0.2},
