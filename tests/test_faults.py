@@ -565,7 +565,8 @@ def test_a_disk_that_is_too_small(small):
     (small / "results").rename(small / "saved")
     out = run_on(small, "size=5000k", "true", "--cores", "2")
     assert re.search(r"^CODE 1$", out, re.M), out[-2000:]
-    assert re.search(r"^error: the jobs need up to .* of disk in results/ \(.*\), and .* are free there; free some", out, re.M)
+    refused = r"^error: the jobs need up to .* of disk in results/ \(.*\), and .* are free there; free some"
+    assert re.search(refused, out, re.M), out
     assert "LEFT results/" not in out and "Traceback" not in out
 
 
