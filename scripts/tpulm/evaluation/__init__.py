@@ -1,0 +1,1 @@
+"""How good a model is: bits per byte, minimal pairs, tasks, the harness; baselines and intervals."""
