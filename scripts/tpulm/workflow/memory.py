@@ -162,4 +162,5 @@ JOBS: dict[str, Callable[[Run], int]] = {
     "export_transformers": lambda run: converting(model_size(run)),
     "generate": tuned,
     "evaluate_finetune": evaluating,
+    "run_harness": evaluating,
 }
