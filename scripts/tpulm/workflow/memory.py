@@ -163,4 +163,9 @@ JOBS: dict[str, Callable[[Run], int]] = {
     "generate": tuned,
     "evaluate_finetune": evaluating,
     "run_harness": evaluating,
+    # As many tokens at once as the measurements above.
+    "score_mlm_tensorflow": lambda run: 2 * weight_bytes(run) + activations(run, backward=False),
+    "score_mlm_jax": lambda run: 3 * weight_bytes(run) + activations(run, backward=False) * on_cpu(run),
+    "score_base": evaluating,
+    "score_finetune": evaluating,
 }
