@@ -42,6 +42,8 @@ if MLM:
         output:
             scores="results/evaluation/mlm/{run}/{step}/scores.json",
             by_item="results/evaluation/mlm/{run}/{step}/items.parquet",
+        params:
+            recipe=lambda w: EVALUATED.scoring(ASKED[w.run]) | {"step": int(w.step)},
         log:
             "logs/evaluation/mlm/{run}/{step}.log",
         wildcard_constraints:
@@ -56,6 +58,8 @@ if MLM:
         output:
             scores="results/evaluation/mlm/{run}/{step}/scores.json",
             by_item="results/evaluation/mlm/{run}/{step}/items.parquet",
+        params:
+            recipe=lambda w: EVALUATED.scoring(ASKED[w.run]) | {"step": int(w.step)},
         log:
             "logs/evaluation/mlm/{run}/{step}.log",
         wildcard_constraints:
@@ -87,6 +91,8 @@ use rule score_base as score_base_at_step with:
     output:
         scores="results/evaluation/base-training/{name}/{step}/scores.json",
         by_item="results/evaluation/base-training/{name}/{step}/items.parquet",
+    params:
+        recipe=lambda w: EVALUATED.scoring(TRAINED_BASES[w.name]) | {"step": int(w.step)},
     log:
         "logs/evaluation/base-training/{name}/{step}.log",
     wildcard_constraints:
@@ -104,6 +110,8 @@ use rule score_finetune as score_finetune_at_step with:
     output:
         scores="results/evaluation/finetune/{run}/{step}/scores.json",
         by_item="results/evaluation/finetune/{run}/{step}/items.parquet",
+    params:
+        recipe=lambda w: EVALUATED.scoring(FINETUNE[w.run]) | {"step": int(w.step)},
     log:
         "logs/evaluation/finetune/{run}/{step}.log",
     wildcard_constraints:

@@ -15,14 +15,16 @@ from tpulm.core.job import job
 from tpulm.core.scores import read_scores
 from tpulm.evaluation.items import read_items
 from tpulm.evaluation.significance import COLUMNS, Trained, compared
-from tpulm.report.comparison import tested
+from tpulm.report.comparison import table_of_tests
 
 recipe = snakemake.params.recipe
 
 with job(snakemake.log[0], "compare"):
     scores: dict[str, dict] = {model: {} for model in recipe["models"]}
     items: dict[str, dict] = {model: {} for model in recipe["models"]}
-    for model, of_scores, of_items in zip(recipe["models"], snakemake.input.scores, snakemake.input.by_item, strict=True):
+    for model, of_scores, of_items in zip(
+        recipe["models"], snakemake.input.scores, snakemake.input.by_item, strict=True
+    ):
         scores[model] |= {score.name: score for score in read_scores(of_scores)[1] if score.step is None}
         items[model] |= read_items(of_items)
 
@@ -40,4 +42,4 @@ with job(snakemake.log[0], "compare"):
     writer.writeheader()
     writer.writerows(rows)
     write_text(snakemake.output.csv, file.getvalue())
-    write_text(snakemake.output.table, tested(rows))
+    write_text(snakemake.output.table, table_of_tests(rows))

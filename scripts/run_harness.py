@@ -16,18 +16,18 @@ from tpulm.config.harness_tasks import HarnessTask
 from tpulm.config.training_step import ModelSpec
 from tpulm.core.job import job
 from tpulm.core.scores import write_scores
-from tpulm.evaluation.items import write_items
 from tpulm.training import runtime
 
 recipe, wildcards = snakemake.params.recipe, snakemake.wildcards
 asked, best = recipe["harness"], snakemake.input.get("best")
-stage, run = ("finetune", wildcards.run) if best else ("base", wildcards.name)
+stage, folder, run = ("finetune", "finetune", wildcards.run) if best else ("base", "base-training", wildcards.name)
 
 with job(snakemake.log[0], f"{stage} {run}, {asked['name']}") as say:
     determinism = recipe.get("determinism", "bytes")
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"], determinism)
     from tpulm.evaluation.harness import results_of, scores_of
     from tpulm.evaluation.harness_model import KerasLM
+    from tpulm.evaluation.scored import write_items
     from tpulm.models.building import open_model
     from tpulm.models.sharding import on_one_host
     from tpulm.tokenization.causal import load_tokenizer
@@ -45,8 +45,8 @@ with job(snakemake.log[0], f"{stage} {run}, {asked['name']}") as say:
     with tempfile.TemporaryDirectory() as cache:
         paths = dict(zip(task.data, map(str, snakemake.input.get("data", [])), strict=True))
         results = results_of(lm, task.key, asked, paths, cache)
-    scores, items = scores_of(asked["name"], results)
-    write_items(snakemake.output.by_item, items)
-    write_scores(snakemake.output.scores, f"{stage}/{run}", "causal", scores)
-    for score in scores:
+    found = scores_of(asked["name"], results)
+    write_items(snakemake.output.by_item, found)
+    write_scores(snakemake.output.scores, f"{folder}/{run}", "causal", [score for score, _ in found])
+    for score, _ in found:
         say(f"{score.metric} {score.value:.4f} of {score.items} items")

@@ -1,6 +1,6 @@
 """Tabulate how good every model is: score, baseline, chance, interval.
 
-input.scores    scores.json of every model and evaluation, see tpulm.core.scores; those of checkpoints are drawn elsewhere
+input.scores    scores.json of every model and evaluation, see tpulm.core.scores; those of checkpoints are not shown
 output          HTML
 params.recipe   bases: the base model of each finetuned one, both as STAGE/RUN
 """
@@ -14,8 +14,8 @@ from tpulm.core.scores import read_scores
 TEXT = (
     "Scores on what no model was trained on, beside those of simpler models on the same items and of a guess. The 95 % "
     "interval says how far a score may move with other items of the same kind. Bits per byte do not depend on the "
-    "tokenizer: causal models can be compared by them whatever theirs is, and so can masked models among each other, whose "
-    "score of a word also knows what comes after it."
+    "tokenizer: causal models can be compared by them whatever theirs is, and so can masked models among each other, "
+    "whose score of a word also knows what comes after it."
 )
 
 with job(snakemake.log[0], "report"):
@@ -28,5 +28,7 @@ with job(snakemake.log[0], "report"):
         for score in read_scores(path)[1]
         if score.step is None
     ]
-    content = legend() + scores_tables(rows, snakemake.params.recipe["bases"]) if rows else "<p>No model was scored.</p>"
+    content = (
+        legend() + scores_tables(rows, snakemake.params.recipe["bases"]) if rows else "<p>No model was scored.</p>"
+    )
     write_text(snakemake.output[0], page("How good", TEXT, content))

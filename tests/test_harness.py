@@ -26,7 +26,7 @@ PAIRS = [
 ]
 TEXTS = ["the value of function", " ".join(prose(4)), "list"]
 TASK = """
-task: last-word
+task: choice
 dataset_path: json
 dataset_kwargs: {data_files: {test: data.jsonl}}
 test_split: test
@@ -163,19 +163,18 @@ def test_a_task_from_a_file_is_scored_offline(jax_backend, preset, tmp_path, mon
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     written(tmp_path)
     lm = opened(preset)
-    (score,), items = scored(lm, tmp_path)
+    ((score, items),) = scored(lm, tmp_path)
     assert (score.group, score.metric, score.on, score.items) == ("harness", "acc", "own, 0 examples shown", 40)
     assert score.chance == pytest.approx(1 / 3) and score.baselines == {"always the commonest answer": 0.65}
     assert score.low <= score.value <= score.high and score.higher_is_better
-    assert score.value == pytest.approx(np.mean([value for _, _, value in items]))
-    assert [item for _, item, _ in items][:2] == ["last-word/0", "last-word/1"] and items[0][0] == score.name
+    assert score.value == pytest.approx(np.mean(list(items.values()))) and list(items)[:2] == ["choice/0", "choice/1"]
     context, choices = prose(40)[0], [" value", " of the list", " name"]
     best = int(np.argmax([likelihood for likelihood, _ in lm.loglikelihood(asked(*((context, c) for c in choices)))]))
-    assert items[0][2] == float(best == 0)
-    (fewer,), _ = scored(lm, tmp_path, limit=10, examples=1)
+    assert items["choice/0"] == float(best == 0)
+    ((fewer, _),) = scored(lm, tmp_path, limit=10, examples=1)
     assert (fewer.items, fewer.on) == (10, "own, 1 example shown")
     written(tmp_path, "more.yaml", CONTINUING)
-    (generated,), _ = scored(lm, tmp_path, "more.yaml", limit=4)
+    ((generated, _),) = scored(lm, tmp_path, "more.yaml", limit=4)
     assert (generated.metric, generated.chance, generated.items) == ("exact_match", None, 4)
 
 
@@ -183,8 +182,11 @@ def test_a_task_from_a_file_is_scored_offline(jax_backend, preset, tmp_path, mon
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (TASK.replace("right", "!function utils.right"), "which has !function; allowed: a task without code of its own."),
-        (TASK.replace("task: last-word", "group: all"), "which names no `task`; allowed: one task, no group."),
+        (
+            TASK.replace("right", "!function utils.right"),
+            "which has !function; allowed: a task without code of its own.",
+        ),
+        (TASK.replace("task: choice", "group: all"), "which names no `task`; allowed: one task, no group."),
         (
             TASK.replace("dataset_path: json", "dataset_path: some/set"),
             "whose dataset_path is some/set; allowed: json, csv, parquet, text, with the files in "
@@ -226,7 +228,9 @@ def test_a_task_that_is_not_pinned_or_not_known_is_named(jax_backend):
     manager = TaskManager()
     with pytest.raises(UserError, match="^evaluation.harness.a.task is nothing, which lm-evaluation-harness does not"):
         pin(manager, "evaluation.harness.a", "nothing", None)
-    with pytest.raises(UserError, match="^evaluation.harness.a.revision is missing; the examples of piqa are baber/piqa"):
+    with pytest.raises(
+        UserError, match="^evaluation.harness.a.revision is missing; the examples of piqa are baber/piqa"
+    ):
         pin(manager, "evaluation.harness.a", "piqa", None)
     pin(manager, "evaluation.harness.a", "blimp", "a" * 40)
     entry = manager.task_index["blimp_adjunct_island"]

@@ -111,5 +111,7 @@ def test_checkpoints_that_are_gone_are_named_and_not_trained_again(scored, tmp_p
     )
     assert found.note("base-training/small") is None and scored("best").note("mlm/tiny") is None
     pattern = re.compile(rf"results/evaluation/mlm/(?P<run>[a-z]+)/(?P<step>{found.constraint('mlm')})/scores\.json")
-    assert pattern.fullmatch(f"{SCORES}/00001500/scores.json") and not pattern.fullmatch(f"{SCORES}/00000500/scores.json")
+    assert pattern.fullmatch(f"{SCORES}/00001500/scores.json") and not pattern.fullmatch(
+        f"{SCORES}/00000500/scores.json"
+    )
     assert not pattern.fullmatch("results/evaluation/mlm/other/00001500/scores.json")

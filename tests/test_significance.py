@@ -11,20 +11,19 @@ from tpulm.config.runs import runs_of
 from tpulm.core.errors import UserError
 from tpulm.core.scores import Score
 from tpulm.evaluation.significance import COLUMNS, Trained, compared, holm, over_seeds, permuted
-from tpulm.report.comparison import tested
+from tpulm.report.comparison import table_of_tests
 
 pytestmark = pytest.mark.unit
 
 
-def model(name, *runs, higher=True, metric="acc", weights=None):
+def model(name, *runs, higher=True, metric="acc"):
     """Return a model by the values of the items of each of its runs."""
-    weights = weights or [1.0] * len(runs[0])
     scores, items = [], []
     for values in runs:
-        value = float(np.average(values, weights=weights))
+        value = float(np.mean(values))
         score = Score("pairs", metric, "made", value, None, None, higher, len(values))
         scores.append({score.name: score})
-        items.append({score.name: {str(n): pair for n, pair in enumerate(zip(values, weights, strict=True))}})
+        items.append({score.name: {str(n): one for n, one in enumerate(values)}})
     return Trained(name, scores, items)
 
 
@@ -64,12 +63,6 @@ def test_seeds_that_scatter_more_than_models_differ_cannot_tell():
     assert over_seeds([1.0], [2.0, 3.0]) is None and over_seeds([1.0, 1.0], [2.0, 2.0]) is None
 
 
-def test_weights_of_items_count():
-    weights = [1.0, 9.0] * 30
-    (row,) = compared(model("a", [0.0] * 60, weights=weights), model("b", [1.0, -0.05] * 30, weights=weights))
-    assert row["difference"] == pytest.approx((1 - 9 * 0.05) / 10) and row["low"] < row["difference"] < row["high"]
-
-
 def test_models_without_common_items_or_scores():
     score = Score("text", "perplexity", "x", 3.0, None, None, False, 9)
     bare = Trained("a", [{score.name: score}], [{}])
@@ -86,7 +79,7 @@ def test_several_scores_are_weighed_together():
 def test_the_table_is_read_aloud():
     draw = np.random.default_rng(1)
     rows = compared(model("mlm/a", draw.random(50)), model("mlm/b", draw.random(50) + 1))
-    lines = tested(rows).splitlines()
+    lines = table_of_tests(rows).splitlines()
     assert lines[0] == "mlm/b beside mlm/a; seeds: 1 and 1" and len({len(line) for line in lines[2:]}) == 1
     assert "better: of these weights" in lines[-1]
 
@@ -113,5 +106,7 @@ def test_models_that_the_config_names_are_compared_alone():
     found = config(compare=[["mlm/tiny-seed-1", "mlm/wide"]])
     assert [row["firsts"] for row in comparisons(found, runs_of(found))] == [["mlm/tiny-seed-1"]]
     found = config(compare=[["mlm/tiny", "mlm/none"]])
-    with pytest.raises(UserError, match='^evaluation.compare names "mlm/none"; allowed: base-training/small, finetune/'):
+    with pytest.raises(
+        UserError, match='^evaluation.compare names "mlm/none"; allowed: base-training/small, finetune/'
+    ):
         comparisons(found, runs_of(found))

@@ -41,7 +41,8 @@ def comparisons(config: Mapping, runs: Iterable[Run]) -> list[dict[str, Any]]:
                 f"evaluation.compare names {describe(name)}; allowed: {', '.join(sorted(single)) or 'nothing: no run'}."
             )
     return [
-        {"first": first, "second": second, "firsts": single[first], "seconds": single[second]} for first, second in asked
+        {"first": first, "second": second, "firsts": single[first], "seconds": single[second]}
+        for first, second in asked
     ]
 
 

@@ -54,7 +54,10 @@ def tasks_of(config: Mapping) -> dict[str, HarnessTask]:
 
 
 def read(key: str, path: Path) -> dict[str, Any]:
-    """Return what a file of a task says, without what it includes. Raises UserError for code, and for what is no task."""
+    """Return what a file of a task says, without what it includes.
+
+    Raises UserError for code, and for what is no task.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

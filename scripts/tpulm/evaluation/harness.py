@@ -16,7 +16,7 @@ from tpulm.core.scores import Score
 from tpulm.evaluation.intervals import interval
 
 NOT_METRICS = ("name", "alias", "sample_len", "sample_count")
-Items = list[tuple[str, str, float]]
+Found = list[tuple[Score, dict[str, float]]]
 
 
 def results_of(lm: LM, key: str, recipe: Mapping[str, Any], paths: Mapping[str, str], cache: str) -> dict[str, Any]:
@@ -58,7 +58,9 @@ def pin(manager: TaskManager, key: str, name: str, revision: str | None) -> None
     """
     leaves = list(members(manager, name))
     if not leaves:
-        raise UserError(f"{key}.task is {name}, which lm-evaluation-harness does not know; `lm-eval ls tasks` lists them.")
+        raise UserError(
+            f"{key}.task is {name}, which lm-evaluation-harness does not know; `lm-eval ls tasks` lists them."
+        )
     for entry in leaves:
         if (entry.cfg or {}).get("dataset_path") in LOCAL:
             continue
@@ -72,7 +74,9 @@ def pin(manager: TaskManager, key: str, name: str, revision: str | None) -> None
         return
     for entry in leaves:
         described_by, entry.yaml_path = manager._factory._load_full_config(entry), None
-        entry.cfg = described_by | {"dataset_kwargs": (described_by.get("dataset_kwargs") or {}) | {"revision": revision}}
+        entry.cfg = described_by | {
+            "dataset_kwargs": (described_by.get("dataset_kwargs") or {}) | {"revision": revision}
+        }
 
 
 def members(manager: TaskManager, name: str) -> Iterator[Any]:
@@ -91,8 +95,8 @@ def members(manager: TaskManager, name: str) -> Iterator[Any]:
         yield from members(manager, other)
 
 
-def scores_of(name: str, results: Mapping[str, Any]) -> tuple[list[Score], Items]:
-    """Return the scores of a task, one a metric, and their values by item: name of the score, item, value.
+def scores_of(name: str, results: Mapping[str, Any]) -> Found:
+    """Return the scores of a task, one a metric, each with its values by item.
 
     name     of the task in the config; results  as `results_of` returns them
 
@@ -102,12 +106,10 @@ def scores_of(name: str, results: Mapping[str, Any]) -> tuple[list[Score], Items
     tasks = sorted(results["samples"])
     total = results["results"][name] if name in results["results"] else results["results"][tasks[0]]
     if len(tasks) > 1 and name not in results["results"]:  # a tag, of tasks that are not added up
-        parts = [scores_of(task, alone(results, task)) for task in tasks]
-        return [score for found, _ in parts for score in found], [item for _, found in parts for item in found]
+        return [one for task in tasks for one in scores_of(task, alone(results, task))]
     shots = results["n-shot"].get(tasks[0]) or 0
     on = f"{name}, {shots} example{'' if shots == 1 else 's'} shown"
-    scores: list[Score] = []
-    items: Items = []
+    found: Found = []
     for label, value in total.items():
         metric, _, chosen = label.partition(",")
         if metric in NOT_METRICS or metric.endswith("_stderr") or not isinstance(value, int | float):
@@ -121,15 +123,15 @@ def scores_of(name: str, results: Mapping[str, Any]) -> tuple[list[Score], Items
         values = [sample[metric] for _, sample in samples]
         better = all(results["higher_is_better"].get(task, {}).get(metric) is not False for task in tasks)
         called = metric if chosen == "none" else f"{metric} ({chosen})"
-        low = high = None
-        score = Score("harness", called, on, float(value), low, high, better, len(samples))
+        score = Score("harness", called, on, float(value), None, None, better, len(samples))
+        items: dict[str, float] = {}
         if is_mean(values, value):
             low, high = interval(np.array(values, np.float64)) if len(values) > 1 else (None, None)
             chance, baselines = guesses(results, tasks, metric, [sample for _, sample in samples])
             score = Score("harness", called, on, float(value), low, high, better, len(samples), chance, baselines)
-            items += [(score.name, item, float(sample[metric])) for item, sample in samples]
-        scores.append(score)
-    return scores, items
+            items = {item: float(sample[metric]) for item, sample in samples}
+        found.append((score, items))
+    return found
 
 
 def alone(results: Mapping[str, Any], task: str) -> dict[str, Any]:

@@ -26,8 +26,8 @@ COLUMNS = (
 class Trained:
     """A model by the scores of its runs, which differ by their seed only.
 
-    name    how to call it; scores  of each run, by Score.name; items  value and weight of
-    each item of a score, of each run
+    name    how to call it; scores  of each run, by Score.name; items  value of each item of
+    a score, of each run
     """
 
     name: str
@@ -48,7 +48,7 @@ class Trained:
         return set.intersection(*(set(items.get(score, {})) for items in self.items))
 
     def of_items(self, score: str, names: Sequence[str]) -> np.ndarray:
-        """Return values and weights of these items, mean over the runs: float64 [items, 2]."""
+        """Return the values of these items, mean over the runs: float64 [items]."""
         return np.mean([[items[score][name] for name in names] for items in self.items], 0)
 
 
@@ -127,9 +127,9 @@ def row_of(one: Trained, two: Trained, score: str) -> dict:
         "seeds_second": len(second),
     }
     if len(names) > 1:
-        (values, weights), (others, _) = (model.of_items(score, names).T for model in (two, one))
-        low, high = interval(values - others, weights)
-        row |= {"low": low, "high": high, "p_items": permuted((values - others) * weights)}
+        differences = two.of_items(score, names) - one.of_items(score, names)
+        low, high = interval(differences)
+        row |= {"low": low, "high": high, "p_items": permuted(differences)}
     return row
 
 

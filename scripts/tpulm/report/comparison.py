@@ -65,7 +65,7 @@ def spread(mean: float, deviation: float | str) -> str:
     return text if deviation == "" else f"{text} +- {deviation:.4f}"
 
 
-def tested(rows: Sequence[dict[str, Any]]) -> str:
+def table_of_tests(rows: Sequence[dict[str, Any]]) -> str:
     """Return tests of `tpulm.evaluation.significance` as tables of Markdown, one for each pair of models."""
     parts = []
     for first, second in dict.fromkeys((row["first"], row["second"]) for row in rows):

@@ -10,7 +10,10 @@ from tpulm.report.style import BLUE, GREY, ORANGE
 Row = tuple[str, Score]  # model, its score
 GROUPS = {
     "text": ("Held-out text", "How well a model predicts text that it was not trained on."),
-    "pairs": ("Pairs of sentences", "How often a model finds the good sentence of a pair likelier than the broken one."),
+    "pairs": (
+        "Pairs of sentences",
+        "How often a model finds the good sentence of a pair likelier than the broken one.",
+    ),
     "task": ("Tasks", "What a model has learned from examples of a task, on examples that it has not seen."),
     "harness": (
         "Tasks of lm-evaluation-harness",

@@ -66,7 +66,9 @@ class CheckpointScores:
 
     def note(self, chain: str) -> str | None:
         """Return a sentence about the checkpoints of a run that cannot be scored any more; None where all can."""
-        gone = [step for step in self.asked(chain) if self.let_go(chain, step) and not self.exists(self.file(chain, step))]
+        gone = [
+            step for step in self.asked(chain) if self.let_go(chain, step) and not self.exists(self.file(chain, step))
+        ]
         if not gone:
             return None
         run = self.chains[chain]
