@@ -106,8 +106,8 @@ def test_checkpoints_that_are_gone_are_named_and_not_trained_again(scored, tmp_p
     assert found.files("mlm/tiny") == [f"{SCORES}/0000{step}/scores.json" for step in (1000, 1500)]
     assert found.before_thinning("mlm/tiny", 500) == []
     assert found.note("mlm/tiny") == (
-        "evaluation.checkpoints is all, but mlm.runs.tiny.keep_checkpoints has let go the weights at step 500, which are "
-        "not scored; to have them, delete results/mlm/tiny/checkpoints and train again."
+        "evaluation.checkpoints is all, but mlm.runs.tiny.keep_checkpoints has let go the weights at step 500, which "
+        "are not scored; to have them, delete results/mlm/tiny/checkpoints and train again."
     )
     assert found.note("base-training/small") is None and scored("best").note("mlm/tiny") is None
     pattern = re.compile(rf"results/evaluation/mlm/(?P<run>[a-z]+)/(?P<step>{found.constraint('mlm')})/scores\.json")

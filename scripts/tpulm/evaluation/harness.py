@@ -1,4 +1,7 @@
-"""Tasks of lm-evaluation-harness (Gao et al. 2024): run, and told as scores. Needs tpulm.training.runtime.start first."""
+"""Tasks of lm-evaluation-harness (Gao et al. 2024): run, and told as scores.
+
+Needs tpulm.training.runtime.start first.
+"""
 
 import math
 from collections import Counter
@@ -59,7 +62,7 @@ def pin(manager: TaskManager, key: str, name: str, revision: str | None) -> None
     leaves = list(members(manager, name))
     if not leaves:
         raise UserError(
-            f"{key}.task is {name}, which lm-evaluation-harness does not know; `lm-eval ls tasks` lists them."
+            f"{key}.task is {name}, which lm-evaluation-harness does not know; `lm-eval ls tasks` lists all."
         )
     for entry in leaves:
         if (entry.cfg or {}).get("dataset_path") in LOCAL:
@@ -67,8 +70,8 @@ def pin(manager: TaskManager, key: str, name: str, revision: str | None) -> None
         if revision is None:
             place = (entry.cfg or {}).get("dataset_path")
             raise UserError(
-                f"{key}.revision is missing; the examples of {entry.name} are {place} of the hub, pinned to a commit of "
-                "40 hexadecimal digits so that they cannot change."
+                f"{key}.revision is missing; the examples of {entry.name} are {place} of the hub, pinned to a commit "
+                "of 40 hexadecimal digits so that they cannot change."
             )
     if revision is None:
         return
@@ -147,7 +150,7 @@ def is_mean(values: list, value: float) -> bool:
 
 
 def guesses(results: Mapping, tasks: list[str], metric: str, samples: list[dict]) -> tuple[float | None, dict]:
-    """Return the chance of a guess among the answers, and of always giving the commonest one; where there are answers."""
+    """Return the chance of a guess among given answers, and of always giving the commonest one; else None, nothing."""
     choices = all(results["configs"][task]["output_type"] == "multiple_choice" for task in tasks)
     if not choices or not metric.startswith("acc"):
         return None, {}

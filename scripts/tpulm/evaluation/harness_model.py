@@ -223,7 +223,7 @@ class KerasLM(TemplateLM):
         return tuple(sorted({self.eot_token_id, *(ids[0] for ids in alone if len(ids) == 1)}))
 
     def continuation(self, ids: np.ndarray, start: int, new: int, stops: tuple[int, ...]) -> str:
-        """Return the text of the tokens after the first `start` of a row, at most `new`, up to the first that ends it."""
+        """Return the text of the tokens after the first `start` of a row, at most `new`, up to one that ends it."""
         own = ids[start : start + new].tolist()
         ends = next((place for place, token in enumerate(own) if token in stops), len(own))
         return self.fast.decode(own[:ends])

@@ -91,7 +91,8 @@ def chart(score: Score, scale: tuple[float, float]) -> Raw:
     def stroke(value: float, colour: str, name: str, dashes: str = "") -> str:
         x = place(value)
         title = f"<title>{escape(name)} {value:.3f}</title>"
-        return f'<line x1="{x}" x2="{x}" y1="3" y2="{HEIGHT - 3}" stroke="{colour}" stroke-width="2"{dashes}>{title}</line>'
+        ends = f'x1="{x}" x2="{x}" y1="3" y2="{HEIGHT - 3}"'
+        return f'<line {ends} stroke="{colour}" stroke-width="2"{dashes}>{title}</line>'
 
     middle = HEIGHT // 2
     parts = [f'<line x1="{EDGE}" x2="{WIDTH - EDGE}" y1="{middle}" y2="{middle}" stroke="#e4e7eb"/>']

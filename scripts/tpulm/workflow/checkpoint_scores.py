@@ -23,8 +23,8 @@ class CheckpointScores:
         for run in chains.values() if which != "best" else []:
             if run.recipe["patience"]:
                 raise UserError(
-                    f"evaluation.checkpoints is {which}, but {run.key} has patience, and checkpoints after an early stop "
-                    "hold no weights of their own; allowed with it: best."
+                    f"evaluation.checkpoints is {which}, but {run.key} has patience, and checkpoints after an early "
+                    "stop hold no weights of their own; allowed with it: best."
                 )
         self.which, self.chains, self.located = which, chains, located
 
@@ -51,7 +51,7 @@ class CheckpointScores:
         return [step for step in self.asked(chain) if not self.let_go(chain, step)]
 
     def files(self, chain: str) -> list[str]:
-        """Return the scores of a run's checkpoints, in order: those that can be made, and those that were made before."""
+        """Return the scores of a run's checkpoints, in order: those that can be made, and those that are there."""
         return [
             self.file(chain, step)
             for step in self.asked(chain)
