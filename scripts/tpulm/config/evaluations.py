@@ -1,10 +1,12 @@
 """What every model is scored on, and beside which simpler models: what follows from the section `evaluation`."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from tpulm.config.runs import Run, pick
+from tpulm.core.errors import UserError
 
 # Splits that no model is trained on.
 HELD_OUT = ("validation", "test")
@@ -14,6 +16,8 @@ TUNED_KEYS = ("sequence_length", "batch_size", "microbatches")
 # Tokens that a masked model reads at once where no records say how many it was trained with.
 LENGTH = 128
 FOLDER = "results/evaluation"
+# The set of pairs that is made of the corpus.
+MADE_PAIRS = "made"
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,8 @@ class Evaluations:
 
     @cached_property
     def pair_files(self) -> dict[str, str]:
-        """The sets of pairs, by name; `made` are those of the corpus."""
-        made = {"made": f"{FOLDER}/pairs/made.jsonl"} if self.pairs["made"] else {}
+        """The sets of pairs, by name."""
+        made = {MADE_PAIRS: f"{FOLDER}/pairs/made.jsonl"} if self.pairs["made"] else {}
         return made | {name: f"{FOLDER}/pairs/sets/{name}.jsonl" for name in self.pairs["sets"]}
 
     @cached_property
@@ -130,3 +134,16 @@ class Evaluations:
             return found | run.opening(*TUNED_KEYS)
         kept = pick(run.recipe, *BASE_KEYS, *run.determinism_keys)
         return found | kept | {"cpu_threads": self.config["cpu_threads"]}
+
+
+def check_pairs(sets: Mapping[str, Mapping]) -> None:
+    """Check that sets of pairs have names of their own, and are pinned if they come from the hub. Raises UserError."""
+    for name, recipe in sets.items():
+        where = f"evaluation.pairs.sets.{name}"
+        if name == MADE_PAIRS:
+            raise UserError(f"{where} has the name of the pairs that are made of the corpus; allowed: another name.")
+        if "dataset" in recipe and "revision" not in recipe and not os.path.isdir(recipe["dataset"]):
+            raise UserError(
+                f"{where}.revision is missing; a dataset of the hub is pinned to a commit of 40 hexadecimal digits, "
+                "so that it cannot change."
+            )
