@@ -81,14 +81,21 @@ class Evaluations:
         """Return the texts that a model is scored on."""
         return ["corpus", *(["finetune-text"] if run.stage == "finetune" else [])]
 
+    def scored_with(self, run: Run) -> list[str]:
+        """Return the texts that a model is scored on; the pairs go with the corpus."""
+        return self.collections_of(run) if self.documents_of(run) else ["corpus"]
+
+    def pairs_of(self, collection: str) -> list[str]:
+        """Return the names of the sets of pairs that go with a text: all with the corpus."""
+        return list(self.pair_files) if collection == "corpus" else []
+
     def texts_of(self, run: Run) -> list[str]:
         """Return the files of documents that a model is scored on."""
         return [self.text_files[name] for name in self.collections_of(run)] if self.documents_of(run) else []
 
     def ngrams_of(self, run: Run) -> list[str]:
         """Return the scores of n-gram models that stand beside those of a model: of each text, in its vocabulary."""
-        names = self.collections_of(run) if self.documents_of(run) else ["corpus"]
-        return [f"{FOLDER}/ngrams/{name}/{self.vocabulary_of(run)}.parquet" for name in names]
+        return [f"{FOLDER}/ngrams/{name}/{self.vocabulary_of(run)}.parquet" for name in self.scored_with(run)]
 
     def overlaps_of(self, run: Run) -> list[str]:
         """Return what was found of the evaluation in the texts that a model was trained on here."""
@@ -97,7 +104,8 @@ class Evaluations:
             "base": ["corpus"],
             "finetune": ["finetune-text", *(["corpus"] if run.stage == "finetune" and "model" in run.base else [])],
         }
-        return [f"{FOLDER}/overlap/{name}.json" for name in trained[run.stage]]
+        scored = self.scored_with(run)
+        return [f"{FOLDER}/overlap/{name}/{own}.json" for name in trained[run.stage] for own in scored]
 
     def vocabulary_of(self, run: Run) -> str:
         """Return the name of a model's vocabulary: a key of `vocabularies`."""

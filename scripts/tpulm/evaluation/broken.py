@@ -1,7 +1,7 @@
 """Pairs of sentences that are made of text: each sentence beside one that an edit has broken.
 
-What is broken leaves the frequencies of words as they are, or changes them both ways as often: to count words is no
-help, and a model that knows nothing is at chance.
+Where it can be, what is broken leaves the frequencies of words as they are, or changes them both ways as often: to
+count words is no help. A misplaced bracket leaves those of characters.
 """
 
 import re
