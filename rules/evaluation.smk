@@ -1,7 +1,7 @@
 """How good every model is: bits per byte of held-out text and pairs of sentences, beside simpler models."""
 
 from tpulm.config.evaluations import HELD_OUT, Evaluations
-from tpulm.corpus.sources import pair_sources
+from tpulm.corpus.pair_sources import pair_sources
 
 EVALUATED = Evaluations(config, ASKED, MEASURED, TRAINED_BASES, FINETUNE, list(TEXTS))
 PAIRS = EVALUATED.pairs
@@ -26,6 +26,11 @@ def scored_on(stage: str) -> dict:
         "ngrams": of(EVALUATED.ngrams_of),
         "overlaps": of(EVALUATED.overlaps_of),
     }
+
+
+def pair_files(collection: str) -> list[str]:
+    """Return the sets of pairs that go with a text."""
+    return [PAIR_FILES[name] for name in EVALUATED.pairs_of(collection)]
 
 
 def vocabulary(wildcards) -> list:
@@ -110,15 +115,17 @@ rule find_overlap:
     """Find what models are scored on in the training documents of a text."""
     input:
         documents=lambda w: DOCUMENTS_IN_PLACE[w.collection, "train"],
-        texts=list(TEXT_FILES.values()),
-        pairs=list(PAIR_FILES.values()),
+        texts=lambda w: [TEXT_FILES[w.scored]] if TEXT_FILES else [],
+        pairs=lambda w: pair_files(w.scored),
         code=code_inputs("find_overlap", "data"),
     output:
-        "results/evaluation/overlap/{collection}.json",
+        "results/evaluation/overlap/{collection}/{scored}.json",
     params:
-        recipe={"texts": list(TEXT_FILES), "pairs": list(PAIR_FILES), **config["evaluation"]["overlap"]},
+        recipe=lambda w: {"pairs": EVALUATED.pairs_of(w.scored), **config["evaluation"]["overlap"]},
     log:
-        "logs/evaluation/overlap-{collection}.log",
+        "logs/evaluation/overlap-{collection}-{scored}.log",
+    wildcard_constraints:
+        scored=one_of(TEXTS),
     threads: 1
     resources:
         mem_mb=4000,
@@ -134,13 +141,13 @@ rule score_ngrams:
         documents=lambda w: DOCUMENTS_IN_PLACE[w.collection, "train"],
         lengths=lambda w: list(map(lengths_file, DOCUMENTS[w.collection, "train"])),
         texts=lambda w: [TEXT_FILES[w.collection]] if TEXT_FILES else [],
-        pairs=lambda w: list(PAIR_FILES.values()) if w.collection == "corpus" else [],
+        pairs=lambda w: pair_files(w.collection),
         vocabulary=vocabulary,
         code=code_inputs("score_ngrams", "jax"),
     output:
         "results/evaluation/ngrams/{collection}/{vocabulary}.parquet",
     params:
-        recipe=lambda w: {"pairs": list(PAIR_FILES) if w.collection == "corpus" else []},
+        recipe=lambda w: {"pairs": EVALUATED.pairs_of(w.collection)},
     log:
         "logs/evaluation/ngrams-{collection}-{vocabulary}.log",
     wildcard_constraints:
