@@ -64,7 +64,11 @@ rule verify:
             "adapters": LORA_RUNS,
             "tuned": FULL_RUNS + MERGED_RUNS,
             "transformers": [f"{stage}/{name}" for stage, names in PRESETS.items() for name in names],
-            "scores": list(EVALUATED.models),
+            "scores": [
+                path.removeprefix("results/evaluation/").removesuffix("/scores.json")
+                for path in SCORES
+                if path.endswith("/scores.json") and not path.startswith("results/evaluation/tasks/")
+            ],
         },
     log:
         "logs/verify.log",

@@ -87,7 +87,7 @@ FETCHED_TOKENIZER = "fetch_tokenizer evaluate_tokenizer tabulate_corpus " + RECO
 STARTED = "fetch_mlm:mlm/tiny/init " + FETCHED_TOKENIZER
 
 # A task of the harness is asked again, of every causal model.
-ASKED_AGAIN = "run_harness_of_base:{0},small run_harness:{0},python"
+QUESTIONS = "run_harness_of_base:{0},small run_harness:{0},python"
 # The last checkpoints are scored.
 STEPS = (
     "export_mlm_at_step:tiny,00000020 score_mlm_tensorflow_at_step:tiny,00000020 "
@@ -540,7 +540,7 @@ ROWS = [
     ("generation.samples", "trained", "generation.samples", 4, SAMPLES),
     ("generation.seed", "trained", "generation.seed", 1, SAMPLES),
     *(
-        (f"evaluation.harness.NAME.{key}", "questions", f"evaluation.harness.{task}.{key}", value, ASKED_AGAIN.format(task))
+        (f"evaluation.harness.NAME.{key}", "questions", f"evaluation.harness.{task}.{key}", value, QUESTIONS.format(task))
         for task, changes in (
             ("own", {"file": "text/other.yaml"}),
             ("known", {"task": "hellaswag", "revision": B, "examples": 5, "limit": 9, "max_length": 32}),
