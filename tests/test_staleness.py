@@ -158,7 +158,7 @@ STATES = {
         "mlm.runs.tiny.model": DELETE, "mlm.runs.tiny.init": {"pretrained": "some/model", "revision": A},
         "mlm.runs.asked": {"pretrained": "some/other", "revision": A},
     },
-    "questions": {
+    "posed": {
         "evaluation.harness": {"own": {"file": "text/task.yaml"}, "known": {"task": "piqa", "revision": A}},
     },
     "adafactor": JAX | {f"{run}.optimizer": {"name": "adafactor"} for _, run, _ in ON_JAX},
@@ -540,7 +540,7 @@ ROWS = [
     ("generation.samples", "trained", "generation.samples", 4, SAMPLES),
     ("generation.seed", "trained", "generation.seed", 1, SAMPLES),
     *(
-        (f"evaluation.harness.NAME.{key}", "questions", f"evaluation.harness.{task}.{key}", value, QUESTIONS.format(task))
+        (f"evaluation.harness.NAME.{key}", "posed", f"evaluation.harness.{task}.{key}", value, QUESTIONS.format(task))
         for task, changes in (
             ("own", {"file": "text/other.yaml"}),
             ("known", {"task": "hellaswag", "revision": B, "examples": 5, "limit": 9, "max_length": 32}),

@@ -1,6 +1,7 @@
 """How good every model is, as tables: a reader sees score, interval, baselines and chance, and reads what they say."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 
 from tpulm.core.scores import Score
@@ -25,6 +26,7 @@ NAMES = {
     "acc": "accuracy (acc)",
     "acc_norm": "accuracy, answers weighed by their length (acc_norm)",
 }
+BEFORE = "before finetuning"  # as evaluations name it, too, among what stands beside a score
 WIDTH, HEIGHT, EDGE = 170, 22, 8  # pixels of a chart
 
 
@@ -49,23 +51,33 @@ def scores_tables(rows: Sequence[Row], bases: Mapping[str, str]) -> str:
 def metric_table(rows: Sequence[Row], bases: Mapping[str, str]) -> str:
     """Return the rows of one metric, by what they were measured on; columns that all rows leave empty are left out."""
     found: list[list] = []
-    values = {(model, score.on): score.value for model, score in rows}
+    before = {(model, score.on): score.value for model, score in rows}
+    rows = [(model, beside_base(score, before.get((bases.get(model, ""), score.on)))) for model, score in rows]
     for on in dict.fromkeys(score.on for _, score in rows):
         same = [(model, score) for model, score in rows if score.on == on]
         scale = limits(score for _, score in same)
         for place, (model, score) in enumerate(same):
-            interval = "" if score.low is None or score.high is None else f"{score.low:.3f} to {score.high:.3f}"
-            if score.seeds:
-                interval += f" ({len(score.seeds)} seeds)"
-            baselines = ", ".join(f"{name} {value:.3f}" for name, value in score.baselines.items())
+            lines = [] if score.low is None or score.high is None else [f"{score.low:.3f} to {score.high:.3f}"]
+            lines += [f"{len(score.seeds)} seeds"] if score.seeds else []
+            beside = [f"{name} {value:.3f}" for name, value in score.baselines.items()]
             found.append(
-                [on if place == 0 else "", model, score.value, interval, chart(score, scale)]
-                + [values.get((bases.get(model, ""), on)), baselines, score.chance, score.items, reading(score)]
+                [on if place == 0 else "", whole([model]), score.value, whole(lines), chart(score, scale)]
+                + [whole(beside), score.chance, score.items, reading(score)]
             )
-    head = ["measured on", "model", "score", "95 % interval", "", "before finetuning", "simpler models", "chance"]
+    head = ["measured on", "model", "score", "95 % interval", "", "beside", "chance"]
     head += ["items", "which says"]
     kept = [column for column in range(len(head)) if any(row[column] not in (None, "") for row in found)]
     return table([head[column] for column in kept], [[row[column] for column in kept] for row in found], 3)
+
+
+def beside_base(score: Score, before: float | None) -> Score:
+    """Return a score with that of the base model beside it, unless there is none or an evaluation has put it there."""
+    return score if before is None else replace(score, baselines={BEFORE: before} | score.baselines)
+
+
+def whole(lines: Sequence[str]) -> Raw:
+    """Return lines of a cell that are not broken."""
+    return Raw("".join(f'<div style="white-space: nowrap">{escape(line)}</div>' for line in lines))
 
 
 def numbers(score: Score) -> list[float]:
@@ -108,10 +120,12 @@ def chart(score: Score, scale: tuple[float, float]) -> Raw:
 
 
 def legend() -> Raw:
-    """Return what the marks of the charts mean."""
+    """Return what the marks of the charts mean; the tables take more room than others."""
     return Raw(
+        "<style>body { max-width: 78rem; }</style>\n"
         f'<p><span style="color:{BLUE}">●</span> the model, with its 95 % interval &nbsp; '
-        f'<span style="color:{ORANGE}">|</span> simpler models &nbsp; <span style="color:{GREY}">¦</span> a guess</p>\n'
+        f'<span style="color:{ORANGE}">|</span> simpler models, or the same one before &nbsp; '
+        f'<span style="color:{GREY}">¦</span> a guess</p>\n'
     )
 
 
@@ -127,4 +141,4 @@ def reading(score: Score) -> str:
     words: dict[str, list[str]] = {}
     for name, value in known.items():
         words.setdefault(beside(value), []).append(name)
-    return "; ".join(f"{how} {' and '.join(names)}" for how, names in words.items())
+    return "; ".join(f"{how} {', '.join(names)}" for how, names in words.items())
