@@ -45,7 +45,7 @@ with job(snakemake.log[0], f"{stage} {run}, {asked['name']}") as say:
     with tempfile.TemporaryDirectory() as cache:
         paths = dict(zip(task.data, map(str, snakemake.input.get("data", [])), strict=True))
         results = results_of(lm, task.key, asked, paths, cache)
-    found = scores_of(asked["name"], results)
+    found = scores_of(asked["name"], asked.get("task"), results)
     write_items(snakemake.output.by_item, found)
     write_scores(snakemake.output.scores, f"{folder}/{run}", "causal", [score for score, _ in found])
     for score, _ in found:

@@ -1,17 +1,22 @@
 """Tasks of lm-evaluation-harness on causal models: likelihoods, windows, generation, tasks from files."""
 
+import csv
 import json
+import shutil
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import test_causal
 import test_lora
+from conftest import copied
 from test_causal import prose
 from test_transformers import export
+from tpulm.audit.scores import check_scores
 from tpulm.config.harness_tasks import HarnessTask
 from tpulm.config.training_step import ModelSpec
 from tpulm.core.errors import UserError
+from tpulm.core.scores import read_scores
 from tpulm.tokenization import causal
 from tpulm.tokenization.fast import fast_tokenizer
 
@@ -156,7 +161,7 @@ def scored(lm, tmp_path, name="task.yaml", **recipe):
     recipe = {"file": str(tmp_path / name), "examples": None, "limit": None} | recipe
     paths = {"data.jsonl": str(tmp_path / "data.jsonl")}
     results = results_of(lm, "evaluation.harness.own", recipe, paths, str(tmp_path / "cache"))
-    return scores_of("own", results)
+    return scores_of("own", None, results)
 
 
 def test_a_task_from_a_file_is_scored_offline(jax_backend, preset, tmp_path, monkeypatch):
@@ -235,6 +240,60 @@ def test_a_task_that_is_not_pinned_or_not_known_is_named(jax_backend):
     pin(manager, "evaluation.harness.a", "blimp", "a" * 40)
     entry = manager.task_index["blimp_adjunct_island"]
     assert manager._factory._load_full_config(entry)["dataset_kwargs"]["revision"] == "a" * 40
+
+
+# In the workflow
+
+CONFIG = [
+    "--config",
+    "evaluation={checkpoints: all, harness: {last-word: {file: recipes/tasks/last-word.yaml, limit: 20}}}",
+    "finetune={runs: {python: {keep_checkpoints: last}}}",
+]
+STEPS = "results/evaluation/finetune/python"
+KEPT = "results/finetune/python/checkpoints"
+
+
+def test_before_and_after_tuning_and_at_a_checkpoint_that_is_let_go(trained, tmp_path):
+    workflow = copied(trained, tmp_path)
+    asked = [f"results/evaluation/harness/last-word/{model}" for model in ("base-training/small", "finetune/python")]
+    files = [f"{folder}/scores.json" for folder in asked]
+    workflow("--cores", "2", *files, f"{KEPT}/00000005/thinned.json", *CONFIG)
+    before, after = (read_scores(workflow / file) for file in files)
+    assert before[0]["model"] == "base-training/small" and after[0]["model"] == "finetune/python"
+    assert [(score.metric, score.items) for score in after[1]] == [("acc", 20), ("perplexity", 20)]
+    assert [score.name for score in before[1]] == [score.name for score in after[1]]
+    assert (
+        before[1][1].value != after[1][1].value
+        and after[1][1].low is None
+        and not list(check_scores(workflow / asked[0]))
+    )
+    # The checkpoint was scored before its weights were deleted.
+    at_five, last = (
+        read_scores(workflow / path)[1] for path in (f"{STEPS}/00000005/scores.json", f"{STEPS}/scores.json")
+    )
+    assert {score.step for score in at_five} == {5} and {score.step for score in last} == {None}
+    assert [score.name for score in at_five] == [score.name for score in last]
+    assert not (workflow / f"{KEPT}/00000005/weights.safetensors").exists()
+    figure = "results/figures/checkpoints/finetune/python.svg"
+    listed = workflow("-n", figure, *CONFIG).stdout
+    assert (
+        "score_finetune_at_step python 00000010" in listed
+        and "train_finetune" not in listed
+        and "00000005" not in listed
+    )
+    shutil.rmtree(workflow / f"{STEPS}/00000005")
+    listed = workflow("-n", figure, *CONFIG).stdout
+    assert "finetune.runs.python.keep_checkpoints has let go the weights at step 5, which are not scored" in listed
+    assert "train_finetune" not in listed and "score_finetune_at_step python 00000005" not in listed
+
+
+def test_compare_says_which_differences_are_real(trained, tmp_path):
+    workflow = copied(trained, tmp_path)
+    printed = workflow("--cores", "2", "compare").stdout
+    assert "finetune/python beside base-training/small; seeds: 1 and 1" in printed
+    rows = list(csv.DictReader((workflow / "results/compare/models.csv").open()))
+    assert {row["verdict"] for row in rows} <= {"better", "worse", "cannot tell"} and len(rows) > 3
+    assert (workflow / "results/compare/models.md").read_text().splitlines()[2].startswith("| score")
 
 
 # The harness's own model

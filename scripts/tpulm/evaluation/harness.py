@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from datasets.exceptions import DatasetsError
+from jinja2.exceptions import TemplateError
 from lm_eval import simple_evaluate
 from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
@@ -49,7 +51,7 @@ def results_of(lm: LM, key: str, recipe: Mapping[str, Any], paths: Mapping[str, 
             bootstrap_iters=0,
             task_manager=manager,
         )
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, KeyError, ValueError, DatasetsError, TemplateError) as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise UserError(f"{key} cannot be run: {reason}.") from error
 
@@ -98,42 +100,52 @@ def members(manager: TaskManager, name: str) -> Iterator[Any]:
         yield from members(manager, other)
 
 
-def scores_of(name: str, results: Mapping[str, Any]) -> Found:
+def scores_of(name: str, task: str | None, results: Mapping[str, Any]) -> Found:
     """Return the scores of a task, one a metric, each with its values by item.
 
-    name     of the task in the config; results  as `results_of` returns them
+    name     of the task in the config; task  in the harness, None for one of the user
+    results  as `results_of` returns them
 
     A group is one row a metric, over the items of all its tasks. A metric that is no mean over items, such as a
     perplexity, has neither interval nor items.
     """
     tasks = sorted(results["samples"])
-    total = results["results"][name] if name in results["results"] else results["results"][tasks[0]]
-    if len(tasks) > 1 and name not in results["results"]:  # a tag, of tasks that are not added up
-        return [one for task in tasks for one in scores_of(task, alone(results, task))]
+    total = results["results"].get(task, results["results"][tasks[0]])
+    if len(tasks) > 1 and not (task in results["results"] and metrics(total)):  # of tasks that are not added up
+        return [one for own in tasks for one in scores_of(own, own, alone(results, own))]
     shots = results["n-shot"].get(tasks[0]) or 0
     on = f"{name}, {shots} example{'' if shots == 1 else 's'} shown"
     found: Found = []
-    for label, value in total.items():
+    for label, value in metrics(total).items():
         metric, _, chosen = label.partition(",")
-        if metric in NOT_METRICS or metric.endswith("_stderr") or not isinstance(value, int | float):
-            continue
         samples = [
-            (f"{task}/{sample['doc_id']}", sample)
-            for task in tasks
-            for sample in results["samples"][task]
+            (f"{own}/{sample['doc_id']}", sample)
+            for own in tasks
+            for sample in results["samples"][own]
             if sample["filter"] == chosen and metric in sample
         ]
         values = [sample[metric] for _, sample in samples]
-        better = all(results["higher_is_better"].get(task, {}).get(metric) is not False for task in tasks)
+        better = all(results["higher_is_better"].get(own, {}).get(metric) is not False for own in tasks)
         called = metric if chosen == "none" else f"{metric} ({chosen})"
-        score = Score("harness", called, on, float(value), None, None, better, len(samples))
+        score = Score("harness", called, on, value, None, None, better, len(samples))
         items: dict[str, float] = {}
         if is_mean(values, value):
             low, high = interval(np.array(values, np.float64)) if len(values) > 1 else (None, None)
             chance, baselines = guesses(results, tasks, metric, [sample for _, sample in samples])
-            score = Score("harness", called, on, float(value), low, high, better, len(samples), chance, baselines)
+            score = Score("harness", called, on, value, low, high, better, len(samples), chance, baselines)
             items = {item: float(sample[metric]) for item, sample in samples}
         found.append((score, items))
+    return found
+
+
+def metrics(total: Mapping[str, Any]) -> dict[str, float]:
+    """Return the metrics of a task or group by METRIC,FILTER: numbers, and not their errors."""
+    found = {}
+    for label, value in total.items():
+        name = label.partition(",")[0]
+        if name not in NOT_METRICS and not name.endswith("_stderr") and isinstance(value, int | float | np.number):
+            if math.isfinite(value):
+                found[label] = float(value)
     return found
 
 
