@@ -12,11 +12,6 @@ if workflow.is_main_process:
         say(text)
 
 
-def weights_at(run, wildcards) -> str:
-    """Return the weights of a run at the step of a wildcard."""
-    return run.checkpoint(int(wildcards.step))["weights"]
-
-
 if MLM:
 
     use rule export_mlm as export_mlm_at_step with:
@@ -24,7 +19,7 @@ if MLM:
             manifest=lambda w: RECORD_SETS["tfrecords"].manifest,
             tokenizer=lambda w: list(TOKENIZER.values()),
             init=lambda w: MLM[w.run].init_files[:1],
-            best=lambda w: weights_at(MLM[w.run], w),
+            best=lambda w: MLM[w.run].checkpoint(int(w.step))["weights"],
             code=code_inputs("export_mlm", "data"),
         output:
             [temp(f"{EXPORTED}/mlm/{{run}}/{{step}}/{file}") for file in MODEL_FILES],
@@ -69,7 +64,7 @@ if MLM:
 
 use rule export_base as export_base_at_step with:
     input:
-        best=lambda w: weights_at(TRAINED_BASES[w.name], w),
+        best=lambda w: TRAINED_BASES[w.name].checkpoint(int(w.step))["weights"],
         vocabulary="results/base-training/{name}/vocabulary.spm",
         code=code_inputs("export_base", "jax"),
     output:
@@ -105,7 +100,7 @@ use rule score_finetune as score_finetune_at_step with:
         **scored_on("finetune"),
         base=base_of,
         fingerprint=fingerprint_of,
-        best=lambda w: weights_at(FINETUNE[w.run], w),
+        best=lambda w: FINETUNE[w.run].checkpoint(int(w.step))["weights"],
         code=code_inputs("score_finetune", "jax"),
     output:
         scores="results/evaluation/finetune/{run}/{step}/scores.json",

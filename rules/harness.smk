@@ -6,20 +6,19 @@ from tpulm.workflow.harness import opener, opening_of_base
 HARNESS = tasks_of(config)
 # What opens each base model: its own run, or for one that was fetched the first that tunes it.
 BASES_BY_HARNESS = {name: opener(config, name) for name in BASE} if HARNESS else {}
+# The files of a task's description.
 HARNESS_FILES = {name: or_exit(getattr, task, "files") for name, task in HARNESS.items()}
-HARNESS_DATA = {name: or_exit(getattr, task, "data") for name, task in HARNESS.items()}
+# Of its examples: of the user, or artifacts of this workflow.
+HARNESS_DATA = {
+    name: [file if file.startswith("results/") else PLACE.text(file) for file in or_exit(getattr, task, "data")]
+    for name, task in HARNESS.items()
+}
 SCORES += [
     f"results/evaluation/harness/{task}/{model}/{file}"
     for task in HARNESS
     for model in [f"base-training/{name}" for name in BASES_BY_HARNESS] + [f"finetune/{run}" for run in FINETUNE]
     for file in ("scores.json", "items.parquet")
 ]
-
-
-def harness_data(wildcards) -> list:
-    """Return the files of a task's examples: of the user, or artifacts of this workflow."""
-    files = HARNESS_DATA[wildcards.task]
-    return [file if file.startswith("results/") else PLACE.text(file) for file in files]
 
 
 rule run_harness:
@@ -29,7 +28,7 @@ rule run_harness:
         fingerprint=fingerprint_of,
         best=lambda w: FINETUNE[w.run].checkpoint()["best"],
         task=lambda w: local_files(HARNESS_FILES[w.task]),
-        data=harness_data,
+        data=lambda w: HARNESS_DATA[w.task],
         code=code_inputs("run_harness", "harness"),
     output:
         scores="results/evaluation/harness/{task}/finetune/{run}/scores.json",
@@ -56,7 +55,7 @@ use rule run_harness as run_harness_of_base with:
         fingerprint="results/base/{name}.json",
         best=[],
         task=lambda w: local_files(HARNESS_FILES[w.task]),
-        data=harness_data,
+        data=lambda w: HARNESS_DATA[w.task],
         code=code_inputs("run_harness", "harness"),
     output:
         scores="results/evaluation/harness/{task}/base-training/{name}/scores.json",

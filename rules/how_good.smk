@@ -1,28 +1,17 @@
 """What the scores say: one table of all models, and which differences between them are real."""
 
-from tpulm.config.comparisons import comparisons
+from tpulm.config.comparisons import Comparisons, comparisons
 from tpulm.config.runs import Run
 
 # Base models that were fetched are scored by the harness only.
 FETCHED_AND_SCORED = [Run("base", name, config) for name in BASES_BY_HARNESS if name not in TRAINED_BASES]
-COMPARED = or_exit(comparisons, config, [*EVALUATED.models.values(), *FETCHED_AND_SCORED])
-
-
-def scores_of(model: str, file: str = "scores.json") -> list[str]:
-    """Return the files with the scores of a model, STAGE/RUN, as its run ends with it: on text, tasks, the harness."""
-    return [path for path in SCORES if path.endswith(f"/{model}/{file}")]
-
-
-def models_compared() -> list[str]:
-    """Return the models that are held against others, once for each file of their scores."""
-    models = dict.fromkeys(model for pair in COMPARED for model in pair["firsts"] + pair["seconds"])
-    return [model for model in models for _ in scores_of(model)]
+COMPARED = Comparisons(or_exit(comparisons, config, [*EVALUATED.models.values(), *FETCHED_AND_SCORED]), SCORES)
 
 
 rule tabulate_scores:
     """Tabulate how good every model is: score, baseline, chance, interval."""
     input:
-        scores=lambda w: [path for path in SCORES if path.endswith("scores.json")],
+        scores=lambda w: COMPARED.all_scores,
         code=code_inputs("tabulate_scores", "workflow"),
     output:
         report(
@@ -45,16 +34,14 @@ rule tabulate_scores:
 rule compare_models:
     """Test which differences between models are real, over items and over seeds."""
     input:
-        scores=lambda w: [path for model in dict.fromkeys(models_compared()) for path in scores_of(model)],
-        by_item=lambda w: [
-            path for model in dict.fromkeys(models_compared()) for path in scores_of(model, "items.parquet")
-        ],
+        scores=lambda w: COMPARED.inputs("scores.json"),
+        by_item=lambda w: COMPARED.inputs("items.parquet"),
         code=code_inputs("compare_models", "data"),
     output:
         csv="results/compare/models.csv",
         table="results/compare/models.md",
     params:
-        recipe=lambda w: {"models": models_compared(), "pairs": COMPARED},
+        recipe=lambda w: {"models": COMPARED.models, "pairs": COMPARED.pairs},
     log:
         "logs/compare/models.log",
     threads: 1

@@ -64,11 +64,7 @@ rule verify:
             "adapters": LORA_RUNS,
             "tuned": FULL_RUNS + MERGED_RUNS,
             "transformers": [f"{stage}/{name}" for stage, names in PRESETS.items() for name in names],
-            "scores": [
-                path.removeprefix("results/evaluation/").removesuffix("/scores.json")
-                for path in SCORES
-                if path.endswith("/scores.json") and not path.startswith("results/evaluation/tasks/")
-            ],
+            "scores": COMPARED.folders,
         },
     log:
         "logs/verify.log",

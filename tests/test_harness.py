@@ -39,6 +39,7 @@ output_type: multiple_choice
 doc_to_text: "{{context}}"
 doc_to_target: right
 doc_to_choice: choices
+target_delimiter: ""
 metric_list:
   - {metric: acc, aggregation: mean, higher_is_better: true}
 """
@@ -203,7 +204,7 @@ def test_a_task_from_a_file_is_scored_offline(jax_backend, preset, tmp_path, mon
             "dataset_kwargs.data_files.",
         ),
         ("[1]", "which holds no keys; allowed: a task of lm-evaluation-harness."),
-        ("{", "which is no YAML: while parsing a flow mapping"),
+        ("{", "which is no YAML: while parsing a flow node"),
     ],
 )
 def test_a_file_that_is_no_task_is_named(tmp_path, text, message):

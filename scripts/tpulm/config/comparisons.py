@@ -58,3 +58,40 @@ def usual(runs: list[Run], groups: Mapping[str, list[str]]) -> Iterable[tuple[st
         if run.stage == "finetune" and f"{STAGES['base']}/{run.recipe['base']}" in group_of
     ]
     yield from dict.fromkeys(pairs)
+
+
+class Comparisons:
+    """What `snakemake compare` reads: of each model that is compared, the files with its scores."""
+
+    def __init__(self, pairs: list[dict[str, Any]], files: list[str]):
+        """Take what is compared, see `comparisons`, and the list of all files of scores, which may still grow."""
+        self.pairs, self.files = pairs, files
+
+    @property
+    def all_scores(self) -> list[str]:
+        """Every scores.json, those of checkpoints among them."""
+        return [path for path in self.files if path.endswith("/scores.json")]
+
+    @property
+    def folders(self) -> list[str]:
+        """The folders of those whose values are means over the items beside them, below results/evaluation."""
+        own = [path.removeprefix("results/evaluation/").removesuffix("/scores.json") for path in self.all_scores]
+        return [folder for folder in own if not folder.startswith("tasks/")]
+
+    def of(self, model: str, file: str) -> list[str]:
+        """Return the files of this name of a model, STAGE/RUN, as its run ends with it: on text, tasks, the harness."""
+        return [path for path in self.files if path.endswith(f"/{model}/{file}")]
+
+    @property
+    def compared(self) -> list[str]:
+        """The models that are held against others."""
+        return list(dict.fromkeys(model for pair in self.pairs for model in pair["firsts"] + pair["seconds"]))
+
+    @property
+    def models(self) -> list[str]:
+        """The model of each of `inputs`."""
+        return [model for model in self.compared for _ in self.of(model, "scores.json")]
+
+    def inputs(self, file: str) -> list[str]:
+        """Return the files of this name of all models that are compared."""
+        return [path for model in self.compared for path in self.of(model, file)]

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import keras
@@ -57,14 +58,14 @@ class KerasLM(TemplateLM):
         model: keras.Model,
         distribution: Sharded,
         fast: Tokenizer,
-        special: dict[str, int | None],
+        special: dict[str, Any],
         max_length: int,
         seed: int = 0,
     ):
         """Take a model and how it is sharded.
 
         fast        its tokenizer, which puts <bos> before a text where the model knows one
-        special     ids: bos (None where there is none), eos, pad
+        special     ids, int: bos (None where there is none), eos, pad
         max_length  tokens that the model sees at once; of longer texts, the end
         seed        of the samples of tasks that sample
         """
@@ -89,7 +90,7 @@ class KerasLM(TemplateLM):
         """What the harness calls the tokenizer in the names of its caches, of which none is used."""
         return "tpulm"
 
-    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs) -> list[int]:
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
         """Return the ids of a text, behind <bos> unless `add_special_tokens` is False or the text begins with it."""
         bos = self.special["bos"]
         spelled = bos is not None and string.startswith(self.fast.id_to_token(bos))
@@ -115,7 +116,7 @@ class KerasLM(TemplateLM):
         model = self.model
         return [v.value for v in model.trainable_variables], [v.value for v in model.non_trainable_variables]
 
-    def _loglikelihood_tokens(self, requests: list[tuple], **kwargs) -> list[Scored]:
+    def _loglikelihood_tokens(self, requests: list[tuple], **kwargs: Any) -> list[Scored]:
         """Return for each request the log-likelihood of its continuation, in nats, and whether greedy search finds it.
 
         requests  (what was asked, ids of the context, ids of the continuation); contexts are cut off at the left
@@ -203,8 +204,8 @@ class KerasLM(TemplateLM):
                 tokens[place, : len(row)], mask[place, : len(row)] = row, True
             made = generate({"token_ids": self.place(tokens), "padding_mask": self.place(mask)}, stop_token_ids=stops)
             ids = np.asarray(made["token_ids"])
-            for place, row in enumerate(chosen):
-                texts[row] = self.continuation(ids[place], len(encoded[row]), new, stops)
+            for place, number in enumerate(chosen):
+                texts[number] = self.continuation(ids[place], len(encoded[number]), new, stops)
         return texts
 
     def generator(self, asked: dict) -> Callable:
