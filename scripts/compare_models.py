@@ -40,6 +40,8 @@ with job(snakemake.log[0], "compare"):
     file = io.StringIO()
     writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows(
+        {key: round(cell, 9) if isinstance(cell, float) else cell for key, cell in row.items()} for row in rows
+    )
     write_text(snakemake.output.csv, file.getvalue())
     write_text(snakemake.output.table, table_of_tests(rows))

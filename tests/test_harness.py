@@ -291,7 +291,7 @@ def test_before_and_after_tuning_and_at_a_checkpoint_that_is_let_go(trained, tmp
 def test_compare_says_which_differences_are_real(trained, tmp_path):
     workflow = copied(trained, tmp_path)
     printed = workflow("--cores", "2", "compare").stdout
-    assert "finetune/python beside base-training/small; seeds: 1 and 1" in printed
+    assert "finetune/python beside base-training/small; seeds: 1 and 1; with one seed" in printed
     rows = list(csv.DictReader((workflow / "results/compare/models.csv").open()))
     assert {row["verdict"] for row in rows} <= {"better", "worse", "cannot tell"} and len(rows) > 3
     assert (workflow / "results/compare/models.md").read_text().splitlines()[2].startswith("| score")

@@ -74,11 +74,14 @@ def table_of_tests(rows: Sequence[dict[str, Any]]) -> str:
         cells = [["score", first, second, "difference, 95 %", "p", "items", "verdict"]]
         for row in own:
             limits = "" if row["low"] is None else f" [{row['low']:+.4f}, {row['high']:+.4f}]"
-            said = f"{second} is {row['verdict']}" if row["because"] == "" else f"{row['verdict']}: {row['because']}"
+            found = row["p"] is not None and row["verdict"] in ("better", "worse")
+            said = f"{second} is {row['verdict']}" if found else f"{row['verdict']}: {row['because']}"
             cells.append(
                 [row["score"], f"{row['value_first']:.4f}", f"{row['value_second']:.4f}"]
                 + [f"{row['difference']:+.4f}{limits}", "" if row["p"] is None else f"{row['p']:.2g}"]
                 + [str(row["items"]), said]
             )
-        parts.append(f"{second} beside {first}; seeds: {seeds}\n\n{aligned(cells)}")
+        alone = min(own[0]["seeds_first"], own[0]["seeds_second"]) == 1
+        note = "; with one seed, a verdict is about these weights, not about training again" if alone else ""
+        parts.append(f"{second} beside {first}; seeds: {seeds}{note}\n\n{aligned(cells)}")
     return "\n".join(parts)
