@@ -69,7 +69,7 @@ def activations(run: Run, backward: bool) -> int:
     the logits in float32: themselves, probabilities, gradients.
     """
     recipe, size = run.recipe, model_size(run)
-    length = run.config["tfrecords"]["sequence_length"] if run.stage == "mlm" else recipe["sequence_length"]
+    length = recipe.get("sequence_length") or run.config["tfrecords"]["sequence_length"]
     records = -(-recipe.get("batch_size", EVALUATION_BATCH) // recipe.get("microbatches", 1))
     if run.stage == "mlm" and not backward:
         records = min(records, EVALUATION_BATCH)
@@ -80,6 +80,8 @@ def activations(run: Run, backward: bool) -> int:
         layers = layer
     else:
         layers = inputs * size.layers + layer if recipe.get("remat") else layer * size.layers
+    if "predict" in recipe:  # a head for labels
+        return wide * layers
     masked = run.stage == "mlm" and "masking" in recipe  # a model that is not trained here has none
     predicted = predictions_per_record(length, recipe["masking"]["mlm_probability"]) if masked else length
     logits = 3 * FLOAT32 * records * predicted * size.vocabulary

@@ -9,7 +9,7 @@ from tpulm.workflow.memory import mem_mb
 
 
 def resources_of(runs: Mapping[str, Run], job: str, prefix: str, hosts: bool = False) -> dict[str, Callable]:
-    """Return the resources of a rule that runs a model, whose wildcard `run` or `name` says which.
+    """Return the resources of a rule that runs a model, whose wildcard `run`, `name` or `chain` says which.
 
     runs    of the rule's stage, by name
     job     the rule, see `tpulm.workflow.memory.JOBS`
@@ -25,7 +25,7 @@ def resources_of(runs: Mapping[str, Run], job: str, prefix: str, hosts: bool = F
     """
 
     def run_of(wildcards: Any) -> Run:
-        return runs[wildcards.get("run") or wildcards.get("name")]
+        return runs[wildcards.get("run") or wildcards.get("name") or wildcards.chain]
 
     def asked(wildcards: Any) -> dict:
         return run_of(wildcards).recipe["resources"]
@@ -57,7 +57,7 @@ def snapshots_of(runs: Mapping[str, Run], located: Callable[[str], str]) -> dict
     """
 
     def run_of(wildcards: Any) -> Run:
-        return runs[wildcards.get("run") or wildcards.get("name")]
+        return runs[wildcards.get("run") or wildcards.get("name") or wildcards.chain]
 
     return {
         "snapshots": lambda wildcards: located(run_of(wildcards).snapshots(int(wildcards.step))),
