@@ -46,7 +46,7 @@ class Fields(Form):
             words, labels = ([str(one) for one in self.listed(place, key, given[key])] for key in ("text", "label"))
             if len(words) != len(labels):
                 raise UserError(
-                    f"{place}: {len(words)} words have {len(labels)} labels ({self.where}); allowed: as many."
+                    f"{place}: {len(words)} words have {len(labels)} labels ({self.where}.label); allowed: as many."
                 )
             return [encodable(word) for word in words], None, labels
         second = self.plain(place, "text_pair", given["text_pair"]) if "text_pair" in given else None
