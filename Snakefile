@@ -28,15 +28,16 @@ if "tfrecords" in config or ASKED:
 
 include: "rules/base.smk"
 include: "rules/finetune.smk"
-include: "rules/transformers.smk"
+include: "rules/evaluation.smk"
 include: "rules/tasks.smk"
+include: "rules/transformers.smk"
 include: "rules/report.smk"
 include: "rules/plan.smk"
 include: "rules/publish.smk"
 include: "rules/upkeep.smk"
 
 
-TARGETS = [rules.corpus.input, rules.base.input, rules.finetune.input, rules.tasks.input, rules.figures.input]
+TARGETS = [rules.corpus.input, rules.base.input, rules.finetune.input, rules.figures.input, SCORES]
 TARGETS.append([f"results/transformers/{model}" for model in MADE_HERE])
 if "tokenizer" in config:
     TARGETS.append(rules.tokenizer.input)

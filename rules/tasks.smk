@@ -1,9 +1,9 @@
 """Tasks with labels: models are finetuned on them, each with several rates and seeds, and scored on held-out examples."""
 
-from tpulm.config.tasks import FOLDER as TASKS_FOLDER, tasks_of
+from tpulm.config.tasks import FOLDER as TASKS_FOLDER, labelled_tasks
 from tpulm.corpus.sources import task_files
 
-TASKS = {task.name: task for task in tasks_of(config)}
+TASKS = {task.name: task for task in labelled_tasks(config)}
 # By task and model, which is a path below results/ such as mlm/tiny: the chains of checkpoints.
 TASK_CHAINS = {
     (task.name, model.folder.removeprefix("results/")): task.chains(model)
@@ -15,7 +15,10 @@ TUNED = {chain.folder.removeprefix("results/"): chain for chains in TASK_CHAINS.
 CHAINS |= TUNED
 TASK_SOURCES = {name: or_exit(task_files, task.key, task.reading) for name, task in TASKS.items()}
 # What `compare` and the report read.
-TASK_SCORES = [f"{TASKS_FOLDER}/{task}/{model}/scores.json" for task, model in TASK_CHAINS]
+TASK_SCORES = [
+    f"{TASKS_FOLDER}/{task}/{model}/{file}" for task, model in TASK_CHAINS for file in ("scores.json", "items.parquet")
+]
+SCORES += TASK_SCORES + [mark for chain in TUNED.values() for mark in chain.thinned]
 
 if workflow.is_main_process:
     for left_out in filter(None, (task.left_out for task in TASKS.values())):

@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from tpulm.config.reading import read_config, read_yaml
-from tpulm.config.tasks import Task, chains_of, tasks_of
+from tpulm.config.tasks import Task, chains_of, labelled_tasks
 from tpulm.core.errors import UserError
 from tpulm.corpus.examples import Fields, hold_out, key_of, labels_of, module_examples
 from tpulm.corpus.files import read_files
@@ -83,7 +83,7 @@ def test_a_dataset_of_the_hub_is_pinned(tmp_path):
 
 def test_models_that_jax_cannot_open_are_left_out_where_none_is_named(tmp_path):
     config = config_of(tmp_path, FILES, **OTHER)
-    assert tasks_of(config) == [] and chains_of(config) == []
+    assert labelled_tasks(config) == [] and chains_of(config) == []
     assert Task("x", config).left_out == f"{WHERE} leaves out mlm.runs.tiny, which JAX cannot open."
 
 

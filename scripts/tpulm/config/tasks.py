@@ -218,7 +218,7 @@ def scores_folder(task: str, model: Run) -> str:
     return f"{FOLDER}/{task}/{model.folder.removeprefix('results/')}"
 
 
-def tasks_of(config: Mapping) -> list[Task]:
+def labelled_tasks(config: Mapping) -> list[Task]:
     """Return the tasks of a completed config that some model is finetuned on."""
     tasks = [Task(name, config) for name in config["evaluation"]["tasks"]]
     return [task for task in tasks if task.models]
@@ -226,7 +226,7 @@ def tasks_of(config: Mapping) -> list[Task]:
 
 def chains_of(config: Mapping) -> list[TaskChain]:
     """Return all chains of all tasks."""
-    return [chain for task in tasks_of(config) for model in task.models for chain in task.chains(model)]
+    return [chain for task in labelled_tasks(config) for model in task.models for chain in task.chains(model)]
 
 
 def candidates(config: Mapping) -> dict[str, Run]:

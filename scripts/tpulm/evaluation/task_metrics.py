@@ -8,10 +8,9 @@ from scipy import stats
 from sklearn import metrics
 
 from tpulm.core.random_streams import generator
+from tpulm.evaluation import intervals
 
-RESAMPLES = 1000  # of the bootstrap
-BOOTSTRAP = 4  # key of its random stream
-INTERVAL = (2.5, 97.5)  # percentiles: 95 %
+BOOTSTRAP = 4  # key of the bootstrap's random stream
 
 
 def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
@@ -67,9 +66,9 @@ def interval(
     starts = np.searchsorted(groups[order], np.arange(count + 1))
     random, found = generator(BOOTSTRAP, count), []
     alone = len(labels) == count
-    for _ in range(RESAMPLES):
+    for _ in range(intervals.RESAMPLES):
         drawn = random.integers(0, count, count)
         rows = order[drawn] if alone else np.concatenate([order[starts[one] : starts[one + 1]] for one in drawn])
         found.append(np.mean([METRICS[metric](labels[rows], one[rows]) for one in predictions]))
-    low, high = np.percentile(found, INTERVAL)
+    low, high = np.percentile(found, intervals.LIMITS)
     return float(low), float(high)
