@@ -126,6 +126,6 @@ def build_task_model(
         model = TaskModel(masked.backbone, head)
     drawn = [layer.kernel for layer in (head.output_dense, getattr(head, "dense", None)) if layer is not None]
     for number, kernel in enumerate(drawn[:1] if spec.masked.name == "modernbert" else drawn):
-        values = generator(spec.seed, HEAD, number).standard_normal(kernel.shape, np.float32)
+        values = generator(spec.seed, HEAD, number, HEAD).standard_normal(kernel.shape, np.float32)
         kernel.assign(values * np.float32(sizes["initializer_range"]))
     return model
