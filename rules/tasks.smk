@@ -139,7 +139,9 @@ rule predict_task:
         model=one_of({model for _, model in TASK_CHAINS}),
     threads: config["cpu_threads"]
     resources:
-        mem_mb=lambda w: mem_mb(chains_at(w)[0], "train"),
+        **resources_of(
+            {"/".join(key): chains[0] for key, chains in TASK_CHAINS.items()}, "predict_task", PLACE.prefixed("")
+        ),
     conda:
         "../envs/jax.yaml"
     script:

@@ -45,16 +45,19 @@ class Head(keras.layers.Layer):
         self.dropout = keras.layers.Dropout(dropout, name="dropout")
         self.output_dense = keras.layers.Dense(outputs, dtype="float32", name="output_dense")
 
-    def pooled(self, x: Any, mask: Any) -> Any:
-        """Return the hidden states that are read, [records, hidden] or those of all tokens; mask  0 for padding."""
+    def pooled(self, x: Any, padding: Any) -> Any:
+        """Return the hidden states that are read, [records, hidden] or those of all tokens.
+
+        padding  int32 [records, tokens]: 0 where there is some
+        """
         if self.of_tokens:
             return x
         if self.pooling == "cls":
             return x[:, 0]
-        weights = ops.cast(ops.not_equal(mask, 0), x.dtype)[:, :, None]
+        weights = ops.cast(ops.not_equal(padding, 0), x.dtype)[:, :, None]
         return ops.sum(x * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1)
 
-    def compute_output_shape(self, x_shape: tuple, mask_shape: tuple) -> tuple:
+    def compute_output_shape(self, x_shape: tuple, padding_shape: tuple) -> tuple:
         """Return the shape of the logits."""
         return (*(x_shape[:2] if self.of_tokens else x_shape[:1]), self.output_dense.units)
 
@@ -62,7 +65,7 @@ class Head(keras.layers.Layer):
 class RobertaHead(Head):
     """As of RobertaForSequenceClassification: a dense layer and tanh; of RobertaForTokenClassification: neither."""
 
-    def build(self, x_shape: tuple, mask_shape: tuple) -> None:
+    def build(self, x_shape: tuple, padding_shape: tuple) -> None:
         """Make the variables, for hidden states of this shape [records, tokens, hidden]."""
         self.dense = None if self.of_tokens else keras.layers.Dense(x_shape[-1], activation="tanh", name="dense")
         for layer in (self.dense, self.output_dense):
@@ -70,9 +73,9 @@ class RobertaHead(Head):
                 layer.build(x_shape)
         self.built = True
 
-    def call(self, x: Any, mask: Any, training: bool | None = None) -> Any:
+    def call(self, x: Any, padding: Any, training: bool | None = None) -> Any:
         """Return the logits."""
-        x = self.dropout(self.pooled(x, mask), training=training)
+        x = self.dropout(self.pooled(x, padding), training=training)
         if self.dense is not None:
             x = self.dropout(self.dense(x), training=training)
         return self.output_dense(x)
@@ -87,14 +90,14 @@ class ModernBertHead(Head):
         super().__init__(**kwargs)
         self.dense, self.norm = masked_head.dense, masked_head.norm
 
-    def build(self, x_shape: tuple, mask_shape: tuple) -> None:
+    def build(self, x_shape: tuple, padding_shape: tuple) -> None:
         """Make the variables of the last layer."""
         self.output_dense.build(x_shape)
         self.built = True
 
-    def call(self, x: Any, mask: Any, training: bool | None = None) -> Any:
+    def call(self, x: Any, padding: Any, training: bool | None = None) -> Any:
         """Return the logits; pooled before what the masked model's head does, as transformers has it."""
-        x = self.norm(keras.activations.gelu(self.dense(self.pooled(x, mask)), approximate=False))
+        x = self.norm(keras.activations.gelu(self.dense(self.pooled(x, padding)), approximate=False))
         return self.output_dense(self.dropout(x, training=training))
 
 

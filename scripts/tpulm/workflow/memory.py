@@ -150,6 +150,7 @@ JOBS: dict[str, Callable[[Run], int]] = {
     # What is read, what it becomes, and what is written.
     "fetch_mlm": copies(3),
     "export_mlm": copies(3),
+    "predict_task": lambda run: 3 * weight_bytes(run) + activations(run, backward=False) * on_cpu(run),
     "fill_mask_tensorflow": copies(2),
     "fill_mask_jax": copies(3),
     # On the CPU, whatever has trained the model.
