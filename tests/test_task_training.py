@@ -1,6 +1,5 @@
 """Models that are finetuned on tasks: heads are those of transformers, chains are trained and scored, reruns exact."""
 
-import contextlib
 import copy
 import json
 import re
@@ -183,15 +182,6 @@ def write(workflow, config):
         YAML(typ="safe", pure=True).dump(config, file)
 
 
-@contextlib.contextmanager
-def quick():
-    """Compile without optimization, as tests/warm.py does: of a tiny model, compiling is most of what a job costs."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in warm.QUICK.items():
-            patch.setenv(name, value)
-        yield
-
-
 @pytest.fixture(scope="module")
 def scored(tmp_path_factory):
     """Every form of a task on a tiny model with random weights, run once; not to be changed."""
@@ -210,8 +200,7 @@ def scored(tmp_path_factory):
             if split != "validation":
                 (workflow / f"set/{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tagged))
         write(workflow, FORMS)
-        with quick():
-            return workflow("tasks", "--cores", "2").stdout
+        return workflow("tasks", "--cores", "2").stdout
 
     return once(shared(tmp_path_factory) / "scored", build)
 
@@ -272,8 +261,7 @@ def test_the_same_chain_has_the_same_bytes(scored, tmp_path):
     folder = workflow / "results/evaluation/tasks/words/mlm/asked/pretrained-rate-0.003-seed-0/checkpoints/00000120"
     before = {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
     (folder / "state.json").unlink()
-    with quick():
-        workflow(str((folder / "state.json").relative_to(workflow.folder)))
+    workflow(str((folder / "state.json").relative_to(workflow.folder)))
     assert {path.name: path.read_bytes() for path in folder.glob("*.safetensors")} == before
 
 

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from tpulm.config.tasks import TOKEN_CLASSES
+from tpulm.config.tasks import EPSILON, TOKEN_CLASSES
 from tpulm.config.training_step import ModelSpec
 from tpulm.core.files import read_json
 from tpulm.core.random_streams import generator
@@ -113,9 +113,12 @@ def build_task_model(
     Raises UserError where the weights are another model's.
     """
     masked = build_model(spec, distribution)
+    config, sizes = read_json(folder / "config.json"), spec.masked.sizes
     if weights:
         load_folder(masked, folder / "model.safetensors")
-    config, sizes = read_json(folder / "config.json"), spec.masked.sizes
+    for layer in masked.backbone._flatten_layers():
+        if isinstance(layer, keras.layers.LayerNormalization) and EPSILON in config:
+            layer.epsilon = config[EPSILON]
     arguments: dict[str, Any] = {"outputs": outputs, "predict": predict, "name": "task_head"}
     with undrawn():
         head: Head
