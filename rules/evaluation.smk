@@ -1,7 +1,7 @@
 """How good every model is: bits per byte of held-out text and pairs of sentences, beside simpler models."""
 
 from tpulm.config.evaluations import HELD_OUT, Evaluations
-from tpulm.corpus.sources import pair_sources
+from tpulm.corpus.pair_sources import pair_sources
 
 EVALUATED = Evaluations(config, ASKED, MEASURED, TRAINED_BASES, FINETUNE, list(TEXTS))
 PAIRS = EVALUATED.pairs
@@ -12,26 +12,8 @@ PAIR_SOURCES = {name: or_exit(pair_sources, name, recipe) for name, recipe in PA
 SCORES = [
     f"results/evaluation/{model}/{file}" for model in EVALUATED.models for file in ("scores.json", "items.parquet")
 ]
-
-
-def scored_on(stage: str) -> dict:
-    """Return the inputs that say what a model of this stage is scored on, and beside what."""
-
-    def of(files):
-        return lambda wildcards: files(OPENED[stage][wildcards.get("run") or wildcards.get("name")])
-
-    return {
-        "texts": of(EVALUATED.texts_of),
-        "pairs": list(PAIR_FILES.values()),
-        "ngrams": of(EVALUATED.ngrams_of),
-        "overlaps": of(EVALUATED.overlaps_of),
-    }
-
-
-def vocabulary(wildcards) -> list:
-    """Return the files of a vocabulary; a preset folder is `ancient`, since its fingerprint tells of a change."""
-    first, *others = EVALUATED.vocabularies[wildcards.vocabulary]
-    return [ancient(first) if first.startswith("results/base/") else first, *others]
+# The inputs that say what a model of a stage is scored on, and beside what.
+scored_on = EVALUATED.scored_on
 
 
 rule evaluation:
@@ -110,15 +92,17 @@ rule find_overlap:
     """Find what models are scored on in the training documents of a text."""
     input:
         documents=lambda w: DOCUMENTS_IN_PLACE[w.collection, "train"],
-        texts=list(TEXT_FILES.values()),
-        pairs=list(PAIR_FILES.values()),
+        texts=lambda w: [TEXT_FILES[w.scored]] if TEXT_FILES else [],
+        pairs=lambda w: EVALUATED.pair_files_of(w.scored),
         code=code_inputs("find_overlap", "data"),
     output:
-        "results/evaluation/overlap/{collection}.json",
+        "results/evaluation/overlap/{collection}/{scored}.json",
     params:
-        recipe={"texts": list(TEXT_FILES), "pairs": list(PAIR_FILES), **config["evaluation"]["overlap"]},
+        recipe=lambda w: {"pairs": EVALUATED.pairs_of(w.scored), **config["evaluation"]["overlap"]},
     log:
-        "logs/evaluation/overlap-{collection}.log",
+        "logs/evaluation/overlap-{collection}-{scored}.log",
+    wildcard_constraints:
+        scored=one_of(TEXTS),
     threads: 1
     resources:
         mem_mb=4000,
@@ -134,13 +118,16 @@ rule score_ngrams:
         documents=lambda w: DOCUMENTS_IN_PLACE[w.collection, "train"],
         lengths=lambda w: list(map(lengths_file, DOCUMENTS[w.collection, "train"])),
         texts=lambda w: [TEXT_FILES[w.collection]] if TEXT_FILES else [],
-        pairs=lambda w: list(PAIR_FILES.values()) if w.collection == "corpus" else [],
-        vocabulary=vocabulary,
+        pairs=lambda w: EVALUATED.pair_files_of(w.collection),
+        # A preset folder is `ancient`: its fingerprint tells of a change.
+        vocabulary=lambda w: [
+            ancient(file) if file in EVALUATED.presets else file for file in EVALUATED.vocabularies[w.vocabulary]
+        ],
         code=code_inputs("score_ngrams", "jax"),
     output:
         "results/evaluation/ngrams/{collection}/{vocabulary}.parquet",
     params:
-        recipe=lambda w: {"pairs": list(PAIR_FILES) if w.collection == "corpus" else []},
+        recipe=lambda w: {"pairs": EVALUATED.pairs_of(w.collection)},
     log:
         "logs/evaluation/ngrams-{collection}-{vocabulary}.log",
     wildcard_constraints:

@@ -1,10 +1,13 @@
 """What every model is scored on, and beside which simpler models: what follows from the section `evaluation`."""
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from tpulm.config.runs import Run, pick
+from tpulm.core.errors import UserError
 
 # Splits that no model is trained on.
 HELD_OUT = ("validation", "test")
@@ -14,6 +17,8 @@ TUNED_KEYS = ("sequence_length", "batch_size", "microbatches")
 # Tokens that a masked model reads at once where no records say how many it was trained with.
 LENGTH = 128
 FOLDER = "results/evaluation"
+# The set of pairs that is made of the corpus.
+MADE_PAIRS = "made"
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,8 @@ class Evaluations:
 
     @cached_property
     def pair_files(self) -> dict[str, str]:
-        """The sets of pairs, by name; `made` are those of the corpus."""
-        made = {"made": f"{FOLDER}/pairs/made.jsonl"} if self.pairs["made"] else {}
+        """The sets of pairs, by name."""
+        made = {MADE_PAIRS: f"{FOLDER}/pairs/made.jsonl"} if self.pairs["made"] else {}
         return made | {name: f"{FOLDER}/pairs/sets/{name}.jsonl" for name in self.pairs["sets"]}
 
     @cached_property
@@ -77,14 +82,39 @@ class Evaluations:
         """Return the texts that a model is scored on."""
         return ["corpus", *(["finetune-text"] if run.stage == "finetune" else [])]
 
+    def scored_with(self, run: Run) -> list[str]:
+        """Return the texts that a model is scored on; the pairs go with the corpus."""
+        return self.collections_of(run) if self.documents_of(run) else ["corpus"]
+
+    def pairs_of(self, collection: str) -> list[str]:
+        """Return the names of the sets of pairs that go with a text: all with the corpus."""
+        return list(self.pair_files) if collection == "corpus" else []
+
+    def pair_files_of(self, collection: str) -> list[str]:
+        """Return the files of these sets."""
+        return [self.pair_files[name] for name in self.pairs_of(collection)]
+
+    def scored_on(self, stage: str) -> dict[str, Any]:
+        """Return the inputs of the rule that scores the models of a stage: mlm, base or finetune."""
+        runs = {"mlm": self.masked, "base": self.bases, "finetune": self.finetuned}[stage]
+
+        def of(files: Callable[[Run], list[str]]) -> Callable[[Any], list[str]]:
+            return lambda wildcards: files(runs[wildcards.get("run") or wildcards.get("name")])
+
+        return {
+            "texts": of(self.texts_of),
+            "pairs": list(self.pair_files.values()),
+            "ngrams": of(self.ngrams_of),
+            "overlaps": of(self.overlaps_of),
+        }
+
     def texts_of(self, run: Run) -> list[str]:
         """Return the files of documents that a model is scored on."""
         return [self.text_files[name] for name in self.collections_of(run)] if self.documents_of(run) else []
 
     def ngrams_of(self, run: Run) -> list[str]:
         """Return the scores of n-gram models that stand beside those of a model: of each text, in its vocabulary."""
-        names = self.collections_of(run) if self.documents_of(run) else ["corpus"]
-        return [f"{FOLDER}/ngrams/{name}/{self.vocabulary_of(run)}.parquet" for name in names]
+        return [f"{FOLDER}/ngrams/{name}/{self.vocabulary_of(run)}.parquet" for name in self.scored_with(run)]
 
     def overlaps_of(self, run: Run) -> list[str]:
         """Return what was found of the evaluation in the texts that a model was trained on here."""
@@ -93,7 +123,8 @@ class Evaluations:
             "base": ["corpus"],
             "finetune": ["finetune-text", *(["corpus"] if run.stage == "finetune" and "model" in run.base else [])],
         }
-        return [f"{FOLDER}/overlap/{name}.json" for name in trained[run.stage]]
+        scored = self.scored_with(run)
+        return [f"{FOLDER}/overlap/{name}/{own}.json" for name in trained[run.stage] for own in scored]
 
     def vocabulary_of(self, run: Run) -> str:
         """Return the name of a model's vocabulary: a key of `vocabularies`."""
@@ -116,6 +147,11 @@ class Evaluations:
             return [f"results/base-training/{name}/vocabulary.spm"]
         return [f"results/base/{name}", f"results/base/{name}.json"]
 
+    @property
+    def presets(self) -> set[str]:
+        """The preset folders of base models, which have the vocabulary of those that are fetched."""
+        return {f"results/base/{name}" for name in self.config["base"]}
+
     def scoring(self, run: Run) -> dict:
         """Return what the scores of a model take of the config."""
         found = {
@@ -130,3 +166,16 @@ class Evaluations:
             return found | run.opening(*TUNED_KEYS)
         kept = pick(run.recipe, *BASE_KEYS, *run.determinism_keys)
         return found | kept | {"cpu_threads": self.config["cpu_threads"]}
+
+
+def check_pairs(sets: Mapping[str, Mapping]) -> None:
+    """Check that sets of pairs have names of their own, and are pinned if they come from the hub. Raises UserError."""
+    for name, recipe in sets.items():
+        where = f"evaluation.pairs.sets.{name}"
+        if name == MADE_PAIRS:
+            raise UserError(f"{where} has the name of the pairs that are made of the corpus; allowed: another name.")
+        if "dataset" in recipe and "revision" not in recipe and not os.path.isdir(recipe["dataset"]):
+            raise UserError(
+                f"{where}.revision is missing; a dataset of the hub is pinned to a commit of 40 hexadecimal digits, "
+                "so that it cannot change."
+            )

@@ -125,17 +125,6 @@ def benchmark_files(where: str, text: Mapping) -> list[str]:
     return sorted(found)
 
 
-def pair_sources(name: str, recipe: Mapping) -> list[str]:
-    """Return the files that a set of pairs is read from, sorted: those of its globs, or of a dataset that is local.
-
-    name  of the set, under evaluation.pairs.sets. Raises UserError for a glob without files or with other files.
-    """
-    if "dataset" in recipe:
-        folder = Path(recipe["dataset"])
-        return sorted(str(path) for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
-    return sorted({path for glob in recipe["files"] for path in expand(f"evaluation.pairs.sets.{name}", glob)})
-
-
 def size_of(file: str) -> int:
     """Return the bytes of a file, or of an object that a glob has stood for."""
     return SIZES[file] if bucket.remote(file) else os.path.getsize(file)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tpulm.config.evaluations import MADE_PAIRS
 from tpulm.core.files import atomic_write, read_json
 from tpulm.core.scores import Score, write_scores
 from tpulm.evaluation.documents import TextSet, read_sample
@@ -99,7 +100,7 @@ class Material:
 
 def read_sets(paths: Sequence[str], names: Sequence[str]) -> list[PairSet]:
     """Return sets of pairs by their names in the config, those that have pairs."""
-    sets = [read_pairs(path, MADE if name == "made" else name) for path, name in zip(paths, names, strict=True)]
+    sets = [read_pairs(path, MADE if name == MADE_PAIRS else name) for path, name in zip(paths, names, strict=True)]
     return [one for one in sets if one.pairs]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+import numpy as np
 import transformers
 
 from tpulm.evaluation.rows import Row, batched, summed
