@@ -37,11 +37,8 @@ def check(config: dict) -> None:
     for name, recipe in finetune["runs"].items():
         check_finetune_run(f"finetune.runs.{name}", recipe, config["base"])
         check_start(name, finetune["runs"])
-<<<<<<< HEAD
     check_tasks(config, check_training, check_jax_run)
-=======
     check_pairs(config["evaluation"]["pairs"]["sets"])
->>>>>>> scores
     check_plan(config["plan"])
     check_prompts(config["prompts"])
     check_publish(config)
