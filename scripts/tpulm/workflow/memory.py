@@ -22,6 +22,7 @@ from tpulm.config.runs import Run
 MB = 10**6
 # Bytes of a process without its model: interpreter, libraries, batches, the compiler at work.
 PROCESS = 4 * 10**9
+LONGEST = 512  # tokens that a masked model is asked to read where the config has no records for it
 SHARD = 2 * 10**9  # bytes of a file of weights for transformers
 
 
@@ -69,7 +70,7 @@ def activations(run: Run, backward: bool) -> int:
     the logits in float32: themselves, probabilities, gradients.
     """
     recipe, size = run.recipe, model_size(run)
-    length = recipe.get("sequence_length") or run.config["tfrecords"]["sequence_length"]
+    length = recipe.get("sequence_length") or run.config.get("tfrecords", {}).get("sequence_length", LONGEST)
     records = -(-recipe.get("batch_size", EVALUATION_BATCH) // recipe.get("microbatches", 1))
     if run.stage == "mlm" and not backward:
         records = min(records, EVALUATION_BATCH)
