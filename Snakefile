@@ -29,6 +29,7 @@ if "tfrecords" in config or ASKED:
 include: "rules/base.smk"
 include: "rules/finetune.smk"
 include: "rules/evaluation.smk"
+include: "rules/tasks.smk"
 include: "rules/harness.smk"
 include: "rules/checkpoints.smk"
 include: "rules/how_good.smk"

@@ -2,10 +2,15 @@
 
 from tpulm.workflow.checkpoint_scores import CheckpointScores
 
-AT_STEPS = or_exit(CheckpointScores, config["evaluation"]["checkpoints"], CHAINS, located)
+AT_STEPS = or_exit(
+    CheckpointScores,
+    config["evaluation"]["checkpoints"],
+    {chain: run for chain, run in CHAINS.items() if chain in EVALUATED.models},
+    located,
+)
 # What a checkpoint's weights are exported to, to be scored; no artifact.
 EXPORTED = "results/evaluation/checkpoints"
-SCORED_STEPS = {chain: AT_STEPS.files(chain) for chain in CHAINS if chain in EVALUATED.models}
+SCORED_STEPS = {chain: AT_STEPS.files(chain) for chain in AT_STEPS.chains}
 SCORES += [path for files in SCORED_STEPS.values() for path in files]
 if workflow.is_main_process:
     for text in filter(None, map(AT_STEPS.note, SCORED_STEPS)):

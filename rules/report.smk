@@ -11,7 +11,7 @@ rule figures:
         f"{FIGURES}/metrics.html",
         [f"{FIGURES}/shards.svg"] if "tfrecords" in config else [],
         [f"{FIGURES}/fill_mask.html"] if ASKED and config["prompts"]["fill_mask"] else [],
-        [f"{FIGURES}/timings.html"] if CHAINS else [],
+        [f"{FIGURES}/timings.html"] if RUNS else [],
         lambda w: [f"{FIGURES}/how_good.html"] if SCORES else [],
         [f"{FIGURES}/checkpoints/{chain}.svg" for chain, files in SCORED_STEPS.items() if files],
         [f"{FIGURES}/training/{run.stage}-{run.name}.svg" for run in RUNS],

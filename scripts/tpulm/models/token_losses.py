@@ -70,7 +70,8 @@ def predict(
     """Return the loss of each token in nats, float32, its likeliest id, int32, and the frozen values as they change.
 
     trainable, frozen  values of the model's variables
-    labels             int32, of the shape of what the model predicts
+    labels             int32, of the shape of what the model predicts; float32 where that is numbers: then the loss is
+                       the squared error, and in place of the likeliest id stands the number
     training           whether the model trains: then nobody asks for the likeliest ids
     z_loss             weight of `normalizer_penalty`: in the gradients of a loss, not in its value, which stays
                        comparable; for models whose head is not chunked
@@ -78,6 +79,9 @@ def predict(
     head = head_of(model)
     if head is None or head.chunks == 1:
         logits, changed = model.stateless_call(trainable, frozen, inputs, training=training)
+        if jnp.issubdtype(labels.dtype, jnp.floating):
+            numbers = logits[..., 0].astype("float32")
+            return jnp.square(numbers - labels), numbers, changed
         losses = token_losses(logits, labels)
         if z_loss:
             penalty = z_loss * normalizer_penalty(logits)
