@@ -1,5 +1,6 @@
 """What the tests share: a copy of the workflow to run in, and one whole run of the shipped config."""
 
+import compileall
 import json
 import os
 import re
@@ -26,19 +27,17 @@ class Workflow:
     """A copy of the workflow in a folder of its own."""
 
     steady = False  # whether its code stays as it is, and so is read once for all its runs
-    servers: Path  # folder of the sockets of tests/forked.py
+    servers: Path  # folder of the sockets of tests/forked.py, and of what copies are made of
     environment: dict[str, str]  # in which the servers start
 
     def __init__(self, folder: Path):
-        """Copy the workflow to `folder`."""
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        for part in PARTS:
-            source = ROOT / part
-            if source.is_dir():
-                shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy2(source, folder / part)
+        """Copy the workflow to `folder`, with the bytecode of its modules, which would be compiled for each copy."""
+        self.folder, parts = folder, self.servers / "parts"
+        with FileLock(f"{parts}.lock"):
+            if not parts.exists():
+                copy_parts(ROOT, parts)
+                compileall.compile_dir(parts / "scripts/tpulm", quiet=1)
+        copy_parts(parts, folder)
 
     def __call__(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
         """Run `snakemake` with these arguments, forked; stdout and stderr come together."""
@@ -93,6 +92,16 @@ class Workflow:
     def __truediv__(self, path: str) -> Path:
         """Return a path in the folder."""
         return self.folder / path
+
+
+def copy_parts(source: Path, folder: Path) -> None:
+    """Copy the parts of the workflow from one folder to another."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in PARTS:
+        if (source / part).is_dir():
+            shutil.copytree(source / part, folder / part)
+        else:
+            shutil.copy2(source / part, folder / part)
 
 
 def outside() -> dict[str, str]:

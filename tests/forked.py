@@ -10,6 +10,7 @@ forks.
 import atexit
 import contextlib
 import fcntl
+import gc
 import importlib
 import json
 import os
@@ -145,7 +146,9 @@ def python_of(folder: str, steady: bool, process: int, environment: dict[str, st
         if not place.exists():
             packages.mkdir(parents=True)
             (place / "bin").mkdir()
-            (place / "pyvenv.cfg").write_text(f"home = {os.path.dirname(sys._base_executable)}\n")
+            (place / "pyvenv.cfg").write_text(
+                f"home = {os.path.dirname(sys._base_executable)}\ninclude-system-site-packages = false\n"
+            )
             (place / "bin/python").symlink_to(sys._base_executable)
             (packages / "packages.pth").write_text(f"import site; site.addsitedir({installed!r})\n")
             (packages / "sitecustomize.py").write_text(CUSTOMIZE.format(tests=str(TESTS), **locals()))
@@ -209,6 +212,8 @@ def serve(address: str, process: int, preloaded: str) -> None:
     """Run what is asked for, each in a process of its own."""
     sys.path.remove(str(TESTS))
     preload(preloaded)
+    gc.collect()
+    gc.freeze()  # no fork looks for garbage among what was imported
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that supervise
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"{address}.new")
@@ -274,6 +279,7 @@ def preload(what: str) -> None:
         importlib.import_module("snakemake.cli").get_argument_parser()  # finds the plugins, too
         importlib.import_module("snakemake.storage")
         importlib.import_module("ruamel.yaml")
+        importlib.import_module("kubernetes.config.kube_config")  # 700 modules, see `snakemake` below
         return
     for name in ("snakemake.iocontainers", "snakemake.logging", "numpy", "pyarrow.parquet", "safetensors.numpy"):
         importlib.import_module(name)

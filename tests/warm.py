@@ -5,6 +5,7 @@ exit code and its environment are those of `python -c PROGRAM ARGUMENTS`.
 """
 
 import atexit
+import gc
 import json
 import os
 import subprocess
@@ -88,6 +89,8 @@ def serve(library: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what an import prints is no answer
     preload(library)
+    gc.collect()
+    gc.freeze()  # no fork looks for garbage among what was imported
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
