@@ -94,7 +94,7 @@ def train(manifest, folder, processes, mesh, launcher=None, **more):  # noqa: F8
         "manifest": str(manifest), **more,
     }  # fmt: skip
     (folder / "job.json").write_text(json.dumps(job))
-    environment = os.environ | warm.QUICK | {"JOB": str(folder / "job.json")}
+    environment = os.environ | forked.ONE_THREAD | warm.QUICK | {"JOB": str(folder / "job.json")}
     if processes == 1:
         return warm.start("jax", SCRIPT, folder=folder, environment=environment)
     script = folder / ".snakemake/scripts/script.py"
@@ -113,7 +113,7 @@ def results(folder, processes):
 def test_processes_train_as_one(manifest, tmp_path, processes, mesh):  # noqa: F811
     """The same losses to 1e-6, with dropout: sums over devices are made by another library, in another order."""
     # Another host has nothing of this one's environment; what it needs is in the command. But it is forked here, too.
-    read = [name for name in os.environ if name.startswith(forked.READ_ON_IMPORT)]
+    read = [name for name in os.environ | forked.ONE_THREAD if name.startswith(forked.READ_ON_IMPORT)]
     needed = " ".join(f'{name}="${name}"' for name in ("PATH", "HOME", "JOB", "XLA_FLAGS", *read))
     launcher = f"echo {{number}} >> launched; env -i {needed} sh -c {{command}}"
     for name, count in (("one", 1), ("many", processes)):
