@@ -124,22 +124,21 @@ def shared(tmp_path_factory) -> Path:
 # and what needs no fixture `trained` while that is made. A group is run by one process.
 FIRST = [
     "slurm",
-    "models",
-    "plan",
     "causal",
-    "lora",
-    "gcs",
+    "plan",
+    "attention",
     "keys_of_runs",
     "keys_of_texts",
+    "gcs",
+    "hosts",
+    "mlm_jax",
     "tpu_vm",
     "workflow",
     "gke",
     "resume",
 ]
-# Files that are one group, and have one process each in which TensorFlow, JAX, or the TPU compiler have been imported.
-TOGETHER = dict.fromkeys(
-    ["mlm_tensorflow", "mlm_jax", "segments", "hosts", "advice", "attention", "token_losses"], "models"
-) | {"cost_model": "plan"}
+# Files that are one group: they import JAX in their own process.
+TOGETHER = {"lora": "causal", "transformers": "causal"}
 # Files whose tests share nothing: each test is a group of its own.
 APART = {"faults", "resume", "staleness", "tpu_vm"}
 

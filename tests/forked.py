@@ -291,7 +291,8 @@ def preload(what: str) -> Callable:
     for name in ("snakemake.iocontainers", "snakemake.logging", "numpy", "pyarrow.parquet", "safetensors.numpy"):
         importlib.import_module(name)
     if what == "light":
-        importlib.import_module("matplotlib.pyplot")
+        for name in ("matplotlib.pyplot", "pyarrow.compute", "pandas"):  # the last by PyArrow, for some data
+            importlib.import_module(name)
         os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"  # as tpulm.core.bucket has it
         importlib.import_module("gcsfs")
         return script

@@ -470,9 +470,10 @@ def test_a_checkpoint_of_another_model_is_refused(preset, single):
 
 RUN = """
 import sys
-sys.path.insert(0, sys.argv[1])
 from tpulm.training import runtime
 runtime.start(cpu_threads=1, host_device_count=8)
+import jax
+jax.config.update("jax_compilation_cache_dir", sys.argv[1])
 import hashlib, numpy as np
 from functools import partial
 from tpulm.config.record_arrays import causal_arrays
@@ -495,14 +496,12 @@ print("DIGEST", digest.hexdigest())
 
 def test_the_cache_of_compiled_programs_changes_no_bytes(packed, tmp_path):
     program = RUN.replace("RECIPE", repr(RECIPE | {"model": ONE_LAYER, "vocab_size": 330, "mesh": (1, 8)}))
-    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
-    digests = []
+    digests, files = [], []
     for _ in range(2):
-        command = [sys.executable, "-c", program, str(SCRIPTS), f"{packed.folder}/manifest.json"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        done = warm.run("jax", program, str(tmp_path / "cache"), f"{packed.folder}/manifest.json")
         digests.append(done.stdout.split("DIGEST ")[1])
-        assert any((tmp_path / "cache").iterdir())
-    assert digests[0] == digests[1]
+        files.append({path.name for path in (tmp_path / "cache").glob("*-cache")})
+    assert digests[0] == digests[1] and files[0] == files[1] != set()
 
 
 # Sharding
