@@ -149,7 +149,7 @@ def test_what_the_compiler_takes_fits_and_what_is_suggested_the_config_allows(tm
 
 SMALL = {
     "model": {
-        "architecture": "roberta", "hidden_size": 256, "num_hidden_layers": 1, "num_attention_heads": 4,
+        "architecture": "roberta", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
         "intermediate_size": 1024, "hidden_dropout_prob": 0.0,
     },
     "masking": {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1},
@@ -166,7 +166,7 @@ def test_parts_of_a_batch_cost_what_the_batch_does(tmp_path):
     assert one["model_flops_per_step"] / 8 == pytest.approx(one["cost"]["flops"], rel=0.1)
     layer, attended = 4 * 256 * 256 + 2 * 256 * 1024, 2 * 128 * 256  # multiplications of a token; both ways
     head = (256 * 256 + 1024 * 256) * 20 / 128  # where it predicts: 15 % of the places, and a few to spare
-    assert one["model_flops_per_step"] == 3 * 32 * 128 * 2 * (layer + head + attended)
+    assert one["model_flops_per_step"] == 3 * 32 * 128 * 2 * (2 * layer + head + 2 * attended)
     # Data parallel: nearly all that moves between devices is the sum of the gradients.
     gradients = one["memory"]["gradients"]
     assert sum(one["cost"]["collective_bytes"].values()) == pytest.approx(2 * gradients * 7 / 8, rel=0.1)
