@@ -283,7 +283,7 @@ def test_plan_and_trainer_compile_the_same_program(tmp_path, monkeypatch):
             "finetune",
             {"base": base, "method": "lora", "rank": 2} | common | {"mesh": [1, 8], "base_precision": "bfloat16"},
         ),
-        ("base", base | common | {"mesh": [2, 4], "packing": "segments"}),
+        ("base", base | common | {"mesh": [2, 4], "packing": "segments", "model": sizes | {"num_layers": 2}}),
         (
             "base",
             {"model": llama, "vocab_size": 320}
