@@ -1,17 +1,17 @@
 """Several processes with virtual CPU devices train what one process with as many devices trains."""
 
+import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
-import sys
 
 import forked
 import numpy as np
 import pytest
 import warm
-from conftest import ROOT, Workflow, copied
+from conftest import ROOT, Workflow, copied, outside
 from ruamel.yaml import YAML
 from test_mlm_tensorflow import LENGTH, manifest  # noqa: F401 (a fixture)
 from tpulm.config.reading import read_yaml
@@ -223,35 +223,39 @@ def test_processes_stop_again(trained, tmp_path):
 
 def interrupted(workflow, interrupt):
     """Run a long segment until it has made a step, then interrupt its processes; return what was said."""
-    snakemake = os.path.join(os.path.dirname(sys.executable), "snakemake")
-    running = subprocess.Popen(
-        [snakemake, "results/finetune/two/history.csv", "--set-resources", "train_finetune:hosts=2"],
-        cwd=workflow.folder, env=os.environ | warm.QUICK, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        start_new_session=True,
+    running = workflow.start(
+        "results/finetune/two/history.csv", "--set-resources", "train_finetune:hosts=2",
+        environment=outside() | warm.QUICK,
     )  # fmt: skip
     said = []
     try:
         for line in running.stdout:
             said.append(line)
             if "/4000  loss" in line:
-                interrupt(running.pid)
+                interrupt(workflow.folder)
                 break
         said += running.stdout
         assert running.wait() == 1
     finally:
-        if running.poll() is None:
-            os.killpg(running.pid, signal.SIGKILL)
+        signal_all(workflow.folder, signal.SIGKILL)
     return "".join(said)
 
 
-def stop(session):
-    """Ask all processes of a session to stop, as a scheduler does."""
-    os.killpg(session, signal.SIGTERM)
+def stop(folder):
+    """Ask all processes in a folder to stop, as a scheduler does."""
+    signal_all(folder, signal.SIGTERM)
 
 
-def kill_the_second(session):
+def signal_all(folder, number):
+    """Send a signal to all processes in a folder."""
+    for pid in processes_in(folder):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def kill_the_second(folder):
     """Kill the second of the processes that train."""
-    [victim] = [pid for pid in processes_of(session) if environment(pid).get("TRAINING_PROCESS") == "1"]
+    [victim] = [pid for pid in processes_in(folder) if environment(pid).get("TRAINING_PROCESS") == "1"]
     os.kill(victim, signal.SIGKILL)
 
 
@@ -268,11 +272,11 @@ def snapshots(workflow):
     return [path.name.partition("-")[2] for path in sorted(folder.iterdir())]
 
 
-def processes_of(session):
+def processes_in(folder):
     found = []
     for entry in os.listdir("/proc"):
         try:
-            if entry.isdigit() and os.getsid(int(entry)) == session:
+            if entry.isdigit() and os.readlink(f"/proc/{entry}/cwd") == str(folder):
                 found.append(int(entry))
         except OSError:
             continue
