@@ -31,12 +31,14 @@ class Workflow:
     environment: dict[str, str]  # in which the servers start
 
     def __init__(self, folder: Path):
-        """Copy the workflow to `folder`, with the bytecode of its modules, which would be compiled for each copy."""
-        self.folder, parts = folder, self.servers / "parts"
-        with FileLock(f"{parts}.lock"):
-            if not parts.exists():
-                copy_parts(ROOT, parts)
-                compileall.compile_dir(parts / "scripts/tpulm", quiet=1)
+        """Copy the workflow to `folder`; in a session of tests with the bytecode of its modules, compiled once."""
+        self.folder, parts = folder, ROOT
+        if hasattr(self, "servers"):
+            parts = self.servers / "parts"
+            with FileLock(f"{parts}.lock"):
+                if not parts.exists():
+                    copy_parts(ROOT, parts)
+                    compileall.compile_dir(parts / "scripts/tpulm", quiet=1)
         copy_parts(parts, folder)
 
     def __call__(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:

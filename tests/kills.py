@@ -160,7 +160,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        Workflow.servers = Path(folder)
         undisturbed = prepare(Path(folder) / "undisturbed")
         assert start(undisturbed).wait() == 0, (undisturbed / "snakemake.out").read_text()[-3000:]
         expected = fingerprints(undisturbed / "results")
