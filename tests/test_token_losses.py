@@ -18,6 +18,7 @@ from tpulm.training.evaluation import make_eval_step
 from tpulm.training.tasks import causal
 from tpulm.training.train_step import make_grad_fn
 
+token_losses.CHUNK, token_losses.SMALLEST = chunk, chunk // 8
 distribution = sharding.set_up(getattr(keras_hub.models, family), mesh, "the.run.mesh")
 keras.utils.set_random_seed(0)
 model = build_causal(getattr(keras_hub.models, family), {"vocabulary_size": vocabulary, **sizes})
@@ -40,8 +41,7 @@ def measured(chunk):
     held = step.lower(*values, [], batch, np.float32(1)).compile().memory_analysis().temp_size_in_bytes
     return count, held, np.asarray(guesses), [np.asarray(array, np.float64) for array in (*sums, loss, *gradients)]
 
-token_losses.SMALLEST = chunk // 8
-chunks, held, guesses, found = measured(chunk)
+chunks, held, guesses, found = measured(token_losses.CHUNK)
 one, all_held, all_guesses, expected = measured(10**9)
 assert one == 1 and len(found) == len(expected)
 error = max(float(abs(a - b).max() / max(abs(b).max(), 1e-9)) for a, b in zip(found, expected))
