@@ -102,6 +102,10 @@ def texts(made: Mapping[str, Any]) -> list[Need]:
     # Of shards that are written, the documents are inputs: they exist, or are still to be read.
     records = 0.0
     for folder, writers in shards.items():
+        copied = [str(job.input["source"]) for job in writers if "source" in job.input.keys()]
+        if copied:
+            records += sum(map(bytes_of, copied))
+            continue
         collection = folder.split("/")[3] if folder.startswith("results/tokens/") else "corpus"
         known = characters(Path(str(next(iter(writers[0].input)))).parents, collection)
         records += RECORDS_PER_CHARACTER * max(known, of_files(read.get(collection, [])))
