@@ -25,6 +25,7 @@ recipe, name = snakemake.params.recipe, snakemake.wildcards.name
 with job(snakemake.log[0], f"base {name}") as say:
     runtime.start(cpu_threads=1)
     from tpulm.models.causal import atomic_folder, load_preset, save_preset
+    from tpulm.models.from_transformers import load_transformers
 
     where = f"base.{name}.preset"
     say(f"fetching {recipe['preset']}")
@@ -32,17 +33,18 @@ with job(snakemake.log[0], f"base {name}") as say:
     if not (folder / "config.json").is_file():
         raise UserError(f"{where} is {recipe['preset']}, which is no preset folder: it holds no config.json.")
     refuse_unsafe_preset(folder, f"{where} is {recipe['preset']}")
+    keras_preset = is_keras_preset(folder)
     if "adapter" in recipe:
-        model = load_preset(folder)
+        model = load_preset(folder) if keras_preset else load_transformers(folder, where)
         changed = merge_peft(model, Path(recipe["adapter"]), f"base.{name}.adapter")
         say(f"{recipe['adapter']} is merged into {changed} matrices")
         save_preset(model, snakemake.output.folder)
-    elif is_keras_preset(folder):
+    elif keras_preset:
         unread = shutil.ignore_patterns(".*", "*.py", *(f"*{suffix}" for suffix in PICKLES))
         with atomic_folder(snakemake.output.folder) as partial:
             shutil.copytree(folder, partial, dirs_exist_ok=True, ignore=unread)
     else:
         say("converting it to a Keras preset")
-        save_preset(load_preset(folder), snakemake.output.folder)
+        save_preset(load_transformers(folder, where), snakemake.output.folder)
     write_json(snakemake.output.fingerprint, fingerprints(snakemake.output.folder))
     say(f"saved as {snakemake.output.folder}")
