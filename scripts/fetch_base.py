@@ -5,18 +5,18 @@ input.files              the files of a local preset folder; none for a preset t
 output.folder            preset folder
 output.fingerprint       JSON: the SHA-256 of each of its files
 params.recipe.preset     folder, name, or handle
-params.recipe.adapter    folder of the adapter, if there is one
+params.recipe.adapter    folder or hf:// handle of the adapter, if there is one
+params.recipe.adapter_revision   commit of an hf:// adapter
 params.recipe.revision   commit of an hf:// repository, otherwise null
 """
 
 import shutil
-from pathlib import Path
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import fingerprints, write_json
 from tpulm.core.job import job
 from tpulm.core.untrusted import PICKLES, refuse_unsafe_preset
-from tpulm.models.merged_peft import merge_peft
+from tpulm.models.merged_peft import ADAPTER, merge_peft
 from tpulm.models.presets import is_keras_preset, locate
 from tpulm.training import runtime
 
@@ -36,7 +36,9 @@ with job(snakemake.log[0], f"base {name}") as say:
     keras_preset = is_keras_preset(folder)
     if "adapter" in recipe:
         model = load_preset(folder) if keras_preset else load_transformers(folder, where)
-        changed = merge_peft(model, Path(recipe["adapter"]), f"base.{name}.adapter")
+        key = f"base.{name}.adapter"
+        adapter = locate(recipe["adapter"], recipe.get("adapter_revision"), key, ADAPTER)
+        changed = merge_peft(model, adapter, key)
         say(f"{recipe['adapter']} is merged into {changed} matrices")
         save_preset(model, snakemake.output.folder)
     elif keras_preset:

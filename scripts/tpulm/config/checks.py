@@ -189,10 +189,11 @@ def check_base(where: str, recipe: dict) -> None:
             raise UserError(
                 f"{where}.preset is {describe(preset)}, which is no preset folder: it holds no config.json."
             )
-        if "adapter" in recipe and not os.path.isfile(f"{recipe['adapter']}/adapter_config.json"):
+        adapter = recipe.get("adapter", "hf://")
+        if not adapter.startswith("hf://") and not os.path.isfile(f"{adapter}/adapter_config.json"):
             raise UserError(
-                f"{where}.adapter is {describe(recipe['adapter'])}, which holds no adapter_config.json; allowed: a "
-                "local folder that PEFT saved."
+                f"{where}.adapter is {describe(adapter)}, which holds no adapter_config.json; allowed: a local folder "
+                "that PEFT saved, or an hf:// handle."
             )
         return
     check_training(where, recipe)
