@@ -23,7 +23,8 @@ def locate(preset: str, revision: str | None, where: str, files: Sequence[str] |
             import huggingface_hub
 
             name = preset.removeprefix("hf://")
-            return Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=files))
+            wanted = list(files) if files else None
+            return Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=wanted))
         import kagglehub
 
         handle = preset if preset.startswith("kaggle://") else built_in(preset, where)
