@@ -15,6 +15,7 @@ from tpulm.config.mesh import check_mesh
 from tpulm.config.messages import describe
 from tpulm.config.publications import check_publish
 from tpulm.config.runs import same_origin
+from tpulm.config.shard_files import check_records_elsewhere
 from tpulm.config.texts import check_chat, sources_of, template_fields
 from tpulm.core.accelerators import topology
 from tpulm.core.errors import UserError
@@ -30,8 +31,7 @@ def check(config: dict) -> None:
         check_text("finetune.text", finetune["text"])
     if "tokenizer" in config:
         check_pinned("tokenizer", config["tokenizer"])
-    if config.get("tfrecords", {}).get("source") == "files":
-        check_records_elsewhere(config)
+    check_records_elsewhere(config)
     for name, recipe in config["mlm"]["runs"].items():
         check_masked_model(f"mlm.runs.{name}", recipe, config)
     for name, recipe in config["base"].items():
@@ -73,20 +73,6 @@ def check_pinned(where: str, recipe: Mapping) -> None:
         raise UserError(
             f"{where}.pretrained is {describe(pretrained)}, which is no local folder; a name on the hub needs "
             f"{where}.revision, a commit of 40 hexadecimal digits."
-        )
-
-
-def check_records_elsewhere(config: Mapping) -> None:
-    """Check what records that were made elsewhere need: the tokenizer that they were made with."""
-    if "pretrained" not in config["tokenizer"]:
-        raise UserError(
-            "tfrecords.source is files, but the tokenizer is trained here; allowed: tokenizer.pretrained, the one that "
-            "the files were made with."
-        )
-    if config["tfrecords"]["packing"] == "segments":
-        raise UserError(
-            "tfrecords.packing is segments with source: files, whose records do not tell documents apart; allowed: "
-            "concat, pad."
         )
 
 

@@ -37,3 +37,19 @@ def matching(split: str, pattern: str) -> list[str]:
         hint = f", which is a folder; allowed: files, such as {os.path.join(pattern, '*.tfrecord')}"
         raise UserError(f"tfrecords.files.{split}: no file matches {pattern}{hint if os.path.isdir(pattern) else ''}.")
     return paths
+
+
+def check_records_elsewhere(config: Mapping) -> None:
+    """Check what records that were made elsewhere need: the tokenizer that they were made with. Raises UserError."""
+    if config.get("tfrecords", {}).get("source") != "files":
+        return
+    if "pretrained" not in config["tokenizer"]:
+        raise UserError(
+            "tfrecords.source is files, but the tokenizer is trained here; allowed: tokenizer.pretrained, the one that "
+            "the files were made with."
+        )
+    if config["tfrecords"]["packing"] == "segments":
+        raise UserError(
+            "tfrecords.packing is segments with source: files, whose records do not tell documents apart; allowed: "
+            "concat, pad."
+        )
