@@ -267,7 +267,7 @@ def test_a_merged_model_gives_the_trainers_logits(jax_backend, preset, tmp_path,
         "precision": "float32",
         "mesh": (2, 4),
         "base": {"preset": preset},
-    }  # the adapters were trained alone
+    }
     spec = ModelSpec.of("finetune", "the.run", recipe | changes)
     save_preset(merged(spec, str(tmp_path / "best")), tmp_path / "model")
     keras.distribution.set_distribution(None)
