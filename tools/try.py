@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from tpulm.config.masked_sizes import KINDS  # noqa: E402
+from tpulm.config.masked_sizes import opens  # noqa: E402
 from tpulm.config.reading import read_config  # noqa: E402
 from tpulm.config.runs import sampling_of  # noqa: E402
 from tpulm.core.errors import UserError  # noqa: E402
@@ -59,7 +59,7 @@ def chosen(run: str, results: Path) -> tuple[str, str]:
 
 def masked(folder: Path) -> Ask:
     """Return what answers the prompts of a masked model, of a Hugging Face model folder."""
-    fill, mask = (on_jax if opens_on_jax(folder) else on_tensorflow)(folder)
+    fill, mask = (on_jax if opens(read_json(folder / "config.json")) else on_tensorflow)(folder)
 
     def ask(prompt: str) -> list[str]:
         if prompt.count("[MASK]") != 1:
@@ -71,13 +71,6 @@ def masked(folder: Path) -> Ask:
         return [f"{answer['score']:6.1%}  {answer['token_str']}" for answer in found]
 
     return ask
-
-
-def opens_on_jax(folder: Path) -> bool:
-    """Return whether a masked model is one of those that JAX opens, without TensorFlow."""
-    config = read_json(folder / "config.json")
-    kind = KINDS.get(config.get("model_type"))
-    return kind is not None and all(config.get(key, value) == value for key, value in kind.built_in.items())
 
 
 def on_jax(folder: Path) -> tuple[Callable, str]:
