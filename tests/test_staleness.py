@@ -119,6 +119,16 @@ SECOND = {
     "base": "small", "sequence_length": 64, "steps": 10, "checkpoint_every": 5, "batch_size": 8, "learning_rate": 0.001,
     "rank": 8,
 }  # fmt: skip
+# TFRecords that were made elsewhere, and the jobs that take them.
+FILED = {
+    "source": "files", "sequence_length": 128,
+    "files": {
+        "train": ["text/train-[0-3].tfrecord"], "validation": ["text/validation.tfrecord"],
+        "test": ["text/test.tfrecord"],
+    },
+}  # fmt: skip
+FETCHED_RECORDS = RECORDS.replace("write_shard", "fetch_shard")
+FETCHED_SHARD = "fetch_shard:{} " + RECORDS[RECORDS.index("merge_manifest") :]
 # States in which everything is up to date: the config of `trained` with keys replaced.
 STATES = {
     "trained": {},
@@ -139,8 +149,11 @@ STATES = {
         "base.small.schedule": LINEAR, "base.small.mesh": [-1, 1], "base.small.host_device_count": 2,
         "finetune.runs.python.schedule": {"shape": "wsd", "warmup_steps": 2, "decay_steps": 4},
         "finetune.runs.python.mesh": [1, -1],
-        "base.given": {"preset": "hf://some/base", "revision": A},
+        "base.given": {
+            "preset": "hf://some/base", "revision": A, "adapter": "hf://some/adapter", "adapter_revision": A,
+        },
     },
+    "shards": {"tokenizer": {"pretrained": "some/tokenizer", "revision": A}, "tfrecords": FILED},
     "jax": JAX,
     "continued": {"finetune.runs.second": SECOND | {"init": "python"}},
     "elsewhere": {
@@ -258,6 +271,19 @@ ROWS = [
     ("tokenizer.train_on.seed", "trained", "tokenizer.train_on.seed", 1, TOKENIZER),
     ("tokenizer.pretrained", "fetched", "tokenizer.pretrained", "some/other", FETCHED_TOKENIZER),
     ("tokenizer.revision", "fetched", "tokenizer.revision", B, FETCHED_TOKENIZER),
+    ("tfrecords.source", "fetched", "tfrecords", FILED, FETCHED_RECORDS),
+    (
+        "tfrecords.files.train", "shards", "tfrecords.files.train",
+        ["text/train-[0-2].tfrecord", "text/train-9.tfrecord"], FETCHED_SHARD.format("train,00003,00004"),
+    ),
+    (
+        "tfrecords.files.validation", "shards", "tfrecords.files.validation", ["text/train-9.tfrecord"],
+        FETCHED_SHARD.format("validation,00000,00001"),
+    ),
+    (
+        "tfrecords.files.test", "shards", "tfrecords.files.test", ["text/train-9.tfrecord"],
+        FETCHED_SHARD.format("test,00000,00001"),
+    ),
     ("tfrecords.packing", "trained", "tfrecords.packing", "pad", RECORDS),
     ("tfrecords.sequence_length", "trained", "tfrecords.sequence_length", 127, RECORDS),
     (
@@ -344,6 +370,7 @@ ROWS = [
         "fetch_base:twin-preset-gemma_2b_en",
     ),
     ("base.NAME.adapter", "fetched", "base.small.adapter", "text/adapter", FETCHED_BASE),
+    ("base.NAME.adapter_revision", "schedules", "base.given.adapter_revision", B, "fetch_base:given"),
     ("base.NAME.preset", "fetched", "base.small.preset", "hf://some/other", FETCHED_BASE),
     ("base.NAME.revision", "fetched", "base.small.revision", B, FETCHED_BASE),
     ("base.NAME.model.num_layers", "trained", "base.small.model.num_layers", 3, BASE),
@@ -616,6 +643,8 @@ def in_state(trained, tmp_path_factory):
         (workflow / "text").mkdir()
         for file in "abcd":
             (workflow / f"text/{file}.txt").write_text(f"{file}\n")
+        for file in (*(f"train-{number}" for number in (0, 1, 2, 3, 9)), "validation", "test"):
+            (workflow / f"text/{file}.tfrecord").write_bytes(file.encode())
         (workflow / "text/adapter").mkdir()
         (workflow / "text/adapter/adapter_config.json").write_text("{}")
         workflow.config = changed(config, changes)
