@@ -499,6 +499,23 @@ WRONG = [
     ),
     ({"prompts.fill_mask": ["no mask"]}, 'prompts.fill_mask[0] is "no mask", with 0 times [MASK]; allowed: one.'),
     ({"generation.sampler": "beam"}, 'generation.sampler is "beam"; allowed: greedy, top_k, top_p.'),
+    (
+        {"evaluation": {"text": {"documents": -1}}},
+        "evaluation.text.documents is -1; allowed: a whole number, 0 or more, at most 1000000.",
+    ),
+    (
+        {"evaluation": {"pairs": {"sets": {"made": {"files": ["a.jsonl"]}}}}},
+        "evaluation.pairs.sets.made has the name of the pairs that are made of the corpus; allowed: another name.",
+    ),
+    (
+        {"evaluation": {"pairs": {"sets": {"mine": {"split": "train"}}}}},
+        "evaluation.pairs.sets.mine needs one of files (on this machine) and dataset (of the Hugging Face Hub).",
+    ),
+    (
+        {"evaluation": {"pairs": {"sets": {"blimp": {"dataset": "nyu-mll/blimp"}}}}},
+        "evaluation.pairs.sets.blimp.revision is missing; a dataset of the hub is pinned to a commit of 40 hexadecimal "
+        "digits, so that it cannot change.",
+    ),
 ]
 
 

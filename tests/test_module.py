@@ -108,7 +108,7 @@ def test_a_module_makes_the_same_models(outer, trained):
     assert {name for name in made if not clocks.search(name)} == {name for name in expected if not clocks.search(name)}
     assert all(made[name] == expected[name] for name in made if not clocks.search(name))
     said = outer("lm_verify", "lm_clean").stdout
-    assert "[verify] 14 artifacts are whole" in said and "[clean] 0 files that no run of the config needs" in said
+    assert "[verify] 17 artifacts are whole" in said and "[clean] 0 files that no run of the config needs" in said
 
 
 def test_a_module_needs_its_checks(outer, fresh):
