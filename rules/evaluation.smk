@@ -1,6 +1,7 @@
 """How good every model is: bits per byte of held-out text and pairs of sentences, beside simpler models."""
 
-from tpulm.config.evaluations import HELD_OUT, Evaluations
+from tpulm.config.evaluation_names import HELD_OUT
+from tpulm.config.evaluations import Evaluations
 from tpulm.corpus.pair_sources import pair_sources
 
 EVALUATED = Evaluations(config, ASKED, MEASURED, TRAINED_BASES, FINETUNE, list(TEXTS))

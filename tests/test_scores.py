@@ -10,7 +10,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from tpulm.core.errors import UserError
+from tpulm.core.files import write_json
 from tpulm.core.scores import read_scores
+from tpulm.corpus.pair_sources import pair_sources
 from tpulm.evaluation import intervals
 from tpulm.evaluation.broken import KINDS, make_pairs, sentences
 from tpulm.evaluation.documents import TextSet, draw, read_sample, write_sample
@@ -19,7 +21,7 @@ from tpulm.evaluation.overlap import find_overlap
 from tpulm.evaluation.pairs import Pair, PairSet, fetch_pairs, read_pairs, write_pairs
 from tpulm.evaluation.rows import batched, causal_rows, masked_rows, summed
 from tpulm.evaluation.scored import MADE, Material
-from tpulm.evaluation.vocabularies import Encoded, MaskedVocabulary, costs_of
+from tpulm.evaluation.vocabularies import Encoded, MaskedVocabulary, costs_of, fitting
 from tpulm.tokenization import folder, merges
 from tpulm.tokenization.folder import load
 
@@ -205,6 +207,18 @@ def test_what_is_wrong_with_a_set_of_pairs(tmp_path, row, sentence):
     assert str(error.value) == sentence.format(file=file)
 
 
+def test_pairs_are_no_plain_text(tmp_path):
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(UserError) as error:
+        pair_sources("mine", {"files": [str(tmp_path / "*")]})
+    allowed = "allowed: .jsonl, .json, .csv or .parquet, and each of them with .gz."
+    assert str(error.value) == f"evaluation.pairs.sets.mine.files: {tmp_path}/a.txt has no columns; {allowed}"
+    (tmp_path / "a.txt").rename(tmp_path / "a.jsonl")
+    assert pair_sources("mine", {"files": [str(tmp_path / "*")]}) == [str(tmp_path / "a.jsonl")]
+    assert pair_sources("mine", {"dataset": str(tmp_path)}) == [str(tmp_path / "a.jsonl")]
+    assert pair_sources("mine", {"dataset": "nyu-mll/blimp"}) == []
+
+
 def test_what_was_trained_on_the_test_text_is_caught():
     held_out, others = prose(40, 0, 20), prose(300, 1, 20)
     sets = {"corpus test": ([f"item {n}" for n in range(40)], held_out)}
@@ -296,6 +310,16 @@ def test_batches_have_few_shapes_and_lose_nothing(tokenizer):
         assert batch.arrays["weights"][batch.texts < 0].sum() == 0
     counted = summed(((batch, batch.arrays["weights"][:, 0]) for batch in batches), len(texts))
     assert counted.tolist() == [len(one.ids) for one in encoded]
+
+
+def test_no_row_is_longer_than_the_model_reads(tmp_path):
+    config = {"model_type": "roberta", "pad_token_id": 3, "max_position_embeddings": 36}
+    write_json(tmp_path / "config.json", config)
+    assert [fitting(length, tmp_path) for length in (16, 32, 128)] == [16, 32, 32]
+    write_json(tmp_path / "config.json", config | {"model_type": "bert"})
+    assert fitting(128, tmp_path) == 36
+    write_json(tmp_path / "config.json", {"model_type": "funnel", "pad_token_id": 0})
+    assert fitting(128, tmp_path) == 128
 
 
 def test_characters_that_a_tokenizer_does_not_know_cost_their_bytes(tokenizer):

@@ -11,9 +11,10 @@ import pytest
 import test_masked_folders
 import warm
 from conftest import copied
+from tpulm.core.errors import UserError
 from tpulm.core.scores import read_scores
 from tpulm.evaluation.broken import make_pairs
-from tpulm.evaluation.pairs import write_pairs
+from tpulm.evaluation.pairs import Pair, fetch_pairs, write_pairs
 
 given = test_masked_folders.given
 
@@ -183,6 +184,25 @@ def test_causal_models_score_as_transformers_does(trained, openers, causal):
     job = {"folder": str(trained / "results/transformers/base/small"), "texts": [causal["texts"][n] for n in short]}
     theirs = openers.result("transformers 5", TRANSFORMERS, job)
     assert [causal["found"][place] for place in short] == pytest.approx(theirs, abs=1e-3, rel=1e-5)
+
+
+def test_pairs_of_a_dataset_with_several_configurations(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "set"
+    folder.mkdir()
+    header = ["---", "configs:"]
+    for number, name in enumerate(("one", "two")):
+        row = {"sentence_good": f"Good {number}.", "sentence_bad": f"Bad {number}.", "field": name}
+        (folder / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
+        header += [f"- config_name: {name}", f"  data_files: {name}.jsonl"]
+    (folder / "README.md").write_text("\n".join([*header, "---", ""]))
+    recipe = {"dataset": str(folder), "split": "train", "phenomenon": "field"}
+    both = [Pair("0", "one", "Good 0.", "Bad 0."), Pair("1", "two", "Good 1.", "Bad 1.")]
+    assert list(fetch_pairs("mine", recipe, [])) == both
+    assert list(fetch_pairs("mine", recipe | {"name": "two"}, [])) == [Pair("0", "two", "Good 1.", "Bad 1.")]
+    with pytest.raises(UserError, match="whose configurations could not be listed"):
+        list(fetch_pairs("mine", recipe | {"dataset": str(tmp_path / "nothing")}, []))
 
 
 MODELS = {"mlm/tiny": "masked", "base-training/small": "causal", "finetune/python": "causal"}

@@ -6,19 +6,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from tpulm.config.evaluation_names import MADE_PAIRS
 from tpulm.config.runs import Run, pick
 from tpulm.core.errors import UserError
 
-# Splits that no model is trained on.
-HELD_OUT = ("validation", "test")
 # What a base model and a finetuned one take of their recipes to be scored.
 BASE_KEYS = ("sequence_length", "batch_size", "microbatches", "precision", "mesh", "host_device_count")
 TUNED_KEYS = ("sequence_length", "batch_size", "microbatches")
 # Tokens that a masked model reads at once where no records say how many it was trained with.
 LENGTH = 128
 FOLDER = "results/evaluation"
-# The set of pairs that is made of the corpus.
-MADE_PAIRS = "made"
 
 
 @dataclass(frozen=True)
