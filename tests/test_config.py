@@ -431,6 +431,32 @@ WRONG = [
     ),
     ({f"{TINY}.resources.hosts": 2}, f"{TINY}.resources.hosts is 2; allowed with backend: tensorflow: 1."),
     (
+        {"tfrecords.source": "files"},
+        "tfrecords.files is missing; source: files needs a list of globs for each split.",
+    ),
+    (
+        {"tfrecords": {"sequence_length": 128, "files": {split: ["x"] for split in SPLITS}}},
+        "tfrecords.files is given with source: corpus; it belongs to source: files.",
+    ),
+    (
+        {"tfrecords": {"source": "files", "sequence_length": 128, "files": {split: ["x"] for split in SPLITS}}},
+        "tfrecords.source is files, but the tokenizer is trained here; allowed: tokenizer.pretrained, the one that the "
+        "files were made with.",
+    ),
+    (
+        {
+            "tokenizer": {"pretrained": "scripts"},
+            "tfrecords": {
+                "source": "files",
+                "sequence_length": 128,
+                "packing": "segments",
+                "files": {split: ["x"] for split in SPLITS},
+            },
+        },
+        "tfrecords.packing is segments with source: files, whose records do not tell documents apart; allowed: concat, "
+        "pad.",
+    ),
+    (
         {"tfrecords.packing": "segments"},
         f"tfrecords.packing is segments, which {TINY} cannot read with backend: tensorflow; allowed with it: concat, "
         "pad.",

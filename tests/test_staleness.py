@@ -6,6 +6,7 @@ must list then, as rule:wildcard,wildcard. A key without a row fails.
 
 import base64
 import copy
+import json
 import os
 import re
 import shutil
@@ -14,7 +15,6 @@ from functools import cache
 import pytest
 from conftest import copied
 from kills import encoded
-from ruamel.yaml import YAML
 from tpulm.config.reading import SCHEMA, read_yaml
 
 DELETE = object()
@@ -153,6 +153,17 @@ SECOND = {
     "rank": 8,
 }  # fmt: skip
 TASK = "task: own\ndataset_path: json\ndataset_kwargs: {data_files: text/data.jsonl}\n"
+# TFRecords that were made elsewhere, and the jobs that take them.
+FILED = {
+    "source": "files", "sequence_length": 128,
+    "files": {
+        "train": ["text/train-[0-3].tfrecord"], "validation": ["text/validation.tfrecord"],
+        "test": ["text/test.tfrecord"],
+    },
+}  # fmt: skip
+FETCHED_RECORDS = RECORDS.replace("write_shard", "fetch_shard")
+FETCHED_SHARD = "fetch_shard:{} " + RECORDS[RECORDS.index("merge_manifest") :]
+
 # Tasks, each with two segments from a model's weights and two from random ones.
 LABELLED = {
     "steps": 4, "checkpoint_every": 2, "batch_size": 4, "learning_rates": [0.001], "sequence_length": 16, "seeds": [0],
@@ -287,8 +298,11 @@ STATES = {
         "base.small.schedule": LINEAR, "base.small.mesh": [-1, 1], "base.small.host_device_count": 2,
         "finetune.runs.python.schedule": {"shape": "wsd", "warmup_steps": 2, "decay_steps": 4},
         "finetune.runs.python.mesh": [1, -1],
-        "base.given": {"preset": "hf://some/base", "revision": A},
+        "base.given": {
+            "preset": "hf://some/base", "revision": A, "adapter": "hf://some/adapter", "adapter_revision": A,
+        },
     },
+    "shards": {"tokenizer": {"pretrained": "some/tokenizer", "revision": A}, "tfrecords": FILED},
     "jax": JAX,
     "continued": {"finetune.runs.second": SECOND | {"init": "python"}},
     "elsewhere": {
@@ -417,6 +431,19 @@ ROWS = [
     ("tokenizer.train_on.seed", "trained", "tokenizer.train_on.seed", 1, TOKENIZER),
     ("tokenizer.pretrained", "fetched", "tokenizer.pretrained", "some/other", FETCHED_TOKENIZER),
     ("tokenizer.revision", "fetched", "tokenizer.revision", B, FETCHED_TOKENIZER),
+    ("tfrecords.source", "fetched", "tfrecords", FILED, FETCHED_RECORDS),
+    (
+        "tfrecords.files.train", "shards", "tfrecords.files.train",
+        ["text/train-[0-2].tfrecord", "text/train-9.tfrecord"], FETCHED_SHARD.format("train,00003,00004"),
+    ),
+    (
+        "tfrecords.files.validation", "shards", "tfrecords.files.validation", ["text/train-9.tfrecord"],
+        FETCHED_SHARD.format("validation,00000,00001"),
+    ),
+    (
+        "tfrecords.files.test", "shards", "tfrecords.files.test", ["text/train-9.tfrecord"],
+        FETCHED_SHARD.format("test,00000,00001"),
+    ),
     ("tfrecords.packing", "trained", "tfrecords.packing", "pad", RECORDS),
     ("tfrecords.sequence_length", "trained", "tfrecords.sequence_length", 127, RECORDS),
     (
@@ -503,6 +530,7 @@ ROWS = [
         "fetch_base:twin-preset-gemma_2b_en",
     ),
     ("base.NAME.adapter", "fetched", "base.small.adapter", "text/adapter", FETCHED_BASE),
+    ("base.NAME.adapter_revision", "schedules", "base.given.adapter_revision", B, "fetch_base:given"),
     ("base.NAME.preset", "fetched", "base.small.preset", "hf://some/other", FETCHED_BASE),
     ("base.NAME.revision", "fetched", "base.small.revision", B, FETCHED_BASE),
     ("base.NAME.model.num_layers", "trained", "base.small.model.num_layers", 3, BASE),
@@ -722,7 +750,7 @@ ROWS = [
     ("plan.spending_limit", "trained", "plan.spending_limit", 5.0, ""),
     # Publishing is asked for by its own target.
     *(
-        (f"publish.{key}", "trained", "publish", {"hub": "me/models", key: value}, "")
+        (f"publish.{key}", "trained", None, {"publish.hub": "me/models", f"publish.{key}": value}, "")
         for key, value in {
             "hub": "me/models", "gcs": "gs://bucket", "artifacts": ["mlm"], "private": False, "branch": "second",
             "license": "mit", "sync": "every 1",
@@ -779,8 +807,7 @@ def changed(config, changes):
 
 
 def write(workflow, name, config):
-    with open(workflow / name, "w") as file:
-        YAML(typ="safe", pure=True).dump(config, file)
+    (workflow / name).write_text(json.dumps(config))  # which is YAML, and quicker than its library
 
 
 def jobs(printed):
@@ -815,11 +842,14 @@ def in_state(trained, tmp_path_factory):
         (workflow / "text").mkdir()
         for file in "abcd":
             (workflow / f"text/{file}.txt").write_text(f"{file}\n")
+        for file in (*(f"train-{number}" for number in (0, 1, 2, 3, 9)), "validation", "test"):
+            (workflow / f"text/{file}.tfrecord").write_bytes(file.encode())
         for file in ("pairs", "others", *"abcd"):
             (workflow / f"text/{file}.jsonl").write_text("{}\n")
         (workflow / "text/adapter").mkdir()
         (workflow / "text/adapter/adapter_config.json").write_text("{}")
-        write(workflow, "state.yaml", changed(config, changes))
+        workflow.config = changed(config, changes)
+        write(workflow, "state.yaml", workflow.config)
         if changes:
             for folder in ("corpus", "finetune-text"):  # what `trained` has not
                 for file in (*MADE_ELSEWHERE, "parts/00000.contamination.json"):
@@ -933,13 +963,13 @@ def rerun(in_state, tmp_path_factory):
 
     @cache
     def rerun(group):
-        workflow = copied(in_state(group[0]), tmp_path_factory.mktemp("group"))
+        state = in_state(group[0])
+        workflow, config = copied(state, tmp_path_factory.mktemp("group")), copy.deepcopy(state.config)
         workflow.steady = True
         files = [path for path in (workflow / "results").rglob("*") if path.is_file()]
         files = [str(path.relative_to(workflow.folder)) for path in files]
         known = (workflow / ".snakemake/metadata").iterdir()
         records = {base64.urlsafe_b64decode(record.name).decode(): record.read_text() for record in list(known)}
-        config = read_yaml(workflow / "state.yaml")
         for row in GROUPS[group]:
             row.add_run(config)
             row.add_files(workflow, files, records)
@@ -961,49 +991,66 @@ def test_a_changed_key_of_a_run_reruns_just_what_it_decides(rerun, row):
     assert {job for job in found if not any(other.is_own(job) for other in others)} == row.expected
 
 
-# Keys of texts after which the same jobs run, from reading or assigning documents on, by state and jobs. All of them
-# together rerun no more than these. Each alone reruns those of its text, from which the others follow: a key of the
-# corpus with the same one of finetune.text, which are two texts.
+# Keys of texts after which the same jobs run, from reading or assigning documents on, by state and what follows; which
+# parts are read again is another matter. All of them together rerun no more than these. Each alone reruns those of its
+# text, from which the others follow: a key of the corpus with the same one of finetune.text, which are two texts.
 TEXT_RULES = r"(fetch_chat_template|read_part|collect_ngrams|find_contamination|assign_splits|build_corpus):"
 ALIKE = {}
 for row in ROWS:
     # But for another source, which has other keys.
     if re.match(r"(corpus|finetune\.text)\.", row[0]) and not row[0].endswith(".sources.NAME.source"):
-        ALIKE.setdefault((row[1], frozenset(row[4].split())), []).append(row)
-ALIKE = {group: rows for group, rows in ALIKE.items() if len(rows) > 2}
+        follows = frozenset(job for job in row[4].split() if not job.startswith("read_part:"))
+        ALIKE.setdefault((row[1], follows), []).append(row)
+ALIKE = {f"{rows[0][0]} and more": rows for rows in ALIKE.values() if len(rows) > 1}
 OF_TEXTS = {}
 for row in (row for rows in ALIKE.values() for row in rows):
-    OF_TEXTS.setdefault((row[1], re.sub(r"^(corpus|finetune\.text)\.", "", row[0])), []).append(row)
+    same = re.sub(r"^(corpus|finetune\.text)\.(sources\.NAME\.)?", "", row[0])
+    OF_TEXTS.setdefault((row[1], same), []).append(row)
 
 
-@pytest.mark.parametrize(("state", "expected"), ALIKE, ids=[f"{rows[0][0]} and more" for rows in ALIKE.values()])
-def test_a_changed_key_of_a_text_reruns_what_follows(in_state, state, expected):
-    workflow, rows = in_state(state), ALIKE[state, expected]
-    changes = {key: value for _, _, key, value, _ in rows}
-    write(workflow, "rows.yaml", changed(read_yaml(workflow / "state.yaml"), changes))
-    assert listed(workflow, "--configfile", "rows.yaml") == expected
+def after_rows(workflow, rows, *targets):
+    """Return the jobs that are listed after the changes of all these rows."""
+    changes = {}
+    for _, _, key, value, _ in rows:
+        changes |= {key: value} if key else value
+    write(workflow, "rows.yaml", changed(workflow.config, changes))
+    return listed(workflow, *targets, "--configfile", "rows.yaml")
 
 
-@pytest.mark.parametrize(("state", "key"), OF_TEXTS, ids=[key for _, key in OF_TEXTS])
-def test_a_changed_key_of_a_text_makes_its_documents_anew(in_state, state, key):
-    workflow, rows = in_state(state), OF_TEXTS[state, key]
-    changes = {key: value for _, _, key, value, _ in rows}
-    write(workflow, "row.yaml", changed(read_yaml(workflow / "state.yaml"), changes))
+@pytest.mark.parametrize("rows", ALIKE.values(), ids=ALIKE)
+def test_a_changed_key_of_a_text_reruns_what_follows(in_state, rows):
+    assert after_rows(in_state(rows[0][1]), rows) == {job for row in rows for job in row[4].split()}
+
+
+@pytest.mark.parametrize(
+    ("state", "rows"), [(key[0], rows) for key, rows in OF_TEXTS.items()], ids=map(".".join, OF_TEXTS)
+)
+def test_a_changed_key_of_a_text_makes_its_documents_anew(in_state, state, rows):
     targets = [f"results/{collection}/corpus.json" for collection in ("corpus", "finetune-text")]
-    assert listed(workflow, *targets, "--configfile", "row.yaml") == {
+    assert after_rows(in_state(state), rows, *targets) == {
         job for row in rows for job in row[4].split() if re.match(TEXT_RULES, job)
     }
 
 
-TOGETHER = GROUPED.keys() | {row[0] for rows in OF_TEXTS.values() for row in rows}
+# Keys that make nothing stale, by state.
+IDLE = {}
+for row in ROWS:
+    if not row[4] and row[0] not in GROUPED:
+        IDLE.setdefault(row[1], []).append(row)
+
+
+@pytest.mark.parametrize(("state", "rows"), IDLE.items(), ids=IDLE)
+def test_keys_that_decide_nothing_rerun_nothing(in_state, state, rows):
+    assert after_rows(in_state(state), rows) == set()
+
+
+TOGETHER = GROUPED.keys() | {row[0] for rows in (*OF_TEXTS.values(), *IDLE.values()) for row in rows}
 ALONE = [row for row in ROWS if row[0] not in TOGETHER]
 
 
-@pytest.mark.parametrize(("state", "key", "value", "expected"), [r[1:] for r in ALONE], ids=[r[0] for r in ALONE])
-def test_a_changed_key_reruns_just_what_it_decides(in_state, state, key, value, expected):
-    workflow = in_state(state)
-    write(workflow, "row.yaml", changed(read_yaml(workflow / "state.yaml"), {key: value} if key else value))
-    assert listed(workflow, "--configfile", "row.yaml") == set(expected.split())
+@pytest.mark.parametrize("row", ALONE, ids=[row[0] for row in ALONE])
+def test_a_changed_key_reruns_just_what_it_decides(in_state, row):
+    assert after_rows(in_state(row[1]), [row]) == set(row[4].split())
 
 
 @pytest.fixture

@@ -107,6 +107,17 @@ def test_a_head_is_that_of_transformers(given, tmp_path, predict):  # noqa: F811
     assert not [name for name in arrays if name.startswith("mlm_head")]
 
 
+def test_a_model_of_a_run_on_tensorflow_is_opened_with_its_own_epsilon(given, tmp_path):  # noqa: F811
+    """There it is 1e-12 by default, and there are two token types, of which a text has one."""
+    found = []
+    for name, epsilon in (("one", 1e-5), ("other", 0.5)):
+        config = CONFIG | {"layer_norm_eps": epsilon, "type_vocab_size": 2, "vocab_size": 22}
+        (given / "config.json").write_text(json.dumps(config))
+        ours(given, tmp_path / name, "number")
+        found.append(load_file(tmp_path / name)["logits"])
+    assert np.abs(found[0] - found[1]).max() > 1e-3
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("pooling", ["roberta", "cls", "mean"])
 @pytest.mark.parametrize("predict", PREDICTS)

@@ -8,7 +8,7 @@ from tpulm.config.artifacts import PAD_ID, PAD_ID_OF_ROBERTA
 from tpulm.config.masked_sizes import KINDS, sizes_of
 from tpulm.config.messages import describe
 from tpulm.config.runs import Run
-from tpulm.config.tasks import CLASS, FIXED, METRICS, TOKEN_CLASSES, Task, candidates, obstacle, without_epsilon
+from tpulm.config.tasks import CLASS, FIXED, METRICS, TOKEN_CLASSES, Task, candidates, obstacle, without_either
 from tpulm.core.errors import UserError
 
 
@@ -68,7 +68,7 @@ def check_length(where: str, length: int, run: Run) -> None:
     """Check that a model that is trained here has a position for each token."""
     if "model" not in run.recipe:
         return
-    sizes = sizes_of(without_epsilon(run.recipe["model"]), f"{run.key}.model")
+    sizes = sizes_of(without_either(run.recipe["model"]), f"{run.key}.model")
     after_pad = find_architecture(run.recipe["model"]["architecture"], run.key, "jax").after_pad
     pad = PAD_ID_OF_ROBERTA if "pretrained" in run.config["tokenizer"] else PAD_ID
     positions = sizes["max_position_embeddings"] - (pad + 1 if after_pad else 0)

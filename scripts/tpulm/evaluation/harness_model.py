@@ -98,7 +98,7 @@ class KerasLM(TemplateLM):
         return self.fast.encode(string, add_special_tokens=added).ids
 
     def losses(self, trainable: list, frozen: list, tokens: jax.Array, lengths: jax.Array) -> tuple:
-        """Return the loss of each next token in nats and its likeliest id, [rows, length - 1]; traced by JAX.
+        """Return the loss of each next token in nats and whether it is the likeliest, [rows, length - 1]; traced by JAX.
 
         tokens  int32 [rows, length]; lengths  int32 [rows], the tokens of a row that count
         """
@@ -136,12 +136,11 @@ class KerasLM(TemplateLM):
                 tokens[place, : len(rows[row])] = rows[row]
                 lengths[place] = len(rows[row]) - 1
             made = self.compiled(*self.values, self.place(tokens), self.place(lengths))
-            losses, guesses = (np.asarray(array) for array in made)
+            losses, right = (np.asarray(array) for array in made)
             for place, row in enumerate(chosen):
                 stop = len(rows[row]) - 1
                 part = slice(stop - len(requests[row][2]), stop)
-                greedy = bool((guesses[place, part] == tokens[place, 1:][part]).all())
-                found[row] = (-float(losses[place, part].sum(dtype=np.float64)), greedy)
+                found[row] = (-float(losses[place, part].sum(dtype=np.float64)), bool(right[place, part].all()))
         return found
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:

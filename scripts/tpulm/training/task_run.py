@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from tpulm.config.tasks import NUMBER, without_epsilon
+from tpulm.config.tasks import NUMBER, without_either
 from tpulm.config.training_step import ModelSpec, TrainingStep
 from tpulm.core.errors import UserError
 from tpulm.models.masked_models import folder_recipe
@@ -26,7 +26,7 @@ def task_step(recipe: Mapping, folder: Path) -> TrainingStep:
     Raises UserError for a model that JAX cannot open.
     """
     found = folder_recipe(folder)
-    known = {"model": without_epsilon(found["model"]), "vocabulary": found["vocabulary"]}
+    known = {"model": without_either(found["model"]), "vocabulary": found["vocabulary"]}
     model = ModelSpec.of("mlm", recipe["key"], {**recipe, **known})
     return TrainingStep(
         model,
