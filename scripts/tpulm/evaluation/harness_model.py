@@ -98,7 +98,7 @@ class KerasLM(TemplateLM):
         return self.fast.encode(string, add_special_tokens=added).ids
 
     def losses(self, trainable: list, frozen: list, tokens: jax.Array, lengths: jax.Array) -> tuple:
-        """Return the loss of each next token in nats and whether it is the likeliest, [rows, length - 1]; traced by JAX.
+        """Return the loss of each next token in nats and whether it is the likeliest, [rows, length - 1], in JAX.
 
         tokens  int32 [rows, length]; lengths  int32 [rows], the tokens of a row that count
         """
