@@ -60,8 +60,10 @@ def read(key: str, path: Path) -> dict[str, Any]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{key}.file is {path}, which cannot be read: {error}.") from None
+    except OSError as error:
+        raise UserError(f"{key}.file is {path}, which cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{key}.file is {path}, which is not UTF-8 text.") from None
     if CODE in text:
         raise UserError(f"{key}.file is {path}, which has {CODE}; allowed: a task without code of its own.")
     try:
