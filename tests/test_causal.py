@@ -422,7 +422,7 @@ def test_only_responses_are_learned(jax_backend, answered):
         return inputs, jax.numpy.where(weights > 0, labels, (labels + 5) % 330), weights
 
     weight = np.float32(batch["loss_mask"][:, 1:].sum())
-    (loss, _), gradients = jax.jit(make_grad_fn(run.model, task))(*values, batch, weight)
+    (loss, (accuracy, _)), gradients = jax.jit(make_grad_fn(run.model, task))(*values, batch, weight)
     (same, _), others = jax.jit(make_grad_fn(run.model, other_prompts))(*values, batch, weight)
     assert loss == same and all((a == b).all() for a, b in zip(gradients, others, strict=True))
     assert any((np.asarray(array) != 0).any() for array in gradients)
@@ -432,6 +432,8 @@ def test_only_responses_are_learned(jax_backend, answered):
     losses = np.log(np.exp(found).sum(-1)) - np.take_along_axis(found, np.asarray(labels)[..., None], -1)[..., 0]
     counted = batch["loss_mask"][:, 1:] * batch["mask"][:, 1:]
     np.testing.assert_allclose(loss, (losses * counted).sum() / counted.sum(), rtol=1e-5)
+    right = (found.argmax(-1) == labels)[counted > 0]
+    assert accuracy == pytest.approx(right.mean()) and len(right) == weight
     assert evaluate(trainer, answered)["predictions"] == answered.manifest["splits"]["train"]["loss_tokens"]
 
 
@@ -441,8 +443,10 @@ def test_a_batch_without_a_response_changes_nothing(jax_backend, answered):
     [silent] = np.flatnonzero(~answered.features(np.arange(len(answered)), ["loss_mask"])["loss_mask"][:, 1:].any(1))
     batch = causal_batches.arrays(answered, np.full(4, silent), tuple)
     before = [np.array(value) for value in trainer.state.trainable]
-    trainer.state, loss = trainer.step(trainer.state, trainer.frozen, batch, np.float32(0.0))
-    assert loss == 0 and all((a == np.asarray(b)).all() for a, b in zip(before, trainer.state.trainable, strict=True))
+    trainer.state, figures = trainer.step(trainer.state, trainer.frozen, batch, np.float32(0.0))
+    assert (figures == 0).all() and all(
+        (a == np.asarray(b)).all() for a, b in zip(before, trainer.state.trainable, strict=True)
+    )
 
 
 @pytest.mark.parametrize("answered", ["pad"], indirect=True)

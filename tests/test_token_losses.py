@@ -36,16 +36,18 @@ def measured(chunk):
     step = jax.jit(make_grad_fn(model, causal))
     (loss, _), gradients = step(*values, [], batch, np.float32(1))
     sums = jax.jit(make_eval_step(model, causal))(*values, batch)
-    inputs, labels, _ = causal(batch)
-    guesses = jax.jit(token_losses.predict, static_argnums=(0, 5))(model, *values, inputs, labels, False)[1]
+    guess = jax.jit(token_losses.predict, static_argnums=(0, 5))
+    right = [np.asarray(guess(model, *values, inputs, labels, training)[1]) for training in (False, True)]
     held = step.lower(*values, [], batch, np.float32(1)).compile().memory_analysis().temp_size_in_bytes
-    return count, held, np.asarray(guesses), [np.asarray(array, np.float64) for array in (*sums, loss, *gradients)]
+    return count, held, np.mean(right), [np.asarray(array, np.float64) for array in (*sums, loss, *gradients)]
 
-chunks, held, guesses, found = measured(token_losses.CHUNK)
-one, all_held, all_guesses, expected = measured(10**9)
+inputs, _, _ = causal(batch)
+labels = model.stateless_call(*values, inputs)[0].argmax(-1)
+chunks, held, right, found = measured(token_losses.CHUNK)
+one, all_held, all_right, expected = measured(10**9)
 assert one == 1 and len(found) == len(expected)
 error = max(float(abs(a - b).max() / max(abs(b).max(), 1e-9)) for a, b in zip(found, expected))
-print("RESULT" + json.dumps([chunks, error, float((guesses == all_guesses).mean()), held / all_held]))
+print("RESULT" + json.dumps([chunks, error, float(min(right, all_right)), held / all_held]))
 """
 GEMMA = {
     "num_layers": 1, "num_query_heads": 4, "num_key_value_heads": 1, "hidden_dim": 8, "intermediate_dim": 16,
