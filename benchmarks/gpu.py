@@ -61,7 +61,7 @@ def cases(tiny: bool) -> list[Case]:
     words, ids = (512, 512) if tiny else (50_265, 256_000)
     gemma = {
         "architecture": "gemma", "num_layers": layers, "num_query_heads": heads, "num_key_value_heads": heads,
-        "hidden_dim": hidden, "intermediate_dim": inner, "head_dim": head,
+        "hidden_dim": hidden, "intermediate_dim": 2 * inner, "head_dim": head,
     }  # fmt: skip
     of_gemma = {
         "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": heads, "hidden_size": hidden,

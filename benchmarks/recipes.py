@@ -27,6 +27,7 @@ from tpulm.core.files import read_json
 RECIPES = ROOT / "recipes"
 PLANS, RESULT = ROOT / "benchmarks/results/recipe_plans.json", ROOT / "benchmarks/results/recipes.md"
 BEGIN = "<!-- `make bench-plan` writes from here -->\n"
+NOT_YET = {"planned": False, "reason": "not compiled yet"}
 KEPT = ("lower_bound_seconds", "estimated_seconds", "bound_by", "model_flops_utilisation", "tokens_per_second", "hours")
 
 
@@ -101,19 +102,16 @@ def write_table() -> None:
         "| recipe: run | slice | GiB a device | at least, ms | estimated, ms | bound by | MFU | hours |",
         "| --- | --- | ---: | ---: | ---: | --- | ---: | ---: |",
     ]
-    missing = []
+    missing: dict[str, list[str]] = {}
     plans = read_json(PLANS) if PLANS.is_file() else {}
     for path in sorted(RECIPES.glob("*.yaml")):
         for run, slice_ in planned_runs(path):
-            where = f"{path.stem}: `{run.key}`"
-            found = (
-                plans.get(path.name, {}).get(run.key, {}).get(slice_, {"planned": False, "reason": "not compiled yet"})
-            )
+            found = plans.get(path.name, {}).get(run.key, {}).get(slice_, NOT_YET)
             if not found["planned"]:
-                missing.append(f"{where} on {slice_} ({found['reason'].rstrip('.')})")
+                missing.setdefault(f"{path.stem} ({found['reason'].rstrip('.')})", []).append(f"{run.name} on {slice_}")
                 continue
             cells = [
-                where,
+                f"{path.stem}: `{run.key}`",
                 slice_,
                 f"{found['total'] / GIB:.1f} of {found['hbm'] / GIB:.0f}",
                 *(f"{1e3 * found[name]:,.1f}" for name in ("lower_bound_seconds", "estimated_seconds")),
@@ -123,7 +121,11 @@ def write_table() -> None:
             ]
             lines.append(f"| {' | '.join(cells)} |")
     if missing:
-        lines += ["", f"Without a plan here: {'; '.join(missing)}."]
+        listed = {
+            where: ", ".join(what) if len(what) < 4 else f"{len(what)} programs" for where, what in missing.items()
+        }
+        said = [f"{where}: {what}" for where, what in listed.items()]
+        lines += ["", f"Without a plan here: {'; '.join(said)}."]
     data.publish(lines, RESULT, BEGIN)
     print("\n".join(lines))
 
