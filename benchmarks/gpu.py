@@ -16,6 +16,7 @@ peft. Prints a table and writes it to benchmarks/results/gpu.md. MFU is by the F
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -88,7 +89,12 @@ def cases(tiny: bool) -> list[Case]:
 
 def started(case: Case, batch_size: int, arguments: argparse.Namespace, folder: Path) -> dict[str, Worker]:
     """Return the processes of both ways, each after the compilation of its step."""
-    ours = {"stage": case.stage, "recipe": case.recipe | {"batch_size": batch_size}, "threads": 2, "devices": 1}
+    ours = {
+        "stage": case.stage,
+        "recipe": case.recipe | {"batch_size": batch_size},
+        "threads": os.cpu_count(),
+        "devices": 1,
+    }
     other = case.torch | {"batch_size": batch_size, "compile": arguments.compile}
     commands = {
         WAYS[0]: [sys.executable, HERE / "jax_worker.py", json.dumps(ours)],

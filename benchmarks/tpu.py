@@ -85,7 +85,7 @@ def measured(run: dict, devices: int, seconds: float, folder: Path) -> dict:
 
     devices  virtual ones, where there is no TPU
     """
-    job = {"stage": run["stage"], "recipe": run["recipe"], "threads": 2, "devices": devices}
+    job = {"stage": run["stage"], "recipe": run["recipe"], "threads": os.cpu_count(), "devices": devices}
     worker = Worker([sys.executable, HERE / "jax_worker.py", json.dumps(job)], folder / "training.log")
     about = worker.ask("about")
     worker.ask(f"train {WARM}")
@@ -178,7 +178,7 @@ def measure(arguments: argparse.Namespace) -> None:
     if arguments.tiny:
         devices = topology(arguments.slice).devices
     elif tpu_here():
-        devices = int(subprocess.check_output([sys.executable, "-c", COUNT], cwd=HERE, text=True))
+        devices = int(subprocess.check_output([sys.executable, "-c", COUNT], text=True).split()[-1])
     else:
         raise UserError(f"there is no TPU here; {WITHOUT}")
     chosen = {name: run for name, run in runs(devices, arguments.tiny).items() if name in (arguments.steps or [name])}
