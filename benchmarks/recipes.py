@@ -89,8 +89,12 @@ def plan_all(names: list[str], minutes: float) -> None:
         if names and Path(name).stem not in names:
             continue
         for run, slice_ in runs:
-            found = plan(RECIPES / name, run, slice_, minutes)
-            plans.setdefault(name, {}).setdefault(run.key, {})[slice_] = found
+            found, known = (
+                plan(RECIPES / name, run, slice_, minutes),
+                plans.setdefault(name, {}).setdefault(run.key, {}),
+            )
+            if found["planned"] or not known.get(slice_, {}).get("planned"):  # a busy machine takes no plan away
+                known[slice_] = found
             print(f"{name}: {run.key} on {slice_}: {found}", flush=True)
             PLANS.parent.mkdir(exist_ok=True)
             PLANS.write_text(json.dumps(dict(sorted(plans.items())), indent=1) + "\n")
@@ -102,13 +106,14 @@ def write_table() -> None:
         "| recipe: run | slice | GiB a device | at least, ms | estimated, ms | bound by | MFU | hours |",
         "| --- | --- | ---: | ---: | ---: | --- | ---: | ---: |",
     ]
-    missing: dict[str, list[str]] = {}
+    missing: dict[str, dict[str, list[str]]] = {}  # slices by reason and recipe
     plans = read_json(PLANS) if PLANS.is_file() else {}
     for path in sorted(RECIPES.glob("*.yaml")):
         for run, slice_ in planned_runs(path):
             found = plans.get(path.name, {}).get(run.key, {}).get(slice_, NOT_YET)
             if not found["planned"]:
-                missing.setdefault(f"{path.stem} ({found['reason'].rstrip('.')})", []).append(f"{run.name} on {slice_}")
+                reasons = missing.setdefault(found["reason"].rstrip("."), {})
+                reasons.setdefault(path.stem, []).append(slice_)
                 continue
             cells = [
                 f"{path.stem}: `{run.key}`",
@@ -120,12 +125,11 @@ def write_table() -> None:
                 f"{found['hours']:,.1f}",
             ]
             lines.append(f"| {' | '.join(cells)} |")
-    if missing:
-        listed = {
-            where: ", ".join(what) if len(what) < 4 else f"{len(what)} programs" for where, what in missing.items()
-        }
-        said = [f"{where}: {what}" for where, what in listed.items()]
-        lines += ["", f"Without a plan here: {'; '.join(said)}."]
+    if len(lines) == 2:
+        lines = ["None of them has been compiled yet."]
+    for reason, recipes in missing.items():
+        said = [f"{name} ({', '.join(dict.fromkeys(slices))})" for name, slices in recipes.items()]
+        lines += ["", f"Without a plan here, {reason}: {', '.join(said)}."]
     data.publish(lines, RESULT, BEGIN)
     print("\n".join(lines))
 
