@@ -29,6 +29,7 @@ if "tfrecords" in config or ASKED:
 include: "rules/base.smk"
 include: "rules/finetune.smk"
 include: "rules/evaluation.smk"
+include: "rules/tasks.smk"
 include: "rules/transformers.smk"
 include: "rules/report.smk"
 include: "rules/plan.smk"

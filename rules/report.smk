@@ -11,7 +11,7 @@ rule figures:
         f"{FIGURES}/metrics.html",
         [f"{FIGURES}/shards.svg"] if "tfrecords" in config else [],
         [f"{FIGURES}/fill_mask.html"] if ASKED and config["prompts"]["fill_mask"] else [],
-        [f"{FIGURES}/timings.html"] if CHAINS else [],
+        [f"{FIGURES}/timings.html"] if RUNS else [],
         [f"{FIGURES}/training/{run.stage}-{run.name}.svg" for run in RUNS],
         expand(f"{FIGURES}/generations/{{run}}.html", run=FINETUNE if config["prompts"]["generate"] else []),
         expand(f"{FIGURES}/partitioning/{{run}}.html", run=FINETUNE),

@@ -43,9 +43,8 @@ def weights(vocabulary):
     return {name: dice.normal(0.0, 0.3, shape).astype(np.float32) for name, shape in found.items()}
 
 
-@pytest.fixture
-def given(tmp_path):
-    """A folder of transformers with a tokenizer of words."""
+def tiny_folder(place):
+    """Return a folder of transformers below this one, with a tokenizer of words."""
     words = "the of and to a is in if or return value list string object function method class".split()
     vocabulary = {word: number for number, word in enumerate([*SPECIAL_TOKENS, *words])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, "<unk>"))
@@ -54,13 +53,19 @@ def given(tmp_path):
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 0), ("[SEP]", 1)]
     )
-    folder = tmp_path / "given"
+    folder = place / "given"
     folder.mkdir()
     tokenizer.save(str(folder / "tokenizer.json"))
     write_settings(tokenizer, str(folder / "tokenizer_config.json"), str(folder / "special_tokens_map.json"))
     (folder / "config.json").write_text(json.dumps(CONFIG | {"vocab_size": len(vocabulary)}))
     save_file(weights(len(vocabulary)), folder / "model.safetensors", {"format": "pt"})
     return folder
+
+
+@pytest.fixture
+def given(tmp_path):
+    """The folder of `tiny_folder`."""
+    return tiny_folder(tmp_path)
 
 
 @pytest.fixture
