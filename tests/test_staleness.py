@@ -110,6 +110,15 @@ ORIGINS = ("tokenizer", "mlm.runs.tiny.init")
 FETCHED_TOKENIZER = "fetch_tokenizer evaluate_tokenizer tabulate_corpus score_ngrams:corpus,tokenizer " + RECORDS
 STARTED = "fetch_mlm:mlm/tiny/init " + FETCHED_TOKENIZER
 
+# A task of the harness is asked again, of every causal model.
+QUESTIONS = "run_harness_of_base:{0},small run_harness:{0},python"
+# The last checkpoints are scored.
+STEPS = (
+    "export_mlm_at_step:tiny,00000020 score_mlm_tensorflow_at_step:tiny,00000020 "
+    "export_base_at_step:small,00000020 score_base_at_step:small,00000020 score_finetune_at_step:python,00000010 "
+    "plot_checkpoints:mlm/tiny plot_checkpoints:base-training/small plot_checkpoints:finetune/python"
+)
+
 A, B = "a" * 40, "b" * 40
 HUB = {
     "source": "hub", "dataset": "some/set", "name": "one", "revision": A,
@@ -143,6 +152,7 @@ SECOND = {
     "base": "small", "sequence_length": 64, "steps": 10, "checkpoint_every": 5, "batch_size": 8, "learning_rate": 0.001,
     "rank": 8,
 }  # fmt: skip
+TASK = "task: own\ndataset_path: json\ndataset_kwargs: {data_files: text/data.jsonl}\n"
 # TFRecords that were made elsewhere, and the jobs that take them.
 FILED = {
     "source": "files", "sequence_length": 128,
@@ -299,6 +309,9 @@ STATES = {
         "tokenizer": {"pretrained": "some/model", "revision": A},
         "mlm.runs.tiny.model": DELETE, "mlm.runs.tiny.init": {"pretrained": "some/model", "revision": A},
         "mlm.runs.asked": {"pretrained": "some/other", "revision": A},
+    },
+    "posed": {
+        "evaluation.harness": {"own": {"file": "text/task.yaml"}, "known": {"task": "piqa", "revision": A}},
     },
     "tasks": {"evaluation.tasks": TASKS},
     "paired": {
@@ -704,6 +717,17 @@ ROWS = [
     ("generation.max_length", "trained", "generation.max_length", 64, SAMPLES),
     ("generation.samples", "trained", "generation.samples", 4, SAMPLES),
     ("generation.seed", "trained", "generation.seed", 1, SAMPLES),
+    *(
+        (f"evaluation.harness.NAME.{key}", "posed", f"evaluation.harness.{task}.{key}", value, QUESTIONS.format(task))
+        for task, changes in (
+            ("own", {"file": "text/other.yaml"}),
+            ("known", {"task": "hellaswag", "revision": B, "examples": 5, "limit": 9, "max_length": 32}),
+        )
+        for key, value in changes.items()
+    ),
+    ("evaluation.checkpoints", "trained", "evaluation.checkpoints", "last", STEPS),
+    # Only `snakemake compare` reads it.
+    ("evaluation.compare", "trained", "evaluation.compare", [["mlm/tiny", "base-training/small"]], ""),
     ("evaluation.text.documents", "trained", "evaluation.text.documents", 100, DRAWN),
     ("evaluation.text.masked_documents", "trained", "evaluation.text.masked_documents", 9, "score_mlm_tensorflow:tiny"),
     ("evaluation.text.characters", "trained", "evaluation.text.characters", 500, DRAWN),
@@ -733,6 +757,15 @@ ROWS = [
         }.items()
     ),
 ]  # fmt: skip
+
+
+def told(jobs):
+    """Return jobs with the table of scores where one of them is a score."""
+    scores = re.search(r"\b(score_(mlm|base|finetune|task)|run_harness)\w*:", jobs)
+    return f"{jobs} tabulate_scores" if scores else jobs
+
+
+ROWS = [(*row, told(jobs)) for *row, jobs in ROWS]
 
 
 def leaves(schema, root, path=""):
@@ -839,6 +872,14 @@ def in_state(trained, tmp_path_factory):
                     shutil.copytree(workflow / folder / "python", workflow / folder / "second")
                 for figure in list((workflow / "results/figures").glob("*/*python*")):
                     shutil.copy(figure, figure.with_name(figure.name.replace("python", "second")))
+            if "evaluation.harness" in changes:
+                for name in ("task.yaml", "other.yaml"):
+                    (workflow / "text" / name).write_text(TASK)
+                (workflow / "text/data.jsonl").write_text("{}")
+                for task in changes["evaluation.harness"]:
+                    for model in ("base-training/small", "finetune/python"):
+                        made = workflow / "results/evaluation" / model
+                        shutil.copytree(made, workflow / f"results/evaluation/harness/{task}/{model}")
             if "evaluation.tasks" in changes:
                 for path in files_of_tasks(workflow.folder):
                     path.parent.mkdir(parents=True, exist_ok=True)
@@ -856,6 +897,7 @@ def in_state(trained, tmp_path_factory):
 
 # Keys of runs are changed many at a time, each in a run of its own: what of a run's files and jobs carries its name.
 NAMES = {"mlm.runs.NAME": ["tiny"], "base.NAME": ["small", "python"], "finetune.runs.NAME": ["python"]}
+TOLD = {"tabulate_metrics", "tabulate_scores", "tabulate_predictions", "tabulate_timings"}  # what tells of all runs
 NAMES |= {"evaluation.tasks.NAME": []}  # of which each key names its task
 TOLD = {"tabulate_metrics", "tabulate_predictions", "tabulate_timings"}  # what tells of all runs
 
