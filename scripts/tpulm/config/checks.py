@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from tpulm.config.architectures import find_architecture
 from tpulm.config.artifacts import PAD_ID
 from tpulm.config.causal_families import FAMILIES
+from tpulm.config.evaluations import check_pairs
 from tpulm.config.masked_sizes import check_heads, sizes_of
 from tpulm.config.mesh import check_mesh
 from tpulm.config.messages import describe
@@ -37,6 +38,7 @@ def check(config: dict) -> None:
     for name, recipe in finetune["runs"].items():
         check_finetune_run(f"finetune.runs.{name}", recipe, config["base"])
         check_start(name, finetune["runs"])
+    check_pairs(config["evaluation"]["pairs"]["sets"])
     check_plan(config["plan"])
     check_prompts(config["prompts"])
     check_publish(config)
