@@ -38,6 +38,7 @@ rule write_report:
     input:
         results=TOLD,
         plans=plans_there,
+        scores=lambda w: [file for file in SCORES if file.endswith("scores.json")],
         templates=[PLACE.source(path) for path in PAGE_FILES],
         code=code_inputs("write_report", "workflow"),
     output:

@@ -7,6 +7,7 @@ import re
 import statistics
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 UNITS = {
     "%": 0.01, "s": 1, "ms": 1e-3, "min": 60, "h": 3600, "d": 86400, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "B": 1,
@@ -67,7 +68,7 @@ def value_of(source: str, results: Path):
             return float(rows[int(row)][column])
         return [float(row[pointer]) for row in rows]
     found = json.loads((results / name).read_text())
-    for part in pointer.split("/")[1:]:
+    for part in unquote(pointer).split("/")[1:]:
         part = part.replace("~1", "/").replace("~0", "~")
         found = found[int(part) if isinstance(found, list) else part]
     return found

@@ -27,6 +27,7 @@ function theme() {
 async function embed(element, spec) {
   const target = element.querySelector(".canvas") || element.appendChild(Object.assign(document.createElement("div"), {className: "canvas"}));
   const whole = {$schema: "https://vega.github.io/schema/vega-lite/v6.json", autosize: {type: "fit-x", contains: "padding"}, ...spec};
+  target.setAttribute("aria-hidden", "true"); // what the plot is, its label says
   return vegaEmbed(target, whole, {actions: false, renderer: "svg", ast: true, logLevel: 1, config: theme()});
 }
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 NUMBER = {"type": "quantitative"}
+CROSS = "#c8511b"  # of crosses; reads on light and on dark
 
 
 def bars(rows: Iterable[Mapping[str, Any]], x: str, y: str, titles: tuple[str, str], of: str | None = None) -> dict:
@@ -41,7 +42,7 @@ def many_bars(values: Sequence[float], titles: tuple[str, str]) -> dict:
     }
 
 
-def intervals(rows: Iterable[Mapping[str, Any]], baselines: Iterable[Mapping[str, Any]], title: str) -> dict:
+def intervals(rows: Sequence[Mapping[str, Any]], baselines: Sequence[Mapping[str, Any]], title: str) -> dict:
     """Return points with intervals, one row for each name, and crosses for their baselines.
 
     rows       name, value, low, high (None where there is no interval)
@@ -50,7 +51,7 @@ def intervals(rows: Iterable[Mapping[str, Any]], baselines: Iterable[Mapping[str
     y = {"field": "name", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 220}}
     x = {"field": "value", **NUMBER, "title": title, "scale": {"zero": False}}
     return {
-        "height": {"step": 26},
+        "height": 26 * len({row["name"] for row in rows}),
         "layer": [
             {
                 "data": {"values": [row for row in rows if row["low"] is not None]},
@@ -58,27 +59,27 @@ def intervals(rows: Iterable[Mapping[str, Any]], baselines: Iterable[Mapping[str
                 "encoding": {"y": y, "x": x | {"field": "low"}, "x2": {"field": "high"}},
             },
             {
-                "data": {"values": list(rows)},
+                "data": {"values": rows},
                 "mark": {"type": "point", "filled": True, "size": 70, "opacity": 1, "tooltip": {"content": "data"}},
                 "encoding": {"y": y, "x": x},
             },
             {
-                "data": {"values": list(baselines)},
+                "data": {"values": baselines},
                 "mark": {"type": "point", "shape": "cross", "angle": 45, "size": 60, "tooltip": {"content": "data"}},
-                "encoding": {"y": y, "x": x, "color": {"value": "#b4530a"}},
+                "encoding": {"y": y, "x": x, "color": {"value": CROSS}},
             },
         ],
     }
 
 
-def shares(rows: Iterable[Mapping[str, Any]]) -> dict:
+def shares(rows: Sequence[Mapping[str, Any]]) -> dict:
     """Return stacked bars of memory: name, part, share (of what the device has); a line marks all of it."""
     y = {"field": "name", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 220}}
     return {
-        "height": {"step": 26},
+        "height": 26 * len({row["name"] for row in rows}),
         "layer": [
             {
-                "data": {"values": list(rows)},
+                "data": {"values": rows},
                 "mark": {"type": "bar", "tooltip": True},
                 "encoding": {
                     "y": y,
@@ -91,18 +92,27 @@ def shares(rows: Iterable[Mapping[str, Any]]) -> dict:
     }
 
 
-def timeline(jobs: Iterable[Mapping[str, Any]]) -> dict:
-    """Return a row for each rule, with a bar for each job: rule, of, stage, ready, started, ended (seconds)."""
+def timeline(jobs: Sequence[Mapping[str, Any]], failed: Sequence[Mapping[str, Any]]) -> dict:
+    """Return a row for each rule, with a bar for each job and a cross for each attempt that failed.
+
+    jobs    rule, of, stage, ready, started, ended (seconds)
+    failed  rule, of, failed (seconds)
+    """
     y = {"field": "rule", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 220}}
     x = {"field": "started", **NUMBER, "title": "seconds since the first job began"}
     color = {"field": "stage", "type": "nominal", "title": None, "sort": None, "legend": {"orient": "top"}}
     bar = {"type": "bar", "tooltip": {"content": "data"}, "height": {"band": 0.8}, "minBandSize": 2}
     waiting = {"y": y, "x": x | {"field": "ready"}, "x2": {"field": "started"}}
     return {
-        "data": {"values": list(jobs)},
-        "height": {"step": 17},
+        "data": {"values": jobs},
+        "height": 17 * len({job["rule"] for job in jobs}),
         "layer": [
             {"mark": {"type": "rule", "opacity": 0.35}, "encoding": waiting},
             {"mark": bar, "encoding": {"y": y, "x": x, "x2": {"field": "ended"}, "color": color}},
+            {
+                "data": {"values": failed},
+                "mark": {"type": "point", "shape": "cross", "angle": 45, "tooltip": {"content": "data"}},
+                "encoding": {"y": y, "x": x | {"field": "failed"}, "color": {"value": CROSS}},
+            },
         ],
     }

@@ -232,25 +232,26 @@ def jobs(recipe: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
     """Return the timeline of jobs, with pauses cut out, and the time by rule."""
     account = sources.json("jobs.json")
     stages = recipe["rules"]
-    rows = []
+
+    def on_axis(time: float) -> float:
+        """Return a time without the pauses before it; a tenth of PAUSE stays in the place of each, to be seen."""
+        before = (pause["seconds"] for pause in account["pauses"] if pause["after"] < time)
+        return round(time - sum(seconds - PAUSE / 10 for seconds in before), 3)
+
+    rows, failed = [], []
     for job in account["jobs"]:
-        # A tenth of PAUSE stays in the place of a pause, so that it is seen.
-        cut = sum(pause["seconds"] - PAUSE / 10 for pause in account["pauses"] if pause["after"] < job["started"])
-        started = job["started"] - cut
-        rows.append(
-            {
-                "rule": job["rule"],
-                "of": job["of"],
-                "stage": stages.get(job["rule"], "other"),
-                "ready": round(max(started - min(job["waited"], PAUSE), 0.0), 3),
-                "started": round(started, 3),
-                "ended": round(started + job["seconds"], 3),
-            }
-        )
+        started = on_axis(job["started"])
+        times = {"ready": max(round(started - min(job["waited"], PAUSE), 3), 0.0), "started": started}
+        times["ended"] = round(started + job["seconds"], 3)
+        rows.append({"rule": job["rule"], "of": job["of"], "stage": stages.get(job["rule"], "other")} | times)
+        failed += [
+            {"rule": job["rule"], "of": job["of"], "failed": on_axis(attempt["ended"] or attempt["started"])}
+            for attempt in job.get("failed", [])
+        ]
     rules = sorted(account["rules"], key=lambda name: -account["rules"][name]["seconds"])
     return {
         "jobs": rows,
-        "timeline": charts.timeline(rows),
+        "timeline": charts.timeline(rows, failed),
         "pauses": [f"jobs.json#/pauses/{number}" for number in range(len(account["pauses"]))],
         "rules": [
             {"name": name, "stage": stages.get(name, "other"), "at": f"jobs.json#{pointer('rules', name)}"}

@@ -1,7 +1,8 @@
 """The jobs that made a set of files: when each ran, what it waited for, and what all of them cost.
 
-Snakemake keeps a record of every file that a job made (.snakemake/metadata). It is no artifact, and what was run on
-another machine may have none: a job without a record is left out.
+Snakemake keeps a record of every file that a job made (.snakemake/metadata), and each job one of its attempts
+(tpulm.core.job_record). They are no artifacts: a job without the first is left out, one without the second counts as
+Snakemake saw it.
 """
 
 import json
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tpulm.core import job_record
 from tpulm.core.accelerators import mean_watts, slice_named
 
 METADATA = Path(".snakemake") / "metadata"
@@ -34,9 +36,10 @@ def record_of(file: str, folder: Path) -> dict[str, Any] | None:
 def jobs_behind(files: Iterable[str], folder: Path = METADATA) -> tuple[list[dict[str, Any]], list[list[str]]]:
     """Return the jobs from which files came to be, directly or not, and which rules waited for which.
 
-    Each job has rule, of (what tells it from others of its rule), started (seconds since 1970), seconds, waited
-    (seconds from the end of the last job that made one of its inputs), outputs (how many); they are in the order in
-    which they began. An edge is a pair of rules, the first of which made an input of the second.
+    Each job has rule, of (what tells it from others of its rule), started (seconds since 1970, of its last attempt),
+    seconds, waited (seconds from the end of the last job that made one of its inputs), outputs (how many), and what
+    `attempts_of` says; they are in the order in which they began. An edge is a pair of rules, the first of which made
+    an input of the second.
     """
     jobs: dict[tuple, dict[str, Any]] = {}
     makers: dict[str, dict[str, Any] | None] = {}
@@ -51,6 +54,8 @@ def jobs_behind(files: Iterable[str], folder: Path = METADATA) -> tuple[list[dic
         if record and (job := makers[file]):
             reads += [(name, job) for name in record["input"]]
             waiting += record["input"]
+    for job in jobs.values():
+        job |= attempts_of(job["log"])
     edges, ready = set(), dict.fromkeys(jobs, 0.0)
     for file, job in reads:
         if maker := makers[file]:
@@ -84,6 +89,35 @@ def add(jobs: dict[tuple, dict[str, Any]], file: str, record: Mapping[str, Any])
     return job
 
 
+def attempts_of(log: str) -> dict[str, Any]:
+    """Return what a job says of its attempts, by its log; nothing without its record.
+
+    started, ended  of the last one, seconds since 1970
+    cpu_seconds     of the last one
+    failed          attempts before it, each with started, ended (None if it was killed)
+    repeated_steps  of training, done again after an attempt that ended early
+    """
+    lines = job_record.read(job_record.path_of(log))
+    attempts: list[dict[str, Any]] = []
+    for line in lines:
+        if line["event"] == "start":
+            attempts.append({"started": line["time"], "ended": None, "repeated": 0})
+        elif attempts and line["event"] == "end":
+            attempts[-1] |= {"ended": line["time"], "cpu_seconds": line.get("cpu_seconds", 0.0)}
+        elif attempts:
+            attempts[-1]["repeated"] += line.get("repeated_steps", 0)
+    if not attempts or attempts[-1]["ended"] is None:
+        return {}
+    *failed, last = attempts
+    return {
+        "started": last["started"],
+        "ended": last["ended"],
+        "cpu_seconds": last["cpu_seconds"],
+        "failed": [{"started": attempt["started"], "ended": attempt["ended"]} for attempt in failed],
+        "repeated_steps": sum(attempt["repeated"] for attempt in attempts),
+    }
+
+
 def label(log: str) -> str:
     """Return what tells a job from others of its rule, by the name of its log."""
     return log.removeprefix("logs/").removesuffix(".log")
@@ -108,11 +142,13 @@ def account(files: Iterable[str], recipe: Mapping[str, Any], devices: Mapping[st
     devices  on what each run was trained, by the folder of its logs
 
     Times are seconds from the start of the first job. The energy of processors is an estimate: as many threads as were
-    asked for, as long as the job ran. That of accelerators is counted where their maker has published what they take.
+    asked for, as long as the job ran, or as it computed where its record says how long. That of accelerators is counted where their maker has published what they take.
     """
     jobs, edges = jobs_behind(files)
     began = jobs[0]["started"] if jobs else 0.0
     for job in jobs:
+        for attempt in job.get("failed", []):
+            attempt |= {key: round(time - began, 3) for key, time in attempt.items() if time is not None}
         job["started"] = round(job["started"] - began, 3)
         job["threads"] = recipe["cpu_threads"] if recipe["rules"].get(job["rule"]) in MODELS else 1
     pauses = pauses_between(jobs)
@@ -121,6 +157,8 @@ def account(files: Iterable[str], recipe: Mapping[str, Any], devices: Mapping[st
         "jobs": len(jobs),
         "elapsed_seconds": round(ended - sum(pause["seconds"] for pause in pauses), 3),
         "job_seconds": round(sum(job["seconds"] for job in jobs), 3),
+        "failed_attempts": sum(len(job.get("failed", [])) for job in jobs),
+        "repeated_steps": sum(job.get("repeated_steps", 0) for job in jobs),
     }
     totals |= costs_of(jobs, recipe, devices)
     return {"totals": totals, "rules": by_rule(jobs), "pauses": pauses, "edges": edges, "jobs": jobs}
@@ -131,7 +169,7 @@ def costs_of(jobs: Iterable[Mapping[str, Any]], recipe: Mapping[str, Any], devic
     used = watts = money = 0.0
     unknown, unpriced = set(), recipe["cpu_price"] is None
     for job in jobs:
-        used += job["seconds"] * job["threads"]
+        used += job.get("cpu_seconds", job["seconds"] * job["threads"])
         folder, _, segment = job["of"].rpartition("/")
         device = devices.get(folder, "") if segment.isdigit() else ""
         if device and not device.endswith(("(CPU)", "(cpu)")):

@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup, escape
@@ -110,15 +111,15 @@ def columns_of(paths: Iterable[Path]) -> dict[str, list[float | str]]:
 
 def at(value: Any, pointer: str) -> Any:
     """Return what a JSON pointer points at. Raises KeyError or IndexError."""
-    for part in pointer.split("/")[1:]:
+    for part in unquote(pointer).split("/")[1:]:
         part = part.replace("~1", "/").replace("~0", "~")
         value = value[int(part)] if isinstance(value, list) else value[part]
     return value
 
 
 def pointer(*parts: object) -> str:
-    """Return the JSON pointer of keys and indices."""
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
+    """Return the JSON pointer of keys and indices, as a URI fragment has it: without spaces."""
+    return "".join("/" + quote(str(part).replace("~", "~0").replace("/", "~1"), safe="~") for part in parts)
 
 
 def as_script(identifier: str, value: object) -> Markup:
