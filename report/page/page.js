@@ -190,10 +190,10 @@ document.addEventListener("input", (event) => {
 document.addEventListener("pointermove", (event) => {
   const plot = event.target.closest ? event.target.closest("#curves .plot") : null;
   if (plot) {
-    const box = document.getElementById("curves"), area = plot.querySelector("svg .mark-group.role-scope, svg .role-frame");
+    const box = document.getElementById("curves"), area = plot.querySelector("svg .role-scope path.background");
     if (!box.reading || !area) return;
-    const frame = plot.querySelector("svg .role-scope path.background, svg path.background").getBoundingClientRect();
-    const share = (event.clientX - frame.left) / Math.max(box.reading.inner, 1);
+    const frame = area.getBoundingClientRect();
+    const share = (event.clientX - frame.left) / Math.max(frame.width, 1);
     if (share < 0 || share > 1) return;
     state.cursor = Math.round(1000 * share);
     box.querySelector("[data-control=cursor]").value = state.cursor;

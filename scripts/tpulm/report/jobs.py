@@ -141,8 +141,9 @@ def account(files: Iterable[str], recipe: Mapping[str, Any], devices: Mapping[st
     recipe   of the page: rules (the stage of each), cpu_threads, cpu_watts and cpu_price of a thread, prices of slices
     devices  on what each run was trained, by the folder of its logs
 
-    Times are seconds from the start of the first job. The energy of processors is an estimate: as many threads as were
-    asked for, as long as the job ran, or as it computed where its record says how long. That of accelerators is counted where their maker has published what they take.
+    Times are seconds from the start of the first job. The energy of processors is an estimate: for as many threads as
+    were asked for, as long as the job ran, or for the time that it computed where its record says that. The energy of
+    accelerators is counted where their maker has published what they take.
     """
     jobs, edges = jobs_behind(files)
     began = jobs[0]["started"] if jobs else 0.0
