@@ -17,7 +17,9 @@ PAGE_FILES = sorted((ROOT / "report" / "page").iterdir())
 
 def plans_there(wildcards) -> list[str]:
     """Return the plans that have been made: the page shows them, and asks for none."""
-    names = [f"results/plan/{run.stage}/{run.name}/{name}.json" for run in RUNS for name in config["plan"]["topologies"]]
+    names = [
+        f"results/plan/{run.stage}/{run.name}/{name}.json" for run in RUNS for name in config["plan"]["topologies"]
+    ]
     return [name for name in names if os.path.exists(in_place(name))]
 
 

@@ -67,8 +67,8 @@ def curve(
 
     source  the name of the file that the points are from
     """
-    pairs = [*zip(steps, values, strict=True)] if steps and values else []
-    pairs = [(int(step), value) for step, value in pairs if math.isfinite(value)] + more
+    there = zip(steps, values, strict=True) if steps and values else ()
+    pairs = [(int(step), value) for step, value in there if math.isfinite(value)] + more
     if not pairs:
         return None
     points = [pairs[number] for number in kept([value for _, value in pairs])]

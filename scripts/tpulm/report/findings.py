@@ -121,6 +121,7 @@ def summary(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
     return {
         "runs": runs,
         "best": best_of(runs, sources),
+        "counted": totals["jobs"] > 0,
         "price_known": totals["price"] is not None,
         "unknown_power": ", ".join(totals["unknown_power"]),
     }
@@ -176,8 +177,8 @@ def compared(sources: Sources) -> dict[str, Any]:
     stages = [str(stage) for stage in columns.get("stage", [])]
     groups = []
     for number, stage in enumerate(stages):
-        if stages.count(stage) > 1 or columns["seeds"][number] > 1:
-            row = {name: column[number] for name, column in columns.items()}
+        row: dict[str, Any] = {name: column[number] for name, column in columns.items()}
+        if stages.count(stage) > 1 or row["seeds"] > 1:
             settings = str(row["settings"]) if isinstance(row["settings"], str) else ""
             groups.append(row | {"at": f"{file}#/{number}", "settings": settings.split(), "several": row["seeds"] > 1})
     found = [

@@ -120,7 +120,7 @@ def attempts_of(log: str) -> dict[str, Any]:
 
 def label(log: str) -> str:
     """Return what tells a job from others of its rule, by the name of its log."""
-    return log.removeprefix("logs/").removesuffix(".log")
+    return (log.partition("logs/")[2] or log).removesuffix(".log")
 
 
 def pauses_between(jobs: Iterable[Mapping[str, Any]]) -> list[dict[str, float]]:

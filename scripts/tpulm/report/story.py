@@ -195,7 +195,7 @@ def grid(mesh: Mapping[str, int], spec: list[str | None]) -> Markup:
     cells = []
     for device in range(min(rows * columns, DEVICES)):
         part, rest, place = 0, device, {}
-        for axis, size in reversed(mesh.items()):
+        for axis, size in reversed(list(mesh.items())):
             rest, place[axis] = divmod(rest, size)
         for axis in cut:
             part = part * mesh[axis] + place[axis]
