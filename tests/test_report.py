@@ -121,7 +121,7 @@ def test_curves_can_be_read_off_by_keyboard_and_pointer(browser, report):
     for control, value in (("x", "tokens"), ("x", "hours"), ("scale", "log")):
         page.locator(f"[data-control={control}]").select_option(value)
     page.locator("#curves .runs input").first.uncheck()
-    page.wait_for_function("document.querySelector('.reading tbody').rows.length === 2")
+    page.locator(".reading tbody tr:nth-child(3)").wait_for(state="detached")
     assert complaints == []
     page.locator("#summary data").first.hover()
     assert "corpus/corpus.json#/splits/train/characters" in page.locator(".tip").inner_text()
@@ -158,17 +158,8 @@ def get(address: str, method: str = "GET") -> tuple[int, str]:
         return error.code, ""
 
 
-def test_a_look_while_it_runs(watched):
-    address, process, worker, folder = watched
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", address)
-    status, text = get(address)
-    assert status == 200 and "Report of a training, as it runs" in text and 'data-live="/' in text
-    # Nothing without the token, and nothing but to read.
-    assert [get(address[:-2] + "/")[0], get(address.rpartition("/")[0].rpartition("/")[0])[0]] == [404, 404]
-    assert get(f"{address}../config.yaml")[0] == 404 and get(address, "POST")[0] == get(address, "PUT")[0] == 501
-    changed = json.loads(get(f"{address}sections")[1])
-    assert [section["id"] for section in changed["sections"]] == list(SECTIONS) and not changed["ended"]
-    versions = "&".join(f"{section['id']}={section['version']}" for section in changed["sections"])
+def grow(folder: Path) -> None:
+    """Make a step more of a run that seems to be trained."""
     (folder / "results/mlm/tiny/history.csv").unlink()
     with open(folder / "logs/mlm/tiny/metrics.jsonl", "a") as log:
         record = {
@@ -180,6 +171,20 @@ def test_a_look_while_it_runs(watched):
             "tokens_per_second": 9.0,
         }
         log.write(json.dumps(record | {"mfu": None}) + "\n")
+
+
+def test_a_look_while_it_runs(watched):
+    address, process, worker, folder = watched
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", address)
+    status, text = get(address)
+    assert status == 200 and "Report of a training, as it runs" in text and 'data-live="/' in text
+    # Nothing without the token, and nothing but to read.
+    assert [get(address[:-2] + "/")[0], get(address.rpartition("/")[0].rpartition("/")[0])[0]] == [404, 404]
+    assert get(f"{address}../config.yaml")[0] == 404 and get(address, "POST")[0] == get(address, "PUT")[0] == 501
+    changed = json.loads(get(f"{address}sections")[1])
+    assert [section["id"] for section in changed["sections"]] == list(SECTIONS) and not changed["ended"]
+    versions = "&".join(f"{section['id']}={section['version']}" for section in changed["sections"])
+    grow(folder)
     for _ in range(20):
         changed = json.loads(get(f"{address}sections?{versions}")[1])["sections"]
         if changed:
@@ -191,3 +196,24 @@ def test_a_look_while_it_runs(watched):
     while not json.loads(get(f"{address}sections?{versions}")[1])["ended"]:
         time.sleep(0.2)
     assert process.wait(30) == 0 and "The workflow has ended" in process.stdout.read()
+
+
+@needs_browser
+def test_an_open_page_follows_the_run(watched, browser):
+    address, process, worker, folder = watched
+    complaints: list[str] = []
+    page = opened(browser, address, 1600, "light", complaints)
+    page.locator("#training").scroll_into_view_if_needed()
+    page.locator("#curves svg").wait_for()
+    page.locator("[data-control=x]").select_option("tokens")
+    before = page.locator("#training").get_attribute("data-version")
+    summary = page.locator("#summary").get_attribute("data-version")
+    grow(folder)
+    page.locator(f"#training:not([data-version='{before}'])").wait_for()
+    page.locator("#curves svg").wait_for()
+    assert page.locator("[data-control=x]").input_value() == "tokens"
+    assert page.locator("#summary").get_attribute("data-version") == summary
+    worker.kill()
+    worker.wait()
+    page.locator("#state", has_text="ended").wait_for()
+    assert process.wait(30) == 0 and complaints == []

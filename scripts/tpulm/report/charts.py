@@ -65,7 +65,14 @@ def intervals(rows: Sequence[Mapping[str, Any]], baselines: Sequence[Mapping[str
             },
             {
                 "data": {"values": baselines},
-                "mark": {"type": "point", "shape": "cross", "angle": 45, "size": 60, "tooltip": {"content": "data"}},
+                "mark": {
+                    "type": "point",
+                    "shape": "cross",
+                    "filled": True,
+                    "angle": 45,
+                    "size": 60,
+                    "tooltip": {"content": "data"},
+                },
                 "encoding": {"y": y, "x": x, "color": {"value": CROSS}},
             },
         ],
@@ -111,7 +118,13 @@ def timeline(jobs: Sequence[Mapping[str, Any]], failed: Sequence[Mapping[str, An
             {"mark": bar, "encoding": {"y": y, "x": x, "x2": {"field": "ended"}, "color": color}},
             {
                 "data": {"values": failed},
-                "mark": {"type": "point", "shape": "cross", "angle": 45, "tooltip": {"content": "data"}},
+                "mark": {
+                    "type": "point",
+                    "shape": "cross",
+                    "filled": True,
+                    "angle": 45,
+                    "tooltip": {"content": "data"},
+                },
                 "encoding": {"y": y, "x": x | {"field": "failed"}, "color": {"value": CROSS}},
             },
         ],

@@ -62,7 +62,7 @@ def quality(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
     """Return all scores, and the metrics of each stage."""
     scores = scores_of(sources)
     groups: dict[tuple, list[dict[str, Any]]] = {}
-    for row in scores:
+    for row in filter(leading, scores):
         groups.setdefault((row["metric"], row["on"]), []).append(row)
     found = [
         {
@@ -99,7 +99,7 @@ def scores_of(sources: Sources) -> list[dict[str, Any]]:
             baselines = score["baselines"]
             rows.append(
                 {
-                    "model": found["model"],
+                    "model": found["model"].replace("base-training/", "base/", 1),
                     "metric": score["metric"],
                     "group": score["group"],
                     "on": score["on"],
@@ -113,6 +113,11 @@ def scores_of(sources: Sources) -> list[dict[str, Any]]:
                 }
             )
     return rows
+
+
+def leading(row: Mapping[str, Any]) -> bool:
+    """Return whether a score stands for the others: no part of what another one is measured on, and no validation."""
+    return not any(mark in row["on"] for mark in (":", ", ")) and not row["on"].endswith("validation")
 
 
 def summary(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
@@ -130,7 +135,8 @@ def summary(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
 def best_of(runs: list[dict[str, Any]], sources: Sources) -> list[dict[str, Any]]:
     """Return the rows of the first table: scores of text, of pairs and of tasks, or else the losses on test text."""
     rows = []
-    for row in scores_of(sources):
+    labels = {run["label"]: number for number, run in enumerate(runs)}
+    for row in sorted(filter(leading, scores_of(sources)), key=lambda row: labels.get(row["model"], len(labels))):
         if row["group"] == "harness":
             continue
         named = dict(row["baselines"]) | ({"a guess": f"{row['at']}/chance"} if row["chance"] else {})
@@ -159,9 +165,7 @@ def best_of(runs: list[dict[str, Any]], sources: Sources) -> list[dict[str, Any]
             )
         else:
             rows.append(best_row(run["label"], "corpus", METRIC["loss"], f"{at}/test/loss", None, ""))
-    for row in rows:
-        row["verdict"] = ""
-    return rows  # fmt: skip
+    return rows
 
 
 def best_row(model: str, on: str, metric: str, source: str, baseline: str | None, which: str) -> dict[str, Any]:

@@ -174,6 +174,7 @@ def in_bytes(value: float) -> str:
 STYLES: dict[str, Callable[[Any], str]] = {
     "count": lambda value: f"{value:,.0f}",
     "figure": figure,
+    "plain": lambda value: f"{value:g}",
     "percent": percent,
     "change": change,
     "seconds": lasting,
