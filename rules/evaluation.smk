@@ -1,6 +1,7 @@
 """How good every model is: bits per byte of held-out text and pairs of sentences, beside simpler models."""
 
-from tpulm.config.evaluations import HELD_OUT, Evaluations
+from tpulm.config.evaluation_names import HELD_OUT
+from tpulm.config.evaluations import Evaluations
 from tpulm.corpus.pair_sources import pair_sources
 
 EVALUATED = Evaluations(config, ASKED, MEASURED, TRAINED_BASES, FINETUNE, list(TEXTS))
@@ -12,31 +13,8 @@ PAIR_SOURCES = {name: or_exit(pair_sources, name, recipe) for name, recipe in PA
 SCORES = [
     f"results/evaluation/{model}/{file}" for model in EVALUATED.models for file in ("scores.json", "items.parquet")
 ]
-
-
-def scored_on(stage: str) -> dict:
-    """Return the inputs that say what a model of this stage is scored on, and beside what."""
-
-    def of(files):
-        return lambda wildcards: files(OPENED[stage][wildcards.get("run") or wildcards.get("name")])
-
-    return {
-        "texts": of(EVALUATED.texts_of),
-        "pairs": list(PAIR_FILES.values()),
-        "ngrams": of(EVALUATED.ngrams_of),
-        "overlaps": of(EVALUATED.overlaps_of),
-    }
-
-
-def pair_files(collection: str) -> list[str]:
-    """Return the sets of pairs that go with a text."""
-    return [PAIR_FILES[name] for name in EVALUATED.pairs_of(collection)]
-
-
-def vocabulary(wildcards) -> list:
-    """Return the files of a vocabulary; a preset folder is `ancient`, since its fingerprint tells of a change."""
-    first, *others = EVALUATED.vocabularies[wildcards.vocabulary]
-    return [ancient(first) if first.startswith("results/base/") else first, *others]
+# The inputs that say what a model of a stage is scored on, and beside what.
+scored_on = EVALUATED.scored_on
 
 
 rule evaluation:
@@ -116,7 +94,7 @@ rule find_overlap:
     input:
         documents=lambda w: DOCUMENTS_IN_PLACE[w.collection, "train"],
         texts=lambda w: [TEXT_FILES[w.scored]] if TEXT_FILES else [],
-        pairs=lambda w: pair_files(w.scored),
+        pairs=lambda w: EVALUATED.pair_files_of(w.scored),
         code=code_inputs("find_overlap", "data"),
     output:
         "results/evaluation/overlap/{collection}/{scored}.json",
@@ -141,8 +119,11 @@ rule score_ngrams:
         documents=lambda w: DOCUMENTS_IN_PLACE[w.collection, "train"],
         lengths=lambda w: list(map(lengths_file, DOCUMENTS[w.collection, "train"])),
         texts=lambda w: [TEXT_FILES[w.collection]] if TEXT_FILES else [],
-        pairs=lambda w: pair_files(w.collection),
-        vocabulary=vocabulary,
+        pairs=lambda w: EVALUATED.pair_files_of(w.collection),
+        # A preset folder is `ancient`: its fingerprint tells of a change.
+        vocabulary=lambda w: [
+            ancient(file) if file in EVALUATED.presets else file for file in EVALUATED.vocabularies[w.vocabulary]
+        ],
         code=code_inputs("score_ngrams", "jax"),
     output:
         "results/evaluation/ngrams/{collection}/{vocabulary}.parquet",

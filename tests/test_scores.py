@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from tpulm.core.errors import UserError
 from tpulm.core.scores import read_scores
+from tpulm.corpus.pair_sources import pair_sources
 from tpulm.evaluation import intervals
 from tpulm.evaluation.broken import KINDS, make_pairs, sentences
 from tpulm.evaluation.documents import TextSet, draw, read_sample, write_sample
@@ -203,6 +204,18 @@ def test_what_is_wrong_with_a_set_of_pairs(tmp_path, row, sentence):
     with pytest.raises(UserError) as error:
         list(fetch_pairs("mine", {"files": [str(file)], "phenomenon": "linguistics_term"}, [str(file)]))
     assert str(error.value) == sentence.format(file=file)
+
+
+def test_pairs_are_no_plain_text(tmp_path):
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(UserError) as error:
+        pair_sources("mine", {"files": [str(tmp_path / "*")]})
+    allowed = "allowed: .jsonl, .json, .csv or .parquet, and each of them with .gz."
+    assert str(error.value) == f"evaluation.pairs.sets.mine.files: {tmp_path}/a.txt has no columns; {allowed}"
+    (tmp_path / "a.txt").rename(tmp_path / "a.jsonl")
+    assert pair_sources("mine", {"files": [str(tmp_path / "*")]}) == [str(tmp_path / "a.jsonl")]
+    assert pair_sources("mine", {"dataset": str(tmp_path)}) == [str(tmp_path / "a.jsonl")]
+    assert pair_sources("mine", {"dataset": "nyu-mll/blimp"}) == []
 
 
 def test_what_was_trained_on_the_test_text_is_caught():

@@ -1,23 +1,21 @@
 """What every model is scored on, and beside which simpler models: what follows from the section `evaluation`."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+from tpulm.config.evaluation_names import MADE_PAIRS
 from tpulm.config.runs import Run, pick
 from tpulm.core.errors import UserError
 
-# Splits that no model is trained on.
-HELD_OUT = ("validation", "test")
 # What a base model and a finetuned one take of their recipes to be scored.
 BASE_KEYS = ("sequence_length", "batch_size", "microbatches", "precision", "mesh", "host_device_count")
 TUNED_KEYS = ("sequence_length", "batch_size", "microbatches")
 # Tokens that a masked model reads at once where no records say how many it was trained with.
 LENGTH = 128
 FOLDER = "results/evaluation"
-# The set of pairs that is made of the corpus.
-MADE_PAIRS = "made"
 
 
 @dataclass(frozen=True)
@@ -89,6 +87,24 @@ class Evaluations:
         """Return the names of the sets of pairs that go with a text: all with the corpus."""
         return list(self.pair_files) if collection == "corpus" else []
 
+    def pair_files_of(self, collection: str) -> list[str]:
+        """Return the files of these sets."""
+        return [self.pair_files[name] for name in self.pairs_of(collection)]
+
+    def scored_on(self, stage: str) -> dict[str, Any]:
+        """Return the inputs of the rule that scores the models of a stage: mlm, base or finetune."""
+        runs = {"mlm": self.masked, "base": self.bases, "finetune": self.finetuned}[stage]
+
+        def of(files: Callable[[Run], list[str]]) -> Callable[[Any], list[str]]:
+            return lambda wildcards: files(runs[wildcards.get("run") or wildcards.get("name")])
+
+        return {
+            "texts": of(self.texts_of),
+            "pairs": list(self.pair_files.values()),
+            "ngrams": of(self.ngrams_of),
+            "overlaps": of(self.overlaps_of),
+        }
+
     def texts_of(self, run: Run) -> list[str]:
         """Return the files of documents that a model is scored on."""
         return [self.text_files[name] for name in self.collections_of(run)] if self.documents_of(run) else []
@@ -127,6 +143,11 @@ class Evaluations:
         if name in self.bases:
             return [f"results/base-training/{name}/vocabulary.spm"]
         return [f"results/base/{name}", f"results/base/{name}.json"]
+
+    @property
+    def presets(self) -> set[str]:
+        """The preset folders of base models, which have the vocabulary of those that are fetched."""
+        return {f"results/base/{name}" for name in self.config["base"]}
 
     def scoring(self, run: Run) -> dict:
         """Return what the scores of a model take of the config."""

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tpulm.config.evaluations import HELD_OUT
+from tpulm.config.evaluation_names import HELD_OUT
 from tpulm.core.files import atomic_write
 from tpulm.core.random_streams import generator
 from tpulm.corpus.reader import read_rows

@@ -4,14 +4,14 @@ A file of pairs is JSON Lines: pairID, phenomenon, sentence_good, sentence_bad.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_text
-from tpulm.corpus.files import read_files
+from tpulm.corpus.files import read_files, reason
 from tpulm.corpus.hub import import_datasets, load_hub, read_hub
 from tpulm.corpus.rows import Form, encodable
 
@@ -89,8 +89,18 @@ def fetch_pairs(name: str, recipe: Mapping, files: Sequence[str]) -> Iterator[Pa
 
 def read_dataset(where: str, recipe: Mapping, form: Form) -> Iterator:
     """Yield the rows of a dataset, of all its configurations unless the recipe names one, in batches."""
-    listed: Callable = import_datasets().get_dataset_config_names
-    names = [recipe["name"]] if "name" in recipe else listed(recipe["dataset"], revision=recipe.get("revision"))
-    for name in names:
+    for name in [recipe["name"]] if "name" in recipe else configurations(where, recipe):
         own = {**recipe, "name": name, "splits": {"train": recipe["split"]}}
         yield from read_hub(load_hub(where, own, form), recipe["dataset"], form)
+
+
+def configurations(where: str, recipe: Mapping) -> list[str]:
+    """Return the names of the configurations of a dataset. Raises UserError where it is not to be had."""
+    datasets = import_datasets()
+    try:
+        return datasets.get_dataset_config_names(recipe["dataset"], revision=recipe.get("revision"))
+    except (OSError, RuntimeError, ValueError, datasets.exceptions.DatasetsError) as error:
+        raise UserError(
+            f"{where}.dataset is {recipe['dataset']}, whose configurations could not be listed ({reason(error)}); it "
+            "needs the network or a copy in the cache of `datasets`, and HF_TOKEN where it is not public."
+        ) from error

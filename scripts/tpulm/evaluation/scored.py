@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tpulm.config.evaluations import MADE_PAIRS
+from tpulm.config.evaluation_names import MADE_PAIRS
 from tpulm.core.files import atomic_write, read_json
 from tpulm.core.scores import Score, write_scores
 from tpulm.evaluation.documents import TextSet, read_sample
