@@ -7,12 +7,12 @@ ENVIRONMENT ?= local
 LOCKS := envs/bootstrap.txt $(patsubst %,envs/%,$(shell sed -n 's/^-r //p' envs/$(ENVIRONMENT).txt))
 SHELL := /bin/bash
 
-.PHONY: run setup lint check test test-all bench bench-data bench-steps bench-packing bench-plan lock format
+.PHONY: run setup lint check test test-all bench bench-data bench-steps bench-packing bench-plan bench-report pictures lock format
 
 run: setup
 	@.venv/bin/snakemake
 	@.venv/bin/snakemake --report report.zip --quiet all
-	@echo "The report: report.zip (unpack it and open report.html). The artifacts: results/"
+	@echo "The report: results/report.html; Snakemake's own: report.zip. The artifacts: results/"
 
 setup: .venv/ready
 
@@ -72,6 +72,15 @@ bench-plan: setup
 	.venv/bin/python benchmarks/plan_table.py table
 	$(if $(COMPILE),.venv/bin/python benchmarks/recipes.py plan)
 	.venv/bin/python benchmarks/recipes.py table
+
+# How long the report's page takes to write and to open, with 50 runs of 10,000 steps and 1,000 shards.
+bench-report: setup
+	.venv/bin/python benchmarks/report.py
+
+# The pictures of README.md, from the report of the embedded job; needs Chromium.
+pictures: setup
+	.venv/bin/snakemake report
+	.venv/bin/python tools/pictures.py
 
 # Resolve the locked environments again, after a change of envs/*.in.
 lock: setup

@@ -1,6 +1,65 @@
-"""Contents of the report: curves, tables, samples."""
+"""The report: its page, and the figures and tables of Snakemake's own."""
 
 FIGURES = "results/figures"
+# Files that the page tells of: of the text, tokenizer, records and runs of this config.
+TOLD = [f"results/{collection}/corpus.json" for collection in TEXTS]
+TOLD += ["results/tokenizer/metrics.json", "results/tokenizer/pieces.json"] if "tokenizer" in config else []
+TOLD += [records.manifest for records in RECORD_SETS.values()]
+TOLD += [f"{run.folder}/{file}" for run in RUNS for file in ("history.csv", "timings.csv", "metrics.json")]
+TOLD += [state for run in RUNS for state in run.in_every_checkpoint("state.json")]
+TOLD += [f"results/mlm/{name}/metrics.json" for name in MEASURED if name not in MLM]
+TOLD += [f"results/mlm/{name}/fill_mask.json" for name in ASKED if config["prompts"]["fill_mask"]]
+TOLD += [f"results/finetune/{name}/partitioning.json" for name in FINETUNE]
+TOLD += [f"results/finetune/{name}/generations.json" for name in FINETUNE if config["prompts"]["generate"]]
+TOLD += ["results/compare/runs.csv"] if any(len(runs) > 1 for runs in STAGE_RUNS.values()) else []
+PAGE_FILES = sorted((ROOT / "report" / "page").iterdir())
+
+
+def plans_there(wildcards) -> list[str]:
+    """Return the plans that have been made: the page shows them, and asks for none."""
+    names = [
+        f"results/plan/{run.stage}/{run.name}/{name}.json" for run in RUNS for name in config["plan"]["topologies"]
+    ]
+    return [name for name in names if os.path.exists(in_place(name))]
+
+
+def stages_of_rules() -> dict[str, str]:
+    """Return the stage of each rule, in the order of the stages: the name of its file."""
+    return {rule.name: Path(str(rule.snakefile)).stem for rule in workflow.rules}
+
+
+rule report:
+    """Target: write the report's page."""
+    localrule: True
+    input:
+        "results/report.html",
+
+
+rule write_report:
+    """Write the report's page: one file with everything in it."""
+    input:
+        results=TOLD,
+        plans=plans_there,
+        scores=lambda w: [file for file in SCORES if file.endswith("scores.json")],
+        templates=[PLACE.source(path) for path in PAGE_FILES],
+        code=code_inputs("write_report", "workflow"),
+    output:
+        page=report(
+            "results/report.html",
+            caption="../report/page.rst",
+            category="0. The page",
+            labels={"stage": "all", "run": "all", "shows": "everything, on one page"},
+        ),
+        jobs="results/jobs.json",
+    params:
+        recipe=lambda w: page_recipe(config, RUNS, TEXTS, stages_of_rules()),
+    log:
+        "logs/report.log",
+    threads: 1
+    conda:
+        "../envs/workflow.yaml"
+    script:
+        "../scripts/write_report.py"
 
 
 rule figures:

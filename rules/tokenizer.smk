@@ -71,7 +71,8 @@ rule evaluate_tokenizer:
         training=[] if "pretrained" in config["tokenizer"] else ["results/tokenizer/training.json"],
         code=code_inputs("evaluate_tokenizer", "data"),
     output:
-        "results/tokenizer/metrics.json",
+        metrics="results/tokenizer/metrics.json",
+        pieces="results/tokenizer/pieces.json",
     log:
         "logs/evaluate_tokenizer.log",
     threads: 1

@@ -5,7 +5,8 @@ input.lengths             NumPy arrays: characters of each document
 input.tokenizer           tokenizer.json
 input.special_tokens_map  special_tokens_map.json
 input.training            training.json, where the tokenizer was trained here
-output                    JSON, the figures of tpulm.tokenization.folder.measure, and those of training.json
+output.metrics            JSON, the figures of tpulm.tokenization.folder.measure, and those of training.json
+output.pieces             JSON, what tpulm.tokenization.folder.pieces returns
 """
 
 import os
@@ -18,7 +19,7 @@ with job(snakemake.log[0], "tokenizer") as say:
 
     from tpulm.core.arrow import leave_pandas_out
     from tpulm.corpus.reader import read_lengths, read_rows
-    from tpulm.tokenization.folder import load, measure, special_ids
+    from tpulm.tokenization.folder import cut, load, measure, pieces, special_ids
     from tpulm.tokenization.sample import CHARACTERS, Sample
 
     leave_pandas_out()
@@ -26,7 +27,10 @@ with job(snakemake.log[0], "tokenizer") as say:
     ids = special_ids(tokenizer, snakemake.input.special_tokens_map)
     lengths = read_lengths(snakemake.input.lengths)
     sample = Sample(lambda rows: read_rows(snakemake.input.corpus, rows), lengths, CHARACTERS, 0)
-    figures = measure(tokenizer, ids, sample)
+    found = cut(tokenizer, sample)
+    figures = measure(tokenizer, ids, found)
     trained = [read_json(path) for path in snakemake.input.training]
-    write_json(snakemake.output[0], {key: value for record in (figures, *trained) for key, value in record.items()})
+    measured = {key: value for record in (figures, *trained) for key, value in record.items()}
+    write_json(snakemake.output.metrics, measured)
+    write_json(snakemake.output.pieces, pieces(tokenizer, ids, found))
     say(f"{figures['tokens_per_word']:.3f} tokens per word, {100 * figures['unknown_rate']:.2f} % unknown")

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))  # as pytest does
 from conftest import Workflow, reduced
 
 # Measured with a clock: the only files that differ from run to run.
-TIMED = {"timings.csv", "timings.html"}
+TIMED = {"timings.csv", "timings.html", "jobs.json", "report.html"}
 TRAINERS = {"mlm": ["logs/mlm/*/[0-9]*.log"], "causal": ["logs/base/*/[0-9]*.log", "logs/finetune/*/[0-9]*.log"]}
 # Segments of some seconds, so that a kill can fall between two steps.
 SEGMENTS = {

@@ -299,7 +299,7 @@ def test_text_and_records_in_a_bucket(tmp_path, cloud):
 
 
 # Measured with a clock: the only files that differ from run to run.
-TIMED = ("timings.csv", "timings.html")
+TIMED = ("timings.csv", "timings.html", "jobs.json", "report.html")
 PREFIX = f"gs://{BUCKET}/team/try"
 STORED = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", PREFIX]
 

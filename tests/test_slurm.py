@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"no Slurm here to test wi
 # A real cluster is asked less often.
 QUICK = ["--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "5"]
 COMMAND = ["--workflow-profile", "profiles/slurm", *QUICK]
-CLOCKS = ("timings.csv", "timings.html", ".partial")
+CLOCKS = ("timings.csv", "timings.html", "jobs.json", "report.html", ".partial")
 
 
 @pytest.fixture(scope="module")

@@ -748,6 +748,8 @@ ROWS = [
     ("plan.prices.NAME", "trained", "plan.prices.v5e-8", 9.6, ""),
     ("plan.alternatives", "trained", "plan.alternatives", True, ""),
     ("plan.spending_limit", "trained", "plan.spending_limit", 5.0, ""),
+    ("report.cpu_watts", "trained", "report.cpu_watts", 20.0, ""),
+    ("report.cpu_price", "trained", "report.cpu_price", 0.05, ""),
     # Publishing is asked for by its own target.
     *(
         (f"publish.{key}", "trained", None, {"publish.hub": "me/models", f"publish.{key}": value}, "")
@@ -811,10 +813,10 @@ def write(workflow, name, config):
 
 
 def jobs(printed):
-    """Return the jobs that a dry run lists, as rule:wildcard,wildcard."""
+    """Return the jobs that a dry run lists, as rule:wildcard,wildcard; without the page, which tells of them all."""
     lines = re.findall(r"^would run  (\w+) ?(\S+(?: \S+)*)?  reason: ", printed, re.M)
     found = {f"{rule}:{','.join(values.split())}" if values else rule for rule, values in lines}
-    return found - {"all"}
+    return found - {"all", "write_report"}
 
 
 def listed(workflow, *arguments):
@@ -1163,6 +1165,19 @@ def test_a_line_added_to_one_text_file(in_state, tmp_path):
     workflow = copied(in_state("listed"), tmp_path)
     append(workflow / "text/b.txt", "one more line\n")
     assert listed(workflow, "--configfile", "state.yaml") == set(CORPUS.split()) | set(TUNING.split())
+
+
+def test_the_page_is_written_again_when_what_it_tells_has_changed(built):
+    config = read_yaml(built / "config.yaml")
+    for key, value in (("title", "Other words"), ("report", {"cpu_watts": 20.0}), ("plan", {"prices": {"v5e-8": 9.6}})):
+        write(built, "told.yaml", config | {key: value})
+        assert set(re.findall(r"^would run  (\w+)", built("-n", "--configfile", "told.yaml").stdout, re.M)) == {
+            "write_report", "all",
+        }  # fmt: skip
+    append(built / "report/page/page.css", "/* edited */\n")
+    assert "would run  write_report" in built("-n").stdout
+    (built / "results/finetune/python/generations.json").unlink()
+    assert "would run  write_report" in built("-n").stdout
 
 
 REPORT = (

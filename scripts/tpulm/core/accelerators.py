@@ -104,6 +104,9 @@ GPU_FLOPS = {
     "T4": 65e12,
 }  # fmt: skip
 
+# Mean power of a chip while it trains, in watts, where it is published: Jouppi et al. 2023 (arXiv 2304.01433), table 4.
+TPU_WATTS = {"v3": 220.0, "v4": 170.0}
+
 # What `resources.accelerator` may be. A test holds the pattern in schemas/config.schema.yaml against this one.
 TPU_PATTERN = f"v({'|'.join(version.removeprefix('v') for version in TPUS)})-[1-9][0-9]{{0,4}}"
 GPU_PATTERN = "[a-z][a-z0-9_.]{0,31}:[1-9][0-9]?"
@@ -137,6 +140,29 @@ def peak_flops(device_kind: str) -> float | None:
         return tpu.flops / tpu.devices
     words = device_kind.replace("-", " ")
     return next((flops for name, flops in GPU_FLOPS.items() if re.search(rf"\b{name}\b", words)), None)
+
+
+def counted(devices: str) -> tuple[int, str]:
+    """Return number and kind of devices from what timings.csv says of them, such as 8 device(s) (TPU v3)."""
+    found = re.fullmatch(r"(\d+) \S+ \((.*)\)", devices)
+    return (int(found[1]), found[2]) if found else (0, "")
+
+
+def mean_watts(devices: str) -> float | None:
+    """Return the power of devices that train, as timings.csv names them; None where it is not published."""
+    number, kind = counted(devices)
+    version = JAX_TPUS.get(kind)
+    return TPU_WATTS[version] * number / TPUS[version].devices if version in TPU_WATTS else None
+
+
+def slice_named(devices: str) -> str | None:
+    """Return the name of the slice whose devices these are, as timings.csv names them; None for other devices."""
+    number, kind = counted(devices)
+    version = JAX_TPUS.get(kind)
+    if version is None:
+        return None
+    chips = number // TPUS[version].devices
+    return f"{version}-{2 * chips if TPUS[version].counts == 'cores' else chips}"
 
 
 def slice_chips(accelerator: str) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from tpulm.core import folder_lock
 from tpulm.core.errors import UserError
 from tpulm.core.hosts import count, number
+from tpulm.core.job_record import recorded
 from tpulm.core.redaction import redact_file, redacted
 from tpulm.core.stopping import AGAIN, Stopped
 
@@ -72,7 +73,8 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
     try:
         if not debugged:
             folder_lock.check_entered()
-        yield say
+        with contextlib.nullcontext() if debugged else recorded(log):
+            yield say
     except UserError as error:
         say(f"error: {error}")
         if debugged:

@@ -1,8 +1,10 @@
 """Tokenizer folders: the files that transformers' AutoTokenizer loads, and the ids that trainers need."""
 
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +26,8 @@ ROLES = {
 REQUIRED = ("cls_token", "sep_token", "pad_token", "mask_token")
 # transformers' mark for "no limit of length".
 NO_LIMIT = int(1e30)
+# Of what is told of pieces and words: how many examples, up to how many characters, and which number of tokens is last.
+EXAMPLES, LONGEST, WORD_TOKENS = 40, 60, 12
 
 
 def write_settings(tokenizer: "Tokenizer", config: str, special_tokens_map: str) -> None:
@@ -96,11 +100,37 @@ def load(path: str | Path) -> "Tokenizer":
     return tokenizer
 
 
-def measure(tokenizer: "Tokenizer", ids: dict[str, int], batches: Iterable[list[str]]) -> dict[str, int | float]:
-    """Return how a tokenizer cuts documents; [CLS] and [SEP] around a document are not counted.
+@dataclass
+class Cut:
+    """How a tokenizer cuts documents; [CLS] and [SEP] around a document are not counted.
 
-    ids      as special_ids returns them
-    batches  lists of documents
+    counts      of each id, int64
+    words       how often each occurs, between white space
+    characters  of all documents
+    """
+
+    counts: np.ndarray
+    words: Counter[str]
+    characters: int
+
+
+def cut(tokenizer: "Tokenizer", batches: Iterable[list[str]]) -> Cut:
+    """Return how a tokenizer cuts documents, given as lists."""
+    found = Cut(np.zeros(vocabulary_size(tokenizer), np.int64), Counter(), 0)
+    for texts in batches:
+        encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        ids = np.concatenate([np.array(e.ids, np.int64) for e in encodings])
+        found.counts += np.bincount(ids, minlength=len(found.counts))
+        for text in texts:
+            found.words.update(text.split())
+        found.characters += sum(map(len, texts))
+    return found
+
+
+def measure(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str, int | float]:
+    """Return figures of how a tokenizer cuts documents.
+
+    ids  as special_ids returns them
 
     tokens, words (between white space), characters     counts
     tokens_per_word, characters_per_token               their ratios
@@ -108,23 +138,59 @@ def measure(tokenizer: "Tokenizer", ids: dict[str, int], batches: Iterable[list[
     unknown_rate        share of tokens that are unk
     unigram_entropy     -sum p ln p over the tokens' shares p, nats per token (Shannon 1948)
     """
-    counts = np.zeros(vocabulary_size(tokenizer), np.int64)
-    words = characters = 0
-    for texts in batches:
-        encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        counts += np.bincount(np.concatenate([np.array(e.ids, np.int64) for e in encodings]), minlength=len(counts))
-        words += sum(len(text.split()) for text in texts)
-        characters += sum(map(len, texts))
+    counts, words = found.counts, found.words.total()
     tokens = int(counts.sum())
     special = sorted(set(ids.values()))
     shares = counts[counts > 0] / tokens
     return {
         "tokens": tokens,
         "words": words,
-        "characters": characters,
+        "characters": found.characters,
         "tokens_per_word": tokens / words,
-        "characters_per_token": characters / tokens,
+        "characters_per_token": found.characters / tokens,
         "vocabulary_used": int((np.delete(counts, special) > 0).sum()) / (tokenizer.get_vocab_size() - len(special)),
         "unknown_rate": int(counts[ids["unk"]]) / tokens if "unk" in ids else 0.0,
         "unigram_entropy": round(float(-(shares * np.log(shares)).sum()), 9),
+    }
+
+
+def pieces(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str, Any]:
+    """Return what the pieces of a vocabulary are, and which words are hard for it.
+
+    ids  as special_ids returns them; these pieces are left out
+
+    lengths   of each length in characters, as they are written in the vocabulary: pieces that are used, and unused
+    unused    how many pieces do not occur; examples: the first EXAMPLES of them, by their ids
+    words     of each number of tokens, how many words, each time that one occurs, are cut into so many; WORD_TOKENS is
+              that many or more. A word is cut by itself, as at the beginning of a text.
+    hardest   the EXAMPLES words that occur at least twice and have the most tokens: word, times, pieces
+    """
+    special = set(ids.values())
+    vocabulary = sorted((number, piece) for piece, number in tokenizer.get_vocab().items() if number not in special)
+    lengths: dict[int, Counter[str]] = {}
+    unused = [piece for number, piece in vocabulary if not found.counts[number]]
+    for number, piece in vocabulary:
+        lengths.setdefault(len(piece), Counter())["used" if found.counts[number] else "unused"] += 1
+    words = sorted(found.words)
+    encodings = tokenizer.encode_batch_fast(words, add_special_tokens=False)
+    tokens: Counter[int] = Counter()
+    for word, encoding in zip(words, encodings, strict=True):
+        tokens[min(len(encoding.ids), WORD_TOKENS)] += found.words[word]
+    hard = sorted(
+        (-len(encoding.ids), -found.words[word], word)
+        for word, encoding in zip(words, encodings, strict=True)
+        if found.words[word] > 1 and len(word) <= LONGEST
+    )[:EXAMPLES]
+    return {
+        "lengths": [
+            {"characters": length, "used": counts["used"], "unused": counts["unused"]}
+            for length, counts in sorted(lengths.items())
+        ],
+        "unused": len(unused),
+        "examples": unused[:EXAMPLES],
+        "words": [{"tokens": number, "words": count} for number, count in sorted(tokens.items())],
+        "hardest": [
+            {"word": word, "times": -times, "pieces": tokenizer.encode(word, add_special_tokens=False).tokens}
+            for _, times, word in hard
+        ],
     }

@@ -16,6 +16,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from tpulm.core import job_record
 from tpulm.core.files import write_text
 
 FILE = "metrics.jsonl"
@@ -32,7 +33,10 @@ class LiveMetrics:
         log  of the job, in whose folder the file is
         """
         self.path = Path(log).with_name(FILE)
-        kept = [record for record in read(self.path) if record["step"] <= step]
+        found = list(read(self.path))
+        kept = [record for record in found if record["step"] <= step]
+        if len(kept) < len(found):
+            job_record.note(repeated_steps=max(record["step"] for record in found) - step)
         with contextlib.suppress(OSError):
             write_text(self.path, "".join(f"{json.dumps(record)}\n" for record in kept))
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from tpulm.core import hosts
+from tpulm.core import hosts, job_record
 from tpulm.core.stopping import Stopped, StopRequest
 from tpulm.training.history import FigureReader, History
 from tpulm.training.phases import Phases
@@ -104,6 +104,7 @@ class Pauses:
                 source = f"the snapshot at step {snapshot.step} in {self.snapshots.folder}"
                 self.trainer.load(snapshot.arrays("weights/"), snapshot.arrays("optimizer/"), source)
                 self.history.restore(snapshot.history)
+                job_record.note(resumed_from_step=snapshot.step)
                 self.say(f"going on from the snapshot at step {snapshot.step}")
         return snapshot is not None
 

@@ -1,0 +1,161 @@
+"""Records of jobs: where and when each attempt of a job ran, with what software, and what it made.
+
+LOG.jobs.jsonl beside a job's LOG.log, JSON objects, one a line: a `start` for each attempt, and an `end` unless it was
+killed. An attempt after one that succeeded begins a new file. It is no output and no input, so that clocks and hosts
+make nothing stale; the archive, the report and tools/provenance.py read it.
+
+start  time (seconds since 1970), rule, wildcards, threads, recipe, inputs (paths), host (see `host`)
+note   what the job says of its attempt: resumed_from_step, of a snapshot; repeated_steps, of an attempt before
+end    time, exit (0 or 1), cpu_seconds (of the job and its processes), memory_bytes (peak of one of them), software
+       (version by name), accelerators (kind, and how many), outputs (of each file that is there: bytes, sha256)
+"""
+
+import contextlib
+import json
+import os
+import platform
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from tpulm.core import hosts
+from tpulm.core.files import sha256, write_text
+from tpulm.core.redaction import redacted
+
+ENDING = ".jobs.jsonl"
+LARGEST = 1_000_000_000  # bytes: the sha256 of larger outputs is left to who reads the record
+# Software whose version can change a number, if the job has imported it: module, distribution.
+SOFTWARE = {
+    "jax": "jax", "jaxlib": "jaxlib", "libtpu": "libtpu", "keras": "keras", "keras_hub": "keras-hub",
+    "tensorflow": "tensorflow", "tf_keras": "tf-keras", "transformers": "transformers", "tokenizers": "tokenizers",
+    "sentencepiece": "sentencepiece", "numpy": "numpy", "pyarrow": "pyarrow", "datasets": "datasets",
+    "safetensors": "safetensors", "matplotlib": "matplotlib",
+}  # fmt: skip
+current: list[Path] = []  # the record of this process' job
+
+
+def note(**facts: int) -> None:
+    """Add facts to the record of this job's attempt."""
+    for path in current:
+        append(path, {"event": "note"} | facts)
+
+
+def path_of(log: str | Path) -> Path:
+    """Return the record of the job with this log."""
+    return Path(str(log).removesuffix(".log") + ENDING)
+
+
+def read(path: Path) -> list[dict]:
+    """Return the lines of a record; none of one that cannot be read, without a line that a crash cut short."""
+    found = []
+    with contextlib.suppress(OSError):
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+    return [line for line in found if isinstance(line, dict) and line.get("event") in ("start", "note", "end")]
+
+
+def host() -> dict[str, Any]:
+    """Return what kind of machine this is: system, machine, processor and how many of them the job may use.
+
+    Its name is left out: it says nothing about a number, and archives are given away.
+    """
+    cpus = Path("/proc/cpuinfo")
+    lines = cpus.read_text(errors="replace").splitlines() if cpus.is_file() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part")))
+    features = next((set(line.split()) for line in lines if line.startswith(("flags", "Features"))), set())
+    vectors = [name for name in ("avx512f", "avx2", "sve", "asimd") if name in features]
+    return {
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "processor": next(names, platform.processor() or "unknown"),
+        "vectors": vectors[0] if vectors else "none",
+        "processors": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+    }
+
+
+def software() -> dict[str, str]:
+    """Return the versions of what this process has imported."""
+    found = {}
+    for module, distribution in SOFTWARE.items():
+        if module in sys.modules:
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                found[distribution] = metadata.version(distribution)
+    return found
+
+
+def accelerators() -> dict[str, int]:
+    """Return the devices of JAX by their kind, where this process has used them; and the GPUs of this machine."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    if bridge is not None and bridge.backends_are_initialized():
+        return dict(Counter(device.device_kind for device in sys.modules["jax"].local_devices()))
+    models = (path.read_text() for path in Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    return dict(Counter(text.partition("\n")[0].partition(":")[2].strip() for text in models))
+
+
+def made(outputs: Iterable[str]) -> dict[str, dict]:
+    """Return bytes and sha256 of every output that is there; of a folder, of each file but hidden ones."""
+    found = {}
+    for output in map(Path, outputs):
+        paths = sorted(output.rglob("*")) if output.is_dir() else [output]
+        for path in paths:
+            if path.is_file() and not (path.name.startswith(".") and path != output):
+                size = path.stat().st_size
+                found[str(path)] = {"bytes": size, "sha256": sha256(path) if size <= LARGEST else None}
+    return found
+
+
+@contextlib.contextmanager
+def recorded(log: str) -> Iterator[None]:
+    """Record the attempt that runs in this block, where Snakemake has started it: its script has `snakemake`.
+
+    What cannot be recorded is left out: a record must not end a job.
+    """
+    job = getattr(sys.modules.get("__main__"), "snakemake", None)
+    path = path_of(log)
+    if job is None or not hasattr(job, "rule") or hosts.started():
+        # Of processes that train as one, the job that started them has the record; the first adds its notes.
+        current[:] = [path] if hosts.started() and not hosts.number() else []
+        yield
+        return
+    began, current[:] = time.time(), [path]
+    start = {"rule": job.rule, "wildcards": dict(job.wildcards.items()), "threads": job.threads}
+    start |= {"recipe": job.params.get("recipe"), "inputs": sorted(map(str, job.input)), "host": host()}
+    with contextlib.suppress(OSError):
+        if any(line.get("exit") == 0 for line in read(path)):
+            write_text(path, "")
+    append(path, {"event": "start", "time": began} | start)
+    code = 1
+    try:
+        yield
+        code = 0
+    except SystemExit as ended:
+        code = int(bool(ended.code))
+        raise
+    finally:
+        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        end = {"event": "end", "time": time.time(), "exit": code}
+        end["cpu_seconds"] = round(sum(usage.ru_utime + usage.ru_stime for usage in used), 3)
+        end["memory_bytes"] = 1024 * max(usage.ru_maxrss for usage in used)
+        with contextlib.suppress(Exception):
+            end |= {"software": software(), "accelerators": accelerators()}
+            end["outputs"] = made(map(str, job.output)) if code == 0 else {}
+        append(path, end)
+
+
+def append(path: Path, line: dict) -> None:
+    """Append a line, all of it at once."""
+    with contextlib.suppress(OSError, ValueError):
+        text = redacted(json.dumps(line, default=str, sort_keys=True)) + "\n"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            os.write(descriptor, text.encode())
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,131 @@
+"""Charts of the report's page, as Vega-Lite specifications; sizes, colors and fonts are the page's script's."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+NUMBER = {"type": "quantitative"}
+CROSS = "#c8511b"  # of crosses; reads on light and on dark
+
+
+def bars(rows: Iterable[Mapping[str, Any]], x: str, y: str, titles: tuple[str, str], of: str | None = None) -> dict:
+    """Return bars over the integers of the column x, y high; `of` names a column that stacks them by color."""
+    color = {"color": {"field": of, "type": "nominal", "title": None, "legend": {"orient": "top"}}} if of else {}
+    return {
+        "data": {"values": list(rows)},
+        "mark": {"type": "bar", "tooltip": True},
+        "encoding": {
+            "x": {"field": x, "type": "ordinal", "title": titles[0], "axis": {"labelAngle": 0, "labelOverlap": True}},
+            "y": {"field": y, **NUMBER, "title": titles[1]},
+            **color,
+        },
+    }
+
+
+def many_bars(values: Sequence[float], titles: tuple[str, str]) -> dict:
+    """Return a bar for each value, without gaps, so that a thousand of them read as an outline."""
+    rows = [{"x": number, "to": number + 1, "y": value} for number, value in enumerate(values)]
+    gap = {"binSpacing": 1} if len(values) <= 100 else {"binSpacing": 0}
+    return {
+        "data": {"values": rows},
+        "mark": {"type": "bar", "tooltip": {"content": "encoding"}, **gap},
+        "encoding": {
+            "x": {
+                "field": "x",
+                **NUMBER,
+                "bin": "binned",
+                "title": titles[0],
+                "axis": {"tickMinStep": 1, "grid": False},
+            },
+            "x2": {"field": "to"},
+            "y": {"field": "y", **NUMBER, "title": titles[1]},
+        },
+    }
+
+
+def intervals(rows: Sequence[Mapping[str, Any]], baselines: Sequence[Mapping[str, Any]], title: str) -> dict:
+    """Return points with intervals, one row for each name, and crosses for their baselines.
+
+    rows       name, value, low, high (None where there is no interval)
+    baselines  name, value, which
+    """
+    y = {"field": "name", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 220}}
+    x = {"field": "value", **NUMBER, "title": title, "scale": {"zero": False}}
+    return {
+        "height": 26 * len({row["name"] for row in rows}),
+        "layer": [
+            {
+                "data": {"values": [row for row in rows if row["low"] is not None]},
+                "mark": {"type": "rule", "strokeWidth": 2},
+                "encoding": {"y": y, "x": x | {"field": "low"}, "x2": {"field": "high"}},
+            },
+            {
+                "data": {"values": rows},
+                "mark": {"type": "point", "filled": True, "size": 70, "opacity": 1, "tooltip": {"content": "data"}},
+                "encoding": {"y": y, "x": x},
+            },
+            {
+                "data": {"values": baselines},
+                "mark": {
+                    "type": "point",
+                    "shape": "cross",
+                    "filled": True,
+                    "angle": 45,
+                    "size": 60,
+                    "tooltip": {"content": "data"},
+                },
+                "encoding": {"y": y, "x": x, "color": {"value": CROSS}},
+            },
+        ],
+    }
+
+
+def shares(rows: Sequence[Mapping[str, Any]]) -> dict:
+    """Return stacked bars of memory: name, part, share (of what the device has); a line marks all of it."""
+    y = {"field": "name", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 220}}
+    return {
+        "height": 26 * len({row["name"] for row in rows}),
+        "layer": [
+            {
+                "data": {"values": rows},
+                "mark": {"type": "bar", "tooltip": True},
+                "encoding": {
+                    "y": y,
+                    "x": {"field": "share", **NUMBER, "title": "share of the memory", "axis": {"format": "%"}},
+                    "color": {"field": "part", "type": "nominal", "title": None, "legend": {"orient": "top"}},
+                },
+            },
+            {"data": {"values": [{"share": 1}]}, "mark": "rule", "encoding": {"x": {"field": "share", **NUMBER}}},
+        ],
+    }
+
+
+def timeline(jobs: Sequence[Mapping[str, Any]], failed: Sequence[Mapping[str, Any]]) -> dict:
+    """Return a row for each rule, with a bar for each job and a cross for each attempt that failed.
+
+    jobs    rule, of, stage, ready, started, ended (seconds)
+    failed  rule, of, failed (seconds)
+    """
+    y = {"field": "rule", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 220}}
+    x = {"field": "started", **NUMBER, "title": "seconds since the first job began"}
+    color = {"field": "stage", "type": "nominal", "title": None, "sort": None, "legend": {"orient": "top"}}
+    bar = {"type": "bar", "tooltip": {"content": "data"}, "height": {"band": 0.8}, "minBandSize": 2}
+    waiting = {"y": y, "x": x | {"field": "ready"}, "x2": {"field": "started"}}
+    return {
+        "data": {"values": jobs},
+        "height": 17 * len({job["rule"] for job in jobs}),
+        "layer": [
+            {"mark": {"type": "rule", "opacity": 0.35}, "encoding": waiting},
+            {"mark": bar, "encoding": {"y": y, "x": x, "x2": {"field": "ended"}, "color": color}},
+            {
+                "data": {"values": failed},
+                "mark": {
+                    "type": "point",
+                    "shape": "cross",
+                    "filled": True,
+                    "angle": 45,
+                    "tooltip": {"content": "data"},
+                },
+                "encoding": {"y": y, "x": x | {"field": "failed"}, "color": {"value": CROSS}},
+            },
+        ],
+    }

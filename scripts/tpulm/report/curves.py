@@ -1,0 +1,112 @@
+"""The curves of runs, thinned out for a page: of so many points that each pixel has its own, every one as measured."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tpulm.report.sources import Sources, columns_of
+from tpulm.tracking import live_metrics
+
+POINTS = 800  # of a curve, at most
+
+
+def kept(values: Sequence[float], points: int = POINTS) -> np.ndarray:
+    """Return which points of a curve to keep, as indices in order: the lowest and the highest of equal spans.
+
+    So peaks stay, and nothing is averaged. The first and the last are among them. NaN counts as the highest.
+    """
+    count = len(values)
+    if count <= points:
+        return np.arange(count)
+    numbers = np.nan_to_num(np.asarray(values, float), nan=np.inf)
+    bounds = np.linspace(0, count, points // 2).astype(int)
+    found = {0, count - 1}
+    for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+        found |= {start + int(numbers[start:stop].argmin()), start + int(numbers[start:stop].argmax())}
+    return np.array(sorted(found))
+
+
+def curves_of(run: dict[str, Any], sources: Sources) -> dict[str, Any]:
+    """Return the curves of a run, by what they show: loss, learning_rate, gradient_norm, tokens_per_second, mfu.
+
+    run  of the page's recipe
+
+    Each curve is steps and values, and the name of the file they are from; `held_out` is the loss on the validation
+    split. tokens and seconds say how far the run was at some steps, for other axes.
+    """
+    folder, log = run["folder"], run["log"]
+    history, timings = (parts_of(folder, file, sources) for file in ("history.csv", "timings.csv"))
+    live = list(live_metrics.read(sources.files[log])) if log in sources else []
+    # Of a segment that still runs only the log tells.
+    done = history[1]["step"][-1] if history[1] else 0
+    going = [record for record in live if record["step"] > done and "last_step" in record]
+    found: dict[str, Any] = {"held_out": held_out(run, history[1], live, sources)}
+    parts = {"tokens_per_second": timings} | dict.fromkeys(("loss", "learning_rate", "gradient_norm"), history)
+    for name, (file, columns) in parts.items():
+        more = [(record["step"], record[name]) for record in going if record.get(name) is not None]
+        found[name] = curve(file or log, columns.get("step"), columns.get(name), more)
+    utilised = [(record["step"], record["mfu"]) for record in live if record.get("mfu") is not None]
+    found["mfu"] = curve(log, None, None, utilised)
+    return found | {"clock": clock(timings[1], going), "tokens_per_step": tokens_per_step(timings[1])}
+
+
+def parts_of(folder: str, file: str, sources: Sources) -> tuple[str, dict]:
+    """Return name and columns of a run's history or timings: of the whole run, or of the checkpoints that are there."""
+    if f"{folder}/{file}" in sources:
+        return f"{folder}/{file}", sources.columns(f"{folder}/{file}")
+    names = sources.names(f"{folder}/checkpoints/*/{file}")
+    return ("", columns_of([sources.files[name] for name in names])) if names else ("", {})
+
+
+def curve(
+    source: str, steps: list[float] | None, values: list[float] | None, more: list[tuple[int, float]]
+) -> dict[str, Any] | None:
+    """Return the points of a curve that are kept, `more` of the log after those of a file; None for none.
+
+    source  the name of the file that the points are from
+    """
+    there = zip(steps, values, strict=True) if steps and values else ()
+    pairs = [(int(step), value) for step, value in there if math.isfinite(value)] + more
+    if not pairs:
+        return None
+    points = [pairs[number] for number in kept([value for _, value in pairs])]
+    return {
+        "source": source,
+        "steps": [step for step, _ in points],
+        "values": [value for _, value in points],
+        "of": len(pairs),
+    }
+
+
+def held_out(run: dict[str, Any], history: dict, live: list[dict], sources: Sources) -> dict[str, Any] | None:
+    """Return the losses on the validation split: at the checkpoints, and between them where the run was evaluated."""
+    found = {record["step"]: record["held_out"]["loss"] for record in live if "held_out" in record}
+    steps, losses = history.get("step", []), history.get("held_out_loss", [])
+    found |= {int(step): loss for step, loss in zip(steps, losses, strict=False) if not math.isnan(loss)}
+    for name in sources.names(f"{run['folder']}/checkpoints/*/state.json"):
+        state = sources.json(name)
+        if state["stopped_at"] is None or state["step"] <= state["stopped_at"]:
+            found[state["step"]] = state["evaluation"]["loss"]
+    return {"steps": sorted(found), "values": [found[step] for step in sorted(found)]} if found else None
+
+
+def clock(timings: dict, going: list[dict]) -> dict[str, list[float]]:
+    """Return the seconds of training up to some steps, by the time of a step measured there; pauses are left out."""
+    steps, seconds = [0.0], [0.0]
+    for step, taken in zip(timings.get("step", []), timings.get("seconds_per_step", []), strict=True):
+        seconds.append(seconds[-1] + (step - steps[-1]) * taken)
+        steps.append(step)
+    for record in going:
+        done = record["step"] * record["tokens_per_second"] / max(record["tokens"], 1)  # steps a second
+        seconds.append(seconds[-1] + (record["step"] - steps[-1]) / max(done, 1e-9))
+        steps.append(record["step"])
+    index = kept(seconds, 100)
+    return {"steps": [steps[i] for i in index], "seconds": [round(seconds[i], 3) for i in index]}
+
+
+def tokens_per_step(timings: dict) -> int | None:
+    """Return the tokens that a step reads, by its time and speed; None where nothing was timed yet."""
+    seconds, speeds = timings.get("seconds_per_step"), timings.get("tokens_per_second")
+    return round(seconds[-1] * speeds[-1]) if seconds and speeds else None

@@ -1,0 +1,278 @@
+"""What the page says of how good the models are, what they cost, and how runs compare.
+
+Each function returns what a template of the same name in report/page/ shows; see tpulm.report.story.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tpulm.report import charts
+from tpulm.report.curves import POINTS, curves_of
+from tpulm.report.graph import acyclic, drawing, reduced
+from tpulm.report.jobs import PAUSE
+from tpulm.report.sources import Sources, devices_of, pointer
+
+KINDS = {"mlm": "a masked language model", "base": "a causal language model", "finetune": "a finetuned model"}
+METRIC = {"loss": "nats per token", "masked": "nats per masked token"}
+
+
+def described(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str, Any]]:
+    """Return every run with the places of what is known of it."""
+    runs, devices = [], devices_of(recipe, sources)
+    for run in recipe["runs"]:
+        metrics, timings = (f"{run['folder']}/{file}" for file in ("metrics.json", "timings.csv"))
+        states = sources.names(f"{run['folder']}/checkpoints/*/state.json")
+        figures = sources.json(metrics) or {}
+        key = next((key for key in ("parameters", "total_parameters") if key in figures), None)
+        runs.append(
+            run
+            | {
+                "kind": KINDS[run["stage"]],
+                "metrics": metrics,
+                "timings": timings,
+                "state": states[-1] if states else "",
+                "parameters": f"{metrics}#/{key}" if key else None,
+                "trainable": f"{metrics}#/trainable_share" if "trainable_share" in figures else None,
+                "has_steps": "steps" in figures,
+                "texts": list(figures.get("loss", {})),
+                "measured": bool(figures),
+                "devices": devices[run["label"]],
+            }
+        )
+    return runs
+
+
+def training(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
+    """Return the curves of all runs that have begun."""
+    found = [pick(run) | curves_of(run, sources) for run in runs]
+    return {"curves": {"runs": [run for run in found if run["loss"]]}, "runs": runs, "points_shown": in_words(POINTS)}
+
+
+def pick(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a curve says of its run."""
+    return {key: run[key] for key in ("stage", "name", "label")}
+
+
+def in_words(points: int) -> str:
+    """Return a limit of this page in words: a number that is not measured."""
+    return {800: "eight hundred"}[points]
+
+
+def quality(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
+    """Return all scores, and the metrics of each stage."""
+    scores = scores_of(sources)
+    groups: dict[tuple, list[dict[str, Any]]] = {}
+    for row in filter(leading, scores):
+        groups.setdefault((row["metric"], row["on"]), []).append(row)
+    found = [
+        {
+            "metric": metric,
+            "on": on,
+            "higher": rows[0]["higher"],
+            "spec": charts.intervals(
+                [{"name": row["model"]} | row["numbers"] for row in rows],
+                [{"name": row["model"]} | found for row in rows for found in row["baseline_numbers"]],
+                metric.replace("_", " "),
+            ),
+        }
+        for (metric, on), rows in groups.items()
+    ]
+    stages = {stage: [run for run in runs if run["stage"] == stage and run["measured"]] for stage in KINDS}
+    return {
+        "charts": found,
+        "scores": scores,
+        "masked": stages["mlm"],
+        "base": stages["base"],
+        "tuned": stages["finetune"],
+    }
+
+
+def scores_of(sources: Sources) -> list[dict[str, Any]]:
+    """Return every score of the evaluations that measured the models that runs end with."""
+    rows = []
+    for file in sources.names("evaluation/*/scores.json"):
+        found = sources.json(file)
+        for number, score in enumerate(found["scores"]):
+            if score["step"] is not None:
+                continue
+            at = f"{file}#{pointer('scores', number)}"
+            baselines = score["baselines"]
+            rows.append(
+                {
+                    "model": found["model"].replace("base-training/", "base/", 1),
+                    "metric": score["metric"],
+                    "group": score["group"],
+                    "on": score["on"],
+                    "higher": score["higher_is_better"],
+                    "interval": score["low"] is not None,
+                    "chance": score["chance"] is not None,
+                    "at": at,
+                    "baselines": [(name, at + pointer("baselines", name)) for name in baselines],
+                    "numbers": {key: score[key] for key in ("value", "low", "high")},
+                    "baseline_numbers": [{"value": value, "which": name} for name, value in baselines.items()],
+                }
+            )
+    return rows
+
+
+def leading(row: Mapping[str, Any]) -> bool:
+    """Return whether a score stands for the others: no part of what another one is measured on, and no validation."""
+    return not any(mark in row["on"] for mark in (":", ", ")) and not row["on"].endswith("validation")
+
+
+def summary(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
+    """Return the first screen."""
+    totals = sources.json("jobs.json")["totals"]
+    return {
+        "runs": runs,
+        "best": best_of(runs, sources),
+        "counted": totals["jobs"] > 0,
+        "price_known": totals["price"] is not None,
+        "unknown_power": ", ".join(totals["unknown_power"]),
+    }
+
+
+def best_of(runs: list[dict[str, Any]], sources: Sources) -> list[dict[str, Any]]:
+    """Return the rows of the first table: scores of text, of pairs and of tasks, or else the losses on test text."""
+    rows = []
+    labels = {run["label"]: number for number, run in enumerate(runs)}
+    for row in sorted(filter(leading, scores_of(sources)), key=lambda row: labels.get(row["model"], len(labels))):
+        if row["group"] == "harness":
+            continue
+        named = dict(row["baselines"]) | ({"a guess": f"{row['at']}/chance"} if row["chance"] else {})
+        better = sorted(named.items(), key=lambda item: sources.value(item[1]), reverse=row["higher"])
+        which, baseline = better[0] if better else ("", None)
+        limits = {key: f"{row['at']}/{key}" if row["interval"] else None for key in ("low", "high")}
+        rows.append(best_row(row["model"], row["on"], row["metric"], f"{row['at']}/value", baseline, which) | limits)
+    for run in runs:
+        if not run["measured"] or any(row["model"] == run["label"] for row in rows):
+            continue
+        at = f"{run['metrics']}#"
+        if run["stage"] == "finetune":
+            at += "/loss/finetune_test"
+            which = "its base model"
+            rows.append(
+                best_row(
+                    run["label"], "text to finetune on", METRIC["loss"], f"{at}/after/loss", f"{at}/before/loss", which
+                )
+            )
+        elif run["stage"] == "mlm":
+            which = "unigram entropy"
+            rows.append(
+                best_row(
+                    run["label"], "corpus", METRIC["masked"], f"{at}/test/loss", f"{at}/test/unigram_entropy", which
+                )
+            )
+        else:
+            rows.append(best_row(run["label"], "corpus", METRIC["loss"], f"{at}/test/loss", None, ""))
+    return rows
+
+
+def best_row(model: str, on: str, metric: str, source: str, baseline: str | None, which: str) -> dict[str, Any]:
+    """Return a row of the first table."""
+    row = {"model": model, "on": on, "metric": metric.replace("_", " "), "source": source}
+    return row | {"baseline": baseline, "which": which, "low": None, "high": None}
+
+
+def compared(sources: Sources) -> dict[str, Any]:
+    """Return the comparison of runs, of stages that have several."""
+    file = "compare/runs.csv"
+    columns = sources.columns(file) if file in sources else {}
+    stages = [str(stage) for stage in columns.get("stage", [])]
+    groups = []
+    for number, stage in enumerate(stages):
+        row: dict[str, Any] = {name: column[number] for name, column in columns.items()}
+        if stages.count(stage) > 1 or row["seeds"] > 1:
+            settings = str(row["settings"]) if isinstance(row["settings"], str) else ""
+            groups.append(row | {"at": f"{file}#/{number}", "settings": settings.split(), "several": row["seeds"] > 1})
+    found = [
+        {"stage": stage, "spec": spread([row for row in groups if row["stage"] == stage])}
+        for stage in dict.fromkeys(row["stage"] for row in groups)
+    ]
+    return {"groups": groups, "charts": found}
+
+
+def spread(rows: list[dict[str, Any]]) -> dict:
+    """Return the chart of groups of runs: the loss on the test split, a standard deviation to both sides."""
+    points = []
+    for row in rows:
+        mean, deviation = row["test_loss"], row["test_loss_std"] if row["several"] else None
+        low, high = (None, None) if deviation is None else (mean - deviation, mean + deviation)
+        points.append({"name": row["run"], "value": mean, "low": low, "high": high})
+    return charts.intervals(points, [], "loss on the test split, nats per token")
+
+
+def plans(recipe: Mapping[str, Any], runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
+    """Return the plans beside what was measured."""
+    rows, memory = [], []
+    by_label = {run["label"]: run for run in runs}
+    for file in sources.names("plan/*/*/*.json"):
+        plan = sources.json(file)
+        label = f"{plan['stage']}/{plan['run']}"
+        run = by_label.get(label)
+        if not run:
+            continue
+        row = {"run": label, "slice": plan["topology"], "file": file, "planned": plan["planned"], **pick_measured(run)}
+        if plan["planned"]:
+            held = plan["memory"]
+            parts = {key: held.get(key) for key in ("arguments", "temporaries", "program")}
+            memory += [
+                {"name": f"{label} on {plan['topology']}", "part": part, "share": size / held["hbm"]}
+                for part, size in parts.items()
+                if size
+            ]
+            row["fits"] = plan["estimated_seconds"] is not None
+        else:
+            row["reason"] = plan["reason"]
+        rows.append(row)
+    return {"plans": rows, "memory": charts.shares(memory) if memory else None}
+
+
+def pick_measured(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return where the measured time of a run's step is, and on what it was measured."""
+    return {key: run[key] for key in ("timings", "devices")}
+
+
+def jobs(recipe: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
+    """Return the timeline of jobs, with pauses cut out, and the time by rule."""
+    account = sources.json("jobs.json")
+    stages = recipe["rules"]
+
+    def on_axis(time: float) -> float:
+        """Return a time without the pauses before it; a tenth of PAUSE stays in the place of each, to be seen."""
+        before = (pause["seconds"] for pause in account["pauses"] if pause["after"] < time)
+        return round(time - sum(seconds - PAUSE / 10 for seconds in before), 3)
+
+    rows, failed = [], []
+    for job in account["jobs"]:
+        started = on_axis(job["started"])
+        times = {"ready": max(round(started - min(job["waited"], PAUSE), 3), 0.0), "started": started}
+        times["ended"] = round(started + job["seconds"], 3)
+        rows.append({"rule": job["rule"], "of": job["of"], "stage": stages.get(job["rule"], "other")} | times)
+        failed += [
+            {"rule": job["rule"], "of": job["of"], "failed": on_axis(attempt["ended"] or attempt["started"])}
+            for attempt in job.get("failed", [])
+        ]
+    rules = sorted(account["rules"], key=lambda name: -account["rules"][name]["seconds"])
+    return {
+        "jobs": rows,
+        "timeline": charts.timeline(rows, failed),
+        "pauses": [f"jobs.json#/pauses/{number}" for number in range(len(account["pauses"]))],
+        "rules": [
+            {"name": name, "stage": stages.get(name, "other"), "at": f"jobs.json#{pointer('rules', name)}"}
+            for name in rules
+        ],
+    }
+
+
+def workflow(recipe: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
+    """Return the graph of the rules that had jobs."""
+    account = sources.json("jobs.json")
+    edges = [(one, other) for one, other in account["edges"]]
+    if not edges:
+        return {"graph": None}
+    stages = recipe["rules"]
+    counts = {name: rule["jobs"] for name, rule in account["rules"].items()}
+    before = reduced(acyclic(edges))
+    order = [(rule, sorted(before[rule])) for rule in account["rules"] if rule in before]
+    return {"graph": drawing(edges, stages, counts), "order": order}

@@ -1,0 +1,199 @@
+"""The jobs that made a set of files: when each ran, what it waited for, and what all of them cost.
+
+Snakemake keeps a record of every file that a job made (.snakemake/metadata), and each job one of its attempts
+(tpulm.core.job_record). They are no artifacts: a job without the first is left out, one without the second counts as
+Snakemake saw it.
+"""
+
+import json
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tpulm.core import job_record
+from tpulm.core.accelerators import mean_watts, slice_named
+
+METADATA = Path(".snakemake") / "metadata"
+NAME_MAX = 255  # of a file's name; Snakemake cuts longer ones into folders
+MODELS = ("mlm", "base", "finetune")  # stages whose jobs compute with cpu_threads; others have one
+PAUSE = 60  # seconds in which no job ran that count as a pause between two commands
+
+
+def record_of(file: str, folder: Path) -> dict[str, Any] | None:
+    """Return Snakemake's record of a file that a job made; None where it has none."""
+    name = urlsafe_b64encode(file.encode()).decode()
+    size = NAME_MAX - 1
+    parts = [name[start : start + size] for start in range(0, len(name), size)]
+    path = folder.joinpath(*(f"@{part}" for part in parts[:-1]), parts[-1])
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return record if record.get("starttime") and record.get("endtime") and record.get("rule") else None
+
+
+def jobs_behind(files: Iterable[str], folder: Path = METADATA) -> tuple[list[dict[str, Any]], list[list[str]]]:
+    """Return the jobs from which files came to be, directly or not, and which rules waited for which.
+
+    Each job has rule, of (what tells it from others of its rule), started (seconds since 1970, of its last attempt),
+    seconds, waited (seconds from the end of the last job that made one of its inputs), outputs (how many), and what
+    `attempts_of` says; they are in the order in which they began. An edge is a pair of rules, the first of which made
+    an input of the second.
+    """
+    jobs: dict[tuple, dict[str, Any]] = {}
+    makers: dict[str, dict[str, Any] | None] = {}
+    reads: list[tuple[str, dict[str, Any]]] = []
+    waiting = list(files)
+    while waiting:
+        file = waiting.pop()
+        if file in makers:
+            continue
+        record = record_of(file, folder)
+        makers[file] = add(jobs, file, record) if record else None
+        if record and (job := makers[file]):
+            reads += [(name, job) for name in record["input"]]
+            waiting += record["input"]
+    for job in jobs.values():
+        job |= attempts_of(job["log"])
+    edges, ready = set(), dict.fromkeys(jobs, 0.0)
+    for file, job in reads:
+        if maker := makers[file]:
+            edges.add((maker["rule"], job["rule"]))
+            ready[job["rule"], job["log"]] = max(ready[job["rule"], job["log"]], maker["ended"])
+    found = sorted(jobs.values(), key=lambda job: (job["started"], job["rule"], job["of"]))
+    for job in found:
+        since = ready[job["rule"], job.pop("log")]
+        job["waited"] = round(max(job["started"] - since, 0.0), 3) if since else 0.0
+        job["seconds"] = round(max(job.pop("ended") - job["started"], 0.0), 3)
+    return found, sorted(map(list, edges))
+
+
+def add(jobs: dict[tuple, dict[str, Any]], file: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Add a file's record to that of its job, and return that: the files of a job share its log."""
+    log = record["log"][0] if record.get("log") else file
+    job = jobs.setdefault(
+        (record["rule"], log),
+        {
+            "rule": record["rule"],
+            "of": label(log),
+            "log": log,
+            "started": record["starttime"],
+            "ended": 0.0,
+            "outputs": 0,
+        },
+    )
+    job["started"] = min(job["started"], record["starttime"])
+    job["ended"] = max(job["ended"], record["endtime"])
+    job["outputs"] += 1
+    return job
+
+
+def attempts_of(log: str) -> dict[str, Any]:
+    """Return what a job says of its attempts, by its log; nothing without its record.
+
+    started, ended  of the last one, seconds since 1970
+    cpu_seconds     of the last one
+    failed          attempts before it, each with started, ended (None if it was killed)
+    repeated_steps  of training, done again after an attempt that ended early
+    """
+    lines = job_record.read(job_record.path_of(log))
+    attempts: list[dict[str, Any]] = []
+    for line in lines:
+        if line["event"] == "start":
+            attempts.append({"started": line["time"], "ended": None, "repeated": 0})
+        elif attempts and line["event"] == "end":
+            attempts[-1] |= {"ended": line["time"], "cpu_seconds": line.get("cpu_seconds", 0.0)}
+        elif attempts:
+            attempts[-1]["repeated"] += line.get("repeated_steps", 0)
+    if not attempts or attempts[-1]["ended"] is None:
+        return {}
+    *failed, last = attempts
+    return {
+        "started": last["started"],
+        "ended": last["ended"],
+        "cpu_seconds": last["cpu_seconds"],
+        "failed": [{"started": attempt["started"], "ended": attempt["ended"]} for attempt in failed],
+        "repeated_steps": sum(attempt["repeated"] for attempt in attempts),
+    }
+
+
+def label(log: str) -> str:
+    """Return what tells a job from others of its rule, by the name of its log."""
+    return (log.partition("logs/")[2] or log).removesuffix(".log")
+
+
+def pauses_between(jobs: Iterable[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """Return the times of more than PAUSE seconds in which no job ran: after (seconds since the first job), seconds."""
+    found: list[dict[str, float]] = []
+    until = None
+    for job in jobs:
+        if until is not None and job["started"] - until > PAUSE:
+            found.append({"after": round(until, 3), "seconds": round(job["started"] - until, 3)})
+        until = max(until or 0.0, job["started"] + job["seconds"])
+    return found
+
+
+def account(files: Iterable[str], recipe: Mapping[str, Any], devices: Mapping[str, str]) -> dict[str, Any]:
+    """Return what results/jobs.json says: totals, rules, pauses, edges and jobs.
+
+    files    those that the page is made of
+    recipe   of the page: rules (the stage of each), cpu_threads, cpu_watts and cpu_price of a thread, prices of slices
+    devices  on what each run was trained, by the folder of its logs
+
+    Times are seconds from the start of the first job. The energy of processors is an estimate: for as many threads as
+    were asked for, as long as the job ran, or for the time that it computed where its record says that. The energy of
+    accelerators is counted where their maker has published what they take.
+    """
+    jobs, edges = jobs_behind(files)
+    began = jobs[0]["started"] if jobs else 0.0
+    for job in jobs:
+        for attempt in job.get("failed", []):
+            attempt |= {key: round(time - began, 3) for key, time in attempt.items() if time is not None}
+        job["started"] = round(job["started"] - began, 3)
+        job["threads"] = recipe["cpu_threads"] if recipe["rules"].get(job["rule"]) in MODELS else 1
+    pauses = pauses_between(jobs)
+    ended = max((job["started"] + job["seconds"] for job in jobs), default=0.0)
+    totals = {
+        "jobs": len(jobs),
+        "elapsed_seconds": round(ended - sum(pause["seconds"] for pause in pauses), 3),
+        "job_seconds": round(sum(job["seconds"] for job in jobs), 3),
+        "failed_attempts": sum(len(job.get("failed", [])) for job in jobs),
+        "repeated_steps": sum(job.get("repeated_steps", 0) for job in jobs),
+    }
+    totals |= costs_of(jobs, recipe, devices)
+    return {"totals": totals, "rules": by_rule(jobs), "pauses": pauses, "edges": edges, "jobs": jobs}
+
+
+def costs_of(jobs: Iterable[Mapping[str, Any]], recipe: Mapping[str, Any], devices: Mapping[str, str]) -> dict:
+    """Return energy and money of jobs: see `account`. A price is null where a part of it is not known."""
+    used = watts = money = 0.0
+    unknown, unpriced = set(), recipe["cpu_price"] is None
+    for job in jobs:
+        used += job.get("cpu_seconds", job["seconds"] * job["threads"])
+        folder, _, segment = job["of"].rpartition("/")
+        device = devices.get(folder, "") if segment.isdigit() else ""
+        if device and not device.endswith(("(CPU)", "(cpu)")):
+            power, price = mean_watts(device), recipe["prices"].get(slice_named(device))
+            watts += job["seconds"] * (power or 0.0)
+            money += job["seconds"] / 3600 * (price or 0.0)
+            unpriced |= price is None
+            unknown |= {device} if power is None else set()
+    return {
+        "thread_seconds": round(used, 3),
+        "watts_per_thread": recipe["cpu_watts"],
+        "watt_hours": round((used * recipe["cpu_watts"] + watts) / 3600, 3),
+        "unknown_power": sorted(unknown),
+        "price": None if unpriced else round(money + used / 3600 * recipe["cpu_price"], 6),
+    }
+
+
+def by_rule(jobs: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return how many jobs each rule had, and their seconds: of all, and of the longest."""
+    found: dict[str, dict[str, float]] = {}
+    for job in jobs:
+        rule = found.setdefault(job["rule"], {"jobs": 0, "seconds": 0.0, "longest": 0.0})
+        rule["jobs"] += 1
+        rule["seconds"] = round(rule["seconds"] + job["seconds"], 3)
+        rule["longest"] = max(rule["longest"], job["seconds"])
+    return found

@@ -1,0 +1,95 @@
+"""The report's page: one HTML file with its style, scripts and data in it, which opens without a network.
+
+The templates, style and script are files of report/page/ at the top of the workflow. The charts are drawn by Vega-Lite
+(Satyanarayan et al. 2017), whose JavaScript the package vl-convert has.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from tpulm.report import findings, story
+from tpulm.report.sources import Sources, as_script
+
+SECTIONS = {
+    "summary": "Summary",
+    "text": "Text",
+    "tokenizer": "Tokenizer",
+    "records": "Records",
+    "training": "Training",
+    "quality": "Quality",
+    "samples": "Samples",
+    "runs": "Runs compared",
+    "plan": "Plan",
+    "partitioning": "Partitioning",
+    "jobs": "Jobs and cost",
+    "workflow": "Workflow",
+}
+
+
+@cache
+def vega() -> str:
+    """Return the JavaScript of Vega, Vega-Lite and Vega-Embed, as a module that sets window.vegaEmbed."""
+    from vl_convert import javascript_bundle
+
+    return javascript_bundle("window.vegaEmbed = vegaEmbed;")
+
+
+def sections(recipe: Mapping[str, Any], sources: Sources, templates: Path) -> list[dict[str, Any]]:
+    """Return the sections of the page: id, title, html, and a version that changes with it.
+
+    recipe     of tpulm.config.page_facts
+    sources    the files to tell of, jobs.json among them; what is not there yet is left out
+    templates  the folder report/page
+    """
+    environment = Environment(
+        loader=FileSystemLoader(templates),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {"n": sources.html, "as_script": as_script, "bar": partial(story.bar, sources)}
+    runs = findings.described(recipe, sources)
+    texts = story.texts(recipe, sources)
+    contexts: dict[str, dict[str, Any]] = {
+        "summary": findings.summary(runs, sources) | {"texts": texts},
+        "text": {"texts": texts},
+        "tokenizer": story.tokenizer(sources),
+        "records": story.records(sources),
+        "training": findings.training(runs, sources),
+        "quality": findings.quality(runs, sources),
+        "samples": {"masks": story.masks(recipe, sources), "generations": story.generations(sources)},
+        "runs": findings.compared(sources),
+        "plan": findings.plans(recipe, runs, sources),
+        "partitioning": story.partitioning(sources),
+        "jobs": findings.jobs(recipe, sources),
+        "workflow": findings.workflow(recipe, sources),
+    }
+    found = []
+    for name, title in SECTIONS.items():
+        html = environment.get_template(f"{name}.html").render(contexts[name])
+        version = hashlib.sha256(html.encode()).hexdigest()[:16]
+        found.append({"id": name, "title": title, "html": Markup(html), "version": version})
+    return found
+
+
+def page(recipe: Mapping[str, Any], sources: Sources, templates: Path, live: str = "") -> str:
+    """Return the whole page; see `sections`.
+
+    live  where the page asks for sections that have changed, as it does while the workflow runs; empty for never
+    """
+    environment = Environment(loader=FileSystemLoader(templates), autoescape=True, undefined=StrictUndefined)
+    return environment.get_template("page.html").render(
+        title=recipe["title"],
+        sections=sections(recipe, sources, templates),
+        style=Markup((templates / "page.css").read_text(encoding="utf-8")),
+        script=Markup((templates / "page.js").read_text(encoding="utf-8")),
+        charts=Markup(vega().replace("</script", "<\\/script")),
+        live=live,
+    )

@@ -1,0 +1,198 @@
+"""One number, one place: every number of the report's page is read from an artifact, and says from which.
+
+A source is FILE#POINTER: FILE below results/ (or logs/...), POINTER a JSON pointer (RFC 6901) such as /test/loss. Of a
+CSV file it is /ROW/COLUMN, with rows counted from 0, or the name of a column, whose value is all its cells. A number is
+the value of a source, or what one of HOW makes of the values of several.
+"""
+
+import csv
+import fnmatch
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup, escape
+
+from tpulm.core.files import read_json
+
+# What a number is of the values of its sources, by the name that the page gives.
+HOW: dict[str, Callable[..., float]] = {
+    "value": lambda value: value,
+    "length": len,
+    "last": lambda values: values[-1],
+    "maximum": max,
+    "median": statistics.median,
+    "sum": lambda *values: math.fsum(values[0] if len(values) == 1 else values),
+    "difference": lambda one, other: one - other,
+    "ratio": lambda one, other: one / other,
+    "change": lambda before, after: after / before - 1,
+}
+
+
+class Sources:
+    """The files that a page may be made of; what is not among them is not read."""
+
+    def __init__(self, files: Mapping[str, Path]):
+        """Take the path of each file by its name: below results/, or from logs/ on."""
+        self.files = dict(files)
+        self.read: dict[str, Any] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.files
+
+    def names(self, pattern: str) -> list[str]:
+        """Return the names that match a pattern, sorted; * stands for anything, folders too."""
+        return sorted(fnmatch.filter(self.files, pattern))
+
+    def json(self, name: str) -> Any:
+        """Return what a JSON file says; None where there is no such file."""
+        if name not in self.read and name in self.files:
+            self.read[name] = read_json(self.files[name])
+        return self.read.get(name)
+
+    def columns(self, name: str) -> dict[str, list[float | str]]:
+        """Return the columns of a CSV file, with numbers where all of a column are numbers; empty cells are NaN."""
+        if name not in self.read:
+            self.read[name] = columns_of([self.files[name]]) if name in self.files else {}
+        return self.read[name]
+
+    def value(self, source: str) -> Any:
+        """Return the value of a source. Raises KeyError where there is none."""
+        name, _, pointer = source.partition("#")
+        if name.endswith(".csv"):
+            _, _, cell = pointer.partition("/")
+            row, _, column = cell.partition("/")
+            return self.columns(name)[column][int(row)] if cell else self.columns(name)[pointer]
+        value = self.json(name)
+        if value is None:
+            raise KeyError(source)
+        return at(value, pointer)
+
+    def number(self, how: str, *sources: str) -> float:
+        """Return a number that is made of sources, see HOW. Raises KeyError where one of them has no value."""
+        return HOW[how](*map(self.value, sources))
+
+    def html(self, style: str, how: str, *sources: str) -> Markup:
+        """Return a number as text, with its value and its sources as attributes; a dash where there is none.
+
+        style  of STYLES
+        """
+        try:
+            value = self.number(how, *sources)
+        except (KeyError, IndexError, TypeError, ZeroDivisionError, statistics.StatisticsError):
+            value = None
+        if value is None:
+            return Markup('<span title="not known">–</span>')
+        made = "" if how == "value" else f' data-how="{how}"'
+        return Markup('<data value="{}" data-source="{}"{}>{}</data>').format(
+            repr(value), " ".join(sources), Markup(made), STYLES[style](value)
+        )
+
+
+def columns_of(paths: Iterable[Path]) -> dict[str, list[float | str]]:
+    """Return the columns of CSV files one after the other, as `Sources.columns` does."""
+    rows: list[dict[str, str]] = []
+    for path in paths:
+        with open(path, encoding="utf-8", newline="") as file:
+            rows += csv.DictReader(file)
+    found: dict[str, list[float | str]] = {}
+    for name in rows[0] if rows else ():
+        texts = [row.get(name) or "" for row in rows]
+        try:
+            found[name] = [float(text) if text else math.nan for text in texts]
+        except ValueError:
+            found[name] = list(texts)
+    return found
+
+
+def at(value: Any, pointer: str) -> Any:
+    """Return what a JSON pointer points at. Raises KeyError or IndexError."""
+    for part in unquote(pointer).split("/")[1:]:
+        part = part.replace("~1", "/").replace("~0", "~")
+        value = value[int(part)] if isinstance(value, list) else value[part]
+    return value
+
+
+def pointer(*parts: object) -> str:
+    """Return the JSON pointer of keys and indices, as a URI fragment has it: without spaces."""
+    return "".join("/" + quote(str(part).replace("~", "~0").replace("/", "~1"), safe="~") for part in parts)
+
+
+def as_script(identifier: str, value: object) -> Markup:
+    """Return data for the page's script, as an element that no text in it can end."""
+    return Markup('<script type="application/json" id="{}">{}</script>').format(identifier, htmlsafe_json_dumps(value))
+
+
+def figure(value: float) -> str:
+    """Return a number with four digits that count, thousands apart."""
+    if isinstance(value, int) or (abs(value) >= 1e4 and math.isfinite(value)):
+        return f"{value:,.0f}"
+    if value and abs(value) < 1e-3:
+        return f"{value:.2e}"
+    decimals = 3 - math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
+    return f"{value:,.{max(0, min(decimals, 4))}f}"
+
+
+def percent(value: float) -> str:
+    """Return a share in percent."""
+    return f"{100 * value:.1f} %"
+
+
+def change(value: float) -> str:
+    """Return a relative change in percent, with its sign."""
+    return f"{100 * value:+.1f} %"
+
+
+def lasting(value: float) -> str:
+    """Return seconds in the unit that reads best."""
+    for unit, seconds in (("d", 86400), ("h", 3600), ("min", 60)):
+        if value >= 2 * seconds:
+            return f"{value / seconds:,.1f} {unit}"
+    return f"{value:,.1f} s" if value >= 1 or value == 0 else f"{1e3 * value:,.1f} ms"
+
+
+def amount(value: float) -> str:
+    """Return a count with its magnitude: 695 k, 1.40 M."""
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if value >= size:
+            return f"{value / size:.2f} {unit}"
+    return f"{value:,.0f}"
+
+
+def in_bytes(value: float) -> str:
+    """Return a number of bytes with a binary unit."""
+    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if value >= size:
+            return f"{value / size:.1f} {unit}"
+    return f"{value:,.0f} B"
+
+
+STYLES: dict[str, Callable[[Any], str]] = {
+    "count": lambda value: f"{value:,.0f}",
+    "figure": figure,
+    "plain": lambda value: f"{value:g}",
+    "percent": percent,
+    "change": change,
+    "seconds": lasting,
+    "amount": amount,
+    "bytes": in_bytes,
+    "hours": lambda value: lasting(3600 * value),
+    "text": lambda value: str(escape(value)),
+}
+
+
+def named(paths: Iterable[str]) -> dict[str, Path]:
+    """Return files below results/ by their names there."""
+    return {str(path).partition("results/")[2]: Path(path) for path in paths}
+
+
+def devices_of(recipe: Mapping[str, Any], sources: Sources) -> dict[str, str]:
+    """Return on what each run of a page's recipe was trained last, by the folder of its logs; empty where not known."""
+    return {
+        run["label"]: str(sources.columns(f"{run['folder']}/timings.csv").get("devices", [""])[-1])
+        for run in recipe["runs"]
+    }

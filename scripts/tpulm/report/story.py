@@ -1,0 +1,213 @@
+"""What the page tells of data and models, in the order of the data: text, tokenizer, records, samples, partitioning.
+
+Each function returns what a template of the same name in report/page/ shows: texts and places of numbers, which the
+template reads by `Sources.html`.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+from markupsafe import Markup
+
+from tpulm.report import charts
+from tpulm.report.changes import marked
+from tpulm.report.corpus_table import REASONS, source_of
+from tpulm.report.sources import Sources, pointer
+
+SHOWN = 20  # examples of a kind
+DEVICES = 256  # that a grid shows, at most
+
+
+def texts(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str, Any]]:
+    """Return each collection of texts."""
+    found = []
+    for name in recipe["texts"]:
+        file = f"{name}/corpus.json"
+        corpus = sources.json(file)
+        if not corpus:
+            continue
+        splits = corpus["splits"]
+        kinds = [source["source"] for source in corpus.get("sources", {}).values()]
+        removed = {"": corpus} | corpus.get("sources", {})
+        found.append(
+            {
+                "name": name,
+                "file": file,
+                "sentence": Markup('<span class="name">{}</span>').format(source_of(corpus)),
+                "source": corpus.get("source") or " and ".join(dict.fromkeys(kinds)),
+                "splits": list(splits),
+                "reasons": reasons_of(splits),
+                "sources": [
+                    {"name": key, "kind": source["source"], "at": f"{file}#{pointer('sources', key)}"}
+                    for key, source in corpus.get("sources", {}).items()
+                ],
+                "removed": [
+                    {
+                        "name": f"{key} {rule}".strip(),
+                        "at": f"{file}#{pointer(*(['sources', key] if key else []), 'removed_lines', rule)}",
+                    }
+                    for key, source in removed.items()
+                    for rule in source.get("removed_lines", {})
+                ],
+                "pairs": [
+                    marked(pair["kept"], pair["dropped"])[::-1]
+                    for pair in corpus.get("near_duplicates", {}).get("examples", [])[:SHOWN]
+                ],
+                "contaminated": corpus.get("decontaminate", {}).get("examples", [])[:SHOWN],
+            }
+        )  # fmt: skip
+    return found
+
+
+def reasons_of(splits: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return why documents were dropped, as key and words, where all splits say how many."""
+    found = dict.fromkeys(key for figures in splits.values() for key in figures if key.startswith("dropped_"))
+    told = [key for key in found if all(key in figures for figures in splits.values())]
+    names = {key: key.removeprefix("dropped_") for key in told}
+    return [(key, REASONS.get(name, name.replace("_", " "))) for key, name in names.items()]
+
+
+def tokenizer(sources: Sources) -> dict[str, Any]:
+    """Return how the tokenizer cuts text."""
+    file, pieces_file = "tokenizer/metrics.json", "tokenizer/pieces.json"
+    measured, pieces = sources.json(file), sources.json(pieces_file)
+    found: dict[str, Any] = {
+        "measured": bool(measured),
+        "file": file,
+        "pieces": bool(pieces),
+        "pieces_file": pieces_file,
+    }
+    if measured:
+        found["kind"] = measured.get("model", "pretrained")
+    if pieces:
+        counted = [
+            {"characters": row["characters"], "pieces": row[key], "which": which}
+            for row in pieces["lengths"]
+            for key, which in (("used", "occur"), ("unused", "do not"))
+        ]
+        found["lengths"] = charts.bars(counted, "characters", "pieces", ("characters", "pieces"), "which")
+        found["words"] = charts.bars(pieces["words"], "tokens", "words", ("tokens of a word", "words"))
+        hardest = enumerate(pieces["hardest"])
+        found["hardest"] = [row | {"at": f"{pieces_file}#/hardest/{number}"} for number, row in islice(hardest, SHOWN)]
+        found["unused"] = pieces["examples"]
+    return found
+
+
+def records(sources: Sources) -> dict[str, Any]:
+    """Return the sets of records and how even their shards are."""
+    sets = []
+    for file in sources.names("*manifest.json"):
+        manifest = sources.json(file)
+        name = file.removesuffix("/manifest.json")
+        counts = [shard["records"] for shard in manifest["splits"]["train"]["shards"]]
+        chart = charts.many_bars(counts, ("shard", "records")) if len(counts) > 1 else None
+        sets.append(
+            {
+                "name": name,
+                "file": file,
+                "splits": list(manifest["splits"]),
+                "packing": manifest["packing"],
+                "chart": chart,
+            }
+        )
+    return {"sets": sets}
+
+
+def masks(recipe: Mapping[str, Any], sources: Sources) -> dict[str, Any] | None:
+    """Return what the masked models say for the mask, a column for each model; None where none was asked."""
+    files = sources.names("mlm/*/fill_mask.json")
+    if not files:
+        return None
+    answers = {file: {row["prompt"]: (number, row) for number, row in enumerate(sources.json(file))} for file in files}
+    prompts = dict.fromkeys(prompt for rows in answers.values() for prompt in rows)
+    rows = []
+    for prompt in prompts:
+        cells = []
+        for file in files:
+            number, row = answers[file].get(prompt, (0, {"answers": []}))
+            cells.append(
+                [
+                    {"token": answer["token_str"] or "(nothing)", "at": f"{file}#/{number}/answers/{place}/score"}
+                    for place, answer in enumerate(row["answers"])
+                ]
+            )
+        rows.append({"prompt": prompt, "cells": cells})
+    return {"runs": [file.split("/")[1] for file in files], "rows": rows}
+
+
+def generations(sources: Sources) -> list[dict[str, Any]]:
+    """Return the samples of each finetuned model beside those of its base, with what differs marked."""
+    return [
+        {
+            "name": file.split("/")[1],
+            "prompts": [
+                {
+                    "prompt": item["prompt"],
+                    "pairs": [marked(*pair) for pair in zip(item["before"], item["after"], strict=True)],
+                }
+                for item in sources.json(file)["prompts"]
+            ],
+        }
+        for file in sources.names("finetune/*/generations.json")
+    ]
+
+
+def partitioning(sources: Sources) -> dict[str, Any]:
+    """Return how the variables of each finetuned model lie on its mesh; those of equal layers once."""
+    runs = []
+    for file in sources.names("finetune/*/partitioning.json"):
+        found = sources.json(file)
+        mesh, seen, variables = found["mesh"], set(), []
+        for number, variable in enumerate(found["variables"]):
+            path = re.sub(r"(?<=_)\d+(?=/)", "*", variable["path"])
+            same = (path, str(variable["shape"]), str(variable["spec"]), variable["note"])
+            if same in seen:
+                continue
+            seen.add(same)
+            variables.append(
+                {
+                    "path": path,
+                    "shape": " × ".join(map(str, variable["shape"])),
+                    "spec": ", ".join(axis or "·" for axis in variable["spec"]),
+                    "trainable": variable["trainable"],
+                    "note": variable["note"],
+                    "grid": grid(mesh, variable["spec"]),
+                    "at": f"{file}#/variables/{number}",
+                }
+            )
+        runs.append({"name": file.split("/")[1], "file": file, "axes": list(mesh), "variables": variables})
+    return {"runs": runs}
+
+
+def grid(mesh: Mapping[str, int], spec: list[str | None]) -> Markup:
+    """Return the devices of a mesh as cells, colored by which part of a variable they hold.
+
+    mesh  its axes, in order
+    spec  the axis that each dimension of the variable is cut along, or None
+    """
+    sizes = list(mesh.values())
+    rows, columns = (math.prod(sizes[:-1]), sizes[-1]) if sizes else (1, 1)
+    cut = [axis for axis in mesh if axis in spec and mesh[axis] > 1]
+    parts = math.prod(mesh[axis] for axis in cut)
+    cells = []
+    for device in range(min(rows * columns, DEVICES)):
+        part, rest, place = 0, device, {}
+        for axis, size in reversed(list(mesh.items())):
+            rest, place[axis] = divmod(rest, size)
+        for axis in cut:
+            part = part * mesh[axis] + place[axis]
+        cells.append(
+            '<i class="whole"></i>' if parts == 1 else f'<i style="--part:{part / max(parts - 1, 1):.3f}"></i>'
+        )
+    words = "each device holds all of it" if parts == 1 else f"cut along {' and '.join(cut)}"
+    return Markup('<span class="mesh-grid" role="img" aria-label="{}" style="--columns:{}">{}</span>').format(
+        words, columns, Markup("".join(cells))
+    )
+
+
+def bar(sources: Sources, source: str) -> Markup:
+    """Return a bar as wide as a share."""
+    return Markup('<i class="share" style="--share:{:.4f}"></i>').format(sources.value(source))

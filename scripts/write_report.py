@@ -1,0 +1,30 @@
+"""Write the report's page: one HTML file that opens without a network, and what the jobs behind it took.
+
+input.results     what the page tells of, each file below results/
+input.plans       results/plan/{stage}/{run}/{topology}.json, those that were made
+input.scores      scores.json of every evaluation
+input.templates   templates, style and script of the page
+input.code  modules and lock
+output.page   HTML
+output.jobs   jobs.json: see tpulm.report.jobs.account
+"""
+
+from pathlib import Path
+
+from tpulm.core.files import write_json, write_text
+from tpulm.core.job import job
+from tpulm.report.jobs import account
+from tpulm.report.page import page
+from tpulm.report.sources import Sources, devices_of, named
+
+with job(snakemake.log[0], "report") as say:
+    recipe = snakemake.params.recipe
+    given = [*snakemake.input.results, *snakemake.input.plans, *snakemake.input.scores]
+    sources = Sources(named(given))
+    # The logs of live metrics are no artifacts; only a machine on which runs were trained has them.
+    sources.files |= {run["log"]: Path(run["log"]) for run in recipe["runs"] if Path(run["log"]).is_file()}
+    write_json(snakemake.output.jobs, account(given, recipe, devices_of(recipe, sources)))
+    sources.files["jobs.json"] = Path(snakemake.output.jobs)
+    text = page(recipe, sources, Path(snakemake.input.templates[0]).parent)
+    write_text(snakemake.output.page, text)
+    say(f"{snakemake.output.page}: {len(text.encode()) / 1e6:.1f} MB; open it in a browser")

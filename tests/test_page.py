@@ -1,0 +1,261 @@
+"""The report's page: every number is that of an artifact, and text of users cannot become part of the page."""
+
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from page_reader import Page, check, value_of
+from tpulm.core import accelerators
+from tpulm.core.scores import Score, write_scores
+from tpulm.report import graph, jobs
+from tpulm.report.changes import marked
+from tpulm.report.curves import POINTS, kept
+from tpulm.report.page import SECTIONS, sections
+from tpulm.report.sources import STYLES, Sources
+
+pytestmark = pytest.mark.unit
+TEMPLATES = ROOT / "report/page"
+RUN = {"stage": "mlm", "name": "one", "label": "mlm/one", "folder": "mlm/one", "log": "logs/mlm/one/metrics.jsonl"}
+RECIPE = {
+    "title": "A <title>", "runs": [RUN], "texts": ["corpus"], "prices": {}, "cpu_threads": 2, "cpu_watts": 10.0,
+    "cpu_price": 0.5, "rules": {"read_part": "corpus", "train": "mlm", "tell": "report"},
+}  # fmt: skip
+
+
+def write(folder: Path, name: str, value) -> None:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(value if isinstance(value, str) else json.dumps(value))
+
+
+def sources_of(folder: Path) -> Sources:
+    """Return the files of a folder, with an account of no jobs."""
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    if "jobs.json" not in files:
+        write(folder, "jobs.json", jobs.account([], RECIPE, {}))
+        files["jobs.json"] = folder / "jobs.json"
+    return Sources(files)
+
+
+def told(folder: Path, recipe: dict = RECIPE) -> str:
+    """Return the HTML of all sections, after a check of each number in it."""
+    text = "".join(section["html"] for section in sections(recipe, sources_of(folder), TEMPLATES))
+    page = Page(text)
+    for found, shown in page.numbers:
+        check(found, shown, folder)
+    assert not [words for words in page.prose if re.search(r"\d", words)]
+    return text
+
+
+@pytest.fixture
+def results(tmp_path) -> Path:
+    """A run of a masked model with everything that the page tells of it."""
+    split = {"documents": 1234, "characters": 56789, "words": 9876, "dropped_empty": 3}
+    example = {"dropped": "<script>alert(1)</script> one", "kept": "</script><b>two</b> one"}
+    corpus = {"source": "files", "splits": dict.fromkeys(("train", "validation", "test"), split)}
+    write(tmp_path, "corpus/corpus.json", corpus | {"near_duplicates": {"examples": [example]}})
+    held = {"loss": 5.8456, "accuracy": 0.125, "perplexity": 345.7, "unigram_entropy": 6.27, "predictions": 10}
+    metrics = {"parameters": 694912, "validation": held, "test": held, "steps": 4, "epochs": 0.25}
+    write(tmp_path, "mlm/one/metrics.json", metrics)
+    rows = [f"{step},{8 / step},{0.001 * step}" for step in range(1, 5)]
+    write(tmp_path, "mlm/one/history.csv", "\n".join(["step,loss,learning_rate", *rows, ""]))
+    timings = [
+        "step,seconds_per_step,tokens_per_second,devices",
+        "1,9.5,12,1 device(s) (cpu)",
+        "4,0.064,1600,1 device(s) (cpu)",
+    ]
+    write(tmp_path, "mlm/one/timings.csv", "\n".join([*timings, ""]))
+    evaluation = {"step": 4, "evaluation": held, "stopped_at": None, "best": {"step": 4}, "recipe": {"batch_size": 16}}
+    write(tmp_path, "mlm/one/checkpoints/00000004/state.json", evaluation)
+    answers = [{"token_str": "<i>a</i>", "score": 0.04}, {"token_str": "", "score": 0.0012}]
+    write(tmp_path, "mlm/one/fill_mask.json", [{"prompt": "say <b>[MASK]</b>", "answers": answers}])
+    pairs = [{"prompt": "def ", "before": ["an old word"] * 5, "after": ["a new word </pre>"] * 5}]
+    write(tmp_path, "finetune/two/generations.json", {"sampling": {}, "prompts": pairs})
+    return tmp_path
+
+
+def test_an_empty_folder_has_a_page_that_says_so(tmp_path):
+    text = told(tmp_path)
+    assert len(re.findall(r"<h2 ", text)) == len(SECTIONS)
+    assert "Not built yet." in text and "No run has begun yet." in text and "Nothing is measured yet." in text
+
+
+def test_every_number_is_that_of_its_file_and_text_stays_text(results):
+    text = told(results)
+    assert "5.846" in text and "694,912" in text and "64.0 ms" not in text  # the median of 9.5 s and 64 ms
+    assert "<script>alert" not in text and "<b>two" not in text and "<i>a</i>" not in text and "<b>[MASK]" not in text
+    assert "&lt;b&gt;[MASK]" in text
+    assert "<del>old</del>" in text and "<ins>new</ins>" in text
+
+
+def test_a_number_that_is_wrong_is_found(results):
+    text = told(results)
+    write(results, "mlm/one/metrics.json", (results / "mlm/one/metrics.json").read_text().replace("5.8456", "5.9456"))
+    with pytest.raises(AssertionError):
+        for found, shown in Page(text).numbers:
+            check(found, shown, results)
+
+
+@pytest.mark.parametrize(
+    ("style", "value", "text"),
+    [
+        ("figure", 5.845613, "5.846"),
+        ("figure", 0.0, "0"),
+        ("figure", 345.7146, "345.7"),
+        ("figure", 0.000034, "3.40e-05"),
+        ("figure", 12345.6, "12,346"),
+        ("percent", 0.040568, "4.1 %"),
+        ("change", -0.0678, "-6.8 %"),
+        ("seconds", 0.0635, "63.5 ms"),
+        ("seconds", 95.96, "96.0 s"),
+        ("seconds", 306, "5.1 min"),
+        ("seconds", 86400 * 3.5, "3.5 d"),
+        ("amount", 694912, "694,912"),
+        ("amount", 8_537_680_896, "8.54 G"),
+        ("bytes", 131072, "128.0 KiB"),
+        ("hours", 2.5, "2.5 h"),
+    ],
+)
+def test_a_number_reads_well(style, value, text):
+    assert STYLES[style](value) == text
+
+
+def test_thinned_curves_keep_their_peaks_and_their_ends():
+    values = np.sin(np.arange(10_000) / 300)
+    values[1234], values[8765] = 50, -50
+    index = kept(values)
+    assert len(index) <= POINTS and {0, 1234, 8765, 9999} <= set(index) and (np.diff(index) > 0).all()
+    assert kept(values[:500]).tolist() == list(range(500))
+    assert len(kept([math.nan] * 2000)) <= POINTS
+
+
+def test_curves_have_points_of_their_file_only(results):
+    run = Page(told(results)).scripts["curves-data"]["runs"][0]
+    assert dict(zip(run["loss"]["steps"], run["loss"]["values"], strict=True)) == {1: 8.0, 2: 4.0, 3: 8 / 3, 4: 2.0}
+    assert run["loss"]["source"] == "mlm/one/history.csv" and run["held_out"] == {"steps": [4], "values": [5.8456]}
+    assert run["clock"] == {"steps": [0, 1, 4], "seconds": [0, 9.5, 9.692]} and run["tokens_per_step"] == 102
+
+
+def test_a_run_that_still_trains_is_told_by_its_log(results):
+    for file in ("history.csv", "timings.csv", "metrics.json"):
+        (results / "mlm/one" / file).unlink()
+    record = {
+        "step": 2,
+        "last_step": 4,
+        "loss": 3.5,
+        "learning_rate": 0.1,
+        "tokens": 64,
+        "tokens_per_second": 32.0,
+        "mfu": 0.4,
+    }
+    write(results, "logs/mlm/one/metrics.jsonl", json.dumps(record) + "\n" + '{"step": 3, "lo')
+    run = Page(told(results)).scripts["curves-data"]["runs"][0]
+    assert run["loss"] == {"source": "logs/mlm/one/metrics.jsonl", "steps": [2], "values": [3.5], "of": 1}
+    assert run["mfu"]["values"] == [0.4] and run["clock"]["seconds"] == [0.0, 2.0]
+
+
+def test_scores_come_first_with_their_intervals_and_the_strongest_baseline(results):
+    baselines = {"trigrams/Kneser-Ney": 2.4, "unigrams": 4.5}
+    score = Score("text", "bits_per_byte", "English prose", 2.125, 2.0, 2.25, False, 577, None, baselines)
+    pairs = Score("pairs", "accuracy", "agreement", 0.75, 0.7, 0.8, True, 200, 0.5)
+    early = Score("text", "bits_per_byte", "English prose", 3.0, None, None, False, 577, step=2)
+    path = results / "evaluation/mlm/one/scores.json"
+    path.parent.mkdir(parents=True)
+    write_scores(path, "mlm/one", "masked", [score, pairs, early])
+    text = told(results)
+    summary = text.partition('id="text-title"')[0]
+    assert "bits per byte" in summary and "2.125" in summary and "2.000" in summary and "trigrams/Kneser-Ney" in summary
+    assert "a guess" in summary and "nats" not in summary and "3.000" not in text
+
+
+def test_runs_that_differ_by_a_setting_are_compared(results):
+    head = "stage,run,seeds,settings," + ",".join(
+        f"{split}_{name}{end}"
+        for split in ("validation", "test")
+        for name in ("loss", "accuracy")
+        for end in ("", "_std")
+    )
+    rows = [
+        "mlm,one,1,learning_rate=0.001 seed=0,5.8,,0.12,,5.9,,0.13,",
+        "mlm,many,3,learning_rate=0.1,5.7,0.02,0.14,0.01,5.75,0.03,0.15,0.01",
+    ]
+    write(results, "compare/runs.csv", "\n".join([head, *rows, ""]))
+    text = told(results)
+    assert "learning_rate=0.1" in text and "5.750" in text and "0.0300" in text
+
+
+def test_words_that_changed_are_marked():
+    assert marked("a b <c", "a x <c") == ("a <del>b</del> &lt;c", "a <ins>x</ins> &lt;c")
+
+
+def record(folder: Path, file: str, rule: str, inputs: list[str], start: float, end: float, log: str) -> None:
+    """Write what Snakemake keeps of a file, where it keeps it."""
+    from base64 import urlsafe_b64encode
+
+    name = urlsafe_b64encode(file.encode()).decode()
+    parts = [name[at : at + 254] for at in range(0, len(name), 254)]
+    path = folder.joinpath(*(f"@{part}" for part in parts[:-1]), parts[-1])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    said = {"rule": rule, "input": inputs, "starttime": start, "endtime": end, "log": [log]}
+    path.write_text(json.dumps(said))
+
+
+def test_jobs_are_followed_from_the_files_back_to_the_text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    long = "results/" + "x" * 300 + ".parquet"
+    record(jobs.METADATA, long, "read_part", ["text.txt"], 1000, 1010, "logs/read.log")
+    record(jobs.METADATA, "results/a", "train", [long], 1015, 1025, "logs/mlm/one/00000004.log")
+    record(jobs.METADATA, "results/b", "train", [long], 1015, 1026, "logs/mlm/one/00000004.log")
+    record(jobs.METADATA, "results/c", "tell", ["results/a", "results/b"], 2000, 2001, "logs/tell.log")
+    record(jobs.METADATA, "results/elsewhere", "tell", [], 1, 2, "logs/other.log")
+    found = jobs.account(["results/c"], RECIPE, {"mlm/one": "4 device(s) (TPU v4)"})
+    assert [(job["rule"], job["started"], job["seconds"], job["waited"], job["outputs"]) for job in found["jobs"]] == [
+        ("read_part", 0, 10, 0, 1), ("train", 15, 11, 5, 2), ("tell", 1000, 1, 974, 1),
+    ]  # fmt: skip
+    assert found["edges"] == [["read_part", "train"], ["train", "tell"]]
+    assert found["pauses"] == [{"after": 26, "seconds": 974}] and found["totals"]["elapsed_seconds"] == 27
+    # Two threads of the model's job, one of the others; four chips of 170 W for 11 s.
+    assert found["totals"]["thread_seconds"] == 10 + 22 + 1
+    assert found["totals"]["watt_hours"] == round((33 * 10 + 11 * 4 * 170) / 3600, 3)
+    assert found["totals"]["price"] is None  # of v4-8, none is given
+    priced = jobs.account(["results/c"], RECIPE | {"prices": {"v4-8": 9.0}}, {"mlm/one": "4 device(s) (TPU v4)"})
+    assert priced["totals"]["price"] == round(11 / 3600 * 9 + 33 / 3600 * 0.5, 6)
+
+
+def test_devices_are_known_by_what_timings_say():
+    assert accelerators.slice_named("8 device(s) (TPU v3)") == "v3-8"
+    assert accelerators.slice_named("4 device(s) (TPU v4)") == "v4-8"
+    assert accelerators.slice_named("8 device(s) (TPU v5 lite)") == "v5e-8"
+    assert accelerators.slice_named("1 replica(s) (CPU)") is None
+    assert (
+        accelerators.mean_watts("8 device(s) (TPU v3)") == 880 and accelerators.mean_watts("2 device(s) (cpu)") is None
+    )
+
+
+def test_the_graph_has_each_rule_below_those_it_waited_for():
+    edges = [("a", "b"), ("b", "c"), ("a", "c"), ("c", "a"), ("b", "d")]
+    before = graph.reduced(graph.acyclic(edges))
+    assert before == {"a": set(), "b": {"a"}, "c": {"b"}, "d": {"b"}}
+    stage = {"a": "corpus", "b": "corpus", "c": "mlm", "d": "mlm"}
+    rows = graph.rows_of(before, stage, ["corpus", "mlm"])
+    assert rows == {"a": 0, "b": 1, "c": 2, "d": 3}
+    text = graph.drawing(edges, stage, {"a": 3})
+    assert text.count('class="rule"') == 4 and text.count("<path") == 3 and "×3" in text
+
+
+def test_a_source_names_a_cell_or_a_column(results):
+    sources = sources_of(results)
+    assert sources.value("mlm/one/history.csv#/1/loss") == 4 == value_of("mlm/one/history.csv#/1/loss", results)
+    assert sources.number("median", "mlm/one/timings.csv#seconds_per_step") == pytest.approx(4.782)
+    assert sources.html("figure", "value", "nothing.json#/x") == '<span title="not known">–</span>'
+
+
+def test_watch_explains_itself():
+    done = subprocess.run([sys.executable, ROOT / "tools/watch.py", "--help"], capture_output=True, text=True)
+    assert "takes no lock" in " ".join(done.stdout.split()) and "127.0.0.1" in done.stdout

@@ -1,0 +1,219 @@
+"""The page of a finished run, in a browser: every section, narrow and wide, light and dark; and while it runs."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from page_reader import Page, check
+from tpulm.report.page import SECTIONS
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or ""
+needs_browser = pytest.mark.skipif(
+    not BROWSER or not find_spec("playwright"), reason="the page is not opened: there is no Chromium on this machine"
+)
+# Where neither users nor namespaces can be set apart, as in a container.
+ARGUMENTS = ["--no-sandbox"] if os.geteuid() == 0 else []
+
+
+@pytest.fixture(scope="module")
+def report(trained) -> Path:
+    """The page of a finished run."""
+    return trained / "results/report.html"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A Chromium without a network."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=BROWSER, args=ARGUMENTS)
+        yield opened
+        opened.close()
+
+
+def opened(browser, address: str, width: int, scheme: str, complaints: list):
+    """Return an open page; what its console says and what it asks a network for goes to `complaints`."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page = context.new_page()
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on(
+        "request",
+        lambda request: complaints.append(request.url) if not request.url.startswith(("data:", address)) else None,
+    )
+    page.goto(address)
+    page.wait_for_selector("html[data-ready]")
+    return page
+
+
+def test_every_number_is_that_of_an_artifact(trained, report):
+    page = Page(report.read_text())
+    assert len(page.numbers) > 200
+    for found, text in page.numbers:
+        check(found, text, trained / "results")
+    assert not [words for words in page.prose if re.search(r"\d", words)]
+    for run in page.scripts["curves-data"]["runs"]:
+        rows = (trained / "results" / run["loss"]["source"]).read_text().splitlines()[1:]
+        known = {tuple(map(float, row.split(",")[:2])) for row in rows}
+        assert set(zip(run["loss"]["steps"], run["loss"]["values"], strict=True)) <= known and len(known) > 5
+
+
+def test_the_page_is_one_small_file_without_addresses(report):
+    text = report.read_text()
+    assert len(text.encode()) < 5e6
+    elements = re.sub(r"(?s)(<script[^>]*>).*?</script>", r"\1", text)
+    assert not re.search(r"<(script|img|iframe|link)[^>]+(src|href)=[\"'](?!data:)", elements)
+    assert 'id="summary"' in text and all(f'<section id="{name}"' in text for name in SECTIONS)
+
+
+def test_snakemakes_own_report_has_the_page(trained):
+    archive = zipfile.ZipFile(trained / "report.zip")
+    assert any(b"Report of a training" in archive.read(name) for name in archive.namelist())
+
+
+@needs_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1600])
+def test_every_section_is_drawn_and_accessible(browser, report, width, scheme):
+    from axe_playwright_python.sync_playwright import Axe
+
+    complaints: list[str] = []
+    page = opened(browser, report.as_uri(), width, scheme, complaints)
+    for name in SECTIONS:
+        section = page.locator(f"#{name}")
+        section.scroll_into_view_if_needed()
+        for plot in section.locator(".plot").all():
+            plot.scroll_into_view_if_needed()
+            plot.locator("svg").first.wait_for(timeout=30_000)
+            assert plot.get_attribute("role") == "img" and len(plot.get_attribute("aria-label")) > 20
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    found = Axe().run(page).response["violations"]
+    serious = [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
+    assert serious == [] and complaints == []
+
+
+@needs_browser
+def test_curves_can_be_read_off_by_keyboard_and_pointer(browser, report):
+    complaints: list[str] = []
+    page = opened(browser, report.as_uri(), 1600, "light", complaints)
+    page.locator("#training").scroll_into_view_if_needed()
+    page.locator("#curves svg").wait_for()
+    page.locator("[data-control=cursor]").focus()
+    page.keyboard.press("Home")
+    first = page.locator(".reading").inner_text()
+    page.keyboard.press("End")
+    assert page.locator(".reading").inner_text() != first
+    plot = page.locator("#curves .plot svg")
+    plot.hover(position={"x": plot.bounding_box()["width"] / 2, "y": 100})
+    assert 300 < int(page.locator("[data-control=cursor]").input_value()) < 700
+    for control, value in (("x", "tokens"), ("x", "hours"), ("scale", "log")):
+        page.locator(f"[data-control={control}]").select_option(value)
+    page.locator("#curves .runs input").first.uncheck()
+    page.locator(".reading tbody tr:nth-child(3)").wait_for(state="detached")
+    assert complaints == []
+    page.locator("#summary data").first.hover()
+    assert "corpus/corpus.json#/splits/train/characters" in page.locator(".tip").inner_text()
+
+
+@pytest.fixture
+def watched(trained, tmp_path):
+    """A look at a finished run in whose folder a workflow seems to be at work: address, process, workflow, folder."""
+    shutil.copytree(trained / "results", tmp_path / "results")
+    shutil.copytree(trained / "logs", tmp_path / "logs")
+    shutil.copy2(trained / "config.yaml", tmp_path)
+    shutil.copytree(trained / ".snakemake/metadata", tmp_path / ".snakemake/metadata")
+    worker = subprocess.Popen(["sleep", "600"])
+    words = f"{worker.pid} 00:00:00 token {os.uname().nodename}"
+    (tmp_path / ".snakemake/workflow.flock").write_text(words)
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "tools/watch.py"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    yield process.stdout.readline().strip(), process, worker, tmp_path
+    for one in (process, worker):
+        one.kill()
+        one.wait()
+
+
+def get(address: str, method: str = "GET") -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, method=method), timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, ""
+
+
+def grow(folder: Path) -> None:
+    """Make a step more of a run that seems to be trained."""
+    (folder / "results/mlm/tiny/history.csv").unlink()
+    with open(folder / "logs/mlm/tiny/metrics.jsonl", "a") as log:
+        record = {
+            "step": 21,
+            "last_step": 30,
+            "loss": 1.25,
+            "learning_rate": 0.1,
+            "tokens": 64,
+            "tokens_per_second": 9.0,
+        }
+        log.write(json.dumps(record | {"mfu": None}) + "\n")
+
+
+def test_a_look_while_it_runs(watched):
+    address, process, worker, folder = watched
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", address)
+    status, text = get(address)
+    assert status == 200 and "Report of a training, as it runs" in text and 'data-live="/' in text
+    # Nothing without the token, and nothing but to read.
+    assert [get(address[:-2] + "/")[0], get(address.rpartition("/")[0].rpartition("/")[0])[0]] == [404, 404]
+    assert get(f"{address}../config.yaml")[0] == 404 and get(address, "POST")[0] == get(address, "PUT")[0] == 501
+    changed = json.loads(get(f"{address}sections")[1])
+    assert [section["id"] for section in changed["sections"]] == list(SECTIONS) and not changed["ended"]
+    versions = "&".join(f"{section['id']}={section['version']}" for section in changed["sections"])
+    grow(folder)
+    for _ in range(20):
+        changed = json.loads(get(f"{address}sections?{versions}")[1])["sections"]
+        if changed:
+            break
+        time.sleep(0.5)
+    assert [section["id"] for section in changed] == ["training"] and "1.25" in changed[0]["html"]
+    worker.kill()
+    worker.wait()
+    while not json.loads(get(f"{address}sections?{versions}")[1])["ended"]:
+        time.sleep(0.2)
+    assert process.wait(30) == 0 and "The workflow has ended" in process.stdout.read()
+
+
+@needs_browser
+def test_an_open_page_follows_the_run(watched, browser):
+    address, process, worker, folder = watched
+    complaints: list[str] = []
+    page = opened(browser, address, 1600, "light", complaints)
+    page.locator("#training").scroll_into_view_if_needed()
+    page.locator("#curves svg").wait_for()
+    page.locator("[data-control=x]").select_option("tokens")
+    before = page.locator("#training").get_attribute("data-version")
+    summary = page.locator("#summary").get_attribute("data-version")
+    grow(folder)
+    page.locator(f"#training:not([data-version='{before}'])").wait_for()
+    page.locator("#curves svg").wait_for()
+    assert page.locator("[data-control=x]").input_value() == "tokens"
+    assert page.locator("#summary").get_attribute("data-version") == summary
+    worker.kill()
+    worker.wait()
+    page.locator("#state", has_text="ended").wait_for()
+    assert process.wait(30) == 0 and complaints == []

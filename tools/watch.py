@@ -1,0 +1,208 @@
+"""Look at a workflow while it runs: the report's page, in a browser, from what is there so far.
+
+    python tools/watch.py
+    python tools/watch.py --configfile recipes/imdb-gemma-7b.yaml --port 8765
+
+Prints an address of this machine alone, with a token in it that nobody can guess, and ends with the workflow, or with
+Ctrl-C. It takes no lock, and nothing can be written through it. From another machine: ssh -L PORT:127.0.0.1:PORT HOST.
+"""
+
+import argparse
+import json
+import re
+import secrets
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from tpulm.config.page_facts import page_recipe  # noqa: E402
+from tpulm.config.reading import read_config  # noqa: E402
+from tpulm.config.runs import runs_of  # noqa: E402
+from tpulm.core import folder_lock  # noqa: E402
+from tpulm.core.errors import UserError  # noqa: E402
+from tpulm.report.jobs import account  # noqa: E402
+from tpulm.report.page import page, sections, vega  # noqa: E402
+from tpulm.report.sources import Sources, devices_of  # noqa: E402
+
+TEMPLATES = ROOT / "report" / "page"
+# Files below results/ that the page tells of.
+TOLD = (
+    "corpus.json", "metrics.json", "pieces.json", "manifest.json", "history.csv", "timings.csv", "state.json",
+    "fill_mask.json", "generations.json", "partitioning.json", "runs.csv", "scores.json",
+)  # fmt: skip
+SECONDS = 1.0  # between two looks at the files
+LAST = 6.0  # seconds for the page to ask once more after the end
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+class Look:
+    """What the page says at this moment; made anew when it is asked for, and at most every SECONDS."""
+
+    def __init__(self, recipe: dict[str, Any], results: Path):
+        """Take the page's recipe, and the folder that the files are in."""
+        self.recipe, self.results = recipe, results
+        self.lock = threading.Lock()
+        self.made, self.found = 0.0, []
+        self.known: dict[str, tuple[tuple[int, int], Any]] = {}  # what files said, by their dates and sizes
+
+    def files(self) -> dict[str, Path]:
+        """Return the files that are there, by the names that the page gives them."""
+        found = {}
+        for path in self.results.rglob("*"):
+            if path.name in TOLD or (path.suffix == ".json" and path.relative_to(self.results).parts[0] == "plan"):
+                found[path.relative_to(self.results).as_posix()] = path
+        logs = {run["log"]: Path(run["log"]) for run in self.recipe["runs"]}
+        return found | {name: path for name, path in logs.items() if path.is_file()}
+
+    def sources(self) -> Sources:
+        """Return the files; what has not changed is not read again."""
+        files = self.files()
+        sources = Sources(files)
+        stats = {name: (path.stat().st_mtime_ns, path.stat().st_size) for name, path in files.items()}
+        sources.read = {name: said for name, (stat, said) in self.known.items() if stats.get(name) == stat}
+        given = [str(path) for name, path in files.items() if not name.startswith("logs/")]
+        made = account(given, self.recipe, devices_of(self.recipe, sources))
+        self.stats = stats
+        sources.files["jobs.json"] = self.results / "jobs.json"
+        sources.read["jobs.json"] = made
+        return sources
+
+    def sections(self) -> list[dict[str, Any]]:
+        """Return the sections of the page; those of before, where a file is being replaced right now."""
+        with self.lock:
+            if time.monotonic() - self.made > SECONDS:
+                try:
+                    sources = self.sources()
+                    self.found = sections(self.recipe, sources, TEMPLATES)
+                    self.known = {
+                        name: (stat, sources.read[name]) for name, stat in self.stats.items() if name in sources.read
+                    }
+                except (OSError, ValueError):
+                    if not self.found:
+                        raise
+                self.made = time.monotonic()
+            return self.found
+
+    def page(self, live: str) -> str:
+        """Return the whole page, which asks for changes at the path `live`."""
+        with self.lock:
+            return page(self.recipe, self.sources(), TEMPLATES, live)
+
+
+def handler(look: Look, token: str, ended: threading.Event, told: threading.Event) -> type[BaseHTTPRequestHandler]:
+    """Return what answers: the page at /TOKEN/, changed sections at /TOKEN/sections, and nothing else.
+
+    ended  whether the workflow has; told is set when a page was told so
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        """Answers GET only."""
+
+        def do_GET(self) -> None:  # noqa: N802 (the name that the library calls)
+            """Answer."""
+            address = urlsplit(self.path)
+            _, given, *rest = [*address.path.split("/"), ""]
+            if not secrets.compare_digest(given.encode(), token.encode()) or rest[0] not in ("", "sections"):
+                self.send_error(404)
+                return
+            if rest[0] == "":
+                self.answer("text/html; charset=utf-8", look.page(f"/{token}/sections"))
+                return
+            over = ended.is_set()
+            versions = dict(parse_qsl(address.query))
+            changed = [section for section in look.sections() if versions.get(section["id"]) != section["version"]]
+            self.answer("application/json", json.dumps({"sections": changed, "ended": over}))
+            if over:
+                told.set()
+
+        def answer(self, kind: str, text: str) -> None:
+            """Send a text."""
+            body = text.encode()
+            self.send_response(200)
+            headers = {
+                "Content-Type": kind, "Content-Length": str(len(body)), "Cache-Control": "no-store",
+                "Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer",
+                "X-Content-Type-Options": "nosniff",
+            }  # fmt: skip
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Say nothing: the token is in every address."""
+
+    return Handler
+
+
+def at_work() -> bool:
+    """Return whether a workflow runs in this folder, without touching its lock."""
+    try:
+        with open(folder_lock.LOCK, "rb") as file:
+            return folder_lock.alive(file.fileno()) is not False
+    except OSError:
+        return False
+
+
+def stages_of_rules() -> dict[str, str]:
+    """Return the stage of each rule, the name of its file, in the order in which the Snakefile includes them."""
+    files = re.findall(r'include: "(rules/\w+\.smk)"', (ROOT / "Snakefile").read_text(encoding="utf-8"))
+    return {
+        rule: Path(file).stem
+        for file in files
+        for rule in re.findall(r"^ *rule (\w+):", (ROOT / file).read_text(encoding="utf-8"), re.M)
+    }
+
+
+def main() -> None:
+    """Serve the page until the workflow ends."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--configfile", type=Path, nargs="+", default=[Path("config.yaml")], help="as for snakemake")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="where the artifacts are")
+    parser.add_argument("--port", type=int, default=0, help="of 127.0.0.1; by default one that is free")
+    asked = parser.parse_args()
+    try:
+        config = read_config(asked.configfile, {})
+        texts = ["corpus", *(["finetune-text"] if "text" in config["finetune"] else [])]
+        look = Look(page_recipe(config, runs_of(config), texts, stages_of_rules()), asked.results)
+        token, ended, told = secrets.token_urlsafe(24), threading.Event(), threading.Event()
+        vega()
+        try:
+            server = ThreadingHTTPServer(("127.0.0.1", asked.port), handler(look, token, ended, told))
+        except (OSError, OverflowError) as error:
+            raise UserError(f"--port {asked.port} cannot be had: {error}; without it, a free one is taken.") from None
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(f"http://127.0.0.1:{server.server_port}/{token}/", flush=True)
+    if not at_work():
+        print(
+            "No snakemake is at work here; the page shows what is there, until Ctrl-C or the end of the next.",
+            flush=True,
+        )
+    try:
+        while not at_work():
+            time.sleep(SECONDS)
+        while at_work():
+            time.sleep(SECONDS)
+        ended.set()
+        told.wait(LAST)
+        print("The workflow has ended; results/report.html has the page if it was built to its end.", flush=True)
+    except KeyboardInterrupt:
+        pass
+    server.shutdown()
+
+
+if __name__ == "__main__":
+    main()
