@@ -41,8 +41,9 @@ with job(snakemake.log[0], f"{snakemake.wildcards.stage} {snakemake.wildcards.ru
     top.set_ylabel("loss, nats per token")
     top.set_title(f"{snakemake.wildcards.stage}: {snakemake.wildcards.run}")
     top.legend()
-    measured = [(state["step"], state["evaluation"]["accuracy"]) for state in states]
-    middle.plot(*zip(*measured, strict=True), "o-", color=ORANGE, markersize=5)
+    # What predicts numbers has none.
+    measured = {state["step"]: state["evaluation"]["accuracy"] for state in states if "accuracy" in state["evaluation"]}
+    middle.plot(list(measured), list(measured.values()), "o-", color=ORANGE, markersize=5)
     middle.set_ylabel("accuracy")
     bottom.plot(step, rate, color=GREY, linewidth=1.8)
     bottom.set_ylabel("learning rate")
