@@ -15,8 +15,12 @@ import pytest
 from filelock import FileLock
 
 ENVS = Path(__file__).parents[1] / "envs"
-# By the transformers that they have; the others that open results are in the newest one.
-LOCKS = {"transformers 5": "openers", "transformers 4": "openers-transformers4"}
+# By the transformers that they have (the others that open models are in the newest one), or by what they open.
+LOCKS = {
+    "transformers 5": "openers",
+    "transformers 4": "openers-transformers4",
+    "crates": "openers-crates",
+}
 
 
 class Openers:
