@@ -22,11 +22,10 @@ def main(environment: str) -> None:
         sys.exit(f"error: {environment} is no environment of {ENVS}; allowed: local, gpu, tpu, tpu-tensorflow.")
     folder = ENVS.parent / ".venv"
     venv.create(folder, with_pip=True, symlinks=True)
-    python = str(folder / "bin" / "python")
+    python, uv = (str(folder / "bin" / name) for name in ("python", "uv"))
     for command in (
         [python, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(ENVS / "bootstrap.txt")],
-        [str(folder / "bin" / "uv"), "pip", "sync", "--quiet", "--require-hashes", "--compile-bytecode", "--python", python,
-         str(lock)],
+        [uv, "pip", "sync", "--quiet", "--require-hashes", "--compile-bytecode", "--python", python, str(lock)],
         [python, str(ENVS / "mend_transformers.py")],
         [python, str(ENVS / "mend_snakemake.py")],
     ):  # fmt: skip

@@ -1,4 +1,4 @@
-"""The artifacts of a run as an archive lists them: size, checksum, which job made each, and how a rebuild compares it."""
+"""The artifacts of a run as an archive lists them: size, checksum, job, and how a rebuild compares them."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence

@@ -27,9 +27,9 @@ PROFILES = {
 WORKFLOW = "source/Snakefile"
 DONE, FAILED = "http://schema.org/CompletedActionStatus", "http://schema.org/FailedActionStatus"
 FORMATS = {
-    ".json": "application/json", ".csv": "text/csv", ".md": "text/markdown", ".html": "text/html", ".svg": "image/svg+xml",
-    ".parquet": "application/vnd.apache.parquet", ".py": "text/x-python", ".txt": "text/plain", ".yaml": "text/yaml",
-    ".zip": "application/zip",
+    ".json": "application/json", ".csv": "text/csv", ".md": "text/markdown", ".html": "text/html",
+    ".svg": "image/svg+xml", ".parquet": "application/vnd.apache.parquet", ".py": "text/x-python", ".txt": "text/plain",
+    ".yaml": "text/yaml", ".zip": "application/zip",
 }  # fmt: skip
 # What an attempt has used: key of its record, unit as schema.org names it (UN/CEFACT), name.
 USAGE = {

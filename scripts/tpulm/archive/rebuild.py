@@ -23,11 +23,12 @@ from tpulm.core.files import sha256
 # accuracies and the like that differ by less than this, or by so little, agree.
 RELATIVE, ABSOLUTE = 0.05, 0.02
 # The files of which the numbers are compared there: what was measured of models.
+PROCESSOR = ("machine", "processor", "vectors")
 MEASURED = ("metrics.json", "scores.json")
 
 
 def rebuild(archive: Path, manifest: Mapping[str, Any], folder: Path, environment: str, cores: str) -> str | None:
-    """Make everything again in `folder`; print how it compares. Return a sentence where it differs, or cannot be made."""
+    """Make everything again in `folder`; print how it compares. Return a sentence where it differs, or cannot be."""
     if sys.version_info[:2] != (3, 11):
         return f"error: this is Python {platform.python_version()}; a rebuild needs Python 3.11."
     if folder.is_dir() and any(folder.iterdir()):
@@ -122,7 +123,11 @@ def verdict_on(
     folder: Path,
     same: bool,
 ) -> str:
-    """Return how an artifact compares: the same bytes, within tolerance, not compared, different (and where)."""
+    """Return how an artifact compares: the same bytes, within tolerance, not compared, different (and where).
+
+    before, now  what the manifests say of it
+    same         whether both were made on the same kind of processor
+    """
     if before["compare"] == "time":
         return "tell of time"
     if now is None:
@@ -160,13 +165,8 @@ def numbers_of(value: Any, key: str) -> Iterator[tuple[str, float]]:
 
 def kind_of(jobs: list[Mapping[str, Any]]) -> str:
     """Return the kinds of processors that jobs ran on: what floating-point sums depend on."""
-    kinds = {
-        " ".join(
-            [job["host"]["machine"], job["host"]["processor"], job["host"]["vectors"], *sorted(job["accelerators"])]
-        )
-        for job in jobs
-        if job["host"]
-    }
+    hosts = [(job["host"], job["accelerators"]) for job in jobs if job["host"]]
+    kinds = {" ".join([host[key] for key in PROCESSOR] + sorted(devices)) for host, devices in hosts}
     return ", ".join(sorted(kinds)) or "a processor that is not known"
 
 

@@ -152,8 +152,9 @@ def main(default: str | None = None) -> None:
         sys.exit(f"error: {path} has {len(damages)} damage(s); the first: {damages[0]}")
     manifest = read_manifest(path)
     inside = sum(artifact["included"] for artifact in manifest["artifacts"].values())
-    print(f"{path} is whole: {len(manifest['files'])} files, {inside} of {len(manifest['artifacts'])} artifacts; of the "
-          "others it has the checksums.")  # fmt: skip
+    artifacts = len(manifest["artifacts"])
+    print(f"{path} is whole: {len(manifest['files'])} files, {inside} of {artifacts} artifacts; of the others it has "
+          "the checksums.")  # fmt: skip
     print(check_signature(path, asked.public_key))
     if asked.rebuild:
         sys.path.insert(0, f"{path}/source/scripts")

@@ -6,9 +6,6 @@ from typing import Any
 from tpulm.config.publications import publications_of
 from tpulm.config.runs import Run
 
-# What of a run says where it runs, or what is kept of it, and not what it is.
-ELSEWHERE = ("resources", "keep_checkpoints")
-
 
 def archive_of(config: Mapping) -> str:
     """Return the path of the archive."""
@@ -34,6 +31,7 @@ def signatures_of(config: Mapping) -> dict[str, dict[str, Any]]:
 
 
 def kept_of(run: Run) -> dict[str, Any]:
-    """Return what the history keeps of a run's config."""
-    recipe = {key: value for key, value in run.recipe.items() if key not in ELSEWHERE}
+    """Return what the history keeps of a run's config: the keys that decide what is trained."""
+    keys = ("base", "steps", "learning_rate", "schedule", *run.step_keys)
+    recipe = {key: run.recipe[key] for key in keys if key in run.recipe}
     return {"stage": run.stage, "name": run.name, "recipe": recipe}
