@@ -10,14 +10,14 @@ from tpulm.core import bucket
 from tpulm.core.errors import UserError
 
 
-def only_local(place: str, artifacts: Any) -> Any:
-    """Return the artifacts. Raises UserError where they are in a bucket."""
+def only_local(place: str) -> list[str]:
+    """Return no further input. Raises UserError where results are in a bucket."""
     if place:
         raise UserError(
             f"results are in {place}, and only a local folder can be archived; copy it here first, with .snakemake "
             "and logs: gcloud storage cp -r."
         )
-    return artifacts
+    return []
 
 
 def kept_runs(folder: str) -> list[str]:
