@@ -1,7 +1,7 @@
 """The archive of a run, signed if the config names a key; the runs of before, in results/history/."""
 
 from tpulm.config.archives import archive_of, kept_of, signatures_of
-from tpulm.workflow.archiving import archived, kept_runs, only_local
+from tpulm.workflow.archiving import archived, kept_runs, only_local, signing_key
 
 ARCHIVE = archive_of(config)
 HISTORY = [f"results/history/{chain}.json" for chain in CHAINS]
@@ -41,7 +41,7 @@ rule sign_archive:
     localrule: True
     input:
         archive=ARCHIVE,
-        key=local(config["archive"]["sign"] or "no-key"),
+        key=lambda w: or_exit(signing_key, config["archive"]["sign"]),
         code=code_inputs("sign_archive", "archive"),
     output:
         f"{ARCHIVE}.sig",
@@ -59,7 +59,7 @@ rule sign_model:
     localrule: True
     input:
         files=lambda w: SIGNED_MODELS[f"results/archive/models/{w.artifact}.sig"]["files"],
-        key=local(config["archive"]["sign"] or "no-key"),
+        key=lambda w: or_exit(signing_key, config["archive"]["sign"]),
         code=code_inputs("sign_model", "archive"),
     output:
         "results/archive/models/{artifact}.sig",

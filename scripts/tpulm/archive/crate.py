@@ -72,7 +72,7 @@ class Crate:
         self.recipe, self.jobs, self.manifest = recipe, jobs, manifest
         self.files: dict[str, Any] = {}
         self.crate = ROCrate(gen_preview=False, version="1.1")
-        self.crate.metadata.extra_contexts.append(TERMS)
+        self.crate.metadata.extra_contexts.append(f"{TERMS}/context")
         ends = [(job["start"] or 0) + (job["seconds"] or 0) for job in jobs]
         self.began, self.ended = when(min(job["start"] or 0 for job in jobs)), when(max(ends))
         root = self.crate.root_dataset

@@ -40,6 +40,8 @@ def sign(path: str, key: str, signature: str, names: Sequence[str] = ()) -> None
     if names:
         there = (file.relative_to(path) for file in Path(path).rglob("*") if file.is_file())
         others = [file for file in there if str(file) not in names]
-        config = config.set_hashing_config(hashing.Config().add_ignored_paths(model_path=path, paths=others))
+        hashed = hashing.Config()
+        hashed.add_ignored_paths(model_path=path, paths=others)
+        config.set_hashing_config(hashed)
     with atomic_write(signature) as partial:
         config.sign(Path(path), partial)

@@ -6,6 +6,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from snakemake.io import local
+
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
 
@@ -18,6 +20,18 @@ def only_local(place: str) -> list[str]:
             "and logs: gcloud storage cp -r."
         )
     return []
+
+
+def signing_key(path: str | None) -> Any:
+    """Return the private key as an input that no storage provider takes into its bucket. Raises UserError."""
+    if path is None:
+        raise UserError("archive.sign is missing in the config; say by which key, such as archive: {sign: key.pem}.")
+    if not os.path.isfile(path):
+        raise UserError(
+            f"archive.sign is {path}, which is no file; a key is made by "
+            f"`openssl ecparam -name prime256v1 -genkey -noout -out {path}`."
+        )
+    return local(path)
 
 
 def kept_runs(folder: str) -> list[str]:
