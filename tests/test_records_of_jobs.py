@@ -78,3 +78,15 @@ def test_the_source_is_told_by_commit_and_difference(tmp_path):
     version, diff = version_of(tmp_path)
     assert version["changed"] and version["untracked"] == ["rules/new.smk"] and "-one\n+two\n" in diff
     assert list(source_files(tmp_path)) == ["Snakefile", "rules/new.smk"]
+
+
+def test_the_archive_is_published_where_it_is_named():
+    from tpulm.config.publications import chosen
+    from tpulm.config.reading import read_config
+
+    config = read_config([ROOT / "config.yaml"], {"publish": {"hub": "me/models"}})
+    assert "archive" not in chosen(config)
+    section = {"publish": {"hub": "me/models", "artifacts": ["archive"]}, "archive": {"sign": "key.pem"}}
+    (archive,) = chosen(read_config([ROOT / "config.yaml"], section)).values()
+    assert list(archive.files.values()) == ["archive/models-1.zip", "archive/models-1.zip.sig"]
+    assert archive.type == "dataset" and archive.card == ""

@@ -54,12 +54,11 @@ class Publication:
 
 
 def publications_of(config: Mapping) -> dict[str, Publication]:
-    """Return what a completed config can publish, by name, without checkpoints."""
+    """Return what a completed config can publish, by name, without checkpoints and the archive: what has a card."""
     runs = runs_of(config)
     found = [tokenizer_of_masked_models()] if "tokenizer" in config else []
     found += map(publication_of_records, record_sets_of(config, runs).values())
     found += [publication for run in runs for publication in publications_of_run(run)]
-    found.append(publication_of_archive(config))
     return {publication.name: publication for publication in found}
 
 
@@ -144,12 +143,10 @@ def chosen(config: Mapping) -> dict[str, Publication]:
     found = {
         name: publication
         for name, publication in publications_of(config).items()
-        if (
-            any(f"{name}/".startswith(f"{part}/") for part in section["artifacts"])
-            if "artifacts" in section
-            else name != ARCHIVE
-        )
+        if "artifacts" not in section or any(f"{name}/".startswith(f"{part}/") for part in section["artifacts"])
     }
+    if ARCHIVE in section.get("artifacts", ()):
+        found[ARCHIVE] = publication_of_archive(config)
     if section["sync"]:
         runs = {publication.run.key: publication.run for publication in found.values() if publication.run}
         period = period_of(section["sync"])
@@ -185,7 +182,7 @@ def check_publish(config: Mapping) -> None:
     section = config.get("publish")
     if section is None:
         return
-    names = list(publications_of(config))
+    names = [*publications_of(config), ARCHIVE]
     for index, part in enumerate(section.get("artifacts", ())):
         if not any(f"{name}/".startswith(f"{part}/") for name in names):
             raise UserError(

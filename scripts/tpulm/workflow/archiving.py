@@ -35,8 +35,9 @@ def signing_key(path: str | None) -> Any:
 
 
 def kept_runs(folder: str) -> list[str]:
-    """Return the files of the history that are in a folder; those in a bucket are only known by the config."""
-    return [] if bucket.remote(folder) else sorted(map(str, Path(folder).rglob("[!.]*.json")))
+    """Return the files of the history in the folder where it is; those in a bucket are only known by the config."""
+    found = [] if bucket.remote(folder) else Path(folder).rglob("[!.]*.json")
+    return [f"results/history/{path.relative_to(folder).as_posix()}" for path in found]
 
 
 def archived(config: Mapping, paths: Sequence[str], overrides: Mapping, target: str, root: Path) -> dict[str, Any]:

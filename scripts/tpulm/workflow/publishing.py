@@ -28,7 +28,7 @@ class Publishing:
     def __init__(self, config: Mapping):
         """Take a completed config."""
         self.config, self.section = config, config.get("publish", {})
-        self.cards = {made.card: made for made in publications_of(config).values() if made.card}
+        self.cards = {publication.card: publication for publication in publications_of(config).values()}
         self.published = chosen(config)
 
     def receipts(self, wildcards: Any) -> list[str]:
