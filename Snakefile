@@ -28,6 +28,7 @@ if "tfrecords" in config or ASKED:
 
 include: "rules/base.smk"
 include: "rules/finetune.smk"
+include: "rules/evaluation.smk"
 include: "rules/transformers.smk"
 include: "rules/report.smk"
 include: "rules/plan.smk"
@@ -35,7 +36,7 @@ include: "rules/publish.smk"
 include: "rules/upkeep.smk"
 
 
-TARGETS = [rules.corpus.input, rules.base.input, rules.finetune.input, rules.figures.input]
+TARGETS = [rules.corpus.input, rules.base.input, rules.finetune.input, rules.figures.input, SCORES]
 TARGETS.append([f"results/transformers/{model}" for model in MADE_HERE])
 if "tokenizer" in config:
     TARGETS.append(rules.tokenizer.input)

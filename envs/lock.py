@@ -43,10 +43,11 @@ TOGETHER = [
     (("tensorflow-tpu",), ("x86_64",), TENSORFLOW_TPU),
     (("openers",), ("x86_64",), []),
     (("openers-transformers4",), ("x86_64",), []),
+    (("openers-minicons",), ("x86_64",), []),
     (("openers-crates",), ("x86_64",), []),
 ]
 # What only opens results, as users have it elsewhere: each an environment by itself, which agrees with no other.
-ALONE = ("openers", "openers-transformers4", "openers-crates")
+ALONE = ("openers", "openers-transformers4", "openers-minicons", "openers-crates")
 REPLACED = r"(tensorflow|tensorflow-text|tf-keras|libtpu)=="
 
 

@@ -97,7 +97,7 @@ rule fetch_base:
         fingerprint="results/base/{name}.json",
     params:
         recipe=lambda w: {"preset": BASE[w.name]["preset"], "revision": BASE[w.name].get("revision")}
-        | {key: BASE[w.name][key] for key in ("adapter",) if key in BASE[w.name]},
+        | {key: BASE[w.name][key] for key in ("adapter", "adapter_revision") if key in BASE[w.name]},
     log:
         "logs/base/{name}/fetch.log",
     wildcard_constraints:

@@ -56,7 +56,7 @@ ASKED, MEASURED = asked_of(config, MLM)
 OPENED = STAGE_RUNS | {"mlm": ASKED}
 BASE = config["base"]
 # Every set of records by its folder under results/, which is the wildcard `records`.
-RECORD_SETS = record_sets_of(config, RUNS)
+RECORD_SETS = or_exit(record_sets_of, config, RUNS)
 # Every run by its folder under results/, which is the wildcard `chain`.
 CHAINS = {run.folder.removeprefix("results/"): run for run in RUNS}
 # Every text: its folder under results/, its key in the config, and its section of the config.

@@ -30,6 +30,9 @@ ASSIGNED = [name for name in TEXTS if name in DIVIDED or name in BENCHMARKS]
 # The files of the user's text on this machine.
 SOURCE_PATHS = [file for parts in PARTS.values() for part in parts for file in part.files]
 SOURCE_PATHS += [file for files in BENCHMARKS.values() for file in files]
+SOURCE_PATHS += [
+    file for records in RECORD_SETS.values() for files in records.made_elsewhere.values() for file in files
+]
 SOURCE_PATHS = [Path(file) for file in SOURCE_PATHS if not remote(file)]
 
 

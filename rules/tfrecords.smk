@@ -1,7 +1,7 @@
 """TFRecords: tokenize documents and pack them into records of one length; each shard is written by its own job."""
 
 CAUSAL_RECORDS = [folder for folder, records in RECORD_SETS.items() if records.base]
-SHARDS = ShardInputs(RECORD_SETS, DOCUMENTS, TRAINED_BASES, in_place)
+SHARDS = ShardInputs(RECORD_SETS, DOCUMENTS, TRAINED_BASES, in_place, PLACE.text)
 
 
 rule tfrecords:
@@ -15,7 +15,30 @@ rule tfrecords:
         ],
 
 
-if "tfrecords" in RECORD_SETS:
+if "tfrecords" in RECORD_SETS and RECORD_SETS["tfrecords"].made_elsewhere:
+
+    rule fetch_shard:
+        """Check a TFRecord file that was made elsewhere, copy it and write its index."""
+        input:
+            source=lambda w: SHARDS.elsewhere("tfrecords", w),
+            tokenizer=TOKENIZER["tokenizer"],
+            special_tokens_map=TOKENIZER["special_tokens_map"],
+            code=code_inputs("fetch_shard", "data"),
+        output:
+            records="results/tfrecords/{split}/{shard}-of-{shards}.tfrecord",
+            index="results/tfrecords/{split}/{shard}-of-{shards}.index",
+            sidecar="results/tfrecords/{split}/{shard}-of-{shards}.json",
+        params:
+            recipe=RECORD_SETS["tfrecords"].layout,
+        log:
+            "logs/tfrecords/{split}/{shard}-of-{shards}.log",
+        threads: 1
+        conda:
+            "../envs/data.yaml"
+        script:
+            "../scripts/fetch_shard.py"
+
+elif "tfrecords" in RECORD_SETS:
 
     rule write_shard:
         """Tokenize, pack and write the documents of one shard for masked models."""
@@ -94,19 +117,10 @@ rule merge_manifest:
 rule list_shards:
     """List the shards that trainers read; rewrite those that were deleted since the manifest was made."""
     input:
-        unpack(
-            lambda w: {
-                split: [ancient(in_place(file)) for file in DOCUMENTS[RECORD_SETS[w.records].collection, split]]
-                for split in RECORD_SETS[w.records].shards
-            }
-        ),
+        unpack(lambda w: SHARDS.sources(w.records)),
         manifest="results/{records}/manifest.json",
         # Read only to rewrite deleted shards: the manifest tells whether the shards have changed.
-        lengths=lambda w: [
-            ancient(in_place(lengths_file(file)))
-            for split in RECORD_SETS[w.records].shards
-            for file in DOCUMENTS[RECORD_SETS[w.records].collection, split]
-        ],
+        lengths=lambda w: SHARDS.all_lengths(w.records),
         tokenizer=lambda w: ancient(SHARDS.tokenizer(w.records)),
         # An edit of it changes no list: nothing is listed again for that.
         code=list(map(ancient, code_inputs("list_shards", "data"))),
@@ -116,7 +130,8 @@ rule list_shards:
         listing="results/{records}/shards.json" if PLACE.bucket else update("results/{records}/shards.json"),
     params:
         recipe=lambda w: RECORD_SETS[w.records].layout
-        | {"causal": w.records in CAUSAL_RECORDS, "folder": located(f"results/{w.records}")},
+        | {"causal": w.records in CAUSAL_RECORDS, "folder": located(f"results/{w.records}")}
+        | ({"made_elsewhere": True} if RECORD_SETS[w.records].made_elsewhere else {}),
     log:
         "logs/{records}/shards.log",
     threads: 2

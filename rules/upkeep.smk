@@ -63,6 +63,7 @@ rule verify:
             "adapters": LORA_RUNS,
             "tuned": FULL_RUNS + MERGED_RUNS,
             "transformers": [f"{stage}/{name}" for stage, names in PRESETS.items() for name in names],
+            "scores": list(EVALUATED.models),
         },
     log:
         "logs/verify.log",

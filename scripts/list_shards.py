@@ -3,18 +3,21 @@
 Trainers read the manifest. The list tells Snakemake that all shards of the manifest were there.
 
 input.manifest                   manifest.json
-input.train, .validation, .test  Parquet files with a column `text`, one document per row; of the splits that there are
+input.train, .validation, .test  Parquet files with a column `text`, one document per row; of the splits that there are.
+                                 With made_elsewhere the TFRecord files that the shards are copies of
 input.lengths                    NumPy arrays: characters of each document of each of these files
 input.tokenizer                  tokenizer.json; for causal models vocabulary.spm or a preset folder
 output                           JSON: for each split the shards, below the folder of this file
 params.recipe                    causal, for which models; folder, where the shards are: a path or a URL; packing,
                                  sequence_length, tokens_per_record; shards_key and length_key, their config keys;
-                                 responses, true where records say which tokens belong to one
+                                 responses, true where records say which tokens belong to one; made_elsewhere, true
+                                 where the shards are copies
 """
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from tpulm.config.record_sets import files_of_shard
@@ -51,21 +54,36 @@ def encoded(files: list[str], part: dict) -> tuple[Iterator, int]:
     return tokenize(tokenizer, documents), len(template(tokenizer)[1])
 
 
-def rewrite(files: list[str], shard: dict, part: dict, pad: int) -> None:
-    """Write a shard and its index again. Raises UserError when they have not the bytes that the manifest says.
+def written(files: list[tuple[str, str]], number: int, manifest: dict, split: str, target: Path) -> dict:
+    """Write shard `number` of a split from its documents; return what a manifest says of it.
 
-    files, part  see `encoded`; shard  what the manifest says of it
+    files   those of the split's documents, each with that of their lengths
+    target  the file to write
     """
+    from tpulm.records.packing import range_of_job
     from tpulm.records.shard_writer import write_shard
 
+    shards = len(manifest["splits"][split]["shards"])
+    own = [files[file] for file in files_of_shard(number, shards, len(files))]
+    part = range_of_job(
+        [lengths for _, lengths in own], recipe | {"shards": shards, "files": len(files)}, split, number, shards
+    )
+    documents, closing = encoded([file for file, _ in own], part)
+    return write_shard(documents, recipe, manifest["special_ids"]["pad"], closing, target, part["documents"])
+
+
+def rewrite(shard: dict, make: Callable[[Path], dict]) -> None:
+    """Write a shard and its index again. Raises UserError when they have not the bytes that the manifest says.
+
+    shard  what the manifest says of it
+    make   writes them, and returns what a manifest says of them
+    """
     split = os.path.dirname(shard["file"])
-    documents, closing = encoded(files, part)
     # Beside the shards, so that a file takes its place in one step, once its bytes are known to be right.
     with tempfile.TemporaryDirectory(dir=listing.parent, prefix=".") as temporary:
         target = Path(temporary)
         (target / split).mkdir()
-        made = write_shard(documents, recipe, pad, closing, target / shard["file"], part["documents"])
-        if made != shard:
+        if make(target / shard["file"]) != shard:
             stem = shard["file"].removesuffix(".tfrecord")
             raise UserError(
                 f"{shard['file']} was deleted, and written again it has other bytes than the manifest says; to take "
@@ -83,7 +101,7 @@ def rewrite(files: list[str], shard: dict, part: dict, pad: int) -> None:
 with job(snakemake.log[0], records) as say:
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
 
-    from tpulm.records.packing import range_of_job
+    from tpulm.records.made_elsewhere import take_shard
     from tpulm.workflow.shards import missing
 
     manifest = read_json(snakemake.input.manifest)
@@ -92,12 +110,13 @@ with job(snakemake.log[0], records) as say:
     absent = set(missing(folder, files))
     lengths = iter(snakemake.input.lengths)
     for split, entries in shards.items() if absent else ():
-        files = [(file, next(lengths)) for file in snakemake.input[split]]
+        sources = list(map(str, snakemake.input[split]))
+        documents = [] if recipe.get("made_elsewhere") else [(file, next(lengths)) for file in sources]
         for number, shard in enumerate(entries):
             if not absent.isdisjoint((shard["file"], shard["index"])):
-                own = [files[file] for file in files_of_shard(number, len(entries), len(files))]
-                planned = recipe | {"shards": len(entries), "files": len(files)}
-                part = range_of_job([file for _, file in own], planned, split, number, len(entries))
-                rewrite([file for file, _ in own], shard, part, manifest["special_ids"]["pad"])
+                if recipe.get("made_elsewhere"):
+                    rewrite(shard, partial(take_shard, sources[number], expected=recipe | manifest))
+                else:
+                    rewrite(shard, partial(written, documents, number, manifest, split))
                 say(f"{shard['file']} was deleted, and is written again")
     write_json(listing, {split: [shard["file"] for shard in entries] for split, entries in shards.items()})

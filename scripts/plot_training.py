@@ -1,7 +1,7 @@
-"""Plot a run's loss and learning rate over its steps.
+"""Plot a run's loss, accuracy and learning rate over its steps.
 
-input.history   CSV: step, loss, learning_rate
-input.states    state.json of each checkpoint: the held-out loss there
+input.history   CSV: step, loss, accuracy, learning_rate
+input.states    state.json of each checkpoint: the held-out loss and accuracy there
 output          SVG
 """
 
@@ -16,19 +16,21 @@ with job(snakemake.log[0], f"{snakemake.wildcards.stage} {snakemake.wildcards.ru
 
     with open(snakemake.input.history, encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    step, loss, rate = (np.array([float(row[name]) for row in rows]) for name in ("step", "loss", "learning_rate"))
+    names = ("step", "loss", "accuracy", "learning_rate")
+    step, loss, accuracy, rate = (np.array([float(row[name]) for row in rows]) for name in names)
     states = [read_json(path) for path in snakemake.input.states]
     best, stopped_at = states[-1]["best"], states[-1]["stopped_at"]
     states = [state for state in states if stopped_at is None or state["step"] <= stopped_at]
 
-    figure, (top, bottom) = plt.subplots(
-        2, 1, figsize=(8, 5.2), sharex=True, height_ratios=[3, 1], layout="constrained"
+    figure, (top, middle, bottom) = plt.subplots(
+        3, 1, figsize=(8, 6.6), sharex=True, height_ratios=[3, 2, 1], layout="constrained"
     )
     # The mean of a window that grows with the run, so that long and short runs both read well.
     window = max(1, len(loss) // 50)
-    mean = np.convolve(loss, np.ones(window) / window, "valid")
-    top.plot(step, loss, color=BLUE, alpha=0.25, linewidth=0.8, label="training, each step")
-    top.plot(step[window - 1 :], mean, color=BLUE, linewidth=1.8, label=f"training, mean of {window} steps")
+    for axis, values in ((top, loss), (middle, accuracy)):
+        mean = np.convolve(values, np.ones(window) / window, "valid")
+        axis.plot(step, values, color=BLUE, alpha=0.25, linewidth=0.8, label="training, each step")
+        axis.plot(step[window - 1 :], mean, color=BLUE, linewidth=1.8, label=f"training, mean of {window} steps")
     held = {int(row["step"]): float(row["held_out_loss"]) for row in rows if row.get("held_out_loss")}
     held |= {state["step"]: state["evaluation"]["loss"] for state in states}
     top.plot(*zip(*sorted(held.items()), strict=True), "o-", color=ORANGE, markersize=5, label="held-out (validation)")
@@ -39,6 +41,9 @@ with job(snakemake.log[0], f"{snakemake.wildcards.stage} {snakemake.wildcards.ru
     top.set_ylabel("loss, nats per token")
     top.set_title(f"{snakemake.wildcards.stage}: {snakemake.wildcards.run}")
     top.legend()
+    measured = [(state["step"], state["evaluation"]["accuracy"]) for state in states]
+    middle.plot(*zip(*measured, strict=True), "o-", color=ORANGE, markersize=5)
+    middle.set_ylabel("accuracy")
     bottom.plot(step, rate, color=GREY, linewidth=1.8)
     bottom.set_ylabel("learning rate")
     bottom.set_xlabel("step")

@@ -1,5 +1,6 @@
 """What the tests share: a copy of the workflow to run in, and one whole run of the shipped config."""
 
+import compileall
 import json
 import os
 import re
@@ -26,19 +27,19 @@ class Workflow:
     """A copy of the workflow in a folder of its own."""
 
     steady = False  # whether its code stays as it is, and so is read once for all its runs
-    servers: Path  # folder of the sockets of tests/forked.py
+    servers: Path  # folder of the sockets of tests/forked.py, and of what copies are made of
     environment: dict[str, str]  # in which the servers start
 
     def __init__(self, folder: Path):
-        """Copy the workflow to `folder`."""
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        for part in PARTS:
-            source = ROOT / part
-            if source.is_dir():
-                shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy2(source, folder / part)
+        """Copy the workflow to `folder`; in a session of tests with the bytecode of its modules, compiled once."""
+        self.folder, parts = folder, ROOT
+        if hasattr(self, "servers"):
+            parts = self.servers / "parts"
+            with FileLock(f"{parts}.lock"):
+                if not parts.exists():
+                    copy_parts(ROOT, parts)
+                    compileall.compile_dir(parts / "scripts/tpulm", quiet=1)
+        copy_parts(parts, folder)
 
     def __call__(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
         """Run `snakemake` with these arguments, forked; stdout and stderr come together."""
@@ -95,6 +96,16 @@ class Workflow:
         return self.folder / path
 
 
+def copy_parts(source: Path, folder: Path) -> None:
+    """Copy the parts of the workflow from one folder to another."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in PARTS:
+        if (source / part).is_dir():
+            shutil.copytree(source / part, folder / part)
+        else:
+            shutil.copy2(source / part, folder / part)
+
+
 def outside() -> dict[str, str]:
     """Return the environment without what pytest adds to it."""
     return {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
@@ -115,22 +126,21 @@ def shared(tmp_path_factory) -> Path:
 # and what needs no fixture `trained` while that is made. A group is run by one process.
 FIRST = [
     "slurm",
-    "models",
-    "plan",
     "causal",
-    "lora",
-    "gcs",
+    "plan",
+    "attention",
     "keys_of_runs",
     "keys_of_texts",
+    "gcs",
+    "hosts",
+    "mlm_jax",
     "tpu_vm",
     "workflow",
     "gke",
     "resume",
 ]
-# Files that are one group, and have one process each in which TensorFlow, JAX, or the TPU compiler have been imported.
-TOGETHER = dict.fromkeys(
-    ["mlm_tensorflow", "mlm_jax", "segments", "hosts", "advice", "attention", "token_losses"], "models"
-) | {"cost_model": "plan"}
+# Files that are one group: they import JAX in their own process.
+TOGETHER = {"lora": "causal", "transformers": "causal"}
 # Files whose tests share nothing: each test is a group of its own.
 APART = {"faults", "resume", "staleness", "tpu_vm"}
 
@@ -276,6 +286,7 @@ finetune:
   runs:
     python: {steps: 10, checkpoint_every: 5, batch_size: 4, schedule: {shape: linear, warmup_steps: 2}}
 generation: {max_length: 24, samples: 2}
+evaluation: {text: {masked_documents: 2}, pairs: {made: 10}}
 """
 
 

@@ -10,6 +10,7 @@ forks.
 import atexit
 import contextlib
 import fcntl
+import gc
 import importlib
 import json
 import os
@@ -32,7 +33,8 @@ READ_ON_IMPORT = (
     "CUDA", "DATASETS", "HF_", "HUGGING", "JAX", "KERAS", "LD_", "NPROC", "OMP_", "PYTHON", "TF", "TPU", "TRANSFORMERS",
     "XLA",
 )  # fmt: skip
-READ_LATE = {"HF_TOKEN", "TPU_PROJECT", "TPU_VM", "TPU_ZONE"}  # the last three are those of profiles/tpu-vm
+# The first when a device is used; the last three are those of profiles/tpu-vm.
+READ_LATE = {"XLA_FLAGS", "HF_TOKEN", "TPU_PROJECT", "TPU_VM", "TPU_ZONE"}
 # What Snakemake sets for a job of one thread.
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "GOTO", "OPENBLAS", "MKL")}
 
@@ -106,7 +108,7 @@ class Process:
 def server(folder: str, preloaded: str, process: int, environment: dict[str, str] | None = None) -> str:
     """Return the address of the server in a folder that has this preloaded, which the first who asks for it starts.
 
-    preloaded  snakemake, light, jax, tensorflow
+    preloaded  snakemake; light, jax, tensorflow: what scripts import; warm-LIBRARY: what programs of tests/warm.py do
     process    with which it ends
     """
     address = f"{folder}/{preloaded}"
@@ -145,7 +147,9 @@ def python_of(folder: str, steady: bool, process: int, environment: dict[str, st
         if not place.exists():
             packages.mkdir(parents=True)
             (place / "bin").mkdir()
-            (place / "pyvenv.cfg").write_text(f"home = {os.path.dirname(sys._base_executable)}\n")
+            (place / "pyvenv.cfg").write_text(
+                f"home = {os.path.dirname(sys._base_executable)}\ninclude-system-site-packages = false\n"
+            )
             (place / "bin/python").symlink_to(sys._base_executable)
             (packages / "packages.pth").write_text(f"import site; site.addsitedir({installed!r})\n")
             (packages / "sitecustomize.py").write_text(CUSTOMIZE.format(tests=str(TESTS), **locals()))
@@ -208,7 +212,9 @@ def start(address: str, process: int, preloaded: str, environment: dict[str, str
 def serve(address: str, process: int, preloaded: str) -> None:
     """Run what is asked for, each in a process of its own."""
     sys.path.remove(str(TESTS))
-    preload(preloaded)
+    program = preload(preloaded)
+    gc.collect()
+    gc.freeze()  # no fork looks for garbage among what was imported
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that supervise
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"{address}.new")
@@ -230,7 +236,7 @@ def serve(address: str, process: int, preloaded: str) -> None:
             read_code(job["scripts"])
         if os.fork() == 0:
             listener.close()
-            supervise(connection, job, descriptors, snakemake if preloaded == "snakemake" else script)
+            supervise(connection, job, descriptors, program)
         connection.close()
         close(descriptors)
 
@@ -265,23 +271,31 @@ def supervise(connection: socket.socket, job: dict, descriptors: list[int], prog
         os._exit(0)
 
 
-def preload(what: str) -> None:
-    """Import what is used by every start of Snakemake, or by the jobs of an environment; but nothing of this project.
+def preload(what: str) -> Callable:
+    """Import what is used by every start of Snakemake, or by the jobs of an environment; return what a fork then does.
 
-    The code of a workflow may be another, and is its own.
+    Nothing of this project, but for programs of tests/warm.py: the code of a workflow may be another, and is its own.
     """
+    if what.startswith("warm-"):
+        sys.path.insert(0, str(TESTS))
+        warm = importlib.import_module("warm")
+        sys.path.pop(0)
+        warm.preload(what.partition("-")[2])
+        return warm.execute
     if what == "snakemake":
         importlib.import_module("snakemake.cli").get_argument_parser()  # finds the plugins, too
         importlib.import_module("snakemake.storage")
         importlib.import_module("ruamel.yaml")
-        return
+        importlib.import_module("kubernetes.config.kube_config")  # 700 modules, see `snakemake` below
+        return snakemake
     for name in ("snakemake.iocontainers", "snakemake.logging", "numpy", "pyarrow.parquet", "safetensors.numpy"):
         importlib.import_module(name)
     if what == "light":
         importlib.import_module("matplotlib.pyplot")
+        importlib.import_module("pyarrow.compute")
         os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"  # as tpulm.core.bucket has it
         importlib.import_module("gcsfs")
-        return
+        return script
     sys.path.insert(0, str(TESTS.parent / "scripts"))
     if what == "jax":
         importlib.import_module("tpulm.training.runtime").start(1)
@@ -292,6 +306,7 @@ def preload(what: str) -> None:
     sys.path.pop(0)
     for name in [name for name in sys.modules if name.partition(".")[0] == "tpulm"]:
         del sys.modules[name]
+    return script
 
 
 @cache

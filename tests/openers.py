@@ -15,12 +15,10 @@ import pytest
 from filelock import FileLock
 
 ENVS = Path(__file__).parents[1] / "envs"
-# By the transformers that they have (the others that open models are in the newest one), or by what they open.
-LOCKS = {
-    "transformers 5": "openers",
-    "transformers 4": "openers-transformers4",
-    "crates": "openers-crates",
-}
+# By the transformers that they have; the others that open results are in the newest one.
+LOCKS = {"transformers 5": "openers", "transformers 4": "openers-transformers4"}
+# What results are held against.
+OTHERS = {"minicons": "openers-minicons", "crates": "openers-crates"}
 
 
 class Openers:
@@ -31,8 +29,8 @@ class Openers:
         self.folder = Path(os.environ.get("TPULM_OPENERS", folder))
 
     def python(self, which: str) -> Path:
-        """Return the Python of an environment, by its name in LOCKS."""
-        lock = ENVS / f"{LOCKS[which]}.txt"
+        """Return the Python of an environment, by its name in LOCKS or OTHERS."""
+        lock = ENVS / f"{(LOCKS | OTHERS)[which]}.txt"
         place, digest = self.folder / lock.stem, hashlib.sha256(lock.read_bytes()).hexdigest()
         self.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{place}.lock"):

@@ -76,7 +76,7 @@ results = {}
 for name, sizes in json.loads(sys.argv[1]).items():
     config = model_config({"architecture": name} | sizes, manifest, "mlm.runs.x.model")
     trainer = Trainer(strategy, config, recipe)
-    losses = [float(trainer.step(batch, tf.constant(1e-3), tf.constant(step, tf.int64))) for step in range(2)]
+    losses = [float(trainer.step(batch, tf.constant(1e-3), tf.constant(step, tf.int64))[0]) for step in range(2)]
     folder = Path(sys.argv[2]) / name
     folder.mkdir()
     write_text(folder / "config.json", config.to_json_string())

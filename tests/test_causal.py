@@ -422,7 +422,7 @@ def test_only_responses_are_learned(jax_backend, answered):
         return inputs, jax.numpy.where(weights > 0, labels, (labels + 5) % 330), weights
 
     weight = np.float32(batch["loss_mask"][:, 1:].sum())
-    (loss, _), gradients = jax.jit(make_grad_fn(run.model, task))(*values, batch, weight)
+    (loss, (accuracy, _)), gradients = jax.jit(make_grad_fn(run.model, task))(*values, batch, weight)
     (same, _), others = jax.jit(make_grad_fn(run.model, other_prompts))(*values, batch, weight)
     assert loss == same and all((a == b).all() for a, b in zip(gradients, others, strict=True))
     assert any((np.asarray(array) != 0).any() for array in gradients)
@@ -432,6 +432,8 @@ def test_only_responses_are_learned(jax_backend, answered):
     losses = np.log(np.exp(found).sum(-1)) - np.take_along_axis(found, np.asarray(labels)[..., None], -1)[..., 0]
     counted = batch["loss_mask"][:, 1:] * batch["mask"][:, 1:]
     np.testing.assert_allclose(loss, (losses * counted).sum() / counted.sum(), rtol=1e-5)
+    right = (found.argmax(-1) == labels)[counted > 0]
+    assert accuracy == pytest.approx(right.mean()) and len(right) == weight
     assert evaluate(trainer, answered)["predictions"] == answered.manifest["splits"]["train"]["loss_tokens"]
 
 
@@ -441,8 +443,10 @@ def test_a_batch_without_a_response_changes_nothing(jax_backend, answered):
     [silent] = np.flatnonzero(~answered.features(np.arange(len(answered)), ["loss_mask"])["loss_mask"][:, 1:].any(1))
     batch = causal_batches.arrays(answered, np.full(4, silent), tuple)
     before = [np.array(value) for value in trainer.state.trainable]
-    trainer.state, loss = trainer.step(trainer.state, trainer.frozen, batch, np.float32(0.0))
-    assert loss == 0 and all((a == np.asarray(b)).all() for a, b in zip(before, trainer.state.trainable, strict=True))
+    trainer.state, figures = trainer.step(trainer.state, trainer.frozen, batch, np.float32(0.0))
+    assert (figures == 0).all() and all(
+        (a == np.asarray(b)).all() for a, b in zip(before, trainer.state.trainable, strict=True)
+    )
 
 
 @pytest.mark.parametrize("answered", ["pad"], indirect=True)
@@ -470,9 +474,10 @@ def test_a_checkpoint_of_another_model_is_refused(preset, single):
 
 RUN = """
 import sys
-sys.path.insert(0, sys.argv[1])
 from tpulm.training import runtime
 runtime.start(cpu_threads=1, host_device_count=8)
+import jax
+jax.config.update("jax_compilation_cache_dir", sys.argv[1])
 import hashlib, numpy as np
 from functools import partial
 from tpulm.config.record_arrays import causal_arrays
@@ -495,14 +500,12 @@ print("DIGEST", digest.hexdigest())
 
 def test_the_cache_of_compiled_programs_changes_no_bytes(packed, tmp_path):
     program = RUN.replace("RECIPE", repr(RECIPE | {"model": ONE_LAYER, "vocab_size": 330, "mesh": (1, 8)}))
-    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
-    digests = []
+    digests, files = [], []
     for _ in range(2):
-        command = [sys.executable, "-c", program, str(SCRIPTS), f"{packed.folder}/manifest.json"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        done = warm.run("jax", program, str(tmp_path / "cache"), f"{packed.folder}/manifest.json")
         digests.append(done.stdout.split("DIGEST ")[1])
-        assert any((tmp_path / "cache").iterdir())
-    assert digests[0] == digests[1]
+        files.append({path.name for path in (tmp_path / "cache").glob("*-cache")})
+    assert digests[0] == digests[1] and files[0] == files[1] != set()
 
 
 # Sharding

@@ -431,6 +431,32 @@ WRONG = [
     ),
     ({f"{TINY}.resources.hosts": 2}, f"{TINY}.resources.hosts is 2; allowed with backend: tensorflow: 1."),
     (
+        {"tfrecords.source": "files"},
+        "tfrecords.files is missing; source: files needs a list of globs for each split.",
+    ),
+    (
+        {"tfrecords": {"sequence_length": 128, "files": {split: ["x"] for split in SPLITS}}},
+        "tfrecords.files is given with source: corpus; it belongs to source: files.",
+    ),
+    (
+        {"tfrecords": {"source": "files", "sequence_length": 128, "files": {split: ["x"] for split in SPLITS}}},
+        "tfrecords.source is files, but the tokenizer is trained here; allowed: tokenizer.pretrained, the one that the "
+        "files were made with.",
+    ),
+    (
+        {
+            "tokenizer": {"pretrained": "scripts"},
+            "tfrecords": {
+                "source": "files",
+                "sequence_length": 128,
+                "packing": "segments",
+                "files": {split: ["x"] for split in SPLITS},
+            },
+        },
+        "tfrecords.packing is segments with source: files, whose records do not tell documents apart; allowed: concat, "
+        "pad.",
+    ),
+    (
         {"tfrecords.packing": "segments"},
         f"tfrecords.packing is segments, which {TINY} cannot read with backend: tensorflow; allowed with it: concat, "
         "pad.",
@@ -473,6 +499,23 @@ WRONG = [
     ),
     ({"prompts.fill_mask": ["no mask"]}, 'prompts.fill_mask[0] is "no mask", with 0 times [MASK]; allowed: one.'),
     ({"generation.sampler": "beam"}, 'generation.sampler is "beam"; allowed: greedy, top_k, top_p.'),
+    (
+        {"evaluation": {"text": {"documents": -1}}},
+        "evaluation.text.documents is -1; allowed: a whole number, 0 or more, at most 1000000.",
+    ),
+    (
+        {"evaluation": {"pairs": {"sets": {"made": {"files": ["a.jsonl"]}}}}},
+        "evaluation.pairs.sets.made has the name of the pairs that are made of the corpus; allowed: another name.",
+    ),
+    (
+        {"evaluation": {"pairs": {"sets": {"mine": {"split": "train"}}}}},
+        "evaluation.pairs.sets.mine needs one of files (on this machine) and dataset (of the Hugging Face Hub).",
+    ),
+    (
+        {"evaluation": {"pairs": {"sets": {"blimp": {"dataset": "nyu-mll/blimp"}}}}},
+        "evaluation.pairs.sets.blimp.revision is missing; a dataset of the hub is pinned to a commit of 40 hexadecimal "
+        "digits, so that it cannot change.",
+    ),
 ]
 
 

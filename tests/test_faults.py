@@ -351,7 +351,7 @@ def test_verify_names_each_damage(small):
     state = results / "finetune/python/checkpoints/00000005/state.json"
     state.write_text(state.read_text().replace('"step": 5', '"step": 6'))
     (results / "base/small/model.weights.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
-    (results / "base-training/small/history.csv").write_text("step,loss,learning_rate\n1,abc,0.1\n")
+    (results / "base-training/small/history.csv").write_text("step,loss,accuracy,learning_rate\n1,abc,0.5,0.1\n")
     (results / "finetune/python/metrics.json").write_text('{"best_step": ')
     text = json.loads((results / "tokenizer/tokenizer.json").read_text())
     text["added_tokens"][0]["lstrip"] = True
@@ -381,11 +381,11 @@ def test_a_loss_that_is_not_finite_is_no_checkpoint(tmp_path):
             save(outputs, {"last": 40}, {}, {}, {"loss": loss}, None)
         assert str(error.value).startswith(f"the held-out loss is {loss} at step 40: the run diverged; the last check")
     history = History(20, 40, 8, print)
-    history.add([5.0] * 10, [0.1] * 10)
+    history.add([5.0] * 10, [0.0] * 10, [0.1] * 10)
     with pytest.raises(
         UserError, match=r"^the loss is nan at step 33, with learning rate 0\.3: the run diverged; the l"
     ):
-        history.add([5.0, 5.0, math.nan], [0.1, 0.2, 0.3])
+        history.add([5.0, 5.0, math.nan], [0.0] * 3, [0.1, 0.2, 0.3])
     assert not list(tmp_path.iterdir())
 
 

@@ -227,6 +227,7 @@ def until(condition, running):
 
 
 def under_git(folder):
+    shutil.copy(ROOT / ".gitignore", folder)
     for command in (["init", "-q"], ["add", "."]):
         subprocess.run(["git", *command], cwd=folder, check=True)
 

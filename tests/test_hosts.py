@@ -1,23 +1,24 @@
 """Several processes with virtual CPU devices train what one process with as many devices trains."""
 
+import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
-import sys
 
+import forked
 import numpy as np
 import pytest
 import warm
-from conftest import ROOT, copied
+from conftest import ROOT, Workflow, copied, outside
 from ruamel.yaml import YAML
 from test_mlm_tensorflow import LENGTH, manifest  # noqa: F401 (a fixture)
 from tpulm.config.reading import read_yaml
 from tpulm.core.arrays import load_arrays
 
-# A script as Snakemake runs one: it starts itself once per process.
-SCRIPT = """
+# A script as Snakemake runs one: it starts itself once per process. The lock is why tests/forked.py has JAX for it.
+SCRIPT = """# envs/jax.txt
 import json, os, sys
 JOB = json.loads(open(os.environ["JOB"]).read())
 sys.path.insert(0, JOB["scripts"])
@@ -93,11 +94,13 @@ def train(manifest, folder, processes, mesh, launcher=None, **more):  # noqa: F8
         "manifest": str(manifest), **more,
     }  # fmt: skip
     (folder / "job.json").write_text(json.dumps(job))
-    (folder / "script.py").write_text(SCRIPT)
-    environment = os.environ | warm.QUICK | {"JOB": str(folder / "job.json")}
+    environment = os.environ | forked.ONE_THREAD | warm.QUICK | {"JOB": str(folder / "job.json")}
     if processes == 1:
-        return warm.server("jax").run(SCRIPT, folder=folder, environment=environment)
-    command = [sys.executable, str(folder / "script.py")]
+        return warm.start("jax", SCRIPT, folder=folder, environment=environment)
+    script = folder / ".snakemake/scripts/script.py"
+    script.parent.mkdir(parents=True)
+    script.write_text(SCRIPT)
+    command = [Workflow.python(), str(script)]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
@@ -109,8 +112,10 @@ def results(folder, processes):
 @pytest.mark.parametrize(("processes", "mesh"), [(2, (4, 1)), pytest.param(4, (2, 2), marks=pytest.mark.long)])
 def test_processes_train_as_one(manifest, tmp_path, processes, mesh):  # noqa: F811
     """The same losses to 1e-6, with dropout: sums over devices are made by another library, in another order."""
-    # Another host has nothing of this one's environment; what it needs is in the command.
-    launcher = "echo {number} >> launched; env -i PATH=$PATH HOME=$HOME XLA_FLAGS=$XLA_FLAGS JOB=$JOB sh -c {command}"
+    # Another host has nothing of this one's environment; what it needs is in the command. But it is forked here, too.
+    read = [name for name in os.environ | forked.ONE_THREAD if name.startswith(forked.READ_ON_IMPORT)]
+    needed = " ".join(f'{name}="${name}"' for name in ("PATH", "HOME", "JOB", "XLA_FLAGS", *read))
+    launcher = f"echo {{number}} >> launched; env -i {needed} sh -c {{command}}"
     for name, count in (("one", 1), ("many", processes)):
         done = train(manifest, tmp_path / name, count, mesh, launcher=launcher if count == 2 else None)
         assert done.returncode == 0, done.stderr[-3000:]
@@ -218,35 +223,39 @@ def test_processes_stop_again(trained, tmp_path):
 
 def interrupted(workflow, interrupt):
     """Run a long segment until it has made a step, then interrupt its processes; return what was said."""
-    snakemake = os.path.join(os.path.dirname(sys.executable), "snakemake")
-    running = subprocess.Popen(
-        [snakemake, "results/finetune/two/history.csv", "--set-resources", "train_finetune:hosts=2"],
-        cwd=workflow.folder, env=os.environ | warm.QUICK, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        start_new_session=True,
+    running = workflow.start(
+        "results/finetune/two/history.csv", "--set-resources", "train_finetune:hosts=2",
+        environment=outside() | warm.QUICK,
     )  # fmt: skip
     said = []
     try:
         for line in running.stdout:
             said.append(line)
             if "/4000  loss" in line:
-                interrupt(running.pid)
+                interrupt(workflow.folder)
                 break
         said += running.stdout
         assert running.wait() == 1
     finally:
-        if running.poll() is None:
-            os.killpg(running.pid, signal.SIGKILL)
+        signal_all(workflow.folder, signal.SIGKILL)
     return "".join(said)
 
 
-def stop(session):
-    """Ask all processes of a session to stop, as a scheduler does."""
-    os.killpg(session, signal.SIGTERM)
+def stop(folder):
+    """Ask all processes in a folder to stop, as a scheduler does."""
+    signal_all(folder, signal.SIGTERM)
 
 
-def kill_the_second(session):
+def signal_all(folder, number):
+    """Send a signal to all processes in a folder."""
+    for pid in processes_in(folder):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def kill_the_second(folder):
     """Kill the second of the processes that train."""
-    [victim] = [pid for pid in processes_of(session) if environment(pid).get("TRAINING_PROCESS") == "1"]
+    [victim] = [pid for pid in processes_in(folder) if environment(pid).get("TRAINING_PROCESS") == "1"]
     os.kill(victim, signal.SIGKILL)
 
 
@@ -263,11 +272,11 @@ def snapshots(workflow):
     return [path.name.partition("-")[2] for path in sorted(folder.iterdir())]
 
 
-def processes_of(session):
+def processes_in(folder):
     found = []
     for entry in os.listdir("/proc"):
         try:
-            if entry.isdigit() and os.getsid(int(entry)) == session:
+            if entry.isdigit() and os.readlink(f"/proc/{entry}/cwd") == str(folder):
                 found.append(int(entry))
         except OSError:
             continue

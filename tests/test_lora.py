@@ -263,7 +263,11 @@ def test_a_merged_model_gives_the_trainers_logits(jax_backend, preset, tmp_path,
     model = opened(preset, **changes)
     draw_lora(model)
     save_arrays(tmp_path / "best", by_path(model.trainable_variables, [v.value for v in model.trainable_variables]))
-    recipe = LORA | {"precision": "float32", "mesh": (1, 1), "base": {"preset": preset}}
+    recipe = LORA | {
+        "precision": "float32",
+        "mesh": (2, 4),
+        "base": {"preset": preset},
+    }
     spec = ModelSpec.of("finetune", "the.run", recipe | changes)
     save_preset(merged(spec, str(tmp_path / "best")), tmp_path / "model")
     keras.distribution.set_distribution(None)

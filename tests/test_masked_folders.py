@@ -3,10 +3,12 @@
 import json
 
 import h5py
+import loopback_hub
 import ml_dtypes
 import numpy as np
 import pytest
 import warm
+from huggingface_hub import constants
 from ruamel.yaml import YAML
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -60,26 +62,51 @@ def given(tmp_path):
     return folder
 
 
-def run(backend):
-    """Return a run that starts from the folder, and learns next to nothing."""
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A hub on loopback, from which nothing has been downloaded."""
+    with loopback_hub.served() as found:
+        template = found.url + "/{repo_id}/resolve/{revision}/{filename}"
+        here = {"ENDPOINT": found.url, "HUGGINGFACE_CO_URL_TEMPLATE": template, "HF_HUB_CACHE": str(tmp_path / "cache")}
+        for name, value in here.items():  # of this process, which has read the environment
+            monkeypatch.setattr(constants, name, value)
+        for name, value in (("HF_ENDPOINT", found.url), ("HF_HUB_CACHE", str(tmp_path / "cache"))):
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("HF_TOKEN", loopback_hub.TOKEN)
+        yield found
+
+
+def put(server, name, folder, **more):
+    """Put the files of a folder, and more, in a repository of a hub; return the commit."""
+    repository = server.repositories.setdefault(f"models/{name}", loopback_hub.Repository(True))
+    files = {path.name: path.read_bytes() for path in folder.iterdir()} | more
+    return repository.commit("main", f"commit {len(repository.commits)}", files)
+
+
+def run(backend, **place):
+    """Return a run that starts from the model at a place, and learns next to nothing."""
     return {
-        "backend": backend, "init": {"pretrained": "given"}, "steps": 2, "checkpoint_every": 1, "batch_size": 4,
+        "backend": backend, "init": place, "steps": 2, "checkpoint_every": 1, "batch_size": 4,
         "learning_rate": 1e-12, "schedule": {"shape": "constant", "warmup_steps": 0},
     }  # fmt: skip
 
 
 @pytest.mark.long
-def test_a_model_from_elsewhere_is_asked_and_measured_and_trained_on(fresh, given):
+@pytest.mark.parametrize("where", ["folder", "hub"])
+def test_a_model_from_elsewhere_is_asked_and_measured_and_trained_on(fresh, given, server, where):
+    place = {"pretrained": "given"}
+    if where == "hub":
+        place = {"pretrained": "me/given", "revision": put(server, "me/given", given)}
     given.rename(fresh / "given")
     config = {
         "corpus": {
             "source": "python-docs", "max_documents": 300, "held_out": {"validation": 0.02, "test": 0.02},
         },
-        "tokenizer": {"pretrained": "given"},
+        "tokenizer": place,
         "tfrecords": {"sequence_length": LENGTH, "shards": {"train": 1}},
         "mlm": {
             "runs": {
-                "asked": {"pretrained": "given", "backend": "jax"}, "on-jax": run("jax"), "on-tf": run("tensorflow"),
+                "asked": place | {"backend": "jax"}, "on-jax": run("jax", **place), "on-tf": run("tensorflow", **place),
             },
         },
         "prompts": {"fill_mask": ["Return the [MASK] of the list"]},
@@ -186,6 +213,26 @@ def test_weights_are_read_as_published(given, tmp_path):
     for name, array in halves.items():
         np.testing.assert_array_equal(read[name], array.astype(np.float32))
         assert read[name].dtype == np.float32
+
+
+@pytest.mark.unit
+def test_a_model_of_a_hub_is_the_one_of_the_commit(given, server):
+    """Neither a later one, nor pickles or code beside it."""
+    from tpulm.models import presets
+    from tpulm.models.masked_folders import locate
+
+    first = put(server, "me/given", given, **{"pytorch_model.bin": b"pickle", "code.py": b"evil()"})
+    put(server, "me/given", given, **{"config.json": b"{}"})
+    server.break_off("GET", "model.safetensors", "reset")
+    found = locate("me/given", first, "mlm.runs.x")
+    assert {path.name: path.read_bytes() for path in found.iterdir()} == {
+        path.name: path.read_bytes() for path in given.iterdir()
+    }
+    # An adapter of PEFT, for a base model: of its repository two files.
+    adapter = presets.locate("hf://me/given", first, "base.x.adapter", ("config.json",))
+    assert (adapter / "config.json").read_bytes() == (given / "config.json").read_bytes()
+    with pytest.raises(UserError, match=r"^mlm.runs.x is me/none at revision .*, which could not be fetched \("):
+        locate("me/none", first, "mlm.runs.x")
 
 
 REFUSED = [

@@ -39,11 +39,11 @@ for name, first, last, previous in job["parts"]:
         layer = trainer.model.roberta.embeddings
         layer._trainable_weights = [v for v in layer._trainable_weights if v is not layer.token_type_embeddings]
     data = batches(strategy, lambda step: training_batch(records, recipe, step), recipe["batch_size"], first, last)
-    losses = [
-        float(trainer.step(batch, tf.constant(1e-3), tf.constant(step, tf.int64)))
+    figures = [
+        trainer.step(batch, tf.constant(1e-3), tf.constant(step, tf.int64)).numpy().tolist()
         for step, batch in enumerate(data, first)
     ]
-    results[name] = {"losses": losses}
+    results[name] = {"losses": [loss for loss, _ in figures], "accuracies": [accuracy for _, accuracy in figures]}
     save_arrays(f"{job['folder']}/{name}/weights", trainer.weights())
     save_arrays(f"{job['folder']}/{name}/optimizer", trainer.optimizer_state())
 if job["measured"]:
@@ -138,6 +138,7 @@ def test_two_replicas_give_the_losses_of_one_device(manifest, tmp_path):
     assert one["difference"] < 1e-5  # the head at the masked positions only, against the head at all
     # Two devices add the same float32 numbers up in another order.
     assert two["all"]["losses"] == pytest.approx(one["all"]["losses"], rel=1e-5)
+    assert two["all"]["accuracies"] == pytest.approx(one["all"]["accuracies"], rel=1e-5)
     assert two["held_out"] == pytest.approx(one["held_out"], rel=1e-4)
 
 

@@ -1,5 +1,6 @@
 """The workflow as a module of another one, with a prefix and renamed rules."""
 
+import json
 import os
 import re
 import signal
@@ -8,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import loopback_hub
 import pytest
 from conftest import existing, reduced
 from ruamel.yaml import YAML
@@ -68,6 +70,24 @@ def count(printed):
     return dict(re.findall(r"^(lm_\w+) +(\d+)$", printed, re.M))
 
 
+def test_a_module_publishes(outer, monkeypatch):
+    configure(outer, publish={"hub": "me/models", "artifacts": ["tokenizer"]})
+    printed = outer("lm_publish", "--cores", "1", check=False).stdout
+    assert "HF_TOKEN is not in the environment; publish.hub needs it" in printed
+    with loopback_hub.served() as hub:
+        for name, value in (("HF_ENDPOINT", hub.url), ("HF_TOKEN", loopback_hub.TOKEN)):
+            monkeypatch.setenv(name, value)
+        outer("lm_publish", "--cores", "2")
+        files = hub.repositories["models/me/models-tokenizer"].files()
+        # What a repository has is named without the prefix.
+        made = outer / "lm/results/tokenizer"
+        assert files["tokenizer.json"] == (made / "tokenizer.json").read_bytes()
+        assert files["README.md"] == (made / "README.md").read_bytes()
+        receipt = json.loads((outer / "lm/results/publish/hub/tokenizer.json").read_text())
+        assert receipt["repository"] == "me/models-tokenizer" and set(receipt["files"]) <= set(files)
+        assert "Nothing to be done" in outer("lm_publish", "-n").stdout
+
+
 def test_a_module_makes_the_same_bytes(outer, trained):
     """Up to the records, and with one core where `trained` had two; all of it is one of the long tests."""
     jobs = count(outer("-n").stdout)
@@ -88,7 +108,7 @@ def test_a_module_makes_the_same_models(outer, trained):
     assert {name for name in made if not clocks.search(name)} == {name for name in expected if not clocks.search(name)}
     assert all(made[name] == expected[name] for name in made if not clocks.search(name))
     said = outer("lm_verify", "lm_clean").stdout
-    assert "[verify] 14 artifacts are whole" in said and "[clean] 0 files that no run of the config needs" in said
+    assert "[verify] 17 artifacts are whole" in said and "[clean] 0 files that no run of the config needs" in said
 
 
 def test_a_module_needs_its_checks(outer, fresh):

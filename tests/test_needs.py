@@ -111,7 +111,10 @@ class Files(list):
 
     def __init__(self, **named):
         super().__init__(path for paths in named.values() for path in ([paths] if isinstance(paths, str) else paths))
-        self.get = named.get
+        self.get, self.keys, self.named = named.get, named.keys, named
+
+    def __getitem__(self, key):
+        return self.named[key] if isinstance(key, str) else super().__getitem__(key)
 
 
 def job(inputs=None, **outputs):
@@ -139,6 +142,29 @@ def test_disk_is_for_checkpoints_models_documents_and_records(tmp_path):
     assert re.fullmatch(r"3 of mlm\.runs\.tiny \(.* each, keep_checkpoints: all\) .*", chain.what)
     assert model.bytes == 4 * model_size(run).parameters
     assert (documents.bytes, records.bytes) == (10_000, 7_500)
+
+
+def test_disk_for_masked_models_from_elsewhere(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "roberta", "hidden_size": 1024, "vocab_size": 50}')
+    place = {"pretrained": str(tmp_path)}
+    config = read_config([str(ROOT / "config.yaml")], {})
+    trained = config["mlm"]["runs"]["tiny"]
+    config["mlm"]["runs"] = {"asked": place, "tiny": trained | {"init": place}}
+    jobs = [job(x=f"results/mlm/{folder}/model.safetensors") for folder in ("asked/model", "tiny/init")]
+    masked = [run for run in runs_of(config) if run.stage == "mlm"]
+    [models, *_] = disk.needs_of(jobs, masked, config, [])
+    assert models.bytes == 2 * 4 * model_size(masked[0]).parameters > 10**8
+
+
+def test_text_of_a_hub_is_said_not_to_be_counted(tmp_path):
+    hub, local = ({"recipe": {"key": "corpus", "source": source}} for source in ("hub", "files"))
+    jobs = [job(part="results/corpus/parts/00000.parquet"), job(part="results/corpus/parts/00001.parquet")]
+    jobs[0].params, jobs[1].params = local, local
+    assert disk.uncounted(jobs) == []
+    jobs[1].params = hub
+    said = []
+    disk.check([disk.Need(1_000_000_000, "models 1.0 GB")], [], "gs://b/results", said.append, disk.uncounted(jobs))
+    assert said[0].endswith("(models 1.0 GB; corpus, from a hub, not counted).")
 
 
 def test_disk_for_a_fetched_model(tmp_path):

@@ -182,9 +182,9 @@ def test_a_plan_compiles_the_kernel_of_attention(tmp_path):
     """Documents apart, a sliding window and soft caps, keys of one head for four devices, gradients computed again."""
     sizes = {"num_layers": 2, "num_query_heads": 8, "num_key_value_heads": 1, "hidden_dim": 256}
     sizes |= {"intermediate_dim": 512, "head_dim": 64, "attention_logit_soft_cap": 50.0}
-    sizes |= {"use_sliding_window_attention": True, "sliding_window_size": 300}
+    sizes |= {"use_sliding_window_attention": True, "sliding_window_size": 150}
     run = COMMON | {"model": sizes, "vocab_size": 1024, "mesh": [2, 4], "batch_size": 8, "packing": "segments"}
-    run |= {"sequence_length": 1024, "precision": "mixed_bfloat16", "remat": True}
+    run |= {"sequence_length": 512, "precision": "mixed_bfloat16", "remat": True}
     (fused,) = plans(tmp_path, ("base", run, "v5e-8"))
     assert fused["attention"] == {"implementation": "splash", "reason": None}
     assert fused["memory"]["fits"] and fused["cost"]["uncounted"] == []
@@ -254,12 +254,12 @@ for stage, recipe in json.loads(sys.argv[1]):
 @compiler
 def test_plan_and_trainer_compile_the_same_program(tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", warm.QUICK["XLA_FLAGS"])  # what is compared is the program before XLA's passes
-    sizes = {"num_layers": 2, "num_query_heads": 8, "num_key_value_heads": 8, "hidden_dim": 32}
+    sizes = {"num_layers": 1, "num_query_heads": 8, "num_key_value_heads": 8, "hidden_dim": 32}
     sizes |= {"intermediate_dim": 64, "head_dim": 4}
     base = {"model": sizes, "vocab_size": 320}
     llama = {key: size for key, size in sizes.items() if key != "head_dim"} | {"architecture": "llama3"}
     common = COMMON | {"batch_size": 8, "sequence_length": 32, "precision": "float32"}
-    roberta = {"architecture": "roberta", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    roberta = {"architecture": "roberta", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     roberta |= {"intermediate_size": 64, "max_position_embeddings": 36, "hidden_dropout_prob": 0.1}
     masking = {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
     runs = [
@@ -283,7 +283,7 @@ def test_plan_and_trainer_compile_the_same_program(tmp_path, monkeypatch):
             "finetune",
             {"base": base, "method": "lora", "rank": 2} | common | {"mesh": [1, 8], "base_precision": "bfloat16"},
         ),
-        ("base", base | common | {"mesh": [2, 4], "packing": "segments"}),
+        ("base", base | common | {"mesh": [2, 4], "packing": "segments", "model": sizes | {"num_layers": 2}}),
         (
             "base",
             {"model": llama, "vocab_size": 320}

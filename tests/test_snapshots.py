@@ -14,7 +14,7 @@ from tpulm.config.checks import check_training
 from tpulm.core.errors import UserError
 from tpulm.core.stopping import Stopped
 from tpulm.tracking.live_metrics import LiveMetrics, read
-from tpulm.training.history import History, LossReader
+from tpulm.training.history import FigureReader, History
 from tpulm.training.pauses import Pauses
 from tpulm.training.snapshots import Snapshots, key_of
 
@@ -167,11 +167,11 @@ def segment(snapshots, said, stop_at=None, evaluations=(), every=4, again=False)
     with Pauses(trainer, measure, history, snapshots, said.append, every) as pauses:
         assert pauses.begin() == again
         pauses.catch_up()
-        reader = LossReader(history)
+        reader = FigureReader(history)
         for step in range(history.step + 1, 21):
             trainer.value = trainer.value + 1 / step
             pauses.hear()
-            reader.add(np.float32(1 / step), np.array([step], "f4"))
+            reader.add(np.float32([1 / step, 0.5]), np.array([step], "f4"))
             if step == stop_at:
                 os.kill(os.getpid(), signal.SIGTERM)
                 os.kill(os.getpid(), signal.SIGTERM)  # of a scheduler, and of a parent that passes it on
@@ -206,8 +206,8 @@ def test_a_segment_that_is_stopped_goes_on_as_if_it_were_not(tmp_path, where):
         text = (tmp_path / f"{id(whole)}.csv").read_text()
         assert text == (tmp_path / f"{id(history)}.csv").read_text()
         rows = [line.split(",") for line in text.splitlines()]
-        assert rows[0] == ["step", "loss", "learning_rate", "held_out_loss"] and len(rows) == 11
-        assert [row[0] for row in rows if row[3]] == ["step", "12", "16", "20"]
+        assert rows[0] == ["step", "loss", "accuracy", "learning_rate", "held_out_loss"] and len(rows) == 11
+        assert [row[0] for row in rows if row[4]] == ["step", "12", "16", "20"]
         assert not (tmp_path / "snapshots").exists()
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -218,9 +218,9 @@ def test_a_power_failure_loses_little(tmp_path):
     snapshots = Snapshots(str(tmp_path / "20"), "k", every=1e-9)
     trainer, history = Sum(), History(0, 40, 1, lambda line: None)
     with Pauses(trainer, lambda watch: {}, history, snapshots, print) as pauses:
-        reader = LossReader(history)
+        reader = FigureReader(history)
         for step in range(1, 41):
-            reader.add(np.float32(0.5), np.array([1], "f4"))
+            reader.add(np.float32([0.5, 0.5]), np.array([1], "f4"))
             pauses(step, reader)
     assert latest(snapshots).step >= 10
 
@@ -230,18 +230,21 @@ def test_live_metrics_go_on_where_a_run_does(tmp_path):
     history = History(0, 20, 128, lines.append, seconds_at_peak=1e-9)
     history.live = LiveMetrics(log, 0)
     for losses in ([7.0], [6.0, 5.0]):
-        history.add(losses, [0.1] * len(losses))
+        history.add(losses, [0.25] * len(losses), [0.1] * len(losses))
     history.evaluated({"loss": 5.5, "accuracy": 0.25, "perplexity": 244.7, "predictions": 9}, keep=True)
     with open(history.live.path, "a") as file:
         file.write('{"step": 9, "los')  # cut short
     records = list(read(history.live.path))
     assert [record["step"] for record in records] == [1, 3, 3]
     assert records[1] | {"tokens_per_second": 0, "seconds_left": 0, "mfu": 0} == {
-        "step": 3, "last_step": 20, "loss": 5.0, "learning_rate": 0.1, "tokens": 384, "tokens_per_second": 0,
-        "mfu": 0, "seconds_left": 0,
+        "step": 3, "last_step": 20, "loss": 5.0, "accuracy": 0.25, "learning_rate": 0.1, "tokens": 384,
+        "tokens_per_second": 0, "mfu": 0, "seconds_left": 0,
     }  # fmt: skip
     assert records[1]["mfu"] is not None and records[2]["held_out"]["loss"] == 5.5
-    assert lines[1].startswith("step 3/20  loss 5.0000  learning rate 0.1  ") and " tokens/s  MFU " in lines[1]
+    assert (
+        lines[1].startswith("step 3/20  loss 5.0000  accuracy 0.250  learning rate 0.1  ")
+        and " tokens/s  MFU " in lines[1]
+    )
     assert lines[2] == "step 3  held-out loss 5.5000, accuracy 0.250"
     assert [record["step"] for record in read(LiveMetrics(log, 2).path)] == [1]  # later steps are trained again
     assert history.live.path.read_text().endswith("}\n")

@@ -6,6 +6,7 @@ must list then, as rule:wildcard,wildcard. A key without a row fails.
 
 import base64
 import copy
+import json
 import os
 import re
 import shutil
@@ -14,14 +15,14 @@ from functools import cache
 import pytest
 from conftest import copied
 from kills import encoded
-from ruamel.yaml import YAML
 from tpulm.config.reading import SCHEMA, read_yaml
 
 DELETE = object()
 
 # The jobs of the fixture `trained`, by what they follow from.
 MLM_REST = (
-    "export_mlm:tiny evaluate_mlm_tensorflow:tiny fill_mask_tensorflow:tiny collect_history:mlm/tiny "
+    "export_mlm:tiny evaluate_mlm_tensorflow:tiny fill_mask_tensorflow:tiny score_mlm_tensorflow:tiny "
+    "collect_history:mlm/tiny "
     "plot_training:mlm,tiny tabulate_metrics tabulate_predictions tabulate_timings keep_run:mlm/tiny"
 )
 MLM_SECOND = "train_mlm_tensorflow:tiny,00000020 " + MLM_REST
@@ -45,13 +46,15 @@ def shards(records, splits=("train", "validation", "test"), files=1):
 SAMPLES = "generate:python tabulate_generations:python"
 MEASURES = "evaluate_finetune:python tabulate_partitioning:python tabulate_metrics keep_run:finetune/python"
 LORA_REST = (
-    "export_lora:python collect_history:finetune/python plot_training:finetune,python tabulate_timings "
+    "export_lora:python score_finetune:python collect_history:finetune/python plot_training:finetune,python "
+    "tabulate_timings "
     + SAMPLES + " " + MEASURES
 )  # fmt: skip
 LORA_SECOND = "train_finetune:python,00000010 " + LORA_REST
 FINETUNE = "train_finetune:python,00000005 " + LORA_SECOND
 BASE_REST = (
-    "export_base:small export_transformers:base,small evaluate_base:small collect_history:base-training/small "
+    "export_base:small export_transformers:base,small evaluate_base:small score_base:small "
+    "collect_history:base-training/small "
     "plot_training:base,small "
     "tabulate_metrics tabulate_timings keep_run:base-training/small " + FINETUNE
 )
@@ -62,28 +65,49 @@ RESHARDED = (
     "write_causal_shard:{0},{1},00000,00002 write_causal_shard:{0},{1},00001,00002 merge_manifest:{0} list_shards:{0}"
 )
 TUNING_SET, CORPUS_SET = "tokens/small/finetune-text/pad-64", "tokens/small/corpus/concat-64"
-VOCABULARY = "train_base_vocabulary:small " + shards(TUNING_SET) + shards(CORPUS_SET) + BASE
-TOKENIZER = "train_tokenizer evaluate_tokenizer tabulate_corpus " + RECORDS
+# What models are scored on, and beside what.
+NGRAMS = "score_ngrams:corpus,base-small score_ngrams:finetune-text,base-small "
+OVERLAPS = [
+    f"find_overlap:{trained},{scored} "
+    for trained in ("corpus", "finetune-text")
+    for scored in ("corpus", "finetune-text")
+]
+SCORES = "score_mlm_tensorflow:tiny score_base:small score_finetune:python"
+PAIRED = (
+    OVERLAPS[0] + OVERLAPS[2] + "score_ngrams:corpus,tokenizer score_ngrams:corpus,base-small " + SCORES
+)  # the sets of pairs have changed
+DRAWN = "sample_texts:corpus sample_texts:finetune-text " + "".join(OVERLAPS) + NGRAMS + PAIRED
+VOCABULARY = "train_base_vocabulary:small " + NGRAMS + shards(TUNING_SET) + shards(CORPUS_SET) + BASE
+TOKENIZER = "train_tokenizer evaluate_tokenizer tabulate_corpus score_ngrams:corpus,tokenizer " + RECORDS
 # Documents are read again, or only written again.
-WRITTEN = "build_corpus:corpus " + TOKENIZER + " " + shards(CORPUS_SET) + VOCABULARY
+SCORED_ON = "sample_texts:corpus make_pairs " + OVERLAPS[0] + OVERLAPS[2]
+WRITTEN = "build_corpus:corpus " + SCORED_ON + OVERLAPS[1] + TOKENIZER + " " + shards(CORPUS_SET) + VOCABULARY
 CORPUS_PARTS = [f"read_part:corpus,0000{number} {WRITTEN}" for number in range(3)]
 CORPUS = CORPUS_PARTS[0]
-TUNING_WRITTEN = "build_corpus:finetune-text tabulate_corpus " + shards(TUNING_SET) + FINETUNE
+TUNING_SCORED_ON = "sample_texts:finetune-text score_ngrams:finetune-text,base-small " + OVERLAPS[2] + OVERLAPS[3]
+TUNING_WRITTEN = (
+    "build_corpus:finetune-text tabulate_corpus " + TUNING_SCORED_ON + OVERLAPS[1] + shards(TUNING_SET) + FINETUNE
+)
 TUNING_PARTS = [f"read_part:finetune-text,0000{number} {TUNING_WRITTEN}" for number in range(3)]
 TUNING = TUNING_PARTS[0]
 # Where tokenizer and base model come from elsewhere, they do not depend on the corpus.
 FETCHED_WRITTEN = (
     "build_corpus:corpus evaluate_tokenizer tabulate_corpus "
+    + SCORED_ON + "score_ngrams:corpus,tokenizer score_ngrams:corpus,base-small score_finetune:python "
     + shards(CORPUS_SET, ["validation"]) + RECORDS + " " + MEASURES
 )  # fmt: skip
 FETCHED_CORPUS = "read_part:corpus,00000 read_part:corpus,00001 read_part:corpus,00002 " + FETCHED_WRITTEN
 FETCHED_PARTS = [f"read_part:corpus,0000{number} {FETCHED_WRITTEN}" for number in range(3)]
-FETCHED_TUNING = TUNING + " read_part:finetune-text,00001 read_part:finetune-text,00002"
-FETCHED_BASE = "fetch_base:small " + shards(CORPUS_SET, ["validation"]) + shards(TUNING_SET) + FINETUNE
-PUBLISHED = "fetch_mlm:mlm/asked/model fill_mask_tensorflow:asked tabulate_predictions"
+FETCHED_TUNING_PARTS = [part.replace(OVERLAPS[1], "") for part in TUNING_PARTS]
+FETCHED_TUNING = FETCHED_TUNING_PARTS[0] + " read_part:finetune-text,00001 read_part:finetune-text,00002"
+FETCHED_BASE = "fetch_base:small " + NGRAMS + shards(CORPUS_SET, ["validation"]) + shards(TUNING_SET) + FINETUNE
+PUBLISHED = (
+    "fetch_mlm:mlm/asked/model fill_mask_tensorflow:asked tabulate_predictions "
+    "score_ngrams:corpus,mlm-asked score_mlm_tensorflow:asked"
+)
 # A run takes the model that it starts from, and the records its tokenizer, from the same place.
 ORIGINS = ("tokenizer", "mlm.runs.tiny.init")
-FETCHED_TOKENIZER = "fetch_tokenizer evaluate_tokenizer tabulate_corpus " + RECORDS
+FETCHED_TOKENIZER = "fetch_tokenizer evaluate_tokenizer tabulate_corpus score_ngrams:corpus,tokenizer " + RECORDS
 STARTED = "fetch_mlm:mlm/tiny/init " + FETCHED_TOKENIZER
 
 A, B = "a" * 40, "b" * 40
@@ -119,6 +143,16 @@ SECOND = {
     "base": "small", "sequence_length": 64, "steps": 10, "checkpoint_every": 5, "batch_size": 8, "learning_rate": 0.001,
     "rank": 8,
 }  # fmt: skip
+# TFRecords that were made elsewhere, and the jobs that take them.
+FILED = {
+    "source": "files", "sequence_length": 128,
+    "files": {
+        "train": ["text/train-[0-3].tfrecord"], "validation": ["text/validation.tfrecord"],
+        "test": ["text/test.tfrecord"],
+    },
+}  # fmt: skip
+FETCHED_RECORDS = RECORDS.replace("write_shard", "fetch_shard")
+FETCHED_SHARD = "fetch_shard:{} " + RECORDS[RECORDS.index("merge_manifest") :]
 # States in which everything is up to date: the config of `trained` with keys replaced.
 STATES = {
     "trained": {},
@@ -139,14 +173,23 @@ STATES = {
         "base.small.schedule": LINEAR, "base.small.mesh": [-1, 1], "base.small.host_device_count": 2,
         "finetune.runs.python.schedule": {"shape": "wsd", "warmup_steps": 2, "decay_steps": 4},
         "finetune.runs.python.mesh": [1, -1],
-        "base.given": {"preset": "hf://some/base", "revision": A},
+        "base.given": {
+            "preset": "hf://some/base", "revision": A, "adapter": "hf://some/adapter", "adapter_revision": A,
+        },
     },
+    "shards": {"tokenizer": {"pretrained": "some/tokenizer", "revision": A}, "tfrecords": FILED},
     "jax": JAX,
     "continued": {"finetune.runs.second": SECOND | {"init": "python"}},
     "elsewhere": {
         "tokenizer": {"pretrained": "some/model", "revision": A},
         "mlm.runs.tiny.model": DELETE, "mlm.runs.tiny.init": {"pretrained": "some/model", "revision": A},
         "mlm.runs.asked": {"pretrained": "some/other", "revision": A},
+    },
+    "paired": {
+        "evaluation.pairs.sets": {
+            "mine": {"files": ["text/pairs.jsonl"]},
+            "theirs": {"dataset": "some/set", "name": "one", "revision": A, "split": "test"},
+        }
     },
     "adafactor": JAX | {f"{run}.optimizer": {"name": "adafactor"} for _, run, _ in ON_JAX},
 }  # fmt: skip
@@ -258,6 +301,19 @@ ROWS = [
     ("tokenizer.train_on.seed", "trained", "tokenizer.train_on.seed", 1, TOKENIZER),
     ("tokenizer.pretrained", "fetched", "tokenizer.pretrained", "some/other", FETCHED_TOKENIZER),
     ("tokenizer.revision", "fetched", "tokenizer.revision", B, FETCHED_TOKENIZER),
+    ("tfrecords.source", "fetched", "tfrecords", FILED, FETCHED_RECORDS),
+    (
+        "tfrecords.files.train", "shards", "tfrecords.files.train",
+        ["text/train-[0-2].tfrecord", "text/train-9.tfrecord"], FETCHED_SHARD.format("train,00003,00004"),
+    ),
+    (
+        "tfrecords.files.validation", "shards", "tfrecords.files.validation", ["text/train-9.tfrecord"],
+        FETCHED_SHARD.format("validation,00000,00001"),
+    ),
+    (
+        "tfrecords.files.test", "shards", "tfrecords.files.test", ["text/train-9.tfrecord"],
+        FETCHED_SHARD.format("test,00000,00001"),
+    ),
     ("tfrecords.packing", "trained", "tfrecords.packing", "pad", RECORDS),
     ("tfrecords.sequence_length", "trained", "tfrecords.sequence_length", 127, RECORDS),
     (
@@ -344,6 +400,7 @@ ROWS = [
         "fetch_base:twin-preset-gemma_2b_en",
     ),
     ("base.NAME.adapter", "fetched", "base.small.adapter", "text/adapter", FETCHED_BASE),
+    ("base.NAME.adapter_revision", "schedules", "base.given.adapter_revision", B, "fetch_base:given"),
     ("base.NAME.preset", "fetched", "base.small.preset", "hf://some/other", FETCHED_BASE),
     ("base.NAME.revision", "fetched", "base.small.revision", B, FETCHED_BASE),
     ("base.NAME.model.num_layers", "trained", "base.small.model.num_layers", 3, BASE),
@@ -412,9 +469,12 @@ ROWS = [
     ("finetune.text.dataset", "fetched", "finetune.text.dataset", "some/other", FETCHED_TUNING),
     ("finetune.text.name", "fetched", "finetune.text.name", "two", FETCHED_TUNING),
     ("finetune.text.revision", "fetched", "finetune.text.revision", B, FETCHED_TUNING),
-    ("finetune.text.splits.train", "fetched", "finetune.text.splits.train", "train[:90%]", TUNING_PARTS[0]),
-    ("finetune.text.splits.validation", "fetched", "finetune.text.splits.validation", "test[:9%]", TUNING_PARTS[1]),
-    ("finetune.text.splits.test", "fetched", "finetune.text.splits.test", "test[9%:]", TUNING_PARTS[2]),
+    ("finetune.text.splits.train", "fetched", "finetune.text.splits.train", "train[:90%]", FETCHED_TUNING_PARTS[0]),
+    (
+        "finetune.text.splits.validation", "fetched", "finetune.text.splits.validation", "test[:9%]",
+        FETCHED_TUNING_PARTS[1],
+    ),
+    ("finetune.text.splits.test", "fetched", "finetune.text.splits.test", "test[9%:]", FETCHED_TUNING_PARTS[2]),
     ("finetune.text.held_out.validation", "trained", "finetune.text.held_out.validation", 0.06, TUNING_WRITTEN),
     ("finetune.text.held_out.test", "trained", "finetune.text.held_out.test", 0.06, TUNING_WRITTEN),
     ("finetune.text.seed", "trained", "finetune.text.seed", 1, TUNING),
@@ -423,7 +483,8 @@ ROWS = [
     (
         "finetune.runs.NAME.base", "schedules", "finetune.runs.python.base", "given",
         FINETUNE + " " + shards("tokens/given/corpus/concat-64", ["validation"])
-        + shards("tokens/given/finetune-text/pad-64"),
+        + shards("tokens/given/finetune-text/pad-64")
+        + NGRAMS.replace("small", "given"),
     ),
     (
         "finetune.runs.NAME.method", "trained", "finetune.runs.python.method", "full",
@@ -526,6 +587,21 @@ ROWS = [
     ("generation.max_length", "trained", "generation.max_length", 64, SAMPLES),
     ("generation.samples", "trained", "generation.samples", 4, SAMPLES),
     ("generation.seed", "trained", "generation.seed", 1, SAMPLES),
+    ("evaluation.text.documents", "trained", "evaluation.text.documents", 100, DRAWN),
+    ("evaluation.text.masked_documents", "trained", "evaluation.text.masked_documents", 9, "score_mlm_tensorflow:tiny"),
+    ("evaluation.text.characters", "trained", "evaluation.text.characters", 500, DRAWN),
+    ("evaluation.text.seed", "trained", "evaluation.text.seed", 1, DRAWN),
+    ("evaluation.pairs.made", "trained", "evaluation.pairs.made", 9, "make_pairs " + PAIRED),
+    ("evaluation.pairs.seed", "trained", "evaluation.pairs.seed", 1, "make_pairs " + PAIRED),
+    *(
+        (f"evaluation.pairs.sets.NAME.{key}", "paired", f"evaluation.pairs.sets.{name}.{key}", value, again + PAIRED)
+        for name, again, values in (
+            ("mine", "fetch_pairs:mine ", {"files": ["text/others.jsonl"], "phenomenon": "field"}),
+            ("theirs", "fetch_pairs:theirs ", {"dataset": "other/set", "name": "two", "revision": B, "split": "other"}),
+        )
+        for key, value in values.items()
+    ),
+    ("evaluation.overlap.ngram", "trained", "evaluation.overlap.ngram", 8, "".join(OVERLAPS) + SCORES),
     # No plan is an input of anything that is trained.
     ("plan.topologies", "trained", "plan.topologies", ["v6e-8"], ""),
     ("plan.prices.NAME", "trained", "plan.prices.v5e-8", 9.6, ""),
@@ -538,7 +614,7 @@ ROWS = [
     ("archive.sign", "trained", "archive.sign", "key.pem", ""),
     # Publishing is asked for by its own target.
     *(
-        (f"publish.{key}", "trained", "publish", {"hub": "me/models", key: value}, "")
+        (f"publish.{key}", "trained", None, {"publish.hub": "me/models", f"publish.{key}": value}, "")
         for key, value in {
             "hub": "me/models", "gcs": "gs://bucket", "artifacts": ["mlm"], "private": False, "branch": "second",
             "license": "mit", "sync": "every 1",
@@ -586,8 +662,7 @@ def changed(config, changes):
 
 
 def write(workflow, name, config):
-    with open(workflow / name, "w") as file:
-        YAML(typ="safe", pure=True).dump(config, file)
+    (workflow / name).write_text(json.dumps(config))  # which is YAML, and quicker than its library
 
 
 def jobs(printed):
@@ -602,7 +677,7 @@ def listed(workflow, *arguments):
 
 
 # Files of a text that no job of `trained` makes.
-FORCED = ("read_part", "fetch_chat_template", "fetch_mlm")
+FORCED = ("read_part", "fetch_chat_template", "fetch_mlm", "fetch_pairs")
 MADE_ELSEWHERE = ["splits.npy", "splits.json", "ngrams.npy", "chat_template.json"]
 
 
@@ -622,9 +697,14 @@ def in_state(trained, tmp_path_factory):
         (workflow / "text").mkdir()
         for file in "abcd":
             (workflow / f"text/{file}.txt").write_text(f"{file}\n")
+        for file in (*(f"train-{number}" for number in (0, 1, 2, 3, 9)), "validation", "test"):
+            (workflow / f"text/{file}.tfrecord").write_bytes(file.encode())
+        for file in ("pairs", "others"):
+            (workflow / f"text/{file}.jsonl").write_text("{}\n")
         (workflow / "text/adapter").mkdir()
         (workflow / "text/adapter/adapter_config.json").write_text("{}")
-        write(workflow, "state.yaml", changed(config, changes))
+        workflow.config = changed(config, changes)
+        write(workflow, "state.yaml", workflow.config)
         if changes:
             for folder in ("corpus", "finetune-text"):  # what `trained` has not
                 for file in (*MADE_ELSEWHERE, "parts/00000.contamination.json"):
@@ -632,12 +712,19 @@ def in_state(trained, tmp_path_factory):
             for part in sorted((workflow / "results").glob("*/parts/00000.*")):
                 for number in range(1, 7):
                     shutil.copy(part, part.with_name(f"0000{number}{part.suffix}"))
+            for name in changes.get("evaluation.pairs.sets", []):
+                (workflow / "results/evaluation/pairs/sets").mkdir(exist_ok=True)
+                (workflow / f"results/evaluation/pairs/sets/{name}.jsonl").touch()
             if "mlm.runs.asked" in changes:
                 for model in ("asked/model", "tiny/init"):
                     shutil.copytree(workflow / "results/mlm/tiny/model", workflow / "results/mlm" / model)
                 shutil.copy(workflow / "results/mlm/tiny/fill_mask.json", workflow / "results/mlm/asked")
+                scores = workflow / "results/evaluation"
+                shutil.copytree(scores / "mlm/tiny", scores / "mlm/asked")
+                shutil.copy(scores / "ngrams/corpus/tokenizer.parquet", scores / "ngrams/corpus/mlm-asked.parquet")
             if "finetune.runs.second" in changes:
-                shutil.copytree(workflow / "results/finetune/python", workflow / "results/finetune/second")
+                for folder in ("results/finetune", "results/evaluation/finetune"):
+                    shutil.copytree(workflow / folder / "python", workflow / folder / "second")
                 for figure in list((workflow / "results/figures").glob("*/*python*")):
                     shutil.copy(figure, figure.with_name(figure.name.replace("python", "second")))
             if "base.given" in changes:
@@ -714,13 +801,13 @@ def rerun(in_state, tmp_path_factory):
 
     @cache
     def rerun(group):
-        workflow = copied(in_state(group[0]), tmp_path_factory.mktemp("group"))
+        state = in_state(group[0])
+        workflow, config = copied(state, tmp_path_factory.mktemp("group")), copy.deepcopy(state.config)
         workflow.steady = True
         files = [path for path in (workflow / "results").rglob("*") if path.is_file()]
         files = [str(path.relative_to(workflow.folder)) for path in files]
         known = (workflow / ".snakemake/metadata").iterdir()
         records = {base64.urlsafe_b64decode(record.name).decode(): record.read_text() for record in list(known)}
-        config = read_yaml(workflow / "state.yaml")
         for row in GROUPS[group]:
             row.add_run(config)
             row.add_files(workflow, files, records)
@@ -742,49 +829,66 @@ def test_a_changed_key_of_a_run_reruns_just_what_it_decides(rerun, row):
     assert {job for job in found if not any(other.is_own(job) for other in others)} == row.expected
 
 
-# Keys of texts after which the same jobs run, from reading or assigning documents on, by state and jobs. All of them
-# together rerun no more than these. Each alone reruns those of its text, from which the others follow: a key of the
-# corpus with the same one of finetune.text, which are two texts.
+# Keys of texts after which the same jobs run, from reading or assigning documents on, by state and what follows; which
+# parts are read again is another matter. All of them together rerun no more than these. Each alone reruns those of its
+# text, from which the others follow: a key of the corpus with the same one of finetune.text, which are two texts.
 TEXT_RULES = r"(fetch_chat_template|read_part|collect_ngrams|find_contamination|assign_splits|build_corpus):"
 ALIKE = {}
 for row in ROWS:
     # But for another source, which has other keys.
     if re.match(r"(corpus|finetune\.text)\.", row[0]) and not row[0].endswith(".sources.NAME.source"):
-        ALIKE.setdefault((row[1], frozenset(row[4].split())), []).append(row)
-ALIKE = {group: rows for group, rows in ALIKE.items() if len(rows) > 2}
+        follows = frozenset(job for job in row[4].split() if not job.startswith("read_part:"))
+        ALIKE.setdefault((row[1], follows), []).append(row)
+ALIKE = {f"{rows[0][0]} and more": rows for rows in ALIKE.values() if len(rows) > 1}
 OF_TEXTS = {}
 for row in (row for rows in ALIKE.values() for row in rows):
-    OF_TEXTS.setdefault((row[1], re.sub(r"^(corpus|finetune\.text)\.", "", row[0])), []).append(row)
+    same = re.sub(r"^(corpus|finetune\.text)\.(sources\.NAME\.)?", "", row[0])
+    OF_TEXTS.setdefault((row[1], same), []).append(row)
 
 
-@pytest.mark.parametrize(("state", "expected"), ALIKE, ids=[f"{rows[0][0]} and more" for rows in ALIKE.values()])
-def test_a_changed_key_of_a_text_reruns_what_follows(in_state, state, expected):
-    workflow, rows = in_state(state), ALIKE[state, expected]
-    changes = {key: value for _, _, key, value, _ in rows}
-    write(workflow, "rows.yaml", changed(read_yaml(workflow / "state.yaml"), changes))
-    assert listed(workflow, "--configfile", "rows.yaml") == expected
+def after_rows(workflow, rows, *targets):
+    """Return the jobs that are listed after the changes of all these rows."""
+    changes = {}
+    for _, _, key, value, _ in rows:
+        changes |= {key: value} if key else value
+    write(workflow, "rows.yaml", changed(workflow.config, changes))
+    return listed(workflow, *targets, "--configfile", "rows.yaml")
 
 
-@pytest.mark.parametrize(("state", "key"), OF_TEXTS, ids=[key for _, key in OF_TEXTS])
-def test_a_changed_key_of_a_text_makes_its_documents_anew(in_state, state, key):
-    workflow, rows = in_state(state), OF_TEXTS[state, key]
-    changes = {key: value for _, _, key, value, _ in rows}
-    write(workflow, "row.yaml", changed(read_yaml(workflow / "state.yaml"), changes))
+@pytest.mark.parametrize("rows", ALIKE.values(), ids=ALIKE)
+def test_a_changed_key_of_a_text_reruns_what_follows(in_state, rows):
+    assert after_rows(in_state(rows[0][1]), rows) == {job for row in rows for job in row[4].split()}
+
+
+@pytest.mark.parametrize(
+    ("state", "rows"), [(key[0], rows) for key, rows in OF_TEXTS.items()], ids=map(".".join, OF_TEXTS)
+)
+def test_a_changed_key_of_a_text_makes_its_documents_anew(in_state, state, rows):
     targets = [f"results/{collection}/corpus.json" for collection in ("corpus", "finetune-text")]
-    assert listed(workflow, *targets, "--configfile", "row.yaml") == {
+    assert after_rows(in_state(state), rows, *targets) == {
         job for row in rows for job in row[4].split() if re.match(TEXT_RULES, job)
     }
 
 
-TOGETHER = GROUPED.keys() | {row[0] for rows in OF_TEXTS.values() for row in rows}
+# Keys that make nothing stale, by state.
+IDLE = {}
+for row in ROWS:
+    if not row[4] and row[0] not in GROUPED:
+        IDLE.setdefault(row[1], []).append(row)
+
+
+@pytest.mark.parametrize(("state", "rows"), IDLE.items(), ids=IDLE)
+def test_keys_that_decide_nothing_rerun_nothing(in_state, state, rows):
+    assert after_rows(in_state(state), rows) == set()
+
+
+TOGETHER = GROUPED.keys() | {row[0] for rows in (*OF_TEXTS.values(), *IDLE.values()) for row in rows}
 ALONE = [row for row in ROWS if row[0] not in TOGETHER]
 
 
-@pytest.mark.parametrize(("state", "key", "value", "expected"), [r[1:] for r in ALONE], ids=[r[0] for r in ALONE])
-def test_a_changed_key_reruns_just_what_it_decides(in_state, state, key, value, expected):
-    workflow = in_state(state)
-    write(workflow, "row.yaml", changed(read_yaml(workflow / "state.yaml"), {key: value} if key else value))
-    assert listed(workflow, "--configfile", "row.yaml") == set(expected.split())
+@pytest.mark.parametrize("row", ALONE, ids=[row[0] for row in ALONE])
+def test_a_changed_key_reruns_just_what_it_decides(in_state, row):
+    assert after_rows(in_state(row[1]), [row]) == set(row[4].split())
 
 
 @pytest.fixture

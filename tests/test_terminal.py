@@ -16,8 +16,8 @@ from tpulm.workflow.terminal import DEFAULT, Terminal, lasted, replace, shortene
 
 pytestmark = pytest.mark.unit
 METRICS = {
-    "step": 415, "last_step": 750, "loss": 5.9734, "learning_rate": 0.003, "tokens": 1, "tokens_per_second": 31868.2,
-    "mfu": 0.413, "seconds_left": 42.0,
+    "step": 415, "last_step": 750, "loss": 5.9734, "accuracy": 0.095, "learning_rate": 0.003, "tokens": 1,
+    "tokens_per_second": 31868.2, "mfu": 0.413, "seconds_left": 42.0,
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import warm
 LOSSES = """
 import json, sys
 from tpulm.training import runtime
-family, sizes, vocabulary, mesh, method, precision = json.loads(sys.argv[1])
+family, sizes, vocabulary, mesh, method, precision, chunk = json.loads(sys.argv[1])
 runtime.start(1, 8, precision)
 import jax, keras, keras_hub, numpy as np
 from tpulm.models import sharding, token_losses
@@ -18,6 +18,7 @@ from tpulm.training.evaluation import make_eval_step
 from tpulm.training.tasks import causal
 from tpulm.training.train_step import make_grad_fn
 
+token_losses.CHUNK, token_losses.SMALLEST = chunk, chunk // 8
 distribution = sharding.set_up(getattr(keras_hub.models, family), mesh, "the.run.mesh")
 keras.utils.set_random_seed(0)
 model = build_causal(getattr(keras_hub.models, family), {"vocabulary_size": vocabulary, **sizes})
@@ -35,16 +36,18 @@ def measured(chunk):
     step = jax.jit(make_grad_fn(model, causal))
     (loss, _), gradients = step(*values, [], batch, np.float32(1))
     sums = jax.jit(make_eval_step(model, causal))(*values, batch)
-    inputs, labels, _ = causal(batch)
-    guesses = jax.jit(token_losses.predict, static_argnums=(0, 5))(model, *values, inputs, labels, False)[1]
+    guess = jax.jit(token_losses.predict, static_argnums=(0, 5))
+    right = [np.asarray(guess(model, *values, inputs, labels, training)[1]) for training in (False, True)]
     held = step.lower(*values, [], batch, np.float32(1)).compile().memory_analysis().temp_size_in_bytes
-    return count, held, np.asarray(guesses), [np.asarray(array, np.float64) for array in (*sums, loss, *gradients)]
+    return count, held, np.mean(right), [np.asarray(array, np.float64) for array in (*sums, loss, *gradients)]
 
-chunks, held, guesses, found = measured(token_losses.CHUNK)
-one, all_held, all_guesses, expected = measured(10**9)
+inputs, _, _ = causal(batch)
+labels = model.stateless_call(*values, inputs)[0].argmax(-1)
+chunks, held, right, found = measured(token_losses.CHUNK)
+one, all_held, all_right, expected = measured(10**9)
 assert one == 1 and len(found) == len(expected)
 error = max(float(abs(a - b).max() / max(abs(b).max(), 1e-9)) for a, b in zip(found, expected))
-print("RESULT" + json.dumps([chunks, error, float((guesses == all_guesses).mean()), held / all_held]))
+print("RESULT" + json.dumps([chunks, error, float(min(right, all_right)), held / all_held]))
 """
 GEMMA = {
     "num_layers": 1, "num_query_heads": 4, "num_key_value_heads": 1, "hidden_dim": 8, "intermediate_dim": 16,
@@ -54,13 +57,17 @@ LLAMA = {
     "num_layers": 1, "num_query_heads": 4, "num_key_value_heads": 4, "hidden_dim": 8, "intermediate_dim": 16,
     "tie_word_embeddings": False,
 }  # fmt: skip
+CHUNK = 4096  # that of the last case is the one of models/token_losses.py
 CASES = {
-    "Gemma": (("GemmaBackbone", GEMMA, 131_072, (1, 1), "full", "float32"), 4),
-    "Gemma 2, LoRA": (("GemmaBackbone", GEMMA | {"final_logit_soft_cap": 2.0}, 131_072, (1, 1), "lora", "float32"), 4),
-    "bfloat16": (("GemmaBackbone", GEMMA, 131_072, (1, 1), "full", "mixed_bfloat16"), 4),
-    "a head of its own": (("LlamaBackbone", LLAMA, 98_304, (1, 1), "full", "float32"), 3),
-    "a table over both axes of a mesh": (("GemmaBackbone", GEMMA, 262_144, (2, 4), "full", "float32"), 2),
-    "data parallel, LoRA": (("GemmaBackbone", GEMMA, 65_536, (4, 1), "lora", "float32"), 2),
+    "Gemma": (("GemmaBackbone", GEMMA, 16_384, (1, 1), "full", "float32", CHUNK), 4),
+    "Gemma 2, LoRA": (
+        ("GemmaBackbone", GEMMA | {"final_logit_soft_cap": 2.0}, 16_384, (1, 1), "lora", "float32", CHUNK),
+        4,
+    ),
+    "bfloat16": (("GemmaBackbone", GEMMA, 16_384, (1, 1), "full", "mixed_bfloat16", CHUNK), 4),
+    "a head of its own": (("LlamaBackbone", LLAMA, 12_288, (1, 1), "full", "float32", CHUNK), 3),
+    "a table over both axes of a mesh": (("GemmaBackbone", GEMMA, 32_768, (2, 4), "full", "float32", CHUNK), 2),
+    "data parallel, LoRA": (("GemmaBackbone", GEMMA, 65_536, (4, 1), "lora", "float32", 32_768), 2),
 }
 
 

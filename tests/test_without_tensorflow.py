@@ -4,7 +4,7 @@ import json
 
 import pytest
 import warm
-from conftest import copied
+from conftest import Workflow, copied, outside
 from ruamel.yaml import YAML
 from tpulm.config.reading import read_yaml
 
@@ -37,9 +37,12 @@ def on_jax(trained, tmp_path_factory):
     config["prompts"]["fill_mask"] = ["Return the [MASK] of the list.", "The [MASK] is a string, isn't it ?"]
     with open(built / "config.yaml", "w") as file:
         YAML(typ="safe", pure=True).dump(config, file)
+    (folder / "servers").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(folder / "stub"))
-        built.as_a_user("mlm", "--cores", "2")
+        patch.setattr(Workflow, "servers", folder / "servers")  # of its own, which import JAX beside the stub
+        patch.setattr(Workflow, "environment", outside())
+        built("mlm", "--cores", "2")
     return built
 
 

@@ -19,9 +19,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+from tpulm.config.masked_sizes import opens  # noqa: E402
 from tpulm.config.reading import read_config  # noqa: E402
 from tpulm.config.runs import sampling_of  # noqa: E402
 from tpulm.core.errors import UserError  # noqa: E402
+from tpulm.core.files import read_json  # noqa: E402
 
 # A file that a finished model of each stage has, below the folder of the stage and of the run.
 WHOLE = {
@@ -57,6 +59,33 @@ def chosen(run: str, results: Path) -> tuple[str, str]:
 
 def masked(folder: Path) -> Ask:
     """Return what answers the prompts of a masked model, of a Hugging Face model folder."""
+    fill, mask = (on_jax if opens(read_json(folder / "config.json")) else on_tensorflow)(folder)
+
+    def ask(prompt: str) -> list[str]:
+        if prompt.count("[MASK]") != 1:
+            return ["a masked model needs a prompt with one [MASK]."]
+        try:
+            found = fill(prompt.replace("[MASK]", mask))
+        except UserError as error:
+            return [str(error)]
+        return [f"{answer['score']:6.1%}  {answer['token_str']}" for answer in found]
+
+    return ask
+
+
+def on_jax(folder: Path) -> tuple[Callable, str]:
+    """Return what predicts the masked token of a prompt, and how a prompt has it."""
+    from tpulm.training import runtime
+
+    runtime.start(os.cpu_count() or 1)
+    from tpulm.models.opened_masked import FillMask
+
+    fill = FillMask(folder)
+    return fill, fill.mask
+
+
+def on_tensorflow(folder: Path) -> tuple[Callable, str]:
+    """Return the same of a model of any architecture that transformers has in TensorFlow."""
     from tpulm.training import tensorflow_runtime as runtime
     from tpulm.training.tensorflow_model import load_model
     from transformers import AutoTokenizer, pipeline
@@ -64,14 +93,7 @@ def masked(folder: Path) -> Ask:
     runtime.start(os.cpu_count() or 1, 1, tpu=False)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     fill = pipeline("fill-mask", model=load_model(folder), tokenizer=tokenizer, framework="tf", dtype=None)
-
-    def ask(prompt: str) -> list[str]:
-        if prompt.count("[MASK]") != 1:
-            return ["a masked model needs a prompt with one [MASK]."]
-        found = fill(prompt.replace("[MASK]", tokenizer.mask_token))
-        return [f"{answer['score']:6.1%}  {answer['token_str']}" for answer in found]
-
-    return ask
+    return fill, tokenizer.mask_token
 
 
 def causal(folder: Path, adapter: Path | None, sampling: dict) -> Ask:
@@ -79,7 +101,6 @@ def causal(folder: Path, adapter: Path | None, sampling: dict) -> Ask:
     from tpulm.training import runtime
 
     runtime.start(os.cpu_count() or 1)
-    from tpulm.core.files import read_json
     from tpulm.models.causal import load_preset
     from tpulm.models.sampling import Generator
 

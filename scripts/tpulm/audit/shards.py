@@ -2,11 +2,9 @@
 
 from pathlib import Path
 
-import numpy as np
-
-from tpulm.config.record_arrays import LOSS_MASK
 from tpulm.core.errors import UserError
-from tpulm.records.tfrecord import decode, scan
+from tpulm.records.checks import damage_of
+from tpulm.records.tfrecord import scan
 
 
 def read_shard(path: Path, manifest: dict) -> list[int]:
@@ -20,29 +18,3 @@ def read_shard(path: Path, manifest: dict) -> list[int]:
         ends.append(stop)
         start = stop
     return ends
-
-
-def damage_of(data: bytes, manifest: dict) -> str | None:
-    """Return what is wrong with a record; None for one that is whole."""
-    ids, mask = decode(data), decode(data, "attention_mask")
-    length, vocabulary, packing = manifest["tokens_per_record"], manifest["vocab_size"], manifest["packing"]
-    if len(ids) != length or len(mask) != length:
-        return f"{len(ids)} ids and {len(mask)} of attention_mask, not {length}."
-    if ids.min() < 0 or ids.max() >= vocabulary:
-        return f"an id is outside of 0 to {vocabulary - 1}."
-    if manifest.get("responses"):
-        loss_mask = decode(data, LOSS_MASK)
-        if len(loss_mask) != length or not np.isin(loss_mask, (0, 1)).all() or (loss_mask > mask).any():
-            return f"{LOSS_MASK} is not 0 or 1 for each of {length} tokens, and 0 for padding."
-    if packing == "pad":
-        if not np.isin(mask, (0, 1)).all() or (np.diff(mask) > 0).any():
-            return "attention_mask is not 1 for the tokens and then 0."
-        padding = (ids[mask == 0] == manifest["special_ids"]["pad"]).all()
-        return None if padding else "where attention_mask is 0, there is no padding."
-    if not (mask == 1).all():
-        return "attention_mask is not 1 throughout."
-    if packing == "segments":
-        segments = decode(data, "segment_ids")
-        if len(segments) != length or segments[0] != 1 or not np.isin(np.diff(segments), (0, 1)).all():
-            return f"segment_ids do not number the documents of {length} tokens from 1."
-    return None

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from safetensors import safe_open
 
 from tpulm.audit.reading import attempt, read_csv, read_hdf5
+from tpulm.audit.scores import check_scores
 from tpulm.audit.shards import read_shard
 from tpulm.config.artifacts import (
     CHECKPOINT_ARRAYS,
@@ -46,6 +47,7 @@ def refuse_damaged(expected: dict, results: Path) -> None:
     """Read artifacts back. Raises UserError for the first damage."""
     nothing = {"collections": {}, "tokenizer": False, "records": {}, "chains": {}}
     nothing |= {"mlm": [], "asked": [], "base": [], "adapters": [], "tuned": [], "transformers": []}
+    nothing |= {"scores": []}
     for _, damages in artifacts(nothing | expected, results):
         if damages:
             raise UserError(f"{damages[0].rstrip('.')}; nothing of it is published: `snakemake verify` has the rest.")
@@ -60,7 +62,8 @@ def artifacts(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | 
               where that is below results); chains (folder below results to the steps of its checkpoints); mlm, asked
               (masked models with a tokenizer of their own) and base (names); adapters and tuned (finetuning runs that
               have LoRA weights, and those that have a whole model);
-              transformers (causal models that may have a folder of transformers, as STAGE/NAME)
+              transformers (causal models that may have a folder of transformers, as STAGE/NAME); scores (models that
+              are scored, as STAGE/NAME)
     """
     for collection, files in expected["collections"].items():
         yield examine(results / collection, "corpus.json", partial(check_corpus, files=files))
@@ -86,6 +89,8 @@ def artifacts(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | 
     for model in expected["transformers"]:
         if (results / "transformers" / model).exists():  # of a base model that was fetched, only when asked for
             yield examine(results / "transformers" / model, "", check_causal)
+    for model in expected["scores"]:
+        yield examine(results / "evaluation" / model, "scores.json", check_scores)
 
 
 def examine(folder: Path, mark: str, check: Callable[[Path], Iterator[str]]) -> tuple[str, list[str] | None]:

@@ -19,7 +19,9 @@ def facts_of(publication: Publication) -> dict[str, list[str]]:
     records = publication.records or (publication.run.records if publication.run else None)
     if records is None:
         return {}
-    data = {"manifest": [f"{records.folder}/manifest.json"], "corpus": [f"{records.collection}/corpus.json"]}
+    data = {"manifest": [f"{records.folder}/manifest.json"]}
+    if not records.made_elsewhere:
+        data["corpus"] = [f"{records.collection}/corpus.json"]
     if publication.run is None:
         return data
     folder = publication.run.folder.removeprefix("results/")

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from tpulm.config.architectures import find_architecture
 from tpulm.config.artifacts import PAD_ID
 from tpulm.config.causal_families import FAMILIES
+from tpulm.config.evaluations import check_pairs
 from tpulm.config.masked_sizes import check_heads, sizes_of
 from tpulm.config.mesh import check_mesh
 from tpulm.config.messages import describe
 from tpulm.config.publications import check_publish
 from tpulm.config.runs import same_origin
+from tpulm.config.shard_files import check_records_elsewhere
 from tpulm.config.texts import check_chat, sources_of, template_fields
 from tpulm.core.accelerators import topology
 from tpulm.core.errors import UserError
@@ -30,6 +32,7 @@ def check(config: dict) -> None:
         check_text("finetune.text", finetune["text"])
     if "tokenizer" in config:
         check_pinned("tokenizer", config["tokenizer"])
+    check_records_elsewhere(config)
     for name, recipe in config["mlm"]["runs"].items():
         check_masked_model(f"mlm.runs.{name}", recipe, config)
     for name, recipe in config["base"].items():
@@ -37,6 +40,7 @@ def check(config: dict) -> None:
     for name, recipe in finetune["runs"].items():
         check_finetune_run(f"finetune.runs.{name}", recipe, config["base"])
         check_start(name, finetune["runs"])
+    check_pairs(config["evaluation"]["pairs"]["sets"])
     check_plan(config["plan"])
     check_prompts(config["prompts"])
     check_publish(config)
@@ -173,10 +177,11 @@ def check_base(where: str, recipe: dict) -> None:
             raise UserError(
                 f"{where}.preset is {describe(preset)}, which is no preset folder: it holds no config.json."
             )
-        if "adapter" in recipe and not os.path.isfile(f"{recipe['adapter']}/adapter_config.json"):
+        adapter = recipe.get("adapter", "hf://")
+        if not adapter.startswith("hf://") and not os.path.isfile(f"{adapter}/adapter_config.json"):
             raise UserError(
-                f"{where}.adapter is {describe(recipe['adapter'])}, which holds no adapter_config.json; allowed: a "
-                "local folder that PEFT saved."
+                f"{where}.adapter is {describe(adapter)}, which holds no adapter_config.json; allowed: a local folder "
+                "that PEFT saved, or an hf:// handle."
             )
         return
     check_training(where, recipe)

@@ -74,6 +74,19 @@ KINDS = {
 }
 
 
+# Of RoBERTa, what a finished model may have otherwise than one that is trained on JAX.
+EPSILON, TYPES = "layer_norm_eps", "type_vocab_size"
+
+
+def opens(config: Mapping) -> bool:
+    """Return whether JAX can open the finished masked model that a config.json describes."""
+    kind = KINDS.get(config.get("model_type", ""))
+    fixed = kind.built_in.items() if kind else ()
+    return kind is not None and all(
+        config.get(key, value) == value for key, value in fixed if key not in (EPSILON, TYPES)
+    )
+
+
 def sizes_of(model: dict, where: str) -> dict:
     """Return the sizes of `model`, a run's in the config, those that it leaves out included.
 

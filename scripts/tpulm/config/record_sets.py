@@ -4,10 +4,11 @@ A set is one folder: the shards of its splits, a manifest and a listing. Runs th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tpulm.config.artifacts import SPLITS
+from tpulm.config.shard_files import shard_files
 from tpulm.config.texts import has_responses
 
 
@@ -24,6 +25,7 @@ class RecordSet:
     shards_key, length_key   how the config names shards and sequence_length
     responses        whether records say which tokens belong to a response: those of a text that has responses do
     chat             whether a chat template has written documents of the text
+    made_elsewhere   the files of each split, a shard each, where they are not made of the text
     """
 
     folder: str
@@ -36,6 +38,7 @@ class RecordSet:
     length_key: str
     responses: bool = False
     chat: bool = False
+    made_elsewhere: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def tokens_per_record(self) -> int:
@@ -110,17 +113,19 @@ def shards_of_files(shard: int, shards: int, files: int) -> range:
 
 
 def masked_records(config: Mapping) -> RecordSet:
-    """Return the records of the masked models."""
+    """Return the records of the masked models. Raises UserError as `shard_files` does."""
     section = config["tfrecords"]
+    files = shard_files(section["files"]) if section["source"] == "files" else {}
     return RecordSet(
         folder="tfrecords",
         collection="corpus",
         base=None,
         sequence_length=section["sequence_length"],
         packing=section["packing"],
-        shards={split: section["shards"][split] for split in SPLITS},
+        shards={split: len(files[split]) if files else section["shards"][split] for split in SPLITS},
         shards_key="tfrecords.shards",
         length_key="tfrecords.sequence_length",
+        made_elsewhere=files,
     )
 
 

@@ -115,8 +115,6 @@ def load_preset(preset: str | Path, dtype: keras.dtype_policies.DTypePolicy | No
     given: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
     file = Path(preset) / "preprocessor.json"
     described: dict[str, Any] = read_json(file) if file.is_file() else {"class_name": None}
-    if str(read_json(Path(preset) / "config.json").get("model_type", "")).startswith("gemma3"):  # of transformers
-        described = {"class_name": "Gemma3CausalLMPreprocessor", "config": {"sequence_length": 1024}}
     if described["class_name"] != "Gemma3CausalLMPreprocessor":
         return plain_attention(keras_hub.models.CausalLM.from_preset(str(preset), **given))
     # Gemma 3's, which also takes images, needs TensorFlow; for text it does what Gemma's does.

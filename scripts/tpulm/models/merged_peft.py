@@ -20,7 +20,7 @@ from tpulm.models.transformers_names import LAYER, MODULES, WITH_HEADS
 if TYPE_CHECKING:
     import keras
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+CONFIG, WEIGHTS = ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 TENSOR = re.compile(r"\.layers\.(\d+)\.((?:self_attn|mlp)\.\w+)\.lora_([AB])\.weight$")
 
 

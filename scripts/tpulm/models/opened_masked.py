@@ -10,7 +10,7 @@ import jax
 import keras
 import numpy as np
 
-from tpulm.config.masked_sizes import KINDS
+from tpulm.config.masked_sizes import EPSILON, KINDS, TYPES
 from tpulm.config.training_step import ModelSpec
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
@@ -30,8 +30,14 @@ def open_masked(folder: Path, where: str, recipe: Mapping) -> tuple[keras.Model,
 
     Raises UserError where the mesh does not fit the devices.
     """
-    spec = ModelSpec.of("mlm", where, {**recipe, **folder_recipe(folder)})
-    model, distribution = open_model(spec)
+    found = folder_recipe(folder)
+    # Of the types of tokens there is the first only, which is added to the positions.
+    own = {key: value for key, value in found["model"].items() if key not in (EPSILON, TYPES)}
+    model, distribution = open_model(ModelSpec.of("mlm", where, {**recipe, **found, "model": own}))
+    if EPSILON in found["model"]:
+        for layer in model._flatten_layers():
+            if isinstance(layer, keras.layers.LayerNormalization):
+                layer.epsilon = found["model"][EPSILON]
     load_folder(model, folder / "model.safetensors")
     return model, distribution
 

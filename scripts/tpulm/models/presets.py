@@ -1,17 +1,19 @@
 """Download published presets of keras-hub, pinned to a version or commit."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 
 
-def locate(preset: str, revision: str | None, where: str) -> Path:
+def locate(preset: str, revision: str | None, where: str, files: Sequence[str] | None = None) -> Path:
     """Return a local folder with the files of a preset, downloaded where it is not local.
 
     preset    a folder, hf://OWNER/NAME (at `revision`), kaggle://OWNER/MODEL/keras/VARIANT/VERSION, or a
               preset name of keras-hub, which this version of keras-hub pins to such a version
+    files     those that are needed of an hf:// repository, by default all
     where     the config key of the preset. Raises UserError, naming it, when there is no such preset or no way to it.
     """
     if os.path.isdir(preset):
@@ -20,7 +22,9 @@ def locate(preset: str, revision: str | None, where: str) -> Path:
         if preset.startswith("hf://"):
             import huggingface_hub
 
-            return Path(huggingface_hub.snapshot_download(preset.removeprefix("hf://"), revision=revision))
+            name = preset.removeprefix("hf://")
+            wanted = list(files) if files else None
+            return Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=wanted))
         import kagglehub
 
         handle = preset if preset.startswith("kaggle://") else built_in(preset, where)

@@ -44,10 +44,23 @@ def token_losses(logits: jax.Array, labels: jax.Array) -> jax.Array:
     logits  float [..., vocabulary]; labels  int32 [...]
     """
     logits = logits.astype("float32")
+    return jax.nn.logsumexp(logits, -1) - of_labels(logits, labels)
+
+
+def of_labels(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Return the logit of each token's label, of the labels' shape."""
     # No gather: over a vocabulary that is sharded, it would fetch the logits from all devices.
     places = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
-    chosen = jnp.where(places == labels[..., None], logits, 0.0).sum(-1)
-    return jax.nn.logsumexp(logits, -1) - chosen
+    return jnp.where(places == labels[..., None], logits, 0.0).sum(-1)
+
+
+def none_likelier(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Return whether no id is likelier than the label of a token, bool of the labels' shape.
+
+    It costs a step next to nothing: the loss has the highest logit and that of the label already.
+    """
+    logits = jax.lax.stop_gradient(logits.astype("float32"))
+    return of_labels(logits, labels) >= logits.max(-1)
 
 
 def normalizer_penalty(logits: jax.Array) -> jax.Array:
@@ -66,12 +79,15 @@ def predict(
     labels: jax.Array,
     training: bool,
     z_loss: float = 0.0,
-) -> tuple[jax.Array, jax.Array | None, list]:
-    """Return the loss of each token in nats, float32, its likeliest id, int32, and the frozen values as they change.
+) -> tuple[jax.Array, jax.Array, list]:
+    """Return the loss of each token in nats, float32, whether it is predicted, bool, and the frozen values that follow.
+
+    A token is predicted where its label is the first of the likeliest ids; while the model trains, where none is
+    likelier.
 
     trainable, frozen  values of the model's variables
     labels             int32, of the shape of what the model predicts
-    training           whether the model trains: then nobody asks for the likeliest ids
+    training           whether the model trains
     z_loss             weight of `normalizer_penalty`: in the gradients of a loss, not in its value, which stays
                        comparable; for models whose head is not chunked
     """
@@ -82,12 +98,12 @@ def predict(
         if z_loss:
             penalty = z_loss * normalizer_penalty(logits)
             losses += penalty - jax.lax.stop_gradient(penalty)
-        return losses, None if training else logits.argmax(-1), changed
+        return losses, none_likelier(logits, labels) if training else logits.argmax(-1) == labels, changed
     hidden, changed = model.backbone.stateless_call(trainable, frozen, inputs, training=training)
     values = zip([*model.trainable_variables, *model.non_trainable_variables], [*trainable, *frozen], strict=True)
     table = next(value for variable, value in values if variable is head.variable)
-    losses, guesses = chunked(hidden, table.T if head.untied else table, labels, head, not training)
-    return losses, guesses, changed
+    losses, right = chunked(hidden, table.T if head.untied else table, labels, head, not training)
+    return losses, right, changed
 
 
 def head_of(model: keras.Model) -> Head | None:
@@ -127,9 +143,10 @@ def chunks_of(rows: int) -> int:
 
 def chunked(
     hidden: jax.Array, table: jax.Array, labels: jax.Array, head: Head, guess: bool
-) -> tuple[jax.Array, jax.Array | None]:
-    """Return loss and, with `guess`, likeliest id of each token, as of the logits `hidden @ table.T` in float32.
+) -> tuple[jax.Array, jax.Array]:
+    """Return loss of each token and whether it is predicted, as `predict` does of the logits `hidden @ table.T`.
 
+    guess  whether the first of the likeliest ids is asked for, and not only whether one is likelier than the label
     hidden  [records, tokens, hidden]; table  [vocabulary, hidden]; labels  int32 [records, tokens]
     """
     # Gradients of all chunks add up in it.
@@ -143,7 +160,7 @@ def chunked(
         partial(of_device, head=head, guess=guess),
         mesh=mesh,
         in_specs=(PartitionSpec(batch, None, None), PartitionSpec(*head.axes), of_token),
-        out_specs=(of_token, of_token if guess else None),
+        out_specs=(of_token, of_token),
         check_vma=False,
     )
     return run(hidden, table, labels)
@@ -151,7 +168,7 @@ def chunked(
 
 def of_device(
     hidden: jax.Array, table: jax.Array, labels: jax.Array, head: Head, guess: bool
-) -> tuple[jax.Array, jax.Array | None]:
+) -> tuple[jax.Array, jax.Array]:
     """Return what `chunked` does, by a device with its records and its part of the table."""
     over_rows, over_width = head.axes
     rows = table.shape[0] // head.chunks
@@ -175,7 +192,8 @@ def of_device(
     sums, _ = jax.lax.scan(add_chunk, before, (firsts, table.reshape(head.chunks, rows, -1)))
     if over_rows:
         sums = sums.over_devices(over_rows)
-    return sums.highest + jnp.log(sums.total) - sums.chosen, sums.guess
+    right = sums.chosen >= sums.highest if sums.guess is None else sums.guess == labels
+    return sums.highest + jnp.log(sums.total) - sums.chosen, right
 
 
 class Sums(NamedTuple):

@@ -200,15 +200,17 @@ def intact(framed: bytes) -> bool:
     )
 
 
-def scan(path: str | Path) -> Iterator[tuple[int, bytes]]:
+def scan(path: str | Path, name: str | None = None) -> Iterator[tuple[int, bytes]]:
     """Yield the data of each record of a file and where its frame ends, without an index, from the first to the last.
+
+    name  of the file in messages, where it is a copy
 
     Raises UserError naming the first range of bytes that is not as it was written.
     """
     size, place = os.path.getsize(path), 0
     with open(path, "rb") as file:
         while head := file.read(HEAD):
-            damaged = f"{path} is damaged at bytes {place} to"
+            damaged = f"{name or path} is damaged at bytes {place} to"
             if len(head) < HEAD:
                 raise UserError(f"{damaged} {size}: the file ends within a record's head.")
             if CRC.unpack_from(head, 8)[0] != masked_crc(head[:8]):

@@ -13,6 +13,7 @@ from tpulm.report.corpus_table import source_of
 FRAMEWORKS = {"tensorflow": "transformers and TensorFlow", "jax": "Keras and JAX"}
 CAUSAL = "Loss in nats per token, on text that was not trained on."
 SPLITS = ("validation", "test")
+ELSEWHERE = {"source": "TFRecord files"}  # in the place of a corpus, of records that were made elsewhere
 
 
 def card(recipe: Mapping, facts: Mapping) -> str:
@@ -21,7 +22,7 @@ def card(recipe: Mapping, facts: Mapping) -> str:
     recipe  name, kind, source and more, see tpulm.config.card_facts.described; license, or None
     facts   the content of metrics, corpus, manifest, state and timings, those that there are
     """
-    head, parts = KINDS[recipe["kind"]](recipe, facts)
+    head, parts = KINDS[recipe["kind"]](recipe, {"corpus": ELSEWHERE, **facts})
     sections = [f"## {title}\n\n{text.strip()}\n" for title, text in parts.items() if text]
     return f"---\n{head}\n---\n\n# {recipe['name']}\n\n" + "\n".join(sections)
 
@@ -87,9 +88,10 @@ def records_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
         source_datasets=hub_datasets(facts["corpus"]) or ["original"],
         tags=["tfrecord", "croissant"],
     ).to_yaml()
+    splits = manifest["splits"].values()
+    counts = [key for key in ("documents", "records", "tokens", "bytes") if all(key in entry for entry in splits)]
     rows = [
-        [split, len(entry["shards"]), *(entry[key] for key in ("documents", "records", "tokens", "bytes"))]
-        for split, entry in manifest["splits"].items()
+        [split, len(entry["shards"]), *(entry[key] for key in counts)] for split, entry in manifest["splits"].items()
     ]
     sections = {
         "Records": f"TFRecord files of `tf.train.Example`, each with {manifest['tokens_per_record']:,} token ids "
@@ -103,7 +105,7 @@ def records_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
             'features = {"input_ids": tf.io.RaggedFeature(tf.int64)}\n'
             "examples = records.map(lambda record: tf.io.parse_single_example(record, features))"
         ),
-        "Splits": table(["split", "shards", "documents", "records", "tokens", "bytes"], rows),
+        "Splits": table(["split", "shards", *counts], rows),
         "Data": data(facts["corpus"]),
     }
     return head, sections
@@ -204,6 +206,8 @@ def best(state: Mapping) -> str:
 
 def data(corpus: Mapping) -> str:
     """Return where a text is from, and how much of it each split has."""
+    if corpus is ELSEWHERE:
+        return "TFRecord files that were made elsewhere."
     lines = [source_of(dict(corpus))]
     for name, source in corpus.get("sources", {"": corpus}).items():
         if source.get("dataset"):

@@ -90,7 +90,8 @@ def shard_files(manifest: Mapping) -> list[dict]:
 
 def splits(manifest: Mapping) -> dict:
     """Return the record set of the splits and what they hold, with its content."""
-    fields = {"name": "sc:Text"} | dict.fromkeys(SPLIT_COUNTS, "sc:Integer")
+    known = [count for count in SPLIT_COUNTS if all(count in entry for entry in manifest["splits"].values())]
+    fields = {"name": "sc:Text"} | dict.fromkeys(known, "sc:Integer")
     rows = [
         {f"splits/{name}": split if name == "name" else entry[name] for name in fields}
         for split, entry in manifest["splits"].items()
@@ -99,7 +100,7 @@ def splits(manifest: Mapping) -> dict:
         "@type": "cr:RecordSet",
         "@id": "splits",
         "name": "splits",
-        "description": "Documents, records and tokens of each split.",
+        "description": f"{', '.join(known[:-1])} and {known[-1]} of each split.".capitalize(),
         "key": {"@id": "splits/name"},
         "field": [field("splits", name, kind) for name, kind in fields.items()],
         "data": rows,

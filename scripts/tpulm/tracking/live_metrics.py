@@ -3,8 +3,8 @@
 logs/.../RUN/metrics.jsonl, beside the logs of the run's segments. It is no output, which Snakemake would delete when a
 job fails. The progress on the terminal is made of the same records; trackers and pages can read the file as it grows.
 
-Every few seconds    step, last_step (of the segment), loss (nats per predicted token), learning_rate, tokens (read
-                     since the first step of the run), tokens_per_second, mfu (null where it is not known),
+Every few seconds    step, last_step (of the segment), loss (nats per predicted token), accuracy, learning_rate,
+                     tokens (read since the first step of the run), tokens_per_second, mfu (null where it is not known),
                      seconds_left (until the segment's last step)
 At an evaluation     step, held_out (loss, accuracy, perplexity, predictions)
 At a segment's end   step, seconds (of its phases, see tpulm.training.phases)
@@ -77,7 +77,7 @@ def line(record: dict) -> str:
         return f"step {record['step']}  held-out loss {held_out['loss']:.4f}, accuracy {held_out['accuracy']:.3f}"
     mfu = f"MFU {record['mfu']:.1%}  " if record["mfu"] is not None else ""
     return (
-        f"step {record['step']}/{record['last_step']}  loss {record['loss']:.4f}  "
+        f"step {record['step']}/{record['last_step']}  loss {record['loss']:.4f}  accuracy {record['accuracy']:.3f}  "
         f"learning rate {record['learning_rate']:.3g}  {record['tokens_per_second']:,.0f} tokens/s  {mfu}"
         f"{record['seconds_left'] / 60:.1f} min to the checkpoint"
     )

@@ -17,9 +17,8 @@ def make_eval_step(model: keras.Model, task: Callable) -> Callable:
 
     def evaluation(trainable: list, frozen: list, batch: dict[str, jax.Array]) -> tuple:
         inputs, labels, weights = task(batch)
-        losses, guesses, _ = predict(model, trainable, frozen, inputs, labels, training=False)
-        correct = (guesses == labels).astype("float32")
-        return (losses * weights).sum(), (correct * weights).sum(), weights.sum()
+        losses, right, _ = predict(model, trainable, frozen, inputs, labels, training=False)
+        return (losses * weights).sum(), (right * weights).sum(), weights.sum()
 
     return evaluation
 

@@ -1,7 +1,7 @@
 """The history of a segment's steps: one CSV of numbers that repeat exactly, one of timings that do not.
 
-history.csv   step, loss (nats per predicted token), learning_rate; held_out_loss at some steps, where evaluate_every
-              asks for it
+history.csv   step, loss (nats per predicted token), accuracy (share of its predictions that are right, ties
+              included), learning_rate; held_out_loss at some steps, where evaluate_every asks for it
 timings.csv   step, seconds_per_step, tokens_per_second, devices (how many of which kind)
 """
 
@@ -18,7 +18,7 @@ from tpulm.tracking.live_metrics import LiveMetrics, line
 
 
 class History:
-    """Collects loss and learning rate per step, prints progress, and stops a run that diverges.
+    """Collects loss, accuracy and learning rate per step, prints progress, and stops a run that diverges.
 
     Steps are counted from 1 here: row `s` is the s-th update.
     """
@@ -59,20 +59,20 @@ class History:
         """Forget the time since the last call, such as a compilation or an evaluation."""
         self.mark = time.perf_counter()
 
-    def add(self, losses: list[float], learning_rates: list[float]) -> None:
-        """Take the losses (nats per predicted token) and rates of the steps since the last call.
+    def add(self, losses: list[float], accuracies: list[float], learning_rates: list[float]) -> None:
+        """Take losses (nats per predicted token), accuracies and learning rates of the steps since the last call.
 
         Raises UserError at a loss that is not finite.
         """
         seconds = time.perf_counter() - self.mark
-        for loss, rate in zip(losses, learning_rates, strict=True):
+        for loss, accuracy, rate in zip(losses, accuracies, learning_rates, strict=True):
             self.step += 1
             if not math.isfinite(loss):
                 raise UserError(
                     f"the loss is {loss} at step {self.step}, with learning rate {rate:.6g}: the run diverged; "
                     "the last checkpoint is kept. Lower learning_rate, or set global_clipnorm."
                 )
-            self.rows.append(f"{self.step},{loss:.9g},{rate:.9g}\n")
+            self.rows.append(f"{self.step},{loss:.9g},{accuracy:.9g},{rate:.9g}\n")
         seconds /= len(losses)
         speed = self.tokens_per_step / max(seconds, 1e-9)
         self.timings.append(f"{self.step},{seconds:.6f},{speed:.1f},{self.devices}\n")
@@ -81,6 +81,7 @@ class History:
                 "step": self.step,
                 "last_step": self.last,
                 "loss": losses[-1],
+                "accuracy": accuracies[-1],
                 "learning_rate": learning_rates[-1],
                 "tokens": self.step * self.tokens_per_step,
                 "tokens_per_second": round(speed, 1),
@@ -108,7 +109,7 @@ class History:
 
     def write(self, history: str, timings: str, held_out: bool = False) -> None:
         """Write both files; with `held_out`, the first with that column."""
-        head, rows = "step,loss,learning_rate\n", self.rows
+        head, rows = "step,loss,accuracy,learning_rate\n", self.rows
         if held_out:
             head = head.replace("\n", ",held_out_loss\n")
             losses = {str(step): f"{loss:.9g}" for step, loss in self.held_out.items()}
@@ -127,8 +128,8 @@ def held_out_figures(loss: float, right: float, count: float) -> dict[str, float
     return {"loss": loss, "accuracy": accuracy, "perplexity": perplexity, "predictions": int(count)}
 
 
-class LossReader:
-    """Takes the losses of steps as they are dispatched, and reads them from the devices now and then.
+class FigureReader:
+    """Takes loss and accuracy of steps as they are dispatched, and reads them from the devices now and then.
 
     Reading waits for the devices; doing so at every step would leave them idle while Python runs.
     """
@@ -138,22 +139,25 @@ class LossReader:
     def __init__(self, history: History):
         """Read for `history`: the first step alone (it includes the compilation), then by the clock."""
         self.history, self.due = history, 1
-        self.losses: list = []
+        self.figures: list = []
         self.rates: list[float] = []
 
-    def add(self, losses: object, rates: np.ndarray) -> None:
-        """Take the losses of one or several steps, still on the device, and their learning rates [steps]."""
-        self.losses.append(losses)
+    def add(self, figures: object, rates: np.ndarray) -> None:
+        """Take the figures of one step [2] or several [steps, 2], still on the device; learning rates [steps].
+
+        figures  loss in nats per predicted token, and accuracy
+        """
+        self.figures.append(figures)
         self.rates.extend(rates.tolist())
         if len(self.rates) >= self.due:
             self.finish()
 
     def finish(self) -> None:
         """Read what is waiting."""
-        if not self.losses:
+        if not self.figures:
             return
-        values = np.concatenate([np.atleast_1d(losses) for losses in self.losses]).astype(float).tolist()
-        seconds = (time.perf_counter() - self.history.mark) / len(values)
-        self.history.add(values, self.rates)
+        losses, accuracies = np.concatenate([np.atleast_2d(found) for found in self.figures]).astype(float).T.tolist()
+        seconds = (time.perf_counter() - self.history.mark) / len(losses)
+        self.history.add(losses, accuracies, self.rates)
         self.due = 10 if self.due == 1 else max(1, min(1000, round(self.SECONDS / max(seconds, 1e-6))))
-        self.losses, self.rates = [], []
+        self.figures, self.rates = [], []

@@ -15,7 +15,7 @@ from tpulm.tracking.live_metrics import LiveMetrics
 from tpulm.training import checkpoint, sharded_arrays
 from tpulm.training.evaluation import Evaluator
 from tpulm.training.feeding import AHEAD, batches
-from tpulm.training.history import History, LossReader
+from tpulm.training.history import FigureReader, History
 from tpulm.training.jax_run import JaxRun
 from tpulm.training.model_flops import seconds_at_peak
 from tpulm.training.pauses import Pauses
@@ -90,15 +90,15 @@ class Trainer:
             return
         step = self.run.step
         steps, span = step.steps_per_execution, (first, first + len(rates))
-        reader = LossReader(history)
+        reader = FigureReader(history)
         pending: deque[jax.Array] = deque()
         data = batches(load, span, step.batch_size, steps, self.run.distribution)
         for batch, some in zip(data, rates.reshape(-1, steps), strict=True):
-            self.state, losses = self.step(self.state, self.frozen, batch, some[0] if steps == 1 else some)
+            self.state, figures = self.step(self.state, self.frozen, batch, some[0] if steps == 1 else some)
             if pauses:
                 pauses.hear()
-            reader.add(losses, some)
-            pending.append(losses)
+            reader.add(figures, some)
+            pending.append(figures)
             if len(pending) > AHEAD:
                 pending.popleft().block_until_ready()
             if pauses:

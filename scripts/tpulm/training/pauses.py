@@ -9,7 +9,7 @@ import numpy as np
 
 from tpulm.core import hosts, job_record
 from tpulm.core.stopping import Stopped, StopRequest
-from tpulm.training.history import History, LossReader
+from tpulm.training.history import FigureReader, History
 from tpulm.training.phases import Phases
 from tpulm.training.snapshots import Snapshots
 
@@ -103,7 +103,7 @@ class Pauses:
                 self.say(f"going on from the snapshot at step {snapshot.step}")
         return snapshot is not None
 
-    def __call__(self, step: int, reader: LossReader) -> None:
+    def __call__(self, step: int, reader: FigureReader) -> None:
         """Pause after `step` steps of the run, if there is reason to; `reader` has losses that are still to be read.
 
         Raises Stopped, after a snapshot, where SIGTERM or Ctrl-C came.

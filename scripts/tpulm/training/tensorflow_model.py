@@ -108,6 +108,12 @@ def predictions(model: transformers.TFPreTrainedModel, batch: dict[str, tf.Tenso
     return tf.cast(logits, tf.float32)
 
 
+def right_sum(logits: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Return how many of a batch's predictions have no likelier id than the label, float32."""
+    right = tf.gather(logits, batch["labels"], batch_dims=2) >= tf.reduce_max(logits, -1)
+    return tf.reduce_sum(tf.cast(right, tf.float32) * batch["weights"])
+
+
 def loss_sum(logits: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
     """Return the summed cross-entropy of a batch's predictions, nats."""
     return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(batch["labels"], logits) * batch["weights"])

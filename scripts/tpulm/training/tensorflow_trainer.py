@@ -12,7 +12,7 @@ from tpulm.records.masked_batches import training_batch
 from tpulm.records.reader import Records
 from tpulm.tracking.live_metrics import LiveMetrics
 from tpulm.training import checkpoint
-from tpulm.training.history import History, LossReader
+from tpulm.training.history import FigureReader, History
 from tpulm.training.pauses import Pauses
 from tpulm.training.snapshots import Snapshots
 from tpulm.training.tensorflow_evaluation import evaluator
@@ -24,6 +24,7 @@ from tpulm.training.tensorflow_model import (
     loss_sum,
     named_arrays,
     predictions,
+    right_sum,
 )
 from tpulm.training.tensorflow_runtime import alone, device_kind, graph, tf, tf_keras
 
@@ -100,47 +101,51 @@ class Trainer:
         self.step = self.make_train_step(recipe["optimizer"]["global_clipnorm"])
 
     def make_train_step(self, global_clipnorm: float | None) -> Callable:
-        """Return the compiled function of one update: (batch, rate, number of the step) -> loss, nats a prediction."""
+        """Return the compiled function of one update: (batch, rate, number of the step) -> figures.
+
+        figures  float32 [2]: loss, nats per prediction; accuracy, the share of the predictions that are right
+        """
         # Where replicas have to talk within a step, only what each does alone is compiled by XLA.
         mirrored = isinstance(self.strategy, tf.distribute.MirroredStrategy)
         gradients = graph(self.gradients) if mirrored else self.gradients
 
         def step(batch: dict, rate: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-            """Run one step on every replica; return the loss per prediction over all of them."""
+            """Run one step on every replica; return the figures of all of them."""
             replica = tf.distribute.get_replica_context()
             batch = dict(batch, replica=tf.cast(replica.replica_id_in_sync_group, tf.int64))
             weight = replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.reduce_sum(batch["weights"]))
             # A small batch may have nothing to predict.
-            loss, grads = gradients(batch, number, tf.maximum(weight, 1.0))
-            loss, grads = replica.all_reduce(tf.distribute.ReduceOp.SUM, [loss, grads])
+            figures, grads = gradients(batch, number, tf.maximum(weight, 1.0))
+            figures, grads = replica.all_reduce(tf.distribute.ReduceOp.SUM, [figures, grads])
             if global_clipnorm is not None:
                 grads, _ = tf.clip_by_global_norm(grads, global_clipnorm)
             self.optimizer.learning_rate.assign(rate)
             self.optimizer.apply_gradients(
                 zip(grads, self.model.trainable_variables, strict=True), skip_gradients_aggregation=True
             )
-            return loss
+            return figures
 
         if alone(self.strategy):
             return graph(step)
 
         def distributed(batch: dict, rate: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-            losses = self.strategy.run(step, (batch, rate, number))
-            return self.strategy.experimental_local_results(losses)[0]
+            figures = self.strategy.run(step, (batch, rate, number))
+            return self.strategy.experimental_local_results(figures)[0]
 
         return graph(distributed, xla=False)
 
     def gradients(self, batch: dict[str, tf.Tensor], number: tf.Tensor, weight: tf.Tensor) -> tuple:
-        """Return this replica's part of the loss, its sum over `weight`, the predictions of all, and the gradients."""
+        """Return this replica's part of the figures, sums over `weight`, the predictions of all, and the gradients."""
         for index, dropout in enumerate(self.dropouts):
             # Philox state: a counter of 128 bits and a key. Dropout, too, is a function of seed and step.
             key = self.seed * 1_000_003 + index + batch["replica"] * 100_003
             dropout.state.assign(tf.stack([tf.zeros((), tf.int64), number, key]))
         with tf.GradientTape() as tape:
-            loss = loss_sum(predictions(self.model, batch, training=True), batch) / weight
+            logits = predictions(self.model, batch, training=True)
+            loss = loss_sum(logits, batch) / weight
         grads = tape.gradient(loss, self.model.trainable_variables, unconnected_gradients="zero")
         grads = [tf.convert_to_tensor(gradient) for gradient in grads]  # embeddings give sparse ones
-        return loss, grads
+        return tf.stack([loss, right_sum(logits, batch) / weight]), grads
 
     def train(
         self,
@@ -157,13 +162,13 @@ class Trainer:
         """
         if not len(rates):
             return
-        reader = LossReader(history)
+        reader = FigureReader(history)
         data = batches(self.strategy, load, batch_size, first, first + len(rates))
         for step, (batch, rate) in enumerate(zip(data, rates, strict=True), first):
-            loss = self.step(batch, tf.constant(rate), tf.constant(step, tf.int64))
+            figures = self.step(batch, tf.constant(rate), tf.constant(step, tf.int64))
             if pauses:
                 pauses.hear()
-            reader.add(loss, rates[step - first : step - first + 1])
+            reader.add(figures, rates[step - first : step - first + 1])
             if pauses:
                 pauses(step + 1, reader)
         reader.finish()

@@ -44,10 +44,10 @@ def train_variables(model: keras.Model, optimizer: keras.Optimizer) -> TrainStat
 
 
 def make_grad_fn(model: keras.Model, task: Callable, z_loss: float = 0.0) -> Callable:
-    """Return the function (trainable, frozen, random, batch, weight) -> ((loss, random), gradients) of a microbatch.
+    """Return the function (trainable, frozen, random, batch, weight) -> ((loss, (accuracy, random)), gradients).
 
-    The loss of a microbatch is its sum over `weight`, the number of predictions of the whole batch: losses and
-    gradients of microbatches just add up. z_loss  see `tpulm.models.token_losses.predict`
+    Loss and accuracy of a microbatch are its sums over `weight`, the number of predictions of the whole batch: they and
+    the gradients of microbatches just add up. z_loss  see `tpulm.models.token_losses.predict`
     """
     indices = seed_generators(model)
     draw_masks_once()
@@ -57,8 +57,9 @@ def make_grad_fn(model: keras.Model, task: Callable, z_loss: float = 0.0) -> Cal
         for index, value in zip(indices, random, strict=True):
             frozen[index] = value
         inputs, labels, weights = task(batch)
-        losses, _, changed = predict(model, trainable, frozen, inputs, labels, True, z_loss)
-        return (losses * weights).sum() / weight, [changed[index] for index in indices]
+        losses, right, changed = predict(model, trainable, frozen, inputs, labels, True, z_loss)
+        accuracy = (right * weights).sum() / weight
+        return (losses * weights).sum() / weight, (accuracy, [changed[index] for index in indices])
 
     return jax.value_and_grad(loss_of, has_aux=True)
 
@@ -66,7 +67,7 @@ def make_grad_fn(model: keras.Model, task: Callable, z_loss: float = 0.0) -> Cal
 def make_train_step(
     model: keras.Model, optimizer: keras.Optimizer, task: Callable, microbatches: int = 1, z_loss: float = 0.0
 ) -> Callable:
-    """Return the function of one update: (state, frozen, batch, rate) -> (state, loss).
+    """Return the function of one update: (state, frozen, batch, rate) -> (state, figures).
 
     task          of `tpulm.training.tasks`
     microbatches  parts of equal size that a batch is worked through in, one after another, their gradients added up
@@ -75,7 +76,7 @@ def make_train_step(
     state         TrainState of values; frozen  values of the model's non-trainable variables
     batch         arrays [records, ...]
     rate          float32, the learning rate: an argument, so that a schedule compiles nothing anew
-    loss          float32, nats per prediction
+    figures       float32 [2]: loss, nats per prediction; accuracy, the share of the predictions that are right
     """
     grad_fn = make_grad_fn(model, task, z_loss)
     rate_index = next(i for i, v in enumerate(optimizer.variables) if v is optimizer._learning_rate)
@@ -84,21 +85,21 @@ def make_train_step(
         weight = jnp.maximum(task(batch)[2].sum(), 1.0)  # a small batch may have nothing to predict
         trainable, random = state.trainable, state.random
         if microbatches == 1:
-            (loss, random), gradients = grad_fn(trainable, frozen, random, batch, weight)
+            (loss, (accuracy, random)), gradients = grad_fn(trainable, frozen, random, batch, weight)
         else:
 
             def accumulate(carry: tuple, microbatch: Batch) -> tuple:
-                loss, random, gradients = carry
-                (more, random), new = grad_fn(trainable, frozen, random, microbatch, weight)
-                return (loss + more, random, jax.tree.map(jnp.add, gradients, new)), None
+                loss, accuracy, random, gradients = carry
+                (more, (right, random)), new = grad_fn(trainable, frozen, random, microbatch, weight)
+                return (loss + more, accuracy + right, random, jax.tree.map(jnp.add, gradients, new)), None
 
             zeros = jax.tree.map(jnp.zeros_like, trainable)
-            start = (jnp.zeros((), "float32"), random, zeros)
-            (loss, random, gradients), _ = jax.lax.scan(accumulate, start, jax.tree.map(split, batch))
+            start = (jnp.zeros((), "float32"), jnp.zeros((), "float32"), random, zeros)
+            (loss, accuracy, random, gradients), _ = jax.lax.scan(accumulate, start, jax.tree.map(split, batch))
         slots = list(state.optimizer)
         slots[rate_index] = rate.astype(slots[rate_index].dtype)
         trainable, slots = optimizer.stateless_apply(slots, gradients, trainable)
-        return TrainState(slots, random, trainable), loss
+        return TrainState(slots, random, trainable), jnp.stack([loss, accuracy])
 
     def split(array: jax.Array) -> jax.Array:
         """Return [records, ...] as [microbatches, records / microbatches, ...], each sharded as the whole was."""
@@ -119,7 +120,7 @@ def jit_train_step(
 ) -> jax.stages.Wrapped:
     """Return what a dispatch runs: a step of `make_train_step`, or a scan over `steps_per_execution` of them.
 
-    With a scan, arrays of a batch, rates and losses have one more dimension in front, the steps. The state is donated:
+    With a scan, arrays of a batch, rates and figures have one more dimension in front, the steps. The state is donated:
     the new one takes its memory.
     """
     step = make_train_step(model, optimizer, task, microbatches, z_loss)

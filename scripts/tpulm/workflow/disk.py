@@ -6,7 +6,7 @@ Snakemake deletes what a job wrote before when it starts the job again: that is 
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from tpulm.config.model_sizes import (
     optimizer_bytes,
     weight_bytes,
 )  # fmt: skip
-from tpulm.config.runs import Run
+from tpulm.config.runs import Run, asked_of
 from tpulm.core.errors import UserError
 
 # Bytes of records and of documents (Parquet, compressed, in parts and in splits) for a character of text, at the most:
@@ -76,6 +76,9 @@ def needs_of(jobs: Iterable[Any], runs: Iterable[Run], config: Mapping, planned:
     found = [checkpoints(by_key[run["key"]], run) for run in planned]
     saved = {path: size for run in by_key.values() for path, size in models(run).items()}
     fetched = {name: fetched_bytes(base) for name, base in config["base"].items() if "preset" in base}
+    masked, _ = asked_of(config, {run.name: run for run in by_key.values() if run.stage == "mlm"})
+    copies = [run for run in masked.values() if run.origin]
+    saved |= {f"results/{run.fetched}/model.safetensors": FLOAT32 * model_size(run).parameters for run in copies}
     saved |= {
         f"results/{folder}/{name}": size for name, size in fetched.items() for folder in ("base", "transformers/base")
     }
@@ -102,11 +105,21 @@ def texts(made: Mapping[str, Any]) -> list[Need]:
     # Of shards that are written, the documents are inputs: they exist, or are still to be read.
     records = 0.0
     for folder, writers in shards.items():
+        copied = [str(job.input["source"]) for job in writers if "source" in job.input.keys()]
+        if copied:
+            records += sum(map(bytes_of, copied))
+            continue
         collection = folder.split("/")[3] if folder.startswith("results/tokens/") else "corpus"
         known = characters(Path(str(next(iter(writers[0].input)))).parents, collection)
         records += RECORDS_PER_CHARACTER * max(known, of_files(read.get(collection, [])))
     sizes = {"documents": sum(documents.values()), "records": records}
     return [Need(int(size), f"{what} {gigabytes(size)}") for what, size in sizes.items()]
+
+
+def uncounted(jobs: Iterable[Any]) -> list[str]:
+    """Return the keys of the texts that jobs read from a hub, whose size nobody knows before they are read."""
+    recipes = [job.params.get("recipe") for job in jobs if "part" in job.output.keys()]
+    return sorted({recipe["key"] for recipe in recipes if recipe["source"] == "hub"})
 
 
 def of_files(files: Iterable[str]) -> int:
@@ -134,16 +147,18 @@ def bytes_of(path: str) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def check(needs: Iterable[Need], jobs: Iterable[Any], folder: str, say: Callable[[str], None]) -> None:
+def check(
+    needs: Iterable[Need], jobs: Iterable[Any], folder: str, say: Callable[[str], None], unknown: Sequence[str] = ()
+) -> None:
     """Say what jobs are going to need in `folder`, the results', and refuse where there is less. Raises UserError.
 
-    A bucket has no limit.
+    unknown  keys of texts that are not counted. A bucket has no limit.
     """
     found = sorted((need for need in needs if need.bytes), key=lambda need: -need.bytes)
     total = sum(need.bytes for need in found)
     if not total:
         return
-    parts = "; ".join(need.what for need in found)
+    parts = "; ".join([need.what for need in found] + [f"{key}, from a hub, not counted" for key in unknown])
     needed = f"{gigabytes(total)} of disk in results/ ({parts})"
     if "://" in folder:
         say(f"the jobs will need up to {needed}.")

@@ -162,4 +162,9 @@ JOBS: dict[str, Callable[[Run], int]] = {
     "export_transformers": lambda run: converting(model_size(run)),
     "generate": tuned,
     "evaluate_finetune": evaluating,
+    # As many tokens at once as the measurements above.
+    "score_mlm_tensorflow": lambda run: 2 * weight_bytes(run) + activations(run, backward=False),
+    "score_mlm_jax": lambda run: 3 * weight_bytes(run) + activations(run, backward=False) * on_cpu(run),
+    "score_base": evaluating,
+    "score_finetune": evaluating,
 }

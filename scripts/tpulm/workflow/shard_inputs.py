@@ -18,6 +18,7 @@ class ShardInputs:
         documents: Mapping[tuple[str, str], Sequence[str]],
         trained_bases: Container[str],
         in_place: Callable[[str], Any],
+        text: Callable[[str], Any],
     ):
         """Take what the config says.
 
@@ -25,8 +26,10 @@ class ShardInputs:
         documents      files of a text's documents, by text and split
         trained_bases  names of the base models that are trained here
         in_place       makes a path an input that is read where it is, also in a bucket
+        text           makes a file of the user's an input
         """
-        self.record_sets, self.files, self.trained, self.in_place = record_sets, documents, trained_bases, in_place
+        self.record_sets, self.files, self.trained = record_sets, documents, trained_bases
+        self.in_place, self.text = in_place, text
 
     def own(self, records: str, wildcards: Any) -> list[str]:
         """Return the files that a shard's documents are in."""
@@ -40,6 +43,30 @@ class ShardInputs:
     def lengths(self, records: str, wildcards: Any) -> list:
         """Return the lengths of the documents in those files as inputs."""
         return [self.in_place(lengths_file(file)) for file in self.own(records, wildcards)]
+
+    def elsewhere(self, records: str, wildcards: Any) -> Any:
+        """Return the file that was made elsewhere and becomes a shard as an input; nothing where there is none."""
+        files = self.record_sets[records].made_elsewhere[wildcards.split]
+        known = int(wildcards.shard) < int(wildcards.shards) == len(files)
+        return self.text(files[int(wildcards.shard)]) if known else []
+
+    def sources(self, records: str) -> dict[str, list]:
+        """Return what all shards of a set are made of as inputs, by split; only deleted ones are made of it again."""
+        found = self.record_sets[records]
+        if found.made_elsewhere:
+            return {
+                split: [ancient(self.text(file)) for file in files] for split, files in found.made_elsewhere.items()
+            }
+        files = {split: self.files[found.collection, split] for split in found.shards}
+        return {split: [ancient(self.in_place(file)) for file in files[split]] for split in files}
+
+    def all_lengths(self, records: str) -> list:
+        """Return the lengths of all documents of a set as inputs, as `sources` does."""
+        found = self.record_sets[records]
+        if found.made_elsewhere:
+            return []
+        files = [file for split in found.shards for file in self.files[found.collection, split]]
+        return [ancient(self.in_place(lengths_file(file))) for file in files]
 
     def layout(self, records: str, wildcards: Any) -> dict:
         """Return what a shard's job takes of its set: also how many shards and files of documents there are."""

@@ -163,7 +163,8 @@ class Start:
         check(todo, plan["spending_limit"], plan["prices"])
         if not workflow.local_exec:
             tell_of_cpus(todo)
-        disk.check(disk.needs_of(jobs, self.runs, self.config, todo), jobs, results, say)
+        needs = disk.needs_of(jobs, self.runs, self.config, todo)
+        disk.check(needs, jobs, results, say, disk.uncounted(jobs))
         if not workflow.local_exec:
             preflight(requests(jobs), workflow.executor_settings, str(self.place.root))
         folder_lock.check_clock(sources, results)

@@ -1,0 +1,20 @@
+"""Draw the held-out documents of a text that models are scored on.
+
+input.documents   Parquet files of the held-out splits, one document per row
+output            Parquet: split, item (a name), text; those of each split in the order in which they were drawn
+params.recipe     documents of each split; characters of a document, from its beginning; seed; files, how many each
+                  split has
+"""
+
+from tpulm.core.arrow import leave_pandas_out
+from tpulm.core.job import job
+
+recipe, collection = snakemake.params.recipe, snakemake.wildcards.collection
+
+with job(snakemake.log[0], f"evaluation {collection}") as say:
+    leave_pandas_out()
+    from tpulm.evaluation.documents import write_sample
+
+    paths = iter(snakemake.input.documents)
+    files = {split: [next(paths) for _ in range(number)] for split, number in recipe["files"].items()}
+    say(f"{write_sample(snakemake.output[0], collection, files, recipe):,} documents")

@@ -1,0 +1,178 @@
+"""What every model is scored on, and beside which simpler models: what follows from the section `evaluation`."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tpulm.config.evaluation_names import MADE_PAIRS
+from tpulm.config.runs import Run, pick
+from tpulm.core.errors import UserError
+
+# What a base model and a finetuned one take of their recipes to be scored.
+BASE_KEYS = ("sequence_length", "batch_size", "microbatches", "precision", "mesh", "host_device_count")
+TUNED_KEYS = ("sequence_length", "batch_size", "microbatches")
+# Tokens that a masked model reads at once where no records say how many it was trained with.
+LENGTH = 128
+FOLDER = "results/evaluation"
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """The scores of a config: their files, and what each is made of.
+
+    config        all of it, completed
+    masked        masked models, by name; measured  those of them whose tokenizer is that of the corpus
+    bases         base models that are trained here; finetuned  finetuning runs
+    collections   the texts, by folder below results/
+    """
+
+    config: Mapping
+    masked: Mapping[str, Run]
+    measured: Mapping[str, Run]
+    bases: Mapping[str, Run]
+    finetuned: Mapping[str, Run]
+    collections: Sequence[str]
+
+    @property
+    def text(self) -> Mapping:
+        """What the config says of the held-out text."""
+        return self.config["evaluation"]["text"]
+
+    @property
+    def pairs(self) -> Mapping:
+        """What the config says of pairs of sentences."""
+        return self.config["evaluation"]["pairs"]
+
+    @cached_property
+    def models(self) -> dict[str, Run]:
+        """The models that are scored, as STAGE/RUN."""
+        stages = {"mlm": self.masked, "base-training": self.bases, "finetune": self.finetuned}
+        runs = {f"{stage}/{name}": run for stage, named in stages.items() for name, run in named.items()}
+        return {name: run for name, run in runs.items() if self.pair_files or self.documents_of(run)}
+
+    @cached_property
+    def pair_files(self) -> dict[str, str]:
+        """The sets of pairs, by name."""
+        made = {MADE_PAIRS: f"{FOLDER}/pairs/made.jsonl"} if self.pairs["made"] else {}
+        return made | {name: f"{FOLDER}/pairs/sets/{name}.jsonl" for name in self.pairs["sets"]}
+
+    @cached_property
+    def text_files(self) -> dict[str, str]:
+        """The documents that are drawn of each text, by its folder below results/."""
+        if not self.sampling["documents"]:
+            return {}
+        return {name: f"{FOLDER}/texts/{name}.parquet" for name in self.collections}
+
+    @property
+    def sampling(self) -> dict:
+        """How documents are drawn: as many as any model is scored on."""
+        text = self.text
+        return pick(text, "characters", "seed") | {"documents": max(text["documents"], text["masked_documents"])}
+
+    def documents_of(self, run: Run) -> int:
+        """Return how many documents of each held-out split a model is scored on."""
+        return self.text["masked_documents" if run.stage == "mlm" else "documents"]
+
+    def collections_of(self, run: Run) -> list[str]:
+        """Return the texts that a model is scored on."""
+        return ["corpus", *(["finetune-text"] if run.stage == "finetune" else [])]
+
+    def scored_with(self, run: Run) -> list[str]:
+        """Return the texts that a model is scored on; the pairs go with the corpus."""
+        return self.collections_of(run) if self.documents_of(run) else ["corpus"]
+
+    def pairs_of(self, collection: str) -> list[str]:
+        """Return the names of the sets of pairs that go with a text: all with the corpus."""
+        return list(self.pair_files) if collection == "corpus" else []
+
+    def pair_files_of(self, collection: str) -> list[str]:
+        """Return the files of these sets."""
+        return [self.pair_files[name] for name in self.pairs_of(collection)]
+
+    def scored_on(self, stage: str) -> dict[str, Any]:
+        """Return the inputs of the rule that scores the models of a stage: mlm, base or finetune."""
+        runs = {"mlm": self.masked, "base": self.bases, "finetune": self.finetuned}[stage]
+
+        def of(files: Callable[[Run], list[str]]) -> Callable[[Any], list[str]]:
+            return lambda wildcards: files(runs[wildcards.get("run") or wildcards.get("name")])
+
+        return {
+            "texts": of(self.texts_of),
+            "pairs": list(self.pair_files.values()),
+            "ngrams": of(self.ngrams_of),
+            "overlaps": of(self.overlaps_of),
+        }
+
+    def texts_of(self, run: Run) -> list[str]:
+        """Return the files of documents that a model is scored on."""
+        return [self.text_files[name] for name in self.collections_of(run)] if self.documents_of(run) else []
+
+    def ngrams_of(self, run: Run) -> list[str]:
+        """Return the scores of n-gram models that stand beside those of a model: of each text, in its vocabulary."""
+        return [f"{FOLDER}/ngrams/{name}/{self.vocabulary_of(run)}.parquet" for name in self.scored_with(run)]
+
+    def overlaps_of(self, run: Run) -> list[str]:
+        """Return what was found of the evaluation in the texts that a model was trained on here."""
+        trained = {
+            "mlm": [] if "pretrained" in run.recipe else ["corpus"],
+            "base": ["corpus"],
+            "finetune": ["finetune-text", *(["corpus"] if run.stage == "finetune" and "model" in run.base else [])],
+        }
+        scored = self.scored_with(run)
+        return [f"{FOLDER}/overlap/{name}/{own}.json" for name in trained[run.stage] for own in scored]
+
+    def vocabulary_of(self, run: Run) -> str:
+        """Return the name of a model's vocabulary: a key of `vocabularies`."""
+        if run.stage == "mlm":
+            return "tokenizer" if run.name in self.measured else f"mlm-{run.name}"
+        return f"base-{run.name if run.stage == 'base' else run.recipe['base']}"
+
+    @cached_property
+    def vocabularies(self) -> dict[str, list[str]]:
+        """The files of each vocabulary that a scored model has, the one that is read first."""
+        return {self.vocabulary_of(run): self.vocabulary_files(run) for run in self.models.values()}
+
+    def vocabulary_files(self, run: Run) -> list[str]:
+        """Return the files of the vocabulary of a model: a tokenizer's, SentencePiece's, or a preset's."""
+        if run.stage == "mlm":
+            folder = "results/tokenizer" if run.name in self.measured else f"results/mlm/{run.name}/model"
+            return [f"{folder}/tokenizer.json", f"{folder}/special_tokens_map.json"]
+        name = run.name if run.stage == "base" else run.recipe["base"]
+        if name in self.bases:
+            return [f"results/base-training/{name}/vocabulary.spm"]
+        return [f"results/base/{name}", f"results/base/{name}.json"]
+
+    @property
+    def presets(self) -> set[str]:
+        """The preset folders of base models, which have the vocabulary of those that are fetched."""
+        return {f"results/base/{name}" for name in self.config["base"]}
+
+    def scoring(self, run: Run) -> dict:
+        """Return what the scores of a model take of the config."""
+        found = {
+            "documents": self.documents_of(run),
+            "texts": self.collections_of(run) if self.documents_of(run) else [],
+            "pairs": list(self.pair_files),
+        }
+        if run.stage == "mlm":
+            here = run.name in self.measured
+            return found | run.measuring | {"length": self.config["tfrecords"]["sequence_length"] if here else LENGTH}
+        if run.stage == "finetune":
+            return found | run.opening(*TUNED_KEYS)
+        kept = pick(run.recipe, *BASE_KEYS, *run.determinism_keys)
+        return found | kept | {"cpu_threads": self.config["cpu_threads"]}
+
+
+def check_pairs(sets: Mapping[str, Mapping]) -> None:
+    """Check that sets of pairs have names of their own, and are pinned if they come from the hub. Raises UserError."""
+    for name, recipe in sets.items():
+        where = f"evaluation.pairs.sets.{name}"
+        if name == MADE_PAIRS:
+            raise UserError(f"{where} has the name of the pairs that are made of the corpus; allowed: another name.")
+        if "dataset" in recipe and "revision" not in recipe and not os.path.isdir(recipe["dataset"]):
+            raise UserError(
+                f"{where}.revision is missing; a dataset of the hub is pinned to a commit of 40 hexadecimal digits, "
+                "so that it cannot change."
+            )

@@ -1,0 +1,130 @@
+"""Pairs of sentences that are made of text: each sentence beside one that an edit has broken.
+
+Where it can be, what is broken leaves the frequencies of words as they are, or changes them both ways as often: to
+count words is no help. A misplaced bracket leaves those of characters.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from tpulm.core.random_streams import generator
+from tpulm.evaluation.pairs import Pair
+
+DOCUMENTS = 5000  # that sentences are taken from, at most
+SHORTEST, LONGEST = 5, 20  # words of a sentence
+BOUNDARY = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'(\[])")
+# Of each two, one agrees with what is around it.
+AGREEMENT = [("is", "are"), ("was", "were"), ("has", "have"), ("does", "do"), ("this", "these"), ("a", "an")]
+OTHERS = {one: other for pair in AGREEMENT for one, other in (pair, pair[::-1])}
+OPENING = {")": "(", "]": "[", "}": "{"}
+# For each word, all words that are as frequent, of words that come twice or more.
+Equals = dict[str, list[str]]
+
+
+class Edit(NamedTuple):
+    """A sentence, as words, and broken; `change` is a word that was replaced and what is there instead, if one was."""
+
+    good: list[str]
+    bad: list[str]
+    change: tuple[str, str] = ("", "")
+
+
+def sentences(texts: Iterable[str]) -> list[str]:
+    """Return the sentences of texts that are neither short nor long, each once, with single spaces between words."""
+    found: dict[str, None] = {}
+    for text in texts:
+        for sentence in BOUNDARY.split(" ".join(text.split())):
+            if SHORTEST <= sentence.count(" ") + 1 <= LONGEST:
+                found[sentence] = None
+    return list(found)
+
+
+def as_frequent(known: Iterable[str]) -> Equals:
+    """Return the words of sentences that can stand for each other."""
+    counts = Counter(word for sentence in known for word in sentence.split() if word.isalpha())
+    groups: dict[int, list[str]] = defaultdict(list)
+    for word in sorted(counts):
+        groups[counts[word]].append(word)
+    return {word: groups[count] for word, count in counts.items() if count > 1 and len(groups[count]) > 1}
+
+
+def swapped(words: list[str], equals: Equals) -> Iterator[Edit]:
+    """Yield the sentence with two neighbouring words swapped."""
+    for place in range(1, len(words) - 1):
+        one, other = words[place : place + 2]
+        if one.isalpha() and other.isalpha() and one.lower() != other.lower():
+            yield Edit(words, [*words[:place], other, one, *words[place + 2 :]])
+
+
+def replaced(words: list[str], equals: Equals) -> Iterator[Edit]:
+    """Yield the sentence with a word replaced by one that is as frequent."""
+    for place, word in enumerate(words):
+        for other in equals.get(word, []) if place else []:
+            if other != word:
+                yield Edit(words, [*words[:place], other, *words[place + 1 :]], (word, other))
+
+
+def disagreeing(words: list[str], equals: Equals) -> Iterator[Edit]:
+    """Yield the sentence with a word replaced that agrees with others in English."""
+    for place, word in enumerate(words):
+        if word in OTHERS:
+            yield Edit(words, [*words[:place], OTHERS[word], *words[place + 1 :]], (word, OTHERS[word]))
+
+
+def misplaced(words: list[str], equals: Equals) -> Iterator[Edit]:
+    """Yield the sentence with an opening bracket and the one that closes it exchanged, where all brackets match."""
+    text, open_ones, found = " ".join(words), [], []
+    for place, mark in enumerate(text):
+        if mark in OPENING.values():
+            open_ones.append(place)
+        elif mark in OPENING:
+            if not open_ones or text[open_ones[-1]] != OPENING[mark]:
+                return
+            found.append((open_ones.pop(), place))
+    for start, stop in found if not open_ones else []:
+        bad = f"{text[:start]}{text[stop]}{text[start + 1 : stop]}{text[start]}{text[stop + 1 :]}"
+        yield Edit(words, bad.split(" "))
+
+
+def one_each(known: Sequence[str], edits: Callable, equals: Equals, *key: int) -> Iterator[Edit]:
+    """Yield an edit of each sentence that has one, in an order by the key."""
+    random = generator(*key)
+    for place in random.permutation(len(known)):
+        candidates = list(edits(known[place].split(), equals))
+        if candidates:
+            yield candidates[random.integers(len(candidates))]
+
+
+def both_ways(edits: Iterable[Edit]) -> Iterator[Edit]:
+    """Yield those edits, two by two, of which the second changes what the first one puts in its place."""
+    waiting: dict[tuple[str, str], list[Edit]] = defaultdict(list)
+    for edit in edits:
+        if waiting[edit.change[::-1]]:
+            yield waiting[edit.change[::-1]].pop(0)
+            yield edit
+        else:
+            waiting[edit.change].append(edit)
+
+
+KINDS: dict[str, Callable] = {
+    "neighbouring words swapped": swapped,
+    "word replaced by one as frequent": replaced,
+    "agreement broken": disagreeing,
+    "bracket misplaced": misplaced,
+}
+
+
+def make_pairs(texts: Sequence[str], number: int, seed: int) -> list[Pair]:
+    """Return pairs of sentences of texts, up to `number` of each of KINDS: of some text there are none of a kind."""
+    known = sentences(texts)
+    equals, found = as_frequent(known), []
+    for kind, (name, edits) in enumerate(KINDS.items()):
+        made = one_each(known, edits, equals, seed, kind)
+        if edits is disagreeing:
+            made = both_ways(made)
+        for index, edit in enumerate(islice(made, number)):
+            found.append(Pair(f"{kind}-{index}", name, " ".join(edit.good), " ".join(edit.bad)))
+    return found

@@ -1,0 +1,52 @@
+"""Score texts with a model on JAX. Needs tpulm.training.runtime.start first."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import jax
+import keras
+import numpy as np
+
+from tpulm.evaluation.rows import Batch, Row, batched, summed
+from tpulm.models.sharding import Sharded, batch_sharding
+from tpulm.models.token_losses import predict
+from tpulm.training.feeding import AHEAD, on_devices
+
+
+class Scorer:
+    """Scores rows; compiled once for each shape, whatever the model's variables hold later."""
+
+    def __init__(self, model: keras.Model, distribution: Sharded, task: Callable, tokens: int, longest: int):
+        """Take a model, how it is sharded, and what it predicts (of `tpulm.training.tasks`).
+
+        tokens  that it reads at once; longest  of a row, at most
+        """
+        self.model, self.sharding = model, batch_sharding(distribution)
+        self.shapes = tokens, longest, distribution.num_model_replicas
+
+        def costs(trainable: list, frozen: list, batch: dict[str, jax.Array]) -> jax.Array:
+            inputs, labels, weights = task(batch)
+            losses, _, _ = predict(model, trainable, frozen, inputs, labels, training=False)
+            return (losses * weights).sum(-1)
+
+        self.costs = jax.jit(costs, out_shardings=self.sharding)
+
+    def __call__(self, rows: Iterable[Row], texts: int) -> np.ndarray:
+        """Return the negative log-likelihood of each of so many texts, by their rows: nats, float64 [texts]."""
+        return summed(self.scored(batched(rows, *self.shapes)), texts)
+
+    def scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, np.ndarray]]:
+        """Yield each batch with what its rows cost."""
+        variables = self.model.trainable_variables, self.model.non_trainable_variables
+        trainable, frozen = ([variable.value for variable in part] for part in variables)
+        waiting: list[tuple[Batch, jax.Array]] = []
+        for batch in batches:
+            size = len(batch.texts)
+            arrays = {
+                name: on_devices(array, self.sharding, slice(0, size), size) for name, array in batch.arrays.items()
+            }
+            waiting.append((batch, self.costs(trainable, frozen, arrays)))
+            if len(waiting) > AHEAD:  # batches that wait take memory
+                done, costs = waiting.pop(0)
+                yield done, np.asarray(costs)
+        for done, costs in waiting:
+            yield done, np.asarray(costs)

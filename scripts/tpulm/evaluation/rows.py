@@ -1,0 +1,121 @@
+"""The rows that a model reads to score texts, in batches of few shapes."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tpulm.evaluation.vocabularies import CausalVocabulary, Encoded, MaskedVocabulary
+
+SHORTEST = 32  # tokens of a batch's rows; those of longer rows are twice that, four times, and so on
+Arrays = dict[str, np.ndarray]
+# The arrays that are as wide as a row, and the mask that tells them from their padding.
+MASKS = {"input_ids": "attention_mask", "tokens": "mask"}
+PADDED = (*MASKS, *MASKS.values(), "loss_mask")
+
+
+class Row(NamedTuple):
+    """What a model reads at once of a text: the number of the text, and arrays of one dimension, by name."""
+
+    text: int
+    arrays: Arrays
+
+
+class Batch(NamedTuple):
+    """Rows together: the text of each, int64 [rows], -1 for those that fill it up; arrays of shape [rows, ...]."""
+
+    texts: np.ndarray
+    arrays: Arrays
+
+
+def masked_rows(encoded: Sequence[Encoded], vocabulary: MaskedVocabulary, length: int) -> Iterator[Row]:
+    """Yield the rows by which a masked model scores texts: one for each token, which it predicts.
+
+    length  tokens that the model reads at most; a longer text is read in pieces, one after another
+
+    Masked are the token and those of its word to the right of it, `within_word_l2r` of Kauf and Ivanova (2023): if the
+    token were alone, the rest of a rare word would give it away.
+    Arrays: input_ids int32 [tokens]; positions, labels int32 and weights float32 [1]; attention_mask int32 [tokens].
+    """
+    before, after, mask = vocabulary.before, vocabulary.after, vocabulary.special["mask"]
+    room = length - len(before) - len(after)
+    for number, one in enumerate(encoded):
+        for start in range(0, len(one.ids), room):
+            ids = np.array([*before, *one.ids[start : start + room], *after], np.int32)
+            words = np.array([-1 if word is None else word for word in one.words[start : start + room]])
+            weights, whole = np.ones(1, np.float32), np.ones_like(ids)
+            for place, word in enumerate(words):
+                hidden = (words == word) & (word >= 0)
+                hidden[:place], hidden[place] = False, True
+                position = len(before) + place
+                read = ids.copy()
+                read[len(before) : len(before) + len(words)][hidden] = mask
+                where = np.array([position], np.int32)
+                arrays = {"input_ids": read, "positions": where, "labels": ids[where], "weights": weights}
+                yield Row(number, arrays | {"attention_mask": whole})
+
+
+def causal_rows(encoded: Sequence[Encoded], vocabulary: CausalVocabulary, length: int) -> Iterator[Row]:
+    """Yield the rows by which a causal model scores texts: each token is predicted once, the end of a text is not.
+
+    length  tokens that the model reads at most. A longer text is read in windows, as lm-evaluation-harness does it:
+            each predicts what follows the one before, and the last one begins so early that it is as long as others
+
+    Arrays of shape [tokens + 1]: tokens int32; mask bool; loss_mask int32, 1 for each token that is predicted.
+    """
+    for number, one in enumerate(encoded):
+        tokens = np.array([vocabulary.prefix, *one.ids], np.int32)
+        done = 1
+        while done < len(tokens):
+            end = min(done + length, len(tokens))
+            start = max(0, end - length - 1)
+            predicted = (np.arange(start, end) >= done).astype(np.int32)
+            yield Row(number, {"tokens": tokens[start:end], "mask": predicted >= 0, "loss_mask": predicted})
+            done = end
+
+
+def batched(rows: Iterable[Row], tokens: int, longest: int, replicas: int = 1) -> Iterator[Batch]:
+    """Yield rows in batches that are padded to few shapes, which take time to compile.
+
+    tokens    of a batch, about; longest  tokens of a row, at most
+    replicas  over which the rows of a batch are divided
+    """
+    waiting: dict[int, list[Row]] = {}
+    for row in rows:
+        more = "tokens" in row.arrays  # the last of which a model does not read
+        needed = len(row.arrays["tokens" if more else "input_ids"]) - more
+        width = min(max(SHORTEST, 1 << (needed - 1).bit_length()), longest)
+        own = waiting.setdefault(width + more, [])
+        own.append(row)
+        size = -(-max(1, tokens // width) // replicas) * replicas
+        if len(own) == size:
+            yield stacked(own, width + more, size)
+            own.clear()
+    for width, own in waiting.items():
+        if own:
+            yield stacked(own, width, -(-max(1, tokens // width, len(own)) // replicas) * replicas)
+
+
+def stacked(rows: Sequence[Row], width: int, size: int) -> Batch:
+    """Return rows as a batch of `size` rows of this width; rows of zeros, which weigh nothing, fill it up."""
+    texts = np.full(size, -1, np.int64)
+    texts[: len(rows)] = [row.text for row in rows]
+    arrays = {}
+    for name, first in rows[0].arrays.items():
+        array = np.zeros((size, width if name in PADDED else len(first)), first.dtype)
+        for place, row in enumerate(rows):
+            array[place, : len(row.arrays[name])] = row.arrays[name]
+        arrays[name] = array
+    return Batch(texts, arrays)
+
+
+def summed(batches: Iterable[tuple[Batch, np.ndarray]], texts: int) -> np.ndarray:
+    """Return the sum of what the rows of each text cost, float64 [texts].
+
+    batches  each with what its rows cost, float [rows]
+    """
+    totals = np.zeros(texts)
+    for batch, costs in batches:
+        real = batch.texts >= 0
+        np.add.at(totals, batch.texts[real], costs[real].astype(np.float64))
+    return totals

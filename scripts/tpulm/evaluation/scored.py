@@ -1,0 +1,178 @@
+"""What a model is scored on, and its scores: bits per byte of held-out text, and pairs of sentences."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tpulm.config.evaluation_names import MADE_PAIRS
+from tpulm.core.files import atomic_write, read_json
+from tpulm.core.scores import Score, write_scores
+from tpulm.evaluation.documents import TextSet, read_sample
+from tpulm.evaluation.intervals import interval
+from tpulm.evaluation.overlap import overlapping
+from tpulm.evaluation.pairs import PairSet, read_pairs
+
+# What the pairs that are made of the corpus are called.
+MADE = "pairs made of held-out text"
+BASELINES = {"unigram": "unigram", "kneser_ney": "5-gram"}
+ITEMS = pa.schema([("score", pa.string()), ("item", pa.string()), ("value", pa.float64())])
+Costs = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Material:
+    """Texts and pairs that a model is scored on, with what stands beside its scores.
+
+    texts, pairs   the sets
+    baselines      by name: what each text costs a simpler model, nats
+    overlaps       what training texts share with it, as `overlap.find_overlap` says it
+    """
+
+    texts: list[TextSet]
+    pairs: list[PairSet]
+    baselines: dict[str, Costs]
+    overlaps: list[Mapping]
+
+    @classmethod
+    def of(cls, inputs: Mapping, recipe: Mapping) -> "Material":
+        """Return what a job names: inputs texts, pairs, ngrams, overlaps; recipe texts, pairs, documents."""
+        names = zip(inputs["texts"], recipe["texts"], strict=True)
+        texts = [one for path, name in names for one in read_sample(path, name, recipe["documents"])]
+        baselines: dict[str, dict[str, float]] = {name: {} for name in BASELINES.values()}
+        for path in inputs["ngrams"]:
+            columns = pq.read_table(path).to_pydict()
+            for column, name in BASELINES.items():
+                baselines[name] |= dict(zip(columns["text"], columns[column], strict=True))
+        return cls(
+            texts,
+            read_sets(inputs["pairs"], recipe["pairs"]),
+            {name: own for name, own in baselines.items() if own},
+            [read_json(path)["sets"] for path in inputs["overlaps"]],
+        )
+
+    @property
+    def distinct(self) -> list[str]:
+        """Every text that is to be scored, each once."""
+        held_out = [text for one in self.texts for text in one.texts]
+        return list(dict.fromkeys(held_out + sentences_of(self.pairs)))
+
+    def results(self, costs: Costs, kind: str, baselines: Mapping[str, Costs]) -> Iterator[tuple[Score, dict]]:
+        """Yield each score of a model with its value by item.
+
+        costs   of each text, nats; kind  masked or causal; baselines  of models that stand beside it
+        """
+        beside = {**self.baselines, **baselines}
+        for texts in self.texts:
+            chosen = list(zip(texts.items, texts.texts, strict=True))
+            for on, some in self.parts(texts.name, chosen):
+                yield bits_per_byte(on, some, costs, beside, kind)
+        for pairs in self.pairs:
+            by_item = [(pair.item, pair) for pair in pairs.pairs]
+            for on, some in self.parts(pairs.name, by_item):
+                yield accuracy(on, some, costs, beside)
+            phenomena = defaultdict(list)
+            for item, pair in by_item:
+                phenomena[pair.phenomenon].append((item, pair))
+            for phenomenon, some in phenomena.items():
+                yield accuracy(f"{pairs.name}: {phenomenon}", some, costs, beside)
+
+    def parts(self, name: str, chosen: list[tuple]) -> Iterator[tuple[str, list[tuple]]]:
+        """Yield a set, and apart those of its items that are in a training text, each with its name."""
+        yield name, chosen
+        seen = overlapping(self.overlaps, name)
+        inside = [one for one in chosen if one[0] in seen]
+        if inside:
+            yield f"{name}, in the training text", inside
+
+    def write(self, output: Mapping, model: str, kind: str, costs: Costs, **baselines: Costs) -> list[Score]:
+        """Write the scores of a model and its values by item; see `results`. Returns the scores."""
+        found = list(self.results(costs, kind, {name.replace("_", " "): own for name, own in baselines.items()}))
+        write_items(output["by_item"], found)
+        scores = [score for score, _ in found]
+        write_scores(output["scores"], model, kind, scores)
+        return scores
+
+
+def read_sets(paths: Sequence[str], names: Sequence[str]) -> list[PairSet]:
+    """Return sets of pairs by their names in the config, those that have pairs."""
+    sets = [read_pairs(path, MADE if name == MADE_PAIRS else name) for path, name in zip(paths, names, strict=True)]
+    return [one for one in sets if one.pairs]
+
+
+def sentences_of(sets: Sequence[PairSet]) -> list[str]:
+    """Return the sentences of sets of pairs."""
+    return [sentence for one in sets for pair in one.pairs for sentence in (pair.good, pair.bad)]
+
+
+def bits_per_byte(
+    on: str, chosen: list[tuple[str, str]], costs: Costs, beside: Mapping[str, Costs], kind: str
+) -> tuple[Score, dict[str, float]]:
+    """Return the bits per byte of documents, and by document its bits by the bytes of a mean document.
+
+    So the mean over the documents is the bits of all by the bytes of all. A masked model's are no likelihood, and have
+    a name of their own.
+    """
+    sizes = np.array([len(text.encode()) for _, text in chosen], np.float64)
+
+    def bits(own: Costs) -> np.ndarray:
+        return np.array([own[text] for _, text in chosen]) / np.log(2)
+
+    low, high = interval(bits(costs) / sizes, sizes)
+    score = Score(
+        group="text",
+        metric="bits_per_byte" if kind == "causal" else "pseudo_bits_per_byte",
+        on=on,
+        value=float(bits(costs).sum() / sizes.sum()),
+        low=low,
+        high=high,
+        higher_is_better=False,
+        items=len(chosen),
+        baselines={name: float(bits(own).sum() / sizes.sum()) for name, own in beside.items()},
+    )
+    values = bits(costs) / sizes.mean()
+    return score, dict(zip((item for item, _ in chosen), values.tolist(), strict=True))
+
+
+def accuracy(on: str, chosen: list[tuple], costs: Costs, beside: Mapping[str, Costs]) -> tuple[Score, dict[str, float]]:
+    """Return the share of pairs whose good sentence is likelier, and 1 or 0 by pair; half where both are as likely."""
+
+    def right(own: Costs) -> np.ndarray:
+        margins = np.array([own[pair.bad] - own[pair.good] for _, pair in chosen])
+        return np.where(np.abs(margins) < 1e-9, 0.5, margins > 0)
+
+    values = right(costs)
+    low, high = interval(values)
+    score = Score(
+        group="pairs",
+        metric="accuracy",
+        on=on,
+        value=float(values.mean()),
+        low=low,
+        high=high,
+        higher_is_better=True,
+        items=len(chosen),
+        chance=0.5,
+        baselines={name: float(right(own).mean()) for name, own in beside.items()},
+    )
+    return score, dict(zip((item for item, _ in chosen), values.tolist(), strict=True))
+
+
+def write_items(path: str | Path, found: Sequence[tuple[Score, dict[str, float]]]) -> None:
+    """Write the values of scores by item as Parquet: score, item, value."""
+    rows = [
+        {"score": score.name, "item": item, "value": value} for score, values in found for item, value in values.items()
+    ]
+    with atomic_write(path) as partial:
+        pq.write_table(pa.Table.from_pylist(rows, ITEMS), partial, compression="zstd")
+
+
+def spoken(scores: Sequence[Score]) -> Iterator[str]:
+    """Yield a line about each score."""
+    for score in scores:
+        beside = "".join(f", {name} {value:.3f}" for name, value in score.baselines.items())
+        yield f"{score.name} {score.value:.3f} ({score.low:.3f} to {score.high:.3f}){beside}"

@@ -1,0 +1,41 @@
+"""metrics.json of a masked language model, whichever library measures it.
+
+parameters               of the model
+steps, epochs            of what was trained here
+validation, test         loss (nats per masked token), accuracy, perplexity, predictions, unigram_entropy (nats per
+                         token: the loss without context)
+attention                its implementation in training, where an accelerator could have several
+determinism              with determinism: steps, and then bytes_promised: false
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tpulm.config.training_step import promised
+from tpulm.core.files import read_json
+from tpulm.records.masked_batches import unigram_entropy
+from tpulm.records.reader import Records
+from tpulm.records.streaming import open_records
+from tpulm.training.checkpoint import how_trained, trained_for
+
+
+def masked_metrics(
+    inputs: Any, recipe: Mapping, parameters: int, measure: Callable[[Records], dict[str, float]], say: Callable
+) -> dict:
+    """Return the metrics of a model, and say those of each split.
+
+    inputs   of the job: manifest, shards; state, none for a pretrained model
+    measure  returns the figures of `held_out_figures` on records
+    """
+    metrics = {"parameters": parameters} | promised(recipe)
+    if inputs.state:
+        state = read_json(inputs.state)
+        metrics |= trained_for(state, read_json(inputs.manifest)) | how_trained(state)
+    for split in ("validation", "test"):
+        records = open_records(inputs.manifest, inputs.shards, split)
+        figures = metrics[split] = measure(records) | {"unigram_entropy": unigram_entropy(records)}
+        say(
+            f"{split}: loss {figures['loss']:.4f} (unigram entropy {figures['unigram_entropy']:.4f}), "
+            f"accuracy {figures['accuracy']:.3f}, perplexity {figures['perplexity']:.1f}"
+        )
+    return metrics

@@ -1,0 +1,177 @@
+"""TFRecord files that were made elsewhere: checked, indexed, trained on; what is wrong with one, in a sentence."""
+
+import gzip
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+from conftest import copied
+from ruamel.yaml import YAML
+from tpulm.config.reading import read_yaml
+from tpulm.config.shard_files import shard_files
+from tpulm.core.errors import UserError
+from tpulm.records.made_elsewhere import take_shard
+from tpulm.records.tfrecord import Example, frame
+
+LENGTH, VOCABULARY = 16, 300
+EXPECTED = {
+    "tokens_per_record": LENGTH, "packing": "concat", "vocab_size": VOCABULARY, "special_ids": {"pad": 3},
+    "length_key": "tfrecords.sequence_length",
+}  # fmt: skip
+
+
+def example(ids, mask=None, **more):
+    """Return a record as the published script makes it: two lists of integers, in no order that is promised."""
+    found = Example()
+    features = found.features.feature
+    for name, values in {"attention_mask": [1] * len(ids) if mask is None else mask, "input_ids": ids, **more}.items():
+        features[name].int64_list.value.extend(values)
+    return found.SerializeToString()
+
+
+def records(*examples):
+    """Return the content of a TFRecord file."""
+    return b"".join(map(frame, examples))
+
+
+def ids(seed):
+    """Return the ids of a record, of one and of two bytes."""
+    return np.random.default_rng(seed).integers(0, VOCABULARY, LENGTH).tolist()
+
+
+@pytest.fixture
+def take(tmp_path):
+    """Return a function that takes a file with this content, and the folder that it is taken to."""
+
+    def taken(content, **expected):
+        source = tmp_path / "dataset-0-2.tfrecord"
+        source.write_bytes(content)
+        return take_shard(str(source), tmp_path / "out/train/00000-of-00001.tfrecord", EXPECTED | expected)
+
+    return taken, tmp_path / "out/train"
+
+
+@pytest.mark.unit
+def test_a_published_shard_is_copied_and_indexed(take):
+    taken, folder = take
+    content = records(example(ids(0)), example(ids(1), token_type_ids=[0] * LENGTH))
+    sidecar = taken(content)
+    assert (folder / "00000-of-00001.tfrecord").read_bytes() == content
+    places = np.frombuffer((folder / "00000-of-00001.index").read_bytes(), "<u8").tolist()
+    assert places == [0, len(records(example(ids(0)))), len(content)]
+    assert sidecar["records"] == 2 and sidecar["tokens"] == 2 * LENGTH and sidecar["bytes"] == len(content)
+
+
+@pytest.mark.unit
+def test_padding_is_no_token(take):
+    padded = ids(0)[:12] + [3] * 4
+    assert take[0](records(example(padded, [1] * 12 + [0] * 4)), packing="pad")["tokens"] == 12
+
+
+WHOLE = example(ids(0))
+OTHER = Example()
+OTHER.features.feature["tokens"].int64_list.value.extend([1, 2])
+WRONG = [
+    (b"", "{file} has no records; allowed: one at least."),
+    (gzip.compress(records(WHOLE)), "{file} is compressed by gzip; allowed: TFRecord files as they are."),
+    (records(WHOLE)[:-3], "{file} is damaged at bytes 0 to {rest}: the file ends within a record."),
+    (
+        records(WHOLE)[:-1] + b"?",
+        "{file} is damaged at bytes 0 to {size}: the checksum of a record is wrong.",
+    ),
+    (
+        records(WHOLE, b"\xff\xff"),
+        "{file}: of record 1 (bytes {size} to {more}), the content is no tf.train.Example; allowed: a tf.train.Example "
+        "with input_ids and attention_mask as int64.",
+    ),
+    (
+        records(OTHER.SerializeToString()),
+        "{file}: of record 0 (bytes 0 to {own}), the features are tokens, and input_ids has no integers; allowed: a "
+        "tf.train.Example with input_ids and attention_mask as int64.",
+    ),
+    (
+        records(example(ids(0)[:-1])),
+        "{file}: of record 0 (bytes 0 to {own}), input_ids has 15 values and attention_mask 15; allowed: 16 each, "
+        "tfrecords.sequence_length.",
+    ),
+    (
+        records(example([*ids(0)[:-1], VOCABULARY])),
+        "{file}: of record 0 (bytes 0 to {own}), an id is 300; allowed: 0 to 299, those of the tokenizer.",
+    ),
+    (
+        records(example(ids(0), [1] * 15 + [0])),
+        "{file}: of record 0 (bytes 0 to {own}), attention_mask is not 1 throughout: tokens are padding; allowed: "
+        "tfrecords.packing pad, for such records.",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("content", "sentence"), WRONG)
+def test_a_wrong_file_is_named(take, tmp_path, content, sentence):
+    taken, folder = take
+    size = len(records(WHOLE))
+    sizes = {"size": size, "rest": size - 3, "more": len(content), "own": len(content)}
+    said = sentence.format(file=tmp_path / "dataset-0-2.tfrecord", **sizes)
+    with pytest.raises(UserError, match=f"^{re.escape(said)}$"):
+        taken(content)
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.unit
+def test_a_file_is_in_one_split(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("train-1", "train-0", "held-0", "held-1"):
+        (tmp_path / f"{name}.tfrecord").touch()
+    files = {"train": ["train-*"], "validation": ["held-0*"], "test": ["./held-1*", "held-1.tfrecord"][:1]}
+    assert shard_files(files)["train"] == ("train-0.tfrecord", "train-1.tfrecord")
+    with pytest.raises(UserError, match=r"^tfrecords.files: held-0.tfrecord is in validation and in test; allowed: "):
+        shard_files(files | {"test": ["held-*"]})
+    with pytest.raises(UserError, match=r"^tfrecords.files.test: no file matches none/\*\.$"):
+        shard_files(files | {"test": ["none/*"]})
+
+
+SPLITS = ("train", "validation", "test")
+
+
+def test_records_made_elsewhere_train_the_same_model(trained, tmp_path):
+    workflow = copied(trained, tmp_path)
+    before = {path.relative_to(trained.folder): path.read_bytes() for path in weights(trained)}
+    for split in SPLITS:
+        for number, path in enumerate(sorted((workflow / f"results/tfrecords/{split}").glob("*.tfrecord"))):
+            (workflow / "elsewhere" / split).mkdir(parents=True, exist_ok=True)
+            path.rename(workflow / f"elsewhere/{split}/dataset-{number}-100.tfrecord")
+    shutil.copytree(workflow / "results/tokenizer", workflow / "tokenizer")
+    shutil.rmtree(workflow / "results/tfrecords")
+    shutil.rmtree(workflow / "results/mlm")
+    config = read_yaml(workflow / "config.yaml")
+    config["tokenizer"] = {"pretrained": "tokenizer"}
+    files = {split: [f"elsewhere/{split}/*.tfrecord"] for split in SPLITS}
+    config["tfrecords"] = {"source": "files", "files": files, "sequence_length": 128}
+    with open(workflow / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(config, file)
+    workflow("results/mlm/tiny/checkpoints/00000010/state.json", "--cores", "2")
+    first = "results/mlm/tiny/checkpoints/00000010/weights.safetensors"
+    assert (workflow / first).read_bytes() == before[(trained / first).relative_to(trained.folder)]
+    manifest = json.loads((workflow / "results/tfrecords/manifest.json").read_text())
+    original = json.loads((trained / "results/tfrecords/manifest.json").read_text())
+    for split in SPLITS:
+        assert "documents" not in manifest["splits"][split]
+        shards, others = manifest["splits"][split]["shards"], original["splits"][split]["shards"]
+        assert [shard["index_sha256"] for shard in shards] == [shard["index_sha256"] for shard in others]
+    # What is deleted is copied again, without training again.
+    name = "results/tfrecords/train/00001-of-00004.tfrecord"
+    (workflow / name).unlink()
+    printed = workflow("results/tfrecords/shards.json", "--forcerun", "list_shards", "--cores", "1").stdout
+    assert "00001-of-00004.tfrecord was deleted, and is written again" in printed
+    assert (workflow / name).read_bytes() == (workflow / "elsewhere/train/dataset-1-100.tfrecord").read_bytes()
+    workflow("results/tfrecords/README.md", "results/tfrecords/croissant.json", "--cores", "1")
+    assert "TFRecord files that were made elsewhere." in (workflow / "results/tfrecords/README.md").read_text()
+    assert "documents" not in (workflow / "results/tfrecords/croissant.json").read_text().lower()
+
+
+def weights(workflow):
+    """Return the weights of all checkpoints of the masked model."""
+    return (workflow / "results/mlm/tiny/checkpoints").glob("*/weights.safetensors")

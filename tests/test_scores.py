@@ -1,0 +1,351 @@
+"""What models are scored on, the models that count, and what becomes of the scores: nothing that runs a network."""
+
+import gzip
+import itertools
+import json
+import math
+from collections import Counter
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from tpulm.core.errors import UserError
+from tpulm.core.scores import read_scores
+from tpulm.corpus.pair_sources import pair_sources
+from tpulm.evaluation import intervals
+from tpulm.evaluation.broken import KINDS, make_pairs, sentences
+from tpulm.evaluation.documents import TextSet, draw, read_sample, write_sample
+from tpulm.evaluation.ngram_model import ORDER, KneserNey, Unigram
+from tpulm.evaluation.overlap import find_overlap
+from tpulm.evaluation.pairs import Pair, PairSet, fetch_pairs, read_pairs, write_pairs
+from tpulm.evaluation.rows import batched, causal_rows, masked_rows, summed
+from tpulm.evaluation.scored import MADE, Material
+from tpulm.evaluation.vocabularies import Encoded, MaskedVocabulary, costs_of
+from tpulm.tokenization import folder, merges
+from tpulm.tokenization.folder import load
+
+pytestmark = pytest.mark.unit
+
+WORDS = "the of value function returns object when list given name and or is module class string".split()
+
+
+def prose(documents, seed=0, words=12):
+    draw = np.random.default_rng(seed)
+    return [" ".join(draw.choice(WORDS, size=words)) + "." for _ in range(documents)]
+
+
+def numbered(texts, known=None):
+    known = {} if known is None else known
+    return [[known.setdefault(word, len(known)) for word in text.split()] for text in texts], known
+
+
+def test_kneser_ney_is_that_of_nltk():
+    from nltk.lm import KneserNeyInterpolated
+
+    def grams(words):
+        own = ["<s>"] * (ORDER - 1) + list(map(str, words))
+        return [tuple(own[i - n + 1 : i + 1]) for i in range(ORDER - 1, len(own)) for n in range(1, ORDER + 1)]
+
+    training, known = numbered(prose(1000))
+    held_out, _ = numbered(prose(20, 1), known)
+    # nltk takes nothing off the lowest order: what was never seen is impossible.
+    ours = KneserNey(training, len(known), [0, *[0.1] * (ORDER - 1)]).nats(held_out)
+    end = len(known)
+    theirs = KneserNeyInterpolated(ORDER, discount=0.1)
+    theirs.fit([grams([*ids, end]) for ids in training], vocabulary_text=[*map(str, range(end + 1)), "<s>"])
+    assert end == len({word for text in prose(1000) for word in text.split()})
+    for ids, cost in zip(held_out, ours, strict=True):
+        whole = [gram for gram in grams(ids) if len(gram) == ORDER]
+        shares = [theirs.unmasked_score(gram[-1], gram[:-1]) for gram in whole]
+        assert cost == pytest.approx(-sum(map(math.log, shares)), abs=1e-9)
+
+
+@pytest.mark.parametrize("model", [KneserNey, Unigram])
+def test_the_shares_of_all_tokens_add_up_to_one(model):
+    training, known = numbered(prose(30, words=4))
+    size = len(known) + 3  # three that are never seen
+    for context in ([], [0], [1, 2], [0, 1, 2, 3, 4], [size - 1]):
+        texts = [context, *([*context, token] for token in range(size))]
+        costs = model(training, size).nats(texts)
+        total = np.exp(costs[0] - costs[1:]).sum()
+        # A document can also end, which only the 5-gram model knows.
+        assert total == pytest.approx(1) or (model is KneserNey and 0.5 < total < 1)
+
+
+def test_more_context_makes_text_cheaper():
+    text = ["a b c d e f g h"] * 3 + ["h g f e d c b a"] * 3
+    training, known = numbered(text)
+    five, one = (model(training, len(known)).nats(training[:1])[0] for model in (KneserNey, Unigram))
+    assert five < one / 3
+
+
+def test_an_interval_is_that_of_the_mean():
+    values = np.random.default_rng(0).normal(3, 2, 2000)
+    low, high = intervals.interval(values)
+    wanted = values.mean() + np.array([-1.96, 1.96]) * values.std() / math.sqrt(2000)
+    assert np.allclose((low, high), wanted, atol=0.02) and (low, high) == intervals.interval(values)
+    assert intervals.interval(np.full(5, 0.5)) == pytest.approx((0.5, 0.5))
+    # A document that is next to nothing of the text moves nothing.
+    assert intervals.interval(np.array([9.0, *[1.0] * 9]), np.array([1e-9, *[5.0] * 9]))[1] == pytest.approx(
+        1, abs=1e-6
+    )
+
+
+def test_an_interval_is_the_same_in_parts(monkeypatch):
+    values = np.random.default_rng(1).random(30)
+    whole = intervals.interval(values)
+    monkeypatch.setattr(intervals, "AT_ONCE", 100)
+    assert intervals.interval(values) == pytest.approx(whole)
+
+
+def write_corpus(folder, split, texts):
+    import pyarrow as pa
+
+    path = str(folder / f"{split}.parquet")
+    pq.write_table(pa.table({"text": texts}), path, row_group_size=7)
+    return [path]
+
+
+def test_documents_are_drawn_by_their_seed(tmp_path):
+    texts = [f"document {number} of many" for number in range(50)]
+    files = {split: write_corpus(tmp_path, split, texts) for split in ("validation", "test")}
+    recipe = {"documents": 20, "characters": 11, "seed": 3}
+    assert write_sample(tmp_path / "sample", "corpus", files, recipe) == 40
+    sets = read_sample(tmp_path / "sample", "corpus")
+    assert [one.name for one in sets] == ["corpus validation", "corpus test"]
+    for one in sets:
+        rows = [int(item.rpartition("/")[2]) for item in one.items]
+        assert len(set(rows)) == 20 and one.texts == [texts[row][:11] for row in rows]
+    assert sets[0].items != sets[1].items
+    few = read_sample(tmp_path / "sample", "corpus", 5)  # what masked models read is of what all read
+    assert few[0].items == sets[0].items[:5]
+    assert draw(files["test"], 99, 0)[1] != texts and sorted(draw(files["test"], 99, 0)[1]) == sorted(texts)
+    write_sample(tmp_path / "again", "corpus", files, recipe)
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "sample").read_bytes()
+
+
+PROSE = [
+    "The list (of names) is given to the function. It returns a value when the object is found.",
+    "These objects are made by the module. An object has a name. The names (and values) are sorted.",
+    "It was an error to call the method. The errors were found by this (small) test of the class.",
+    "Short one. The value was given to an object, which are words that have an end.",
+]
+
+
+def test_pairs_are_sentences_and_what_an_edit_has_made_of_them():
+    texts = PROSE + prose(20, words=8)
+    pairs = make_pairs(texts, 6, seed=1)
+    known = set(sentences(texts))
+    assert "Short one." not in known
+    kinds = Counter(pair.phenomenon for pair in pairs)
+    assert list(kinds) == list(KINDS) and max(kinds.values()) == 6
+    assert len({pair.item for pair in pairs}) == len(pairs)
+    counts = Counter(word for sentence in known for word in sentence.split())
+    for pair in pairs:
+        good, bad = pair.good.split(), pair.bad.split()
+        assert pair.good in known and len(good) == len(bad) and good != bad
+        changed = [(one, other) for one, other in zip(good, bad, strict=True) if one != other]
+        if pair.phenomenon == "word replaced by one as frequent":
+            [(one, other)] = changed
+            assert counts[one] == counts[other] > 1
+        elif pair.phenomenon == "neighbouring words swapped":
+            assert changed[0] == changed[1][::-1] and len(changed) == 2
+        elif pair.phenomenon == "bracket misplaced":
+            assert sorted(pair.good) == sorted(pair.bad)
+    # Each way as often: who counts words has no help.
+    agreement = [pair for pair in pairs if pair.phenomenon == "agreement broken"]
+    before, after = (
+        Counter(word for pair in agreement for word in getattr(pair, name).split()) for name in ("good", "bad")
+    )
+    assert agreement and before == after
+    assert make_pairs(texts, 6, seed=1) == pairs != make_pairs(texts, 6, seed=2)
+
+
+def test_pairs_of_blimp_are_read_from_files(tmp_path):
+    rows = [
+        {
+            "sentence_good": f"Good {n}.",
+            "sentence_bad": f"Bad {n}.",
+            "linguistics_term": "binding",
+            "UID": "x",
+            "pairID": "0",
+        }
+        for n in range(3)
+    ]
+    files = [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl.gz")]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:2]))
+    with gzip.open(files[1], "wt") as file:
+        file.write(json.dumps(rows[2]) + "\n")
+    pairs = list(fetch_pairs("blimp", {"files": files, "phenomenon": "linguistics_term"}, files))
+    assert pairs == [Pair(str(n), "binding", f"Good {n}.", f"Bad {n}.") for n in range(3)]
+    write_pairs(tmp_path / "out", pairs)
+    assert read_pairs(tmp_path / "out", "blimp") == PairSet("blimp", pairs)
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        (
+            {"sentence_good": "a", "sentence_bad": "b", "field": "c"},
+            "{file}, line 1 has no column linguistics_term (evaluation.pairs.sets.mine.phenomenon); found: "
+            "sentence_good, sentence_bad, field.",
+        ),
+        (
+            {"sentence_good": "a", "sentence_bad": 3, "linguistics_term": "c"},
+            "{file}, line 1: sentence_bad (evaluation.pairs.sets.mine) holds 3; allowed: text.",
+        ),
+        (None, "evaluation.pairs.sets.mine has no pairs; allowed: rows with sentence_good, sentence_bad, "
+         "linguistics_term."),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_set_of_pairs(tmp_path, row, sentence):
+    file = tmp_path / "mine.jsonl"
+    file.write_text("" if row is None else json.dumps(row) + "\n")
+    with pytest.raises(UserError) as error:
+        list(fetch_pairs("mine", {"files": [str(file)], "phenomenon": "linguistics_term"}, [str(file)]))
+    assert str(error.value) == sentence.format(file=file)
+
+
+def test_pairs_are_no_plain_text(tmp_path):
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(UserError) as error:
+        pair_sources("mine", {"files": [str(tmp_path / "*")]})
+    allowed = "allowed: .jsonl, .json, .csv or .parquet, and each of them with .gz."
+    assert str(error.value) == f"evaluation.pairs.sets.mine.files: {tmp_path}/a.txt has no columns; {allowed}"
+    (tmp_path / "a.txt").rename(tmp_path / "a.jsonl")
+    assert pair_sources("mine", {"files": [str(tmp_path / "*")]}) == [str(tmp_path / "a.jsonl")]
+    assert pair_sources("mine", {"dataset": str(tmp_path)}) == [str(tmp_path / "a.jsonl")]
+    assert pair_sources("mine", {"dataset": "nyu-mll/blimp"}) == []
+
+
+def test_what_was_trained_on_the_test_text_is_caught():
+    held_out, others = prose(40, 0, 20), prose(300, 1, 20)
+    sets = {"corpus test": ([f"item {n}" for n in range(40)], held_out)}
+    clean = find_overlap(sets, [others[:100], others[100:]], 8)["corpus test"]
+    assert clean == {"items": 40, "checked": 40, "overlapping": 0, "share": 0.0, "found": []}
+    training = [*others, *held_out]
+    caught = find_overlap(sets, [training[:100], training[100:]], 8)["corpus test"]
+    assert caught["overlapping"] == 40 and caught["share"] == 1
+    assert [one["document"] for one in caught["found"]] == list(range(300, 340))
+    assert caught["found"][0] == {
+        "item": "item 0", "ngrams": 1.0, "document": 300, "shared": " ".join(held_out[0].split()[:8]),
+    }  # fmt: skip
+
+
+def test_a_part_of_a_document_in_another_one_is_an_overlap():
+    text = " ".join(f"word{n}" for n in range(20))
+    inside = "before " + " ".join(text.split()[4:12]).upper() + "! after"
+    sets = {"one": (["a", "b"], [text, "too short"]), "none": ([], [])}
+    found = find_overlap(sets, [["nothing here", inside], [inside]], 8)
+    assert found["none"] == {"items": 0, "checked": 0, "overlapping": 0, "share": 0.0, "found": []}
+    shared = " ".join(f"word{n}" for n in range(4, 12))
+    assert found["one"] == {
+        "items": 2, "checked": 1, "overlapping": 1, "share": 1.0,
+        "found": [{"item": "a", "ngrams": 1 / 13, "document": 1, "shared": shared}],
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    """A tokenizer of the masked models, which cuts words into pieces and does not know all characters."""
+    path = tmp_path_factory.mktemp("tokenizer")
+    merges.train_wordpiece([prose(50)], 60).save(str(path / "tokenizer.json"))
+    folder.write_settings(load(path / "tokenizer.json"), path / "config.json", path / "special_tokens_map.json")
+    return MaskedVocabulary(path / "tokenizer.json", path / "special_tokens_map.json")
+
+
+def by_hand(ids, words, mask):
+    """What `within_word_l2r` reads for each token, as it is written in minicons."""
+    for place in range(len(ids)):
+        yield [mask if j == place or (j > place and words[j] == words[place]) else ids[j] for j in range(len(ids))]
+
+
+def test_a_masked_model_reads_a_row_for_each_token(tokenizer):
+    texts = ["return the functions", "of unfunctional objects"]
+    encoded = tokenizer.encode(texts)
+    assert any(len(set(one.words)) < len(one.ids) for one in encoded)  # words of several tokens
+    rows = list(masked_rows(encoded, tokenizer, 64))
+    own, mask = itertools.groupby(rows, key=lambda row: row.text), tokenizer.special["mask"]
+    for number, group in own:
+        one = encoded[number]
+        for place, (row, wanted) in enumerate(zip(group, by_hand(one.ids, one.words, mask), strict=True)):
+            assert row.arrays["input_ids"].tolist() == [*tokenizer.before, *wanted, *tokenizer.after]
+            assert row.arrays["positions"].tolist() == [place + len(tokenizer.before)]
+            assert row.arrays["labels"].tolist() == [one.ids[place]]
+
+
+def test_a_long_text_is_read_in_pieces(tokenizer):
+    encoded = tokenizer.encode(["return the functions of unfunctional objects"])
+    rows = list(masked_rows(encoded, tokenizer, 6))
+    labels = [int(row.arrays["labels"][0]) for row in rows]
+    assert labels == encoded[0].ids and {len(row.arrays["input_ids"]) for row in rows[:-4]} == {6}
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 4, 5, 8, 9, 30])
+def test_a_causal_model_predicts_each_token_once(tokens):
+    class Vocabulary:
+        prefix = 99
+
+    ids = list(range(tokens))
+    rows = list(causal_rows([Encoded(ids, [])], Vocabulary, 4))
+    assert [token for row in rows for token in row.arrays["tokens"][row.arrays["loss_mask"] > 0]] == ids
+    whole = [99, *ids]
+    for row in rows:
+        read = row.arrays["tokens"].tolist()
+        assert len(read) <= 5 and not row.arrays["loss_mask"][0]
+        assert any(whole[i : i + len(read)] == read for i in range(len(whole)))
+        assert len(read) == min(5, len(whole))  # the last one has as much before it as fits
+
+
+def test_batches_have_few_shapes_and_lose_nothing(tokenizer):
+    texts = prose(30, words=5) + prose(5, words=40)
+    encoded = tokenizer.encode(texts)
+    batches = list(batched(masked_rows(encoded, tokenizer, 128), 512, 128, replicas=3))
+    shapes = {batch.arrays["input_ids"].shape for batch in batches}
+    assert {width for _, width in shapes} <= {32, 64, 128} and all(rows % 3 == 0 for rows, _ in shapes)
+    assert len(shapes) <= 3
+    for batch in batches:
+        assert batch.arrays["attention_mask"][batch.texts < 0].sum() == 0
+        assert batch.arrays["weights"][batch.texts < 0].sum() == 0
+    counted = summed(((batch, batch.arrays["weights"][:, 0]) for batch in batches), len(texts))
+    assert counted.tolist() == [len(one.ids) for one in encoded]
+
+
+def test_characters_that_a_tokenizer_does_not_know_cost_their_bytes(tokenizer):
+    texts = ["the value", "the ☃☃ value"]
+    encoded = tokenizer.encode(texts)
+    assert encoded[0].unknown == 0 and encoded[1].unknown >= 6
+    costs = costs_of(texts, encoded, np.array([1.0, 2.0]))
+    assert costs["the value"] == 1 and costs[texts[1]] == pytest.approx(2 + encoded[1].unknown * math.log(256))
+
+
+def test_scores_are_written_with_what_stands_beside_them(tmp_path):
+    texts = TextSet("corpus test", ["a", "b"], ["xy", "wxyz\u00e9"])
+    pairs = [Pair("0", "one", "g0", "b0"), Pair("1", "one", "g1", "b1"), Pair("2", "two", "g2", "b2")]
+    nats = {"xy": 2.0, "wxyz\u00e9": 4.0, "g0": 1, "b0": 2, "g1": 2, "b1": 1, "g2": 3, "b2": 3}
+    twice = {text: 2 * cost for text, cost in nats.items()}
+    overlaps = [{"corpus test": {"found": [{"item": "b"}]}}, {MADE: {"found": [{"item": "2"}]}}]
+    material = Material([texts], [PairSet(MADE, pairs)], {"unigram": twice}, overlaps)
+    assert set(material.distinct) == set(nats)
+    output = {"scores": tmp_path / "scores.json", "by_item": tmp_path / "items.parquet"}
+    material.write(output, "base-training/small", "causal", nats, base_model=twice)
+    head, scores = read_scores(output["scores"])
+    assert head == {"model": "base-training/small", "kind": "causal"}
+    found = {score.name: score for score in scores}
+    assert list(found) == [
+        "bits_per_byte: corpus test", "bits_per_byte: corpus test, in the training text", f"accuracy: {MADE}",
+        f"accuracy: {MADE}, in the training text", f"accuracy: {MADE}: one", f"accuracy: {MADE}: two",
+    ]  # fmt: skip
+    bits = found["bits_per_byte: corpus test"]
+    assert bits.value == pytest.approx(6 / 8 / math.log(2)) and bits.low <= bits.value <= bits.high
+    assert bits.baselines == pytest.approx({"unigram": 2 * bits.value, "base model": 2 * bits.value})
+    assert found["bits_per_byte: corpus test, in the training text"].value == pytest.approx(4 / 6 / math.log(2))
+    assert [found[f"accuracy: {MADE}{more}"].value for more in ("", ": one", ": two")] == [0.5, 0.5, 0.5]
+    assert found[f"accuracy: {MADE}"].chance == 0.5
+    rows = pq.read_table(output["by_item"]).to_pylist()
+    for name, score in found.items():
+        values = [row["value"] for row in rows if row["score"] == name]
+        assert len(values) == score.items and np.mean(values) == pytest.approx(score.value)
+    # What is no likelihood does not go by the same name.
+    material.write(output, "mlm/tiny", "masked", nats)
+    assert read_scores(output["scores"])[1][0].metric == "pseudo_bits_per_byte"
