@@ -24,7 +24,7 @@ def files_of(path: str) -> list[str]:
     return [str(file) for file in found if not any(part.startswith(".") for part in file.relative_to(place).parts)]
 
 
-def artifacts_of(jobs: Sequence[Mapping[str, Any]], largest: int) -> dict[str, dict[str, Any]]:
+def artifacts_of(jobs: Sequence[dict[str, Any]], largest: int) -> dict[str, dict[str, Any]]:
     """Return every artifact of the jobs by path: bytes, sha256, job, compare, included; `bytes` is None if it has gone.
 
     jobs     in an order in which each stands behind those that it follows from
@@ -50,9 +50,10 @@ def artifacts_of(jobs: Sequence[Mapping[str, Any]], largest: int) -> dict[str, d
     return dict(sorted(found.items()))
 
 
-def comparisons(jobs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def comparisons(jobs: Sequence[dict[str, Any]]) -> dict[str, str]:
     """Return how the outputs of each job compare with those of another run, by the id of the job."""
-    made, found = makers(list(jobs)), {}
+    made = makers(list(jobs))
+    found: dict[str, str] = {}
     for job in jobs:
         kinds = [NUMBERS] if any(Path(path).name == "state.json" for path in job["outputs"]) else []
         for path in job["inputs"]:
@@ -65,7 +66,7 @@ def comparisons(jobs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return found
 
 
-def outside_of(jobs: Iterable[Mapping[str, Any]]) -> dict[str, str | None]:
+def outside_of(jobs: Iterable[dict[str, Any]]) -> dict[str, str | None]:
     """Return what jobs read that no job made and that is no code, the user's text above all: sha256 by path."""
     jobs = list(jobs)
     made = makers(jobs)
