@@ -1,7 +1,7 @@
 """The artifacts of a run as an archive lists them: size, checksum, job, and how a rebuild compares them."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
