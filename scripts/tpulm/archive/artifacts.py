@@ -10,9 +10,11 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import sha256
 
 # How an artifact made again is compared: `bytes`, the same on every machine; `numbers`, it follows from floating-point
-# sums, and has the same bytes on the same kind of processor only; `time`, it tells of time, and differs in each run.
+# sums, and has the same bytes on the same kind of processor only; `time`, it tells of time or of other runs, and differs in each.
 BYTES, NUMBERS, TIME = "bytes", "numbers", "time"
-TIMINGS = "timings.csv"
+TIMINGS, REPORT = "timings.csv", "results/report.html"
+# Paths of what tells of when jobs ran, or of the runs before, whatever it was made of.
+OF_THIS_RUN = (f"/{TIMINGS}", REPORT, "results/history/")
 
 
 def files_of(path: str) -> list[str]:
@@ -44,8 +46,8 @@ def artifacts_of(jobs: Sequence[dict[str, Any]], largest: int) -> dict[str, dict
                         f"{path} is not the file that {job['rule']} made: its SHA-256 has changed since; nothing is "
                         f"archived. To make it again: snakemake --forcerun {path}."
                     )
-                compare = TIME if Path(path).name == TIMINGS else kinds[job["id"]]
-                included = size is not None and (size <= largest or path.endswith("results/report.html"))
+                compare = TIME if any(part in path for part in OF_THIS_RUN) else kinds[job["id"]]
+                included = size is not None and (size <= largest or path.endswith(REPORT))
                 found[path] = {"bytes": size, "sha256": now, "job": job["id"], "compare": compare, "included": included}
     return dict(sorted(found.items()))
 
