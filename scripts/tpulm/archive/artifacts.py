@@ -10,7 +10,8 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import sha256
 
 # How an artifact made again is compared: `bytes`, the same on every machine; `numbers`, it follows from floating-point
-# sums, and has the same bytes on the same kind of processor only; `time`, it tells of time or of other runs, and differs in each.
+# sums, and has the same bytes on the same kind of processor only; `time`, it tells of time or of other runs, and
+# differs in each.
 BYTES, NUMBERS, TIME = "bytes", "numbers", "time"
 TIMINGS, REPORT = "timings.csv", "results/report.html"
 # Paths of what tells of when jobs ran, or of the runs before, whatever it was made of.
