@@ -7,7 +7,7 @@ ENVIRONMENT ?= local
 LOCKS := envs/bootstrap.txt $(patsubst %,envs/%,$(shell sed -n 's/^-r //p' envs/$(ENVIRONMENT).txt))
 SHELL := /bin/bash
 
-.PHONY: run setup lint check test test-all bench bench-data bench-steps bench-plan lock format
+.PHONY: run setup lint check test test-all bench bench-data bench-steps bench-packing bench-plan lock format
 
 run: setup
 	@.venv/bin/snakemake
@@ -41,8 +41,11 @@ test: lint
 test-all: lint
 	.venv/bin/pytest
 
-# All measurements of this machine; an hour with nothing beside it.
-bench: bench-data bench-steps
+# All measurements of this machine; an hour and a half with nothing beside it. One that fails is named at the end.
+BENCHES := bench-data bench-steps bench-packing
+bench: setup
+	@failed=; for one in $(BENCHES); do $(MAKE) --no-print-directory $$one || failed="$$failed $$one"; done; \
+	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
 # Data preparation beside the tools that it replaces; writes the table of README.md and benchmarks/results/data.md.
 bench-data: setup
@@ -53,11 +56,18 @@ bench-data: setup
 bench-steps: setup
 	.venv/bin/python benchmarks/steps.py $(if $(BEFORE),--before $(BEFORE))
 
-# The time of steps as plans model it, beside what others have measured; the table is written to
-# benchmarks/results/plan_table.md. With `make bench-plan COMPILE=1` their programs are compiled again: half an hour.
+# Documents packed apart beside one a record; writes the table of README.md and benchmarks/results/packing.md.
+bench-packing: setup
+	.venv/bin/python benchmarks/packing.py
+
+# The time of steps as plans model it, beside what others have measured, and the plans of the recipes; the tables are
+# written to benchmarks/results/{plan_table,recipes}.md, the second to README.md, too. With `make bench-plan COMPILE=1`
+# their programs are compiled again: two hours.
 bench-plan: setup
 	$(if $(COMPILE),.venv/bin/python benchmarks/plan_table.py compile)
 	.venv/bin/python benchmarks/plan_table.py table
+	$(if $(COMPILE),.venv/bin/python benchmarks/recipes.py plan)
+	.venv/bin/python benchmarks/recipes.py table
 
 # Resolve the locked environments again, after a change of envs/*.in.
 lock: setup

@@ -1,64 +1,86 @@
-"""The gap between two segments of a run, here and as a part of the segments of each recipe."""
+"""The gap between two segments of a run: as measured here, and as a part of the segments of each recipe."""
 
-import json
 from pathlib import Path
 
 import data  # noqa: F401  it also finds the package and the tests' Workflow
 from conftest import ROOT, Workflow
+from tpulm.config.model_sizes import STORED, checkpoint_bytes, model_size, optimizer_bytes, weight_bytes
 from tpulm.config.reading import read_config
 from tpulm.config.runs import Run, runs_of
-from tpulm.core.accelerators import topology
-from tpulm.tracking.live_metrics import GAP
+from tpulm.core.files import read_json
+from tpulm.tracking.live_metrics import GAP, read
+
+PLANS = ROOT / "benchmarks/results/recipe_plans.json"
+RATE = 1e9  # bytes a second that each host reads and writes: an assumption
+AIM = 0.02  # of a segment
 
 
-def gaps(workflow: Workflow) -> dict[str, dict[str, float]]:
-    """Return the seconds of the phases of the last segment of each run in a finished workflow, by its key."""
+def gaps(workflow: Workflow) -> dict[str, tuple[str, dict[str, float]]]:
+    """Return of each run in a finished workflow, by its key, its backend and the seconds of its last segment's phases.
+
+    Raises LookupError for a run whose log does not have them.
+    """
     found = {}
     for run in runs_of(read_config([str(workflow / "config.yaml")], {})):
         log = workflow / f"{run.folder.replace('results/', 'logs/').replace('base-training', 'base')}/metrics.jsonl"
-        records = [json.loads(line) for line in log.read_text().splitlines()]
-        found[run.key] = [record["seconds"] for record in records if "seconds" in record][-1]
+        records = [record["seconds"] for record in read(log) if "seconds" in record]
+        if not records:
+            raise LookupError(f"{log} has no record of the end of a segment")
+        found[run.key] = run.backend, records[-1]
     return found
 
 
-def gap_rows(phases: dict[str, dict[str, float]], recipes: list[tuple[str, Run, str, float]]) -> list[str]:
+def gap_of(seconds: dict[str, float]) -> float:
+    """Return the seconds of the phases in which nothing is trained."""
+    return sum(seconds.get(name, 0.0) for name in GAP)
+
+
+def moved_bytes(run: Run) -> int:
+    """Return what a host reads and writes in the gap: base, checkpoint before, checkpoint; its part of the last two."""
+    state = weight_bytes(run) + optimizer_bytes(run) + checkpoint_bytes(run)
+    base = STORED["bfloat16"] * model_size(run).parameters if run.stage == "finetune" else 0
+    return base + state // run.recipe["resources"].get("hosts", 1)
+
+
+def gap_rows(phases: dict[str, tuple[str, dict[str, float]]], recipes: list[tuple[str, Run, str, float]]) -> list[str]:
     """Return the tables of the gap between two segments here, and of its part of a segment of each recipe.
 
     recipes  file, run, slice of TPUs, and seconds of a step by the plan's estimate
     """
-    rows = ["| last segment of | " + " | ".join((*GAP, "train", "gap")) + " |", "| --- |" + " --- |" * (len(GAP) + 2)]
+    names = (*GAP, "evaluate", "train")
+    rows = [f"| last segment of | {' | '.join(names)} | gap |", "| --- |" + " ---: |" * (len(names) + 1)]
     longest = 0.0
-    for key, seconds in phases.items():
-        gap = sum(seconds.get(name, 0.0) for name in GAP)
-        longest = max(longest, gap)
-        cells = [*(f"{seconds.get(name, 0.0):.1f} s" for name in GAP), f"{seconds['train']:.1f} s", f"{gap:.1f} s"]
-        rows.append(f"| `{key}` of the shipped config | {' | '.join(cells)} |")
-    rows += ["", f"With the longest of these gaps, {longest:.0f} s:", ""]
+    for key, (backend, seconds) in phases.items():
+        if backend == "jax":
+            longest = max(longest, gap_of(seconds))
+        cells = [f"{seconds.get(name, 0.0):.2f} s" for name in names]
+        rows.append(f"| `{key}` of the shipped config, on {backend} | {' | '.join(cells)} | {gap_of(seconds):.1f} s |")
     rows += [
-        "| recipe | slice | steps of a segment | estimate of a step | gap, of a segment |",
-        "| --- |" + " --- |" * 4,
+        "",
+        f"For each recipe, the longest gap on JAX, {longest:.1f} s, and what its hosts read and write between two "
+        f"segments, at {RATE / 1e9:g} GB a second and host (assumed): base, checkpoint before, checkpoint. Aim: under "
+        f"{AIM:.0%}.",
+        "",
+        "| recipe | slice | steps of a segment | estimate of a step | minutes of a segment | gap | of a segment |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for file, run, slice_, step in recipes:
         steps = run.recipe["checkpoint_every"]
-        share = longest / (longest + steps * step)
-        rows.append(f"| {file}: `{run.key}` | {slice_} | {steps:,} | {step * 1e3:.1f} ms | {share:.2%} |")
+        gap, segment = longest + moved_bytes(run) / RATE, steps * step
+        share = gap / (gap + segment)
+        miss = " (miss)" if share > AIM else ""
+        cells = [f"{steps:,}", f"{step * 1e3:,.1f} ms", f"{segment / 60:,.1f}", f"{gap:.0f} s", f"{share:.2%}{miss}"]
+        rows.append(f"| {file}: `{run.key}` | {slice_} | {' | '.join(cells)} |")
     return rows
 
 
-def planned(folder: Path) -> list[tuple[str, Run, str, float]]:
-    """Return recipe, run, slice and estimated seconds of a step of all that can be planned without a network."""
+def planned(plans: Path = PLANS) -> list[tuple[str, Run, str, float]]:
+    """Return recipe, run, slice and estimated seconds of a step of what benchmarks/recipes.py has planned."""
     found = []
-    for recipe in sorted((ROOT / "recipes").glob("*.yaml")):
-        workflow = Workflow(folder / recipe.stem)
-        config = read_config([str(recipe)], {})
-        runs = [run for run in runs_of(config) if not run.needs_manifest and run.backend != "tensorflow"]
-        names = {(run, topology(name).name) for run in runs for name in config["plan"]["topologies"]}
-        files = {(run, name): f"results/plan/{run.stage}/{run.name}/{name}.json" for run, name in names}
-        if not files:
-            continue
-        workflow.as_a_user("--configfile", f"recipes/{recipe.name}", "--cores", "2", "--keep-going", *files.values())
-        for (run, name), file in sorted(files.items(), key=lambda item: item[1]):
-            plan = json.loads((workflow / file).read_text())
-            if plan["planned"]:
-                found.append((recipe.name, run, name, plan["estimated_seconds"]))
+    for name, runs in (read_json(plans) if plans.is_file() else {}).items():
+        by_key = {run.key: run for run in runs_of(read_config([str(ROOT / "recipes" / name)], {}))}
+        for key, slices in runs.items():
+            for slice_, plan in slices.items():
+                if plan["planned"] and key in by_key:
+                    found.append((name, by_key[key], slice_, plan["estimated_seconds"]))
     return found

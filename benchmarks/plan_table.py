@@ -3,10 +3,10 @@
     python benchmarks/plan_table.py compile [ROW ...] [--texts FOLDER]    what the compiler makes of each row
     python benchmarks/plan_table.py table                                 fit, leave one out, compare
 
-The rows are in measured_steps.yaml. `compile` takes a minute or more for each and writes what the model needs of the
-compiled program to results/steps/ROW.json; with --texts, the text of the program is kept, compressed, and read again
-instead of compiled. `table` takes seconds: it writes results/plan_table.md and prints the factors and the error that
-scripts/tpulm/planning/efficiency.py holds.
+The rows are in measured_steps.yaml, and those that benchmarks/tpu.py measured in results/tpu_steps.yaml. `compile`
+takes a minute or more for each and writes what the model needs of the compiled program to results/steps/ROW.json; with
+--texts, the text of the program is kept, compressed, and read again instead of compiled. `table` takes seconds: it
+writes results/plan_table.md and prints the factors and the error that scripts/tpulm/planning/efficiency.py holds.
 """
 
 import argparse
@@ -27,7 +27,8 @@ from tpulm.core.accelerators import Topology, topology
 from tpulm.planning.estimate import times
 
 HERE = Path(__file__).parent
-ROWS, STEPS, TABLE = HERE / "measured_steps.yaml", HERE / "results/steps", HERE / "results/plan_table.md"
+ROWS, OWN = HERE / "measured_steps.yaml", HERE / "results/tpu_steps.yaml"
+STEPS, TABLE = HERE / "results/steps", HERE / "results/plan_table.md"
 START, TOLERANCE = (0.8, 0.8, 0.6), 0.35  # of the fit; of an estimate
 # keras-hub's layouts of Gemma before and after its pull request 1491, by the dimension that they shard. LoRA's
 # matrices had none: their paths did not match.
@@ -50,8 +51,13 @@ LAYOUTS = {
 
 
 def rows() -> dict[str, dict]:
-    """Return the measured steps by name."""
-    return YAML(typ="safe", pure=True).load(ROWS)["rows"]
+    """Return the measured steps by name, those of others first."""
+    return {
+        name: row
+        for path in (ROWS, OWN)
+        if path.is_file()
+        for name, row in YAML(typ="safe", pure=True).load(path)["rows"].items()
+    }
 
 
 def lowered_run(run: dict, devices: list, where: str) -> tuple:
@@ -76,8 +82,8 @@ def lowered_run(run: dict, devices: list, where: str) -> tuple:
     return abstract.lowered(), list(abstract.distribution.device_mesh.backend_mesh.devices.ravel())
 
 
-def text_of(name: str, row: dict, slice_: Topology) -> tuple[str, list]:
-    """Return the compiled text of a row, and the coordinates of the chip of each of its devices."""
+def devices_of(slice_: Topology) -> list:
+    """Return the devices of a slice for the compiler, which this process then asks."""
     os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_LOAD_LIBRARY": "1", "TPU_SKIP_MDS_QUERY": "1"}
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
     from tpulm.training import runtime
@@ -85,9 +91,14 @@ def text_of(name: str, row: dict, slice_: Topology) -> tuple[str, list]:
     runtime.start(1)
     from jax.experimental import topologies
 
-    devices = topologies.get_topology_desc(
+    return topologies.get_topology_desc(
         platform="tpu", topology_name=slice_.compiler_name, **slice_.compiler_options
     ).devices
+
+
+def text_of(name: str, row: dict, slice_: Topology) -> tuple[str, list]:
+    """Return the compiled text of a row, and the coordinates of the chip of each of its devices."""
+    devices = devices_of(slice_)
     if "decoder" in row:
         from decoder_step import lowered
 
@@ -111,9 +122,14 @@ def compile_row(name: str, row: dict, texts: Path | None) -> None:
         if kept:
             kept.write_bytes(gzip.compress(json.dumps([text, coordinates]).encode()))
     found = read(text, slice_, coordinates, attended=0.5 if "decoder" in row else 1.0)
+    keep(name, found)
+    print(name, {key: value for key, value in found.items() if key != "timeline"})
+
+
+def keep(name: str, found: dict) -> None:
+    """Write what the model needs of a row's program."""
     STEPS.mkdir(parents=True, exist_ok=True)
     (STEPS / f"{name}.json").write_text(json.dumps(found, separators=(",", ":")) + "\n")
-    print(name, {key: value for key, value in found.items() if key != "timeline"})
 
 
 def steps() -> dict[str, dict]:
@@ -232,6 +248,7 @@ def source(row: dict) -> str:
         "keras-hub": "keras-hub 1491",
         "ai.google": "tutorial",
         "tpu-recipes": "tpu-recipes",
+        "benchmarks/tpu.py": "measured here",
     }
     return next(
         (name for word, name in (names | {"maxtext": "MaxText", "mintext": "notes"}).items() if word in row["source"]),

@@ -1,16 +1,18 @@
 """The training step on this machine, beside the published one, and what surrounds it.
 
-    python benchmarks/steps.py [--rounds 5] [--before COMMIT] [--quick]
+    python benchmarks/steps.py [--rounds 5] [--before COMMIT] [--only PART ...] [--quick]
 
 - steps: a small RoBERTa on the same records, trained by the published `fit`, by `backend: tensorflow` and by
   `backend: jax` (step_worker.py), each in a process of its own. All three are there from the beginning, and train by
   turns, so that a busy machine slows all of them down. Then two more seeds, and the held-out loss of all.
 - first step: from the start of the process to the end of its first step, without and with programs compiled before.
-- gap: what of a segment of the shipped config is no training, by its own record (tpulm.training.phases), and which part
-  of a segment that would be in each recipe that can be planned, by the plan's estimate of a step.
 - whole: `snakemake` on the shipped config, beside that of an earlier COMMIT, by turns; processor time of all processes.
+- gap: what of a segment of the shipped config is no training, by its own record (tpulm.training.phases), and which part
+  of a segment that would be in each recipe that benchmarks/recipes.py has planned, by the estimate of a step.
 
-Prints tables, and writes them to benchmarks/results/steps.md and into README.md.
+Prints tables, and writes them to benchmarks/results/steps.md and into README.md. A part that fails is named there, and
+the others are measured all the same; README.md is written only where all parts are there. With --quick, all of it is at
+tiny size, and nothing is written.
 """
 
 import argparse
@@ -22,20 +24,26 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import data  # it also finds the package and the tests' Workflow
-from conftest import PARTS, ROOT, Workflow
-from data import Time, by_turns, machine, median, timed
+import pytest
+from conftest import PARTS, ROOT, Workflow, existing, reduced
+from data import by_turns, machine, median, timed
 from gaps import gap_rows, gaps, planned
 from ruamel.yaml import YAML
+from worker import Worker
 
 RESULT = ROOT / "benchmarks/results/steps.md"
 BEGIN = "<!-- `make bench-steps` writes from here -->\n"
 WORKER = ROOT / "benchmarks/step_worker.py"
 PUBLISHED, OURS = "published", {"tensorflow": 1.8, "jax": 1.3}  # and their aims
 SEEDS = (0, 1, 2)
+PARTS_MEASURED = ("steps", "whole", "gap")  # the gap is that of the last run of the whole
 
 
 class Size(NamedTuple):
@@ -62,33 +70,17 @@ FULL = Size(of(256, 4, 128), 10_048, 128, 8, of_round=20, steps=400)
 QUICK = Size(of(16, 1, 32), 400, 32, 4, of_round=2, steps=12)
 
 
-class Worker:
+class Training(Worker):
     """A process that trains in one way when it is told to."""
 
     def __init__(self, way: str, folder: Path, cache: Path, size: Size, seed: int):
         """Start it; cache  the folder that it keeps compiled programs below."""
-        cache.mkdir(parents=True, exist_ok=True)
         job = {
             "seed": seed, "steps": size.steps, "batch_size": size.batch_size, "model": size.model, "rate": 1e-3,
             "warmup": size.steps // 10, "weight_decay": 0.01, "threads": 2,
         }  # fmt: skip
-        self.step, self.log = 0, cache / f"{way}.log"
-        with open(self.log, "a") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, str(WORKER), way, str(folder), json.dumps(job)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=cache,
-                env=os.environ | {"HF_HUB_OFFLINE": "1"},
-            )  # fmt: skip
-
-    def ask(self, command: str) -> dict:
-        """Return the answer to a command. Raises RuntimeError where the process has ended."""
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(f"{command}\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        if not answer:
-            raise RuntimeError(self.log.read_text()[-3000:])
-        return json.loads(answer)
+        self.step = 0
+        super().__init__([sys.executable, WORKER, way, folder, json.dumps(job)], cache / f"{way}.log")
 
     def train(self, steps: int) -> dict:
         """Train so many steps; return the answer."""
@@ -102,12 +94,6 @@ class Worker:
         loss = self.ask("loss")["loss"]
         self.end()
         return loss
-
-    def end(self) -> None:
-        """End the process."""
-        assert self.process.stdin
-        self.process.stdin.close()
-        self.process.wait()
 
 
 def prepared(folder: Path, size: Size) -> Path:
@@ -134,8 +120,8 @@ def measure_steps(folder: Path, scratch: Path, size: Size, rounds: int) -> tuple
     """
     ways = [PUBLISHED, *OURS]
 
-    def started(way: str, seed: int = SEEDS[0]) -> Worker:
-        return Worker(way, folder, scratch / way, size, seed)
+    def started(way: str, seed: int = SEEDS[0]) -> Training:
+        return Training(way, folder, scratch / way, size, seed)
 
     first: dict[str, list[float]] = {way: [] for way in ways}
     for way in ways if size is FULL else ():
@@ -198,17 +184,66 @@ def earlier(commit: str, folder: Path) -> Workflow:
     ]
     archive = subprocess.run(["git", "archive", commit, *parts], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
     subprocess.run(["tar", "x"], cwd=folder, input=archive, check=True)
-    workflow = Workflow.__new__(Workflow)
-    workflow.folder = folder
-    return workflow
+    return existing(folder)
 
 
-def whole(workflow: Workflow) -> Time:
-    """Return what the embedded job takes, from nothing."""
-    for made in ("results", "logs", ".snakemake"):
-        shutil.rmtree(workflow / made, ignore_errors=True)
-    command = [str(Path(sys.executable).with_name("snakemake")), "--cores", str(os.cpu_count())]
-    return timed(command, cwd=workflow.folder)
+def whole_lines(scratch: Path, runs: int, before: str | None, quick: bool) -> list[str]:
+    """Return what the embedded job takes from nothing; the last run of now is left in scratch/now."""
+    workflows = [Workflow(scratch / "now")]
+    if before:
+        workflows.append(earlier(before, scratch / "then"))
+    if quick:
+        for workflow in workflows:
+            reduced(workflow)
+            (workflow / "small.yaml").replace(workflow / "config.yaml")
+
+    def run(workflow: Workflow) -> data.Time:
+        for made in ("results", "logs", ".snakemake"):
+            shutil.rmtree(workflow / made, ignore_errors=True)
+        command = [str(Path(sys.executable).with_name("snakemake")), "--cores", str(os.cpu_count())]
+        return timed(command, cwd=workflow.folder)
+
+    medians = [median(times) for times in by_turns(runs, *(partial(run, workflow) for workflow in workflows))]
+    told = [f"{time.clock:.0f} s by the clock, {time.processors:.0f} s of the processors" for time in medians]
+    runs_said = "one run" if runs == 1 else f"medians of {runs} runs by turns"
+    lines = [f"The embedded job, `snakemake` on the shipped config, takes {told[0]} ({runs_said})."]
+    if before:
+        clock, processors = (own / other for own, other in zip(*medians, strict=True))
+        lines.append(f"At {before} it took {told[1]}: ratios {clock:.2f} and {processors:.2f}; aim 0.6.")
+    return lines
+
+
+def steps_lines(scratch: Path, size: Size, rounds: int) -> list[str]:
+    """Return the table of training steps."""
+    results = prepared(scratch / "records", size)
+    table = step_rows(*measure_steps(results, scratch / "workers", size, rounds), size.length * size.batch_size)
+    about = (
+        f"RoBERTa of {size.model['num_hidden_layers']} layers x {size.model['hidden_size']}, vocabulary "
+        f"{size.vocabulary:,}, batch {size.batch_size} x {size.length}, float32, two threads. Medians of {rounds} "
+        f"rounds of {size.of_round} steps by turns, lowest and highest in brackets; held-out loss in nats per masked "
+        f"token after {size.steps} steps."
+    )
+    return [about, "", *table]
+
+
+def gap_lines(scratch: Path) -> list[str]:
+    """Return the tables of the gap, of the run of the embedded job that `whole_lines` left."""
+    return gap_rows(gaps(existing(scratch / "now")), planned())
+
+
+def measured(parts: dict[str, Callable[[], list[str]]]) -> tuple[list[str], list[str]]:
+    """Return the lines of all parts, and the names of those that failed; why is printed."""
+    lines: list[str] = []
+    failed = []
+    for name, part in parts.items():
+        print(f"measuring: {name}", file=sys.stderr, flush=True)
+        try:
+            lines += [*part(), ""]
+        except (Exception, pytest.fail.Exception) as error:  # one part that fails must not cost the hour of the others
+            traceback.print_exc()
+            failed.append(name)
+            lines += [f"Not measured: {name} ({type(error).__name__}).", ""]
+    return lines[:-1], failed
 
 
 def main() -> None:
@@ -216,39 +251,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--before", metavar="COMMIT", help="measure the embedded job beside that of this commit, too")
-    parser.add_argument("--wholes", type=int, default=3, help="runs of the embedded job, of each commit")
-    parser.add_argument("--quick", action="store_true", help="the steps only, at tiny size; nothing is written")
+    parser.add_argument("--wholes", type=int, help="runs of the embedded job, of each commit; 3 with --before, else 1")
+    parser.add_argument("--only", nargs="*", choices=PARTS_MEASURED, help="these parts; nothing is written")
+    parser.add_argument("--quick", action="store_true", help="at tiny size; nothing is written")
     arguments = parser.parse_args()
     size = QUICK if arguments.quick else FULL
+    wholes = arguments.wholes or (3 if arguments.before and not arguments.quick else 1)
     with tempfile.TemporaryDirectory() as temporary:
         scratch = Path(temporary)
-        results = prepared(scratch / "records", size)
-        measured = measure_steps(results, scratch / "workers", size, arguments.rounds)
-        lines = step_rows(*measured, size.length * size.batch_size)
-        if arguments.quick:
-            print("\n".join(lines))
-            return
-        now = Workflow(scratch / "now")
-        ways = [lambda: whole(now)]
-        if arguments.before:
-            then = earlier(arguments.before, scratch / "then")
-            ways.append(lambda: whole(then))
-        wholes = by_turns(arguments.wholes if arguments.before else 1, *ways)
-        lines += ["", *gap_rows(gaps(now), planned(scratch / "plans")), ""]
-    medians = [median(times) for times in wholes]
-    told = [f"{time.clock:.0f} s by the clock, {time.processors:.0f} s of the processors" for time in medians]
-    lines.append(f"The embedded job, `snakemake` on the shipped config, takes {told[0]}.")
-    if arguments.before:
-        clock, processors = (own / other for own, other in zip(*medians, strict=True))
-        lines.append(f"At {arguments.before} it took {told[1]}: ratios {clock:.2f} and {processors:.2f}; aim 0.6.")
-    head = (
-        f"Measured by `make bench-steps` on {machine()}, Python {platform.python_version()}: RoBERTa of 4 layers x "
-        f"256, vocabulary {size.vocabulary:,}, batch {size.batch_size} x {size.length}, float32, two threads. Medians "
-        f"of {arguments.rounds} rounds of {size.of_round} steps by turns, lowest and highest in brackets; held-out "
-        f"loss in nats per masked token after {size.steps} steps."
-    )
-    data.publish([head, "", *lines], RESULT, BEGIN)
-    print(RESULT.read_text())
+        parts = {
+            "steps": partial(steps_lines, scratch, size, arguments.rounds),
+            "whole": partial(whole_lines, scratch, wholes, arguments.before, arguments.quick),
+            "gap": partial(gap_lines, scratch),
+        }
+        lines, failed = measured({name: parts[name] for name in arguments.only or PARTS_MEASURED})
+    head = f"Measured by `make bench-steps` on {machine()}, Python {platform.python_version()}."
+    text = "\n".join([head, "", *lines]) + "\n"
+    print(text)
+    if not (arguments.quick or arguments.only):
+        if failed:
+            RESULT.write_text(text)
+        else:
+            data.publish(text.splitlines(), RESULT, BEGIN)
+    if failed:
+        sys.exit(f"error: not measured: {', '.join(failed)}; the messages are above")
 
 
 if __name__ == "__main__":

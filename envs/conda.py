@@ -9,7 +9,7 @@
 import sys
 from pathlib import Path
 
-STAGES = ["workflow", "data", "archive", "tensorflow", "jax"]
+STAGES = ["workflow", "data", "archive", "tensorflow", "jax", "harness"]
 
 
 def environment(lock: str) -> str:

@@ -20,7 +20,8 @@ rule write_archive:
     """Archive what was made, how each file came to be, the source, the config and the locks."""
     localrule: True
     input:
-        artifacts=[TARGETS, rules.cards.input],
+        TARGETS,
+        rules.cards.input,
         here=lambda w: or_exit(only_local, PLACE.bucket),
         code=code_inputs("write_archive", "archive"),
     output:

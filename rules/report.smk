@@ -11,7 +11,9 @@ rule figures:
         f"{FIGURES}/metrics.html",
         [f"{FIGURES}/shards.svg"] if "tfrecords" in config else [],
         [f"{FIGURES}/fill_mask.html"] if ASKED and config["prompts"]["fill_mask"] else [],
-        [f"{FIGURES}/timings.html"] if CHAINS else [],
+        [f"{FIGURES}/timings.html"] if RUNS else [],
+        lambda w: [f"{FIGURES}/how_good.html"] if SCORES else [],
+        [f"{FIGURES}/checkpoints/{chain}.svg" for chain, files in SCORED_STEPS.items() if files],
         [f"{FIGURES}/training/{run.stage}-{run.name}.svg" for run in RUNS],
         expand(f"{FIGURES}/generations/{{run}}.html", run=FINETUNE if config["prompts"]["generate"] else []),
         expand(f"{FIGURES}/partitioning/{{run}}.html", run=FINETUNE),
@@ -213,10 +215,11 @@ rule tabulate_timings:
 
 
 rule compare:
-    """Target: print a table of all runs, those that differ by their seed only as mean and spread."""
+    """Target: print a table of all runs, seeds as mean and spread, and which differences between models are real."""
     localrule: True
     input:
         table="results/compare/runs.md",
+        models="results/compare/models.md",
         # Also those of runs that the config names no more.
         history=lambda w: sorted({*HISTORY, *kept_runs(located("results/history"))}),
         code=code_inputs("compare", "workflow"),

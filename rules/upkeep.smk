@@ -22,6 +22,7 @@ rule thin_checkpoint:
     input:
         # Only when the next checkpoint is complete: until then, a killed segment restarts from this one.
         following=lambda w: in_place(CHAINS[w.chain].next_state(int(w.step))),
+        measured=lambda w: AT_STEPS.before_thinning(w.chain, int(w.step)) if w.chain in SCORED_STEPS else [],
         code=code_inputs("thin_checkpoint", "data"),
     output:
         "results/{chain}/checkpoints/{step}/thinned.json",
@@ -63,7 +64,7 @@ rule verify:
             "adapters": LORA_RUNS,
             "tuned": FULL_RUNS + MERGED_RUNS,
             "transformers": [f"{stage}/{name}" for stage, names in PRESETS.items() for name in names],
-            "scores": list(EVALUATED.models),
+            "scores": COMPARED.folders,
         },
     log:
         "logs/verify.log",

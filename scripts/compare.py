@@ -1,6 +1,7 @@
-"""Print the table that compares all runs, and that of the runs that finished before.
+"""Print the tables that compare all runs, say which differences between models are real, and what ran before.
 
 input.table     results/compare/runs.md
+input.models    results/compare/models.md
 input.history   what scripts/keep_run.py has kept of each run, also of those that the config names no more
 params.recipe   current: the folders below results/ of the runs that the config names
 """
@@ -15,6 +16,8 @@ from tpulm.report.history import earlier
 with job(snakemake.log[0], "compare") as say:
     lines = Path(snakemake.input.table).read_text(encoding="utf-8").splitlines()
     for line in lines or ["the config trains no run; see README.md, Sweeps."]:
+        say(line)
+    for line in Path(snakemake.input.models).read_text(encoding="utf-8").splitlines():
         say(line)
     kept = {path.removesuffix(".json"): read_json(path) for path in snakemake.input.history}
     groups, metrics = earlier(kept, snakemake.params.recipe["current"])

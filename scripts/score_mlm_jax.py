@@ -21,7 +21,7 @@ with job(snakemake.log[0], f"evaluation mlm {run}") as say:
     from tpulm.evaluation.jax_scoring import Scorer
     from tpulm.evaluation.rows import masked_rows
     from tpulm.evaluation.scored import Material, spoken
-    from tpulm.evaluation.vocabularies import MaskedVocabulary, costs_of
+    from tpulm.evaluation.vocabularies import MaskedVocabulary, costs_of, fitting
     from tpulm.models.opened_masked import open_masked
     from tpulm.models.sharding import on_one_host
     from tpulm.training.tasks import masked
@@ -29,11 +29,11 @@ with job(snakemake.log[0], f"evaluation mlm {run}") as say:
     folder = Path(snakemake.input.model[0]).parent
     vocabulary = MaskedVocabulary(folder / "tokenizer.json", folder / "special_tokens_map.json")
     model, distribution = open_masked(folder, f"mlm.runs.{run}", on_one_host(recipe, snakemake.resources))
-    tokens = recipe["batch_size"] // recipe["microbatches"] * recipe["length"]
-    score = Scorer(model, distribution, masked, tokens, recipe["length"])
+    length = fitting(recipe["length"], folder)
+    score = Scorer(model, distribution, masked, recipe["batch_size"] // recipe["microbatches"] * length, length)
     material = Material.of(snakemake.input, recipe)
     encoded = vocabulary.encode(material.distinct)
-    nats = score(masked_rows(encoded, vocabulary, recipe["length"]), len(encoded))
+    nats = score(masked_rows(encoded, vocabulary, length), len(encoded))
     costs = costs_of(material.distinct, encoded, nats)
     for line in spoken(material.write(snakemake.output, f"mlm/{run}", "masked", costs)):
         say(line)

@@ -23,7 +23,7 @@ with job(snakemake.log[0], f"evaluation mlm {run}") as say:
     from tpulm.evaluation.rows import masked_rows
     from tpulm.evaluation.scored import Material, spoken
     from tpulm.evaluation.tensorflow_scoring import score
-    from tpulm.evaluation.vocabularies import MaskedVocabulary, costs_of
+    from tpulm.evaluation.vocabularies import MaskedVocabulary, costs_of, fitting
     from tpulm.training import tensorflow_runtime as runtime
     from tpulm.training.tensorflow_model import load_model
 
@@ -32,8 +32,9 @@ with job(snakemake.log[0], f"evaluation mlm {run}") as say:
     vocabulary = MaskedVocabulary(folder / "tokenizer.json", folder / "special_tokens_map.json")
     material = Material.of(snakemake.input, recipe)
     encoded = vocabulary.encode(material.distinct)
-    rows = masked_rows(encoded, vocabulary, recipe["length"])
-    nats = score(load_model(folder), rows, len(encoded), EVALUATION_BATCH * recipe["length"], recipe["length"])
+    length = fitting(recipe["length"], folder)
+    rows = masked_rows(encoded, vocabulary, length)
+    nats = score(load_model(folder), rows, len(encoded), EVALUATION_BATCH * length, length)
     costs = costs_of(material.distinct, encoded, nats)
     for line in spoken(material.write(snakemake.output, f"mlm/{run}", "masked", costs)):
         say(line)

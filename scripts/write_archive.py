@@ -1,8 +1,8 @@
 """Archive a run: what was made, how each file came to be, the source, the config and the locks.
 
-input.artifacts   what the workflow makes; the archive has everything that they followed from
-output            NAME-VERSION.zip
-params.recipe     see tpulm.archive.contents.contents; root: the folder of the workflow's source
+input           what the workflow makes; the archive has everything that this followed from
+output          NAME-VERSION.zip
+params.recipe   see tpulm.archive.contents.contents; root: the folder of the workflow's source
 """
 
 from pathlib import Path
@@ -11,12 +11,13 @@ from tpulm.core.files import atomic_write
 from tpulm.core.job import job
 
 recipe = snakemake.params.recipe
+artifacts = sorted({*snakemake.input} - {*snakemake.input.code})
 
 with job(snakemake.log[0], "archive") as say:
     from tpulm.archive.contents import contents
     from tpulm.archive.zipped import write_zip
 
-    files, manifest = contents(recipe, sorted(set(snakemake.input.artifacts)), Path(recipe["root"]))
+    files, manifest = contents(recipe, artifacts, Path(recipe["root"]))
     with atomic_write(snakemake.output[0]) as partial:
         write_zip(partial, files, manifest)
     kept = sum(facts["included"] for facts in manifest["artifacts"].values())

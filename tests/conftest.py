@@ -298,6 +298,7 @@ def reduced(workflow: Workflow, segments: dict | None = None, **sections: dict) 
     config = read_yaml(workflow / "config.yaml")
     for run in (config["mlm"]["runs"]["tiny"], config["base"]["small"], config["finetune"]["runs"]["python"]):
         del run["schedule"]  # its steps are longer than the cut-down runs
+    config.get("evaluation", {}).pop("tasks", None)  # tests/test_task_training.py has its own
     merge(config, YAML(typ="safe", pure=True).load(SMALL))
     for stage, run in zip(
         ("mlm", "base", "finetune"),

@@ -201,7 +201,10 @@ def start(address: str, process: int, preloaded: str, environment: dict[str, str
     log = f"{address}.log"  # not this process's own output, which would stay open as long as the server lives
     # A child of none of the jobs, which a scheduler ends with all their children.
     launch = ["sh", "-c", '"$@" > "$0" 2>&1 < /dev/null & echo $!', log, *command]
-    done = subprocess.run(launch, stdout=subprocess.PIPE, start_new_session=True, env=environment, check=True)
+    place = os.path.dirname(address)  # not that of a workflow, whose processes are found by it
+    done = subprocess.run(
+        launch, stdout=subprocess.PIPE, start_new_session=True, env=environment, cwd=place, check=True
+    )
     server = Path(f"/proc/{int(done.stdout)}/cmdline")
     while not os.path.exists(address):
         if not server.exists() or not server.read_bytes():  # gone, or not yet asked for by its parent

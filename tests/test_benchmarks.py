@@ -1,19 +1,306 @@
-"""Benchmarks, at tiny size: that they run, and agree with each other on what they train."""
+"""Benchmarks, at tiny size: that they run, agree with each other on what they train, and say what has failed."""
 
+import importlib
+import json
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 
+import numpy as np
 import pytest
+import warm
 from conftest import ROOT, outside
+from openers import Openers
+from ruamel.yaml import YAML
+from tpulm.config.reading import read_config
+from tpulm.config.runs import runs_of
+from tpulm.config.training_step import TrainingStep
+from tpulm.core.accelerators import topology
+from tpulm.core.errors import UserError
+
+unit = pytest.mark.unit
+long = pytest.mark.long
+compiler = pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not to be had here")
+BENCHMARKS = ROOT / "benchmarks"
 
 
-@pytest.mark.long  # four processes that import TensorFlow or JAX
-def test_steps_are_measured_and_learn_the_same():
-    command = [sys.executable, str(ROOT / "benchmarks/steps.py"), "--quick", "--rounds", "1"]
-    done = subprocess.run(command, env=outside(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    rows = [line.split(" | ") for line in done.stdout.splitlines() if "`" in line]
+def module(name):
+    """Return a benchmark as a module."""
+    if str(BENCHMARKS) not in sys.path:
+        sys.path.insert(0, str(BENCHMARKS))
+    return importlib.import_module(name)
+
+
+def ran(name, *arguments, folder, code=0):
+    """Run a benchmark in a process of its own; return what it printed."""
+    command = [sys.executable, str(BENCHMARKS / name), *map(str, arguments)]
+    done = subprocess.run(command, env=outside(), cwd=folder, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr[-5000:]
+    return done.stdout if not code else done.stderr
+
+
+def cells(row):
+    """Return the cells of a row of a table."""
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+# On a TPU
+
+
+@unit
+def test_a_slice_is_named_by_what_jax_sees():
+    tpu = module("tpu")
+    seen = {"TPU v3": (8, "v3-8"), "TPU v4": (4, "v4-8"), "TPU v5 lite": (8, "v5e-8"), "TPU v6 lite": (1, "v6e-1")}
+    for device, (devices, name) in seen.items():
+        assert tpu.slice_of(device, devices) == name and topology(name).devices == devices
+    with pytest.raises(UserError, match='^the device here is "cpu", no TPU; to try this without one: python bench'):
+        tpu.slice_of("cpu", 1)
+
+
+@unit
+@pytest.mark.parametrize("devices", [1, 8, 256])
+@pytest.mark.parametrize("tiny", [True, False])
+def test_what_is_measured_fits_any_slice(devices, tiny):
+    for run in module("tpu").runs(devices, tiny).values():
+        step = TrainingStep.of(run["stage"], "x", run["recipe"])
+        assert step.batch_size % devices == 0 and step.sequence_length % 128 == 0
+
+
+TRAINED = f"""
+import json, sys
+sys.path[:0] = [{str(BENCHMARKS)!r}]
+from jax_worker import Training
+training = Training(json.loads(sys.argv[1]))
+print("RESULT" + json.dumps([training.about(), *(training.train("3") for _ in range(2)), training.fill("2")]))
+"""
+
+
+@pytest.mark.parametrize("name", ["roberta-base", "gemma-2b-lora"])
+def test_a_worker_trains_on_random_records(tmp_path, name):
+    run = module("tpu").runs(2, tiny=True)[name]
+    job = json.dumps({"stage": run["stage"], "recipe": run["recipe"], "threads": 1, "devices": 2})
+    about, first, then, fill = warm.result(warm.run("jax", TRAINED, job, folder=tmp_path))
+    assert about["devices"] == 2 and about["tokens"] == 4 * 128 and about["model_flops"] > 0
+    assert then["loss"] == pytest.approx(np.log(512), rel=0.2)  # nothing can be learned of random ids but their number
+    assert first["seconds"] > then["seconds"] > 0 and fill["steps"] == max(1, round(6 / then["seconds"]))
+
+
+PLANNED = f"""
+import json, sys
+from pathlib import Path
+sys.path[:0] = [{str(BENCHMARKS)!r}]
+import tpu
+path = Path(sys.argv[1])
+tpu.plan(path)
+print("RESULT" + json.dumps([tpu.read(path), tpu.table(tpu.read(path))]))
+"""
+
+
+def measured_row(tpu, name, seconds, kept):
+    """Return the row of a tiny run as if it had been measured on a v5e."""
+    run = tpu.runs(1, tiny=True)[name]
+    found = {"seconds": seconds, "devices": 1, "device": "TPU v5 lite", "peak_bytes": 2**30}
+    return tpu.row_of(run, "v5e-1", found, kept)
+
+
+@compiler
+def test_a_measured_step_is_planned_and_shown_beside_its_plan(tmp_path, monkeypatch):
+    tpu, path = module("tpu"), tmp_path / "steps.yaml"
+    row = measured_row(tpu, "gemma-2b-lora", [0.3, 0.1, 0.2], {"fit": True})
+    tpu.write(path, {"gemma-2b-lora-v5e-1": row})
+    rows, lines = warm.result(warm.run("tpu", PLANNED, str(path), folder=tmp_path))
+    (found,) = rows.values()
+    assert found["fit"] is True and found["seconds"] == 0.2 and found["spread"] == [0.1, 0.3]
+    assert 0 < found["planned"]["lower_bound_seconds"] <= found["planned"]["estimated_seconds"] < 0.01
+    assert cells(lines[2])[:4] == [row["title"], "v5e-1", "200.0", "100.0, 300.0"]
+    # As the table of plans and measurements takes it.
+    table = module("plan_table")
+    monkeypatch.setattr(table, "OWN", path)
+    monkeypatch.setattr(table, "STEPS", tmp_path / "steps")
+    assert table.rows()["gemma-2b-lora-v5e-1"]["run"] == row["run"] and "bert-large-v3-32" in table.rows()
+    assert list(table.steps()) == ["gemma-2b-lora-v5e-1"] and table.source(row) == "measured here"
+
+
+@compiler
+@long  # four processes that import JAX
+def test_steps_of_a_tpu_are_trained_and_planned_at_tiny_size(tmp_path):
+    path = tmp_path / "steps.yaml"
+    printed = ran("tpu.py", "--tiny", "--slice", "v5e-4", "--minutes", "0.1", "--output", path, folder=tmp_path)
+    rows = YAML(typ="safe", pure=True).load(path)["rows"]
+    assert list(rows) == ["roberta-base-v5e-4", "gemma-2b-lora-v5e-4"]
+    assert all(row["device"] == "4 x cpu" and row["planned"]["estimated_seconds"] > 0 for row in rows.values())
+    assert [cells(line)[1] for line in printed.splitlines() if line.startswith("| tiny")] == ["v5e-4"] * 2
+    assert {file.stem for file in (tmp_path / "steps").iterdir()} == set(rows)
+
+
+@unit
+def test_without_a_tpu_or_a_gpu_a_benchmark_says_so(tmp_path):
+    assert re.match("error: there is no TPU here; to try", ran("tpu.py", folder=tmp_path, code=1))
+    assert re.match("error: there is no NVIDIA GPU here; to try", ran("gpu.py", folder=tmp_path, code=1))
+
+
+# On a GPU
+
+
+@unit
+@pytest.mark.parametrize("tiny", [True, False])
+def test_both_ways_train_the_same_model(tiny):
+    for case in module("gpu").cases(tiny):
+        step = TrainingStep.of(case.stage, "x", case.recipe | {"batch_size": case.batch_size})
+        sizes, ours = case.torch["sizes"], step.model.architecture
+        assert sizes["vocab_size"] == ours.vocabulary_size and case.torch["length"] == step.sequence_length
+        if step.task == "masked":
+            assert step.predictions_per_record == case.torch["predicted"]
+            assert all(ours.sizes[key] == sizes[key] for key in ("hidden_size", "num_hidden_layers"))
+        else:
+            assert ours.sizes["intermediate_dim"] == 2 * sizes["intermediate_size"]  # both halves of the gate
+            assert step.model.rank == case.torch["rank"] and step.model.targets == ("query", "value")
+
+
+@unit
+def test_a_batch_that_the_card_cannot_hold_is_halved(monkeypatch, capsys):
+    gpu = module("gpu")
+    case = gpu.cases(tiny=True)[0]
+
+    def measured(case, batch_size, arguments, folder):
+        if batch_size > 1:
+            raise gpu.Ended("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB")
+        return batch_size
+
+    monkeypatch.setattr(gpu, "measured", measured)
+    assert gpu.fitting(case, None, None) == 1 and "too large for the card; 2 records" in capsys.readouterr().err
+    monkeypatch.setattr(gpu, "measured", lambda *_: (_ for _ in ()).throw(gpu.Ended("no module named peft")))
+    with pytest.raises(gpu.Ended, match="peft"):
+        gpu.fitting(case, None, None)
+
+
+@unit
+def test_ratios_are_those_of_rounds_in_turn():
+    gpu = module("gpu")
+    about = {"device": "NVIDIA H100 80GB HBM3", "tokens": 1000, "model_flops": 989e12 * 0.5}
+    ours = [{"seconds": 2 * s, "loss": 7.0, "peak_bytes": 2**30} for s in (1, 1.25, 2)]
+    other = [{"seconds": 2 * s, "loss": 7.1, "peak_bytes": None} for s in (2, 2, 2)]
+    rounds = dict(zip(gpu.WAYS, (ours, other), strict=True))
+    rows = gpu.rows("M", {"abouts": {gpu.WAYS[0]: about}, "steps": 2, "rounds": rounds, "batch_size": 4})
+    assert cells(rows[0]) == [
+        "M", "4", "this workflow", "800 (500 to 1,000)", "40.0%", "1.60 (1.00 to 2.00)", "1.3; 50%", "7.00 7.00", "1.0"
+    ]  # fmt: skip
+    assert cells(rows[1])[2:6] == ["transformers", "500 (500 to 500)", "25.0%", "1"]
+
+
+@long  # PyTorch compiles
+def test_training_on_a_gpu_is_measured_beside_transformers_at_tiny_size(tmp_path):
+    python = Openers(tmp_path / "openers").python("transformers 5")
+    arguments = ["--tiny", "--rounds", "2", "--seconds", "0.1", "--compile", "aot_eager", "--torch-python", python]
+    rows = [cells(line) for line in ran("gpu.py", *arguments, folder=tmp_path).splitlines() if line.startswith("|")]
+    assert [row[2] for row in rows[2:]] == ["this workflow", "transformers"] * 2
+    for row in rows[2:]:  # both predict as many ids of as many
+        assert float(row[7].split()[0]) == pytest.approx(np.log(512), rel=0.2)
+
+
+# Packing
+
+
+@unit
+def test_packed_documents_leave_no_padding(tmp_path):
+    packing = module("packing")
+    drawn = packing.shares(packing.lengths_of(None))
+    assert drawn["segments"] == 1 and drawn["pad"] == pytest.approx(0.552, abs=0.001)
+    texts = tmp_path / "reviews.jsonl"
+    texts.write_text("".join(json.dumps({"text": "a b " * words}) + "\n" for words in [30] * 99 + [1000]))
+    lengths = packing.lengths_of(texts)
+    assert lengths.tolist() == [81] * 99 + [2662]
+    assert packing.shares(lengths)["pad"] == pytest.approx((99 * 81 + 512) / (100 * 512))
+
+
+@unit
+def test_on_real_reviews_packing_gains_as_much_as_on_drawn_ones():
+    reviews = ROOT.parent / "shared/data/imdb/train.jsonl"
+    if not reviews.is_file():
+        pytest.skip("the reviews are not here: ../shared/data/imdb")
+    packing = module("packing")
+    assert packing.shares(packing.lengths_of(reviews))["pad"] == pytest.approx(0.552, abs=0.02)
+
+
+@compiler
+@long
+def test_packing_is_measured_at_tiny_size(tmp_path):
+    printed = ran("packing.py", "--quick", "--rounds", "1", folder=tmp_path)
+    rows = [cells(line) for line in printed.splitlines() if line.startswith("|")][2:]
+    assert [row[1] for row in rows] == ["v5e, estimated", "v5e, estimated", "processors"]
+    assert all(1 < float(row[6]) < 2.5 for row in rows[:2])
+
+
+# Plans of the recipes, and gaps
+
+
+@unit
+def test_recipes_without_a_plan_are_named(tmp_path, monkeypatch):
+    recipes = module("recipes")
+    found = {
+        "planned": True, "attention": {}, "total": 2**33, "hbm": 2**34, "lower_bound_seconds": 1.5,
+        "estimated_seconds": 2.0, "bound_by": "compute", "model_flops_utilisation": 0.5, "tokens_per_second": 1.0,
+        "hours": 11.1,
+    }  # fmt: skip
+    (tmp_path / "plans.json").write_text(
+        json.dumps({"fineweb-edu-llama-1b.yaml": {"base.llama-1b": {"v5e-16": found}}})
+    )
+    published = []
+    monkeypatch.setattr(recipes, "PLANS", tmp_path / "plans.json")
+    monkeypatch.setattr(recipes.data, "publish", lambda lines, *_: published.extend(lines))
+    recipes.write_table()
+    assert published[2] == (
+        "| fineweb-edu-llama-1b: `base.llama-1b` | v5e-16 | 8.0 of 16 | 1,500.0 | 2,000.0 | compute | 50% | 11.1 |"
+    )
+    named = dict(re.findall("^Without a plan here, (.*?): (.*)$", "\n".join(published), re.M))
+    assert "modernbert-base (v5e-8, v6e-8), tpu-plans (v3-8, v5e-8, v6e-8)" in named["not compiled yet"]
+    assert "llama" not in named["not compiled yet"]
+
+
+@unit
+def test_the_gap_of_a_recipe_has_what_its_hosts_read_and_write():
+    gaps = module("gaps")
+    (run,) = runs_of(read_config([str(ROOT / "recipes/fineweb-edu-llama-1b.yaml")], {}))
+    phases = {"start": 3.0, "load": 0.5, "compile": 1.0, "train": 60.0, "evaluate": 2.0, "write": 0.5}
+    slow = phases | {"compile": 90.0}
+    rows = gaps.gap_rows({"a": ("jax", phases), "b": ("tensorflow", slow)}, [("r.yaml", run, "v5e-16", 0.01)])
+    assert cells(rows[2]) == [
+        "`a` of the shipped config, on jax", "3.00 s", "0.50 s", "1.00 s", "0.50 s", "2.00 s", "60.00 s", "5.0 s"
+    ]  # fmt: skip
+    # 1.1 billion parameters: 4 bytes; weights and two moments read, twice the weights and the moments written, 4 hosts.
+    gap = 5 + gaps.moved_bytes(run) / 1e9
+    assert gaps.moved_bytes(run) == pytest.approx(1.1e9 * 4 * 7 / 4, rel=0.02)
+    assert cells(rows[-1])[2:6] == ["500", "10.0 ms", "0.1", f"{gap:.0f} s"] and rows[-1].endswith("% (miss) |")
+
+
+# Steps on this machine
+
+
+@unit
+def test_a_part_that_fails_does_not_cost_the_others(capsys):
+    def fails():
+        pytest.fail("snakemake ended with 1")
+
+    lines, failed = module("steps").measured({"a": fails, "b": lambda: ["text"], "c": lambda: [][1]})
+    assert lines == ["Not measured: a (Failed).", "", "text", "", "Not measured: c (IndexError)."]
+    assert failed == ["a", "c"] and "snakemake ended with 1" in capsys.readouterr().err
+
+
+@long  # four processes that import TensorFlow or JAX
+def test_steps_are_measured_and_learn_the_same(tmp_path):
+    printed = ran("steps.py", "--quick", "--rounds", "1", "--only", "steps", folder=tmp_path)
+    rows = [cells(line) for line in printed.splitlines() if line.startswith("| ") and "`" in line]
     assert [re.search("`.*`", row[0])[0] for row in rows] == ["`fit`", "`backend: tensorflow`", "`backend: jax`"]
     losses = [float(row[5]) for row in rows]
     assert max(losses) - min(losses) < 0.1
+
+
+@long  # the shipped config twice, at tiny size
+def test_the_whole_and_the_gap_are_measured_beside_an_earlier_commit(tmp_path):
+    if subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True).returncode:
+        pytest.skip("the history of the repository is not here")
+    printed = ran("steps.py", "--quick", "--only", "whole", "gap", "--before", "HEAD", folder=tmp_path)
+    assert re.search(r"takes \d+ s by the clock, \d+ s of the processors \(one run\)\.\n+At HEAD it took", printed)
+    keys = re.findall(r"^\| `(\S+)` of the shipped config, on (\w+)", printed, re.M)
+    assert keys == [("mlm.runs.tiny", "tensorflow"), ("base.small", "jax"), ("finetune.runs.python", "jax")]

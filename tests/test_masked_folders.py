@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from tpulm.config.artifacts import MODEL_FILES, SPECIAL_TOKENS
 from tpulm.core.errors import UserError
+from tpulm.core.scores import read_scores
 from tpulm.models import roberta
 from tpulm.tokenization.folder import write_settings
 
@@ -42,9 +43,8 @@ def weights(vocabulary):
     return {name: dice.normal(0.0, 0.3, shape).astype(np.float32) for name, shape in found.items()}
 
 
-@pytest.fixture
-def given(tmp_path):
-    """A folder of transformers with a tokenizer of words."""
+def tiny_folder(place):
+    """Return a folder of transformers below this one, with a tokenizer of words."""
     words = "the of and to a is in if or return value list string object function method class".split()
     vocabulary = {word: number for number, word in enumerate([*SPECIAL_TOKENS, *words])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, "<unk>"))
@@ -53,13 +53,19 @@ def given(tmp_path):
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 0), ("[SEP]", 1)]
     )
-    folder = tmp_path / "given"
+    folder = place / "given"
     folder.mkdir()
     tokenizer.save(str(folder / "tokenizer.json"))
     write_settings(tokenizer, str(folder / "tokenizer_config.json"), str(folder / "special_tokens_map.json"))
     (folder / "config.json").write_text(json.dumps(CONFIG | {"vocab_size": len(vocabulary)}))
     save_file(weights(len(vocabulary)), folder / "model.safetensors", {"format": "pt"})
     return folder
+
+
+@pytest.fixture
+def given(tmp_path):
+    """The folder of `tiny_folder`."""
+    return tiny_folder(tmp_path)
 
 
 @pytest.fixture
@@ -110,10 +116,11 @@ def test_a_model_from_elsewhere_is_asked_and_measured_and_trained_on(fresh, give
             },
         },
         "prompts": {"fill_mask": ["Return the [MASK] of the list"]},
+        "evaluation": {"text": {"masked_documents": 2}, "pairs": {"made": 3}},
     }  # fmt: skip
     with open(fresh / "config.yaml", "w") as file:
         YAML(typ="safe", pure=True).dump(config, file)
-    fresh("mlm", "--cores", "2")
+    fresh("mlm", "evaluation", "--cores", "2")
     results = fresh / "results/mlm"
     original = load_file(fresh / "given/model.safetensors")
     measured = {name: json.loads((results / name / "metrics.json").read_text()) for name in config["mlm"]["runs"]}
@@ -127,6 +134,9 @@ def test_a_model_from_elsewhere_is_asked_and_measured_and_trained_on(fresh, give
             figures = {key: measured["asked"][split][key] for key in ("loss", "accuracy", "predictions")}
             assert {key: measured[name][split][key] for key in figures} == pytest.approx(figures, rel=1e-4)
         assert [a["token"] for a in answers[name][0]["answers"]] == [a["token"] for a in answers["asked"][0]["answers"]]
+    scores = [read_scores(fresh / f"results/evaluation/mlm/{name}/scores.json")[1] for name in config["mlm"]["runs"]]
+    for same in zip(*scores, strict=True):
+        assert [score.value for score in same] == pytest.approx([same[0].value] * 3, rel=1e-4)
     assert not (results / "asked/checkpoints").exists()
     assert "asked/model: whole" in fresh("verify").stdout
 

@@ -380,10 +380,10 @@ def test_models_that_keras_hub_does_not_have(model, message):
 
 
 PROFILED = """
-import sys
+import json, sys
 from pathlib import Path
 import jax, jax.numpy as jnp
-from tpulm.training.profiling import Profile
+from tpulm.training.profiling import Profile, called
 
 def loop(x):
     return jax.lax.fori_loop(0, 20, lambda i, x: jnp.tanh(x @ x) / 9, x)
@@ -394,13 +394,20 @@ for step in range(1, 11):
     y = function(x)
     profile.at(step, y.block_until_ready, said.append)
 profile.end(10, said.append)
-print(said)
+print(said, json.dumps(profile.found))
+print(called("%fusion.3 = bf16[8,128]{1,0} fusion(%a)", "jit(step)/jvp(gelu)/mul:"))
 """
 
 
 def test_a_profile_names_the_costliest_operations(tmp_path):
     printed = warm.run("jax", PROFILED, str(tmp_path)).stdout
-    said = re.search(r"\['profile of steps 3 to 4 in \S+/profile; its costliest operations: (.*)'\]", printed)[1]
+    said, found = re.search(
+        r"\['profile of steps 3 to 4 in \S+/profile; its costliest operations: (.*)'\] (.*)", printed
+    ).groups()
     shares = [float(share) for share in re.findall(r" ([\d.]+)%", said)]
+    found = json.loads(found)
+    assert found["steps"] == [3, 4]
+    assert ", ".join(f"{name} {share:.1%}" for name, share in found["operations"]) == said
+    assert printed.splitlines()[-1] == "fusion.3 (jvp(gelu)/mul)"
     assert shares == sorted(shares, reverse=True) and 0 < sum(shares) <= 100.5
     assert len(list(tmp_path.glob("profile/plugins/profile/*/*.xplane.pb"))) == 1  # where TensorBoard looks

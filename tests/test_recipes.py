@@ -1,10 +1,13 @@
 """The recipes: complete, and what their comments say of them."""
 
+import re
+
 import pytest
 from conftest import ROOT
 from tpulm.config.model_sizes import checkpoint_bytes, model_size
 from tpulm.config.reading import read_config, read_yaml
 from tpulm.config.runs import runs_of
+from tpulm.config.tasks import chains_of
 from tpulm.core.accelerators import is_tpu, slice_hosts
 from tpulm.workflow.budget import most_at_once
 
@@ -21,13 +24,16 @@ def runs(name):
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_says_what_it_keeps_measures_and_asks_for(path):
     written = read_yaml(path)
-    sections = [*written.get("mlm", {}).get("runs", {}).values(), *written.get("finetune", {}).get("runs", {}).values()]
+    sections = [run for run in written.get("mlm", {}).get("runs", {}).values() if "pretrained" not in run]
+    sections += written.get("finetune", {}).get("runs", {}).values()
     sections += [base for base in written.get("base", {}).values() if "model" in base]
+    sections = [section for section in sections if "pretrained" not in section]  # those are only asked
     found = runs(path.stem)
-    assert len(sections) == len(found) > 0
+    tasks = chains_of(read_config([str(path)], {}))
+    assert len(sections) == len(found) and (found or tasks)
     for section in sections:
         assert {"keep_checkpoints", "resources", "evaluate_every"} <= set(section)
-    for run in found.values():
+    for run in (*found.values(), *tasks):
         asked = run.recipe["resources"]
         if is_tpu(asked["accelerator"]):
             assert asked["hosts"] == slice_hosts(asked["accelerator"])
@@ -35,6 +41,19 @@ def test_a_recipe_says_what_it_keeps_measures_and_asks_for(path):
         assert most_at_once(planned, len(run.segment_ends)) * checkpoint_bytes(run) < 300e9
     assert f"recipes/{path.name}" in README
     assert f"snakemake --configfile recipes/{path.name}" in path.read_text() or path.stem == "tpu-plans"
+
+
+def test_a_task_trains_for_the_epochs_that_it_names():
+    path = ROOT / "recipes/glue-modernbert-base.yaml"
+    chains = {chain.task: chain.recipe for chain in chains_of(read_config([str(path)], {}))}
+    named = re.findall(r"steps: (\d+) +# (\d+) epochs of ([\d,]+)", path.read_text())
+    assert len(named) == len(chains) == 8
+    for steps, epochs, examples in named:
+        recipe = next(recipe for recipe in chains.values() if recipe["steps"] == int(steps))
+        seen = recipe["steps"] * recipe["batch_size"]
+        assert seen / int(examples.replace(",", "")) == pytest.approx(int(epochs), 1e-2)
+        assert recipe["schedule"]["warmup_steps"] == round(0.06 * recipe["steps"])
+        assert recipe["splits"]["validation"] == recipe["splits"]["test"]
 
 
 def test_the_published_run_has_the_numbers_of_its_card():

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from tpulm.core.errors import UserError
+from tpulm.core.files import write_json
 from tpulm.core.scores import read_scores
 from tpulm.corpus.pair_sources import pair_sources
 from tpulm.evaluation import intervals
@@ -20,7 +21,7 @@ from tpulm.evaluation.overlap import find_overlap
 from tpulm.evaluation.pairs import Pair, PairSet, fetch_pairs, read_pairs, write_pairs
 from tpulm.evaluation.rows import batched, causal_rows, masked_rows, summed
 from tpulm.evaluation.scored import MADE, Material
-from tpulm.evaluation.vocabularies import Encoded, MaskedVocabulary, costs_of
+from tpulm.evaluation.vocabularies import Encoded, MaskedVocabulary, costs_of, fitting
 from tpulm.tokenization import folder, merges
 from tpulm.tokenization.folder import load
 
@@ -309,6 +310,16 @@ def test_batches_have_few_shapes_and_lose_nothing(tokenizer):
         assert batch.arrays["weights"][batch.texts < 0].sum() == 0
     counted = summed(((batch, batch.arrays["weights"][:, 0]) for batch in batches), len(texts))
     assert counted.tolist() == [len(one.ids) for one in encoded]
+
+
+def test_no_row_is_longer_than_the_model_reads(tmp_path):
+    config = {"model_type": "roberta", "pad_token_id": 3, "max_position_embeddings": 36}
+    write_json(tmp_path / "config.json", config)
+    assert [fitting(length, tmp_path) for length in (16, 32, 128)] == [16, 32, 32]
+    write_json(tmp_path / "config.json", config | {"model_type": "bert"})
+    assert fitting(128, tmp_path) == 36
+    write_json(tmp_path / "config.json", {"model_type": "funnel", "pad_token_id": 0})
+    assert fitting(128, tmp_path) == 128
 
 
 def test_characters_that_a_tokenizer_does_not_know_cost_their_bytes(tokenizer):

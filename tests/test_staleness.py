@@ -110,6 +110,15 @@ ORIGINS = ("tokenizer", "mlm.runs.tiny.init")
 FETCHED_TOKENIZER = "fetch_tokenizer evaluate_tokenizer tabulate_corpus score_ngrams:corpus,tokenizer " + RECORDS
 STARTED = "fetch_mlm:mlm/tiny/init " + FETCHED_TOKENIZER
 
+# A task of the harness is asked again, of every causal model.
+QUESTIONS = "run_harness_of_base:{0},small run_harness:{0},python"
+# The last checkpoints are scored.
+STEPS = (
+    "export_mlm_at_step:tiny,00000020 score_mlm_tensorflow_at_step:tiny,00000020 "
+    "export_base_at_step:small,00000020 score_base_at_step:small,00000020 score_finetune_at_step:python,00000010 "
+    "plot_checkpoints:mlm/tiny plot_checkpoints:base-training/small plot_checkpoints:finetune/python"
+)
+
 A, B = "a" * 40, "b" * 40
 HUB = {
     "source": "hub", "dataset": "some/set", "name": "one", "revision": A,
@@ -143,6 +152,7 @@ SECOND = {
     "base": "small", "sequence_length": 64, "steps": 10, "checkpoint_every": 5, "batch_size": 8, "learning_rate": 0.001,
     "rank": 8,
 }  # fmt: skip
+TASK = "task: own\ndataset_path: json\ndataset_kwargs: {data_files: text/data.jsonl}\n"
 # TFRecords that were made elsewhere, and the jobs that take them.
 FILED = {
     "source": "files", "sequence_length": 128,
@@ -153,6 +163,121 @@ FILED = {
 }  # fmt: skip
 FETCHED_RECORDS = RECORDS.replace("write_shard", "fetch_shard")
 FETCHED_SHARD = "fetch_shard:{} " + RECORDS[RECORDS.index("merge_manifest") :]
+
+# Tasks, each with two segments from a model's weights and two from random ones.
+LABELLED = {
+    "steps": 4, "checkpoint_every": 2, "batch_size": 4, "learning_rates": [0.001], "sequence_length": 16, "seeds": [0],
+    "baselines": ["majority", "random_weights"], "schedule": {"shape": "wsd", "warmup_steps": 1, "decay_steps": 1},
+}  # fmt: skip
+TASKS = {
+    "filed": LABELLED | {
+        "source": "files", "files": {split: ["text/a.jsonl"] for split in ("train", "validation", "test")},
+    },
+    "hubbed": LABELLED | {"source": "hub", "text_pair": "other", "mesh": [1, 1]} | {
+        key: HUB[key] for key in ("dataset", "name", "revision", "splits")
+    },
+    "moduled": LABELLED | {
+        "source": "python-modules", "modules": ["json", "email"], "optimizer": {"name": "adafactor"}, "mesh": [-1, 1],
+        "host_device_count": 2,
+    },
+}  # fmt: skip
+
+
+def jobs_of_task(task, first=2, steps=(2, 4), rate="0.001", seed=0, weights=("pretrained", "random")):
+    """Return the jobs that train a task's chains from a segment on, and what follows from them."""
+    found = f"predict_task:{task},mlm/tiny score_task:{task},mlm/tiny "
+    for start in weights:
+        chain = f"evaluation/tasks/{task}/mlm/tiny/{start}-rate-{rate}-seed-{seed}"
+        found += "".join(f"train_task:{chain},{step:08d} " for step in steps if step >= first)
+        found += "".join(f"thin_checkpoint:{chain},{step:08d} " for step in steps[:-1] if step >= first - 2)
+    return found
+
+
+def rows_of_tasks():
+    """Yield the rows of evaluation.tasks."""
+    key = "evaluation.tasks.NAME"
+    trained = {task: jobs_of_task(task) for task in TASKS}
+    again = {task: f"read_task:{task} fit_task_baselines:{task} {jobs}" for task, jobs in trained.items()}
+    second = jobs_of_task("filed", first=4)
+    scored = "score_task:filed,mlm/tiny"
+    yield f"{key}.source", "tasks", "evaluation.tasks.filed", TASKS["moduled"] | {
+        "optimizer": {}, "host_device_count": 1}, again["filed"]  # fmt: skip
+    for name, value, jobs in [
+        ("title", "Other words", scored),
+        ("predict", "number", again["filed"]),
+        ("files", ["text/a.jsonl"], again["filed"]),
+        ("files.train", ["text/b.jsonl"], again["filed"]),
+        ("files.validation", ["text/b.jsonl"], again["filed"]),
+        ("files.test", ["text/b.jsonl"], again["filed"]),
+        ("text", "body", again["filed"]),
+        ("label", "class", again["filed"]),
+        ("models", ["mlm/tiny"], ""),
+        ("metrics", ["f1"], scored),
+        ("baselines", ["majority", "bag_of_words", "random_weights"], f"fit_task_baselines:filed {scored}"),
+        ("sequence_length", 24, trained["filed"]),
+        ("steps", 6, jobs_of_task("filed", first=4, steps=(2, 4, 6))),
+        ("checkpoint_every", 1, jobs_of_task("filed", first=0, steps=(1, 2, 3, 4))),
+        ("batch_size", 8, trained["filed"]),
+        ("learning_rates", [0.002], jobs_of_task("filed", first=0, rate="0.002")),
+        ("seeds", [1], jobs_of_task("filed", first=0, seed=1)),
+        ("schedule.shape", "cosine", second),
+        ("schedule.warmup_steps", 2, trained["filed"]),
+        ("schedule.decay_steps", 2, second),
+        ("schedule.final_learning_rate", 0.0001, second),
+        ("optimizer.name", "lion", trained["filed"]),
+        ("optimizer.weight_decay", 0.02, trained["filed"]),
+        ("optimizer.beta_1", 0.8, trained["filed"]),
+        ("optimizer.beta_2", 0.98, trained["filed"]),
+        ("optimizer.epsilon", 1e-6, trained["filed"]),
+        ("optimizer.global_clipnorm", 1.0, trained["filed"]),
+        ("precision", "mixed_bfloat16", trained["filed"]),
+        ("keep_checkpoints", "all", ""),
+        ("resources.accelerator", "v5e-8", ""),
+        ("resources.mem_gb", 16, ""),
+        ("resources.runtime", 30, ""),
+        ("resources.snapshot_every", 5, ""),
+    ]:
+        yield f"{key}.{name}", "tasks", f"evaluation.tasks.filed.{name}", value, jobs
+    for name, value in {
+        "dataset": "some/other", "name": "two", "revision": B, "splits.train": "train[:90%]",
+        "splits.validation": "test[:9%]", "splits.test": "test[9%:]", "text_pair": "third",
+    }.items():  # fmt: skip
+        yield f"{key}.{name}", "tasks", f"evaluation.tasks.hubbed.{name}", value, again["hubbed"]
+    for name, value, jobs in [
+        ("modules", ["json", "random"], again["moduled"]),
+        ("held_out.validation", 0.2, again["moduled"]),
+        ("held_out.test", 0.2, again["moduled"]),
+        ("held_out.seed", 1, again["moduled"]),
+        ("mesh", [2, 1], trained["moduled"]),
+        ("host_device_count", 4, trained["moduled"]),
+        ("resources.hosts", 2, ""),
+        *(
+            (f"optimizer.{name}", OTHER_OPTIMIZER[name], trained["moduled"])
+            for name in OTHER_OPTIMIZER
+            if name != "name"
+        ),
+    ]:
+        yield f"{key}.{name}", "tasks", f"evaluation.tasks.moduled.{name}", value, jobs
+
+
+def files_of_tasks(folder):
+    """Yield the paths of what the jobs of TASKS make."""
+    for task in TASKS:
+        place = folder / "results/evaluation/tasks" / task
+        yield from (place / f"{name}.parquet" for name in ("train", "validation", "test", "baselines"))
+        yield place / "task.json"
+        model = place / "mlm/tiny"
+        yield from (model / name for name in ("predictions.parquet", "scores.json", "items.parquet", "chains.csv"))
+        for weights in ("pretrained", "random"):
+            for step in ("00000002", "00000004"):
+                checkpoint = model / f"{weights}-rate-0.001-seed-0/checkpoints/{step}"
+                for part in ("weights", "optimizer", "best"):
+                    yield checkpoint / f"{part}.safetensors"
+                yield from (checkpoint / name for name in ("state.json", "history.csv", "timings.csv"))
+                if step == "00000002":
+                    yield checkpoint / "thinned.json"
+
+
 # States in which everything is up to date: the config of `trained` with keys replaced.
 STATES = {
     "trained": {},
@@ -185,6 +310,10 @@ STATES = {
         "mlm.runs.tiny.model": DELETE, "mlm.runs.tiny.init": {"pretrained": "some/model", "revision": A},
         "mlm.runs.asked": {"pretrained": "some/other", "revision": A},
     },
+    "posed": {
+        "evaluation.harness": {"own": {"file": "text/task.yaml"}, "known": {"task": "piqa", "revision": A}},
+    },
+    "tasks": {"evaluation.tasks": TASKS},
     "paired": {
         "evaluation.pairs.sets": {
             "mine": {"files": ["text/pairs.jsonl"]},
@@ -274,6 +403,7 @@ ROWS = [
     *rows_of_options("finetune.text", "finetune-text", TUNING_WRITTEN),
     *rows_of_sources("corpus", "corpus", WRITTEN),
     *rows_of_sources("finetune.text", "finetune-text", TUNING_WRITTEN),
+    *rows_of_tasks(),
     ("title", "trained", "title", "Other words", ""),
     ("trackers", "trained", "trackers", [], ""),
     ("cpu_threads", "trained", "cpu_threads", 2, MLM + " " + BASE),
@@ -587,6 +717,17 @@ ROWS = [
     ("generation.max_length", "trained", "generation.max_length", 64, SAMPLES),
     ("generation.samples", "trained", "generation.samples", 4, SAMPLES),
     ("generation.seed", "trained", "generation.seed", 1, SAMPLES),
+    *(
+        (f"evaluation.harness.NAME.{key}", "posed", f"evaluation.harness.{task}.{key}", value, QUESTIONS.format(task))
+        for task, changes in (
+            ("own", {"file": "text/other.yaml"}),
+            ("known", {"task": "hellaswag", "revision": B, "examples": 5, "limit": 9, "max_length": 32}),
+        )
+        for key, value in changes.items()
+    ),
+    ("evaluation.checkpoints", "trained", "evaluation.checkpoints", "last", STEPS),
+    # Only `snakemake compare` reads it.
+    ("evaluation.compare", "trained", "evaluation.compare", [["mlm/tiny", "base-training/small"]], ""),
     ("evaluation.text.documents", "trained", "evaluation.text.documents", 100, DRAWN),
     ("evaluation.text.masked_documents", "trained", "evaluation.text.masked_documents", 9, "score_mlm_tensorflow:tiny"),
     ("evaluation.text.characters", "trained", "evaluation.text.characters", 500, DRAWN),
@@ -621,6 +762,15 @@ ROWS = [
         }.items()
     ),
 ]  # fmt: skip
+
+
+def told(jobs):
+    """Return jobs with the table of scores where one of them is a score."""
+    scores = re.search(r"\b(score_(mlm|base|finetune|task)|run_harness)\w*:", jobs)
+    return f"{jobs} tabulate_scores" if scores else jobs
+
+
+ROWS = [(*row, told(jobs)) for *row, jobs in ROWS]
 
 
 def leaves(schema, root, path=""):
@@ -677,7 +827,7 @@ def listed(workflow, *arguments):
 
 
 # Files of a text that no job of `trained` makes.
-FORCED = ("read_part", "fetch_chat_template", "fetch_mlm", "fetch_pairs")
+FORCED = ("read_part", "fetch_chat_template", "fetch_mlm", "fetch_pairs", "read_task")
 MADE_ELSEWHERE = ["splits.npy", "splits.json", "ngrams.npy", "chat_template.json"]
 
 
@@ -699,7 +849,7 @@ def in_state(trained, tmp_path_factory):
             (workflow / f"text/{file}.txt").write_text(f"{file}\n")
         for file in (*(f"train-{number}" for number in (0, 1, 2, 3, 9)), "validation", "test"):
             (workflow / f"text/{file}.tfrecord").write_bytes(file.encode())
-        for file in ("pairs", "others"):
+        for file in ("pairs", "others", *"abcd"):
             (workflow / f"text/{file}.jsonl").write_text("{}\n")
         (workflow / "text/adapter").mkdir()
         (workflow / "text/adapter/adapter_config.json").write_text("{}")
@@ -727,6 +877,18 @@ def in_state(trained, tmp_path_factory):
                     shutil.copytree(workflow / folder / "python", workflow / folder / "second")
                 for figure in list((workflow / "results/figures").glob("*/*python*")):
                     shutil.copy(figure, figure.with_name(figure.name.replace("python", "second")))
+            if "evaluation.harness" in changes:
+                for name in ("task.yaml", "other.yaml"):
+                    (workflow / "text" / name).write_text(TASK)
+                (workflow / "text/data.jsonl").write_text("{}")
+                for task in changes["evaluation.harness"]:
+                    for model in ("base-training/small", "finetune/python"):
+                        made = workflow / "results/evaluation" / model
+                        shutil.copytree(made, workflow / f"results/evaluation/harness/{task}/{model}")
+            if "evaluation.tasks" in changes:
+                for path in files_of_tasks(workflow.folder):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.touch()
             if "base.given" in changes:
                 shutil.copytree(workflow / "results/base/small", workflow / "results/base/given")
                 shutil.copy(workflow / "results/base/small.json", workflow / "results/base/given.json")
@@ -740,6 +902,8 @@ def in_state(trained, tmp_path_factory):
 
 # Keys of runs are changed many at a time, each in a run of its own: what of a run's files and jobs carries its name.
 NAMES = {"mlm.runs.NAME": ["tiny"], "base.NAME": ["small", "python"], "finetune.runs.NAME": ["python"]}
+TOLD = {"tabulate_metrics", "tabulate_scores", "tabulate_predictions", "tabulate_timings"}  # what tells of all runs
+NAMES |= {"evaluation.tasks.NAME": []}  # of which each key names its task
 TOLD = {"tabulate_metrics", "tabulate_predictions", "tabulate_timings"}  # what tells of all runs
 
 
@@ -748,7 +912,7 @@ class Row:
 
     def __init__(self, number, key, state, changed_key, value, expected):
         stage = next(stage for stage in NAMES if key.startswith(f"{stage}."))
-        self.id, self.name, self.names = key, f"r{number}", NAMES[stage]
+        self.id, self.name, self.names = key, f"r{number}", NAMES[stage] or [changed_key.split(".")[2]]
         self.state, self.key, self.value = state, self.named(changed_key), value
         self.expected = {self.named(job) for job in expected.split()}
         shared = frozenset(job for job in self.expected if not self.is_own(job))
@@ -765,6 +929,9 @@ class Row:
     def add_run(self, config):
         """Add this row's run to a config: a copy of the shipped one."""
         mlm, base, finetune = config["mlm"]["runs"], config["base"], config["finetune"]["runs"]
+        if self.names[0] in TASKS:
+            tasks = config["evaluation"]["tasks"]
+            tasks[self.name] = copy.deepcopy(tasks[self.names[0]])
         if "tiny" in self.names:
             mlm[self.name] = copy.deepcopy(mlm["tiny"])
         if "python" in self.names:

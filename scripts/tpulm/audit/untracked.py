@@ -35,7 +35,9 @@ def leftovers(recipe: dict) -> list[Path]:
             continue
         if path.name == "thinned.json" and str(path.with_name("state.json")) in needed:
             continue  # the mark of what was let go, also where the config would now keep it
-        if snapshot_of_use(path, needed) or path.relative_to(recipe["results"]).parts[0] in KEPT:
+        if snapshot_of_use(path, needed) or score_of_checkpoint(path, needed):
+            continue
+        if path.relative_to(recipe["results"]).parts[0] in KEPT:
             continue
         if not any(str(part) in needed for part in (path, *path.parents)):
             found.append(path)
@@ -47,6 +49,17 @@ def snapshot_of_use(path: Path, needed: set[str]) -> bool:
     run, step = path.parents[1].parent, path.parent.name
     state = run / "checkpoints" / step / CHECKPOINT_FILES["state"]
     return path.parents[1].name == SNAPSHOTS and str(state) in needed and not state.exists()
+
+
+def score_of_checkpoint(path: Path, needed: set[str]) -> bool:
+    """Return whether a file is of the scores of a checkpoint, evaluation/STAGE/RUN/STEP/*, that the config still has.
+
+    Nothing could make them again where its weights were let go.
+    """
+    if len(path.parents) < 5 or path.parents[3].name != "evaluation":
+        return False
+    results, (stage, run, step) = path.parents[4], path.parts[-4:-1]
+    return str(results / stage / run / "checkpoints" / step / CHECKPOINT_FILES["state"]) in needed
 
 
 def report(found: list[Path], say: Callable[[str], None]) -> None:

@@ -11,6 +11,7 @@ def lengths_file(corpus: str) -> str:
 # Of a tokenizer that is trained here, at ids 0 to 4.
 SPECIAL_TOKENS = ("[CLS]", "[SEP]", "<unk>", "<pad>", "[MASK]")
 PAD_ID = SPECIAL_TOKENS.index("<pad>")
+PAD_ID_OF_ROBERTA = 1  # in its published tokenizers
 
 # results/tokenizer/, by the names of the rules' outputs: what AutoTokenizer.from_pretrained reads.
 TOKENIZER_FILES = {

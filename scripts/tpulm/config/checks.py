@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 from tpulm.config.architectures import find_architecture
-from tpulm.config.artifacts import PAD_ID
+from tpulm.config.artifacts import PAD_ID, PAD_ID_OF_ROBERTA
 from tpulm.config.causal_families import FAMILIES
 from tpulm.config.evaluations import check_pairs
 from tpulm.config.masked_sizes import check_heads, sizes_of
@@ -17,11 +17,10 @@ from tpulm.config.messages import describe
 from tpulm.config.publications import check_publish
 from tpulm.config.runs import same_origin
 from tpulm.config.shard_files import check_records_elsewhere
+from tpulm.config.task_checks import check_tasks
 from tpulm.config.texts import check_chat, sources_of, template_fields
 from tpulm.core.accelerators import topology
 from tpulm.core.errors import UserError
-
-PAD_ID_OF_ROBERTA = 1  # in its published tokenizers
 
 
 def check(config: dict) -> None:
@@ -40,6 +39,7 @@ def check(config: dict) -> None:
     for name, recipe in finetune["runs"].items():
         check_finetune_run(f"finetune.runs.{name}", recipe, config["base"])
         check_start(name, finetune["runs"])
+    check_tasks(config, check_training, check_jax_run)
     check_pairs(config["evaluation"]["pairs"]["sets"])
     check_plan(config["plan"])
     check_prompts(config["prompts"])

@@ -178,6 +178,8 @@ class TrainingStep:
     responses            whether a causal model predicts the tokens of responses only
     z_loss               weight of the squared logarithm of the softmax's divisor in the loss of a masked model
     masking              of a masked model: mlm_probability, mask_replace_prob, random_replace_prob; otherwise None
+    labels               what a masked model with a head for labels predicts: class, number or token-classes, see
+                         `tpulm.config.tasks`; otherwise None
     """
 
     model: ModelSpec
@@ -191,6 +193,7 @@ class TrainingStep:
     responses: bool = False
     masking: Mapping[str, float] | None = None
     z_loss: float = 0.0
+    labels: str | None = None
 
     @classmethod
     def of(cls, stage: str, where: str, recipe: Mapping, **known: Any) -> Self:
@@ -219,8 +222,17 @@ class TrainingStep:
 
     @property
     def task(self) -> str:
-        """What the model predicts: masked (the chosen tokens) or causal (each next token)."""
+        """What the model predicts: masked (the chosen tokens), causal (each next token) or labels."""
+        if self.labels:
+            return "labels"
         return "causal" if self.masking is None else "masked"
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """What its held-out predictions are measured by, see `tpulm.training.history.held_out_figures`."""
+        if self.labels is None:
+            return ("loss", "accuracy", "perplexity", "predictions")
+        return ("loss", "predictions") if self.labels == "number" else ("loss", "accuracy", "predictions")
 
     @property
     def record_arrays(self) -> Arrays:
@@ -231,7 +243,9 @@ class TrainingStep:
 
     @property
     def predictions_per_record(self) -> int:
-        """Positions of a record that the model predicts at most."""
+        """Tokens of a record that the model predicts at most, out of its vocabulary."""
+        if self.labels:
+            return 0
         if self.masking is None:
             return self.sequence_length
         return predictions_per_record(self.sequence_length, self.masking["mlm_probability"])

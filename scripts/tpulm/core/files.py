@@ -4,7 +4,8 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,12 @@ def sha256(path: str | Path) -> str:
     """Return the SHA-256 of a file's bytes, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_of_each(paths: Iterable[str | Path]) -> list[str]:
+    """Return the SHA-256 of each file, in hexadecimal, read side by side: one core hashes slower than disks read."""
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(sha256, paths))
 
 
 def fingerprints(folder: str | Path) -> dict[str, str]:

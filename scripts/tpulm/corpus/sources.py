@@ -110,6 +110,15 @@ def source_files(where: str, recipe: Mapping) -> dict[str, list[str]]:
     return found
 
 
+def task_files(where: str, recipe: Mapping) -> dict[str, list[str]]:
+    """Return the local files that a task names, as `source_files` does those of a text. Raises UserError as it does."""
+    found = source_files(where, recipe)
+    plain = [path for split in SPLITS for path in found.get(split, []) if kind_of(path) == "text"]
+    if plain:
+        raise UserError(f"{where}.files: {plain[0]} is text without fields; allowed: files of the other formats.")
+    return found
+
+
 def benchmark_files(where: str, text: Mapping) -> list[str]:
     """Return the local files whose n-grams training documents must not have, sorted, without repeats."""
     found = {path for glob in text["decontaminate"]["files"] for path in expand(f"{where}.decontaminate", glob)}

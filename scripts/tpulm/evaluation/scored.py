@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -31,16 +31,18 @@ class Material:
     texts, pairs   the sets
     baselines      by name: what each text costs a simpler model, nats
     overlaps       what training texts share with it, as `overlap.find_overlap` says it
+    step           of the checkpoint that is scored; None for the model that a run ends with
     """
 
     texts: list[TextSet]
     pairs: list[PairSet]
     baselines: dict[str, Costs]
     overlaps: list[Mapping]
+    step: int | None = None
 
     @classmethod
     def of(cls, inputs: Mapping, recipe: Mapping) -> "Material":
-        """Return what a job names: inputs texts, pairs, ngrams, overlaps; recipe texts, pairs, documents."""
+        """Return what a job names: inputs texts, pairs, ngrams, overlaps; recipe texts, pairs, documents, step."""
         names = zip(inputs["texts"], recipe["texts"], strict=True)
         texts = [one for path, name in names for one in read_sample(path, name, recipe["documents"])]
         baselines: dict[str, dict[str, float]] = {name: {} for name in BASELINES.values()}
@@ -53,6 +55,7 @@ class Material:
             read_sets(inputs["pairs"], recipe["pairs"]),
             {name: own for name, own in baselines.items() if own},
             [read_json(path)["sets"] for path in inputs["overlaps"]],
+            recipe.get("step"),
         )
 
     @property
@@ -93,7 +96,7 @@ class Material:
         """Write the scores of a model and its values by item; see `results`. Returns the scores."""
         found = list(self.results(costs, kind, {name.replace("_", " "): own for name, own in baselines.items()}))
         write_items(output["by_item"], found)
-        scores = [score for score, _ in found]
+        scores = [replace(score, step=self.step) for score, _ in found]
         write_scores(output["scores"], model, kind, scores)
         return scores
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tpulm.config.architectures import ARCHITECTURES, JAX_ONLY
+from tpulm.core.files import read_json
 from tpulm.tokenization.causal import load_tokenizer
 from tpulm.tokenization.encoding import template
 from tpulm.tokenization.folder import load, special_ids, vocabulary_size
@@ -79,3 +81,11 @@ def unknown_nats(encoded: Sequence[Encoded]) -> np.ndarray:
 def costs_of(texts: Sequence[str], encoded: Sequence[Encoded], nats: np.ndarray) -> dict[str, float]:
     """Return what each text costs a model, with its unknown characters; nats  of its tokens, float64 [texts]."""
     return dict(zip(texts, (nats + unknown_nats(encoded)).tolist(), strict=True))
+
+
+def fitting(length: int, folder: Path) -> int:
+    """Return how many tokens a masked model of a Hugging Face folder reads at once: `length`, or as many as it can."""
+    config = read_json(folder / "config.json")
+    known = (ARCHITECTURES | JAX_ONLY).get(config["model_type"])
+    unused = config["pad_token_id"] + 1 if known and known.after_pad else 0
+    return min(length, (config.get("max_position_embeddings") or length + unused) - unused)

@@ -86,7 +86,8 @@ def predict(
     likelier.
 
     trainable, frozen  values of the model's variables
-    labels             int32, of the shape of what the model predicts
+    labels             int32, of the shape of what the model predicts; float32 where that is numbers: then the loss is
+                       the squared error, and predicted is what is the very number
     training           whether the model trains
     z_loss             weight of `normalizer_penalty`: in the gradients of a loss, not in its value, which stays
                        comparable; for models whose head is not chunked
@@ -94,6 +95,9 @@ def predict(
     head = head_of(model)
     if head is None or head.chunks == 1:
         logits, changed = model.stateless_call(trainable, frozen, inputs, training=training)
+        if jnp.issubdtype(labels.dtype, jnp.floating):
+            numbers = logits[..., 0].astype("float32")
+            return jnp.square(numbers - labels), numbers == labels, changed
         losses = token_losses(logits, labels)
         if z_loss:
             penalty = z_loss * normalizer_penalty(logits)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tpulm.core.errors import UserError
-from tpulm.core.files import read_json, sha256
+from tpulm.core.files import read_json, sha256_of_each
 from tpulm.records.tfrecord import HEAD, Example, intact
 
 
@@ -59,9 +59,10 @@ class Records:
 
     def verify(self) -> None:
         """Compare every file's SHA-256 with the manifest. Raises UserError naming the first that differs."""
-        for shard, path, index in zip(self.shards, self.paths, self.indices, strict=True):
-            for file, expected in ((path, shard["sha256"]), (index, shard["index_sha256"])):
-                check_digest(file, sha256(file), expected)
+        files = [*self.paths, *self.indices]
+        expected = [shard[key] for key in ("sha256", "index_sha256") for shard in self.shards]
+        for file, digest, wanted in zip(files, sha256_of_each(files), expected, strict=True):
+            check_digest(file, digest, wanted)
 
     def read(self, indices: np.ndarray, upcoming: Callable[[], Iterable[int]] = tuple) -> np.ndarray:
         """Return the input_ids of records, int32 of shape [n, tokens_per_record]; see `features`."""

@@ -47,6 +47,12 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     for row in rows:
         values = [spread(row[f"{split}_{name}"], row[f"{split}_{name}_std"]) for split in SPLITS for name in FIGURES]
         cells.append([row["stage"], row["run"], str(row["seeds"]), row["settings"], *values])
+    return aligned(cells)
+
+
+def aligned(cells: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells, the first of them the heads, as a table of Markdown in which columns stand straight."""
+    heads = cells[0]
     widths = [max(len(line[column]) for line in cells) for column in range(len(heads))]
     lines = ["| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in cells]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
@@ -57,3 +63,25 @@ def spread(mean: float, deviation: float | str) -> str:
     """Return a mean and its standard deviation as a reader takes them in; no deviation for a single run."""
     text = f"{mean:.4f}" if math.isfinite(mean) else str(mean)
     return text if deviation == "" else f"{text} +- {deviation:.4f}"
+
+
+def table_of_tests(rows: Sequence[dict[str, Any]]) -> str:
+    """Return tests of `tpulm.evaluation.significance` as tables of Markdown, one for each pair of models."""
+    parts = []
+    for first, second in dict.fromkeys((row["first"], row["second"]) for row in rows):
+        own = [row for row in rows if (row["first"], row["second"]) == (first, second)]
+        seeds = f"{own[0]['seeds_second']} and {own[0]['seeds_first']}"
+        cells = [["score", first, second, "difference, 95 %", "p", "items", "verdict"]]
+        for row in own:
+            limits = "" if row["low"] is None else f" [{row['low']:+.4f}, {row['high']:+.4f}]"
+            found = row["p"] is not None and row["verdict"] in ("better", "worse")
+            said = f"{second} is {row['verdict']}" if found else f"{row['verdict']}: {row['because']}"
+            cells.append(
+                [row["score"], f"{row['value_first']:.4f}", f"{row['value_second']:.4f}"]
+                + [f"{row['difference']:+.4f}{limits}", "" if row["p"] is None else f"{row['p']:.2g}"]
+                + [str(row["items"]), said]
+            )
+        alone = min(own[0]["seeds_first"], own[0]["seeds_second"]) == 1
+        note = "; with one seed, a verdict is about these weights, not about training again" if alone else ""
+        parts.append(f"{second} beside {first}; seeds: {seeds}{note}\n\n{aligned(cells)}")
+    return "\n".join(parts)

@@ -108,7 +108,8 @@ class Followed:
 def figures(record: dict) -> dict[str, float]:
     """Return the figures of a record of live metrics, by the names that trackers group by."""
     if "held_out" in record:
-        return {f"held_out/{name}": record["held_out"][name] for name in ("loss", "accuracy", "perplexity")}
+        figures = record["held_out"]
+        return {f"held_out/{name}": figures[name] for name in ("loss", "accuracy", "perplexity") if name in figures}
     if "seconds" in record:
         return {f"seconds/{name}": seconds for name, seconds in record["seconds"].items()}
     groups = {"train": ("loss", "accuracy", "learning_rate"), "speed": ("tokens_per_second", "mfu")}

@@ -74,7 +74,8 @@ def line(record: dict) -> str:
         return phases_line(record)
     if "held_out" in record:
         held_out = record["held_out"]
-        return f"step {record['step']}  held-out loss {held_out['loss']:.4f}, accuracy {held_out['accuracy']:.3f}"
+        accuracy = f", accuracy {held_out['accuracy']:.3f}" if "accuracy" in held_out else ""
+        return f"step {record['step']}  held-out loss {held_out['loss']:.4f}{accuracy}"
     mfu = f"MFU {record['mfu']:.1%}  " if record["mfu"] is not None else ""
     return (
         f"step {record['step']}/{record['last_step']}  loss {record['loss']:.4f}  accuracy {record['accuracy']:.3f}  "

@@ -22,7 +22,7 @@ from tpulm.config.artifacts import CHECKPOINT_ARRAYS, CHECKPOINT_FILES
 from tpulm.core import hosts
 from tpulm.core.arrays import save_arrays
 from tpulm.core.errors import UserError
-from tpulm.core.files import atomic_write, read_json, sha256, write_json
+from tpulm.core.files import atomic_write, read_json, sha256, sha256_of_each, write_json
 from tpulm.records.order import epochs
 from tpulm.training.history import History
 
@@ -44,8 +44,9 @@ def previous(files: list[str]) -> dict[str, str] | None:
 def check(parts: dict[str, str]) -> dict:
     """Return the state of a checkpoint after comparing its files with it. Raises UserError naming what is damaged."""
     state = read_state(parts["state"])
-    for part in CHECKPOINT_ARRAYS:
-        if sha256(parts[part]) != state["sha256"][part]:
+    digests = sha256_of_each(parts[part] for part in CHECKPOINT_ARRAYS)
+    for part, digest in zip(CHECKPOINT_ARRAYS, digests, strict=True):
+        if digest != state["sha256"][part]:
             raise UserError(
                 f"{parts[part]} is damaged: its SHA-256 is not the one in state.json beside it; "
                 "delete the file and run again."
@@ -117,9 +118,10 @@ def save(
 
 def write_state(outputs: dict[str, str], state: dict, recipe: dict, previous: dict[str, str] | None) -> None:
     """Write state.json with the fingerprints of the files, which are there already."""
+    digests = sha256_of_each(outputs[part] for part in CHECKPOINT_ARRAYS)
     state |= {
         "recipe": recipe,
-        "sha256": {part: sha256(outputs[part]) for part in CHECKPOINT_ARRAYS},
+        "sha256": dict(zip(CHECKPOINT_ARRAYS, digests, strict=True)),
         "previous_sha256": sha256(previous["state"]) if previous else None,
     }
     write_json(outputs["state"], state)

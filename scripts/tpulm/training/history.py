@@ -2,9 +2,13 @@
 
 history.csv   step, loss (nats per predicted token), accuracy (share of its predictions that are right, ties
               included), learning_rate; held_out_loss at some steps, where evaluate_every asks for it
-timings.csv   step, seconds_per_step, tokens_per_second, devices (how many of which kind)
+timings.csv   step, seconds_per_step, tokens_per_second, devices (how many of which kind), profile (where a profile
+              ended: JSON, see `History.profiled`)
 """
 
+import csv
+import io
+import json
 import math
 import time
 from collections.abc import Callable
@@ -43,17 +47,22 @@ class History:
         self.rows: list[str] = []
         self.timings: list[str] = []
         self.held_out: dict[int, float] = {}
+        self.profiles: dict[int, dict] = {}  # by the step of a row of the timings
         self.mark = time.perf_counter()
 
     def state(self) -> dict:
         """Return what `restore` takes, of JSON types."""
         held_out = list(self.held_out.items())
-        return {"step": self.step, "rows": self.rows, "timings": self.timings, "held_out": held_out}
+        profiles = list(self.profiles.items())
+        return {
+            "step": self.step, "rows": self.rows, "timings": self.timings, "held_out": held_out, "profiles": profiles
+        }  # fmt: skip
 
     def restore(self, state: dict) -> None:
         """Go on with the history that another object had, in the middle of the same segment."""
         self.step, self.rows, self.timings = state["step"], list(state["rows"]), list(state["timings"])
         self.held_out = {step: loss for step, loss in state["held_out"]}
+        self.profiles = {step: found for step, found in state["profiles"]}
 
     def restart_clock(self) -> None:
         """Forget the time since the last call, such as a compilation or an evaluation."""
@@ -98,6 +107,15 @@ class History:
         self.report({"step": self.step, "held_out": figures})
         self.restart_clock()
 
+    def profiled(self, found: dict | None) -> None:
+        """Take what a profile found that ended at the step that the history has come to; None where none has ended.
+
+        steps       the first and the last that were traced
+        operations  the costliest: names, and their shares of the time of all
+        """
+        if found and found not in self.profiles.values():
+            self.profiles[self.step] = found
+
     def report(self, record: dict) -> None:
         """Pass a record of live metrics on, and say its line; where the terminal reads the records, to the log only."""
         if self.live:
@@ -115,7 +133,13 @@ class History:
             losses = {str(step): f"{loss:.9g}" for step, loss in self.held_out.items()}
             rows = [f"{row.rstrip()},{losses.get(row.partition(',')[0], '')}\n" for row in rows]
         write_text(history, head + "".join(rows))
-        write_text(timings, "step,seconds_per_step,tokens_per_second,devices\n" + "".join(self.timings))
+        table = io.StringIO()
+        writer = csv.writer(table, lineterminator="\n")
+        writer.writerow(["step", "seconds_per_step", "tokens_per_second", "devices", "profile"])
+        for row in csv.reader(self.timings):
+            found = self.profiles.get(int(row[0]))
+            writer.writerow([*row, json.dumps(found) if found else ""])
+        write_text(timings, table.getvalue())
 
 
 def held_out_figures(loss: float, right: float, count: float) -> dict[str, float]:

@@ -112,8 +112,9 @@ class Trainer:
         return Evaluator(self.run.model, self.run.distribution, self.run.task)
 
     def evaluate(self, data: Iterable[dict[str, np.ndarray]]) -> dict[str, float]:
-        """Return the figures of `held_out_figures` on held-out batches."""
-        return self.evaluator.measure(self.state.trainable, self.frozen, data)
+        """Return the figures of `held_out_figures` on held-out batches, those that fit what the model predicts."""
+        figures = self.evaluator.measure(self.state.trainable, self.frozen, data)
+        return {name: figures[name] for name in self.run.step.figures}
 
 
 def placed(distribution: Sharded, variables: list) -> list[jax.Array]:

@@ -28,7 +28,12 @@ class Trainable(Protocol):
 
 
 class Tracing(Protocol):
-    """A trace of some steps, see tpulm.training.profiling."""
+    """A trace of some steps, see tpulm.training.profiling.
+
+    found  when it has ended, see `History.profiled`
+    """
+
+    found: dict | None
 
     def at(self, step: int, wait: Callable[[], None], say: Callable[[str], None]) -> bool:
         """Start or end it where so many steps are made; return whether it did."""
@@ -109,6 +114,7 @@ class Pauses:
         Raises Stopped, after a snapshot, where SIGTERM or Ctrl-C came.
         """
         if self.profile and self.profile.at(step, reader.finish, self.say):
+            self.history.profiled(self.profile.found)
             self.history.restart_clock()
         if self.evaluates_at(step):
             reader.finish()
@@ -183,6 +189,7 @@ class Pauses:
         """Measure the model at the end of the segment; return the held-out figures."""
         if self.profile:
             self.profile.end(self.history.step, self.say)
+            self.history.profiled(self.profile.found)
         self.phases.end("train")
         figures = self.evaluate()
         self.phases.end("evaluate")

@@ -1,7 +1,8 @@
 """A profile of some steps of a run: an XProf trace, which TensorBoard opens, and its costliest operations.
 
-The trace is beside the logs, at logs/.../RUN/profile/, and no output: it has times in it, and a profile makes nothing
-stale. Needs tpulm.training.runtime.start first.
+The trace is beside the logs, at logs/.../RUN/profile/, and no output: a profile makes nothing stale. Its costliest
+operations go to timings.csv of the segment (tpulm.training.history), and from there into the report. Needs
+tpulm.training.runtime.start first.
 """
 
 from collections import Counter
@@ -22,6 +23,7 @@ class Profile:
         """Nothing is traced yet; folder  where the trace is to be."""
         self.folder, self.first, self.last = folder, first, last
         self.since: int | None = None
+        self.found: dict | None = None  # when the trace has ended, see `History.profiled`
 
     @classmethod
     def of(cls, resources: Mapping, log: str) -> Self | None:
@@ -56,20 +58,40 @@ class Profile:
             return
         jax.profiler.stop_trace()
         trace = max(self.folder.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime)
-        named = ", ".join(f"{name} {share:.1%}" for name, share in costliest(trace)) or "none"
+        operations = costliest(trace)
+        named = ", ".join(f"{name} {share:.1%}" for name, share in operations) or "none"
         say(f"profile of steps {self.since + 1} to {step} in {self.folder}; its costliest operations: {named}")
+        self.found = {"steps": [self.since + 1, step], "operations": operations}
         self.since, self.last = None, -1
 
 
 def costliest(trace: Path) -> list[tuple[str, float]]:
-    """Return the operations of a trace that took most time on the devices, with their shares of the time of all."""
+    """Return the operations of a trace that took most time on the devices, with their shares of the time of all.
+
+    An operation has the name of its instruction in the compiled program; where the trace says from which operation of
+    the model it comes, as that of a TPU does, this follows in brackets.
+    """
     taken: Counter[str] = Counter()
+    origins: dict[str, str] = {}
     for plane in ProfileData.from_file(str(trace)).planes:
         for line in plane.lines:
             of_tpu = plane.name.startswith("/device:TPU") and line.name == "XLA Ops"
-            taken.update(own_times(event for event in line.events if of_tpu or "hlo_op" in dict(event.stats)))
+            events = [event for event in line.events if of_tpu or "hlo_op" in dict(event.stats)]
+            taken.update(own_times(events))
+            origins |= {event.name: origin for event in events if (origin := dict(event.stats).get("tf_op"))}
     total = sum(taken.values())
-    return [(name, time / total) for name, time in taken.most_common(NAMED)] if total else []
+    return [(called(name, origins.get(name)), time / total) for name, time in taken.most_common(NAMED) if time > 0]
+
+
+def called(name: str, origin: str | None) -> str:
+    """Return what an operation is called: "fusion.3 (jvp(gelu)/mul)".
+
+    name    of the event: the instruction, or on a TPU all of its text, such as %fusion.3 = bf16[8,128]{1,0} fusion(...)
+    origin  of the model, such as jit(step)/jvp(gelu)/mul:
+    """
+    instruction = name.split(" = ")[0].removeprefix("%")
+    within = "" if origin is None else origin.rstrip(":").partition("/")[2]
+    return f"{instruction} ({within})" if within else instruction
 
 
 def own_times(events: Iterable[Any]) -> Counter[str]:

@@ -30,6 +30,8 @@ from tpulm.core.arrays import save_arrays
 from tpulm.core.files import read_json, sha256, write_json
 from tpulm.core.job import TERMINAL
 
+# Inputs of a segment by which its data, and the model that it starts from, are told from others.
+DESCRIBING = ("manifest", "fingerprint", "task", "train", "validation")
 DAMAGES = (OSError, ValueError, KeyError, TypeError)  # of reading a file that is not what was written
 
 
@@ -111,12 +113,14 @@ class Snapshots:
         """Return the snapshots of the segment that a job trains, after deleting those that are damaged.
 
         resources  the job's: `snapshots`, their folder, and `snapshot_every`, both optional
-        recipe     the segment's; inputs  the job's: manifest, previous, code, and fingerprint where there is one
+        recipe     the segment's; inputs  the job's: previous, code, and those of DESCRIBING and model
+                   that it has
 
         Of processes that train together only their parent looks for damage.
         """
         folder = None if TERMINAL in os.environ else resources.get("snapshots")
-        files = [inputs.manifest, *list(inputs.previous)[-1:], inputs.get("fingerprint"), *inputs.code]
+        described = [inputs.get(name) for name in DESCRIBING]
+        files = [described[0], *list(inputs.previous)[-1:], *described[1:], *(inputs.get("model") or []), *inputs.code]
         found = cls(folder, key_of(recipe, [str(path) for path in files if path]), resources.get("snapshot_every", 0))
         if not hosts.started():
             found.delete_damaged(say)

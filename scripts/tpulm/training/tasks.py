@@ -35,5 +35,15 @@ def masked(batch: dict) -> tuple:
     return inputs, batch["labels"], batch["weights"]
 
 
+def labelled(batch: dict) -> tuple:
+    """Return inputs, labels and weights of a model with a head for labels, for a batch of records.labelled_batches.
+
+    labels   int32, or float32 for numbers, [records], or [records, tokens] where words have labels; weights  float32 of
+             that shape, 0 where nothing is to be predicted
+    """
+    inputs = {"token_ids": batch["input_ids"], "padding_mask": batch["attention_mask"]}
+    return inputs, batch["labels"], batch["weights"]
+
+
 # By the name that tpulm.config.training_step has for them.
-TASKS: dict[str, Callable[[dict], tuple]] = {"causal": causal, "masked": masked}
+TASKS: dict[str, Callable[[dict], tuple]] = {"causal": causal, "masked": masked, "labels": labelled}

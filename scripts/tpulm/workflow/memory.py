@@ -22,6 +22,7 @@ from tpulm.config.runs import Run
 MB = 10**6
 # Bytes of a process without its model: interpreter, libraries, batches, the compiler at work.
 PROCESS = 4 * 10**9
+LONGEST = 512  # tokens that a masked model is asked to read where the config has no records for it
 SHARD = 2 * 10**9  # bytes of a file of weights for transformers
 
 
@@ -69,7 +70,7 @@ def activations(run: Run, backward: bool) -> int:
     the logits in float32: themselves, probabilities, gradients.
     """
     recipe, size = run.recipe, model_size(run)
-    length = run.config["tfrecords"]["sequence_length"] if run.stage == "mlm" else recipe["sequence_length"]
+    length = recipe.get("sequence_length") or run.config.get("tfrecords", {}).get("sequence_length", LONGEST)
     records = -(-recipe.get("batch_size", EVALUATION_BATCH) // recipe.get("microbatches", 1))
     if run.stage == "mlm" and not backward:
         records = min(records, EVALUATION_BATCH)
@@ -80,6 +81,8 @@ def activations(run: Run, backward: bool) -> int:
         layers = layer
     else:
         layers = inputs * size.layers + layer if recipe.get("remat") else layer * size.layers
+    if "predict" in recipe:  # a head for labels
+        return wide * layers
     masked = run.stage == "mlm" and "masking" in recipe  # a model that is not trained here has none
     predicted = predictions_per_record(length, recipe["masking"]["mlm_probability"]) if masked else length
     logits = 3 * FLOAT32 * records * predicted * size.vocabulary
@@ -148,6 +151,7 @@ JOBS: dict[str, Callable[[Run], int]] = {
     # What is read, what it becomes, and what is written.
     "fetch_mlm": copies(3),
     "export_mlm": copies(3),
+    "predict_task": lambda run: 3 * weight_bytes(run) + activations(run, backward=False) * on_cpu(run),
     "fill_mask_tensorflow": copies(2),
     "fill_mask_jax": copies(3),
     # On the CPU, whatever has trained the model.
@@ -162,6 +166,7 @@ JOBS: dict[str, Callable[[Run], int]] = {
     "export_transformers": lambda run: converting(model_size(run)),
     "generate": tuned,
     "evaluate_finetune": evaluating,
+    "run_harness": evaluating,
     # As many tokens at once as the measurements above.
     "score_mlm_tensorflow": lambda run: 2 * weight_bytes(run) + activations(run, backward=False),
     "score_mlm_jax": lambda run: 3 * weight_bytes(run) + activations(run, backward=False) * on_cpu(run),

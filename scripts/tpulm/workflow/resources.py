@@ -8,8 +8,14 @@ from tpulm.core.accelerators import gres
 from tpulm.workflow.memory import mem_mb
 
 
+def named(wildcards: Any) -> str:
+    """Return which model a job runs: its wildcard `run` or `name`; where it is one on a task `chain`, or task/model."""
+    found = wildcards.get("run") or wildcards.get("name") or wildcards.get("chain")
+    return found or f"{wildcards.task}/{wildcards.model}"
+
+
 def resources_of(runs: Mapping[str, Run], job: str, prefix: str, hosts: bool = False) -> dict[str, Callable]:
-    """Return the resources of a rule that runs a model, whose wildcard `run` or `name` says which.
+    """Return the resources of a rule that runs a model, whose wildcards say which, see `named`.
 
     runs    of the rule's stage, by name
     job     the rule, see `tpulm.workflow.memory.JOBS`
@@ -25,7 +31,7 @@ def resources_of(runs: Mapping[str, Run], job: str, prefix: str, hosts: bool = F
     """
 
     def run_of(wildcards: Any) -> Run:
-        return runs[wildcards.get("run") or wildcards.get("name")]
+        return runs[named(wildcards)]
 
     def asked(wildcards: Any) -> dict:
         return run_of(wildcards).recipe["resources"]
@@ -57,7 +63,7 @@ def snapshots_of(runs: Mapping[str, Run], located: Callable[[str], str]) -> dict
     """
 
     def run_of(wildcards: Any) -> Run:
-        return runs[wildcards.get("run") or wildcards.get("name")]
+        return runs[named(wildcards)]
 
     return {
         "snapshots": lambda wildcards: located(run_of(wildcards).snapshots(int(wildcards.step))),

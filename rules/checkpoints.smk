@@ -1,0 +1,144 @@
+"""Scores of checkpoints, made as those of finished models are, from the weights at a step."""
+
+from tpulm.workflow.checkpoint_scores import CheckpointScores
+
+AT_STEPS = or_exit(
+    CheckpointScores,
+    config["evaluation"]["checkpoints"],
+    {chain: run for chain, run in CHAINS.items() if chain in EVALUATED.models},
+    located,
+)
+# What a checkpoint's weights are exported to, to be scored; no artifact.
+EXPORTED = "results/evaluation/checkpoints"
+SCORED_STEPS = {chain: AT_STEPS.files(chain) for chain in AT_STEPS.chains}
+SCORES += [path for files in SCORED_STEPS.values() for path in files]
+if workflow.is_main_process:
+    for text in filter(None, map(AT_STEPS.note, SCORED_STEPS)):
+        say(text)
+
+
+if MLM:
+
+    use rule export_mlm as export_mlm_at_step with:
+        input:
+            manifest=lambda w: RECORD_SETS["tfrecords"].manifest,
+            tokenizer=lambda w: list(TOKENIZER.values()),
+            init=lambda w: MLM[w.run].init_files[:1],
+            best=lambda w: MLM[w.run].checkpoint(int(w.step))["weights"],
+            code=code_inputs("export_mlm", "data"),
+        output:
+            [temp(f"{EXPORTED}/mlm/{{run}}/{{step}}/{file}") for file in MODEL_FILES],
+        log:
+            "logs/evaluation/mlm/{run}/{step}-export.log",
+        wildcard_constraints:
+            run=one_of(MLM),
+            step=AT_STEPS.constraint("mlm"),
+
+    use rule score_mlm_tensorflow as score_mlm_tensorflow_at_step with:
+        input:
+            **scored_on("mlm"),
+            model=expand(f"{EXPORTED}/mlm/{{{{run}}}}/{{{{step}}}}/{{file}}", file=MODEL_FILES),
+            code=code_inputs("score_mlm_tensorflow", "tensorflow"),
+        output:
+            scores="results/evaluation/mlm/{run}/{step}/scores.json",
+            by_item="results/evaluation/mlm/{run}/{step}/items.parquet",
+        params:
+            recipe=lambda w: EVALUATED.scoring(ASKED[w.run]) | {"step": int(w.step)},
+        log:
+            "logs/evaluation/mlm/{run}/{step}.log",
+        wildcard_constraints:
+            run=one_of(name for name in BACKENDS["tensorflow"] if name in MLM),
+            step=AT_STEPS.constraint("mlm"),
+
+    use rule score_mlm_jax as score_mlm_jax_at_step with:
+        input:
+            **scored_on("mlm"),
+            model=expand(f"{EXPORTED}/mlm/{{{{run}}}}/{{{{step}}}}/{{file}}", file=MODEL_FILES),
+            code=code_inputs("score_mlm_jax", "jax"),
+        output:
+            scores="results/evaluation/mlm/{run}/{step}/scores.json",
+            by_item="results/evaluation/mlm/{run}/{step}/items.parquet",
+        params:
+            recipe=lambda w: EVALUATED.scoring(ASKED[w.run]) | {"step": int(w.step)},
+        log:
+            "logs/evaluation/mlm/{run}/{step}.log",
+        wildcard_constraints:
+            run=one_of(name for name in BACKENDS["jax"] if name in MLM),
+            step=AT_STEPS.constraint("mlm"),
+
+
+use rule export_base as export_base_at_step with:
+    input:
+        best=lambda w: TRAINED_BASES[w.name].checkpoint(int(w.step))["weights"],
+        vocabulary="results/base-training/{name}/vocabulary.spm",
+        code=code_inputs("export_base", "jax"),
+    output:
+        folder=temp(directory(f"{EXPORTED}/base-training/{{name}}/{{step}}/preset")),
+        fingerprint=temp(f"{EXPORTED}/base-training/{{name}}/{{step}}/fingerprint.json"),
+    log:
+        "logs/evaluation/base-training/{name}/{step}-export.log",
+    wildcard_constraints:
+        name=one_of(TRAINED_BASES),
+        step=AT_STEPS.constraint("base-training"),
+
+
+use rule score_base as score_base_at_step with:
+    input:
+        **scored_on("base"),
+        base=f"{EXPORTED}/base-training/{{name}}/{{step}}/preset",
+        fingerprint=f"{EXPORTED}/base-training/{{name}}/{{step}}/fingerprint.json",
+        code=code_inputs("score_base", "jax"),
+    output:
+        scores="results/evaluation/base-training/{name}/{step}/scores.json",
+        by_item="results/evaluation/base-training/{name}/{step}/items.parquet",
+    params:
+        recipe=lambda w: EVALUATED.scoring(TRAINED_BASES[w.name]) | {"step": int(w.step)},
+    log:
+        "logs/evaluation/base-training/{name}/{step}.log",
+    wildcard_constraints:
+        name=one_of(TRAINED_BASES),
+        step=AT_STEPS.constraint("base-training"),
+
+
+use rule score_finetune as score_finetune_at_step with:
+    input:
+        **scored_on("finetune"),
+        base=base_of,
+        fingerprint=fingerprint_of,
+        best=lambda w: FINETUNE[w.run].checkpoint(int(w.step))["weights"],
+        code=code_inputs("score_finetune", "jax"),
+    output:
+        scores="results/evaluation/finetune/{run}/{step}/scores.json",
+        by_item="results/evaluation/finetune/{run}/{step}/items.parquet",
+    params:
+        recipe=lambda w: EVALUATED.scoring(FINETUNE[w.run]) | {"step": int(w.step)},
+    log:
+        "logs/evaluation/finetune/{run}/{step}.log",
+    wildcard_constraints:
+        run=one_of(FINETUNE),
+        step=AT_STEPS.constraint("finetune"),
+
+
+rule plot_checkpoints:
+    """Plot the scores of a run's checkpoints against the tokens that it has seen."""
+    input:
+        scores=lambda w: SCORED_STEPS[w.chain],
+        code=code_inputs("plot_checkpoints", "workflow"),
+    output:
+        report(
+            "results/figures/checkpoints/{chain}.svg",
+            caption="../report/checkpoints.rst",
+            category="2. Held-out figures",
+            labels={"stage": "{chain}", "run": "all", "shows": "scores of checkpoints"},
+        ),
+    params:
+        recipe=lambda w: {"tokens_per_step": AT_STEPS.tokens_per_step(w.chain)},
+    log:
+        "logs/figures/checkpoints-{chain}.log",
+    wildcard_constraints:
+        chain=one_of(SCORED_STEPS),
+    threads: 1
+    conda:
+        "../envs/workflow.yaml"
+    script:
+        "../scripts/plot_checkpoints.py"

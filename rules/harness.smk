@@ -1,0 +1,71 @@
+"""Causal models on tasks of lm-evaluation-harness: base models, and finetuned ones beside them."""
+
+from tpulm.config.harness_tasks import tasks_of
+from tpulm.workflow.harness import opener, opening_of_base
+
+HARNESS = tasks_of(config)
+# What opens each base model: its own run, or for one that was fetched the first that tunes it.
+BASES_BY_HARNESS = {name: opener(config, name) for name in BASE} if HARNESS else {}
+# The files of a task's description.
+HARNESS_FILES = {name: or_exit(getattr, task, "files") for name, task in HARNESS.items()}
+# Of its examples: of the user, or artifacts of this workflow.
+HARNESS_DATA = {
+    name: [file if file.startswith("results/") else PLACE.text(file) for file in or_exit(getattr, task, "data")]
+    for name, task in HARNESS.items()
+}
+SCORES += [
+    f"results/evaluation/harness/{task}/{model}/{file}"
+    for task in HARNESS
+    for model in [f"base-training/{name}" for name in BASES_BY_HARNESS] + [f"finetune/{run}" for run in FINETUNE]
+    for file in ("scores.json", "items.parquet")
+]
+
+
+rule run_harness:
+    """Score a finetuned model on a task of lm-evaluation-harness."""
+    input:
+        base=base_of,
+        fingerprint=fingerprint_of,
+        best=lambda w: FINETUNE[w.run].checkpoint()["best"],
+        task=lambda w: local_files(HARNESS_FILES[w.task]),
+        data=lambda w: HARNESS_DATA[w.task],
+        code=code_inputs("run_harness", "harness"),
+    output:
+        scores="results/evaluation/harness/{task}/finetune/{run}/scores.json",
+        by_item="results/evaluation/harness/{task}/finetune/{run}/items.parquet",
+    params:
+        recipe=lambda w: FINETUNE[w.run].opening() | HARNESS[w.task].asked,
+    log:
+        "logs/evaluation/harness/{task}-finetune-{run}.log",
+    wildcard_constraints:
+        task=one_of(HARNESS),
+        run=one_of(FINETUNE),
+    threads: config["cpu_threads"]
+    resources:
+        **asks("finetune", "run_harness"),
+    conda:
+        "../envs/harness.yaml"
+    script:
+        "../scripts/run_harness.py"
+
+
+use rule run_harness as run_harness_of_base with:
+    input:
+        base=ancient("results/base/{name}"),
+        fingerprint="results/base/{name}.json",
+        best=[],
+        task=lambda w: local_files(HARNESS_FILES[w.task]),
+        data=lambda w: HARNESS_DATA[w.task],
+        code=code_inputs("run_harness", "harness"),
+    output:
+        scores="results/evaluation/harness/{task}/base-training/{name}/scores.json",
+        by_item="results/evaluation/harness/{task}/base-training/{name}/items.parquet",
+    params:
+        recipe=lambda w: opening_of_base(config, BASES_BY_HARNESS[w.name]) | HARNESS[w.task].asked,
+    log:
+        "logs/evaluation/harness/{task}-base-{name}.log",
+    wildcard_constraints:
+        task=one_of(HARNESS),
+        name=one_of(BASES_BY_HARNESS),
+    resources:
+        **resources_of(BASES_BY_HARNESS, "run_harness", PLACE.prefixed("")),

@@ -1,0 +1,175 @@
+"""Tasks with labels: models are finetuned on them, each with several rates and seeds, and scored on held-out examples."""
+
+from tpulm.config.tasks import FOLDER as TASKS_FOLDER, labelled_tasks
+from tpulm.corpus.sources import task_files
+
+TASKS = {task.name: task for task in labelled_tasks(config)}
+# By task and model, which is a path below results/ such as mlm/tiny: the chains of checkpoints.
+TASK_CHAINS = {
+    (task.name, model.folder.removeprefix("results/")): task.chains(model)
+    for task in TASKS.values()
+    for model in task.models
+}
+# Every chain by its folder below results/, which is the wildcard `chain`; thinned and verified as runs are.
+TUNED = {chain.folder.removeprefix("results/"): chain for chains in TASK_CHAINS.values() for chain in chains}
+CHAINS |= TUNED
+TASK_SOURCES = {name: or_exit(task_files, task.key, task.reading) for name, task in TASKS.items()}
+# What `compare` and the report read.
+TASK_SCORES = [
+    f"{TASKS_FOLDER}/{task}/{model}/{file}" for task, model in TASK_CHAINS for file in ("scores.json", "items.parquet")
+]
+SCORES += TASK_SCORES + [mark for chain in TUNED.values() for mark in chain.thinned]
+
+if workflow.is_main_process:
+    for left_out in filter(None, (task.left_out for task in TASKS.values())):
+        say(left_out)
+
+
+def chains_at(wildcards):
+    """Return the chains of the model and the task of a job."""
+    return TASK_CHAINS[wildcards.task, wildcards.model]
+
+
+def tokenizer_of(wildcards):
+    """Return those files of a model's folder that predictions need: all but its weights."""
+    return [file for file in chains_at(wildcards)[0].init_files if not file.endswith(".safetensors")]
+
+
+rule tasks:
+    """Target: every model on every task of evaluation.tasks, with its scores."""
+    localrule: True
+    input:
+        TASK_SCORES,
+        [chain.thinned for chain in TUNED.values()],
+
+
+rule read_task:
+    """Read the examples of a task, and split them."""
+    input:
+        train=lambda w: list(map(PLACE.text, TASK_SOURCES[w.task].get("train", []))),
+        validation=lambda w: list(map(PLACE.text, TASK_SOURCES[w.task].get("validation", []))),
+        test=lambda w: list(map(PLACE.text, TASK_SOURCES[w.task].get("test", []))),
+        dataset=lambda w: list(map(PLACE.text, TASK_SOURCES[w.task].get("dataset", []))),
+        code=code_inputs("read_task", "data"),
+    output:
+        **{split: f"{TASKS_FOLDER}/{{task}}/{split}.parquet" for split in SPLITS},
+        task=f"{TASKS_FOLDER}/{{task}}/task.json",
+    params:
+        recipe=lambda w: TASKS[w.task].reading,
+    log:
+        "logs/evaluation/tasks/{task}/read.log",
+    wildcard_constraints:
+        task=one_of(TASKS),
+    threads: 1
+    resources:
+        mem_mb=8000,
+    conda:
+        "../envs/data.yaml"
+    script:
+        "../scripts/read_task.py"
+
+
+rule fit_task_baselines:
+    """Predict the labels of a task without a language model."""
+    input:
+        train=f"{TASKS_FOLDER}/{{task}}/train.parquet",
+        test=f"{TASKS_FOLDER}/{{task}}/test.parquet",
+        code=code_inputs("fit_task_baselines", "data"),
+    output:
+        f"{TASKS_FOLDER}/{{task}}/baselines.parquet",
+    params:
+        recipe=lambda w: TASKS[w.task].baselines,
+    log:
+        "logs/evaluation/tasks/{task}/baselines.log",
+    wildcard_constraints:
+        task=one_of(TASKS),
+    threads: 1
+    resources:
+        mem_mb=8000,
+    conda:
+        "../envs/data.yaml"
+    script:
+        "../scripts/fit_task_baselines.py"
+
+
+rule train_task:
+    """Train one segment of a model on a task: make checkpoint k from checkpoint k-1."""
+    input:
+        train=lambda w: f"{TASKS_FOLDER}/{TUNED[w.chain].task}/train.parquet",
+        validation=lambda w: f"{TASKS_FOLDER}/{TUNED[w.chain].task}/validation.parquet",
+        task=lambda w: f"{TASKS_FOLDER}/{TUNED[w.chain].task}/task.json",
+        model=lambda w: TUNED[w.chain].init_at(int(w.step)),
+        previous=lambda w: previous_checkpoint(TUNED[w.chain], int(w.step)),
+        code=code_inputs("train_task", "jax"),
+    output:
+        **segment_outputs("results/{chain}"),
+    params:
+        recipe=lambda w: TUNED[w.chain].segment(int(w.step)),
+    log:
+        "logs/{chain}/{step}.log",
+    wildcard_constraints:
+        chain=one_of(TUNED),
+    threads: config["cpu_threads"]
+    resources:
+        **resources_of(TUNED, "train", PLACE.prefixed(""), hosts=True),
+        **snapshots_of(TUNED, PLACE.located),
+    conda:
+        "../envs/jax.yaml"
+    script:
+        "../scripts/train_task.py"
+
+
+rule predict_task:
+    """Predict the labels of a task's held-out examples with the best weights of every chain of a model."""
+    input:
+        validation=f"{TASKS_FOLDER}/{{task}}/validation.parquet",
+        test=f"{TASKS_FOLDER}/{{task}}/test.parquet",
+        task=f"{TASKS_FOLDER}/{{task}}/task.json",
+        model=tokenizer_of,
+        best=lambda w: [chain.checkpoint()["best"] for chain in chains_at(w)],
+        code=code_inputs("predict_task", "jax"),
+    output:
+        f"{TASKS_FOLDER}/{{task}}/{{model}}/predictions.parquet",
+    params:
+        recipe=lambda w: chains_at(w)[0].predicting | {"chains": [chain.named for chain in chains_at(w)]},
+    log:
+        "logs/evaluation/tasks/{task}/{model}/predict.log",
+    wildcard_constraints:
+        task=one_of(TASKS),
+        model=one_of({model for _, model in TASK_CHAINS}),
+    threads: config["cpu_threads"]
+    resources:
+        **resources_of(
+            {"/".join(key): chains[0] for key, chains in TASK_CHAINS.items()}, "predict_task", PLACE.prefixed("")
+        ),
+    conda:
+        "../envs/jax.yaml"
+    script:
+        "../scripts/predict_task.py"
+
+
+rule score_task:
+    """Score a model on a task, over seeds, beside the baselines."""
+    input:
+        predictions=f"{TASKS_FOLDER}/{{task}}/{{model}}/predictions.parquet",
+        baselines=f"{TASKS_FOLDER}/{{task}}/baselines.parquet",
+        task=f"{TASKS_FOLDER}/{{task}}/task.json",
+        code=code_inputs("score_task", "data"),
+    output:
+        scores=f"{TASKS_FOLDER}/{{task}}/{{model}}/scores.json",
+        by_item=f"{TASKS_FOLDER}/{{task}}/{{model}}/items.parquet",
+        chains=f"{TASKS_FOLDER}/{{task}}/{{model}}/chains.csv",
+    params:
+        recipe=lambda w: TASKS[w.task].scoring | {"model": w.model},
+    log:
+        "logs/evaluation/tasks/{task}/{model}/score.log",
+    wildcard_constraints:
+        task=one_of(TASKS),
+        model=one_of({model for _, model in TASK_CHAINS}),
+    threads: 1
+    resources:
+        mem_mb=8000,
+    conda:
+        "../envs/data.yaml"
+    script:
+        "../scripts/score_task.py"

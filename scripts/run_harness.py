@@ -1,0 +1,52 @@
+"""Score a causal model on a task of lm-evaluation-harness.
+
+input.base        preset folder
+input.best        safetensors, the tuned variables of the best checkpoint; none for the base model itself
+input.data        files of the task's examples, in the order of its description; none of a task of the harness
+output.scores     JSON, see tpulm.core.scores: a row for each metric of the task
+output.by_item    Parquet: score, item, value
+params.recipe     harness (name, file or task and revision, examples shown, limit, max_length); seed, precision, mesh,
+                  layout, cpu_threads, host_device_count, for a finetuned model method and keys of LoRA; determinism,
+                  where it is steps
+"""
+
+import tempfile
+
+from tpulm.config.harness_tasks import HarnessTask
+from tpulm.config.training_step import ModelSpec
+from tpulm.core.job import job
+from tpulm.core.scores import write_scores
+from tpulm.training import runtime
+
+recipe, wildcards = snakemake.params.recipe, snakemake.wildcards
+asked, best = recipe["harness"], snakemake.input.get("best")
+stage, folder, run = ("finetune", "finetune", wildcards.run) if best else ("base", "base-training", wildcards.name)
+
+with job(snakemake.log[0], f"{stage} {run}, {asked['name']}") as say:
+    determinism = recipe.get("determinism", "bytes")
+    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"], determinism)
+    from tpulm.evaluation.harness import results_of, scores_of
+    from tpulm.evaluation.harness_model import KerasLM
+    from tpulm.evaluation.scored import write_items
+    from tpulm.models.building import open_model
+    from tpulm.models.sharding import on_one_host
+    from tpulm.tokenization.causal import load_tokenizer
+    from tpulm.tokenization.fast import fast_tokenizer
+
+    base, task = snakemake.input.base, HarnessTask(asked["name"], asked)
+    preset = {"base": {"preset": base}} if best else {"preset": base}
+    key = f"finetune.runs.{run}" if best else f"base.{run}"
+    model, distribution = open_model(
+        ModelSpec.of(stage, key, on_one_host(recipe, snakemake.resources) | preset), best or None
+    )
+    tokenizer = load_tokenizer(base, lambda: None)
+    length = asked["max_length"] or model.preprocessor.sequence_length
+    lm = KerasLM(model, distribution, fast_tokenizer(tokenizer), tokenizer.special, length, recipe["seed"])
+    with tempfile.TemporaryDirectory() as cache:
+        paths = dict(zip(task.data, map(str, snakemake.input.get("data", [])), strict=True))
+        results = results_of(lm, task.key, asked, paths, cache)
+    found = scores_of(asked["name"], asked.get("task"), results)
+    write_items(snakemake.output.by_item, found)
+    write_scores(snakemake.output.scores, f"{folder}/{run}", "causal", [score for score, _ in found])
+    for score, _ in found:
+        say(f"{score.metric} {score.value:.4f} of {score.items} items")

@@ -1,0 +1,135 @@
+"""Tasks of lm-evaluation-harness, as evaluation.harness names them: the harness's own, or files of the user."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tpulm.core.errors import UserError
+
+# Loaders of the `datasets` library for files, by `dataset_path` of a task; others are names on the Hugging Face Hub.
+LOCAL = ("json", "csv", "parquet", "text")
+CODE = "!function"
+
+
+@dataclass(frozen=True)
+class HarnessTask:
+    """A task under evaluation.harness: its name there, and what the config says of it."""
+
+    name: str
+    recipe: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """How the config names it."""
+        return f"evaluation.harness.{self.name}"
+
+    @property
+    def files(self) -> list[str]:
+        """The files of its description; none of a task that comes with the harness. Raises UserError."""
+        return [str(path) for path in descriptions(self.key, Path(self.recipe["file"]))] if self.own else []
+
+    @property
+    def own(self) -> bool:
+        """Whether a file of the user describes it."""
+        return "file" in self.recipe
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What a job takes of it."""
+        named = {} if self.own else {"task": self.recipe.get("task", self.name)}
+        return {"harness": {"name": self.name, **named, **self.recipe}}
+
+    @property
+    def data(self) -> list[str]:
+        """The files of its examples, of the user's or of this workflow. Raises UserError."""
+        return listed(described(self.key, self.recipe["file"])) if self.own else []
+
+
+def tasks_of(config: Mapping) -> dict[str, HarnessTask]:
+    """Return the tasks of a completed config, by name."""
+    return {name: HarnessTask(name, recipe) for name, recipe in config["evaluation"]["harness"].items()}
+
+
+def read(key: str, path: Path) -> dict[str, Any]:
+    """Return what a file of a task says, without what it includes.
+
+    Raises UserError for code, and for what is no task.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{key}.file is {path}, which cannot be read: {error}.") from None
+    if CODE in text:
+        raise UserError(f"{key}.file is {path}, which has {CODE}; allowed: a task without code of its own.")
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"{key}.file is {path}, which is no YAML: {' '.join(str(error).split())[:200]}.") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{key}.file is {path}, which holds no keys; allowed: a task of lm-evaluation-harness.")
+    return found
+
+
+def included(path: Path, found: Mapping) -> list[Path]:
+    """Return the files that a file of a task includes, relative to its folder as the harness takes them."""
+    names = found.get("include", [])
+    return [path.parent / name for name in (names if isinstance(names, list) else [names])]
+
+
+def descriptions(key: str, path: Path, before: tuple[Path, ...] = ()) -> list[Path]:
+    """Return a file of a task and those that it includes. Raises UserError, also for files that include each other."""
+    if path in before:
+        raise UserError(f"{key}.file: {path} includes itself.")
+    own = [path]
+    for other in included(path, read(key, path)):
+        own += descriptions(key, other, (*before, path))
+    return own
+
+
+def described(key: str, file: str) -> dict[str, Any]:
+    """Return the description of a task of the user: what its file says, over what that includes.
+
+    Raises UserError for one that is no single task, and for examples from the hub, which only the harness's tasks take.
+    """
+    descriptions(key, Path(file))
+    found = merged(key, Path(file))
+    task, place = found.get("task"), found.get("dataset_path")
+    if not isinstance(task, str):
+        raise UserError(f"{key}.file is {file}, which names no `task`; allowed: one task, no group.")
+    if place not in LOCAL or not listed(found):
+        raise UserError(
+            f"{key}.file is {file}, whose dataset_path is {place or 'missing'}; allowed: {', '.join(LOCAL)}, with the "
+            "files in dataset_kwargs.data_files."
+        )
+    return found
+
+
+def merged(key: str, path: Path) -> dict[str, Any]:
+    """Return what a file says over what it includes; a later include over an earlier one."""
+    found = read(key, path)
+    under: dict[str, Any] = {}
+    for other in included(path, found):
+        under |= merged(key, other)
+    return under | {name: value for name, value in found.items() if name != "include"}
+
+
+def listed(description: Mapping) -> list[str]:
+    """Return the files of a description's examples, in order."""
+    files = (description.get("dataset_kwargs") or {}).get("data_files") or []
+    groups = files.values() if isinstance(files, Mapping) else [files]
+    return [file for group in groups for file in ([group] if isinstance(group, str) else group)]
+
+
+def relocated(description: Mapping, paths: Mapping[str, str]) -> dict[str, Any]:
+    """Return a description whose examples are read from where they are: `paths`, by the names that it has for them."""
+
+    def there(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {split: there(files) for split, files in value.items()}
+        return paths[value] if isinstance(value, str) else [there(file) for file in value]
+
+    options = description["dataset_kwargs"]
+    return {**description, "dataset_kwargs": options | {"data_files": there(options["data_files"])}}

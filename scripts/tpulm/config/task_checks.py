@@ -1,0 +1,78 @@
+"""Checks of the tasks that models are finetuned on. All raise UserError."""
+
+import os
+from collections.abc import Callable, Mapping
+
+from tpulm.config.architectures import find_architecture
+from tpulm.config.artifacts import PAD_ID, PAD_ID_OF_ROBERTA
+from tpulm.config.masked_sizes import KINDS, sizes_of
+from tpulm.config.messages import describe
+from tpulm.config.runs import Run
+from tpulm.config.tasks import CLASS, FIXED, METRICS, TOKEN_CLASSES, Task, candidates, obstacle, without_either
+from tpulm.core.errors import UserError
+
+
+def check_tasks(config: Mapping, *checks: Callable[[str, dict], None]) -> None:
+    """Check every task of a completed config.
+
+    checks  of a run, which take its key and its recipe: a task is one, with its lowest learning rate
+    """
+    for name, recipe in config["evaluation"]["tasks"].items():
+        task = Task(name, config)
+        for check in checks:
+            check(task.key, FIXED | recipe | {"learning_rate": min(recipe["learning_rates"])})
+        check_task(task)
+        check_models(task)
+
+
+def check_task(task: Task) -> None:
+    """Check what a task's keys say together."""
+    recipe, where = task.recipe, task.key
+    allowed = METRICS[recipe["predict"]]
+    for metric in task.metrics:
+        if metric not in allowed:
+            raise UserError(
+                f"{where}.metrics has {metric}; allowed with predict: {recipe['predict']}: {', '.join(allowed)}."
+            )
+    if recipe["source"] == "hub" and "revision" not in recipe and not os.path.isdir(recipe["dataset"]):
+        raise UserError(
+            f"{where}.revision is missing; a dataset of the hub is pinned to a commit of 40 hexadecimal digits, "
+            "so that it cannot change."
+        )
+    if recipe["source"] == "python-modules" and recipe["predict"] != CLASS:
+        raise UserError(f"{where}.predict is {recipe['predict']}; allowed with source: python-modules: {CLASS}.")
+    if recipe["predict"] == TOKEN_CLASSES and "text_pair" in recipe:
+        raise UserError(f"{where}.text_pair is given, which predict: {TOKEN_CLASSES} has not.")
+
+
+def check_models(task: Task) -> None:
+    """Check that JAX can open the models that a task names, and that its examples fit all that it has."""
+    recipe, where, known = task.recipe, task.key, candidates(task.config)
+    for path in recipe.get("models", []):
+        if path not in known:
+            raise UserError(
+                f"{where}.models has {describe(path)}; allowed: masked models of the config: "
+                f"{', '.join(known) or 'none'}."
+            )
+        if obstacle(known[path]):
+            architecture = known[path].recipe["model"]["architecture"]
+            raise UserError(
+                f"{where}.models has {path}, whose architecture {architecture} JAX cannot open as it is; allowed: "
+                f"{', '.join(KINDS)}, with the sizes that backend: jax allows."
+            )
+    for run in task.models:
+        check_length(where, recipe["sequence_length"], run)
+
+
+def check_length(where: str, length: int, run: Run) -> None:
+    """Check that a model that is trained here has a position for each token."""
+    if "model" not in run.recipe:
+        return
+    sizes = sizes_of(without_either(run.recipe["model"]), f"{run.key}.model")
+    after_pad = find_architecture(run.recipe["model"]["architecture"], run.key, "jax").after_pad
+    pad = PAD_ID_OF_ROBERTA if "pretrained" in run.config["tokenizer"] else PAD_ID
+    positions = sizes["max_position_embeddings"] - (pad + 1 if after_pad else 0)
+    if length > positions:
+        raise UserError(
+            f"{where}.sequence_length is {length}; allowed: {positions} or less, the positions of {run.key}."
+        )

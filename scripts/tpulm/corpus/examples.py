@@ -1,0 +1,178 @@
+"""Examples with labels, of which tasks are made: read from files, a dataset or the standard library, and split.
+
+An example is (text, second text or None, label). The label is a str where one of several is predicted, a float where a
+number is, and a list of str, one for each word of the text, which is a list then, too, where words have labels.
+"""
+
+import ast
+import hashlib
+import math
+import sysconfig
+import tokenize
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tpulm.config.artifacts import SPLITS
+from tpulm.config.tasks import CLASS, NUMBER, TOKEN_CLASSES
+from tpulm.core.errors import UserError
+from tpulm.corpus.rows import Form, encodable
+from tpulm.corpus.stdlib import SKIPPED, docstrings, paragraphs, parsed
+
+Example = tuple[str | list[str], str | None, Any]
+KEYS = ("text", "text_pair", "label")  # of a task, that name columns
+
+
+@dataclass
+class Fields(Form):
+    """How the rows of a table become examples, as a task's recipe says it: text, text_pair, label, predict."""
+
+    def __post_init__(self) -> None:
+        """Name the columns. Raises UserError where two keys name the same one."""
+        self.templates = []
+        named = [key for key in KEYS if key in self.recipe]
+        self.columns = {self.recipe[key]: key for key in named}
+        if len(self.columns) < len(named):
+            raise UserError(f"{self.where}: two of {', '.join(named)} name the same column; allowed: one each.")
+        self.words = self.recipe["predict"] == TOKEN_CLASSES
+
+    def document(self, place: object, values: Sequence[object]) -> Example:  # type: ignore[override]
+        """Return the example of the values of the columns. Raises UserError for what is none."""
+        given = {key: value for key, value in zip(self.columns.values(), values, strict=True)}
+        if self.words:
+            words, labels = ([str(one) for one in self.listed(place, key, given[key])] for key in ("text", "label"))
+            if len(words) != len(labels):
+                raise UserError(
+                    f"{place}: {len(words)} words have {len(labels)} labels ({self.where}.label); allowed: as many."
+                )
+            return [encodable(word) for word in words], None, labels
+        second = self.plain(place, "text_pair", given["text_pair"]) if "text_pair" in given else None
+        return self.plain(place, "text", given["text"]), second, self.label(place, given["label"])
+
+    def plain(self, place: object, key: str, value: object) -> str:
+        """Return a value that has to be text."""
+        if not isinstance(value, str) or not value.strip():
+            raise UserError(f"{place}: {self.recipe[key]} ({self.where}.{key}) holds {named(value)}; allowed: text.")
+        return encodable(value)
+
+    def listed(self, place: object, key: str, value: object) -> list:
+        """Return a value that has to be a list of words, or of labels."""
+        if not isinstance(value, list) or not value:
+            raise UserError(f"{place}: {self.recipe[key]} ({self.where}.{key}) holds {named(value)}; allowed: a list.")
+        return value
+
+    def label(self, place: object, value: object) -> str | float:
+        """Return a value that has to be a label."""
+        where = f"{place}: {self.recipe['label']} ({self.where}.label) holds {named(value)}"
+        if self.recipe["predict"] == CLASS:
+            if not isinstance(value, str | int) or value == "":
+                raise UserError(f"{where}; allowed: text or a whole number.")
+            return str(value)
+        try:
+            number = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise UserError(f"{where}; allowed: a number.")
+        return number
+
+
+def named(value: object) -> str:
+    """Return what a value is, for a message."""
+    return "nothing" if value in (None, "", []) else f"{type(value).__name__} {str(value)[:40]!r}"
+
+
+def module_examples(where: str, modules: Sequence[str]) -> list[Example]:
+    """Return the paragraphs of the docstrings of modules of the standard library, the module of each its label.
+
+    A paragraph that is in several of them is left out. Raises UserError, naming `where`, for what is no module of it.
+    """
+    found: dict[str, set[str]] = {}
+    for module in modules:
+        for tree in module_trees(where, module):
+            for docstring in docstrings(tree):
+                for paragraph in paragraphs(docstring):
+                    found.setdefault(paragraph, set()).add(module)
+    return [(paragraph, None, owners.pop()) for paragraph, owners in found.items() if len(owners) == 1]
+
+
+def module_trees(where: str, module: str) -> Iterator[ast.Module]:
+    """Yield the syntax trees of the files of a module or package of the standard library, in the order of names."""
+    folder = Path(sysconfig.get_path("stdlib"))
+    paths = [path for path in (folder / f"{module}.py", *sorted((folder / module).rglob("*.py"))) if path.is_file()]
+    if not paths:
+        raise UserError(f"{where}.modules has {module}, which is no module of the standard library in Python.")
+    for path in paths:
+        if not SKIPPED.intersection(path.relative_to(folder).parts):
+            with tokenize.open(path) as file:
+                yield parsed(file.read())
+
+
+def hold_out(where: str, found: Mapping[str, list[Example]], shares: Mapping[str, Any]) -> dict[str, list[Example]]:
+    """Return the examples of every split: those that the source has not are held out of train, as documents are.
+
+    shares  of train for each split that `found` lacks; seed
+
+    Examples with the same texts go to the same split, those with the lowest keys to test, the next to validation: see
+    tpulm.corpus.assignment. Raises UserError where a split stays empty.
+    """
+    splits = dict(found)
+    missing = [split for split in ("test", "validation") if split not in found]
+    if missing:
+        keys = np.array([key_of(example, shares["seed"]) for example in found["train"]])
+        distinct = np.unique(keys)
+        sizes = {split: max(1, int(shares[split] * len(distinct) + 0.5)) for split in missing}
+        first = 0
+        held_out = np.full(len(keys), "train", "U10")
+        for split, size in sizes.items():
+            held_out[np.isin(keys, distinct[first : first + size])] = split
+            first += size
+        for split in ("train", *missing):
+            chosen = np.flatnonzero(held_out == split)
+            splits[split] = [found["train"][index] for index in chosen]
+    for split in SPLITS:
+        if not splits[split]:
+            raise UserError(f"{where}: there is no example in the split {split}; allowed: one or more in each.")
+    return {split: splits[split] for split in SPLITS}
+
+
+def key_of(example: Example, seed: int) -> str:
+    """Return the key of an example, random and the same for the same texts: of one text that of a document."""
+    text = words_of(example)
+    texts = [text] if example[1] is None else [text, example[1]]
+    normalised = "\n".join(" ".join(one.split()) for one in texts)
+    return hashlib.sha256(f"{seed}\0{normalised}".encode()).hexdigest()[:32]
+
+
+def words_of(example: Example) -> str:
+    """Return the text of an example, also where it is a list of words."""
+    return example[0] if isinstance(example[0], str) else " ".join(example[0])
+
+
+def labels_of(where: str, splits: Mapping[str, list[Example]], predict: str) -> list[str]:
+    """Return the labels of the training examples in order, numbers by size; none where a number is predicted.
+
+    Raises UserError where training has one label only, or another split has one that training has not.
+    """
+    if predict == NUMBER:
+        return []
+    found = {
+        split: {label for *_, labels in examples for label in ([labels] if predict == CLASS else labels)}
+        for split, examples in splits.items()
+    }
+    known = sorted(found["train"], key=lambda label: (not integral(label), int(label) if integral(label) else 0, label))
+    if len(known) < 2:
+        raise UserError(f"{where}: all training examples have the label {known[0]}; allowed: two labels or more.")
+    for split in ("validation", "test"):
+        unknown = sorted(found[split] - set(known))
+        if unknown:
+            raise UserError(f"{where}: the split {split} has the label {unknown[0]}, which no training example has.")
+    return known
+
+
+def integral(label: str) -> bool:
+    """Return whether a label is a whole number."""
+    return label.removeprefix("-").isdecimal()

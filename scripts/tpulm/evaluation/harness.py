@@ -1,0 +1,172 @@
+"""Tasks of lm-evaluation-harness (Gao et al. 2024): run, and told as scores.
+
+Needs tpulm.training.runtime.start first.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from datasets.exceptions import DatasetsError
+from jinja2.exceptions import TemplateError
+from lm_eval import simple_evaluate
+from lm_eval.api.model import LM
+from lm_eval.tasks import TaskManager
+
+from tpulm.config.harness_tasks import LOCAL, described, relocated
+from tpulm.core.errors import UserError
+from tpulm.core.scores import Score
+from tpulm.evaluation.intervals import interval
+
+NOT_METRICS = ("name", "alias", "sample_len", "sample_count")
+Found = list[tuple[Score, dict[str, float]]]
+
+
+def results_of(lm: LM, key: str, recipe: Mapping[str, Any], paths: Mapping[str, str], cache: str) -> dict[str, Any]:
+    """Return the results of a task as the harness gives them, samples among them.
+
+    key     how the config names the task; recipe  what it says: file or task and revision, examples, limit
+    paths   where the files of the examples are, by their names in the task's file
+    cache   folder for what the `datasets` library makes of them
+
+    Raises UserError for a task that the harness does not know, or that cannot be read.
+    """
+    if "file" in recipe:
+        description = relocated(described(key, recipe["file"]), paths)
+        description["dataset_kwargs"] = description["dataset_kwargs"] | {"cache_dir": cache}
+        manager = TaskManager(include_defaults=False)
+        task: Any = description
+    else:
+        manager = TaskManager()
+        task = recipe["task"]
+        pin(manager, key, task, recipe.get("revision"))
+    try:
+        return simple_evaluate(
+            lm,
+            tasks=[task],
+            num_fewshot=recipe["examples"],
+            limit=recipe["limit"],
+            bootstrap_iters=0,
+            task_manager=manager,
+        )
+    except (OSError, KeyError, ValueError, DatasetsError, TemplateError) as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise UserError(f"{key} cannot be run: {reason}.") from error
+
+
+def pin(manager: TaskManager, key: str, name: str, revision: str | None) -> None:
+    """Have the data of a task of the harness read at a commit of the hub, and of those of a group.
+
+    Raises UserError for a name that the harness does not know, and without a commit.
+    """
+    leaves = list(members(manager, name))
+    if not leaves:
+        raise UserError(
+            f"{key}.task is {name}, which lm-evaluation-harness does not know; `lm-eval ls tasks` lists all."
+        )
+    for entry in leaves:
+        if (entry.cfg or {}).get("dataset_path") in LOCAL:
+            continue
+        if revision is None:
+            place = (entry.cfg or {}).get("dataset_path")
+            raise UserError(
+                f"{key}.revision is missing; the examples of {entry.name} are {place} of the hub, pinned to a commit "
+                "of 40 hexadecimal digits so that they cannot change."
+            )
+    if revision is None:
+        return
+    for entry in leaves:
+        described_by, entry.yaml_path = manager._factory._load_full_config(entry), None
+        entry.cfg = described_by | {
+            "dataset_kwargs": (described_by.get("dataset_kwargs") or {}) | {"revision": revision}
+        }
+
+
+def members(manager: TaskManager, name: str) -> Iterator[Any]:
+    """Yield the entries of the harness's index that a name stands for: a task, or those of a group or tag."""
+    entry = manager.task_index.get(name)
+    if entry is None:
+        return
+    if entry.kind.name == "TAG":
+        names = sorted(entry.tags)
+    elif entry.kind.name == "GROUP":
+        names = [item if isinstance(item, str) else item.get("task") for item in entry.cfg["task"]]
+    else:
+        yield entry
+        return
+    for other in names:
+        yield from members(manager, other)
+
+
+def scores_of(name: str, task: str | None, results: Mapping[str, Any]) -> Found:
+    """Return the scores of a task, one a metric, each with its values by item.
+
+    name     of the task in the config; task  in the harness, None for one of the user
+    results  as `results_of` returns them
+
+    A group is one row a metric, over the items of all its tasks. A metric that is no mean over items, such as a
+    perplexity, has neither interval nor items.
+    """
+    tasks = sorted(results["samples"])
+    total = results["results"].get(task, results["results"][tasks[0]])
+    if len(tasks) > 1 and not (task in results["results"] and metrics(total)):  # of tasks that are not added up
+        return [one for own in tasks for one in scores_of(own, own, alone(results, own))]
+    shots = results["n-shot"].get(tasks[0]) or 0
+    on = f"{name}, {shots} example{'' if shots == 1 else 's'} shown"
+    found: Found = []
+    for label, value in metrics(total).items():
+        metric, _, chosen = label.partition(",")
+        samples = [
+            (f"{own}/{sample['doc_id']}", sample)
+            for own in tasks
+            for sample in results["samples"][own]
+            if sample["filter"] == chosen and metric in sample
+        ]
+        values = [sample[metric] for _, sample in samples]
+        better = all(results["higher_is_better"].get(own, {}).get(metric) is not False for own in tasks)
+        called = metric if chosen == "none" else f"{metric} ({chosen})"
+        score = Score("harness", called, on, value, None, None, better, len(samples))
+        items: dict[str, float] = {}
+        if is_mean(values, value):
+            low, high = interval(np.array(values, np.float64)) if len(values) > 1 else (None, None)
+            chance, baselines = guesses(results, tasks, metric, [sample for _, sample in samples])
+            score = Score("harness", called, on, value, low, high, better, len(samples), chance, baselines)
+            items = {item: float(sample[metric]) for item, sample in samples}
+        found.append((score, items))
+    return found
+
+
+def metrics(total: Mapping[str, Any]) -> dict[str, float]:
+    """Return the metrics of a task or group by METRIC,FILTER: numbers, and not their errors."""
+    found = {}
+    for label, value in total.items():
+        name = label.partition(",")[0]
+        if name not in NOT_METRICS and not name.endswith("_stderr") and isinstance(value, int | float | np.number):
+            if math.isfinite(value):
+                found[label] = float(value)
+    return found
+
+
+def alone(results: Mapping[str, Any], task: str) -> dict[str, Any]:
+    """Return the results of one of several tasks."""
+    return dict(results) | {"samples": {task: results["samples"][task]}, "results": {task: results["results"][task]}}
+
+
+def is_mean(values: list, value: float) -> bool:
+    """Return whether a metric is the mean of its items' values."""
+    if not values or not all(isinstance(one, int | float | np.number) for one in values):
+        return False
+    return math.isclose(math.fsum(map(float, values)) / len(values), value, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def guesses(results: Mapping, tasks: list[str], metric: str, samples: list[dict]) -> tuple[float | None, dict]:
+    """Return the chance of a guess among given answers, and of always giving the commonest one; else None, nothing."""
+    choices = all(results["configs"][task]["output_type"] == "multiple_choice" for task in tasks)
+    if not choices or not metric.startswith("acc"):
+        return None, {}
+    chance = math.fsum(1 / len(sample["arguments"]) for sample in samples) / len(samples)
+    targets = Counter(str(sample["target"]) for sample in samples)
+    most = max(targets.values()) / len(samples)
+    return chance, {"always the commonest answer": most}

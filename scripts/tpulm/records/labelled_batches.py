@@ -1,0 +1,91 @@
+"""Batches of a task's examples: which ones, and their tokens and labels."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tpulm.config.record_arrays import EVALUATION_BATCH
+from tpulm.config.tasks import CLASS, NUMBER, TOKEN_CLASSES
+from tpulm.records.order import batch_records
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding, Tokenizer
+
+ALL = slice(None)
+Arrays = dict[str, np.ndarray]
+
+
+def encode(tokenizer: "Tokenizer", columns: Mapping[str, list], predict: str, length: int, pad: int) -> Arrays:
+    """Return the examples of a split as arrays, each with the examples in front.
+
+    columns  of the split, see tpulm.corpus.task_files; predict  of `tpulm.config.tasks`
+    length   tokens of an example, special ones included: the longest text is cut off first, the rest is padded
+
+    input_ids, attention_mask   int32 [examples, length]
+    labels   int32 [examples] of a class, float32 of a number; int32 [examples, length] where words have labels
+    weights  float32 of the shape of labels: 0 for a token that is not the first one of its word
+    """
+    tokenizer.enable_truncation(length)
+    texts: Sequence = columns["text"]
+    if "text_pair" in columns:
+        texts = list(zip(texts, columns["text_pair"], strict=True))
+    encodings = tokenizer.encode_batch(list(texts))
+    shape = (len(encodings), length)
+    arrays = {"input_ids": np.full(shape, pad, np.int32), "attention_mask": np.zeros(shape, np.int32)}
+    for row, encoding in enumerate(encodings):
+        arrays["input_ids"][row, : len(encoding.ids)] = encoding.ids
+        arrays["attention_mask"][row, : len(encoding.ids)] = 1
+    if predict != TOKEN_CLASSES:
+        labels = np.array(columns["label"], {CLASS: np.int32, NUMBER: np.float32}[predict])
+        return arrays | {"labels": labels, "weights": np.ones(len(labels), np.float32)}
+    labels, weights = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+    for row, (encoding, words, given) in enumerate(zip(encodings, columns["words"], columns["label"], strict=True)):
+        for token, word in first_tokens(encoding, words).items():
+            labels[row, token], weights[row, token] = given[word], 1.0
+    return arrays | {"labels": labels, "weights": weights}
+
+
+def first_tokens(encoding: "Encoding", words: Sequence[str]) -> dict[int, int]:
+    """Return the number of the first token of each word, with the word's: none of what is cut off.
+
+    encoding  of the words with a space between two. A token may begin with the space before it
+    """
+    found: dict[int, int] = {}
+    tokens = [(index, stop) for index, (_, stop) in enumerate(encoding.offsets) if stop]
+    start, place = 0, 0
+    for number, word in enumerate(words):
+        while place < len(tokens) and tokens[place][1] <= start:
+            place += 1
+        if place < len(tokens):
+            found.setdefault(tokens[place][0], number)
+        start += len(word) + 1
+    return found
+
+
+def training_batch(arrays: Arrays, recipe: Mapping, step: int, rows: slice = ALL) -> Arrays:
+    """Return these rows of global batch `step` (counted from 0): of every epoch each example once, in random order.
+
+    recipe  batch_size and seed: the examples of a step depend on nothing else
+    """
+    indices = batch_records(len(arrays["input_ids"]), recipe["seed"], recipe["batch_size"], step)[rows]
+    return {name: array[indices] for name, array in arrays.items()}
+
+
+def evaluation_batches(arrays: Arrays) -> Iterator[Arrays]:
+    """Yield all examples in their order, in batches of one size; the last one is filled up with rows of weight 0."""
+    for start in range(0, len(arrays["input_ids"]), EVALUATION_BATCH):
+        batch = {name: array[start : start + EVALUATION_BATCH] for name, array in arrays.items()}
+        short = EVALUATION_BATCH - len(batch["input_ids"])
+        yield {name: np.pad(array, [(0, short)] + [(0, 0)] * (array.ndim - 1)) for name, array in batch.items()}
+
+
+def items_of(items: Sequence[str], arrays: Arrays) -> list[str]:
+    """Return the name of each prediction that counts: its example's, and for a word its number in there, from 0.
+
+    items  of the examples; arrays  as `encode` returns them
+    """
+    if arrays["weights"].ndim == 1:
+        return list(items)
+    counts = arrays["weights"].sum(1).astype(int)
+    return [f"{item}:{word:03d}" for item, count in zip(items, counts, strict=True) for word in range(count)]

@@ -1,0 +1,335 @@
+"""Tasks of lm-evaluation-harness on causal models: likelihoods, windows, generation, tasks from files."""
+
+import csv
+import json
+import shutil
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import test_causal
+import test_lora
+from conftest import copied
+from test_causal import prose
+from test_transformers import export
+from tpulm.audit.scores import check_scores
+from tpulm.config.harness_tasks import HarnessTask
+from tpulm.config.training_step import ModelSpec
+from tpulm.core.errors import UserError
+from tpulm.core.scores import read_scores
+from tpulm.tokenization import causal
+from tpulm.tokenization.fast import fast_tokenizer
+
+jax_backend, preset, vocabulary = test_causal.jax_backend, test_lora.preset, test_lora.vocabulary
+LENGTH = 24
+PAIRS = [
+    ("the value of", " function returns"),
+    ("the", " value"),
+    ("", "the list name"),
+    ("object when list given name and ", "module"),
+    ("the value of function returns object when list given name and or is module class string the value", " of"),
+]
+TEXTS = ["the value of function", " ".join(prose(4)), "list"]
+TASK = """
+task: choice
+dataset_path: json
+dataset_kwargs: {data_files: {test: data.jsonl}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{context}}"
+doc_to_target: right
+doc_to_choice: choices
+target_delimiter: ""
+metric_list:
+  - {metric: acc, aggregation: mean, higher_is_better: true}
+"""
+CONTINUING = """
+include: task.yaml
+task: continuing
+output_type: generate_until
+doc_to_choice: null
+doc_to_target: "{{context}}"
+generation_kwargs: {until: ["list", "."], max_gen_toks: 6}
+metric_list:
+  - {metric: exact_match, aggregation: mean, higher_is_better: true}
+"""
+
+
+@dataclass
+class Request:
+    args: tuple
+
+
+def opened(preset, mesh=(1, 1)):
+    """Return the model of a preset as the harness asks it."""
+    from tpulm.evaluation.harness_model import KerasLM
+    from tpulm.models.building import open_model
+
+    recipe = {"mesh": mesh, "precision": "float32", "preset": str(preset)}
+    model, distribution = open_model(ModelSpec.of("base", "base.small", recipe))
+    tokenizer = causal.load_tokenizer(str(preset), lambda: None)
+    return KerasLM(model, distribution, fast_tokenizer(tokenizer), tokenizer.special, LENGTH)
+
+
+def log_probabilities(lm, ids):
+    """Return those of each next token, computed for one row without padding: float64 [tokens, vocabulary]."""
+    rows = np.array([ids], "int32")
+    logits = np.asarray(lm.model({"token_ids": rows, "padding_mask": np.ones_like(rows)}))[0].astype("float64")
+    shifted = logits - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+def directly(lm, context, continuation):
+    """Return log-likelihood and whether it is the greedy one, of ids behind ids."""
+    ids = [*context, *continuation][-(LENGTH + 1) :]
+    found = log_probabilities(lm, ids[:-1])[-len(continuation) :]
+    return found[range(len(continuation)), continuation].sum(), (found.argmax(-1) == continuation).all()
+
+
+def asked(*pairs):
+    return [Request(pair) for pair in pairs]
+
+
+@pytest.mark.parametrize("mesh", [(1, 1), (2, 4)])
+def test_likelihoods_are_those_of_each_row_alone(jax_backend, preset, mesh):
+    lm, alone = opened(preset, mesh), opened(preset)
+    found = lm.loglikelihood(asked(*PAIRS), disable_tqdm=True)
+    for (context, continuation), (likelihood, greedy) in zip(PAIRS, found, strict=True):
+        if context:
+            own = alone._encode_pair(context, continuation)
+        else:
+            own = [alone.prefix_token_id], alone.tok_encode(continuation, add_special_tokens=False)
+        expected = directly(alone, *own)
+        assert likelihood == pytest.approx(expected[0], abs=1e-4) and greedy == expected[1]
+
+
+def test_long_texts_are_scored_in_windows_that_predict_each_token_once(jax_backend, preset):
+    lm = opened(preset)
+    found = lm.loglikelihood_rolling(asked(*((text,) for text in TEXTS)))
+    for text, likelihood in zip(TEXTS, found, strict=True):
+        ids, total = [lm.prefix_token_id, *lm.tok_encode(text)], 0.0
+        for first in range(1, len(ids), LENGTH):  # of the tokens that a window predicts
+            stop = min(first + LENGTH, len(ids))
+            total += directly(lm, ids[max(0, stop - LENGTH - 1) : first], ids[first:stop])[0]
+        assert likelihood == pytest.approx(total, abs=1e-4)
+    assert len(lm.tok_encode(TEXTS[1])) > 2 * LENGTH
+
+
+def greedily(lm, ids, new):
+    """Return the likeliest next tokens, one after another."""
+    ids = list(ids)
+    for _ in range(new):
+        ids.append(int(log_probabilities(lm, ids)[-1].argmax()))
+    return ids
+
+
+def test_generation_is_greedy_and_ends_where_the_task_says(jax_backend, preset):
+    lm = opened(preset)
+    contexts = ["the value", "list given name and or is module", "the value of function returns object when list"]
+    found = lm.generate_until(asked(*((text, {"until": [], "max_gen_toks": 5}) for text in contexts)))
+    for text, made in zip(contexts, found, strict=True):
+        ids = lm.tok_encode(text)[-(LENGTH - 5) :]
+        own = greedily(lm, ids, 5)[len(ids) :]
+        ends = own.index(lm.eot_token_id) if lm.eot_token_id in own else len(own)
+        assert made == lm.fast.decode(own[:ends])
+    ended = lm.generate_until(asked((contexts[0], {"until": [found[0][2:4]], "max_gen_toks": 5})))
+    assert found[0] and ended == [found[0][: found[0].index(found[0][2:4])]]
+    sampled = {"do_sample": True, "temperature": 0.7, "top_k": 5, "until": [], "max_gen_toks": 5}
+    again = [lm.generate_until(asked((contexts[0], sampled))) for _ in range(2)]
+    assert again[0] == again[1]
+    with pytest.raises(UserError, match="a task generates 24 tokens, and the model sees 24 at once; allowed: a larger"):
+        lm.generate_until(asked(("the", {"max_gen_toks": 24})))
+
+
+# Tasks
+
+
+def written(folder, name="task.yaml", text=TASK, questions=40):
+    """Write a task and its examples into a folder; return it."""
+    (folder / name).write_text(text)
+    rows = [
+        {"context": line, "choices": [" value", " of the list", " name"], "right": number % 3 and 1}
+        for number, line in enumerate(prose(questions))
+    ]
+    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / name
+
+
+def scored(lm, tmp_path, name="task.yaml", **recipe):
+    """Return the scores and items of a task from a file."""
+    from tpulm.evaluation.harness import results_of, scores_of
+
+    recipe = {"file": str(tmp_path / name), "examples": None, "limit": None} | recipe
+    paths = {"data.jsonl": str(tmp_path / "data.jsonl")}
+    results = results_of(lm, "evaluation.harness.own", recipe, paths, str(tmp_path / "cache"))
+    return scores_of("own", None, results)
+
+
+def test_a_task_from_a_file_is_scored_offline(jax_backend, preset, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    written(tmp_path)
+    lm = opened(preset)
+    ((score, items),) = scored(lm, tmp_path)
+    assert (score.group, score.metric, score.on, score.items) == ("harness", "acc", "own, 0 examples shown", 40)
+    assert score.chance == pytest.approx(1 / 3) and score.baselines == {"always the commonest answer": 0.65}
+    assert score.low <= score.value <= score.high and score.higher_is_better
+    assert score.value == pytest.approx(np.mean(list(items.values()))) and list(items)[:2] == ["choice/0", "choice/1"]
+    context, choices = prose(40)[0], [" value", " of the list", " name"]
+    best = int(np.argmax([likelihood for likelihood, _ in lm.loglikelihood(asked(*((context, c) for c in choices)))]))
+    assert items["choice/0"] == float(best == 0)
+    ((fewer, _),) = scored(lm, tmp_path, limit=10, examples=1)
+    assert (fewer.items, fewer.on) == (10, "own, 1 example shown")
+    written(tmp_path, "more.yaml", CONTINUING)
+    ((generated, _),) = scored(lm, tmp_path, "more.yaml", limit=4)
+    assert (generated.metric, generated.chance, generated.items) == ("exact_match", None, 4)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            TASK.replace("right", "!function utils.right"),
+            "which has !function; allowed: a task without code of its own.",
+        ),
+        (TASK.replace("task: choice", "group: all"), "which names no `task`; allowed: one task, no group."),
+        (
+            TASK.replace("dataset_path: json", "dataset_path: some/set"),
+            "whose dataset_path is some/set; allowed: json, csv, parquet, text, with the files in "
+            "dataset_kwargs.data_files.",
+        ),
+        (
+            TASK.replace("dataset_path: json", ""),
+            "whose dataset_path is missing; allowed: json, csv, parquet, text, with the files in "
+            "dataset_kwargs.data_files.",
+        ),
+        ("[1]", "which holds no keys; allowed: a task of lm-evaluation-harness."),
+        ("{", "which is no YAML: while parsing a flow node"),
+    ],
+)
+def test_a_file_that_is_no_task_is_named(tmp_path, text, message):
+    path = written(tmp_path, text=text)
+    task = HarnessTask("own", {"file": str(path)})
+    with pytest.raises(UserError) as error:
+        print(task.files, task.data)
+    assert str(error.value).startswith(f"evaluation.harness.own.file is {path}, {message}")
+
+
+@pytest.mark.unit
+def test_what_a_task_reads_are_its_files(tmp_path):
+    written(tmp_path)
+    path = written(tmp_path, "more.yaml", CONTINUING)
+    task = HarnessTask("own", {"file": str(path)})
+    assert task.files == [str(path), str(tmp_path / "task.yaml")] and task.data == ["data.jsonl"]
+    (tmp_path / "task.yaml").write_text("include: more.yaml\n")
+    with pytest.raises(UserError, match=r"^evaluation.harness.own.file: .*more.yaml includes itself.$"):
+        print(task.files)
+    assert HarnessTask("piqa", {"limit": 3}).asked == {"harness": {"name": "piqa", "task": "piqa", "limit": 3}}
+
+
+def test_a_task_that_is_not_pinned_or_not_known_is_named(jax_backend):
+    from lm_eval.tasks import TaskManager
+    from tpulm.evaluation.harness import pin
+
+    manager = TaskManager()
+    with pytest.raises(UserError, match="^evaluation.harness.a.task is nothing, which lm-evaluation-harness does not"):
+        pin(manager, "evaluation.harness.a", "nothing", None)
+    with pytest.raises(
+        UserError, match="^evaluation.harness.a.revision is missing; the examples of piqa are baber/piqa"
+    ):
+        pin(manager, "evaluation.harness.a", "piqa", None)
+    pin(manager, "evaluation.harness.a", "blimp", "a" * 40)
+    entry = manager.task_index["blimp_adjunct_island"]
+    assert manager._factory._load_full_config(entry)["dataset_kwargs"]["revision"] == "a" * 40
+
+
+# In the workflow
+
+CONFIG = [
+    "--config",
+    "evaluation={checkpoints: all, harness: {last-word: {file: recipes/tasks/last-word.yaml, limit: 20}}}",
+    "finetune={runs: {python: {keep_checkpoints: last}}}",
+]
+STEPS = "results/evaluation/finetune/python"
+KEPT = "results/finetune/python/checkpoints"
+
+
+def test_before_and_after_tuning_and_at_a_checkpoint_that_is_let_go(trained, tmp_path):
+    workflow = copied(trained, tmp_path)
+    asked = [f"results/evaluation/harness/last-word/{model}" for model in ("base-training/small", "finetune/python")]
+    files = [f"{folder}/scores.json" for folder in asked]
+    workflow("--cores", "2", *files, f"{KEPT}/00000005/thinned.json", *CONFIG)
+    before, after = (read_scores(workflow / file) for file in files)
+    assert before[0]["model"] == "base-training/small" and after[0]["model"] == "finetune/python"
+    assert [(score.metric, score.items) for score in after[1]] == [("acc", 20), ("perplexity", 20)]
+    assert [score.name for score in before[1]] == [score.name for score in after[1]]
+    assert (
+        before[1][1].value != after[1][1].value
+        and after[1][1].low is None
+        and not list(check_scores(workflow / asked[0]))
+    )
+    # The checkpoint was scored before its weights were deleted.
+    at_five, last = (
+        read_scores(workflow / path)[1] for path in (f"{STEPS}/00000005/scores.json", f"{STEPS}/scores.json")
+    )
+    assert {score.step for score in at_five} == {5} and {score.step for score in last} == {None}
+    assert [score.name for score in at_five] == [score.name for score in last]
+    assert not (workflow / f"{KEPT}/00000005/weights.safetensors").exists()
+    figure = "results/figures/checkpoints/finetune/python.svg"
+    listed = workflow("-n", figure, *CONFIG).stdout
+    assert (
+        "score_finetune_at_step python 00000010" in listed
+        and "train_finetune" not in listed
+        and "00000005" not in listed
+    )
+    shutil.rmtree(workflow / f"{STEPS}/00000005")
+    listed = workflow("-n", figure, *CONFIG).stdout
+    assert "finetune.runs.python.keep_checkpoints has let go the weights at step 5, which are not scored" in listed
+    assert "train_finetune" not in listed and "score_finetune_at_step python 00000005" not in listed
+
+
+def test_compare_says_which_differences_are_real(trained, tmp_path):
+    workflow = copied(trained, tmp_path)
+    printed = workflow("--cores", "2", "compare").stdout
+    assert "finetune/python beside base-training/small; seeds: 1 and 1; with one seed" in printed
+    rows = list(csv.DictReader((workflow / "results/compare/models.csv").open()))
+    assert {row["verdict"] for row in rows} <= {"better", "worse", "cannot tell"} and len(rows) > 3
+    assert (workflow / "results/compare/models.md").read_text().splitlines()[2].startswith("| score")
+
+
+# The harness's own model
+
+REFERENCE = """
+import json, sys
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+
+job = json.loads(sys.argv[1])
+lm = HFLM(pretrained=job["folder"], device="cpu", dtype="float32", max_length=job["length"], batch_size=3)
+
+def asked(kind, arguments):
+    return [Instance(request_type=kind, doc={}, arguments=tuple(one), idx=0) for one in arguments]
+
+found = {
+    "pairs": lm.loglikelihood(asked("loglikelihood", job["pairs"])),
+    "texts": lm.loglikelihood_rolling(asked("loglikelihood_rolling", [[text] for text in job["texts"]])),
+    "generated": lm.generate_until(asked("generate_until", [[c, job["generation"]] for c in job["contexts"]])),
+}
+print("RESULT" + json.dumps(found))
+"""
+
+
+@pytest.mark.long
+def test_scores_are_those_of_the_harness_on_transformers(jax_backend, openers, preset, tmp_path):
+    export(preset, tmp_path / "folder")
+    lm = opened(preset)
+    generation = {"until": ["list"], "max_gen_toks": 6, "do_sample": False}
+    contexts = ["the value", "list given name and or is module class string the value of function"]
+    job = {"folder": str(tmp_path / "folder"), "length": LENGTH, "pairs": PAIRS, "texts": TEXTS}
+    found = openers.result("harness", REFERENCE, job | {"generation": generation, "contexts": contexts})
+    ours = lm.loglikelihood(asked(*PAIRS))
+    assert [greedy for _, greedy in ours] == [greedy for _, greedy in found["pairs"]]
+    np.testing.assert_allclose([one for one, _ in ours], [one for one, _ in found["pairs"]], atol=1e-4)
+    np.testing.assert_allclose(lm.loglikelihood_rolling(asked(*((text,) for text in TEXTS))), found["texts"], atol=1e-4)
+    assert lm.generate_until(asked(*((text, generation) for text in contexts))) == found["generated"]

@@ -1,0 +1,118 @@
+"""The table of scores, and the scores of checkpoints: what is drawn, what is waited for, what is gone."""
+
+import re
+
+import pytest
+from conftest import ROOT
+from tpulm.config.reading import complete, read_yaml
+from tpulm.config.runs import runs_of
+from tpulm.core.errors import UserError
+from tpulm.core.scores import Score
+from tpulm.report.scores_table import chart, reading, scores_tables
+from tpulm.workflow.checkpoint_scores import CheckpointScores
+
+pytestmark = pytest.mark.unit
+
+
+def text(value, low, high, on="corpus test", **more):
+    return Score("text", "bits_per_byte", on, value, low, high, False, 200, **more)
+
+
+def test_a_score_says_what_it_is_beside_chance_and_simpler_models():
+    assert reading(text(2.0, 1.9, 2.1, baselines={"unigram": 4.0, "5-gram": 2.05})) == (
+        "better than unigram; level with 5-gram"
+    )
+    pairs = Score("pairs", "accuracy", "made", 0.7, 0.6, 0.8, True, 40, chance=0.5, baselines={"5-gram": 0.9})
+    assert reading(pairs) == "worse than 5-gram; better than chance"
+    assert reading(Score("task", "mcc", "cola", 0.1, None, None, True, 9)) == ""
+
+
+def test_the_table_has_what_there_is():
+    rows = [
+        ("base-training/small", text(2.0, 1.9, 2.1, baselines={"unigram": 4.0})),
+        ("finetune/python", text(2.5, 2.4, 2.6, baselines={"unigram": 4.0})),
+        ("finetune/python", text(1.5, 1.4, 1.6, on="finetune-text test")),
+        ("finetune/python", Score("task", "accuracy", "modules", 0.8, None, None, True, 50, seeds=[0.7, 0.9])),
+    ]
+    found = scores_tables(rows, {"finetune/python": "base-training/small"})
+    heads = re.findall(r"<h2>(.*?)</h2>", found)
+    assert heads == ["Held-out text: bits per byte, lower is better", "Tasks: accuracy, higher is better"]
+    cells = [re.findall(r"<td.*?>(.*?)</td>", row) for row in re.findall(r"<tr><td.*?</tr>", found)]
+    assert [row[0] for row in cells] == ["corpus test", "", "finetune-text test", "modules"]
+    plain = [[re.sub("<.*?>", "", cell) for cell in row] for row in cells]
+    assert plain[1][1:4] == ["finetune/python", "2.500", "2.400 to 2.600"] and "before finetuning 2.000" in plain[1][5]
+    assert plain[3][3] == "2 seeds" and "before finetuning" not in found.partition("Tasks:")[2]
+    assert "chance" not in found and scores_tables([], {}) == ""
+
+
+def test_a_chart_has_a_mark_for_each_number():
+    score = Score("pairs", "accuracy", "made", 0.7, 0.6, 0.8, True, 40, chance=0.5, baselines={"a < b": 0.9})
+    drawn = chart(score, (0.5, 0.9))
+    assert drawn.count("<title>") == 2 and "a &lt; b 0.900" in drawn and drawn.count("<circle") == 1
+    assert 'cx="85.0"' in drawn and 'aria-label="score 0.700"' in drawn
+    assert "nan" not in chart(Score("task", "f1", "x", 1.0, None, None, True, 1), (1.0, 1.0))
+
+
+# Checkpoints
+
+
+def chains(**tiny):
+    found = read_yaml(ROOT / "config.yaml")
+    found["mlm"]["runs"]["tiny"] |= {"steps": 1500, "checkpoint_every": 500} | tiny
+    runs = runs_of(complete(found, "config.yaml"))
+    return {run.folder.removeprefix("results/"): run for run in runs}
+
+
+@pytest.fixture
+def scored(tmp_path):
+    """Return a function that gives the scores of checkpoints of the shipped config, in a folder."""
+    return lambda which, **tiny: CheckpointScores(which, chains(**tiny), lambda path: str(tmp_path / path))
+
+
+def touch(folder, *files):
+    for file in files:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).touch()
+
+
+RUN = "results/mlm/tiny/checkpoints"
+SCORES = "results/evaluation/mlm/tiny"
+
+
+def test_the_config_names_the_checkpoints_that_are_scored(scored):
+    steps = {which: scored(which).can_be_scored("mlm/tiny") for which in ("best", "last", "all")}
+    assert steps == {"best": [], "last": [1500], "all": [500, 1000, 1500]}
+    assert scored("last").files("mlm/tiny") == [f"{SCORES}/00001500/scores.json"]
+    assert scored("all").tokens_per_step("mlm/tiny") == 16 * 128
+    with pytest.raises(UserError) as error:
+        scored("all", patience=2)
+    assert str(error.value) == (
+        "evaluation.checkpoints is all, but mlm.runs.tiny has patience, and checkpoints after an early stop hold no "
+        "weights of their own; allowed with it: best."
+    )
+
+
+def test_thinning_waits_for_what_the_config_names(scored, tmp_path):
+    assert scored("best").before_thinning("mlm/tiny", 500) == []
+    assert scored("all").before_thinning("mlm/tiny", 500) == [f"{SCORES}/00000500/scores.json"]
+    touch(tmp_path, f"{RUN}/00000500/thinned.json", f"{SCORES}/00000500/scores.json")
+    for which in ("all", "best"):  # what it waited for stays an input, so that nothing is thinned again
+        assert scored(which).before_thinning("mlm/tiny", 500) == [f"{SCORES}/00000500/scores.json"]
+
+
+def test_checkpoints_that_are_gone_are_named_and_not_trained_again(scored, tmp_path):
+    touch(tmp_path, f"{RUN}/00000500/thinned.json", f"{RUN}/00001000/thinned.json", f"{SCORES}/00001000/scores.json")
+    found = scored("all", keep_checkpoints="last")
+    assert found.can_be_scored("mlm/tiny") == [1500]
+    assert found.files("mlm/tiny") == [f"{SCORES}/0000{step}/scores.json" for step in (1000, 1500)]
+    assert found.before_thinning("mlm/tiny", 500) == []
+    assert found.note("mlm/tiny") == (
+        "evaluation.checkpoints is all, but mlm.runs.tiny.keep_checkpoints has let go the weights at step 500, which "
+        "are not scored; to have them, delete results/mlm/tiny/checkpoints and train again."
+    )
+    assert found.note("base-training/small") is None and scored("best").note("mlm/tiny") is None
+    pattern = re.compile(rf"results/evaluation/mlm/(?P<run>[a-z]+)/(?P<step>{found.constraint('mlm')})/scores\.json")
+    assert pattern.fullmatch(f"{SCORES}/00001500/scores.json") and not pattern.fullmatch(
+        f"{SCORES}/00000500/scores.json"
+    )
+    assert not pattern.fullmatch("results/evaluation/mlm/other/00001500/scores.json")

@@ -1,0 +1,115 @@
+"""Is the difference real: tests over items and seeds, and which models are held against each other."""
+
+import itertools
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from tpulm.config.comparisons import comparisons
+from tpulm.config.reading import complete, read_yaml
+from tpulm.config.runs import runs_of
+from tpulm.core.errors import UserError
+from tpulm.core.scores import Score
+from tpulm.evaluation.significance import COLUMNS, Trained, compared, holm, over_seeds, permuted
+from tpulm.report.comparison import table_of_tests
+
+pytestmark = pytest.mark.unit
+
+
+def model(name, *runs, higher=True, metric="acc"):
+    """Return a model by the values of the items of each of its runs."""
+    scores, items = [], []
+    for values in runs:
+        value = float(np.mean(values))
+        score = Score("pairs", metric, "made", value, None, None, higher, len(values))
+        scores.append({score.name: score})
+        items.append({score.name: {str(n): one for n, one in enumerate(values)}})
+    return Trained(name, scores, items)
+
+
+def test_few_items_are_permuted_exactly():
+    differences = np.array([0.5, 0.2, -0.1, 0.4, 0.3, 0.6])
+    means = [abs(np.mean(differences * signs)) for signs in itertools.product((1, -1), repeat=6)]
+    assert permuted(differences) == pytest.approx(np.mean(np.array(means) >= abs(differences.mean()) - 1e-12))
+    assert permuted(np.zeros(5)) == 1.0
+
+
+def test_many_items_are_drawn_by_a_seed():
+    differences = np.random.default_rng(0).normal(0.15, 1, 400)
+    first, second = permuted(differences), permuted(differences)
+    assert first == second and 0 < first < 0.05 < permuted(differences - differences.mean() + 0.02)
+
+
+def test_a_difference_is_found_where_there_is_one():
+    draw = np.random.default_rng(1)
+    weak, strong = (draw.random(300) < 0.55).astype(float), (draw.random(300) < 0.75).astype(float)
+    (row,) = compared(model("a", weak), model("b", strong))
+    assert row["verdict"] == "better" and row["because"].startswith("of these weights; with one seed")
+    assert row["low"] < row["difference"] < row["high"] and row["low"] > 0 and list(sorted(row)) == sorted(COLUMNS)
+    (row,) = compared(model("a", weak, higher=False), model("b", strong, higher=False))
+    assert row["verdict"] == "worse"
+    (row,) = compared(model("a", weak), model("b", np.roll(weak, 1)))
+    assert row["verdict"] == "cannot tell" and row["because"] == "p = 1"
+    (row,) = compared(model("a", weak[:4]), model("b", weak[:4] + 1))
+    assert row["verdict"] == "cannot tell" and row["p"] == pytest.approx(2 / 2**4)
+
+
+def test_seeds_that_scatter_more_than_models_differ_cannot_tell():
+    items = np.random.default_rng(2).random(200)
+    close = compared(model("a", items, items + 0.5), model("b", items + 0.1, items + 0.6))
+    assert close[0]["p_items"] < 0.001 and close[0]["p_seeds"] > 0.5 and close[0]["verdict"] == "cannot tell"
+    apart = compared(model("a", items, items + 0.01), model("b", items + 0.5, items + 0.51))
+    assert apart[0]["verdict"] == "better" and apart[0]["because"] == "" and apart[0]["seeds_first"] == 2
+    assert over_seeds([1.0], [2.0, 3.0]) is None and over_seeds([1.0, 1.0], [2.0, 2.0]) is None
+
+
+def test_models_without_common_items_or_scores():
+    score = Score("text", "perplexity", "x", 3.0, None, None, False, 9)
+    bare = Trained("a", [{score.name: score}], [{}])
+    (row,) = compared(bare, bare)
+    assert (row["verdict"], row["because"]) == ("cannot tell", "no items that both were scored on")
+    assert compared(bare, model("b", [1.0])) == []
+
+
+def test_several_scores_are_weighed_together():
+    assert holm([0.01, None, 0.04, 0.03]) == [pytest.approx(0.03), None, pytest.approx(0.06), pytest.approx(0.06)]
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+def test_the_table_is_read_aloud():
+    draw = np.random.default_rng(1)
+    rows = compared(model("mlm/a", draw.random(50)), model("mlm/b", draw.random(50) + 1))
+    lines = table_of_tests(rows).splitlines()
+    assert (
+        lines[0].startswith("mlm/b beside mlm/a; seeds: 1 and 1; with one seed, a verdict is about these")
+        and len({len(line) for line in lines[2:]}) == 1
+    )
+    assert "mlm/b is better" in lines[-1]
+
+
+def config(**changes):
+    found = read_yaml(ROOT / "config.yaml")
+    found["mlm"]["runs"]["tiny"]["sweep"] = {"seed": [0, 1]}
+    found["mlm"]["runs"]["wide"] = {k: v for k, v in found["mlm"]["runs"]["tiny"].items() if k != "sweep"} | {
+        "batch_size": 32
+    }
+    return complete(found | {"evaluation": changes}, "config.yaml")
+
+
+def test_models_are_held_against_the_first_of_their_stage_and_their_base():
+    found = config()
+    rows = comparisons(found, runs_of(found))
+    assert [(row["first"], row["second"]) for row in rows] == [
+        ("mlm/tiny", "mlm/wide"), ("base-training/small", "finetune/python"),
+    ]  # fmt: skip
+    assert rows[0]["firsts"] == ["mlm/tiny-seed-0", "mlm/tiny-seed-1"] and rows[0]["seconds"] == ["mlm/wide"]
+
+
+def test_models_that_the_config_names_are_compared_alone():
+    found = config(compare=[["mlm/tiny-seed-1", "mlm/wide"]])
+    assert [row["firsts"] for row in comparisons(found, runs_of(found))] == [["mlm/tiny-seed-1"]]
+    found = config(compare=[["mlm/tiny", "mlm/none"]])
+    with pytest.raises(
+        UserError, match='^evaluation.compare names "mlm/none"; allowed: base-training/small, finetune/'
+    ):
+        comparisons(found, runs_of(found))

@@ -1,0 +1,304 @@
+"""Models that are finetuned on tasks: heads are those of transformers, chains are trained and scored, reruns exact."""
+
+import copy
+import json
+import re
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import warm
+from conftest import Workflow, copied, once, shared
+from openers import LOCKS
+from ruamel.yaml import YAML
+from safetensors.numpy import load_file, save_file
+from test_masked_folders import CONFIG, given, tiny_folder, weights  # noqa: F401 (a fixture)
+from tpulm.core.scores import read_scores
+from tpulm.models import modernbert, roberta
+
+PREDICTS = {"class": 3, "number": 1, "token-classes": 4}
+# Logits of a model with a new head, whose variables are drawn once more, biases too; all variables into a file.
+OURS = """
+import json, sys
+import numpy as np
+from pathlib import Path
+from safetensors.numpy import save_file
+from tpulm.training import runtime
+folder, out, recipe, labels, ids = *sys.argv[1:3], *map(json.loads, sys.argv[3:])
+runtime.start(1)
+from tpulm.training.jax_run import distributed
+from tpulm.training.task_run import open_task_model, task_step
+step = task_step(recipe, Path(folder))
+model = open_task_model(step, distributed(step), Path(folder), {"labels": labels}, weights=True)
+dice = np.random.default_rng(1)
+for variable in model.head.trainable_variables:
+    if variable.path.startswith("task_head"):
+        variable.assign(dice.normal(0.0, 0.3, variable.shape).astype("f4"))
+ids = np.array(ids, "int32")
+inputs = {"token_ids": ids, "padding_mask": (ids != 3).astype("int32")}
+arrays = {variable.path: variable.numpy() for variable in model.trainable_variables}
+save_file(arrays | {"logits": np.asarray(model(inputs, training=False))}, out)
+print("RESULT" + json.dumps([tuple(arrays[name].shape) for name in arrays if name.startswith("task_head")]))
+"""
+THEIRS = """
+import json, sys
+import torch, transformers
+folder, kind, ids = json.loads(sys.argv[1])
+model, told = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True)
+ids = torch.tensor(ids)
+with torch.no_grad():
+    logits = model.eval()(input_ids=ids, attention_mask=(ids != 3).long()).logits
+print("RESULT" + json.dumps({"missing": sorted(told["missing_keys"]), "logits": logits.tolist()}))
+"""
+IDS = [[0, 5, 6, 7, 8, 9, 10, 1], [0, 11, 12, 1, 3, 3, 3, 3]]
+RECIPE = {
+    "key": "evaluation.tasks.x", "sequence_length": 8, "batch_size": 4, "precision": "float32", "mesh": [1, 1],
+    "host_device_count": 1, "seed": 0, "optimizer": {},
+}  # fmt: skip
+HEADS = {"task_head/dense": "classifier.dense", "task_head/output_dense": "classifier.out_proj"}
+MODERN = {
+    "model_type": "modernbert", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "intermediate_size": 24, "max_position_embeddings": 64, "local_attention": 4, "global_attn_every_n_layers": 2,
+    "pad_token_id": 3, "cls_token_id": 0, "sep_token_id": 1, "bos_token_id": 0, "eos_token_id": 1,
+}  # fmt: skip
+
+
+def head_of_theirs(kind, predict, arrays):
+    """Return the variables of our head by PyTorch's names."""
+    names = {"task_head/output_dense": "classifier"} if kind == "modernbert" or predict == "token-classes" else HEADS
+    found = {}
+    for ours, theirs in names.items():
+        found[f"{theirs}.weight"] = np.ascontiguousarray(arrays[f"{ours}/kernel"].T)
+        found[f"{theirs}.bias"] = arrays[f"{ours}/bias"]
+    return found
+
+
+def ours(folder, out, predict):
+    labels = list(map(str, range(PREDICTS[predict])))
+    recipe = RECIPE | {"predict": predict}
+    return warm.run("jax", OURS, str(folder), str(out), *map(json.dumps, (recipe, labels, IDS)))
+
+
+def modern_weights(vocabulary):
+    """Return random tensors of a ModernBertForMaskedLM of MODERN."""
+    dice, hidden = np.random.default_rng(0), MODERN["hidden_size"]
+    names, joined = modernbert.plain_names(2), modernbert.joined_names(2)
+    shapes = {}
+    for path, theirs in names.items():
+        square = path.endswith(("attention_output/kernel", "mlm_head/dense/kernel"))
+        inner = (hidden, 24) if path.endswith("feedforward_output_dense/kernel") else (hidden,)
+        shapes[theirs] = (vocabulary, hidden) if path == modernbert.WORDS else (hidden, hidden) if square else inner
+    shapes["decoder.bias"] = (vocabulary,)
+    shapes |= {theirs: (3 * hidden if "Wqkv" in theirs else 48, hidden) for theirs in joined}
+    return {name: dice.normal(0.0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize("predict", PREDICTS)
+def test_a_head_is_that_of_transformers(given, tmp_path, predict):  # noqa: F811
+    """Its variables have the names and shapes of theirs; the values are held against PyTorch's in a long test."""
+    shapes = warm.result(ours(given, tmp_path / "out", predict))
+    arrays = load_file(tmp_path / "out")
+    logits, outputs, hidden = arrays["logits"], PREDICTS[predict], CONFIG["hidden_size"]
+    assert logits.shape == ((2, 8, outputs) if predict == "token-classes" else (2, outputs))
+    dense = [] if predict == "token-classes" else [[hidden, hidden], [hidden]]
+    assert sorted(shapes) == sorted([*dense, [hidden, outputs], [outputs]])
+    # The head is on top of the model's own weights, and nothing of the masked model's head is left.
+    np.testing.assert_array_equal(arrays[roberta.WORDS], load_file(given / "model.safetensors")[roberta.PYTORCH_WORDS])
+    assert not [name for name in arrays if name.startswith("mlm_head")]
+
+
+def test_a_model_of_a_run_on_tensorflow_is_opened_with_its_own_epsilon(given, tmp_path):  # noqa: F811
+    """There it is 1e-12 by default, and there are two token types, of which a text has one."""
+    found = []
+    for name, epsilon in (("one", 1e-5), ("other", 0.5)):
+        config = CONFIG | {"layer_norm_eps": epsilon, "type_vocab_size": 2, "vocab_size": 22}
+        (given / "config.json").write_text(json.dumps(config))
+        ours(given, tmp_path / name, "number")
+        found.append(load_file(tmp_path / name)["logits"])
+    assert np.abs(found[0] - found[1]).max() > 1e-3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pooling", ["roberta", "cls", "mean"])
+@pytest.mark.parametrize("predict", PREDICTS)
+@pytest.mark.parametrize("which", LOCKS)
+def test_transformers_computes_the_same(openers, given, tmp_path, predict, pooling, which):  # noqa: F811
+    kind, name = ("roberta", "Roberta") if pooling == "roberta" else ("modernbert", "ModernBert")
+    vocabulary = json.loads((given / "config.json").read_text())["vocab_size"]
+    config = CONFIG if kind == "roberta" else MODERN | {"classifier_pooling": pooling}
+    config = config | {"vocab_size": vocabulary, "num_labels": PREDICTS[predict]}
+    tensors = weights(vocabulary) if kind == "roberta" else modern_weights(vocabulary)
+    if predict != "class":
+        config |= {"id2label": {str(number): str(number) for number in range(PREDICTS[predict])}}
+    (given / "config.json").write_text(json.dumps(config))
+    save_file(tensors, given / "model.safetensors", {"format": "pt"})
+    ours(given, tmp_path / "out", predict)
+    arrays = load_file(tmp_path / "out")
+    save_file(tensors | head_of_theirs(kind, predict, arrays), given / "model.safetensors", {"format": "pt"})
+    labels = {"id2label": {str(number): str(number) for number in range(PREDICTS[predict])}}
+    (given / "config.json").write_text(json.dumps(config | labels))
+    task = "TokenClassification" if predict == "token-classes" else "SequenceClassification"
+    found = openers.result(which, THEIRS, [str(given), f"{name}For{task}", IDS])
+    assert found["missing"] == []
+    theirs, mask = np.array(found["logits"]), np.array(IDS) != 3
+    difference = np.abs(theirs - arrays["logits"])
+    assert (difference[mask] if predict == "token-classes" else difference).max() < 1e-4 < np.abs(theirs).max()
+
+
+WORDS = "the of and to a is in if or return value list string object function method class".split()
+
+
+def rows(count, seed):
+    """Return texts of which a model can learn everything from one word."""
+    dice = np.random.default_rng(seed)
+    found = []
+    for _ in range(count):
+        words = [WORDS[number] for number in dice.integers(0, 10, 6)]
+        label = int(dice.integers(0, 2))
+        words[int(dice.integers(0, 6))] = ("list", "string")[label]
+        other = WORDS[int(dice.integers(0, 9))]
+        found.append({"words": words, "text": " ".join(words), "label": label, "other": other})
+    return found
+
+
+TRAINING = {
+    "steps": 60, "checkpoint_every": 30, "batch_size": 16, "learning_rates": [3e-3], "sequence_length": 16,
+    "schedule": {"shape": "linear", "warmup_steps": 4},
+}  # fmt: skip
+TASKS = {
+    "which": TRAINING | {
+        "source": "files", "files": ["which/*.jsonl"], "held_out": {"validation": 0.2, "test": 0.2}, "seeds": [0, 1],
+        "title": "list or string", "metrics": ["accuracy", "f1"],
+    },
+    "pair": TRAINING | {
+        "source": "files", "files": {split: [f"{split}.csv"] for split in ("train", "validation", "test")},
+        "predict": "number", "text_pair": "other", "seeds": [0], "baselines": ["majority"], "steps": 120,
+        "checkpoint_every": 120,
+    },
+    "words": TRAINING | {
+        "source": "hub", "dataset": "set", "splits": {"train": "train", "validation": "test", "test": "test"},
+        "predict": "token-classes", "text": "words", "label": "tags", "seeds": [0], "baselines": ["bag_of_words"],
+        "steps": 120, "checkpoint_every": 120,
+    },
+}  # fmt: skip
+FORMS = {
+    "corpus": {"source": "python-docs"},
+    "mlm": {"runs": {"asked": {"pretrained": "given", "backend": "jax"}}},
+    "evaluation": {"tasks": TASKS},
+}
+
+
+def write(workflow, config):
+    with open(workflow / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(config, file)
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory):
+    """Every form of a task on a tiny model with random weights, run once; not to be changed."""
+
+    def build(workflow: Workflow) -> str:
+        tiny_folder(workflow.folder)
+        (workflow / "which").mkdir()
+        (workflow / "set").mkdir()
+        lines = [json.dumps({key: row[key] for key in ("text", "label")}) for row in rows(200, 0)]
+        (workflow / "which/a.jsonl").write_text("\n".join(lines) + "\n")
+        for seed, (split, count) in enumerate({"train": 120, "validation": 40, "test": 40}.items()):
+            lines = [f"{row['text']},{row['other']},{row['label'] * 2.5}" for row in rows(count, seed)]
+            (workflow / f"{split}.csv").write_text("text,other,label\n" + "\n".join(lines) + "\n")
+            tagged = [{"words": row["words"], "tags": [int(word in WORDS[:5]) for word in row["words"]]}
+                      for row in rows(count, seed)]  # fmt: skip
+            if split != "validation":
+                (workflow / f"set/{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tagged))
+        write(workflow, FORMS)
+        return workflow("tasks", "--cores", "2").stdout
+
+    return once(shared(tmp_path_factory) / "scored", build)
+
+
+def scores_at(workflow, task):
+    return read_scores(workflow / f"results/evaluation/tasks/{task}/mlm/asked/scores.json")
+
+
+def test_every_form_of_a_task_is_learned_and_scored(scored):
+    said, (accuracy, f1) = scores_at(scored, "which")
+    assert said == {"model": "mlm/asked", "kind": "masked"}
+    assert accuracy.on == "list or string" and accuracy.items == 40 and accuracy.chance == 0.5
+    assert accuracy.value == np.mean(accuracy.seeds) > 0.9 and len(accuracy.seeds) == 2
+    assert set(accuracy.baselines) == {
+        "most frequent label", "bag of words (logistic regression)", "same model from random weights",
+    }  # fmt: skip
+    assert accuracy.baselines["most frequent label"] < 0.7 < accuracy.low <= accuracy.value <= accuracy.high
+    assert f1.value > 0.9 and f1.chance is None
+    _, (pearson,) = scores_at(scored, "pair")
+    assert pearson.value > 0.8 and pearson.baselines == {"mean": 0.0} and pearson.metric == "pearson"
+    _, (words,) = scores_at(scored, "words")
+    assert words.on == "words (development set, which also selects)" and words.items == 240
+    assert words.value > 0.9 and words.baselines["bag of words (logistic regression)"] == 1.0
+
+
+def test_items_are_what_the_score_is_a_mean_of(scored):
+    folder = scored / "results/evaluation/tasks/which/mlm/asked"
+    items = pq.read_table(folder / "items.parquet").to_pydict()
+    _, (accuracy, _) = scores_at(scored, "which")
+    assert set(items["score"]) == {accuracy.name} and len(set(items["item"])) == 40
+    assert np.mean(items["value"]) == pytest.approx(accuracy.value)
+    chains = (folder / "chains.csv").read_text().splitlines()
+    assert chains[0] == "weights,rate,seed,validation_accuracy,validation_f1,test_accuracy,test_f1,selected"
+    assert [line.split(",")[:3] for line in chains[1:]] == [
+        [weights, "0.003", seed] for weights in ("pretrained", "random") for seed in "01"
+    ]
+
+
+def state(workflow, chain, step):
+    path = f"results/evaluation/tasks/{chain}/checkpoints/{step:08d}/state.json"
+    return json.loads((workflow / path).read_text())
+
+
+def test_a_chain_is_as_a_runs(scored):
+    """Each segment goes on from the one before, and a checkpoint that is not the last is thinned by default."""
+    first, last = (state(scored, "which/mlm/asked/pretrained-rate-0.003-seed-1", step) for step in (30, 60))
+    assert last["recipe"]["first"] == 30 and last["previous_sha256"]
+    assert set(last["evaluation"]) == {"loss", "accuracy", "predictions"}
+    of_numbers = state(scored, "pair/mlm/asked/pretrained-rate-0.003-seed-0", 120)
+    assert set(of_numbers["evaluation"]) == {"loss", "predictions"}
+    kept = scored / "results/evaluation/tasks/which/mlm/asked/pretrained-rate-0.003-seed-1/checkpoints/00000030"
+    assert not (kept / "weights.safetensors").exists() and (kept / "thinned.json").exists()
+    assert first["evaluation"]["loss"] > last["evaluation"]["loss"]
+
+
+def test_the_same_chain_has_the_same_bytes(scored, tmp_path):
+    workflow = copied(scored, tmp_path)
+    folder = workflow / "results/evaluation/tasks/words/mlm/asked/pretrained-rate-0.003-seed-0/checkpoints/00000120"
+    before = {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
+    (folder / "state.json").unlink()
+    workflow(str((folder / "state.json").relative_to(workflow.folder)))
+    assert {path.name: path.read_bytes() for path in folder.glob("*.safetensors")} == before
+
+
+def test_a_changed_task_reruns_itself_alone(scored, tmp_path):
+    def listed(**changes):
+        config = copy.deepcopy(FORMS)
+        config["evaluation"]["tasks"]["which"] |= changes
+        path = tmp_path / "changed.json"
+        path.write_text(json.dumps(config))
+        printed = scored("-n", "tasks", "--configfile", str(path)).stdout
+        return [line.split()[2:4] for line in re.findall(r"^would run  \w+_.*", printed, re.M)]
+
+    assert listed() == []
+    found = listed(batch_size=8)
+    assert {rule for rule, _ in found} == {"train_task", "predict_task", "score_task"}
+    assert {place.removeprefix("evaluation/tasks/").split("/")[0] for _, place in found} == {"which"}
+    assert listed(metrics=["f1"]) == [["score_task", "which"]]
+    # A seed more trains its own chains only.
+    trained = [place.rpartition("/")[2] for rule, place in listed(seeds=[0, 1, 2]) if rule == "train_task"]
+    assert sorted(set(trained)) == ["pretrained-rate-0.003-seed-2", "random-rate-0.003-seed-2"]
+
+
+@pytest.mark.long
+def test_the_embedded_task_is_learned_better_than_without_the_model(finished):
+    """Majority and random weights are beaten; bag of words is reported, whoever wins."""
+    _, (score,) = read_scores(finished / "results/evaluation/tasks/modules/mlm/tiny/scores.json")
+    majority, random = (score.baselines[name] for name in ("most frequent label", "same model from random weights"))
+    assert majority < score.low and random < score.low
+    assert "bag of words (logistic regression)" in score.baselines and len(score.seeds) == 2

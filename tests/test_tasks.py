@@ -1,0 +1,339 @@
+"""Tasks with labels: what is read of them, how it is split and encoded, what is said of predictions."""
+
+import json
+import re
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tpulm.config.reading import read_config, read_yaml
+from tpulm.config.tasks import Task, chains_of, labelled_tasks
+from tpulm.core.errors import UserError
+from tpulm.corpus.examples import Fields, hold_out, key_of, labels_of, module_examples
+from tpulm.corpus.files import read_files
+from tpulm.corpus.parts import clean
+from tpulm.corpus.task_files import read_split, write_split
+from tpulm.evaluation.task_baselines import BASELINES
+from tpulm.evaluation.task_metrics import METRICS, interval
+from tpulm.evaluation.task_scores import measured, scores_of
+from tpulm.records.labelled_batches import encode, evaluation_batches, items_of, training_batch
+
+pytestmark = pytest.mark.unit
+WHERE = "evaluation.tasks.x"
+TRAINING = {
+    "steps": 4, "checkpoint_every": 2, "batch_size": 4, "learning_rates": [1e-3], "sequence_length": 16,
+    "seeds": [0, 1],
+}  # fmt: skip
+
+
+def fails(function, *arguments):
+    with pytest.raises(UserError) as caught:
+        function(*arguments)
+    return str(caught.value)
+
+
+def config_of(tmp_path, task, **sections):
+    """Return the shipped config with one task instead of its own."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(read_yaml(ROOT / "config.yaml") | {"evaluation": {"tasks": {"x": task}}} | sections))
+    return read_config([path], {})
+
+
+FILES = {"source": "files", "files": ["a.jsonl"]} | TRAINING
+HUB = {"source": "hub", "dataset": "some/set", "revision": "a" * 40} | TRAINING
+OTHER = {"mlm": {"runs": {"tiny": {
+    "backend": "tensorflow", "model": {"architecture": "bert", "hidden_size": 16, "num_attention_heads": 2},
+    "steps": 2, "checkpoint_every": 1, "batch_size": 4, "learning_rate": 1e-3,
+}}}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "sections", "said"),
+    [
+        ({"metrics": ["pearson"]}, {}, "metrics has pearson; allowed with predict: class: accuracy, f1, matthews."),
+        ({"models": ["mlm/none"]}, {}, 'models has "mlm/none"; allowed: masked models of the config: mlm/tiny.'),
+        ({"models": ["mlm/tiny"]}, OTHER,
+         "models has mlm/tiny, whose architecture bert JAX cannot open as it is; allowed: roberta, modernbert, with "
+         "the sizes that backend: jax allows."),
+        ({"sequence_length": 129}, {}, "sequence_length is 129; allowed: 128 or less, the positions of mlm.runs.tiny."),
+        ({"steps": 5}, {}, "steps is 5; allowed: a multiple of checkpoint_every, 2."),
+        ({"mesh": [1, 2]}, {}, "mesh is [1, 2], which does not fit host_device_count, 1."),
+        ({"predict": "token-classes", "text_pair": "b"}, {},
+         "text_pair is given, which predict: token-classes has not."),
+        ({"learning_rates": []}, {}, "learning_rates is a list of 0; allowed: a list, at least 1 entries, none of them "
+         "twice."),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_named_before_any_job(tmp_path, changes, sections, said):
+    with pytest.raises(UserError) as caught:
+        config_of(tmp_path, FILES | changes, **sections)
+    assert str(caught.value).endswith(f"{WHERE}.{said}")
+
+
+def test_a_dataset_of_the_hub_is_pinned(tmp_path):
+    task = {key: value for key, value in HUB.items() if key != "revision"}
+    assert f"{WHERE}.revision is missing; a dataset of the hub is pinned to a commit" in fails(
+        config_of, tmp_path, task
+    )
+
+
+def test_models_that_jax_cannot_open_are_left_out_where_none_is_named(tmp_path):
+    config = config_of(tmp_path, FILES, **OTHER)
+    assert labelled_tasks(config) == [] and chains_of(config) == []
+    assert Task("x", config).left_out == f"{WHERE} leaves out mlm.runs.tiny, which JAX cannot open."
+
+
+def test_a_model_has_a_chain_for_each_rate_and_seed_and_kind_of_weights(tmp_path):
+    config = config_of(tmp_path, FILES | {"learning_rates": [1e-3, 3e-4]})
+    chains = chains_of(config)
+    assert [chain.folder.rpartition("/")[2] for chain in chains] == [
+        f"{weights}-rate-{rate}-seed-{seed}"
+        for weights in ("pretrained", "random")
+        for rate in ("0.001", "0.0003")
+        for seed in (0, 1)
+    ]
+    assert chains[0].folder.startswith("results/evaluation/tasks/x/mlm/tiny/")
+    # Random weights do not depend on those of the model, and no chain reads them after its first segment.
+    assert "results/mlm/tiny/model/model.safetensors" in chains[0].init_at(2)
+    for chain, step in ((chains[0], 4), (chains[-1], 2)):
+        assert "results/mlm/tiny/model/model.safetensors" not in chain.init_at(step)
+    assert chains[0].segment(2)["seed"] == 0 and chains[-1].segment(4)["schedule"] == {"knots": [[2, 3e-4], [4, 3e-4]]}
+
+
+def test_an_example_has_the_place_of_its_document():
+    """So that text which is held out of a corpus is held out of a task."""
+    texts = ["one  two\tthree", "Ä b c d"]
+    batch = clean(texts, {"seed": 7, "min_characters": 0}, Counter(empty=0, short=0), Counter())
+    assert [key.hex() for key in batch["key"].to_pylist()] == [key_of((text, None, "a"), 7) for text in texts]
+    assert key_of(("a", "b", "x"), 0) != key_of(("a b", None, "x"), 0)
+
+
+def test_splits_are_disjoint_and_the_shares_asked_for():
+    examples = [(f"text {number % 90}", None, "ab"[number % 2]) for number in range(100)]  # some are twice in it
+    splits = hold_out(WHERE, {"train": examples}, {"validation": 0.1, "test": 0.2, "seed": 0})
+    texts = {split: {text for text, *_ in rows} for split, rows in splits.items()}
+    assert {split: len(found) for split, found in texts.items()} == {"train": 63, "validation": 9, "test": 18}
+    assert not texts["train"] & texts["test"] and not texts["validation"] & texts["test"]
+    assert sum(map(len, splits.values())) == 100
+    assert hold_out(WHERE, {"train": examples[::-1]}, {"validation": 0.1, "test": 0.2, "seed": 0})["test"] == [
+        example for example in examples[::-1] if example[0] in texts["test"]
+    ]
+    given = {"train": examples, "validation": examples[:2], "test": examples[:3]}
+    assert hold_out(WHERE, given, {}) == given
+    assert fails(hold_out, WHERE, given | {"test": []}, {}) == (
+        f"{WHERE}: there is no example in the split test; allowed: one or more in each."
+    )
+
+
+def test_labels_are_in_order():
+    rows = {
+        split: [("a", None, label) for label in ("10", "9", "b", "-1")] for split in ("train", "validation", "test")
+    }
+    assert labels_of(WHERE, rows, "class") == ["-1", "9", "10", "b"]
+    assert labels_of(WHERE, rows, "number") == []
+    assert fails(labels_of, WHERE, rows | {"test": [("a", None, "c")]}, "class") == (
+        f"{WHERE}: the split test has the label c, which no training example has."
+    )
+    same = dict.fromkeys(rows, rows["train"][:1])
+    assert fails(labels_of, WHERE, same, "class") == (
+        f"{WHERE}: all training examples have the label 10; allowed: two labels or more."
+    )
+
+
+def read(tmp_path, rows, name="a.jsonl", **recipe):
+    recipe = {"predict": "class", "text": "text", "label": "label"} | recipe
+    path = tmp_path / name
+    path.write_text(rows if isinstance(rows, str) else "".join(json.dumps(row) + "\n" for row in rows))
+    return [one for batch in read_files([str(path)], "line", Fields(WHERE, recipe)) for one in batch]
+
+
+def test_examples_are_read_from_files(tmp_path):
+    assert read(tmp_path, [{"text": "a", "label": 1, "more": 2}]) == [("a", None, "1")]
+    assert read(tmp_path, "text,label\na b,001\n", "a.csv") == [("a b", None, "001")]
+    pair = {"predict": "number", "text_pair": "other"}
+    assert read(tmp_path, [{"text": "a", "other": "b", "label": 1}], **pair) == [("a", "b", 1.0)]
+    assert read(tmp_path, "other,text,label\nb,a,2.5\n", "a.csv", **pair) == [("a", "b", 2.5)]
+    words = [{"text": ["a", "b"], "label": ["X", "Y"]}]
+    assert read(tmp_path, words, predict="token-classes") == [(["a", "b"], None, ["X", "Y"])]
+
+
+@pytest.mark.parametrize(
+    ("row", "recipe", "said"),
+    [
+        ({"text": "a"}, {}, "a.jsonl, line 1 has no column label (evaluation.tasks.x.label); found: text."),
+        ({"text": None, "label": 1}, {}, "line 1: text (evaluation.tasks.x.text) holds nothing; allowed: text."),
+        ({"text": 5, "label": 1}, {}, "line 1: text (evaluation.tasks.x.text) holds int '5'; allowed: text."),
+        ({"text": "a", "label": None}, {},
+         "label (evaluation.tasks.x.label) holds nothing; allowed: text or a whole number."),
+        ({"text": "a", "label": "b"}, {"predict": "number"},
+         "label (evaluation.tasks.x.label) holds str 'b'; allowed: a number."),
+        ({"text": ["a"], "label": ["b", "c"]}, {"predict": "token-classes"},
+         "line 1: 1 words have 2 labels (evaluation.tasks.x.label); allowed: as many."),
+        ({"text": "a", "label": ["b"]}, {"predict": "token-classes"},
+         "line 1: text (evaluation.tasks.x.text) holds str 'a'; allowed: a list."),
+        ({"text": "a", "label": "b"}, {"label": "text"},
+         "evaluation.tasks.x: two of text, label name the same column; allowed: one each."),
+    ],
+)  # fmt: skip
+def test_a_row_that_is_no_example_is_named(tmp_path, row, recipe, said):
+    with pytest.raises(UserError, match=re.escape(said)):
+        read(tmp_path, [row], **recipe)
+
+
+def test_docstrings_belong_to_one_module():
+    found = module_examples(WHERE, ["json", "random"])
+    assert len(found) > 60 and {label for *_, label in found} == {"json", "random"}
+    assert len({text for text, *_ in found}) == len(found)
+    assert fails(module_examples, WHERE, ["json", "jsonn"]) == (
+        f"{WHERE}.modules has jsonn, which is no module of the standard library in Python."
+    )
+
+
+def test_a_split_is_written_and_read_alike(tmp_path):
+    path = tmp_path / "test.parquet"
+    write_split(path, [("a", "b", "y"), ("c", "d", "x")], ["x", "y"], "class")
+    pairs = read_split(path)
+    assert pairs == {"item": ["000000", "000001"], "text": ["a", "c"], "text_pair": ["b", "d"], "label": [1, 0]}
+    write_split(path, [(["a", "b"], None, ["y", "x"])], ["x", "y"], "token-classes")
+    words = read_split(path)
+    assert words == {"item": ["000000"], "text": ["a b"], "words": [["a", "b"]], "label": [[1, 0]]}
+    write_split(path, [("a", None, 0.5)], [], "number")
+    assert pq.read_table(path)["label"].to_pylist() == [0.5]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    """A tokenizer of words and of halves of one."""
+    pieces = ["[CLS]", "[SEP]", "[UNK]", "[PAD]", "a", "b", "c", "long", "##er", "##est"]
+    found = Tokenizer(models.WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    found.pre_tokenizer = pre_tokenizers.Whitespace()
+    found.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 0), ("[SEP]", 1)]
+    )
+    return found
+
+
+def test_texts_become_tokens_of_one_length(tokenizer):
+    columns = {"text": ["a b", "a b c a b c"], "text_pair": ["c", "b"], "label": [1, 0]}
+    arrays = encode(tokenizer, columns, "class", 8, 3)
+    assert arrays["input_ids"].tolist() == [[0, 4, 5, 1, 6, 1, 3, 3], [0, 4, 5, 6, 4, 1, 5, 1]]
+    assert arrays["attention_mask"].sum(1).tolist() == [6, 8]
+    assert arrays["labels"].tolist() == [1, 0] and arrays["labels"].dtype == np.int32
+    numbers = encode(tokenizer, {"text": ["a"], "label": [0.5]}, "number", 8, 3)
+    assert numbers["labels"].dtype == np.float32 and numbers["weights"].tolist() == [1.0]
+
+
+def test_the_first_token_of_a_word_has_its_label(tokenizer):
+    words = {
+        "text": ["longer a longest b c"],
+        "words": [["longer", "a", "longest", "b", "c"]],
+        "label": [[1, 2, 3, 1, 2]],
+    }
+    arrays = encode(tokenizer, words, "token-classes", 8, 3)  # c is cut off
+    assert arrays["input_ids"].tolist() == [[0, 7, 8, 4, 7, 9, 5, 1]]
+    assert arrays["labels"].tolist() == [[0, 1, 0, 2, 3, 0, 1, 0]]
+    assert arrays["weights"].tolist() == [[0, 1, 0, 1, 1, 0, 1, 0]]
+    assert items_of(["000007"], arrays) == ["000007:000", "000007:001", "000007:002", "000007:003"]
+
+
+def test_batches_are_functions_of_the_step(tokenizer):
+    columns = {"text": ["a"] * 70, "label": list(range(70))}
+    arrays = encode(tokenizer, columns, "class", 8, 3)
+    recipe = {"batch_size": 35, "seed": 3}
+    seen = [training_batch(arrays, recipe, step)["labels"].tolist() for step in range(4)]
+    assert sorted(seen[0] + seen[1]) == sorted(seen[2] + seen[3]) == list(range(70)) and seen[0] != seen[2]
+    assert training_batch(arrays, recipe, 1, slice(3, 5))["labels"].tolist() == seen[1][3:5]
+    assert training_batch(arrays, recipe | {"seed": 4}, 0)["labels"].tolist() != seen[0]
+    held_out = list(evaluation_batches(arrays))
+    assert [len(batch["labels"]) for batch in held_out] == [64, 64]
+    assert sum(batch["weights"].sum() for batch in held_out) == 70
+
+
+def test_metrics_are_those_of_the_textbook():
+    labels, predictions = np.array([1, 1, 0, 0, 1.0]), np.array([1, 0, 0, 1, 1.0])
+    assert METRICS["accuracy"](labels, predictions) == 0.6
+    assert METRICS["f1"](labels, predictions) == pytest.approx(2 / 3)  # precision and recall are 2/3
+    assert METRICS["matthews"](labels, predictions) == pytest.approx((2 * 1 - 1 * 1) / 6)
+    assert METRICS["f1"](np.array([0, 1, 2.0]), np.array([0, 1, 1.0])) == pytest.approx((1 + 2 / 3 + 0) / 3)
+    assert METRICS["spearman"](np.array([1, 2, 3.0]), np.array([1, 4, 9.0])) == pytest.approx(1.0)
+    assert METRICS["pearson"](np.array([1, 2, 3.0]), np.array([3, 2, 1.0])) == pytest.approx(-1.0)
+    assert METRICS["pearson"](np.array([1, 2, 3.0]), np.ones(3)) == 0.0
+
+
+def test_an_interval_is_that_of_the_normal_approximation():
+    labels = np.ones(1000)
+    right = np.where(np.arange(1000) < 700, 1.0, 0.0)
+    low, high = interval("accuracy", labels, [right, right], np.arange(1000))
+    half = 1.96 * (0.7 * 0.3 / 1000) ** 0.5
+    assert low == pytest.approx(0.7 - half, abs=0.004) and high == pytest.approx(0.7 + half, abs=0.004)
+    # Words of one sentence are drawn together: here, ten of each, all right or all wrong.
+    low, high = interval("accuracy", labels, [right], np.arange(1000) // 10)
+    assert high - low == pytest.approx(2 * half * 10**0.5, rel=0.15)
+
+
+def predictions_of(chains, labels):
+    """Return the table of predictions of chains: weights, rate, seed, and how many are right on both splits."""
+    rows = []
+    for weights, rate, seed, validation, test in chains:
+        for split, right in (("validation", validation), ("test", test)):
+            for number, label in enumerate(labels):
+                rows.append(
+                    (weights, rate, seed, split, f"{number:06d}", label, label if number < right else 1 - label)
+                )
+    return pd.DataFrame(rows, columns=["weights", "rate", "seed", "split", "item", "label", "prediction"])
+
+
+CHAINS = [
+    ("pretrained", 0.1, 0, 8, 5), ("pretrained", 0.1, 1, 6, 7),
+    ("pretrained", 0.2, 0, 10, 9), ("pretrained", 0.2, 1, 3, 10),  # the best seed, and the best on test
+    ("random", 0.1, 0, 5, 5), ("random", 0.1, 1, 5, 5), ("random", 0.2, 0, 6, 4), ("random", 0.2, 1, 5, 3),
+]  # fmt: skip
+RECIPE = {"metrics": ["accuracy"], "title": "is it one", "predict": "class", "selected_on_test": False}
+
+
+def test_the_rate_is_selected_by_its_mean_over_seeds_on_validation():
+    labels = [0.0, 1.0] * 5
+    predictions = predictions_of(CHAINS, labels)
+    chains = measured(predictions, ["accuracy"])
+    selected = chains[chains["selected"]][["weights", "rate"]].drop_duplicates()
+    assert list(map(tuple, selected.to_numpy())) == [("pretrained", 0.1), ("random", 0.2)]
+    baselines = pd.DataFrame(
+        {"baseline": "majority", "item": [f"{n:06d}" for n in range(10)], "label": labels, "prediction": 0.0}
+    )
+    (score,), items, _ = scores_of(RECIPE, predictions, baselines, 2)
+    assert (score.value, score.seeds, score.items, score.chance) == (0.6, [0.5, 0.7], 10, 0.5)
+    assert score.baselines == {"most frequent label": 0.5, "same model from random weights": 0.35}
+    assert score.low < 0.6 < score.high and score.higher_is_better and score.group == "task"
+    assert items["value"].tolist() == [1, 1, 1, 1, 1, 0.5, 0.5, 0, 0, 0] and set(items["score"]) == {score.name}
+    also = RECIPE | {"selected_on_test": True}
+    assert scores_of(also, predictions, baselines, 2)[0][0].on == "is it one (development set, which also selects)"
+
+
+def test_a_metric_that_is_no_mean_has_no_items():
+    recipe = RECIPE | {"metrics": ["matthews"]}
+    none = pd.DataFrame({"baseline": [], "item": [], "label": [], "prediction": []})
+    scores, items, chains = scores_of(recipe, predictions_of(CHAINS[:2], [0.0, 1.0] * 5), none, 2)
+    assert [(score.metric, score.chance, score.baselines) for score in scores] == [("matthews", 0.0, {})]
+    assert items.empty and list(items.columns) == ["score", "item", "value"] and len(chains) == 2
+
+
+def test_baselines_learn_what_words_say():
+    train = {"text": ["good film", "bad film", "good one", "bad one", "bad"] * 4, "label": [1, 0, 1, 0, 0] * 4}
+    test = {"text": ["bad thing", "good thing"], "label": [0, 1]}
+    assert BASELINES["bag_of_words"](train, test, "class") == [0, 1]
+    assert BASELINES["majority"](train, test, "class") == [0, 0]
+    numbers = train | {"label": [float(label) for label in train["label"]]}
+    assert BASELINES["majority"](numbers, test, "number") == [pytest.approx(0.4)] * 2
+    low, high = BASELINES["bag_of_words"](numbers, test, "number")
+    assert low < 0.4 < high
+    pair = {"text": ["x"] * 20, "text_pair": train["text"], "label": train["label"]}
+    held_out = {"text": ["x", "x"], "text_pair": test["text"], "label": [0, 1]}
+    assert BASELINES["bag_of_words"](pair, held_out, "class") == [0, 1]
+    words = {"words": [["a", "b"], ["b"]] * 9, "label": [[0, 1], [1]] * 9}
+    asked = {"words": [["b", "a", "c"]], "label": [[1, 0, 0]]}
+    assert BASELINES["bag_of_words"](words, asked, "token-classes")[0][:2] == [1, 0]
+    assert BASELINES["majority"](words, asked, "token-classes") == [[1, 1, 1]]
