@@ -16,13 +16,9 @@ run: setup
 
 setup: .venv/ready
 
-.venv/ready: envs/$(ENVIRONMENT).txt $(LOCKS) envs/mend_transformers.py envs/mend_snakemake.py
+.venv/ready: envs/$(ENVIRONMENT).txt $(LOCKS) envs/setup.py envs/mend_transformers.py envs/mend_snakemake.py
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on this machine; install Python 3.11, or say which: make PYTHON=..."; exit 1; }
-	$(PYTHON) -m venv .venv
-	.venv/bin/python -m pip install --quiet --require-hashes -r envs/bootstrap.txt
-	.venv/bin/uv pip sync --quiet --require-hashes --compile-bytecode --python .venv/bin/python envs/$(ENVIRONMENT).txt
-	.venv/bin/python envs/mend_transformers.py
-	.venv/bin/python envs/mend_snakemake.py
+	$(PYTHON) envs/setup.py $(ENVIRONMENT)
 	@touch $@
 
 lint: setup

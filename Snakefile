@@ -51,6 +51,12 @@ if "tfrecords" in config or ASKED:
     TARGETS.append(rules.mlm.input)
 
 
+include: "rules/archive.smk"
+
+
+TARGETS.append(HISTORY)
+
+
 rule all:
     """Target: build everything in the config; what plain `snakemake` does."""
     default_target: True

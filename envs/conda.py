@@ -9,7 +9,7 @@
 import sys
 from pathlib import Path
 
-STAGES = ["workflow", "data", "tensorflow", "jax", "harness"]
+STAGES = ["workflow", "data", "archive", "tensorflow", "jax", "harness"]
 
 
 def environment(lock: str) -> str:

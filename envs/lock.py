@@ -38,16 +38,17 @@ TENSORFLOW_TPU = [
 # What is resolved together, and so installs together; (stages, machines, overrides). Later ones keep to the versions
 # of the first, apart from the packages that they replace.
 TOGETHER = [
-    (("bootstrap", "workflow", "data", "tensorflow", "jax", "harness", "test"), MACHINES, []),
+    (("bootstrap", "workflow", "data", "archive", "tensorflow", "jax", "harness", "test"), MACHINES, []),
     (("tensorflow-gpu", "jax-gpu", "harness-gpu"), MACHINES, []),
     (("tensorflow-tpu",), ("x86_64",), TENSORFLOW_TPU),
     (("openers",), ("x86_64",), []),
     (("openers-transformers4",), ("x86_64",), []),
     (("openers-minicons",), ("x86_64",), []),
     (("openers-harness",), ("x86_64",), []),
+    (("openers-crates",), ("x86_64",), []),
 ]
 # What only opens results, as users have it elsewhere: each an environment by itself, which agrees with no other.
-ALONE = ("openers", "openers-transformers4", "openers-minicons", "openers-harness")
+ALONE = ("openers", "openers-transformers4", "openers-minicons", "openers-harness", "openers-crates")
 REPLACED = r"(tensorflow|tensorflow-text|tf-keras|libtpu)=="
 
 

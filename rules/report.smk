@@ -279,7 +279,11 @@ rule compare:
     input:
         table="results/compare/runs.md",
         models="results/compare/models.md",
+        # Also those of runs that the config names no more.
+        history=lambda w: sorted({*HISTORY, *kept_runs(located("results/history"))}),
         code=code_inputs("compare", "workflow"),
+    params:
+        recipe={"current": list(CHAINS)},
     log:
         "logs/compare/table.log",
     threads: 1

@@ -1,16 +1,27 @@
-"""Print the tables that compare all runs, and say which differences between models are real.
+"""Print the tables that compare all runs, say which differences between models are real, and what ran before.
 
-input.table    results/compare/runs.md
-input.models   results/compare/models.md
+input.table     results/compare/runs.md
+input.models    results/compare/models.md
+input.history   what scripts/keep_run.py has kept of each run, also of those that the config names no more
+params.recipe   current: the folders below results/ of the runs that the config names
 """
 
 from pathlib import Path
 
+from tpulm.core.files import read_json
 from tpulm.core.job import job
+from tpulm.report.comparison import compared, markdown
+from tpulm.report.history import earlier
 
 with job(snakemake.log[0], "compare") as say:
     lines = Path(snakemake.input.table).read_text(encoding="utf-8").splitlines()
     for line in lines or ["the config trains no run; see README.md, Sweeps."]:
         say(line)
     for line in Path(snakemake.input.models).read_text(encoding="utf-8").splitlines():
+        say(line)
+    kept = {path.removesuffix(".json"): read_json(path) for path in snakemake.input.history}
+    groups, metrics = earlier(kept, snakemake.params.recipe["current"])
+    if groups:
+        say("earlier runs, by the hash of the last state.json:")
+    for line in markdown(compared(groups, metrics)).splitlines():
         say(line)

@@ -18,7 +18,7 @@ ENVS = Path(__file__).parents[1] / "envs"
 # By the transformers that they have; the others that open results are in the newest one.
 LOCKS = {"transformers 5": "openers", "transformers 4": "openers-transformers4"}
 # What results are held against.
-OTHERS = {"minicons": "openers-minicons", "harness": "openers-harness"}
+OTHERS = {"minicons": "openers-minicons", "harness": "openers-harness", "crates": "openers-crates"}
 
 
 class Openers:

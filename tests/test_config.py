@@ -81,8 +81,8 @@ WRONG = [
     (
         {"publish": {"hub": "me/a", "artifacts": ["mlm", "mlm/tin"]}},
         'publish.artifacts[1] is "mlm/tin"; allowed: tokenizer, tfrecords, tokens/small/corpus/concat-64, '
-        "tokens/small/finetune-text/pad-64, mlm/tiny, base/small, transformers/base/small, finetune/python, or the "
-        "beginning of one up to a slash.",
+        "tokens/small/finetune-text/pad-64, mlm/tiny, base/small, transformers/base/small, finetune/python, archive, "
+        "or the beginning of one up to a slash.",
     ),
     (
         {"publish": {"hub": "me/a-"}},

@@ -23,7 +23,7 @@ DELETE = object()
 MLM_REST = (
     "export_mlm:tiny evaluate_mlm_tensorflow:tiny fill_mask_tensorflow:tiny score_mlm_tensorflow:tiny "
     "collect_history:mlm/tiny "
-    "plot_training:mlm,tiny tabulate_metrics tabulate_predictions tabulate_timings"
+    "plot_training:mlm,tiny tabulate_metrics tabulate_predictions tabulate_timings keep_run:mlm/tiny"
 )
 MLM_SECOND = "train_mlm_tensorflow:tiny,00000020 " + MLM_REST
 MLM = "train_mlm_tensorflow:tiny,00000010 " + MLM_SECOND
@@ -44,7 +44,7 @@ def shards(records, splits=("train", "validation", "test"), files=1):
 
 
 SAMPLES = "generate:python tabulate_generations:python"
-MEASURES = "evaluate_finetune:python tabulate_partitioning:python tabulate_metrics"
+MEASURES = "evaluate_finetune:python tabulate_partitioning:python tabulate_metrics keep_run:finetune/python"
 LORA_REST = (
     "export_lora:python score_finetune:python collect_history:finetune/python plot_training:finetune,python "
     "tabulate_timings "
@@ -56,7 +56,7 @@ BASE_REST = (
     "export_base:small export_transformers:base,small evaluate_base:small score_base:small "
     "collect_history:base-training/small "
     "plot_training:base,small "
-    "tabulate_metrics tabulate_timings " + FINETUNE
+    "tabulate_metrics tabulate_timings keep_run:base-training/small " + FINETUNE
 )
 BASE_SECOND = "train_base:small,00000020 " + BASE_REST
 BASE = "train_base:small,00000010 " + BASE_SECOND
@@ -750,6 +750,11 @@ ROWS = [
     ("plan.spending_limit", "trained", "plan.spending_limit", 5.0, ""),
     ("report.cpu_watts", "trained", "report.cpu_watts", 20.0, ""),
     ("report.cpu_price", "trained", "report.cpu_price", 0.05, ""),
+    # Archives are asked for by their own target.
+    ("archive.name", "trained", "archive.name", "other", ""),
+    ("archive.version", "trained", "archive.version", "2", ""),
+    ("archive.largest_file_mb", "trained", "archive.largest_file_mb", 2, ""),
+    ("archive.sign", "trained", "archive.sign", "key.pem", ""),
     # Publishing is asked for by its own target.
     *(
         (f"publish.{key}", "trained", None, {"publish.hub": "me/models", f"publish.{key}": value}, "")
@@ -1183,7 +1188,8 @@ def test_the_page_is_written_again_when_what_it_tells_has_changed(built):
 REPORT = (
     "collect_history:mlm/tiny collect_history:base-training/small collect_history:finetune/python "
     "plot_training:mlm,tiny plot_training:base,small plot_training:finetune,python plot_shards tabulate_metrics "
-    "tabulate_predictions tabulate_generations:python tabulate_partitioning:python tabulate_corpus tabulate_timings"
+    "tabulate_predictions tabulate_generations:python tabulate_partitioning:python tabulate_corpus tabulate_timings "
+    "keep_run:mlm/tiny keep_run:base-training/small keep_run:finetune/python"
 )
 EDITED = [
     ("scripts/plot_shards.py", "plot_shards"),

@@ -10,6 +10,9 @@ from tpulm.core import bucket
 from tpulm.core.errors import UserError
 from tpulm.workflow.summary import summary
 
+# Folders below results/ of what is kept though the config may name it no more.
+KEPT = ("archive", "history")
+
 
 def leftovers(recipe: dict) -> list[Path]:
     """Return the files under results/ that no job of the config makes, sorted.
@@ -33,6 +36,8 @@ def leftovers(recipe: dict) -> list[Path]:
         if path.name == "thinned.json" and str(path.with_name("state.json")) in needed:
             continue  # the mark of what was let go, also where the config would now keep it
         if snapshot_of_use(path, needed) or score_of_checkpoint(path, needed):
+            continue
+        if path.relative_to(recipe["results"]).parts[0] in KEPT:
             continue
         if not any(str(part) in needed for part in (path, *path.parents)):
             found.append(path)

@@ -17,6 +17,7 @@ from tpulm.core.errors import UserError
 LONGEST = 96  # characters of a repository's name on the hub
 CHECKPOINTS = "checkpoints"  # folder, and branch beside main, of the checkpoints of a run
 CROISSANT = "croissant.json"
+ARCHIVE = "archive"  # published where publish.artifacts names it
 CARD = "README.md"
 
 
@@ -25,7 +26,8 @@ class Publication:
     """An artifact that can be published.
 
     name        such as mlm/tiny; of a checkpoint, such as checkpoints/mlm/tiny/00000750
-    kind        tokenizer, records, mlm, base, adapter, model (a preset), transformers (a folder of it) or checkpoint
+    kind        tokenizer, records, mlm, base, adapter, model (a preset), transformers (a folder of it), checkpoint or
+                archive
     repository  the name of the artifact whose repository takes it: of a checkpoint, that of its run
     files       of what rules name file by file: path in the repository, and below results/
     folder      of what rules name as a folder: its path below results/; else ""
@@ -48,11 +50,11 @@ class Publication:
     @property
     def type(self) -> str:
         """What the repository is called by the hub: a dataset or a model."""
-        return "dataset" if self.kind == "records" else "model"
+        return "dataset" if self.kind in ("records", "archive") else "model"
 
 
 def publications_of(config: Mapping) -> dict[str, Publication]:
-    """Return what a completed config can publish, by name, without checkpoints."""
+    """Return what a completed config can publish, by name, without checkpoints and the archive: what has a card."""
     runs = runs_of(config)
     found = [tokenizer_of_masked_models()] if "tokenizer" in config else []
     found += map(publication_of_records, record_sets_of(config, runs).values())
@@ -74,6 +76,14 @@ def publication_of_records(records: RecordSet) -> Publication:
     files = {file: f"{folder}/{file}" for file in (*records.files, "manifest.json", CROISSANT)}
     expected = {"records": {folder: {"shards": records.names, "vocabulary": records.vocabulary}}}
     return Publication(folder, "records", folder, files=files, card=folder, expected=expected, records=records)
+
+
+def publication_of_archive(config: Mapping) -> Publication:
+    """Return the archive of the run, with its signature if there is one; it has no card: it describes itself."""
+    section = config["archive"]
+    name = f"{section['name']}-{section['version']}.zip"
+    names = [name, f"{name}.sig"] if section["sign"] else [name]
+    return Publication(ARCHIVE, ARCHIVE, ARCHIVE, files={file: f"archive/{file}" for file in names})
 
 
 def publications_of_run(run: Run) -> list[Publication]:
@@ -135,6 +145,8 @@ def chosen(config: Mapping) -> dict[str, Publication]:
         for name, publication in publications_of(config).items()
         if "artifacts" not in section or any(f"{name}/".startswith(f"{part}/") for part in section["artifacts"])
     }
+    if ARCHIVE in section.get("artifacts", ()):
+        found[ARCHIVE] = publication_of_archive(config)
     if section["sync"]:
         runs = {publication.run.key: publication.run for publication in found.values() if publication.run}
         period = period_of(section["sync"])
@@ -170,7 +182,7 @@ def check_publish(config: Mapping) -> None:
     section = config.get("publish")
     if section is None:
         return
-    names = list(publications_of(config))
+    names = [*publications_of(config), ARCHIVE]
     for index, part in enumerate(section.get("artifacts", ())):
         if not any(f"{name}/".startswith(f"{part}/") for name in names):
             raise UserError(

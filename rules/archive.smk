@@ -1,0 +1,96 @@
+"""The archive of a run, signed if the config names a key; the runs of before, in results/history/."""
+
+from tpulm.config.archives import archive_of, kept_of, signatures_of
+from tpulm.workflow.archiving import archived, kept_runs, only_local, signing_key
+
+ARCHIVE = archive_of(config)
+HISTORY = [f"results/history/{chain}.json" for chain in CHAINS]
+SIGNED_MODELS = signatures_of(config)
+
+
+rule archive:
+    """Target: results/archive/NAME-VERSION.zip: how everything came about, and what came out; signed with archive.sign."""
+    localrule: True
+    input:
+        ARCHIVE,
+        [f"{ARCHIVE}.sig", *SIGNED_MODELS] if config["archive"]["sign"] else [],
+
+
+rule write_archive:
+    """Archive what was made, how each file came to be, the source, the config and the locks."""
+    localrule: True
+    input:
+        TARGETS,
+        rules.cards.input,
+        here=lambda w: or_exit(only_local, PLACE.bucket),
+        code=code_inputs("write_archive", "archive"),
+    output:
+        ARCHIVE,
+    params:
+        recipe=lambda w: archived(config, CONFIG_FILES, workflow.config_settings.config, ARCHIVE, ROOT),
+    log:
+        "logs/archive/archive.log",
+    threads: 1
+    conda:
+        "../envs/archive.yaml"
+    script:
+        "../scripts/write_archive.py"
+
+
+rule sign_archive:
+    """Sign the archive."""
+    localrule: True
+    input:
+        archive=ARCHIVE,
+        key=lambda w: or_exit(signing_key, config["archive"]["sign"]),
+        code=code_inputs("sign_archive", "archive"),
+    output:
+        f"{ARCHIVE}.sig",
+    log:
+        "logs/archive/sign.log",
+    threads: 1
+    conda:
+        "../envs/archive.yaml"
+    script:
+        "../scripts/sign_archive.py"
+
+
+rule sign_model:
+    """Sign the files of a model."""
+    localrule: True
+    input:
+        files=lambda w: SIGNED_MODELS[f"results/archive/models/{w.artifact}.sig"]["files"],
+        key=lambda w: or_exit(signing_key, config["archive"]["sign"]),
+        code=code_inputs("sign_model", "archive"),
+    output:
+        "results/archive/models/{artifact}.sig",
+    params:
+        recipe=lambda w: pick(SIGNED_MODELS[f"results/archive/models/{w.artifact}.sig"], "folder", "names"),
+    log:
+        "logs/archive/models/{artifact}.log",
+    threads: 1
+    conda:
+        "../envs/archive.yaml"
+    script:
+        "../scripts/sign_model.py"
+
+
+rule keep_run:
+    """Add a finished run to those of before: what it was, by what weights, and how good it is."""
+    input:
+        metrics=lambda w: f"{CHAINS[w.chain].folder}/metrics.json",
+        state=lambda w: CHAINS[w.chain].checkpoint()["state"],
+        code=code_inputs("keep_run", "workflow"),
+    output:
+        update("results/history/{chain}.json"),
+    params:
+        recipe=lambda w: kept_of(CHAINS[w.chain]),
+    log:
+        "logs/history/{chain}.log",
+    wildcard_constraints:
+        chain=one_of(CHAINS),
+    threads: 1
+    conda:
+        "../envs/workflow.yaml"
+    script:
+        "../scripts/keep_run.py"

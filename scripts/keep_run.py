@@ -1,0 +1,21 @@
+"""Add a finished run to those of before, so that its figures can be compared when its checkpoints are gone.
+
+input.metrics   metrics.json of the run
+input.state     state.json of its last checkpoint, which names the weights by their hash
+output          JSON: a list of runs, each with hash (of state.json), stage, name, recipe, metrics; the newest last.
+                What is in the file stays.
+params.recipe   stage, name and recipe of the run
+"""
+
+from pathlib import Path
+
+from tpulm.core.files import read_json, sha256, write_json
+from tpulm.core.job import job
+
+with job(snakemake.log[0], "history") as say:
+    path = Path(snakemake.output[0])
+    known = read_json(path) if path.is_file() else []
+    run = {"hash": sha256(snakemake.input.state)} | snakemake.params.recipe
+    run["metrics"] = read_json(snakemake.input.metrics)
+    write_json(path, [*(before for before in known if before["hash"] != run["hash"]), run])
+    say(f"{len(known)} finished before")

@@ -1,0 +1,175 @@
+"""Make again, in an empty folder, what an archive describes, and compare every artifact with what it says.
+
+Only with the standard library: it runs from within the archive, before anything is installed.
+"""
+
+import json
+import math
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tpulm.core.files import sha256
+
+# On another kind of processor, floating-point sums differ in their last digits, and training amplifies that. Losses,
+# accuracies and the like that differ by less than this, or by so little, agree.
+RELATIVE, ABSOLUTE = 0.05, 0.02
+# The files of which the numbers are compared there: what was measured of models.
+PROCESSOR = ("machine", "processor", "vectors")
+MEASURED = ("metrics.json", "scores.json")
+
+
+def rebuild(archive: Path, manifest: Mapping[str, Any], folder: Path, environment: str, cores: str) -> str | None:
+    """Make everything again in `folder`; print how it compares. Return a sentence where it differs, or cannot be."""
+    if sys.version_info[:2] != (3, 11):
+        return f"error: this is Python {platform.python_version()}; a rebuild needs Python 3.11."
+    if folder.is_dir() and any(folder.iterdir()):
+        return f"error: --rebuild is {folder}, which is not empty."
+    with zipfile.ZipFile(archive) as kept:
+        jobs = json.loads(kept.read("jobs.json"))
+        missing = unpack(kept, manifest, folder)
+        if missing:
+            return f"error: {missing}"
+        print(f"installing the environment {environment}, from the package index that pip is set to")
+        if run(folder, [sys.executable, "envs/setup.py", environment]):
+            return f"error: the environment could not be installed in {folder}; that needs a package index."
+        print("running the workflow")
+        if run(folder, command_of(manifest, cores)):
+            return f"error: the workflow did not run to its end; {folder}/logs says why."
+        return compare(kept, manifest, jobs, folder)
+
+
+def unpack(archive: zipfile.ZipFile, manifest: Mapping[str, Any], folder: Path) -> str | None:
+    """Write source, config and the files that the run read into a folder; return what cannot be had."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in manifest["files"]:
+        for prefix in ("source/", "config/given/"):
+            if name.startswith(prefix):
+                target = folder / name.removeprefix(prefix)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(archive.read(name))
+    for path, digest in manifest["outside"].items():
+        here = Path(path)
+        if not here.is_file():
+            return f"{path}, which the run read, is not in the archive and not here; put it below this folder."
+        if digest and sha256(here) != digest:
+            return f"{path} is not the file that the run read: its SHA-256 is another."
+        if not here.is_absolute():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(here, folder / path)
+    return None
+
+
+def command_of(manifest: Mapping[str, Any], cores: str) -> list[str]:
+    """Return the command that makes the archive again, and with it everything else."""
+    command = [".venv/bin/snakemake", manifest["target"], "--cores", cores]
+    given = [os.path.basename(path) for path in manifest["configfiles"]]
+    if given != ["config.yaml"]:
+        command += ["--configfile", *given]
+    if manifest["overrides"]:
+        command += ["--config", *(f"{key}={json.dumps(value)}" for key, value in manifest["overrides"].items())]
+    return command
+
+
+def run(folder: Path, command: list[str]) -> int:
+    """Run a command in a folder; return its exit code."""
+    print(f"  {shlex.join(command)}", flush=True)
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    # The programs of the environment come first, such as Snakemake's python.
+    kept["PATH"] = f"{folder.resolve()}/.venv/bin{os.pathsep}{kept.get('PATH', '')}"
+    return subprocess.run(command, cwd=folder, env=kept, check=False).returncode
+
+
+def compare(
+    archive: zipfile.ZipFile, manifest: Mapping[str, Any], jobs: list[Mapping[str, Any]], folder: Path
+) -> str | None:
+    """Compare every artifact of a folder with the archive; print what was found; return what to say of a difference."""
+    with zipfile.ZipFile(folder / manifest["target"]) as made:
+        again, there = json.loads(made.read("manifest.json")), json.loads(made.read("jobs.json"))
+    same = kind_of(jobs) == kind_of(there)
+    if not same:
+        print(
+            f"made on {kind_of(jobs)}, and again on {kind_of(there)}: numbers of models are compared to {RELATIVE:.0%}."
+        )
+    found: Counter = Counter()
+    first = None
+    for job in jobs:
+        for path in sorted(job["outputs"]):
+            verdict = verdict_on(path, manifest["artifacts"][path], again["artifacts"].get(path), archive, folder, same)
+            found[verdict.partition(":")[0]] += 1
+            if verdict.startswith("different") and first is None:
+                first = f"{path}, made by {job['rule']} ({job['log']}){verdict.removeprefix('different')}"
+    print("; ".join(f"{count} {name}" for name, count in sorted(found.items())))
+    if first is None:
+        return None
+    if python_of(jobs) != python_of(there):
+        first += f"; it was made with Python {python_of(jobs)}, and again with {python_of(there)}"
+    return f"error: {found['different']} artifacts differ; the first: {first}"
+
+
+def verdict_on(
+    path: str,
+    before: Mapping[str, Any],
+    now: Mapping[str, Any] | None,
+    archive: zipfile.ZipFile,
+    folder: Path,
+    same: bool,
+) -> str:
+    """Return how an artifact compares: the same bytes, within tolerance, not compared, different (and where).
+
+    before, now  what the manifests say of it
+    same         whether both were made on the same kind of processor
+    """
+    if before["compare"] == "time":
+        return "tell of time"
+    if now is None:
+        return "different: it was not made again"
+    if before["sha256"] == now["sha256"]:
+        return "the same bytes"
+    if same or before["compare"] == "bytes":
+        return "different: other bytes"
+    if Path(path).name not in MEASURED or not before["included"]:
+        return "not compared on another processor"
+    numbers = dict(numbers_of(json.loads(archive.read(path)), "")), dict(numbers_of(read(folder / path), ""))
+    for key in sorted(numbers[0].keys() | numbers[1].keys()):
+        one, other = numbers[0].get(key, math.nan), numbers[1].get(key, math.nan)
+        if not math.isclose(one, other, rel_tol=RELATIVE, abs_tol=ABSOLUTE):
+            return f"different: {key} was {one}, and is {other}"
+    return "within tolerance"
+
+
+def read(path: Path) -> Any:
+    """Return what a JSON file holds."""
+    return json.loads(path.read_bytes())
+
+
+def numbers_of(value: Any, key: str) -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a JSON value by their dotted keys."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from numbers_of(item, f"{key}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from numbers_of(item, f"{key}[{number}]")
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield key, float(value)
+
+
+def kind_of(jobs: list[Mapping[str, Any]]) -> str:
+    """Return the kinds of processors that jobs ran on: what floating-point sums depend on."""
+    hosts = [(job["host"], job["accelerators"]) for job in jobs if job["host"]]
+    kinds = {" ".join([host[key] for key in PROCESSOR] + sorted(devices)) for host, devices in hosts}
+    return ", ".join(sorted(kinds)) or "a processor that is not known"
+
+
+def python_of(jobs: list[Mapping[str, Any]]) -> str:
+    """Return the versions of Python that jobs ran with."""
+    return ", ".join(sorted({job["host"]["python"] for job in jobs if job["host"]})) or "?"

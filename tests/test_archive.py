@@ -1,0 +1,255 @@
+"""The archive of a finished run: the same bytes each time, checked, signed, and read by what reads such crates."""
+
+import hashlib
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Workflow, copied
+from tpulm.archive.verify import COMMENT, MANIFEST, damages_of
+from tpulm.archive.zipped import write_zip
+
+ARCHIVE = "results/archive/models-1.zip"
+SIGNED = importlib.util.find_spec("model_signing") and importlib.util.find_spec("OpenSSL")
+# A file of each kind, by the beginning and the end of its name.
+KINDS = {
+    "report": ("results/figures/", ".html"), "corpus": ("results/corpus/", ".parquet"), "records": ("", ".tfrecord"),
+    "tokenizer": ("results/tokenizer/", ".json"), "metrics": ("results/mlm/", "metrics.json"), "curves": ("", ".csv"),
+    "card": ("results/", "README.md"), "lock": ("source/envs/", ".txt"), "code": ("source/scripts/", ".py"),
+    "config": ("config/given/", ".yaml"), "completed": ("config/", "completed.json"), "jobs": ("jobs", ".json"),
+    "crate": ("ro-crate", ".json"), "data sheet": ("data_sheet", ".md"), "program": ("verify", ".py"),
+    "manifest": ("manifest", ".json"),
+}  # fmt: skip
+
+
+def key_pair(folder: Path, name: str) -> tuple[Path, Path]:
+    """Return a new private key, and its public key."""
+    private, public = folder / f"{name}.pem", folder / f"{name}.pub"
+    subprocess.run(["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", private], check=True)
+    subprocess.run(["openssl", "ec", "-in", private, "-pubout", "-out", public], check=True, capture_output=True)
+    return private, public
+
+
+@pytest.fixture(scope="module")
+def archived(trained, tmp_path_factory) -> Workflow:
+    """A finished run with its archive, signed by key.pem; not to be changed."""
+    workflow = copied(trained, tmp_path_factory.mktemp("archived"))
+    key_pair(workflow.folder, "key")
+    workflow("archive", "--config", "archive={sign: key.pem}", "--cores", "2")
+    return workflow
+
+
+@pytest.fixture
+def archive(archived, tmp_path) -> Path:
+    """A copy of the archive, to be changed."""
+    return Path(shutil.copy2(archived / ARCHIVE, tmp_path))
+
+
+def verify(archive: Path, *arguments: str | Path) -> subprocess.CompletedProcess:
+    program = ROOT / "scripts/tpulm/archive/verify.py"
+    return subprocess.run([sys.executable, program, archive, *arguments], capture_output=True, text=True)
+
+
+def test_the_same_results_give_the_same_bytes(archived):
+    before = hashlib.sha256((archived / ARCHIVE).read_bytes()).digest()
+    archived("archive", "--config", "archive={sign: key.pem}", "--cores", "2", "--forcerun", "write_archive")
+    assert hashlib.sha256((archived / ARCHIVE).read_bytes()).digest() == before
+    assert (archived / ARCHIVE).stat().st_size < 10e6
+
+
+def test_an_archive_answers_alone(archived):
+    # Run by itself, without anything installed.
+    done = subprocess.run([sys.executable, "-I", "-S", archived / ARCHIVE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "is whole" in done.stdout and "a signature is beside it" in done.stdout
+    with zipfile.ZipFile(archived / ARCHIVE) as archive:
+        names, jobs = archive.namelist(), json.loads(archive.read("jobs.json"))
+        artifacts = json.loads(archive.read(MANIFEST))["artifacts"]
+        sheet = archive.read("data_sheet.md").decode()
+    for start, end in KINDS.values():
+        assert any(name.startswith(start) and name.endswith(end) for name in names), (start, end)
+    train = next(job for job in jobs if job["id"] == "mlm/tiny/00000020")
+    assert train["rule"] == "train_mlm_tensorflow" and train["params"]["last"] == 20
+    assert train["host"]["processors"] > 0 and train["software"]["tensorflow"]
+    assert [attempt["exit"] for attempt in train["attempts"]] == [0] and train["attempts"][0]["cpu_seconds"] > 0
+    assert all(train["inputs"].values()) and all(train["code"].values())
+    # Every file that there is, but what is no artifact of `all`.
+    there = {str(path.relative_to(archived.folder)) for path in (archived / "results").rglob("*") if path.is_file()}
+    there = {path for path in there if "/." not in path and not path.startswith("results/archive/")}
+    assert set(artifacts) == there
+    for path, facts in artifacts.items():
+        assert hashlib.sha256((archived / path).read_bytes()).hexdigest() == facts["sha256"]
+    assert artifacts["results/mlm/tiny/timings.csv"]["compare"] == "time"
+    assert artifacts["results/corpus/train.parquet"]["compare"] == "bytes"
+    assert artifacts["results/mlm/tiny/metrics.json"]["compare"] == "numbers"
+    assert "PSF-2.0" in sheet and "Public summary of training content" in sheet and "To be written" in sheet
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_flipped_byte_is_named(archive, kind):
+    start, end = KINDS[kind]
+    with zipfile.ZipFile(archive) as opened:
+        entry = next(e for e in opened.infolist() if e.filename.startswith(start) and e.filename.endswith(end))
+    content = bytearray(archive.read_bytes())
+    place = entry.header_offset + 30 + len(entry.filename) + entry.compress_size // 2
+    content[place] ^= 1
+    archive.write_bytes(content)
+    assert any(entry.filename in damage for damage in damages_of(archive))
+    done = verify(archive)
+    assert done.returncode and entry.filename in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_flipped_byte_between_the_files_is_found(archive):
+    content = archive.read_bytes()
+    with zipfile.ZipFile(archive) as opened:
+        entry, directory = opened.infolist()[3], opened.start_dir
+    places = [*range(entry.header_offset, entry.header_offset + 30)]  # a header
+    places += [*range(directory, directory + 46), *range(len(content) - 22 - len(COMMENT) - 64, len(content))]
+    for place in places[::5]:
+        archive.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
+        assert damages_of(archive), place
+
+
+def forged(archive: Path) -> None:
+    """Change a figure, and compute all hashes anew."""
+    with zipfile.ZipFile(archive) as opened:
+        files = {name: opened.read(name) for name in opened.namelist() if name != MANIFEST}
+        manifest = json.loads(opened.read(MANIFEST))
+    path = "results/mlm/tiny/metrics.json"
+    files[path] = files[path].replace(b"1", b"2")
+    manifest["artifacts"][path]["sha256"] = hashlib.sha256(files[path]).hexdigest()
+    write_zip(archive, files, manifest)
+
+
+@pytest.mark.skipif(not SIGNED, reason="model-signing is not installed")
+def test_only_what_was_signed_by_the_key_passes(archived, archive, tmp_path):
+    key = archived / "key.pub"
+    shutil.copy2(archived / f"{ARCHIVE}.sig", tmp_path)
+    done = verify(archive, "--public-key", key)
+    assert done.returncode == 0 and "signed by the owner" in done.stdout, done.stderr
+    _, other = key_pair(tmp_path, "other")
+    done = verify(archive, "--public-key", other)
+    assert done.returncode and "is not what the owner of" in done.stderr
+    forged(archive)
+    assert verify(archive).returncode == 0  # hashes alone do not tell
+    done = verify(archive, "--public-key", key)
+    assert done.returncode and "is not what the owner of" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not SIGNED, reason="model-signing is not installed")
+def test_models_are_signed_file_by_file(archived, tmp_path):
+    from model_signing import verifying
+
+    model = Path(shutil.copytree(archived / "results/mlm/tiny/model", tmp_path / "model"))
+    check = verifying.Config().use_elliptic_key_verifier(public_key=archived / "key.pub")
+    signature = archived / "results/archive/models/mlm-tiny.sig"
+    check.verify(archived / "results/mlm/tiny/model", signature)
+    weights = bytearray((model / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (model / "model.safetensors").write_bytes(weights)
+    with pytest.raises(ValueError, match="Hash mismatch for 'model.safetensors'"):
+        check.verify(model, signature)
+
+
+def test_provenance_goes_back_to_the_text(archived, tmp_path):
+    tool, file = ROOT / "tools/provenance.py", "results/finetune/python/metrics.json"
+    lines = subprocess.check_output([sys.executable, tool, file], cwd=archived.folder, text=True)
+    assert lines.startswith(f"{file}\n  by evaluate_finetune  ") and '"source": "python-source"' in lines
+    assert all(rule in lines for rule in ("train_finetune", "train_base", "write_causal_shard", "read_part"))
+    kept = subprocess.check_output([sys.executable, tool, file, "--from", archived / ARCHIVE], cwd=tmp_path, text=True)
+    # The archive has checksums that Snakemake had not taken when a job began, such as those of folders.
+    assert [line.split("  ")[-1] for line in kept.splitlines() if " by " in line] == [
+        line.split("  ")[-1] for line in lines.splitlines() if " by " in line
+    ]
+    done = subprocess.run([sys.executable, tool, "nothing"], cwd=archived.folder, capture_output=True, text=True)
+    assert done.returncode and done.stderr.startswith("error: no job in . is known to have made nothing")
+
+
+def test_what_was_changed_by_hand_is_not_archived(trained, tmp_path):
+    workflow = copied(trained, tmp_path)
+    path = workflow / "results/mlm/tiny/fill_mask.json"
+    path.write_text(path.read_text().replace("0.", "1.", 1))
+    done = workflow("archive", "--cores", "2", check=False)
+    assert done.returncode and "results/mlm/tiny/fill_mask.json is not the file that" in done.stdout
+
+
+def test_earlier_runs_are_kept_and_compared(archived, tmp_path):
+    workflow = copied(archived, tmp_path)
+    (kept,) = json.loads((workflow / "results/history/mlm/tiny.json").read_text())
+    assert (
+        kept["hash"]
+        == hashlib.sha256((workflow / "results/mlm/tiny/checkpoints/00000020/state.json").read_bytes()).hexdigest()
+    )
+    assert kept["metrics"] == json.loads((workflow / "results/mlm/tiny/metrics.json").read_text())
+    before = kept | {"hash": "0123456789abcdef" * 4, "recipe": kept["recipe"] | {"learning_rate": 0.5}}
+    (workflow / "results/history/mlm/tiny.json").write_text(json.dumps([before, kept]))
+    (workflow / "results/history/mlm/gone.json").write_text(json.dumps([kept | {"name": "gone"}]))
+    printed = workflow("compare", "--cores", "2").stdout
+    assert "earlier runs" in printed and "tiny 01234567" in printed and "learning_rate=0.5" in printed
+    assert f"gone {kept['hash'][:8]}" in printed and f"tiny {kept['hash'][:8]}" not in printed
+    assert "history" not in workflow("clean", "--cores", "1").stdout
+    # A run with other weights is added, and nothing is lost.
+    workflow("results/history/mlm/tiny.json", "--cores", "1", "--forcerun", "keep_run")
+    found = json.loads((workflow / "results/history/mlm/tiny.json").read_text())
+    assert [run["hash"] for run in found] == [before["hash"], kept["hash"]]
+
+
+# Of the JSON-LD contexts that the metadata names, the terms in it: the validator would fetch them.
+SCHEMA_ORG = (
+    "about actionStatus alternateName contentSize datePublished description encodingFormat endTime hasPart identifier "
+    "instrument license mainEntity mentions name object position programmingLanguage propertyID result startTime step "
+    "unitCode url value version workExample ComputerLanguage ControlAction CreateAction CreativeWork Dataset HowTo "
+    "HowToStep OrganizeAction PropertyValue SoftwareApplication SoftwareSourceCode"
+)
+CONTEXT = {term: f"http://schema.org/{term}" for term in SCHEMA_ORG.split()} | {
+    "File": "http://schema.org/MediaObject",
+    "conformsTo": "http://purl.org/dc/terms/conformsTo",
+    "ComputationalWorkflow": "https://bioschemas.org/ComputationalWorkflow",
+    "resourceUsage": "https://w3id.org/ro/terms/workflow-run#resourceUsage",
+    "sha256": "https://w3id.org/ro/terms/workflow-run#sha256",
+}  # fmt: skip
+VALIDATE = """
+import json, sys
+from rocrate_validator import models, services
+from rocrate_validator.utils import http
+class Kept:
+    ok, status_code, headers = True, 200, {"Content-Type": "application/ld+json"}
+    def json(self):
+        return {"@context": json.loads(sys.argv[2])}
+known = ("https://w3id.org/ro/crate/1.1/context", "https://w3id.org/ro/terms/workflow-run/context")
+http.HttpRequester.get = lambda self, url, **_: {name: Kept() for name in known}[url]
+settings = services.ValidationSettings(
+    rocrate_uri=sys.argv[1], profile_identifier="provenance-run-crate", skip_availability_check=True,
+    requirement_severity=models.Severity.REQUIRED, offline=True,
+)
+found = services.validate(settings)
+for issue in found.get_issues():
+    print(issue.severity, issue.check.identifier, issue.message)
+assert not found.has_issues(models.Severity.REQUIRED)
+"""
+
+
+@pytest.mark.long
+def test_the_crate_is_a_provenance_run_crate(archived, openers, tmp_path):
+    with zipfile.ZipFile(archived / ARCHIVE) as archive:
+        archive.extractall(tmp_path)
+    openers("crates", VALIDATE, str(tmp_path), json.dumps(CONTEXT))
+    report = openers("crates", "import sys; from runcrate.cli import cli; cli(['report', sys.argv[1]])", str(tmp_path))
+    assert "train_mlm_tensorflow" in report and "results/mlm/tiny/metrics.json" in report
+
+
+@pytest.mark.long
+def test_the_embedded_run_is_made_again(finished, tmp_path):
+    """An environment is installed: this needs a package index."""
+    workflow = copied(finished, tmp_path)
+    workflow.as_a_user("archive", "--cores", "2")
+    assert (workflow / ARCHIVE).stat().st_size < 10e6
+    command = [sys.executable, workflow / ARCHIVE, "--rebuild", tmp_path / "again"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "the same bytes" in done.stdout and "different" not in done.stdout

@@ -1,0 +1,92 @@
+"""Records of jobs and of source: attempts, what an interruption repeated, where a file is from; without Snakemake."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+from tpulm.archive.records import jobs_of
+from tpulm.archive.source import source_files, version_of
+from tpulm.tracking.live_metrics import LiveMetrics
+
+pytestmark = pytest.mark.unit
+
+JOB = """
+import os, sys
+from types import SimpleNamespace
+sys.path.insert(0, sys.argv[1])
+from tpulm.core import job_record
+snakemake = SimpleNamespace(rule="train", wildcards={}, threads=1, params={"recipe": {"last": 20}}, input=["text"],
+                            output=["results/model"])
+with job_record.recorded("logs/train.log"):
+    if sys.argv[2] == "killed":
+        os._exit(9)
+    if sys.argv[2] == "failed":
+        sys.exit(1)
+    job_record.note(resumed_from_step=10)
+    os.makedirs("results", exist_ok=True)
+    open("results/model", "w").write("weights")
+"""
+
+
+def attempt(folder, how):
+    subprocess.run([sys.executable, "-c", JOB, str(ROOT / "scripts"), how], cwd=folder, check=False, timeout=60)
+
+
+def test_every_attempt_is_recorded_until_the_job_is_stale_again(tmp_path):
+    for how in ("killed", "failed", "well"):
+        attempt(tmp_path, how)
+    (job,) = jobs_of(tmp_path)
+    assert [one["exit"] for one in job["attempts"]] == [None, 1, 0]
+    assert job["attempts"][2]["resumed_from_step"] == 10 and job["attempts"][2]["memory_bytes"] > 1e6
+    assert job["rule"] == "train" and job["params"] == {"last": 20} and job["host"]["processors"] >= 1
+    digest = "b4bfdbec5a0a9ed5ebed7aa9cd63f1fbd2b9d50d26d1ccb4d4df8fa25c7ba4b9"
+    assert list(job["outputs"]) == ["results/model"] and len(job["outputs"]["results/model"]) == len(digest)
+    attempt(tmp_path, "well")
+    assert len(jobs_of(tmp_path)[0]["attempts"]) == 1
+
+
+def test_what_an_interruption_repeats_is_noted(tmp_path, monkeypatch):
+    from tpulm.core import job_record
+
+    log = tmp_path / "00000020.log"
+    monkeypatch.setattr(job_record, "current", [job_record.path_of(log)])
+    live = LiveMetrics(str(log), 0)
+    for step in (5, 10, 15):
+        live.write({"step": step, "last_step": 20})
+    LiveMetrics(str(log), 10)
+    assert json.loads(job_record.path_of(log).read_text()) == {"event": "note", "repeated_steps": 5}
+
+
+def test_the_source_is_told_by_commit_and_difference(tmp_path):
+    def git(*arguments):
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "Snakefile").write_text("one\n")
+    assert version_of(tmp_path) == ({"commit": None, "changed": None, "untracked": []}, "")
+    git("init")
+    git("add", "Snakefile")
+    git("commit", "-m", "first")
+    version, diff = version_of(tmp_path)
+    assert len(version["commit"]) == 40 and not version["changed"] and diff == ""
+    (tmp_path / "Snakefile").write_text("two\n")
+    (tmp_path / "rules/new.smk").write_text("")
+    (tmp_path / "private.txt").write_text("a text of the user")
+    version, diff = version_of(tmp_path)
+    assert version["changed"] and version["untracked"] == ["rules/new.smk"] and "-one\n+two\n" in diff
+    assert list(source_files(tmp_path)) == ["Snakefile", "rules/new.smk"]
+
+
+def test_the_archive_is_published_where_it_is_named():
+    from tpulm.config.publications import chosen
+    from tpulm.config.reading import read_config
+
+    config = read_config([ROOT / "config.yaml"], {"publish": {"hub": "me/models"}})
+    assert "archive" not in chosen(config)
+    section = {"publish": {"hub": "me/models", "artifacts": ["archive"]}, "archive": {"sign": "key.pem"}}
+    (archive,) = chosen(read_config([ROOT / "config.yaml"], section)).values()
+    assert list(archive.files.values()) == ["archive/models-1.zip", "archive/models-1.zip.sig"]
+    assert archive.type == "dataset" and archive.card == ""

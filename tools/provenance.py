@@ -1,0 +1,36 @@
+"""Print how a file of the results came to be, back to the text, as a tree: rule, params, inputs, when and where.
+
+    python tools/provenance.py results/mlm/tiny/metrics.json
+    python tools/provenance.py results/mlm/tiny/metrics.json --from results/archive/models-1.zip
+
+It reads what jobs left behind, in a working folder or an archive: it takes no lock and builds nothing.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from tpulm.archive.provenance import provenance  # noqa: E402
+from tpulm.core.errors import UserError  # noqa: E402
+
+
+def main() -> None:
+    """Print the tree of the file that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", help="a file that the workflow made, such as results/mlm/tiny/metrics.json")
+    parser.add_argument("--from", dest="place", type=Path, default=Path(), help="an archive, or a working folder")
+    asked = parser.parse_args()
+    try:
+        for line in provenance(asked.file, asked.place):
+            print(line)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    except BrokenPipeError:
+        sys.exit()
+
+
+if __name__ == "__main__":
+    main()
