@@ -13,6 +13,11 @@ TASK_CHAINS = {
 # Every chain by its folder below results/, which is the wildcard `chain`; thinned and verified as runs are.
 TUNED = {chain.folder.removeprefix("results/"): chain for chains in TASK_CHAINS.values() for chain in chains}
 CHAINS |= TUNED
+# Those files of each model's folder that predictions need: all but its weights.
+TASK_TOKENIZERS = {
+    key: [file for file in chains[0].init_files if not file.endswith(".safetensors")]
+    for key, chains in TASK_CHAINS.items()
+}
 TASK_SOURCES = {name: or_exit(task_files, task.key, task.reading) for name, task in TASKS.items()}
 # What `compare` and the report read.
 TASK_SCORES = [
@@ -23,16 +28,6 @@ SCORES += TASK_SCORES + [mark for chain in TUNED.values() for mark in chain.thin
 if workflow.is_main_process:
     for left_out in filter(None, (task.left_out for task in TASKS.values())):
         say(left_out)
-
-
-def chains_at(wildcards):
-    """Return the chains of the model and the task of a job."""
-    return TASK_CHAINS[wildcards.task, wildcards.model]
-
-
-def tokenizer_of(wildcards):
-    """Return those files of a model's folder that predictions need: all but its weights."""
-    return [file for file in chains_at(wildcards)[0].init_files if not file.endswith(".safetensors")]
 
 
 rule tasks:
@@ -125,13 +120,14 @@ rule predict_task:
         validation=f"{TASKS_FOLDER}/{{task}}/validation.parquet",
         test=f"{TASKS_FOLDER}/{{task}}/test.parquet",
         task=f"{TASKS_FOLDER}/{{task}}/task.json",
-        model=tokenizer_of,
-        best=lambda w: [chain.checkpoint()["best"] for chain in chains_at(w)],
+        model=lambda w: TASK_TOKENIZERS[w.task, w.model],
+        best=lambda w: [chain.checkpoint()["best"] for chain in TASK_CHAINS[w.task, w.model]],
         code=code_inputs("predict_task", "jax"),
     output:
         f"{TASKS_FOLDER}/{{task}}/{{model}}/predictions.parquet",
     params:
-        recipe=lambda w: chains_at(w)[0].predicting | {"chains": [chain.named for chain in chains_at(w)]},
+        recipe=lambda w: TASK_CHAINS[w.task, w.model][0].predicting
+        | {"chains": [chain.named for chain in TASK_CHAINS[w.task, w.model]]},
     log:
         "logs/evaluation/tasks/{task}/{model}/predict.log",
     wildcard_constraints:
@@ -140,7 +136,7 @@ rule predict_task:
     threads: config["cpu_threads"]
     resources:
         **resources_of(
-            {"/".join(key): chains[0] for key, chains in TASK_CHAINS.items()}, "predict_task", PLACE.prefixed("")
+            {str(Path(*key)): chains[0] for key, chains in TASK_CHAINS.items()}, "predict_task", PLACE.prefixed("")
         ),
     conda:
         "../envs/jax.yaml"
