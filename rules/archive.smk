@@ -4,7 +4,7 @@ from tpulm.config.archives import archive_of, kept_of, signatures_of
 from tpulm.workflow.archiving import archived, kept_runs, only_local, signing_key
 
 ARCHIVE = archive_of(config)
-HISTORY = [f"results/history/{chain}.json" for chain in CHAINS]
+HISTORY = [f"results/history/{chain}.json" for chain in RUN_FOLDERS]
 SIGNED_MODELS = signatures_of(config)
 
 
@@ -78,17 +78,17 @@ rule sign_model:
 rule keep_run:
     """Add a finished run to those of before: what it was, by what weights, and how good it is."""
     input:
-        metrics=lambda w: f"{CHAINS[w.chain].folder}/metrics.json",
-        state=lambda w: CHAINS[w.chain].checkpoint()["state"],
+        metrics=lambda w: f"{RUN_FOLDERS[w.chain].folder}/metrics.json",
+        state=lambda w: RUN_FOLDERS[w.chain].checkpoint()["state"],
         code=code_inputs("keep_run", "workflow"),
     output:
         update("results/history/{chain}.json"),
     params:
-        recipe=lambda w: kept_of(CHAINS[w.chain]),
+        recipe=lambda w: kept_of(RUN_FOLDERS[w.chain]),
     log:
         "logs/history/{chain}.log",
     wildcard_constraints:
-        chain=one_of(CHAINS),
+        chain=one_of(RUN_FOLDERS),
     threads: 1
     conda:
         "../envs/workflow.yaml"

@@ -58,8 +58,9 @@ OPENED = STAGE_RUNS | {"mlm": ASKED}
 BASE = config["base"]
 # Every set of records by its folder under results/, which is the wildcard `records`.
 RECORD_SETS = or_exit(record_sets_of, config, RUNS)
-# Every run by its folder under results/, which is the wildcard `chain`.
-CHAINS = {run.folder.removeprefix("results/"): run for run in RUNS}
+# Every run by its folder under results/; every chain of checkpoints, those of tasks too, which is the wildcard `chain`.
+RUN_FOLDERS = {run.folder.removeprefix("results/"): run for run in RUNS}
+CHAINS = dict(RUN_FOLDERS)
 # Every text: its folder under results/, its key in the config, and its section of the config.
 TEXTS = {"corpus": ("corpus", config["corpus"])}
 if "text" in config["finetune"]:

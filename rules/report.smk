@@ -13,19 +13,10 @@ TOLD += [f"results/finetune/{name}/partitioning.json" for name in FINETUNE]
 TOLD += [f"results/finetune/{name}/generations.json" for name in FINETUNE if config["prompts"]["generate"]]
 TOLD += ["results/compare/runs.csv"] if any(len(runs) > 1 for runs in STAGE_RUNS.values()) else []
 PAGE_FILES = sorted((ROOT / "report" / "page").iterdir())
-
-
-def plans_there(wildcards) -> list[str]:
-    """Return the plans that have been made: the page shows them, and asks for none."""
-    names = [
-        f"results/plan/{run.stage}/{run.name}/{name}.json" for run in RUNS for name in config["plan"]["topologies"]
-    ]
-    return [name for name in names if os.path.exists(in_place(name))]
-
-
-def stages_of_rules() -> dict[str, str]:
-    """Return the stage of each rule, in the order of the stages: the name of its file."""
-    return {rule.name: Path(str(rule.snakefile)).stem for rule in workflow.rules}
+# The page shows those plans that have been made, and asks for none.
+PLAN_FILES = [
+    f"results/plan/{run.stage}/{run.name}/{name}.json" for run in RUNS for name in config["plan"]["topologies"]
+]
 
 
 rule report:
@@ -39,7 +30,7 @@ rule write_report:
     """Write the report's page: one file with everything in it."""
     input:
         results=TOLD,
-        plans=plans_there,
+        plans=lambda w: [name for name in PLAN_FILES if os.path.exists(in_place(name))],
         scores=lambda w: [file for file in SCORES if file.endswith("scores.json")],
         templates=[PLACE.source(path) for path in PAGE_FILES],
         code=code_inputs("write_report", "workflow"),
@@ -52,7 +43,9 @@ rule write_report:
         ),
         jobs="results/jobs.json",
     params:
-        recipe=lambda w: page_recipe(config, RUNS, TEXTS, stages_of_rules()),
+        recipe=lambda w: page_recipe(
+            config, RUNS, TEXTS, {rule.name: Path(str(rule.snakefile)).stem for rule in workflow.rules}
+        ),
     log:
         "logs/report.log",
     threads: 1
@@ -283,7 +276,7 @@ rule compare:
         history=lambda w: sorted({*HISTORY, *kept_runs(located("results/history"))}),
         code=code_inputs("compare", "workflow"),
     params:
-        recipe={"current": list(CHAINS)},
+        recipe={"current": list(RUN_FOLDERS)},
     log:
         "logs/compare/table.log",
     threads: 1
