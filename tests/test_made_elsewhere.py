@@ -109,7 +109,7 @@ WRONG = [
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(("content", "sentence"), WRONG)
+@pytest.mark.parametrize(("content", "sentence"), WRONG, ids=map(str, range(len(WRONG))))
 def test_a_wrong_file_is_named(take, tmp_path, content, sentence):
     taken, folder = take
     size = len(records(WHOLE))

@@ -30,11 +30,15 @@ def read_hdf5(path: Path) -> None:
         file.visititems(lambda _, item: item[()] if isinstance(item, h5py.Dataset) else None)
 
 
+# Columns that hold text: what was measured on, and what the costliest operations were; which weights a chain began with.
+TEXT_COLUMNS = {"devices", "profile", "weights", "selected"}
+
+
 def read_csv(path: Path) -> None:
-    """Read a table of numbers, and what they were measured on. Raises UserError for a row that is not one."""
+    """Read a table of numbers, and of text in TEXT_COLUMNS. Raises UserError for a row that is not one."""
     with open(path, encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             try:
-                [float(value) for name, value in row.items() if name != "devices"]
+                [float(value) for name, value in row.items() if name not in TEXT_COLUMNS]
             except (TypeError, ValueError):
                 raise UserError(f"{path} is damaged: {json.dumps(row)[:100]} is no row of numbers.") from None
