@@ -30,7 +30,7 @@ def read_hdf5(path: Path) -> None:
         file.visititems(lambda _, item: item[()] if isinstance(item, h5py.Dataset) else None)
 
 
-# Columns that hold text: what was measured on, and what the costliest operations were; which weights a chain began with.
+# Columns that hold text: what was measured on, the costliest operations; what weights a chain began with.
 TEXT_COLUMNS = {"devices", "profile", "weights", "selected"}
 
 
