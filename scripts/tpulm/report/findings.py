@@ -143,7 +143,8 @@ def best_of(runs: list[dict[str, Any]], sources: Sources) -> list[dict[str, Any]
         better = sorted(named.items(), key=lambda item: sources.value(item[1]), reverse=row["higher"])
         which, baseline = better[0] if better else ("", None)
         limits = {key: f"{row['at']}/{key}" if row["interval"] else None for key in ("low", "high")}
-        rows.append(best_row(row["model"], row["on"], row["metric"], f"{row['at']}/value", baseline, which) | limits)
+        shown = best_row(row["model"], row["on"], row["metric"], f"{row['at']}/value", baseline, which)
+        rows.append(shown | limits | {"higher": row["higher"]})
     for run in runs:
         if not run["measured"] or any(row["model"] == run["label"] for row in rows):
             continue
@@ -165,13 +166,23 @@ def best_of(runs: list[dict[str, Any]], sources: Sources) -> list[dict[str, Any]
             )
         else:
             rows.append(best_row(run["label"], "corpus", METRIC["loss"], f"{at}/test/loss", None, ""))
+    for row in rows:
+        row["verdict"] = verdict(row, sources)
     return rows
 
 
 def best_row(model: str, on: str, metric: str, source: str, baseline: str | None, which: str) -> dict[str, Any]:
-    """Return a row of the first table."""
-    row = {"model": model, "on": on, "metric": metric.replace("_", " "), "source": source}
+    """Return a row of the first table, of a measure that is better where it is lower."""
+    row = {"model": model, "on": on, "metric": metric.replace("_", " "), "source": source, "higher": False}
     return row | {"baseline": baseline, "which": which, "low": None, "high": None}
+
+
+def verdict(row: Mapping[str, Any], sources: Sources) -> str:
+    """Return whether a row's value is better or worse than its baseline; nothing where it has none, or is equal."""
+    if not row["baseline"]:
+        return ""
+    gain = sources.value(row["source"]) - sources.value(row["baseline"])
+    return ("better" if (gain > 0) == row["higher"] else "worse") if gain else ""
 
 
 def compared(sources: Sources) -> dict[str, Any]:
