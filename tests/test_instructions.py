@@ -91,7 +91,7 @@ def test_conversations_and_answers_become_records(configured):
     shards = {split: [f"{split}/00000-of-00001"] for split in splits}
     texts = {name: {split: [f"{name}/{split}.parquet"] for split in splits} for name in ("corpus", "finetune-text")}
     expected = {"collections": texts, "tokenizer": False, "chains": {}, "mlm": [], "base": []}
-    expected |= {"asked": [], "records": {}, "adapters": [], "tuned": [], "transformers": []}
+    expected |= {"asked": [], "records": {}, "adapters": [], "tuned": [], "transformers": [], "scores": []}
     for folder in sets:
         expected["records"][folder] = {"shards": shards, "vocabulary": "base-training/small/vocabulary.spm"}
     found = dict(verify(expected, configured / "results"))

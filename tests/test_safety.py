@@ -37,7 +37,7 @@ def leaks(folder):
         content = path.read_bytes()
         if content[:2] == b"\x1f\x8b":
             content += gzip.decompress(content)
-        if zipfile.is_zipfile(path):
+        if path.suffix == ".zip":
             with zipfile.ZipFile(path) as archive:
                 content += b"".join(archive.read(name) for name in archive.namelist())
         if any(form in content for form in FORMS):

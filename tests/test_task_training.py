@@ -287,7 +287,7 @@ def test_a_changed_task_reruns_itself_alone(scored, tmp_path):
 
     assert listed() == []
     found = listed(batch_size=8)
-    assert {rule for rule, _ in found} == {"train_task", "predict_task", "score_task"}
+    assert {rule for rule, _ in found} == {"train_task", "thin_checkpoint", "predict_task", "score_task"}
     assert {place.removeprefix("evaluation/tasks/").split("/")[0] for _, place in found} == {"which"}
     assert listed(metrics=["f1"]) == [["score_task", "which"]]
     # A seed more trains its own chains only.

@@ -18,7 +18,7 @@ BESIDE = """
 import runpy, sys
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
-assert "tensorflow" not in sys.modules
+assert sys.modules.get("tensorflow") is None
 """
 
 

@@ -75,7 +75,7 @@ def contents(
     files |= {f"config/given/{name}": text.encode() for name, text in recipe["given"].items()}
     files["config/completed.json"] = as_json(recipe["completed"])
     files |= {"source.diff": diff.encode()} if diff else {}
-    corpora = {path: read(path) for path in artifacts if path.endswith("/corpus.json") and Path(path).is_file()}
+    corpora = {path: read(path) for path in artifacts if Path(path).match("results/*/corpus.json")}
     files["data_sheet.md"] = data_sheet(recipe, corpora, outside).encode()
     files[JOBS] = as_json(jobs)
     files |= {"verify.py": Path(__file__).with_name("verify.py"), "__main__.py": PROGRAM.encode()}
