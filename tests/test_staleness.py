@@ -1188,8 +1188,8 @@ def test_the_page_is_written_again_when_what_it_tells_has_changed(built):
 REPORT = (
     "collect_history:mlm/tiny collect_history:base-training/small collect_history:finetune/python "
     "plot_training:mlm,tiny plot_training:base,small plot_training:finetune,python plot_shards tabulate_metrics "
-    "tabulate_predictions tabulate_generations:python tabulate_partitioning:python tabulate_corpus tabulate_scores tabulate_timings "
-    "keep_run:mlm/tiny keep_run:base-training/small keep_run:finetune/python"
+    "tabulate_predictions tabulate_generations:python tabulate_partitioning:python tabulate_corpus tabulate_timings "
+    "tabulate_scores keep_run:mlm/tiny keep_run:base-training/small keep_run:finetune/python"
 )
 EDITED = [
     ("scripts/plot_shards.py", "plot_shards"),
