@@ -830,7 +830,7 @@ def listed(workflow, *arguments):
 
 
 # Files of a text that no job of `trained` makes.
-FORCED = ("read_part", "fetch_chat_template", "fetch_mlm", "fetch_pairs", "read_task")
+FORCED = ("read_part", "fetch_base", "fetch_chat_template", "fetch_mlm", "fetch_pairs", "read_task")
 MADE_ELSEWHERE = ["splits.npy", "splits.json", "ngrams.npy", "chat_template.json"]
 
 
@@ -878,6 +878,11 @@ def in_state(trained, tmp_path_factory):
             if "finetune.runs.second" in changes:
                 for folder in ("results/finetune", "results/evaluation/finetune"):
                     shutil.copytree(workflow / folder / "python", workflow / folder / "second")
+                history = workflow / "results/history/finetune"
+                shutil.copy(history / "python.json", history / "second.json")
+                (workflow / "results/compare").mkdir()
+                for kind in ("csv", "md"):
+                    (workflow / f"results/compare/runs.{kind}").touch()
                 for figure in list((workflow / "results/figures").glob("*/*python*")):
                     shutil.copy(figure, figure.with_name(figure.name.replace("python", "second")))
             if "evaluation.harness" in changes:
