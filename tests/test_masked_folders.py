@@ -1,6 +1,5 @@
 """Masked models from elsewhere: read as they are published, asked and measured, the start of runs on both backends."""
 
-import importlib
 import json
 
 import h5py
@@ -9,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import warm
+from huggingface_hub import constants, file_download
 from ruamel.yaml import YAML
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -74,9 +74,9 @@ def server(tmp_path, monkeypatch):
     with loopback_hub.served() as found:
         template = found.url + "/{repo_id}/resolve/{revision}/{filename}"
         here = {"ENDPOINT": found.url, "HUGGINGFACE_CO_URL_TEMPLATE": template, "HF_HUB_CACHE": str(tmp_path / "cache")}
-        constants = importlib.import_module("huggingface_hub.constants")  # this process has read the environment
-        for name, value in here.items():
+        for name, value in here.items():  # of this process, which has read the environment
             monkeypatch.setattr(constants, name, value)
+        monkeypatch.setattr(file_download, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         for name, value in (("HF_ENDPOINT", found.url), ("HF_HUB_CACHE", str(tmp_path / "cache"))):
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("HF_TOKEN", loopback_hub.TOKEN)

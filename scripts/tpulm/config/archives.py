@@ -21,6 +21,8 @@ def signatures_of(config: Mapping) -> dict[str, dict[str, Any]]:
             continue
         files = [f"results/{file}" for file in publication.files.values()]
         folder = f"results/{publication.folder}" if publication.folder else files[0].rpartition("/")[0]
+        # Its card, too, where that lies beside it: the programs that check a signature allow no other files.
+        files += [f"{folder}/README.md"] if files and f"results/{publication.card}" == folder else []
         names = [file.removeprefix(f"{folder}/") for file in files]
         found[f"results/archive/models/{name.replace('/', '-')}.sig"] = {
             "files": files or [folder],
