@@ -87,6 +87,29 @@ rule fit_task_baselines:
         "../scripts/fit_task_baselines.py"
 
 
+rule find_task_overlap:
+    """Find the test examples of a task in the training documents of a text."""
+    input:
+        documents=lambda w: DOCUMENTS_IN_PLACE[w.collection, "train"],
+        test=f"{TASKS_FOLDER}/{{task}}/test.parquet",
+        code=code_inputs("find_task_overlap", "data"),
+    output:
+        f"{TASKS_FOLDER}/{{task}}/overlap/{{collection}}.json",
+    params:
+        recipe=config["evaluation"]["overlap"],
+    log:
+        "logs/evaluation/tasks/{task}/overlap-{collection}.log",
+    wildcard_constraints:
+        task=one_of(TASKS),
+    threads: 1
+    resources:
+        mem_mb=4000,
+    conda:
+        "../envs/data.yaml"
+    script:
+        "../scripts/find_task_overlap.py"
+
+
 rule train_task:
     """Train one segment of a model on a task: make checkpoint k from checkpoint k-1."""
     input:
@@ -150,6 +173,10 @@ rule score_task:
         predictions=f"{TASKS_FOLDER}/{{task}}/{{model}}/predictions.parquet",
         baselines=f"{TASKS_FOLDER}/{{task}}/baselines.parquet",
         task=f"{TASKS_FOLDER}/{{task}}/task.json",
+        overlaps=lambda w: [
+            f"{TASKS_FOLDER}/{w.task}/overlap/{collection}.json"
+            for collection in EVALUATED.trained_on(TASK_CHAINS[w.task, w.model][0].model_run)
+        ],
         code=code_inputs("score_task", "data"),
     output:
         scores=f"{TASKS_FOLDER}/{{task}}/{{model}}/scores.json",

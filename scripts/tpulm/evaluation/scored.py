@@ -14,7 +14,7 @@ from tpulm.core.files import atomic_write, read_json
 from tpulm.core.scores import Score, write_scores
 from tpulm.evaluation.documents import TextSet, read_sample
 from tpulm.evaluation.intervals import interval
-from tpulm.evaluation.overlap import overlapping
+from tpulm.evaluation.overlap import IN_TRAINING, overlapping
 from tpulm.evaluation.pairs import PairSet, read_pairs
 
 # What the pairs that are made of the corpus are called.
@@ -90,7 +90,7 @@ class Material:
         seen = overlapping(self.overlaps, name)
         inside = [one for one in chosen if one[0] in seen]
         if inside:
-            yield f"{name}, in the training text", inside
+            yield f"{name}{IN_TRAINING}", inside
 
     def write(self, output: Mapping, model: str, kind: str, costs: Costs, **baselines: Costs) -> list[Score]:
         """Write the scores of a model and its values by item; see `results`. Returns the scores."""
