@@ -117,6 +117,9 @@ rule train_task:
         validation=lambda w: f"{TASKS_FOLDER}/{TUNED[w.chain].task}/validation.parquet",
         task=lambda w: f"{TASKS_FOLDER}/{TUNED[w.chain].task}/task.json",
         model=lambda w: TUNED[w.chain].init_at(int(w.step)),
+        # A preset folder is `ancient`: its fingerprints tell of a change.
+        base=lambda w: list(map(ancient, TUNED[w.chain].preset)),
+        fingerprints=lambda w: TUNED[w.chain].fingerprints,
         previous=lambda w: previous_checkpoint(TUNED[w.chain], int(w.step)),
         code=code_inputs("train_task", "jax"),
     output:
@@ -144,6 +147,8 @@ rule predict_task:
         test=f"{TASKS_FOLDER}/{{task}}/test.parquet",
         task=f"{TASKS_FOLDER}/{{task}}/task.json",
         model=lambda w: TASK_TOKENIZERS[w.task, w.model],
+        base=lambda w: list(map(ancient, TASK_CHAINS[w.task, w.model][0].preset)),
+        fingerprints=lambda w: TASK_CHAINS[w.task, w.model][0].fingerprints,
         best=lambda w: [chain.checkpoint()["best"] for chain in TASK_CHAINS[w.task, w.model]],
         code=code_inputs("predict_task", "jax"),
     output:

@@ -14,6 +14,7 @@ params.recipe         model (its path below results/), metrics, title, predict; 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tpulm.config.tasks import kind_of
 from tpulm.core.files import atomic_write, read_json, write_text
 from tpulm.core.job import job
 from tpulm.core.scores import write_scores
@@ -30,7 +31,7 @@ with job(snakemake.log[0], f"{wildcards.task} {recipe['model']}") as say:
     sets = [own for path in snakemake.input.get("overlaps") or [] for own in read_json(path)["sets"].values()]
     seen = {found["item"] for own in sets for found in own["found"]}
     scores, by_item, chains = scores_of(recipe, predictions, baselines, len(labels), seen)
-    write_scores(snakemake.output.scores, recipe["model"], "masked", scores)
+    write_scores(snakemake.output.scores, recipe["model"], kind_of(recipe["model"]), scores)
     with atomic_write(snakemake.output.by_item) as partial:
         table = pa.Table.from_pandas(by_item, ITEMS, preserve_index=False).replace_schema_metadata()
         pq.write_table(table, partial, compression="zstd", write_statistics=False)

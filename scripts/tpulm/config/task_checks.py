@@ -8,7 +8,18 @@ from tpulm.config.artifacts import PAD_ID, PAD_ID_OF_ROBERTA
 from tpulm.config.masked_sizes import KINDS, sizes_of
 from tpulm.config.messages import describe
 from tpulm.config.runs import Run
-from tpulm.config.tasks import CLASS, FIXED, METRICS, TOKEN_CLASSES, Task, candidates, obstacle, without_either
+from tpulm.config.tasks import (
+    CAUSAL,
+    CLASS,
+    FIXED,
+    METRICS,
+    TOKEN_CLASSES,
+    Task,
+    candidates,
+    kind_of,
+    obstacle,
+    without_either,
+)
 from tpulm.core.errors import UserError
 
 
@@ -51,8 +62,12 @@ def check_models(task: Task) -> None:
     for path in recipe.get("models", []):
         if path not in known:
             raise UserError(
-                f"{where}.models has {describe(path)}; allowed: masked models of the config: "
-                f"{', '.join(known) or 'none'}."
+                f"{where}.models has {describe(path)}; allowed: models of the config: {', '.join(known) or 'none'}."
+            )
+        if recipe["predict"] == TOKEN_CLASSES and kind_of(path) == CAUSAL:
+            raise UserError(
+                f"{where}.models has {path}, which reads no word after the one that it labels; allowed with predict: "
+                f"{TOKEN_CLASSES}: masked models."
             )
         if obstacle(known[path]):
             architecture = known[path].recipe["model"]["architecture"]
@@ -65,8 +80,8 @@ def check_models(task: Task) -> None:
 
 
 def check_length(where: str, length: int, run: Run) -> None:
-    """Check that a model that is trained here has a position for each token."""
-    if "model" not in run.recipe:
+    """Check that a masked model that is trained here has a position for each token."""
+    if run.stage != "mlm" or "model" not in run.recipe:
         return
     sizes = sizes_of(without_either(run.recipe["model"]), f"{run.key}.model")
     after_pad = find_architecture(run.recipe["model"]["architecture"], run.key, "jax").after_pad
