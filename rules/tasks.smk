@@ -120,6 +120,8 @@ rule train_task:
         # A preset folder is `ancient`: its fingerprints tell of a change.
         base=lambda w: list(map(ancient, TUNED[w.chain].preset)),
         fingerprints=lambda w: TUNED[w.chain].fingerprints,
+        # Only the first segment starts from there.
+        start=lambda w: [] if previous_checkpoint(TUNED[w.chain], int(w.step)) else TUNED[w.chain].start,
         previous=lambda w: previous_checkpoint(TUNED[w.chain], int(w.step)),
         code=code_inputs("train_task", "jax"),
     output:

@@ -5,6 +5,7 @@ input.task                 JSON: labels of the task
 input.model                of a masked model, files of its folder: config.json and the tokenizer; its weights, for the
                            first segment of a chain that starts from them
 input.base                 of a causal model, its preset folder; input.fingerprints  tell of a change in it
+input.start                weights of a chain of another task, which take the place of the model's; or nothing
 input.previous             the previous checkpoint: weights, optimizer, best, state; empty for the first segment
 output.*                   the checkpoint, see tpulm.training.checkpoint; history and timings, see
                            tpulm.training.history
@@ -37,7 +38,7 @@ with job(snakemake.log[0], snakemake.wildcards.chain.removeprefix("evaluation/ta
         sys.exit()
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
     from tpulm.training.jax_trainer import train_segment
-    from tpulm.training.task_run import build_task_run, encoder, folder_of, task_step
+    from tpulm.training.task_run import build_task_run, encoder, folder_of, start_from, task_step
 
     folder = folder_of(snakemake.input)
     encode = encoder(folder, recipe)
@@ -46,5 +47,7 @@ with job(snakemake.log[0], snakemake.wildcards.chain.removeprefix("evaluation/ta
     own = any(path.endswith(".safetensors") for path in snakemake.input.model)
     weights = own or (recipe.get("weights") == PRETRAINED and not previous)
     run = build_task_run(task_step(recipe, folder), folder, read_json(snakemake.input.task), weights)
+    if start := snakemake.input.get("start"):
+        start_from(run.model, start[0])
     data = partial(training_batch, train, recipe), partial(evaluation_batches, validation)
     train_segment(run, recipe, data, (outputs, previous), snapshots, say, snakemake.log[0])

@@ -214,6 +214,8 @@ def rows_of_tasks():
         ("text", "body", again["filed"]),
         ("label", "class", again["filed"]),
         ("models", ["mlm/tiny"], ""),
+        # Only the first segment reads the other task's weights.
+        ("init", "moduled", "".join(jobs_of_task("filed", weights=("pretrained",)))),
         ("metrics", ["f1"], scored),
         ("baselines", ["majority", "bag_of_words", "random_weights"], f"fit_task_baselines:filed {scored}"),
         ("sequence_length", 24, trained["filed"]),

@@ -34,6 +34,8 @@ def check_tasks(config: Mapping, *checks: Callable[[str, dict], None]) -> None:
             check(task.key, FIXED | recipe | {"learning_rate": min(recipe["learning_rates"])})
         check_task(task)
         check_models(task)
+    for name in config["evaluation"]["tasks"]:
+        check_init(Task(name, config))
 
 
 def check_task(task: Task) -> None:
@@ -54,6 +56,25 @@ def check_task(task: Task) -> None:
         raise UserError(f"{where}.predict is {recipe['predict']}; allowed with source: python-modules: {CLASS}.")
     if recipe["predict"] == TOKEN_CLASSES and "text_pair" in recipe:
         raise UserError(f"{where}.text_pair is given, which predict: {TOKEN_CLASSES} has not.")
+
+
+def check_init(task: Task) -> None:
+    """Check that the task that another one starts from leaves one set of weights for each of its models."""
+    recipe, where, others = task.recipe, f"{task.key}.init", task.config["evaluation"]["tasks"]
+    if "init" not in recipe:
+        return
+    name = recipe["init"]
+    allowed = [other for other, own in others.items() if other != task.name and "init" not in own]
+    if name not in allowed:
+        known = ", ".join(allowed) or "none"
+        raise UserError(f"{where} is {name}; allowed: another task that starts from none itself: {known}.")
+    other = Task(name, task.config)
+    rates = other.recipe["learning_rates"]
+    if len(rates) > 1:
+        raise UserError(f"{where} is {name}, which has {len(rates)} learning_rates; allowed: a task with one.")
+    missing = sorted({run.key for run in task.models} - {run.key for run in other.models})
+    if missing:
+        raise UserError(f"{where} is {name}, which is not for {missing[0]}; allowed: a task with the same models.")
 
 
 def check_models(task: Task) -> None:

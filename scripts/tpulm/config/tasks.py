@@ -118,6 +118,13 @@ class TaskChain(Run):
         return [file for file in self.init_files if first or not file.endswith(".safetensors")]
 
     @property
+    def start(self) -> list[str]:
+        """The weights that it starts from instead of the model's: of a chain of another task; none without `init`."""
+        if "init" not in self.recipe or self.weights != PRETRAINED:
+            return []
+        return [Task(self.recipe["init"], self.config).chains(self.model_run)[0].checkpoint()["best"]]
+
+    @property
     def named(self) -> dict:
         """What tells it from the other chains of its model."""
         return {"weights": self.weights, "rate": self.rate, "seed": self.seed}

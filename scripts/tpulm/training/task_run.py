@@ -9,8 +9,10 @@ import numpy as np
 
 from tpulm.config.tasks import NUMBER, without_either
 from tpulm.config.training_step import ModelSpec, TrainingStep
+from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
+from tpulm.models.causal import assign
 from tpulm.models.masked_models import folder_recipe
 from tpulm.models.optimizers import make_optimizer
 from tpulm.models.sharding import Sharded, batch_sharding, replicated_sharding
@@ -102,6 +104,15 @@ def open_task_model(
             "the model."
         )
     return model
+
+
+def start_from(model: TaskModel, best: str) -> None:
+    """Give a model the weights of a chain of another task, all but those of the head.
+
+    best  safetensors file of its trainable variables. Raises UserError where they are another model's.
+    """
+    own = [variable for variable in model.trainable_variables if not variable.path.startswith(f"{model.head.name}/")]
+    assign(own, load_arrays(best), best)
 
 
 def make_predictor(model: TaskModel, distribution: Sharded) -> Callable[[list, Mapping[str, np.ndarray]], np.ndarray]:
