@@ -12,6 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from tpulm.config.artifacts import MANIFEST
 from tpulm.report import charts
 from tpulm.report.changes import marked
 from tpulm.report.corpus_table import REASONS, source_of
@@ -99,9 +100,9 @@ def tokenizer(sources: Sources) -> dict[str, Any]:
 def records(sources: Sources) -> dict[str, Any]:
     """Return the sets of records and how even their shards are."""
     sets = []
-    for file in sources.names("*manifest.json"):
+    for file in sources.names(f"*{MANIFEST}"):
         manifest = sources.json(file)
-        name = file.removesuffix("/manifest.json")
+        name = file.removesuffix(f"/{MANIFEST}")
         counts = [shard["records"] for shard in manifest["splits"]["train"]["shards"]]
         chart = charts.many_bars(counts, ("shard", "records")) if len(counts) > 1 else None
         sets.append(
