@@ -17,9 +17,8 @@ from lm_eval.tasks import TaskManager
 
 from tpulm.config.harness_tasks import LOCAL, described, relocated
 from tpulm.core.errors import UserError
-from tpulm.core.scores import Score
+from tpulm.core.scores import IN_TRAINING, Score
 from tpulm.evaluation.intervals import interval
-from tpulm.evaluation.overlap import IN_TRAINING
 
 NOT_METRICS = ("name", "alias", "sample_len", "sample_count")
 Found = list[tuple[Score, dict[str, float]]]

@@ -10,9 +10,6 @@ import numpy as np
 from tpulm.corpus.contamination import contained
 from tpulm.corpus.ngrams import hash_ngrams, hash_words
 
-# What follows the name of a set, of those of its items that overlap.
-IN_TRAINING = ", in the training text"
-
 
 def find_overlap(
     sets: Mapping[str, tuple[Sequence[str], Sequence[str]]], training: Iterable[Sequence[str]], n: int

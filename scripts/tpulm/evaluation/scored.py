@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 
 from tpulm.config.evaluation_names import MADE_PAIRS
 from tpulm.core.files import atomic_write, read_json
-from tpulm.core.scores import Score, write_scores
+from tpulm.core.scores import IN_TRAINING, Score, write_scores
 from tpulm.evaluation.documents import TextSet, read_sample
 from tpulm.evaluation.intervals import interval
-from tpulm.evaluation.overlap import IN_TRAINING, overlapping
+from tpulm.evaluation.overlap import overlapping
 from tpulm.evaluation.pairs import PairSet, read_pairs
 
 # What the pairs that are made of the corpus are called.

@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 
 from tpulm.config.tasks import PRETRAINED, RANDOM
-from tpulm.core.scores import Score
-from tpulm.evaluation.overlap import IN_TRAINING
+from tpulm.core.scores import IN_TRAINING, Score
 from tpulm.evaluation.task_baselines import names_of
 from tpulm.evaluation.task_metrics import METRICS, interval
 
