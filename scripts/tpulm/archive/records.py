@@ -18,7 +18,9 @@ import base64
 import contextlib
 import json
 import os
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -128,18 +130,22 @@ def add_record(job: dict[str, Any], lines: list[dict[str, Any]]) -> None:
 
 
 def makers(jobs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the job that made each output, by path; the last one where there are several."""
+    """Return the job that made each output, by path, in the order of paths; the last one where there are several."""
     ordered = sorted(jobs, key=lambda job: job["start"] or 0)
-    return {path: job for job in ordered for path in job["outputs"]}
+    return dict(sorted({path: job for job in ordered for path in job["outputs"]}.items(), key=itemgetter(0)))
 
 
 def maker_of(path: str, made: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the job that made a file, or the folder that it is in, or a file in it where it is a folder."""
+    """Return the job that made a file, or the folder that it is in, or a file in it where it is a folder.
+
+    made  of `makers`
+    """
     for place in (Path(path), *Path(path).parents):
         if str(place) in made:
             return made[str(place)]
-    inside = sorted(file for file in made if file.startswith(f"{path.rstrip('/')}/"))
-    return made[inside[0]] if inside else None
+    files, folder = list(made), f"{path.rstrip('/')}/"
+    at = bisect_left(files, folder)
+    return made[files[at]] if at < len(files) and files[at].startswith(folder) else None
 
 
 def ancestors(paths: list[str], jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
