@@ -176,6 +176,23 @@ def test_scores_come_first_with_their_intervals_and_the_strongest_baseline(resul
     assert "a guess" in summary and "nats" not in summary and "3.000" not in text
 
 
+def test_samples_over_the_course_of_training_stand_side_by_side(results):
+    for number, step in enumerate(range(1, 13)):
+        named = f"{step:08d}"
+        answers = [{"token_str": token, "score": 0.5} for token in ("the", f"<b>{number // 4}</b>")]
+        write(results, f"samples/mlm/one/{named}.json", [{"prompt": "say [MASK]", "answers": answers}])
+        prompts = [{"prompt": "def ", "after": [f"same {step}", "same"]}]
+        write(results, f"samples/base-training/two/{named}.json", {"sampling": {}, "prompts": prompts})
+        for chain in ("mlm/one", "base-training/two"):
+            state = {"step": step, "evaluation": {"loss": 1.0}, "stopped_at": None, "best": {"step": 4}}
+            write(results, f"{chain}/checkpoints/{named}/state.json", state | {"recipe": {"batch_size": 16}})
+    text = told(results).partition('id="samples-title"')[2].partition('id="runs-title"')[0]
+    assert text.count("over the course of training</h3>") == 2 and text.count("state.json#/step") == 2 * 8
+    assert text.count("<ins><code>&lt;b&gt;") == 2  # where the answer is another one: of twelve steps, at two
+    assert "same <ins>" in text and "same 1</pre>" in text and "Shown are some of the checkpoints" in text
+    assert text.index("base/two") < text.index('mlm/one</span>, over')
+
+
 def test_runs_that_differ_by_a_setting_are_compared(results):
     head = "stage,run,seeds,settings," + ",".join(
         f"{split}_{name}{end}"

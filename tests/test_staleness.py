@@ -711,6 +711,12 @@ ROWS = [
         "fill_mask_tensorflow:tiny tabulate_predictions",
     ),
     ("prompts.generate", "trained", "prompts.generate", ["class "], SAMPLES),
+    (
+        "prompts.checkpoints", "trained", "prompts.checkpoints", "last",
+        "export_mlm_at_step:tiny,00000020 fill_mask_tensorflow_at_step:tiny,00000020 "
+        "export_base_at_step:small,00000020 sample_checkpoint_of_base:small,00000020 "
+        "sample_checkpoint:python,00000010",
+    ),
     ("generation.sampler", "trained", "generation.sampler", "greedy", SAMPLES),
     ("generation.k", "trained", "generation.k", 9, SAMPLES),
     ("generation.p", "trained", "generation.p", 0.8, ""),  # top_k does not read it
