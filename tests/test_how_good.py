@@ -66,7 +66,8 @@ def chains(**tiny):
 @pytest.fixture
 def scored(tmp_path):
     """Return a function that gives the scores of checkpoints of the shipped config, in a folder."""
-    return lambda which, **tiny: CheckpointFiles("evaluation.checkpoints", which, chains(**tiny), lambda path: str(tmp_path / path))
+    key = "evaluation.checkpoints"
+    return lambda which, **tiny: CheckpointFiles(key, which, chains(**tiny), lambda path: str(tmp_path / path))
 
 
 def touch(folder, *files):

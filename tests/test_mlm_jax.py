@@ -130,7 +130,7 @@ def test_both_trainers_are_one_with_each_packing(trained_by_both, tmp_path, pack
 
 
 def test_both_trainers_are_one(trained_by_both):
-    """From the same weights, on the same batches, without dropout: the same losses, accuracies and gradients, step by step."""
+    """From the same weights, on the same batches, without dropout: the same losses, accuracies, gradients, always."""
     _, theirs, ours = trained_by_both
     np.testing.assert_allclose(ours["all"]["losses"], theirs["all"]["losses"], rtol=1e-4)
     np.testing.assert_allclose(ours["all"]["accuracies"], theirs["all"]["accuracies"], rtol=1e-4)

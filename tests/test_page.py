@@ -190,7 +190,7 @@ def test_samples_over_the_course_of_training_stand_side_by_side(results):
     assert text.count("over the course of training</h3>") == 2 and text.count("state.json#/step") == 2 * 8
     assert text.count("<ins><code>&lt;b&gt;") == 2  # where the answer is another one: of twelve steps, at two
     assert "same <ins>" in text and "same 1</pre>" in text and "Shown are some of the checkpoints" in text
-    assert text.index("base/two") < text.index('mlm/one</span>, over')
+    assert text.index("base/two") < text.index("mlm/one</span>, over")
 
 
 def test_runs_that_differ_by_a_setting_are_compared(results):

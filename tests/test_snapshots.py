@@ -206,7 +206,8 @@ def test_a_segment_that_is_stopped_goes_on_as_if_it_were_not(tmp_path, where):
         text = (tmp_path / f"{id(whole)}.csv").read_text()
         assert text == (tmp_path / f"{id(history)}.csv").read_text()
         rows = [line.split(",") for line in text.splitlines()]
-        assert rows[0] == ["step", "loss", "accuracy", "learning_rate", "gradient_norm", "held_out_loss"] and len(rows) == 11
+        columns = ["step", "loss", "accuracy", "learning_rate", "gradient_norm", "held_out_loss"]
+        assert rows[0] == columns and len(rows) == 11
         assert [row[0] for row in rows if row[5]] == ["step", "12", "16", "20"]
         assert not (tmp_path / "snapshots").exists()
     finally:

@@ -775,9 +775,9 @@ ROWS = [
 
 # Of each job that scores a model, what its wildcards say of the run whose history takes the scores.
 SCORING = {
-    r"score_mlm_[a-z]+:(\w+)": "mlm/{}", r"score_base:(\w+)": "base-training/{}", r"score_finetune:(\w+)": "finetune/{}",
-    r"score_task:\w+,(\S+)": "{}", r"run_harness:\w+,(\w+)": "finetune/{}",
-    r"run_harness_of_base:\w+,(\w+)": "base-training/{}",
+    r"score_mlm_[a-z]+:(\w+)": "mlm/{}", r"score_base:(\w+)": "base-training/{}",
+    r"score_finetune:(\w+)": "finetune/{}", r"score_task:\w+,(\S+)": "{}",
+    r"run_harness:\w+,(\w+)": "finetune/{}", r"run_harness_of_base:\w+,(\w+)": "base-training/{}",
 }  # fmt: skip
 
 

@@ -23,9 +23,10 @@ from tpulm.tracking.live_metrics import LiveMetrics, line
 
 
 class History:
-    """Collects loss, accuracy, learning rate and norm of the gradients per step, prints progress, and stops a run that diverges.
+    """Collects the figures of each step, prints progress, and stops a run that diverges.
 
-    Steps are counted from 1 here: row `s` is the s-th update.
+    They are loss, accuracy, learning rate and the norm of the gradients. Steps are counted from 1 here: row `s` is the
+    s-th update.
     """
 
     def __init__(
@@ -159,7 +160,7 @@ def held_out_figures(loss: float, right: float, count: float) -> dict[str, float
 
 
 class FigureReader:
-    """Takes loss, accuracy and norm of the gradients of steps as they are dispatched, and reads them from the devices now and then.
+    """Takes the figures of steps as they are dispatched, and reads them from the devices now and then.
 
     Reading waits for the devices; doing so at every step would leave them idle while Python runs.
     """
@@ -188,6 +189,7 @@ class FigureReader:
             return
         found = np.concatenate([np.atleast_2d(figures) for figures in self.figures]).astype(float).T.tolist()
         seconds = (time.perf_counter() - self.history.mark) / len(self.rates)
-        self.history.add(*found, self.rates)
+        losses, accuracies, norms = found
+        self.history.add(losses, accuracies, norms, self.rates)
         self.due = 10 if self.due == 1 else max(1, min(1000, round(self.SECONDS / max(seconds, 1e-6))))
         self.figures, self.rates = [], []

@@ -103,8 +103,8 @@ class Trainer:
     def make_train_step(self, global_clipnorm: float | None) -> Callable:
         """Return the compiled function of one update: (batch, rate, number of the step) -> figures.
 
-        figures  float32 [3]: loss, nats per prediction; accuracy, the share of the predictions that are right; norm of the
-                 gradients of all variables, before any clipping
+        figures  float32 [3]: loss, nats per prediction; accuracy, the share of the predictions that are right; norm of
+                 the gradients of all variables, before any clipping
         """
         # Where replicas have to talk within a step, only what each does alone is compiled by XLA.
         mirrored = isinstance(self.strategy, tf.distribute.MirroredStrategy)

@@ -80,8 +80,8 @@ class CheckpointFiles:
         run = self.chains[chain]
         return (
             f"{self.key} is {self.which}, but {run.key}.keep_checkpoints has let go the weights at "
-            f"{'step' if len(gone) == 1 else 'steps'} {', '.join(map(str, gone))}, which are not {self.done}; to have them, "
-            f"delete {run.folder}/checkpoints and train again."
+            f"{'step' if len(gone) == 1 else 'steps'} {', '.join(map(str, gone))}, which are not {self.done}; to have "
+            f"them, delete {run.folder}/checkpoints and train again."
         )
 
     def constraint(self, stage: str) -> str:
