@@ -5,7 +5,7 @@ from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 
-from tpulm.config.artifacts import CHECKPOINT_FILES, SNAPSHOTS
+from tpulm.config.artifacts import CHECKPOINT_FILES, SNAPSHOTS, THINNED
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
 from tpulm.workflow.summary import summary
@@ -33,7 +33,7 @@ def leftovers(recipe: dict) -> list[Path]:
     for path in sorted(Path(recipe["results"]).rglob("*"), key=lambda path: (path.parent, path.name)):
         if path.is_dir() and not path.is_symlink():
             continue
-        if path.name == "thinned.json" and str(path.with_name("state.json")) in needed:
+        if path.name == THINNED and str(path.with_name(CHECKPOINT_FILES["state"])) in needed:
             continue  # the mark of what was let go, also where the config would now keep it
         if snapshot_of_use(path, needed) or made_of_checkpoint(path, needed):
             continue

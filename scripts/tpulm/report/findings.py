@@ -6,6 +6,7 @@ Each function returns what a template of the same name in report/page/ shows; se
 from collections.abc import Mapping
 from typing import Any
 
+from tpulm.config.artifacts import CHECKPOINT_FILES
 from tpulm.report import charts
 from tpulm.report.curves import POINTS, curves_of
 from tpulm.report.graph import acyclic, drawing, reduced
@@ -21,7 +22,7 @@ def described(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str, Any
     runs, devices = [], devices_of(recipe, sources)
     for run in recipe["runs"]:
         metrics, timings = (f"{run['folder']}/{file}" for file in ("metrics.json", "timings.csv"))
-        states = sources.names(f"{run['folder']}/checkpoints/*/state.json")
+        states = sources.names(f"{run['folder']}/checkpoints/*/{CHECKPOINT_FILES['state']}")
         figures = sources.json(metrics) or {}
         key = next((key for key in ("parameters", "total_parameters") if key in figures), None)
         runs.append(

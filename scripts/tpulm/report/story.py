@@ -12,6 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from tpulm.config.artifacts import CHECKPOINT_FILES, MANIFEST
 from tpulm.report import charts
 from tpulm.report.changes import marked
 from tpulm.report.corpus_table import REASONS, source_of
@@ -101,9 +102,9 @@ def tokenizer(sources: Sources) -> dict[str, Any]:
 def records(sources: Sources) -> dict[str, Any]:
     """Return the sets of records and how even their shards are."""
     sets = []
-    for file in sources.names("*manifest.json"):
+    for file in sources.names(f"*{MANIFEST}"):
         manifest = sources.json(file)
-        name = file.removesuffix("/manifest.json")
+        name = file.removesuffix(f"/{MANIFEST}")
         counts = [shard["records"] for shard in manifest["splits"]["train"]["shards"]]
         chart = charts.many_bars(counts, ("shard", "records")) if len(counts) > 1 else None
         sets.append(
@@ -166,7 +167,8 @@ def over_training(sources: Sources) -> list[dict[str, Any]]:
     for chain, files in chains.items():
         count = min(len(files), COLUMNS)
         shown = [files[round(number * (len(files) - 1) / max(count - 1, 1))] for number in range(count)]
-        steps = [f"{chain}/checkpoints/{file.split('/')[-1].removesuffix('.json')}/state.json#/step" for file in shown]
+        names = [file.rpartition("/")[2].removesuffix(".json") for file in shown]
+        steps = [f"{chain}/checkpoints/{name}/{CHECKPOINT_FILES['state']}#/step" for name in names]
         rows = answers_over(shown, sources) if chain.startswith("mlm/") else continuations_over(shown, sources)
         run = {"name": chain.replace("base-training/", "base/"), "steps": steps, "rows": rows}
         found.append(run | {"masked": chain.startswith("mlm/"), "all": count == len(files)})

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from tpulm.config.artifacts import CHECKPOINT_FILES
+from tpulm.config.artifacts import CHECKPOINT_FILES, THINNED
 from tpulm.config.runs import Run
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
@@ -50,7 +50,7 @@ class CheckpointFiles:
     def let_go(self, chain: str, step: int) -> bool:
         """Return whether the weights of a checkpoint were deleted, and not by accident: then none are made for this."""
         folder = f"{self.chains[chain].folder}/checkpoints/{step:08d}"
-        return self.exists(f"{folder}/thinned.json") and not self.exists(f"{folder}/{CHECKPOINT_FILES['weights']}")
+        return self.exists(f"{folder}/{THINNED}") and not self.exists(f"{folder}/{CHECKPOINT_FILES['weights']}")
 
     def there(self, chain: str) -> list[int]:
         """Return the steps of a run that the config names, and whose weights are not let go."""
