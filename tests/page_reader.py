@@ -26,11 +26,11 @@ VOID = {"meta", "link", "input", "br", "hr", "img"}
 
 
 class Page(HTMLParser):
-    """A page: numbers, as (attributes, text), and the rest of its prose."""
+    """A page: numbers, as (attributes, text), the data of scripts and charts, and the rest of its prose."""
 
     def __init__(self, text: str):
         super().__init__()
-        self.numbers, self.prose, self.scripts = [], [], {}
+        self.numbers, self.prose, self.scripts, self.charts = [], [], {}, []
         self.stack: list[tuple[str, dict]] = []
         self.feed(text)
         self.close()
@@ -53,6 +53,8 @@ class Page(HTMLParser):
         named = any("name" in (found.get("class") or "").split() for _, found in self.stack)
         if inside & {"script"} and self.stack[-1][1].get("id"):
             self.scripts[self.stack[-1][1]["id"]] = json.loads(text)
+        elif inside & {"script"} and self.stack[-1][1].get("type") == "application/json":
+            self.charts.append(json.loads(text))
         if not inside & NOT_PROSE and not named:
             self.prose.append(text)
 
@@ -87,3 +89,20 @@ def check(found: dict, text: str, results: Path) -> None:
         scale *= 10.0 ** int(shown[3])
     unit = scale * 10.0 ** -len(shown[2] or "")
     assert abs(float(shown[1].replace(",", "")) * scale - value) <= unit / 2 * (1 + 1e-9) + 1e-15, (found, text)
+
+
+def check_chart(spec: dict, results: Path) -> int:
+    """Assert that points with intervals, and their baselines, are what their sources say. Returns their number."""
+    rows = [row for layer in spec.get("layer", []) for row in layer.get("data", {}).get("values", [])]
+    points = [row for row in rows if {"low", "which"} & set(row)]
+    for row in points:
+        assert row["value"] == value_of(row["source"], results), row
+        for limit, side in (("low", -1), ("high", 1)):
+            if row.get(limit) is None:
+                continue
+            if row["source"].partition("#")[0].endswith(".csv"):  # a standard deviation to both sides
+                known = row["value"] + side * value_of(f"{row['source']}_std", results)
+            else:
+                known = value_of(f"{row['source'].removesuffix('value')}{limit}", results)
+            assert math.isclose(row[limit], known, rel_tol=1e-12), row
+    return len(points)

@@ -204,6 +204,27 @@ def test_a_task_from_a_file_is_scored_offline(jax_backend, preset, tmp_path, mon
     assert (generated.metric, generated.chance, generated.items) == ("exact_match", None, 4)
 
 
+def test_a_guess_is_one_among_the_answers(jax_backend):
+    from tpulm.evaluation.harness import guesses
+
+    def guessed(metric, *samples, answers=2):
+        made = [{"arguments": [("", "")] * answers, metric: value, "target": target} for value, target in samples]
+        results = {"configs": {"one": {"output_type": "multiple_choice"}}}
+        return guesses(results, ["one"], metric, made), made, results
+
+    assert guessed("acc", (1.0, 0), (0.0, 1), (0.0, 1))[0] == (0.5, {"always the commonest answer": 2 / 3})
+    # BLiMP, TruthfulQA: the first answer is always the right one. Winogrande: answers are sentences of their own.
+    assert guessed("acc_norm", (1.0, 0), (0.0, 0))[0] == (0.5, {})
+    assert guessed("acc", (1.0, "one end"), (0.0, "another"), (0.0, "a third"))[0] == (0.5, {})
+    # The share of likelihood on true answers, of truthfulqa_mc2, is right or wrong of no item.
+    assert guessed("acc", (0.625, 0), (0.25, 1))[0] == (None, {})
+    # For acc_mutual_info, each answer is asked for twice.
+    _, samples, results = guessed("acc", (1.0, 0), (0.0, 1), answers=8)
+    twice = [sample | {"acc_mutual_info": 1.0} for sample in samples]
+    assert guesses(results, ["one"], "acc", twice)[0] == 0.25
+    assert guesses(results, ["one"], "acc_mutual_info", twice) == (None, {})
+
+
 @pytest.mark.unit
 @pytest.mark.parametrize(
     ("text", "message"),

@@ -24,6 +24,9 @@ def test_a_score_says_what_it_is_beside_chance_and_simpler_models():
     )
     pairs = Score("pairs", "accuracy", "made", 0.7, 0.6, 0.8, True, 40, chance=0.5, baselines={"5-gram": 0.9})
     assert reading(pairs) == "worse than 5-gram; better than chance"
+    assert reading(text(2.0, None, None, baselines={"a": 2.0, "b": 1.5})) == "level with a; worse than b"
+    # What is no likelihood is not held against one.
+    assert reading(Score("text", "pseudo_bits_per_byte", "x", 2.3, 2.2, 2.4, False, 9, baselines={"5-gram": 1.5})) == ""
     assert reading(Score("task", "mcc", "cola", 0.1, None, None, True, 9)) == ""
 
 

@@ -11,14 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT
-from page_reader import Page, check, value_of
+from page_reader import Page, check, check_chart, value_of
 from tpulm.core import accelerators
-from tpulm.core.scores import IN_TRAINING, Score, write_scores
+from tpulm.core.scores import IN_TRAINING, IN_TRAINING_TEXT, KIND, Score, write_scores
 from tpulm.report import graph, jobs
 from tpulm.report.changes import marked
 from tpulm.report.curves import POINTS, kept
 from tpulm.report.history import scores_then_and_now
 from tpulm.report.page import SECTIONS, sections
+from tpulm.report.scores_table import reading
 from tpulm.report.sources import STYLES, Sources
 
 pytestmark = pytest.mark.unit
@@ -51,6 +52,8 @@ def told(folder: Path, recipe: dict = RECIPE) -> str:
     page = Page(text)
     for found, shown in page.numbers:
         check(found, shown, folder)
+    for spec in page.charts:
+        check_chart(spec, folder)
     assert not [words for words in page.prose if re.search(r"\d", words)]
     return text
 
@@ -168,16 +171,45 @@ def test_scores_come_first_with_their_intervals_and_the_strongest_baseline(resul
     pairs = Score("pairs", "accuracy", "agreement", 0.75, 0.7, 0.8, True, 200, 0.5)
     early = Score("text", "bits_per_byte", "English prose", 3.0, None, None, False, 577, step=2)
     task = Score("task", "accuracy", "does it follow (MNLI, matched)", 0.875, 0.8, 0.9, True, 90)
-    inside = replace(task, on=f"{task.on}{IN_TRAINING}", value=0.925)
+    inside = replace(task, on=f"{task.on}{IN_TRAINING}", value=0.925, part=IN_TRAINING_TEXT)
+    asked = Score("harness", "acc", "arc: easy, 0 examples shown", 0.625, 0.6, 0.65, True, 80, 0.25)
+    second = replace(asked, metric="acc_norm", value=0.635)
     path = results / "evaluation/mlm/one/scores.json"
     path.parent.mkdir(parents=True)
-    write_scores(path, "mlm/one", "masked", [score, pairs, early, task, inside])
+    write_scores(path, "mlm/one", "masked", [score, pairs, early, task, inside, asked, second])
     text = told(results)
     summary = text.partition('id="text-title"')[0]
     assert "bits per byte" in summary and "2.125" in summary and "2.000" in summary and "trigrams/Kneser-Ney" in summary
     # A task is one of them, whatever marks its title has; a part of its examples is among all scores only.
     assert "(MNLI, matched)" in summary and "0.875" in summary and "0.925" in text and "0.925" not in summary
-    assert "a guess" in summary and "nats" not in summary and "3.000" not in text
+    # So is a task of the harness, by the first of its measures.
+    assert "arc: easy" in summary and "0.6250" in summary and "0.6350" in text and "0.6350" not in summary
+    assert sum(check_chart(spec, results) for spec in Page(text).charts) == 12
+    assert "chance" in summary and "nats" not in summary and "3.000" not in text
+
+
+def test_the_first_screen_says_what_the_table_of_scores_says(results):
+    pairs = Score("pairs", "accuracy", "made", 0.9125, 0.869, 0.956, True, 160, 0.5, {"5-gram": 0.9062})
+    pseudo = Score("text", "pseudo_bits_per_byte", "held out", 2.336, 2.2, 2.4, False, 24, None, {"5-gram": 1.479})
+    path = results / "evaluation/mlm/one/scores.json"
+    path.parent.mkdir(parents=True)
+    write_scores(path, "mlm/one", "masked", [pairs, pseudo])
+    summary = told(results).partition('id="text-title"')[0]
+    assert re.findall('class="verdict">(.*?)<', summary) == ["level"] and reading(pairs).startswith("level with 5-gram")
+    assert "2.336" in summary and "1.479" not in summary and reading(pseudo) == ""
+
+
+def test_a_point_of_a_chart_that_is_wrong_is_found(results):
+    path = results / "evaluation/mlm/one/scores.json"
+    path.parent.mkdir(parents=True)
+    pairs = Score("pairs", "accuracy", "made", 0.75, 0.7, 0.8, True, 160, 0.5, {"5-gram": 0.5})
+    write_scores(path, "mlm/one", "masked", [pairs])
+    charts = Page(told(results)).charts
+    assert sum(check_chart(spec, results) for spec in charts) == 3
+    for wrong in (replace(pairs, high=0.85), replace(pairs, baselines={"5-gram": 0.625})):
+        write_scores(path, "mlm/one", "masked", [wrong])
+        with pytest.raises(AssertionError):
+            print([check_chart(spec, results) for spec in charts])
 
 
 def test_samples_over_the_course_of_training_stand_side_by_side(results):
@@ -216,7 +248,7 @@ def test_runs_that_differ_by_a_setting_are_compared(results):
 def test_scores_of_before_stand_beside_those_of_today():
     def kept_run(digest, value, items):
         score = Score("text", "bits_per_byte", "English prose", value, value - 0.1, value + 0.1, False, items)
-        part = Score("text", "bits_per_byte", "English prose: long", value, None, None, False, items)
+        part = Score("text", "bits_per_byte", "English prose: long", value, None, None, False, items, part=KIND)
         return {"stage": "mlm", "name": "one", "hash": digest * 64, "scores": [asdict(score), asdict(part)]}
 
     runs = [{"stage": "mlm", "name": "one", "hash": "0" * 64}, kept_run("1", 2.5, 40), kept_run("2", 2.25, 50)]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, copied
-from page_reader import Page, check
+from page_reader import Page, check, check_chart
 from tpulm.report.page import SECTIONS
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or ""
@@ -63,6 +63,7 @@ def test_every_number_is_that_of_an_artifact(trained, report):
     assert len(page.numbers) > 200
     for found, text in page.numbers:
         check(found, text, trained / "results")
+    assert sum(check_chart(spec, trained / "results") for spec in page.charts) > 10
     assert not [words for words in page.prose if re.search(r"\d", words)]
     for run in page.scripts["curves-data"]["runs"]:
         rows = (trained / "results" / run["loss"]["source"]).read_text().splitlines()[1:]

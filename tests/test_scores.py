@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -352,7 +353,7 @@ def test_characters_that_a_tokenizer_does_not_know_cost_their_bytes(tokenizer):
 
 
 def test_scores_are_written_with_what_stands_beside_them(tmp_path):
-    texts = TextSet("corpus test", ["a", "b"], ["xy", "wxyz\u00e9"])
+    texts = TextSet("corpus test", ["a", "b"], ["xy", "wxyz\u00e9"], "test")
     pairs = [Pair("0", "one", "g0", "b0"), Pair("1", "one", "g1", "b1"), Pair("2", "two", "g2", "b2")]
     nats = {"xy": 2.0, "wxyz\u00e9": 4.0, "g0": 1, "b0": 2, "g1": 2, "b1": 1, "g2": 3, "b2": 3}
     twice = {text: 2 * cost for text, cost in nats.items()}
@@ -365,15 +366,18 @@ def test_scores_are_written_with_what_stands_beside_them(tmp_path):
     assert head == {"model": "base-training/small", "kind": "causal"}
     found = {score.name: score for score in scores}
     assert list(found) == [
-        "bits_per_byte: corpus test", "bits_per_byte: corpus test, in the training text", f"accuracy: {MADE}",
-        f"accuracy: {MADE}, in the training text", f"accuracy: {MADE}: one", f"accuracy: {MADE}: two",
+        "text, bits_per_byte: corpus test", "text, bits_per_byte: corpus test, in the training text",
+        f"pairs, accuracy: {MADE}", f"pairs, accuracy: {MADE}, in the training text", f"pairs, accuracy: {MADE}: one",
+        f"pairs, accuracy: {MADE}: two",
     ]  # fmt: skip
-    bits = found["bits_per_byte: corpus test"]
+    assert [score.leads for score in scores] == [True, False, True, False, False, False]
+    assert not replace(scores[0], split="validation").leads and scores[0].split == "test"
+    bits = found["text, bits_per_byte: corpus test"]
     assert bits.value == pytest.approx(6 / 8 / math.log(2)) and bits.low <= bits.value <= bits.high
     assert bits.baselines == pytest.approx({"unigram": 2 * bits.value, "base model": 2 * bits.value})
-    assert found["bits_per_byte: corpus test, in the training text"].value == pytest.approx(4 / 6 / math.log(2))
-    assert [found[f"accuracy: {MADE}{more}"].value for more in ("", ": one", ": two")] == [0.5, 0.5, 0.5]
-    assert found[f"accuracy: {MADE}"].chance == 0.5
+    assert found["text, bits_per_byte: corpus test, in the training text"].value == pytest.approx(4 / 6 / math.log(2))
+    assert [found[f"pairs, accuracy: {MADE}{more}"].value for more in ("", ": one", ": two")] == [0.5, 0.5, 0.5]
+    assert found[f"pairs, accuracy: {MADE}"].chance == 0.5
     rows = pq.read_table(output["by_item"]).to_pylist()
     for name, score in found.items():
         values = [row["value"] for row in rows if row["score"] == name]
@@ -381,3 +385,9 @@ def test_scores_are_written_with_what_stands_beside_them(tmp_path):
     # What is no likelihood does not go by the same name.
     material.write(output, "mlm/tiny", "masked", nats)
     assert read_scores(output["scores"])[1][0].metric == "pseudo_bits_per_byte"
+    # Weights that have diverged have no score, and leave none.
+    output = {"scores": tmp_path / "bad.json", "by_item": tmp_path / "bad.parquet"}
+    said = "^mlm/tiny cannot be scored: 2 of 8 texts cost it nan or inf nats; allowed: finite numbers. Its training has"
+    with pytest.raises(UserError, match=said):
+        material.write(output, "mlm/tiny", "masked", nats | {"g0": math.nan, "b0": math.inf})
+    assert not any(path.exists() for path in output.values())

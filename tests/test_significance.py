@@ -9,7 +9,7 @@ from tpulm.config.comparisons import comparisons
 from tpulm.config.reading import complete, read_yaml
 from tpulm.config.runs import runs_of
 from tpulm.core.errors import UserError
-from tpulm.core.scores import IN_TRAINING, Score
+from tpulm.core.scores import IN_TRAINING, IN_TRAINING_TEXT, Score
 from tpulm.evaluation.significance import COLUMNS, Trained, compared, holm, over_seeds, permuted
 from tpulm.report.comparison import table_of_tests
 
@@ -67,11 +67,42 @@ def test_models_without_common_items_or_scores():
     score = Score("text", "perplexity", "x", 3.0, None, None, False, 9)
     bare = Trained("a", [{score.name: score}], [{}])
     (row,) = compared(bare, bare)
-    assert (row["verdict"], row["because"]) == ("cannot tell", "no items that both were scored on")
+    because = "neither items that both were scored on nor seeds that differ"
+    assert (row["verdict"], row["because"]) == ("cannot tell", because)
     assert compared(bare, model("b", [1.0])) == []
     # Other items of two models are in the training text of each.
-    inside = Score("text", "perplexity", f"x{IN_TRAINING}", 3.0, None, None, False, 4)
+    inside = Score("text", "perplexity", f"x{IN_TRAINING}", 3.0, None, None, False, 4, part=IN_TRAINING_TEXT)
     assert compared(*[Trained("a", [{inside.name: inside}], [{}])] * 2) == []
+
+
+def seeded(name, *runs, items=None):
+    """Return a model by the values of the seeds of a task, of each of its runs."""
+    scores = [Score("task", "matthews", "cola", float(np.mean(run)), None, None, True, 9, seeds=run) for run in runs]
+    key = scores[0].name
+    return Trained(name, [{key: score} for score in scores], [{key: items} if items else {} for _ in runs])
+
+
+def test_seeds_tell_where_there_are_no_items():
+    weak, strong = [0.50, 0.51, 0.49, 0.50, 0.52], [0.70, 0.69, 0.71, 0.70, 0.72]
+    (row,) = compared(seeded("a", weak), seeded("b", strong))
+    assert row["verdict"] == "better" and row["p"] == row["p_seeds"] == pytest.approx(over_seeds(weak, strong))
+    assert (row["seeds_first"], row["seeds_second"], row["p_items"], row["low"]) == (5, 5, None, None)
+    said = "over seeds, on these items; of these weights, finetuned again; it says nothing of training them again"
+    assert row["because"] == said and f"b is better ({said})" in table_of_tests([row])
+    # Of models that were trained several times, the runs are the sample, not the seeds within each.
+    (row,) = compared(*[seeded(name, *([one] * 2 for one in values)) for name, values in (("a", weak), ("b", strong))])
+    assert (row["seeds_first"], row["verdict"], row["because"]) == (5, "better", "over seeds, on these items")
+    # Of items that are not the same, seeds say nothing.
+    (row,) = compared(seeded("a", weak, items={"x": 0.5}), seeded("b", strong, items={"y": 0.7}))
+    assert row["p"] is None and row["verdict"] == "cannot tell"
+
+
+def test_a_difference_is_that_of_the_items_that_both_have():
+    first, second = (Trained(name, one.scores, one.items) for name, one in
+                     (("a", model("a", [0.5, 0.6, 9.0])), ("b", model("b", [0.75, 0.85]))))  # fmt: skip
+    (row,) = compared(first, second)
+    assert (row["value_first"], row["value_second"], row["items"]) == (pytest.approx(0.55), pytest.approx(0.8), 2)
+    assert row["difference"] == pytest.approx(0.25) and row["low"] <= row["difference"] <= row["high"]
 
 
 def test_several_scores_are_weighed_together():

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from tpulm.config.reading import read_config, read_yaml
 from tpulm.config.tasks import Task, chains_of, labelled_tasks
 from tpulm.core.errors import UserError
@@ -18,7 +18,7 @@ from tpulm.corpus.files import read_files
 from tpulm.corpus.parts import clean
 from tpulm.corpus.task_files import read_split, write_split
 from tpulm.evaluation.task_baselines import BASELINES
-from tpulm.evaluation.task_metrics import METRICS, interval
+from tpulm.evaluation.task_metrics import interval, metrics_of
 from tpulm.evaluation.task_scores import measured, scores_of
 from tpulm.records.labelled_batches import (
     encode,
@@ -307,6 +307,13 @@ def test_the_first_token_of_a_word_has_its_label(tokenizer):
     assert arrays["labels"].tolist() == [[0, 1, 0, 2, 3, 0, 1, 0]]
     assert arrays["weights"].tolist() == [[0, 1, 0, 1, 1, 0, 1, 0]]
     assert items_of(["000007"], arrays) == ["000007:000", "000007:001", "000007:002", "000007:003"]
+    # A word that the tokenizer drops has no token, and takes none of the next one's.
+    words = {"text": ["a \u200d b"], "words": [["a", "\u200d", "b"]], "label": [[1, 2, 3]]}
+    tokenizer.normalizer = normalizers.Replace("\u200d", "")
+    arrays = encode(tokenizer, words, "token-classes", 8, 3)
+    assert arrays["labels"][arrays["weights"] > 0].tolist() == [1, 3]
+    assert items_of(["000007"], arrays) == ["000007:000", "000007:002"]
+    assert set(training_batch(arrays, {"batch_size": 1, "seed": 0}, 0)) == {*arrays} - {"words"}
 
 
 def test_batches_are_functions_of_the_step(tokenizer):
@@ -324,10 +331,15 @@ def test_batches_are_functions_of_the_step(tokenizer):
 
 def test_metrics_are_those_of_the_textbook():
     labels, predictions = np.array([1, 1, 0, 0, 1.0]), np.array([1, 0, 0, 1, 1.0])
+    METRICS = metrics_of(2)
     assert METRICS["accuracy"](labels, predictions) == 0.6
     assert METRICS["f1"](labels, predictions) == pytest.approx(2 / 3)  # precision and recall are 2/3
     assert METRICS["matthews"](labels, predictions) == pytest.approx((2 * 1 - 1 * 1) / 6)
-    assert METRICS["f1"](np.array([0, 1, 2.0]), np.array([0, 1, 1.0])) == pytest.approx((1 + 2 / 3 + 0) / 3)
+    three = metrics_of(3)["f1"]
+    assert three(np.array([0, 1, 2.0]), np.array([0, 1, 1.0])) == pytest.approx((1 + 2 / 3 + 0) / 3)
+    # The task says which F1 it is, not which labels a sample has.
+    assert three(labels, predictions) == pytest.approx((2 / 3 + 1 / 2) / 2) != METRICS["f1"](labels, predictions)
+    assert METRICS["f1"](np.zeros(3), np.zeros(3)) == 0.0 and three(np.zeros(3), np.zeros(3)) == 1.0
     assert METRICS["spearman"](np.array([1, 2, 3.0]), np.array([1, 4, 9.0])) == pytest.approx(1.0)
     assert METRICS["pearson"](np.array([1, 2, 3.0]), np.array([3, 2, 1.0])) == pytest.approx(-1.0)
     assert METRICS["pearson"](np.array([1, 2, 3.0]), np.ones(3)) == 0.0
@@ -336,11 +348,12 @@ def test_metrics_are_those_of_the_textbook():
 def test_an_interval_is_that_of_the_normal_approximation():
     labels = np.ones(1000)
     right = np.where(np.arange(1000) < 700, 1.0, 0.0)
-    low, high = interval("accuracy", labels, [right, right], np.arange(1000))
+    accuracy = metrics_of(2)["accuracy"]
+    low, high = interval(accuracy, labels, [right, right], np.arange(1000))
     half = 1.96 * (0.7 * 0.3 / 1000) ** 0.5
     assert low == pytest.approx(0.7 - half, abs=0.004) and high == pytest.approx(0.7 + half, abs=0.004)
     # Words of one sentence are drawn together: here, ten of each, all right or all wrong.
-    low, high = interval("accuracy", labels, [right], np.arange(1000) // 10)
+    low, high = interval(accuracy, labels, [right], np.arange(1000) // 10)
     assert high - low == pytest.approx(2 * half * 10**0.5, rel=0.15)
 
 
@@ -367,7 +380,7 @@ RECIPE = {"metrics": ["accuracy"], "title": "is it one", "predict": "class", "se
 def test_the_rate_is_selected_by_its_mean_over_seeds_on_validation():
     labels = [0.0, 1.0] * 5
     predictions = predictions_of(CHAINS, labels)
-    chains = measured(predictions, ["accuracy"])
+    chains = measured(predictions, ["accuracy"], 2)
     selected = chains[chains["selected"]][["weights", "rate"]].drop_duplicates()
     assert list(map(tuple, selected.to_numpy())) == [("pretrained", 0.1), ("random", 0.2)]
     baselines = pd.DataFrame(

@@ -36,6 +36,20 @@ def check_tasks(config: Mapping, *checks: Callable[[str, dict], None]) -> None:
         check_models(task)
     for name in config["evaluation"]["tasks"]:
         check_init(Task(name, config))
+    check_titles(config)
+
+
+def check_titles(config: Mapping) -> None:
+    """Check that the scores of no two tasks go by the same title."""
+    known: dict[str, Task] = {}
+    for name in config["evaluation"]["tasks"]:
+        task = Task(name, config)
+        title = task.scoring["title"]
+        if title in known:
+            raise UserError(
+                f"{task.key}.title is {describe(title)}, as {known[title].key} is called; allowed: a title of its own."
+            )
+        known[title] = task
 
 
 def check_task(task: Task) -> None:

@@ -7,8 +7,14 @@ from typing import Any
 
 from tpulm.core.files import read_json, write_json
 
-# What ends `on` where a score is of those items only that overlap with text that the model was trained on.
+# Which items of a set a score is of: all; those of one kind; those that overlap with text that the model has learned.
+WHOLE, KIND, IN_TRAINING_TEXT = "whole", "kind", "in-training-text"
+# What ends `on` for a reader where they are the last.
 IN_TRAINING = ", in the training text"
+# What masked models have for bits per byte: no likelihood, and not to be held against one.
+PSEUDO_BITS_PER_BYTE = "pseudo_bits_per_byte"
+CHANCE = "chance"
+BETTER, LEVEL, WORSE = "better", "level", "worse"
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,8 @@ class Score:
     baselines         values of simpler models on the same items, by their name
     seeds             value of each seed, where a task was learned several times
     step              of the checkpoint; None for the model that the run ends with
+    part              which of the items it is of: WHOLE, KIND or IN_TRAINING_TEXT
+    split             validation or test; None where the items are of neither
     """
 
     group: str
@@ -40,11 +48,40 @@ class Score:
     baselines: dict[str, float] = field(default_factory=dict)
     seeds: list[float] = field(default_factory=list)
     step: int | None = None
+    part: str = WHOLE
+    split: str | None = None
 
     @property
     def name(self) -> str:
-        """Its key in a table of values by item."""
-        return f"{self.metric}: {self.on}"
+        """Its key among the scores of a model, and in a table of values by item."""
+        return f"{self.group}, {self.metric}: {self.on}"
+
+    @property
+    def leads(self) -> bool:
+        """Whether it stands for the others: of all items of a set, which no checkpoint was chosen by."""
+        return self.part == WHOLE and self.split != "validation"
+
+    @property
+    def rivals(self) -> dict[str, float]:
+        """The values that it is to be held against: chance and those of baselines that are of the same measure."""
+        if self.metric == PSEUDO_BITS_PER_BYTE:  # the baselines' are likelihoods
+            return {}
+        return self.baselines | ({} if self.chance is None else {CHANCE: self.chance})
+
+    def beside(self, other: float) -> str:
+        """Return what it is beside another value, see `verdict`."""
+        return verdict(self.value, other, self.higher_is_better, self.low, self.high)
+
+
+def verdict(value: float, other: float, higher_is_better: bool, low: float | None, high: float | None) -> str:
+    """Return whether a value is BETTER or WORSE than another one, or LEVEL: equal to it, or with it in the interval.
+
+    low, high  of the value's interval; None where it has none
+    """
+    within = low is not None and high is not None and low <= other <= high
+    if within or value == other:
+        return LEVEL
+    return BETTER if (value > other) == higher_is_better else WORSE
 
 
 def write_scores(path: str | Path, model: str, kind: str, scores: Iterable[Score]) -> None:

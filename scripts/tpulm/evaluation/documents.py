@@ -23,11 +23,13 @@ class TextSet:
 
     name   in words, such as corpus validation
     items  name of each document; texts  what of it is scored
+    split  that they are of
     """
 
     name: str
     items: list[str]
     texts: list[str]
+    split: str
 
 
 def draw(files: Sequence[str], number: int, *key: int) -> tuple[np.ndarray, list[str]]:
@@ -77,5 +79,5 @@ def read_sample(path: str | Path, collection: str, documents: int | None = None)
         own = [(item, text) for name, item, text in rows if name == split][:documents]
         if own:
             items, texts = map(list, zip(*own, strict=True))
-            found.append(TextSet(f"{collection} {split}", items, texts))
+            found.append(TextSet(f"{collection} {split}", items, texts, split))
     return found

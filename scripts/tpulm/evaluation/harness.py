@@ -6,6 +6,7 @@ Needs tpulm.training.runtime.start first.
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,13 @@ from lm_eval.tasks import TaskManager
 
 from tpulm.config.harness_tasks import LOCAL, described, relocated
 from tpulm.core.errors import UserError
-from tpulm.core.scores import IN_TRAINING, Score
+from tpulm.core.scores import IN_TRAINING, IN_TRAINING_TEXT, WHOLE, Score
 from tpulm.evaluation.intervals import interval
 
+# Metrics of one right answer among those that are given.
+RIGHT_OR_WRONG = ("acc", "acc_norm")
+# A metric for which the harness asks for each answer once more, without the question.
+WITHOUT_CONTEXT = "acc_mutual_info"
 NOT_METRICS = ("name", "alias", "sample_len", "sample_count")
 Found = list[tuple[Score, dict[str, float]]]
 
@@ -149,7 +154,7 @@ def scores_of(name: str, task: str | None, results: Mapping[str, Any], seen: Col
     tasks = sorted(results["samples"])
     total = results["results"].get(task, results["results"][tasks[0]])
     if len(tasks) > 1 and not (task in results["results"] and metrics(total)):  # of tasks that are not added up
-        return [one for own in tasks for one in scores_of(own, own, alone(results, own), seen)]
+        return [one for own in tasks for one in scores_of(f"{name}: {own}", own, alone(results, own), seen)]
     shots = results["n-shot"].get(tasks[0]) or 0
     on = f"{name}, {shots} example{'' if shots == 1 else 's'} shown"
     found: Found = []
@@ -167,9 +172,10 @@ def scores_of(name: str, task: str | None, results: Mapping[str, Any], seen: Col
             found.append((Score("harness", called, on, value, None, None, better, len(samples)), {}))
             continue
         inside = {item: sample for item, sample in samples.items() if item in seen}
-        for where, own in ((on, samples), (f"{on}{IN_TRAINING}", inside)):
+        for part, where, own in ((WHOLE, on, samples), (IN_TRAINING_TEXT, f"{on}{IN_TRAINING}", inside)):
             if own:
-                found.append(mean_of(results, tasks, metric, called, where, own))
+                score, items = mean_of(results, tasks, metric, called, where, own)
+                found.append((replace(score, part=part), items))
     return found
 
 
@@ -215,11 +221,17 @@ def is_mean(values: list, value: float) -> bool:
 
 
 def guesses(results: Mapping, tasks: list[str], metric: str, samples: list[Mapping]) -> tuple[float | None, dict]:
-    """Return the chance of a guess among given answers, and of always giving the commonest one; else None, nothing."""
+    """Return the chance of a guess among given answers, and of always giving the commonest one; else None, nothing.
+
+    Only where an item is right or wrong. Where every right answer is of the same number, or each has words of its own,
+    none is the commonest: the order of the answers says which is right, and no model reads it.
+    """
     choices = all(results["configs"][task]["output_type"] == "multiple_choice" for task in tasks)
-    if not choices or not metric.startswith("acc"):
+    if not choices or metric not in RIGHT_OR_WRONG or any(sample[metric] not in (0, 1) for sample in samples):
         return None, {}
-    chance = math.fsum(1 / len(sample["arguments"]) for sample in samples) / len(samples)
+    given = [len(sample["arguments"]) // (2 if WITHOUT_CONTEXT in sample else 1) for sample in samples]
+    chance = math.fsum(1 / number for number in given) / len(samples)
     targets = Counter(str(sample["target"]) for sample in samples)
-    most = max(targets.values()) / len(samples)
-    return chance, {"always the commonest answer": most}
+    if not 1 < len(targets) <= max(given):
+        return chance, {}
+    return chance, {"always the commonest answer": max(targets.values()) / len(samples)}

@@ -1,5 +1,6 @@
 """What a model is scored on, and its scores: bits per byte of held-out text, and pairs of sentences."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,8 +11,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tpulm.config.evaluation_names import MADE_PAIRS
+from tpulm.core.errors import UserError
 from tpulm.core.files import atomic_write, read_json
-from tpulm.core.scores import IN_TRAINING, Score, write_scores
+from tpulm.core.scores import (
+    IN_TRAINING,
+    IN_TRAINING_TEXT,
+    KIND,
+    PSEUDO_BITS_PER_BYTE,
+    WHOLE,
+    Score,
+    write_scores,
+)
 from tpulm.evaluation.documents import TextSet, read_sample
 from tpulm.evaluation.intervals import interval
 from tpulm.evaluation.overlap import overlapping
@@ -72,33 +82,52 @@ class Material:
         beside = {**self.baselines, **baselines}
         for texts in self.texts:
             chosen = list(zip(texts.items, texts.texts, strict=True))
-            for on, some in self.parts(texts.name, chosen):
-                yield bits_per_byte(on, some, costs, beside, kind)
+            for part, on, some in self.parts(texts.name, chosen):
+                score, values = bits_per_byte(on, some, costs, beside, kind)
+                yield replace(score, part=part, split=texts.split), values
         for pairs in self.pairs:
             by_item = [(pair.item, pair) for pair in pairs.pairs]
-            for on, some in self.parts(pairs.name, by_item):
-                yield accuracy(on, some, costs, beside)
+            for part, on, some in self.parts(pairs.name, by_item):
+                score, values = accuracy(on, some, costs, beside)
+                yield replace(score, part=part), values
             phenomena = defaultdict(list)
             for item, pair in by_item:
                 phenomena[pair.phenomenon].append((item, pair))
             for phenomenon, some in phenomena.items():
-                yield accuracy(f"{pairs.name}: {phenomenon}", some, costs, beside)
+                score, values = accuracy(f"{pairs.name}: {phenomenon}", some, costs, beside)
+                yield replace(score, part=KIND), values
 
-    def parts(self, name: str, chosen: list[tuple]) -> Iterator[tuple[str, list[tuple]]]:
-        """Yield a set, and apart those of its items that are in a training text, each with its name."""
-        yield name, chosen
+    def parts(self, name: str, chosen: list[tuple]) -> Iterator[tuple[str, str, list[tuple]]]:
+        """Yield a set, and apart those of its items that are in a training text: which part it is, its name, itself."""
+        yield WHOLE, name, chosen
         seen = overlapping(self.overlaps, name)
         inside = [one for one in chosen if one[0] in seen]
         if inside:
-            yield f"{name}{IN_TRAINING}", inside
+            yield IN_TRAINING_TEXT, f"{name}{IN_TRAINING}", inside
 
     def write(self, output: Mapping, model: str, kind: str, costs: Costs, **baselines: Costs) -> list[Score]:
-        """Write the scores of a model and its values by item; see `results`. Returns the scores."""
+        """Write the scores of a model and its values by item; see `results`. Returns the scores.
+
+        Raises UserError where a cost is no number, as of weights that have diverged.
+        """
+        check_costs(model, costs)
+        for name, own in baselines.items():
+            check_costs(f"{model}: its {name.replace('_', ' ')}", own)
         found = list(self.results(costs, kind, {name.replace("_", " "): own for name, own in baselines.items()}))
         write_items(output["by_item"], found)
         scores = [replace(score, step=self.step) for score, _ in found]
         write_scores(output["scores"], model, kind, scores)
         return scores
+
+
+def check_costs(model: str, costs: Costs) -> None:
+    """Raise UserError where a text costs no finite number of nats; model  such as mlm/tiny."""
+    bad = sum(not math.isfinite(cost) for cost in costs.values())
+    if bad:
+        raise UserError(
+            f"{model} cannot be scored: {bad:,} of {len(costs):,} texts cost it nan or inf nats; allowed: finite "
+            "numbers. Its training has diverged, or its precision is too low: try a lower learning_rate, or float32."
+        )
 
 
 def read_sets(paths: Sequence[str], names: Sequence[str]) -> list[PairSet]:
@@ -128,7 +157,7 @@ def bits_per_byte(
     low, high = interval(bits(costs) / sizes, sizes)
     score = Score(
         group="text",
-        metric="bits_per_byte" if kind == "causal" else "pseudo_bits_per_byte",
+        metric="bits_per_byte" if kind == "causal" else PSEUDO_BITS_PER_BYTE,
         on=on,
         value=float(bits(costs).sum() / sizes.sum()),
         low=low,

@@ -7,7 +7,7 @@ import numpy as np
 from scipy import stats
 
 from tpulm.core.random_streams import generator
-from tpulm.core.scores import IN_TRAINING, Score
+from tpulm.core.scores import IN_TRAINING_TEXT, Score, verdict
 from tpulm.evaluation.intervals import interval
 from tpulm.evaluation.items import Values
 
@@ -39,9 +39,11 @@ class Trained:
         """The scores that all of its runs have, in the order of the first."""
         return [name for name in self.scores[0] if all(name in scores for scores in self.scores)]
 
-    def values(self, score: str) -> list[float]:
-        """Return the value of a score, of each run."""
-        return [scores[score].value for scores in self.scores]
+    def values(self, score: str, names: Sequence[str]) -> list[float]:
+        """Return the value of a score on these items, of each run; without any, as each run has it."""
+        if not names:
+            return [scores[score].value for scores in self.scores]
+        return [float(np.mean([items[score][name] for name in names])) for items in self.items]
 
     def shared(self, score: str) -> set[str]:
         """Return the items of a score that all runs have; none for a score without items."""
@@ -93,24 +95,34 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
 def compared(one: Trained, two: Trained) -> list[dict]:
     """Return a row for each score that both models have, by COLUMNS; none for items in the training text of each.
 
-    difference  second minus first, with its 95 % interval over items
-    p_items     of the permutation test over items; p_seeds  of Welch's test over seeds
-    p           the larger of the two, raised so that it stands for all scores of the pair together (`holm`)
-    verdict     of the second model: better, worse or cannot tell; because  what limits it
+    value_first, value_second, difference (second minus first), low and high (its 95 % interval)
+             of the items that both were scored on; of a score without items, such as a perplexity, of each model's own,
+             without an interval
+    seeds_first, seeds_second
+             how many runs; of models of one run, how many seeds a task was learned with
+    p_items  of the permutation test over items; p_seeds  of Welch's test over seeds
+    p        the larger of the two, raised so that it stands for all scores of the pair together (`holm`)
+    verdict  of the second model: better, worse or cannot tell; because  what limits it
     """
-    names = [name for name in one.common if name in two.common and not name.endswith(IN_TRAINING)]
+    names = [name for name in one.common if name in two.common and one.scores[0][name].part != IN_TRAINING_TEXT]
     rows = [row_of(one, two, name) for name in names]
     larger = [max((p for p in (row["p_items"], row["p_seeds"]) if p is not None), default=None) for row in rows]
+    again = min(len(one.scores), len(two.scores)) > 1
     for row, p in zip(rows, holm(larger), strict=True):
         row["p"] = p
-        row["verdict"], row["because"] = verdict(row)
+        row["verdict"], row["because"] = judged(row, again)
     return rows
 
 
 def row_of(one: Trained, two: Trained, score: str) -> dict:
     """Return what is known of a score of two models before all are weighed together."""
     names = sorted(one.shared(score) & two.shared(score))
-    first, second = one.values(score), two.values(score)
+    has_items = bool(one.shared(score) or two.shared(score))
+    first, second = one.values(score, names), two.values(score, names)
+    seeds = first, second
+    same = len(names) == one.scores[0][score].items == two.scores[0][score].items
+    if len(one.scores) == len(two.scores) == 1 and (same or not has_items):
+        seeds = one.scores[0][score].seeds or first, two.scores[0][score].seeds or second
     row = {
         "first": one.name,
         "second": two.name,
@@ -123,9 +135,9 @@ def row_of(one: Trained, two: Trained, score: str) -> dict:
         "high": None,
         "items": len(names),
         "p_items": None,
-        "p_seeds": over_seeds(first, second),
-        "seeds_first": len(first),
-        "seeds_second": len(second),
+        "p_seeds": over_seeds(*seeds) if names or not has_items else None,
+        "seeds_first": len(seeds[0]),
+        "seeds_second": len(seeds[1]),
     }
     if len(names) > 1:
         differences = two.of_items(score, names) - one.of_items(score, names)
@@ -134,12 +146,21 @@ def row_of(one: Trained, two: Trained, score: str) -> dict:
     return row
 
 
-def verdict(row: Mapping) -> tuple[str, str]:
-    """Return what a row says of the second model: better, worse or cannot tell; and why."""
-    if row["p_items"] is None:
-        return CANNOT_TELL, "no items that both were scored on"
+def judged(row: Mapping, again: bool) -> tuple[str, str]:
+    """Return what a row says of the second model, better, worse or cannot tell, and why.
+
+    again  whether both models were trained with several seeds
+    """
+    if row["p"] is None:
+        return CANNOT_TELL, "neither items that both were scored on nor seeds that differ"
     if row["p"] >= LEVEL:
         return CANNOT_TELL, f"p = {row['p']:.2g}"
-    found = "better" if (row["difference"] > 0) == row["higher_is_better"] else "worse"
-    one_seed = min(row["seeds_first"], row["seeds_second"]) == 1
-    return found, "of these weights; with one seed, it says nothing of training again" if one_seed else ""
+    limits = []
+    if row["p_items"] is None:
+        limits.append("over seeds, on these items")
+    if not again and row["p_seeds"] is None:
+        limits.append("of these weights; with one seed, it says nothing of training again")
+    elif not again:
+        limits.append("of these weights, finetuned again; it says nothing of training them again")
+    found = verdict(row["value_second"], row["value_first"], row["higher_is_better"], None, None)
+    return found, "; ".join(limits)

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from scipy import stats
@@ -18,11 +19,15 @@ def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
     return float((labels == predictions).mean())
 
 
-def f1(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Return the F1 score: of label 1 where there are two labels, otherwise the mean over the labels (macro)."""
-    if max(labels.max(), predictions.max()) <= 1:
+def f1(labels: np.ndarray, predictions: np.ndarray, count: int) -> float:
+    """Return the F1 score: of label 1 where the task has two labels, otherwise the mean over its labels (macro).
+
+    count  labels of the task. Of more than two, one that neither occurs nor is predicted is left out of the mean
+    """
+    if count == 2:
         return float(metrics.f1_score(labels, predictions, pos_label=1.0, zero_division=0.0))
-    return float(metrics.f1_score(labels, predictions, average="macro", zero_division=0.0))
+    known = np.arange(count, dtype=np.float64)
+    return float(metrics.f1_score(labels, predictions, labels=known, average="macro", zero_division=np.nan))
 
 
 def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
@@ -44,17 +49,22 @@ def correlation(function: Callable) -> Callable[[np.ndarray, np.ndarray], float]
     return measured
 
 
-METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
-    "accuracy": accuracy,
-    "f1": f1,
-    "matthews": matthews,
-    "pearson": correlation(stats.pearsonr),
-    "spearman": correlation(stats.spearmanr),
-}
+Metric = Callable[[np.ndarray, np.ndarray], float]  # of labels and predictions
+
+
+def metrics_of(labels: int) -> Mapping[str, Metric]:
+    """Return the metrics of a task with so many labels, 0 where it predicts a number, by their names in the config."""
+    return {
+        "accuracy": accuracy,
+        "f1": partial(f1, count=labels),
+        "matthews": matthews,
+        "pearson": correlation(stats.pearsonr),
+        "spearman": correlation(stats.spearmanr),
+    }
 
 
 def interval(
-    metric: str, labels: np.ndarray, predictions: Sequence[np.ndarray], groups: np.ndarray
+    metric: Metric, labels: np.ndarray, predictions: Sequence[np.ndarray], groups: np.ndarray
 ) -> tuple[float, float]:
     """Return the 95 % interval of the mean of a metric over seeds: percentiles of a bootstrap over examples.
 
@@ -71,6 +81,6 @@ def interval(
     for _ in range(intervals.RESAMPLES):
         drawn = random.integers(0, count, count)
         rows = order[drawn] if alone else np.concatenate([order[starts[one] : starts[one + 1]] for one in drawn])
-        found.append(np.mean([METRICS[metric](labels[rows], one[rows]) for one in predictions]))
+        found.append(np.mean([metric(labels[rows], one[rows]) for one in predictions]))
     low, high = np.percentile(found, intervals.LIMITS)
     return float(low), float(high)

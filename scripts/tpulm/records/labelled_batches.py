@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
 ALL = slice(None)
+WORDS = "words"
 Arrays = dict[str, np.ndarray]
 
 
@@ -36,6 +37,8 @@ def encode(tokenizer: "Tokenizer", columns: Mapping[str, list], predict: str, le
     input_ids, attention_mask   int32 [examples, length]
     labels   int32 [examples] of a class, float32 of a number; int32 [examples, length] where words have labels
     weights  float32 of the shape of labels: 0 for a token that is not the first one of its word
+    words    int32 [examples, length] where words have labels: the number of the word where the weight is 1, from 0. It
+             names predictions (`items_of`), and is in no batch
     """
     tokenizer.enable_truncation(length)  # the longest text first
     texts: Sequence = columns["text"]
@@ -46,11 +49,11 @@ def encode(tokenizer: "Tokenizer", columns: Mapping[str, list], predict: str, le
     arrays = padded([encoding.ids for encoding in encodings], length, pad)
     if predict != TOKEN_CLASSES:
         return arrays | labelled(columns, predict)
-    labels, weights = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+    labels, weights, numbers = (np.zeros(shape, kind) for kind in (np.int32, np.float32, np.int32))
     for row, (encoding, words, given) in enumerate(zip(encodings, columns["words"], columns["label"], strict=True)):
         for token, word in first_tokens(encoding, words).items():
-            labels[row, token], weights[row, token] = given[word], 1.0
-    return arrays | {"labels": labels, "weights": weights}
+            labels[row, token], weights[row, token], numbers[row, token] = given[word], 1.0, word
+    return arrays | {"labels": labels, "weights": weights, WORDS: numbers}
 
 
 def encode_causal(tokenizer: Pieces, columns: Mapping[str, list], predict: str, length: int) -> Arrays:
@@ -96,17 +99,19 @@ def labelled(columns: Mapping[str, list], predict: str) -> Arrays:
 
 
 def first_tokens(encoding: "Encoding", words: Sequence[str]) -> dict[int, int]:
-    """Return the number of the first token of each word, with the word's: none of what is cut off.
+    """Return the number of the first token of each word, with the word's.
+
+    A word has none if it is cut off, or if the tokenizer drops all of it.
 
     encoding  of the words with a space between two. A token may begin with the space before it
     """
     found: dict[int, int] = {}
-    tokens = [(index, stop) for index, (_, stop) in enumerate(encoding.offsets) if stop]
+    tokens = [(index, begin, stop) for index, (begin, stop) in enumerate(encoding.offsets) if stop]
     start, place = 0, 0
     for number, word in enumerate(words):
-        while place < len(tokens) and tokens[place][1] <= start:
+        while place < len(tokens) and tokens[place][2] <= start:
             place += 1
-        if place < len(tokens):
+        if place < len(tokens) and tokens[place][1] < start + len(word):
             found.setdefault(tokens[place][0], number)
         start += len(word) + 1
     return found
@@ -118,13 +123,13 @@ def training_batch(arrays: Arrays, recipe: Mapping, step: int, rows: slice = ALL
     recipe  batch_size and seed: the examples of a step depend on nothing else
     """
     indices = batch_records(len(arrays["input_ids"]), recipe["seed"], recipe["batch_size"], step)[rows]
-    return {name: array[indices] for name, array in arrays.items()}
+    return {name: array[indices] for name, array in arrays.items() if name != WORDS}
 
 
 def evaluation_batches(arrays: Arrays) -> Iterator[Arrays]:
     """Yield all examples in their order, in batches of one size; the last one is filled up with rows of weight 0."""
     for start in range(0, len(arrays["input_ids"]), EVALUATION_BATCH):
-        batch = {name: array[start : start + EVALUATION_BATCH] for name, array in arrays.items()}
+        batch = {name: array[start : start + EVALUATION_BATCH] for name, array in arrays.items() if name != WORDS}
         short = EVALUATION_BATCH - len(batch["input_ids"])
         yield {name: np.pad(array, [(0, short)] + [(0, 0)] * (array.ndim - 1)) for name, array in batch.items()}
 
@@ -136,5 +141,5 @@ def items_of(items: Sequence[str], arrays: Arrays) -> list[str]:
     """
     if arrays["weights"].ndim == 1:
         return list(items)
-    counts = arrays["weights"].sum(1).astype(int)
-    return [f"{item}:{word:03d}" for item, count in zip(items, counts, strict=True) for word in range(count)]
+    rows = zip(items, arrays["weights"] > 0, arrays[WORDS], strict=True)
+    return [f"{item}:{word:03d}" for item, first, numbers in rows for word in numbers[first]]

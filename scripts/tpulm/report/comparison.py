@@ -70,18 +70,22 @@ def table_of_tests(rows: Sequence[dict[str, Any]]) -> str:
     parts = []
     for first, second in dict.fromkeys((row["first"], row["second"]) for row in rows):
         own = [row for row in rows if (row["first"], row["second"]) == (first, second)]
-        seeds = f"{own[0]['seeds_second']} and {own[0]['seeds_first']}"
+        seeds = [
+            min(row[f"seeds_{which}"] for row in own) for which in ("second", "first")
+        ]  # a task has seeds of its own
         cells = [["score", first, second, "difference, 95 %", "p", "items", "verdict"]]
         for row in own:
             limits = "" if row["low"] is None else f" [{row['low']:+.4f}, {row['high']:+.4f}]"
             found = row["p"] is not None and row["verdict"] in ("better", "worse")
             said = f"{second} is {row['verdict']}" if found else f"{row['verdict']}: {row['because']}"
+            if found and row["p_seeds"] is not None and row["because"]:
+                said += f" ({row['because']})"
             cells.append(
                 [row["score"], f"{row['value_first']:.4f}", f"{row['value_second']:.4f}"]
                 + [f"{row['difference']:+.4f}{limits}", "" if row["p"] is None else f"{row['p']:.2g}"]
                 + [str(row["items"]), said]
             )
-        alone = min(own[0]["seeds_first"], own[0]["seeds_second"]) == 1
+        alone = min(seeds) == 1
         note = "; with one seed, a verdict is about these weights, not about training again" if alone else ""
-        parts.append(f"{second} beside {first}; seeds: {seeds}{note}\n\n{aligned(cells)}")
+        parts.append(f"{second} beside {first}; seeds: {seeds[0]} and {seeds[1]}{note}\n\n{aligned(cells)}")
     return "\n".join(parts)

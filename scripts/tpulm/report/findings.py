@@ -3,13 +3,13 @@
 Each function returns what a template of the same name in report/page/ shows; see tpulm.report.story.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tpulm.config.artifacts import CHECKPOINT_FILES
-from tpulm.core.scores import IN_TRAINING
+from tpulm.core.scores import CHANCE, Score, verdict
 from tpulm.report import charts
-from tpulm.report.curves import POINTS, curves_of
+from tpulm.report.curves import curves_of
 from tpulm.report.graph import acyclic, drawing, reduced
 from tpulm.report.jobs import PAUSE
 from tpulm.report.sources import Sources, devices_of, pointer
@@ -47,7 +47,7 @@ def described(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str, Any
 def training(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
     """Return the curves of all runs that have begun."""
     found = [pick(run) | curves_of(run, sources) for run in runs]
-    return {"curves": {"runs": [run for run in found if run["loss"]]}, "runs": runs, "points_shown": in_words(POINTS)}
+    return {"curves": {"runs": [run for run in found if run["loss"]]}, "runs": runs}
 
 
 def pick(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,17 +55,12 @@ def pick(run: Mapping[str, Any]) -> dict[str, Any]:
     return {key: run[key] for key in ("stage", "name", "label")}
 
 
-def in_words(points: int) -> str:
-    """Return a limit of this page in words: a number that is not measured."""
-    return {800: "eight hundred"}[points]
-
-
 def quality(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
     """Return all scores, and the metrics of each stage."""
     scores = scores_of(sources)
     groups: dict[tuple, list[dict[str, Any]]] = {}
     for row in filter(leading, scores):
-        groups.setdefault((row["metric"], row["on"]), []).append(row)
+        groups.setdefault((row["group"], row["metric"], row["on"]), []).append(row)
     found = [
         {
             "metric": metric,
@@ -77,7 +72,7 @@ def quality(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
                 metric.replace("_", " "),
             ),
         }
-        for (metric, on), rows in groups.items()
+        for (_, metric, on), rows in groups.items()
     ]
     stages = {stage: [run for run in runs if run["stage"] == stage and run["measured"]] for stage in KINDS}
     return {
@@ -94,37 +89,46 @@ def scores_of(sources: Sources) -> list[dict[str, Any]]:
     rows = []
     for file in sources.names("evaluation/*/scores.json"):
         found = sources.json(file)
-        for number, score in enumerate(found["scores"]):
-            if score["step"] is not None:
+        for number, said in enumerate(found["scores"]):
+            score = Score(**said)
+            if score.step is not None:
                 continue
             at = f"{file}#{pointer('scores', number)}"
-            baselines = score["baselines"]
+            baselines = {name: at + pointer("baselines", name) for name in score.baselines}
+            limits = {"value": score.value, "low": score.low, "high": score.high, "source": f"{at}/value"}
             rows.append(
                 {
+                    "score": score,
                     "model": found["model"].replace("base-training/", "base/", 1),
-                    "metric": score["metric"],
-                    "group": score["group"],
-                    "on": score["on"],
-                    "higher": score["higher_is_better"],
-                    "interval": score["low"] is not None,
-                    "chance": score["chance"] is not None,
+                    "metric": score.metric,
+                    "group": score.group,
+                    "on": score.on,
+                    "higher": score.higher_is_better,
+                    "interval": score.low is not None,
+                    "chance": score.chance is not None,
                     "at": at,
-                    "baselines": [(name, at + pointer("baselines", name)) for name in baselines],
-                    "numbers": {key: score[key] for key in ("value", "low", "high")},
-                    "baseline_numbers": [{"value": value, "which": name} for name, value in baselines.items()],
+                    "baselines": list(baselines.items()),
+                    "numbers": limits,
+                    "baseline_numbers": [
+                        {"value": value, "which": name, "source": baselines[name]}
+                        for name, value in score.baselines.items()
+                    ],
                 }
             )
     return rows
 
 
 def leading(row: Mapping[str, Any]) -> bool:
-    """Return whether a score stands for the others: no part of what another one is measured on, and no validation.
+    """Return whether a row of `scores_of` stands for the others."""
+    return row["score"].leads
 
-    The title of a task is the user's, and may have any mark in it. Of the harness there may be very many.
-    """
-    if row["on"].endswith(IN_TRAINING) or row["group"] == "harness":
-        return False
-    return row["group"] == "task" or not (":" in row["on"] or row["on"].endswith("validation"))
+
+def first_measures(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return of the rows of each model on each set the first, whose measure the set is known by."""
+    found: dict[tuple, dict[str, Any]] = {}
+    for row in rows:
+        found.setdefault((row["model"], row["group"], row["on"]), row)
+    return list(found.values())
 
 
 def summary(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
@@ -143,13 +147,14 @@ def best_of(runs: list[dict[str, Any]], sources: Sources) -> list[dict[str, Any]
     """Return the rows of the first table: scores of text, of pairs and of tasks, or else the losses on test text."""
     rows = []
     labels = {run["label"]: number for number, run in enumerate(runs)}
-    for row in sorted(filter(leading, scores_of(sources)), key=lambda row: labels.get(row["model"], len(labels))):
-        named = dict(row["baselines"]) | ({"a guess": f"{row['at']}/chance"} if row["chance"] else {})
-        better = sorted(named.items(), key=lambda item: sources.value(item[1]), reverse=row["higher"])
-        which, baseline = better[0] if better else ("", None)
+    leaders = first_measures(filter(leading, scores_of(sources)))
+    for row in sorted(leaders, key=lambda row: labels.get(row["model"], len(labels))):
+        score, named = row["score"], dict(row["baselines"]) | {CHANCE: f"{row['at']}/chance"}
+        rivals = sorted(score.rivals.items(), key=lambda item: item[1], reverse=score.higher_is_better)
+        which, value = rivals[0] if rivals else ("", None)
         limits = {key: f"{row['at']}/{key}" if row["interval"] else None for key in ("low", "high")}
-        shown = best_row(row["model"], row["on"], row["metric"], f"{row['at']}/value", baseline, which)
-        rows.append(shown | limits | {"higher": row["higher"]})
+        shown = best_row(row["model"], row["on"], row["metric"], f"{row['at']}/value", named.get(which), which)
+        rows.append(shown | limits | {"verdict": "" if value is None else score.beside(value)})
     for run in runs:
         if not run["measured"] or any(row["model"] == run["label"] for row in rows):
             continue
@@ -172,22 +177,15 @@ def best_of(runs: list[dict[str, Any]], sources: Sources) -> list[dict[str, Any]
         else:
             rows.append(best_row(run["label"], "corpus", METRIC["loss"], f"{at}/test/loss", None, ""))
     for row in rows:
-        row["verdict"] = verdict(row, sources)
+        if row["baseline"] and "verdict" not in row:
+            row["verdict"] = verdict(sources.value(row["source"]), sources.value(row["baseline"]), False, None, None)
     return rows
 
 
 def best_row(model: str, on: str, metric: str, source: str, baseline: str | None, which: str) -> dict[str, Any]:
-    """Return a row of the first table, of a measure that is better where it is lower."""
-    row = {"model": model, "on": on, "metric": metric.replace("_", " "), "source": source, "higher": False}
+    """Return a row of the first table, without an interval."""
+    row = {"model": model, "on": on, "metric": metric.replace("_", " "), "source": source}
     return row | {"baseline": baseline, "which": which, "low": None, "high": None}
-
-
-def verdict(row: Mapping[str, Any], sources: Sources) -> str:
-    """Return whether a row's value is better or worse than its baseline; nothing where it has none, or is equal."""
-    if not row["baseline"]:
-        return ""
-    gain = sources.value(row["source"]) - sources.value(row["baseline"])
-    return ("better" if (gain > 0) == row["higher"] else "worse") if gain else ""
 
 
 def compared(sources: Sources) -> dict[str, Any]:
@@ -214,7 +212,7 @@ def spread(rows: list[dict[str, Any]]) -> dict:
     for row in rows:
         mean, deviation = row["test_loss"], row["test_loss_std"] if row["several"] else None
         low, high = (None, None) if deviation is None else (mean - deviation, mean + deviation)
-        points.append({"name": row["run"], "value": mean, "low": low, "high": high})
+        points.append({"name": row["run"], "value": mean, "low": low, "high": high, "source": f"{row['at']}/test_loss"})
     return charts.intervals(points, [], "loss on the test split, nats per token")
 
 

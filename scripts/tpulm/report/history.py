@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from tpulm.config.sweeps import differing
+from tpulm.core.scores import Score
 from tpulm.report.comparison import aligned
-from tpulm.report.findings import leading
 
 
 def earlier(kept: Mapping[str, Sequence[dict]], current: Collection[str]) -> tuple[list[dict[str, Any]], list[dict]]:
@@ -54,19 +54,24 @@ def rows_of_scores(run: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[l
 
     now  what is kept of the run that the config names, or nothing
     """
-    today = {(score["metric"], score["on"]): score for score in now.get("scores", []) if score["step"] is None}
-    for score in run.get("scores", []):
-        if score["step"] is not None or not leading(score):
+    today = {score.name: score for score in measured(now)}
+    for score in measured(run):
+        if not score.leads:
             continue
-        limits = "" if score["low"] is None else f" [{score['low']:.4f}, {score['high']:.4f}]"
-        name = f"{score['metric'].replace('_', ' ')}: {score['on']}"
-        row = [run["stage"], named(run), name, f"{score['value']:.4f}{limits}"]
-        other = today.get((score["metric"], score["on"]))
+        limits = "" if score.low is None else f" [{score.low:.4f}, {score.high:.4f}]"
+        name = f"{score.metric.replace('_', ' ')}: {score.on}"
+        row = [run["stage"], named(run), name, f"{score.value:.4f}{limits}"]
+        other = today.get(score.name)
         if other is None:
             yield [*row, "", ""]
-        elif other["items"] != score["items"]:
-            yield [*row, f"{other['value']:.4f}", f"{score['items']} items then, {other['items']} now"]
+        elif other.items != score.items:
+            yield [*row, f"{other.value:.4f}", f"{score.items} items then, {other.items} now"]
         else:
-            better = "better" if (other["value"] > score["value"]) == score["higher_is_better"] else "worse"
-            gain = other["value"] - score["value"]
-            yield [*row, f"{other['value']:.4f}", f"{gain:+.4f} {better}" if gain else "0"]
+            gain = other.value - score.value
+            yield [*row, f"{other.value:.4f}", f"{gain:+.4f} {other.beside(score.value)}" if gain else "0"]
+
+
+def measured(run: Mapping[str, Any]) -> list[Score]:
+    """Return the scores of the model that a run ended with."""
+    found = [Score(**score) for score in run.get("scores", [])]
+    return [score for score in found if score.step is None]

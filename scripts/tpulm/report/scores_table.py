@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 
-from tpulm.core.scores import IN_TRAINING, Score
+from tpulm.core.scores import BETTER, IN_TRAINING_TEXT, LEVEL, WORSE, Score
 from tpulm.report.html import Raw, section, table
 from tpulm.report.style import BLUE, GREY, ORANGE
 
@@ -26,6 +26,7 @@ NAMES = {
     "acc": "accuracy (acc)",
     "acc_norm": "accuracy, answers weighed by their length (acc_norm)",
 }
+SAID = {BETTER: "better than", LEVEL: "level with", WORSE: "worse than"}
 BEFORE = "before finetuning"  # as evaluations name it, too, among what stands beside a score
 WIDTH, HEIGHT, EDGE = 170, 22, 8  # pixels of a chart
 
@@ -75,7 +76,7 @@ def beside_base(score: Score, before: float | None) -> Score:
 
     In the training text of each, the two models have other items.
     """
-    if before is None or score.on.endswith(IN_TRAINING):
+    if before is None or score.part == IN_TRAINING_TEXT:
         return score
     return replace(score, baselines={BEFORE: before} | score.baselines)
 
@@ -135,15 +136,8 @@ def legend() -> Raw:
 
 
 def reading(score: Score) -> str:
-    """Return what a score says beside chance and simpler models, in words."""
-
-    def beside(value: float) -> str:
-        if score.low is not None and score.high is not None and score.low <= value <= score.high:
-            return "level with"
-        return "better than" if (score.value > value) == score.higher_is_better else "worse than"
-
-    known = score.baselines | ({} if score.chance is None else {"chance": score.chance})
+    """Return what a score says beside chance and simpler models, in words; nothing where it has no rivals."""
     words: dict[str, list[str]] = {}
-    for name, value in known.items():
-        words.setdefault(beside(value), []).append(name)
+    for name, value in score.rivals.items():
+        words.setdefault(SAID[score.beside(value)], []).append(name)
     return "; ".join(f"{how} {', '.join(names)}" for how, names in words.items())
