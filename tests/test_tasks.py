@@ -137,6 +137,14 @@ def test_chains_start_from_another_task(tmp_path):
         assert fails(lambda name=name: config(init=name)).endswith(f"{WHERE}.init {said}")
 
 
+def test_two_tasks_have_two_titles(tmp_path):
+    titled = FILES | {"title": "y"}
+    said = fails(lambda: config_of(tmp_path, FILES, evaluation={"tasks": {"x": titled, "y": FILES}}))
+    assert said.endswith(
+        'evaluation.tasks.y.title is "y", as evaluation.tasks.x is called; allowed: a title of its own.'
+    )
+
+
 def test_chains_of_a_causal_model_follow_from_its_preset(tmp_path):
     config = config_of(tmp_path, FILES | {"models": [SMALL, "finetune/python"]})
     small, tuned = chains_of(config)[0], chains_of(config)[-1]
