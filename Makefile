@@ -16,7 +16,7 @@ run: setup
 
 setup: .venv/ready
 
-.venv/ready: envs/$(ENVIRONMENT).txt $(LOCKS) envs/setup.py envs/mend_transformers.py envs/mend_snakemake.py
+.venv/ready: envs/$(ENVIRONMENT).txt $(LOCKS) envs/setup.py envs/mend_transformers.py envs/mend_snakemake.py envs/mended_snakemake.py
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on this machine; install Python 3.11, or say which: make PYTHON=..."; exit 1; }
 	$(PYTHON) envs/setup.py $(ENVIRONMENT)
 	@touch $@
