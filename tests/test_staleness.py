@@ -716,6 +716,12 @@ ROWS = [
         "fill_mask_tensorflow:tiny tabulate_predictions",
     ),
     ("prompts.generate", "trained", "prompts.generate", ["class "], SAMPLES),
+    (
+        "prompts.checkpoints", "trained", "prompts.checkpoints", "last",
+        "export_mlm_at_step:tiny,00000020 fill_mask_tensorflow_at_step:tiny,00000020 "
+        "export_base_at_step:small,00000020 sample_checkpoint_of_base:small,00000020 "
+        "sample_checkpoint:python,00000010",
+    ),
     ("generation.sampler", "trained", "generation.sampler", "greedy", SAMPLES),
     ("generation.k", "trained", "generation.k", 9, SAMPLES),
     ("generation.p", "trained", "generation.p", 0.8, ""),  # top_k does not read it
@@ -773,10 +779,24 @@ ROWS = [
 ]  # fmt: skip
 
 
+# Of each job that scores a model, what its wildcards say of the run whose history takes the scores.
+SCORING = {
+    r"score_mlm_[a-z]+:(\w+)": "mlm/{}", r"score_base:(\w+)": "base-training/{}",
+    r"score_finetune:(\w+)": "finetune/{}", r"score_task:\w+,(\S+)": "{}",
+    r"run_harness:\w+,(\w+)": "finetune/{}", r"run_harness_of_base:\w+,(\w+)": "base-training/{}",
+}  # fmt: skip
+
+
 def told(jobs):
-    """Return jobs with the table of scores where one of them is a score."""
-    scores = re.search(r"\b(score_(mlm|base|finetune|task)|run_harness)\w*:", jobs)
-    return f"{jobs} tabulate_scores" if scores else jobs
+    """Return jobs with the table of scores, and the history of the run, where one of them is a score."""
+    scored = re.search(r"\b(score_(mlm|base|finetune|task)|run_harness)\w*:", jobs)
+    runs = [
+        place.format(name)
+        for pattern, place in SCORING.items()
+        for name in re.findall(rf"(?<!\S){pattern}(?!\S)", jobs)
+        if name not in ("asked", "given")  # models that were not trained here have no history
+    ]
+    return " ".join([jobs, *["tabulate_scores"] * bool(scored), *(f"keep_run:{run}" for run in dict.fromkeys(runs))])
 
 
 ROWS = [(*row, told(jobs)) for *row, jobs in ROWS]

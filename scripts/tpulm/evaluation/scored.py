@@ -178,4 +178,5 @@ def spoken(scores: Sequence[Score]) -> Iterator[str]:
     """Yield a line about each score."""
     for score in scores:
         beside = "".join(f", {name} {value:.3f}" for name, value in score.baselines.items())
-        yield f"{score.name} {score.value:.3f} ({score.low:.3f} to {score.high:.3f}){beside}"
+        limits = "" if score.low is None else f" ({score.low:.3f} to {score.high:.3f})"
+        yield f"{score.name} {score.value:.3f}{limits}{beside}"
