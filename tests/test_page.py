@@ -5,7 +5,7 @@ import math
 import re
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT
 from page_reader import Page, check, value_of
 from tpulm.core import accelerators
-from tpulm.core.scores import Score, write_scores
+from tpulm.core.scores import IN_TRAINING, Score, write_scores
 from tpulm.report import graph, jobs
 from tpulm.report.changes import marked
 from tpulm.report.curves import POINTS, kept
@@ -167,12 +167,16 @@ def test_scores_come_first_with_their_intervals_and_the_strongest_baseline(resul
     score = Score("text", "bits_per_byte", "English prose", 2.125, 2.0, 2.25, False, 577, None, baselines)
     pairs = Score("pairs", "accuracy", "agreement", 0.75, 0.7, 0.8, True, 200, 0.5)
     early = Score("text", "bits_per_byte", "English prose", 3.0, None, None, False, 577, step=2)
+    task = Score("task", "accuracy", "does it follow (MNLI, matched)", 0.875, 0.8, 0.9, True, 90)
+    inside = replace(task, on=f"{task.on}{IN_TRAINING}", value=0.925)
     path = results / "evaluation/mlm/one/scores.json"
     path.parent.mkdir(parents=True)
-    write_scores(path, "mlm/one", "masked", [score, pairs, early])
+    write_scores(path, "mlm/one", "masked", [score, pairs, early, task, inside])
     text = told(results)
     summary = text.partition('id="text-title"')[0]
     assert "bits per byte" in summary and "2.125" in summary and "2.000" in summary and "trigrams/Kneser-Ney" in summary
+    # A task is one of them, whatever marks its title has; a part of its examples is among all scores only.
+    assert "(MNLI, matched)" in summary and "0.875" in summary and "0.925" in text and "0.925" not in summary
     assert "a guess" in summary and "nats" not in summary and "3.000" not in text
 
 
