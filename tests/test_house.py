@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -127,3 +128,34 @@ def test_modules_and_functions_stay_short():
             for node in ast.walk(ast.parse(source)):
                 if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                     assert node.end_lineno - node.lineno < 80, f"{path}: {node.name}"
+
+
+def architecture(*titles: str) -> str:
+    """Return sections of ARCHITECTURE.md."""
+    sections = re.split(r"^## ", (ROOT / "ARCHITECTURE.md").read_text(), flags=re.M)
+    return "".join(section for section in sections if section.startswith(titles))
+
+
+@pytest.mark.unit
+def test_the_page_on_the_architecture_has_every_rule_and_module():
+    said = set(re.findall(r"`([^`]+)`", architecture("From a file")))
+    assert {name for name, _ in rules()} - said == set()
+    rows = re.findall(r"^\| \d \| `(\w+)` \| (.*) \|$", architecture("The rooms"), flags=re.M)
+    assert {room for room, _ in rows} == {path.parent.name for path in SCRIPTS.glob("tpulm/*/__init__.py")}
+    for room, contents in rows:
+        modules = {path.stem for path in (SCRIPTS / "tpulm" / room).glob("[a-z]*.py")}
+        told = set(re.findall(r"`([\w*]+)`", contents))
+        assert {name for name in modules if not any(fnmatch(name, one) for one in told)} == set(), room
+        assert {one for one in told if not any(fnmatch(name, one) for name in modules)} == set(), room
+
+
+@pytest.mark.unit
+def test_the_page_on_the_architecture_names_files_that_are_there():
+    text = architecture("From a config key", "One owner", "Eight paths", "Before the first job")
+    folder, missing = "", []
+    for named in re.findall(r"`([\w/*-]+\.(?:py|smk|yaml|rst))\b", text):
+        folder = named.rpartition("/")[0] or folder  # as the page is read: in the folder that was named last
+        places = (ROOT, SCRIPTS / "tpulm")
+        if not any(list(place.glob(path)) for place in places for path in (named, f"{folder}/{named}")):
+            missing.append(named)
+    assert missing == []

@@ -708,9 +708,7 @@ def test_training_on_tpu_vms_gives_the_bytes_of_training_here(trained, tmp_path)
 
 @pytest.mark.long  # test_a_slice_of_several_hosts has the place, and tests/test_hosts.py the training
 def test_several_hosts_train_as_one(trained, tmp_path):
-    project = training(
-        trained, tmp_path, "pair", steps=5, checkpoint_every=5, resources={"accelerator": "v4-16", "hosts": 2}
-    )
+    project = training(trained, tmp_path, "pair", resources={"accelerator": "v4-16", "hosts": 2})
     project.run("results/finetune/pair/checkpoints/00000005/state.json")
     assert project.cloud.names() == []
     (name,) = {call[4] for call in project.cloud.calls("create")}

@@ -37,6 +37,7 @@ TOLD = (
     "corpus.json", "metrics.json", "pieces.json", "manifest.json", "history.csv", "timings.csv", "state.json",
     "fill_mask.json", "generations.json", "partitioning.json", "runs.csv", "scores.json",
 )  # fmt: skip
+WHOLE = ("plan", "samples")  # folders of which it tells every JSON file
 SECONDS = 1.0  # between two looks at the files
 LAST = 6.0  # seconds for the page to ask once more after the end
 POLICY = (
@@ -59,7 +60,7 @@ class Look:
         """Return the files that are there, by the names that the page gives them."""
         found = {}
         for path in self.results.rglob("*"):
-            if path.name in TOLD or (path.suffix == ".json" and path.relative_to(self.results).parts[0] == "plan"):
+            if path.name in TOLD or (path.suffix == ".json" and path.relative_to(self.results).parts[0] in WHOLE):
                 found[path.relative_to(self.results).as_posix()] = path
         logs = {run["log"]: Path(run["log"]) for run in self.recipe["runs"]}
         return found | {name: path for name, path in logs.items() if path.is_file()}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tpulm.archive.records import maker_of, makers
+from tpulm.config.artifacts import CHECKPOINT_FILES
 from tpulm.core.errors import UserError
 from tpulm.core.files import sha256
 
@@ -58,7 +59,7 @@ def comparisons(jobs: Sequence[dict[str, Any]]) -> dict[str, str]:
     made = makers(list(jobs))
     found: dict[str, str] = {}
     for job in jobs:
-        kinds = [NUMBERS] if any(Path(path).name == "state.json" for path in job["outputs"]) else []
+        kinds = [NUMBERS] if any(Path(path).name == CHECKPOINT_FILES["state"] for path in job["outputs"]) else []
         for path in job["inputs"]:
             before = maker_of(path, made)
             if Path(path).name == TIMINGS and job["rule"] != "collect_history":

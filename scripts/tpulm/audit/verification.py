@@ -17,8 +17,10 @@ from tpulm.audit.shards import read_shard
 from tpulm.config.artifacts import (
     CHECKPOINT_ARRAYS,
     CHECKPOINT_FILES,
+    MANIFEST,
     MODEL_FILES,
     SHARD_INDEX,
+    THINNED,
     TOKENIZER_FILES,
     lengths_file,
 )
@@ -72,7 +74,7 @@ def artifacts(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | 
     for folder, records in expected["records"].items():
         vocabulary = results / records["vocabulary"]
         check = partial(check_shards, expected=records["shards"], vocabulary=vocabulary)
-        yield examine(results / folder, "manifest.json", check)
+        yield examine(results / folder, MANIFEST, check)
     for chain, steps in expected["chains"].items():
         first = f"{steps[0]:08d}/{CHECKPOINT_FILES['state']}"
         yield examine(results / chain / "checkpoints", first, partial(check_chain, steps=steps))
@@ -158,16 +160,16 @@ def check_tokenizer(folder: Path) -> Iterator[str]:
 
 def check_shards(folder: Path, expected: dict[str, list[str]], vocabulary: Path) -> Iterator[str]:
     """Read every record of every shard; compare with the manifest, and the vocabulary with what it says of that."""
-    manifest, damages = attempt(folder / "manifest.json", read_json)
+    manifest, damages = attempt(folder / MANIFEST, read_json)
     yield from damages
     if manifest is None:
         return
     if vocabulary.exists() and sha256(vocabulary) != manifest["tokenizer_sha256"]:
-        yield f"{vocabulary} is not the tokenizer that {folder}/manifest.json names: their SHA-256 differ."
+        yield f"{vocabulary} is not the tokenizer that {folder}/{MANIFEST} names: their SHA-256 differ."
     for split, names in expected.items():
         shards = manifest["splits"].get(split, {"shards": []})["shards"]
         if [str(folder / shard["file"]) for shard in shards] != [str(folder / f"{name}.tfrecord") for name in names]:
-            yield f"{folder}/manifest.json names other shards of {split} than the config."
+            yield f"{folder}/{MANIFEST} names other shards of {split} than the config."
         for shard in shards:
             yield from check_shard(folder, shard, manifest)
 
@@ -179,9 +181,9 @@ def check_shard(folder: Path, shard: dict, manifest: dict) -> list[str]:
     if damages:
         return damages
     if len(ends) != shard["records"]:
-        return [f"{path} has {len(ends)} records; manifest.json says {shard['records']}."]
+        return [f"{path} has {len(ends)} records; {MANIFEST} says {shard['records']}."]
     if sha256(path) != shard["sha256"]:
-        return [f"{path} is whole, but not the shard that manifest.json names: their SHA-256 differ."]
+        return [f"{path} is whole, but not the shard that {MANIFEST} names: their SHA-256 differ."]
     places, damages = attempt(index, lambda path: np.fromfile(path, "<u8").tolist())
     if damages or places != [0, *ends]:
         return damages or [f"{index} is damaged: it does not say where the records of {path} begin."]
@@ -205,13 +207,13 @@ def check_chain(folder: Path, steps: list[int]) -> Iterator[str]:
         if before and state["previous_sha256"] != sha256(before):
             yield f"the chain is broken at {here}: it was not trained from {before.parent.name}."
         before = state_file
-        thinned = (here / "thinned.json").exists()
+        thinned = (here / THINNED).exists()
         for name, path in parts.items():
             if thinned and not Path(path).exists():
                 continue
             found, damages = attempt(Path(path), sha256)
             if found and found != state["sha256"][name]:
-                damages = [f"{path} is damaged: its SHA-256 is not the one in state.json beside it."]
+                damages = [f"{path} is damaged: its SHA-256 is not the one in {CHECKPOINT_FILES['state']} beside it."]
             yield from damages or attempt(Path(path), load_arrays)[1]
 
 

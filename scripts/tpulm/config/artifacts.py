@@ -13,6 +13,9 @@ SPECIAL_TOKENS = ("[CLS]", "[SEP]", "<unk>", "<pad>", "[MASK]")
 PAD_ID = SPECIAL_TOKENS.index("<pad>")
 PAD_ID_OF_ROBERTA = 1  # in its published tokenizers
 
+# The file of a set of records, in its folder, that has the size and checksum of every shard.
+MANIFEST = "manifest.json"
+
 # results/tokenizer/, by the names of the rules' outputs: what AutoTokenizer.from_pretrained reads.
 TOKENIZER_FILES = {
     "tokenizer": "tokenizer.json",
@@ -37,6 +40,8 @@ CHECKPOINT_FILES = {
     "state": "state.json",
 }
 CHECKPOINT_ARRAYS = tuple(part for part, file in CHECKPOINT_FILES.items() if file.endswith(".safetensors"))
+# The mark, in a checkpoint's folder, that keep_checkpoints has deleted its arrays.
+THINNED = "thinned.json"
 # What a segment writes of its steps, beside its checkpoint.
 SEGMENT_FILES = {"history": "history.csv", "timings": "timings.csv"}
 # Folder of a run for what it goes on from in the middle of a segment: no artifact, and gone when the run is complete.

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from tpulm.config.artifacts import MANIFEST
 from tpulm.config.publications import Publication, publications_of, repository_name
 from tpulm.config.runs import LORA_KEYS, pick
 
@@ -19,7 +20,7 @@ def facts_of(publication: Publication) -> dict[str, list[str]]:
     records = publication.records or (publication.run.records if publication.run else None)
     if records is None:
         return {}
-    data = {"manifest": [f"{records.folder}/manifest.json"]}
+    data = {"manifest": [f"{records.folder}/{MANIFEST}"]}
     if not records.made_elsewhere:
         data["corpus"] = [f"{records.collection}/corpus.json"]
     if publication.run is None:

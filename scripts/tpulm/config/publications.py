@@ -8,7 +8,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tpulm.config.artifacts import ADAPTER_FILES, CHECKPOINT_FILES, MODEL_FILES, SEGMENT_FILES, TOKENIZER_FILES
+from tpulm.config.artifacts import (
+    ADAPTER_FILES,
+    CHECKPOINT_FILES,
+    MANIFEST,
+    MODEL_FILES,
+    SEGMENT_FILES,
+    TOKENIZER_FILES,
+)
 from tpulm.config.messages import describe
 from tpulm.config.record_sets import RecordSet
 from tpulm.config.runs import Run, checkpoint_period, record_sets_of, runs_of
@@ -73,7 +80,7 @@ def tokenizer_of_masked_models() -> Publication:
 def publication_of_records(records: RecordSet) -> Publication:
     """Return a set of records: shards, manifest and Croissant metadata."""
     folder = records.folder
-    files = {file: f"{folder}/{file}" for file in (*records.files, "manifest.json", CROISSANT)}
+    files = {file: f"{folder}/{file}" for file in (*records.files, MANIFEST, CROISSANT)}
     expected = {"records": {folder: {"shards": records.names, "vocabulary": records.vocabulary}}}
     return Publication(folder, "records", folder, files=files, card=folder, expected=expected, records=records)
 

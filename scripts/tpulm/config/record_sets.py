@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from tpulm.config.artifacts import SPLITS
+from tpulm.config.artifacts import MANIFEST, SPLITS
 from tpulm.config.shard_files import shard_files
 from tpulm.config.texts import has_responses
 
@@ -67,7 +67,7 @@ class RecordSet:
     @property
     def manifest(self) -> str:
         """The file that has the checksum of every shard."""
-        return f"results/{self.folder}/manifest.json"
+        return f"results/{self.folder}/{MANIFEST}"
 
     @property
     def listing(self) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from tpulm.config.artifacts import CHECKPOINT_FILES, MODEL_FILES, PAD_ID, SEGMENT_FILES, SNAPSHOTS
+from tpulm.config.artifacts import CHECKPOINT_FILES, MODEL_FILES, PAD_ID, SEGMENT_FILES, SNAPSHOTS, THINNED
 from tpulm.config.record_sets import RecordSet, corpus_records, masked_records, tuning_records
 from tpulm.config.schedule import segment_schedule
 
@@ -139,7 +139,7 @@ class Run:
     def thinned(self) -> list[str]:
         """The marks of the checkpoints that keep_checkpoints lets go: never the last one, which exports read."""
         period = checkpoint_period(self.recipe["keep_checkpoints"], len(self.segment_ends))
-        marks = self.in_every_checkpoint("thinned.json")[:-1]
+        marks = self.in_every_checkpoint(THINNED)[:-1]
         return [mark for number, mark in enumerate(marks, start=1) if number % period]
 
     @property

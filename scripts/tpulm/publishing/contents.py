@@ -6,6 +6,7 @@ from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 
+from tpulm.config.artifacts import MANIFEST
 from tpulm.config.publications import CARD, CHECKPOINTS, CROISSANT
 from tpulm.core.errors import UserError
 from tpulm.core.files import sha256
@@ -13,7 +14,7 @@ from tpulm.core.files import sha256
 # What this workflow writes, and takes away where an artifact has it no more. What else is there stays.
 OURS = ("*.tfrecord", "*.index", "*.safetensors", "*.h5", "*.json", "assets/*")
 # What tells of the other files: it comes when they are there.
-LAST = (CROISSANT, "manifest.json", CARD)
+LAST = (CROISSANT, MANIFEST, CARD)
 
 
 @dataclass(frozen=True)

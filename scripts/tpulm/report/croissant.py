@@ -7,6 +7,8 @@ manifest, by which a reader of TFRecord finds and checks the files.
 
 from collections.abc import Mapping
 
+from tpulm.config.artifacts import MANIFEST
+
 CONTEXT = {
     "@language": "en",
     "@vocab": "https://schema.org/",
@@ -66,7 +68,7 @@ def metadata(recipe: Mapping, manifest: Mapping, sha256: str) -> dict:
         f"the feature input_ids (int64); packing: {manifest['packing']}.",
         # A version of the content: the records are what the manifest says of them.
         "version": f"1.0.0+{sha256[:12]}",
-        "distribution": [file("manifest.json", "application/json", sha256), *shard_files(manifest)],
+        "distribution": [file(MANIFEST, "application/json", sha256), *shard_files(manifest)],
         "recordSet": [splits(manifest), shards()],
     }
     if recipe["license"]:

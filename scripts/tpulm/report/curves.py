@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tpulm.config.artifacts import CHECKPOINT_FILES, SEGMENT_FILES
 from tpulm.report.sources import Sources, columns_of
 from tpulm.tracking import live_metrics
 
@@ -37,7 +38,7 @@ def curves_of(run: dict[str, Any], sources: Sources) -> dict[str, Any]:
     split. tokens and seconds say how far the run was at some steps, for other axes.
     """
     folder, log = run["folder"], run["log"]
-    history, timings = (parts_of(folder, file, sources) for file in ("history.csv", "timings.csv"))
+    history, timings = (parts_of(folder, file, sources) for file in SEGMENT_FILES.values())
     live = list(live_metrics.read(sources.files[log])) if log in sources else []
     # Of a segment that still runs only the log tells.
     done = history[1]["step"][-1] if history[1] else 0
@@ -85,7 +86,7 @@ def held_out(run: dict[str, Any], history: dict, live: list[dict], sources: Sour
     found = {record["step"]: record["held_out"]["loss"] for record in live if "held_out" in record}
     steps, losses = history.get("step", []), history.get("held_out_loss", [])
     found |= {int(step): loss for step, loss in zip(steps, losses, strict=False) if not math.isnan(loss)}
-    for name in sources.names(f"{run['folder']}/checkpoints/*/state.json"):
+    for name in sources.names(f"{run['folder']}/checkpoints/*/{CHECKPOINT_FILES['state']}"):
         state = sources.json(name)
         if state["stopped_at"] is None or state["step"] <= state["stopped_at"]:
             found[state["step"]] = state["evaluation"]["loss"]

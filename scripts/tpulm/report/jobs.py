@@ -189,11 +189,12 @@ def costs_of(jobs: Iterable[Mapping[str, Any]], recipe: Mapping[str, Any], devic
 
 
 def by_rule(jobs: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return how many jobs each rule had, and their seconds: of all, and of the longest."""
+    """Return how many jobs each rule had, their seconds (of all, and of the longest), and attempts that failed."""
     found: dict[str, dict[str, float]] = {}
     for job in jobs:
-        rule = found.setdefault(job["rule"], {"jobs": 0, "seconds": 0.0, "longest": 0.0})
+        rule = found.setdefault(job["rule"], {"jobs": 0, "seconds": 0.0, "longest": 0.0, "failed": 0})
         rule["jobs"] += 1
         rule["seconds"] = round(rule["seconds"] + job["seconds"], 3)
         rule["longest"] = max(rule["longest"], job["seconds"])
+        rule["failed"] += len(job.get("failed", []))
     return found
