@@ -249,13 +249,10 @@ def write_table() -> None:
         lines.append(f"| {row['run']} | {row['slice']} | {' | '.join(cells)} |")
         if miss:
             missed.append(profile(row, now))
+    if len(lines) == 2:
+        lines = ["None of them has been compiled yet."]
     if missed:
-        lines += [
-            "",
-            "Where it is missed, the costliest groups of instructions, as shares of the estimate:",
-            "",
-            *missed,
-        ]
+        lines += ["", "Where it is missed, the costliest groups of instructions, with their shares:", "", *missed]
     if missing:
         lines += ["", f"Not compiled yet: {', '.join(missing)}."]
     data.publish(lines, RESULT, BEGIN)
