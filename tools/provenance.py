@@ -7,6 +7,7 @@ It reads what jobs left behind, in a working folder or an archive: it takes no l
 """
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -26,10 +27,12 @@ def main() -> None:
     try:
         for line in provenance(asked.file, asked.place):
             print(line)
+        sys.stdout.flush()
     except UserError as error:
         sys.exit(f"error: {error}")
     except BrokenPipeError:
-        sys.exit()
+        # What reads has enough; Python would say so when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":
