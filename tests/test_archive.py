@@ -277,6 +277,13 @@ assert not found.has_issues(models.Severity.REQUIRED)
 
 
 @pytest.mark.long
+def test_an_archive_of_more_entries_than_a_zip_file_counts(tmp_path):
+    path = tmp_path / "a.zip"
+    write_zip(path, {f"{number:05}": b"" for number in range(2**16)}, {})
+    assert damages_of(path) == [] and len(zipfile.ZipFile(path).namelist()) == 2**16 + 1
+
+
+@pytest.mark.long
 def test_the_crate_is_a_provenance_run_crate(archived, openers, tmp_path):
     with zipfile.ZipFile(archived / ARCHIVE) as archive:
         archive.extractall(tmp_path)

@@ -47,13 +47,6 @@ def test_names_are_of_any_alphabet(tmp_path):
         assert archive.read("source/größe.txt") == b"1"
 
 
-@pytest.mark.long
-def test_an_archive_of_more_entries_than_a_zip_file_counts(tmp_path):
-    path = tmp_path / "a.zip"
-    write_zip(path, {f"{number:05}": b"" for number in range(2**16)}, {})
-    assert damages_of(path) == [] and len(zipfile.ZipFile(path).namelist()) == 2**16 + 1
-
-
 @pytest.mark.parametrize(("most", "bytes_"), [(20, 2**31 - 1), (2**16 - 1, 20_000)], ids=["many", "far"])
 def test_a_large_archive_is_whole(tmp_path, monkeypatch, most, bytes_):
     """With smaller limits, from which on Python writes what large zip files have."""
@@ -100,7 +93,7 @@ def test_no_name_leads_out_of_the_folder(tmp_path, name):
     with zipfile.ZipFile(path) as archive:
         said = unpack(archive, read_manifest(path), folder)
     assert not [file for file in tmp_path.rglob("*") if file.is_file() and folder not in file.parents and file != path]
-    if name == NAMES[0]:
+    if name.startswith(("source/", "config/given/")):
         assert said == f"{name} in the archive leads out of {folder}; nothing more is unpacked."
 
 

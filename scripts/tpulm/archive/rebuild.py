@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tpulm.archive.verify import inside
 from tpulm.core.files import sha256
 
 # On another kind of processor, floating-point sums differ in their last digits, and training amplifies that. Losses,
@@ -60,16 +61,16 @@ def unpack(archive: zipfile.ZipFile, manifest: Mapping[str, Any], folder: Path) 
     """
     for name in manifest["files"]:
         if name.startswith(("source/", GIVEN)):
-            target = folder / name.removeprefix("source/")
-            if not below(target, folder):
+            if not inside(name):
                 return f"{name} in the archive leads out of {folder}; nothing more is unpacked."
+            target = folder / name.removeprefix("source/")
             target.parent.mkdir(parents=True, exist_ok=True)
             with archive.open(name) as file, open(target, "wb") as copy:
                 shutil.copyfileobj(file, copy)
     for path, digest in manifest["outside"].items():
         target = folder / path
         copied = below(target, folder)
-        here = Path(path) if copied else target
+        here = Path(path) if copied else target.resolve()
         if not here.is_file():
             place = "in the folder where you are" if copied else f"at {here.resolve()}"
             return f"{path}, which the run read, is not in the archive, and not {place}; put it there."

@@ -62,7 +62,7 @@ def end_of(count: int, size: int, place: int, comment: bytes) -> bytes:
     if count > MANY or place > FAR or size > FAR:
         far = FAR_END.pack(b"PK\6\6", 44, NEED_FAR, NEED_FAR, 0, 0, count, count, size, place)
         far += FAR_LOCATOR.pack(b"PK\6\7", 0, place + size, 1)
-    count, size, place = min(count, MANY), min(size, 2**32 - 1), min(place, 2**32 - 1)
+    count, size, place = min(count, 2**16 - 1), min(size, 2**32 - 1), min(place, 2**32 - 1)
     return far + END.pack(b"PK\5\6", 0, 0, count, count, size, place, len(comment)) + comment
 
 
