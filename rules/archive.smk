@@ -80,6 +80,7 @@ rule keep_run:
     input:
         metrics=lambda w: f"{RUN_FOLDERS[w.chain].folder}/metrics.json",
         state=lambda w: RUN_FOLDERS[w.chain].checkpoint()["state"],
+        scores=lambda w: [file for file in SCORES if file.endswith(f"/{w.chain}/scores.json")],
         code=code_inputs("keep_run", "workflow"),
     output:
         update("results/history/{chain}.json"),

@@ -1,19 +1,31 @@
-"""Scores of checkpoints, made as those of finished models are, from the weights at a step."""
+"""Scores of checkpoints, and what they say when asked: made as of finished models, from the weights at a step."""
 
-from tpulm.workflow.checkpoint_scores import CheckpointScores
+from tpulm.workflow.checkpoint_files import CheckpointFiles
+from tpulm.workflow.harness import opening_of_base
 
 AT_STEPS = or_exit(
-    CheckpointScores,
+    CheckpointFiles,
+    "evaluation.checkpoints",
     config["evaluation"]["checkpoints"],
     {chain: run for chain, run in CHAINS.items() if chain in EVALUATED.models},
     located,
 )
-# What a checkpoint's weights are exported to, to be scored; no artifact.
+# What is asked of each stage's models.
+PROMPTS = {"mlm": config["prompts"]["fill_mask"]} | dict.fromkeys(("base", "finetune"), config["prompts"]["generate"])
+SAMPLED = or_exit(
+    CheckpointFiles,
+    "prompts.checkpoints",
+    config["prompts"]["checkpoints"],
+    {chain: run for chain, run in RUN_FOLDERS.items() if PROMPTS[run.stage]},
+    located,
+)
+SAMPLES = [file for chain in SAMPLED.chains for file in SAMPLED.files(chain)]
+# What a checkpoint's weights are exported to, to be scored or asked; no artifact.
 EXPORTED = "results/evaluation/checkpoints"
 SCORED_STEPS = {chain: AT_STEPS.files(chain) for chain in AT_STEPS.chains}
 SCORES += [path for files in SCORED_STEPS.values() for path in files]
 if workflow.is_main_process:
-    for text in filter(None, map(AT_STEPS.note, SCORED_STEPS)):
+    for text in filter(None, [*map(AT_STEPS.note, SCORED_STEPS), *map(SAMPLED.note, SAMPLED.chains)]):
         say(text)
 
 
@@ -32,7 +44,7 @@ if MLM:
             "logs/evaluation/mlm/{run}/{step}-export.log",
         wildcard_constraints:
             run=one_of(MLM),
-            step=AT_STEPS.constraint("mlm"),
+            step=f"{AT_STEPS.constraint('mlm')}|{SAMPLED.constraint('mlm')}",
 
     use rule score_mlm_tensorflow as score_mlm_tensorflow_at_step with:
         input:
@@ -66,6 +78,30 @@ if MLM:
             run=one_of(name for name in BACKENDS["jax"] if name in MLM),
             step=AT_STEPS.constraint("mlm"),
 
+    use rule fill_mask_tensorflow as fill_mask_tensorflow_at_step with:
+        input:
+            model=expand(f"{EXPORTED}/mlm/{{{{run}}}}/{{{{step}}}}/{{file}}", file=MODEL_FILES),
+            code=code_inputs("fill_mask_tensorflow", "tensorflow"),
+        output:
+            "results/samples/mlm/{run}/{step}.json",
+        log:
+            "logs/samples/mlm/{run}/{step}.log",
+        wildcard_constraints:
+            run=one_of(name for name in BACKENDS["tensorflow"] if name in MLM),
+            step=SAMPLED.constraint("mlm"),
+
+    use rule fill_mask_jax as fill_mask_jax_at_step with:
+        input:
+            model=expand(f"{EXPORTED}/mlm/{{{{run}}}}/{{{{step}}}}/{{file}}", file=MODEL_FILES),
+            code=code_inputs("fill_mask_jax", "jax"),
+        output:
+            "results/samples/mlm/{run}/{step}.json",
+        log:
+            "logs/samples/mlm/{run}/{step}.log",
+        wildcard_constraints:
+            run=one_of(name for name in BACKENDS["jax"] if name in MLM),
+            step=SAMPLED.constraint("mlm"),
+
 
 use rule export_base as export_base_at_step with:
     input:
@@ -79,7 +115,7 @@ use rule export_base as export_base_at_step with:
         "logs/evaluation/base-training/{name}/{step}-export.log",
     wildcard_constraints:
         name=one_of(TRAINED_BASES),
-        step=AT_STEPS.constraint("base-training"),
+        step=f"{AT_STEPS.constraint('base-training')}|{SAMPLED.constraint('base-training')}",
 
 
 use rule score_base as score_base_at_step with:
@@ -117,6 +153,52 @@ use rule score_finetune as score_finetune_at_step with:
     wildcard_constraints:
         run=one_of(FINETUNE),
         step=AT_STEPS.constraint("finetune"),
+
+
+rule sample_checkpoint:
+    """Generate from the prompts with the weights of a checkpoint, with the random numbers of `generate`."""
+    input:
+        base=base_of,
+        fingerprint=fingerprint_of,
+        best=lambda w: FINETUNE[w.run].checkpoint(int(w.step))["weights"],
+        code=code_inputs("sample_checkpoint", "jax"),
+    output:
+        "results/samples/finetune/{run}/{step}.json",
+    params:
+        recipe=lambda w: FINETUNE[w.run].opening()
+        | {"prompts": config["prompts"]["generate"], "sampling": sampling_of(config)},
+    log:
+        "logs/samples/finetune/{run}/{step}.log",
+    wildcard_constraints:
+        run=one_of(FINETUNE),
+        step=SAMPLED.constraint("finetune"),
+    threads: config["cpu_threads"]
+    resources:
+        **asks("finetune", "generate"),
+    conda:
+        "../envs/jax.yaml"
+    script:
+        "../scripts/sample_checkpoint.py"
+
+
+use rule sample_checkpoint as sample_checkpoint_of_base with:
+    input:
+        base=f"{EXPORTED}/base-training/{{name}}/{{step}}/preset",
+        fingerprint=f"{EXPORTED}/base-training/{{name}}/{{step}}/fingerprint.json",
+        best=[],
+        code=code_inputs("sample_checkpoint", "jax"),
+    output:
+        "results/samples/base-training/{name}/{step}.json",
+    params:
+        recipe=lambda w: opening_of_base(config, TRAINED_BASES[w.name])
+        | {"prompts": config["prompts"]["generate"], "sampling": sampling_of(config)},
+    log:
+        "logs/samples/base-training/{name}/{step}.log",
+    wildcard_constraints:
+        name=one_of(TRAINED_BASES),
+        step=SAMPLED.constraint("base-training"),
+    resources:
+        **asks("base", "evaluate_base"),
 
 
 rule plot_checkpoints:

@@ -112,7 +112,7 @@ rule export_merged:
     log:
         "logs/finetune/{run}/merge.log",
     wildcard_constraints:
-        run=one_of(MERGED_RUNS),
+        run=one_of(LORA_RUNS),
     threads: config["cpu_threads"]
     resources:
         **asks("finetune", "export_merged"),

@@ -1,6 +1,7 @@
 """Causal models on tasks of lm-evaluation-harness: base models, and finetuned ones beside them."""
 
 from tpulm.config.harness_tasks import tasks_of
+from tpulm.config.runs import Run
 from tpulm.workflow.harness import opener, opening_of_base
 
 HARNESS = tasks_of(config)
@@ -19,6 +20,31 @@ SCORES += [
     for model in [f"base-training/{name}" for name in BASES_BY_HARNESS] + [f"finetune/{run}" for run in FINETUNE]
     for file in ("scores.json", "items.parquet")
 ]
+HARNESS_OVERLAP = "results/evaluation/harness/{task}/overlap/{collection}.json"
+
+
+rule find_harness_overlap:
+    """Find the items of a task of lm-evaluation-harness in the training documents of a text."""
+    input:
+        documents=lambda w: DOCUMENTS_IN_PLACE[w.collection, "train"],
+        task=lambda w: local_files(HARNESS_FILES[w.task]),
+        data=lambda w: HARNESS_DATA[w.task],
+        code=code_inputs("find_harness_overlap", "harness"),
+    output:
+        HARNESS_OVERLAP,
+    params:
+        recipe=lambda w: HARNESS[w.task].items | config["evaluation"]["overlap"],
+    log:
+        "logs/evaluation/harness/{task}-overlap-{collection}.log",
+    wildcard_constraints:
+        task=one_of(HARNESS),
+    threads: 1
+    resources:
+        mem_mb=8000,
+    conda:
+        "../envs/harness.yaml"
+    script:
+        "../scripts/find_harness_overlap.py"
 
 
 rule run_harness:
@@ -29,6 +55,7 @@ rule run_harness:
         best=lambda w: FINETUNE[w.run].checkpoint()["best"],
         task=lambda w: local_files(HARNESS_FILES[w.task]),
         data=lambda w: HARNESS_DATA[w.task],
+        overlaps=lambda w: expand(HARNESS_OVERLAP, task=w.task, collection=EVALUATED.trained_on(FINETUNE[w.run])),
         code=code_inputs("run_harness", "harness"),
     output:
         scores="results/evaluation/harness/{task}/finetune/{run}/scores.json",
@@ -56,6 +83,9 @@ use rule run_harness as run_harness_of_base with:
         best=[],
         task=lambda w: local_files(HARNESS_FILES[w.task]),
         data=lambda w: HARNESS_DATA[w.task],
+        overlaps=lambda w: expand(
+            HARNESS_OVERLAP, task=w.task, collection=EVALUATED.trained_on(Run("base", w.name, config))
+        ),
         code=code_inputs("run_harness", "harness"),
     output:
         scores="results/evaluation/harness/{task}/base-training/{name}/scores.json",

@@ -11,6 +11,7 @@ TOLD += [f"results/mlm/{name}/metrics.json" for name in MEASURED if name not in 
 TOLD += [f"results/mlm/{name}/fill_mask.json" for name in ASKED if config["prompts"]["fill_mask"]]
 TOLD += [f"results/finetune/{name}/partitioning.json" for name in FINETUNE]
 TOLD += [f"results/finetune/{name}/generations.json" for name in FINETUNE if config["prompts"]["generate"]]
+TOLD += SAMPLES
 TOLD += ["results/compare/runs.csv"] if any(len(runs) > 1 for runs in STAGE_RUNS.values()) else []
 PAGE_FILES = sorted((ROOT / "report" / "page").iterdir())
 # The page shows those plans that have been made, and asks for none.

@@ -87,6 +87,29 @@ rule fit_task_baselines:
         "../scripts/fit_task_baselines.py"
 
 
+rule find_task_overlap:
+    """Find the test examples of a task in the training documents of a text."""
+    input:
+        documents=lambda w: DOCUMENTS_IN_PLACE[w.collection, "train"],
+        test=f"{TASKS_FOLDER}/{{task}}/test.parquet",
+        code=code_inputs("find_task_overlap", "data"),
+    output:
+        f"{TASKS_FOLDER}/{{task}}/overlap/{{collection}}.json",
+    params:
+        recipe=config["evaluation"]["overlap"],
+    log:
+        "logs/evaluation/tasks/{task}/overlap-{collection}.log",
+    wildcard_constraints:
+        task=one_of(TASKS),
+    threads: 1
+    resources:
+        mem_mb=4000,
+    conda:
+        "../envs/data.yaml"
+    script:
+        "../scripts/find_task_overlap.py"
+
+
 rule train_task:
     """Train one segment of a model on a task: make checkpoint k from checkpoint k-1."""
     input:
@@ -94,6 +117,11 @@ rule train_task:
         validation=lambda w: f"{TASKS_FOLDER}/{TUNED[w.chain].task}/validation.parquet",
         task=lambda w: f"{TASKS_FOLDER}/{TUNED[w.chain].task}/task.json",
         model=lambda w: TUNED[w.chain].init_at(int(w.step)),
+        # A preset folder is `ancient`: its fingerprints tell of a change.
+        base=lambda w: list(map(ancient, TUNED[w.chain].preset)),
+        fingerprints=lambda w: TUNED[w.chain].fingerprints,
+        # Only the first segment starts from there.
+        start=lambda w: [] if previous_checkpoint(TUNED[w.chain], int(w.step)) else TUNED[w.chain].start,
         previous=lambda w: previous_checkpoint(TUNED[w.chain], int(w.step)),
         code=code_inputs("train_task", "jax"),
     output:
@@ -121,6 +149,8 @@ rule predict_task:
         test=f"{TASKS_FOLDER}/{{task}}/test.parquet",
         task=f"{TASKS_FOLDER}/{{task}}/task.json",
         model=lambda w: TASK_TOKENIZERS[w.task, w.model],
+        base=lambda w: list(map(ancient, TASK_CHAINS[w.task, w.model][0].preset)),
+        fingerprints=lambda w: TASK_CHAINS[w.task, w.model][0].fingerprints,
         best=lambda w: [chain.checkpoint()["best"] for chain in TASK_CHAINS[w.task, w.model]],
         code=code_inputs("predict_task", "jax"),
     output:
@@ -150,6 +180,10 @@ rule score_task:
         predictions=f"{TASKS_FOLDER}/{{task}}/{{model}}/predictions.parquet",
         baselines=f"{TASKS_FOLDER}/{{task}}/baselines.parquet",
         task=f"{TASKS_FOLDER}/{{task}}/task.json",
+        overlaps=lambda w: [
+            f"{TASKS_FOLDER}/{w.task}/overlap/{collection}.json"
+            for collection in EVALUATED.trained_on(TASK_CHAINS[w.task, w.model][0].model_run)
+        ],
         code=code_inputs("score_task", "data"),
     output:
         scores=f"{TASKS_FOLDER}/{{task}}/{{model}}/scores.json",

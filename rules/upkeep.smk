@@ -22,7 +22,12 @@ rule thin_checkpoint:
     input:
         # Only when the next checkpoint is complete: until then, a killed segment restarts from this one.
         following=lambda w: in_place(CHAINS[w.chain].next_state(int(w.step))),
-        measured=lambda w: AT_STEPS.before_thinning(w.chain, int(w.step)) if w.chain in SCORED_STEPS else [],
+        measured=lambda w: [
+            file
+            for kind in (AT_STEPS, SAMPLED)
+            if w.chain in kind.chains
+            for file in kind.before_thinning(w.chain, int(w.step))
+        ],
         code=code_inputs("thin_checkpoint", "data"),
     output:
         "results/{chain}/checkpoints/{step}/thinned.json",

@@ -11,7 +11,7 @@ from pathlib import Path
 from tpulm.core.files import read_json
 from tpulm.core.job import job
 from tpulm.report.comparison import compared, markdown
-from tpulm.report.history import earlier
+from tpulm.report.history import earlier, scores_then_and_now
 
 with job(snakemake.log[0], "compare") as say:
     lines = Path(snakemake.input.table).read_text(encoding="utf-8").splitlines()
@@ -24,4 +24,9 @@ with job(snakemake.log[0], "compare") as say:
     if groups:
         say("earlier runs, by the hash of the last state.json:")
     for line in markdown(compared(groups, metrics)).splitlines():
+        say(line)
+    table = scores_then_and_now(kept, snakemake.params.recipe["current"])
+    if table:
+        say("their scores, beside those of the run of the same name today:")
+    for line in table.splitlines():
         say(line)

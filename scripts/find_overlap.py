@@ -17,7 +17,7 @@ with job(snakemake.log[0], f"evaluation {snakemake.wildcards.collection}") as sa
     leave_pandas_out()
     from tpulm.corpus.reader import read_texts
     from tpulm.evaluation.documents import read_sample
-    from tpulm.evaluation.overlap import find_overlap
+    from tpulm.evaluation.overlap import find_overlap, told
     from tpulm.evaluation.scored import read_sets
 
     texts = [one for path in snakemake.input.texts for one in read_sample(path, scored)]
@@ -26,7 +26,5 @@ with job(snakemake.log[0], f"evaluation {snakemake.wildcards.collection}") as sa
         sets[one.name] = ([pair.item for pair in one.pairs], [pair.good for pair in one.pairs])
     found = find_overlap(sets, read_texts(snakemake.input.documents), recipe["ngram"])
     write_json(snakemake.output[0], {"ngram": recipe["ngram"], "sets": found})
-    for name, own in found.items():
-        if own["overlapping"]:
-            words = f"{recipe['ngram']} words with training documents"
-            say(f"{name}: {own['overlapping']} of {own['checked']} share {words} ({100 * own['share']:.1f} %)")
+    for line in told(found, recipe["ngram"]):
+        say(line)

@@ -2,8 +2,9 @@
 
 input.metrics   metrics.json of the run
 input.state     state.json of its last checkpoint, which names the weights by their hash
-output          JSON: a list of runs, each with hash (of state.json), stage, name, recipe, metrics; the newest last.
-                What is in the file stays.
+input.scores    scores.json of every evaluation of the run's model
+output          JSON: a list of runs, each with hash (of state.json), stage, name, recipe, metrics, scores (see
+                tpulm.core.scores); the newest last. What is in the file stays.
 params.recipe   stage, name and recipe of the run
 """
 
@@ -17,5 +18,6 @@ with job(snakemake.log[0], "history") as say:
     known = read_json(path) if path.is_file() else []
     run = {"hash": sha256(snakemake.input.state)} | snakemake.params.recipe
     run["metrics"] = read_json(snakemake.input.metrics)
+    run["scores"] = [score for path in sorted(snakemake.input.scores) for score in read_json(path)["scores"]]
     write_json(path, [*(before for before in known if before["hash"] != run["hash"]), run])
     say(f"{len(known)} finished before")

@@ -2,15 +2,14 @@
 
 input.validation, .test   Parquet, see tpulm.corpus.task_files
 input.task                JSON: labels of the task
-input.model               config.json and the tokenizer of the model's folder
+input.model               of a masked model, config.json and the tokenizer of its folder
+input.base                of a causal model, its preset folder
 input.best                the best weights of each chain
 output                    Parquet: weights, rate and seed of the chain; split; item, for a word its example's and its
                           number; label and prediction, float64: indices of labels, or numbers
 params.recipe             key (of the task in the config), predict, batch_size, sequence_length, optimizer, precision,
                           mesh, cpu_threads, host_device_count; chains, of each: weights, rate, seed
 """
-
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -19,25 +18,22 @@ from tpulm.core.arrays import load_arrays
 from tpulm.core.files import atomic_write, read_json
 from tpulm.core.job import job
 from tpulm.corpus.task_files import read_split
-from tpulm.records.labelled_batches import encode, evaluation_batches, items_of
-from tpulm.tokenization.folder import load, special_ids
+from tpulm.records.labelled_batches import evaluation_batches, items_of
 from tpulm.training import runtime
 
 recipe, wildcards = snakemake.params.recipe, snakemake.wildcards
 
 with job(snakemake.log[0], f"{wildcards.task} {wildcards.model}") as say:
-    folder = Path(snakemake.input.model[0]).parent
-    tokenizer = load(folder / "tokenizer.json")
-    pad = special_ids(tokenizer, folder / "special_tokens_map.json")["pad"]
     read = {split: read_split(snakemake.input[split]) for split in ("validation", "test")}
-    sizes = recipe["predict"], recipe["sequence_length"], pad
-    arrays = {split: encode(tokenizer, columns, *sizes) for split, columns in read.items()}
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
     from tpulm.models.causal import assign
     from tpulm.models.sharding import on_one_host
     from tpulm.training.jax_run import distributed
-    from tpulm.training.task_run import make_predictor, open_task_model, task_step
+    from tpulm.training.task_run import encoder, folder_of, make_predictor, open_task_model, task_step
 
+    folder = folder_of(snakemake.input)
+    encode = encoder(folder, recipe)
+    arrays = {split: encode(columns) for split, columns in read.items()}
     step = task_step(on_one_host(recipe, snakemake.resources) | {"seed": 0}, folder)
     distribution = distributed(step)
     model = open_task_model(step, distribution, folder, read_json(snakemake.input.task), weights=False)

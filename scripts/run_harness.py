@@ -3,6 +3,7 @@
 input.base        preset folder
 input.best        safetensors, the tuned variables of the best checkpoint; none for the base model itself
 input.data        files of the task's examples, in the order of its description; none of a task of the harness
+input.overlaps    JSON of find_harness_overlap, of each text that the model was trained on
 output.scores     JSON, see tpulm.core.scores: a row for each metric of the task
 output.by_item    Parquet: score, item, value
 params.recipe     harness (name, file or task and revision, examples shown, limit, max_length); seed, precision, mesh,
@@ -14,6 +15,7 @@ import tempfile
 
 from tpulm.config.harness_tasks import HarnessTask
 from tpulm.config.training_step import ModelSpec
+from tpulm.core.files import read_json
 from tpulm.core.job import job
 from tpulm.core.scores import write_scores
 from tpulm.training import runtime
@@ -27,6 +29,7 @@ with job(snakemake.log[0], f"{stage} {run}, {asked['name']}") as say:
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"], determinism)
     from tpulm.evaluation.harness import results_of, scores_of
     from tpulm.evaluation.harness_model import KerasLM
+    from tpulm.evaluation.overlap import overlapping
     from tpulm.evaluation.scored import write_items
     from tpulm.models.building import open_model
     from tpulm.models.sharding import on_one_host
@@ -45,8 +48,9 @@ with job(snakemake.log[0], f"{stage} {run}, {asked['name']}") as say:
     with tempfile.TemporaryDirectory() as cache:
         paths = dict(zip(task.data, map(str, snakemake.input.get("data", [])), strict=True))
         results = results_of(lm, task.key, asked, paths, cache)
-    found = scores_of(asked["name"], asked.get("task"), results)
+    overlaps = [read_json(path)["sets"] for path in snakemake.input.get("overlaps") or []]
+    found = scores_of(asked["name"], asked.get("task"), results, overlapping(overlaps, asked["name"]))
     write_items(snakemake.output.by_item, found)
     write_scores(snakemake.output.scores, f"{folder}/{run}", "causal", [score for score, _ in found])
     for score, _ in found:
-        say(f"{score.metric} {score.value:.4f} of {score.items} items")
+        say(f"{score.name} {score.value:.4f} of {score.items} items")

@@ -3,6 +3,7 @@
 input.predictions     Parquet of predict_task
 input.baselines       Parquet of fit_task_baselines
 input.task            JSON: labels of the task
+input.overlaps        JSON of find_task_overlap, of each text that the model was trained on
 output.scores         JSON, see tpulm.core.scores
 output.by_item        Parquet: score, item, value; of the scores that are a mean over items
 output.chains         CSV: a row for each chain: weights, rate, seed, metrics on both splits, selected (its rate)
@@ -13,6 +14,7 @@ params.recipe         model (its path below results/), metrics, title, predict; 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tpulm.config.tasks import kind_of
 from tpulm.core.files import atomic_write, read_json, write_text
 from tpulm.core.job import job
 from tpulm.core.scores import write_scores
@@ -26,12 +28,14 @@ with job(snakemake.log[0], f"{wildcards.task} {recipe['model']}") as say:
         pd.read_parquet(path) for path in (snakemake.input.predictions, snakemake.input.baselines)
     )
     labels = read_json(snakemake.input.task)["labels"]
-    scores, by_item, chains = scores_of(recipe, predictions, baselines, len(labels))
-    write_scores(snakemake.output.scores, recipe["model"], "masked", scores)
+    sets = [own for path in snakemake.input.get("overlaps") or [] for own in read_json(path)["sets"].values()]
+    seen = {found["item"] for own in sets for found in own["found"]}
+    scores, by_item, chains = scores_of(recipe, predictions, baselines, len(labels), seen)
+    write_scores(snakemake.output.scores, recipe["model"], kind_of(recipe["model"]), scores)
     with atomic_write(snakemake.output.by_item) as partial:
         table = pa.Table.from_pandas(by_item, ITEMS, preserve_index=False).replace_schema_metadata()
         pq.write_table(table, partial, compression="zstd", write_statistics=False)
     write_text(snakemake.output.chains, chains.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
     for score in scores:
         beside = "".join(f", {name} {value:.3f}" for name, value in score.baselines.items())
-        say(f"{score.metric} {score.value:.3f} (seeds {', '.join(f'{one:.3f}' for one in score.seeds)}){beside}")
+        say(f"{score.name} {score.value:.3f} (seeds {', '.join(f'{one:.3f}' for one in score.seeds)}){beside}")

@@ -12,10 +12,12 @@ from tpulm.core.job import job
 from tpulm.core.scores import read_scores
 
 TEXT = (
-    "Scores on what no model was trained on, beside those of simpler models on the same items and of a guess. The 95 % "
-    "interval says how far a score may move with other items of the same kind. Bits per byte do not depend on the "
-    "tokenizer: causal models can be compared by them whatever theirs is, and so can masked models among each other, "
-    "whose score of a word also knows what comes after it."
+    "Scores on what no model was trained on, beside those of simpler models on the same items and of a guess. The "
+    "95 % interval says how far a score may move with other items of the same kind. Bits per byte are counted over "
+    "the bytes of the text, not over tokens: causal models can be compared by them whatever their vocabulary is, "
+    "and so can masked models among each other, whose score of a word also knows what comes after it. What a "
+    "tokenizer drops from the text before it cuts it, such as case or accents, costs nothing: compare models whose "
+    "tokenizers drop the same."
 )
 
 with job(snakemake.log[0], "report"):

@@ -20,7 +20,7 @@ from tpulm.report.sources import Sources, devices_of, named
 with job(snakemake.log[0], "report") as say:
     recipe = snakemake.params.recipe
     given = [*snakemake.input.results, *snakemake.input.plans, *snakemake.input.scores]
-    sources = Sources(named(given))
+    sources = Sources(named(given, Path(snakemake.output.page).parent))
     # The logs of live metrics are no artifacts; only a machine on which runs were trained has them.
     sources.files |= {run["log"]: Path(run["log"]) for run in recipe["runs"] if Path(run["log"]).is_file()}
     write_json(snakemake.output.jobs, account(given, recipe, devices_of(recipe, sources)))

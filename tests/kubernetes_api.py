@@ -202,6 +202,9 @@ class Pod:
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "PYTHON"))}
         environment |= {"PATH": path, "XDG_CACHE_HOME": tempfile.mkdtemp(dir=self.job.cluster.folder)}
         for variable in container.get("env", []):
+            if "value" in variable:
+                environment[variable["name"]] = variable["value"]
+                continue
             wanted = variable["valueFrom"]["secretKeyRef"]
             secret = next(made for made in self.job.cluster.of("Secret") if made["metadata"]["name"] == wanted["name"])
             environment[variable["name"]] = base64.b64decode(secret["data"][wanted["key"]]).decode()

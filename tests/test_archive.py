@@ -228,12 +228,16 @@ def test_earlier_runs_are_kept_and_compared(archived, tmp_path):
         == hashlib.sha256((workflow / "results/mlm/tiny/checkpoints/00000020/state.json").read_bytes()).hexdigest()
     )
     assert kept["metrics"] == json.loads((workflow / "results/mlm/tiny/metrics.json").read_text())
+    scores = json.loads((workflow / "results/evaluation/mlm/tiny/scores.json").read_text())["scores"]
+    assert kept["scores"] == scores != []
     before = kept | {"hash": "0123456789abcdef" * 4, "recipe": kept["recipe"] | {"learning_rate": 0.5}}
     (workflow / "results/history/mlm/tiny.json").write_text(json.dumps([before, kept]))
     (workflow / "results/history/mlm/gone.json").write_text(json.dumps([kept | {"name": "gone"}]))
     printed = workflow("compare", "--cores", "2").stdout
     assert "earlier runs" in printed and "tiny 01234567" in printed and "learning_rate=0.5" in printed
     assert f"gone {kept['hash'][:8]}" in printed and f"tiny {kept['hash'][:8]}" not in printed
+    assert f"bits per byte: {scores[0]['on']}" in printed
+    assert "their scores, beside those of the run of the same name today:" in printed
     assert "history" not in workflow("clean", "--cores", "1").stdout
     # A run with other weights is added, and nothing is lost.
     workflow("results/history/mlm/tiny.json", "--cores", "1", "--forcerun", "keep_run")

@@ -381,11 +381,11 @@ def test_a_loss_that_is_not_finite_is_no_checkpoint(tmp_path):
             save(outputs, {"last": 40}, {}, {}, {"loss": loss}, None)
         assert str(error.value).startswith(f"the held-out loss is {loss} at step 40: the run diverged; the last check")
     history = History(20, 40, 8, print)
-    history.add([5.0] * 10, [0.0] * 10, [0.1] * 10)
+    history.add([5.0] * 10, [0.0] * 10, [1.0] * 10, [0.1] * 10)
     with pytest.raises(
         UserError, match=r"^the loss is nan at step 33, with learning rate 0\.3: the run diverged; the l"
     ):
-        history.add([5.0, 5.0, math.nan], [0.0] * 3, [0.1, 0.2, 0.3])
+        history.add([5.0, 5.0, math.nan], [0.0] * 3, [1.0] * 3, [0.1, 0.2, 0.3])
     assert not list(tmp_path.iterdir())
 
 

@@ -18,6 +18,8 @@ import pytest
 from conftest import ROOT, Workflow, reduced
 from loopback_bucket import BUCKET, served
 from ruamel.yaml import YAML
+from tpulm.archive.provenance import provenance
+from tpulm.archive.records import jobs_of
 from tpulm.config.reading import read_yaml
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
@@ -382,6 +384,17 @@ def test_results_in_a_bucket_are_those_of_a_local_run(trained, stored, server):
     assert {path.name for path in (workflow / "logs").rglob("*")} <= {"trackers.log"}  # of what runs beside Snakemake
 
 
+def test_how_a_result_there_came_to_be_is_told(stored):
+    workflow, *_ = stored
+    made = {job["id"]: job for job in jobs_of(workflow.folder)}
+    trained_job = made["mlm/tiny/00000020"]
+    assert trained_job["attempts"][-1]["exit"] == 0 and trained_job["host"]["processors"]
+    assert "results/mlm/tiny/checkpoints/00000010/state.json" in trained_job["inputs"]
+    told = "\n".join(provenance(TARGETS[0], workflow.folder))
+    assert told.startswith(f"{TARGETS[0]}\n  by collect_history  ")
+    assert all(f"by {rule} " in told for rule in ("train_mlm_tensorflow", "write_shard", "build_corpus", "read_part"))
+
+
 def test_a_shard_that_is_deleted_there_is_written_again_before_a_segment_reads_it(trained, stored, server):
     """With its bytes; the segment before is not made again."""
     first, printed = stored[1]
@@ -545,7 +558,7 @@ def test_a_whole_run_on_a_network_that_fails(trained, server, tmp_path):
     assert "Nothing to be done" in workflow("-n", *there).stdout
     longer = configured(workflow, generation__max_length=25)
     stale = jobs(workflow("-n", "--quiet", "rules", *longer, *there).stdout)
-    assert stale == {"generate": 1, "tabulate_generations": 1, "all": 1, "total": 3}
+    assert stale == {"generate": 1, "tabulate_generations": 1, "write_report": 1, "all": 1, "total": 4}
     workflow("--report", "report.zip", *there)
     with zipfile.ZipFile(workflow / "report.zip") as report:
         assert any(b"finetune-python" in report.read(name) for name in report.namelist())

@@ -17,6 +17,8 @@ from conftest import ROOT, Workflow, existing, outside, reduced
 from gcp_storage_emulator.server import create_server
 from kubernetes import client
 from kubernetes_api import UNSCHEDULABLE, Cluster
+from tpulm.archive.provenance import provenance
+from tpulm.archive.records import jobs_of
 from tpulm.core.errors import UserError
 
 sys.path.insert(0, str(ROOT / "profiles/gke"))
@@ -242,6 +244,15 @@ def finished(workflow, bucket, tmp_path_factory):
         yield run
 
 
+def copied_here(bucket, prefix, folder):
+    """Copy the logs of a bucket to a folder, as `gcloud storage cp -r` does."""
+    files, _ = bucket.get_file_list("bucket", prefix)
+    for file in files:
+        path = folder / "logs" / file["name"].removeprefix(prefix)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bucket.get_file("bucket", file["name"]))
+
+
 def sent(cluster, rule):
     """Return the Job that was sent for a rule, its pod, and the container in that."""
     for made in cluster.of("Job"):
@@ -395,6 +406,12 @@ def test_jobs_of_the_workflow_itself_go_to_pods(bucket, tmp_path, monkeypatch):
         assert [job.rule for job in cluster.seen] == ["read_part", "build_corpus"]
         record = bucket.get_file("bucket", "real/results/corpus/corpus.json")
         assert json.loads(record) and not (workflow / "results/corpus").exists()
+        copied_here(bucket, "real/logs/", workflow.folder)
+        made = {job["rule"]: job for job in jobs_of(workflow.folder)}
+        assert {"read_part", "build_corpus"} <= set(made)
+        assert all(job["attempts"][0]["exit"] == 0 and job["host"]["processors"] for job in made.values())
+        told = list(provenance("results/corpus/corpus.json", workflow.folder))
+        assert any(" by read_part  (scripts/read_part.py, log logs/corpus/" in line for line in told), told
         assert "Nothing to be done" in run(*target).stdout
 
 

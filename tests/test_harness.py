@@ -155,14 +155,27 @@ def written(folder, name="task.yaml", text=TASK, questions=40):
     return folder / name
 
 
-def scored(lm, tmp_path, name="task.yaml", **recipe):
+def texts_of(tmp_path):
+    """Return the text of each item of a task from a file."""
+    from tpulm.evaluation.harness import Silent, items_of
+
+    return items_of(answered(Silent(), tmp_path))
+
+
+def scored(lm, tmp_path, name="task.yaml", seen=(), **recipe):
     """Return the scores and items of a task from a file."""
-    from tpulm.evaluation.harness import results_of, scores_of
+    from tpulm.evaluation.harness import scores_of
+
+    return scores_of("own", None, answered(lm, tmp_path, name, **recipe), seen)
+
+
+def answered(lm, tmp_path, name="task.yaml", **recipe):
+    """Return the results of a task from a file."""
+    from tpulm.evaluation.harness import results_of
 
     recipe = {"file": str(tmp_path / name), "examples": None, "limit": None} | recipe
     paths = {"data.jsonl": str(tmp_path / "data.jsonl")}
-    results = results_of(lm, "evaluation.harness.own", recipe, paths, str(tmp_path / "cache"))
-    return scores_of("own", None, results)
+    return results_of(lm, "evaluation.harness.own", recipe, paths, str(tmp_path / "cache"))
 
 
 def test_a_task_from_a_file_is_scored_offline(jax_backend, preset, tmp_path, monkeypatch):
@@ -177,6 +190,13 @@ def test_a_task_from_a_file_is_scored_offline(jax_backend, preset, tmp_path, mon
     context, choices = prose(40)[0], [" value", " of the list", " name"]
     best = int(np.argmax([likelihood for likelihood, _ in lm.loglikelihood(asked(*((context, c) for c in choices)))]))
     assert items["choice/0"] == float(best == 0)
+    # What overlaps with training text has a score of its own; a model is not needed to know the items.
+    ((whole, _), (inside, own)) = scored(lm, tmp_path, seen={"choice/1", "choice/3"})
+    assert whole == score and inside.on == "own, 0 examples shown, in the training text" and inside.items == 2
+    assert own == {item: items[item] for item in ("choice/1", "choice/3")}
+    assert texts_of(tmp_path) == {
+        f"choice/{number}": "\n".join([line, *choices]) for number, line in enumerate(prose(40))
+    }
     ((fewer, _),) = scored(lm, tmp_path, limit=10, examples=1)
     assert (fewer.items, fewer.on) == (10, "own, 1 example shown")
     written(tmp_path, "more.yaml", CONTINUING)
@@ -251,6 +271,7 @@ CONFIG = [
     "finetune={runs: {python: {keep_checkpoints: last}}}",
 ]
 STEPS = "results/evaluation/finetune/python"
+OVERLAP = "results/evaluation/harness/last-word/overlap"
 KEPT = "results/finetune/python/checkpoints"
 
 
@@ -263,6 +284,10 @@ def test_before_and_after_tuning_and_at_a_checkpoint_that_is_let_go(trained, tmp
     assert before[0]["model"] == "base-training/small" and after[0]["model"] == "finetune/python"
     assert sorted((score.metric, score.items) for score in after[1]) == [("acc", 20), ("perplexity", 20)]
     assert [score.name for score in before[1]] == [score.name for score in after[1]]
+    found = [
+        json.loads((workflow / f"{OVERLAP}/{name}.json").read_text())["sets"] for name in ("corpus", "finetune-text")
+    ]
+    assert [(*one, one["last-word"]["items"]) for one in found] == [("last-word", 20)] * 2
     once, then = (next(score for score in scores if score.metric == "perplexity") for _, scores in (before, after))
     assert once.value != then.value and then.low is None and not list(check_scores(workflow / asked[0]))
     # The checkpoint was scored before its weights were deleted.

@@ -9,7 +9,7 @@ from tpulm.config.runs import runs_of
 from tpulm.core.errors import UserError
 from tpulm.core.scores import Score
 from tpulm.report.scores_table import chart, reading, scores_tables
-from tpulm.workflow.checkpoint_scores import CheckpointScores
+from tpulm.workflow.checkpoint_files import CheckpointFiles
 
 pytestmark = pytest.mark.unit
 
@@ -66,7 +66,8 @@ def chains(**tiny):
 @pytest.fixture
 def scored(tmp_path):
     """Return a function that gives the scores of checkpoints of the shipped config, in a folder."""
-    return lambda which, **tiny: CheckpointScores(which, chains(**tiny), lambda path: str(tmp_path / path))
+    key = "evaluation.checkpoints"
+    return lambda which, **tiny: CheckpointFiles(key, which, chains(**tiny), lambda path: str(tmp_path / path))
 
 
 def touch(folder, *files):
@@ -80,7 +81,7 @@ SCORES = "results/evaluation/mlm/tiny"
 
 
 def test_the_config_names_the_checkpoints_that_are_scored(scored):
-    steps = {which: scored(which).can_be_scored("mlm/tiny") for which in ("best", "last", "all")}
+    steps = {which: scored(which).there("mlm/tiny") for which in ("best", "last", "all")}
     assert steps == {"best": [], "last": [1500], "all": [500, 1000, 1500]}
     assert scored("last").files("mlm/tiny") == [f"{SCORES}/00001500/scores.json"]
     assert scored("all").tokens_per_step("mlm/tiny") == 16 * 128
@@ -90,6 +91,14 @@ def test_the_config_names_the_checkpoints_that_are_scored(scored):
         "evaluation.checkpoints is all, but mlm.runs.tiny has patience, and checkpoints after an early stop hold no "
         "weights of their own; allowed with it: best."
     )
+
+
+def test_the_config_names_the_checkpoints_that_are_asked(tmp_path):
+    asked = CheckpointFiles("prompts.checkpoints", "all", chains(), lambda path: str(tmp_path / path))
+    samples = [f"results/samples/mlm/tiny/{step:08d}.json" for step in (500, 1000, 1500)]
+    assert asked.files("mlm/tiny") == samples and asked.before_thinning("mlm/tiny", 500) == samples[:1]
+    with pytest.raises(UserError, match=r"^prompts\.checkpoints is last, but mlm\.runs\.tiny has patience, "):
+        CheckpointFiles("prompts.checkpoints", "last", chains(patience=2), str)
 
 
 def test_thinning_waits_for_what_the_config_names(scored, tmp_path):
@@ -103,7 +112,7 @@ def test_thinning_waits_for_what_the_config_names(scored, tmp_path):
 def test_checkpoints_that_are_gone_are_named_and_not_trained_again(scored, tmp_path):
     touch(tmp_path, f"{RUN}/00000500/thinned.json", f"{RUN}/00001000/thinned.json", f"{SCORES}/00001000/scores.json")
     found = scored("all", keep_checkpoints="last")
-    assert found.can_be_scored("mlm/tiny") == [1500]
+    assert found.there("mlm/tiny") == [1500]
     assert found.files("mlm/tiny") == [f"{SCORES}/0000{step}/scores.json" for step in (1000, 1500)]
     assert found.before_thinning("mlm/tiny", 500) == []
     assert found.note("mlm/tiny") == (

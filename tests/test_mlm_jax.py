@@ -58,7 +58,8 @@ for name, first, last, previous in job["parts"]:
     save_arrays(f"{job['folder']}/{name}/weights", trainer.weights())
     save_arrays(f"{job['folder']}/{name}/optimizer", trainer.optimizer())
     rows = [[float(value) for value in row.split(",")] for row in history.rows]
-    results[name] = {"losses": [row[1] for row in rows], "accuracies": [row[2] for row in rows]}
+    columns = {"losses": 1, "accuracies": 2, "norms": 4}
+    results[name] = {key: [row[column] for row in rows] for key, column in columns.items()}
 if job["measured"]:
     results["held_out"] = trainer.evaluate(evaluation_batches(records))
     inputs = {name: jax.numpy.asarray(array) for name, array in masked(training_batch(records, recipe, 0))[0].items()}
@@ -129,10 +130,11 @@ def test_both_trainers_are_one_with_each_packing(trained_by_both, tmp_path, pack
 
 
 def test_both_trainers_are_one(trained_by_both):
-    """From the same weights, on the same batches, without dropout: the same losses and accuracies, step by step."""
+    """From the same weights, on the same batches, without dropout: the same losses, accuracies, gradients, always."""
     _, theirs, ours = trained_by_both
     np.testing.assert_allclose(ours["all"]["losses"], theirs["all"]["losses"], rtol=1e-4)
     np.testing.assert_allclose(ours["all"]["accuracies"], theirs["all"]["accuracies"], rtol=1e-4)
+    np.testing.assert_allclose(ours["all"]["norms"], theirs["all"]["norms"], rtol=1e-3)
     assert 0 < max(ours["all"]["accuracies"]) < 1
     assert ours["held_out"] == pytest.approx(theirs["held_out"], rel=1e-4)
     assert len(ours["all"]["losses"]) == 20 and ours["all"]["losses"][-1] < ours["all"]["losses"][0]

@@ -43,7 +43,8 @@ for name, first, last, previous in job["parts"]:
         trainer.step(batch, tf.constant(1e-3), tf.constant(step, tf.int64)).numpy().tolist()
         for step, batch in enumerate(data, first)
     ]
-    results[name] = {"losses": [loss for loss, _ in figures], "accuracies": [accuracy for _, accuracy in figures]}
+    columns = zip(("losses", "accuracies", "norms"), range(3))
+    results[name] = {key: [row[column] for row in figures] for key, column in columns}
     save_arrays(f"{job['folder']}/{name}/weights", trainer.weights())
     save_arrays(f"{job['folder']}/{name}/optimizer", trainer.optimizer_state())
 if job["measured"]:

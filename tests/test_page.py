@@ -5,6 +5,7 @@ import math
 import re
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,11 @@ import pytest
 from conftest import ROOT
 from page_reader import Page, check, value_of
 from tpulm.core import accelerators
-from tpulm.core.scores import Score, write_scores
+from tpulm.core.scores import IN_TRAINING, Score, write_scores
 from tpulm.report import graph, jobs
 from tpulm.report.changes import marked
 from tpulm.report.curves import POINTS, kept
+from tpulm.report.history import scores_then_and_now
 from tpulm.report.page import SECTIONS, sections
 from tpulm.report.sources import STYLES, Sources
 
@@ -165,13 +167,34 @@ def test_scores_come_first_with_their_intervals_and_the_strongest_baseline(resul
     score = Score("text", "bits_per_byte", "English prose", 2.125, 2.0, 2.25, False, 577, None, baselines)
     pairs = Score("pairs", "accuracy", "agreement", 0.75, 0.7, 0.8, True, 200, 0.5)
     early = Score("text", "bits_per_byte", "English prose", 3.0, None, None, False, 577, step=2)
+    task = Score("task", "accuracy", "does it follow (MNLI, matched)", 0.875, 0.8, 0.9, True, 90)
+    inside = replace(task, on=f"{task.on}{IN_TRAINING}", value=0.925)
     path = results / "evaluation/mlm/one/scores.json"
     path.parent.mkdir(parents=True)
-    write_scores(path, "mlm/one", "masked", [score, pairs, early])
+    write_scores(path, "mlm/one", "masked", [score, pairs, early, task, inside])
     text = told(results)
     summary = text.partition('id="text-title"')[0]
     assert "bits per byte" in summary and "2.125" in summary and "2.000" in summary and "trigrams/Kneser-Ney" in summary
+    # A task is one of them, whatever marks its title has; a part of its examples is among all scores only.
+    assert "(MNLI, matched)" in summary and "0.875" in summary and "0.925" in text and "0.925" not in summary
     assert "a guess" in summary and "nats" not in summary and "3.000" not in text
+
+
+def test_samples_over_the_course_of_training_stand_side_by_side(results):
+    for number, step in enumerate(range(1, 13)):
+        named = f"{step:08d}"
+        answers = [{"token_str": token, "score": 0.5} for token in ("the", f"<b>{number // 4}</b>")]
+        write(results, f"samples/mlm/one/{named}.json", [{"prompt": "say [MASK]", "answers": answers}])
+        prompts = [{"prompt": "def ", "after": [f"same {step}", "same"]}]
+        write(results, f"samples/base-training/two/{named}.json", {"sampling": {}, "prompts": prompts})
+        for chain in ("mlm/one", "base-training/two"):
+            state = {"step": step, "evaluation": {"loss": 1.0}, "stopped_at": None, "best": {"step": 4}}
+            write(results, f"{chain}/checkpoints/{named}/state.json", state | {"recipe": {"batch_size": 16}})
+    text = told(results).partition('id="samples-title"')[2].partition('id="runs-title"')[0]
+    assert text.count("over the course of training</h3>") == 2 and text.count("state.json#/step") == 2 * 8
+    assert text.count("<ins><code>&lt;b&gt;") == 2  # where the answer is another one: of twelve steps, at two
+    assert "same <ins>" in text and "same 1</pre>" in text and "Shown are some of the checkpoints" in text
+    assert text.index("base/two") < text.index("mlm/one</span>, over")
 
 
 def test_runs_that_differ_by_a_setting_are_compared(results):
@@ -188,6 +211,25 @@ def test_runs_that_differ_by_a_setting_are_compared(results):
     write(results, "compare/runs.csv", "\n".join([head, *rows, ""]))
     text = told(results)
     assert "learning_rate=0.1" in text and "5.750" in text and "0.0300" in text
+
+
+def test_scores_of_before_stand_beside_those_of_today():
+    def kept_run(digest, value, items):
+        score = Score("text", "bits_per_byte", "English prose", value, value - 0.1, value + 0.1, False, items)
+        part = Score("text", "bits_per_byte", "English prose: long", value, None, None, False, items)
+        return {"stage": "mlm", "name": "one", "hash": digest * 64, "scores": [asdict(score), asdict(part)]}
+
+    runs = [{"stage": "mlm", "name": "one", "hash": "0" * 64}, kept_run("1", 2.5, 40), kept_run("2", 2.25, 50)]
+    kept_runs = {"results/history/mlm/one": [*runs, kept_run("3", 2.125, 50)], "results/history/mlm/gone": runs[1:2]}
+    lines = scores_then_and_now(kept_runs, ["mlm/one"]).splitlines()[2:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    name, then = "bits per byte: English prose", "2.5000 [2.4000, 2.6000]"
+    assert cells == [
+        ["mlm", "one 11111111", name, then, "", ""],
+        ["mlm", "one 11111111", name, then, "2.1250", "40 items then, 50 now"],
+        ["mlm", "one 22222222", name, "2.2500 [2.1500, 2.3500]", "2.1250", "-0.1250 better"],
+    ]
+    assert scores_then_and_now({"results/history/mlm/one": runs[:1]}, []) == ""
 
 
 def test_words_that_changed_are_marked():
@@ -228,10 +270,35 @@ def test_jobs_are_followed_from_the_files_back_to_the_text(tmp_path, monkeypatch
     assert priced["totals"]["price"] == round(11 / 3600 * 9 + 33 / 3600 * 0.5, 6)
 
 
+def test_what_was_interrupted_counts(tmp_path, monkeypatch):
+    """Nine hours on a slice, an hour's pause, a kill, and ten minutes more."""
+    monkeypatch.chdir(tmp_path)
+    log, hour = Path("logs/mlm/one/00000004.log"), 3600
+    record(jobs.METADATA, "results/a", "train", [], 1000 + 10 * hour, 1600 + 10 * hour, str(log))
+    log.parent.mkdir(parents=True)
+    lines = [
+        {"event": "start", "time": 1000},
+        {"event": "end", "time": 1000 + 9 * hour, "cpu_seconds": 500.0, "accelerators": {"TPU v4": 4}},
+        {"event": "start", "time": 990 + 10 * hour},
+        {"event": "start", "time": 1000 + 10 * hour},
+        {"event": "end", "time": 1600 + 10 * hour, "cpu_seconds": 30.0, "accelerators": {"TPU v4": 4}},
+    ]
+    Path(str(log).replace(".log", ".jobs.jsonl")).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = jobs.account(["results/a"], RECIPE | {"prices": {"v4-8": 9.0}}, {})
+    totals = found["totals"]
+    assert found["pauses"] == [{"after": 9 * hour, "seconds": hour}]
+    assert totals["elapsed_seconds"] == totals["job_seconds"] == 9 * hour + 600
+    assert (totals["failed_attempts"], totals["killed_attempts"], totals["thread_seconds"]) == (2, 1, 530)
+    assert totals["watt_hours"] == round((530 * 10 + (9 * hour + 600) * 4 * 170) / hour, 3)
+    assert totals["price"] == round((9 * hour + 600) / hour * 9 + 530 / hour * 0.5, 6)
+
+
 def test_devices_are_known_by_what_timings_say():
     assert accelerators.slice_named("8 device(s) (TPU v3)") == "v3-8"
     assert accelerators.slice_named("4 device(s) (TPU v4)") == "v4-8"
     assert accelerators.slice_named("8 device(s) (TPU v5 lite)") == "v5e-8"
+    assert accelerators.slice_named("4 device(s) (TPU v5)") == "v5p-8"
+    assert accelerators.slice_named("8 device(s) (TPU v6 lite)") == "v6e-8"
     assert accelerators.slice_named("1 replica(s) (CPU)") is None
     assert (
         accelerators.mean_watts("8 device(s) (TPU v3)") == 880 and accelerators.mean_watts("2 device(s) (cpu)") is None

@@ -106,3 +106,33 @@ def test_the_archive_is_published_where_it_is_named():
     (archive,) = chosen(read_config([ROOT / "config.yaml"], section)).values()
     assert list(archive.files.values()) == ["archive/models-1.zip", "archive/models-1.zip.sig"]
     assert archive.type == "dataset" and archive.card == ""
+
+
+def test_many_jobs_that_are_alike_are_told_of_once(tmp_path):
+    """A set of records with ten thousand shards, and a chain of two thousand checkpoints."""
+
+    def job(rule, name, inputs, outputs):
+        known = {"id": name, "rule": rule, "params": None, "log": f"logs/{name}.log", "start": None, "seconds": None}
+        return known | {
+            "inputs": dict.fromkeys(inputs), "outputs": dict.fromkeys(outputs), "attempts": [], "host": {},
+            "accelerators": {},
+        }  # fmt: skip
+
+    parts = [job("read_part", f"part/{n}", [f"text/{n}"], [f"results/parts/{n}"]) for n in range(5000)]
+    texts = job("build", "text", [f"results/parts/{n}" for n in range(5000)], ["results/text"])
+    shards = [job("write_shard", f"shard/{n}", ["results/text"], [f"results/shard/{n}"]) for n in range(10_000)]
+    listed = job("merge", "merge", [f"results/shard/{n}" for n in range(10_000)], ["results/manifest"])
+    chain = [
+        job("train", f"step/{n}", ["results/manifest"] + [f"results/step/{n - 1}"] * (n > 0), [f"results/step/{n}"])
+        for n in range(2000)
+    ]
+    (tmp_path / "jobs.json").write_text(json.dumps([*parts, texts, *shards, listed, *chain]))
+    tool = [sys.executable, ROOT / "tools/provenance.py", "results/step/1999", "--from", tmp_path]
+    lines = subprocess.check_output(tool, text=True).splitlines()
+    assert len(lines) < 80
+    assert any(line.endswith("… and 9,997 more of the same rule, write_shard") for line in lines)
+    assert any(line.endswith("… and 4,997 more of the same rule, read_part") for line in lines)
+    assert any("… after 1,996 more of the same rule" in line for line in lines)
+    assert sum("by train " in line for line in lines) == 4 and any("text/0  from outside" in line for line in lines)
+    told = subprocess.check_output([*tool, "--all"], text=True)
+    assert told.count("by write_shard") == 10_000 and told.count("by train ") == 2000

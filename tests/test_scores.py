@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -92,6 +93,13 @@ def test_an_interval_is_that_of_the_mean():
     )
 
 
+def test_where_all_are_right_there_is_an_interval_still():
+    # Wilson's: https://en.wikipedia.org/wiki/Binomial_proportion_confidence_interval#Wilson_score_interval
+    assert intervals.interval(np.ones(20)) == pytest.approx((0.8389, 1.0), abs=1e-4)
+    assert intervals.interval(np.zeros(20)) == pytest.approx((0.0, 0.1611), abs=1e-4)
+    assert intervals.interval(np.ones(1)) == intervals.interval(np.array([2.8]), np.ones(1)) == (None, None)
+
+
 def test_an_interval_is_the_same_in_parts(monkeypatch):
     values = np.random.default_rng(1).random(30)
     whole = intervals.interval(values)
@@ -144,22 +152,29 @@ def test_pairs_are_sentences_and_what_an_edit_has_made_of_them():
     counts = Counter(word for sentence in known for word in sentence.split())
     for pair in pairs:
         good, bad = pair.good.split(), pair.bad.split()
-        assert pair.good in known and len(good) == len(bad) and good != bad
-        changed = [(one, other) for one, other in zip(good, bad, strict=True) if one != other]
+        assert pair.good in known and good != bad
+        changed = [(one, other) for one, other in zip(good, bad, strict=False) if one != other]
         if pair.phenomenon == "word replaced by one as frequent":
             [(one, other)] = changed
             assert counts[one] == counts[other] > 1
         elif pair.phenomenon == "neighbouring words swapped":
             assert changed[0] == changed[1][::-1] and len(changed) == 2
-        elif pair.phenomenon == "bracket misplaced":
-            assert sorted(pair.good) == sorted(pair.bad)
-    # Each way as often: who counts words has no help.
+        elif pair.phenomenon == "bracket unbalanced":
+            assert (Counter(pair.good) - Counter(pair.bad)) + (Counter(pair.bad) - Counter(pair.good)) == Counter(")")
+    # Each way as often: to prefer the shorter sentence, or to count words, is no help.
+    assert sum(len(pair.good) - len(pair.bad) for pair in pairs if pair.phenomenon == "bracket unbalanced") == 0
     agreement = [pair for pair in pairs if pair.phenomenon == "agreement broken"]
     before, after = (
         Counter(word for pair in agreement for word in getattr(pair, name).split()) for name in ("good", "bad")
     )
     assert agreement and before == after
     assert make_pairs(texts, 6, seed=1) == pairs != make_pairs(texts, 6, seed=2)
+
+
+def test_pairs_are_lines_whatever_marks_a_line_in_unicode(tmp_path):
+    pairs = [Pair("0", "a kind", "Good\u2028line.", "Bad\x85line.\u2029")]
+    write_pairs(tmp_path / "pairs.jsonl", pairs)
+    assert read_pairs(tmp_path / "pairs.jsonl", "set").pairs == pairs
 
 
 def test_pairs_of_blimp_are_read_from_files(tmp_path):
@@ -310,6 +325,12 @@ def test_batches_have_few_shapes_and_lose_nothing(tokenizer):
         assert batch.arrays["weights"][batch.texts < 0].sum() == 0
     counted = summed(((batch, batch.arrays["weights"][:, 0]) for batch in batches), len(texts))
     assert counted.tolist() == [len(one.ids) for one in encoded]
+
+
+def test_batches_of_causal_models_have_as_few_shapes():
+    encoded = [Encoded(list(range(tokens)), []) for tokens in (100, 100, 100, 100, 100, 20)]
+    batches = list(batched(causal_rows(encoded, SimpleNamespace(prefix=99), 128), 512, 128))
+    assert {batch.arrays["tokens"].shape for batch in batches} == {(4, 129), (16, 33)}
 
 
 def test_no_row_is_longer_than_the_model_reads(tmp_path):

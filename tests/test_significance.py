@@ -9,7 +9,7 @@ from tpulm.config.comparisons import comparisons
 from tpulm.config.reading import complete, read_yaml
 from tpulm.config.runs import runs_of
 from tpulm.core.errors import UserError
-from tpulm.core.scores import Score
+from tpulm.core.scores import IN_TRAINING, Score
 from tpulm.evaluation.significance import COLUMNS, Trained, compared, holm, over_seeds, permuted
 from tpulm.report.comparison import table_of_tests
 
@@ -69,6 +69,9 @@ def test_models_without_common_items_or_scores():
     (row,) = compared(bare, bare)
     assert (row["verdict"], row["because"]) == ("cannot tell", "no items that both were scored on")
     assert compared(bare, model("b", [1.0])) == []
+    # Other items of two models are in the training text of each.
+    inside = Score("text", "perplexity", f"x{IN_TRAINING}", 3.0, None, None, False, 4)
+    assert compared(*[Trained("a", [{inside.name: inside}], [{}])] * 2) == []
 
 
 def test_several_scores_are_weighed_together():

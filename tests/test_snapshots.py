@@ -171,7 +171,7 @@ def segment(snapshots, said, stop_at=None, evaluations=(), every=4, again=False)
         for step in range(history.step + 1, 21):
             trainer.value = trainer.value + 1 / step
             pauses.hear()
-            reader.add(np.float32([1 / step, 0.5]), np.array([step], "f4"))
+            reader.add(np.float32([1 / step, 0.5, 2]), np.array([step], "f4"))
             if step == stop_at:
                 os.kill(os.getpid(), signal.SIGTERM)
                 os.kill(os.getpid(), signal.SIGTERM)  # of a scheduler, and of a parent that passes it on
@@ -206,8 +206,9 @@ def test_a_segment_that_is_stopped_goes_on_as_if_it_were_not(tmp_path, where):
         text = (tmp_path / f"{id(whole)}.csv").read_text()
         assert text == (tmp_path / f"{id(history)}.csv").read_text()
         rows = [line.split(",") for line in text.splitlines()]
-        assert rows[0] == ["step", "loss", "accuracy", "learning_rate", "held_out_loss"] and len(rows) == 11
-        assert [row[0] for row in rows if row[4]] == ["step", "12", "16", "20"]
+        columns = ["step", "loss", "accuracy", "learning_rate", "gradient_norm", "held_out_loss"]
+        assert rows[0] == columns and len(rows) == 11
+        assert [row[0] for row in rows if row[5]] == ["step", "12", "16", "20"]
         assert not (tmp_path / "snapshots").exists()
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -220,7 +221,7 @@ def test_a_power_failure_loses_little(tmp_path):
     with Pauses(trainer, lambda watch: {}, history, snapshots, print) as pauses:
         reader = FigureReader(history)
         for step in range(1, 41):
-            reader.add(np.float32([0.5, 0.5]), np.array([1], "f4"))
+            reader.add(np.float32([0.5, 0.5, 2]), np.array([1], "f4"))
             pauses(step, reader)
     assert latest(snapshots).step >= 10
 
@@ -230,15 +231,15 @@ def test_live_metrics_go_on_where_a_run_does(tmp_path):
     history = History(0, 20, 128, lines.append, seconds_at_peak=1e-9)
     history.live = LiveMetrics(log, 0)
     for losses in ([7.0], [6.0, 5.0]):
-        history.add(losses, [0.25] * len(losses), [0.1] * len(losses))
+        history.add(losses, [0.25] * len(losses), [2.0] * len(losses), [0.1] * len(losses))
     history.evaluated({"loss": 5.5, "accuracy": 0.25, "perplexity": 244.7, "predictions": 9}, keep=True)
     with open(history.live.path, "a") as file:
         file.write('{"step": 9, "los')  # cut short
     records = list(read(history.live.path))
     assert [record["step"] for record in records] == [1, 3, 3]
     assert records[1] | {"tokens_per_second": 0, "seconds_left": 0, "mfu": 0} == {
-        "step": 3, "last_step": 20, "loss": 5.0, "accuracy": 0.25, "learning_rate": 0.1, "tokens": 384,
-        "tokens_per_second": 0, "mfu": 0, "seconds_left": 0,
+        "step": 3, "last_step": 20, "loss": 5.0, "accuracy": 0.25, "learning_rate": 0.1, "gradient_norm": 2.0,
+        "tokens": 384, "tokens_per_second": 0, "mfu": 0, "seconds_left": 0,
     }  # fmt: skip
     assert records[1]["mfu"] is not None and records[2]["held_out"]["loss"] == 5.5
     assert (

@@ -111,7 +111,8 @@ FETCHED_TOKENIZER = "fetch_tokenizer evaluate_tokenizer tabulate_corpus score_ng
 STARTED = "fetch_mlm:mlm/tiny/init " + FETCHED_TOKENIZER
 
 # A task of the harness is asked again, of every causal model.
-QUESTIONS = "run_harness_of_base:{0},small run_harness:{0},python"
+ANSWERS = "run_harness_of_base:{0},small run_harness:{0},python "
+QUESTIONS = ANSWERS + "find_harness_overlap:{0},corpus find_harness_overlap:{0},finetune-text"
 # The last checkpoints are scored.
 STEPS = (
     "export_mlm_at_step:tiny,00000020 score_mlm_tensorflow_at_step:tiny,00000020 "
@@ -197,7 +198,8 @@ def rows_of_tasks():
     """Yield the rows of evaluation.tasks."""
     key = "evaluation.tasks.NAME"
     trained = {task: jobs_of_task(task) for task in TASKS}
-    again = {task: f"read_task:{task} fit_task_baselines:{task} {jobs}" for task, jobs in trained.items()}
+    read = "read_task:{0} fit_task_baselines:{0} find_task_overlap:{0},corpus "
+    again = {task: read.format(task) + jobs for task, jobs in trained.items()}
     second = jobs_of_task("filed", first=4)
     scored = "score_task:filed,mlm/tiny"
     yield f"{key}.source", "tasks", "evaluation.tasks.filed", TASKS["moduled"] | {
@@ -212,6 +214,8 @@ def rows_of_tasks():
         ("text", "body", again["filed"]),
         ("label", "class", again["filed"]),
         ("models", ["mlm/tiny"], ""),
+        # Only the first segment reads the other task's weights.
+        ("init", "moduled", "".join(jobs_of_task("filed", weights=("pretrained",)))),
         ("metrics", ["f1"], scored),
         ("baselines", ["majority", "bag_of_words", "random_weights"], f"fit_task_baselines:filed {scored}"),
         ("sequence_length", 24, trained["filed"]),
@@ -267,6 +271,7 @@ def files_of_tasks(folder):
         place = folder / "results/evaluation/tasks" / task
         yield from (place / f"{name}.parquet" for name in ("train", "validation", "test", "baselines"))
         yield place / "task.json"
+        yield place / "overlap/corpus.json"
         model = place / "mlm/tiny"
         yield from (model / name for name in ("predictions.parquet", "scores.json", "items.parquet", "chains.csv"))
         for weights in ("pretrained", "random"):
@@ -711,6 +716,12 @@ ROWS = [
         "fill_mask_tensorflow:tiny tabulate_predictions",
     ),
     ("prompts.generate", "trained", "prompts.generate", ["class "], SAMPLES),
+    (
+        "prompts.checkpoints", "trained", "prompts.checkpoints", "last",
+        "export_mlm_at_step:tiny,00000020 fill_mask_tensorflow_at_step:tiny,00000020 "
+        "export_base_at_step:small,00000020 sample_checkpoint_of_base:small,00000020 "
+        "sample_checkpoint:python,00000010",
+    ),
     ("generation.sampler", "trained", "generation.sampler", "greedy", SAMPLES),
     ("generation.k", "trained", "generation.k", 9, SAMPLES),
     ("generation.p", "trained", "generation.p", 0.8, ""),  # top_k does not read it
@@ -719,10 +730,11 @@ ROWS = [
     ("generation.samples", "trained", "generation.samples", 4, SAMPLES),
     ("generation.seed", "trained", "generation.seed", 1, SAMPLES),
     *(
-        (f"evaluation.harness.NAME.{key}", "posed", f"evaluation.harness.{task}.{key}", value, QUESTIONS.format(task))
-        for task, changes in (
-            ("own", {"file": "text/other.yaml"}),
-            ("known", {"task": "hellaswag", "revision": B, "examples": 5, "limit": 9, "max_length": 32}),
+        (f"evaluation.harness.NAME.{key}", "posed", f"evaluation.harness.{task}.{key}", value, again.format(task))
+        for task, again, changes in (
+            ("own", QUESTIONS, {"file": "text/other.yaml"}),
+            ("known", QUESTIONS, {"task": "hellaswag", "revision": B, "limit": 9}),
+            ("known", ANSWERS, {"examples": 5, "max_length": 32}),
         )
         for key, value in changes.items()
     ),
@@ -767,10 +779,24 @@ ROWS = [
 ]  # fmt: skip
 
 
+# Of each job that scores a model, what its wildcards say of the run whose history takes the scores.
+SCORING = {
+    r"score_mlm_[a-z]+:(\w+)": "mlm/{}", r"score_base:(\w+)": "base-training/{}",
+    r"score_finetune:(\w+)": "finetune/{}", r"score_task:\w+,(\S+)": "{}",
+    r"run_harness:\w+,(\w+)": "finetune/{}", r"run_harness_of_base:\w+,(\w+)": "base-training/{}",
+}  # fmt: skip
+
+
 def told(jobs):
-    """Return jobs with the table of scores where one of them is a score."""
-    scores = re.search(r"\b(score_(mlm|base|finetune|task)|run_harness)\w*:", jobs)
-    return f"{jobs} tabulate_scores" if scores else jobs
+    """Return jobs with the table of scores, and the history of the run, where one of them is a score."""
+    scored = re.search(r"\b(score_(mlm|base|finetune|task)|run_harness)\w*:", jobs)
+    runs = [
+        place.format(name)
+        for pattern, place in SCORING.items()
+        for name in re.findall(rf"(?<!\S){pattern}(?!\S)", jobs)
+        if name not in ("asked", "given")  # models that were not trained here have no history
+    ]
+    return " ".join([jobs, *["tabulate_scores"] * bool(scored), *(f"keep_run:{run}" for run in dict.fromkeys(runs))])
 
 
 ROWS = [(*row, told(jobs)) for *row, jobs in ROWS]
@@ -830,7 +856,15 @@ def listed(workflow, *arguments):
 
 
 # Files of a text that no job of `trained` makes.
-FORCED = ("read_part", "fetch_base", "fetch_chat_template", "fetch_mlm", "fetch_pairs", "read_task")
+FORCED = (
+    "read_part",
+    "fetch_base",
+    "fetch_chat_template",
+    "fetch_mlm",
+    "fetch_pairs",
+    "read_task",
+    "find_harness_overlap",
+)
 MADE_ELSEWHERE = ["splits.npy", "splits.json", "ngrams.npy", "chat_template.json"]
 
 
@@ -893,6 +927,10 @@ def in_state(trained, tmp_path_factory):
                     for model in ("base-training/small", "finetune/python"):
                         made = workflow / "results/evaluation" / model
                         shutil.copytree(made, workflow / f"results/evaluation/harness/{task}/{model}")
+                    found = workflow / f"results/evaluation/harness/{task}/overlap"
+                    found.mkdir()
+                    for collection in ("corpus", "finetune-text"):
+                        (found / f"{collection}.json").touch()
             if "evaluation.tasks" in changes:
                 for path in files_of_tasks(workflow.folder):
                     path.parent.mkdir(parents=True, exist_ok=True)

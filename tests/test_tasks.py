@@ -20,7 +20,14 @@ from tpulm.corpus.task_files import read_split, write_split
 from tpulm.evaluation.task_baselines import BASELINES
 from tpulm.evaluation.task_metrics import METRICS, interval
 from tpulm.evaluation.task_scores import measured, scores_of
-from tpulm.records.labelled_batches import encode, evaluation_batches, items_of, training_batch
+from tpulm.records.labelled_batches import (
+    encode,
+    encode_causal,
+    evaluation_batches,
+    items_of,
+    shortened,
+    training_batch,
+)
 
 pytestmark = pytest.mark.unit
 WHERE = "evaluation.tasks.x"
@@ -43,6 +50,7 @@ def config_of(tmp_path, task, **sections):
     return read_config([path], {})
 
 
+SMALL = "base-training/small"
 FILES = {"source": "files", "files": ["a.jsonl"]} | TRAINING
 HUB = {"source": "hub", "dataset": "some/set", "revision": "a" * 40} | TRAINING
 OTHER = {"mlm": {"runs": {"tiny": {
@@ -55,7 +63,11 @@ OTHER = {"mlm": {"runs": {"tiny": {
     ("changes", "sections", "said"),
     [
         ({"metrics": ["pearson"]}, {}, "metrics has pearson; allowed with predict: class: accuracy, f1, matthews."),
-        ({"models": ["mlm/none"]}, {}, 'models has "mlm/none"; allowed: masked models of the config: mlm/tiny.'),
+        ({"models": ["mlm/none"]}, {},
+         'models has "mlm/none"; allowed: models of the config: mlm/tiny, base-training/small, finetune/python.'),
+        ({"models": ["base-training/small"], "predict": "token-classes"}, {},
+         "models has base-training/small, which reads no word after the one that it labels; allowed with predict: "
+         "token-classes: masked models."),
         ({"models": ["mlm/tiny"]}, OTHER,
          "models has mlm/tiny, whose architecture bert JAX cannot open as it is; allowed: roberta, modernbert, with "
          "the sizes that backend: jax allows."),
@@ -102,6 +114,38 @@ def test_a_model_has_a_chain_for_each_rate_and_seed_and_kind_of_weights(tmp_path
     for chain, step in ((chains[0], 4), (chains[-1], 2)):
         assert "results/mlm/tiny/model/model.safetensors" not in chain.init_at(step)
     assert chains[0].segment(2)["seed"] == 0 and chains[-1].segment(4)["schedule"] == {"knots": [[2, 3e-4], [4, 3e-4]]}
+
+
+def test_chains_start_from_another_task(tmp_path):
+    def config(**changes):
+        others = {"y": FILES, "z": FILES | {"learning_rates": [1e-3, 1e-4]}, "causal": FILES | {"models": [SMALL]}}
+        tasks = {"x": FILES | changes, **others}
+        return config_of(tmp_path, FILES, evaluation={"tasks": tasks})
+
+    found = {chain.folder.rpartition("/")[2]: chain.start for chain in chains_of(config(init="y")) if chain.task == "x"}
+    best = "results/evaluation/tasks/y/mlm/tiny/pretrained-rate-0.001-seed-0/checkpoints/00000004/best.safetensors"
+    assert found == {
+        f"{weights}-rate-0.001-seed-{seed}": start
+        for weights, start in (("pretrained", [best]), ("random", []))
+        for seed in (0, 1)
+    }
+    for name, said in (
+        ("x", "is x; allowed: another task that starts from none itself: y, z, causal."),
+        ("z", "is z, which has 2 learning_rates; allowed: a task with one."),
+        ("causal", "is causal, which is not for mlm.runs.tiny; allowed: a task with the same models."),
+    ):
+        assert fails(lambda name=name: config(init=name)).endswith(f"{WHERE}.init {said}")
+
+
+def test_chains_of_a_causal_model_follow_from_its_preset(tmp_path):
+    config = config_of(tmp_path, FILES | {"models": [SMALL, "finetune/python"]})
+    small, tuned = chains_of(config)[0], chains_of(config)[-1]
+    assert (small.preset, small.fingerprints) == (["results/base/small"], ["results/base/small.json"])
+    assert small.folder == f"results/evaluation/tasks/x/{SMALL}/pretrained-rate-0.001-seed-0"
+    assert tuned.preset == ["results/finetune/python/model"] and tuned.fingerprints == [
+        "results/base/small.json", "results/finetune/python/checkpoints/00000600/best.safetensors",
+    ]  # fmt: skip
+    assert small.init_files == tuned.init_files == [] and tuned.segment(4)["weights"] == "random"
 
 
 def test_an_example_has_the_place_of_its_document():
@@ -227,6 +271,31 @@ def test_texts_become_tokens_of_one_length(tokenizer):
     assert numbers["labels"].dtype == np.float32 and numbers["weights"].tolist() == [1.0]
 
 
+class Letters:
+    """A tokenizer of a causal model: each letter is a token."""
+
+    special = {"bos": None, "eos": 1, "pad": 0}  # noqa: RUF012
+
+    def encode(self, texts):
+        return [[ord(letter) for letter in text] for text in texts]
+
+
+def test_texts_become_tokens_of_a_causal_model():
+    arrays = encode_causal(Letters(), {"text": ["ab", "abcdef"], "label": [1, 0]}, "class", 6)
+    a, b, c, d = map(ord, "abcd")
+    assert arrays["input_ids"].tolist() == [[1, a, b, 1, 0, 0], [1, a, b, c, d, 1]]
+    assert arrays["attention_mask"].tolist() == [[1, 1, 1, 1, 0, 0], [1] * 6]
+    assert arrays["labels"].dtype == np.int32 and arrays["weights"].tolist() == [1, 1]
+    pairs = {"text": ["abcd", "a", "ab"], "text_pair": ["ab", "abcd", "ab"], "label": [0.5, 1, 2]}
+    letters = Letters()
+    letters.special = {"bos": 2, "eos": 1, "pad": None}
+    found = encode_causal(letters, pairs, "number", 7)
+    assert found["input_ids"].tolist() == [[2, a, b, 1, a, b, 1], [2, a, 1, a, b, c, 1], [2, a, b, 1, a, b, 1]]
+    assert found["labels"].dtype == np.float32
+    for sizes, most, kept in (([9, 2], 8, [6, 2]), ([9, 8], 8, [4, 4]), ([3, 9], 4, [2, 2]), ([5], 3, [3])):
+        assert shortened(sizes, most) == kept
+
+
 def test_the_first_token_of_a_word_has_its_label(tokenizer):
     words = {
         "text": ["longer a longest b c"],
@@ -311,6 +380,27 @@ def test_the_rate_is_selected_by_its_mean_over_seeds_on_validation():
     assert items["value"].tolist() == [1, 1, 1, 1, 1, 0.5, 0.5, 0, 0, 0] and set(items["score"]) == {score.name}
     also = RECIPE | {"selected_on_test": True}
     assert scores_of(also, predictions, baselines, 2)[0][0].on == "is it one (development set, which also selects)"
+
+
+def test_examples_in_the_training_text_have_a_score_of_their_own():
+    labels = [0.0, 1.0] * 5
+    baselines = pd.DataFrame(
+        {"baseline": "majority", "item": [f"{n:06d}" for n in range(10)], "label": labels, "prediction": 0.0}
+    )
+    seen = {"000000", "000005", "000009"}
+    (score, inside), items, _ = scores_of(RECIPE, predictions_of(CHAINS, labels), baselines, 2, seen)
+    assert score.value == 0.6 and inside.on == "is it one, in the training text"
+    assert (inside.items, inside.seeds, inside.value) == (3, pytest.approx([1 / 3, 2 / 3]), pytest.approx(0.5))
+    assert inside.baselines == pytest.approx({"most frequent label": 1 / 3, "same model from random weights": 1 / 3})
+    assert items[items["score"] == inside.name]["value"].tolist() == [1, 0.5, 0]
+    # Of words, those of the examples that overlap; of one item, a correlation says nothing.
+    words = predictions_of(CHAINS[:1], labels)
+    words["item"] = [f"{number // 2:06d}:{number % 2:03d}" for number in range(10)] * 2
+    (_, inside), _, _ = scores_of(RECIPE, words, baselines, 2, {"000001"})
+    assert (inside.items, inside.value) == (2, 1.0)
+    numbers = RECIPE | {"metrics": ["pearson"], "predict": "number"}
+    (_, one), _, _ = scores_of(numbers, predictions_of(CHAINS[:1], labels), baselines, 0, {"000001"})
+    assert (one.value, one.items, one.low, one.high) == (0.0, 1, 0.0, 0.0)
 
 
 def test_a_metric_that_is_no_mean_has_no_items():

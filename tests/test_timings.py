@@ -16,9 +16,9 @@ def written(folder, found):
     """Return the timings of a segment of four steps with a profile that ended at the last."""
     history = History(0, 4, 10, lambda line: None)
     history.devices = "1 cpu"
-    history.add([1.0, 1.0], [0.5, 0.5], [0.1, 0.1])
+    history.add([1.0, 1.0], [0.5, 0.5], [2.0, 2.0], [0.1, 0.1])
     history.profiled(None)
-    history.add([1.0, 1.0], [0.5, 0.5], [0.1, 0.1])
+    history.add([1.0, 1.0], [0.5, 0.5], [2.0, 2.0], [0.1, 0.1])
     history.profiled(found)
     history.profiled(found)  # as at the end of the segment, again
     again = History(0, 4, 10, lambda line: None)

@@ -3,7 +3,8 @@
     python tools/provenance.py results/mlm/tiny/metrics.json
     python tools/provenance.py results/mlm/tiny/metrics.json --from results/archive/models-1.zip
 
-It reads what jobs left behind, in a working folder or an archive: it takes no lock and builds nothing.
+It reads what jobs left behind, in a working folder or an archive: it takes no lock and builds nothing. Of many jobs of
+one rule the first few stand for all; --all tells of each.
 """
 
 import argparse
@@ -23,9 +24,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", help="a file that the workflow made, such as results/mlm/tiny/metrics.json")
     parser.add_argument("--from", dest="place", type=Path, default=Path(), help="an archive, or a working folder")
+    parser.add_argument("--all", action="store_true", help="tell of every job, also of thousands that are alike")
     asked = parser.parse_args()
     try:
-        for line in provenance(asked.file, asked.place):
+        for line in provenance(asked.file, asked.place, asked.all):
             print(line)
         sys.stdout.flush()
     except UserError as error:

@@ -7,6 +7,8 @@ const NAMES = {
   loss: "loss, nats per token", learning_rate: "learning rate", gradient_norm: "gradient norm",
   tokens_per_second: "tokens per second", mfu: "MFU",
 };
+const SHORT = {tokens_per_second: "tokens/s", gradient_norm: "gradient"}; // beside a low panel
+const SMOOTHED = ["loss", "gradient_norm"];
 const AXES = {steps: "step", tokens: "tokens", hours: "hours of training"};
 
 function theme() {
@@ -64,14 +66,14 @@ function along(run, step) {
 function curvePoints(runs, name) {
   return runs.flatMap((run) => {
     if (!run[name]) return [];
-    const values = name === "loss" ? smoothed(run[name].values) : run[name].values;
+    const values = SMOOTHED.includes(name) ? smoothed(run[name].values) : run[name].values;
     return run[name].steps.map((step, at) => ({x: along(run, step), y: values[at], run: run.label}));
   });
 }
 
 function panel(runs, name, width, height, last, colors) {
   const x = {field: "x", type: "quantitative", title: last ? AXES[state.x] : null, axis: {labels: last, ticks: last, format: state.x === "tokens" ? "~s" : undefined, tickCount: Math.max(3, Math.floor(width / 110))}, scale: {zero: false, nice: false}};
-  const y = {field: "y", type: "quantitative", title: NAMES[name], axis: {tickCount: height > 120 ? 6 : 3, format: name === "mfu" ? ".0%" : name === "loss" ? undefined : "~s", minExtent: 44, maxExtent: 44}, scale: name === "loss" ? {type: state.scale, ...(state.scale === "linear" && {zero: false})} : {zero: name !== "learning_rate"}};
+  const y = {field: "y", type: "quantitative", title: SHORT[name] || NAMES[name], axis: {tickCount: height > 120 ? 6 : 3, format: name === "mfu" ? ".0%" : name === "loss" ? undefined : "~s", minExtent: 44, maxExtent: 44}, scale: name === "loss" ? {type: state.scale, ...(state.scale === "linear" && {zero: false})} : {zero: name !== "learning_rate"}};
   if (name === "learning_rate") y.axis.format = "~g";
   const color = {field: "run", type: "nominal", legend: null, scale: colors};
   const layer = [{data: {values: curvePoints(runs, name)}, mark: {type: "line", strokeWidth: 1.6, clip: true}, encoding: {x, y, color}}];
@@ -103,7 +105,7 @@ async function drawCurves(force) {
   const inner = Math.max(width - 92, 160);
   const result = await embed(plot, {
     autosize: {type: "pad"},
-    vconcat: shown.map((name, at) => panel(runs, name, inner, name === "loss" ? Math.max(220, Math.min(340, width * 0.45)) : 64, at === shown.length - 1, colors)),
+    vconcat: shown.map((name, at) => panel(runs, name, inner, name === "loss" ? Math.max(220, Math.min(340, width * 0.45)) : 76, at === shown.length - 1, colors)),
     spacing: 12, resolve: {scale: {x: "shared"}},
   });
   box.reading = {view: result.view, runs, shown, colors, range: extent(runs), inner};
@@ -285,17 +287,20 @@ function put(section) {
   watchPlots(old);
   setTimeout(() => { old.style.minHeight = ""; }, 800);
 }
+let silent = 0; // questions in a row without an answer
 async function ask() {
   const versions = Object.fromEntries([...document.querySelectorAll("main section")].map((one) => [one.id, one.dataset.version]));
   try {
     const answer = await fetch(`${live}?${new URLSearchParams(versions)}`, {cache: "no-store"});
     const {sections, ended} = await answer.json();
     sections.forEach(put);
+    silent = 0;
     label.textContent = ended ? "ended" : "live";
     if (ended) return;
   } catch {
-    label.textContent = "no answer; it has ended";
-    return;
+    silent += 1;
+    label.textContent = silent < 5 ? "no answer" : "no answer; it has ended";
+    if (silent === 5) return;
   }
   setTimeout(ask, 2000);
 }

@@ -18,6 +18,8 @@ from rocrate.model.data_entity import DataEntity
 from rocrate.model.file import File
 from rocrate.rocrate import ROCrate
 
+from tpulm.archive.records import script_of
+
 PROFILES = {
     "https://w3id.org/ro/wfrun/process/0.5": "Process Run Crate",
     "https://w3id.org/ro/wfrun/workflow/0.5": "Workflow Run Crate",
@@ -141,10 +143,12 @@ class Crate:
         )  # fmt: skip
         tools, steps = {}, {}
         for position, rule in enumerate(rules):
-            path = f"source/scripts/{rule}.py"
-            facts = {"@type": ["File", "SoftwareSourceCode"], "name": rule, "version": version}
+            path = f"source/{script_of(rule)}"
+            facts = {"@type": ["File", "SoftwareSourceCode"], "name": Path(path).stem, "version": version}
             facts |= {"encodingFormat": FORMATS[".py"], "programmingLanguage": "Python", "url": path}
-            tools[rule] = self.crate.add(File(self.crate, dest_path=path, properties=facts))
+            if path not in self.files:
+                self.files[path] = self.crate.add(File(self.crate, dest_path=path, properties=facts))
+            tools[rule] = self.files[path]
             step = f"{WORKFLOW}#{rule}"
             steps[rule] = self.context(step, "HowToStep", position=str(position), workExample=tools[rule])
         kind = ["File", "SoftwareSourceCode", "ComputationalWorkflow", "HowTo"]

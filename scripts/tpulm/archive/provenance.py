@@ -3,15 +3,18 @@
 import json
 import time
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tpulm.archive.records import jobs_of, maker_of, makers
+from tpulm.archive.records import jobs_of, maker_of, makers, script_of
 from tpulm.core.errors import UserError
 
 WIDTH = 110  # characters of params that are shown
+ALIKE, FILES = 3, 8  # jobs of one rule, and files of one job, that a job's inputs are shown of
 JOBS = "jobs.json"  # in an archive
+Job = dict[str, Any]  # of tpulm.archive.records
 
 
 def known_jobs(place: Path) -> list[dict[str, Any]]:
@@ -26,8 +29,11 @@ def known_jobs(place: Path) -> list[dict[str, Any]]:
     return jobs_of(place)
 
 
-def provenance(file: str, place: Path) -> Iterator[str]:
-    """Yield the lines that say how a file came to be. Raises UserError where no job is known to have made it."""
+def provenance(file: str, place: Path, everything: bool = False) -> Iterator[str]:
+    """Yield the lines that say how a file came to be. Raises UserError where no job is known to have made it.
+
+    everything  whether to tell of every job, also of many that are alike
+    """
     made = makers(known_jobs(place))
     job = maker_of(file, made)
     if job is None:
@@ -35,38 +41,88 @@ def provenance(file: str, place: Path) -> Iterator[str]:
         more = f"; did you mean {', '.join(near)}?" if near else "; allowed: a file that the workflow made."
         raise UserError(f"no job in {place} is known to have made {file}{more}")
     shown: set[str] = set()
-    yield file
-    yield from told(job, made, "", shown)
+    # What is still to be said, the next thing last: a line, or a job with its indent and how many like it led here. A
+    # chain of checkpoints can be longer than Python's stack.
+    waiting: list[str | tuple[Job, str, int]] = [(job, "", 0), file]
+    while waiting:
+        told = waiting.pop()
+        if isinstance(told, str):
+            yield told
+        else:
+            waiting += reversed(list(lines_of(*told, made, shown, everything)))
 
 
-def told(job: Mapping[str, Any], made: Mapping[str, dict[str, Any]], indent: str, shown: set[str]) -> Iterator[str]:
-    """Yield the lines about a job, and those about what it read; a job that was told of is only named."""
+def lines_of(
+    job: Job, indent: str, depth: int, made: Mapping[str, Job], shown: set[str], everything: bool
+) -> Iterator[str | tuple[Job, str, int]]:
+    """Yield the lines about a job, and each job that it follows from, in their places.
+
+    A job that was told of is only named. Of jobs of one rule that it reads from, or that are a chain before it, the
+    first few stand for all, unless `everything` is asked for.
+    """
     if job["id"] in shown:
         yield f"{indent}  as above: {job['rule']} {job['id']}"
         return
     shown.add(job["id"])
-    yield f"{indent}  by {job['rule']}  (scripts/{job['rule']}.py, log {job['log']})"
+    yield f"{indent}  by {job['rule']}  ({script_of(job['rule'])}, log {job['log']})"
     yield f"{indent}  {when(job)}"
     if job["params"]:
         text = json.dumps(job["params"], ensure_ascii=False, sort_keys=True, default=str)
         yield f"{indent}  params {text if len(text) <= WIDTH else text[: WIDTH - 3] + '...'}"
-    groups: dict[str, list[str]] = {}
+    outside, groups = read_by(job, made)
+    few = len(outside) if everything else ALIKE
+    for path in outside[:few]:
+        yield f"{indent}  |- {path}{digest(job['inputs'][path])}  from outside of the workflow"
+    if len(outside) > few:
+        yield f"{indent}  |- … and {len(outside) - few:,} more from outside of the workflow"
+    rules = Counter(before["rule"] for before, _ in groups.values())
+    told: Counter[str] = Counter()
+    for number, (before, paths) in enumerate(groups.values(), start=1):
+        told[before["rule"]] += 1
+        if not everything and told[before["rule"]] > ALIKE:
+            if told[before["rule"]] == rules[before["rule"]]:
+                yield f"{indent}  |- … and {rules[before['rule']] - ALIKE:,} more of the same rule, {before['rule']}"
+            continue
+        few = len(paths) if everything else FILES
+        for path in paths[:few]:
+            yield f"{indent}  |- {path}{digest(job['inputs'][path])}"
+        if len(paths) > few:
+            yield f"{indent}  |- … and {len(paths) - few:,} more of the same job"
+        if before["id"] == job["id"]:
+            continue
+        inner, links = indent + ("     " if number == len(groups) else "  |  "), 0
+        if before["rule"] == job["rule"]:
+            links = depth + 1
+            skipped, first = chain_before(before, made) if links >= ALIKE and not everything else (0, before)
+            if skipped:
+                yield f"{inner}  … after {skipped:,} more of the same rule, the first of which came to be:"
+                before = first
+        yield before, inner, links
+
+
+def read_by(job: Job, made: Mapping[str, Job]) -> tuple[list[str], dict[str, tuple[Job, list[str]]]]:
+    """Return the inputs of a job that no job made, and by the id of those that made the others, each with its files."""
+    groups: dict[str, tuple[Job, list[str]]] = {}
     outside = []
     for path in sorted(job["inputs"]):
         before = maker_of(path, made)
         if before is None:
             outside.append(path)
         else:
-            groups.setdefault(before["id"], []).append(path)
-    for path in outside:
-        yield f"{indent}  |- {path}{digest(job['inputs'][path])}  from outside of the workflow"
-    for number, (name, paths) in enumerate(groups.items(), start=1):
-        before = next(made_by for made_by in (maker_of(path, made) for path in paths) if made_by)
-        last = number == len(groups)
-        for path in paths:
-            yield f"{indent}  |- {path}{digest(job['inputs'][path])}"
-        if name != job["id"]:
-            yield from told(before, made, indent + ("     " if last else "  |  "), shown)
+            groups.setdefault(before["id"], (before, []))[1].append(path)
+    return outside, groups
+
+
+def chain_before(job: Job, made: Mapping[str, Job]) -> tuple[int, Job]:
+    """Return how many jobs of a chain of one rule are left out to come from a job to the first one, and the first."""
+    seen = {job["id"]}
+    while True:
+        before = [one for path in job["inputs"] if (one := maker_of(path, made)) and one["rule"] == job["rule"]]
+        earlier = next((one for one in before if one["id"] not in seen), None)
+        if earlier is None:
+            return len(seen) - 1, job
+        job = earlier
+        seen.add(job["id"])
 
 
 def digest(sha256: str | None) -> str:

@@ -2,6 +2,7 @@
 
 Snakemake keeps, for each output, the rule, the inputs with their checksums, the params and the times; the record beside
 a job's log has the rest, see tpulm.core.job_record. Where one of the two is gone, the other says what it knows.
+Jobs whose results are in a bucket are told as if those were in the folder, to which they can be copied.
 
 A job is a dictionary that JSON can hold:
 
@@ -18,24 +19,36 @@ import base64
 import contextlib
 import json
 import os
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from tpulm.core import job_record
+from tpulm.core.job_record import name_here
 
 METADATA = Path(".snakemake") / "metadata"
 LOGS = Path("logs")
 CODE = ("scripts", "envs")
+# What the names of rules end in that run the script of another one, on other inputs.
+OF_OTHERS = ("_at_step", "_of_base")
 # Seconds between the records of a job's outputs. More is an earlier job of the same log, whose output has gone since.
 SAME_JOB = 1.0
+
+
+def script_of(rule: str) -> str:
+    """Return the script of a rule, below the folder of the workflow: see ARCHITECTURE.md."""
+    for ending in OF_OTHERS:
+        rule = rule.removesuffix(ending)
+    return f"scripts/{rule}.py"
 
 
 def jobs_of(folder: Path) -> list[dict[str, Any]]:
     """Return the jobs that are known in a working folder, by their ids in order."""
     found: dict[str, dict[str, Any]] = {}
     for output, record in metadata(folder / METADATA):
-        log = record["log"][0] if record.get("log") else f"logs/{record['rule']}.log"
+        log = name_here(record["log"][0]) if record.get("log") else f"logs/{record['rule']}.log"
         job = found.setdefault(identity(log), blank(log))
         later = record["starttime"] - (job["start"] or record["starttime"])
         if later < -SAME_JOB:
@@ -44,12 +57,14 @@ def jobs_of(folder: Path) -> list[dict[str, Any]]:
             job = found[identity(log)] = blank(log)
         job |= {"rule": record["rule"], "params": params(record), "start": record["starttime"]}
         job["seconds"] = record["endtime"] - record["starttime"]
-        job["outputs"][output] = None
+        job["outputs"][name_here(output)] = None
         sums = record.get("input_checksums") or {}
         for path in record["input"]:
-            job["code" if is_code(path) else "inputs"][path] = sums.get(path, "").removeprefix("sha256:") or None
-    for path in sorted((folder / LOGS).rglob(f"*{job_record.ENDING}")):
-        log = str(path.relative_to(folder)).removesuffix(job_record.ENDING) + ".log"
+            known = sums.get(path, "").removeprefix("sha256:") or None
+            job["code" if is_code(path) else "inputs"][name_here(path)] = known
+    places = (folder / LOGS, folder / job_record.COPIES)
+    for path in sorted(path for place in places for path in place.rglob(f"*{job_record.ENDING}")):
+        log = name_here(str(path.relative_to(folder))).removesuffix(job_record.ENDING) + ".log"
         add_record(found.setdefault(identity(log), blank(log)), job_record.read(path))
     return [found[name] for name in sorted(found) if found[name]["rule"]]
 
@@ -99,15 +114,17 @@ def params(record: Mapping[str, Any]) -> Any:
 
 def add_record(job: dict[str, Any], lines: list[dict[str, Any]]) -> None:
     """Add to a job what its own record says."""
+    # Snakemake names the inputs as they are in the workflow, a record as the job saw them: copies, perhaps.
+    named = bool(job["inputs"] or job["code"])
     for line in lines:
         event, facts = line["event"], {key: value for key, value in line.items() if key != "event"}
         if event == "start":
             job["attempts"].append({"start": facts["time"], "exit": None})
             job |= {"wildcards": facts["wildcards"], "host": facts["host"], "rule": facts["rule"]}
             job["params"] = facts["recipe"] if job["params"] is None else job["params"]
-            for path in facts["inputs"]:
+            for path in [] if named else facts["inputs"]:
                 kind = "code" if is_code(path) else "inputs"
-                job[kind].setdefault(path, None)
+                job[kind].setdefault(name_here(path), None)
             continue
         if not job["attempts"]:
             continue
@@ -118,7 +135,7 @@ def add_record(job: dict[str, Any], lines: list[dict[str, Any]]) -> None:
         attempt |= {"seconds": facts["time"] - attempt["start"], "exit": facts["exit"]}
         attempt |= {key: facts[key] for key in ("cpu_seconds", "memory_bytes") if key in facts}
         job |= {key: facts.get(key, {}) for key in ("software", "accelerators")}
-        made = {path: facts_of["sha256"] for path, facts_of in facts.get("outputs", {}).items()}
+        made = {name_here(path): facts_of["sha256"] for path, facts_of in facts.get("outputs", {}).items()}
         if made:
             # Of a folder, Snakemake knows the folder only.
             folders = [path for path in job["outputs"] if any(file.startswith(f"{path}/") for file in made)]
@@ -128,18 +145,22 @@ def add_record(job: dict[str, Any], lines: list[dict[str, Any]]) -> None:
 
 
 def makers(jobs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the job that made each output, by path; the last one where there are several."""
+    """Return the job that made each output, by path, in the order of paths; the last one where there are several."""
     ordered = sorted(jobs, key=lambda job: job["start"] or 0)
-    return {path: job for job in ordered for path in job["outputs"]}
+    return dict(sorted({path: job for job in ordered for path in job["outputs"]}.items(), key=itemgetter(0)))
 
 
 def maker_of(path: str, made: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the job that made a file, or the folder that it is in, or a file in it where it is a folder."""
+    """Return the job that made a file, or the folder that it is in, or a file in it where it is a folder.
+
+    made  of `makers`
+    """
     for place in (Path(path), *Path(path).parents):
         if str(place) in made:
             return made[str(place)]
-    inside = sorted(file for file in made if file.startswith(f"{path.rstrip('/')}/"))
-    return made[inside[0]] if inside else None
+    files, folder = list(made), f"{path.rstrip('/')}/"
+    at = bisect_left(files, folder)
+    return made[files[at]] if at < len(files) and files[at].startswith(folder) else None
 
 
 def ancestors(paths: list[str], jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:

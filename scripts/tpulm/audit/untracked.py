@@ -35,7 +35,7 @@ def leftovers(recipe: dict) -> list[Path]:
             continue
         if path.name == THINNED and str(path.with_name(CHECKPOINT_FILES["state"])) in needed:
             continue  # the mark of what was let go, also where the config would now keep it
-        if snapshot_of_use(path, needed) or score_of_checkpoint(path, needed):
+        if snapshot_of_use(path, needed) or made_of_checkpoint(path, needed):
             continue
         if path.relative_to(recipe["results"]).parts[0] in KEPT:
             continue
@@ -51,14 +51,18 @@ def snapshot_of_use(path: Path, needed: set[str]) -> bool:
     return path.parents[1].name == SNAPSHOTS and str(state) in needed and not state.exists()
 
 
-def score_of_checkpoint(path: Path, needed: set[str]) -> bool:
-    """Return whether a file is of the scores of a checkpoint, evaluation/STAGE/RUN/STEP/*, that the config still has.
+def made_of_checkpoint(path: Path, needed: set[str]) -> bool:
+    """Return whether a file is of a checkpoint that the config still has: scores or samples.
 
-    Nothing could make them again where its weights were let go.
+    They are evaluation/STAGE/RUN/STEP/* and samples/STAGE/RUN/STEP.json. Nothing could make them again where the
+    checkpoint's weights were let go.
     """
-    if len(path.parents) < 5 or path.parents[3].name != "evaluation":
+    if len(path.parents) > 3 and path.parents[2].name == "samples":
+        results, (stage, run, step) = path.parents[3], (*path.parts[-3:-1], path.stem)
+    elif len(path.parents) > 4 and path.parents[3].name == "evaluation":
+        results, (stage, run, step) = path.parents[4], path.parts[-4:-1]
+    else:
         return False
-    results, (stage, run, step) = path.parents[4], path.parts[-4:-1]
     return str(results / stage / run / "checkpoints" / step / CHECKPOINT_FILES["state"]) in needed
 
 

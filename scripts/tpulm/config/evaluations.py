@@ -115,13 +115,13 @@ class Evaluations:
 
     def overlaps_of(self, run: Run) -> list[str]:
         """Return what was found of the evaluation in the texts that a model was trained on here."""
-        trained = {
-            "mlm": [] if "pretrained" in run.recipe else ["corpus"],
-            "base": ["corpus"],
-            "finetune": ["finetune-text", *(["corpus"] if run.stage == "finetune" and "model" in run.base else [])],
-        }
-        scored = self.scored_with(run)
-        return [f"{FOLDER}/overlap/{name}/{own}.json" for name in trained[run.stage] for own in scored]
+        return [f"{FOLDER}/overlap/{name}/{own}.json" for name in self.trained_on(run) for own in self.scored_with(run)]
+
+    def trained_on(self, run: Run) -> list[str]:
+        """Return the texts of this config that a model was trained on, its base model's among them."""
+        if run.stage == "finetune":
+            return ["finetune-text", *(["corpus"] if "model" in run.base else [])]
+        return [] if "pretrained" in run.recipe or "preset" in run.recipe else ["corpus"]
 
     def vocabulary_of(self, run: Run) -> str:
         """Return the name of a model's vocabulary: a key of `vocabularies`."""

@@ -43,6 +43,12 @@ class HarnessTask:
         return {"harness": {"name": self.name, **named, **self.recipe}}
 
     @property
+    def items(self) -> dict[str, Any]:
+        """What a job takes of it that looks for its items: nothing of how a model is asked."""
+        recipe = self.asked["harness"]
+        return {"harness": {key: value for key, value in recipe.items() if key not in ("examples", "max_length")}}
+
+    @property
     def data(self) -> list[str]:
         """The files of its examples, of the user's or of this workflow. Raises UserError."""
         return listed(described(self.key, self.recipe["file"])) if self.own else []

@@ -8,7 +8,18 @@ from tpulm.config.artifacts import PAD_ID, PAD_ID_OF_ROBERTA
 from tpulm.config.masked_sizes import KINDS, sizes_of
 from tpulm.config.messages import describe
 from tpulm.config.runs import Run
-from tpulm.config.tasks import CLASS, FIXED, METRICS, TOKEN_CLASSES, Task, candidates, obstacle, without_either
+from tpulm.config.tasks import (
+    CAUSAL,
+    CLASS,
+    FIXED,
+    METRICS,
+    TOKEN_CLASSES,
+    Task,
+    candidates,
+    kind_of,
+    obstacle,
+    without_either,
+)
 from tpulm.core.errors import UserError
 
 
@@ -23,6 +34,8 @@ def check_tasks(config: Mapping, *checks: Callable[[str, dict], None]) -> None:
             check(task.key, FIXED | recipe | {"learning_rate": min(recipe["learning_rates"])})
         check_task(task)
         check_models(task)
+    for name in config["evaluation"]["tasks"]:
+        check_init(Task(name, config))
 
 
 def check_task(task: Task) -> None:
@@ -45,14 +58,37 @@ def check_task(task: Task) -> None:
         raise UserError(f"{where}.text_pair is given, which predict: {TOKEN_CLASSES} has not.")
 
 
+def check_init(task: Task) -> None:
+    """Check that the task that another one starts from leaves one set of weights for each of its models."""
+    recipe, where, others = task.recipe, f"{task.key}.init", task.config["evaluation"]["tasks"]
+    if "init" not in recipe:
+        return
+    name = recipe["init"]
+    allowed = [other for other, own in others.items() if other != task.name and "init" not in own]
+    if name not in allowed:
+        known = ", ".join(allowed) or "none"
+        raise UserError(f"{where} is {name}; allowed: another task that starts from none itself: {known}.")
+    other = Task(name, task.config)
+    rates = other.recipe["learning_rates"]
+    if len(rates) > 1:
+        raise UserError(f"{where} is {name}, which has {len(rates)} learning_rates; allowed: a task with one.")
+    missing = sorted({run.key for run in task.models} - {run.key for run in other.models})
+    if missing:
+        raise UserError(f"{where} is {name}, which is not for {missing[0]}; allowed: a task with the same models.")
+
+
 def check_models(task: Task) -> None:
     """Check that JAX can open the models that a task names, and that its examples fit all that it has."""
     recipe, where, known = task.recipe, task.key, candidates(task.config)
     for path in recipe.get("models", []):
         if path not in known:
             raise UserError(
-                f"{where}.models has {describe(path)}; allowed: masked models of the config: "
-                f"{', '.join(known) or 'none'}."
+                f"{where}.models has {describe(path)}; allowed: models of the config: {', '.join(known) or 'none'}."
+            )
+        if recipe["predict"] == TOKEN_CLASSES and kind_of(path) == CAUSAL:
+            raise UserError(
+                f"{where}.models has {path}, which reads no word after the one that it labels; allowed with predict: "
+                f"{TOKEN_CLASSES}: masked models."
             )
         if obstacle(known[path]):
             architecture = known[path].recipe["model"]["architecture"]
@@ -65,8 +101,8 @@ def check_models(task: Task) -> None:
 
 
 def check_length(where: str, length: int, run: Run) -> None:
-    """Check that a model that is trained here has a position for each token."""
-    if "model" not in run.recipe:
+    """Check that a masked model that is trained here has a position for each token."""
+    if run.stage != "mlm" or "model" not in run.recipe:
         return
     sizes = sizes_of(without_either(run.recipe["model"]), f"{run.key}.model")
     after_pad = find_architecture(run.recipe["model"]["architecture"], run.key, "jax").after_pad

@@ -25,6 +25,8 @@ METRICS = {
     NUMBER: ("pearson", "spearman"),
     TOKEN_CLASSES: ("accuracy", "f1"),
 }
+# What stages' models are.
+MASKED, CAUSAL = "masked", "causal"
 # Whose weights a chain starts from: the model's, or random ones, as a baseline.
 PRETRAINED, RANDOM = "pretrained", "random"
 # Keys of a segment's recipe that are the task's.
@@ -59,7 +61,8 @@ class TaskChain(Run):
     @cached_property
     def recipe(self) -> dict:
         """What the config says of the task, with the rate and seed of this chain; the model as a run has it."""
-        model = {key: self.model_run.recipe[key] for key in ("model",) if key in self.model_run.recipe}
+        own = self.model_run.base if self.stage == "finetune" else self.model_run.recipe
+        model = {key: own[key] for key in ("model", "vocab_size", "preset") if key in own}
         task = self.config["evaluation"]["tasks"][self.task]
         return FIXED | task | model | {"learning_rate": self.rate, "seed": self.seed}
 
@@ -84,8 +87,28 @@ class TaskChain(Run):
         return self.model_run.origin
 
     @property
+    def base(self) -> dict:
+        """The base model that its model was tuned from: an entry under base."""
+        return self.model_run.base
+
+    @property
+    def preset(self) -> list[str]:
+        """The folder of a causal model; none of a masked one."""
+        folders = {"mlm": [], "base": [f"results/base/{self.name}"], "finetune": [f"{self.model_run.folder}/model"]}
+        return folders[self.stage]
+
+    @property
+    def fingerprints(self) -> list[str]:
+        """The files that tell whether `preset` has changed, which Snakemake compares by its date only."""
+        if self.stage != "finetune":
+            return [f"{folder}.json" for folder in self.preset]
+        return [f"results/base/{self.model_run.recipe['base']}.json", self.model_run.checkpoint()["best"]]
+
+    @property
     def init_files(self) -> list[str]:
-        """The files of the model: without its weights, where the chain starts from random ones."""
+        """The files of a masked model: without its weights, where the chain starts from random ones."""
+        if self.preset:
+            return []
         files = [file for file in MODEL_FILES if self.weights == PRETRAINED or not file.endswith(".safetensors")]
         return [f"{self.model_run.folder}/model/{file}" for file in files]
 
@@ -93,6 +116,13 @@ class TaskChain(Run):
         """Return those of `init_files` that the segment up to step `last` reads: the weights only at first."""
         first = last == self.recipe["checkpoint_every"]
         return [file for file in self.init_files if first or not file.endswith(".safetensors")]
+
+    @property
+    def start(self) -> list[str]:
+        """The weights that it starts from instead of the model's: of a chain of another task; none without `init`."""
+        if "init" not in self.recipe or self.weights != PRETRAINED:
+            return []
+        return [Task(self.recipe["init"], self.config).chains(self.model_run)[0].checkpoint()["best"]]
 
     @property
     def named(self) -> dict:
@@ -116,6 +146,8 @@ class TaskChain(Run):
             "seed": self.seed,
             "cpu_threads": self.config["cpu_threads"],
             **pick(recipe, *SEGMENT_KEYS),
+            # Of a masked model, the files that a segment reads say it.
+            **({"weights": self.weights} if self.preset else {}),
         }
 
 
@@ -202,17 +234,17 @@ class Task:
     @property
     def models(self) -> list[Run]:
         """The models that are finetuned on it."""
-        known = candidates(self.config)
         if "models" in self.recipe:
+            known = candidates(self.config)
             return [known[path] for path in self.recipe["models"]]
-        return [run for run in known.values() if obstacle(run) is None]
+        return [run for run in masked_candidates(self.config).values() if obstacle(run) is None]
 
     @property
     def left_out(self) -> str | None:
         """A sentence that says which models JAX cannot open, where the config names none; None where it can all."""
         if "models" in self.recipe:
             return None
-        found = [run.key for run in candidates(self.config).values() if obstacle(run) is not None]
+        found = [run.key for run in masked_candidates(self.config).values() if obstacle(run) is not None]
         return f"{self.key} leaves out {', '.join(found)}, which JAX cannot open." if found else None
 
 
@@ -232,8 +264,20 @@ def chains_of(config: Mapping) -> list[TaskChain]:
     return [chain for task in labelled_tasks(config) for model in task.models for chain in task.chains(model)]
 
 
+def kind_of(path: str) -> str:
+    """Return whether a model is masked or causal; path  below results/, such as mlm/tiny."""
+    return MASKED if path.startswith("mlm/") else CAUSAL
+
+
 def candidates(config: Mapping) -> dict[str, Run]:
-    """Return the masked models of a completed config by their paths below results/, pretrained ones, too."""
+    """Return the models of a completed config by their paths below results/, such as mlm/tiny or finetune/python."""
+    causal = [Run("base", name, config) for name in config["base"]]
+    causal += [Run("finetune", name, config) for name in config["finetune"]["runs"]]
+    return masked_candidates(config) | {run.folder.removeprefix("results/"): run for run in causal}
+
+
+def masked_candidates(config: Mapping) -> dict[str, Run]:
+    """Return the masked models of a completed config, pretrained ones, too, as `candidates` does."""
     trained = {run.name: run for run in runs_of(config) if run.stage == "mlm"}
     asked, _ = asked_of(config, trained)
     return {f"mlm/{name}": run for name, run in asked.items()}
@@ -249,11 +293,11 @@ def without_either(model: Mapping) -> dict:
 
 
 def obstacle(run: Run) -> str | None:
-    """Return why JAX cannot open a masked model, as far as the config tells; None where it can.
+    """Return why JAX cannot open a model, as far as the config tells; None where it can, as every causal one.
 
     Of a model that is fetched, its config.json tells, which another job reads.
     """
-    if "model" not in run.recipe:
+    if run.stage != "mlm" or "model" not in run.recipe:
         return None
     try:
         sizes_of(without_either(run.recipe["model"]), f"{run.key}.model")

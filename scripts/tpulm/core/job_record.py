@@ -2,7 +2,8 @@
 
 LOG.jobs.jsonl beside a job's LOG.log, JSON objects, one a line: a `start` for each attempt, and an `end` unless it was
 killed. An attempt after one that succeeded begins a new file. It is no output and no input, so that clocks and hosts
-make nothing stale; the archive, the report and tools/provenance.py read it.
+make nothing stale; the archive, the report and tools/provenance.py read it. Where results are in a bucket and the job's
+folder goes with its machine, as in a pod, the record is stored in the bucket, beside the log there.
 
 start  time (seconds since 1970), rule, wildcards, threads, recipe, inputs (paths), host (see `host`)
 note   what the job says of its attempt: resumed_from_step, of a snapshot; repeated_steps, of an attempt before
@@ -23,7 +24,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tpulm.core import hosts
+from tpulm.core import bucket, hosts
 from tpulm.core.files import sha256, write_text
 from tpulm.core.redaction import redacted_values
 
@@ -37,6 +38,9 @@ SOFTWARE = {
     "safetensors": "safetensors", "matplotlib": "matplotlib",
 }  # fmt: skip
 current: list[Path] = []  # the record of this process' job
+# Below it are Snakemake's copies of what is in buckets: BUCKET/NAME.
+COPIES = ".snakemake/storage/gcs/"
+STORE = "TPULM_STORE_RECORDS"  # in the environment of a job whose folder goes with its machine
 
 
 def note(**facts: int) -> None:
@@ -48,6 +52,40 @@ def note(**facts: int) -> None:
 def path_of(log: str | Path) -> Path:
     """Return the record of the job with this log."""
     return Path(str(log).removesuffix(".log") + ENDING)
+
+
+def name_here(path: str) -> str:
+    """Return the path of a result or a log in a working folder, also for its URL and for Snakemake's copy of it."""
+    if bucket.remote(path) or COPIES in path:
+        for folder in ("results/", "logs/"):
+            _, found, name = path.partition(f"/{folder}")
+            if found:
+                return folder + name
+    return path
+
+
+def stored(path: Path) -> str | None:
+    """Return the URL of a record in the bucket; None where it stays in this folder."""
+    _, copy, name = str(path).partition(COPIES)
+    return f"{bucket.SCHEME}{name}" if copy and STORE in os.environ else None
+
+
+def fetch(path: Path) -> None:
+    """Bring a record of earlier attempts from the bucket, where it is there."""
+    url = stored(path)
+    if url and not path.exists():
+        with contextlib.suppress(Exception):
+            content = bucket.read(url)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+
+def store(path: Path) -> None:
+    """Write a record to the bucket, where that is its place."""
+    url = stored(path)
+    if url:
+        with contextlib.suppress(Exception):
+            bucket.upload(path, url)
 
 
 def read(path: Path) -> list[dict]:
@@ -127,10 +165,12 @@ def recorded(log: str) -> Iterator[None]:
     began, current[:] = time.time(), [path]
     start = {"rule": job.rule, "wildcards": dict(job.wildcards.items()), "threads": job.threads}
     start |= {"recipe": job.params.get("recipe"), "inputs": sorted(map(str, job.input)), "host": host()}
+    fetch(path)
     with contextlib.suppress(OSError):
         if any(line.get("exit") == 0 for line in read(path)):
             write_text(path, "")
     append(path, {"event": "start", "time": began} | start)
+    store(path)  # now, or nothing would tell of an attempt that is killed
     code = 1
     try:
         yield
@@ -147,6 +187,7 @@ def recorded(log: str) -> Iterator[None]:
             end |= {"software": software(), "accelerators": accelerators()}
             end["outputs"] = made(map(str, job.output)) if code == 0 else {}
         append(path, end)
+        store(path)
 
 
 def append(path: Path, line: dict) -> None:

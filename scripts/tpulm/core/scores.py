@@ -7,6 +7,9 @@ from typing import Any
 
 from tpulm.core.files import read_json, write_json
 
+# What ends `on` where a score is of those items only that overlap with text that the model was trained on.
+IN_TRAINING = ", in the training text"
+
 
 @dataclass(frozen=True)
 class Score:

@@ -1,7 +1,7 @@
 """Pairs of sentences that are made of text: each sentence beside one that an edit has broken.
 
-Where it can be, what is broken leaves the frequencies of words as they are, or changes them both ways as often: to
-count words is no help. A misplaced bracket leaves those of characters.
+What is broken leaves the frequencies of words as they are, or changes them both ways as often: to count words, or to
+prefer the shorter sentence, is no help.
 """
 
 import re
@@ -25,7 +25,7 @@ Equals = dict[str, list[str]]
 
 
 class Edit(NamedTuple):
-    """A sentence, as words, and broken; `change` is a word that was replaced and what is there instead, if one was."""
+    """A sentence, as words, and broken; `change` is what was taken out and what was put in, of edits of two ways."""
 
     good: list[str]
     bad: list[str]
@@ -64,7 +64,7 @@ def replaced(words: list[str], equals: Equals) -> Iterator[Edit]:
     for place, word in enumerate(words):
         for other in equals.get(word, []) if place else []:
             if other != word:
-                yield Edit(words, [*words[:place], other, *words[place + 1 :]], (word, other))
+                yield Edit(words, [*words[:place], other, *words[place + 1 :]])
 
 
 def disagreeing(words: list[str], equals: Equals) -> Iterator[Edit]:
@@ -74,19 +74,22 @@ def disagreeing(words: list[str], equals: Equals) -> Iterator[Edit]:
             yield Edit(words, [*words[:place], OTHERS[word], *words[place + 1 :]], (word, OTHERS[word]))
 
 
-def misplaced(words: list[str], equals: Equals) -> Iterator[Edit]:
-    """Yield the sentence with an opening bracket and the one that closes it exchanged, where all brackets match."""
-    text, open_ones, found = " ".join(words), [], []
+def unbalanced(words: list[str], equals: Equals) -> Iterator[Edit]:
+    """Yield the sentence without one of its closing brackets or, if it has no brackets, with one too many."""
+    text, open_ones, closing = " ".join(words), [], []
     for place, mark in enumerate(text):
         if mark in OPENING.values():
-            open_ones.append(place)
+            open_ones.append(mark)
         elif mark in OPENING:
-            if not open_ones or text[open_ones[-1]] != OPENING[mark]:
+            if not open_ones or open_ones.pop() != OPENING[mark]:
                 return
-            found.append((open_ones.pop(), place))
-    for start, stop in found if not open_ones else []:
-        bad = f"{text[:start]}{text[stop]}{text[start + 1 : stop]}{text[start]}{text[stop + 1 :]}"
-        yield Edit(words, bad.split(" "))
+            closing.append(place)
+    for place in closing if not open_ones else []:
+        yield Edit(words, (text[:place] + text[place + 1 :]).split(), (text[place], ""))
+    if not closing and not open_ones:
+        for place, word in enumerate(words):
+            if word.isalpha():
+                yield Edit(words, [*words[:place], word + ")", *words[place + 1 :]], ("", ")"))
 
 
 def one_each(known: Sequence[str], edits: Callable, equals: Equals, *key: int) -> Iterator[Edit]:
@@ -113,8 +116,10 @@ KINDS: dict[str, Callable] = {
     "neighbouring words swapped": swapped,
     "word replaced by one as frequent": replaced,
     "agreement broken": disagreeing,
-    "bracket misplaced": misplaced,
+    "bracket unbalanced": unbalanced,
 }
+# Those of which each is made as often as its reverse.
+TWO_WAYS = (disagreeing, unbalanced)
 
 
 def make_pairs(texts: Sequence[str], number: int, seed: int) -> list[Pair]:
@@ -123,7 +128,7 @@ def make_pairs(texts: Sequence[str], number: int, seed: int) -> list[Pair]:
     equals, found = as_frequent(known), []
     for kind, (name, edits) in enumerate(KINDS.items()):
         made = one_each(known, edits, equals, seed, kind)
-        if edits is disagreeing:
+        if edits in TWO_WAYS:
             made = both_ways(made)
         for index, edit in enumerate(islice(made, number)):
             found.append(Pair(f"{kind}-{index}", name, " ".join(edit.good), " ".join(edit.bad)))

@@ -5,7 +5,7 @@ Needs tpulm.training.runtime.start first.
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from lm_eval.tasks import TaskManager
 
 from tpulm.config.harness_tasks import LOCAL, described, relocated
 from tpulm.core.errors import UserError
-from tpulm.core.scores import Score
+from tpulm.core.scores import IN_TRAINING, Score
 from tpulm.evaluation.intervals import interval
 
 NOT_METRICS = ("name", "alias", "sample_len", "sample_count")
@@ -100,11 +100,48 @@ def members(manager: TaskManager, name: str) -> Iterator[Any]:
         yield from members(manager, other)
 
 
-def scores_of(name: str, task: str | None, results: Mapping[str, Any]) -> Found:
+class Silent(LM):
+    """A model that answers every question with nothing: to have the items of a task without a model."""
+
+    def loglikelihood(self, requests: list) -> list[tuple[float, bool]]:
+        """Return the same for every answer."""
+        return [(-1.0, False)] * len(requests)
+
+    def loglikelihood_rolling(self, requests: list) -> list[float]:
+        """Return the same for every text."""
+        return [-1.0] * len(requests)
+
+    def generate_until(self, requests: list) -> list[str]:
+        """Return no text."""
+        return [""] * len(requests)
+
+
+def items_of(results: Mapping[str, Any]) -> dict[str, str]:
+    """Return the text of each item of a task: all strings of its row, not what is asked about it."""
+    rows = {item_of(own, one): one["doc"] for own, samples in sorted(results["samples"].items()) for one in samples}
+    return {item: "\n".join(strings(row)) for item, row in rows.items()}
+
+
+def item_of(task: str, sample: Mapping) -> str:
+    """Return the name of an item, the same for every model."""
+    return f"{task}/{sample['doc_id']}"
+
+
+def strings(value: object) -> Iterator[str]:
+    """Yield every string in a value that JSON can hold, of mappings the values only."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from strings(one)
+
+
+def scores_of(name: str, task: str | None, results: Mapping[str, Any], seen: Collection[str] = ()) -> Found:
     """Return the scores of a task, one a metric, each with its values by item.
 
     name     of the task in the config; task  in the harness, None for one of the user
     results  as `results_of` returns them
+    seen     items that overlap with text that the model was trained on: they have scores of their own, too
 
     A group is one row a metric, over the items of all its tasks. A metric that is no mean over items, such as a
     perplexity, has neither interval nor items.
@@ -112,30 +149,46 @@ def scores_of(name: str, task: str | None, results: Mapping[str, Any]) -> Found:
     tasks = sorted(results["samples"])
     total = results["results"].get(task, results["results"][tasks[0]])
     if len(tasks) > 1 and not (task in results["results"] and metrics(total)):  # of tasks that are not added up
-        return [one for own in tasks for one in scores_of(own, own, alone(results, own))]
+        return [one for own in tasks for one in scores_of(own, own, alone(results, own), seen)]
     shots = results["n-shot"].get(tasks[0]) or 0
     on = f"{name}, {shots} example{'' if shots == 1 else 's'} shown"
     found: Found = []
     for label, value in metrics(total).items():
         metric, _, chosen = label.partition(",")
-        samples = [
-            (f"{own}/{sample['doc_id']}", sample)
+        samples = {
+            item_of(own, sample): sample
             for own in tasks
             for sample in results["samples"][own]
             if sample["filter"] == chosen and metric in sample
-        ]
-        values = [sample[metric] for _, sample in samples]
-        better = all(results["higher_is_better"].get(own, {}).get(metric) is not False for own in tasks)
+        }
         called = metric if chosen == "none" else f"{metric} ({chosen})"
-        score = Score("harness", called, on, value, None, None, better, len(samples))
-        items: dict[str, float] = {}
-        if is_mean(values, value):
-            low, high = interval(np.array(values, np.float64)) if len(values) > 1 else (None, None)
-            chance, baselines = guesses(results, tasks, metric, [sample for _, sample in samples])
-            score = Score("harness", called, on, value, low, high, better, len(samples), chance, baselines)
-            items = {item: float(sample[metric]) for item, sample in samples}
-        found.append((score, items))
+        if not is_mean([sample[metric] for sample in samples.values()], value):
+            better = higher_is_better(results, tasks, metric)
+            found.append((Score("harness", called, on, value, None, None, better, len(samples)), {}))
+            continue
+        inside = {item: sample for item, sample in samples.items() if item in seen}
+        for where, own in ((on, samples), (f"{on}{IN_TRAINING}", inside)):
+            if own:
+                found.append(mean_of(results, tasks, metric, called, where, own))
     return found
+
+
+def mean_of(
+    results: Mapping, tasks: list[str], metric: str, called: str, on: str, samples: Mapping[str, Mapping]
+) -> tuple[Score, dict[str, float]]:
+    """Return the score of a metric that is a mean over items, see `Score`, and its values by item."""
+    items = {item: float(sample[metric]) for item, sample in samples.items()}
+    values = np.array(list(items.values()), np.float64)
+    low, high = interval(values) if len(values) > 1 else (None, None)
+    chance, baselines = guesses(results, tasks, metric, list(samples.values()))
+    better = higher_is_better(results, tasks, metric)
+    value = math.fsum(values) / len(values)
+    return Score("harness", called, on, value, low, high, better, len(items), chance, baselines), items
+
+
+def higher_is_better(results: Mapping, tasks: list[str], metric: str) -> bool:
+    """Return the direction of a metric, as the tasks say it."""
+    return all(results["higher_is_better"].get(task, {}).get(metric) is not False for task in tasks)
 
 
 def metrics(total: Mapping[str, Any]) -> dict[str, float]:
@@ -161,7 +214,7 @@ def is_mean(values: list, value: float) -> bool:
     return math.isclose(math.fsum(map(float, values)) / len(values), value, rel_tol=1e-9, abs_tol=1e-12)
 
 
-def guesses(results: Mapping, tasks: list[str], metric: str, samples: list[dict]) -> tuple[float | None, dict]:
+def guesses(results: Mapping, tasks: list[str], metric: str, samples: list[Mapping]) -> tuple[float | None, dict]:
     """Return the chance of a guess among given answers, and of always giving the commonest one; else None, nothing."""
     choices = all(results["configs"][task]["output_type"] == "multiple_choice" for task in tasks)
     if not choices or not metric.startswith("acc"):

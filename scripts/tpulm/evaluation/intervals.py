@@ -6,17 +6,24 @@ from tpulm.core.random_streams import generator
 
 RESAMPLES = 1000
 LIMITS = (2.5, 97.5)  # percentiles
+NORMAL = 1.959964  # of the normal distribution, for the same limits
 AT_ONCE = 1 << 24  # numbers of items that are drawn together
 SEED = 13
 
 
-def interval(values: np.ndarray, weights: np.ndarray | None = None) -> tuple[float, float]:
+def interval(values: np.ndarray, weights: np.ndarray | None = None) -> tuple[float, float] | tuple[None, None]:
     """Return the limits of the 95 % percentile interval of a weighted mean, items drawn with replacement.
 
     values   float64 [items]; weights  of that shape, such as bytes; 1 by default
 
-    The same items in the same order give the same interval.
+    One item says nothing of others: None. Where all items are right, or all wrong, so is every resample, and the limits
+    are those of Wilson's interval for a share (1927). The same items in the same order give the same interval.
     """
+    if len(values) < 2:
+        return None, None
+    if weights is None and values[0] in (0, 1) and np.all(values == values[0]):
+        away = NORMAL**2 / (len(values) + NORMAL**2)
+        return (1 - away, 1.0) if values[0] else (0.0, away)
     weights = np.ones(len(values)) if weights is None else weights
     random, means = generator(SEED, len(values)), []
     rows = max(1, AT_ONCE // len(values))

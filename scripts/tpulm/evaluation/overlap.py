@@ -3,7 +3,7 @@
 The hashes are those of the corpus's decontamination, tpulm.corpus.ngrams.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -64,6 +64,14 @@ def first_documents(wanted: np.ndarray, training: Iterable[Sequence[str]], n: in
         documents[places[new]] = owners[::-1][new]
         start += len(texts)
     return documents
+
+
+def told(found: Mapping, n: int) -> Iterator[str]:
+    """Yield a line about each set that overlaps; found  as `find_overlap` returns it for n words."""
+    for name, own in found.items():
+        if own["overlapping"]:
+            words = f"{n} words with training documents ({100 * own['share']:.1f} %)"
+            yield f"{name}: {own['overlapping']} of {own['checked']} share {words}"
 
 
 def overlapping(records: Iterable[Mapping], name: str) -> set[str]:

@@ -56,7 +56,8 @@ class PairForm(Form):
 
 def read_pairs(path: str | Path, name: str) -> PairSet:
     """Return the pairs of a file that `write_pairs` wrote, under a name in words."""
-    rows = map(json.loads, Path(path).read_text(encoding="utf-8").splitlines())
+    with open(path, encoding="utf-8", newline="\n") as file:  # str.splitlines would also split at U+2028 and others
+        rows = [json.loads(line) for line in file]
     return PairSet(name, [Pair(r["pairID"], r["phenomenon"], r["sentence_good"], r["sentence_bad"]) for r in rows])
 
 

@@ -80,20 +80,20 @@ def batched(rows: Iterable[Row], tokens: int, longest: int, replicas: int = 1) -
     tokens    of a batch, about; longest  tokens of a row, at most
     replicas  over which the rows of a batch are divided
     """
-    waiting: dict[int, list[Row]] = {}
+    waiting: dict[tuple[int, bool], list[Row]] = {}
     for row in rows:
         more = "tokens" in row.arrays  # the last of which a model does not read
         needed = len(row.arrays["tokens" if more else "input_ids"]) - more
         width = min(max(SHORTEST, 1 << (needed - 1).bit_length()), longest)
-        own = waiting.setdefault(width + more, [])
+        own = waiting.setdefault((width, more), [])
         own.append(row)
         size = -(-max(1, tokens // width) // replicas) * replicas
         if len(own) == size:
             yield stacked(own, width + more, size)
             own.clear()
-    for width, own in waiting.items():
+    for (width, more), own in waiting.items():
         if own:
-            yield stacked(own, width, -(-max(1, tokens // width, len(own)) // replicas) * replicas)
+            yield stacked(own, width + more, -(-max(1, tokens // width) // replicas) * replicas)
 
 
 def stacked(rows: Sequence[Row], width: int, size: int) -> Batch:

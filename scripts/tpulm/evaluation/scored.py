@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from tpulm.config.evaluation_names import MADE_PAIRS
 from tpulm.core.files import atomic_write, read_json
-from tpulm.core.scores import Score, write_scores
+from tpulm.core.scores import IN_TRAINING, Score, write_scores
 from tpulm.evaluation.documents import TextSet, read_sample
 from tpulm.evaluation.intervals import interval
 from tpulm.evaluation.overlap import overlapping
@@ -90,7 +90,7 @@ class Material:
         seen = overlapping(self.overlaps, name)
         inside = [one for one in chosen if one[0] in seen]
         if inside:
-            yield f"{name}, in the training text", inside
+            yield f"{name}{IN_TRAINING}", inside
 
     def write(self, output: Mapping, model: str, kind: str, costs: Costs, **baselines: Costs) -> list[Score]:
         """Write the scores of a model and its values by item; see `results`. Returns the scores."""
@@ -178,4 +178,5 @@ def spoken(scores: Sequence[Score]) -> Iterator[str]:
     """Yield a line about each score."""
     for score in scores:
         beside = "".join(f", {name} {value:.3f}" for name, value in score.baselines.items())
-        yield f"{score.name} {score.value:.3f} ({score.low:.3f} to {score.high:.3f}){beside}"
+        limits = "" if score.low is None else f" ({score.low:.3f} to {score.high:.3f})"
+        yield f"{score.name} {score.value:.3f}{limits}{beside}"

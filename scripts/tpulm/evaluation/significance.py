@@ -7,7 +7,7 @@ import numpy as np
 from scipy import stats
 
 from tpulm.core.random_streams import generator
-from tpulm.core.scores import Score
+from tpulm.core.scores import IN_TRAINING, Score
 from tpulm.evaluation.intervals import interval
 from tpulm.evaluation.items import Values
 
@@ -91,14 +91,15 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
 
 
 def compared(one: Trained, two: Trained) -> list[dict]:
-    """Return a row for each score that both models have, by COLUMNS.
+    """Return a row for each score that both models have, by COLUMNS; none for items in the training text of each.
 
     difference  second minus first, with its 95 % interval over items
     p_items     of the permutation test over items; p_seeds  of Welch's test over seeds
     p           the larger of the two, raised so that it stands for all scores of the pair together (`holm`)
     verdict     of the second model: better, worse or cannot tell; because  what limits it
     """
-    rows = [row_of(one, two, name) for name in one.common if name in two.common]
+    names = [name for name in one.common if name in two.common and not name.endswith(IN_TRAINING)]
+    rows = [row_of(one, two, name) for name in names]
     larger = [max((p for p in (row["p_items"], row["p_seeds"]) if p is not None), default=None) for row in rows]
     for row, p in zip(rows, holm(larger), strict=True):
         row["p"] = p

@@ -31,9 +31,11 @@ def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def correlation(function: Callable) -> Callable[[np.ndarray, np.ndarray], float]:
-    """Return a correlation of scipy as a metric: 0 where one side is constant, of which it is not defined."""
+    """Return a correlation of scipy as a metric: 0 where it is not defined, of one item or where a side is constant."""
 
     def measured(labels: np.ndarray, predictions: np.ndarray) -> float:
+        if len(labels) < 2:
+            return 0.0
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of constants
             found = float(function(labels, predictions).statistic)

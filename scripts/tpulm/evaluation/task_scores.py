@@ -1,12 +1,12 @@
 """The scores of a model on a task, from the predictions of its chains and the baselines'."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import pandas as pd
 
 from tpulm.config.tasks import PRETRAINED, RANDOM
-from tpulm.core.scores import Score
+from tpulm.core.scores import IN_TRAINING, Score
 from tpulm.evaluation.task_baselines import names_of
 from tpulm.evaluation.task_metrics import METRICS, interval
 
@@ -37,57 +37,87 @@ def measured(predictions: pd.DataFrame, metrics: list[str]) -> pd.DataFrame:
 
 
 def scores_of(
-    recipe: Mapping, predictions: pd.DataFrame, baselines: pd.DataFrame, labels: int
+    recipe: Mapping,
+    predictions: pd.DataFrame,
+    baselines: pd.DataFrame,
+    labels: int,
+    seen: Collection[str] = (),
 ) -> tuple[list[Score], pd.DataFrame, pd.DataFrame]:
     """Return the scores of a model, the table of values by item, and that of its chains.
 
     recipe       metrics, title, predict, selected_on_test
     predictions  see `measured`; baselines  baseline, item, label, prediction: of the test split
     labels       how many there are; 0 where a number is predicted
+    seen         test examples that overlap with text that the model was trained on: they have scores of their own, too
 
     A score is the mean over the seeds at the selected rate, with the value of each seed beside it. Only accuracy is a
     mean over items: of each the share of the seeds that are right.
     """
     chains = measured(predictions, recipe["metrics"])
-    selected = chains[chains["selected"]]
-    rate = selected.loc[selected["weights"] == PRETRAINED, "rate"].iloc[0]
-    test = predictions[(predictions["split"] == "test") & (predictions["weights"] == PRETRAINED)]
-    test = test[test["rate"] == rate]
-    of_seeds = [own["prediction"].to_numpy() for _, own in test.groupby("seed", sort=False)]
-    first = test[test["seed"] == test["seed"].iloc[0]]
-    items, truth = first["item"].to_numpy(), first["label"].to_numpy()
-    examples = np.unique([item.partition(":")[0] for item in items], return_inverse=True)[1]
-    known = baselines[baselines["item"].isin(set(items))]  # of a word that is cut off, nobody predicts the label
+    selected = chains.loc[chains["selected"], ["weights", "rate", "seed"]]
+    test = predictions[predictions["split"] == "test"].merge(selected)
+    known = baselines[baselines["item"].isin(set(test["item"]))]  # of a word that is cut off, nobody predicts the label
+    also = " (development set, which also selects)" if recipe["selected_on_test"] else ""
+    parts = [(f"{recipe['title']}{also}", test, known)]
+    if seen:
+        inside = [table[examples_of(table["item"]).isin(set(seen))] for table in (test, known)]
+        parts.append((f"{recipe['title']}{also}{IN_TRAINING}", *inside))
     scores, values = [], []
-    for metric in recipe["metrics"]:
-        seeds = selected.loc[selected["weights"] == PRETRAINED, f"test_{metric}"].tolist()
-        low, high = interval(metric, truth, of_seeds, examples)
-        also = " (development set, which also selects)" if recipe["selected_on_test"] else ""
-        beside = {
-            name: METRICS[metric](own["label"].to_numpy(), own["prediction"].to_numpy())
-            for name, own in known.groupby("baseline", sort=False)
-        }
-        random = selected.loc[selected["weights"] == RANDOM, f"test_{metric}"]
-        if len(random):
-            beside["random_weights"] = float(random.mean())
-        said = names_of(list(beside), recipe["predict"])
-        score = Score(
-            group="task",
-            metric=metric,
-            on=f"{recipe['title']}{also}",
-            value=float(np.mean(seeds)),
-            low=low,
-            high=high,
-            higher_is_better=True,
-            items=len(items),
-            chance=1 / labels if metric == "accuracy" else CHANCE.get(metric),
-            baselines={said[name]: value for name, value in beside.items()},
-            seeds=seeds,
-        )
-        scores.append(score)
-        if metric == "accuracy":
-            right = np.mean([own == truth for own in of_seeds], axis=0)
-            values.append(pd.DataFrame({"score": score.name, "item": items, "value": right}))
+    for on, own, beside in parts:
+        if own.empty:  # every word of these examples is cut off
+            continue
+        for metric in recipe["metrics"]:
+            score, right = score_of(metric, on, own, beside, recipe["predict"], labels)
+            scores.append(score)
+            if metric == "accuracy":
+                values.append(right.assign(score=score.name))
     columns = ["score", "item", "value"]
-    by_item = pd.concat(values) if values else pd.DataFrame(columns=columns).astype({"value": float})
+    by_item = pd.concat(values)[columns] if values else pd.DataFrame(columns=columns).astype({"value": float})
     return scores, by_item, chains
+
+
+def examples_of(items: pd.Series) -> pd.Series:
+    """Return the example of each item: itself, or the one that a word is in."""
+    return items.str.split(":").str[0]
+
+
+def score_of(
+    metric: str, on: str, test: pd.DataFrame, baselines: pd.DataFrame, predict: str, labels: int
+) -> tuple[Score, pd.DataFrame]:
+    """Return the score of a model by a metric, and of each item the share of the seeds that are right.
+
+    on    what it is measured on, in words
+    test  predictions of the selected chains of pretrained and random weights; baselines  of the same items
+    """
+
+    def of_seeds(weights: str) -> list[pd.DataFrame]:
+        return [own for _, own in test[test["weights"] == weights].groupby("seed", sort=False)]
+
+    def measure(own: pd.DataFrame) -> float:
+        return METRICS[metric](own["label"].to_numpy(), own["prediction"].to_numpy())
+
+    pretrained = of_seeds(PRETRAINED)
+    items, truth = pretrained[0]["item"], pretrained[0]["label"].to_numpy()
+    predicted = [own["prediction"].to_numpy() for own in pretrained]
+    low, high = interval(metric, truth, predicted, np.unique(examples_of(items), return_inverse=True)[1])
+    beside = {name: measure(own) for name, own in baselines.groupby("baseline", sort=False)}
+    random = of_seeds(RANDOM)
+    if random:
+        beside["random_weights"] = float(np.mean([measure(own) for own in random]))
+    said = names_of(list(beside), predict)
+    seeds = [measure(own) for own in pretrained]
+    score = Score(
+        group="task",
+        metric=metric,
+        on=on,
+        value=float(np.mean(seeds)),
+        low=low,
+        high=high,
+        higher_is_better=True,
+        items=len(items),
+        chance=1 / labels if metric == "accuracy" else CHANCE.get(metric),
+        baselines={said[name]: value for name, value in beside.items()},
+        seeds=seeds,
+    )
+    right = np.mean([own == truth for own in predicted], axis=0)
+    return score, pd.DataFrame({"item": items.to_numpy(), "value": right})

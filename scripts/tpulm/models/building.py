@@ -13,7 +13,15 @@ from tpulm.config.training_step import CausalArchitecture, MaskedArchitecture, M
 from tpulm.core.arrays import load_arrays
 from tpulm.models import sharding
 from tpulm.models.attention import attention_of, fuse
-from tpulm.models.causal import assign, backbone_class, build_causal, draw_weights, load_preset, prepare_tuning
+from tpulm.models.causal import (
+    assign,
+    backbone_class,
+    build_as_preset,
+    build_causal,
+    draw_weights,
+    load_preset,
+    prepare_tuning,
+)
 from tpulm.models.frozen import load_int8, policy_of, without_activations
 from tpulm.models.fused_attention import Kernel
 from tpulm.models.masked_models import MODULES
@@ -46,14 +54,19 @@ def distribute(spec: ModelSpec, devices: list | None = None) -> sharding.Sharded
     return sharding.set_up(family, list(spec.mesh), spec.where, devices, spec.layout)
 
 
-def build_model(spec: ModelSpec, distribution: sharding.Sharded) -> keras.Model:
+def build_model(spec: ModelSpec, distribution: sharding.Sharded, weights: bool = True) -> keras.Model:
     """Return the model of a run, its trainable variables settled; the weights are the preset's, or drawn by its seed.
+
+    weights  whether those of a preset are loaded: else they are drawn, too
 
     Raises UserError when a variable is not sharded as the layout map says.
     """
     keras.utils.set_random_seed(spec.seed)
     source = spec.source
-    model = load(source.name, spec) if isinstance(source, Preset) else construct(source, spec)
+    if not isinstance(source, Preset):
+        model = construct(source, spec)
+    else:
+        model = load(source.name, spec) if weights else build_as_preset(source.name, spec.seed)
     if isinstance(source, MaskedArchitecture):
         MODULES[source.name].draw_weights(model, source.sizes["initializer_range"], spec.seed)
     elif isinstance(source, CausalArchitecture):

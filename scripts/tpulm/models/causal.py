@@ -53,6 +53,16 @@ def rebuilt(model: keras.Model, dtype: keras.dtype_policies.DTypePolicy) -> kera
     return plain_attention(type(model)(backbone=backbone, preprocessor=model.preprocessor))
 
 
+@undrawn()
+def build_as_preset(preset: str | Path, seed: int) -> keras.Model:
+    """Return the causal language model of a preset folder with weights drawn by a seed, without its preprocessor."""
+    family: Any = backbone_class(preset)
+    config = read_json(Path(preset) / "config.json")["config"]
+    backbone = family.from_config(config | {"dtype": keras.config.dtype_policy()})
+    draw_weights(backbone, seed)
+    return plain_attention(task_of(family)(backbone=backbone, preprocessor=None))
+
+
 def make_preprocessor(architecture: str, proto: bytes, sequence_length: int) -> keras.layers.Layer:
     """Return the preprocessor of an architecture of `tpulm.config.causal_families` for a SentencePiece vocabulary.
 

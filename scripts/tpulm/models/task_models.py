@@ -1,4 +1,4 @@
-"""Masked models with a head for labels: the classifiers of transformers on JAX, with its names of what they predict.
+"""Models with a head for labels: the classifiers of transformers on JAX, with its names of what they predict.
 
 Needs tpulm.training.runtime.start first.
 """
@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from tpulm.config.tasks import EPSILON, TOKEN_CLASSES
-from tpulm.config.training_step import ModelSpec
+from tpulm.config.training_step import ModelSpec, Preset
 from tpulm.core.files import read_json
 from tpulm.core.random_streams import generator
 from tpulm.models.building import build_model
@@ -20,6 +20,7 @@ from tpulm.models.sharding import Sharded
 from tpulm.models.undrawn import undrawn
 
 HEAD = 3  # key of the random stream of a head's weights
+CAUSAL_DEVIATION = 0.02  # of a causal model's head: `initializer_range` of transformers' Llama, Gemma and others
 
 
 class TaskModel(keras.Model):
@@ -38,12 +39,17 @@ class TaskModel(keras.Model):
 class Head(keras.layers.Layer):
     """What the heads share: the last layer, and which hidden states it reads."""
 
-    def __init__(self, outputs: int, predict: str, dropout: float, pooling: str = "cls", **kwargs: Any):
-        """Make it; predict  of `tpulm.config.tasks`; pooling  cls, the first token, or mean, of all but padding."""
+    def __init__(
+        self, outputs: int, predict: str, dropout: float, pooling: str = "cls", bias: bool = True, **kwargs: Any
+    ):
+        """Make it; predict  of `tpulm.config.tasks`; bias  whether the last layer has one.
+
+        pooling  cls, the first token; last, the last that is no padding; or mean, of all but padding
+        """
         super().__init__(**kwargs)
         self.of_tokens, self.pooling = predict == TOKEN_CLASSES, pooling
         self.dropout = keras.layers.Dropout(dropout, name="dropout")
-        self.output_dense = keras.layers.Dense(outputs, dtype="float32", name="output_dense")
+        self.output_dense = keras.layers.Dense(outputs, use_bias=bias, dtype="float32", name="output_dense")
 
     def pooled(self, x: Any, padding: Any) -> Any:
         """Return the hidden states that are read, [records, hidden] or those of all tokens.
@@ -54,6 +60,9 @@ class Head(keras.layers.Layer):
             return x
         if self.pooling == "cls":
             return x[:, 0]
+        if self.pooling == "last":
+            last = ops.sum(ops.cast(ops.not_equal(padding, 0), "int32"), axis=1) - 1
+            return ops.sum(x * ops.one_hot(last, x.shape[1], dtype=x.dtype)[:, :, None], axis=1)
         weights = ops.cast(ops.not_equal(padding, 0), x.dtype)[:, :, None]
         return ops.sum(x * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1)
 
@@ -101,17 +110,51 @@ class ModernBertHead(Head):
         return self.output_dense(self.dropout(x, training=training))
 
 
+class CausalHead(Head):
+    """As of LlamaForSequenceClassification and its like: a last layer without bias, on the last token's state."""
+
+    def build(self, x_shape: tuple, padding_shape: tuple) -> None:
+        """Make the variables of the last layer."""
+        self.output_dense.build(x_shape)
+        self.built = True
+
+    def call(self, x: Any, padding: Any, training: bool | None = None) -> Any:
+        """Return the logits."""
+        return self.output_dense(self.pooled(x, padding))
+
+
+def build_causal_task_model(
+    spec: ModelSpec, distribution: Sharded, outputs: int, predict: str, weights: bool
+) -> TaskModel:
+    """Return the causal model of the preset of `spec` with a new head; see `build_task_model`."""
+    causal = build_model(spec, distribution, weights)
+    with undrawn():
+        head = CausalHead(outputs, predict, dropout=0.0, pooling="last", bias=False, name="task_head")
+        model = TaskModel(causal.backbone, head)
+    draw_head([head.output_dense.kernel], spec.seed, CAUSAL_DEVIATION)
+    return model
+
+
+def draw_head(kernels: list[keras.Variable], seed: int, deviation: float) -> None:
+    """Draw the kernels of a head: normal."""
+    for number, kernel in enumerate(kernels):
+        values = generator(seed, HEAD, number, HEAD).standard_normal(kernel.shape, np.float32)
+        kernel.assign(values * np.float32(deviation))
+
+
 def build_task_model(
     spec: ModelSpec, distribution: Sharded, folder: Path, outputs: int, predict: str, weights: bool
 ) -> TaskModel:
     """Return the model of a folder with a new head, drawn by the seed of `spec`.
 
-    spec      of the masked model; distribution  see `tpulm.models.building.distribute`
-    folder    of transformers: its config.json and, with `weights`, its weights, where others are drawn
+    spec      of the masked model, or of a preset; distribution  see `tpulm.models.building.distribute`
+    folder    of the masked model: its config.json and, with `weights`, its weights, where others are drawn
     outputs   labels, or 1 for a number; predict  of `tpulm.config.tasks`
 
     Raises UserError where the weights are another model's.
     """
+    if isinstance(spec.source, Preset):
+        return build_causal_task_model(spec, distribution, outputs, predict, weights)
     masked = build_model(spec, distribution)
     config, sizes = read_json(folder / "config.json"), spec.masked.sizes
     if weights:
@@ -131,7 +174,5 @@ def build_task_model(
             head = RobertaHead(dropout=sizes["hidden_dropout_prob"] if dropout is None else dropout, **arguments)
         model = TaskModel(masked.backbone, head)
     drawn = [layer.kernel for layer in (head.output_dense, getattr(head, "dense", None)) if layer is not None]
-    for number, kernel in enumerate(drawn[:1] if spec.masked.name == "modernbert" else drawn):
-        values = generator(spec.seed, HEAD, number, HEAD).standard_normal(kernel.shape, np.float32)
-        kernel.assign(values * np.float32(sizes["initializer_range"]))
+    draw_head(drawn[:1] if spec.masked.name == "modernbert" else drawn, spec.seed, sizes["initializer_range"])
     return model

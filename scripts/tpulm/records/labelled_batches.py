@@ -1,7 +1,7 @@
 """Batches of a task's examples: which ones, and their tokens and labels."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -16,6 +16,17 @@ ALL = slice(None)
 Arrays = dict[str, np.ndarray]
 
 
+class Pieces(Protocol):
+    """The tokenizer of a causal model."""
+
+    @property
+    def special(self) -> Mapping[str, Any]:
+        """Ids of bos, which may be None, eos and pad."""
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Return the ids of each text, without special tokens."""
+
+
 def encode(tokenizer: "Tokenizer", columns: Mapping[str, list], predict: str, length: int, pad: int) -> Arrays:
     """Return the examples of a split as arrays, each with the examples in front.
 
@@ -26,24 +37,62 @@ def encode(tokenizer: "Tokenizer", columns: Mapping[str, list], predict: str, le
     labels   int32 [examples] of a class, float32 of a number; int32 [examples, length] where words have labels
     weights  float32 of the shape of labels: 0 for a token that is not the first one of its word
     """
-    tokenizer.enable_truncation(length)
+    tokenizer.enable_truncation(length)  # the longest text first
     texts: Sequence = columns["text"]
     if "text_pair" in columns:
         texts = list(zip(texts, columns["text_pair"], strict=True))
     encodings = tokenizer.encode_batch(list(texts))
     shape = (len(encodings), length)
-    arrays = {"input_ids": np.full(shape, pad, np.int32), "attention_mask": np.zeros(shape, np.int32)}
-    for row, encoding in enumerate(encodings):
-        arrays["input_ids"][row, : len(encoding.ids)] = encoding.ids
-        arrays["attention_mask"][row, : len(encoding.ids)] = 1
+    arrays = padded([encoding.ids for encoding in encodings], length, pad)
     if predict != TOKEN_CLASSES:
-        labels = np.array(columns["label"], {CLASS: np.int32, NUMBER: np.float32}[predict])
-        return arrays | {"labels": labels, "weights": np.ones(len(labels), np.float32)}
+        return arrays | labelled(columns, predict)
     labels, weights = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
     for row, (encoding, words, given) in enumerate(zip(encodings, columns["words"], columns["label"], strict=True)):
         for token, word in first_tokens(encoding, words).items():
             labels[row, token], weights[row, token] = given[word], 1.0
     return arrays | {"labels": labels, "weights": weights}
+
+
+def encode_causal(tokenizer: Pieces, columns: Mapping[str, list], predict: str, length: int) -> Arrays:
+    """Return the examples of a split as arrays for a causal model, as `encode` does: of a class or of a number.
+
+    An example is <bos>, the text, <eos>, and where there is a second text, that and <eos> (Radford et al. 2018): the
+    last token has seen all others. Without a <bos>, <eos> begins it.
+    """
+    special = tokenizer.special
+    begin, end = special["eos"] if special["bos"] is None else special["bos"], special["eos"]
+    texts = [tokenizer.encode(columns[name]) for name in ("text", "text_pair") if name in columns]
+    rows = []
+    for parts in zip(*texts, strict=True):
+        kept = shortened([len(part) for part in parts], length - 1 - len(parts))
+        rows.append([begin] + [token for part, size in zip(parts, kept, strict=True) for token in (*part[:size], end)])
+    return padded(rows, length, special["pad"] or 0) | labelled(columns, predict)
+
+
+def shortened(sizes: Sequence[int], most: int) -> list[int]:
+    """Return how much is kept of parts of these sizes so that all are `most` at most: the longest is cut off first."""
+    kept = list(sizes)
+    while sum(kept) > most:
+        longest = kept.index(max(kept))
+        others = [size for place, size in enumerate(kept) if place != longest]
+        kept[longest] = max(most - sum(others), min(kept[longest] - 1, *others)) if others else most
+    return kept
+
+
+def padded(rows: Sequence[Sequence[int]], length: int, pad: int) -> Arrays:
+    """Return rows of tokens as input_ids and attention_mask, see `encode`."""
+    shape = (len(rows), length)
+    arrays = {"input_ids": np.full(shape, pad, np.int32), "attention_mask": np.zeros(shape, np.int32)}
+    for row, ids in enumerate(rows):
+        arrays["input_ids"][row, : len(ids)] = ids
+        arrays["attention_mask"][row, : len(ids)] = 1
+    return arrays
+
+
+def labelled(columns: Mapping[str, list], predict: str) -> Arrays:
+    """Return labels and weights of examples with one label each, see `encode`."""
+    labels = np.array(columns["label"], {CLASS: np.int32, NUMBER: np.float32}[predict])
+    return {"labels": labels, "weights": np.ones(len(labels), np.float32)}
 
 
 def first_tokens(encoding: "Encoding", words: Sequence[str]) -> dict[int, int]:

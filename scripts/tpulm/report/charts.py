@@ -9,7 +9,8 @@ CROSS = "#c8511b"  # of crosses; reads on light and on dark
 
 def bars(rows: Iterable[Mapping[str, Any]], x: str, y: str, titles: tuple[str, str], of: str | None = None) -> dict:
     """Return bars over the integers of the column x, y high; `of` names a column that stacks them by color."""
-    color = {"color": {"field": of, "type": "nominal", "title": None, "legend": {"orient": "top"}}} if of else {}
+    named = {"field": of, "type": "nominal", "title": None, "sort": None, "legend": {"orient": "top"}}
+    color = {"color": named} if of else {}
     return {
         "data": {"values": list(rows)},
         "mark": {"type": "bar", "tooltip": True},
@@ -49,7 +50,8 @@ def intervals(rows: Sequence[Mapping[str, Any]], baselines: Sequence[Mapping[str
     baselines  name, value, which
     """
     y = {"field": "name", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 220}}
-    x = {"field": "value", **NUMBER, "title": title, "scale": {"zero": False}}
+    scale = {"zero": False, "nice": False, "padding": 12}
+    x = {"field": "value", **NUMBER, "title": title, "scale": scale, "axis": {"tickCount": 8}}
     return {
         "height": 26 * len({row["name"] for row in rows}),
         "layer": [

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tpulm.config.artifacts import CHECKPOINT_FILES
+from tpulm.core.scores import IN_TRAINING
 from tpulm.report import charts
 from tpulm.report.curves import POINTS, curves_of
 from tpulm.report.graph import acyclic, drawing, reduced
@@ -117,8 +118,13 @@ def scores_of(sources: Sources) -> list[dict[str, Any]]:
 
 
 def leading(row: Mapping[str, Any]) -> bool:
-    """Return whether a score stands for the others: no part of what another one is measured on, and no validation."""
-    return not any(mark in row["on"] for mark in (":", ", ")) and not row["on"].endswith("validation")
+    """Return whether a score stands for the others: no part of what another one is measured on, and no validation.
+
+    The title of a task is the user's, and may have any mark in it. Of the harness there may be very many.
+    """
+    if row["on"].endswith(IN_TRAINING) or row["group"] == "harness":
+        return False
+    return row["group"] == "task" or not (":" in row["on"] or row["on"].endswith("validation"))
 
 
 def summary(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
@@ -138,8 +144,6 @@ def best_of(runs: list[dict[str, Any]], sources: Sources) -> list[dict[str, Any]
     rows = []
     labels = {run["label"]: number for number, run in enumerate(runs)}
     for row in sorted(filter(leading, scores_of(sources)), key=lambda row: labels.get(row["model"], len(labels))):
-        if row["group"] == "harness":
-            continue
         named = dict(row["baselines"]) | ({"a guess": f"{row['at']}/chance"} if row["chance"] else {})
         better = sorted(named.items(), key=lambda item: sources.value(item[1]), reverse=row["higher"])
         which, baseline = better[0] if better else ("", None)

@@ -64,7 +64,11 @@ def sections(recipe: Mapping[str, Any], sources: Sources, templates: Path) -> li
         "records": story.records(sources),
         "training": findings.training(runs, sources),
         "quality": findings.quality(runs, sources),
-        "samples": {"masks": story.masks(recipe, sources), "generations": story.generations(sources)},
+        "samples": {
+            "masks": story.masks(recipe, sources),
+            "generations": story.generations(sources),
+            "over_training": story.over_training(sources),
+        },
         "runs": findings.compared(sources),
         "plan": findings.plans(recipe, runs, sources),
         "partitioning": story.partitioning(sources),

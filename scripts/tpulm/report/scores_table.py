@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 
-from tpulm.core.scores import Score
+from tpulm.core.scores import IN_TRAINING, Score
 from tpulm.report.html import Raw, section, table
 from tpulm.report.style import BLUE, GREY, ORANGE
 
@@ -71,8 +71,13 @@ def metric_table(rows: Sequence[Row], bases: Mapping[str, str]) -> str:
 
 
 def beside_base(score: Score, before: float | None) -> Score:
-    """Return a score with that of the base model beside it, unless there is none or an evaluation has put it there."""
-    return score if before is None else replace(score, baselines={BEFORE: before} | score.baselines)
+    """Return a score with that of the base model beside it, unless there is none or an evaluation has put it there.
+
+    In the training text of each, the two models have other items.
+    """
+    if before is None or score.on.endswith(IN_TRAINING):
+        return score
+    return replace(score, baselines={BEFORE: before} | score.baselines)
 
 
 def whole(lines: Sequence[str]) -> Raw:

@@ -33,6 +33,10 @@ HOW: dict[str, Callable[..., float]] = {
 }
 
 
+# The columns that hold names of runs and devices.
+NAMES = ("run", "devices")
+
+
 class Sources:
     """The files that a page may be made of; what is not among them is not read."""
 
@@ -102,6 +106,9 @@ def columns_of(paths: Iterable[Path]) -> dict[str, list[float | str]]:
     found: dict[str, list[float | str]] = {}
     for name in rows[0] if rows else ():
         texts = [row.get(name) or "" for row in rows]
+        if name in NAMES:  # that may look like numbers
+            found[name] = list(texts)
+            continue
         try:
             found[name] = [float(text) if text else math.nan for text in texts]
         except ValueError:
@@ -185,9 +192,9 @@ STYLES: dict[str, Callable[[Any], str]] = {
 }
 
 
-def named(paths: Iterable[str]) -> dict[str, Path]:
-    """Return files below results/ by their names there."""
-    return {str(path).partition("results/")[2]: Path(path) for path in paths}
+def named(paths: Iterable[str | Path], results: str | Path) -> dict[str, Path]:
+    """Return files below results/, a folder wherever it is, by their names there."""
+    return {Path(path).relative_to(results).as_posix(): Path(path) for path in paths}
 
 
 def devices_of(recipe: Mapping[str, Any], sources: Sources) -> dict[str, str]:

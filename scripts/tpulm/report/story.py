@@ -12,13 +12,15 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tpulm.config.artifacts import MANIFEST
+from tpulm.config.artifacts import CHECKPOINT_FILES, MANIFEST
 from tpulm.report import charts
 from tpulm.report.changes import marked
 from tpulm.report.corpus_table import REASONS, source_of
 from tpulm.report.sources import Sources, pointer
 
 SHOWN = 20  # examples of a kind
+COLUMNS = 8  # checkpoints that stand side by side, at most
+CONTINUED = 3  # continuations of a prompt that are shown at each
 DEVICES = 256  # that a grid shows, at most
 
 
@@ -154,6 +156,60 @@ def generations(sources: Sources) -> list[dict[str, Any]]:
         }
         for file in sources.names("finetune/*/generations.json")
     ]
+
+
+def over_training(sources: Sources) -> list[dict[str, Any]]:
+    """Return what each run said at its checkpoints, side by side, with what is new at each marked."""
+    chains: dict[str, list[str]] = {}
+    for file in sources.names("samples/*/*/*.json"):
+        chains.setdefault("/".join(file.split("/")[1:3]), []).append(file)
+    found = []
+    for chain, files in chains.items():
+        count = min(len(files), COLUMNS)
+        shown = [files[round(number * (len(files) - 1) / max(count - 1, 1))] for number in range(count)]
+        names = [file.rpartition("/")[2].removesuffix(".json") for file in shown]
+        steps = [f"{chain}/checkpoints/{name}/{CHECKPOINT_FILES['state']}#/step" for name in names]
+        rows = answers_over(shown, sources) if chain.startswith("mlm/") else continuations_over(shown, sources)
+        run = {"name": chain.replace("base-training/", "base/"), "steps": steps, "rows": rows}
+        found.append(run | {"masked": chain.startswith("mlm/"), "all": count == len(files)})
+    return found
+
+
+def answers_over(files: list[str], sources: Sources) -> list[dict[str, Any]]:
+    """Return for each prompt the answers in each file, and which of them the file before does not have."""
+    rows = []
+    for number, row in enumerate(sources.json(files[0])):
+        cells: list[list[dict[str, Any]]] = []
+        before: set[str] | None = None
+        for file in files:
+            answers = [answer["token_str"] or "(nothing)" for answer in sources.json(file)[number]["answers"]]
+            cells.append(
+                [
+                    {"token": token, "new": before is not None and token not in before, "at": f"{at}/score"}
+                    for token, at in zip(answers, places(file, number, len(answers)), strict=True)
+                ]
+            )
+            before = set(answers)
+        rows.append({"prompt": row["prompt"], "cells": cells})
+    return rows
+
+
+def places(file: str, prompt: int, count: int) -> list[str]:
+    """Return where the answers to a prompt are."""
+    return [f"{file}#/{prompt}/answers/{place}" for place in range(count)]
+
+
+def continuations_over(files: list[str], sources: Sources) -> list[dict[str, Any]]:
+    """Return for each prompt its first continuations in each file, with the words that the file before has not."""
+    rows = []
+    for number, row in enumerate(sources.json(files[0])["prompts"]):
+        texts = [sources.json(file)["prompts"][number]["after"][:CONTINUED] for file in files]
+        lines = []
+        for sample in zip(*texts, strict=True):
+            new = [marked(before, text)[1] for before, text in zip(sample[:-1], sample[1:], strict=True)]
+            lines.append([sample[0], *new])
+        rows.append({"prompt": row["prompt"], "lines": lines})
+    return rows
 
 
 def partitioning(sources: Sources) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def figures(record: dict) -> dict[str, float]:
         return {f"held_out/{name}": figures[name] for name in ("loss", "accuracy", "perplexity") if name in figures}
     if "seconds" in record:
         return {f"seconds/{name}": seconds for name, seconds in record["seconds"].items()}
-    groups = {"train": ("loss", "accuracy", "learning_rate"), "speed": ("tokens_per_second", "mfu")}
+    groups = {"train": ("loss", "accuracy", "learning_rate", "gradient_norm"), "speed": ("tokens_per_second", "mfu")}
     found = {f"{group}/{name}": record.get(name) for group, names in groups.items() for name in names}
     return {name: value for name, value in found.items() if value is not None}
 

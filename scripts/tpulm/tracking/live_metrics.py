@@ -4,8 +4,9 @@ logs/.../RUN/metrics.jsonl, beside the logs of the run's segments. It is no outp
 job fails. The progress on the terminal is made of the same records; trackers and pages can read the file as it grows.
 
 Every few seconds    step, last_step (of the segment), loss (nats per predicted token), accuracy, learning_rate,
-                     tokens (read since the first step of the run), tokens_per_second, mfu (null where it is not known),
-                     seconds_left (until the segment's last step)
+                     gradient_norm (of all variables, before any clipping; null where it is not finite), tokens (read
+                     since the first step of the run), tokens_per_second, mfu (null where it is not known), seconds_left
+                     (until the segment's last step)
 At an evaluation     step, held_out (loss, accuracy, perplexity, predictions)
 At a segment's end   step, seconds (of its phases, see tpulm.training.phases)
 """

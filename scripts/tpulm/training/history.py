@@ -1,7 +1,8 @@
 """The history of a segment's steps: one CSV of numbers that repeat exactly, one of timings that do not.
 
 history.csv   step, loss (nats per predicted token), accuracy (share of its predictions that are right, ties
-              included), learning_rate; held_out_loss at some steps, where evaluate_every asks for it
+              included), learning_rate, gradient_norm (of all variables, before any clipping); held_out_loss at some
+              steps, where evaluate_every asks for it
 timings.csv   step, seconds_per_step, tokens_per_second, devices (how many of which kind), profile (where a profile
               ended: JSON, see `History.profiled`)
 """
@@ -22,9 +23,10 @@ from tpulm.tracking.live_metrics import LiveMetrics, line
 
 
 class History:
-    """Collects loss, accuracy and learning rate per step, prints progress, and stops a run that diverges.
+    """Collects the figures of each step, prints progress, and stops a run that diverges.
 
-    Steps are counted from 1 here: row `s` is the s-th update.
+    They are loss, accuracy, learning rate and the norm of the gradients. Steps are counted from 1 here: row `s` is the
+    s-th update.
     """
 
     def __init__(
@@ -68,20 +70,24 @@ class History:
         """Forget the time since the last call, such as a compilation or an evaluation."""
         self.mark = time.perf_counter()
 
-    def add(self, losses: list[float], accuracies: list[float], learning_rates: list[float]) -> None:
-        """Take losses (nats per predicted token), accuracies and learning rates of the steps since the last call.
+    def add(
+        self, losses: list[float], accuracies: list[float], norms: list[float], learning_rates: list[float]
+    ) -> None:
+        """Take losses (nats per predicted token), accuracies, norms of the gradients and learning rates.
+
+        They are of the steps since the last call.
 
         Raises UserError at a loss that is not finite.
         """
         seconds = time.perf_counter() - self.mark
-        for loss, accuracy, rate in zip(losses, accuracies, learning_rates, strict=True):
+        for loss, accuracy, norm, rate in zip(losses, accuracies, norms, learning_rates, strict=True):
             self.step += 1
             if not math.isfinite(loss):
                 raise UserError(
                     f"the loss is {loss} at step {self.step}, with learning rate {rate:.6g}: the run diverged; "
                     "the last checkpoint is kept. Lower learning_rate, or set global_clipnorm."
                 )
-            self.rows.append(f"{self.step},{loss:.9g},{accuracy:.9g},{rate:.9g}\n")
+            self.rows.append(f"{self.step},{loss:.9g},{accuracy:.9g},{rate:.9g},{norm:.9g}\n")
         seconds /= len(losses)
         speed = self.tokens_per_step / max(seconds, 1e-9)
         self.timings.append(f"{self.step},{seconds:.6f},{speed:.1f},{self.devices}\n")
@@ -92,6 +98,7 @@ class History:
                 "loss": losses[-1],
                 "accuracy": accuracies[-1],
                 "learning_rate": learning_rates[-1],
+                "gradient_norm": norms[-1] if math.isfinite(norms[-1]) else None,
                 "tokens": self.step * self.tokens_per_step,
                 "tokens_per_second": round(speed, 1),
                 "mfu": self.seconds_at_peak and round(self.seconds_at_peak / max(seconds, 1e-9), 4),
@@ -127,7 +134,7 @@ class History:
 
     def write(self, history: str, timings: str, held_out: bool = False) -> None:
         """Write both files; with `held_out`, the first with that column."""
-        head, rows = "step,loss,accuracy,learning_rate\n", self.rows
+        head, rows = "step,loss,accuracy,learning_rate,gradient_norm\n", self.rows
         if held_out:
             head = head.replace("\n", ",held_out_loss\n")
             losses = {str(step): f"{loss:.9g}" for step, loss in self.held_out.items()}
@@ -153,7 +160,7 @@ def held_out_figures(loss: float, right: float, count: float) -> dict[str, float
 
 
 class FigureReader:
-    """Takes loss and accuracy of steps as they are dispatched, and reads them from the devices now and then.
+    """Takes the figures of steps as they are dispatched, and reads them from the devices now and then.
 
     Reading waits for the devices; doing so at every step would leave them idle while Python runs.
     """
@@ -167,9 +174,9 @@ class FigureReader:
         self.rates: list[float] = []
 
     def add(self, figures: object, rates: np.ndarray) -> None:
-        """Take the figures of one step [2] or several [steps, 2], still on the device; learning rates [steps].
+        """Take the figures of one step [3] or several [steps, 3], still on the device; learning rates [steps].
 
-        figures  loss in nats per predicted token, and accuracy
+        figures  loss in nats per predicted token, accuracy, norm of the gradients
         """
         self.figures.append(figures)
         self.rates.extend(rates.tolist())
@@ -180,8 +187,9 @@ class FigureReader:
         """Read what is waiting."""
         if not self.figures:
             return
-        losses, accuracies = np.concatenate([np.atleast_2d(found) for found in self.figures]).astype(float).T.tolist()
-        seconds = (time.perf_counter() - self.history.mark) / len(losses)
-        self.history.add(losses, accuracies, self.rates)
+        found = np.concatenate([np.atleast_2d(figures) for figures in self.figures]).astype(float).T.tolist()
+        seconds = (time.perf_counter() - self.history.mark) / len(self.rates)
+        losses, accuracies, norms = found
+        self.history.add(losses, accuracies, norms, self.rates)
         self.due = 10 if self.due == 1 else max(1, min(1000, round(self.SECONDS / max(seconds, 1e-6))))
         self.figures, self.rates = [], []

@@ -9,7 +9,7 @@ from typing import Protocol
 import jax
 import keras
 
-from tpulm.config.training_step import TrainingStep
+from tpulm.config.training_step import MaskedArchitecture, TrainingStep
 from tpulm.core.accelerators import peak_flops
 
 
@@ -52,7 +52,7 @@ def model_flops_of(run: Built) -> float:
     width = heads * (getattr(backbone, "head_dim", None) or backbone.hidden_dim // heads)
     seen = backbone.tokens_seen(length) if hasattr(backbone, "tokens_seen") else backbone.num_layers * length
     predicted = step.predictions_per_record / length
-    if step.task != "causal":
+    if isinstance(step.model.source, MaskedArchitecture):
         width *= 2
     forward = 2 * inside + 2 * head * predicted + 2 * width * seen
     passes = 2 if step.model.only_lora else 3

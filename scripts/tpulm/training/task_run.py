@@ -1,6 +1,7 @@
 """A model with a head for labels, as a JAX run that trains it. Needs tpulm.training.runtime.start first."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -8,26 +9,59 @@ import numpy as np
 
 from tpulm.config.tasks import NUMBER, without_either
 from tpulm.config.training_step import ModelSpec, TrainingStep
+from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
+from tpulm.core.files import read_json
+from tpulm.models.causal import assign
 from tpulm.models.masked_models import folder_recipe
 from tpulm.models.optimizers import make_optimizer
 from tpulm.models.sharding import Sharded, batch_sharding, replicated_sharding
 from tpulm.models.task_models import TaskModel, build_task_model
+from tpulm.records.labelled_batches import Arrays, encode, encode_causal
+from tpulm.tokenization.causal import load_tokenizer
+from tpulm.tokenization.folder import load, special_ids
 from tpulm.training.feeding import on_devices
 from tpulm.training.jax_run import JaxRun, distributed, finished
 from tpulm.training.tasks import labelled
 
 
+def folder_of(inputs: Mapping) -> Path:
+    """Return the folder of the model that a job names: input base, a preset, or input model, files of transformers."""
+    base = inputs.get("base")
+    return Path(base[0]) if base else Path(inputs["model"][0]).parent
+
+
+def encoder(folder: Path, recipe: Mapping) -> Callable[[Mapping[str, list]], Arrays]:
+    """Return a function of a split's columns that encodes its examples for the model of a folder.
+
+    recipe  predict, sequence_length
+    """
+    predict, length = recipe["predict"], recipe["sequence_length"]
+    if is_preset(folder):
+        return partial(encode_causal, load_tokenizer(str(folder), lambda: None), predict=predict, length=length)
+    tokenizer = load(folder / "tokenizer.json")
+    pad = special_ids(tokenizer, folder / "special_tokens_map.json")["pad"]
+    return partial(encode, tokenizer, predict=predict, length=length, pad=pad)
+
+
+def is_preset(folder: Path) -> bool:
+    """Return whether a folder is a preset of keras-hub, a causal model; else it is a masked model of transformers."""
+    return "registered_name" in read_json(folder / "config.json")
+
+
 def task_step(recipe: Mapping, folder: Path) -> TrainingStep:
-    """Return the training step of a task's recipe and the model in a folder of transformers.
+    """Return the training step of a task's recipe and the model in a folder.
 
     recipe  of a segment, see `tpulm.config.tasks.TaskChain.segment`
 
     Raises UserError for a model that JAX cannot open.
     """
-    found = folder_recipe(folder)
-    known = {"model": without_either(found["model"]), "vocabulary": found["vocabulary"]}
-    model = ModelSpec.of("mlm", recipe["key"], {**recipe, **known})
+    if is_preset(folder):
+        model = ModelSpec.of("base", recipe["key"], {**recipe, "preset": folder})
+    else:
+        found = folder_recipe(folder)
+        known = {"model": without_either(found["model"]), "vocabulary": found["vocabulary"]}
+        model = ModelSpec.of("mlm", recipe["key"], {**recipe, **known})
     return TrainingStep(
         model,
         recipe["batch_size"],
@@ -63,13 +97,22 @@ def open_task_model(
     predict = str(step.labels)
     outputs = 1 if predict == NUMBER else len(described["labels"])
     model = build_task_model(step.model, distribution, folder, outputs, predict, weights)
-    most = model.backbone.max_sequence_length
-    if step.sequence_length > most:
+    most = getattr(model.backbone, "max_sequence_length", None)  # rotary positions have no end
+    if most and step.sequence_length > most:
         raise UserError(
             f"{step.model.where}.sequence_length is {step.sequence_length}; allowed: {most} or less, the positions of "
             "the model."
         )
     return model
+
+
+def start_from(model: TaskModel, best: str) -> None:
+    """Give a model the weights of a chain of another task, all but those of the head.
+
+    best  safetensors file of its trainable variables. Raises UserError where they are another model's.
+    """
+    own = [variable for variable in model.trainable_variables if not variable.path.startswith(f"{model.head.name}/")]
+    assign(own, load_arrays(best), best)
 
 
 def make_predictor(model: TaskModel, distribution: Sharded) -> Callable[[list, Mapping[str, np.ndarray]], np.ndarray]:

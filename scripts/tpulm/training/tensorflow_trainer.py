@@ -103,7 +103,8 @@ class Trainer:
     def make_train_step(self, global_clipnorm: float | None) -> Callable:
         """Return the compiled function of one update: (batch, rate, number of the step) -> figures.
 
-        figures  float32 [2]: loss, nats per prediction; accuracy, the share of the predictions that are right
+        figures  float32 [3]: loss, nats per prediction; accuracy, the share of the predictions that are right; norm of
+                 the gradients of all variables, before any clipping
         """
         # Where replicas have to talk within a step, only what each does alone is compiled by XLA.
         mirrored = isinstance(self.strategy, tf.distribute.MirroredStrategy)
@@ -117,13 +118,14 @@ class Trainer:
             # A small batch may have nothing to predict.
             figures, grads = gradients(batch, number, tf.maximum(weight, 1.0))
             figures, grads = replica.all_reduce(tf.distribute.ReduceOp.SUM, [figures, grads])
+            norm = tf.linalg.global_norm(grads)
             if global_clipnorm is not None:
-                grads, _ = tf.clip_by_global_norm(grads, global_clipnorm)
+                grads, _ = tf.clip_by_global_norm(grads, global_clipnorm, use_norm=norm)
             self.optimizer.learning_rate.assign(rate)
             self.optimizer.apply_gradients(
                 zip(grads, self.model.trainable_variables, strict=True), skip_gradients_aggregation=True
             )
-            return figures
+            return tf.concat([figures, [tf.cast(norm, figures.dtype)]], 0)
 
         if alone(self.strategy):
             return graph(step)

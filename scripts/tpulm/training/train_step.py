@@ -4,7 +4,7 @@ Model, optimizer, mesh and task come in as arguments, so that a plan can compile
 not there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, NamedTuple
 
@@ -76,7 +76,8 @@ def make_train_step(
     state         TrainState of values; frozen  values of the model's non-trainable variables
     batch         arrays [records, ...]
     rate          float32, the learning rate: an argument, so that a schedule compiles nothing anew
-    figures       float32 [2]: loss, nats per prediction; accuracy, the share of the predictions that are right
+    figures       float32 [3]: loss, nats per prediction; accuracy, the share of the predictions that are right; norm of
+                  the gradients of all variables, before any clipping
     """
     grad_fn = make_grad_fn(model, task, z_loss)
     rate_index = next(i for i, v in enumerate(optimizer.variables) if v is optimizer._learning_rate)
@@ -99,7 +100,7 @@ def make_train_step(
         slots = list(state.optimizer)
         slots[rate_index] = rate.astype(slots[rate_index].dtype)
         trainable, slots = optimizer.stateless_apply(slots, gradients, trainable)
-        return TrainState(slots, random, trainable), jnp.stack([loss, accuracy])
+        return TrainState(slots, random, trainable), jnp.stack([loss, accuracy, global_norm(gradients)])
 
     def split(array: jax.Array) -> jax.Array:
         """Return [records, ...] as [microbatches, records / microbatches, ...], each sharded as the whole was."""
@@ -107,6 +108,14 @@ def make_train_step(
         return jnp.swapaxes(rows, 0, 1)
 
     return step
+
+
+def global_norm(gradients: Sequence[jax.Array]) -> jax.Array:
+    """Return the Euclidean norm of all gradients as one vector, float32.
+
+    As Keras computes it to clip by it (`clip_by_global_norm`): where it does, the compiler keeps one of the two.
+    """
+    return jnp.sqrt(jnp.sum(jnp.stack([jnp.sum(jnp.square(one)) for one in gradients]))).astype("float32")
 
 
 def jit_train_step(

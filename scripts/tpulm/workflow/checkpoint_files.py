@@ -1,4 +1,4 @@
-"""Which checkpoints are scored, which are gone, and what thinning waits for."""
+"""Which checkpoints are scored or asked, which are gone, and what thinning waits for."""
 
 from collections.abc import Callable, Mapping
 
@@ -7,15 +7,20 @@ from tpulm.config.runs import Run
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
 
-FOLDER = "results/evaluation"
+# By the key that says which: the file of a checkpoint, and what is done with it.
+KINDS = {
+    "evaluation.checkpoints": ("results/evaluation/{chain}/{step:08d}/scores.json", "scored"),
+    "prompts.checkpoints": ("results/samples/{chain}/{step:08d}.json", "asked"),
+}
 
 
-class CheckpointScores:
-    """The scores of checkpoints, beside those of the models that runs end with."""
+class CheckpointFiles:
+    """What is made of checkpoints, beside what is made of the models that runs end with: scores, or samples."""
 
-    def __init__(self, which: str, chains: Mapping[str, Run], located: Callable[[str], str]):
+    def __init__(self, key: str, which: str, chains: Mapping[str, Run], located: Callable[[str], str]):
         """Take which checkpoints the config names (best, last or all), and the runs by folder below results/.
 
+        key      of the config that names them, one of KINDS
         located  returns where an artifact is, in the working folder or in a bucket
 
         Raises UserError for a run that may stop early: of its checkpoints after that, only the best weights are there.
@@ -23,10 +28,11 @@ class CheckpointScores:
         for run in chains.values() if which != "best" else []:
             if run.recipe["patience"]:
                 raise UserError(
-                    f"evaluation.checkpoints is {which}, but {run.key} has patience, and checkpoints after an early "
+                    f"{key} is {which}, but {run.key} has patience, and checkpoints after an early "
                     "stop hold no weights of their own; allowed with it: best."
                 )
-        self.which, self.chains, self.located = which, chains, located
+        self.key, self.which, self.chains, self.located = key, which, chains, located
+        self.pattern, self.done = KINDS[key]
 
     def asked(self, chain: str) -> list[int]:
         """Return the steps of a run whose checkpoints the config names, beside the best one."""
@@ -34,8 +40,8 @@ class CheckpointScores:
         return {"best": [], "last": ends[-1:], "all": ends}[self.which]
 
     def file(self, chain: str, step: int) -> str:
-        """Return the scores of a checkpoint."""
-        return f"{FOLDER}/{chain}/{step:08d}/scores.json"
+        """Return what is made of a checkpoint."""
+        return self.pattern.format(chain=chain, step=step)
 
     def exists(self, path: str) -> bool:
         """Return whether an artifact is there."""
@@ -46,12 +52,12 @@ class CheckpointScores:
         folder = f"{self.chains[chain].folder}/checkpoints/{step:08d}"
         return self.exists(f"{folder}/{THINNED}") and not self.exists(f"{folder}/{CHECKPOINT_FILES['weights']}")
 
-    def can_be_scored(self, chain: str) -> list[int]:
-        """Return the steps of a run that are to be scored: asked for, and not let go."""
+    def there(self, chain: str) -> list[int]:
+        """Return the steps of a run that the config names, and whose weights are not let go."""
         return [step for step in self.asked(chain) if not self.let_go(chain, step)]
 
     def files(self, chain: str) -> list[str]:
-        """Return the scores of a run's checkpoints, in order: those that can be made, and those that are there."""
+        """Return the files of a run's checkpoints, in order: those that can be made, and those that are there."""
         return [
             self.file(chain, step)
             for step in self.asked(chain)
@@ -59,13 +65,13 @@ class CheckpointScores:
         ]
 
     def before_thinning(self, chain: str, step: int) -> list[str]:
-        """Return the scores that a checkpoint waits for before its arrays are deleted."""
+        """Return the files that a checkpoint waits for before its arrays are deleted."""
         file = self.file(chain, step)
         wanted = step in self.asked(chain) and not self.let_go(chain, step)
         return [file] if wanted or self.exists(file) else []
 
     def note(self, chain: str) -> str | None:
-        """Return a sentence about the checkpoints of a run that cannot be scored any more; None where all can."""
+        """Return a sentence about the checkpoints of a run that nothing can be made of any more; None for none."""
         gone = [
             step for step in self.asked(chain) if self.let_go(chain, step) and not self.exists(self.file(chain, step))
         ]
@@ -73,21 +79,21 @@ class CheckpointScores:
             return None
         run = self.chains[chain]
         return (
-            f"evaluation.checkpoints is {self.which}, but {run.key}.keep_checkpoints has let go the weights at "
-            f"{'step' if len(gone) == 1 else 'steps'} {', '.join(map(str, gone))}, which are not scored; to have them, "
-            f"delete {run.folder}/checkpoints and train again."
+            f"{self.key} is {self.which}, but {run.key}.keep_checkpoints has let go the weights at "
+            f"{'step' if len(gone) == 1 else 'steps'} {', '.join(map(str, gone))}, which are not {self.done}; to have "
+            f"them, delete {run.folder}/checkpoints and train again."
         )
 
     def constraint(self, stage: str) -> str:
-        """Return what the wildcard `step` may be behind `RUN/` of a stage: steps that can be scored, of each run.
+        """Return what the wildcard `step` may be behind `RUN/` of a stage: steps whose weights are there, of each run.
 
-        Scores of checkpoints that are gone are files that no rule makes, so that nothing trains again for them.
+        What was made of checkpoints that are gone are files that no rule makes, so that nothing trains again for them.
         """
         found = [
             f"(?<=/{chain.partition('/')[2]}/){step:08d}"
             for chain in self.chains
             if chain.partition("/")[0] == stage
-            for step in self.can_be_scored(chain)
+            for step in self.there(chain)
         ]
         return "|".join(found) or "(?!)"
 

@@ -1,0 +1,141 @@
+"""Causal models on tasks: heads as those of transformers, chains that begin at a base model or a tuned one."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import test_causal
+import test_lora
+from conftest import copied
+from openers import LOCKS
+from safetensors.numpy import load_file, save_file
+from test_staleness import listed
+from test_task_training import RECIPE, rows
+from test_transformers import export
+from tpulm.core.scores import read_scores
+
+jax_backend, preset, vocabulary = test_causal.jax_backend, test_lora.preset, test_lora.vocabulary
+IDS = [[2, 15, 16, 17, 18, 19, 20, 1], [2, 21, 22, 1, 0, 0, 0, 0]]
+LABELS = {"class": ["a", "b", "c"], "number": []}
+THEIRS = """
+import json, sys
+import torch, transformers
+folder, ids = json.loads(sys.argv[1])
+model, told = transformers.AutoModelForSequenceClassification.from_pretrained(folder, output_loading_info=True)
+with torch.no_grad():
+    ids = torch.tensor(ids)
+    logits = model.eval()(input_ids=ids, attention_mask=(ids != 0).long()).logits
+print("RESULT" + json.dumps({"missing": sorted(told["missing_keys"]), "logits": logits.tolist()}))
+"""
+
+
+def opened(folder, predict="class", weights=True, seed=0):
+    """Return the model of a preset with a head."""
+    from tpulm.training.jax_run import distributed
+    from tpulm.training.task_run import open_task_model, task_step
+
+    step = task_step(RECIPE | {"predict": predict, "seed": seed}, Path(folder))
+    return open_task_model(step, distributed(step), Path(folder), {"labels": LABELS[predict]}, weights)
+
+
+def logits_of(model, ids):
+    ids = np.array(ids, np.int32)
+    return np.asarray(model({"token_ids": ids, "padding_mask": (ids != 0).astype(np.int32)}, training=False))
+
+
+def values(model):
+    return {variable.path: np.asarray(variable.value) for variable in model.trainable_variables}
+
+
+def test_a_head_reads_the_last_token_whatever_the_padding(jax_backend, preset):
+    model = opened(preset)
+    logits = logits_of(model, IDS)
+    assert logits.shape == (2, 3) and logits_of(opened(preset, "number"), IDS).shape == (2, 1)
+    short = [IDS[1][:4]]
+    np.testing.assert_allclose(logits[1:], logits_of(model, short), atol=1e-5)
+    ids = np.array(short, np.int32)
+    hidden = np.asarray(model.backbone({"token_ids": ids, "padding_mask": np.ones_like(ids)}))
+    kernel = values(model)["task_head/output_dense/kernel"]
+    np.testing.assert_allclose(logits[1:], hidden[:, 3] @ kernel, atol=1e-5)
+    assert "task_head/output_dense/bias" not in values(model)
+
+
+def test_random_weights_are_drawn_by_the_seed_in_the_place_of_the_models_own(jax_backend, preset):
+    own, one, again, other = (
+        values(opened(preset, weights=weights, seed=seed))
+        for weights, seed in ((True, 0), (False, 0), (False, 0), (False, 1))
+    )
+    assert list(own) == list(one)
+    table = "token_embedding/embeddings"
+    assert all(np.array_equal(one[name], again[name]) for name in one)
+    assert not np.array_equal(own[table], one[table]) and not np.array_equal(one[table], other[table])
+    assert abs(one[table].std() / own[table].shape[1] ** -0.5 - 1) < 0.1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("which", LOCKS)
+def test_transformers_computes_the_same(jax_backend, openers, preset, tmp_path, which):
+    export(preset, tmp_path / "theirs")
+    model, folder = opened(preset), tmp_path / "theirs"
+    kernel = np.random.default_rng(0).normal(0.0, 0.3, values(model)["task_head/output_dense/kernel"].shape)
+    model.head.output_dense.kernel.assign(kernel.astype(np.float32))
+    score = {"score.weight": np.ascontiguousarray(kernel.astype(np.float32).T)}
+    save_file(load_file(folder / "model.safetensors") | score, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    labels = {"id2label": dict(enumerate(LABELS["class"])), "pad_token_id": 0}
+    (folder / "config.json").write_text(json.dumps(config | labels))
+    found = openers.result(which, THEIRS, [str(folder), IDS])
+    assert found["missing"] == []
+    theirs = np.array(found["logits"])
+    assert np.abs(theirs - logits_of(model, IDS)).max() < 1e-4 < np.abs(theirs).max()
+
+
+MODELS = ["base-training/small", "finetune/python"]
+TASK = {
+    "source": "files", "files": ["tasks/*.jsonl"], "held_out": {"validation": 0.2, "test": 0.2}, "models": MODELS,
+    "steps": 40, "checkpoint_every": 20, "batch_size": 16, "learning_rates": [3e-3], "sequence_length": 24,
+    "baselines": ["majority", "random_weights"], "schedule": {"shape": "linear", "warmup_steps": 4},
+    "keep_checkpoints": "all", "seeds": [0],
+}  # fmt: skip
+
+
+def given(trained, tmp_path):
+    """Return a folder with finished runs and a task, and what names the task on the command line."""
+    workflow = copied(trained, tmp_path)
+    (workflow / "tasks").mkdir()
+    lines = [json.dumps({key: row[key] for key in ("text", "label")}) for row in rows(200, 0)]
+    (workflow / "tasks/a.jsonl").write_text("\n".join(lines) + "\n")
+    return workflow, ["--config", f"evaluation={json.dumps({'tasks': {'words': TASK}})}"]
+
+
+def test_chains_of_causal_models_follow_from_their_presets(trained, tmp_path):
+    workflow, config = given(trained, tmp_path)
+    found = listed(workflow, "tasks", *config)
+    chains = [f"evaluation/tasks/words/{model}/{weights}-rate-0.003-seed-0" for model in MODELS
+              for weights in ("pretrained", "random")]  # fmt: skip
+    assert {job for job in found if job.startswith("train_task")} == {
+        f"train_task:{chain},{step:08d}" for chain in chains for step in (20, 40)
+    }
+    # A model that LoRA has tuned is merged first, and its overlap is that of both texts.
+    assert {
+        "export_merged:python",
+        *(f"find_task_overlap:words,{name}" for name in ("corpus", "finetune-text")),
+    } <= found
+
+
+@pytest.mark.long
+def test_causal_models_learn_a_task(trained, tmp_path):
+    workflow, config = given(trained, tmp_path)
+    workflow("--cores", "2", "tasks", *config)
+    for model in MODELS:
+        said, (score,) = read_scores(workflow / f"results/evaluation/tasks/words/{model}/scores.json")
+        assert said == {"model": model, "kind": "causal"}
+        assert score.value > 0.9 > score.baselines["most frequent label"], model
+        assert "same model from random weights" in score.baselines
+    place = workflow / "results/evaluation/tasks/words"
+    first = [load_file(place / model / "pretrained-rate-0.003-seed-0/checkpoints/00000020/weights.safetensors")
+             for model in MODELS]  # fmt: skip
+    assert list(first[0]) == list(first[1])
+    assert not np.array_equal(*(arrays["token_embedding/embeddings"] for arrays in first))
+    assert "Nothing to be done" in workflow("-n", "tasks", *config).stdout
