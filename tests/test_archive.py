@@ -110,12 +110,12 @@ def test_the_archive_alone_describes_the_whole_run(trained, tmp_path, monkeypatc
         assert "report/page" not in archive.read("data_sheet.md").decode()
         metadata = json.loads(archive.read("ro-crate-metadata.json"))
     entities = {entity["@id"] for entity in metadata["@graph"]}
-    assert "source/report/page/jobs.html" in entities and not any(name.startswith("#report") for name in entities)
+    assert "source/report/page/jobs.html" in entities and not any(name.startswith("#report/page") for name in entities)
     assert manifest["outside"] == {} and manifest["configfiles"] == {"config/given/1.yaml": "größe/config.yaml"}
     assert (alone / "again/config.yaml").read_bytes() == (ROOT / "config.yaml").read_bytes()
     (program, *arguments) = command_of(manifest, "2")
     planned = existing(alone / "again")(*arguments, "-n").stdout
-    before = workflow("archive", *given, "-n", "--forceall").stdout
+    before = workflow(ARCHIVE, *given, "-n", "--forceall").stdout
     counts = [re.findall(r"^(\w+) +(\d+)$", printed, re.M) for printed in (planned, before)]
     assert program == ".venv/bin/snakemake" and len(counts[0]) > 30 and counts[0] == counts[1]
 
