@@ -85,6 +85,22 @@ def test_what_an_interruption_repeats_is_noted(tmp_path, monkeypatch):
     assert json.loads(job_record.path_of(log).read_text()) == {"event": "note", "repeated_steps": 5}
 
 
+def test_no_secret_is_in_a_record_however_it_is_spelled(tmp_path, monkeypatch):
+    from tpulm.core import job_record
+
+    secret = 'pass"wörd\\canary'
+    monkeypatch.setenv("HF_TOKEN", secret)
+    path = tmp_path / "a.jobs.jsonl"
+    recipe = {"files": [f"https://{secret}@host/a.txt"], f"by {secret}": ROOT}
+    job_record.append(path, {"event": "start", "time": 1.5, "recipe": recipe})
+    line = {
+        "event": "start",
+        "time": 1.5,
+        "recipe": {"files": ["https://[secret]@host/a.txt"], "by [secret]": str(ROOT)},
+    }
+    assert job_record.read(path) == [line] and "canary" not in path.read_text()
+
+
 def test_the_source_is_told_by_commit_and_difference(tmp_path):
     def git(*arguments):
         who = ["-c", "user.name=a", "-c", "user.email=a@b"]
