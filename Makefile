@@ -16,7 +16,7 @@ run: setup
 
 setup: .venv/ready
 
-.venv/ready: envs/$(ENVIRONMENT).txt $(LOCKS) envs/setup.py envs/mend_transformers.py envs/mend_snakemake.py
+.venv/ready: envs/$(ENVIRONMENT).txt $(LOCKS) envs/setup.py envs/mend_transformers.py envs/mend_snakemake.py envs/mended_snakemake.py
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on this machine; install Python 3.11, or say which: make PYTHON=..."; exit 1; }
 	$(PYTHON) envs/setup.py $(ENVIRONMENT)
 	@touch $@
@@ -60,12 +60,15 @@ bench-steps: setup
 bench-packing: setup
 	.venv/bin/python benchmarks/packing.py
 
-# The time of steps as plans model it, beside what others have measured, and the plans of the recipes; the tables are
-# written to benchmarks/results/{plan_table,recipes}.md, the second to README.md, too. With `make bench-plan COMPILE=1`
-# their programs are compiled again: two hours.
+# The time of steps as plans model it, beside what others have measured, how much of a TPU they use, and the plans of the
+# recipes; the tables are written to README.md and benchmarks/results/{plan_table,utilisation,recipes}.md. With `make
+# bench-plan COMPILE=1` their programs are compiled again: hours.
 bench-plan: setup
 	$(if $(COMPILE),.venv/bin/python benchmarks/plan_table.py compile)
 	.venv/bin/python benchmarks/plan_table.py table
+	$(if $(COMPILE),.venv/bin/python benchmarks/utilisation.py compile)
+	$(if $(COMPILE),.venv/bin/python benchmarks/utilisation.py compile --before)
+	.venv/bin/python benchmarks/utilisation.py table
 	$(if $(COMPILE),.venv/bin/python benchmarks/recipes.py plan)
 	.venv/bin/python benchmarks/recipes.py table
 

@@ -1,9 +1,12 @@
 """Mend what makes Snakemake 9.27.1 slow here.
 
 - It imports every plugin that is installed whenever it starts. The one for Slurm brings pandas, the one for Kubernetes
-  its client of 700 modules: half of the time of each `snakemake`, also of one that runs jobs here. They import them
-  when they use them.
-- It imports pandas to see whether a job's params are of pandas.
+  its client of 700 modules, the one for Google Cloud Storage that client: most of the time of each `snakemake`, also of
+  one that runs jobs here. They import them when they use them.
+- It imports an interface to databases, in which its metadata can be; a reader of notebooks, for scripts that are none;
+  clients of all clouds, to read the Snakefile from a disk; NumPy, to see whether a value of a profile is of NumPy; and
+  what makes HTML of captions, for its report.
+- It imports pandas and NumPy to see whether a job's params are of theirs.
 - After a job it computes the checksums of all input files once for each output file. Once is enough.
 
 `make` runs this on .venv. Snakemake does the same without it, more slowly.
@@ -13,20 +16,18 @@ import importlib.util
 from pathlib import Path
 
 from mend_transformers import mend
+from mended_snakemake import (
+    CAPTIONS,
+    CAPTIONS_LATER,
+    DOCUTILS,
+    IN_DATABASE,
+    IN_FILES,
+    LATER,
+    NUMPY,
+    NUMPY_LOADED,
+    RETRIED,
+)  # fmt: skip
 
-LATER = '''class Later:
-    """Modules that are imported when one is first used; attributes are those of the first."""
-
-    def __init__(self, *names):
-        self.names = names
-
-    def __getattr__(self, attribute):
-        from importlib import import_module
-
-        return getattr([import_module(name) for name in self.names][0], attribute)
-
-
-'''
 CHECKSUMS = """checksums = {
                     str(infile): await infile.checksum(self.max_checksum_file_size)
                     for infile in job.input
@@ -61,10 +62,96 @@ MENDS = [
     ),
     (
         "snakemake",
+        "persistence/__init__.py",
+        "import WorkflowError\nfrom sqlalchemy import Column, JSON\nfrom sqlmodel import SQLModel, Field\n\n"
+        "from snakemake.common.tbdstring",
+        "import WorkflowError\n\nfrom snakemake.common.tbdstring",
+    ),
+    ("snakemake", "persistence/__init__.py", IN_DATABASE, IN_FILES),
+    (
+        "snakemake",
+        "persistence/db.py",
+        "from typing import Iterable\n\nimport psutil\nfrom sqlalchemy import (\n",
+        "from typing import Any, Iterable\n\nimport psutil\nfrom sqlalchemy import (\n    JSON,\n    Column,\n",
+    ),
+    (
+        "snakemake",
+        "persistence/db.py",
+        "from snakemake.persistence import MetadataRecord, PersistenceBase\n"
+        "from snakemake.logging import logger\nimport snakemake.exceptions\n",
+        "from snakemake.persistence import MetadataRecord as Record, PersistenceBase\n"
+        "from snakemake.logging import logger\nimport snakemake.exceptions\n\n\n"
+        f"{IN_DATABASE}    __getitem__, get, keys, items = Record.__getitem__, Record.get, Record.keys, Record.items\n",
+    ),
+    (
+        "snakemake",
+        "workflow.py",
+        "import FilePersistence\nfrom snakemake.persistence.db import DbPersistence\nfrom snakemake.settings",
+        "import FilePersistence\nfrom snakemake.settings",
+    ),
+    (
+        "snakemake",
+        "workflow.py",
+        "                persistence = DbPersistence\n",
+        "                from snakemake.persistence.db import DbPersistence\n\n"
+        "                persistence = DbPersistence\n",
+    ),
+    (
+        "snakemake",
+        "report/__init__.py",
+        f"from yte import process_yaml\n\n{DOCUTILS}from docutils.core import publish_file, publish_parts\n",
+        "import functools\nfrom yte import process_yaml\n\n",
+    ),
+    ("snakemake", "report/__init__.py", CAPTIONS, CAPTIONS_LATER),
+    (
+        "snakemake",
+        "script/__init__.py",
+        "def get_language(source_file, source):\n    import nbformat\n\n    filename",
+        "def get_language(source_file, source):\n    filename",
+    ),
+    (
+        "snakemake",
+        "script/__init__.py",
+        '    if language == "jupyter":\n        nb',
+        '    if language == "jupyter":\n        import nbformat\n\n        nb',
+    ),
+    (
+        "snakemake",
+        "sourcecache.py",
+        "        from smart_open import open\n",
+        "        if isinstance(source_file, LocalSourceFile):\n\n"
+        "            def open(path, mode, encoding, compression):\n"
+        "                return io.open(path, mode, encoding=encoding)\n\n"
+        "        else:\n            from smart_open import open\n",
+    ),
+    (
+        "snakemake",
+        "sourcecache.py",
+        "        uri = parse_uri(self.get_path_or_uri(secret_free=True))\n",
+        "        path = self.get_path_or_uri(secret_free=True)\n"
+        '        if isinstance(self, LocalSourceFile) and "://" not in path:\n'
+        '            return os.path.join("file", unquote(os.path.expanduser(path).lstrip("/")))\n'
+        "        uri = parse_uri(path)\n",
+    ),
+    (
+        "yte",
+        "value_handler.py",
+        NUMPY,
+        NUMPY_LOADED,
+    ),
+    (
+        "snakemake",
         "iocontainers.py",
         "        try:\n            import pandas as pd\n        except ModuleNotFoundError:\n"
         "            pd = None  # type: ignore[assignment]\n",
         f"        {LOADED}",
+    ),
+    (
+        "snakemake",
+        "iocontainers.py",
+        "        try:\n            import numpy as np\n        except ModuleNotFoundError:\n"
+        "            np = None  # type: ignore[assignment]\n",
+        '        np = __import__("sys").modules.get("numpy")\n',
     ),
     (
         "snakemake_executor_plugin_slurm",
@@ -79,6 +166,16 @@ MENDS = [
         "__init__.py",
         "\nimport kubernetes\nimport kubernetes.config\nimport kubernetes.client\n",
         f'\n\n{LATER}kubernetes = Later("kubernetes", "kubernetes.config", "kubernetes.client")\n',
+    ),
+    (
+        "snakemake_storage_plugin_gcs",
+        "__init__.py",
+        "import google.cloud.exceptions\nfrom google.cloud import storage\n"
+        "from google.cloud.storage import transfer_manager\nfrom google.api_core import retry\n"
+        "from google_crc32c import Checksum\n",
+        f"from google_crc32c import Checksum\n\n\n{LATER}{RETRIED}"
+        'google = Later("google", "google.cloud.exceptions")\nstorage = Later("google.cloud.storage")\n'
+        'transfer_manager = Later("google.cloud.storage.transfer_manager")\nretry = Retried("google.api_core.retry")\n',
     ),
 ]
 

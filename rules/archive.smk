@@ -1,7 +1,7 @@
 """The archive of a run, signed if the config names a key; the runs of before, in results/history/."""
 
 from tpulm.config.archives import archive_of, kept_of, signatures_of
-from tpulm.workflow.archiving import archived, kept_runs, only_local, signing_key
+from tpulm.workflow.archiving import archived, kept_runs, only_here, signing_key
 
 ARCHIVE = archive_of(config)
 HISTORY = [f"results/history/{chain}.json" for chain in RUN_FOLDERS]
@@ -22,7 +22,7 @@ rule write_archive:
     input:
         TARGETS,
         rules.cards.input,
-        here=lambda w: or_exit(only_local, PLACE.bucket),
+        here=lambda w: or_exit(only_here, PLACE.bucket, IS_MAIN),
         code=code_inputs("write_archive", "archive"),
     output:
         ARCHIVE,
@@ -80,7 +80,7 @@ rule keep_run:
     input:
         metrics=lambda w: f"{RUN_FOLDERS[w.chain].folder}/metrics.json",
         state=lambda w: RUN_FOLDERS[w.chain].checkpoint()["state"],
-        scores=lambda w: [file for file in SCORES if file.endswith(f"/{w.chain}/scores.json")],
+        scores=lambda w: [file for file in SCORES if Path(file).match(f"{w.chain}/scores.json")],
         code=code_inputs("keep_run", "workflow"),
     output:
         update("results/history/{chain}.json"),

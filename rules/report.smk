@@ -45,7 +45,11 @@ rule write_report:
         jobs="results/jobs.json",
     params:
         recipe=lambda w: page_recipe(
-            config, RUNS, TEXTS, {rule.name: Path(str(rule.snakefile)).stem for rule in workflow.rules}
+            config,
+            RUNS,
+            TEXTS,
+            {rule.name: Path(str(rule.snakefile)).stem for rule in workflow.rules},
+            PLACE.prefixed,
         ),
     log:
         "logs/report.log",

@@ -14,7 +14,7 @@ params.recipe         model (its path below results/), metrics, title, predict; 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tpulm.config.tasks import kind_of
+from tpulm.config.task_candidates import kind_of
 from tpulm.core.files import atomic_write, read_json, write_text
 from tpulm.core.job import job
 from tpulm.core.scores import write_scores

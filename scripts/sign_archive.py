@@ -9,6 +9,7 @@ from tpulm.core.job import job
 
 with job(snakemake.log[0], "sign") as say:
     from tpulm.archive.signing import sign
+    from tpulm.archive.verify import signature_command
 
     sign(snakemake.input.archive, snakemake.input.key, snakemake.output[0])
-    say(f"{snakemake.output[0]}; to check it: python verify.py {snakemake.input.archive} --public-key FILE")
+    say(f"{snakemake.output[0]}; to check it: python {' '.join(signature_command(snakemake.input.archive, 'KEY.pub'))}")

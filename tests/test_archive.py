@@ -3,6 +3,7 @@
 import hashlib
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -10,8 +11,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Workflow, copied
-from tpulm.archive.verify import COMMENT, MANIFEST, damages_of
+from conftest import ROOT, Workflow, copied, existing
+from tpulm.archive.rebuild import command_of, unpack
+from tpulm.archive.verify import COMMENT, MANIFEST, damages_of, read_manifest
 from tpulm.archive.zipped import write_zip
 
 ARCHIVE = "results/archive/models-1.zip"
@@ -89,6 +91,45 @@ def test_an_archive_answers_alone(archived):
     assert artifacts["results/corpus/train.parquet"]["compare"] == "bytes"
     assert artifacts["results/mlm/tiny/metrics.json"]["compare"] == "numbers"
     assert "PSF-2.0" in sheet and "Public summary of training content" in sheet and "To be written" in sheet
+
+
+def test_the_archive_alone_describes_the_whole_run(trained, tmp_path, monkeypatch):
+    """The config is one of several files of this name, in a folder of its own, and not the one of the source."""
+    workflow = copied(trained, tmp_path)
+    (workflow / "größe").mkdir()
+    (workflow / "config.yaml").rename(workflow / "größe/config.yaml")
+    shutil.copy2(ROOT / "config.yaml", workflow.folder)
+    given = ("--configfile", "größe/config.yaml", "--cores", "2")
+    workflow("archive", *given)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    monkeypatch.chdir(alone)
+    manifest = read_manifest(workflow / ARCHIVE)
+    with zipfile.ZipFile(workflow / ARCHIVE) as archive:
+        assert unpack(archive, manifest, alone / "again") is None
+        assert "report/page" not in archive.read("data_sheet.md").decode()
+        metadata = json.loads(archive.read("ro-crate-metadata.json"))
+    entities = {entity["@id"] for entity in metadata["@graph"]}
+    assert "source/report/page/jobs.html" in entities and not any(name.startswith("#report/page") for name in entities)
+    assert manifest["outside"] == {} and manifest["configfiles"] == {"config/given/1.yaml": "größe/config.yaml"}
+    assert (alone / "again/config.yaml").read_bytes() == (ROOT / "config.yaml").read_bytes()
+    (program, *arguments) = command_of(manifest, "2")
+    planned = existing(alone / "again")(*arguments, "-n").stdout
+    before = workflow(ARCHIVE, *given, "-n", "--forceall").stdout
+    counts = [re.findall(r"^(\w+) +(\d+)$", printed, re.M) for printed in (planned, before)]
+    assert program == ".venv/bin/snakemake" and len(counts[0]) > 30 and counts[0] == counts[1]
+
+
+def test_the_program_in_an_archive_does_not_vouch_for_it(archived):
+    with zipfile.ZipFile(archived / ARCHIVE) as archive:
+        told = archive.read("README.md").decode()
+    check = f"python -m model_signing verify key {Path(ARCHIVE).name} --signature {Path(ARCHIVE).name}.sig --public_key"
+    assert check in told and "--public-key" not in told
+    command = [sys.executable, archived / ARCHIVE, "--public-key", archived / "key.pub"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and "signed by" not in done.stdout
+    assert done.stderr.startswith("error: --public-key asks the program in the archive: ")
+    assert f"python -m model_signing verify key {archived / ARCHIVE} " in done.stderr
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -240,6 +281,13 @@ assert not found.has_issues(models.Severity.REQUIRED)
 
 
 @pytest.mark.long
+def test_an_archive_of_more_entries_than_a_zip_file_counts(tmp_path):
+    path = tmp_path / "a.zip"
+    write_zip(path, {f"{number:05}": b"" for number in range(2**16)}, {})
+    assert damages_of(path) == [] and len(zipfile.ZipFile(path).namelist()) == 2**16 + 1
+
+
+@pytest.mark.long
 def test_the_crate_is_a_provenance_run_crate(archived, openers, tmp_path):
     with zipfile.ZipFile(archived / ARCHIVE) as archive:
         archive.extractall(tmp_path)
@@ -254,7 +302,8 @@ def test_the_embedded_run_is_made_again(finished, tmp_path):
     workflow = copied(finished, tmp_path)
     workflow.as_a_user("archive", "--cores", "2")
     assert (workflow / ARCHIVE).stat().st_size < 10e6
-    command = [sys.executable, workflow / ARCHIVE, "--rebuild", tmp_path / "again"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    (tmp_path / "elsewhere").mkdir()
+    command = [sys.executable, shutil.copy2(workflow / ARCHIVE, tmp_path / "elsewhere"), "--rebuild", "again"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path / "elsewhere")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "the same bytes" in done.stdout and "different" not in done.stdout

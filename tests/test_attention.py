@@ -16,13 +16,13 @@ from tpulm.models.attention_cost import block_pairs, call_cost, cost_of_instruct
 KERNELS = """
 import json, sys
 from tpulm.training import runtime
-name, dtype, cases = json.loads(sys.argv[1])
+name, dtype, LENGTH, cases = json.loads(sys.argv[1])
 runtime.start(1, 8, determinism="steps" if name == "cudnn" else "bytes")
 import jax, jax.numpy as jnp, keras_hub, numpy as np
 from tpulm.models import sharding
 from tpulm.models.fused_attention import Kernel
 
-LENGTH, WIDTH = 384, 16 if name == "splash" else 64
+WIDTH = 16 if name == "splash" else 64
 dice = np.random.default_rng(0)
 
 def plain(query, key, value, segments, causal, window, soft_cap):
@@ -64,8 +64,8 @@ CAUSAL = {"causal": True, "window": None, "soft_cap": None}
 GEMMA_2, GEMMA_3 = {"causal": True, "window": 200, "soft_cap": 3.0}, {"causal": True, "window": 100, "soft_cap": None}
 
 
-def compared(name, dtype, *cases):
-    job = json.dumps([name, dtype, cases])
+def compared(name, dtype, *cases, length=384):
+    job = json.dumps([name, dtype, length, cases])
     if name == "cudnn":  # by a process that starts JAX with determinism: steps
         environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
         command = [sys.executable, "-c", KERNELS, job]
@@ -89,6 +89,19 @@ def test_splash_attention_is_attention(dtype, error):
         (2, 2, True, None, GEMMA_3),
     )
     assert len(found) == 6 and max(map(max, found)) < error, found
+
+
+def test_splash_attention_of_a_single_block():
+    """Then one kernel computes all gradients."""
+    found = compared(
+        "splash",
+        "float32",
+        (2, 2, True, None, CAUSAL | {"causal": False}),
+        (4, 2, False, None, CAUSAL),
+        (2, 1, True, None, GEMMA_2),
+        length=256,
+    )
+    assert len(found) == 3 and max(map(max, found)) < 1e-5, found
 
 
 def test_splash_attention_on_a_mesh():
@@ -258,11 +271,18 @@ def test_what_a_kernel_costs():
     assert [block_pairs(2048, True, window) for window in (1, 514, 4096)] == [4, 9, 10]
     query, key = (2, 8, 1024, 64), (2, 2, 1024, 64)
     flops, moved = call_cost("fwd", query, key, 2, False, None)
-    assert flops == 4 * 2 * 8 * 1024 * 1024 * 64
+    # Heads of 64 take the place of 128.
+    assert flops == 4 * 2 * 8 * 1024 * 1024 * 128
     # Queries and outputs once; keys and values for each of two blocks of queries; a logsumexp for each lane.
-    assert moved == (2 + 2 * 2) * (2 * 2 * 8 * 1024 * 64) + 4 * 128 * 2 * 8 * 1024
+    assert moved == (2 + 2 * 2) * (2 * 2 * 8 * 1024 * 128) + 4 * 128 * 2 * 8 * 1024
     assert call_cost("dq", query, key, 2, True, None)[0] == flops * 6 / 4 * 3 / 4
     assert call_cost("dkv", query, key, 2, True, None)[0] == flops * 8 / 4 * 3 / 4
+    # Of a single block, all gradients at once: five multiplications in place of seven, and inputs are read once.
+    short = [(*shape[:2], 512, 128) for shape in (query, key)]
+    flops, _ = call_cost("fwd", *short, 2, True, None)
+    whole, moved = call_cost("dkv", *short, 2, True, None)
+    ours, theirs = (2 * 2 * heads * 512 * 128 for heads in (8, 2))
+    assert whole == flops * 5 / 2 and moved == 3 * ours + 4 * theirs + 4 * 2 * 8 * 2 * 8 * 512
     name = f"jit(step)/{scope_of(True, 512)}/vmap(splash_mha_dq_segmented)/pallas_call"
     assert cost_of_instruction(name, query, key, 2) == call_cost("dq", query, key, 2, True, 512)
     assert cost_of_instruction("jit(step)/dot_general", query, key, 2) is None

@@ -258,6 +258,59 @@ def test_recipes_without_a_plan_are_named(tmp_path, monkeypatch):
     assert "llama" not in named["not compiled yet"]
 
 
+def few(layers, milliseconds, **groups):
+    """Return what is kept of a program of so many of twelve layers."""
+    return {
+        "layers": 12, "estimated_seconds": milliseconds / 1e3, "lower_bound_seconds": 1e-3, "total": layers * 2**28,
+        "model_flops": layers * 2e12, "bound_by": "memory", "devices": 8, "records": 64, "microbatches": 2,
+        "remat": False, "groups": groups,
+    }  # fmt: skip
+
+
+@unit
+def test_all_layers_follow_from_few():
+    utilisation = module("utilisation")
+    programs = {"1": few(1, 5, head=0.002, layer=0.001), "3": few(3, 11, head=0.002, layer=0.003)}
+    found = utilisation.whole(programs)
+    assert found["estimated_seconds"] == pytest.approx(38e-3) and found["total"] == 3 * 2**30
+    assert found["groups"] == pytest.approx({"head": 0.002, "layer": 0.012})
+    # 24 TFLOPs on eight chips of 197 TFLOP/s.
+    assert utilisation.utilisation(found, topology("v5e-8")) == pytest.approx(24 / (8 * 197 * 38e-3))
+    assert utilisation.whole(programs | {"12": few(12, 40)})["estimated_seconds"] == 40e-3
+    assert utilisation.whole({"1": programs["1"]}) is None
+
+
+@unit
+def test_a_target_that_is_missed_has_its_profile(tmp_path, monkeypatch):
+    utilisation = module("utilisation")
+    kept = {"roberta-base-v5e-8": {"now": {"12": few(12, 40, **{f"g{n}": n * 1e-3 for n in range(1, 7)})}}}
+    kept["gemma2-2b-v3-8"] = {state: {"12": few(12, 70)} for state in ("before", "now")}
+    (tmp_path / "kept.json").write_text(json.dumps(kept))
+    published = []
+    monkeypatch.setattr(utilisation, "KEPT", tmp_path / "kept.json")
+    monkeypatch.setattr(utilisation.data, "publish", lambda lines, *_: published.extend(lines))
+    utilisation.write_table()
+    rows = [cells(line) for line in published if line.startswith("| ")][2:]
+    assert rows == [
+        ["roberta-base", "v5e-8", "64, 32", "3.0 of 16", "40", "", "38% (miss)", "50%", "memory"],
+        ["gemma2-2b", "v3-8", "64, 32", "3.0 of 16", "70", "70%", "70%", "50%", "memory"],
+    ]
+    (profile,) = (line for line in published if line.startswith("- "))
+    assert profile == "- roberta-base on v5e-8: `g6` 15%; `g5` 12%; `g4` 10%; `g3` 8%; `g2` 5%."
+    assert "gemma2-9b (v6e-8)" in published[-1] and "gemma2-2b (v3-8)" not in published[-1]
+
+
+@unit
+def test_rows_of_the_utilisation_are_runs_of_the_recipe():
+    utilisation = module("utilisation")
+    for row in utilisation.rows().values():
+        run = utilisation.run_of(row)
+        for state in ("before", "now"):
+            recipe = utilisation.changed(run.plan(), row[state])
+            assert set(recipe) == set(run.plan()) and recipe["batch_size"] % (8 * recipe["microbatches"]) == 0
+    assert utilisation.target_of(0.5) == 0.5 and 0.4 < utilisation.target_of(row["target"]) < 0.6
+
+
 @unit
 def test_the_gap_of_a_recipe_has_what_its_hosts_read_and_write():
     gaps = module("gaps")

@@ -64,7 +64,7 @@ def test_a_head_reads_the_last_token_whatever_the_padding(jax_backend, preset):
 def test_random_weights_are_drawn_by_the_seed_in_the_place_of_the_models_own(jax_backend, preset):
     own, one, again, other = (
         values(opened(preset, weights=weights, seed=seed))
-        for weights, seed in ((True, 0), (False, 0), (False, 0), (False, 1))
+        for weights, seed in ((True, 0), (False, 1), (False, 1), (False, 2))
     )
     assert list(own) == list(one)
     table = "token_embedding/embeddings"
@@ -81,7 +81,10 @@ def test_transformers_computes_the_same(jax_backend, openers, preset, tmp_path, 
     kernel = np.random.default_rng(0).normal(0.0, 0.3, values(model)["task_head/output_dense/kernel"].shape)
     model.head.output_dense.kernel.assign(kernel.astype(np.float32))
     score = {"score.weight": np.ascontiguousarray(kernel.astype(np.float32).T)}
-    save_file(load_file(folder / "model.safetensors") | score, folder / "model.safetensors", {"format": "pt"})
+    arrays = {name: array for file in folder.glob("*.safetensors") for name, array in load_file(file).items()}
+    for file in (*folder.glob("*.safetensors"), folder / "model.safetensors.index.json"):
+        file.unlink()
+    save_file(arrays | score, folder / "model.safetensors", {"format": "pt"})
     config = json.loads((folder / "config.json").read_text())
     labels = {"id2label": dict(enumerate(LABELS["class"])), "pad_token_id": 0}
     (folder / "config.json").write_text(json.dumps(config | labels))

@@ -9,6 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+from tpulm.archive.records import script_of
 from tpulm.config.reading import read_yaml
 from tpulm.workflow.code_inputs import imported, names
 
@@ -159,3 +160,11 @@ def test_the_page_on_the_architecture_names_files_that_are_there():
         if not any(list(place.glob(path)) for place in places for path in (named, f"{folder}/{named}")):
             missing.append(named)
     assert missing == []
+
+
+@pytest.mark.unit
+def test_the_script_of_a_rule_is_known_by_its_name():
+    for file in sorted((ROOT / "rules").glob("*.smk")):
+        for name in re.findall(r"^ *use rule \w+ as (\w+) with:", file.read_text(), flags=re.M):
+            assert (ROOT / script_of(name)).is_file(), name
+    assert all((ROOT / script_of(name)).is_file() for name, _ in rules())

@@ -12,8 +12,9 @@ from ruamel.yaml import YAML
 from tpulm.config.reading import read_yaml
 from tpulm.config.shard_files import shard_files
 from tpulm.core.errors import UserError
+from tpulm.records.example import Example
 from tpulm.records.made_elsewhere import take_shard
-from tpulm.records.tfrecord import Example, frame
+from tpulm.records.tfrecord import frame
 
 LENGTH, VOCABULARY = 16, 300
 EXPECTED = {

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import loopback_hub
 import pytest
-from conftest import existing, reduced
+from conftest import ROOT, existing, reduced
 from ruamel.yaml import YAML
-from tpulm.config.reading import read_yaml
+from tpulm.config.page_facts import page_recipe
+from tpulm.config.reading import read_config, read_yaml
+from tpulm.config.runs import runs_of
 from tpulm.core.files import fingerprints
 
 OUTER = """
@@ -107,8 +109,21 @@ def test_a_module_makes_the_same_models(outer, trained):
     clocks = re.compile(r"(timings\.(csv|html)|jobs\.json|report\.html)$")
     assert {name for name in made if not clocks.search(name)} == {name for name in expected if not clocks.search(name)}
     assert all(made[name] == expected[name] for name in made if not clocks.search(name))
+    page = json.loads((outer / "lm/logs/report.jobs.jsonl").read_text().splitlines()[0])["recipe"]
+    assert len(page["runs"]) == 3 and all((outer / run["log"]).is_file() for run in page["runs"])
     said = outer("lm_verify", "lm_clean").stdout
     assert "[verify] 17 artifacts are whole" in said and "[clean] 0 files that no run of the config needs" in said
+
+
+def test_a_module_is_not_archived(outer):
+    done = outer("lm_archive", "-n", check=False)
+    assert done.returncode and "error: an archive cannot be made of a module of another workflow" in done.stdout
+
+
+def test_the_page_of_a_module_reads_its_logs():
+    config = read_config([ROOT / "config.yaml"], {})
+    recipe = page_recipe(config, runs_of(config), [], {}, "lm/{}".format)
+    assert "lm/logs/mlm/tiny/metrics.jsonl" in [run["log"] for run in recipe["runs"]]
 
 
 def test_a_module_needs_its_checks(outer, fresh):

@@ -302,10 +302,35 @@ def test_jobs_are_followed_from_the_files_back_to_the_text(tmp_path, monkeypatch
     assert priced["totals"]["price"] == round(11 / 3600 * 9 + 33 / 3600 * 0.5, 6)
 
 
+def test_what_was_interrupted_counts(tmp_path, monkeypatch):
+    """Nine hours on a slice, an hour's pause, a kill, and ten minutes more."""
+    monkeypatch.chdir(tmp_path)
+    log, hour = Path("logs/mlm/one/00000004.log"), 3600
+    record(jobs.METADATA, "results/a", "train", [], 1000 + 10 * hour, 1600 + 10 * hour, str(log))
+    log.parent.mkdir(parents=True)
+    lines = [
+        {"event": "start", "time": 1000},
+        {"event": "end", "time": 1000 + 9 * hour, "cpu_seconds": 500.0, "accelerators": {"TPU v4": 4}},
+        {"event": "start", "time": 990 + 10 * hour},
+        {"event": "start", "time": 1000 + 10 * hour},
+        {"event": "end", "time": 1600 + 10 * hour, "cpu_seconds": 30.0, "accelerators": {"TPU v4": 4}},
+    ]
+    Path(str(log).replace(".log", ".jobs.jsonl")).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = jobs.account(["results/a"], RECIPE | {"prices": {"v4-8": 9.0}}, {})
+    totals = found["totals"]
+    assert found["pauses"] == [{"after": 9 * hour, "seconds": hour}]
+    assert totals["elapsed_seconds"] == totals["job_seconds"] == 9 * hour + 600
+    assert (totals["failed_attempts"], totals["killed_attempts"], totals["thread_seconds"]) == (2, 1, 530)
+    assert totals["watt_hours"] == round((530 * 10 + (9 * hour + 600) * 4 * 170) / hour, 3)
+    assert totals["price"] == round((9 * hour + 600) / hour * 9 + 530 / hour * 0.5, 6)
+
+
 def test_devices_are_known_by_what_timings_say():
     assert accelerators.slice_named("8 device(s) (TPU v3)") == "v3-8"
     assert accelerators.slice_named("4 device(s) (TPU v4)") == "v4-8"
     assert accelerators.slice_named("8 device(s) (TPU v5 lite)") == "v5e-8"
+    assert accelerators.slice_named("4 device(s) (TPU v5)") == "v5p-8"
+    assert accelerators.slice_named("8 device(s) (TPU v6 lite)") == "v6e-8"
     assert accelerators.slice_named("1 replica(s) (CPU)") is None
     assert (
         accelerators.mean_watts("8 device(s) (TPU v3)") == 880 and accelerators.mean_watts("2 device(s) (cpu)") is None

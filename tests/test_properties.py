@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from tpulm.config.reading import complete, read_yaml
 from tpulm.core.errors import UserError
 from tpulm.corpus.parts import clean
+from tpulm.records.example import Example, decode
 from tpulm.records.packing import Layout, pack, plan_ranges, unpadded
 from tpulm.records.reader import Records
-from tpulm.records.tfrecord import Example, decode, encode, frame, scan, write_records
+from tpulm.records.tfrecord import encode, frame, scan, write_records
 from tpulm.tokenization import merges, unigram
 
 FAST = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

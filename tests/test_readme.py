@@ -61,4 +61,4 @@ def test_every_line_of_the_table_opens_what_it_says(trained, openers, tmp_path):
         else:
             environments = [which for which in LOCKS if which[-1] in by] or ["transformers 5"]
             printed = [openers(which, short(program), folder=workflow.folder) for which in environments]
-        assert all(len(text) > 4 for text in printed), what
+        assert all(text.strip() not in ("", "0", "[]", "{}") for text in printed), what

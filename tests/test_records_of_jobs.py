@@ -1,13 +1,16 @@
 """Records of jobs and of source: attempts, what an interruption repeated, where a file is from; without Snakemake."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 from conftest import ROOT
+from gcp_storage_emulator.server import create_server
 from tpulm.archive.records import jobs_of
 from tpulm.archive.source import source_files, version_of
+from tpulm.core import job_record
 from tpulm.tracking.live_metrics import LiveMetrics
 
 pytestmark = pytest.mark.unit
@@ -17,21 +20,23 @@ import os, sys
 from types import SimpleNamespace
 sys.path.insert(0, sys.argv[1])
 from tpulm.core import job_record
-snakemake = SimpleNamespace(rule="train", wildcards={}, threads=1, params={"recipe": {"last": 20}}, input=["text"],
-                            output=["results/model"])
-with job_record.recorded("logs/train.log"):
+place = sys.argv[3]
+snakemake = SimpleNamespace(rule="train", wildcards={}, threads=1, params={"recipe": {"last": 20}},
+                            input=[place + "results/text"], output=[place + "results/model"])
+with job_record.recorded(place + "logs/train.log"):
     if sys.argv[2] == "killed":
         os._exit(9)
     if sys.argv[2] == "failed":
         sys.exit(1)
     job_record.note(resumed_from_step=10)
-    os.makedirs("results", exist_ok=True)
-    open("results/model", "w").write("weights")
+    os.makedirs(place + "results", exist_ok=True)
+    open(place + "results/model", "w").write("weights")
 """
 
 
-def attempt(folder, how):
-    subprocess.run([sys.executable, "-c", JOB, str(ROOT / "scripts"), how], cwd=folder, check=False, timeout=60)
+def attempt(folder, how, place="", **environment):
+    command = [sys.executable, "-c", JOB, str(ROOT / "scripts"), how, place]
+    subprocess.run(command, cwd=folder, env=os.environ | environment, check=False, timeout=300)
 
 
 def test_every_attempt_is_recorded_until_the_job_is_stale_again(tmp_path):
@@ -47,9 +52,30 @@ def test_every_attempt_is_recorded_until_the_job_is_stale_again(tmp_path):
     assert len(jobs_of(tmp_path)[0]["attempts"]) == 1
 
 
-def test_what_an_interruption_repeats_is_noted(tmp_path, monkeypatch):
-    from tpulm.core import job_record
+def test_a_pod_leaves_its_record_in_the_bucket(tmp_path):
+    """Each attempt in a folder that goes with its machine; afterwards, the logs are copied here."""
+    server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="bucket")
+    server.start()
+    address = f"http://127.0.0.1:{server._api._httpd.server_port}"
+    for how in ("killed", "well"):
+        (tmp_path / how).mkdir()
+        variables = {"STORAGE_EMULATOR_HOST": address, job_record.STORE: "true"}
+        attempt(tmp_path / how, how, ".snakemake/storage/gcs/bucket/team/try/", **variables)
+    record = server._storage.get_file("bucket", "team/try/logs/train.jobs.jsonl")
+    server.stop()
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/train.jobs.jsonl").write_bytes(record)
+    (job,) = jobs_of(tmp_path)
+    assert [one["exit"] for one in job["attempts"]] == [None, 0] and job["id"] == "train"
+    assert list(job["outputs"]) == ["results/model"] and list(job["inputs"]) == ["results/text"]
+    # Where the folder stays, so does the record.
+    (tmp_path / "here").mkdir()
+    attempt(tmp_path / "here", "well", ".snakemake/storage/gcs/bucket/team/try/")
+    (job,) = jobs_of(tmp_path / "here")
+    assert job["log"] == "logs/train.log" and list(job["outputs"]) == ["results/model"]
 
+
+def test_what_an_interruption_repeats_is_noted(tmp_path, monkeypatch):
     log = tmp_path / "00000020.log"
     monkeypatch.setattr(job_record, "current", [job_record.path_of(log)])
     live = LiveMetrics(str(log), 0)
@@ -57,6 +83,22 @@ def test_what_an_interruption_repeats_is_noted(tmp_path, monkeypatch):
         live.write({"step": step, "last_step": 20})
     LiveMetrics(str(log), 10)
     assert json.loads(job_record.path_of(log).read_text()) == {"event": "note", "repeated_steps": 5}
+
+
+def test_no_secret_is_in_a_record_however_it_is_spelled(tmp_path, monkeypatch):
+    from tpulm.core import job_record
+
+    secret = 'pass"wörd\\canary'
+    monkeypatch.setenv("HF_TOKEN", secret)
+    path = tmp_path / "a.jobs.jsonl"
+    recipe = {"files": [f"https://{secret}@host/a.txt"], f"by {secret}": ROOT}
+    job_record.append(path, {"event": "start", "time": 1.5, "recipe": recipe})
+    line = {
+        "event": "start",
+        "time": 1.5,
+        "recipe": {"files": ["https://[secret]@host/a.txt"], "by [secret]": str(ROOT)},
+    }
+    assert job_record.read(path) == [line] and "canary" not in path.read_text()
 
 
 def test_the_source_is_told_by_commit_and_difference(tmp_path):

@@ -8,6 +8,7 @@ one rule the first few stand for all; --all tells of each.
 """
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -28,10 +29,12 @@ def main() -> None:
     try:
         for line in provenance(asked.file, asked.place, asked.all):
             print(line)
+        sys.stdout.flush()
     except UserError as error:
         sys.exit(f"error: {error}")
     except BrokenPipeError:
-        sys.exit()
+        # What reads has enough; Python would say so when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

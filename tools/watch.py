@@ -8,6 +8,7 @@ Ctrl-C. It takes no lock, and nothing can be written through it. From another ma
 """
 
 import argparse
+import contextlib
 import json
 import re
 import secrets
@@ -38,7 +39,10 @@ TOLD = (
     "fill_mask.json", "generations.json", "partitioning.json", "runs.csv", "scores.json",
 )  # fmt: skip
 WHOLE = ("plan", "samples")  # folders of which it tells every JSON file
+# A rule, or one that is made of another one by another name.
+RULE = re.compile(r"^ *(?:rule|use rule \w+ as) (\w+)(?: with)?:", re.M)
 SECONDS = 1.0  # between two looks at the files
+TRIES = 5  # to read files that are being replaced
 LAST = 6.0  # seconds for the page to ask once more after the end
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
@@ -67,9 +71,12 @@ class Look:
 
     def sources(self) -> Sources:
         """Return the files; what has not changed is not read again."""
-        files = self.files()
+        files, stats = {}, {}
+        for name, path in self.files().items():
+            with contextlib.suppress(FileNotFoundError):  # Snakemake deletes what a job is about to make again
+                stat = path.stat()
+                files[name], stats[name] = path, (stat.st_mtime_ns, stat.st_size)
         sources = Sources(files)
-        stats = {name: (path.stat().st_mtime_ns, path.stat().st_size) for name, path in files.items()}
         sources.read = {name: said for name, (stat, said) in self.known.items() if stats.get(name) == stat}
         given = [str(path) for name, path in files.items() if not name.startswith("logs/")]
         made = account(given, self.recipe, devices_of(self.recipe, sources))
@@ -82,22 +89,29 @@ class Look:
         """Return the sections of the page; those of before, where a file is being replaced right now."""
         with self.lock:
             if time.monotonic() - self.made > SECONDS:
-                try:
+                with contextlib.suppress(OSError, ValueError):
                     sources = self.sources()
                     self.found = sections(self.recipe, sources, TEMPLATES)
                     self.known = {
                         name: (stat, sources.read[name]) for name, stat in self.stats.items() if name in sources.read
                     }
-                except (OSError, ValueError):
-                    if not self.found:
-                        raise
                 self.made = time.monotonic()
             return self.found
 
     def page(self, live: str) -> str:
-        """Return the whole page, which asks for changes at the path `live`."""
-        with self.lock:
-            return page(self.recipe, self.sources(), TEMPLATES, live)
+        """Return the whole page, which asks for changes at the path `live`.
+
+        Raises OSError, ValueError where files are being replaced for longer than TRIES looks.
+        """
+        for left in reversed(range(TRIES)):
+            try:
+                with self.lock:
+                    return page(self.recipe, self.sources(), TEMPLATES, live)
+            except (OSError, ValueError):
+                if not left:
+                    raise
+                time.sleep(SECONDS)
+        raise AssertionError
 
 
 def handler(look: Look, token: str, ended: threading.Event, told: threading.Event) -> type[BaseHTTPRequestHandler]:
@@ -117,7 +131,10 @@ def handler(look: Look, token: str, ended: threading.Event, told: threading.Even
                 self.send_error(404)
                 return
             if rest[0] == "":
-                self.answer("text/html; charset=utf-8", look.page(f"/{token}/sections"))
+                try:
+                    self.answer("text/html; charset=utf-8", look.page(f"/{token}/sections"))
+                except (OSError, ValueError):
+                    self.send_error(503)
                 return
             over = ended.is_set()
             versions = dict(parse_qsl(address.query))
@@ -146,11 +163,11 @@ def handler(look: Look, token: str, ended: threading.Event, told: threading.Even
     return Handler
 
 
-def at_work() -> bool:
-    """Return whether a workflow runs in this folder, without touching its lock."""
+def at_work() -> bool | None:
+    """Return whether a workflow runs in this folder, without touching its lock; None where another host has to tell."""
     try:
         with open(folder_lock.LOCK, "rb") as file:
-            return folder_lock.alive(file.fileno()) is not False
+            return folder_lock.alive(file.fileno())
     except OSError:
         return False
 
@@ -158,11 +175,7 @@ def at_work() -> bool:
 def stages_of_rules() -> dict[str, str]:
     """Return the stage of each rule, the name of its file, in the order in which the Snakefile includes them."""
     files = re.findall(r'include: "(rules/\w+\.smk)"', (ROOT / "Snakefile").read_text(encoding="utf-8"))
-    return {
-        rule: Path(file).stem
-        for file in files
-        for rule in re.findall(r"^ *rule (\w+):", (ROOT / file).read_text(encoding="utf-8"), re.M)
-    }
+    return {rule: Path(file).stem for file in files for rule in RULE.findall((ROOT / file).read_text(encoding="utf-8"))}
 
 
 def main() -> None:
@@ -187,11 +200,10 @@ def main() -> None:
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(f"http://127.0.0.1:{server.server_port}/{token}/", flush=True)
-    if not at_work():
-        print(
-            "No snakemake is at work here; the page shows what is there, until Ctrl-C or the end of the next.",
-            flush=True,
-        )
+    working = at_work()
+    if not working:
+        why = "No snakemake is at work here" if working is False else "The last snakemake here was that of another host"
+        print(f"{why}; the page shows what is there, until Ctrl-C or the end of the next.", flush=True)
     try:
         while not at_work():
             time.sleep(SECONDS)

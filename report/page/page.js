@@ -287,17 +287,20 @@ function put(section) {
   watchPlots(old);
   setTimeout(() => { old.style.minHeight = ""; }, 800);
 }
+let silent = 0; // questions in a row without an answer
 async function ask() {
   const versions = Object.fromEntries([...document.querySelectorAll("main section")].map((one) => [one.id, one.dataset.version]));
   try {
     const answer = await fetch(`${live}?${new URLSearchParams(versions)}`, {cache: "no-store"});
     const {sections, ended} = await answer.json();
     sections.forEach(put);
+    silent = 0;
     label.textContent = ended ? "ended" : "live";
     if (ended) return;
   } catch {
-    label.textContent = "no answer; it has ended";
-    return;
+    silent += 1;
+    label.textContent = silent < 5 ? "no answer" : "no answer; it has ended";
+    if (silent === 5) return;
   }
   setTimeout(ask, 2000);
 }

@@ -1,7 +1,7 @@
 """The artifacts of a run as an archive lists them: size, checksum, job, and how a rebuild compares them."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +70,17 @@ def comparisons(jobs: Sequence[dict[str, Any]]) -> dict[str, str]:
     return found
 
 
-def outside_of(jobs: Iterable[dict[str, Any]]) -> dict[str, str | None]:
-    """Return what jobs read that no job made and that is no code, the user's text above all: sha256 by path."""
+def outside_of(jobs: Iterable[dict[str, Any]], own: Container[str]) -> dict[str, str | None]:
+    """Return what jobs read that no job made, the user's text above all: sha256 by path.
+
+    own  paths of the workflow's own source, such as the templates of the report, which are left out
+    """
     jobs = list(jobs)
     made = makers(jobs)
-    found = {path: digest for job in jobs for path, digest in job["inputs"].items() if maker_of(path, made) is None}
+    found = {
+        path: digest
+        for job in jobs
+        for path, digest in job["inputs"].items()
+        if path not in own and maker_of(path, made) is None
+    }
     return {path: digest or (sha256(path) if os.path.isfile(path) else None) for path, digest in sorted(found.items())}

@@ -1,6 +1,7 @@
 """What an archive holds, gathered from a working folder."""
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from tpulm.archive.data_sheet import data_sheet
 from tpulm.archive.provenance import JOBS
 from tpulm.archive.records import ancestors, jobs_of
 from tpulm.archive.source import source_files, version_of
+from tpulm.archive.verify import signature_command
 from tpulm.core.errors import UserError
 
 PROGRAM = """\
@@ -28,7 +30,10 @@ README = """\
 
 How every number of this run came about: what was trained, on what, by which jobs, and what came out.
 
-- Is it whole? `python3.11 {file}`, which runs verify.py in it; with `--public-key FILE`, is it signed by that key?
+- Is it whole? `python3.11 {file}`, which runs verify.py in it.
+- Is it what its owner signed? Not for the program in here to say: who changed the archive can have changed that, too.
+  With a public key that you have from elsewhere, and `pip install model-signing pyopenssl`:
+  `python {check}`
 - Make it again: `python3.11 {file} --rebuild FOLDER`, in an empty folder. It installs the locked environment, for
   which it needs a package index; it runs the workflow and compares every artifact.
 - How did a file come to be? Unpack the archive, then `python3.11 source/tools/provenance.py FILE`.
@@ -53,8 +58,8 @@ def contents(
 ) -> tuple[dict[str, bytes | Path], dict[str, Any]]:
     """Return the files of an archive by their names in it, and the manifest without them.
 
-    recipe   name, version, largest_file_mb; title, license; given, the texts of the config's files by path; overrides,
-             what --config gave; completed, the config; target, the archive's path
+    recipe   name, version, largest_file_mb; title, license; given, path and text of the config's files by their names
+             in the archive; overrides, what --config gave; completed, the config; target, the archive's path
     targets  the artifacts that are archived, with everything that they followed from
     root     folder of the workflow's source
 
@@ -64,23 +69,25 @@ def contents(
     if not jobs:
         raise UserError("no record of the jobs that made the results is there: neither .snakemake/metadata nor logs/.")
     largest = int(recipe["largest_file_mb"] * 1e6)
-    artifacts, outside = artifacts_of(jobs, largest), outside_of(jobs)
+    source = source_files(root)
+    own = {os.path.relpath(path): f"source/{name}" for name, path in source.items()}
+    artifacts, outside = artifacts_of(jobs, largest), outside_of(jobs, own)
     with_sums(jobs, artifacts)
     version, diff = version_of(root)
     manifest = {"format": 1, "artifacts": artifacts, "outside": outside, "source": version}
     manifest |= {key: recipe[key] for key in ("name", "version", "overrides", "target")}
-    manifest["configfiles"] = list(recipe["given"])
+    manifest["configfiles"] = {name: given["path"] for name, given in recipe["given"].items()}
     files: dict[str, bytes | Path] = {path: Path(path) for path, facts in artifacts.items() if facts["included"]}
-    files |= {f"source/{name}": path for name, path in source_files(root).items()}
-    files |= {f"config/given/{name}": text.encode() for name, text in recipe["given"].items()}
+    files |= {f"source/{name}": path for name, path in source.items()}
+    files |= {name: given["text"].encode() for name, given in recipe["given"].items()}
     files["config/completed.json"] = as_json(recipe["completed"])
-    files |= {"source.diff": diff.encode()} if diff else {}
+    files |= {"source.diff": diff.encode("utf-8", "surrogateescape")} if diff else {}
     corpora = {path: read(path) for path in artifacts if Path(path).match("results/*/corpus.json")}
     files["data_sheet.md"] = data_sheet(recipe, corpora, outside).encode()
     files[JOBS] = as_json(jobs)
     files |= {"verify.py": Path(__file__).with_name("verify.py"), "__main__.py": PROGRAM.encode()}
     files["README.md"] = readme(recipe, manifest, largest).encode()
-    files["ro-crate-metadata.json"] = as_json(crate_of(recipe, jobs, manifest, sorted(files)))
+    files["ro-crate-metadata.json"] = as_json(crate_of(recipe, jobs, manifest, own, sorted(files)))
     return files, manifest
 
 
@@ -97,6 +104,7 @@ def with_sums(jobs: list[dict[str, Any]], artifacts: Mapping[str, Mapping[str, A
 def readme(recipe: Mapping[str, Any], manifest: Mapping[str, Any], largest: int) -> str:
     """Return what a person reads first."""
     version, artifacts = manifest["source"], manifest["artifacts"]
+    file = Path(recipe["target"]).name
     commit = f" at commit {version['commit']}" if version["commit"] else ""
     changed = (
         f"\n{len(version['untracked'])} files of the source are not in the commit; `source.diff` has what differs.\n"
@@ -104,7 +112,8 @@ def readme(recipe: Mapping[str, Any], manifest: Mapping[str, Any], largest: int)
     return README.format(
         name=recipe["name"],
         version=recipe["version"],
-        file=Path(recipe["target"]).name,
+        file=file,
+        check=" ".join(signature_command(file, "KEY.pub")),
         largest=f"{largest:,}",
         commit=commit + (" and changed since" if version["changed"] else ""),
         kept=sum(facts["included"] for facts in artifacts.values()),

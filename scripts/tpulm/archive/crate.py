@@ -11,12 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from rocrate.model.contextentity import ContextEntity
 from rocrate.model.data_entity import DataEntity
 from rocrate.model.file import File
 from rocrate.rocrate import ROCrate
+
+from tpulm.archive.records import script_of
 
 PROFILES = {
     "https://w3id.org/ro/wfrun/process/0.5": "Process Run Crate",
@@ -41,16 +43,21 @@ TERMS = "https://w3id.org/ro/terms/workflow-run"
 
 
 def crate_of(
-    recipe: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]], manifest: Mapping[str, Any], names: Iterable[str]
+    recipe: Mapping[str, Any],
+    jobs: Sequence[Mapping[str, Any]],
+    manifest: Mapping[str, Any],
+    own: Mapping[str, str],
+    names: Iterable[str],
 ) -> dict[str, Any]:
     """Return ro-crate-metadata.json.
 
     recipe    name, version, title, license
     jobs      as tpulm.archive.records has them, with checksums
     manifest  artifacts, outside (what was read) and source (commit)
+    own       files of the workflow's source: their names in the archive by path
     names     the files of the archive
     """
-    return Crate(recipe, jobs, manifest).described(names)
+    return Crate(recipe, jobs, manifest, own).described(names)
 
 
 def when(seconds: float | None) -> str:
@@ -67,9 +74,15 @@ def named_by_hash(path: str, sha256: str) -> str:
 class Crate:
     """A crate under construction."""
 
-    def __init__(self, recipe: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]], manifest: Mapping[str, Any]):
+    def __init__(
+        self,
+        recipe: Mapping[str, Any],
+        jobs: Sequence[Mapping[str, Any]],
+        manifest: Mapping[str, Any],
+        own: Mapping[str, str],
+    ):
         """Describe the archive as a whole."""
-        self.recipe, self.jobs, self.manifest = recipe, jobs, manifest
+        self.recipe, self.jobs, self.manifest, self.own = recipe, jobs, manifest, own
         self.files: dict[str, Any] = {}
         self.crate = ROCrate(gen_preview=False, version="1.1")
         self.crate.metadata.extra_contexts.append(f"{TERMS}/context")
@@ -114,7 +127,7 @@ class Crate:
                 self.file(name, known[name]["sha256"], name if known[name]["included"] else None, known[name]["bytes"])
                 for name in found
             ]
-        return [self.file(path, self.manifest["outside"].get(path), None)]
+        return [self.file(path, self.manifest["outside"].get(path), self.own.get(path))]
 
     def tools(self) -> tuple[dict[str, Any], dict[str, Any], ContextEntity]:
         """Add the workflow, a tool and a step for each rule, and Snakemake; return tools and steps by rule, and it."""
@@ -130,10 +143,12 @@ class Crate:
         )  # fmt: skip
         tools, steps = {}, {}
         for position, rule in enumerate(rules):
-            path = f"source/scripts/{rule}.py"
-            facts = {"@type": ["File", "SoftwareSourceCode"], "name": rule, "version": version}
+            path = f"source/{script_of(rule)}"
+            facts = {"@type": ["File", "SoftwareSourceCode"], "name": Path(path).stem, "version": version}
             facts |= {"encodingFormat": FORMATS[".py"], "programmingLanguage": "Python", "url": path}
-            tools[rule] = self.crate.add(File(self.crate, dest_path=path, properties=facts))
+            if path not in self.files:
+                self.files[path] = self.crate.add(File(self.crate, dest_path=path, properties=facts))
+            tools[rule] = self.files[path]
             step = f"{WORKFLOW}#{rule}"
             steps[rule] = self.context(step, "HowToStep", position=str(position), workExample=tools[rule])
         kind = ["File", "SoftwareSourceCode", "ComputationalWorkflow", "HowTo"]
@@ -185,7 +200,7 @@ class Crate:
             result=run, startTime=self.began, endTime=self.ended,
         )  # fmt: skip
         self.crate.root_dataset["mentions"] = [run, organized, *actions]
-        for name in sorted(here - {entity["@id"] for entity in self.crate.data_entities}):
+        for name in sorted(here - {unquote(entity["@id"]) for entity in self.crate.data_entities}):
             self.file(name, None, name)
         metadata = self.crate.metadata.generate()
         metadata["@graph"] = sorted(metadata["@graph"], key=lambda entity: entity["@id"])

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tpulm.archive.verify import inside
 from tpulm.core.files import sha256
 
 # On another kind of processor, floating-point sums differ in their last digits, and training amplifies that. Losses,
@@ -25,14 +26,19 @@ RELATIVE, ABSOLUTE = 0.05, 0.02
 # The files of which the numbers are compared there: what was measured of models.
 PROCESSOR = ("machine", "processor", "vectors")
 MEASURED = ("metrics.json", "scores.json")
+GIVEN = "config/given/"  # the files of the config, in the archive and in the folder
 
 
 def rebuild(archive: Path, manifest: Mapping[str, Any], folder: Path, environment: str, cores: str) -> str | None:
     """Make everything again in `folder`; print how it compares. Return a sentence where it differs, or cannot be."""
     if sys.version_info[:2] != (3, 11):
         return f"error: this is Python {platform.python_version()}; a rebuild needs Python 3.11."
-    if folder.is_dir() and any(folder.iterdir()):
-        return f"error: --rebuild is {folder}, which is not empty."
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            return f"error: --rebuild is {folder}, which is not empty."
+    except OSError as error:
+        return f"error: --rebuild is {folder}, which cannot be an empty folder: {error.strerror}."
     with zipfile.ZipFile(archive) as kept:
         jobs = json.loads(kept.read("jobs.json"))
         missing = unpack(kept, manifest, folder)
@@ -48,32 +54,43 @@ def rebuild(archive: Path, manifest: Mapping[str, Any], folder: Path, environmen
 
 
 def unpack(archive: zipfile.ZipFile, manifest: Mapping[str, Any], folder: Path) -> str | None:
-    """Write source, config and the files that the run read into a folder; return what cannot be had."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write source, config and the files that the run read into an empty folder; return what cannot be had.
+
+    Nothing is written outside of the folder, whatever the names in the archive are: a file that the run read from there
+    has to be there.
+    """
     for name in manifest["files"]:
-        for prefix in ("source/", "config/given/"):
-            if name.startswith(prefix):
-                target = folder / name.removeprefix(prefix)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(archive.read(name))
+        if name.startswith(("source/", GIVEN)):
+            if not inside(name):
+                return f"{name} in the archive leads out of {folder}; nothing more is unpacked."
+            target = folder / name.removeprefix("source/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with archive.open(name) as file, open(target, "wb") as copy:
+                shutil.copyfileobj(file, copy)
     for path, digest in manifest["outside"].items():
-        here = Path(path)
+        target = folder / path
+        copied = below(target, folder)
+        here = Path(path) if copied else target.resolve()
         if not here.is_file():
-            return f"{path}, which the run read, is not in the archive and not here; put it below this folder."
+            place = "in the folder where you are" if copied else f"at {here.resolve()}"
+            return f"{path}, which the run read, is not in the archive, and not {place}; put it there."
         if digest and sha256(here) != digest:
-            return f"{path} is not the file that the run read: its SHA-256 is another."
-        if not here.is_absolute():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(here, folder / path)
+            return f"{path} is not the file that the run read: the SHA-256 of {here.resolve()} is another."
+        if copied:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(here, target)
     return None
+
+
+def below(path: Path, folder: Path) -> bool:
+    """Return whether a path, its links followed, is below a folder."""
+    return path.resolve().is_relative_to(folder.resolve()) and path.resolve() != folder.resolve()
 
 
 def command_of(manifest: Mapping[str, Any], cores: str) -> list[str]:
     """Return the command that makes the archive again, and with it everything else."""
     command = [".venv/bin/snakemake", manifest["target"], "--cores", cores]
-    given = [os.path.basename(path) for path in manifest["configfiles"]]
-    if given != ["config.yaml"]:
-        command += ["--configfile", *given]
+    command += ["--configfile", *manifest["configfiles"]]
     if manifest["overrides"]:
         command += ["--config", *(f"{key}={json.dumps(value)}" for key, value in manifest["overrides"].items())]
     return command

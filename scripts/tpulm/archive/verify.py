@@ -1,19 +1,23 @@
 """Check every byte of an archive that `snakemake archive` made, and rebuild what it describes.
 
     python verify.py models-1.zip                            is it whole? is a signature beside it?
-    python verify.py models-1.zip --public-key key.pub       is it what the owner of the key signed?
     python verify.py models-1.zip --rebuild FOLDER           make everything again, and compare every artifact
 
-It needs Python 3.11 and nothing else; a signature needs `pip install model-signing pyopenssl`, and --rebuild a package
-index, from which the locked environment is installed. Hashes say whether an archive was damaged. Who changes it on
-purpose can compute them anew, this program included: against that there is the signature, checked with a public key
-that you have from elsewhere.
+It needs Python 3.11 and nothing else; --rebuild needs a package index, from which the locked environment is installed.
+Hashes say whether an archive was damaged. Who changes it on purpose can compute them anew, and change the copy of this
+program in it: against that there is the signature, checked with a public key and a program that you have from
+elsewhere, by `pip install model-signing pyopenssl`:
+
+    python -m model_signing verify key models-1.zip --signature models-1.zip.sig --public_key key.pub
+
+A copy of this program that is not from the archive does the same with --public-key key.pub.
 """
 
 import argparse
 import hashlib
 import importlib.util
 import json
+import mmap
 import struct
 import subprocess
 import sys
@@ -30,22 +34,46 @@ ATTRIBUTES = 0o100644 << 16
 LOCAL_HEADER = struct.Struct("<4s2B4HL2L2H")
 CENTRAL_HEADER = struct.Struct("<4s4B4HL2L5H2L")
 END = struct.Struct("<4s4H2LH")
-NEED = 20  # version of the format, as everything is deflated
+# What zip files have beside these where they are large: a place in the file, the end, and where that is.
+FAR_PLACE, FAR_END, FAR_LOCATOR = struct.Struct("<2HQ"), struct.Struct("<4sQ2H2L4Q"), struct.Struct("<4sLQL")
+FAR, MANY = 2**31 - 1, 2**16 - 1  # from more bytes or entries on they have it, as Python writes them
+NEED, NEED_FAR = 20, 45  # version of the format, as everything is deflated
+UTF8 = 0x800  # the flag of a name that is not ASCII
+CHUNK = 2**20  # bytes that are inflated at once
+LARGEST_MANIFEST = 2**28  # bytes
 
 
 def headers(entry: zipfile.ZipInfo) -> tuple[bytes, bytes]:
     """Return the two headers that an entry has to have, at its place and in the directory."""
-    name = entry.filename.encode()
-    sizes = entry.CRC, entry.compress_size, entry.file_size, len(name), 0
-    local = LOCAL_HEADER.pack(b"PK\3\4", NEED, 0, 0, zipfile.ZIP_DEFLATED, 0, DATE, *sizes)
-    about = (0, 0, 0, ATTRIBUTES, entry.header_offset)
-    central = CENTRAL_HEADER.pack(b"PK\1\2", NEED, 3, NEED, 0, 0, zipfile.ZIP_DEFLATED, 0, DATE, *sizes, *about)
-    return local + name, central + name
+    name, place, need, extra = entry.filename.encode(), entry.header_offset, NEED, b""
+    flags = 0 if entry.filename.isascii() else UTF8
+    sizes = entry.CRC, entry.compress_size, entry.file_size, len(name)
+    local = LOCAL_HEADER.pack(b"PK\3\4", NEED, 0, flags, zipfile.ZIP_DEFLATED, 0, DATE, *sizes, 0)
+    if place > FAR:
+        place, need, extra = 2**32 - 1, NEED_FAR, FAR_PLACE.pack(1, 8, place)
+    about = (len(extra), 0, 0, 0, ATTRIBUTES, place)
+    central = CENTRAL_HEADER.pack(b"PK\1\2", need, 3, need, 0, flags, zipfile.ZIP_DEFLATED, 0, DATE, *sizes, *about)
+    return local + name, central + name + extra
 
 
-def frame_damages(raw: bytes, archive: zipfile.ZipFile) -> Iterator[str]:
+def end_of(count: int, size: int, place: int, comment: bytes) -> bytes:
+    """Return how an archive has to end after its directory: of `count` entries, `size` bytes, at `place`."""
+    far = b""
+    if count > MANY or place > FAR or size > FAR:
+        far = FAR_END.pack(b"PK\6\6", 44, NEED_FAR, NEED_FAR, 0, 0, count, count, size, place)
+        far += FAR_LOCATOR.pack(b"PK\6\7", 0, place + size, 1)
+    count, size, place = min(count, 2**16 - 1), min(size, 2**32 - 1), min(place, 2**32 - 1)
+    return far + END.pack(b"PK\5\6", 0, 0, count, count, size, place, len(comment)) + comment
+
+
+def inside(name: str) -> bool:
+    """Return whether a name in an archive is that of a file below the folder that it is unpacked to."""
+    return not any(part in ("", ".", "..") for part in name.split("/")) and "\\" not in name and "\0" not in name
+
+
+def frame_damages(raw: mmap.mmap, archive: zipfile.ZipFile) -> Iterator[str]:
     """Yield what is wrong around the contents: headers, their order, the directory, the end."""
-    place, directory = 0, b""
+    place, directory = 0, bytearray()
     for entry in archive.infolist():
         local, central = headers(entry)
         found = raw[place : place + len(local)]
@@ -55,15 +83,15 @@ def frame_damages(raw: bytes, archive: zipfile.ZipFile) -> Iterator[str]:
         directory += central
     if raw[place : place + len(directory)] != directory:
         yield "the directory at the end of the archive is damaged."
-    count = len(archive.infolist())
-    end = END.pack(b"PK\5\6", 0, 0, count, count, len(directory), place, len(archive.comment)) + archive.comment
-    if raw[place + len(directory) :] != end:
+    if raw[place + len(directory) :] != end_of(len(archive.infolist()), len(directory), place, archive.comment):
         yield "the end of the archive is damaged."
 
 
-def content_damages(raw: bytes, archive: zipfile.ZipFile) -> Iterator[str]:
+def content_damages(raw: mmap.mmap, archive: zipfile.ZipFile) -> Iterator[str]:
     """Yield what is wrong with the manifest, and each file that is not what the manifest says."""
     try:
+        if archive.getinfo(MANIFEST).file_size > LARGEST_MANIFEST:
+            raise ValueError(f"it has more than {LARGEST_MANIFEST:,} bytes")
         text = archive.read(MANIFEST)
         known = json.loads(text)["files"]
     except Exception as error:
@@ -72,6 +100,10 @@ def content_damages(raw: bytes, archive: zipfile.ZipFile) -> Iterator[str]:
     if COMMENT + hashlib.sha256(text).hexdigest().encode() != archive.comment:
         yield f"{MANIFEST} or the comment of the archive is damaged: they do not agree."
     entries = {entry.filename: entry for entry in archive.infolist()}
+    if len(entries) != len(archive.infolist()):
+        yield "the archive has several files of one name."
+    for name in sorted(name for name in entries if not inside(name)):
+        yield f"{name} was added: its name leads out of the folder that the archive is unpacked to."
     for name in sorted(known.keys() - entries.keys()):
         yield f"{name} is missing."
     for name in sorted(entries.keys() - known.keys() - {MANIFEST}):
@@ -79,20 +111,34 @@ def content_damages(raw: bytes, archive: zipfile.ZipFile) -> Iterator[str]:
     for name in sorted(entries.keys() & known.keys()):
         entry = entries[name]
         start = entry.header_offset + LOCAL_HEADER.size + len(name.encode())
-        packed = hashlib.sha256(raw[start : start + entry.compress_size]).hexdigest()
-        try:
-            content = hashlib.sha256(archive.read(name)).hexdigest()
-        except Exception:
-            content = ""
-        if (content, packed) != (known[name]["sha256"], known[name]["packed"]):
+        with memoryview(raw) as view, view[start : start + entry.compress_size] as part:
+            packed = hashlib.sha256(part).hexdigest()
+        if (entry.file_size, packed) != (known[name]["bytes"], known[name]["packed"]):
+            yield f"{name} is damaged: its size or SHA-256 is not the one in {MANIFEST}."
+        elif content_of(archive, entry) != known[name]["sha256"]:
             yield f"{name} is damaged: its SHA-256 is not the one in {MANIFEST}."
+
+
+def content_of(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> str:
+    """Return the SHA-256 of the content of an entry, of which never more than a chunk is in memory; "" for none."""
+    content = hashlib.sha256()
+    try:
+        with archive.open(entry) as file:
+            while chunk := file.read(CHUNK):
+                content.update(chunk)
+    except Exception:  # of the many types that a damaged entry raises
+        return ""
+    return content.hexdigest()
 
 
 def damages_of(path: Path) -> list[str]:
     """Return a sentence for each damage of an archive."""
-    raw = path.read_bytes()
     try:
-        with zipfile.ZipFile(path) as archive:
+        with (
+            open(path, "rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw,
+            zipfile.ZipFile(file) as archive,
+        ):
             return [*content_damages(raw, archive), *frame_damages(raw, archive)]
     except Exception as error:  # what Python makes of a damaged directory is of many types
         return [f"the archive cannot be opened, its directory or its end is damaged: {error}."]
@@ -104,8 +150,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
         return dict(json.loads(archive.read(MANIFEST)))
 
 
-def signature_command(path: Path, key: str) -> list[str]:
-    """Return the command that checks an archive's signature."""
+def signature_command(path: str | Path, key: str) -> list[str]:
+    """Return the arguments of the Python that checks an archive's signature."""
     signature = f"{path}.sig"
     return ["-m", "model_signing", "verify", "key", str(path), "--signature", signature, "--public_key", key]
 
@@ -137,7 +183,9 @@ def main(default: str | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     if default is None:
         parser.add_argument("archive", type=Path, help="NAME-VERSION.zip")
-    parser.add_argument("--public-key", metavar="FILE", help="check the signature with this key")
+    parser.add_argument(
+        "--public-key", metavar="FILE", help="check the signature with this key; not by the program in the archive"
+    )
     parser.add_argument("--rebuild", type=Path, metavar="FOLDER", help="an empty folder to make everything again in")
     parser.add_argument("--environment", default="local", help="for --rebuild: local, gpu, tpu or tpu-tensorflow")
     parser.add_argument("--cores", default="all", help="for --rebuild: as for snakemake")
@@ -145,15 +193,19 @@ def main(default: str | None = None) -> None:
     path = Path(default) if default else asked.archive
     if not path.is_file():
         sys.exit(f"error: {path} is no file.")
+    if default and asked.public_key:
+        command = " ".join(signature_command(path, asked.public_key))
+        sys.exit("error: --public-key asks the program in the archive: who changed the one can have changed the other. "
+                 f"This checks the signature: python {command}")  # fmt: skip
     damages = damages_of(path)
     if damages:
         for damage in damages:
             print(f"  {damage}", file=sys.stderr)
         sys.exit(f"error: {path} has {len(damages)} damage(s); the first: {damages[0]}")
     manifest = read_manifest(path)
-    inside = sum(artifact["included"] for artifact in manifest["artifacts"].values())
+    kept = sum(artifact["included"] for artifact in manifest["artifacts"].values())
     artifacts = len(manifest["artifacts"])
-    print(f"{path} is whole: {len(manifest['files'])} files, {inside} of {artifacts} artifacts; of the others it has "
+    print(f"{path} is whole: {len(manifest['files'])} files, {kept} of {artifacts} artifacts; of the others it has "
           "the checksums.")  # fmt: skip
     print(check_signature(path, asked.public_key))
     if asked.rebuild:

@@ -12,21 +12,33 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tpulm.archive.verify import COMMENT, EPOCH, LOCAL_HEADER, MANIFEST
+from tpulm.archive.verify import COMMENT, EPOCH, LOCAL_HEADER, MANIFEST, damages_of
+from tpulm.core.errors import UserError
+
+LARGEST = 2 * 10**9  # bytes of a file: larger ones need another header
 
 
 def write_zip(path: Path, files: Mapping[str, bytes | Path], manifest: Mapping[str, Any]) -> None:
-    """Write files by their names in the archive, and a manifest that has these keys and `files`."""
+    """Write files by their names in the archive, and a manifest that has these keys and `files`.
+
+    Raises UserError where a file is too large, or what was written is none that tpulm.archive.verify finds whole.
+    """
     listed: dict[str, dict[str, Any]] = {}
     with open(path, "w+b") as target, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(files):
             source = files[name]
+            size = len(source) if isinstance(source, bytes) else source.stat().st_size
+            if size > LARGEST:
+                raise UserError(f"{name} has {size:,} bytes; a file of an archive has at most {LARGEST:,}.")
             content = source if isinstance(source, bytes) else source.read_bytes()
             packed = add(archive, target, name, content)
             listed[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest(), "packed": packed}
         text = json.dumps({**manifest, "files": listed}, indent=1, sort_keys=True, ensure_ascii=False).encode()
         add(archive, target, MANIFEST, text + b"\n")
         archive.comment = COMMENT + hashlib.sha256(text + b"\n").hexdigest().encode()
+    damages = damages_of(path)
+    if damages:
+        raise UserError(f"the archive is not what was to be written, and is not kept; the first damage: {damages[0]}")
 
 
 def add(archive: zipfile.ZipFile, target: Any, name: str, content: bytes) -> str:

@@ -1,20 +1,27 @@
 """What the report's page takes of the config: which runs, texts and records there are, and what a job costs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tpulm.config.runs import Run
 
 
-def page_recipe(config: Mapping, runs: Iterable[Run], texts: Iterable[str], rules: Mapping[str, str]) -> dict[str, Any]:
+def page_recipe(
+    config: Mapping,
+    runs: Iterable[Run],
+    texts: Iterable[str],
+    rules: Mapping[str, str],
+    prefixed: Callable[[str], str] = str,
+) -> dict[str, Any]:
     """Return what the page is made from beside files.
 
-    texts  collections: folders below results/ that have a corpus.json
-    rules  the stage of each rule, by its name
+    texts     collections: folders below results/ that have a corpus.json
+    rules     the stage of each rule, by its name
+    prefixed  gives a path the prefix of the module that this workflow is, if it is one
     """
     return {
         "title": config["title"],
-        "runs": [page_run(run) for run in runs],
+        "runs": [page_run(run, prefixed) for run in runs],
         "texts": list(texts),
         "prices": dict(config["plan"]["prices"]),
         "cpu_threads": config["cpu_threads"],
@@ -24,12 +31,12 @@ def page_recipe(config: Mapping, runs: Iterable[Run], texts: Iterable[str], rule
     }
 
 
-def page_run(run: Run) -> dict[str, Any]:
+def page_run(run: Run, prefixed: Callable[[str], str]) -> dict[str, Any]:
     """Return stage and name of a run, its label, its folder below results/, and the log that grows while it trains."""
     return {
         "stage": run.stage,
         "name": run.name,
         "label": f"{run.stage}/{run.name}",
         "folder": run.folder.removeprefix("results/"),
-        "log": f"logs/{run.stage}/{run.name}/metrics.jsonl",
+        "log": prefixed(f"logs/{run.stage}/{run.name}/metrics.jsonl"),
     }

@@ -7,8 +7,10 @@ knots of that interval, so that it does not change when the rest of the schedule
 """
 
 import math
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 SCHEDULES = ("constant", "linear", "wsd", "cosine")
 
@@ -54,8 +56,10 @@ def rate_at(knots: list, step: int) -> float:
     raise ValueError(f"step {step} is outside of the schedule {knots}")
 
 
-def learning_rates(schedule: dict, first: int, last: int) -> np.ndarray:
+def learning_rates(schedule: dict, first: int, last: int) -> "np.ndarray":
     """Return the rate of each step from `first` up to, not including, `last`: float32 [last - first]."""
+    import numpy as np  # here, since each start of Snakemake imports this module
+
     steps = np.arange(first, last)
     if "knots" in schedule:
         at, rates = np.array(schedule["knots"], np.float64).T

@@ -8,18 +8,8 @@ from tpulm.config.artifacts import PAD_ID, PAD_ID_OF_ROBERTA
 from tpulm.config.masked_sizes import KINDS, sizes_of
 from tpulm.config.messages import describe
 from tpulm.config.runs import Run
-from tpulm.config.tasks import (
-    CAUSAL,
-    CLASS,
-    FIXED,
-    METRICS,
-    TOKEN_CLASSES,
-    Task,
-    candidates,
-    kind_of,
-    obstacle,
-    without_either,
-)
+from tpulm.config.task_candidates import CAUSAL, candidates, kind_of, obstacle, without_either
+from tpulm.config.tasks import CLASS, FIXED, METRICS, TOKEN_CLASSES, Task
 from tpulm.core.errors import UserError
 
 

@@ -9,15 +9,11 @@ from functools import cached_property
 from typing import Any
 
 from tpulm.config.artifacts import MODEL_FILES
-from tpulm.config.masked_sizes import sizes_of
-from tpulm.config.runs import Run, asked_of, pick, runs_of
+from tpulm.config.runs import Run, pick
 from tpulm.config.schedule import segment_schedule
-from tpulm.core.errors import UserError
+from tpulm.config.task_candidates import candidates, masked_candidates, obstacle
 
 FOLDER = "results/evaluation/tasks"
-EPSILON = "layer_norm_eps"
-# What models on JAX do not have of their own, but may be opened with.
-EITHER = (EPSILON, "type_vocab_size")
 CLASS, NUMBER, TOKEN_CLASSES = "class", "number", "token-classes"
 # The metrics that fit what is predicted; the first one is the default.
 METRICS = {
@@ -25,8 +21,6 @@ METRICS = {
     NUMBER: ("pearson", "spearman"),
     TOKEN_CLASSES: ("accuracy", "f1"),
 }
-# What stages' models are.
-MASKED, CAUSAL = "masked", "causal"
 # Whose weights a chain starts from: the model's, or random ones, as a baseline.
 PRETRAINED, RANDOM = "pretrained", "random"
 # Keys of a segment's recipe that are the task's.
@@ -262,45 +256,3 @@ def labelled_tasks(config: Mapping) -> list[Task]:
 def chains_of(config: Mapping) -> list[TaskChain]:
     """Return all chains of all tasks."""
     return [chain for task in labelled_tasks(config) for model in task.models for chain in task.chains(model)]
-
-
-def kind_of(path: str) -> str:
-    """Return whether a model is masked or causal; path  below results/, such as mlm/tiny."""
-    return MASKED if path.startswith("mlm/") else CAUSAL
-
-
-def candidates(config: Mapping) -> dict[str, Run]:
-    """Return the models of a completed config by their paths below results/, such as mlm/tiny or finetune/python."""
-    causal = [Run("base", name, config) for name in config["base"]]
-    causal += [Run("finetune", name, config) for name in config["finetune"]["runs"]]
-    return masked_candidates(config) | {run.folder.removeprefix("results/"): run for run in causal}
-
-
-def masked_candidates(config: Mapping) -> dict[str, Run]:
-    """Return the masked models of a completed config, pretrained ones, too, as `candidates` does."""
-    trained = {run.name: run for run in runs_of(config) if run.stage == "mlm"}
-    asked, _ = asked_of(config, trained)
-    return {f"mlm/{name}": run for name, run in asked.items()}
-
-
-def without_either(model: Mapping) -> dict:
-    """Return what a config says of a model without the keys EITHER.
-
-    In RoBERTas of runs on TensorFlow they are 1e-12 and 2 by default, of those on JAX always 1e-5 and 1: a model is
-    finetuned with its own epsilon, and with the one token type that there is in a text.
-    """
-    return {key: value for key, value in model.items() if key not in EITHER}
-
-
-def obstacle(run: Run) -> str | None:
-    """Return why JAX cannot open a model, as far as the config tells; None where it can, as every causal one.
-
-    Of a model that is fetched, its config.json tells, which another job reads.
-    """
-    if run.stage != "mlm" or "model" not in run.recipe:
-        return None
-    try:
-        sizes_of(without_either(run.recipe["model"]), f"{run.key}.model")
-    except UserError as error:
-        return str(error)
-    return None

@@ -26,7 +26,7 @@ from typing import Any
 
 from tpulm.core import bucket, hosts
 from tpulm.core.files import sha256, write_text
-from tpulm.core.redaction import redacted
+from tpulm.core.redaction import redacted_values
 
 ENDING = ".jobs.jsonl"
 LARGEST = 1_000_000_000  # bytes: the sha256 of larger outputs is left to who reads the record
@@ -193,7 +193,8 @@ def recorded(log: str) -> Iterator[None]:
 def append(path: Path, line: dict) -> None:
     """Append a line, all of it at once."""
     with contextlib.suppress(OSError, ValueError):
-        text = redacted(json.dumps(line, default=str, sort_keys=True)) + "\n"
+        plain = json.loads(json.dumps(line, default=str, sort_keys=True))
+        text = json.dumps(redacted_values(plain), sort_keys=True) + "\n"
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:

@@ -4,6 +4,7 @@ import base64
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 NAMES = (
     "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "KAGGLE_KEY", "KAGGLE_API_TOKEN", "WANDB_API_KEY", "GITHUB_TOKEN",
@@ -39,7 +40,29 @@ def credentials(path: str) -> set[str]:
 
 def redacted(text: str) -> str:
     """Return `text` without the secrets of the environment."""
-    for secret in secrets():
+    return blotted(text, secrets())
+
+
+def redacted_values(value: Any) -> Any:
+    """Return a value of JSON without the secrets of the environment in its texts and keys.
+
+    To be called before it is dumped: JSON escapes quotes, backslashes and what is not ASCII, secret or not.
+    """
+
+    def clean(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {clean(key): clean(item) for key, item in part.items()}
+        if isinstance(part, list):
+            return [clean(item) for item in part]
+        return blotted(part, found) if isinstance(part, str) else part
+
+    found = secrets()
+    return clean(value)
+
+
+def blotted(text: str, found: list[str]) -> str:
+    """Return `text` without these secrets."""
+    for secret in found:
         text = text.replace(secret, BLOT)
     return text
 

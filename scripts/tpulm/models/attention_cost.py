@@ -7,10 +7,13 @@ import math
 import re
 
 BLOCKS = (512, 256, 128)  # tokens of a block, the largest that divides a sequence is taken
-LANES = 128  # of a TPU's vectors: what the kernel stores per token, it stores so many times
-# Matrix multiplications of a pair of blocks: scores and values; again scores, and three (four) gradients of those.
-# By what the kernel's name says of it: forward, gradients of queries, gradients of keys and values.
-MULTIPLICATIONS = {"fwd": 2, "dq": 3, "dkv": 4}
+LANES, SUBLANES = 128, 8  # of a TPU's vectors
+# Matrix multiplications of a pair of blocks: scores and values; again scores, and gradients of those. By what the
+# kernel's name says of it: forward, gradients of queries, gradients of keys and values; all gradients at once.
+MULTIPLICATIONS = {"fwd": 2, "dq": 3, "dkv": 4, "all": 5}
+# Numbers of float32 that a kernel stores or reads of each token and head: forward, the logsumexp, once for each lane;
+# backward, that and the product of outputs and their gradients.
+PER_TOKEN = {"fwd": LANES, "dq": 2, "dkv": 2 * SUBLANES, "all": 2 * SUBLANES}
 SCOPE = re.compile(r"attention_(full|causal)(?:_window_(\d+))?")
 KERNEL = re.compile(r"splash_m[hq]a_(fwd|dq|dkv)")
 
@@ -18,6 +21,11 @@ KERNEL = re.compile(r"splash_m[hq]a_(fwd|dq|dkv)")
 def block_size(length: int) -> int | None:
     """Return how many tokens a block of the kernel has; None for a length that is no multiple of one."""
     return next((size for size in BLOCKS if length % size == 0), None)
+
+
+def gradients_at_once(length: int) -> bool:
+    """Return whether one kernel computes all gradients: with several blocks, it would keep those of queries of each."""
+    return block_size(length) == length
 
 
 def scope_of(causal: bool, window: int | None) -> str:
@@ -41,23 +49,28 @@ def block_pairs(length: int, causal: bool, window: int | None) -> int:
 def call_cost(kind: str, query: tuple, key: tuple, itemsize: int, causal: bool, window: int | None) -> tuple:
     """Return FLOPs and bytes of HBM that a call of a kernel takes on a device, both of them float.
 
-    kind        fwd, dq or dkv, see MULTIPLICATIONS
+    kind        fwd, dq or dkv, see MULTIPLICATIONS; dkv is all where `gradients_at_once`
     query, key  shapes on the device, [records, heads, tokens, head_dim]
     itemsize    bytes of an element of them
 
-    Blocks of keys and values are read for each block of queries that sees them (dkv: the other way round).
+    Blocks of keys and values are read for each block of queries that sees them (dkv: the other way round). Heads that
+    are narrower than a vector fill one, in memory and in multiplications.
     """
-    records, heads, length, width = query
+    records, heads, length, narrow = query
+    width = -(-narrow // LANES) * LANES
     size = block_size(length) or length
     pairs = records * heads * block_pairs(length, causal, window)
+    if kind == "dkv" and gradients_at_once(length):
+        kind = "all"
     flops = 2 * MULTIPLICATIONS[kind] * pairs * size * size * width
-    ours, theirs = (math.prod(shape) * itemsize for shape in (query, key))
-    per_token = 4 * LANES * records * heads * length  # logsumexp, float32
+    ours, theirs = (math.prod(shape[:3]) * width * itemsize for shape in (query, key))
+    per_token = 4 * PER_TOKEN[kind] * records * heads * length
     streamed = 2 * pairs * size * width * itemsize  # two blocks for each pair
     moved = {
         "fwd": streamed + 2 * ours + per_token,  # queries and outputs
         "dq": streamed + 3 * ours + per_token,  # queries, gradients of outputs, gradients of queries
         "dkv": streamed + 4 * theirs + per_token,  # keys, values and their gradients
+        "all": streamed + 4 * theirs + ours + per_token,  # those, and gradients of queries
     }[kind]
     return float(flops), float(moved)
 

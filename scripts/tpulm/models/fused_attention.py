@@ -14,7 +14,7 @@ import keras
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
 from jax.sharding import PartitionSpec
 
-from tpulm.models.attention_cost import block_size, scope_of
+from tpulm.models.attention_cost import block_size, gradients_at_once, scope_of
 from tpulm.models.segments import same_document
 
 
@@ -82,9 +82,15 @@ def splash(
 ) -> jax.Array:
     """Return attention by JAX's splash kernels, of what one device has; arguments as for `Kernel`."""
     length, heads = query.shape[1:3]
-    size = block_size(length)
+    size, at_once = block_size(length), gradients_at_once(length)
     blocks = splash_attention_kernel.BlockSizes(
-        block_q=size, block_kv=size, block_q_dkv=size, block_kv_dkv=size, block_q_dq=size, block_kv_dq=size
+        block_q=size,
+        block_kv=size,
+        block_q_dkv=size,
+        block_kv_dkv=size,
+        block_q_dq=None if at_once else size,
+        block_kv_dq=None if at_once else size,
+        use_fused_bwd_kernel=at_once,
     )
     masks = splash_attention_mask.MultiHeadMask([mask_of(length, causal, window)] * heads)
     kernel = splash_attention_kernel.make_splash_mha(

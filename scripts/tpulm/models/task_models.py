@@ -10,7 +10,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from tpulm.config.tasks import EPSILON, TOKEN_CLASSES
+from tpulm.config.task_candidates import EPSILON
+from tpulm.config.tasks import TOKEN_CLASSES
 from tpulm.config.training_step import ModelSpec, Preset
 from tpulm.core.files import read_json
 from tpulm.core.random_streams import generator

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tpulm.config.record_arrays import LOSS_MASK
-from tpulm.records.tfrecord import decode
+from tpulm.records.example import decode
 
 
 def damage_of(data: bytes, manifest: Mapping) -> str | None:

@@ -13,7 +13,8 @@ from tpulm.core import bucket
 from tpulm.core.errors import UserError
 from tpulm.core.files import atomic_write
 from tpulm.records.checks import damage_of
-from tpulm.records.tfrecord import Example, decode, scan
+from tpulm.records.example import Example, decode
+from tpulm.records.tfrecord import scan
 
 NEEDED = ("input_ids", "attention_mask")
 GZIP = b"\x1f\x8b"

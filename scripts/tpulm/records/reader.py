@@ -12,7 +12,8 @@ import numpy as np
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, sha256_of_each
-from tpulm.records.tfrecord import HEAD, Example, intact
+from tpulm.records.example import Example
+from tpulm.records.tfrecord import HEAD, intact
 
 
 class Records:

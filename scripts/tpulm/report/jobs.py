@@ -94,16 +94,18 @@ def attempts_of(log: str) -> dict[str, Any]:
 
     started, ended  of the last one, seconds since 1970
     cpu_seconds     of the last one
-    failed          attempts before it, each with started, ended (None if it was killed)
+    accelerators    of the last one: how many, by kind
+    failed          attempts before it, each with started, ended and cpu_seconds (None if it was killed)
     repeated_steps  of training, done again after an attempt that ended early
     """
     lines = job_record.read(job_record.path_of(log))
     attempts: list[dict[str, Any]] = []
     for line in lines:
         if line["event"] == "start":
-            attempts.append({"started": line["time"], "ended": None, "repeated": 0})
+            attempts.append({"started": line["time"], "ended": None, "cpu_seconds": None, "repeated": 0})
         elif attempts and line["event"] == "end":
             attempts[-1] |= {"ended": line["time"], "cpu_seconds": line.get("cpu_seconds", 0.0)}
+            attempts[-1]["accelerators"] = line.get("accelerators", {})
         elif attempts:
             attempts[-1]["repeated"] += line.get("repeated_steps", 0)
     if not attempts or attempts[-1]["ended"] is None:
@@ -113,7 +115,8 @@ def attempts_of(log: str) -> dict[str, Any]:
         "started": last["started"],
         "ended": last["ended"],
         "cpu_seconds": last["cpu_seconds"],
-        "failed": [{"started": attempt["started"], "ended": attempt["ended"]} for attempt in failed],
+        "accelerators": last["accelerators"],
+        "failed": [{key: attempt[key] for key in ("started", "ended", "cpu_seconds")} for attempt in failed],
         "repeated_steps": sum(attempt["repeated"] for attempt in attempts),
     }
 
@@ -123,14 +126,21 @@ def label(log: str) -> str:
     return (log.partition("logs/")[2] or log).removesuffix(".log")
 
 
-def pauses_between(jobs: Iterable[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """Return the times of more than PAUSE seconds in which no job ran: after (seconds since the first job), seconds."""
+def busy(jobs: Iterable[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    """Return when each attempt of jobs began and for how long it ran, by their begin: of those that were not killed."""
+    failed = (attempt for job in jobs for attempt in job.get("failed", []) if attempt["ended"] is not None)
+    found = [(attempt["started"], attempt["ended"] - attempt["started"]) for attempt in failed]
+    return sorted(found + [(job["started"], job["seconds"]) for job in jobs])
+
+
+def pauses_between(spans: Iterable[tuple[float, float]]) -> list[dict[str, float]]:
+    """Return the times of more than PAUSE seconds in which nothing ran: after (seconds since the begin), seconds."""
     found: list[dict[str, float]] = []
     until = None
-    for job in jobs:
-        if until is not None and job["started"] - until > PAUSE:
-            found.append({"after": round(until, 3), "seconds": round(job["started"] - until, 3)})
-        until = max(until or 0.0, job["started"] + job["seconds"])
+    for started, seconds in spans:
+        if until is not None and started - until > PAUSE:
+            found.append({"after": round(until, 3), "seconds": round(started - until, 3)})
+        until = max(until or 0.0, started + seconds)
     return found
 
 
@@ -139,30 +149,48 @@ def account(files: Iterable[str], recipe: Mapping[str, Any], devices: Mapping[st
 
     files    those that the page is made of
     recipe   of the page: rules (the stage of each), cpu_threads, cpu_watts and cpu_price of a thread, prices of slices
-    devices  on what each run was trained, by the folder of its logs
+    devices  on what each run was trained, by its label
 
-    Times are seconds from the start of the first job. The energy of processors is an estimate: for as many threads as
-    were asked for, as long as the job ran, or for the time that it computed where its record says that. The energy of
-    accelerators is counted where their maker has published what they take.
+    Times are seconds from the start of the first attempt of a job, and totals count all attempts, but those that were
+    killed: nobody knows how long they ran. The energy of processors is an estimate: for as many threads as were asked
+    for, as long as the job ran, or for the time that it computed where its record says that. The energy of accelerators
+    is counted where their maker has published what they take.
     """
     jobs, edges = jobs_behind(files)
-    began = jobs[0]["started"] if jobs else 0.0
+    attempts = [attempt for job in jobs for attempt in job.get("failed", [])]
+    began = min((one["started"] for one in [*jobs, *attempts]), default=0.0)
+    for attempt in attempts:
+        for key in ("started", "ended"):
+            attempt[key] = None if attempt[key] is None else round(attempt[key] - began, 3)
     for job in jobs:
-        for attempt in job.get("failed", []):
-            attempt |= {key: round(time - began, 3) for key, time in attempt.items() if time is not None}
         job["started"] = round(job["started"] - began, 3)
         job["threads"] = recipe["cpu_threads"] if recipe["rules"].get(job["rule"]) in MODELS else 1
-    pauses = pauses_between(jobs)
-    ended = max((job["started"] + job["seconds"] for job in jobs), default=0.0)
+    spans = busy(jobs)
+    pauses = pauses_between(spans)
+    ended = max((started + seconds for started, seconds in spans), default=0.0)
     totals = {
         "jobs": len(jobs),
         "elapsed_seconds": round(ended - sum(pause["seconds"] for pause in pauses), 3),
-        "job_seconds": round(sum(job["seconds"] for job in jobs), 3),
-        "failed_attempts": sum(len(job.get("failed", [])) for job in jobs),
+        "job_seconds": round(sum(seconds for _, seconds in spans), 3),
+        "failed_attempts": len(attempts),
+        "killed_attempts": sum(attempt["ended"] is None for attempt in attempts),
         "repeated_steps": sum(job.get("repeated_steps", 0) for job in jobs),
     }
     totals |= costs_of(jobs, recipe, devices)
     return {"totals": totals, "rules": by_rule(jobs), "pauses": pauses, "edges": edges, "jobs": jobs}
+
+
+def device_of(job: Mapping[str, Any], devices: Mapping[str, str]) -> str:
+    """Return the accelerators of a job as timings.csv names them, empty for processors: its run's, or its record's.
+
+    A record has the devices of one host, timings.csv those of all that trained. It also has GPUs that a job did not
+    use, so that only TPUs are taken of it.
+    """
+    folder, _, segment = job["of"].rpartition("/")
+    found = [devices[folder]] if segment.isdigit() and devices.get(folder) else []
+    noted = job.get("accelerators", {}).items()
+    found += [f"{number} device(s) ({kind})" for kind, number in noted if kind.startswith("TPU")]
+    return "" if not found or found[0].endswith(("(CPU)", "(cpu)")) else found[0]
 
 
 def costs_of(jobs: Iterable[Mapping[str, Any]], recipe: Mapping[str, Any], devices: Mapping[str, str]) -> dict:
@@ -170,13 +198,16 @@ def costs_of(jobs: Iterable[Mapping[str, Any]], recipe: Mapping[str, Any], devic
     used = watts = money = 0.0
     unknown, unpriced = set(), recipe["cpu_price"] is None
     for job in jobs:
-        used += job.get("cpu_seconds", job["seconds"] * job["threads"])
-        folder, _, segment = job["of"].rpartition("/")
-        device = devices.get(folder, "") if segment.isdigit() else ""
-        if device and not device.endswith(("(CPU)", "(cpu)")):
+        seconds = job["seconds"]
+        used += job.get("cpu_seconds", seconds * job["threads"])
+        for attempt in job.get("failed", []):
+            used += attempt["cpu_seconds"] or 0.0
+            seconds += attempt["ended"] - attempt["started"] if attempt["ended"] is not None else 0.0
+        device = device_of(job, devices)
+        if device:
             power, price = mean_watts(device), recipe["prices"].get(slice_named(device))
-            watts += job["seconds"] * (power or 0.0)
-            money += job["seconds"] / 3600 * (price or 0.0)
+            watts += seconds * (power or 0.0)
+            money += seconds / 3600 * (price or 0.0)
             unpriced |= price is None
             unknown |= {device} if power is None else set()
     return {

@@ -7,7 +7,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from tpulm.config.tasks import NUMBER, without_either
+from tpulm.config.task_candidates import without_either
+from tpulm.config.tasks import NUMBER
 from tpulm.config.training_step import ModelSpec, TrainingStep
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError

@@ -12,8 +12,13 @@ from tpulm.core import bucket
 from tpulm.core.errors import UserError
 
 
-def only_local(place: str) -> list[str]:
-    """Return no further input. Raises UserError where results are in a bucket."""
+def only_here(place: str, main: bool) -> list[str]:
+    """Return no further input. Raises UserError where results are in a bucket, or this is a module of a workflow."""
+    if not main:
+        raise UserError(
+            "an archive cannot be made of a module of another workflow, whose source and config it would lack; run "
+            "this one by itself with the same config, which gives the same bytes: snakemake archive --configfile FILE."
+        )
     if place:
         raise UserError(
             f"results are in {place}, and only a local folder can be archived; copy it here first, with .snakemake "
@@ -50,7 +55,11 @@ def archived(config: Mapping, paths: Sequence[str], overrides: Mapping, target: 
     root       folder of the workflow's source
     """
     section = config["archive"]
-    given = {os.path.basename(path): Path(path).read_text(encoding="utf-8") for path in paths}
+    # By number: several may have one name, and their names can lead anywhere.
+    given = {
+        f"config/given/{number}.yaml": {"path": path, "text": Path(path).read_text(encoding="utf-8")}
+        for number, path in enumerate(paths, start=1)
+    }
     return {
         **{key: section[key] for key in ("name", "version", "largest_file_mb")},
         "title": config["title"],

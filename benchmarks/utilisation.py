@@ -1,0 +1,285 @@
+"""The model FLOPs utilization (MFU) that plans reach, beside what is aimed at, and what takes the time of a step.
+
+    python benchmarks/utilisation.py compile [RUN-SLICE ...] [--before] [--layers 1 3] [--texts FOLDER]
+    python benchmarks/utilisation.py table
+
+The rows are in utilisation.yaml. `compile` takes minutes for each. It compiles a run with few layers, twice; layers
+take the same time and memory, so all of them follow from the two. With one number of `--layers`, the run itself: 0 is
+all that it has. What the table needs is kept in results/utilisation.json, row by row; with --texts, the text of each
+program is kept, compressed, and read again instead of compiled. `table` takes seconds, and writes
+results/utilisation.md and the table of README.md.
+"""
+
+import argparse
+import gzip
+import json
+import re
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import data  # it also finds the package
+import plan_table
+from conftest import ROOT
+from ruamel.yaml import YAML
+from tpulm.config.reading import read_config
+from tpulm.config.runs import Run, runs_of
+from tpulm.core.accelerators import GIB, Topology, topology
+from tpulm.core.files import read_json
+from tpulm.planning import efficiency
+from tpulm.planning.estimate import times
+from tpulm.planning.hlo import Computation, Instruction, parse
+from tpulm.planning.links import Links
+from tpulm.planning.program import read
+from tpulm.planning.timeline import Reader, Timeline, Uses
+
+ROWS, RECIPE = ROOT / "benchmarks/utilisation.yaml", ROOT / "recipes/tpu-plans.yaml"
+KEPT, RESULT = ROOT / "benchmarks/results/utilisation.json", ROOT / "benchmarks/results/utilisation.md"
+BEGIN = "<!-- `make bench-plan` writes the utilization from here -->\n"
+COSTLIEST = 5
+WRAPPERS = re.compile(r"jit\(\w+\)/|checkpoint/|rematted_computation/|vmap\(|shard_map/|while/body/|closed_call/|\)")
+SUMMED = ("estimated_seconds", "lower_bound_seconds", "total", "model_flops")  # what each layer adds to
+
+
+def rows() -> dict[str, dict]:
+    """Return what is planned, by RUN-SLICE: run, slice, target, and the changes of the recipe: before, and now."""
+    table = YAML(typ="safe", pure=True).load(ROWS)
+    return {
+        f"{name}-{slice_}": {
+            "run": name,
+            "slice": slice_,
+            "target": target,
+            "before": before,
+            "now": table["now"].get(name, {}).get(slice_, {}),
+        }
+        for name, before in table["before"].items()
+        for slice_, target in table["targets"].items()
+    }
+
+
+def run_of(row: dict) -> Run:
+    """Return the run of a row."""
+    return next(run for run in runs_of(read_config([str(RECIPE)], {})) if run.name == row["run"])
+
+
+def changed(recipe: dict, changes: dict[str, Any]) -> dict:
+    """Return a recipe with other values, by their keys, with dots between those of mappings."""
+    recipe = json.loads(json.dumps(recipe))
+    for key, value in changes.items():
+        *path, last = key.split(".")
+        where = recipe
+        for part in path:
+            where = where[part]
+        where[last] = value
+    return recipe
+
+
+def compiled(row: dict, state: str, layers: int) -> list:
+    """Return the compiled text of a row before or now, coordinates of the chips of its devices, and what is known.
+
+    layers  of the model; 0 for as many as it has
+    """
+    devices = plan_table.devices_of(topology(row["slice"]))
+    from tpulm.config.training_step import TrainingStep
+    from tpulm.models import token_losses
+    from tpulm.models.attention import Attention
+    from tpulm.planning.abstract_run import AbstractRun
+    from tpulm.planning.preset_sizes import without_preset
+    from tpulm.training import jax_run
+    from tpulm.training.model_flops import model_flops_of
+    from tpulm.training.runtime import set_precision
+
+    if state == "before":  # as models were built then
+        jax_run.attention_of = lambda *_: Attention("plain", "as it was")
+        token_losses.head_of = lambda _: None
+    run = run_of(row)
+    step = TrainingStep.of(run.stage, run.key, changed(run.plan(), row[state]))
+    set_precision(step.model.precision)
+    model = without_preset(step.model)
+    key = "num_hidden_layers" if run.stage == "mlm" else "num_layers"
+    whole = model.source.sizes[key]
+    sizes = dict(model.source.sizes) | {key: layers or whole}
+    step = replace(step, model=replace(model, source=replace(model.source, sizes=sizes)))
+    abstract = AbstractRun(step, devices)
+    program = abstract.lowered().compile()
+    memory = program.memory_analysis()
+    known = {
+        "layers": whole,
+        "total": memory.argument_size_in_bytes
+        + memory.output_size_in_bytes
+        - memory.alias_size_in_bytes
+        + memory.temp_size_in_bytes
+        + memory.generated_code_size_in_bytes,
+        "model_flops": model_flops_of(abstract),
+        "attention": str(abstract.run.attention),
+        "records": step.batch_size,
+        "microbatches": step.microbatches,
+        "remat": step.remat,
+    }
+    partitions = abstract.distribution.device_mesh.backend_mesh.devices.ravel()
+    return [program.as_text(), [list(device.coords) for device in partitions], known]
+
+
+class Costs(Reader):
+    """Reads a timeline, and notes what each group of instructions takes, one at a time."""
+
+    def work(self, computation: Computation, instruction: Instruction, turns: int, uses: Uses) -> Timeline:
+        """Return the entries of an instruction, and add its seconds to its group."""
+        entries = super().work(computation, instruction, turns, uses)
+        if not hasattr(self, "groups"):
+            self.groups: dict[str, float] = defaultdict(float)
+        compute, memory, links = efficiency.FACTORS
+        for entry in entries:
+            if entry[0] == "run":
+                self.groups[group_of(instruction)] += turns * max(entry[1] / compute, entry[2] / memory)
+            elif entry[0] == "send":
+                self.groups[f"{instruction.opcode}, waited for"] += turns * max(entry[1] / links, entry[2] / memory)
+        return entries
+
+
+def group_of(instruction: Instruction) -> str:
+    """Return which group an instruction belongs to: its scope without the numbers of layers, or its operation."""
+    if not instruction.scope:
+        return instruction.opcode
+    scope = WRAPPERS.sub("", instruction.scope.replace("transpose(jvp(", "backward ").replace("jvp(", "forward "))
+    scope = re.sub(r"_?\d+(?=[/_]|$)", "", scope)
+    kernel = re.search(r"splash_m[hq]a_(fwd|dq|dkv)", scope)
+    return f"kernel of attention, {kernel[1]}" if kernel else scope
+
+
+def found_in(text: str, coordinates: list, known: dict, slice_: Topology) -> dict:
+    """Return what is kept of a program."""
+    found = read(text, slice_, coordinates)
+    time = times(found, slice_)
+    costs = Costs(parse(text), slice_, Links(tuple(map(tuple, coordinates)), slice_.link_bandwidth, slice_.dimensions))
+    costs.read()
+    groups = sorted(costs.groups.items(), key=lambda item: -item[1])[: 4 * COSTLIEST]
+    kept = {name: time[name] for name in ("estimated_seconds", "lower_bound_seconds", "bound_by", "seconds")}
+    return known | kept | {"devices": len(coordinates), "groups": dict(groups)}
+
+
+def compile_rows(names: list[str], state: str, depths: list[int], texts: Path | None) -> None:
+    """Compile rows, before or now, with so many layers each; keep what the table needs as soon as it is there."""
+    for name, row in rows().items():
+        if names and name not in names:
+            continue
+        for layers in depths:
+            file = texts / f"{name}-{state}-{layers}.json.gz" if texts else None
+            if file and file.is_file():
+                program = json.loads(gzip.decompress(file.read_bytes()))
+            else:
+                program = compiled(row, state, layers)
+                if file:
+                    file.write_bytes(gzip.compress(json.dumps(program).encode()))
+            found = found_in(*program, topology(row["slice"]))
+            kept = read_json(KEPT) if KEPT.is_file() else {}
+            depth = str(layers or found["layers"])
+            kept.setdefault(name, {}).setdefault(state, {})[depth] = found | {"changes": row[state]}
+            KEPT.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
+            print(name, state, layers, {key: value for key, value in found.items() if key != "groups"}, flush=True)
+
+
+def whole(programs: dict[str, dict]) -> dict | None:
+    """Return what follows of programs, by their layers, for all layers; None where they do not say it.
+
+    Each layer adds what the deeper of two programs has more than the other, by their difference in layers.
+    """
+    layers = next(iter(programs.values()))["layers"]
+    if str(layers) in programs:
+        return programs[str(layers)] | {"compiled": [layers]}
+    if len(programs) < 2:
+        return None
+    few, more = sorted(map(int, programs))[:2]
+    first, last = programs[str(few)], programs[str(more)]
+    ahead = (layers - more) / (more - few)
+    found = last | {name: last[name] + ahead * (last[name] - first[name]) for name in SUMMED}
+    found["groups"] = {
+        name: last["groups"].get(name, 0.0) + ahead * (last["groups"].get(name, 0.0) - first["groups"].get(name, 0.0))
+        for name in first["groups"] | last["groups"]
+    }
+    return found | {"compiled": [few, more]}
+
+
+def utilisation(found: dict, slice_: Topology) -> float:
+    """Return the MFU of a step, by its estimate."""
+    return found["model_flops"] / (found["estimated_seconds"] * found["devices"] * slice_.flops)
+
+
+def target_of(target: Any) -> float | None:
+    """Return an MFU that is aimed at: a number, or a share of what the model makes of a measured step."""
+    if not isinstance(target, dict):
+        return float(target)
+    name, programs = target["of"], plan_table.steps()
+    if name not in programs:
+        return None
+    row = plan_table.rows()[name]
+    slice_ = topology(row["slice"])
+    estimated = times(programs[name], slice_)["estimated_seconds"]
+    flops = plan_table.Decoder(**row["decoder"]).model_flops
+    return target["share"] * flops / (estimated * slice_.flops)
+
+
+def write_table() -> None:
+    """Write the MFU of each row, and what takes the time where the target is missed."""
+    kept = read_json(KEPT) if KEPT.is_file() else {}
+    lines = [
+        "| run | slice | records, at once | GiB a device | ms a step | MFU before | MFU | aimed at | bound by |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
+    ]
+    missed, missing = [], []
+    for name, row in rows().items():
+        slice_, target = topology(row["slice"]), target_of(row["target"])
+        states = {state: whole(programs) for state, programs in kept.get(name, {}).items()}
+        now, before = states.get("now"), states.get("before")
+        if now is None:
+            missing.append(f"{row['run']} ({row['slice']})")
+            continue
+        reached = utilisation(now, slice_)
+        miss = target is not None and reached < target
+        cells = [
+            f"{now['records']:,}, {now['records'] // now['microbatches']:,}" + (", remat" if now["remat"] else ""),
+            f"{now['total'] / GIB:.1f} of {slice_.hbm / GIB:.0f}",
+            f"{1e3 * now['estimated_seconds']:,.0f}",
+            f"{utilisation(before, slice_):.0%}" if before else "",
+            f"{reached:.0%}" + (" (miss)" if miss else ""),
+            "" if target is None else f"{target:.0%}",
+            now["bound_by"],
+        ]
+        lines.append(f"| {row['run']} | {row['slice']} | {' | '.join(cells)} |")
+        if miss:
+            missed.append(profile(row, now))
+    if len(lines) == 2:
+        lines = ["None of them has been compiled yet."]
+    if missed:
+        lines += ["", "Where it is missed, the costliest groups of instructions, with their shares:", "", *missed]
+    if missing:
+        lines += ["", f"Not compiled yet: {', '.join(missing)}."]
+    data.publish(lines, RESULT, BEGIN)
+    print("\n".join(lines))
+
+
+def profile(row: dict, found: dict) -> str:
+    """Return a line with the costliest groups of a step."""
+    groups = sorted(found["groups"].items(), key=lambda item: -item[1])[:COSTLIEST]
+    said = [f"`{name}` {seconds / found['estimated_seconds']:.0%}" for name, seconds in groups]
+    return f"- {row['run']} on {row['slice']}: {'; '.join(said)}."
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["compile", "table"])
+    parser.add_argument("rows", nargs="*", metavar="RUN-SLICE")
+    parser.add_argument("--before", action="store_true", help="as it was: plain attention, logits of the vocabulary")
+    parser.add_argument("--layers", nargs="+", type=int, default=[1, 3])
+    parser.add_argument("--texts", type=Path)
+    arguments = parser.parse_args()
+    if arguments.what == "compile":
+        compile_rows(arguments.rows, "before" if arguments.before else "now", arguments.layers, arguments.texts)
+    else:
+        write_table()
+
+
+if __name__ == "__main__":
+    main()

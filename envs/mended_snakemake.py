@@ -1,0 +1,161 @@
+"""The longer pieces of code of `mend_snakemake`."""
+
+import textwrap
+
+LATER = '''class Later:
+    """Modules that are imported when one is first used; attributes are those of the first."""
+
+    def __init__(self, *names):
+        self.names = names
+
+    def __getattr__(self, attribute):
+        from importlib import import_module
+
+        return getattr([import_module(name) for name in self.names][0], attribute)
+
+
+'''
+RETRIED = '''class Retried(Later):
+    """google.api_core.retry, of which a Retry is made when what it decorates is called."""
+
+    def Retry(self, **options):
+        from functools import wraps
+
+        def decorate(function):
+            @wraps(function)
+            def call(*args, **kwargs):
+                return self.__getattr__("Retry")(**options)(function)(*args, **kwargs)
+
+            return call
+
+        return decorate
+
+
+'''
+# Metadata of an output: a class of the database, where it is in one; in files, the same fields and methods without it.
+FIELDS = """    rule: str | None = None
+    input: list[str] | None = Field(default=None, sa_column=Column(JSON))
+    log: list[str] | None = Field(default=None, sa_column=Column(JSON))
+    shellcmd: str | None = None
+    params: list[Any] | None = Field(default=None, sa_column=Column(JSON))
+    code: str | None = None
+    record_format_version: int = 0
+    conda_env: str | None = None
+    container_img_url: str | None = None
+    software_stack_hash: str | None = None
+    job_hash: int | None = None
+    starttime: float | None = None
+    endtime: float | None = None
+    incomplete: bool | None = None
+    external_jobid: str | None = None
+    input_checksums: dict[str, Any] | None = Field(
+        default_factory=dict, sa_column=Column(JSON)
+    )
+
+"""
+IN_DATABASE = f"class MetadataRecord(SQLModel):\n{FIELDS}"
+PLAIN = FIELDS.replace("Field(default=None, sa_column=Column(JSON))", "None")
+PLAIN = PLAIN.replace(
+    "Field(\n        default_factory=dict, sa_column=Column(JSON)\n    )", "field(default_factory=dict)"
+)
+IN_FILES = f'''@dataclass
+class MetadataRecord:
+{PLAIN}    @classmethod
+    def model_validate(cls, record):
+        """Return the record of a mapping; other fields are left out."""
+        return cls(**{{name: record[name] for name in cls.__dataclass_fields__ if name in record}})
+
+    def model_dump(self):
+        """Return the fields by name."""
+        return dict(vars(self))
+
+'''
+# How its report's captions embed images.
+CAPTIONS = """class EmbeddedMixin(object):
+    \"""
+    Replaces the URI of a directive with a base64-encoded version.
+
+    Useful for embedding images/figures in reports.
+    \"""
+
+    def run(self):
+        \"""
+        Image.run() handles most of the
+        \"""
+        result = Image.run(self)
+        reference = directives.uri(self.arguments[0])
+        self.options["uri"] = data_uri_from_file(reference)
+        return result
+
+
+# Create (and register) new image:: and figure:: directives that use a base64
+# data URI instead of pointing to a filename.
+
+
+class EmbeddedImage(Image, EmbeddedMixin):
+    pass
+
+
+directives.register_directive("embeddedimage", EmbeddedImage)
+
+
+class EmbeddedFigure(Figure, EmbeddedMixin):
+    pass
+
+
+directives.register_directive("embeddedfigure", EmbeddedFigure)
+"""
+DOCUTILS = """from docutils.parsers.rst.directives.images import Image, Figure
+from docutils.parsers.rst import directives
+"""
+CAPTIONS_LATER = f'''@functools.cache
+def register_directives():
+    """Register the directives of captions."""
+{textwrap.indent(DOCUTILS + chr(10) + CAPTIONS, "    ")}
+
+def publish_parts(*args, **options):
+    """Return the parts of a text, made by docutils."""
+    from docutils.core import publish_parts
+
+    register_directives()
+    return publish_parts(*args, **options)
+
+
+def publish_file(*args, **options):
+    """Return a text, made by docutils."""
+    from docutils.core import publish_file
+
+    register_directives()
+    return publish_file(*args, **options)
+'''
+# What it imports NumPy for: no value is of NumPy where nobody has imported it.
+NUMPY = """try:
+    import numpy as np
+
+    def _handle_numpy_str(value):
+        if isinstance(value, np.str_):
+            return str(value)
+        return value
+
+    def _handle_numpy_array(value):
+        if isinstance(value, np.ndarray):
+            return value.tolist()
+        return value
+
+except ImportError:
+
+    def _handle_numpy_str(value):
+        return value
+
+    def _handle_numpy_array(value):
+        return value
+"""
+NUMPY_LOADED = """def _handle_numpy_str(value):
+    np = __import__("sys").modules.get("numpy")
+    return str(value) if np and isinstance(value, np.str_) else value
+
+
+def _handle_numpy_array(value):
+    np = __import__("sys").modules.get("numpy")
+    return value.tolist() if np and isinstance(value, np.ndarray) else value
+"""

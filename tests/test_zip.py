@@ -1,0 +1,222 @@
+"""The zip file of an archive, without a run: large ones, names that lead out of a folder, what is packed."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from tpulm.archive import verify
+from tpulm.archive.rebuild import command_of, rebuild, unpack
+from tpulm.archive.source import source_files, version_of
+from tpulm.archive.verify import MANIFEST, damages_of, read_manifest
+from tpulm.archive.zipped import write_zip
+from tpulm.core.errors import UserError
+
+pytestmark = pytest.mark.unit
+
+MEASURE = """
+import resource, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from tpulm.archive.verify import damages_of
+print(damages_of(Path(sys.argv[2])))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def found_damages(path: Path, places: range) -> list[int]:
+    """Return the places of an archive at which a flipped bit is found."""
+    content, found = path.read_bytes(), []
+    for place in places:
+        path.write_bytes(content[:place] + bytes([content[place] ^ 2]) + content[place + 1 :])
+        found += [place] if damages_of(path) else []
+    path.write_bytes(content)
+    return found
+
+
+def test_names_are_of_any_alphabet(tmp_path):
+    path = tmp_path / "a.zip"
+    write_zip(path, {"source/größe.txt": b"1", "source/日本.txt": b"2", "a": b"3"}, {})
+    assert damages_of(path) == []
+    with zipfile.ZipFile(path) as archive:
+        assert archive.read("source/größe.txt") == b"1"
+
+
+@pytest.mark.parametrize(("most", "bytes_"), [(20, 2**31 - 1), (2**16 - 1, 20_000)], ids=["many", "far"])
+def test_a_large_archive_is_whole(tmp_path, monkeypatch, most, bytes_):
+    """With smaller limits, from which on Python writes what large zip files have."""
+    for module, names in ((zipfile, ("ZIP_FILECOUNT_LIMIT", "ZIP64_LIMIT")), (verify, ("MANY", "FAR"))):
+        for name, value in zip(names, (most, bytes_), strict=True):
+            monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(zipfile.ZipFile, "_allowZip64", True, raising=False)
+    path = tmp_path / "a.zip"
+    contents = {f"{number:02}": hashlib.sha256(bytes([number])).digest() * 20 for number in range(30)}
+    contents |= {f"{number:02}": os.urandom(1500) for number in range(20)}
+    write_zip(path, contents, {})
+    content = path.read_bytes()
+    end = content.index(b"PK\6\6")  # only large ones have it
+    if bytes_ < 2**31 - 1:
+        assert content.count((2**32 - 1).to_bytes(4, "little")) > 10  # places that are elsewhere
+    assert damages_of(path) == []
+    assert found_damages(path, range(end, len(content), 3)) == list(range(end, len(content), 3))
+
+
+def test_what_cannot_be_written_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("tpulm.archive.zipped.LARGEST", 1000)
+    with pytest.raises(UserError, match="^a has 1,001 bytes; a file of an archive has at most 1,000"):
+        write_zip(tmp_path / "a.zip", {"a": bytes(1001)}, {})
+    with pytest.raises(UserError, match="^the archive is not what was to be written, .*leads out of the folder"):
+        write_zip(tmp_path / "a.zip", {"../a": b""}, {})
+
+
+def forged(path: Path, files: dict[str, bytes], **facts) -> Path:
+    """Write an archive that no check stands in the way of; `facts` of files go to the manifest, whatever they are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tpulm.archive.zipped.damages_of", lambda path: [])
+        write_zip(path, files, {"outside": {}, "configfiles": {}, "overrides": {}} | facts)
+    return path
+
+
+NAMES = ["source/../../evil.txt", "/evil.txt", "source/./a", "source//etc", "config/given/..", "source/..\\evil", ".."]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_name_leads_out_of_the_folder(tmp_path, name):
+    path = forged(tmp_path / "a.zip", {name: b"evil"})
+    assert any("leads out of the folder" in damage for damage in damages_of(path))
+    folder = tmp_path / "in" / "again"
+    with zipfile.ZipFile(path) as archive:
+        said = unpack(archive, read_manifest(path), folder)
+    assert not [file for file in tmp_path.rglob("*") if file.is_file() and folder not in file.parents and file != path]
+    if name.startswith(("source/", "config/given/")):
+        assert said == f"{name} in the archive leads out of {folder}; nothing more is unpacked."
+
+
+def test_files_of_the_user_are_not_written_elsewhere(tmp_path, monkeypatch):
+    here = tmp_path / "here"
+    (here / "texts").mkdir(parents=True)
+    monkeypatch.chdir(here)
+    (here / "texts/a.txt").write_text("mine")
+    (tmp_path / "b.txt").write_text("mine")
+    (here / "b.txt").write_text("unrelated")
+    digest = hashlib.sha256(b"mine").hexdigest()
+    path = forged(tmp_path / "a.zip", {}, outside={"../b.txt": digest, "texts/a.txt": digest})
+    with zipfile.ZipFile(path) as archive:
+        said = unpack(archive, read_manifest(path), Path("again"))
+        assert said == f"../b.txt is not the file that the run read: the SHA-256 of {here}/b.txt is another."
+        assert (here / "b.txt").read_text() == "unrelated"
+        (here / "b.txt").unlink()
+        said = unpack(archive, read_manifest(path), Path("again"))
+        assert said == f"../b.txt, which the run read, is not in the archive, and not at {here}/b.txt; put it there."
+        # Where the workflow will read it from, it is the right one: nothing is to be copied.
+        assert unpack(archive, read_manifest(path), tmp_path / "again") is None
+    assert (tmp_path / "again/texts/a.txt").read_text() == "mine" and not (here / "b.txt").exists()
+
+
+def test_the_config_of_the_user_is_beside_that_of_the_source(tmp_path):
+    files = {"source/config.yaml": b"theirs", "config/given/1.yaml": b"mine", "config/given/2.yaml": b"more"}
+    given = {"config/given/1.yaml": "a/config.yaml", "config/given/2.yaml": "b/config.yaml"}
+    facts = {"configfiles": given, "target": "results/a.zip"}
+    path = forged(tmp_path / "a.zip", files, **facts)
+    with zipfile.ZipFile(path) as archive:
+        assert unpack(archive, read_manifest(path), tmp_path / "again") is None
+    assert (tmp_path / "again/config.yaml").read_text() == "theirs"
+    assert [(tmp_path / "again" / name).read_text() for name in given] == ["mine", "more"]
+    assert command_of(read_manifest(path), "2")[4:] == ["--configfile", *given]
+
+
+def test_a_huge_entry_is_not_held_in_memory(tmp_path):
+    path = tmp_path / "a.zip"
+    write_zip(path, {"zeros": bytes(200 * 2**20)}, {})
+    assert path.stat().st_size < 2**20
+    printed = subprocess.check_output([sys.executable, "-c", MEASURE, ROOT / "scripts", path], text=True)
+    damages, kilobytes = printed.splitlines()
+    assert damages == "[]" and int(kilobytes) < 100_000
+
+
+def test_an_entry_has_the_size_of_the_manifest(tmp_path):
+    path = tmp_path / "a.zip"
+    write_zip(path, {"a": b"1234"}, {})
+    manifest = read_manifest(path)
+    manifest["files"]["a"]["bytes"] = 3
+    text = json.dumps(manifest).encode()
+    with zipfile.ZipFile(path) as archive:
+        content = archive.read("a")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a", content)
+        archive.writestr(MANIFEST, text)
+        archive.comment = verify.COMMENT + hashlib.sha256(text).hexdigest().encode()
+    assert "a is damaged: its size or SHA-256 is not the one in manifest.json." in damages_of(path)
+
+
+def test_a_rebuild_needs_a_folder(tmp_path):
+    path = forged(tmp_path / "a.zip", {"jobs.json": b"[]"})
+    (tmp_path / "file").write_text("kept")
+    for folder in (tmp_path / "file", tmp_path / "file" / "again"):
+        said = rebuild(path, read_manifest(path), folder, "local", "2")
+        assert said.startswith(f"error: --rebuild is {folder}, which cannot be an empty folder: ")
+    assert rebuild(path, read_manifest(path), tmp_path, "local", "2") == (
+        f"error: --rebuild is {tmp_path}, which is not empty."
+    )
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+@pytest.fixture(params=[False, True], ids=["a folder", "a repository"])
+def source(tmp_path, request) -> Path:
+    """The source of a workflow with one rule, in a repository or not."""
+    folder = tmp_path / "source"
+    (folder / "recipes").mkdir(parents=True)
+    (folder / "Snakefile").write_text("one\n")
+    (folder / "recipes/größe.yaml").write_text("title: a\n")
+    if request.param:
+        for arguments in (["init"], ["add", "Snakefile"]):
+            subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def test_the_source_has_no_ignored_files(source):
+    names = ["Snakefile", "recipes/größe.yaml"]
+    assert list(source_files(source)) == names
+    (source / "recipes/.gitignore").write_text("*.txt\n")
+    (source / "recipes/text.txt").write_text("of the user")
+    ignored = [] if (source / ".git").exists() else ["recipes/text.txt"]
+    assert list(source_files(source)) == [names[0], "recipes/.gitignore", names[1], *ignored]
+    if not ignored:
+        assert version_of(source)[0]["untracked"] == ["recipes/.gitignore", names[1]]
+
+
+def test_the_source_gives_no_key_and_no_other_folder_away(source):
+    begin = "-----BEGIN {}PRIVATE KEY-----\n"
+    for kind in ("", "EC ", "RSA "):
+        (source / "recipes/key.pem").write_text(begin.format(kind))
+        with pytest.raises(UserError, match="^recipes/key.pem of the workflow's folder holds a private key, "):
+            source_files(source)
+    (source / "recipes/key.pem").unlink()
+    (source / "recipes/inside.yaml").symlink_to("größe.yaml")
+    assert "recipes/inside.yaml" in source_files(source)
+    (source.parent / "private.txt").write_text("private")
+    for target in ("../../private.txt", "nowhere", "../.."):
+        (source / "recipes/link").symlink_to(target)
+        with pytest.raises(UserError, match="^recipes/link of the workflow's folder is a link to /"):
+            source_files(source)
+        (source / "recipes/link").unlink()
+    (source / "recipes/a\nb").write_text("")
+    with pytest.raises(UserError, match=r"has a file named 'recipes/a\\nb'; nothing is archived"):
+        source_files(source)
+
+
+def test_who_reads_the_tool_may_stop_reading(tmp_path):
+    known = {"id": "a", "rule": "a", "params": None, "log": "logs/a.log", "start": None, "seconds": None}
+    known |= {"inputs": {}, "outputs": {"results/a": None}, "attempts": [], "host": {}, "accelerators": {}}
+    (tmp_path / "jobs.json").write_text(json.dumps([known]))
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, ROOT / "tools/provenance.py", "results/a", "--from", tmp_path]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert done.returncode == 0 and done.stderr == ""
