@@ -1,5 +1,6 @@
 """Read and complete the config; every mistake ends in one sentence before any job starts."""
 
+import contextlib
 import copy
 import math
 from collections.abc import Sequence
@@ -106,9 +107,7 @@ def typed(value: Any) -> Any:
     if isinstance(value, list):
         return [typed(item) for item in value]
     if isinstance(value, str):
-        try:
-            number = float(value)
-        except ValueError:
-            return value
-        return number if math.isfinite(number) else value
+        for kind in (int, float):
+            with contextlib.suppress(ValueError):
+                return kind(value) if math.isfinite(kind(value)) else value
     return value
