@@ -154,7 +154,7 @@ rule collect_ngrams:
 
 
 rule find_contamination:
-    """Find the training documents of a part that share a word n-gram with those."""
+    """Find the training documents of a part that share a word n-gram with held-out documents and benchmarks."""
     input:
         part="results/{collection}/parts/{part}.parquet",
         splits=lambda w: in_place(f"results/{w.collection}/splits.npy"),

@@ -48,7 +48,7 @@ rule find_harness_overlap:
 
 
 rule run_harness:
-    """Score a finetuned model on a task of lm-evaluation-harness."""
+    """Score a causal model on a task of lm-evaluation-harness."""
     input:
         base=base_of,
         fingerprint=fingerprint_of,

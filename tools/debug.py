@@ -89,6 +89,9 @@ def main() -> None:
     parser.add_argument("--pdb", action="store_true", help="open the debugger at an error")
     asked = parser.parse_args()
     with SnakemakeApi(OutputSettings(quiet={Quietness.ALL})) as api:
+        for path in asked.configfile:
+            if not path.is_file():
+                sys.exit(f"error: --configfile is {path}, which does not exist.")
         job = job_of(api, asked.file, asked.configfile, asked.cores)
         absent = [str(file) for file in job.input if not os.path.exists(file)]
         if absent:

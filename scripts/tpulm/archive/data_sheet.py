@@ -87,7 +87,9 @@ def filters_list(section: Mapping) -> str:
         f"- {key.replace('_', ' ')}: `{json.dumps(section[key], sort_keys=True)}`" for key in keys if section.get(key)
     ]
     return (
-        "Exact duplicates are dropped, and documents that are also in a held-out split.\n\n" + "\n".join(lines) + "\n"
+        "A document is in one split only: where it is also held out, it is not trained on.\n\n"
+        + "\n".join(lines)
+        + "\n"
     )
 
 

@@ -18,7 +18,7 @@ from tpulm.core.stopping import AGAIN, Stopped
 # What the machine, and not the program, can be at fault for; libraries in Rust and C++ say it in text only.
 FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOMEM, errno.EIO, errno.EMFILE}
 
-
+heard: list[str] = []  # names of the signals that this process was to end by
 # In the environment of a script that tools/debug.py runs: no log takes the terminal, and errors pass.
 TERMINAL = "TPULM_TERMINAL"
 # In the environment where tpulm.workflow.terminal shows in place what is running; ERASE takes that away.
@@ -38,7 +38,7 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
            have one of their own beside it
     label  what the user calls this job, such as "mlm tiny"; opens each line on the terminal
 
-    A `UserError`, a fault of the machine such as a full disk, and SIGTERM each end the process with exit code 1
+    A `UserError`, a fault of the machine such as a full disk, SIGTERM and Ctrl-C each end the process with exit code 1
     and one sentence; any other error leaves its traceback in the log as well as on the terminal.
     """
     if number():
@@ -47,6 +47,8 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
     if not debugged:
         folder_lock.join()
     signal.signal(signal.SIGTERM, stop)
+    if not debugged and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGALRM, stop)
     sys.unraisablehook = stop_again
     sys.stdout.flush()
@@ -81,7 +83,7 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
             raise
         sys.exit(1)
     except Stopped as stopped:
-        kept = str(stopped) or "stopped by SIGTERM; nothing of this job is kept, everything before it is:"
+        kept = str(stopped) or f"stopped by {heard[0]}; nothing of this job is kept, everything before it is:"
         say(f"error: {kept} {AGAIN}")
         sys.exit(1)
     except Exception as error:
@@ -105,7 +107,9 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
 
 
 def stop(signum: int, frame: object) -> None:
-    """Take SIGTERM: leave through every `with` and `finally`, so that nothing half-written stays."""
+    """Take SIGTERM or Ctrl-C: leave through every `with` and `finally`, so that nothing half-written stays."""
+    if signum != signal.SIGALRM:
+        heard.append(signal.Signals(signum).name)
     raise Stopped
 
 

@@ -5,6 +5,7 @@ Snakemake deletes what a job wrote before when it starts the job again: that is 
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from tpulm.core.errors import UserError
 # Bytes of records and of documents (Parquet, compressed, in parts and in splits) for a character of text, at the most:
 # four characters or more make a token, of which an id takes two or three bytes in a TFRecord.
 RECORDS_PER_CHARACTER, DOCUMENTS_PER_CHARACTER = 0.75, 1.0
+# The weights of a checkpoint of a model on a task; the group is the model.
+TASK_WEIGHTS = r"results/evaluation/tasks/[^/]+/([^/]+/[^/]+)/[^/]+/checkpoints/\d+/weights\.safetensors"
 UNPACKED = 4  # characters of a byte of a compressed file, about
 
 
@@ -84,7 +87,15 @@ def needs_of(jobs: Iterable[Any], runs: Iterable[Run], config: Mapping, planned:
     }
     size = sum(size for path, size in saved.items() if path in made)
     found.append(Need(size, f"models {gigabytes(size)}"))
-    return [*found, *texts(made)]
+    return [*found, *chains_of_tasks(made, by_key.values()), *texts(made)]
+
+
+def chains_of_tasks(made: Iterable[str], runs: Iterable[Run]) -> list[Need]:
+    """Return what the checkpoints of models that are finetuned on tasks take: weights, best ones, optimizer's state."""
+    sizes = {run.folder.removeprefix("results/"): 4 * FLOAT32 * model_size(run).parameters for run in runs}
+    matches = (re.match(TASK_WEIGHTS, path) for path in made)
+    size = sum(sizes.get(match[1], 0) for match in matches if match)
+    return [Need(size, f"checkpoints of tasks {gigabytes(size)}")] if size else []
 
 
 def below(path: str) -> str:
