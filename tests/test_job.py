@@ -8,7 +8,7 @@ from conftest import ROOT
 
 pytestmark = pytest.mark.unit
 
-# SIGTERM comes while Python runs a finalizer, and then while a library's `except Exception` could take it.
+# The signal comes while Python runs a finalizer, and then while a library's `except Exception` could take it.
 STOPPED = """
 import os, signal, sys, time
 sys.path.insert(0, sys.argv[1])
@@ -16,14 +16,14 @@ from tpulm.core.job import job
 
 class Finalized:
     def __del__(self):
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.Signals[sys.argv[3]])
 
 with job("job.log", "test") as say:
     if sys.argv[2] == "finalizer":
         del (held := [Finalized()])[0]
     else:
         try:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.Signals[sys.argv[3]])
         except Exception:
             pass
     time.sleep(300)
@@ -31,13 +31,14 @@ with job("job.log", "test") as say:
 """
 
 
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 @pytest.mark.parametrize("where", ["finalizer", "library"])
-def test_sigterm_is_heard_wherever_it_comes(tmp_path, where):
+def test_a_signal_is_heard_wherever_it_comes(tmp_path, where, name):
     done = subprocess.run(
-        [sys.executable, "-c", STOPPED, str(ROOT / "scripts"), where],
+        [sys.executable, "-c", STOPPED, str(ROOT / "scripts"), where, name],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 1
-    sentence = "error: stopped by SIGTERM; nothing of this job is kept, everything before it is: run again to go on."
+    sentence = f"error: stopped by {name}; nothing of this job is kept, everything before it is: run again to go on."
     assert done.stderr == f"[test] {sentence}\n"
     assert (tmp_path / "job.log").read_text() == f"{sentence}\n"
