@@ -66,7 +66,7 @@ def lowered_run(run: dict, devices: list, where: str) -> tuple:
     """Return the lowered program of a run of this project, its devices, and the share of positions attended."""
     from keras.distribution import LayoutMap
     from tpulm.config.training_step import TrainingStep
-    from tpulm.models import sharding
+    from tpulm.models import sharding, token_losses
     from tpulm.planning.abstract_run import AbstractRun
     from tpulm.training.runtime import set_precision
 
@@ -79,6 +79,8 @@ def lowered_run(run: dict, devices: list, where: str) -> tuple:
             return layout_map
 
         sharding.layout_map_of = layout_map_of
+    if run.get("logits") == "whole":
+        token_losses.head_of = lambda _: None
     set_precision(run["recipe"]["precision"])
     abstract = AbstractRun(TrainingStep.of(run["stage"], where, run["recipe"]), devices)
     return abstract.lowered(), list(abstract.distribution.device_mesh.backend_mesh.devices.ravel())
