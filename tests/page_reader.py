@@ -10,8 +10,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 UNITS = {
-    "%": 0.01, "s": 1, "ms": 1e-3, "min": 60, "h": 3600, "d": 86400, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "B": 1,
-    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+    "%": 0.01, "s": 1, "ms": 1e-3, "µs": 1e-6, "min": 60, "h": 3600, "d": 86400, "k": 1e3, "M": 1e6, "G": 1e9,
+    "T": 1e12, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
 }  # fmt: skip
 MADE = {
     "value": lambda one: one,

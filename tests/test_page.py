@@ -119,6 +119,7 @@ def test_a_number_that_is_wrong_is_found(results):
         ("change", -0.0678, "-6.8 %"),
         ("seconds", 0.0635, "63.5 ms"),
         ("seconds", 95.96, "96.0 s"),
+        ("seconds", 0.0000214, "21.4 µs"),
         ("seconds", 306, "5.1 min"),
         ("seconds", 86400 * 3.5, "3.5 d"),
         ("amount", 694912, "694,912"),

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, copied
 from page_reader import Page, check, check_chart
-from tpulm.report.page import SECTIONS
+from tpulm.report.page import SECTIONS, page
+from tpulm.report.sources import Sources
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 needs_browser = pytest.mark.skipif(
@@ -103,6 +104,35 @@ def test_every_section_is_drawn_and_accessible(browser, report, width, scheme):
     found = Axe().run(page).response["violations"]
     serious = [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
     assert serious == [] and complaints == []
+
+
+@needs_browser
+def test_what_the_embedded_run_has_not_is_drawn_as_well(browser, trained, tmp_path):
+    """Runs over seeds beside one without an interval, and a plan."""
+    recipe = json.loads((trained / "logs/report.jobs.jsonl").read_text().splitlines()[0])["recipe"]
+    columns = [f"{split}_{name}{end}" for split in ("validation", "test") for name in ("loss", "accuracy")
+               for end in ("", "_std")]  # fmt: skip
+    rows = [
+        "mlm,tiny,3,seed=0,5.7,0.02,0.14,0.01,5.75,0.03,0.15,0.01",
+        "mlm,wide,1,hidden_size=256,5.6,,0.1,,5.6,,0.1,",
+    ]
+    (tmp_path / "runs.csv").write_text("\n".join([",".join(["stage,run,seeds,settings", *columns]), *rows, ""]))
+    plan = {"stage": "base", "run": "small", "topology": "v5e-8", "planned": True, "hours": 0.5}
+    plan |= {"memory": {"arguments": 2**33, "temporaries": 2**30, "program": 0, "total": 2**33 + 2**30, "hbm": 2**34}}
+    plan |= {"estimated_seconds": 0.5, "lower_bound_seconds": 2e-5}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    results = trained / "results"
+    files = {
+        path.relative_to(results).as_posix(): path for path in results.rglob("*.*") if path.suffix in (".json", ".csv")
+    }
+    files |= {"compare/runs.csv": tmp_path / "runs.csv", "plan/base/small/v5e-8.json": tmp_path / "plan.json"}
+    (tmp_path / "report.html").write_text(page(recipe, Sources(files), ROOT / "report/page"))
+    complaints: list[str] = []
+    shown = opened(browser, (tmp_path / "report.html").as_uri(), 390, "dark", complaints)
+    for name in ("runs", "plan"):
+        shown.locator(f"#{name} .plot").scroll_into_view_if_needed()
+        shown.locator(f"#{name} .plot svg").wait_for()
+    assert "20.0 µs" in shown.locator("#plan").inner_text() and complaints == []
 
 
 @needs_browser

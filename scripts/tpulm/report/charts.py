@@ -59,26 +59,19 @@ def intervals(rows: Sequence[Mapping[str, Any]], baselines: Sequence[Mapping[str
     shape = {"field": "which", "type": "nominal", "title": None, "sort": None, "scale": {"range": SHAPES}}
     scale = {"zero": False, "nice": False, "padding": 12}
     x = {"field": "value", **NUMBER, "title": title, "scale": scale, "axis": {"tickCount": 8}}
-    return {
-        "height": 26 * len({row["name"] for row in rows}),
-        "layer": [
-            {
-                "data": {"values": [row for row in rows if row["low"] is not None]},
-                "mark": {"type": "rule", "strokeWidth": 2},
-                "encoding": {"y": y, "x": x | {"field": "low"}, "x2": {"field": "high"}},
-            },
-            {
-                "data": {"values": rows},
-                "mark": {"type": "point", "filled": True, "size": 70, "opacity": 1, "tooltip": {"content": "data"}},
-                "encoding": {"y": y, "x": x},
-            },
-            {
-                "data": {"values": baselines},
-                "mark": {"type": "point", "filled": True, "size": 60, "opacity": 1, "tooltip": {"content": "data"}},
-                "encoding": {"y": y, "x": x, "color": {"value": CROSS}, "shape": shape | {"legend": legend}},
-            },
-        ],
-    }
+    point = {"type": "point", "filled": True, "opacity": 1, "tooltip": {"content": "data"}}
+    layers = [
+        {
+            "data": {"values": [row for row in rows if row["low"] is not None]},
+            "mark": {"type": "rule", "strokeWidth": 2},
+            "encoding": {"y": y, "x": x | {"field": "low"}, "x2": {"field": "high"}},
+        },
+        {"data": {"values": rows}, "mark": point | {"size": 70}, "encoding": {"y": y, "x": x}},
+    ]
+    if baselines:  # a legend of nothing has no size
+        encoding = {"y": y, "x": x, "color": {"value": CROSS}, "shape": shape | {"legend": legend}}
+        layers.append({"data": {"values": baselines}, "mark": point | {"size": 60}, "encoding": encoding})
+    return {"height": 26 * len({row["name"] for row in rows}), "layer": layers}
 
 
 def shares(rows: Sequence[Mapping[str, Any]]) -> dict:

@@ -237,7 +237,7 @@ def plans(recipe: Mapping[str, Any], runs: list[dict[str, Any]], sources: Source
             ]
             row["fits"] = plan["estimated_seconds"] is not None
         else:
-            row["reason"] = plan["reason"]
+            row["reason"] = plan["reason"].removeprefix("unplanned: ")
         rows.append(row)
     return {"plans": rows, "memory": charts.shares(memory) if memory else None}
 

@@ -159,7 +159,9 @@ def lasting(value: float) -> str:
     for unit, seconds in (("d", 86400), ("h", 3600), ("min", 60)):
         if value >= 2 * seconds:
             return f"{value / seconds:,.1f} {unit}"
-    return f"{value:,.1f} s" if value >= 1 or value == 0 else f"{1e3 * value:,.1f} ms"
+    if value >= 1 or value == 0:
+        return f"{value:,.1f} s"
+    return f"{1e3 * value:,.1f} ms" if value >= 1e-3 else f"{1e6 * value:,.1f} µs"
 
 
 def amount(value: float) -> str:
