@@ -11,6 +11,7 @@ pytestmark = pytest.mark.unit
 # The signal comes while Python runs a finalizer, and then while a library's `except Exception` could take it.
 STOPPED = """
 import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what it starts in the background ignore it
 sys.path.insert(0, sys.argv[1])
 from tpulm.core.job import job
 
