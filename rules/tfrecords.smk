@@ -12,7 +12,9 @@ rule tfrecords:
             f"results/{folder}/{file}"
             for folder, records in RECORD_SETS.items()
             for file in ("manifest.json", *records.files, "shards.json")
-        ],
+        ]
+        if RECORD_SETS
+        else lambda w: or_exit(no_records),
 
 
 if "tfrecords" in RECORD_SETS and RECORD_SETS["tfrecords"].made_elsewhere:
