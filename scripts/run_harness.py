@@ -44,7 +44,9 @@ with job(snakemake.log[0], f"{stage} {run}, {asked['name']}") as say:
     )
     tokenizer = load_tokenizer(base, lambda: None)
     length = asked["max_length"] or model.preprocessor.sequence_length
-    lm = KerasLM(model, distribution, fast_tokenizer(tokenizer), tokenizer.special, length, recipe["seed"])
+    weights = f" with the weights of {best}" if best else ""
+    name = f"{task.key}: {folder}/{run}{weights}"
+    lm = KerasLM(model, distribution, fast_tokenizer(tokenizer), tokenizer.special, length, recipe["seed"], name)
     with tempfile.TemporaryDirectory() as cache:
         paths = dict(zip(task.data, map(str, snakemake.input.get("data", [])), strict=True))
         results = results_of(lm, task.key, asked, paths, cache)

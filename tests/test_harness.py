@@ -141,6 +141,27 @@ def test_generation_is_greedy_and_ends_where_the_task_says(jax_backend, preset):
         lm.generate_until(asked(("the", {"max_gen_toks": 24})))
 
 
+def test_likelihoods_that_are_no_numbers_are_refused(jax_backend, preset, tmp_path):
+    from tpulm.evaluation.harness import metrics
+
+    lm = opened(preset)
+    lm.name = "evaluation.harness.own: base-training/small"
+    table = lm.model.backbone.token_embedding.embeddings
+    table.assign(np.full(table.shape, np.nan, np.float32))
+    written(tmp_path)
+    for ask in (
+        lambda: lm.loglikelihood(asked(*PAIRS)),
+        lambda: lm.generate_until(asked(("the value", {"until": [], "max_gen_toks": 5}))),
+        lambda: scored(lm, tmp_path, limit=2),
+    ):
+        with pytest.raises(UserError) as error:
+            ask()
+        assert str(error.value).startswith("evaluation.harness.own: base-training/small cannot be scored: ")
+        assert "cost it nan or inf nats; allowed: finite numbers. Its training has diverged" in str(error.value)
+    with pytest.raises(UserError, match="^evaluation.harness: perplexity of own is inf; allowed: finite numbers"):
+        metrics({"alias": "own", "perplexity,none": float("inf")})
+
+
 # Tasks
 
 
