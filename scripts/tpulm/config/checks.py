@@ -16,6 +16,7 @@ from tpulm.config.mesh import check_mesh
 from tpulm.config.messages import describe
 from tpulm.config.publications import check_publish
 from tpulm.config.runs import same_origin
+from tpulm.config.selection import check_selection
 from tpulm.config.shard_files import check_records_elsewhere
 from tpulm.config.task_checks import check_tasks
 from tpulm.config.texts import check_chat, sources_of, template_fields
@@ -41,6 +42,7 @@ def check(config: dict) -> None:
         check_start(name, finetune["runs"])
     check_tasks(config, check_training, check_jax_run)
     check_pairs(config["evaluation"]["pairs"]["sets"])
+    check_selection(config)
     check_plan(config["plan"])
     check_prompts(config["prompts"])
     check_publish(config)

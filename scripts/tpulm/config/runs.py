@@ -26,6 +26,8 @@ STAGE_KEYS = {
 OPENING_KEYS = ("seed", "precision", "mesh", "layout", "host_device_count")
 # Records that are measured at once, of a model that was not trained here.
 MEASURED_AT_ONCE = 8
+# What selects a checkpoint, beside sets of pairs: the held-out loss, or bits per byte of the validation split.
+LOSS, BITS_PER_BYTE = "loss", "bits_per_byte"
 # What LoRA adapts, and how.
 LORA_KEYS = ("rank", "alpha", "targets", "base_precision")
 
@@ -103,7 +105,7 @@ class Run:
         """The weights of another finetuning run that this one starts from: its best ones; none without `init`."""
         if self.stage != "finetune" or "init" not in self.recipe:
             return []
-        return [Run(self.stage, self.recipe["init"], self.config).checkpoint()["best"]]
+        return [Run(self.stage, self.recipe["init"], self.config).best]
 
     @property
     def measuring(self) -> dict:
@@ -123,6 +125,21 @@ class Run:
         step = self.recipe["steps"] if step is None else step
         return {name: f"{self.folder}/checkpoints/{step:08d}/{file}" for name, file in CHECKPOINT_FILES.items()}
 
+    @property
+    def selected_by(self) -> str:
+        """What selects the checkpoint that is its model: LOSS, BITS_PER_BYTE or the name of a set of pairs."""
+        return self.config["evaluation"]["select_by"]
+
+    @property
+    def best(self) -> str:
+        """The weights of its model: those of the checkpoint that is selected."""
+        return self.checkpoint()["best"] if self.selected_by == LOSS else f"{self.folder}/selected.safetensors"
+
+    @property
+    def state(self) -> str:
+        """The file that says how it was trained, and which step its model is of."""
+        return self.checkpoint()["state"] if self.selected_by == LOSS else f"{self.folder}/selected.json"
+
     def snapshots(self, step: int) -> str:
         """Return the folder of the snapshots of the segment that ends at `step`."""
         return f"{self.folder}/{SNAPSHOTS}/{step:08d}"
@@ -134,6 +151,12 @@ class Run:
     def next_state(self, step: int) -> str:
         """Return the state.json of the checkpoint after `step`."""
         return self.checkpoint(step + self.recipe["checkpoint_every"])["state"]
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that it reads in a step."""
+        section = self.config["tfrecords"] if self.stage == "mlm" else self.recipe
+        return self.recipe["batch_size"] * section["sequence_length"]
 
     @property
     def thinned(self) -> list[str]:

@@ -207,9 +207,10 @@ def metrics(total: Mapping[str, Any]) -> dict[str, float]:
         name = label.partition(",")[0]
         if name not in NOT_METRICS and not name.endswith("_stderr") and isinstance(value, int | float | np.number):
             if not math.isfinite(value):
+                what = f"{label.partition(',')[0]} of {total.get('alias', 'a task')}"
                 raise UserError(
-                    f"evaluation.harness: {label.partition(',')[0]} of {total.get('alias', 'a task')} is {value}; allowed: "
-                    "finite numbers. The model is too bad for this metric: train it for longer, or leave the metric out."
+                    f"evaluation.harness: {what} is {value}; allowed: finite numbers. The model is too bad for this "
+                    "metric: train it for longer, or leave the metric out."
                 )
             found[label] = float(value)
     return found

@@ -27,7 +27,7 @@ from tpulm.core.errors import UserError
 # four characters or more make a token, of which an id takes two or three bytes in a TFRecord.
 RECORDS_PER_CHARACTER, DOCUMENTS_PER_CHARACTER = 0.75, 1.0
 # The weights of a checkpoint of a model on a task; the group is the model.
-TASK_WEIGHTS = r"results/evaluation/tasks/[^/]+/([^/]+/[^/]+)/[^/]+/checkpoints/\d+/weights\.safetensors"
+TASK_WEIGHTS = r"results/evaluation/tasks/[^/]+/([^/]+/[^/]+)/(?:\d{8,9}/)?[^/]+/checkpoints/\d+/weights\.safetensors"
 UNPACKED = 4  # characters of a byte of a compressed file, about
 
 
