@@ -9,13 +9,13 @@ from collections.abc import Mapping
 
 from tpulm.config.architectures import find_architecture
 from tpulm.config.artifacts import PAD_ID, PAD_ID_OF_ROBERTA
+from tpulm.config.asked import same_origin
 from tpulm.config.causal_families import FAMILIES
 from tpulm.config.evaluations import check_pairs
 from tpulm.config.masked_sizes import check_heads, sizes_of
 from tpulm.config.mesh import check_mesh
 from tpulm.config.messages import describe
 from tpulm.config.publications import check_publish
-from tpulm.config.runs import same_origin
 from tpulm.config.selection import check_selection
 from tpulm.config.shard_files import check_records_elsewhere
 from tpulm.config.task_checks import check_tasks

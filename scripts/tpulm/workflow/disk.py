@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tpulm.config.asked import asked_of
 from tpulm.config.model_sizes import (
     FLOAT32,
     STORED,
@@ -20,7 +21,7 @@ from tpulm.config.model_sizes import (
     optimizer_bytes,
     weight_bytes,
 )  # fmt: skip
-from tpulm.config.runs import Run, asked_of
+from tpulm.config.runs import Run
 from tpulm.core.errors import UserError
 
 # Bytes of records and of documents (Parquet, compressed, in parts and in splits) for a character of text, at the most:
