@@ -20,7 +20,9 @@ def over_tokens(runs: Sequence[Mapping[str, Any]], sources: Sources) -> list[dic
     charts: dict[tuple[str, str, bool], list[dict[str, Any]]] = {}
     for run in runs:
         each = tokens_per_step(sources.columns(run["timings"])) if run["timings"] in sources else None
-        for file in sources.names(f"evaluation/*{run['folder']}/*/scores.json") if each else []:
+        if each is None:
+            continue
+        for file in sources.names(f"evaluation/*{run['folder']}/*/scores.json"):
             for number, said in enumerate(sources.json(file)["scores"]):
                 score = Score(**said)
                 if score.step is None or score.part != WHOLE:
