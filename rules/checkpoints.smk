@@ -3,6 +3,7 @@
 from tpulm.config.evaluation_names import EXPORTED
 from tpulm.config.runs import LOSS
 from tpulm.config.selection import selecting
+from tpulm.workflow.checkpoint_files import asked_at, exported_at
 from tpulm.workflow.harness import opening_of_base
 
 AT_STEPS = or_exit(
@@ -35,16 +36,6 @@ if workflow.is_main_process:
         say(text)
 
 
-def exported_at(stage: str) -> str:
-    """Return a wildcard constraint: the steps of a stage's runs whose weights are made a model, for whatever it is."""
-    return "|".join(kind.constraint(stage) for kind in OF_STEPS)
-
-
-def harness_at(stage: str) -> str:
-    """Return a wildcard constraint: the steps at which a stage's runs are asked the questions of the harness."""
-    return "|".join(kind.own_constraint(stage) for kind in HARNESS_STEPS.values()) or "(?!)"
-
-
 if MLM:
 
     use rule export_mlm as export_mlm_at_step with:
@@ -60,7 +51,7 @@ if MLM:
             "logs/evaluation/mlm/{run}/{step}-export.log",
         wildcard_constraints:
             run=one_of(MLM),
-            step=exported_at("mlm"),
+            step=exported_at(OF_STEPS, "mlm"),
 
     use rule score_mlm_tensorflow as score_mlm_tensorflow_at_step with:
         input:
@@ -131,7 +122,7 @@ use rule export_base as export_base_at_step with:
         "logs/evaluation/base-training/{name}/{step}-export.log",
     wildcard_constraints:
         name=one_of(TRAINED_BASES),
-        step=exported_at("base-training"),
+        step=exported_at(OF_STEPS, "base-training"),
 
 
 use rule score_base as score_base_at_step with:
@@ -190,7 +181,7 @@ use rule run_harness as run_harness_at_step with:
     wildcard_constraints:
         task=one_of(HARNESS),
         run=one_of(FINETUNE),
-        step=harness_at("finetune"),
+        step=asked_at(HARNESS_STEPS.values(), "finetune"),
 
 
 use rule run_harness_of_base as run_harness_of_base_at_step with:
@@ -214,7 +205,7 @@ use rule run_harness_of_base as run_harness_of_base_at_step with:
     wildcard_constraints:
         task=one_of(HARNESS),
         name=one_of(TRAINED_BASES if HARNESS else []),
-        step=harness_at("base-training"),
+        step=asked_at(HARNESS_STEPS.values(), "base-training"),
 
 
 # To be finetuned on tasks.
@@ -230,7 +221,7 @@ use rule export_merged as export_merged_at_step with:
         "logs/evaluation/finetune/{run}/{step}-export.log",
     wildcard_constraints:
         run=one_of(LORA_RUNS),
-        step=exported_at("finetune"),
+        step=exported_at(OF_STEPS, "finetune"),
 
 
 use rule export_full as export_full_at_step with:
@@ -245,7 +236,7 @@ use rule export_full as export_full_at_step with:
         "logs/evaluation/finetune/{run}/{step}-export.log",
     wildcard_constraints:
         run=one_of(FULL_RUNS),
-        step=exported_at("finetune"),
+        step=exported_at(OF_STEPS, "finetune"),
 
 
 rule sample_checkpoint:

@@ -1,6 +1,6 @@
 """Which checkpoints are scored or asked, which are gone, and what thinning waits for."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from tpulm.config.artifacts import CHECKPOINT_FILES, THINNED
 from tpulm.config.runs import Run
@@ -113,3 +113,13 @@ class CheckpointFiles:
             for step in self.there(chain)
         ]
         return "|".join(found) or "(?!)"
+
+
+def exported_at(kinds: Iterable[CheckpointFiles], stage: str) -> str:
+    """Return a wildcard constraint: the steps of a stage's runs whose weights are made a model, for any of `kinds`."""
+    return "|".join(kind.constraint(stage) for kind in kinds)
+
+
+def asked_at(kinds: Iterable[CheckpointFiles], stage: str) -> str:
+    """Return a wildcard constraint: the steps of a stage's runs that `kinds` name, each behind its own folder."""
+    return "|".join(kind.own_constraint(stage) for kind in kinds) or "(?!)"
