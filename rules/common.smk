@@ -17,7 +17,6 @@ from tpulm.config.asked import asked_of, sampling_of
 from tpulm.config.causal_families import marks_of
 from tpulm.config.page_facts import page_recipe
 from tpulm.config.reading import complete, read_config, typed
-from tpulm.config.record_sets import no_records
 from tpulm.config.runs import by_stage, pick, record_sets_of, runs_of, segment_outputs
 from tpulm.config.sweeps import groups_of, repetitions
 from tpulm.workflow.disk import fetched_bytes
