@@ -211,7 +211,7 @@ def write_table() -> None:
                 *(f"{1e3 * found[name]:,.1f}" for name in ("lower_bound_seconds", "estimated_seconds")),
                 found["bound_by"],
                 f"{found['model_flops_utilisation']:.0%}",
-                f"{found['hours']:,.1f}",
+                f"{found['hours']:,.1f}" if found["hours"] >= 1 else f"{found['hours']:.2f}",
             ]
             lines.append(f"| {' | '.join(cells)} |")
             starred = starred or "layers" in found
