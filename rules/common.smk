@@ -13,11 +13,11 @@ if str(ROOT / "scripts") not in sys.path:
 from snakemake.io import local
 
 from tpulm.config.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER_FILES, lengths_file
+from tpulm.config.asked import asked_of, sampling_of
 from tpulm.config.causal_families import marks_of
 from tpulm.config.page_facts import page_recipe
 from tpulm.config.reading import complete, read_config, typed
-from tpulm.config.record_sets import no_records
-from tpulm.config.runs import asked_of, by_stage, pick, record_sets_of, runs_of, sampling_of, segment_outputs
+from tpulm.config.runs import by_stage, pick, record_sets_of, runs_of, segment_outputs
 from tpulm.config.sweeps import groups_of, repetitions
 from tpulm.workflow.disk import fetched_bytes
 from tpulm.workflow.memory import MB, converting_mb, fetching_mb, mem_mb

@@ -189,6 +189,22 @@ def test_scores_come_first_with_their_intervals_and_the_strongest_baseline(resul
     assert "chance" in summary and "nats" not in summary and "3.000" not in text
 
 
+def test_scores_of_checkpoints_are_drawn_over_the_tokens_seen(results):
+    task = Score("task", "accuracy", "a task", 0.5, 0.4, 0.6, True, 90, 0.5, step=2)
+    later = replace(task, value=0.75, low=0.7, high=0.8, step=4)
+    inside = replace(task, part=IN_TRAINING_TEXT, on=f"{task.on}{IN_TRAINING}")
+    for folder, score in (("00000002", task), ("00000004", later)):
+        path = results / f"evaluation/tasks/one/mlm/one/{folder}/scores.json"
+        path.parent.mkdir(parents=True)
+        write_scores(path, "mlm/one", "masked", [score, inside])
+    text = told(results)
+    (spec,) = [spec for spec in Page(text).charts if "tokens seen in training" in json.dumps(spec)]
+    points = spec["layer"][1]["data"]["values"]
+    assert [(point["tokens"], point["value"]) for point in points] == [(2 * 102, 0.5), (4 * 102, 0.75)]
+    assert {point["name"] for point in points} == {"mlm/one"} and check_chart(spec, results) == 4
+    assert "accuracy of checkpoints on a task" in text and "nothing is measured" not in text
+
+
 def test_the_first_screen_says_what_the_table_of_scores_says(results):
     pairs = Score("pairs", "accuracy", "made", 0.9125, 0.869, 0.956, True, 160, 0.5, {"5-gram": 0.9062})
     pseudo = Score("text", "pseudo_bits_per_byte", "held out", 2.336, 2.2, 2.4, False, 24, None, {"5-gram": 1.479})
