@@ -46,7 +46,7 @@ def script_of(rule: str) -> str:
 
 def script_run(job: Mapping[str, Any]) -> str:
     """Return the script of a job: the one among its code, since a module's rules have names that its user gives."""
-    scripts = [path for path in job["code"] if Path(path).parent.name == CODE[0]]
+    scripts = [path for path in job.get("code", ()) if Path(path).parent.name == CODE[0]]
     return scripts[0] if len(scripts) == 1 else script_of(job["rule"])
 
 
