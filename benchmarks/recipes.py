@@ -1,11 +1,15 @@
 """The plans of the shipped recipes: what `snakemake plan` says of each, gathered into one table.
 
     python benchmarks/recipes.py plan [RECIPE ...] [--minutes 10]     compile; a recipe by its name, all by default
+    python benchmarks/recipes.py plan RECIPE --layers 1 3 [--texts FOLDER]    the same by two programs of few layers
+    python benchmarks/recipes.py check [RECIPE ...]                   name plans whose program has changed since
     python benchmarks/recipes.py table                                write the table
 
 `plan` keeps what the table and benchmarks/gaps.py need in results/recipe_plans.json, recipe by recipe; a program that
-takes longer than the minutes to compile is named as such. Compiled programs are kept in .snakemake/compiled. `table`
-takes seconds, and writes results/recipes.md and the table of README.md. Nothing is downloaded.
+takes longer than the minutes to compile is named as such. With --layers, figures follow from two programs of so many
+layers, as in utilisation.py. Compiled programs are kept in .snakemake/compiled. `check` lowers each whole program
+without compiling it, half a minute for each: changes of recipes, models and kernels show in it. `table` takes seconds,
+and writes results/recipes.md and the table of README.md. Nothing is downloaded.
 """
 
 import argparse
@@ -15,9 +19,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import data  # it also finds the package and the tests' Workflow
+import plan_table
+import utilisation
 from conftest import ROOT, Workflow, outside
 from tpulm.config.reading import read_config
 from tpulm.config.runs import Run, runs_of
@@ -28,7 +35,16 @@ RECIPES = ROOT / "recipes"
 PLANS, RESULT = ROOT / "benchmarks/results/recipe_plans.json", ROOT / "benchmarks/results/recipes.md"
 BEGIN = "<!-- `make bench-plan` writes from here -->\n"
 NOT_YET = {"planned": False, "reason": "not compiled yet"}
-KEPT = ("lower_bound_seconds", "estimated_seconds", "bound_by", "model_flops_utilisation", "tokens_per_second", "hours")
+STALE = {"planned": False, "reason": "changed since it was compiled"}
+KEPT = (
+    "program_sha256",
+    "lower_bound_seconds",
+    "estimated_seconds",
+    "bound_by",
+    "model_flops_utilisation",
+    "tokens_per_second",
+    "hours",
+)
 
 
 def planned_runs(recipe: Path) -> list[tuple[Run, str]]:
@@ -36,6 +52,11 @@ def planned_runs(recipe: Path) -> list[tuple[Run, str]]:
     config = read_config([str(recipe)], {})
     slices = dict.fromkeys(topology(name).name for name in config["plan"]["topologies"])
     return [(run, name) for run in runs_of(config) for name in slices]
+
+
+def origin(run: Run, slice_: str) -> str:
+    """Return a hash of what the figures of a plan follow from."""
+    return utilisation.recipe_hash(run.plan(), slice_)
 
 
 def plan(recipe: Path, run: Run, slice_: str, minutes: float) -> dict:
@@ -69,6 +90,31 @@ def plan(recipe: Path, run: Run, slice_: str, minutes: float) -> dict:
         return kept(read_json(workflow / file))
 
 
+def plan_few(recipe: Path, run: Run, slice_: str, depths: list[int], texts: Path | None) -> dict:
+    """Return what `plan` does, as it follows from programs of two depths: each layer takes and needs the same."""
+    programs = {}
+    for layers in depths:
+        name = f"{recipe.stem}-{run.name}-{slice_}-{layers}"
+        made = utilisation.text_in(texts, name, lambda: utilisation.program_of(run, run.plan(), slice_, layers))  # noqa: B023
+        programs[str(layers)] = utilisation.found_in(*made, topology(slice_))
+    found = utilisation.whole(programs)
+    step, hbm = found["estimated_seconds"], topology(slice_).hbm
+    if found["total"] > hbm:
+        return {
+            "planned": False,
+            "reason": f"it needs {found['total'] / GIB:.1f} of {hbm / GIB:.0f} GiB by {depths} layers",
+        }
+    return {
+        "planned": True,
+        "layers": depths,
+        "hbm": hbm,
+        "program_sha256": None,
+        "model_flops_utilisation": utilisation.utilisation(found, topology(slice_)),
+        "tokens_per_second": found["tokens"] / step,
+        "hours": step * run.recipe["steps"] / 3600,
+    } | {name: found[name] for name in ("attention", "total", "lower_bound_seconds", "estimated_seconds", "bound_by")}
+
+
 def kept(found: dict) -> dict:
     """Return what is kept of a plan."""
     if not found["planned"]:
@@ -79,7 +125,7 @@ def kept(found: dict) -> dict:
     return {"planned": True, "attention": found["attention"]} | memory | {name: found[name] for name in KEPT}
 
 
-def plan_all(names: list[str], minutes: float) -> None:
+def plan_all(names: list[str], make: Callable[[Path, Run, str], dict]) -> None:
     """Plan recipes, all where none is named, and keep the plans of each as soon as it is there."""
     plans = read_json(PLANS) if PLANS.is_file() else {}
     shipped = sorted(RECIPES.glob("*.yaml"))
@@ -89,15 +135,57 @@ def plan_all(names: list[str], minutes: float) -> None:
         if names and Path(name).stem not in names:
             continue
         for run, slice_ in runs:
-            found, known = (
-                plan(RECIPES / name, run, slice_, minutes),
-                plans.setdefault(name, {}).setdefault(run.key, {}),
-            )
-            if found["planned"] or not known.get(slice_, {}).get("planned"):  # a busy machine takes no plan away
+            found = make(RECIPES / name, run, slice_) | {"origin": origin(run, slice_)}
+            known = plans.setdefault(name, {}).setdefault(run.key, {})
+            if found["planned"] or not current(known, run, slice_)["planned"]:  # a busy machine takes no plan away
                 known[slice_] = found
             print(f"{name}: {run.key} on {slice_}: {found}", flush=True)
             PLANS.parent.mkdir(exist_ok=True)
             PLANS.write_text(json.dumps(dict(sorted(plans.items())), indent=1) + "\n")
+
+
+def current(plans: dict[str, dict], run: Run, slice_: str) -> dict:
+    """Return the plan of a run on a slice out of those of the run, if it is of the run as it is now."""
+    found = plans.get(slice_, NOT_YET)
+    return found if not found["planned"] or found.get("origin") == origin(run, slice_) else STALE
+
+
+def stale() -> list[str]:
+    """Return the recipes whose plans are of another recipe than the shipped one, or of other factors."""
+    plans = read_json(PLANS)
+    return [
+        path.stem
+        for path in sorted(RECIPES.glob("*.yaml"))
+        if any(
+            current(plans.get(path.name, {}).get(run.key, {}), run, name) is STALE for run, name in planned_runs(path)
+        )
+    ]
+
+
+def check_all(names: list[str]) -> bool:
+    """Print which plans are of another program than the recipe's run has now; return whether there are any."""
+    from tpulm.config.training_step import TrainingStep
+    from tpulm.planning.abstract_run import AbstractRun
+    from tpulm.planning.compiled import program_sha256
+    from tpulm.training.runtime import set_precision
+
+    plans, changed = read_json(PLANS), False
+    for path in sorted(RECIPES.glob("*.yaml")):
+        if names and path.stem not in names:
+            continue
+        for run, slice_ in planned_runs(path):
+            found = current(plans.get(path.name, {}).get(run.key, {}), run, slice_)
+            if found["planned"] and found["program_sha256"]:
+                step = TrainingStep.of(run.stage, run.key, run.plan())
+                set_precision(step.model.precision)
+                lowered = AbstractRun(step, plan_table.devices_of(topology(slice_))).lowered()
+                if program_sha256(lowered) == found["program_sha256"]:
+                    continue
+            elif found is not STALE:
+                continue
+            changed = True
+            print(f"{path.stem}: {run.key} on {slice_} has changed; python benchmarks/recipes.py plan {path.stem}")
+    return changed
 
 
 def write_table() -> None:
@@ -107,26 +195,30 @@ def write_table() -> None:
         "| --- | --- | ---: | ---: | ---: | --- | ---: | ---: |",
     ]
     missing: dict[str, dict[str, list[str]]] = {}  # slices by reason and recipe
+    starred = False
     plans = read_json(PLANS) if PLANS.is_file() else {}
     for path in sorted(RECIPES.glob("*.yaml")):
         for run, slice_ in planned_runs(path):
-            found = plans.get(path.name, {}).get(run.key, {}).get(slice_, NOT_YET)
+            found = current(plans.get(path.name, {}).get(run.key, {}), run, slice_)
             if not found["planned"]:
                 reasons = missing.setdefault(found["reason"].rstrip("."), {})
                 reasons.setdefault(path.stem, []).append(slice_)
                 continue
             cells = [
-                f"{path.stem}: `{run.key}`",
+                f"{path.stem}: `{run.key}`" + (" *" if "layers" in found else ""),
                 slice_,
                 f"{found['total'] / GIB:.1f} of {found['hbm'] / GIB:.0f}",
                 *(f"{1e3 * found[name]:,.1f}" for name in ("lower_bound_seconds", "estimated_seconds")),
                 found["bound_by"],
                 f"{found['model_flops_utilisation']:.0%}",
-                f"{found['hours']:,.1f}",
+                f"{found['hours']:,.1f}" if found["hours"] >= 1 else f"{found['hours']:.2f}",
             ]
             lines.append(f"| {' | '.join(cells)} |")
+            starred = starred or "layers" in found
     if len(lines) == 2:
         lines = ["None of them has been compiled yet."]
+    if starred:
+        lines += ["", "\\* Of two programs of few layers: each layer adds the same."]
     for reason, recipes in missing.items():
         said = [f"{name} ({', '.join(dict.fromkeys(slices))})" for name, slices in recipes.items()]
         lines += ["", f"Without a plan here, {reason}: {', '.join(said)}."]
@@ -137,12 +229,19 @@ def write_table() -> None:
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["plan", "table"])
+    parser.add_argument("what", choices=["plan", "check", "table"])
     parser.add_argument("recipes", nargs="*", metavar="RECIPE")
     parser.add_argument("--minutes", type=float, default=10.0, help="for a program, at the most")
+    parser.add_argument("--layers", nargs=2, type=int)
+    parser.add_argument("--texts", type=Path, help="programs of few layers, read instead of compiled")
     arguments = parser.parse_args()
-    if arguments.what == "plan":
-        plan_all([Path(name).stem for name in arguments.recipes], arguments.minutes)
+    names = [Path(name).stem for name in arguments.recipes]
+    if arguments.what == "plan" and arguments.layers:
+        plan_all(names, lambda *what: plan_few(*what, arguments.layers, arguments.texts))
+    elif arguments.what == "plan":
+        plan_all(names, lambda *what: plan(*what, arguments.minutes))
+    elif arguments.what == "check":
+        sys.exit(check_all(names))
     else:
         write_table()
 

@@ -12,9 +12,11 @@ results/utilisation.md and the table of README.md.
 
 import argparse
 import gzip
+import hashlib
 import json
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +41,7 @@ KEPT, RESULT = ROOT / "benchmarks/results/utilisation.json", ROOT / "benchmarks/
 BEGIN = "<!-- `make bench-plan` writes the utilization from here -->\n"
 COSTLIEST = 5
 WRAPPERS = re.compile(r"jit\(\w+\)/|checkpoint/|rematted_computation/|vmap\(|shard_map/|while/body/|closed_call/|\)")
-SUMMED = ("estimated_seconds", "lower_bound_seconds", "total", "model_flops")  # what each layer adds to
+SUMMED = ("estimated_seconds", "total", "model_flops")  # what each layer adds to
 
 
 def rows() -> dict[str, dict]:
@@ -76,25 +78,34 @@ def changed(recipe: dict, changes: dict[str, Any]) -> dict:
 
 
 def compiled(row: dict, state: str, layers: int) -> list:
-    """Return the compiled text of a row before or now, coordinates of the chips of its devices, and what is known.
-
-    layers  of the model; 0 for as many as it has
-    """
-    devices = plan_table.devices_of(topology(row["slice"]))
-    from tpulm.config.training_step import TrainingStep
-    from tpulm.models import token_losses
-    from tpulm.models.attention import Attention
-    from tpulm.planning.abstract_run import AbstractRun
-    from tpulm.planning.preset_sizes import without_preset
-    from tpulm.training import jax_run
-    from tpulm.training.model_flops import model_flops_of
-    from tpulm.training.runtime import set_precision
-
+    """Return what `program_of` does for a row before or now."""
     if state == "before":  # as models were built then
+        plan_table.devices_of(topology(row["slice"]))  # it starts the runtime, which comes first
+        from tpulm.models import token_losses
+        from tpulm.models.attention import Attention
+        from tpulm.training import jax_run
+
         jax_run.attention_of = lambda *_: Attention("plain", "as it was")
         token_losses.head_of = lambda _: None
     run = run_of(row)
-    step = TrainingStep.of(run.stage, run.key, changed(run.plan(), row[state]))
+    return program_of(run, changed(run.plan(), row[state]), row["slice"], layers)
+
+
+def program_of(run: Run, recipe: dict, slice_: str, layers: int) -> list:
+    """Return the compiled text of a run, coordinates of the chips of its devices, and what is known.
+
+    recipe  of the plan of the run
+    layers  of the model; 0 for as many as it has
+    """
+    devices = plan_table.devices_of(topology(slice_))
+    from tpulm.config.training_step import TrainingStep
+    from tpulm.planning.abstract_run import AbstractRun
+    from tpulm.planning.compiled import program_sha256
+    from tpulm.planning.preset_sizes import without_preset
+    from tpulm.training.model_flops import model_flops_of
+    from tpulm.training.runtime import set_precision
+
+    step = TrainingStep.of(run.stage, run.key, recipe)
     set_precision(step.model.precision)
     model = without_preset(step.model)
     key = "num_hidden_layers" if run.stage == "mlm" else "num_layers"
@@ -102,10 +113,12 @@ def compiled(row: dict, state: str, layers: int) -> list:
     sizes = dict(model.source.sizes) | {key: layers or whole}
     step = replace(step, model=replace(model, source=replace(model.source, sizes=sizes)))
     abstract = AbstractRun(step, devices)
-    program = abstract.lowered().compile()
+    lowered = abstract.lowered()
+    program = lowered.compile()
     memory = program.memory_analysis()
     known = {
         "layers": whole,
+        "program_sha256": program_sha256(lowered),
         "total": memory.argument_size_in_bytes
         + memory.output_size_in_bytes
         - memory.alias_size_in_bytes
@@ -114,11 +127,23 @@ def compiled(row: dict, state: str, layers: int) -> list:
         "model_flops": model_flops_of(abstract),
         "attention": str(abstract.run.attention),
         "records": step.batch_size,
+        "tokens": step.tokens_per_step,
         "microbatches": step.microbatches,
         "remat": step.remat,
     }
     partitions = abstract.distribution.device_mesh.backend_mesh.devices.ravel()
     return [program.as_text(), [list(device.coords) for device in partitions], known]
+
+
+def text_in(texts: Path | None, name: str, make: Callable[[], list]) -> list:
+    """Return what `make` does, out of a folder of kept texts where it is there."""
+    file = texts / f"{name}.json.gz" if texts else None
+    if file and file.is_file():
+        return json.loads(gzip.decompress(file.read_bytes()))
+    program = make()
+    if file:
+        file.write_bytes(gzip.compress(json.dumps(program).encode()))
+    return program
 
 
 class Costs(Reader):
@@ -148,6 +173,22 @@ def group_of(instruction: Instruction) -> str:
     return f"kernel of attention, {kernel[1]}" if kernel else scope
 
 
+def origin(row: dict, state: str) -> str:
+    """Return a hash of what the figures of a row follow from, see `recipe_hash`."""
+    return recipe_hash(changed(run_of(row).plan(), row[state]), row["slice"])
+
+
+def recipe_hash(recipe: dict, slice_: str) -> str:
+    """Return a hash of what a plan's figures follow from: the planned recipe, the slice, the factors of estimates."""
+    return hashlib.sha256(json.dumps([recipe, slice_, efficiency.FACTORS], sort_keys=True).encode()).hexdigest()
+
+
+def current(kept: dict[str, dict], name: str, row: dict, state: str) -> dict[str, dict]:
+    """Return the programs of a row, by their layers, that are of the row as it is now."""
+    programs, of = kept.get(name, {}).get(state, {}), origin(row, state)
+    return {layers: found for layers, found in programs.items() if found.get("origin") == of}
+
+
 def found_in(text: str, coordinates: list, known: dict, slice_: Topology) -> dict:
     """Return what is kept of a program."""
     found = read(text, slice_, coordinates)
@@ -165,17 +206,10 @@ def compile_rows(names: list[str], state: str, depths: list[int], texts: Path | 
         if names and name not in names:
             continue
         for layers in depths:
-            file = texts / f"{name}-{state}-{layers}.json.gz" if texts else None
-            if file and file.is_file():
-                program = json.loads(gzip.decompress(file.read_bytes()))
-            else:
-                program = compiled(row, state, layers)
-                if file:
-                    file.write_bytes(gzip.compress(json.dumps(program).encode()))
-            found = found_in(*program, topology(row["slice"]))
+            program = text_in(texts, f"{name}-{state}-{layers}", lambda: compiled(row, state, layers))  # noqa: B023
+            found = found_in(*program, topology(row["slice"])) | {"origin": origin(row, state)}
             kept = read_json(KEPT) if KEPT.is_file() else {}
-            depth = str(layers or found["layers"])
-            kept.setdefault(name, {}).setdefault(state, {})[depth] = found | {"changes": row[state]}
+            kept.setdefault(name, {}).setdefault(state, {})[str(layers or found["layers"])] = found
             KEPT.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
             print(name, state, layers, {key: value for key, value in found.items() if key != "groups"}, flush=True)
 
@@ -185,6 +219,8 @@ def whole(programs: dict[str, dict]) -> dict | None:
 
     Each layer adds what the deeper of two programs has more than the other, by their difference in layers.
     """
+    if not programs:
+        return None
     layers = next(iter(programs.values()))["layers"]
     if str(layers) in programs:
         return programs[str(layers)] | {"compiled": [layers]}
@@ -194,10 +230,14 @@ def whole(programs: dict[str, dict]) -> dict | None:
     first, last = programs[str(few)], programs[str(more)]
     ahead = (layers - more) / (more - few)
     found = last | {name: last[name] + ahead * (last[name] - first[name]) for name in SUMMED}
-    found["groups"] = {
-        name: last["groups"].get(name, 0.0) + ahead * (last["groups"].get(name, 0.0) - first["groups"].get(name, 0.0))
-        for name in first["groups"] | last["groups"]
-    }
+    for parts in ("groups", "seconds"):
+        found[parts] = {
+            name: last[parts].get(name, 0.0) + ahead * (last[parts].get(name, 0.0) - first[parts].get(name, 0.0))
+            for name in first[parts] | last[parts]
+        }
+    roofs = found["seconds"]
+    reached = {name: roof / share for (name, roof), share in zip(roofs.items(), efficiency.FACTORS, strict=True)}
+    found |= {"lower_bound_seconds": max(roofs.values()), "bound_by": max(reached, key=reached.__getitem__)}
     return found | {"compiled": [few, more]}
 
 
@@ -230,8 +270,7 @@ def write_table() -> None:
     missed, missing = [], []
     for name, row in rows().items():
         slice_, target = topology(row["slice"]), target_of(row["target"])
-        states = {state: whole(programs) for state, programs in kept.get(name, {}).items()}
-        now, before = states.get("now"), states.get("before")
+        now, before = (whole(current(kept, name, row, state)) for state in ("now", "before"))
         if now is None:
             missing.append(f"{row['run']} ({row['slice']})")
             continue

@@ -4,12 +4,12 @@ input.manifest   tfrecords/manifest.json, where the tokenizer comes from elsewhe
 input.init       config.json of the model that the run starts from; none for a run from scratch
 output           JSON: planned; where it is not, reason. Else mesh, devices, replicated (variables
                  that could not be sharded as the layout map says, and why), attention (its implementation, and why
-                 not a kernel), memory (bytes per device), cost (FLOPs, bytes across HBM, bytes sent by kind, what
-                 could not be counted; per device and step), seconds (per step, of each roof), bound_by,
-                 lower_bound_seconds and estimated_seconds of a step, estimate_error (how much longer a step may take,
-                 as a share); as estimated: tokens_per_second, model_flops_utilisation, hours (and hours_lower_bound),
-                 cost_of_run; price_per_hour, advice; alternatives,
-                 what each of them would make of a step
+                 not a kernel), program_sha256 (of the step before it is compiled), memory (bytes per device), cost
+                 (FLOPs, bytes across HBM, bytes sent by kind, what could not be counted; per device and step), seconds
+                 (per step, of each roof), bound_by, lower_bound_seconds and estimated_seconds of a step,
+                 estimate_error (how much longer a step may take, as a share); as estimated: tokens_per_second,
+                 model_flops_utilisation, hours (and hours_lower_bound), cost_of_run; price_per_hour, advice;
+                 alternatives, what each of them would make of a step
 params.recipe    the run's recipe, of the stages before what it takes to know the model, price_per_hour, and
                  alternatives, whether to compile those too; host_device_count, checkpoint_every and
                  resources.hosts, by which the config would allow a change or not

@@ -243,12 +243,18 @@ def test_recipes_without_a_plan_are_named(tmp_path, monkeypatch):
         "estimated_seconds": 2.0, "bound_by": "compute", "model_flops_utilisation": 0.5, "tokens_per_second": 1.0,
         "hours": 11.1,
     }  # fmt: skip
-    (tmp_path / "plans.json").write_text(
-        json.dumps({"fineweb-edu-llama-1b.yaml": {"base.llama-1b": {"v5e-16": found}}})
-    )
+    runs = {run.key: run for path in sorted(recipes.RECIPES.glob("*.yaml")) for run, _ in recipes.planned_runs(path)}
+    of = recipes.origin(runs["base.llama-1b"], "v5e-16")
+    assert of != recipes.origin(runs["base.llama-1b"], "v5e-32")
+    kept = {
+        "fineweb-edu-llama-1b.yaml": {"base.llama-1b": {"v5e-16": found | {"origin": of}}},
+        "wikitext103-roberta-base.yaml": {"mlm.runs.roberta-base": {"v3-8": found | {"origin": of}}},
+    }
+    (tmp_path / "plans.json").write_text(json.dumps(kept))
     published = []
     monkeypatch.setattr(recipes, "PLANS", tmp_path / "plans.json")
     monkeypatch.setattr(recipes.data, "publish", lambda lines, *_: published.extend(lines))
+    assert recipes.stale() == ["wikitext103-roberta-base"]
     recipes.write_table()
     assert published[2] == (
         "| fineweb-edu-llama-1b: `base.llama-1b` | v5e-16 | 8.0 of 16 | 1,500.0 | 2,000.0 | compute | 50% | 11.1 |"
@@ -256,6 +262,20 @@ def test_recipes_without_a_plan_are_named(tmp_path, monkeypatch):
     named = dict(re.findall("^Without a plan here, (.*?): (.*)$", "\n".join(published), re.M))
     assert "modernbert-base (v5e-8, v6e-8), tpu-plans (v3-8, v5e-8, v6e-8)" in named["not compiled yet"]
     assert "llama" not in named["not compiled yet"]
+    assert named["changed since it was compiled"] == "wikitext103-roberta-base (v3-8)."
+
+
+@unit
+def test_plans_are_of_the_recipes_as_they_are_shipped():
+    stale = module("recipes").stale()
+    assert not stale, f"plan again: python benchmarks/recipes.py plan {' '.join(stale)}; then make bench-plan"
+
+
+@compiler
+@long  # half a minute for each program
+def test_plans_are_of_the_programs_that_train(tmp_path):
+    """Of one recipe; `python benchmarks/recipes.py check` lowers those of all."""
+    assert ran("recipes.py", "check", "imdb-gemma-7b", folder=tmp_path) == ""
 
 
 def few(layers, milliseconds, **groups):
@@ -263,7 +283,8 @@ def few(layers, milliseconds, **groups):
     return {
         "layers": 12, "estimated_seconds": milliseconds / 1e3, "lower_bound_seconds": 1e-3, "total": layers * 2**28,
         "model_flops": layers * 2e12, "bound_by": "memory", "devices": 8, "records": 64, "microbatches": 2,
-        "remat": False, "groups": groups,
+        "remat": False, "groups": groups, "tokens": 64 * 512, "attention": "plain", "program_sha256": None,
+        "seconds": {"compute": layers * 1e-3, "memory": 2e-3, "interconnect": 0.0},
     }  # fmt: skip
 
 
@@ -274,17 +295,23 @@ def test_all_layers_follow_from_few():
     found = utilisation.whole(programs)
     assert found["estimated_seconds"] == pytest.approx(38e-3) and found["total"] == 3 * 2**30
     assert found["groups"] == pytest.approx({"head": 0.002, "layer": 0.012})
+    assert found["bound_by"] == "compute" and found["lower_bound_seconds"] == pytest.approx(12e-3)
     # 24 TFLOPs on eight chips of 197 TFLOP/s.
     assert utilisation.utilisation(found, topology("v5e-8")) == pytest.approx(24 / (8 * 197 * 38e-3))
     assert utilisation.whole(programs | {"12": few(12, 40)})["estimated_seconds"] == 40e-3
-    assert utilisation.whole({"1": programs["1"]}) is None
+    assert utilisation.whole({"1": programs["1"]}) is None and utilisation.whole({}) is None
 
 
 @unit
 def test_a_target_that_is_missed_has_its_profile(tmp_path, monkeypatch):
     utilisation = module("utilisation")
-    kept = {"roberta-base-v5e-8": {"now": {"12": few(12, 40, **{f"g{n}": n * 1e-3 for n in range(1, 7)})}}}
-    kept["gemma2-2b-v3-8"] = {state: {"12": few(12, 70)} for state in ("before", "now")}
+    rows = utilisation.rows()
+    of = {name: {state: utilisation.origin(rows[name], state) for state in ("before", "now")} for name in rows}
+    found = few(12, 40, **{f"g{n}": n * 1e-3 for n in range(1, 7)}) | {"origin": of["roberta-base-v5e-8"]["now"]}
+    kept = {"roberta-base-v5e-8": {"now": {"12": found}}, "gemma2-9b-v6e-8": {"now": {"12": found}}}
+    kept["gemma2-2b-v3-8"] = {
+        state: {"12": few(12, 70) | {"origin": origin}} for state, origin in of["gemma2-2b-v3-8"].items()
+    }
     (tmp_path / "kept.json").write_text(json.dumps(kept))
     published = []
     monkeypatch.setattr(utilisation, "KEPT", tmp_path / "kept.json")
@@ -297,6 +324,7 @@ def test_a_target_that_is_missed_has_its_profile(tmp_path, monkeypatch):
     ]
     (profile,) = (line for line in published if line.startswith("- "))
     assert profile == "- roberta-base on v5e-8: `g6` 15%; `g5` 12%; `g4` 10%; `g3` 8%; `g2` 5%."
+    # One that is kept of other settings is as good as none.
     assert "gemma2-9b (v6e-8)" in published[-1] and "gemma2-2b (v3-8)" not in published[-1]
 
 

@@ -96,7 +96,7 @@ def test_every_number_is_that_of_its_file_and_text_stays_text(results):
     assert "5.846" in text and "694,912" in text and "64.0 ms" not in text  # the median of 9.5 s and 64 ms
     assert "<script>alert" not in text and "<b>two" not in text and "<i>a</i>" not in text and "<b>[MASK]" not in text
     assert "&lt;b&gt;[MASK]" in text
-    assert "<del>old</del>" in text and "<ins>new</ins>" in text
+    assert "<del>an old</del> word" in text and "<ins>a new</ins> word" in text
 
 
 def test_a_number_that_is_wrong_is_found(results):
@@ -282,6 +282,10 @@ def test_scores_of_before_stand_beside_those_of_today():
 
 def test_words_that_changed_are_marked():
     assert marked("a b <c", "a x <c") == ("a <del>b</del> &lt;c", "a <ins>x</ins> &lt;c")
+    assert marked("one two\n  three four", "1 2\n  3 four") == (
+        "<del>one two</del>\n  <del>three</del> four",
+        "<ins>1 2</ins>\n  <ins>3</ins> four",
+    )
 
 
 def record(folder: Path, file: str, rule: str, inputs: list[str], start: float, end: float, log: str) -> None:

@@ -56,6 +56,14 @@ def test_nothing_is_left_to_be_done(ready):
     assert "Nothing to be done" in ready("-n").stdout
 
 
+def test_a_target_that_a_config_lacks_is_one_sentence(fresh):
+    (fresh / "text.yaml").write_text("corpus: {source: python-docs}\n")
+    said = fresh("tfrecord", "-n", "--configfile", "text.yaml", check=False)
+    assert said.returncode == 1 and "makes tfrecord; did you mean tfrecords?\n" in said.stdout
+    said = fresh("tfrecords", "-n", "--configfile", "text.yaml", check=False)
+    assert said.returncode == 1 and "error: the config asks for no records; masked models have theirs by" in said.stdout
+
+
 def test_a_wrong_config_is_one_sentence_before_any_job(fresh):
     text = (fresh / "config.yaml").read_text()
     (fresh / "config.yaml").write_text(text.replace("vocab_size: 2048", "vocab_size: many", 1))
@@ -82,7 +90,7 @@ def test_a_wrong_config_is_one_sentence_before_any_job(fresh):
         ),
         ("wikitext103-roberta-base-128", {"train_mlm_tensorflow": 100, "write_shard": 243}, ["train_mlm_jax"]),
         ("imdb-gemma-2b-one-gpu", {"fetch_base": 1, "train_finetune": 2, "export_lora": 1}, ["train_base"]),
-        ("imdb-gemma-7b-full-v5e-64", {"fetch_base": 1, "train_finetune": 2, "export_full": 1}, ["export_lora"]),
+        ("imdb-gemma-7b-full-v5e-64", {"fetch_base": 1, "train_finetune": 1, "export_full": 1}, ["export_lora"]),
         ("imdb-gemma-7b-one-chip", {"fetch_base": 1, "train_finetune": 6, "thin_checkpoint": 5}, ["train_base"]),
         ("glue-modernbert-base", {"train_task": 84, "thin_checkpoint": 59, "score_task": 8}, ["train_mlm_jax"]),
         ("fineweb-edu-llama-1b", {"train_base": 40, "write_causal_shard": 130}, ["fetch_base", "train_finetune"]),

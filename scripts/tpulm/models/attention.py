@@ -21,6 +21,13 @@ from tpulm.models.sharding import Sharded
 FIRST_TPU = 4  # the compiler refuses the kernel's bfloat16 multiplication for those before
 FIRST_GPU = (8, 0)  # compute capability of Ampere, and of Hopper
 HOPPER = (9, 0)
+# The families whose decoder blocks are built like Llama's.
+LLAMA = (
+    keras_hub.models.LlamaBackbone,
+    keras_hub.models.MistralBackbone,
+    keras_hub.models.QwenBackbone,
+    keras_hub.models.Qwen3Backbone,
+)
 
 
 class Attention(NamedTuple):
@@ -66,6 +73,9 @@ def needs_of(model: keras.Model) -> Needs:
     if isinstance(backbone, ModernBertBackbone):
         block = backbone.transformer_layers[0]
         return Needs(block.compute_dtype, block.head_dim)
+    if isinstance(backbone, LLAMA):
+        layer = backbone.transformer_layers[0]._self_attention_layer
+        return Needs(layer.compute_dtype, layer._query_dense.kernel.shape[-1])
     if not isinstance(backbone, (keras_hub.models.GemmaBackbone, keras_hub.models.Gemma3Backbone)):
         return Needs(obstacle=f"no kernel is wired to {type(backbone).__name__}")
     if getattr(backbone, "vision_encoder", None) is not None:
@@ -136,6 +146,8 @@ def fuse(model: keras.Model, kernel: Kernel) -> None:
             fuse_encoder(block._self_attention_layer, kernel)
         elif isinstance(model.backbone, ModernBertBackbone):
             block.kernel = kernel
+        elif isinstance(model.backbone, LLAMA):
+            fuse_llama(block, kernel)
         else:
             fuse_decoder(block, kernel)
 
@@ -182,3 +194,26 @@ def fuse_decoder(block: keras.layers.Layer, kernel: Kernel) -> None:
         return kernel(scaled, key, value, segments, causal=True, window=window, soft_cap=layer.logit_soft_cap)
 
     block._compute_attention_mask, layer._compute_attention = masked, fused
+
+
+def fuse_llama(block: keras.layers.Layer, kernel: Kernel) -> None:
+    """Replace, of a decoder block of Llama or one built like it, what `fuse_decoder` does of Gemma's.
+
+    Of these, Mistral alone has a window in its mask; where Qwen has one, keras-hub's attention on JAX does not see it.
+    """
+    layer = block._self_attention_layer
+    mask_of, attend = block._compute_self_attention_mask, layer._compute_attention
+    window = getattr(block, "sliding_window", None)
+
+    def masked(**given: Any) -> Any:
+        if given["self_attention_cache"] is None and kernel.fits(given["decoder_sequence"].shape[1]):
+            return ops.cast(given["decoder_padding_mask"], "int32")[:, :, None]
+        return mask_of(**given)
+
+    def fused(query: Any, key: Any, value: Any, attention_mask: Any = None, **more: Any) -> Any:
+        if attention_mask.shape[-1] != 1 or not kernel.fits(query.shape[1]):
+            return attend(query, key, value, attention_mask, **more)
+        scaled = query * ops.cast(layer._inv_norm_factor, query.dtype)
+        return kernel(scaled, key, value, attention_mask[:, :, 0], causal=True, window=window)
+
+    block._compute_self_attention_mask, layer._compute_attention = masked, fused

@@ -1,10 +1,15 @@
 """Rematerialization (gradient checkpointing): a model's blocks recompute their activations in the backward pass,
-instead of keeping them (Chen et al. 2016)."""
+instead of keeping them (Chen et al. 2016). Weights that are sharded over the axis batch are gathered for a block at a
+time, forward and again backward, and their gradients are scattered (Rajbhandari et al. 2020, ZeRO stage 3)."""
 
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import keras
+from jax.sharding import NamedSharding, PartitionSpec
+
+from tpulm.models.sharding import Sharded
 
 
 def remat(model: keras.Model) -> None:
@@ -33,6 +38,10 @@ def wrap(block: keras.Layer) -> None:
             merged = [next(given) if is_array else leaf for is_array, leaf in zip(arrays, leaves, strict=True)]
             args, kwargs = jax.tree.unflatten(tree, merged)
             block.call = call
+            trainable, frozen = (
+                [gathered(variable, value, block.compute_dtype) for variable, value in zip(of, part, strict=True)]
+                for of, part in ((block.trainable_variables, trainable), (block.non_trainable_variables, frozen))
+            )
             try:
                 return block.stateless_call(trainable, frozen, *args, **kwargs)
             finally:
@@ -47,3 +56,31 @@ def wrap(block: keras.Layer) -> None:
         return outputs
 
     block.call = rematerialised
+
+
+def gathered(variable: keras.Variable, value: jax.Array, dtype: str) -> jax.Array:
+    """Return the value of a variable that is sharded over the axis batch as each device needs it, floats in `dtype`.
+
+    Any other is returned as it is. The compiler, left to itself, sends activations between the devices instead, and
+    adds up parts of products of all of them: more bytes where a device has more tokens than weights.
+    """
+    distribution = keras.distribution.distribution()
+    if not isinstance(distribution, Sharded) or distribution.sizes["batch"] == 1:
+        return value
+    axes = distribution.get_variable_layout(variable).axes
+    if "batch" not in axes:
+        return value
+    mesh = distribution.device_mesh.backend_mesh
+    parts = NamedSharding(mesh, PartitionSpec(*axes))
+    whole = NamedSharding(mesh, PartitionSpec(*(None if axis == "batch" else axis for axis in axes)))
+    needed = dtype if jnp.issubdtype(value.dtype, jnp.floating) else value.dtype
+
+    @jax.custom_vjp
+    def gather(value: jax.Array) -> jax.Array:
+        return jax.lax.with_sharding_constraint(value.astype(needed), whole)
+
+    def scatter(_: None, gradient: jax.Array) -> tuple[jax.Array]:
+        return (jax.lax.with_sharding_constraint(gradient.astype(value.dtype), parts),)
+
+    gather.defvjp(lambda value: (gather(value), None), scatter)
+    return gather(value)

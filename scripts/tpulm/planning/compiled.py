@@ -23,8 +23,14 @@ READERS = ("compiled.py", "hlo.py", "links.py", "program.py", "timeline.py", "wo
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
+def program_sha256(lowered: jax.stages.Lowered) -> str:
+    """Return the SHA-256 of a program before it is compiled"""
+    return hashlib.sha256(lowered.as_text().encode()).hexdigest()
+
+
 def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: list, attended: float = 1.0) -> dict:
-    """Return what the compiler says of a program, per device: bytes of memory, and what `program.read` returns.
+    """Return what the compiler says of a program, per device: bytes of memory, and what `program.read` returns; and
+    the program's SHA-256.
 
     devices   of a topology description, in the order of the program's partitions
     attended  see `tpulm.planning.program.read`
@@ -33,17 +39,15 @@ def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: list, atten
     compiler stops and says only how much it needs in all, and how much is usable: then arguments and timeline are
     None; where it does, usable is.
     """
-    text = lowered.as_text()
+    same = program_sha256(lowered)
     places = [list(device.coords) for device in devices]
-    words = [version("libtpu"), version("jax"), slice_.compiler_name, text, str(places), str(attended)]
+    words = [version("libtpu"), version("jax"), slice_.compiler_name, same, str(places), str(attended)]
     words += [sha256(Path(__file__).with_name(name)) for name in READERS]
     key = hashlib.sha256(" ".join(words).encode()).hexdigest()
     kept = Path(cache_folder("plans")) / f"{key}.json"
-    if kept.is_file():
-        return read_json(kept)
-    found = compile_and_read(lowered, slice_, places, attended)
-    write_json(kept, found)
-    return found
+    if not kept.is_file():
+        write_json(kept, compile_and_read(lowered, slice_, places, attended))
+    return read_json(kept) | {"program_sha256": same}
 
 
 def compile_and_read(lowered: jax.stages.Lowered, slice_: Topology, places: list, attended: float) -> dict:

@@ -50,6 +50,7 @@ def measure(step: TrainingStep, slice_: Topology, usable: float = math.inf) -> d
         "devices": used,
         "replicated": run.distribution.notes,
         "attention": run.run.attention._asdict(),
+        "program_sha256": found["program_sha256"],
         "memory": {
             "hbm": slice_.hbm,
             "usable": found["usable"],

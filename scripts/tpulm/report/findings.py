@@ -272,6 +272,7 @@ def jobs(recipe: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
     rules = sorted(account["rules"], key=lambda name: -account["rules"][name]["seconds"])
     return {
         "jobs": rows,
+        "failed": account["totals"]["failed_attempts"],
         "timeline": charts.timeline(rows, failed),
         "pauses": [f"jobs.json#/pauses/{number}" for number in range(len(account["pauses"]))],
         "rules": [
