@@ -169,7 +169,7 @@ rule predict_task:
         model=lambda w: TASK_TOKENIZERS[w.task, w.model],
         base=lambda w: list(map(ancient, TASK_CHAINS[w.task, w.model][0].preset)),
         fingerprints=lambda w: TASK_CHAINS[w.task, w.model][0].fingerprints,
-        best=lambda w: [chain.checkpoint()["best"] for chain in TASK_CHAINS[w.task, w.model]],
+        best=lambda w: [chain.best for chain in TASK_CHAINS[w.task, w.model]],
         code=code_inputs("predict_task", "jax"),
     output:
         f"{TASKS_FOLDER}/{{task}}/{{model}}/predictions.parquet",

@@ -10,7 +10,7 @@ from typing import Any
 
 from tpulm.config.artifacts import MODEL_FILES
 from tpulm.config.evaluation_names import EXPORTED
-from tpulm.config.runs import Run, pick
+from tpulm.config.runs import LOSS, Run, pick
 from tpulm.config.schedule import segment_schedule
 from tpulm.config.task_candidates import candidates, masked_candidates, obstacle
 
@@ -87,6 +87,11 @@ class TaskChain(Run):
         return "jax"
 
     @property
+    def selected_by(self) -> str:
+        """The loss on the task's validation split, whatever selects the checkpoints of its model."""
+        return LOSS
+
+    @property
     def origin(self) -> dict | None:
         """Where the model comes from, see `Run.origin`."""
         return self.model_run.origin
@@ -134,7 +139,7 @@ class TaskChain(Run):
         """The weights that it starts from instead of the model's: of a chain of another task; none without `init`."""
         if "init" not in self.recipe or self.weights != PRETRAINED:
             return []
-        return [Task(self.recipe["init"], self.config).chains(self.model_run, self.at)[0].checkpoint()["best"]]
+        return [Task(self.recipe["init"], self.config).chains(self.model_run, self.at)[0].best]
 
     @property
     def named(self) -> dict:

@@ -38,7 +38,7 @@ def over_tokens(runs: Sequence[Mapping[str, Any]], sources: Sources) -> list[dic
 
 def lines(points: Sequence[Mapping[str, Any]], metric: str) -> dict:
     """Return a line for each run with its intervals; points  name, tokens, value, low, high, source."""
-    x = {"field": "tokens", **NUMBER, "title": "tokens seen in training", "axis": {"format": "~s"}}
+    x = {"field": "tokens", **NUMBER, "title": "tokens seen in training", "axis": {"format": "~s", "tickCount": 6}}
     y = {"field": "value", **NUMBER, "title": metric.replace("_", " "), "scale": {"zero": False}}
     color = {"field": "name", "type": "nominal", "title": None, "sort": None, "legend": {"orient": "top"}}
     mark = {"type": "line", "point": True, "tooltip": {"content": "data"}}
