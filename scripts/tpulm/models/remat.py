@@ -40,7 +40,10 @@ def wrap(block: keras.Layer) -> None:
             block.call = call
             inputs = next(value for value in values if jnp.issubdtype(value.dtype, jnp.floating))
             trainable, frozen = (
-                [gathered(variable, value, block.compute_dtype, inputs) for variable, value in zip(of, part, strict=True)]
+                [
+                    gathered(variable, value, block.compute_dtype, inputs)
+                    for variable, value in zip(of, part, strict=True)
+                ]
                 for of, part in ((block.trainable_variables, trainable), (block.non_trainable_variables, frozen))
             )
             try:
