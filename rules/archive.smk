@@ -79,7 +79,7 @@ rule keep_run:
     """Add a finished run to those of before: what it was, by what weights, and how good it is."""
     input:
         metrics=lambda w: f"{RUN_FOLDERS[w.chain].folder}/metrics.json",
-        state=lambda w: RUN_FOLDERS[w.chain].checkpoint()["state"],
+        state=lambda w: RUN_FOLDERS[w.chain].state,
         scores=lambda w: [file for file in SCORES if Path(file).match(f"{w.chain}/scores.json")],
         code=code_inputs("keep_run", "workflow"),
     output:

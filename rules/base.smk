@@ -64,7 +64,7 @@ rule train_base:
 rule export_base:
     """Save the best checkpoint of a base model as a Keras preset folder."""
     input:
-        best=lambda w: TRAINED_BASES[w.name].checkpoint()["best"],
+        best=lambda w: TRAINED_BASES[w.name].best,
         vocabulary="results/base-training/{name}/vocabulary.spm",
         code=code_inputs("export_base", "jax"),
     output:
@@ -120,7 +120,7 @@ rule evaluate_base:
         fingerprint="results/base/{name}.json",
         manifest=lambda w: TRAINED_BASES[w.name].records.manifest,
         shards=lambda w: listing_of(TRAINED_BASES[w.name].records),
-        state=lambda w: TRAINED_BASES[w.name].checkpoint()["state"],
+        state=lambda w: TRAINED_BASES[w.name].state,
         code=code_inputs("evaluate_base", "jax"),
     output:
         "results/base-training/{name}/metrics.json",

@@ -1,13 +1,16 @@
 """Scores of checkpoints, and what they say when asked: made as of finished models, from the weights at a step."""
 
-from tpulm.workflow.checkpoint_files import CheckpointFiles
+from tpulm.config.evaluation_names import EXPORTED
+from tpulm.config.runs import LOSS
+from tpulm.config.selection import selecting
+from tpulm.workflow.checkpoint_files import asked_at, exported_at
 from tpulm.workflow.harness import opening_of_base
 
 AT_STEPS = or_exit(
     CheckpointFiles,
     "evaluation.checkpoints",
     config["evaluation"]["checkpoints"],
-    {chain: run for chain, run in CHAINS.items() if chain in EVALUATED.models},
+    {chain: run for chain, run in RUN_FOLDERS.items() if chain in EVALUATED.models},
     located,
 )
 # What is asked of each stage's models.
@@ -20,12 +23,16 @@ SAMPLED = or_exit(
     located,
 )
 SAMPLES = [file for chain in SAMPLED.chains for file in SAMPLED.files(chain)]
-# What a checkpoint's weights are exported to, to be scored or asked; no artifact.
-EXPORTED = "results/evaluation/checkpoints"
-SCORED_STEPS = {chain: AT_STEPS.files(chain) for chain in AT_STEPS.chains}
-SCORES += [path for files in SCORED_STEPS.values() for path in files]
+SCORES += [file for chain in AT_STEPS.chains for file in AT_STEPS.files(chain)]
+# Everything that a checkpoint's weights are read for, and thinning waits for.
+OF_STEPS = [AT_STEPS, SAMPLED, *TASK_STEPS.values(), *HARNESS_STEPS.values()]
+# What the report draws of each run.
+SCORED_STEPS = {
+    chain: [file for kind in OF_STEPS if kind is not SAMPLED and chain in kind.chains for file in kind.files(chain)]
+    for chain in RUN_FOLDERS
+}
 if workflow.is_main_process:
-    for text in filter(None, [*map(AT_STEPS.note, SCORED_STEPS), *map(SAMPLED.note, SAMPLED.chains)]):
+    for text in filter(None, [kind.note(chain) for kind in OF_STEPS for chain in kind.chains]):
         say(text)
 
 
@@ -44,7 +51,7 @@ if MLM:
             "logs/evaluation/mlm/{run}/{step}-export.log",
         wildcard_constraints:
             run=one_of(MLM),
-            step=f"{AT_STEPS.constraint('mlm')}|{SAMPLED.constraint('mlm')}",
+            step=exported_at(OF_STEPS, "mlm"),
 
     use rule score_mlm_tensorflow as score_mlm_tensorflow_at_step with:
         input:
@@ -115,7 +122,7 @@ use rule export_base as export_base_at_step with:
         "logs/evaluation/base-training/{name}/{step}-export.log",
     wildcard_constraints:
         name=one_of(TRAINED_BASES),
-        step=f"{AT_STEPS.constraint('base-training')}|{SAMPLED.constraint('base-training')}",
+        step=exported_at(OF_STEPS, "base-training"),
 
 
 use rule score_base as score_base_at_step with:
@@ -153,6 +160,83 @@ use rule score_finetune as score_finetune_at_step with:
     wildcard_constraints:
         run=one_of(FINETUNE),
         step=AT_STEPS.constraint("finetune"),
+
+
+use rule run_harness as run_harness_at_step with:
+    input:
+        base=base_of,
+        fingerprint=fingerprint_of,
+        best=lambda w: FINETUNE[w.run].checkpoint(int(w.step))["weights"],
+        task=lambda w: local_files(HARNESS_FILES[w.task]),
+        data=lambda w: HARNESS_DATA[w.task],
+        overlaps=lambda w: expand(HARNESS_OVERLAP, task=w.task, collection=EVALUATED.trained_on(FINETUNE[w.run])),
+        code=code_inputs("run_harness", "harness"),
+    output:
+        scores="results/evaluation/harness/{task}/finetune/{run}/{step}/scores.json",
+        by_item="results/evaluation/harness/{task}/finetune/{run}/{step}/items.parquet",
+    params:
+        recipe=lambda w: FINETUNE[w.run].opening() | HARNESS[w.task].asked | {"step": int(w.step)},
+    log:
+        "logs/evaluation/harness/{task}/finetune/{run}/{step}.log",
+    wildcard_constraints:
+        task=one_of(HARNESS),
+        run=one_of(FINETUNE),
+        step=asked_at(HARNESS_STEPS.values(), "finetune"),
+
+
+use rule run_harness_of_base as run_harness_of_base_at_step with:
+    input:
+        base=f"{EXPORTED}/base-training/{{name}}/{{step}}/preset",
+        fingerprint=f"{EXPORTED}/base-training/{{name}}/{{step}}/fingerprint.json",
+        best=[],
+        task=lambda w: local_files(HARNESS_FILES[w.task]),
+        data=lambda w: HARNESS_DATA[w.task],
+        overlaps=lambda w: expand(HARNESS_OVERLAP, task=w.task, collection=EVALUATED.trained_on(TRAINED_BASES[w.name])),
+        code=code_inputs("run_harness", "harness"),
+    output:
+        scores="results/evaluation/harness/{task}/base-training/{name}/{step}/scores.json",
+        by_item="results/evaluation/harness/{task}/base-training/{name}/{step}/items.parquet",
+    params:
+        recipe=lambda w: opening_of_base(config, BASES_BY_HARNESS[w.name])
+        | HARNESS[w.task].asked
+        | {"step": int(w.step)},
+    log:
+        "logs/evaluation/harness/{task}/base-training/{name}/{step}.log",
+    wildcard_constraints:
+        task=one_of(HARNESS),
+        name=one_of(TRAINED_BASES if HARNESS else []),
+        step=asked_at(HARNESS_STEPS.values(), "base-training"),
+
+
+# To be finetuned on tasks.
+use rule export_merged as export_merged_at_step with:
+    input:
+        base=base_of,
+        fingerprint=fingerprint_of,
+        best=lambda w: FINETUNE[w.run].checkpoint(int(w.step))["weights"],
+        code=code_inputs("export_merged", "jax"),
+    output:
+        temp(directory(f"{EXPORTED}/finetune/{{run}}/{{step}}/model")),
+    log:
+        "logs/evaluation/finetune/{run}/{step}-export.log",
+    wildcard_constraints:
+        run=one_of(LORA_RUNS),
+        step=exported_at(OF_STEPS, "finetune"),
+
+
+use rule export_full as export_full_at_step with:
+    input:
+        base=base_of,
+        fingerprint=fingerprint_of,
+        best=lambda w: FINETUNE[w.run].checkpoint(int(w.step))["weights"],
+        code=code_inputs("export_full", "jax"),
+    output:
+        temp(directory(f"{EXPORTED}/finetune/{{run}}/{{step}}/model")),
+    log:
+        "logs/evaluation/finetune/{run}/{step}-export.log",
+    wildcard_constraints:
+        run=one_of(FULL_RUNS),
+        step=exported_at(OF_STEPS, "finetune"),
 
 
 rule sample_checkpoint:
@@ -201,6 +285,29 @@ use rule sample_checkpoint as sample_checkpoint_of_base with:
         **asks("base", "evaluate_base"),
 
 
+rule select_checkpoint:
+    """Select the checkpoint of a run that scores best."""
+    input:
+        scores=lambda w: AT_STEPS.files(w.chain),
+        states=lambda w: RUN_FOLDERS[w.chain].in_every_checkpoint("state.json"),
+        weights=lambda w: RUN_FOLDERS[w.chain].in_every_checkpoint("weights.safetensors"),
+        code=code_inputs("select_checkpoint", "data"),
+    output:
+        weights="results/{chain}/selected.safetensors",
+        state="results/{chain}/selected.json",
+    params:
+        recipe=lambda w: selecting(RUN_FOLDERS[w.chain]),
+    log:
+        "logs/{chain}/select.log",
+    wildcard_constraints:
+        chain=one_of(RUN_FOLDERS if config["evaluation"]["select_by"] != LOSS else []),
+    threads: 1
+    conda:
+        "../envs/data.yaml"
+    script:
+        "../scripts/select_checkpoint.py"
+
+
 rule plot_checkpoints:
     """Plot the scores of a run's checkpoints against the tokens that it has seen."""
     input:
@@ -214,7 +321,7 @@ rule plot_checkpoints:
             labels={"stage": "{chain}", "run": "all", "shows": "scores of checkpoints"},
         ),
     params:
-        recipe=lambda w: {"tokens_per_step": AT_STEPS.tokens_per_step(w.chain)},
+        recipe=lambda w: {"tokens_per_step": RUN_FOLDERS[w.chain].tokens_per_step},
     log:
         "logs/figures/checkpoints-{chain}.log",
     wildcard_constraints:

@@ -13,10 +13,11 @@ if str(ROOT / "scripts") not in sys.path:
 from snakemake.io import local
 
 from tpulm.config.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER_FILES, lengths_file
+from tpulm.config.asked import asked_of, sampling_of
 from tpulm.config.causal_families import marks_of
 from tpulm.config.page_facts import page_recipe
 from tpulm.config.reading import complete, read_config, typed
-from tpulm.config.runs import asked_of, by_stage, pick, record_sets_of, runs_of, sampling_of, segment_outputs
+from tpulm.config.runs import by_stage, pick, record_sets_of, runs_of, segment_outputs
 from tpulm.config.sweeps import groups_of, repetitions
 from tpulm.workflow.disk import fetched_bytes
 from tpulm.workflow.memory import MB, converting_mb, fetching_mb, mem_mb
@@ -32,7 +33,7 @@ sys.setrecursionlimit(max(sys.getrecursionlimit(), 100_000))
 
 IS_MAIN = workflow.modifier.is_main_snakefile()
 if IS_MAIN and workflow.is_main_process:
-    show_jobs(workflow.logger_manager)
+    show_jobs(workflow.logger_manager, workflow)
 # A config named on the command line replaces the embedded one; Snakemake alone would merge the two.
 CONFIG_FILES = [os.path.relpath(path) for path in workflow.config_settings.configfiles or ["config.yaml"] if IS_MAIN]
 

@@ -222,7 +222,7 @@ rule score_finetune:
         **scored_on("finetune"),
         base=base_of,
         fingerprint=fingerprint_of,
-        best=lambda w: FINETUNE[w.run].checkpoint()["best"],
+        best=lambda w: FINETUNE[w.run].best,
         code=code_inputs("score_finetune", "jax"),
     output:
         scores="results/evaluation/finetune/{run}/scores.json",

@@ -52,7 +52,7 @@ rule export_lora:
     input:
         base=base_of,
         fingerprint=fingerprint_of,
-        best=lambda w: FINETUNE[w.run].checkpoint()["best"],
+        best=lambda w: FINETUNE[w.run].best,
         code=code_inputs("export_lora", "jax"),
     output:
         keras="results/finetune/{run}/adapter.lora.h5",
@@ -79,7 +79,7 @@ rule export_full:
     input:
         base=base_of,
         fingerprint=fingerprint_of,
-        best=lambda w: FINETUNE[w.run].checkpoint()["best"],
+        best=lambda w: FINETUNE[w.run].best,
         code=code_inputs("export_full", "jax"),
     output:
         directory("results/finetune/{run}/model"),
@@ -103,7 +103,7 @@ rule export_merged:
     input:
         base=base_of,
         fingerprint=fingerprint_of,
-        best=lambda w: FINETUNE[w.run].checkpoint()["best"],
+        best=lambda w: FINETUNE[w.run].best,
         code=code_inputs("export_merged", "jax"),
     output:
         directory("results/finetune/{run}/model"),
@@ -127,7 +127,7 @@ rule generate:
     input:
         base=base_of,
         fingerprint=fingerprint_of,
-        best=lambda w: FINETUNE[w.run].checkpoint()["best"],
+        best=lambda w: FINETUNE[w.run].best,
         code=code_inputs("generate", "jax"),
     output:
         "results/finetune/{run}/generations.json",
@@ -152,12 +152,12 @@ rule evaluate_finetune:
     input:
         base=base_of,
         fingerprint=fingerprint_of,
-        best=lambda w: FINETUNE[w.run].checkpoint()["best"],
+        best=lambda w: FINETUNE[w.run].best,
         manifest=lambda w: FINETUNE[w.run].records.manifest,
         shards=lambda w: listing_of(FINETUNE[w.run].records),
         corpus_manifest=lambda w: FINETUNE[w.run].corpus_records.manifest,
         corpus_shards=lambda w: listing_of(FINETUNE[w.run].corpus_records),
-        state=lambda w: FINETUNE[w.run].checkpoint()["state"],
+        state=lambda w: FINETUNE[w.run].state,
         code=code_inputs("evaluate_finetune", "jax"),
     output:
         metrics="results/finetune/{run}/metrics.json",

@@ -14,12 +14,24 @@ HARNESS_DATA = {
     name: [file if file.startswith("results/") else PLACE.text(file) for file in or_exit(getattr, task, "data")]
     for name, task in HARNESS.items()
 }
+HARNESS_STEPS = {
+    name: or_exit(
+        CheckpointFiles,
+        f"{task.key}.checkpoints",
+        task.recipe["checkpoints"],
+        {chain: run for chain, run in RUN_FOLDERS.items() if run.stage != "mlm"},
+        located,
+        f"harness/{name}/",
+    )
+    for name, task in HARNESS.items()
+}
 SCORES += [
     f"results/evaluation/harness/{task}/{model}/{file}"
     for task in HARNESS
     for model in [f"base-training/{name}" for name in BASES_BY_HARNESS] + [f"finetune/{run}" for run in FINETUNE]
     for file in ("scores.json", "items.parquet")
 ]
+SCORES += [file for steps in HARNESS_STEPS.values() for chain in steps.chains for file in steps.files(chain)]
 HARNESS_OVERLAP = "results/evaluation/harness/{task}/overlap/{collection}.json"
 
 
@@ -52,7 +64,7 @@ rule run_harness:
     input:
         base=base_of,
         fingerprint=fingerprint_of,
-        best=lambda w: FINETUNE[w.run].checkpoint()["best"],
+        best=lambda w: FINETUNE[w.run].best,
         task=lambda w: local_files(HARNESS_FILES[w.task]),
         data=lambda w: HARNESS_DATA[w.task],
         overlaps=lambda w: expand(HARNESS_OVERLAP, task=w.task, collection=EVALUATED.trained_on(FINETUNE[w.run])),

@@ -100,7 +100,7 @@ rule export_mlm:
         manifest=lambda w: RECORD_SETS["tfrecords"].manifest,
         tokenizer=lambda w: list(TOKENIZER.values()),
         init=lambda w: MLM[w.run].init_files[:1],
-        best=lambda w: MLM[w.run].checkpoint()["best"],
+        best=lambda w: MLM[w.run].best,
         code=code_inputs("export_mlm", "data"),
     output:
         [f"results/mlm/{{run}}/model/{file}" for file in MODEL_FILES],
@@ -125,7 +125,7 @@ rule evaluate_mlm_tensorflow:
         manifest=lambda w: RECORD_SETS["tfrecords"].manifest,
         shards=lambda w: listing_of(RECORD_SETS["tfrecords"]),
         model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FILES),
-        state=lambda w: MLM[w.run].checkpoint()["state"] if w.run in MLM else [],
+        state=lambda w: MLM[w.run].state if w.run in MLM else [],
         code=code_inputs("evaluate_mlm_tensorflow", "tensorflow"),
     output:
         "results/mlm/{run}/metrics.json",
@@ -150,7 +150,7 @@ rule evaluate_mlm_jax:
         manifest=lambda w: RECORD_SETS["tfrecords"].manifest,
         shards=lambda w: listing_of(RECORD_SETS["tfrecords"]),
         model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FILES),
-        state=lambda w: MLM[w.run].checkpoint()["state"] if w.run in MLM else [],
+        state=lambda w: MLM[w.run].state if w.run in MLM else [],
         code=code_inputs("evaluate_mlm_jax", "jax"),
     output:
         "results/mlm/{run}/metrics.json",

@@ -29,6 +29,9 @@ rule report:
 
 rule write_report:
     """Write the report's page: one file with everything in it."""
+
+    # It tells of all jobs by what Snakemake knows of them: a pod, for one, has nothing of that.
+    localrule: bool(PLACE.bucket)
     input:
         results=TOLD,
         plans=lambda w: [name for name in PLAN_FILES if os.path.exists(in_place(name))],

@@ -1,14 +1,31 @@
 """Tasks with labels: models are finetuned on them, each with several rates and seeds, and scored on held-out examples."""
 
-from tpulm.config.tasks import FOLDER as TASKS_FOLDER, labelled_tasks
+from tpulm.config.tasks import FOLDER as TASKS_FOLDER, labelled_tasks, path_of
 from tpulm.corpus.sources import task_files
+from tpulm.workflow.checkpoint_files import CheckpointFiles
 
 TASKS = {task.name: task for task in labelled_tasks(config)}
-# By task and model, which is a path below results/ such as mlm/tiny: the chains of checkpoints.
-TASK_CHAINS = {
-    (task.name, model.folder.removeprefix("results/")): task.chains(model)
-    for task in TASKS.values()
-    for model in task.models
+# The checkpoints of runs that are finetuned on each task.
+TASK_STEPS = {
+    name: or_exit(
+        CheckpointFiles,
+        f"{task.key}.checkpoints",
+        task.recipe["checkpoints"],
+        {path_of(model): model for model in task.models if path_of(model) in RUN_FOLDERS},
+        located,
+        f"tasks/{name}/",
+    )
+    for name, task in TASKS.items()
+}
+# By task and model, which is a path below results/ such as mlm/tiny: the chains of checkpoints. A model as it was at a
+# checkpoint is mlm/tiny/00000750.
+TASK_CHAINS = {(name, path_of(model)): task.chains(model) for name, task in TASKS.items() for model in task.models}
+TASK_MODELS = list(TASK_CHAINS)
+TASK_CHAINS |= {
+    (name, path_of(run, step)): TASKS[name].chains(run, step)
+    for name, steps in TASK_STEPS.items()
+    for path, run in steps.chains.items()
+    for step in steps.there(path)
 }
 # Every chain by its folder below results/, which is the wildcard `chain`; thinned and verified as runs are.
 TUNED = {chain.folder.removeprefix("results/"): chain for chains in TASK_CHAINS.values() for chain in chains}
@@ -21,8 +38,9 @@ TASK_TOKENIZERS = {
 TASK_SOURCES = {name: or_exit(task_files, task.key, task.reading) for name, task in TASKS.items()}
 # What `compare` and the report read.
 TASK_SCORES = [
-    f"{TASKS_FOLDER}/{task}/{model}/{file}" for task, model in TASK_CHAINS for file in ("scores.json", "items.parquet")
+    f"{TASKS_FOLDER}/{task}/{model}/{file}" for task, model in TASK_MODELS for file in ("scores.json", "items.parquet")
 ]
+TASK_SCORES += [file for steps in TASK_STEPS.values() for path in steps.chains for file in steps.files(path)]
 SCORES += TASK_SCORES + [mark for chain in TUNED.values() for mark in chain.thinned]
 
 if workflow.is_main_process:
@@ -190,7 +208,7 @@ rule score_task:
         by_item=f"{TASKS_FOLDER}/{{task}}/{{model}}/items.parquet",
         chains=f"{TASKS_FOLDER}/{{task}}/{{model}}/chains.csv",
     params:
-        recipe=lambda w: TASKS[w.task].scoring | {"model": w.model},
+        recipe=lambda w: TASKS[w.task].scoring | TASK_CHAINS[w.task, w.model][0].scored,
     log:
         "logs/evaluation/tasks/{task}/{model}/score.log",
     wildcard_constraints:

@@ -1,5 +1,7 @@
 """TFRecords: tokenize documents and pack them into records of one length; each shard is written by its own job."""
 
+from tpulm.config.record_sets import no_records
+
 CAUSAL_RECORDS = [folder for folder, records in RECORD_SETS.items() if records.base]
 SHARDS = ShardInputs(RECORD_SETS, DOCUMENTS, TRAINED_BASES, in_place, PLACE.text)
 
@@ -12,7 +14,9 @@ rule tfrecords:
             f"results/{folder}/{file}"
             for folder, records in RECORD_SETS.items()
             for file in ("manifest.json", *records.files, "shards.json")
-        ],
+        ]
+        if RECORD_SETS
+        else lambda w: or_exit(no_records),
 
 
 if "tfrecords" in RECORD_SETS and RECORD_SETS["tfrecords"].made_elsewhere:

@@ -23,10 +23,7 @@ rule thin_checkpoint:
         # Only when the next checkpoint is complete: until then, a killed segment restarts from this one.
         following=lambda w: in_place(CHAINS[w.chain].next_state(int(w.step))),
         measured=lambda w: [
-            file
-            for kind in (AT_STEPS, SAMPLED)
-            if w.chain in kind.chains
-            for file in kind.before_thinning(w.chain, int(w.step))
+            file for kind in OF_STEPS if w.chain in kind.chains for file in kind.before_thinning(w.chain, int(w.step))
         ],
         code=code_inputs("thin_checkpoint", "data"),
     output:

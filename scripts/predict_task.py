@@ -29,7 +29,14 @@ with job(snakemake.log[0], f"{wildcards.task} {wildcards.model}") as say:
     from tpulm.models.causal import assign
     from tpulm.models.sharding import on_one_host
     from tpulm.training.jax_run import distributed
-    from tpulm.training.task_run import encoder, folder_of, make_predictor, open_task_model, task_step
+    from tpulm.training.task_run import (
+        check_predictions,
+        encoder,
+        folder_of,
+        make_predictor,
+        open_task_model,
+        task_step,
+    )  # fmt: skip
 
     folder = folder_of(snakemake.input)
     encode = encoder(folder, recipe)
@@ -44,10 +51,12 @@ with job(snakemake.log[0], f"{wildcards.task} {wildcards.model}") as say:
         for split, encoded in arrays.items():
             found = np.concatenate([predict(trainable, batch) for batch in evaluation_batches(encoded)])
             counts = encoded["weights"] > 0
+            predicted = found[: len(counts)][counts].astype(np.float64)
+            check_predictions(predicted, recipe["key"], best, split)
             items = items_of(read[split]["item"], encoded)
             columns = {name: [value] * len(items) for name, value in (chain | {"split": split}).items()}
             columns |= {"item": items, "label": encoded["labels"][counts].astype(np.float64)}
-            columns["prediction"] = found[: len(counts)][counts].astype(np.float64)
+            columns["prediction"] = predicted
             tables.append(pa.table(columns))
     with atomic_write(snakemake.output[0]) as partial:
         pq.write_table(pa.concat_tables(tables).combine_chunks(), partial, compression="zstd", write_statistics=False)

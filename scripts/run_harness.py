@@ -1,17 +1,18 @@
 """Score a causal model on a task of lm-evaluation-harness.
 
 input.base        preset folder
-input.best        safetensors, the tuned variables of the best checkpoint; none for the base model itself
+input.best        safetensors, the tuned variables of the best checkpoint, or of another; none for the base model itself
 input.data        files of the task's examples, in the order of its description; none of a task of the harness
 input.overlaps    JSON of find_harness_overlap, of each text that the model was trained on
 output.scores     JSON, see tpulm.core.scores: a row for each metric of the task
 output.by_item    Parquet: score, item, value
 params.recipe     harness (name, file or task and revision, examples shown, limit, max_length); seed, precision, mesh,
                   layout, cpu_threads, host_device_count, for a finetuned model method and keys of LoRA; determinism,
-                  where it is steps
+                  where it is steps; step of the checkpoint, where it is not the model that the run ends with
 """
 
 import tempfile
+from dataclasses import replace
 
 from tpulm.config.harness_tasks import HarnessTask
 from tpulm.config.training_step import ModelSpec
@@ -44,13 +45,16 @@ with job(snakemake.log[0], f"{stage} {run}, {asked['name']}") as say:
     )
     tokenizer = load_tokenizer(base, lambda: None)
     length = asked["max_length"] or model.preprocessor.sequence_length
-    lm = KerasLM(model, distribution, fast_tokenizer(tokenizer), tokenizer.special, length, recipe["seed"])
+    weights = f" with the weights of {best or base}"
+    name = f"{task.key}: {folder}/{run}{weights}"
+    lm = KerasLM(model, distribution, fast_tokenizer(tokenizer), tokenizer.special, length, recipe["seed"], name)
     with tempfile.TemporaryDirectory() as cache:
         paths = dict(zip(task.data, map(str, snakemake.input.get("data", [])), strict=True))
         results = results_of(lm, task.key, asked, paths, cache)
     overlaps = [read_json(path)["sets"] for path in snakemake.input.get("overlaps") or []]
     found = scores_of(asked["name"], asked.get("task"), results, overlapping(overlaps, asked["name"]))
+    scores = [replace(score, step=recipe.get("step")) for score, _ in found]
     write_items(snakemake.output.by_item, found)
-    write_scores(snakemake.output.scores, f"{folder}/{run}", "causal", [score for score, _ in found])
-    for score, _ in found:
+    write_scores(snakemake.output.scores, f"{folder}/{run}", "causal", scores)
+    for score in scores:
         say(f"{score.name} {score.value:.4f} of {score.items} items")

@@ -8,8 +8,10 @@ output.scores         JSON, see tpulm.core.scores
 output.by_item        Parquet: score, item, value; of the scores that are a mean over items
 output.chains         CSV: a row for each chain: weights, rate, seed, metrics on both splits, selected (its rate)
 params.recipe         model (its path below results/), metrics, title, predict; selected_on_test, whether the validation
-                      split is the test split
+                      split is the test split; step of the checkpoint that it was, where the model is one
 """
+
+from dataclasses import replace
 
 import pandas as pd
 import pyarrow as pa
@@ -31,6 +33,7 @@ with job(snakemake.log[0], f"{wildcards.task} {recipe['model']}") as say:
     sets = [own for path in snakemake.input.get("overlaps") or [] for own in read_json(path)["sets"].values()]
     seen = {found["item"] for own in sets for found in own["found"]}
     scores, by_item, chains = scores_of(recipe, predictions, baselines, len(labels), seen)
+    scores = [replace(score, step=recipe.get("step")) for score in scores]
     write_scores(snakemake.output.scores, recipe["model"], kind_of(recipe["model"]), scores)
     with atomic_write(snakemake.output.by_item) as partial:
         table = pa.Table.from_pandas(by_item, ITEMS, preserve_index=False).replace_schema_metadata()

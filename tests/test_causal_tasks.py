@@ -128,6 +128,36 @@ def test_chains_of_causal_models_follow_from_their_presets(trained, tmp_path):
 
 
 @pytest.mark.long
+def test_a_task_is_learned_from_each_checkpoint(trained, tmp_path):
+    """Of a model of each stage; thinning waits for it, and the report draws it."""
+    workflow, _ = given(trained, tmp_path)
+    models = ["mlm/tiny", *MODELS]
+    task = TASK | {"models": models, "checkpoints": "all", "checkpoint_every": 40, "predict": "class"}
+    kept = {"tiny": {"keep_checkpoints": "last"}}
+    config = ["--config", f"evaluation={json.dumps({'tasks': {'words': task}})}", f"mlm={json.dumps({'runs': kept})}"]
+    figures = [f"results/figures/checkpoints/{model}.svg" for model in models]
+    thinned = "results/mlm/tiny/checkpoints/00000010"
+    workflow("--cores", "2", "tasks", f"{thinned}/thinned.json", *figures, *config)
+    place = workflow / "results/evaluation/tasks/words"
+    for model, steps in zip(models, ((10, 20), (10, 20), (5, 10)), strict=True):
+        for step in steps:
+            said, (score,) = read_scores(place / f"{model}/{step:08d}/scores.json")
+            assert (said["model"], score.step) == (model, step)
+            assert "same model from random weights" in score.baselines
+            assert not (place / f"{model}/{step:08d}/random-rate-0.003-seed-0").exists()
+        svg = (workflow / f"results/figures/checkpoints/{model}.svg").read_text()
+        assert "accuracy on task, higher is better" in svg and "accuracy on pairs" not in svg
+    assert not (workflow / thinned / "weights.safetensors").exists()
+    # What is gone is neither made nor trained again.
+    assert "Nothing to be done" in workflow("-n", "tasks", *figures, *config).stdout
+    found = listed(workflow, "tasks", "--config", config[1].replace('"batch_size": 16', '"batch_size": 8'), config[2])
+    jobs = {job for job in found if job.startswith(("train_task", "export"))}
+    assert {job for job in jobs if "tiny" in job and "00000010" in job} == set()
+    assert "train_task:evaluation/tasks/words/mlm/tiny/00000020/pretrained-rate-0.003-seed-0,00000040" in jobs
+    assert not any(job.startswith(("train_mlm", "train_base", "train_finetune")) for job in found)
+
+
+@pytest.mark.long
 def test_causal_models_learn_a_task(trained, tmp_path):
     workflow, config = given(trained, tmp_path)
     workflow("--cores", "2", "tasks", *config)

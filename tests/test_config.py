@@ -75,7 +75,8 @@ WRONG = [
     ({"publish": {"hub": "me"}}, 'publish.hub is "me"; allowed: OWNER/NAME, of letters, digits, dots, - and _.'),
     (
         {"publish": {"gcs": "gs://bucket/"}},
-        'publish.gcs is "gs://bucket/"; allowed: gs://BUCKET or gs://BUCKET/PREFIX, without a slash at the end.',
+        'publish.gcs is "gs://bucket/"; allowed: gs://BUCKET or gs://BUCKET/PREFIX, without a slash at the end and '
+        "with BUCKET in lower case.",
     ),
     ({"publish": {"gcs": "gs://bucket", "branch": "b"}}, "publish.hub is missing; publish.branch needs it."),
     (
@@ -516,6 +517,11 @@ WRONG = [
         "evaluation.pairs.sets.blimp.revision is missing; a dataset of the hub is pinned to a commit of 40 hexadecimal "
         "digits, so that it cannot change.",
     ),
+    (
+        {"evaluation": {"harness": {"piqa": {"examples": 0}}}},
+        "evaluation.harness.piqa.revision is missing; the examples of a task that comes with the harness are a dataset "
+        "of the hub, pinned to a commit of 40 hexadecimal digits so that they cannot change.",
+    ),
 ]
 
 
@@ -553,7 +559,7 @@ def test_overrides_of_the_command_line_are_numbers():
         ("a: 1\na: 2\n", 'c.yaml, line 2: the key "a" stands twice.'),
         ("a: [1\n", "c.yaml, line 2: not valid YAML: expected ',' or ']', but got '<stream end>'."),
         ("- 1\n", "c.yaml holds a list; allowed: keys and values, such as `corpus: ...`."),
-        ("", "c.yaml holds empty; allowed: keys and values, such as `corpus: ...`."),
+        ("", "c.yaml is empty; recipes/ has complete configs to begin with."),
     ],
 )
 def test_unreadable_config(tmp_path, monkeypatch, text, message):

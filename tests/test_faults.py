@@ -236,7 +236,7 @@ YAMLS = [
     ("cpu_threads: true\n", "config.yaml: cpu_threads is true; allowed: a whole number, "),
     ("cpu_threads: 1e400\n", "config.yaml: cpu_threads is inf; allowed: a finite number of 64 bits."),
     ("- a list\n", "config.yaml holds a list; allowed: keys and values, "),
-    ("", "config.yaml holds empty; allowed: keys and values, "),
+    ("", "config.yaml is empty; recipes/ has complete configs "),
     ("title: !!python/object/apply:os.system ['touch owned']\n", "config.yaml, line 1: not valid YAML: "),
     ("title: &a [*a]\n", "config.yaml: title[0][0] nests deeper than 20 levels."),
 ]

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Workflow, existing, outside, reduced
+from conftest import ROOT, Workflow, existing, outside
 from gcp_storage_emulator.server import create_server
 from kubernetes import client
 from kubernetes_api import UNSCHEDULABLE, Cluster
@@ -390,22 +390,29 @@ def test_what_failed_is_deleted_and_its_log_kept(ended):
 
 
 def test_jobs_of_the_workflow_itself_go_to_pods(bucket, tmp_path, monkeypatch):
-    """None stays here for the code that it has among its inputs, and with that nothing is stale afterwards."""
+    """None stays here for the code that it has among its inputs, and with that nothing is stale afterwards.
+
+    Only the page is written here, where Snakemake has its records; those of the pods are in the bucket.
+    """
     monkeypatch.setattr(Cluster, "image", Path(Workflow.python(steady=True)).parent)
     workflow = Workflow(tmp_path / "workflow")
     workflow.steady = True
-    reduced(workflow)
-    (workflow / "small.yaml").rename(workflow / "config.yaml")
+    (workflow / "config.yaml").write_text("corpus: {source: python-docs, max_documents: 600}\n")
     under_git(workflow.folder)
     (tmp_path / "cluster").mkdir()
     with Cluster(tmp_path / "cluster") as cluster:
         run = Folder(workflow, bucket, cluster)
-        target = ["results/corpus/validation.lengths.npy", "--default-storage-prefix", "gs://bucket/real"]
+        target = ["results/report.html", "--default-storage-prefix", "gs://bucket/real"]
         done = run(*target)
         assert done.returncode == 0, done.stdout
         assert [job.rule for job in cluster.seen] == ["read_part", "build_corpus"]
         record = bucket.get_file("bucket", "real/results/corpus/corpus.json")
         assert json.loads(record) and not (workflow / "results/corpus").exists()
+        account = json.loads(bucket.get_file("bucket", "real/results/jobs.json"))
+        assert account["edges"] == [["read_part", "build_corpus"]]
+        assert [job["of"] for job in account["jobs"]] == ["corpus/parts/00000", "corpus/corpus"]
+        assert all(job["failed"] == [] and job["cpu_seconds"] > 0 for job in account["jobs"])
+        assert b"When each job ran." in bucket.get_file("bucket", "real/results/report.html")
         copied_here(bucket, "real/logs/", workflow.folder)
         made = {job["rule"]: job for job in jobs_of(workflow.folder)}
         assert {"read_part", "build_corpus"} <= set(made)

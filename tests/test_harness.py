@@ -141,6 +141,27 @@ def test_generation_is_greedy_and_ends_where_the_task_says(jax_backend, preset):
         lm.generate_until(asked(("the", {"max_gen_toks": 24})))
 
 
+def test_likelihoods_that_are_no_numbers_are_refused(jax_backend, preset, tmp_path):
+    from tpulm.evaluation.harness import metrics
+
+    lm = opened(preset)
+    lm.name = "evaluation.harness.own: base-training/small"
+    table = lm.model.backbone.token_embedding.embeddings
+    table.assign(np.full(table.shape, np.nan, np.float32))
+    written(tmp_path)
+    for ask in (
+        lambda: lm.loglikelihood(asked(*PAIRS)),
+        lambda: lm.generate_until(asked(("the value", {"until": [], "max_gen_toks": 5}))),
+        lambda: scored(lm, tmp_path, limit=2),
+    ):
+        with pytest.raises(UserError) as error:
+            ask()
+        assert str(error.value).startswith("evaluation.harness.own: base-training/small cannot be scored: ")
+        assert "cost it nan or inf nats; allowed: finite numbers. Its training has diverged" in str(error.value)
+    with pytest.raises(UserError, match="^evaluation.harness: perplexity of own is inf; allowed: finite numbers"):
+        metrics({"alias": "own", "perplexity,none": float("inf")})
+
+
 # Tasks
 
 
@@ -288,7 +309,8 @@ def test_a_task_that_is_not_pinned_or_not_known_is_named(jax_backend):
 
 CONFIG = [
     "--config",
-    "evaluation={checkpoints: all, harness: {last-word: {file: recipes/tasks/last-word.yaml, limit: 20}}}",
+    "evaluation={checkpoints: all, harness: {last-word: {file: recipes/tasks/last-word.yaml, limit: 20, "
+    "checkpoints: all}}}",
     "finetune={runs: {python: {keep_checkpoints: last}}}",
 ]
 STEPS = "results/evaluation/finetune/python"
@@ -318,17 +340,26 @@ def test_before_and_after_tuning_and_at_a_checkpoint_that_is_let_go(trained, tmp
     assert {score.step for score in at_five} == {5} and {score.step for score in last} == {None}
     assert [score.name for score in at_five] == [score.name for score in last]
     assert not (workflow / f"{KEPT}/00000005/weights.safetensors").exists()
+    said, told = read_scores(workflow / f"{asked[1]}/00000005/scores.json")
+    assert said["model"] == "finetune/python" and {score.step for score in told} == {5}
+    assert [score.name for score in told] == [score.name for score in after[1]]
     figure = "results/figures/checkpoints/finetune/python.svg"
     listed = workflow("-n", figure, *CONFIG).stdout
     assert (
         "score_finetune_at_step python 00000010" in listed
         and "train_finetune" not in listed
         and "00000005" not in listed
+        and "run_harness_at_step last-word python 00000010" in listed
     )
     shutil.rmtree(workflow / f"{STEPS}/00000005")
     listed = workflow("-n", figure, *CONFIG).stdout
     assert "finetune.runs.python.keep_checkpoints has let go the weights at step 5, which are not scored" in listed
     assert "train_finetune" not in listed and "score_finetune_at_step python 00000005" not in listed
+    assert "evaluation.harness.last-word.checkpoints" not in listed
+    shutil.rmtree(workflow / f"{asked[1]}/00000005")
+    listed = workflow("-n", figure, *CONFIG).stdout
+    said = "evaluation.harness.last-word.checkpoints is all, but finetune.runs.python.keep_checkpoints has let go the"
+    assert said in listed
 
 
 def test_compare_says_which_differences_are_real(trained, tmp_path):

@@ -87,7 +87,7 @@ def test_the_config_names_the_checkpoints_that_are_scored(scored):
     steps = {which: scored(which).there("mlm/tiny") for which in ("best", "last", "all")}
     assert steps == {"best": [], "last": [1500], "all": [500, 1000, 1500]}
     assert scored("last").files("mlm/tiny") == [f"{SCORES}/00001500/scores.json"]
-    assert scored("all").tokens_per_step("mlm/tiny") == 16 * 128
+    assert chains()["mlm/tiny"].tokens_per_step == 16 * 128
     with pytest.raises(UserError) as error:
         scored("all", patience=2)
     assert str(error.value) == (
@@ -102,6 +102,16 @@ def test_the_config_names_the_checkpoints_that_are_asked(tmp_path):
     assert asked.files("mlm/tiny") == samples and asked.before_thinning("mlm/tiny", 500) == samples[:1]
     with pytest.raises(UserError, match=r"^prompts\.checkpoints is last, but mlm\.runs\.tiny has patience, "):
         CheckpointFiles("prompts.checkpoints", "last", chains(patience=2), str)
+
+
+def test_each_evaluation_has_checkpoints_of_its_own(tmp_path):
+    key, above = "evaluation.harness.own.checkpoints", "harness/own/"
+    found = CheckpointFiles(key, "last", chains(), lambda path: str(tmp_path / path), above)
+    scores = "results/evaluation/harness/own/base-training/small/00000800/scores.json"
+    assert found.files("base-training/small") == [scores] == found.before_thinning("base-training/small", 800)
+    assert found.before_thinning("base-training/small", 400) == []
+    pattern = rf"results/evaluation/harness/[a-z]+/base-training/small/({found.own_constraint('base-training')})/s.*"
+    assert re.fullmatch(pattern, scores) and not re.fullmatch(pattern, scores.replace("own", "other"))
 
 
 def test_thinning_waits_for_what_the_config_names(scored, tmp_path):

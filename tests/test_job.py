@@ -11,6 +11,7 @@ pytestmark = pytest.mark.unit
 # The signal comes while Python runs a finalizer, and then while a library's `except Exception` could take it.
 STOPPED = """
 import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what it starts in the background ignore it
 sys.path.insert(0, sys.argv[1])
 from tpulm.core.job import job
 
@@ -42,3 +43,24 @@ def test_a_signal_is_heard_wherever_it_comes(tmp_path, where, name):
     sentence = f"error: stopped by {name}; nothing of this job is kept, everything before it is: run again to go on."
     assert done.stderr == f"[test] {sentence}\n"
     assert (tmp_path / "job.log").read_text() == f"{sentence}\n"
+
+
+HELD = """
+import subprocess, sys
+held = bytearray(b"x") * 300_000_000
+print(subprocess.run([sys.executable, "-c", sys.argv[1]], capture_output=True, text=True, check=True).stdout)
+"""
+PEAK = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "scripts")!r})
+from tpulm.core.job_record import peak_memory
+before = peak_memory()
+held = bytearray(b"x") * 50_000_000
+print(before, peak_memory())
+"""
+
+
+def test_the_memory_of_a_job_is_not_that_of_the_program_that_started_it():
+    done = subprocess.run([sys.executable, "-c", HELD, PEAK], capture_output=True, text=True, check=True)
+    before, after = map(int, done.stdout.split())
+    assert before < 100e6 and 50e6 < after < before + 70e6

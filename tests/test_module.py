@@ -99,6 +99,11 @@ def test_a_module_makes_the_same_bytes(outer, trained):
     assert len(made) > 20 and made == {name: expected[name] for name in made}
     assert not (outer / "results").exists()
     assert "Nothing to be done" in outer("lm_tfrecords", "-n").stdout
+    # How a file came to be is told of a module, too: with its scripts, logs and the records of its jobs.
+    command = [sys.executable, ROOT / "tools/provenance.py", "lm/results/tfrecords/manifest.json"]
+    told = subprocess.check_output(command, cwd=outer.folder, text=True)
+    assert re.search(r" by lm_merge_manifest  \(\S+/scripts/merge_manifest\.py, log lm/logs/", told), told
+    assert " by lm_read_part  (" in told and told.count(", Python 3.11") == told.count(" by lm_")
 
 
 @pytest.mark.long

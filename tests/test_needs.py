@@ -128,7 +128,8 @@ def needs(folder, jobs, recipe="config.yaml", **overrides):
     return run, disk.needs_of(jobs, runs_of(config), config, [planned])
 
 
-def test_disk_is_for_checkpoints_models_documents_and_records(tmp_path):
+def test_disk_is_for_checkpoints_models_documents_and_records(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # no documents of an earlier run are there
     text = tmp_path / "a.txt"
     text.write_text("x" * 10_000)
     jobs = [

@@ -96,7 +96,7 @@ def test_every_number_is_that_of_its_file_and_text_stays_text(results):
     assert "5.846" in text and "694,912" in text and "64.0 ms" not in text  # the median of 9.5 s and 64 ms
     assert "<script>alert" not in text and "<b>two" not in text and "<i>a</i>" not in text and "<b>[MASK]" not in text
     assert "&lt;b&gt;[MASK]" in text
-    assert "<del>old</del>" in text and "<ins>new</ins>" in text
+    assert "<del>an old</del> word" in text and "<ins>a new</ins> word" in text
 
 
 def test_a_number_that_is_wrong_is_found(results):
@@ -188,6 +188,22 @@ def test_scores_come_first_with_their_intervals_and_the_strongest_baseline(resul
     assert "chance" in summary and "nats" not in summary and "3.000" not in text
 
 
+def test_scores_of_checkpoints_are_drawn_over_the_tokens_seen(results):
+    task = Score("task", "accuracy", "a task", 0.5, 0.4, 0.6, True, 90, 0.5, step=2)
+    later = replace(task, value=0.75, low=0.7, high=0.8, step=4)
+    inside = replace(task, part=IN_TRAINING_TEXT, on=f"{task.on}{IN_TRAINING}")
+    for folder, score in (("00000002", task), ("00000004", later)):
+        path = results / f"evaluation/tasks/one/mlm/one/{folder}/scores.json"
+        path.parent.mkdir(parents=True)
+        write_scores(path, "mlm/one", "masked", [score, inside])
+    text = told(results)
+    (spec,) = [spec for spec in Page(text).charts if "tokens seen in training" in json.dumps(spec)]
+    points = spec["layer"][1]["data"]["values"]
+    assert [(point["tokens"], point["value"]) for point in points] == [(2 * 102, 0.5), (4 * 102, 0.75)]
+    assert {point["name"] for point in points} == {"mlm/one"} and check_chart(spec, results) == 4
+    assert "accuracy of checkpoints on a task" in text and "nothing is measured" not in text
+
+
 def test_the_first_screen_says_what_the_table_of_scores_says(results):
     pairs = Score("pairs", "accuracy", "made", 0.9125, 0.869, 0.956, True, 160, 0.5, {"5-gram": 0.9062})
     pseudo = Score("text", "pseudo_bits_per_byte", "held out", 2.336, 2.2, 2.4, False, 24, None, {"5-gram": 1.479})
@@ -266,6 +282,10 @@ def test_scores_of_before_stand_beside_those_of_today():
 
 def test_words_that_changed_are_marked():
     assert marked("a b <c", "a x <c") == ("a <del>b</del> &lt;c", "a <ins>x</ins> &lt;c")
+    assert marked("one two\n  three four", "1 2\n  3 four") == (
+        "<del>one two</del>\n  <del>three</del> four",
+        "<ins>1 2</ins>\n  <ins>3</ins> four",
+    )
 
 
 def record(folder: Path, file: str, rule: str, inputs: list[str], start: float, end: float, log: str) -> None:

@@ -25,6 +25,7 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, sha256, write_json
 from tpulm.publishing import folder, hub
 from tpulm.publishing.contents import contents
+from tpulm.report.card_uses import adapter_use
 from tpulm.report.cards import card
 from tpulm.report.croissant import metadata
 
@@ -342,6 +343,9 @@ def test_a_card_without_a_hub_names_the_folder(trained):
         described(publications["tokenizer"], config) | {"license": None}, facts(trained, publications["tokenizer"])
     )
     assert 'from_pretrained("results/tokenizer")' in text and "license" not in text
+    adapter = described(publications["finetune/python"], config)
+    used = adapter_use(adapter)
+    assert 'open("results/finetune/python/adapter.lora.json")' in used and 'from_preset("results/base/small")' in used
 
 
 # As a card says, with the files of the repository in the working folder; the model that is asked is what was published.

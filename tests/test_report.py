@@ -126,6 +126,10 @@ def test_curves_can_be_read_off_by_keyboard_and_pointer(browser, report):
     assert complaints == []
     page.locator("#summary data").first.hover()
     assert "corpus/corpus.json#/splits/train/characters" in page.locator(".tip").inner_text()
+    page.locator("[data-control=sources]").focus()
+    page.keyboard.press("Space")
+    beside = page.evaluate("getComputedStyle(document.querySelector('#summary data'), '::after').content")
+    assert "corpus/corpus.json#/splits/train/characters" in beside
 
 
 @pytest.fixture

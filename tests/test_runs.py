@@ -3,8 +3,9 @@
 import pytest
 from conftest import ROOT
 from tpulm.config.artifacts import PAD_ID
+from tpulm.config.asked import sampling_of
 from tpulm.config.reading import read_config, read_yaml
-from tpulm.config.runs import by_stage, checkpoint_period, record_sets_of, runs_of, sampling_of, segment_outputs
+from tpulm.config.runs import by_stage, checkpoint_period, record_sets_of, runs_of, segment_outputs
 from tpulm.config.training_step import promised
 from tpulm.workflow.resources import resources_of
 from tpulm.workflow.shards import missing

@@ -341,14 +341,14 @@ def test_jobs_outlive_their_controller_and_are_not_doubled(slurm, through, tmp_p
     workflow.steady = True
     config = read_yaml(workflow / "config.yaml")
     wide = config["finetune"]["runs"]["python"] | {
-        "steps": 200,
-        "checkpoint_every": 200,
+        "steps": 100,
+        "checkpoint_every": 100,
         "host_device_count": 2,
         "mesh": [1, 2],
     }
     wide["resources"] = {"accelerator": "v5e-16", "hosts": 2, "mem_gb": 2}
     configure(workflow, wide=wide)
-    target, log = "results/finetune/wide/history.csv", workflow / "logs/finetune/wide/00000200.log"
+    target, log = "results/finetune/wide/history.csv", workflow / "logs/finetune/wide/00000100.log"
     training = "rule_train_finetune_wildcards_wide"
     slurm("sbatch", "--nodes=2", "--gres=tpu:v5e:8", "--job-name=blocker", "--output=/dev/null", "--wrap=sleep 10000")
     with running(slurm, workflow, target) as process:
@@ -357,11 +357,11 @@ def test_jobs_outlive_their_controller_and_are_not_doubled(slurm, through, tmp_p
     with running(slurm, workflow, target) as process:
         wait(lambda: len(jobs_of(slurm, training, "PENDING")) == 2, process)
         slurm("scancel", "--jobname=blocker")
-        wait(lambda: log.is_file() and "steps 1 to 200" in log.read_text(), process)
+        wait(lambda: log.is_file() and "steps 1 to 100" in log.read_text(), process)
         (first,) = jobs_of(slurm, training, "RUNNING")
         process.kill()
     assert first["TresPerNode"] == "gres:tpu:v5e:8" and first["NumNodes"] == "2"
-    assert log.with_name("00000200.process1.log").is_file()
+    assert log.with_name("00000100.process1.log").is_file()
     steps = slurm("squeue", "--steps", "--noheader", f"--jobs={first['JobId']}", "--format=%i %N").split()
     assert {"n0", "n1"} <= set(steps), steps
     with running(slurm, workflow, target) as process:
@@ -370,7 +370,7 @@ def test_jobs_outlive_their_controller_and_are_not_doubled(slurm, through, tmp_p
     ended = {job["JobId"]: job["JobState"] for job in jobs_of(slurm, training)}
     assert ended == {first["JobId"]: "COMPLETED", queued["JobId"]: "FAILED"}
     assert "the snakemake that queued this job is gone" in Path(queued["StdOut"]).read_text()
-    assert len((workflow / target).read_text().splitlines()) == 201
+    assert len((workflow / target).read_text().splitlines()) == 101
 
 
 def test_a_job_out_of_time_has_twice_as_much(slurm, late):

@@ -120,6 +120,16 @@ STEPS = (
     "plot_checkpoints:mlm/tiny plot_checkpoints:base-training/small plot_checkpoints:finetune/python"
 )
 
+# Every checkpoint is scored, and selected by that; what follows from a base model is trained anew.
+SELECTED = (
+    STEPS + " score_mlm_tensorflow_at_step:tiny,00000010 export_mlm_at_step:tiny,00000010 "
+    "score_base_at_step:small,00000010 export_base_at_step:small,00000010 score_finetune_at_step:python,00000005 "
+    "select_checkpoint:mlm/tiny select_checkpoint:base-training/small select_checkpoint:finetune/python "
+    "export_mlm:tiny evaluate_mlm_tensorflow:tiny fill_mask_tensorflow:tiny score_mlm_tensorflow:tiny "
+    "keep_run:mlm/tiny tabulate_predictions export_base:small export_transformers:base,small evaluate_base:small "
+    "score_base:small keep_run:base-training/small " + FINETUNE
+)
+
 A, B = "a" * 40, "b" * 40
 HUB = {
     "source": "hub", "dataset": "some/set", "name": "one", "revision": A,
@@ -184,11 +194,11 @@ TASKS = {
 }  # fmt: skip
 
 
-def jobs_of_task(task, first=2, steps=(2, 4), rate="0.001", seed=0, weights=("pretrained", "random")):
+def jobs_of_task(task, first=2, steps=(2, 4), rate="0.001", seed=0, weights=("pretrained", "random"), model="mlm/tiny"):
     """Return the jobs that train a task's chains from a segment on, and what follows from them."""
-    found = f"predict_task:{task},mlm/tiny score_task:{task},mlm/tiny "
+    found = f"predict_task:{task},{model} score_task:{task},{model} "
     for start in weights:
-        chain = f"evaluation/tasks/{task}/mlm/tiny/{start}-rate-{rate}-seed-{seed}"
+        chain = f"evaluation/tasks/{task}/{model}/{start}-rate-{rate}-seed-{seed}"
         found += "".join(f"train_task:{chain},{step:08d} " for step in steps if step >= first)
         found += "".join(f"thin_checkpoint:{chain},{step:08d} " for step in steps[:-1] if step >= first - 2)
     return found
@@ -224,6 +234,12 @@ def rows_of_tasks():
         ("batch_size", 8, trained["filed"]),
         ("learning_rates", [0.002], jobs_of_task("filed", first=0, rate="0.002")),
         ("seeds", [1], jobs_of_task("filed", first=0, seed=1)),
+        (
+            "checkpoints",
+            "last",
+            "export_mlm_at_step:tiny,00000020 plot_checkpoints:mlm/tiny "
+            + jobs_of_task("filed", weights=("pretrained",), model="mlm/tiny/00000020"),
+        ),
         ("schedule.warmup_steps", 2, trained["filed"]),
         ("schedule.decay_steps", 2, second),
         ("schedule.final_learning_rate", 0.0001, second),
@@ -738,7 +754,16 @@ ROWS = [
         )
         for key, value in changes.items()
     ),
+    (
+        "evaluation.harness.NAME.checkpoints", "posed", "evaluation.harness.own.checkpoints", "last",
+        "export_base_at_step:small,00000020 run_harness_of_base_at_step:own,small,00000020 "
+        "run_harness_at_step:own,python,00000010 plot_checkpoints:base-training/small plot_checkpoints:finetune/python",
+    ),
     ("evaluation.checkpoints", "trained", "evaluation.checkpoints", "last", STEPS),
+    (
+        "evaluation.select_by", "trained", None,
+        {"evaluation.checkpoints": "all", "evaluation.select_by": "bits_per_byte"}, SELECTED,
+    ),
     # Only `snakemake compare` reads it.
     ("evaluation.compare", "trained", "evaluation.compare", [["mlm/tiny", "base-training/small"]], ""),
     ("evaluation.text.documents", "trained", "evaluation.text.documents", 100, DRAWN),
@@ -782,7 +807,7 @@ ROWS = [
 # Of each job that scores a model, what its wildcards say of the run whose history takes the scores.
 SCORING = {
     r"score_mlm_[a-z]+:(\w+)": "mlm/{}", r"score_base:(\w+)": "base-training/{}",
-    r"score_finetune:(\w+)": "finetune/{}", r"score_task:\w+,(\S+)": "{}",
+    r"score_finetune:(\w+)": "finetune/{}", r"score_task:\w+,([a-z-]+/\w+)": "{}",
     r"run_harness:\w+,(\w+)": "finetune/{}", r"run_harness_of_base:\w+,(\w+)": "base-training/{}",
 }  # fmt: skip
 

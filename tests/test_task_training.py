@@ -276,6 +276,23 @@ def test_the_same_chain_has_the_same_bytes(scored, tmp_path):
     assert {path.name: path.read_bytes() for path in folder.glob("*.safetensors")} == before
 
 
+def test_predictions_that_are_no_numbers_are_refused(scored, tmp_path):
+    workflow = copied(scored, tmp_path)
+    for task, many in (("pair", 40), ("words", 240)):
+        folder = f"results/evaluation/tasks/{task}/mlm/asked"
+        best = f"{folder}/pretrained-rate-0.003-seed-0/checkpoints/00000120/best.safetensors"
+        arrays = load_file(workflow / best)
+        output = next(name for name in arrays if name.endswith("output_dense/kernel"))
+        save_file(arrays | {output: np.full_like(arrays[output], np.nan)}, workflow / best)
+        done = workflow("--cores", "2", f"{folder}/predictions.parquet", check=False)
+        assert done.returncode == 1 and "Traceback" not in done.stdout
+        assert (
+            f"evaluation.tasks.{task} cannot be scored: with the weights of {best}, the outputs for {many} of {many} "
+            "predictions of the validation split are nan or inf; allowed: finite numbers." in done.stdout
+        )
+        assert not (workflow / f"{folder}/predictions.parquet").exists()
+
+
 def test_a_changed_task_reruns_itself_alone(scored, tmp_path):
     def listed(**changes):
         config = copy.deepcopy(FORMS)

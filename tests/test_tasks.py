@@ -137,6 +137,37 @@ def test_chains_start_from_another_task(tmp_path):
         assert fails(lambda name=name: config(init=name)).endswith(f"{WHERE}.init {said}")
 
 
+def test_chains_start_from_a_checkpoint(tmp_path):
+    recipe = FILES | {"models": ["mlm/tiny", SMALL, "finetune/python"], "seeds": [0], "checkpoints": "all"}
+    config = config_of(tmp_path, recipe)
+    task = Task("x", config)
+    found = [task.chains(model, 10) for model in task.models]
+    place, exported = "results/evaluation/tasks/x", "results/evaluation/checkpoints"
+    # Random weights are those of no checkpoint.
+    assert [chain.folder for chain in found[0]] == [
+        f"{place}/mlm/tiny/00000010/pretrained-rate-0.001-seed-0", f"{place}/mlm/tiny/random-rate-0.001-seed-0",
+    ]  # fmt: skip
+    masked, base, tuned = (chains[0] for chains in found)
+    assert f"{exported}/mlm/tiny/00000010/model.safetensors" in masked.init_at(2)
+    assert base.preset == [f"{exported}/base-training/small/00000010/preset"]
+    assert base.fingerprints == [f"{exported}/base-training/small/00000010/fingerprint.json"]
+    assert tuned.preset == [f"{exported}/finetune/python/00000010/model"]
+    assert tuned.fingerprints[1] == "results/finetune/python/checkpoints/00000010/weights.safetensors"
+    assert masked.scored == {"model": "mlm/tiny", "step": 10} and found[0][1].scored == {"model": "mlm/tiny"}
+    assert masked.segment(2) == task.chains(task.models[0])[0].segment(2)
+    # A chain of another task that it starts from is of the same checkpoint.
+    tasks = {"x": recipe | {"init": "y"}, "y": recipe}
+    config = config_of(tmp_path, FILES, evaluation={"tasks": tasks})
+    assert Task("x", config).chains(task.models[0], 10)[0].start == [
+        "results/evaluation/tasks/y/mlm/tiny/00000010/pretrained-rate-0.001-seed-0/checkpoints/00000004/best.safetensors"
+    ]
+    tasks["y"] = recipe | {"checkpoints": "last"}
+    assert fails(lambda: config_of(tmp_path, FILES, evaluation={"tasks": tasks})).endswith(
+        f"{WHERE}.checkpoints is all, and {WHERE}.init is y, whose checkpoints is last; allowed: the same of both, or "
+        "best."
+    )
+
+
 def test_two_tasks_have_two_titles(tmp_path):
     titled = FILES | {"title": "y"}
     said = fails(lambda: config_of(tmp_path, FILES, evaluation={"tasks": {"x": titled, "y": FILES}}))

@@ -12,6 +12,7 @@ from snakemake.logging import ColorizingTextHandler, DefaultFilter
 from snakemake_interface_logger_plugins.common import LogEvent
 from tpulm.core.job import ERASE, IN_PLACE
 from tpulm.workflow import terminal
+from tpulm.workflow.targets import unknown
 from tpulm.workflow.terminal import DEFAULT, Terminal, lasted, replace, shortened
 
 pytestmark = pytest.mark.unit
@@ -187,3 +188,18 @@ def test_every_rule_says_in_a_line_what_it_is_and_targets_say_so():
         words = re.match(r' *"""(.+)"""\n', body)
         assert words and words[1].endswith("."), name
         assert words[1].startswith("Target: ") == (not re.search(r"^ +output:", body, re.M)), name
+
+
+def test_an_unknown_target_is_told_with_those_that_are_like_it():
+    rule = SimpleNamespace(
+        name="mlm", has_wildcards=lambda: False, products=list, input=["results/mlm/tiny/metrics.json", len]
+    )
+    said = (
+        "MissingRuleException:\nNo rule to produce {} (if you use input functions make sure that they don't raise ...)."
+    )
+    assert unknown(said.format("mlmm"), [rule]) == "error: no rule of this config makes mlmm; did you mean mlm?"
+    assert unknown(said.format("results/mlm/tinny/metrics.json"), [rule]).endswith(
+        "mean results/mlm/tiny/metrics.json?"
+    )
+    assert unknown(said.format("x"), [rule]).endswith("x; `snakemake --list-rules` lists the targets by name.")
+    assert unknown("MissingInputException", [rule]) is None

@@ -56,6 +56,14 @@ def test_nothing_is_left_to_be_done(ready):
     assert "Nothing to be done" in ready("-n").stdout
 
 
+def test_a_target_that_a_config_lacks_is_one_sentence(fresh):
+    (fresh / "text.yaml").write_text("corpus: {source: python-docs}\n")
+    said = fresh("tfrecord", "-n", "--configfile", "text.yaml", check=False)
+    assert said.returncode == 1 and "makes tfrecord; did you mean tfrecords?\n" in said.stdout
+    said = fresh("tfrecords", "-n", "--configfile", "text.yaml", check=False)
+    assert said.returncode == 1 and "error: the config asks for no records; masked models have theirs by" in said.stdout
+
+
 def test_a_wrong_config_is_one_sentence_before_any_job(fresh):
     text = (fresh / "config.yaml").read_text()
     (fresh / "config.yaml").write_text(text.replace("vocab_size: 2048", "vocab_size: many", 1))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 from tpulm.archive import verify
+from tpulm.archive.data_sheet import data_sheet
 from tpulm.archive.rebuild import command_of, rebuild, unpack
 from tpulm.archive.source import source_files, version_of
 from tpulm.archive.verify import MANIFEST, damages_of, read_manifest
@@ -220,3 +221,15 @@ def test_who_reads_the_tool_may_stop_reading(tmp_path):
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
     assert done.returncode == 0 and done.stderr == ""
+
+
+def test_the_data_sheet_tells_of_tasks():
+    """Their examples are text that models are trained on."""
+    splits = {"train": {"examples": 2973}, "test": {"examples": 311}}
+    given = {"modules": {"source": "python-modules"}, "mine": {"files": {"train": ["a.csv"]}}}
+    recipe = {"title": "t", "license": None, "completed": {"corpus": {}, "evaluation": {"tasks": given}}}
+    paths = [f"results/evaluation/tasks/{name}/task.json" for name in given]
+    sheet = data_sheet(recipe, {}, {path: {"splits": splits} for path in paths}, {})
+    known = "PSF-2.0 (Python's own documentation and source)"
+    assert f"| `{paths[0]}` | source python-modules | {known} | train 2,973, test 311 |" in sheet
+    assert f"| `{paths[1]}` | files | *To be written.* | train 2,973, test 311 |" in sheet

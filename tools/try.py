@@ -19,9 +19,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+from tpulm.config.asked import sampling_of  # noqa: E402
 from tpulm.config.masked_sizes import opens  # noqa: E402
 from tpulm.config.reading import read_config  # noqa: E402
-from tpulm.config.runs import sampling_of  # noqa: E402
 from tpulm.core.errors import UserError  # noqa: E402
 from tpulm.core.files import read_json  # noqa: E402
 

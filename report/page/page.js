@@ -21,7 +21,8 @@ function theme() {
       labelColor: soft, titleColor: soft, gridColor: line, domainColor: soft, tickColor: soft, labelFontSize: 11.5,
       titleFontSize: 12, titleFontWeight: 400, gridWidth: 0.7, labelFont: font, titleFont: font,
     },
-    legend: {labelColor: ink, titleColor: soft, labelFontSize: 12, symbolType: "square", columns: Math.max(1, Math.floor(innerWidth / 190))},
+    axisX: {labelSeparation: 8},
+    legend: {labelColor: ink, titleColor: soft, labelFontSize: 12, symbolType: "square", labelLimit: innerWidth < 600 ? 130 : 320, columns: Math.max(1, Math.floor(innerWidth / 190))},
     text: {color: ink},
   };
 }
@@ -186,6 +187,7 @@ function read() {
 document.addEventListener("input", (event) => {
   const name = event.target.dataset.control;
   if (!name) return;
+  if (name === "sources") return document.documentElement.classList.toggle("sources", event.target.checked);
   state[name] = event.target.type === "range" ? Number(event.target.value) : event.target.value;
   if (name === "cursor") read(); else drawCurves(true);
 });
@@ -283,7 +285,10 @@ function put(section) {
   old.style.minHeight = `${height}px`;
   old.innerHTML = section.html;
   old.querySelectorAll("details").forEach((one, at) => { one.open = Boolean(open[at]); });
-  for (const control of old.querySelectorAll("[data-control]")) control.value = state[control.dataset.control];
+  for (const control of old.querySelectorAll("[data-control]")) {
+    if (control.type === "checkbox") control.checked = document.documentElement.classList.contains("sources");
+    else control.value = state[control.dataset.control];
+  }
   watchPlots(old);
   setTimeout(() => { old.style.minHeight = ""; }, 800);
 }

@@ -83,7 +83,8 @@ def contents(
     files["config/completed.json"] = as_json(recipe["completed"])
     files |= {"source.diff": diff.encode("utf-8", "surrogateescape")} if diff else {}
     corpora = {path: read(path) for path in artifacts if Path(path).match("results/*/corpus.json")}
-    files["data_sheet.md"] = data_sheet(recipe, corpora, outside).encode()
+    tasks = {path: read(path) for path in artifacts if Path(path).match("results/evaluation/tasks/*/task.json")}
+    files["data_sheet.md"] = data_sheet(recipe, corpora, tasks, outside).encode()
     files[JOBS] = as_json(jobs)
     files |= {"verify.py": Path(__file__).with_name("verify.py"), "__main__.py": PROGRAM.encode()}
     files["README.md"] = readme(recipe, manifest, largest).encode()

@@ -21,11 +21,17 @@ KINDS = {
 }
 
 
-def data_sheet(recipe: Mapping[str, Any], corpora: Mapping[str, Mapping], outside: Mapping[str, str | None]) -> str:
+def data_sheet(
+    recipe: Mapping[str, Any],
+    corpora: Mapping[str, Mapping],
+    tasks: Mapping[str, Mapping],
+    outside: Mapping[str, str | None],
+) -> str:
     """Return the data sheet as Markdown.
 
     recipe   title, license, completed (the config)
     corpora  the content of each corpus.json, by path
+    tasks    the content of each task.json, by path
     outside  files that the workflow read and did not make, with their sha256
     """
     parts = [f"# Data sheet: {recipe['title']}\n"]
@@ -34,6 +40,8 @@ def data_sheet(recipe: Mapping[str, Any], corpora: Mapping[str, Mapping], outsid
         section = text_section(recipe["completed"], name)
         parts += [f"## {'The corpus' if name == 'corpus' else 'The text of the finetuning'}, `{path}`\n"]
         parts += sources_table(corpus, section), counts_table(corpus), filters_list(section)
+    if tasks:
+        parts += ["## Examples of tasks, on which models are finetuned to be measured\n", tasks_table(recipe, tasks)]
     files = [[f"`{path}`", f"`{digest or 'not known'}`"] for path, digest in outside.items()]
     if files:
         parts += ["## Files that were read\n", table(["file", "SHA-256"], files)]
@@ -78,6 +86,17 @@ def counts_table(corpus: Mapping) -> str:
     numbers = [key for key in keys if all(isinstance(figures.get(key), int) for figures in splits.values())]
     rows = [[key.replace("_", " "), *(f"{figures[key]:,}" for figures in splits.values())] for key in numbers]
     return table(["", *splits], rows)
+
+
+def tasks_table(recipe: Mapping[str, Any], tasks: Mapping[str, Mapping]) -> str:
+    """Return a row for each task: what and where its examples are, their license, and how many each split has."""
+    rows = []
+    for path, task in sorted(tasks.items()):
+        given = recipe["completed"]["evaluation"]["tasks"][Path(path).parent.name]
+        facts = [f"{key} {given[key]}" for key in ("source", "dataset", "name", "revision") if given.get(key)]
+        counts = [f"{split} {figures['examples']:,}" for split, figures in task["splits"].items()]
+        rows.append([f"`{path}`", ", ".join(facts) or "files", license_of(given), ", ".join(counts)])
+    return table(["task", "what it is", "license", "examples"], rows)
 
 
 def filters_list(section: Mapping) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tpulm.archive.records import jobs_of, maker_of, makers, script_of
+from tpulm.archive.records import jobs_of, maker_of, makers, script_run
 from tpulm.core.errors import UserError
 
 WIDTH = 110  # characters of params that are shown
@@ -64,7 +64,7 @@ def lines_of(
         yield f"{indent}  as above: {job['rule']} {job['id']}"
         return
     shown.add(job["id"])
-    yield f"{indent}  by {job['rule']}  ({script_of(job['rule'])}, log {job['log']})"
+    yield f"{indent}  by {job['rule']}  ({script_run(job)}, log {job['log']})"
     yield f"{indent}  {when(job)}"
     if job["params"]:
         text = json.dumps(job["params"], ensure_ascii=False, sort_keys=True, default=str)

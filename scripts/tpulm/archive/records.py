@@ -44,8 +44,17 @@ def script_of(rule: str) -> str:
     return f"scripts/{rule}.py"
 
 
+def script_run(job: Mapping[str, Any]) -> str:
+    """Return the script of a job: the one among its code, since a module's rules have names that its user gives."""
+    scripts = [path for path in job["code"] if Path(path).parent.name == CODE[0]]
+    return scripts[0] if len(scripts) == 1 else script_of(job["rule"])
+
+
 def jobs_of(folder: Path) -> list[dict[str, Any]]:
-    """Return the jobs that are known in a working folder, by their ids in order."""
+    """Return the jobs that are known in a working folder, by their ids in order.
+
+    Those of a module of another workflow have the prefix that the other gives to its paths, also to the logs.
+    """
     found: dict[str, dict[str, Any]] = {}
     for output, record in metadata(folder / METADATA):
         log = name_here(record["log"][0]) if record.get("log") else f"logs/{record['rule']}.log"
@@ -62,7 +71,8 @@ def jobs_of(folder: Path) -> list[dict[str, Any]]:
         for path in record["input"]:
             known = sums.get(path, "").removeprefix("sha256:") or None
             job["code" if is_code(path) else "inputs"][name_here(path)] = known
-    places = (folder / LOGS, folder / job_record.COPIES)
+    logs = {folder / place for job in found.values() for place in Path(job["log"]).parents if place.name == LOGS.name}
+    places = [*({folder / LOGS} | logs), folder / job_record.COPIES]
     for path in sorted(path for place in places for path in place.rglob(f"*{job_record.ENDING}")):
         log = name_here(str(path.relative_to(folder))).removesuffix(job_record.ENDING) + ".log"
         add_record(found.setdefault(identity(log), blank(log)), job_record.read(path))

@@ -26,7 +26,7 @@ def facts_of(publication: Publication) -> dict[str, list[str]]:
     if publication.run is None:
         return data
     folder = publication.run.folder.removeprefix("results/")
-    state = publication.run.checkpoint()["state"].removeprefix("results/")
+    state = publication.run.state.removeprefix("results/")
     return data | {"metrics": [f"{folder}/metrics.json"], "timings": [f"{folder}/timings.csv"], "state": [state]}
 
 

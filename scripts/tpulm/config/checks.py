@@ -9,13 +9,14 @@ from collections.abc import Mapping
 
 from tpulm.config.architectures import find_architecture
 from tpulm.config.artifacts import PAD_ID, PAD_ID_OF_ROBERTA
+from tpulm.config.asked import same_origin
 from tpulm.config.causal_families import FAMILIES
 from tpulm.config.evaluations import check_pairs
 from tpulm.config.masked_sizes import check_heads, sizes_of
 from tpulm.config.mesh import check_mesh
 from tpulm.config.messages import describe
 from tpulm.config.publications import check_publish
-from tpulm.config.runs import same_origin
+from tpulm.config.selection import check_selection
 from tpulm.config.shard_files import check_records_elsewhere
 from tpulm.config.task_checks import check_tasks
 from tpulm.config.texts import check_chat, sources_of, template_fields
@@ -41,6 +42,7 @@ def check(config: dict) -> None:
         check_start(name, finetune["runs"])
     check_tasks(config, check_training, check_jax_run)
     check_pairs(config["evaluation"]["pairs"]["sets"])
+    check_selection(config)
     check_plan(config["plan"])
     check_prompts(config["prompts"])
     check_publish(config)

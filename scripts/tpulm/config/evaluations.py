@@ -155,6 +155,7 @@ class Evaluations:
             "documents": self.documents_of(run),
             "texts": self.collections_of(run) if self.documents_of(run) else [],
             "pairs": list(self.pair_files),
+            **({"selects": run.selected_by} if run.selected_by in self.pair_files else {}),
         }
         if run.stage == "mlm":
             here = run.name in self.measured

@@ -40,7 +40,8 @@ class HarnessTask:
     def asked(self) -> dict[str, Any]:
         """What a job takes of it."""
         named = {} if self.own else {"task": self.recipe.get("task", self.name)}
-        return {"harness": {"name": self.name, **named, **self.recipe}}
+        kept = {key: value for key, value in self.recipe.items() if key != "checkpoints"}
+        return {"harness": {"name": self.name, **named, **kept}}
 
     @property
     def items(self) -> dict[str, Any]:

@@ -64,6 +64,8 @@ def read_config(paths: Sequence[str | Path], overrides: dict) -> dict:
     config: dict = {}
     for path in paths:
         part = read_yaml(path)
+        if part is None:
+            raise UserError(f"{path} is empty; recipes/ has complete configs to begin with.")
         if not isinstance(part, dict):
             raise UserError(f"{path} holds {describe(part)}; allowed: keys and values, such as `corpus: ...`.")
         merge(config, part)

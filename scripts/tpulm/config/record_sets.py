@@ -10,6 +10,7 @@ from functools import cached_property
 from tpulm.config.artifacts import MANIFEST, SPLITS
 from tpulm.config.shard_files import shard_files
 from tpulm.config.texts import has_responses
+from tpulm.core.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -162,3 +163,11 @@ def causal_records(
     """Return records for causal models; the folder names all that they depend on but text and vocabulary."""
     folder = f"tokens/{base}/{collection}/{packing}-{sequence_length}"
     return RecordSet(folder, collection, base, sequence_length, packing, shards, shards_key, "sequence_length")
+
+
+def no_records() -> list[str]:
+    """Say that a config has no records: a UserError."""
+    raise UserError(
+        "the config asks for no records; masked models have theirs by the section tfrecords, such as "
+        "tfrecords: {sequence_length: 128}, and causal models by a run under base or finetune.runs."
+    )

@@ -3,7 +3,6 @@
 Trainers, plans, resources, the budget, notes and the report take what they need to know of a run from here.
 """
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +25,8 @@ STAGE_KEYS = {
 OPENING_KEYS = ("seed", "precision", "mesh", "layout", "host_device_count")
 # Records that are measured at once, of a model that was not trained here.
 MEASURED_AT_ONCE = 8
+# What selects a checkpoint, beside sets of pairs: the held-out loss, or bits per byte of the validation split.
+LOSS, BITS_PER_BYTE = "loss", "bits_per_byte"
 # What LoRA adapts, and how.
 LORA_KEYS = ("rank", "alpha", "targets", "base_precision")
 
@@ -103,7 +104,7 @@ class Run:
         """The weights of another finetuning run that this one starts from: its best ones; none without `init`."""
         if self.stage != "finetune" or "init" not in self.recipe:
             return []
-        return [Run(self.stage, self.recipe["init"], self.config).checkpoint()["best"]]
+        return [Run(self.stage, self.recipe["init"], self.config).best]
 
     @property
     def measuring(self) -> dict:
@@ -123,6 +124,21 @@ class Run:
         step = self.recipe["steps"] if step is None else step
         return {name: f"{self.folder}/checkpoints/{step:08d}/{file}" for name, file in CHECKPOINT_FILES.items()}
 
+    @property
+    def selected_by(self) -> str:
+        """What selects the checkpoint that is its model: LOSS, BITS_PER_BYTE or the name of a set of pairs."""
+        return self.config["evaluation"]["select_by"]
+
+    @property
+    def best(self) -> str:
+        """The weights of its model: those of the checkpoint that is selected."""
+        return self.checkpoint()["best"] if self.selected_by == LOSS else f"{self.folder}/selected.safetensors"
+
+    @property
+    def state(self) -> str:
+        """The file that says how it was trained, and which step its model is of."""
+        return self.checkpoint()["state"] if self.selected_by == LOSS else f"{self.folder}/selected.json"
+
     def snapshots(self, step: int) -> str:
         """Return the folder of the snapshots of the segment that ends at `step`."""
         return f"{self.folder}/{SNAPSHOTS}/{step:08d}"
@@ -134,6 +150,12 @@ class Run:
     def next_state(self, step: int) -> str:
         """Return the state.json of the checkpoint after `step`."""
         return self.checkpoint(step + self.recipe["checkpoint_every"])["state"]
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that it reads in a step."""
+        section = self.config["tfrecords"] if self.stage == "mlm" else self.recipe
+        return self.recipe["batch_size"] * section["sequence_length"]
 
     @property
     def thinned(self) -> list[str]:
@@ -256,23 +278,6 @@ def runs_of(config: Mapping) -> list[Run]:
     return [Run(stage, name, config) for stage in STAGES for name in names[stage]]
 
 
-def asked_of(config: Mapping, trained: Mapping[str, Run]) -> tuple[dict[str, Run], dict[str, Run]]:
-    """Return the masked models that are asked, by name, and those of them that are measured.
-
-    trained  those that are trained here. A pretrained model is measured where the records are in its vocabulary.
-    """
-    pretrained = {name: recipe for name, recipe in config["mlm"]["runs"].items() if "pretrained" in recipe}
-    asked = {**trained, **{name: Run("mlm", name, config) for name in pretrained}}
-    fits = [name for name in pretrained if "tfrecords" in config and same_origin(pretrained[name], config["tokenizer"])]
-    return asked, {name: run for name, run in asked.items() if name in trained or name in fits}
-
-
-def same_origin(one: Mapping, other: Mapping) -> bool:
-    """Return whether two sections of the config take what they take from the same folder, or commit of the hub."""
-    places = [section.get("pretrained") and os.path.normpath(section["pretrained"]) for section in (one, other)]
-    return bool(places[0]) and places[0] == places[1] and one.get("revision") == other.get("revision")
-
-
 def record_sets_of(config: Mapping, runs: Iterable[Run]) -> dict[str, RecordSet]:
     """Return every set of records that a completed config names, by its folder below results/."""
     found = [masked_records(config)] if "tfrecords" in config else []
@@ -292,9 +297,3 @@ def segment_outputs(folder: str) -> dict[str, str]:
     """Return the outputs of the rule that trains a segment, by name, for a run's folder or a pattern of it."""
     files = CHECKPOINT_FILES | SEGMENT_FILES
     return {name: f"{folder}/checkpoints/{{step}}/{file}" for name, file in files.items()}
-
-
-def sampling_of(config: Mapping) -> dict:
-    """Return how samples are drawn: of the keys under generation, those that its sampler reads."""
-    own = {"greedy": (), "top_k": ("k", "temperature", "seed"), "top_p": ("p", "temperature", "seed")}
-    return pick(config["generation"], "sampler", "max_length", "samples", *own[config["generation"]["sampler"]])

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
+from tpulm.config.asked import asked_of
 from tpulm.config.masked_sizes import sizes_of
-from tpulm.config.runs import Run, asked_of, runs_of
+from tpulm.config.runs import Run, runs_of
 from tpulm.core.errors import UserError
 
 EPSILON = "layer_norm_eps"

@@ -76,6 +76,11 @@ def check_init(task: Task) -> None:
     rates = other.recipe["learning_rates"]
     if len(rates) > 1:
         raise UserError(f"{where} is {name}, which has {len(rates)} learning_rates; allowed: a task with one.")
+    if recipe["checkpoints"] not in ("best", other.recipe["checkpoints"]):
+        raise UserError(
+            f"{task.key}.checkpoints is {recipe['checkpoints']}, and {where} is {name}, whose checkpoints is "
+            f"{other.recipe['checkpoints']}; allowed: the same of both, or best."
+        )
     missing = sorted({run.key for run in task.models} - {run.key for run in other.models})
     if missing:
         raise UserError(f"{where} is {name}, which is not for {missing[0]}; allowed: a task with the same models.")

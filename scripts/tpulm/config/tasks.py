@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from tpulm.config.artifacts import MODEL_FILES
+from tpulm.config.evaluation_names import EXPORTED
 from tpulm.config.runs import Run, pick
 from tpulm.config.schedule import segment_schedule
 from tpulm.config.task_candidates import candidates, masked_candidates, obstacle
@@ -40,12 +41,16 @@ FIXED: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class TaskChain(Run):
-    """A model of stage and name that is finetuned on a task; see the module."""
+    """A model of stage and name that is finetuned on a task; see the module.
+
+    at  the step of the checkpoint whose weights it starts from; None for the model that the run ends with
+    """
 
     task: str = ""
     weights: str = PRETRAINED
     rate: float = 0.0
     seed: int = 0
+    at: int | None = None
 
     @property
     def model_run(self) -> Run:
@@ -68,7 +73,13 @@ class TaskChain(Run):
     @property
     def folder(self) -> str:
         """Where its checkpoints are."""
-        return f"{scores_folder(self.task, self.model_run)}/{self.weights}-rate-{self.rate:g}-seed-{self.seed}"
+        place = scores_folder(self.task, self.model_run, self.at)
+        return f"{place}/{self.weights}-rate-{self.rate:g}-seed-{self.seed}"
+
+    @property
+    def exported(self) -> str:
+        """Where the weights of the checkpoint that it starts from are as a model."""
+        return f"{EXPORTED}/{path_of(self.model_run, self.at)}"
 
     @property
     def backend(self) -> str:
@@ -88,15 +99,21 @@ class TaskChain(Run):
     @property
     def preset(self) -> list[str]:
         """The folder of a causal model; none of a masked one."""
+        if self.at is not None:
+            return {"mlm": [], "base": [f"{self.exported}/preset"], "finetune": [f"{self.exported}/model"]}[self.stage]
         folders = {"mlm": [], "base": [f"results/base/{self.name}"], "finetune": [f"{self.model_run.folder}/model"]}
         return folders[self.stage]
 
     @property
     def fingerprints(self) -> list[str]:
         """The files that tell whether `preset` has changed, which Snakemake compares by its date only."""
+        if self.stage == "base" and self.at is not None:
+            return [f"{self.exported}/fingerprint.json"]
         if self.stage != "finetune":
             return [f"{folder}.json" for folder in self.preset]
-        return [f"results/base/{self.model_run.recipe['base']}.json", self.model_run.checkpoint()["best"]]
+        run = self.model_run
+        weights = run.best if self.at is None else run.checkpoint(self.at)["weights"]
+        return [f"results/base/{run.recipe['base']}.json", weights]
 
     @property
     def init_files(self) -> list[str]:
@@ -104,7 +121,8 @@ class TaskChain(Run):
         if self.preset:
             return []
         files = [file for file in MODEL_FILES if self.weights == PRETRAINED or not file.endswith(".safetensors")]
-        return [f"{self.model_run.folder}/model/{file}" for file in files]
+        folder = f"{self.model_run.folder}/model" if self.at is None else self.exported
+        return [f"{folder}/{file}" for file in files]
 
     def init_at(self, last: int) -> list[str]:
         """Return those of `init_files` that the segment up to step `last` reads: the weights only at first."""
@@ -116,12 +134,17 @@ class TaskChain(Run):
         """The weights that it starts from instead of the model's: of a chain of another task; none without `init`."""
         if "init" not in self.recipe or self.weights != PRETRAINED:
             return []
-        return [Task(self.recipe["init"], self.config).chains(self.model_run)[0].checkpoint()["best"]]
+        return [Task(self.recipe["init"], self.config).chains(self.model_run, self.at)[0].checkpoint()["best"]]
 
     @property
     def named(self) -> dict:
         """What tells it from the other chains of its model."""
         return {"weights": self.weights, "rate": self.rate, "seed": self.seed}
+
+    @property
+    def scored(self) -> dict:
+        """What the job that makes the scores of its model takes: the model; the step, where it is a checkpoint."""
+        return {"model": path_of(self.model_run), **({} if self.at is None else {"step": self.at})}
 
     @property
     def predicting(self) -> dict:
@@ -215,12 +238,15 @@ class Task:
             "selected_on_test": same,
         }
 
-    def chains(self, model: Run) -> list[TaskChain]:
-        """Return the chains of a model: of its weights, then of random ones where they are a baseline."""
-        starts = [PRETRAINED] + ([RANDOM] if "random_weights" in self.recipe["baselines"] else [])
+    def chains(self, model: Run, at: int | None = None) -> list[TaskChain]:
+        """Return the chains of a model: of its weights, then of random ones where they are a baseline.
+
+        at  the step of the checkpoint whose weights those are; random ones are the same for all
+        """
+        starts = [(PRETRAINED, at)] + ([(RANDOM, None)] if "random_weights" in self.recipe["baselines"] else [])
         return [
-            TaskChain(model.stage, model.name, self.config, self.name, start, float(rate), seed)
-            for start in starts
+            TaskChain(model.stage, model.name, self.config, self.name, start, float(rate), seed, step)
+            for start, step in starts
             for rate in self.recipe["learning_rates"]
             for seed in self.recipe["seeds"]
         ]
@@ -242,9 +268,15 @@ class Task:
         return f"{self.key} leaves out {', '.join(found)}, which JAX cannot open." if found else None
 
 
-def scores_folder(task: str, model: Run) -> str:
-    """Return where the scores of a model on a task are."""
-    return f"{FOLDER}/{task}/{model.folder.removeprefix('results/')}"
+def path_of(model: Run, at: int | None = None) -> str:
+    """Return the path of a model below results/, such as mlm/tiny; of a checkpoint, with its step."""
+    path = model.folder.removeprefix("results/")
+    return path if at is None else f"{path}/{at:08d}"
+
+
+def scores_folder(task: str, model: Run, at: int | None = None) -> str:
+    """Return where the scores of a model on a task are, or of its checkpoint at a step."""
+    return f"{FOLDER}/{task}/{path_of(model, at)}"
 
 
 def labelled_tasks(config: Mapping) -> list[Task]:

@@ -64,10 +64,15 @@ def name_here(path: str) -> str:
     return path
 
 
+def url_of(path: str | Path) -> str | None:
+    """Return the URL of what Snakemake has, or would have, a copy of at this path; None of a file of this folder."""
+    _, copy, name = str(path).partition(COPIES)
+    return f"{bucket.SCHEME}{name}" if copy else None
+
+
 def stored(path: Path) -> str | None:
     """Return the URL of a record in the bucket; None where it stays in this folder."""
-    _, copy, name = str(path).partition(COPIES)
-    return f"{bucket.SCHEME}{name}" if copy and STORE in os.environ else None
+    return url_of(path) if STORE in os.environ else None
 
 
 def fetch(path: Path) -> None:
@@ -90,12 +95,35 @@ def store(path: Path) -> None:
 
 def read(path: Path) -> list[dict]:
     """Return the lines of a record; none of one that cannot be read, without a line that a crash cut short."""
-    found = []
     with contextlib.suppress(OSError):
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            with contextlib.suppress(ValueError):
-                found.append(json.loads(line))
+        return lines_of(path.read_text(encoding="utf-8", errors="replace"))
+    return []
+
+
+def lines_of(text: str) -> list[dict]:
+    """Return the lines of a record's text, without those that are none."""
+    found = []
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
     return [line for line in found if isinstance(line, dict) and line.get("event") in ("start", "note", "end")]
+
+
+def of_logs(logs: Iterable[str]) -> dict[str, list[dict]]:
+    """Return the lines of the records of jobs, by their logs: of this folder or, of pods, the bucket.
+
+    What cannot be read is left out.
+    """
+    paths = {log: path_of(log) for log in logs}
+    urls = {log: url for log, path in paths.items() if (url := url_of(path)) and not path.exists()}
+    found = {log: read(path) for log, path in paths.items() if log not in urls}
+    requests = {}
+    with contextlib.suppress(Exception):  # of the login, for example
+        requests = {log: bucket.request(url) for log, url in urls.items()}
+    for log, request in requests.items():
+        with contextlib.suppress(Exception):
+            found[log] = lines_of(request.result().decode("utf-8", errors="replace"))
+    return found
 
 
 def host() -> dict[str, Any]:
@@ -182,12 +210,25 @@ def recorded(log: str) -> Iterator[None]:
         used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         end = {"event": "end", "time": time.time(), "exit": code}
         end["cpu_seconds"] = round(sum(usage.ru_utime + usage.ru_stime for usage in used), 3)
-        end["memory_bytes"] = 1024 * max(usage.ru_maxrss for usage in used)
+        end["memory_bytes"] = max(peak_memory(), 1024 * used[1].ru_maxrss)
         with contextlib.suppress(Exception):
             end |= {"software": software(), "accelerators": accelerators()}
             end["outputs"] = made(map(str, job.output)) if code == 0 else {}
         append(path, end)
         store(path)
+
+
+def peak_memory() -> int:
+    """Return the most memory that this program has held at once, in bytes.
+
+    Where the kernel does not tell it (VmHWM of proc(5)), that of getrusage(2), which begins with what the process held
+    that started this program.
+    """
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return 1024 * int(line.split()[1])
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def append(path: Path, line: dict) -> None:

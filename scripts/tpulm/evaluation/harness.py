@@ -56,7 +56,7 @@ def results_of(lm: LM, key: str, recipe: Mapping[str, Any], paths: Mapping[str, 
             bootstrap_iters=0,
             task_manager=manager,
         )
-    except (OSError, KeyError, ValueError, DatasetsError, TemplateError) as error:
+    except (OSError, KeyError, ValueError, ArithmeticError, DatasetsError, TemplateError) as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise UserError(f"{key} cannot be run: {reason}.") from error
 
@@ -198,13 +198,21 @@ def higher_is_better(results: Mapping, tasks: list[str], metric: str) -> bool:
 
 
 def metrics(total: Mapping[str, Any]) -> dict[str, float]:
-    """Return the metrics of a task or group by METRIC,FILTER: numbers, and not their errors."""
+    """Return the metrics of a task or group by METRIC,FILTER: numbers, and not their errors.
+
+    Raises UserError for one that is no finite number.
+    """
     found = {}
     for label, value in total.items():
         name = label.partition(",")[0]
         if name not in NOT_METRICS and not name.endswith("_stderr") and isinstance(value, int | float | np.number):
-            if math.isfinite(value):
-                found[label] = float(value)
+            if not math.isfinite(value):
+                what = f"{label.partition(',')[0]} of {total.get('alias', 'a task')}"
+                raise UserError(
+                    f"evaluation.harness: {what} is {value}; allowed: finite numbers. The model is too bad for this "
+                    "metric: train it for longer, or leave the metric out."
+                )
+            found[label] = float(value)
     return found
 
 

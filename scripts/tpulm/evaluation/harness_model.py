@@ -61,6 +61,7 @@ class KerasLM(TemplateLM):
         special: dict[str, Any],
         max_length: int,
         seed: int = 0,
+        name: str = "the model",
     ):
         """Take a model and how it is sharded.
 
@@ -68,10 +69,11 @@ class KerasLM(TemplateLM):
         special     ids, int: bos (None where there is none), eos, pad
         max_length  tokens that the model sees at once; of longer texts, the end
         seed        of the samples of tasks that sample
+        name        what an error calls the model
         """
         super().__init__()
         self.model, self.distribution, self.fast, self.special = model, distribution, fast, special
-        self.max_length, self.seed = max_length, seed
+        self.max_length, self.seed, self.name = max_length, seed, name
         self.compiled = jax.jit(self.losses, out_shardings=replicated_sharding(distribution))
 
     @property
@@ -110,6 +112,17 @@ class KerasLM(TemplateLM):
         """Return an array with its rows sharded over the devices."""
         return jax.device_put(array, batch_sharding(self.distribution))
 
+    def check(self, losses: np.ndarray, lengths: np.ndarray) -> None:
+        """Raise UserError where the loss of a token that counts is no finite number; see `losses`."""
+        counts = np.arange(losses.shape[1]) < lengths[:, None]
+        rows = int((counts & ~np.isfinite(losses)).any(1).sum())
+        if rows:
+            raise UserError(
+                f"{self.name} cannot be scored: {rows:,} of {len(losses):,} texts of a batch cost it nan or inf nats; "
+                "allowed: finite numbers. Its training has diverged, or its precision is too low: try a lower "
+                "learning_rate, or float32."
+            )
+
     @property
     def values(self) -> tuple[list, list]:
         """Values of the model's variables: trainable, and the others."""
@@ -120,6 +133,8 @@ class KerasLM(TemplateLM):
         """Return for each request the log-likelihood of its continuation, in nats, and whether greedy search finds it.
 
         requests  (what was asked, ids of the context, ids of the continuation); contexts are cut off at the left
+
+        Raises UserError where the model does not see a whole continuation, or a likelihood is no finite number.
         """
         if any(len(request[2]) > self.max_length for request in requests):
             longest = max(len(request[2]) for request in requests)
@@ -137,6 +152,7 @@ class KerasLM(TemplateLM):
                 lengths[place] = len(rows[row]) - 1
             made = self.compiled(*self.values, self.place(tokens), self.place(lengths))
             losses, right = (np.asarray(array) for array in made)
+            self.check(losses[: len(chosen)], lengths[: len(chosen)])
             for place, row in enumerate(chosen):
                 stop = len(rows[row]) - 1
                 part = slice(stop - len(requests[row][2]), stop)
@@ -181,7 +197,7 @@ class KerasLM(TemplateLM):
 
         asked  max_gen_toks, and how the next token is chosen: do_sample, temperature, top_k, top_p
 
-        Raises UserError where the model does not see so many tokens at once.
+        Raises UserError where the model does not see so many tokens at once, or a likelihood is no finite number.
         """
         new = asked["max_gen_toks"]
         if new >= self.max_length:
@@ -202,7 +218,11 @@ class KerasLM(TemplateLM):
                 row = encoded[chosen[min(place, len(chosen) - 1)]]
                 tokens[place, : len(row)], mask[place, : len(row)] = row, True
             made = generate({"token_ids": self.place(tokens), "padding_mask": self.place(mask)}, stop_token_ids=stops)
-            ids = np.asarray(made["token_ids"])
+            ids = np.asarray(made["token_ids"], np.int32)
+            # What was chosen by nan looks like any other token.
+            ends = np.array([lengths[chosen[min(place, len(chosen) - 1)]] - 1 for place in range(size)], np.int32)
+            losses = np.asarray(self.compiled(*self.values, self.place(ids), self.place(ends))[0])
+            self.check(losses[: len(chosen)], ends[: len(chosen)])
             for place, number in enumerate(chosen):
                 texts[number] = self.continuation(ids[place], len(encoded[number]), new, stops)
         return texts

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tpulm.config.evaluation_names import MADE_PAIRS
+from tpulm.config.evaluation_names import MADE_PAIRS, VALIDATION
 from tpulm.core.errors import UserError
 from tpulm.core.files import atomic_write, read_json
 from tpulm.core.scores import (
@@ -42,6 +42,7 @@ class Material:
     baselines      by name: what each text costs a simpler model, nats
     overlaps       what training texts share with it, as `overlap.find_overlap` says it
     step           of the checkpoint that is scored; None for the model that a run ends with
+    selects        the set of pairs that checkpoints are selected by, which tests nothing then; None for none
     """
 
     texts: list[TextSet]
@@ -49,6 +50,7 @@ class Material:
     baselines: dict[str, Costs]
     overlaps: list[Mapping]
     step: int | None = None
+    selects: str | None = None
 
     @classmethod
     def of(cls, inputs: Mapping, recipe: Mapping) -> "Material":
@@ -66,6 +68,7 @@ class Material:
             {name: own for name, own in baselines.items() if own},
             [read_json(path)["sets"] for path in inputs["overlaps"]],
             recipe.get("step"),
+            recipe.get("selects"),
         )
 
     @property
@@ -89,7 +92,7 @@ class Material:
             by_item = [(pair.item, pair) for pair in pairs.pairs]
             for part, on, some in self.parts(pairs.name, by_item):
                 score, values = accuracy(on, some, costs, beside)
-                yield replace(score, part=part), values
+                yield replace(score, part=part, split=VALIDATION if pairs.name == self.selects else None), values
             phenomena = defaultdict(list)
             for item, pair in by_item:
                 phenomena[pair.phenomenon].append((item, pair))

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 def adapter_use(recipe: Mapping) -> str:
     """Return how an adapter is loaded: by Keras, and by PEFT where its base is on the hub."""
     base = recipe["base"]
+    folder = recipe["source"].removesuffix("adapter") if recipe["source"].startswith("results/") else ""
     text = code(
         "import json\n\nimport keras_hub\n\n"
         f'model = keras_hub.models.CausalLM.from_preset("{base["preset"]}")\n'
-        'model.backbone.enable_lora(**json.load(open("adapter.lora.json")))\n'
-        'model.backbone.load_lora_weights("adapter.lora.h5")'
+        f'model.backbone.enable_lora(**json.load(open("{folder}adapter.lora.json")))\n'
+        f'model.backbone.load_lora_weights("{folder}adapter.lora.h5")'
     )
     peft = f'model = PeftModel.from_pretrained(base, "{recipe["source"]}")'
     if base["transformers"]:

@@ -5,6 +5,8 @@ from typing import Any
 
 NUMBER = {"type": "quantitative"}
 CROSS = "#c8511b"  # of crosses; reads on light and on dark
+SHAPES = ["cross", "diamond", "square", "triangle-up", "triangle-down", "triangle-right", "triangle-left"]
+FEW = 40  # bars that each have a label
 
 
 def bars(rows: Iterable[Mapping[str, Any]], x: str, y: str, titles: tuple[str, str], of: str | None = None) -> dict:
@@ -23,7 +25,10 @@ def bars(rows: Iterable[Mapping[str, Any]], x: str, y: str, titles: tuple[str, s
 
 
 def many_bars(values: Sequence[float], titles: tuple[str, str]) -> dict:
-    """Return a bar for each value, without gaps, so that a thousand of them read as an outline."""
+    """Return a bar for each value; many without gaps, so that a thousand of them read as an outline."""
+    if len(values) <= FEW:
+        rows = [{"x": number, "y": value} for number, value in enumerate(values)]
+        return bars(rows, "x", "y", titles) | {"height": 110}
     rows = [{"x": number, "to": number + 1, "y": value} for number, value in enumerate(values)]
     gap = {"binSpacing": 1} if len(values) <= 100 else {"binSpacing": 0}
     return {
@@ -44,12 +49,14 @@ def many_bars(values: Sequence[float], titles: tuple[str, str]) -> dict:
 
 
 def intervals(rows: Sequence[Mapping[str, Any]], baselines: Sequence[Mapping[str, Any]], title: str) -> dict:
-    """Return points with intervals, one row for each name, and crosses for their baselines.
+    """Return points with intervals, one row for each name, and for their baselines marks of a shape of their own.
 
     rows       name, value, low, high (None where there is no interval), source (of the value)
     baselines  name, value, which, source
     """
     y = {"field": "name", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 220}}
+    legend = {"orient": "top", "symbolFillColor": CROSS, "symbolStrokeColor": CROSS}
+    shape = {"field": "which", "type": "nominal", "title": None, "sort": None, "scale": {"range": SHAPES}}
     scale = {"zero": False, "nice": False, "padding": 12}
     x = {"field": "value", **NUMBER, "title": title, "scale": scale, "axis": {"tickCount": 8}}
     return {
@@ -67,15 +74,8 @@ def intervals(rows: Sequence[Mapping[str, Any]], baselines: Sequence[Mapping[str
             },
             {
                 "data": {"values": baselines},
-                "mark": {
-                    "type": "point",
-                    "shape": "cross",
-                    "filled": True,
-                    "angle": 45,
-                    "size": 60,
-                    "tooltip": {"content": "data"},
-                },
-                "encoding": {"y": y, "x": x, "color": {"value": CROSS}},
+                "mark": {"type": "point", "filled": True, "size": 60, "opacity": 1, "tooltip": {"content": "data"}},
+                "encoding": {"y": y, "x": x, "color": {"value": CROSS}, "shape": shape | {"legend": legend}},
             },
         ],
     }
@@ -108,7 +108,7 @@ def timeline(jobs: Sequence[Mapping[str, Any]], failed: Sequence[Mapping[str, An
     failed  rule, of, failed (seconds)
     """
     y = {"field": "rule", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 220}}
-    x = {"field": "started", **NUMBER, "title": "seconds since the first job began"}
+    x = {"field": "started", **NUMBER, "title": "seconds since the first job began", "axis": {"tickCount": 10}}
     color = {"field": "stage", "type": "nominal", "title": None, "sort": None, "legend": {"orient": "top"}}
     bar = {"type": "bar", "tooltip": {"content": "data"}, "height": {"band": 0.8}, "minBandSize": 2}
     waiting = {"y": y, "x": x | {"field": "ready"}, "x2": {"field": "started"}}

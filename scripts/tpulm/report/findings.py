@@ -12,6 +12,7 @@ from tpulm.report import charts
 from tpulm.report.curves import curves_of
 from tpulm.report.graph import acyclic, drawing, reduced
 from tpulm.report.jobs import PAUSE
+from tpulm.report.score_curves import over_tokens
 from tpulm.report.sources import Sources, devices_of, pointer
 
 KINDS = {"mlm": "a masked language model", "base": "a causal language model", "finetune": "a finetuned model"}
@@ -77,6 +78,7 @@ def quality(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
     stages = {stage: [run for run in runs if run["stage"] == stage and run["measured"]] for stage in KINDS}
     return {
         "charts": found,
+        "over_tokens": over_tokens(runs, sources),
         "scores": scores,
         "masked": stages["mlm"],
         "base": stages["base"],
@@ -270,6 +272,7 @@ def jobs(recipe: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
     rules = sorted(account["rules"], key=lambda name: -account["rules"][name]["seconds"])
     return {
         "jobs": rows,
+        "failed": account["totals"]["failed_attempts"],
         "timeline": charts.timeline(rows, failed),
         "pauses": [f"jobs.json#/pauses/{number}" for number in range(len(account["pauses"]))],
         "rules": [

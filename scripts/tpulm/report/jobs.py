@@ -2,7 +2,7 @@
 
 Snakemake keeps a record of every file that a job made (.snakemake/metadata), and each job one of its attempts
 (tpulm.core.job_record). They are no artifacts: a job without the first is left out, one without the second counts as
-Snakemake saw it.
+Snakemake saw it. Where results are in a bucket, Snakemake's records have their URLs.
 """
 
 import json
@@ -47,6 +47,7 @@ def jobs_behind(files: Iterable[str], folder: Path = METADATA) -> tuple[list[dic
     waiting = list(files)
     while waiting:
         file = waiting.pop()
+        file = job_record.url_of(file) or file
         if file in makers:
             continue
         record = record_of(file, folder)
@@ -54,8 +55,9 @@ def jobs_behind(files: Iterable[str], folder: Path = METADATA) -> tuple[list[dic
         if record and (job := makers[file]):
             reads += [(name, job) for name in record["input"]]
             waiting += record["input"]
+    records = job_record.of_logs(job["log"] for job in jobs.values())
     for job in jobs.values():
-        job |= attempts_of(job["log"])
+        job |= attempts_of(records.get(job["log"], []))
     edges, ready = set(), dict.fromkeys(jobs, 0.0)
     for file, job in reads:
         if maker := makers[file]:
@@ -89,8 +91,8 @@ def add(jobs: dict[tuple, dict[str, Any]], file: str, record: Mapping[str, Any])
     return job
 
 
-def attempts_of(log: str) -> dict[str, Any]:
-    """Return what a job says of its attempts, by its log; nothing without its record.
+def attempts_of(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what a job says of its attempts, by the lines of its record; nothing without one.
 
     started, ended  of the last one, seconds since 1970
     cpu_seconds     of the last one
@@ -98,7 +100,6 @@ def attempts_of(log: str) -> dict[str, Any]:
     failed          attempts before it, each with started, ended and cpu_seconds (None if it was killed)
     repeated_steps  of training, done again after an attempt that ended early
     """
-    lines = job_record.read(job_record.path_of(log))
     attempts: list[dict[str, Any]] = []
     for line in lines:
         if line["event"] == "start":

@@ -50,7 +50,7 @@ def count_words(batches: Iterable[list[str]], cutting: Cutting) -> Words:
             parts = cutting.parts(word)
             if len(parts) > 1:
                 count = counts.pop(word)
-                size += sum(len(part) + WORD for part in set(parts).difference(counts))
+                size += sum(len(part) + WORD for part in set(parts) if part not in counts)
                 for part in parts:
                     counts[part] += count
             else:

@@ -116,17 +116,33 @@ def start_from(model: TaskModel, best: str) -> None:
     assign(own, load_arrays(best), best)
 
 
+def check_predictions(predictions: np.ndarray, where: str, best: str, split: str) -> None:
+    """Raise UserError where predictions, see `make_predictor`, are nan.
+
+    where  how the config names the task; best  the weights of the chain; split  of the examples
+    """
+    bad = int(np.isnan(predictions).sum())
+    if bad:
+        raise UserError(
+            f"{where} cannot be scored: with the weights of {best}, the outputs for {bad:,} of {len(predictions):,} "
+            f"predictions of the {split} split are nan or inf; allowed: finite numbers. Its training has diverged, or "
+            "its precision is too low: try a lower rate in learning_rates, or precision: float32."
+        )
+
+
 def make_predictor(model: TaskModel, distribution: Sharded) -> Callable[[list, Mapping[str, np.ndarray]], np.ndarray]:
     """Return a function of values of the trainable variables and a batch: what the model predicts.
 
-    It returns int32 indices of labels, of the shape of the batch's labels, or float32 numbers; compiled once.
+    It returns float32 indices of labels, of the shape of the batch's labels, or numbers; nan where the model's outputs
+    are not finite, of which the largest says nothing. Compiled once.
     """
     sharding, replicas = batch_sharding(distribution), distribution.num_model_replicas
 
     def predicted(trainable: list, frozen: list, batch: dict[str, jax.Array]) -> jax.Array:
         inputs, labels, _ = labelled(batch)
         logits, _ = model.stateless_call(trainable, frozen, inputs, training=False)
-        return logits.argmax(-1).astype("int32") if labels.dtype == "int32" else logits[..., 0]
+        found = logits.argmax(-1) if labels.dtype == "int32" else logits[..., 0]
+        return jax.numpy.where(jax.numpy.isfinite(logits).all(-1), found.astype("float32"), jax.numpy.nan)
 
     compiled = jax.jit(predicted, out_shardings=replicated_sharding(distribution))
     frozen = [variable.value for variable in model.non_trainable_variables]

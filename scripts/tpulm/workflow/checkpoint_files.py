@@ -1,27 +1,33 @@
 """Which checkpoints are scored or asked, which are gone, and what thinning waits for."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from tpulm.config.artifacts import CHECKPOINT_FILES, THINNED
 from tpulm.config.runs import Run
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
 
-# By the key that says which: the file of a checkpoint, and what is done with it.
-KINDS = {
-    "evaluation.checkpoints": ("results/evaluation/{chain}/{step:08d}/scores.json", "scored"),
-    "prompts.checkpoints": ("results/samples/{chain}/{step:08d}.json", "asked"),
-}
+# The file that is made of a checkpoint: its scores, below a folder for each evaluation; what it says.
+SCORES = "results/evaluation/{above}{{chain}}/{{step:08d}}/scores.json"
+SAMPLES = "results/samples/{chain}/{step:08d}.json"
 
 
 class CheckpointFiles:
     """What is made of checkpoints, beside what is made of the models that runs end with: scores, or samples."""
 
-    def __init__(self, key: str, which: str, chains: Mapping[str, Run], located: Callable[[str], str]):
+    def __init__(
+        self,
+        key: str,
+        which: str,
+        chains: Mapping[str, Run],
+        located: Callable[[str], str],
+        above: str = "",
+    ):
         """Take which checkpoints the config names (best, last or all), and the runs by folder below results/.
 
-        key      of the config that names them, one of KINDS
+        key      of the config that names them; under prompts, they are asked, else scored
         located  returns where an artifact is, in the working folder or in a bucket
+        above    below results/evaluation/, the folder of the scores of an evaluation of its own, such as harness/NAME/
 
         Raises UserError for a run that may stop early: of its checkpoints after that, only the best weights are there.
         """
@@ -32,7 +38,8 @@ class CheckpointFiles:
                     "stop hold no weights of their own; allowed with it: best."
                 )
         self.key, self.which, self.chains, self.located = key, which, chains, located
-        self.pattern, self.done = KINDS[key]
+        self.above, scored = above, not key.startswith("prompts.")
+        self.pattern, self.done = (SCORES.format(above=above), "scored") if scored else (SAMPLES, "asked")
 
     def asked(self, chain: str) -> list[int]:
         """Return the steps of a run whose checkpoints the config names, beside the best one."""
@@ -87,18 +94,32 @@ class CheckpointFiles:
     def constraint(self, stage: str) -> str:
         """Return what the wildcard `step` may be behind `RUN/` of a stage: steps whose weights are there, of each run.
 
+        Of a file below `above`, see `own_constraint`.
+
         What was made of checkpoints that are gone are files that no rule makes, so that nothing trains again for them.
         """
+        return self.steps_behind("/", stage)
+
+    def own_constraint(self, stage: str) -> str:
+        """Return what the wildcard `step` may be behind `ABOVE/STAGE/RUN/`, see `constraint`."""
+        return self.steps_behind(f"/{self.above}{stage}/", stage)
+
+    def steps_behind(self, before: str, stage: str) -> str:
+        """Return the steps behind a text and the name of a run, as a regular expression."""
         found = [
-            f"(?<=/{chain.partition('/')[2]}/){step:08d}"
+            f"(?<={before}{chain.partition('/')[2]}/){step:08d}"
             for chain in self.chains
             if chain.partition("/")[0] == stage
             for step in self.there(chain)
         ]
         return "|".join(found) or "(?!)"
 
-    def tokens_per_step(self, chain: str) -> int:
-        """Return the tokens that a run reads in a step."""
-        run = self.chains[chain]
-        section = run.config["tfrecords"] if run.stage == "mlm" else run.recipe
-        return run.recipe["batch_size"] * section["sequence_length"]
+
+def exported_at(kinds: Iterable[CheckpointFiles], stage: str) -> str:
+    """Return a wildcard constraint: the steps of a stage's runs whose weights are made a model, for any of `kinds`."""
+    return "|".join(kind.constraint(stage) for kind in kinds)
+
+
+def asked_at(kinds: Iterable[CheckpointFiles], stage: str) -> str:
+    """Return a wildcard constraint: the steps of a stage's runs that `kinds` name, each behind its own folder."""
+    return "|".join(kind.own_constraint(stage) for kind in kinds) or "(?!)"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tpulm.config.asked import asked_of
 from tpulm.config.model_sizes import (
     FLOAT32,
     STORED,
@@ -20,14 +21,14 @@ from tpulm.config.model_sizes import (
     optimizer_bytes,
     weight_bytes,
 )  # fmt: skip
-from tpulm.config.runs import Run, asked_of
+from tpulm.config.runs import Run
 from tpulm.core.errors import UserError
 
 # Bytes of records and of documents (Parquet, compressed, in parts and in splits) for a character of text, at the most:
 # four characters or more make a token, of which an id takes two or three bytes in a TFRecord.
 RECORDS_PER_CHARACTER, DOCUMENTS_PER_CHARACTER = 0.75, 1.0
 # The weights of a checkpoint of a model on a task; the group is the model.
-TASK_WEIGHTS = r"results/evaluation/tasks/[^/]+/([^/]+/[^/]+)/[^/]+/checkpoints/\d+/weights\.safetensors"
+TASK_WEIGHTS = r"results/evaluation/tasks/[^/]+/([^/]+/[^/]+)/(?:\d{8,9}/)?[^/]+/checkpoints/\d+/weights\.safetensors"
 UNPACKED = 4  # characters of a byte of a compressed file, about
 
 

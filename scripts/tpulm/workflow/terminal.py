@@ -21,6 +21,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from tpulm.core.job import ERASE, IN_PLACE
 from tpulm.tracking import live_metrics
+from tpulm.workflow.targets import unknown
 
 DEFAULT = "DefaultStreamHandler"  # how Snakemake names the handler that is replaced
 # What Snakemake says of itself, whatever there is to do.
@@ -52,12 +53,13 @@ class Terminal(logging.Handler):
     plain    Snakemake's handler, whose stream and colors it uses
     dryrun   whether jobs would run only
     in_place  whether it redraws what is running; the cursor then stands before that, where `ERASE` takes it away
+    workflow  Snakemake's, whose rules are asked where a target is unknown
     """
 
-    def __init__(self, plain: Any, dryrun: bool, in_place: bool):
+    def __init__(self, plain: Any, dryrun: bool, in_place: bool, workflow: Any = None):
         """Take the filters of the handler that is replaced."""
         super().__init__()
-        self.plain, self.dryrun, self.in_place = plain, dryrun, in_place
+        self.plain, self.dryrun, self.in_place, self.workflow = plain, dryrun, in_place, workflow
         self.running: dict[int, Running] = {}
         self.ended: list[str] = []
         self.total = self.left = 0
@@ -79,8 +81,13 @@ class Terminal(logging.Handler):
         }
         show = ways.get(event) if event else None
         try:
+            sentence = (
+                unknown(record.getMessage(), self.workflow.rules) if self.workflow and event == LogEvent.ERROR else None
+            )
             if show:
                 show(record)
+            elif sentence:
+                self.write(sentence, record)
             elif event not in SILENT and not self.omitted(record):
                 self.erase()
                 self.plain.emit(record)
@@ -189,8 +196,11 @@ class Terminal(logging.Handler):
         super().close()
 
 
-def replace(manager: LoggerManager) -> None:
-    """Show jobs by `Terminal` from here on, unless the user asked for Snakemake's own words or for a plugin."""
+def replace(manager: LoggerManager, workflow: Any = None) -> None:
+    """Show jobs by `Terminal` from here on, unless the user asked for Snakemake's own words or for a plugin.
+
+    workflow  Snakemake's, for what is said of unknown targets
+    """
     settings = manager.settings
     os.environ.pop(IN_PLACE, None)  # of a Snakemake that started this one
     plain = next((handler for handler in manager.logger.handlers if handler.name == DEFAULT), None)
@@ -200,7 +210,7 @@ def replace(manager: LoggerManager) -> None:
     if in_place:
         os.environ[IN_PLACE] = "1"
     manager.logger.removeHandler(plain)
-    manager.logger.addHandler(Terminal(plain, settings.dryrun, in_place))
+    manager.logger.addHandler(Terminal(plain, settings.dryrun, in_place, workflow))
 
 
 def progress_of(job: Running) -> str:
