@@ -7,7 +7,7 @@
 
 `plan` keeps what the table and benchmarks/gaps.py need in results/recipe_plans.json, recipe by recipe; a program that
 takes longer than the minutes to compile is named as such. With --layers, figures follow from two programs of so many
-layers, as in utilisation.py. Compiled programs are kept in .snakemake/compiled. `check` lowers each whole program
+layers, as in utilisation.py. Compiled programs are kept in .snakemake/compiled. `check` lowers each program again
 without compiling it, half a minute for each: changes of recipes, models and kernels show in it. `table` takes seconds,
 and writes results/recipes.md and the table of README.md. Nothing is downloaded.
 """
@@ -23,7 +23,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import data  # it also finds the package and the tests' Workflow
-import plan_table
 import utilisation
 from conftest import ROOT, Workflow, outside
 from tpulm.config.reading import read_config
@@ -108,11 +107,10 @@ def plan_few(recipe: Path, run: Run, slice_: str, depths: list[int], texts: Path
         "planned": True,
         "layers": depths,
         "hbm": hbm,
-        "program_sha256": None,
         "model_flops_utilisation": utilisation.utilisation(found, topology(slice_)),
         "tokens_per_second": found["tokens"] / step,
         "hours": step * run.recipe["steps"] / 3600,
-    } | {name: found[name] for name in ("attention", "total", "lower_bound_seconds", "estimated_seconds", "bound_by")}
+    } | {name: found[name] for name in ("attention", "total", *KEPT[:4])}
 
 
 def kept(found: dict) -> dict:
@@ -164,22 +162,17 @@ def stale() -> list[str]:
 
 def check_all(names: list[str]) -> bool:
     """Print which plans are of another program than the recipe's run has now; return whether there are any."""
-    from tpulm.config.training_step import TrainingStep
-    from tpulm.planning.abstract_run import AbstractRun
-    from tpulm.planning.compiled import program_sha256
-    from tpulm.training.runtime import set_precision
-
     plans, changed = read_json(PLANS), False
     for path in sorted(RECIPES.glob("*.yaml")):
         if names and path.stem not in names:
             continue
         for run, slice_ in planned_runs(path):
             found = current(plans.get(path.name, {}).get(run.key, {}), run, slice_)
-            if found["planned"] and found["program_sha256"]:
-                step = TrainingStep.of(run.stage, run.key, run.plan())
-                set_precision(step.model.precision)
-                lowered = AbstractRun(step, plan_table.devices_of(topology(slice_))).lowered()
-                if program_sha256(lowered) == found["program_sha256"]:
+            if found["planned"]:
+                abstract, _ = utilisation.abstract_of(run, run.plan(), slice_, found.get("layers", [0])[-1])
+                from tpulm.planning.compiled import program_sha256  # after the runtime has started
+
+                if program_sha256(abstract.lowered()) == found["program_sha256"]:
                     continue
             elif found is not STALE:
                 continue

@@ -91,8 +91,8 @@ def compiled(row: dict, state: str, layers: int) -> list:
     return program_of(run, changed(run.plan(), row[state]), row["slice"], layers)
 
 
-def program_of(run: Run, recipe: dict, slice_: str, layers: int) -> list:
-    """Return the compiled text of a run, coordinates of the chips of its devices, and what is known.
+def abstract_of(run: Run, recipe: dict, slice_: str, layers: int) -> tuple[Any, int]:
+    """Return an AbstractRun of a run on a slice, and the layers that the run has.
 
     recipe  of the plan of the run
     layers  of the model; 0 for as many as it has
@@ -100,9 +100,7 @@ def program_of(run: Run, recipe: dict, slice_: str, layers: int) -> list:
     devices = plan_table.devices_of(topology(slice_))
     from tpulm.config.training_step import TrainingStep
     from tpulm.planning.abstract_run import AbstractRun
-    from tpulm.planning.compiled import program_sha256
     from tpulm.planning.preset_sizes import without_preset
-    from tpulm.training.model_flops import model_flops_of
     from tpulm.training.runtime import set_precision
 
     step = TrainingStep.of(run.stage, run.key, recipe)
@@ -112,8 +110,16 @@ def program_of(run: Run, recipe: dict, slice_: str, layers: int) -> list:
     whole = model.source.sizes[key]
     sizes = dict(model.source.sizes) | {key: layers or whole}
     step = replace(step, model=replace(model, source=replace(model.source, sizes=sizes)))
-    abstract = AbstractRun(step, devices)
-    lowered = abstract.lowered()
+    return AbstractRun(step, devices), whole
+
+
+def program_of(run: Run, recipe: dict, slice_: str, layers: int) -> list:
+    """Return compiled text, coordinates of the chips of its devices, and what is known; arguments as `abstract_of`."""
+    abstract, whole = abstract_of(run, recipe, slice_, layers)
+    from tpulm.planning.compiled import program_sha256
+    from tpulm.training.model_flops import model_flops_of
+
+    step, lowered = abstract.step, abstract.lowered()
     program = lowered.compile()
     memory = program.memory_analysis()
     known = {

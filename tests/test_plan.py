@@ -190,6 +190,25 @@ def test_a_plan_compiles_the_kernel_of_attention(tmp_path):
     assert fused["memory"]["fits"] and fused["cost"]["uncounted"] == []
 
 
+@compiler
+def test_weights_that_are_sharded_over_the_batch_are_gathered_block_by_block(tmp_path):
+    """With remat: in each part forward and backward, and gradients are scattered; activations stay where they are."""
+    sizes = {"architecture": "llama3", "num_layers": 2, "num_query_heads": 4, "num_key_value_heads": 4}
+    sizes |= {"hidden_dim": 256, "intermediate_dim": 1024}
+    run = COMMON | {"model": sizes, "vocab_size": 1024, "mesh": [8, 1], "batch_size": 128, "sequence_length": 120}
+    run |= {"precision": "mixed_bfloat16", "remat": True, "microbatches": 2}
+    run |= {"layout": {".*token_embedding/(reverse_)?embeddings": [None, None]}}
+    (plan,) = plans(tmp_path, ("base", run, "v5e-8"))
+    weights = 2 * (4 * 256 * 256 + 3 * 256 * 1024)
+    sent = plan["cost"]["collective_bytes"]
+    gathers = 2 * 2 * (2 * weights) * 7 / 8
+    assert gathers <= sent["all-gather"] < 1.2 * gathers  # and arrays of losses
+    # The compiler scatters by passing on from device to device. The tables' gradients are summed.
+    assert 0 < sent["collective-permute"] <= 2 * (4 * weights) * 7 / 8
+    assert set(sent) == {"all-gather", "collective-permute", "all-reduce"}
+    assert sent["all-reduce"] == pytest.approx(2 * (2 * 4 * 1024 * 256) * 7 / 8, rel=0.1)
+
+
 @pytest.mark.long  # eight programs
 @compiler
 def test_single_changes_cost_what_the_changed_run_does(tmp_path):

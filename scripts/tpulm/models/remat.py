@@ -38,8 +38,12 @@ def wrap(block: keras.Layer) -> None:
             merged = [next(given) if is_array else leaf for is_array, leaf in zip(arrays, leaves, strict=True)]
             args, kwargs = jax.tree.unflatten(tree, merged)
             block.call = call
+            inputs = next(value for value in values if jnp.issubdtype(value.dtype, jnp.floating))
             trainable, frozen = (
-                [gathered(variable, value, block.compute_dtype) for variable, value in zip(of, part, strict=True)]
+                [
+                    gathered(variable, value, block.compute_dtype, inputs)
+                    for variable, value in zip(of, part, strict=True)
+                ]
                 for of, part in ((block.trainable_variables, trainable), (block.non_trainable_variables, frozen))
             )
             try:
@@ -58,11 +62,14 @@ def wrap(block: keras.Layer) -> None:
     block.call = rematerialised
 
 
-def gathered(variable: keras.Variable, value: jax.Array, dtype: str) -> jax.Array:
+def gathered(variable: keras.Variable, value: jax.Array, dtype: str, inputs: jax.Array) -> jax.Array:
     """Return the value of a variable that is sharded over the axis batch as each device needs it, floats in `dtype`.
 
-    Any other is returned as it is. The compiler, left to itself, sends activations between the devices instead, and
-    adds up parts of products of all of them: more bytes where a device has more tokens than weights.
+    inputs  of the block. The weights are gathered when they are there: otherwise the compiler would gather those of all
+            blocks before the first microbatch, and add up whole gradients until after the last
+
+    Any other variable is returned as it is. The compiler, left to itself, sends activations between the devices
+    instead, and adds up parts of products of all of them: more bytes where a device has more tokens than weights.
     """
     distribution = keras.distribution.distribution()
     if not isinstance(distribution, Sharded) or distribution.sizes["batch"] == 1:
@@ -76,11 +83,13 @@ def gathered(variable: keras.Variable, value: jax.Array, dtype: str) -> jax.Arra
     needed = dtype if jnp.issubdtype(value.dtype, jnp.floating) else value.dtype
 
     @jax.custom_vjp
-    def gather(value: jax.Array) -> jax.Array:
+    def gather(value: jax.Array, inputs: jax.Array) -> jax.Array:
+        value, _ = jax.lax.optimization_barrier((value, inputs))
         return jax.lax.with_sharding_constraint(value.astype(needed), whole)
 
-    def scatter(_: None, gradient: jax.Array) -> tuple[jax.Array]:
-        return (jax.lax.with_sharding_constraint(gradient.astype(value.dtype), parts),)
+    def scatter(_: None, gradient: jax.Array) -> tuple[jax.Array, None]:
+        scattered = jax.lax.with_sharding_constraint(gradient.astype(value.dtype), parts)
+        return jax.lax.optimization_barrier(scattered), None
 
-    gather.defvjp(lambda value: (gather(value), None), scatter)
-    return gather(value)
+    gather.defvjp(lambda value, inputs: (gather(value, inputs), None), scatter)
+    return gather(value, inputs)
