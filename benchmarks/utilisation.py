@@ -14,8 +14,6 @@ import argparse
 import gzip
 import hashlib
 import json
-import re
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,22 +23,17 @@ import data  # it also finds the package
 import plan_table
 from conftest import ROOT
 from ruamel.yaml import YAML
+from step_costs import COSTLIEST, found_in
 from tpulm.config.reading import read_config
 from tpulm.config.runs import Run, runs_of
 from tpulm.core.accelerators import GIB, Topology, topology
 from tpulm.core.files import read_json
 from tpulm.planning import efficiency
 from tpulm.planning.estimate import times
-from tpulm.planning.hlo import Computation, Instruction, parse
-from tpulm.planning.links import Links
-from tpulm.planning.program import read
-from tpulm.planning.timeline import Reader, Timeline, Uses
 
 ROWS, RECIPE = ROOT / "benchmarks/utilisation.yaml", ROOT / "recipes/tpu-plans.yaml"
 KEPT, RESULT = ROOT / "benchmarks/results/utilisation.json", ROOT / "benchmarks/results/utilisation.md"
 BEGIN = "<!-- `make bench-plan` writes the utilization from here -->\n"
-COSTLIEST = 5
-WRAPPERS = re.compile(r"jit\(\w+\)/|checkpoint/|rematted_computation/|vmap\(|shard_map/|while/body/|closed_call/|\)")
 SUMMED = ("estimated_seconds", "total", "model_flops")  # what each layer adds to
 
 
@@ -152,33 +145,6 @@ def text_in(texts: Path | None, name: str, make: Callable[[], list]) -> list:
     return program
 
 
-class Costs(Reader):
-    """Reads a timeline, and notes what each group of instructions takes, one at a time."""
-
-    def work(self, computation: Computation, instruction: Instruction, turns: int, uses: Uses) -> Timeline:
-        """Return the entries of an instruction, and add its seconds to its group."""
-        entries = super().work(computation, instruction, turns, uses)
-        if not hasattr(self, "groups"):
-            self.groups: dict[str, float] = defaultdict(float)
-        compute, memory, links = efficiency.FACTORS
-        for entry in entries:
-            if entry[0] == "run":
-                self.groups[group_of(instruction)] += turns * max(entry[1] / compute, entry[2] / memory)
-            elif entry[0] == "send":
-                self.groups[f"{instruction.opcode}, waited for"] += turns * max(entry[1] / links, entry[2] / memory)
-        return entries
-
-
-def group_of(instruction: Instruction) -> str:
-    """Return which group an instruction belongs to: its scope without the numbers of layers, or its operation."""
-    if not instruction.scope:
-        return instruction.opcode
-    scope = WRAPPERS.sub("", instruction.scope.replace("transpose(jvp(", "backward ").replace("jvp(", "forward "))
-    scope = re.sub(r"_?\d+(?=[/_]|$)", "", scope)
-    kernel = re.search(r"splash_m[hq]a_(fwd|dq|dkv)", scope)
-    return f"kernel of attention, {kernel[1]}" if kernel else scope
-
-
 def origin(row: dict, state: str) -> str:
     """Return a hash of what the figures of a row follow from, see `recipe_hash`."""
     return recipe_hash(changed(run_of(row).plan(), row[state]), row["slice"])
@@ -193,17 +159,6 @@ def current(kept: dict[str, dict], name: str, row: dict, state: str) -> dict[str
     """Return the programs of a row, by their layers, that are of the row as it is now."""
     programs, of = kept.get(name, {}).get(state, {}), origin(row, state)
     return {layers: found for layers, found in programs.items() if found.get("origin") == of}
-
-
-def found_in(text: str, coordinates: list, known: dict, slice_: Topology) -> dict:
-    """Return what is kept of a program."""
-    found = read(text, slice_, coordinates)
-    time = times(found, slice_)
-    costs = Costs(parse(text), slice_, Links(tuple(map(tuple, coordinates)), slice_.link_bandwidth, slice_.dimensions))
-    costs.read()
-    groups = sorted(costs.groups.items(), key=lambda item: -item[1])[: 4 * COSTLIEST]
-    kept = {name: time[name] for name in ("estimated_seconds", "lower_bound_seconds", "bound_by", "seconds")}
-    return known | kept | {"devices": len(coordinates), "groups": dict(groups)}
 
 
 def compile_rows(names: list[str], state: str, depths: list[int], texts: Path | None) -> None:
