@@ -205,11 +205,18 @@ def start(address: str, process: int, preloaded: str, environment: dict[str, str
     done = subprocess.run(
         launch, stdout=subprocess.PIPE, start_new_session=True, env=environment, cwd=place, check=True
     )
-    server = Path(f"/proc/{int(done.stdout)}/cmdline")
     while not os.path.exists(address):
-        if not server.exists() or not server.read_bytes():  # gone, or not yet asked for by its parent
+        if has_ended(int(done.stdout)):
             raise RuntimeError(f"{address} ended before it began: {Path(log).read_text()[-2000:]}")
         time.sleep(0.05)
+
+
+def has_ended(process: int) -> bool:
+    """Return whether a process is gone, or waits for its parent to ask how it ended."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
 
 
 def serve(address: str, process: int, preloaded: str) -> None:

@@ -161,6 +161,11 @@ def test_another_column(tmp_path):
 
 WRONG_FILES = [
     ("bad.txt", b"ok\nsecond\nbad \xff here\n", "{}, line 3, is not UTF-8 text: byte 5 of the line is 0xff."),
+    (
+        "semicolons.csv",
+        b"id;text\n1;some\n",
+        "{} has no column text (corpus.column); found: id;text. Columns are separated by commas, not semicolons.",
+    ),
     ("bad.csv", b"text\nok\n\xe9\n", "{}, line 3, is not UTF-8 text: byte 1 of the line is 0xe9."),
     ("bad.jsonl", b'{"text": "\xe9"}\n', "{}, line 1, is not UTF-8 text: byte 11 of the line is 0xe9."),
     ("bad.txt.gz", b"not packed", "{} is not a whole gzip file."),

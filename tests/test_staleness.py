@@ -1207,12 +1207,15 @@ def test_a_deleted_shard_of_causal_records_is_written_again(built):
     config = read_yaml(built / "config.yaml")
     config["finetune"]["runs"]["python"]["seed"] = 1
     write(built, "seed.yaml", config)
+    config["tfrecords"]["shards"]["train"] += 1
+    write(built, "more.yaml", config)
+    assert "deleted" not in built("mlm", "-n", "--configfile", "more.yaml").stdout  # never made yet
     shard = built / f"results/{TUNING_SET}/train/00000-of-00001.tfrecord"
     content = shard.read_bytes()
     shard.unlink()
     assert listed(built) == set()
     printed = built("finetune", "-n", "--configfile", "seed.yaml").stdout
-    said = f"note: train/00000-of-00001.tfrecord of results/{TUNING_SET} were deleted; list_shards writes them again "
+    said = f"note: train/00000-of-00001.tfrecord of results/{TUNING_SET} was deleted; list_shards writes them again "
     assert said in printed
     done = built(f"results/{TUNING_SET}/shards.json", "--forcerun", "list_shards")
     assert f"[{TUNING_SET}] train/00000-of-00001.tfrecord was deleted, and is written again" in done.stdout

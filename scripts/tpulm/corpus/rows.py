@@ -52,8 +52,10 @@ class Form:
         """Raise UserError when a table lacks a column; `place` is the file, and perhaps a line."""
         for column, key in self.columns.items():
             if column not in found:
+                comma = len(found) == 1 and ";" in str(found[0])
+                more = " Columns are separated by commas, not semicolons." if comma else ""
                 raise UserError(
-                    f"{place} has no column {column} ({self.where}.{key}); found: {', '.join(map(str, found))}."
+                    f"{place} has no column {column} ({self.where}.{key}); found: {', '.join(map(str, found))}.{more}"
                 )
 
     def document(self, place: object, values: Sequence[object]) -> Document:

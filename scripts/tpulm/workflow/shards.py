@@ -6,6 +6,7 @@ as `ancient`. The job that writes it also writes the missing shards. If any job 
 first, in a Snakemake of its own.
 """
 
+import json
 import os
 from collections.abc import Iterable
 
@@ -30,3 +31,15 @@ def missing(folder: str, files: Iterable[str]) -> list[str]:
         if name not in found[parent]:
             absent.append(file)
     return absent
+
+
+def listed(listing: str) -> set[str]:
+    """Return the shards that a set's listing names, without the endings of their files; none where it is damaged.
+
+    listing  a path, or the URL of an object in a bucket
+    """
+    try:
+        with bucket.opened(listing) as file:
+            return {shard.rpartition(".")[0] for shards in json.load(file).values() for shard in shards}
+    except (ValueError, AttributeError, TypeError):
+        return set()

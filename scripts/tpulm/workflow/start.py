@@ -19,7 +19,7 @@ from tpulm.workflow import disk
 from tpulm.workflow.budget import check, pending
 from tpulm.workflow.place import Place
 from tpulm.workflow.preflight import preflight, requests
-from tpulm.workflow.shards import PHASE, missing
+from tpulm.workflow.shards import PHASE, listed, missing
 from tpulm.workflow.staleness import first_stale, note
 from tpulm.workflow.trackers import Beside, specification
 
@@ -112,13 +112,15 @@ class Start:
 
     def deleted(self, records: RecordSet) -> str | None:
         """Return a sentence where shards are missing that a run is going to read, as far as recipes tell."""
-        if not bucket.exists(self.place.located(records.listing)):  # they are still to be written
+        listing, absent = self.place.located(records.listing), self.missing(records)
+        if not absent or not bucket.exists(listing):  # they are still to be written
             return None
-        absent = self.missing(records)
+        known = listed(listing)  # other shards, of another number of them, have never been there
+        absent = [name for name in absent if name.rpartition(".")[0] in known]
         if not absent or not any(self.unfinished(run) for run in self.runs if records in run.record_sets):
             return None
-        more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
-        return f"{absent[0]}{more} of results/{records.folder} were deleted; list_shards writes them again first."
+        more, were = (f" and {len(absent) - 1} more", "were") if len(absent) > 1 else ("", "was")
+        return f"{absent[0]}{more} of results/{records.folder} {were} deleted; list_shards writes them again first."
 
     def unfinished(self, run: Run) -> bool:
         """Return whether a run is to be trained or measured, as far as its artifacts tell."""
