@@ -97,11 +97,11 @@ class Training(Worker):
 
 
 def prepared(folder: Path, size: Size) -> Path:
-    """Return the results of a workflow in `folder`: records of Python's documentation, and their tokenizer."""
+    """Return the results of a workflow in `folder`: records of the source of Python's library, and their tokenizer."""
     workflow = Workflow(folder)
     config = {
         "title": "Steps",
-        "corpus": {"source": "python-docs", "held_out": {"validation": 0.02, "test": 0.02}},
+        "corpus": {"source": "python-source", "held_out": {"validation": 0.02, "test": 0.02}},
         "tokenizer": {"vocab_size": size.vocabulary},
         "tfrecords": {"sequence_length": size.length, "shards": {"train": 1, "validation": 1, "test": 1}},
     }
