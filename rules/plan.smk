@@ -7,12 +7,11 @@ from snakemake.settings.types import DeploymentMethod
 TOPOLOGIES = config["plan"]["topologies"]
 # In this environment, or in the conda environment of the job.
 COMPILER = find_spec("libtpu") is not None or DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
-PLANNED = [f"results/plan/{run.stage}/{run.name}/{name}.json" for run in RUNS for name in TOPOLOGIES]
 SHOWN = [f"{FIGURES}/plan.html", f"{FIGURES}/plan.svg"] if PLANNED and COMPILER else []
 
 
 rule plan:
-    """Target: print the plan of every run on every TPU slice of the config, and totals of what is still to be trained."""
+    """Target: print the plan of every run and task on every TPU slice of the config, and totals of what is pending."""
     localrule: True
     input:
         plans=PLANNED if COMPILER else [],
@@ -36,27 +35,29 @@ rule plan:
 
 
 rule plan_training:
-    """Compile the training step of a run for a TPU slice."""
+    """Compile the training step of a run, or of a model on a task, for a TPU slice."""
     input:
         # For the vocabulary size and special ids, if the config does not give them.
-        manifest=lambda w: "results/tfrecords/manifest.json" if STAGE_RUNS[w.stage][w.run].needs_manifest else [],
+        manifest=lambda w: "results/tfrecords/manifest.json" if PLANS[w.planned].run.needs_manifest else [],
         # Its sizes, if it starts from another model.
-        init=lambda w: STAGE_RUNS[w.stage][w.run].init_files[:1],
+        init=lambda w: PLANS[w.planned].described,
+        # For the number of labels.
+        task=lambda w: f"{TASKS_FOLDER}/{PLANS[w.planned].task}/task.json" if PLANS[w.planned].task else [],
         code=code_inputs("plan_training", "jax"),
     output:
-        "results/plan/{stage}/{run}/{topology}.json",
+        "results/plan/{planned}/{topology}.json",
     params:
-        recipe=lambda w: STAGE_RUNS[w.stage][w.run].plan()
-        | pick(STAGE_RUNS[w.stage][w.run].recipe, "host_device_count", "checkpoint_every")
+        recipe=lambda w: PLANS[w.planned].recipe
+        | pick(PLANS[w.planned].run.recipe, "host_device_count", "checkpoint_every")
         | {
-            "resources": pick(STAGE_RUNS[w.stage][w.run].recipe["resources"], "hosts"),
+            "resources": pick(PLANS[w.planned].run.recipe["resources"], "hosts"),
             "price_per_hour": config["plan"]["prices"].get(w.topology),
             "alternatives": config["plan"]["alternatives"],
         },
     log:
-        "logs/plan/{stage}/{run}/{topology}.log",
+        "logs/plan/{planned}/{topology}.log",
     wildcard_constraints:
-        stage=one_of(STAGE_RUNS),
+        planned=one_of(PLANS),
         topology=one_of(TOPOLOGIES),
     # On this machine, all: each compilation takes gigabytes, so one runs at a time. A cluster node may have fewer.
     threads: lambda wildcards: workflow.cores if workflow.local_exec else 8
@@ -91,7 +92,7 @@ rule tabulate_plan:
 
 
 rule plot_plan:
-    """Plot the memory that each run needs per device of each TPU slice, against the memory of the device."""
+    """Plot the memory that each run and task needs per device of each TPU slice, against the memory of the device."""
     input:
         plans=PLANNED,
         code=code_inputs("plot_plan", "workflow"),

@@ -15,9 +15,7 @@ TOLD += SAMPLES
 TOLD += ["results/compare/runs.csv"] if any(len(runs) > 1 for runs in STAGE_RUNS.values()) else []
 PAGE_FILES = sorted((ROOT / "report" / "page").iterdir())
 # The page shows those plans that have been made, and asks for none.
-PLAN_FILES = [
-    f"results/plan/{run.stage}/{run.name}/{name}.json" for run in RUNS for name in config["plan"]["topologies"]
-]
+PLANNED = [f"results/plan/{name}/{slice_}.json" for name in PLANS for slice_ in config["plan"]["topologies"]]
 
 
 rule report:
@@ -34,7 +32,7 @@ rule write_report:
     localrule: bool(PLACE.bucket)
     input:
         results=TOLD,
-        plans=lambda w: [name for name in PLAN_FILES if os.path.exists(in_place(name))],
+        plans=lambda w: [name for name in PLANNED if os.path.exists(in_place(name))],
         scores=lambda w: [file for file in SCORES if file.endswith("scores.json")],
         templates=[PLACE.source(path) for path in PAGE_FILES],
         code=code_inputs("write_report", "workflow"),

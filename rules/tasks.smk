@@ -1,6 +1,7 @@
 """Tasks with labels: models are finetuned on them, each with several rates and seeds, and scored on held-out examples."""
 
-from tpulm.config.tasks import FOLDER as TASKS_FOLDER, labelled_tasks, path_of
+from tpulm.config.task_chains import FOLDER as TASKS_FOLDER, path_of
+from tpulm.config.tasks import labelled_tasks
 from tpulm.corpus.sources import task_files
 from tpulm.workflow.checkpoint_files import CheckpointFiles
 

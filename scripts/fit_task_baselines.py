@@ -10,7 +10,7 @@ from itertools import chain
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tpulm.config.tasks import TOKEN_CLASSES
+from tpulm.config.label_heads import TOKEN_CLASSES
 from tpulm.core.files import atomic_write
 from tpulm.core.job import job
 from tpulm.corpus.task_files import read_split

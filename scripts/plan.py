@@ -1,8 +1,8 @@
-"""Print the plan of every run on every TPU slice of the config, and totals of what is still to be trained.
+"""Print the plan of every run and task on every TPU slice of the config, and totals of what is still to be trained.
 
-input.plans     results/plan/{stage}/{run}/{topology}.json
-params.recipe   topologies; prices, of an hour on each; whether the compiler is there; runs, each with its plan's
-                recipe; arguments, the config files and values given to this Snakemake
+input.plans     results/plan/{planned}/{topology}.json
+params.recipe   topologies; prices, of an hour on each; whether the compiler is there; runs, and chains of tasks, each
+                with its plan's recipe; arguments, the config files and values given to this Snakemake
 """
 
 from tpulm.core.job import job

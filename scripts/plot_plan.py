@@ -1,11 +1,12 @@
-"""Plot the memory that each run needs per device of each TPU slice, against the memory of the device.
+"""Plot the memory that each run and task needs per device of each TPU slice, against the memory of the device.
 
-input.plans   results/plan/{stage}/{run}/{topology}.json
+input.plans   results/plan/{planned}/{topology}.json
 output        SVG
 """
 
 from tpulm.core.files import read_json
 from tpulm.core.job import job
+from tpulm.report.plan_table import name_of
 
 # What a bar is put together from, as the compiler reports it; one that does not fit is known as a whole only.
 PARTS = {"weights, optimizer, batch": ["arguments"], "temporaries, program": ["temporaries", "program"]}
@@ -15,7 +16,7 @@ with job(snakemake.log[0], "report"):
 
     plans = [plan for plan in map(read_json, snakemake.input.plans) if plan["planned"]]
     slices = list(dict.fromkeys(plan["topology"] for plan in plans))
-    runs = list(dict.fromkeys(f"{plan['stage']}/{plan['run']}" for plan in plans))
+    runs = list(dict.fromkeys(map(name_of, plans)))
     figure, axes = plt.subplots(
         1,
         max(1, len(slices)),
@@ -28,7 +29,7 @@ with job(snakemake.log[0], "report"):
         here = [plan for plan in plans if plan["topology"] == name]
         hbm = here[0]["memory"]["hbm"] / 2**30
         for plan in here:
-            memory, place = plan["memory"], runs.index(f"{plan['stage']}/{plan['run']}")
+            memory, place = plan["memory"], runs.index(name_of(plan))
             total = memory["total"] / 2**30
             inside = 0.75 < total / hbm < 1.2  # or it would lie on the line
             axis.annotate(

@@ -28,22 +28,23 @@ with job(snakemake.log[0], f"{wildcards.task} {wildcards.model}") as say:
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
     from tpulm.models.causal import assign
     from tpulm.models.sharding import on_one_host
+    from tpulm.models.task_models import build_task_model
     from tpulm.training.jax_run import distributed
     from tpulm.training.task_run import (
         check_predictions,
         encoder,
         folder_of,
         make_predictor,
-        open_task_model,
         task_step,
     )  # fmt: skip
 
     folder = folder_of(snakemake.input)
     encode = encoder(folder, recipe)
     arrays = {split: encode(columns) for split, columns in read.items()}
-    step = task_step(on_one_host(recipe, snakemake.resources) | {"seed": 0}, folder)
+    described = read_json(snakemake.input.task)
+    step = task_step(on_one_host(recipe, snakemake.resources) | {"seed": 0}, folder, described)
     distribution = distributed(step)
-    model = open_task_model(step, distribution, folder, read_json(snakemake.input.task), weights=False)
+    model = build_task_model(step, distribution, folder, weights=False)
     predict, tables = make_predictor(model, distribution), []
     for chain, best in zip(recipe["chains"], snakemake.input.best, strict=True):
         assign(model.trainable_variables, load_arrays(best), best)

@@ -18,7 +18,7 @@ from collections import Counter
 from itertools import chain
 
 from tpulm.config.artifacts import SPLITS
-from tpulm.config.tasks import CLASS, NUMBER
+from tpulm.config.label_heads import CLASS, NUMBER
 from tpulm.core.files import write_json
 from tpulm.core.job import job
 from tpulm.corpus.examples import Fields, hold_out, labels_of, module_examples

@@ -1,13 +1,13 @@
 """Tabulate the plans.
 
-input.plans   results/plan/{stage}/{run}/{topology}.json
+input.plans   results/plan/{planned}/{topology}.json
 output        HTML
 """
 
 from tpulm.core.files import read_json, write_text
 from tpulm.core.job import job
 from tpulm.report.html import page, section, table
-from tpulm.report.plan_table import HEAD, notes_of, rows_of
+from tpulm.report.plan_table import HEAD, name_of, notes_of, rows_of
 
 MEMORY = ["run", "slice", "weights", "optimizer", "gradients", "arguments", "temporaries", "program", "total", "HBM"]
 TIME = [
@@ -18,7 +18,7 @@ TIME = [
 with job(snakemake.log[0], "report"):
     plans = [read_json(path) for path in snakemake.input.plans]
     planned = [plan for plan in plans if plan["planned"]]
-    name = lambda plan: [f"{plan['stage']}/{plan['run']}", plan["topology"]]  # noqa: E731
+    name = lambda plan: [name_of(plan), plan["topology"]]  # noqa: E731
     memory = [
         [
             *name(plan),

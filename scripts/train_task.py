@@ -19,7 +19,7 @@ resources.snapshots        where snapshots are, see tpulm.training.snapshots; re
 import sys
 from functools import partial
 
-from tpulm.config.tasks import PRETRAINED
+from tpulm.config.task_chains import PRETRAINED
 from tpulm.core import hosts
 from tpulm.core.files import read_json
 from tpulm.core.job import job
@@ -46,7 +46,7 @@ with job(snakemake.log[0], snakemake.wildcards.chain.removeprefix("evaluation/ta
     say(epochs_of(recipe, len(train["labels"])))
     own = any(path.endswith(".safetensors") for path in snakemake.input.model)
     weights = own or (recipe.get("weights") == PRETRAINED and not previous)
-    run = build_task_run(task_step(recipe, folder), folder, read_json(snakemake.input.task), weights)
+    run = build_task_run(task_step(recipe, folder, read_json(snakemake.input.task)), folder, weights)
     if start := snakemake.input.get("start"):
         start_from(run.model, start[0])
     data = partial(training_batch, train, recipe), partial(evaluation_batches, validation)

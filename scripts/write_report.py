@@ -1,7 +1,7 @@
 """Write the report's page: one HTML file that opens without a network, and what the jobs behind it took.
 
 input.results     what the page tells of, each file below results/
-input.plans       results/plan/{stage}/{run}/{topology}.json, those that were made
+input.plans       results/plan/{planned}/{topology}.json, those that were made
 input.scores      scores.json of every evaluation
 input.templates   templates, style and script of the page
 input.code  modules and lock

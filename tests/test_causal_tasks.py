@@ -32,11 +32,12 @@ print("RESULT" + json.dumps({"missing": sorted(told["missing_keys"]), "logits": 
 
 def opened(folder, predict="class", weights=True, seed=0):
     """Return the model of a preset with a head."""
+    from tpulm.models.task_models import build_task_model
     from tpulm.training.jax_run import distributed
-    from tpulm.training.task_run import open_task_model, task_step
+    from tpulm.training.task_run import task_step
 
-    step = task_step(RECIPE | {"predict": predict, "seed": seed}, Path(folder))
-    return open_task_model(step, distributed(step), Path(folder), {"labels": LABELS[predict]}, weights)
+    step = task_step(RECIPE | {"predict": predict, "seed": seed}, Path(folder), {"labels": LABELS[predict]})
+    return build_task_model(step, distributed(step), Path(folder), weights)
 
 
 def logits_of(model, ids):

@@ -27,9 +27,10 @@ from tpulm.training import runtime
 folder, out, recipe, labels, ids = *sys.argv[1:3], *map(json.loads, sys.argv[3:])
 runtime.start(1)
 from tpulm.training.jax_run import distributed
-from tpulm.training.task_run import open_task_model, task_step
-step = task_step(recipe, Path(folder))
-model = open_task_model(step, distributed(step), Path(folder), {"labels": labels}, weights=True)
+from tpulm.models.task_models import build_task_model
+from tpulm.training.task_run import task_step
+step = task_step(recipe, Path(folder), {"labels": labels})
+model = build_task_model(step, distributed(step), Path(folder), weights=True)
 dice = np.random.default_rng(1)
 for variable in model.head.trainable_variables:
     if variable.path.startswith("task_head"):

@@ -87,6 +87,16 @@ def opens(config: Mapping) -> bool:
     )
 
 
+def config_recipe(config: Mapping) -> dict:
+    """Return what the config.json of a model says of it, as a run's `model` in the config says it."""
+    architecture = config["model_type"]
+    if architecture not in KINDS:
+        return {"architecture": architecture}
+    kind = KINDS[architecture]
+    own = [*kind.sizes, *kind.built_in, *([ATTENTION_DROPOUT] if architecture == "roberta" else [])]
+    return {"architecture": architecture} | {key: config[key] for key in own if key in config}
+
+
 def sizes_of(model: dict, where: str) -> dict:
     """Return the sizes of `model`, a run's in the config, those that it leaves out included.
 

@@ -1,4 +1,4 @@
-"""Which checkpoint of a run is its model: the one with the lowest held-out loss, or the best by a score."""
+"""Which checkpoints of a run are looked at, and which is its model: that of the lowest held-out loss or best score."""
 
 from collections.abc import Mapping
 
@@ -6,6 +6,12 @@ from tpulm.config.evaluation_names import VALIDATION
 from tpulm.config.evaluations import Evaluations
 from tpulm.config.runs import BITS_PER_BYTE, LOSS, Run, by_stage, runs_of
 from tpulm.core.errors import UserError
+
+
+def checkpoints_named(which: str, run: Run) -> list[int]:
+    """Return the steps of a run's checkpoints that `which` names beside the best one: best, last or all."""
+    ends = run.segment_ends
+    return {"best": [], "last": ends[-1:], "all": ends}[which]
 
 
 def selecting(run: Run) -> dict[str, str]:

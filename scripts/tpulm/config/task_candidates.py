@@ -3,13 +3,11 @@
 from collections.abc import Mapping
 
 from tpulm.config.asked import asked_of
+from tpulm.config.label_heads import exported_model, without_either
 from tpulm.config.masked_sizes import sizes_of
 from tpulm.config.runs import Run, runs_of
 from tpulm.core.errors import UserError
 
-EPSILON = "layer_norm_eps"
-# What models on JAX do not have of their own, but may be opened with.
-EITHER = (EPSILON, "type_vocab_size")
 # What stages' models are.
 MASKED, CAUSAL = "masked", "causal"
 
@@ -33,15 +31,6 @@ def masked_candidates(config: Mapping) -> dict[str, Run]:
     return {f"mlm/{name}": run for name, run in asked.items()}
 
 
-def without_either(model: Mapping) -> dict:
-    """Return what a config says of a model without the keys EITHER.
-
-    In RoBERTas of runs on TensorFlow they are 1e-12 and 2 by default, of those on JAX always 1e-5 and 1: a model is
-    finetuned with its own epsilon, and with the one token type that there is in a text.
-    """
-    return {key: value for key, value in model.items() if key not in EITHER}
-
-
 def obstacle(run: Run) -> str | None:
     """Return why JAX cannot open a model, as far as the config tells; None where it can, as every causal one.
 
@@ -50,7 +39,7 @@ def obstacle(run: Run) -> str | None:
     if run.stage != "mlm" or "model" not in run.recipe:
         return None
     try:
-        sizes_of(without_either(run.recipe["model"]), f"{run.key}.model")
+        sizes_of(without_either(exported_model(run.recipe["model"], run.backend)), f"{run.key}.model")
     except UserError as error:
         return str(error)
     return None

@@ -5,11 +5,13 @@ from collections.abc import Callable, Mapping
 
 from tpulm.config.architectures import find_architecture
 from tpulm.config.artifacts import PAD_ID, PAD_ID_OF_ROBERTA
+from tpulm.config.label_heads import CLASS, TOKEN_CLASSES, without_either
 from tpulm.config.masked_sizes import KINDS, sizes_of
 from tpulm.config.messages import describe
 from tpulm.config.runs import Run
-from tpulm.config.task_candidates import CAUSAL, candidates, kind_of, obstacle, without_either
-from tpulm.config.tasks import CLASS, FIXED, METRICS, TOKEN_CLASSES, Task
+from tpulm.config.task_candidates import CAUSAL, candidates, kind_of, obstacle
+from tpulm.config.task_chains import FIXED
+from tpulm.config.tasks import METRICS, Task
 from tpulm.core.errors import UserError
 
 

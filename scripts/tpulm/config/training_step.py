@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from tpulm.config.causal_families import constructor
+from tpulm.config.label_heads import NUMBER, TOKEN_CLASSES, LabelHead
 from tpulm.config.masked_sizes import sizes_of
-from tpulm.config.record_arrays import Arrays, causal_arrays, masked_arrays, predictions_per_record
+from tpulm.config.record_arrays import Arrays, causal_arrays, labelled_arrays, masked_arrays, predictions_per_record
 
 
 def promised(recipe: Mapping) -> dict:
@@ -178,8 +179,7 @@ class TrainingStep:
     responses            whether a causal model predicts the tokens of responses only
     z_loss               weight of the squared logarithm of the softmax's divisor in the loss of a masked model
     masking              of a masked model: mlm_probability, mask_replace_prob, random_replace_prob; otherwise None
-    labels               what a masked model with a head for labels predicts: class, number or token-classes, see
-                         `tpulm.config.tasks`; otherwise None
+    head                 the head of a model that predicts labels; otherwise None
     """
 
     model: ModelSpec
@@ -193,50 +193,57 @@ class TrainingStep:
     responses: bool = False
     masking: Mapping[str, float] | None = None
     z_loss: float = 0.0
-    labels: str | None = None
+    head: LabelHead | None = None
 
     @classmethod
     def of(cls, stage: str, where: str, recipe: Mapping, **known: Any) -> Self:
         """Return the training step of a recipe as a rule passes it in its params: a segment's or a plan's.
 
+        stage  of the model; of a model on a task, mlm where it is masked, else base
         known  what the recipe leaves to the inputs of a job, by the names that a plan's recipe has for it:
                sequence_length, packing and vocabulary (size, pad) of an mlm run, vocab_size of a base model, and the
-               base of a finetuning run, {"preset": folder}
+               base of a finetuning run, {"preset": folder}; on a task, outputs, and what `masked_model` returns, or
+               preset
 
         Raises UserError, see `ModelSpec.of`.
         """
         recipe = {**recipe, **known}
+        head = LabelHead.of(recipe) if "predict" in recipe else None
         return cls(
             ModelSpec.of(stage, where, recipe),
             recipe["batch_size"],
             recipe["sequence_length"],
-            recipe["microbatches"],
-            recipe["steps_per_execution"],
-            recipe["remat"],
+            recipe.get("microbatches", 1),
+            recipe.get("steps_per_execution", 1),
+            recipe.get("remat", False),
             recipe["optimizer"],
-            recipe.get("packing", "concat"),
+            "pad" if head else recipe.get("packing", "concat"),
             recipe.get("responses", False),
-            recipe["masking"] if stage == "mlm" else None,
+            recipe["masking"] if stage == "mlm" and not head else None,
             recipe.get("z_loss", 0.0),
+            head,
         )
 
     @property
     def task(self) -> str:
         """What the model predicts: masked (the chosen tokens), causal (each next token) or labels."""
-        if self.labels:
+        if self.head:
             return "labels"
         return "causal" if self.masking is None else "masked"
 
     @property
     def figures(self) -> tuple[str, ...]:
         """What its held-out predictions are measured by, see `tpulm.training.history.held_out_figures`."""
-        if self.labels is None:
+        if self.head is None:
             return ("loss", "accuracy", "perplexity", "predictions")
-        return ("loss", "predictions") if self.labels == "number" else ("loss", "accuracy", "predictions")
+        return ("loss", "predictions") if self.head.predict == NUMBER else ("loss", "accuracy", "predictions")
 
     @property
     def record_arrays(self) -> Arrays:
         """Shape and dtype of each array of a record; those of a batch have `batch_size` in front."""
+        if self.head:
+            predict = self.head.predict
+            return labelled_arrays(self.sequence_length, predict == TOKEN_CLASSES, predict == NUMBER)
         if self.masking is None:
             return causal_arrays(self.sequence_length, self.packing, self.responses)
         return masked_arrays(self.sequence_length, self.masking["mlm_probability"], self.packing)
@@ -244,7 +251,7 @@ class TrainingStep:
     @property
     def predictions_per_record(self) -> int:
         """Tokens of a record that the model predicts at most, out of its vocabulary."""
-        if self.labels:
+        if self.head:
             return 0
         if self.masking is None:
             return self.sequence_length

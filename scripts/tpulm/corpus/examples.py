@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tpulm.config.artifacts import SPLITS
-from tpulm.config.tasks import CLASS, NUMBER, TOKEN_CLASSES
+from tpulm.config.label_heads import CLASS, NUMBER, TOKEN_CLASSES
 from tpulm.core.errors import UserError
 from tpulm.corpus.rows import Form, encodable
 from tpulm.corpus.stdlib import SKIPPED, docstrings, paragraphs, parsed

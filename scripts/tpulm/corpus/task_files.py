@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tpulm.config.tasks import CLASS, NUMBER, TOKEN_CLASSES
+from tpulm.config.label_heads import CLASS, NUMBER, TOKEN_CLASSES
 from tpulm.core.files import atomic_write
 from tpulm.corpus.examples import Example, words_of
 

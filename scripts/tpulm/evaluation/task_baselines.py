@@ -11,7 +11,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from threadpoolctl import threadpool_limits
 
-from tpulm.config.tasks import NUMBER, TOKEN_CLASSES
+from tpulm.config.label_heads import NUMBER, TOKEN_CLASSES
 
 Columns = Mapping[str, list]
 WORDS = r"(?u)\b\w+\b|[^\w\s]"  # what is counted: words and marks

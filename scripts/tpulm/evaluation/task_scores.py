@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from tpulm.config.tasks import PRETRAINED, RANDOM
+from tpulm.config.task_chains import PRETRAINED, RANDOM
 from tpulm.core.scores import IN_TRAINING, IN_TRAINING_TEXT, WHOLE, Score
 from tpulm.evaluation.task_baselines import names_of
 from tpulm.evaluation.task_metrics import interval, metrics_of

@@ -4,7 +4,7 @@ Needs tpulm.training.runtime.start first.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import keras
 import keras_hub
@@ -84,10 +84,13 @@ def load(preset: str, spec: ModelSpec) -> keras.Model:
     return load_preset(preset, policy)
 
 
-def build_abstract_model(spec: ModelSpec, distribution: sharding.Sharded) -> keras.Model:
+def build_abstract_model(
+    spec: ModelSpec, distribution: sharding.Sharded, finish: Callable[[keras.Model], keras.Model] = lambda model: model
+) -> keras.Model:
     """Return the same model with shapes, dtypes and shardings, but no values: one of any size takes no memory.
 
-    spec   of a model that is built, not loaded from a preset
+    spec     of a model that is built, not loaded from a preset
+    finish   makes another model of it
 
     Variables that are made inside `StatelessScope(initialize_variables=False)` have no value.
     """
@@ -95,6 +98,7 @@ def build_abstract_model(spec: ModelSpec, distribution: sharding.Sharded) -> ker
     with keras.StatelessScope(initialize_variables=False), uncompiled():
         model = construct(spec.architecture, spec)
         prepare(model, spec, distribution)
+        model = finish(model)
         for variable in model.variables:  # as Keras does it when a variable gets its value
             variable._layout = distribution.get_variable_layout(variable)
     sharding.check_overrides(model.variables, distribution)

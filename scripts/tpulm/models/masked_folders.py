@@ -12,11 +12,10 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PretrainedConfig
 
 from tpulm.config.architectures import find_architecture
-from tpulm.config.masked_sizes import sizes_of
+from tpulm.config.masked_sizes import config_recipe, sizes_of
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, write_text
 from tpulm.core.untrusted import refuse_code
-from tpulm.models.masked_models import config_recipe
 from tpulm.models.transformers_export import pytorch_arrays, save_model
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"

@@ -7,7 +7,7 @@ from types import ModuleType
 import numpy as np
 
 from tpulm.config.architectures import check_vocabulary, find_architecture
-from tpulm.config.masked_sizes import ATTENTION_DROPOUT, KINDS
+from tpulm.config.masked_sizes import config_recipe
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
@@ -46,16 +46,6 @@ def init_recipe(path: str, manifest: Mapping, where: str) -> dict:
             "tfrecords.sequence_length."
         )
     return {"model": model, "vocabulary": vocabulary}
-
-
-def config_recipe(config: Mapping) -> dict:
-    """Return what the config.json of a model says of it, as a run's `model` in the config says it."""
-    architecture = config["model_type"]
-    if architecture not in KINDS:
-        return {"architecture": architecture}
-    kind = KINDS[architecture]
-    own = [*kind.sizes, *kind.built_in, *([ATTENTION_DROPOUT] if architecture == "roberta" else [])]
-    return {"architecture": architecture} | {key: config[key] for key in own if key in config}
 
 
 def folder_weights(folder: Path, architecture: str, sizes: Mapping) -> dict[str, np.ndarray]:

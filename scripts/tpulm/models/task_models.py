@@ -10,12 +10,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from tpulm.config.task_candidates import EPSILON
-from tpulm.config.tasks import TOKEN_CLASSES
-from tpulm.config.training_step import ModelSpec, Preset
-from tpulm.core.files import read_json
+from tpulm.config.label_heads import TOKEN_CLASSES
+from tpulm.config.training_step import MaskedArchitecture, ModelSpec, TrainingStep
+from tpulm.core.errors import UserError
 from tpulm.core.random_streams import generator
-from tpulm.models.building import build_model
+from tpulm.models.building import build_abstract_model, build_model
 from tpulm.models.opened_masked import load_folder
 from tpulm.models.sharding import Sharded
 from tpulm.models.undrawn import undrawn
@@ -43,7 +42,7 @@ class Head(keras.layers.Layer):
     def __init__(
         self, outputs: int, predict: str, dropout: float, pooling: str = "cls", bias: bool = True, **kwargs: Any
     ):
-        """Make it; predict  of `tpulm.config.tasks`; bias  whether the last layer has one.
+        """Make it; predict  of `tpulm.config.label_heads`; bias  whether the last layer has one.
 
         pooling  cls, the first token; last, the last that is no padding; or mean, of all but padding
         """
@@ -124,56 +123,66 @@ class CausalHead(Head):
         return self.output_dense(self.pooled(x, padding))
 
 
-def build_causal_task_model(
-    spec: ModelSpec, distribution: Sharded, outputs: int, predict: str, weights: bool
-) -> TaskModel:
-    """Return the causal model of the preset of `spec` with a new head; see `build_task_model`."""
-    causal = build_model(spec, distribution, weights)
-    with undrawn():
-        head = CausalHead(outputs, predict, dropout=0.0, pooling="last", bias=False, name="task_head")
-        model = TaskModel(causal.backbone, head)
-    draw_head([head.output_dense.kernel], spec.seed, CAUSAL_DEVIATION)
-    return model
+def with_head(language_model: keras.Model, step: TrainingStep) -> TaskModel:
+    """Return the model of a step, a head on the backbone of a language model, the kernels of the head not drawn.
 
-
-def draw_head(kernels: list[keras.Variable], seed: int, deviation: float) -> None:
-    """Draw the kernels of a head: normal."""
-    for number, kernel in enumerate(kernels):
-        values = generator(seed, HEAD, number, HEAD).standard_normal(kernel.shape, np.float32)
-        kernel.assign(values * np.float32(deviation))
-
-
-def build_task_model(
-    spec: ModelSpec, distribution: Sharded, folder: Path, outputs: int, predict: str, weights: bool
-) -> TaskModel:
-    """Return the model of a folder with a new head, drawn by the seed of `spec`.
-
-    spec      of the masked model, or of a preset; distribution  see `tpulm.models.building.distribute`
-    folder    of the masked model: its config.json and, with `weights`, its weights, where others are drawn
-    outputs   labels, or 1 for a number; predict  of `tpulm.config.tasks`
-
-    Raises UserError where the weights are another model's.
+    Raises UserError where it has too few positions.
     """
-    if isinstance(spec.source, Preset):
-        return build_causal_task_model(spec, distribution, outputs, predict, weights)
-    masked = build_model(spec, distribution)
-    config, sizes = read_json(folder / "config.json"), spec.masked.sizes
-    if weights:
-        load_folder(masked, folder / "model.safetensors")
-    for layer in masked.backbone._flatten_layers():
-        if isinstance(layer, keras.layers.LayerNormalization) and EPSILON in config:
-            layer.epsilon = config[EPSILON]
-    arguments: dict[str, Any] = {"outputs": outputs, "predict": predict, "name": "task_head"}
+    if step.head is None:
+        raise ValueError(f"{step.model.where} has no head for labels")
+    spec, head = step.model, step.head
+    most = getattr(language_model.backbone, "max_sequence_length", None)  # rotary positions have no end
+    if most and step.sequence_length > most:
+        raise UserError(
+            f"{spec.where}.sequence_length is {step.sequence_length}; allowed: {most} or less, the positions of the "
+            "model."
+        )
+    names: dict[str, Any] = {"outputs": head.outputs, "predict": head.predict, "name": "task_head"}
+    backbone = language_model.backbone
+    if not isinstance(spec.source, MaskedArchitecture):
+        return TaskModel(backbone, CausalHead(dropout=0.0, pooling="last", bias=False, **names))
+    for layer in backbone._flatten_layers():
+        if isinstance(layer, keras.layers.LayerNormalization) and head.epsilon is not None:
+            layer.epsilon = head.epsilon
+    if spec.masked.name == "modernbert":
+        masked_head = language_model.masked_lm_head
+        own: Head = ModernBertHead(masked_head, dropout=head.dropout or 0.0, pooling=head.pooling, **names)
+    else:
+        dropout = spec.masked.sizes["hidden_dropout_prob"] if head.dropout is None else head.dropout
+        own = RobertaHead(dropout=dropout, **names)
+    return TaskModel(backbone, own)
+
+
+def draw_head(model: TaskModel, spec: ModelSpec) -> None:
+    """Draw the kernels of a model's head by the seed of `spec`: normal. Those that ModernBERT brings are its own."""
+    if isinstance(spec.source, MaskedArchitecture):
+        deviation, own = spec.masked.sizes["initializer_range"], spec.masked.name == "modernbert"
+    else:
+        deviation, own = CAUSAL_DEVIATION, True
+    layers = (model.head.output_dense, None if own else getattr(model.head, "dense", None))
+    for number, layer in enumerate(layer for layer in layers if layer is not None):
+        values = generator(spec.seed, HEAD, number, HEAD).standard_normal(layer.kernel.shape, np.float32)
+        layer.kernel.assign(values * np.float32(deviation))
+
+
+def build_task_model(step: TrainingStep, distribution: Sharded, folder: Path, weights: bool) -> TaskModel:
+    """Return the model of a step, that of a folder with a new head, which is drawn by the seed of the step.
+
+    distribution   see `tpulm.models.building.distribute`
+    folder, weights   whether the weights of the masked model there, or of the preset, are loaded: else they are drawn
+
+    Raises UserError where the model has too few positions, or its weights are another one's.
+    """
+    spec = step.model
+    language_model = build_model(spec, distribution, weights)
+    if weights and isinstance(spec.source, MaskedArchitecture):
+        load_folder(language_model, folder / "model.safetensors")
     with undrawn():
-        head: Head
-        if spec.masked.name == "modernbert":
-            dropout = config.get("classifier_dropout") or 0.0
-            pooling = config.get("classifier_pooling", "cls")
-            head = ModernBertHead(masked.masked_lm_head, dropout=dropout, pooling=pooling, **arguments)
-        else:
-            dropout = config.get("classifier_dropout")
-            head = RobertaHead(dropout=sizes["hidden_dropout_prob"] if dropout is None else dropout, **arguments)
-        model = TaskModel(masked.backbone, head)
-    drawn = [layer.kernel for layer in (head.output_dense, getattr(head, "dense", None)) if layer is not None]
-    draw_head(drawn[:1] if spec.masked.name == "modernbert" else drawn, spec.seed, sizes["initializer_range"])
+        model = with_head(language_model, step)
+    draw_head(model, spec)
     return model
+
+
+def build_abstract_task_model(step: TrainingStep, distribution: Sharded) -> keras.Model:
+    """Return the same model without values, see `tpulm.models.building.build_abstract_model`."""
+    return build_abstract_model(step.model, distribution, lambda model: with_head(model, step))

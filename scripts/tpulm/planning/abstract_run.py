@@ -8,13 +8,23 @@ import math
 from dataclasses import replace
 
 import jax
+import keras
 import numpy as np
 
 from tpulm.config.training_step import TrainingStep
-from tpulm.models.sharding import batch_sharding, shardings
+from tpulm.models.building import build_abstract_model
+from tpulm.models.sharding import Sharded, batch_sharding, shardings
+from tpulm.models.task_models import build_abstract_task_model
 from tpulm.planning.preset_sizes import without_preset
 from tpulm.training.jax_run import build_abstract_run
 from tpulm.training.train_step import TrainState
+
+
+def abstract_model(step: TrainingStep, distribution: Sharded) -> keras.Model:
+    """Return the model of a step, language model or with a head for labels, without values."""
+    if step.head:
+        return build_abstract_task_model(step, distribution)
+    return build_abstract_model(step.model, distribution)
 
 
 class AbstractRun:
@@ -26,7 +36,7 @@ class AbstractRun:
         devices  JAX's, or those of a topology description
         """
         self.step = replace(step, model=without_preset(step.model))
-        self.run = build_abstract_run(self.step, devices)
+        self.run = build_abstract_run(self.step, devices, abstract_model)
         self.model, self.optimizer, self.distribution = self.run.model, self.run.optimizer, self.run.distribution
 
     def lowered(self) -> jax.stages.Lowered:

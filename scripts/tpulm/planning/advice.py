@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 
 from tpulm.config.mesh import MOST_HOST_DEVICES, check_mesh
+from tpulm.config.task_chains import FIXED
 from tpulm.config.training_step import TrainingStep
 from tpulm.core.accelerators import GIB, Topology
 from tpulm.core.errors import UserError
@@ -13,22 +14,21 @@ from tpulm.planning.cost_model import measure
 def variants(recipe: dict, stage: str, devices: int) -> Iterator[tuple[str, dict]]:
     """Yield what may make a run smaller, in words and as a recipe, the gentlest changes of the result first.
 
-    Not all of it is allowed by the config, or fits the slice.
+    Not all of it is allowed by the config, or fits the slice. A model on a task has no remat and no microbatches.
     """
-    if not recipe["remat"]:
+    remat, several = "remat" in recipe, "microbatches" in recipe
+    if remat and not recipe["remat"]:
         yield "remat: true", recipe | {"remat": True}
     lora = stage == "finetune" and recipe["method"] == "lora"
     precision = "bfloat16" if lora else "mixed_bfloat16"
     widest = lora and recipe.get("base_precision") == "float32"  # which the config refuses under bfloat16
     if recipe["precision"] != precision and not widest:
         yield f"precision: {precision}", recipe | {"precision": precision}
-        yield (
-            f"precision: {precision} with remat: true",
-            recipe | {"precision": precision, "remat": True},
-        )
+        if remat:
+            yield f"precision: {precision} with remat: true", recipe | {"precision": precision, "remat": True}
     if lora and recipe.get("base_precision") != "int8":
         yield "base_precision: int8", recipe | {"base_precision": "int8"}
-    for parts in (2, 4, 8, 16):
+    for parts in (2, 4, 8, 16) if several else ():
         microbatches = recipe["microbatches"] * parts
         yield f"microbatches: {microbatches}", recipe | {"microbatches": microbatches}
     size = 1
@@ -48,16 +48,16 @@ def alternatives(stage: str, recipe: dict, slice_: Topology, where: str) -> list
     lora = stage == "finetune" and recipe["method"] == "lora"
     widest = recipe.get("base_precision") == "float32"  # which the config refuses under bfloat16
     precisions = ["float32", "mixed_bfloat16", *(["bfloat16"] if lora and not widest else [])]
-    single: list[tuple[str, object]] = [("remat", not recipe["remat"])]
+    single: list[tuple[str, object]] = [("remat", not recipe["remat"])] if "remat" in recipe else []
     single += [("precision", precision) for precision in precisions if precision != recipe["precision"]]
-    if recipe["microbatches"] > 1:
+    if recipe.get("microbatches", 1) > 1:
         single.append(("microbatches", 1))
-    elif recipe["batch_size"] % 4 == 0:
+    elif "microbatches" in recipe and recipe["batch_size"] % 4 == 0:
         single.append(("microbatches", 4))
     found = []
     for key, value in single:
         try:
-            check_mesh(where, recipe | {key: value})
+            check_mesh(where, FIXED | recipe | {key: value})
             made = measure(TrainingStep.of(stage, where, recipe | {key: value}), slice_)
         except UserError:  # such as a batch that cannot be cut into so many parts on this mesh
             continue
@@ -78,7 +78,7 @@ def advice(stage: str, recipe: dict, slice_: Topology, where: str, usable: int, 
     found: list[str] = []
     for words, changed in variants(recipe, stage, slice_.devices):
         try:
-            check_mesh(where, changed)
+            check_mesh(where, FIXED | changed)
             made = measure(TrainingStep.of(stage, where, changed), slice_, usable)
         except UserError:
             continue

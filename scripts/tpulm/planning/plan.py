@@ -12,8 +12,9 @@ from tpulm.planning.cost_model import measure
 def plan(stage: str, recipe: dict, slice_: Topology, where: str) -> dict:
     """Return the plan of a run on a TPU slice: what `measure` says, with advice and alternatives.
 
+    stage   as `TrainingStep.of` takes it
     recipe  a plan's: what `TrainingStep.of` reads; alternatives, whether to compile those; and what `check_mesh` reads
-    where   the config key of the run
+    where   the config key of the run, or of the task
 
     Raises UserError when the run cannot be on such a slice, whatever its memory.
     """
@@ -42,13 +43,15 @@ def shortage(found: dict, where: str, name: str) -> str:
 def in_money(found: dict, recipe: dict) -> dict:
     """Return a plan with what the whole run takes as estimated: hours, money at `price_per_hour`.
 
-    recipe  steps and price_per_hour (None where no price is known) of the run
+    recipe  steps and price_per_hour (None where no price is known) of the run; chains of that many steps, where a model
+            on a task has several
     """
     step, least, price = found["estimated_seconds"], found["lower_bound_seconds"], recipe["price_per_hour"]
-    hours = None if step is None else step * recipe["steps"] / 3600
+    steps = recipe["steps"] * recipe.get("chains", 1)
+    hours = None if step is None else step * steps / 3600
     return found | {
         "hours": hours,
-        "hours_lower_bound": None if least is None else least * recipe["steps"] / 3600,
+        "hours_lower_bound": None if least is None else least * steps / 3600,
         "price_per_hour": price,
         "cost_of_run": None if price is None or hours is None else hours * price,
     }

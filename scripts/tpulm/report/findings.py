@@ -12,6 +12,7 @@ from tpulm.report import charts
 from tpulm.report.curves import curves_of
 from tpulm.report.graph import acyclic, drawing, reduced
 from tpulm.report.jobs import PAUSE
+from tpulm.report.plan_table import name_of
 from tpulm.report.score_curves import over_tokens
 from tpulm.report.sources import Sources, devices_of, pointer
 
@@ -224,11 +225,11 @@ def plans(recipe: Mapping[str, Any], runs: list[dict[str, Any]], sources: Source
     by_label = {run["label"]: run for run in runs}
     for file in sources.names("plan/*/*/*.json"):
         plan = sources.json(file)
-        label = f"{plan['stage']}/{plan['run']}"
-        run = by_label.get(label)
-        if not run:
+        label, of_task = name_of(plan), "task" in plan
+        if not of_task and label not in by_label:
             continue
-        row = {"run": label, "slice": plan["topology"], "file": file, "planned": plan["planned"], **pick_measured(run)}
+        measured = {"timings": None, "devices": None} if of_task else pick_measured(by_label[label])
+        row = {"run": label, "slice": plan["topology"], "file": file, "planned": plan["planned"], **measured}
         if plan["planned"]:
             held = plan["memory"]
             parts = {key: held.get(key) for key in ("arguments", "temporaries", "program")}

@@ -1,5 +1,7 @@
 """Plans as rows of a table, for the terminal and the report."""
 
+from collections.abc import Mapping
+
 from tpulm.core.files import read_json
 
 HEAD = [
@@ -8,11 +10,17 @@ HEAD = [
 ]  # fmt: skip
 
 
+def name_of(plan: Mapping) -> str:
+    """Return what a plan is of, its folder below results/plan/: such as mlm/tiny or tasks/modules/mlm/tiny."""
+    run = f"{plan['stage']}/{plan['run']}"
+    return f"tasks/{plan['task']}/{run}" if "task" in plan else run
+
+
 def rows_of(paths: list[str]) -> list[list]:
     """Return a row of HEAD for each plan, and one below it for each change that was compiled with it."""
     rows = []
     for plan in map(read_json, paths):
-        name = f"{plan['stage']}/{plan['run']}"
+        name = name_of(plan)
         if not plan["planned"]:
             rows.append([name, plan["topology"], "unplanned", *[None] * 9])
             continue

@@ -13,7 +13,7 @@ from tpulm.config.mesh import check_batch_size
 from tpulm.config.training_step import TrainingStep
 from tpulm.core.errors import UserError
 from tpulm.models.attention import Attention, attention_of
-from tpulm.models.building import build_abstract_model, build_model, distribute
+from tpulm.models.building import build_model, distribute
 from tpulm.models.optimizers import make_optimizer
 from tpulm.models.remat import remat
 from tpulm.models.sharding import Sharded
@@ -69,18 +69,21 @@ def build_run(step: TrainingStep) -> JaxRun:
     return finished(JaxRun(step, model, distribution, optimizer))
 
 
-def build_abstract_run(step: TrainingStep, devices: list) -> JaxRun:
+def build_abstract_run(
+    step: TrainingStep, devices: list, build: Callable[[TrainingStep, Sharded], keras.Model]
+) -> JaxRun:
     """Return the same run with shapes, dtypes and shardings but no values, on devices that need not be there.
 
     step      its model without a preset, see `build_abstract_model`
     devices   JAX's, or those of a topology description
+    build     returns the model of a step, without values
 
     Raises UserError as `build_run` does.
     """
     keras.distribution.set_distribution(None)
     optimizer = make_optimizer(step.optimizer)  # its own scalars have values, here on this machine
     distribution = distributed(step, devices)
-    model = build_abstract_model(step.model, distribution)
+    model = build(step, distribution)
     with keras.StatelessScope(initialize_variables=False):
         optimizer.build(model.trainable_variables)
     return finished(JaxRun(step, model, distribution, optimizer))

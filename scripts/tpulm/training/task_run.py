@@ -7,14 +7,12 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from tpulm.config.task_candidates import without_either
-from tpulm.config.tasks import NUMBER
-from tpulm.config.training_step import ModelSpec, TrainingStep
+from tpulm.config.label_heads import masked_model, outputs_of
+from tpulm.config.training_step import TrainingStep
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.models.causal import assign
-from tpulm.models.masked_models import folder_recipe
 from tpulm.models.optimizers import make_optimizer
 from tpulm.models.sharding import Sharded, batch_sharding, replicated_sharding
 from tpulm.models.task_models import TaskModel, build_task_model
@@ -50,61 +48,34 @@ def is_preset(folder: Path) -> bool:
     return "registered_name" in read_json(folder / "config.json")
 
 
-def task_step(recipe: Mapping, folder: Path) -> TrainingStep:
+def task_step(recipe: Mapping, folder: Path, described: Mapping) -> TrainingStep:
     """Return the training step of a task's recipe and the model in a folder.
 
-    recipe  of a segment, see `tpulm.config.tasks.TaskChain.segment`
+    recipe     of a segment, see `tpulm.config.task_chains.TaskChain.segment`
+    described  of the task: its labels
 
     Raises UserError for a model that JAX cannot open.
     """
     if is_preset(folder):
-        model = ModelSpec.of("base", recipe["key"], {**recipe, "preset": folder})
+        stage, known = "base", {"preset": folder}
     else:
-        found = folder_recipe(folder)
-        known = {"model": without_either(found["model"]), "vocabulary": found["vocabulary"]}
-        model = ModelSpec.of("mlm", recipe["key"], {**recipe, **known})
-    return TrainingStep(
-        model,
-        recipe["batch_size"],
-        recipe["sequence_length"],
-        microbatches=1,
-        steps_per_execution=1,
-        remat=False,
-        optimizer=recipe["optimizer"],
-        packing="pad",
-        labels=recipe["predict"],
-    )
+        stage, known = "mlm", masked_model(read_json(folder / "config.json"))
+    outputs = outputs_of(recipe["predict"], described["labels"])
+    return TrainingStep.of(stage, recipe["key"], recipe, outputs=outputs, **known)
 
 
-def build_task_run(step: TrainingStep, folder: Path, described: Mapping, weights: bool) -> JaxRun:
+def build_task_run(step: TrainingStep, folder: Path, weights: bool) -> JaxRun:
     """Return the run of a step, its variables with values.
 
     folder     of the model; weights  whether its weights are loaded: else they are drawn, as those of the head
-    described  of the task: its labels
 
     Raises UserError where the model has too few positions, or its weights are another one's.
     """
     distribution = distributed(step)
-    model = open_task_model(step, distribution, folder, described, weights)
+    model = build_task_model(step, distribution, folder, weights)
     optimizer = make_optimizer(step.optimizer)
     optimizer.build(model.trainable_variables)
     return finished(JaxRun(step, model, distribution, optimizer))
-
-
-def open_task_model(
-    step: TrainingStep, distribution: Sharded, folder: Path, described: Mapping, weights: bool
-) -> TaskModel:
-    """Return the model of a step, see `build_task_run`."""
-    predict = str(step.labels)
-    outputs = 1 if predict == NUMBER else len(described["labels"])
-    model = build_task_model(step.model, distribution, folder, outputs, predict, weights)
-    most = getattr(model.backbone, "max_sequence_length", None)  # rotary positions have no end
-    if most and step.sequence_length > most:
-        raise UserError(
-            f"{step.model.where}.sequence_length is {step.sequence_length}; allowed: {most} or less, the positions of "
-            "the model."
-        )
-    return model
 
 
 def start_from(model: TaskModel, best: str) -> None:

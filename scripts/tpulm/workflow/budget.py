@@ -13,7 +13,7 @@ from tpulm.core.errors import UserError
 # What of a plan's recipe leaves the step as it is.
 OTHER = (
     "where", "steps", "seed", "optimizer", "price_per_hour", "alternatives", "host_device_count", "checkpoint_every",
-    "resources",
+    "resources", "chains",
 )  # fmt: skip
 
 
@@ -82,7 +82,7 @@ def take(run: dict, name: str, prices: Mapping[str, float]) -> dict | None:
     plan = plan_of(run, name)
     if plan is None or not plan["planned"] or plan["hours"] is None or "estimate_error" not in plan:
         return None
-    share = run["steps"] / plan["recipe"]["steps"]
+    share = run["steps"] / (plan["recipe"]["steps"] * plan["recipe"].get("chains", 1))
     price = prices.get(name)
     hours, longer = plan["hours"] * share, 1 + plan["estimate_error"]
     return {

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from tpulm.config.artifacts import CHECKPOINT_FILES, THINNED
 from tpulm.config.runs import Run
+from tpulm.config.selection import checkpoints_named
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
 
@@ -43,8 +44,7 @@ class CheckpointFiles:
 
     def asked(self, chain: str) -> list[int]:
         """Return the steps of a run whose checkpoints the config names, beside the best one."""
-        ends = self.chains[chain].segment_ends
-        return {"best": [], "last": ends[-1:], "all": ends}[self.which]
+        return checkpoints_named(self.which, self.chains[chain])
 
     def file(self, chain: str, step: int) -> str:
         """Return what is made of a checkpoint."""

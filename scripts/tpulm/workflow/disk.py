@@ -77,7 +77,7 @@ def needs_of(jobs: Iterable[Any], runs: Iterable[Run], config: Mapping, planned:
     """
     made = {below(str(path)): job for job in jobs for path in job.output}
     by_key = {run.key: run for run in runs}
-    found = [checkpoints(by_key[run["key"]], run) for run in planned]
+    found = [checkpoints(by_key[run["key"]], run) for run in planned if run["key"] in by_key]
     saved = {path: size for run in by_key.values() for path, size in models(run).items()}
     fetched = {name: fetched_bytes(base) for name, base in config["base"].items() if "preset" in base}
     masked, _ = asked_of(config, {run.name: run for run in by_key.values() if run.stage == "mlm"})

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from tpulm.config.model_sizes import checkpoint_bytes
+from tpulm.config.planned import planned_of
 from tpulm.config.record_sets import RecordSet
 from tpulm.config.runs import Run, record_sets_of
 from tpulm.core import bucket, folder_lock
@@ -44,7 +45,7 @@ def tell_of_cpus(todo: list[dict]) -> None:
 
     todo  as `Start.to_train` returns it
     """
-    keys = [run["key"] for run in todo if run["accelerator"] is None]
+    keys = list(dict.fromkeys(run["recipe"]["where"] for run in todo if run["accelerator"] is None))
     if keys:
         which = f"{', '.join(keys[:-1])} and {keys[-1]} ask" if keys[1:] else f"{keys[0]} asks"
         say(f"{which} for no accelerator and will train on CPUs; resources.accelerator, such as v5e-8, asks for one.")
@@ -202,21 +203,25 @@ class Start:
         return {job.rule.name for job in found if str(job.input.manifest) not in made}
 
     def to_train(self, jobs: list) -> list[dict]:
-        """Return the runs with segments among the jobs that are to run, see `pending`."""
-        keys = [job.resources.get("run_key") for job in jobs if job.output.get("state")]
-        segments = Counter(str(key).removeprefix(self.place.prefixed("")) for key in keys)
+        """Return the runs and chains of tasks with segments among the jobs that are to run, see `pending`."""
+        keys = [
+            " ".join(filter(None, (str(job.resources.get("run_key")), job.wildcards.get("chain"))))
+            for job in jobs
+            if job.output.get("state")
+        ]
+        segments = Counter(key.removeprefix(self.place.prefixed("")) for key in keys)
         return pending(self.planned(), segments)
 
     def planned(self) -> list[dict]:
-        """Return what plans and the budget need to know of every run.
+        """Return what plans and the budget need to know of every run, and of every chain of a task.
 
-        key, stage, name; folder; segments, and what of the recipe says how long they are and which checkpoints stay;
-        recipe and folder of its plans; accelerator
+        key, of the config, for a chain also its folder; stage, name; folder; segments, and what of the recipe says how
+        long they are and which checkpoints stay; recipe and folder of its plans; accelerator
         """
         here = self.workflow.local_exec and not tpu_here()
         return [
             {
-                "key": run.key,
+                "key": f"{run.key} {run.folder.removeprefix('results/')}" if planned.task else run.key,
                 "stage": run.stage,
                 "name": run.name,
                 "folder": self.place.prefixed(run.folder),
@@ -224,10 +229,11 @@ class Start:
                 "checkpoint_every": run.recipe["checkpoint_every"],
                 "keep_checkpoints": run.recipe["keep_checkpoints"],
                 "checkpoint_bytes": checkpoint_bytes(run),
-                "recipe": run.plan(),
+                "recipe": planned.recipe,
                 # None where it is this machine, without a TPU, that trains.
                 "accelerator": None if here else run.recipe["resources"].get("accelerator"),
-                "plans": self.place.located(f"results/plan/{run.stage}/{run.name}"),
+                "plans": self.place.located(f"results/plan/{planned.name}"),
             }
-            for run in self.runs
+            for planned in planned_of(self.config).values()
+            for run in planned.chains
         ]

@@ -1,0 +1,207 @@
+"""The chains of checkpoints of models on tasks: one model on one task with one learning rate and one seed.
+
+A chain starts from the model's weights, or from random ones.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from tpulm.config.artifacts import MODEL_FILES, PAD_ID
+from tpulm.config.evaluation_names import EXPORTED
+from tpulm.config.label_heads import exported_model, masked_model
+from tpulm.config.runs import LOSS, Run, pick
+from tpulm.config.schedule import segment_schedule
+
+FOLDER = "results/evaluation/tasks"
+# Whose weights a chain starts from: the model's, or random ones, as a baseline.
+PRETRAINED, RANDOM = "pretrained", "random"
+# Keys of a task that decide what a training step computes; and those of a segment's recipe that are the task's.
+STEP_KEYS = ("predict", "sequence_length", "batch_size", "optimizer", "precision", "mesh")
+SEGMENT_KEYS = (*STEP_KEYS, "host_device_count")
+# Keys of every run that a task does not have: what trains is small.
+FIXED: dict[str, Any] = {
+    "microbatches": 1,
+    "steps_per_execution": 1,
+    "remat": False,
+    "layout": {},
+    "determinism": "bytes",
+    "evaluate_every": None,
+    "patience": None,
+    "profile": {},
+}
+
+
+@dataclass(frozen=True)
+class TaskChain(Run):
+    """A model of stage and name that is finetuned on a task; see the module.
+
+    at  the step of the checkpoint whose weights it starts from; None for the model that the run ends with
+    """
+
+    task: str = ""
+    weights: str = PRETRAINED
+    rate: float = 0.0
+    seed: int = 0
+    at: int | None = None
+
+    @property
+    def model_run(self) -> Run:
+        """The run, or the pretrained model, whose model it is."""
+        return Run(self.stage, self.name, self.config)
+
+    @cached_property
+    def recipe(self) -> dict:
+        """What the config says of the task, with the rate and seed of this chain; the model as a run has it."""
+        own = self.model_run.base if self.stage == "finetune" else self.model_run.recipe
+        model = {key: own[key] for key in ("model", "vocab_size", "preset") if key in own}
+        task = self.config["evaluation"]["tasks"][self.task]
+        return FIXED | task | model | {"learning_rate": self.rate, "seed": self.seed}
+
+    @property
+    def key(self) -> str:
+        """How the config names the task."""
+        return f"evaluation.tasks.{self.task}"
+
+    @property
+    def folder(self) -> str:
+        """Where its checkpoints are."""
+        place = scores_folder(self.task, self.model_run, self.at)
+        return f"{place}/{self.weights}-rate-{self.rate:g}-seed-{self.seed}"
+
+    @property
+    def exported(self) -> str:
+        """Where the weights of the checkpoint that it starts from are as a model."""
+        return f"{EXPORTED}/{path_of(self.model_run, self.at)}"
+
+    @property
+    def backend(self) -> str:
+        """JAX, whatever has trained the model."""
+        return "jax"
+
+    @property
+    def selected_by(self) -> str:
+        """The loss on the task's validation split, whatever selects the checkpoints of its model."""
+        return LOSS
+
+    @property
+    def origin(self) -> dict | None:
+        """Where the model comes from, see `Run.origin`."""
+        return self.model_run.origin
+
+    @property
+    def base(self) -> dict:
+        """The base model that its model was tuned from: an entry under base."""
+        return self.model_run.base
+
+    @property
+    def preset(self) -> list[str]:
+        """The folder of a causal model; none of a masked one."""
+        if self.at is not None:
+            return {"mlm": [], "base": [f"{self.exported}/preset"], "finetune": [f"{self.exported}/model"]}[self.stage]
+        folders = {"mlm": [], "base": [f"results/base/{self.name}"], "finetune": [f"{self.model_run.folder}/model"]}
+        return folders[self.stage]
+
+    @property
+    def fingerprints(self) -> list[str]:
+        """The files that tell whether `preset` has changed, which Snakemake compares by its date only."""
+        if self.stage == "base" and self.at is not None:
+            return [f"{self.exported}/fingerprint.json"]
+        if self.stage != "finetune":
+            return [f"{folder}.json" for folder in self.preset]
+        run = self.model_run
+        weights = run.best if self.at is None else run.checkpoint(self.at)["weights"]
+        return [f"results/base/{run.recipe['base']}.json", weights]
+
+    @property
+    def init_files(self) -> list[str]:
+        """The files of a masked model: without its weights, where the chain starts from random ones."""
+        if self.preset:
+            return []
+        files = [file for file in MODEL_FILES if self.weights == PRETRAINED or not file.endswith(".safetensors")]
+        folder = f"{self.model_run.folder}/model" if self.at is None else self.exported
+        return [f"{folder}/{file}" for file in files]
+
+    def init_at(self, last: int) -> list[str]:
+        """Return those of `init_files` that the segment up to step `last` reads: the weights only at first."""
+        first = last == self.recipe["checkpoint_every"]
+        return [file for file in self.init_files if first or not file.endswith(".safetensors")]
+
+    @property
+    def needs_manifest(self) -> bool:
+        """Whether only the TFRecords' manifest says how large the vocabulary of its model is."""
+        return self.stage == "mlm" and self.origin is None and "pretrained" in self.config["tokenizer"]
+
+    @property
+    def described(self) -> list[str]:
+        """The config.json of a masked model from elsewhere, which says what a plan needs to know; none of others."""
+        elsewhere = self.stage == "mlm" and self.origin
+        return [f"results/{self.model_run.fetched}/{MODEL_FILES[0]}"] if elsewhere else []
+
+    def plan(self) -> dict:
+        """Return what a plan takes of it, as of all chains of its model on its task, see `Run.plan`.
+
+        Of a masked model from elsewhere `described` says the rest, and for all of them task.json how many labels.
+        """
+        kept = {"where": self.key, **pick(self.recipe, "steps", *STEP_KEYS)}
+        if self.stage != "mlm":
+            own = self.base if self.stage == "finetune" else self.model_run.recipe
+            return kept | {key: own[key] for key in ("model", "vocab_size", "preset", "revision") if key in own}
+        if self.described:
+            return kept
+        model, size = self.model_run.recipe["model"], self.config["tokenizer"].get("vocab_size")
+        config = exported_model(model, self.model_run.backend)
+        found = masked_model(config | {"model_type": model["architecture"], "vocab_size": size, "pad_token_id": PAD_ID})
+        return kept | {key: value for key, value in found.items() if key != "vocabulary" or not self.needs_manifest}
+
+    @property
+    def start(self) -> list[str]:
+        """The weights that it starts from instead of the model's: of a chain of another task; none without `init`."""
+        if "init" not in self.recipe or self.weights != PRETRAINED:
+            return []
+        init = self.recipe["init"]
+        other = self.config["evaluation"]["tasks"][init]
+        first = replace(self, task=init, rate=float(other["learning_rates"][0]), seed=other["seeds"][0])
+        return [first.best]
+
+    @property
+    def named(self) -> dict:
+        """What tells it from the other chains of its model."""
+        return {"weights": self.weights, "rate": self.rate, "seed": self.seed}
+
+    @property
+    def scored(self) -> dict:
+        """What the job that makes the scores of its model takes: the model; the step, where it is a checkpoint."""
+        return {"model": path_of(self.model_run), **({} if self.at is None else {"step": self.at})}
+
+    @property
+    def predicting(self) -> dict:
+        """What the job that predicts with the chains of a model takes of the recipe."""
+        return {"key": self.key, "cpu_threads": self.config["cpu_threads"], **pick(self.recipe, *SEGMENT_KEYS)}
+
+    def segment(self, last: int) -> dict:
+        """Return the recipe of the segment that ends at step `last`, see `Run.segment`."""
+        recipe, first = self.recipe, last - self.recipe["checkpoint_every"]
+        curve = recipe["schedule"] | {"learning_rate": recipe["learning_rate"]}
+        return {
+            "key": self.key,
+            "first": first,
+            "last": last,
+            "schedule": segment_schedule(curve, recipe["steps"], first, last),
+            "seed": self.seed,
+            "cpu_threads": self.config["cpu_threads"],
+            **pick(recipe, *SEGMENT_KEYS),
+            # Of a masked model, the files that a segment reads say it.
+            **({"weights": self.weights} if self.preset else {}),
+        }
+
+
+def path_of(model: Run, at: int | None = None) -> str:
+    """Return the path of a model below results/, such as mlm/tiny; of a checkpoint, with its step."""
+    path = model.folder.removeprefix("results/")
+    return path if at is None else f"{path}/{at:08d}"
+
+
+def scores_folder(task: str, model: Run, at: int | None = None) -> str:
+    """Return where the scores of a model on a task are, or of its checkpoint at a step."""
+    return f"{FOLDER}/{task}/{path_of(model, at)}"
