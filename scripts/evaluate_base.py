@@ -5,9 +5,9 @@ input.manifest            manifest.json of the records that it was trained on
 input.shards              shards.json, beside the shards that the manifest names; its URL, if they are in a bucket
 input.state               JSON of the chain's last checkpoint, which names the best
 output                    JSON: best_step, steps, epochs, parameters; per split predicted (tokens: all, or
-                          responses), loss (nats per token), accuracy, perplexity, predictions; attention, its
-                          implementation in training, where an accelerator could have several; with
-                          determinism: steps that, and bytes_promised: false
+                          responses), loss (nats per token), accuracy, perplexity, predictions; measured_as, of which
+                          kind these are; attention, its implementation in training, where an accelerator could have
+                          several; with determinism: steps that, and bytes_promised: false
 params.recipe             batch_size, microbatches, precision, mesh, cpu_threads, host_device_count; determinism, where
                           it is steps
 """
@@ -15,6 +15,7 @@ params.recipe             batch_size, microbatches, precision, mesh, cpu_threads
 from tpulm.config.training_step import ModelSpec, promised
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
+from tpulm.core.scores import CAUSAL, measured_as
 from tpulm.records.causal_batches import held_out_batches, predicted
 from tpulm.records.streaming import open_records
 from tpulm.training import runtime
@@ -39,6 +40,7 @@ with job(snakemake.log[0], f"base {name}") as say:
     evaluator = Evaluator(model, distribution, causal)
     state = read_json(snakemake.input.state)
     metrics = {"best_step": state["best"]["step"], "parameters": count(model.variables)}
+    metrics |= measured_as(CAUSAL, f"base-training/{name}")
     metrics |= trained_for(state, manifest) | promised(recipe) | how_trained(state)
     for split in ("validation", "test"):
         records = open_records(snakemake.input.manifest, snakemake.input.shards, split)

@@ -7,8 +7,9 @@ input.corpus_manifest, .corpus_shards   the same of the records of the corpus
 input.state                          JSON of the chain's last checkpoint, which names the best
 output.metrics                       JSON: best_step, steps, epochs, parameters; on each text predicted (tokens: all, or
                                      responses), and before and after loss (nats per token), accuracy, perplexity,
-                                     predictions; attention, its implementation in training, where an accelerator
-                                     could have several; with determinism: steps that, and bytes_promised: false
+                                     predictions; measured_as, of which kind these are; attention, its implementation
+                                     in training, where an accelerator could have several; with determinism: steps
+                                     that, and bytes_promised: false
 output.partitioning                  JSON: mesh, and for each variable shape, layout, bytes on a device
 params.recipe                        batch_size, microbatches, method and keys of LoRA, seed, precision, mesh,
                                      layout, cpu_threads, host_device_count; determinism, where it is steps
@@ -18,6 +19,7 @@ from tpulm.config.training_step import ModelSpec, promised
 from tpulm.core.arrays import load_arrays
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
+from tpulm.core.scores import CAUSAL, measured_as
 from tpulm.records.causal_batches import held_out_batches, predicted
 from tpulm.records.streaming import open_records
 from tpulm.training import runtime
@@ -68,6 +70,7 @@ with job(snakemake.log[0], f"finetune {run}") as say:
                 name: {"predicted": predicted(records), "before": before[name], "after": after[name]}
                 for name, records in texts.items()
             },
+            **measured_as(CAUSAL, f"finetune/{run}"),
             **promised(recipe),
             **how_trained(state),
         },

@@ -31,6 +31,6 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     evaluator, most = Evaluator(model, distribution, masked), recipe["batch_size"] // recipe["microbatches"]
     parameters = sum(array.size for array in load_arrays(folder / "model.safetensors").values())
     metrics = masked_metrics(
-        snakemake.input, recipe, parameters, lambda records: evaluator(evaluation_batches(records, most)), say
+        run, snakemake.input, recipe, parameters, lambda records: evaluator(evaluation_batches(records, most)), say
     )
     write_json(snakemake.output[0], metrics)

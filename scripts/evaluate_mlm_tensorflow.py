@@ -16,9 +16,9 @@ from pathlib import Path
 from tpulm.core.files import write_json
 from tpulm.core.job import job
 
-recipe = snakemake.params.recipe
+recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
-with job(snakemake.log[0], f"mlm {snakemake.wildcards.run}") as say:
+with job(snakemake.log[0], f"mlm {run}") as say:
     from tpulm.training import tensorflow_runtime as runtime
     from tpulm.training.masked_metrics import masked_metrics
     from tpulm.training.tensorflow_evaluation import evaluate
@@ -26,5 +26,6 @@ with job(snakemake.log[0], f"mlm {snakemake.wildcards.run}") as say:
 
     runtime.start(recipe["cpu_threads"], 1, tpu=False)
     model = load_model(Path(snakemake.input.model[0]).parent)
-    metrics = masked_metrics(snakemake.input, recipe, model.num_parameters(), partial(evaluate, model), say)
+    measure = partial(evaluate, model)
+    metrics = masked_metrics(run, snakemake.input, recipe, model.num_parameters(), measure, say)
     write_json(snakemake.output[0], metrics)

@@ -18,7 +18,7 @@ from tpulm.config.harness_tasks import HarnessTask
 from tpulm.config.training_step import ModelSpec
 from tpulm.core.files import read_json
 from tpulm.core.job import job
-from tpulm.core.scores import write_scores
+from tpulm.core.scores import CAUSAL, write_scores
 from tpulm.training import runtime
 
 recipe, wildcards = snakemake.params.recipe, snakemake.wildcards
@@ -55,6 +55,6 @@ with job(snakemake.log[0], f"{stage} {run}, {asked['name']}") as say:
     found = scores_of(asked["name"], asked.get("task"), results, overlapping(overlaps, asked["name"]))
     scores = [replace(score, step=recipe.get("step")) for score, _ in found]
     write_items(snakemake.output.by_item, found)
-    write_scores(snakemake.output.scores, f"{folder}/{run}", "causal", scores)
+    write_scores(snakemake.output.scores, f"{folder}/{run}", CAUSAL, scores)
     for score in scores:
         say(f"{score.name} {score.value:.4f} of {score.items} items")

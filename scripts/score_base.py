@@ -11,6 +11,7 @@ params.recipe     texts and pairs, the names of those; documents of each split; 
 from tpulm.config.training_step import ModelSpec
 from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.job import job
+from tpulm.core.scores import CAUSAL
 from tpulm.training import runtime
 
 recipe, name = snakemake.params.recipe, snakemake.wildcards.name
@@ -29,5 +30,5 @@ with job(snakemake.log[0], f"evaluation base {name}") as say:
     model, distribution = open_model(ModelSpec.of("base", f"base.{name}", opened))
     material = Material.of(snakemake.input, recipe)
     costs = CausalScorer(model, distribution, recipe, base, material.distinct)()
-    for line in spoken(material.write(snakemake.output, f"base-training/{name}", "causal", costs)):
+    for line in spoken(material.write(snakemake.output, f"base-training/{name}", CAUSAL, costs)):
         say(line)

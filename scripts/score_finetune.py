@@ -13,6 +13,7 @@ from tpulm.config.training_step import ModelSpec
 from tpulm.core.arrays import load_arrays
 from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.job import job
+from tpulm.core.scores import CAUSAL
 from tpulm.training import runtime
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
@@ -34,6 +35,6 @@ with job(snakemake.log[0], f"evaluation finetune {run}") as say:
     score = CausalScorer(model, distribution, recipe, base, material.distinct)
     before = score()
     assign(model.trainable_variables, load_arrays(best), best)
-    written = material.write(snakemake.output, f"finetune/{run}", "causal", score(), base_model=before)
+    written = material.write(snakemake.output, f"finetune/{run}", CAUSAL, score(), base_model=before)
     for line in spoken(written):
         say(line)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.job import job
+from tpulm.core.scores import MASKED
 from tpulm.training import runtime
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
@@ -35,5 +36,5 @@ with job(snakemake.log[0], f"evaluation mlm {run}") as say:
     encoded = vocabulary.encode(material.distinct)
     nats = score(masked_rows(encoded, vocabulary, length), len(encoded))
     costs = costs_of(material.distinct, encoded, nats)
-    for line in spoken(material.write(snakemake.output, f"mlm/{run}", "masked", costs)):
+    for line in spoken(material.write(snakemake.output, f"mlm/{run}", MASKED, costs)):
         say(line)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.job import job
+from tpulm.core.scores import MASKED
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
@@ -36,5 +37,5 @@ with job(snakemake.log[0], f"evaluation mlm {run}") as say:
     rows = masked_rows(encoded, vocabulary, length)
     nats = score(load_model(folder), rows, len(encoded), EVALUATION_BATCH * length, length)
     costs = costs_of(material.distinct, encoded, nats)
-    for line in spoken(material.write(snakemake.output, f"mlm/{run}", "masked", costs)):
+    for line in spoken(material.write(snakemake.output, f"mlm/{run}", MASKED, costs)):
         say(line)

@@ -7,9 +7,7 @@ from tpulm.config.label_heads import exported_model, without_either
 from tpulm.config.masked_sizes import sizes_of
 from tpulm.config.runs import Run, runs_of
 from tpulm.core.errors import UserError
-
-# What stages' models are.
-MASKED, CAUSAL = "masked", "causal"
+from tpulm.core.scores import CAUSAL, MASKED
 
 
 def kind_of(path: str) -> str:

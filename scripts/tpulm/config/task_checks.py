@@ -9,10 +9,11 @@ from tpulm.config.label_heads import CLASS, TOKEN_CLASSES, without_either
 from tpulm.config.masked_sizes import KINDS, sizes_of
 from tpulm.config.messages import describe
 from tpulm.config.runs import Run
-from tpulm.config.task_candidates import CAUSAL, candidates, kind_of, obstacle
+from tpulm.config.task_candidates import candidates, kind_of, obstacle
 from tpulm.config.task_chains import FIXED
 from tpulm.config.tasks import METRICS, Task
 from tpulm.core.errors import UserError
+from tpulm.core.scores import CAUSAL
 
 
 def check_tasks(config: Mapping, *checks: Callable[[str, dict], None]) -> None:

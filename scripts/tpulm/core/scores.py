@@ -11,8 +11,20 @@ from tpulm.core.files import read_json, write_json
 WHOLE, KIND, IN_TRAINING_TEXT = "whole", "kind", "in-training-text"
 # What ends `on` for a reader where they are the last.
 IN_TRAINING = ", in the training text"
-# What masked models have for bits per byte: no likelihood, and not to be held against one.
-PSEUDO_BITS_PER_BYTE = "pseudo_bits_per_byte"
+# Kinds of models. What masked ones have for bits per byte is no likelihood, and not to be held against one.
+MASKED, CAUSAL = "masked", "causal"
+BITS_PER_BYTE, PSEUDO_BITS_PER_BYTE = "bits_per_byte", "pseudo_bits_per_byte"
+# By kind: what a loss is the mean of, nats; the metric that says bits per byte of text, and what that follows from.
+LOSSES = {
+    MASKED: "cross entropy of a masked token, given the tokens around it",
+    CAUSAL: "negative log-likelihood of a token, given those before it",
+}
+OF_TEXT = {MASKED: PSEUDO_BITS_PER_BYTE, CAUSAL: BITS_PER_BYTE}
+LIKELIHOODS = {
+    # Kauf and Ivanova 2023: a token is masked together with the rest of its word.
+    MASKED: "pseudo-log-likelihood, within_word_l2r",
+    CAUSAL: "log-likelihood, exact",
+}
 CHANCE = "chance"
 BETTER, LEVEL, WORSE = "better", "level", "worse"
 
@@ -71,6 +83,15 @@ class Score:
     def beside(self, other: float) -> str:
         """Return what it is beside another value, see `verdict`."""
         return verdict(self.value, other, self.higher_is_better, self.low, self.high)
+
+
+def measured_as(kind: str, model: str) -> dict[str, Any]:
+    """Return what metrics.json says of its figures: of which kind they are, and where bits per byte of text are.
+
+    model  such as mlm/tiny: its scores have them, if the config asks for them, in a file below results/
+    """
+    in_bytes = {"metric": OF_TEXT[kind], "of": LIKELIHOODS[kind], "file": f"evaluation/{model}/scores.json"}
+    return {"measured_as": {"kind": kind, "loss": LOSSES[kind], "perplexity": "exp(loss)", "bits_per_byte": in_bytes}}
 
 
 def verdict(value: float, other: float, higher_is_better: bool, low: float | None, high: float | None) -> str:

@@ -17,7 +17,7 @@ from tpulm.core.scores import (
     IN_TRAINING,
     IN_TRAINING_TEXT,
     KIND,
-    PSEUDO_BITS_PER_BYTE,
+    OF_TEXT,
     WHOLE,
     Score,
     write_scores,
@@ -160,7 +160,7 @@ def bits_per_byte(
     low, high = interval(bits(costs) / sizes, sizes)
     score = Score(
         group="text",
-        metric="bits_per_byte" if kind == "causal" else PSEUDO_BITS_PER_BYTE,
+        metric=OF_TEXT[kind],
         on=on,
         value=float(bits(costs).sum() / sizes.sum()),
         low=low,
