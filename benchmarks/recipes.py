@@ -7,9 +7,10 @@
 
 `plan` keeps what the table and benchmarks/gaps.py need in results/recipe_plans.json, recipe by recipe; a program that
 takes longer than the minutes to compile is named as such. With --layers, figures follow from two programs of so many
-layers, as in utilisation.py. Compiled programs are kept in .snakemake/compiled. `check` lowers each program again
-without compiling it, half a minute for each: changes of recipes, models and kernels show in it. `table` takes seconds,
-and writes results/recipes.md and the table of README.md. Nothing is downloaded.
+layers, as in utilisation.py. Models on tasks are planned in this way only; what their plans take of a hub is in
+published_tasks.yaml. Compiled programs are kept in .snakemake/compiled. `check` lowers each program again without
+compiling it, half a minute for each: changes of recipes, models and kernels show in it. `table` takes seconds, and
+writes results/recipes.md and the table of README.md. Nothing is downloaded.
 """
 
 import argparse
@@ -25,12 +26,15 @@ from pathlib import Path
 import data  # it also finds the package and the tests' Workflow
 import utilisation
 from conftest import ROOT, Workflow, outside
+from ruamel.yaml import YAML
+from tpulm.config.label_heads import masked_model
+from tpulm.config.planned import Planned, planned_of
 from tpulm.config.reading import read_config
-from tpulm.config.runs import Run, runs_of
 from tpulm.core.accelerators import GIB, topology
 from tpulm.core.files import read_json
 
 RECIPES = ROOT / "recipes"
+PUBLISHED = ROOT / "benchmarks/published_tasks.yaml"
 PLANS, RESULT = ROOT / "benchmarks/results/recipe_plans.json", ROOT / "benchmarks/results/recipes.md"
 BEGIN = "<!-- `make bench-plan` writes from here -->\n"
 NOT_YET = {"planned": False, "reason": "not compiled yet"}
@@ -46,20 +50,36 @@ KEPT = (
 )
 
 
-def planned_runs(recipe: Path) -> list[tuple[Run, str]]:
-    """Return the runs of a recipe, with each slice that it names."""
+def planned_runs(recipe: Path) -> list[tuple[Planned, str]]:
+    """Return the runs of a recipe, and models on tasks, with each slice that it names."""
     config = read_config([str(recipe)], {})
     slices = dict.fromkeys(topology(name).name for name in config["plan"]["topologies"])
-    return [(run, name) for run in runs_of(config) for name in slices]
+    return [(planned, name) for planned in planned_of(config).values() for name in slices]
 
 
-def origin(run: Run, slice_: str) -> str:
+def recipe_of(planned: Planned) -> dict:
+    """Return the recipe of a plan, with what is published of the model and the examples of a task.
+
+    Raises LookupError for a task whose model or examples published_tasks.yaml does not know.
+    """
+    if not planned.task:
+        return planned.recipe
+    table, run = YAML(typ="safe", pure=True).load(PUBLISHED), planned.run
+    labels = table["labels"][run.recipe.get("dataset")][run.recipe.get("name")]
+    model = masked_model(table["models"][run.origin["pretrained"]]) if planned.described else {}
+    return planned.recipe | model | {"outputs": labels or 1}
+
+
+def origin(planned: Planned, slice_: str) -> str:
     """Return a hash of what the figures of a plan follow from."""
-    return utilisation.recipe_hash(run.plan(), slice_)
+    return utilisation.recipe_hash(recipe_of(planned), slice_)
 
 
-def plan(recipe: Path, run: Run, slice_: str, minutes: float) -> dict:
+def plan(recipe: Path, planned: Planned, slice_: str, minutes: float) -> dict:
     """Return what is kept of the plan of a run: planned, and where it is not, the reason."""
+    run = planned.run
+    if planned.task:
+        return {"planned": False, "reason": "of a model on a task, which --layers plans"}
     if run.backend == "tensorflow":
         return {"planned": False, "reason": "trains on TensorFlow"}
     if run.needs_manifest:
@@ -70,7 +90,7 @@ def plan(recipe: Path, run: Run, slice_: str, minutes: float) -> dict:
         compiled.mkdir(parents=True, exist_ok=True)
         (workflow / ".snakemake").mkdir()
         (workflow / ".snakemake/compiled").symlink_to(compiled)
-        file = f"results/plan/{run.stage}/{run.name}/{slice_}.json"
+        file = f"results/plan/{planned.name}/{slice_}.json"
         snakemake = str(Path(sys.executable).with_name("snakemake"))
         command = [snakemake, "--configfile", f"recipes/{recipe.name}", "--cores", str(os.cpu_count()), file]
         process = subprocess.Popen(
@@ -89,12 +109,20 @@ def plan(recipe: Path, run: Run, slice_: str, minutes: float) -> dict:
         return kept(read_json(workflow / file))
 
 
-def plan_few(recipe: Path, run: Run, slice_: str, depths: list[int], texts: Path | None) -> dict:
+def program_name(recipe: Path, planned: Planned) -> str:
+    """Return what to call the program of a plan; tasks may have one in common."""
+    if not planned.task:
+        return f"{recipe.stem}-{planned.run.name}"
+    step = {key: value for key, value in recipe_of(planned).items() if key not in ("where", "steps", "chains")}
+    return f"{recipe.stem}-{utilisation.recipe_hash(step, '')[:12]}"
+
+
+def plan_few(recipe: Path, planned: Planned, slice_: str, depths: list[int], texts: Path | None) -> dict:
     """Return what `plan` does, as it follows from programs of two depths: each layer takes and needs the same."""
-    programs = {}
+    programs, described, run = {}, recipe_of(planned), planned.run
     for layers in depths:
-        name = f"{recipe.stem}-{run.name}-{slice_}-{layers}"
-        made = utilisation.text_in(texts, name, lambda: utilisation.program_of(run, run.plan(), slice_, layers))  # noqa: B023
+        name = f"{program_name(recipe, planned)}-{slice_}-{layers}"
+        made = utilisation.text_in(texts, name, lambda: utilisation.program_of(run, described, slice_, layers))  # noqa: B023
         programs[str(layers)] = utilisation.found_in(*made, topology(slice_))
     found = utilisation.whole(programs)
     step, hbm = found["estimated_seconds"], topology(slice_).hbm
@@ -109,7 +137,7 @@ def plan_few(recipe: Path, run: Run, slice_: str, depths: list[int], texts: Path
         "hbm": hbm,
         "model_flops_utilisation": utilisation.utilisation(found, topology(slice_)),
         "tokens_per_second": found["tokens"] / step,
-        "hours": step * run.recipe["steps"] / 3600,
+        "hours": step * run.recipe["steps"] * len(planned.chains) / 3600,
     } | {name: found[name] for name in ("attention", "total", *KEPT[:4])}
 
 
@@ -123,7 +151,7 @@ def kept(found: dict) -> dict:
     return {"planned": True, "attention": found["attention"]} | memory | {name: found[name] for name in KEPT}
 
 
-def plan_all(names: list[str], make: Callable[[Path, Run, str], dict]) -> None:
+def plan_all(names: list[str], make: Callable[[Path, Planned, str], dict]) -> None:
     """Plan recipes, all where none is named, and keep the plans of each as soon as it is there."""
     plans = read_json(PLANS) if PLANS.is_file() else {}
     shipped = sorted(RECIPES.glob("*.yaml"))
@@ -142,7 +170,7 @@ def plan_all(names: list[str], make: Callable[[Path, Run, str], dict]) -> None:
             PLANS.write_text(json.dumps(dict(sorted(plans.items())), indent=1) + "\n")
 
 
-def current(plans: dict[str, dict], run: Run, slice_: str) -> dict:
+def current(plans: dict[str, dict], run: Planned, slice_: str) -> dict:
     """Return the plan of a run on a slice out of those of the run, if it is of the run as it is now."""
     found = plans.get(slice_, NOT_YET)
     return found if not found["planned"] or found.get("origin") == origin(run, slice_) else STALE
@@ -169,7 +197,8 @@ def check_all(names: list[str]) -> bool:
         for run, slice_ in planned_runs(path):
             found = current(plans.get(path.name, {}).get(run.key, {}), run, slice_)
             if found["planned"]:
-                abstract, _ = utilisation.abstract_of(run, run.plan(), slice_, found.get("layers", [0])[-1])
+                layers = found.get("layers", [0])[-1]
+                abstract, _ = utilisation.abstract_of(run.run, recipe_of(run), slice_, layers)
                 from tpulm.planning.compiled import program_sha256  # after the runtime has started
 
                 if program_sha256(abstract.lowered()) == found["program_sha256"]:
@@ -179,6 +208,12 @@ def check_all(names: list[str]) -> bool:
             changed = True
             print(f"{path.stem}: {run.key} on {slice_} has changed; python benchmarks/recipes.py plan {path.stem}")
     return changed
+
+
+def said_of(planned: Planned) -> str:
+    """Return how the table calls what is planned."""
+    number = len(planned.chains)
+    return f"`{planned.run.key}`" + (f", {number} chains" if number > 1 else ", 1 chain" if planned.task else "")
 
 
 def write_table() -> None:
@@ -198,7 +233,7 @@ def write_table() -> None:
                 reasons.setdefault(path.stem, []).append(slice_)
                 continue
             cells = [
-                f"{path.stem}: `{run.key}`" + (" *" if "layers" in found else ""),
+                f"{path.stem}: {said_of(run)}" + (" *" if "layers" in found else ""),
                 slice_,
                 f"{found['total'] / GIB:.1f} of {found['hbm'] / GIB:.0f}",
                 *(f"{1e3 * found[name]:,.1f}" for name in ("lower_bound_seconds", "estimated_seconds")),

@@ -26,6 +26,11 @@ class Planned:
         return self.chains[0]
 
     @property
+    def key(self) -> str:
+        """How the config names it; of a model on a task, also the model."""
+        return self.run.key if not isinstance(self.run, TaskChain) else f"{self.run.key}, {path_of(self.run.model_run)}"
+
+    @property
     def task(self) -> str | None:
         """The task; None for a run."""
         return self.run.task if isinstance(self.run, TaskChain) else None
