@@ -2,26 +2,30 @@
 
 import json
 
+import pytest
 import warm
+from test_plan import compiler
 from test_tasks import FILES, config_of
 from tpulm.config.artifacts import PAD_ID
 from tpulm.config.masked_sizes import told
 from tpulm.config.planned import planned_of
+from tpulm.core.errors import UserError
+from tpulm.workflow import budget
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 ROBERTA = SIZES | {"architecture": "roberta", "max_position_embeddings": 36}
 MODERN = SIZES | {"architecture": "modernbert", "max_position_embeddings": 64}
 CAUSAL = {"num_layers": 1, "num_query_heads": 8, "num_key_value_heads": 8, "hidden_dim": 32, "intermediate_dim": 64}
 CAUSAL |= {"head_dim": 4}
-TRAINING = {"steps": 2, "checkpoint_every": 2, "batch_size": 4, "learning_rate": 1e-3}
+RUN = {"steps": 2, "checkpoint_every": 2, "batch_size": 4, "learning_rate": 1e-3}
 MODELS = {
     "mlm": {"runs": {
-        "tensorflow": TRAINING | {"backend": "tensorflow", "model": ROBERTA},
-        "jax": TRAINING | {"backend": "jax", "model": ROBERTA},
-        "modern": TRAINING | {"backend": "jax", "model": MODERN},
+        "tensorflow": RUN | {"backend": "tensorflow", "model": ROBERTA},
+        "jax": RUN | {"backend": "jax", "model": ROBERTA},
+        "modern": RUN | {"backend": "jax", "model": MODERN},
         "given": {"backend": "jax", "pretrained": "given", "revision": "a" * 40},
     }},
-    "base": {"small": TRAINING | {"sequence_length": 32, "vocab_size": 320, "model": CAUSAL}},
+    "base": {"small": RUN | {"sequence_length": 32, "vocab_size": 320, "model": CAUSAL}},
     "finetune": {}, "tokenizer": {"vocab_size": 320},
     "tfrecords": {"sequence_length": 32, "shards": {"train": 1, "validation": 1, "test": 1}},
 }  # fmt: skip
@@ -78,6 +82,7 @@ def exported(folder, config, path):
     (folder / name / "config.json").write_text(made.to_json_string())
 
 
+@compiler
 def test_plan_and_trainer_compile_the_same_program(tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", warm.QUICK["XLA_FLAGS"])  # what is compared is the program before XLA's passes
     cases = [
@@ -104,3 +109,57 @@ def test_plan_and_trainer_compile_the_same_program(tmp_path, monkeypatch):
     for (model, _), (length, plan, *trainers) in zip(cases, lines, strict=True):
         assert int(length) > 10_000 and set(trainers) == {plan}, model
     assert len({plan for _, plan, *_ in lines}) == len(cases)
+
+
+def test_all_chains_of_a_model_on_a_task_have_one_plan(tmp_path):
+    run = RUN | {"backend": "jax", "model": ROBERTA, "steps": 6, "keep_checkpoints": "all"}
+    base = {"small": RUN | {"sequence_length": 32, "vocab_size": 320, "model": CAUSAL}}
+    task = FILES | {"learning_rates": [1e-3, 1e-4], "seeds": [0, 1, 2], "checkpoints": "all"}
+    task |= {"models": ["mlm/jax", "base-training/small"]}
+    other = MODELS | {"mlm": {"runs": {"jax": run}}, "base": base}
+    found = planned_of(config_of(tmp_path, task, **other))
+    assert list(found) == ["mlm/jax", "base/small", "tasks/x/mlm/jax", "tasks/x/base-training/small"]
+    # Of the model, of its checkpoints at steps 2, 4 and 6, and of random weights, which are the same for all.
+    assert [len(planned.chains) for planned in found.values()] == [1, 1, 6 * 5, 6 * 3]
+    masked, causal = found["tasks/x/mlm/jax"].recipe, found["tasks/x/base-training/small"].recipe
+    assert (masked["where"], masked["steps"], masked["chains"]) == ("evaluation.tasks.x", 4, 30)
+    assert masked["vocabulary"]["size"] and (causal["model"], causal["vocab_size"]) == (CAUSAL, 320)
+    assert not {"seed", "learning_rate", "weights"} & set(masked)
+    assert found["mlm/jax"].recipe == found["mlm/jax"].run.plan()
+    assert len({chain.folder for chain in found["tasks/x/mlm/jax"].chains}) == 30
+
+
+def test_what_a_plan_reads_of_models_from_elsewhere(tmp_path):
+    def planned(models, tokenizer):
+        task = FILES | {"models": models, "sequence_length": 8}
+        return planned_of(config_of(tmp_path, task, **(MODELS | {"tokenizer": tokenizer})))
+
+    given = planned(["mlm/given"], MODELS["tokenizer"])["tasks/x/mlm/given"]
+    assert given.described == ["results/mlm/given/model/config.json"] and not given.run.needs_manifest
+    assert "model" not in given.recipe
+    ours = planned(["mlm/jax"], {"pretrained": "given", "revision": "a" * 40})["tasks/x/mlm/jax"]
+    assert ours.described == [] and ours.run.needs_manifest and "vocabulary" not in ours.recipe
+
+
+def test_the_budget_counts_each_chain_by_its_share_of_the_plan(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = {"where": "evaluation.tasks.x", "steps": 100, "predict": "class"}
+    plan = {"planned": True, "sentence": None, "hours": 8.0, "hours_lower_bound": 4.0, "estimate_error": 0.5}
+    plan |= {"recipe": recipe | {"chains": 4}}
+    folder = tmp_path / "results/plan/tasks/x/mlm/tiny"
+    folder.mkdir(parents=True)
+    (folder / "v5e-8.json").write_text(json.dumps(plan))
+    chain = {"steps": 50, "checkpoints": 1, "checkpoint_bytes": 10, "accelerator": "v5e-8"}
+    # One more seed: the step is the same, and so is its plan.
+    chain |= {"recipe": recipe | {"chains": 5}, "plans": "results/plan/tasks/x/mlm/tiny"}
+    taken = budget.take(chain, "v5e-8", {"v5e-8": 2.0})
+    assert (taken["hours"], taken["hours_at_most"], taken["cost"], taken["cost_at_most"]) == (1.0, 1.5, 2.0, 3.0)
+    budget.check([chain, chain], 6.0, {"v5e-8": 2.0})
+    with pytest.raises(
+        UserError, match=r"may cost 6\.00 by their plans \(4\.00 estimated.* plan\.spending_limit, 5\.9"
+    ):
+        budget.check([chain, chain], 5.9, {"v5e-8": 2.0})
+    with pytest.raises(
+        UserError, match=r"^plan.spending_limit is 5, and of evaluation\.tasks\.x on v5e-8 no plan says"
+    ):
+        budget.check([chain | {"recipe": recipe | {"predict": "number"}}], 5, {"v5e-8": 2.0})

@@ -13,6 +13,7 @@ from openers import LOCKS
 from ruamel.yaml import YAML
 from safetensors.numpy import load_file, save_file
 from test_masked_folders import CONFIG, given, tiny_folder, weights  # noqa: F401 (a fixture)
+from test_plan import compiler
 from tpulm.core.scores import read_scores
 from tpulm.models import modernbert, roberta
 
@@ -189,6 +190,9 @@ FORMS = {
 }
 
 
+SLICE = {"accelerator": "v5e-8"}
+
+
 def write(workflow, config):
     with open(workflow / "config.yaml", "w") as file:
         YAML(typ="safe", pure=True).dump(config, file)
@@ -311,6 +315,33 @@ def test_a_changed_task_reruns_itself_alone(scored, tmp_path):
     # A seed more trains its own chains only.
     trained = [place.rpartition("/")[2] for rule, place in listed(seeds=[0, 1, 2]) if rule == "train_task"]
     assert sorted(set(trained)) == ["pretrained-rate-0.003-seed-2", "random-rate-0.003-seed-2"]
+
+
+@compiler
+def test_a_model_on_a_task_has_a_plan_and_a_cost(scored, tmp_path):
+    """Of all its chains; two of them, those of another seed, are still to be trained."""
+    workflow = copied(scored, tmp_path)
+    config = copy.deepcopy(FORMS)
+    config["evaluation"]["tasks"] = {"which": TASKS["which"] | {"seeds": [0, 1, 2], "resources": SLICE}}
+    config["plan"] = {"topologies": ["v5e-8"], "prices": {"v5e-8": 3600.0}}
+    write(workflow, config)
+    printed = workflow("plan", "--cores", "2").stdout
+    plan = json.loads((workflow / "results/plan/tasks/which/mlm/asked/v5e-8.json").read_text())
+    assert (plan["task"], plan["stage"], plan["run"], plan["recipe"]["chains"]) == ("which", "mlm", "asked", 6)
+    assert plan["planned"] and plan["memory"]["fits"] and plan["tokens_per_step"] == 16 * 16
+    cost = plan["estimated_seconds"] * 60 * 6  # an hour costs 3,600
+    assert plan["cost_of_run"] == pytest.approx(cost)
+    assert re.search(r"^tasks/which/mlm/asked +v5e-8 +yes ", printed, re.M)
+    assert f"pending on v5e-8: {plan['hours'] / 3:,.2f} hours estimated (" in printed
+    assert f"{cost / 3:,.2f} at the given price, {cost / 3 * (1 + plan['estimate_error']):,.2f} at most" in printed
+    for name in ("plan.html", "plan.svg"):
+        assert "tasks/which/mlm/asked" in (workflow / "results/figures" / name).read_text()
+    # What is trained is not trained again; what is not counts.
+    write(workflow, config | {"plan": config["plan"] | {"spending_limit": 0.0}})
+    elsewhere = ("--executor", "cluster-generic", "--cluster-generic-submit-cmd", "false", "--jobs", "1")
+    refused = workflow("tasks", *elsewhere, check=False)
+    assert refused.returncode == 1 and "more than plan.spending_limit, 0." in refused.stdout
+    assert "error: the pending steps may cost 0.0" in refused.stdout
 
 
 @pytest.mark.long
