@@ -24,6 +24,8 @@ from ruamel.yaml import YAML
 from safetensors.numpy import load_file
 from tpulm.config.artifacts import SPLITS
 from tpulm.config.reading import read_config, read_yaml
+from tpulm.config.runs import runs_of
+from tpulm.core.scores import read_scores
 from tpulm.records.order import batch_records
 
 
@@ -224,6 +226,18 @@ def test_masked_models_are_measured_on_what_they_were_not_trained_on(ready, conf
         for split in ("validation", "test"):
             figures = metrics[split]
             assert math.isclose(figures["perplexity"], math.exp(figures["loss"]), rel_tol=1e-6)
+
+
+def test_metrics_say_of_which_kind_they_are(ready, config):
+    """And the file that they name for the bits per byte has those, under that name."""
+    for run in runs_of(config):
+        folder = ready / run.folder
+        said = load(folder / "metrics.json")["measured_as"]
+        assert said["kind"] == ("masked" if run.stage == "mlm" else "causal")
+        in_bytes = said["bits_per_byte"]
+        assert in_bytes["metric"] == ("pseudo_bits_per_byte" if run.stage == "mlm" else "bits_per_byte")
+        model, scores = read_scores(ready / "results" / in_bytes["file"])
+        assert model["kind"] == said["kind"] and in_bytes["metric"] in {score.metric for score in scores}
 
 
 @pytest.mark.long
