@@ -246,6 +246,17 @@ def test_samples_over_the_course_of_training_stand_side_by_side(results):
     assert text.index("base/two") < text.index("mlm/one</span>, over")
 
 
+def test_plans_of_runs_and_of_models_on_tasks_are_shown(results):
+    memory = {"arguments": 2**33, "temporaries": 2**30, "program": 0, "total": 2**33 + 2**30, "hbm": 2**34}
+    plan = {"stage": "mlm", "run": "one", "topology": "v5e-8", "planned": True, "hours": 0.5, "memory": memory}
+    plan |= {"estimated_seconds": 0.5, "lower_bound_seconds": 2e-5}
+    for task in ({}, {"task": "reviews"}):
+        write(results, f"plan/{'tasks/reviews/' if task else ''}mlm/one/v5e-8.json", plan | task)
+    write(results, "plan/mlm/gone/v5e-8.json", plan | {"run": "gone"})  # of a run that the config has no more
+    text = "".join(section["html"] for section in sections(RECIPE, sources_of(results), TEMPLATES))
+    assert 'name">mlm/one<' in text and 'name">tasks/reviews/mlm/one<' in text and "mlm/gone" not in text
+
+
 def test_runs_that_differ_by_a_setting_are_compared(results):
     head = "stage,run,seeds,settings," + ",".join(
         f"{split}_{name}{end}"

@@ -123,7 +123,7 @@ def test_all_chains_of_a_model_on_a_task_have_one_plan(tmp_path):
     assert [len(planned.chains) for planned in found.values()] == [1, 1, 6 * 5, 6 * 3]
     masked, causal = found["tasks/x/mlm/jax"].recipe, found["tasks/x/base-training/small"].recipe
     assert (masked["where"], masked["steps"], masked["chains"]) == ("evaluation.tasks.x", 4, 30)
-    assert masked["vocabulary"]["size"] and (causal["model"], causal["vocab_size"]) == (CAUSAL, 320)
+    assert masked["vocabulary"]["size"] == 320 == causal["vocab_size"] and causal["model"]["hidden_dim"] == 32
     assert not {"seed", "learning_rate", "weights"} & set(masked)
     assert found["mlm/jax"].recipe == found["mlm/jax"].run.plan()
     assert len({chain.folder for chain in found["tasks/x/mlm/jax"].chains}) == 30
