@@ -46,7 +46,7 @@ with job(snakemake.log[0], f"plan {wildcards.planned} {wildcards.topology}") as 
             recipe = recipe | {"vocabulary": vocabulary}
         if of_task:
             known = masked_model(read_json(snakemake.input.init[0])) if snakemake.input.init else {}
-            labels = read_json(snakemake.input.task[0])["labels"]
+            labels = read_json(snakemake.input.task)["labels"]
             recipe = recipe | known | {"outputs": outputs_of(recipe["predict"], labels)}
         elif snakemake.input.init:
             recipe = recipe | init_recipe(snakemake.input.init[0], manifest, where)
