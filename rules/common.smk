@@ -16,7 +16,6 @@ from tpulm.config.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER
 from tpulm.config.asked import asked_of, sampling_of
 from tpulm.config.causal_families import marks_of
 from tpulm.config.page_facts import page_recipe
-from tpulm.config.planned import planned_of
 from tpulm.config.reading import complete, read_config, typed
 from tpulm.config.runs import by_stage, pick, record_sets_of, runs_of, segment_outputs
 from tpulm.config.sweeps import groups_of, repetitions
@@ -63,8 +62,6 @@ RECORD_SETS = or_exit(record_sets_of, config, RUNS)
 # Every run by its folder under results/; every chain of checkpoints, those of tasks too, which is the wildcard `chain`.
 RUN_FOLDERS = {run.folder.removeprefix("results/"): run for run in RUNS}
 CHAINS = dict(RUN_FOLDERS)
-# What is planned, by its folder under results/plan/, which is the wildcard `planned`.
-PLANS = planned_of(config)
 # Every text: its folder under results/, its key in the config, and its section of the config.
 TEXTS = {"corpus": ("corpus", config["corpus"])}
 if "text" in config["finetune"]:

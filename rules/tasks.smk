@@ -1,5 +1,6 @@
 """Tasks with labels: models are finetuned on them, each with several rates and seeds, and scored on held-out examples."""
 
+from tpulm.config.planned import planned_of
 from tpulm.config.task_chains import FOLDER as TASKS_FOLDER, path_of
 from tpulm.config.tasks import labelled_tasks
 from tpulm.corpus.sources import task_files
@@ -31,6 +32,8 @@ TASK_CHAINS |= {
 # Every chain by its folder below results/, which is the wildcard `chain`; thinned and verified as runs are.
 TUNED = {chain.folder.removeprefix("results/"): chain for chains in TASK_CHAINS.values() for chain in chains}
 CHAINS |= TUNED
+# What is planned, runs and models on tasks, by its folder under results/plan/, which is the wildcard `planned`.
+PLANS = planned_of(config)
 # Those files of each model's folder that predictions need: all but its weights.
 TASK_TOKENIZERS = {
     key: [file for file in chains[0].init_files if not file.endswith(".safetensors")]
