@@ -2,6 +2,7 @@
 
     python benchmarks/recipes.py plan [RECIPE ...] [--minutes 10]     compile; a recipe by its name, all by default
     python benchmarks/recipes.py plan RECIPE --layers 1 3 [--texts FOLDER]    the same by two programs of few layers
+    python benchmarks/recipes.py plan RECIPE --only KEY ...           of it what the config calls so
     python benchmarks/recipes.py check [RECIPE ...]                   name plans whose program has changed since
     python benchmarks/recipes.py table                                write the table
 
@@ -151,8 +152,11 @@ def kept(found: dict) -> dict:
     return {"planned": True, "attention": found["attention"]} | memory | {name: found[name] for name in KEPT}
 
 
-def plan_all(names: list[str], make: Callable[[Path, Planned, str], dict]) -> None:
-    """Plan recipes, all where none is named, and keep the plans of each as soon as it is there."""
+def plan_all(names: list[str], only: str | None, make: Callable[[Path, Planned, str], dict]) -> None:
+    """Plan recipes, all where none is named, and keep the plans of each as soon as it is there.
+
+    only  the key of a run or of a task; None for all of them
+    """
     plans = read_json(PLANS) if PLANS.is_file() else {}
     shipped = sorted(RECIPES.glob("*.yaml"))
     there = {path.name: planned_runs(path) for path in shipped}
@@ -161,6 +165,8 @@ def plan_all(names: list[str], make: Callable[[Path, Planned, str], dict]) -> No
         if names and Path(name).stem not in names:
             continue
         for run, slice_ in runs:
+            if only not in (None, run.run.key):
+                continue
             found = make(RECIPES / name, run, slice_) | {"origin": origin(run, slice_)}
             known = plans.setdefault(name, {}).setdefault(run.key, {})
             if found["planned"] or not current(known, run, slice_)["planned"]:  # a busy machine takes no plan away
@@ -261,13 +267,14 @@ def main() -> None:
     parser.add_argument("recipes", nargs="*", metavar="RECIPE")
     parser.add_argument("--minutes", type=float, default=10.0, help="for a program, at the most")
     parser.add_argument("--layers", nargs=2, type=int)
+    parser.add_argument("--only", metavar="KEY", help="of a run or a task, such as evaluation.tasks.mnli")
     parser.add_argument("--texts", type=Path, help="programs of few layers, read instead of compiled")
     arguments = parser.parse_args()
     names = [Path(name).stem for name in arguments.recipes]
     if arguments.what == "plan" and arguments.layers:
-        plan_all(names, lambda *what: plan_few(*what, arguments.layers, arguments.texts))
+        plan_all(names, arguments.only, lambda *what: plan_few(*what, arguments.layers, arguments.texts))
     elif arguments.what == "plan":
-        plan_all(names, lambda *what: plan(*what, arguments.minutes))
+        plan_all(names, arguments.only, lambda *what: plan(*what, arguments.minutes))
     elif arguments.what == "check":
         sys.exit(check_all(names))
     else:
