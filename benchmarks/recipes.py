@@ -236,7 +236,8 @@ def write_table() -> None:
             found = current(plans.get(path.name, {}).get(run.key, {}), run, slice_)
             if not found["planned"]:
                 reasons = missing.setdefault(found["reason"].rstrip("."), {})
-                reasons.setdefault(path.stem, []).append(slice_)
+                name = f"{path.stem}: {run.task}" if run.task else path.stem
+                reasons.setdefault(name, []).append(slice_)
                 continue
             cells = [
                 f"{path.stem}: {said_of(run)}" + (" *" if "layers" in found else ""),
