@@ -266,6 +266,22 @@ def test_recipes_without_a_plan_are_named(tmp_path, monkeypatch):
 
 
 @unit
+def test_models_on_tasks_are_planned_by_what_is_published():
+    """Each task of GLUE has labels and a model, and those with the same step have one program."""
+    recipes = module("recipes")
+    path = recipes.RECIPES / "glue-modernbert-base.yaml"
+    found = {planned.task: planned for planned, _ in recipes.planned_runs(path)}
+    steps = {name: TrainingStep.of("mlm", "x", recipes.recipe_of(planned)) for name, planned in found.items()}
+    assert {name: step.head.outputs for name, step in steps.items()} == {
+        "mnli": 3, "qqp": 2, "qnli": 2, "sst2": 2, "cola": 2, "stsb": 1, "mrpc": 2, "rte": 2,
+    }  # fmt: skip
+    assert steps["stsb"].model.masked.sizes["num_hidden_layers"] == 22 and steps["stsb"].head.pooling == "mean"
+    names = {name: recipes.program_name(path, planned) for name, planned in found.items()}
+    assert len(set(names.values())) == 5 and names["qqp"] == names["qnli"] == names["sst2"]
+    assert names["cola"] == names["mrpc"] != names["stsb"]
+
+
+@unit
 def test_plans_are_of_the_recipes_as_they_are_shipped():
     stale = module("recipes").stale()
     assert not stale, f"plan again: python benchmarks/recipes.py plan {' '.join(stale)}; then make bench-plan"
