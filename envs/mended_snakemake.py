@@ -159,3 +159,40 @@ def _handle_numpy_array(value):
     np = __import__("sys").modules.get("numpy")
     return value.tolist() if np and isinstance(value, np.ndarray) else value
 """
+# Plugins are packages with a prefix.
+PLUGINS = """        found = {}
+        for folder in map(Path, sys.path):
+            if folder.is_dir():
+                found |= dict.fromkeys(sorted(folder.glob(f"{self.module_prefix}*/__init__.py")))
+        for name in dict.fromkeys(path.parent.name for path in found):
+            self.register_plugin(name, importlib.import_module(name))
+"""
+# The name `shell` of the package is that of a module, too, which the first import of it would put in the place.
+SHELL_LATER = """class Package(type(sys)):
+    @property
+    def shell(self):
+        from snakemake.shell import shell
+
+        return shell
+
+    @shell.setter
+    def shell(self, module):
+        pass
+
+
+sys.modules[__name__].__class__ = Package
+"""
+# Whether it is due is set before the semaphore is released: who is woken by it can start the next one.
+TIMER = """    _reevaluation_due = False
+
+    def _schedule_reevalutation(self, delay: int) -> None:
+        def reevaluate():
+            self._reevaluation_due = False
+            self._open_jobs.release()
+
+        if not self._reevaluation_due:
+            self._reevaluation_due = True
+            timer = threading.Timer(delay, reevaluate)
+            timer.daemon = True
+            timer.start()
+"""
