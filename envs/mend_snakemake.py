@@ -9,6 +9,7 @@
 - It imports pandas and NumPy to see whether a job's params are of theirs.
 - After a job it computes the checksums of all input files once for each output file. Once is enough.
 - For each kind of plugin it looks into every folder of every installed package. Those with the prefix are enough.
+- It parses all Snakefiles at each start. Those that are as they were need not be.
 - A script imports most of it, to unpickle one object of a module that needs nothing, and to have a logger.
 - Each time that it looks for jobs to start, it starts a timer to look again a second later, and waits for the last one
   when it ends. One timer at a time is enough, and nothing waits for it.
@@ -29,6 +30,7 @@ from mended_snakemake import (
     LATER,
     NUMPY,
     NUMPY_LOADED,
+    PARSE,
     PLUGINS,
     RETRIED,
     SHELL_LATER,
@@ -203,12 +205,21 @@ MENDS += [
         "            self.register_plugin(moduleinfo.name, module)\n",
         PLUGINS,
     ),
+    ("snakemake", "parser.py", "def parse(\n    path,\n", PARSE),
+    (
+        "snakemake",
+        "parser.py",
+        "import sys\nimport textwrap\nimport tokenize\nfrom typing",
+        "import contextlib\nimport hashlib\nimport json\nimport os\nimport sys\nimport textwrap\nimport tokenize\n"
+        "from pathlib import Path\nfrom typing",
+    ),
+    ("snakemake", "parser.py", "from snakemake import common\n", "from snakemake import __version__, common\n"),
     ("snakemake", "__init__.py", "from snakemake.shell import shell\n", SHELL_LATER),
     (
         "snakemake",
         "iocontainers.py",
         "        from snakemake.io import _IOFile, strip_wildcard_constraints\n\n        list",
-        "        if toclone is not None:\n"
+        "        if plainstr or strip_constraints:\n"
         "            from snakemake.io import _IOFile, strip_wildcard_constraints\n\n        list",
     ),
     (

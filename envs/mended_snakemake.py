@@ -196,3 +196,35 @@ TIMER = """    _reevaluation_due = False
             timer.daemon = True
             timer.start()
 """
+# What a Snakefile is compiled to follows from its text, and is kept as Python keeps bytecode.
+PARSE = '''def parse(
+    path,
+    workflow: "workflow.Workflow",
+    linemap: Dict[int, int],
+    overwrite_shellcmd=None,
+    rulecount=0,
+):
+    """Return what `parse_anew` does; from .snakemake/parsed, where the same text was parsed before."""
+    name = path.get_path_or_uri(secret_free=True)
+    with workflow.sourcecache.open(path) as file:
+        asked = [__version__, sys.version, name, overwrite_shellcmd, rulecount, file.read()]
+    kept = Path(".snakemake", "parsed", hashlib.sha256(name.encode()).hexdigest())
+    try:
+        before, code, lines, count = json.loads(kept.read_text("utf-8"))
+        if before == asked:
+            linemap |= lines
+            return code, count
+    except (OSError, ValueError):
+        pass
+    code, count = parse_anew(path, workflow, linemap, overwrite_shellcmd, rulecount)
+    partial = kept.with_name(f"{kept.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):  # of a folder that cannot be written
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps([asked, code, list(linemap.items()), count]), "utf-8")
+        os.replace(partial, kept)
+    return code, count
+
+
+def parse_anew(
+    path,
+'''
