@@ -9,6 +9,7 @@
 - It imports pandas and NumPy to see whether a job's params are of theirs.
 - After a job it computes the checksums of all input files once for each output file. Once is enough.
 - For each kind of plugin it looks into every folder of every installed package. Those with the prefix are enough.
+- It makes many objects and drops few, through which Python goes again and again to find those that are garbage.
 - It parses all Snakefiles at each start. Those that are as they were need not be.
 - A script imports most of it, to unpickle one object of a module that needs nothing, and to have a logger.
 - Each time that it looks for jobs to start, it starts a timer to look again a second later, and waits for the last one
@@ -25,6 +26,7 @@ from mended_snakemake import (
     CAPTIONS,
     CAPTIONS_LATER,
     DOCUTILS,
+    FEW_COLLECTIONS,
     IN_DATABASE,
     IN_FILES,
     LATER,
@@ -206,6 +208,19 @@ MENDS += [
         PLUGINS,
     ),
     ("snakemake", "parser.py", "def parse(\n    path,\n", PARSE),
+    ("snakemake", "cli.py", "from collections import defaultdict\nimport os\n", FEW_COLLECTIONS),
+    (
+        "snakemake",
+        "report/html_reporter/__init__.py",
+        "ZipFile\n\nfrom jinja2 import Environment, PackageLoader\nfrom snakemake.report.common",
+        "ZipFile\n\nfrom snakemake.report.common",
+    ),
+    (
+        "snakemake",
+        "report/html_reporter/__init__.py",
+        "        self.env = Environment(",
+        "        from jinja2 import Environment, PackageLoader\n\n        self.env = Environment(",
+    ),
     (
         "snakemake",
         "parser.py",

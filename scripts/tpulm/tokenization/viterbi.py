@@ -88,19 +88,19 @@ class Segmenter:
             word = np.arange(len(column))
             for stop in range(place + 1, len(columns) + 1):
                 piece = self.pieces[node]
-                found = np.flatnonzero(piece)
+                found = piece.nonzero()[0]
                 at, id_ = word[found], piece[found]
                 likelihood = best[place][at] + self.score[id_]
-                better = np.flatnonzero(likelihood > best[stop][at])
+                better = (likelihood > best[stop][at]).nonzero()[0]
                 at = at[better]
                 best[stop][at], backs[stop][at], ends[stop][at] = likelihood[better], stop - place, id_[better]
                 if stop == len(columns):
                     break
                 row = self.rows[node]
-                going = np.flatnonzero(row[: np.searchsorted(word, len(columns[stop]))])
+                going = row[: word.searchsorted(len(columns[stop]))].nonzero()[0]
                 word = word[going]
                 node = self.next[row[going] + classes[stop][word]]
-                alive = np.flatnonzero(node)
+                alive = node.nonzero()[0]
                 word, node = word[alive], node[alive]
                 if not len(word):
                     break
