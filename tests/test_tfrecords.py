@@ -15,8 +15,8 @@ from tpulm.config.record_sets import files_of_shard
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
 from tpulm.records import packing, reader, tfrecord
-from tpulm.records.manifest import merge
 from tpulm.records.example import decode
+from tpulm.records.manifest import merge
 from tpulm.records.shard_writer import write_shard
 from tpulm.tokenization import unigram
 from tpulm.tokenization.encoding import tokenize

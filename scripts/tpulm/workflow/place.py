@@ -64,7 +64,7 @@ class Place:
         return sourcecache_entry(relative, relative) if self.stored else local(relative)
 
     def code_inputs(self, script: str, environment: str) -> Callable[[Any], list[AnnotatedString]]:
-        """Return the input function of a rule's code: its script, the modules that this imports, its environment's lock.
+        """Return the input function of a rule's code: its script, modules that this imports, its environment's lock.
 
         Snakemake itself follows a script's own text only, and the environment only under --sdm. A function, because
         most rules have no job: to follow the imports of all would take a quarter of each start of Snakemake.
