@@ -157,6 +157,22 @@ def test_disk_for_masked_models_from_elsewhere(tmp_path):
     assert models.bytes == 2 * 4 * model_size(masked[0]).parameters > 10**8
 
 
+def test_no_size_that_is_a_guess_refuses_a_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: SimpleNamespace(free=1_000_000_000))
+    place = {"pretrained": "me/given", "revision": 40 * "a"}
+    config = read_config([str(ROOT / "config.yaml")], {})
+    config["mlm"]["runs"] = {"tiny": config["mlm"]["runs"]["tiny"] | {"init": place}}
+    jobs = [job(x=f"results/mlm/tiny/{folder}/model.safetensors") for folder in ("model", "init")]
+    [run] = [run for run in runs_of(config) if run.stage == "mlm"]
+    found = disk.needs_of(jobs, [run], config, [])
+    said = []
+    disk.check(found, jobs, str(tmp_path), said.append)
+    needed = "the jobs may need up to 2.8 GB of disk in results/ (models 2.8 GB if as large as RoBERTa-large)"
+    assert said == [f"{needed}, and 1.0 GB are free; the size of a model on a hub is known once it is fetched."]
+    with pytest.raises(UserError, match=r"need up to 3\.8 GB .* if as large as RoBERTa-large; corpus 1\.0 GB\)"):
+        disk.check([*found, disk.Need(1_000_000_001, "corpus 1.0 GB")], jobs, str(tmp_path), said.append)
+
+
 def test_text_of_a_hub_is_said_not_to_be_counted(tmp_path):
     hub, local = ({"recipe": {"key": "corpus", "source": source}} for source in ("hub", "files"))
     jobs = [job(part="results/corpus/parts/00000.parquet"), job(part="results/corpus/parts/00001.parquet")]

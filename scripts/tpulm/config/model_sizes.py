@@ -21,13 +21,13 @@ STORED = {"float32": 4, "mixed_bfloat16": 4, "bfloat16": 2, "int8": 1}
 UNTIED = ("LlamaBackbone", "Llama3Backbone", "MistralBackbone")
 # Backbones with a norm over the width of each head's queries and keys.
 HEAD_NORMS = ("Gemma3Backbone", "Qwen3Backbone")
-# Of a model whose config is not known before it is fetched.
+# Gemma 7B and RoBERTa-large stand for models whose sizes only a hub knows before they are fetched.
+ASSUMED, ASSUMED_MASKED = "Gemma 7B", "RoBERTa-large"
 UNKNOWN = ("GemmaBackbone", {
     "num_layers": 28, "num_query_heads": 16, "num_key_value_heads": 16, "hidden_dim": 3072, "intermediate_dim": 49_152,
     "head_dim": 256, "vocabulary_size": 256_000,
 })  # fmt: skip
 UNKNOWN_VOCABULARY = 50_265  # of RoBERTa's own tokenizer, where the tokenizer is not trained here
-# RoBERTa-large: of a masked model whose config is not known before it is fetched.
 UNKNOWN_MASKED = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
 
 
@@ -53,7 +53,7 @@ class ModelSize:
 
 
 def model_size(run: Run) -> ModelSize:
-    """Return the size of a run's model; where only a hub knows it, that of Gemma 7B or RoBERTa-large."""
+    """Return the size of a run's model, or of what `assumed` names."""
     recipe = run.recipe
     if run.stage == "mlm":
         return masked_size(*masked_model_of(run))
@@ -68,11 +68,28 @@ def masked_model_of(run: Run) -> tuple[Mapping[str, Any], int]:
     """Return the sizes of a masked model and of its vocabulary: of its config, or of the folder that it comes from."""
     if run.origin is None:
         return run.recipe["model"], run.config["tokenizer"].get("vocab_size", UNKNOWN_VOCABULARY)
+    return masked_folder(run.origin["pretrained"]) or (UNKNOWN_MASKED, UNKNOWN_VOCABULARY)
+
+
+def masked_folder(place: str) -> tuple[Mapping[str, Any], int] | None:
+    """Return the sizes of a masked model in a folder and of its vocabulary; None where there is no such folder."""
     try:
-        found = json.loads((Path(run.origin["pretrained"]) / "config.json").read_text())
+        found = json.loads((Path(place) / "config.json").read_text())
         return found, int(found["vocab_size"])
     except (OSError, ValueError, LookupError, TypeError):
-        return UNKNOWN_MASKED, UNKNOWN_VOCABULARY
+        return None
+
+
+def assumed(run: Run) -> str | None:
+    """Return the model whose size is taken for a run's, because only a hub knows it; None where it is known."""
+    if run.stage == "mlm":
+        return ASSUMED_MASKED if run.origin and not masked_folder(run.origin["pretrained"]) else None
+    return assumed_base(run.recipe if run.stage == "base" else run.base)
+
+
+def assumed_base(base: Mapping) -> str | None:
+    """Return what `assumed` does, of a base model."""
+    return ASSUMED if backbone_of(base) is UNKNOWN else None
 
 
 def base_size(base: Mapping) -> ModelSize:

@@ -16,6 +16,8 @@ from tpulm.config.asked import asked_of
 from tpulm.config.model_sizes import (
     FLOAT32,
     STORED,
+    assumed,
+    assumed_base,
     base_size,
     model_size,
     optimizer_bytes,
@@ -34,10 +36,19 @@ UNPACKED = 4  # characters of a byte of a compressed file, about
 
 @dataclass(frozen=True)
 class Need:
-    """What something takes: bytes, and how to say what it is."""
+    """What something takes: bytes, and how to say what it is.
+
+    assumed  the model whose size was taken because only a hub knows the right one, see `tpulm.config.model_sizes`
+    """
 
     bytes: int
     what: str
+    assumed: str | None = None
+
+    @property
+    def said(self) -> str:
+        """How to say it."""
+        return f"{self.what} if as large as {self.assumed}" if self.assumed else self.what
 
 
 def fetched_bytes(base: Mapping) -> int:
@@ -54,7 +65,7 @@ def checkpoints(run: Run, planned: Mapping) -> Need:
     snapshot = weight_bytes(run) + optimizer_bytes(run)
     kept = run.recipe["keep_checkpoints"]
     said = f"{number} of {run.key} ({gigabytes(one)} each, keep_checkpoints: {kept}) {gigabytes(number * one)}"
-    return Need(number * one + snapshot, said)
+    return Need(number * one + snapshot, said, assumed(run))
 
 
 def models(run: Run) -> dict[str, int]:
@@ -78,25 +89,38 @@ def needs_of(jobs: Iterable[Any], runs: Iterable[Run], config: Mapping, planned:
     made = {below(str(path)): job for job in jobs for path in job.output}
     by_key = {run.key: run for run in runs}
     found = [checkpoints(by_key[run["key"]], run) for run in planned]
-    saved = {path: size for run in by_key.values() for path, size in models(run).items()}
-    fetched = {name: fetched_bytes(base) for name, base in config["base"].items() if "preset" in base}
+    saved = {path: (size, assumed(run)) for run in by_key.values() for path, size in models(run).items()}
+    fetched = {
+        name: (fetched_bytes(base), assumed_base(base)) for name, base in config["base"].items() if "preset" in base
+    }
     masked, _ = asked_of(config, {run.name: run for run in by_key.values() if run.stage == "mlm"})
     copies = [run for run in masked.values() if run.origin]
-    saved |= {f"results/{run.fetched}/model.safetensors": FLOAT32 * model_size(run).parameters for run in copies}
+    saved |= {
+        f"results/{run.fetched}/model.safetensors": (FLOAT32 * model_size(run).parameters, assumed(run))
+        for run in copies
+    }
     saved |= {
         f"results/{folder}/{name}": size for name, size in fetched.items() for folder in ("base", "transformers/base")
     }
-    size = sum(size for path, size in saved.items() if path in made)
-    found.append(Need(size, f"models {gigabytes(size)}"))
+    found += grouped("models", (saved[path] for path in saved if path in made))
     return [*found, *chains_of_tasks(made, by_key.values()), *texts(made)]
+
+
+def grouped(what: str, sizes: Iterable[tuple[int, str | None]]) -> list[Need]:
+    """Return what models take whose sizes are known, and those that are taken to be as large as another."""
+    totals: dict[str | None, int] = {}
+    for size, like in sizes:
+        totals[like] = totals.get(like, 0) + size
+    return [Need(size, f"{what} {gigabytes(size)}", like) for like, size in totals.items()]
 
 
 def chains_of_tasks(made: Iterable[str], runs: Iterable[Run]) -> list[Need]:
     """Return what the checkpoints of models that are finetuned on tasks take: weights, best ones, optimizer's state."""
-    sizes = {run.folder.removeprefix("results/"): 4 * FLOAT32 * model_size(run).parameters for run in runs}
+    sizes = {
+        run.folder.removeprefix("results/"): (4 * FLOAT32 * model_size(run).parameters, assumed(run)) for run in runs
+    }
     matches = (re.match(TASK_WEIGHTS, path) for path in made)
-    size = sum(sizes.get(match[1], 0) for match in matches if match)
-    return [Need(size, f"checkpoints of tasks {gigabytes(size)}")] if size else []
+    return grouped("checkpoints of tasks", (sizes[match[1]] for match in matches if match and match[1] in sizes))
 
 
 def below(path: str) -> str:
@@ -164,23 +188,31 @@ def check(
 ) -> None:
     """Say what jobs are going to need in `folder`, the results', and refuse where there is less. Raises UserError.
 
+    Nothing is refused for the sake of models whose size is not known: their jobs end in a sentence if the disk is full.
+
     unknown  keys of texts that are not counted. A bucket has no limit.
     """
     found = sorted((need for need in needs if need.bytes), key=lambda need: -need.bytes)
     total = sum(need.bytes for need in found)
     if not total:
         return
-    parts = "; ".join([need.what for need in found] + [f"{key}, from a hub, not counted" for key in unknown])
+    parts = "; ".join([need.said for need in found] + [f"{key}, from a hub, not counted" for key in unknown])
     needed = f"{gigabytes(total)} of disk in results/ ({parts})"
     if "://" in folder:
         say(f"the jobs will need up to {needed}.")
         return
     free = shutil.disk_usage(folder).free + sum(bytes_of(str(path)) for job in jobs for path in job.output)
-    if total > free:
+    if sum(need.bytes for need in found if not need.assumed) > free:
         raise UserError(
             f"the jobs need up to {needed}, and {gigabytes(free)} are free there; free some, or keep fewer checkpoints "
             "with keep_checkpoints: last, or every N."
         )
+    if total > free:
+        say(
+            f"the jobs may need up to {needed}, and {gigabytes(free)} are free; the size of a model on a hub is known "
+            "once it is fetched."
+        )
+        return
     say(f"the jobs will need up to {needed}; {gigabytes(free)} are free.")
 
 
