@@ -214,7 +214,7 @@ PARSE = '''def parse(
         if before == asked:
             linemap |= lines
             return code, count
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):  # there is none, or it is damaged
         pass
     code, count = parse_anew(path, workflow, linemap, overwrite_shellcmd, rulecount)
     partial = kept.with_name(f"{kept.name}.{os.getpid()}")
