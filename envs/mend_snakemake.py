@@ -8,6 +8,12 @@
   what makes HTML of captions, for its report.
 - It imports pandas and NumPy to see whether a job's params are of theirs.
 - After a job it computes the checksums of all input files once for each output file. Once is enough.
+- For each kind of plugin it looks into every folder of every installed package. Those with the prefix are enough.
+- It makes many objects and drops few, through which Python goes again and again to find those that are garbage.
+- It parses all Snakefiles at each start. Those that are as they were need not be.
+- A script imports most of it, to unpickle one object of a module that needs nothing, and to have a logger.
+- Each time that it looks for jobs to start, it starts a timer to look again a second later, and waits for the last one
+  when it ends. One timer at a time is enough, and nothing waits for it.
 
 `make` runs this on .venv. Snakemake does the same without it, more slowly.
 """
@@ -20,12 +26,17 @@ from mended_snakemake import (
     CAPTIONS,
     CAPTIONS_LATER,
     DOCUTILS,
+    FEW_COLLECTIONS,
     IN_DATABASE,
     IN_FILES,
     LATER,
     NUMPY,
     NUMPY_LOADED,
+    PARSE,
+    PLUGINS,
     RETRIED,
+    SHELL_LATER,
+    TIMER,
 )  # fmt: skip
 
 CHECKSUMS = """checksums = {
@@ -176,6 +187,69 @@ MENDS = [
         f"from google_crc32c import Checksum\n\n\n{LATER}{RETRIED}"
         'google = Later("google", "google.cloud.exceptions")\nstorage = Later("google.cloud.storage")\n'
         'transfer_manager = Later("google.cloud.storage.transfer_manager")\nretry = Retried("google.api_core.retry")\n',
+    ),
+]
+
+MENDS += [
+    (
+        "snakemake_interface_common",
+        "plugin_registry/__init__.py",
+        "import types\nimport pkgutil\nimport importlib\n",
+        "import sys\nimport types\nimport importlib\nfrom pathlib import Path\n",
+    ),
+    (
+        "snakemake_interface_common",
+        "plugin_registry/__init__.py",
+        "        for moduleinfo in pkgutil.iter_modules():\n"
+        "            if not moduleinfo.ispkg or not moduleinfo.name.startswith(\n"
+        "                self.module_prefix\n            ):\n                continue\n"
+        "            module = importlib.import_module(moduleinfo.name)\n"
+        "            self.register_plugin(moduleinfo.name, module)\n",
+        PLUGINS,
+    ),
+    ("snakemake", "parser.py", "def parse(\n    path,\n", PARSE),
+    ("snakemake", "cli.py", "from collections import defaultdict\nimport os\n", FEW_COLLECTIONS),
+    (
+        "snakemake",
+        "report/html_reporter/__init__.py",
+        "ZipFile\n\nfrom jinja2 import Environment, PackageLoader\nfrom snakemake.report.common",
+        "ZipFile\n\nfrom snakemake.report.common",
+    ),
+    (
+        "snakemake",
+        "report/html_reporter/__init__.py",
+        "        self.env = Environment(",
+        "        from jinja2 import Environment, PackageLoader\n\n        self.env = Environment(",
+    ),
+    (
+        "snakemake",
+        "parser.py",
+        "import sys\nimport textwrap\nimport tokenize\nfrom typing",
+        "import contextlib\nimport hashlib\nimport json\nimport os\nimport sys\nimport textwrap\nimport tokenize\n"
+        "from pathlib import Path\nfrom typing",
+    ),
+    ("snakemake", "parser.py", "from snakemake import common\n", "from snakemake import __version__, common\n"),
+    ("snakemake", "__init__.py", "from snakemake.shell import shell\n", SHELL_LATER),
+    (
+        "snakemake",
+        "iocontainers.py",
+        "        from snakemake.io import _IOFile, strip_wildcard_constraints\n\n        list",
+        "        if plainstr or strip_constraints:\n"
+        "            from snakemake.io import _IOFile, strip_wildcard_constraints\n\n        list",
+    ),
+    (
+        "snakemake",
+        "script/__init__.py",
+        "            from snakemake.logging import logger;\n            from snakemake.iocontainers",
+        '            logger = type("Later", (), {{"__getattr__": lambda _, name: getattr('
+        '__import__("snakemake.logging").logging.logger, name)}})();\n            from snakemake.iocontainers',
+    ),
+    (
+        "snakemake",
+        "scheduling/job_scheduler.py",
+        "    def _schedule_reevalutation(self, delay: int) -> None:\n        threading.Timer(\n            delay,\n"
+        "            lambda: self._open_jobs.release(),\n        ).start()\n",
+        TIMER,
     ),
 ]
 

@@ -159,3 +159,79 @@ def _handle_numpy_array(value):
     np = __import__("sys").modules.get("numpy")
     return value.tolist() if np and isinstance(value, np.ndarray) else value
 """
+# Plugins are packages with a prefix.
+PLUGINS = """        found = {}
+        for folder in map(Path, sys.path):
+            if folder.is_dir():
+                found |= dict.fromkeys(sorted(folder.glob(f"{self.module_prefix}*/__init__.py")))
+        for name in dict.fromkeys(path.parent.name for path in found):
+            self.register_plugin(name, importlib.import_module(name))
+"""
+# The name `shell` of the package is that of a module, too, which the first import of it would put in the place.
+SHELL_LATER = """class Package(type(sys)):
+    @property
+    def shell(self):
+        from snakemake.shell import shell
+
+        return shell
+
+    @shell.setter
+    def shell(self, module):
+        pass
+
+
+sys.modules[__name__].__class__ = Package
+"""
+# Whether it is due is set before the semaphore is released: who is woken by it can start the next one.
+TIMER = """    _reevaluation_due = False
+
+    def _schedule_reevalutation(self, delay: int) -> None:
+        def reevaluate():
+            self._reevaluation_due = False
+            self._open_jobs.release()
+
+        if not self._reevaluation_due:
+            self._reevaluation_due = True
+            timer = threading.Timer(delay, reevaluate)
+            timer.daemon = True
+            timer.start()
+"""
+# What a Snakefile is compiled to follows from its text, and is kept as Python keeps bytecode.
+PARSE = '''def parse(
+    path,
+    workflow: "workflow.Workflow",
+    linemap: Dict[int, int],
+    overwrite_shellcmd=None,
+    rulecount=0,
+):
+    """Return what `parse_anew` does; from .snakemake/parsed, where the same text was parsed before."""
+    name = path.get_path_or_uri(secret_free=True)
+    with workflow.sourcecache.open(path) as file:
+        asked = [__version__, sys.version, name, overwrite_shellcmd, rulecount, file.read()]
+    kept = Path(".snakemake", "parsed", hashlib.sha256(name.encode()).hexdigest())
+    try:
+        before, code, lines, count = json.loads(kept.read_text("utf-8"))
+        if before == asked:
+            linemap |= lines
+            return code, count
+    except (OSError, ValueError, TypeError):  # there is none, or it is damaged
+        pass
+    code, count = parse_anew(path, workflow, linemap, overwrite_shellcmd, rulecount)
+    partial = kept.with_name(f"{kept.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):  # of a folder that cannot be written
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps([asked, code, list(linemap.items()), count]), "utf-8")
+        os.replace(partial, kept)
+    return code, count
+
+
+def parse_anew(
+    path,
+'''
+# Objects that are made before garbage is looked for: of the youngest generation; times that, of the others.
+FEW_COLLECTIONS = """from collections import defaultdict
+import gc
+
+gc.set_threshold(100_000, 20, 20)
+import os
+"""

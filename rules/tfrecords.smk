@@ -127,7 +127,7 @@ rule list_shards:
         lengths=lambda w: SHARDS.all_lengths(w.records),
         tokenizer=lambda w: ancient(SHARDS.tokenizer(w.records)),
         # An edit of it changes no list: nothing is listed again for that.
-        code=list(map(ancient, code_inputs("list_shards", "data"))),
+        code=lambda w, code=code_inputs("list_shards", "data"): list(map(ancient, code(w))),
     output:
         # Kept where the job fails or is killed: without the file, finished segments would be stale. Snakemake keeps only
         # files of this machine.

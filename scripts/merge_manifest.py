@@ -11,7 +11,7 @@ from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 
 with job(snakemake.log[0], snakemake.wildcards.records) as say:
-    from tpulm.records.packing import merge
+    from tpulm.records.manifest import merge
 
     sidecars = {split: [read_json(file) for file in snakemake.input.get(split, ())] for split in SPLITS}
     manifest = merge({split: found for split, found in sidecars.items() if found}, snakemake.params.recipe)

@@ -55,7 +55,7 @@ def test_any_partition_gives_the_same_corpus(fresh):
         and len(answers) == record["sources"]["asked"]["splits"]["train"]["documents"]
     )
     sources = fresh / "scripts/tpulm/corpus/sources.py"
-    sources.write_text(sources.read_text().replace("PART_BYTES = 64 << 20", "PART_BYTES = 6000"))
+    sources.write_text(sources.read_text().replace("PART_BYTES = 32 << 20", "PART_BYTES = 6000"))
     fresh("corpus", "--cores", "2")
     parts = list((fresh / "results/corpus/parts").glob("?????.parquet"))
     assert len(parts) > 5 and written(fresh) == whole
@@ -67,7 +67,7 @@ def check_divided(workflow, sources, whole):
 
     whole  what `written` returned for that
     """
-    sources.write_text(sources.read_text().replace("WHOLE_PARTS = 32", "WHOLE_PARTS = 3"))
+    sources.write_text(sources.read_text().replace("WHOLE_PARTS = 64", "WHOLE_PARTS = 3"))
     config = {"corpus": CORPUS, "tokenizer": {"vocab_size": 300}}
     config["tfrecords"] = {"sequence_length": 8, "shards": {"train": 12, "validation": 2}}
     with open(workflow / "config.yaml", "w") as file:

@@ -160,7 +160,7 @@ def test_examples_are_what_was_encoded(drawn):
             example.features.feature[name].int64_list.value.extend(of_row.tolist())
         assert data == example.SerializeToString(deterministic=True)
         assert decode(data).tolist() == row.tolist()
-        assert len(frame(data)) == len(data) + 16
+        assert len(frame([data])) == len(data) + 16
 
 
 ITSELF: list = []

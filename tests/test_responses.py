@@ -10,7 +10,8 @@ from tpulm.config.record_arrays import LOSS_MASK, causal_arrays
 from tpulm.core.files import write_json
 from tpulm.records.causal_batches import held_out_batches, predicted, training_batch
 from tpulm.records.example import decode
-from tpulm.records.packing import Layout, merge, pack
+from tpulm.records.manifest import merge
+from tpulm.records.packing import Layout, pack
 from tpulm.records.reader import Records
 from tpulm.records.shard_writer import write_shard
 from tpulm.records.tfrecord import encode, scan

@@ -16,6 +16,7 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
 from tpulm.records import packing, reader, tfrecord
 from tpulm.records.example import decode
+from tpulm.records.manifest import merge
 from tpulm.records.shard_writer import write_shard
 from tpulm.tokenization import unigram
 from tpulm.tokenization.encoding import tokenize
@@ -50,7 +51,7 @@ def written(tmp_path, texts, tokenizer):
         sidecars.append(sidecar | {"vocabulary": {"vocab_size": 300}})
         streams.append([i for text in documents for i in tokenizer.encode(text).ids])
     manifest = tmp_path / "manifest.json"
-    write_json(manifest, packing.merge({"train": sidecars}, LAYOUT))
+    write_json(manifest, merge({"train": sidecars}, LAYOUT))
     return manifest, streams
 
 

@@ -20,8 +20,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from tpulm.core import bucket, hosts
@@ -148,12 +148,21 @@ def host() -> dict[str, Any]:
 
 def software() -> dict[str, str]:
     """Return the versions of what this process has imported."""
-    found = {}
-    for module, distribution in SOFTWARE.items():
-        if module in sys.modules:
-            with contextlib.suppress(metadata.PackageNotFoundError):
-                found[distribution] = metadata.version(distribution)
-    return found
+    imported = {name: sys.modules[module] for module, name in SOFTWARE.items() if module in sys.modules}
+    # What is installed is asked last: to look through all of it takes a job longer than some of its work.
+    return {name: version for name, module in imported.items() if (version := version_of(name, module))}
+
+
+def version_of(distribution: str, module: ModuleType) -> str | None:
+    """Return the version of a module, by itself or as it was installed; None where neither says it."""
+    version = getattr(module, "__version__", None)
+    if not isinstance(version, str):
+        from importlib import metadata
+
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(distribution)
+        return None
+    return version
 
 
 def accelerators() -> dict[str, int]:

@@ -99,7 +99,7 @@ def filtered(
 
     The arguments are those of `clean`.
     """
-    filters = recipe.get("filters")
+    filters, some_count = recipe.get("filters"), "responses" in columns_of(recipe).names
     texts, responses = [], []
     for document in batch:
         text, spans = document if isinstance(document, tuple) else (document, None)
@@ -114,7 +114,7 @@ def filtered(
                 dropped[rule] += 1
                 continue
         texts.append(text)
-        if recipe.get("responses"):
+        if some_count:
             responses.append([{"start": start, "stop": stop} for start, stop in spans or [(0, len(text))]])
     return texts, responses
 

@@ -19,10 +19,10 @@ KINDS = {".txt": "text", ".jsonl": "jsonl", ".json": "json", ".csv": "csv", ".pa
 ALLOWED = ".txt, .jsonl, .json, .csv or .parquet, and each of them with .gz"
 # Bytes of a part, about. Small files share one part; a large file of lines is read in pieces. Parts of a very large
 # source are larger, by a power of two, so that there are not too many.
-PART_BYTES = 64 << 20
+PART_BYTES = 32 << 20
 MOST_PARTS = 2048
 # A text of more parts has a file of each split for each part, where others have one.
-WHOLE_PARTS = 32
+WHOLE_PARTS = 64
 SIZES: dict[str, int] = {}  # of objects in buckets, which are asked for together
 
 

@@ -12,8 +12,10 @@ NAME.tfrecord, has the records + 1 offsets at which they begin and the last one 
 import hashlib
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 import google_crc32c
 import numpy as np
@@ -25,18 +27,30 @@ FRAME = 16  # bytes around the data of a record: length, its checksum, the data'
 HEAD = 12
 CRC = struct.Struct("<I")
 LENGTH = struct.Struct("<Q")
+Checksum = TypeVar("Checksum", int, np.ndarray)
 
 
-def masked_crc(data: bytes) -> int:
-    """Return the CRC-32C of `data`, rotated right by 15 bits plus a constant (tensorflow/core/lib/hash/crc32c.h)."""
-    crc = google_crc32c.value(data)
+def masked(crc: Checksum) -> Checksum:
+    """Return a checksum, or int64 of several, rotated right by 15 bits plus a constant.
+
+    Source: tensorflow/core/lib/hash/crc32c.h
+    """
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def frame(data: bytes) -> bytes:
-    """Return `data` as a record of a TFRecord file."""
-    length = LENGTH.pack(len(data))
-    return b"".join((length, CRC.pack(masked_crc(length)), data, CRC.pack(masked_crc(data))))
+def masked_crc(data: bytes) -> int:
+    """Return the masked CRC-32C of `data`."""
+    return masked(google_crc32c.value(data))
+
+
+def frame(records: Sequence[bytes]) -> bytes:
+    """Return records as they are in a TFRecord file, one after another."""
+    lengths = {size: LENGTH.pack(size) for size in set(map(len, records))}
+    heads = {size: length + CRC.pack(masked_crc(length)) for size, length in lengths.items()}
+    sums = np.fromiter(map(google_crc32c.value, records), np.int64, len(records))
+    tails = masked(sums).astype("<u4").tobytes()
+    parts = ((heads[len(data)], data, tails[4 * row : 4 * row + 4]) for row, data in enumerate(records))
+    return b"".join(chain.from_iterable(parts))
 
 
 def encode(features: dict[str, np.ndarray]) -> list[bytes]:
@@ -53,7 +67,7 @@ def encode(features: dict[str, np.ndarray]) -> list[bytes]:
     ):
         if sizes not in heads:
             heads[sizes] = example_heads(names, sizes)
-        records.append(b"".join(piece for pair in zip(heads[sizes], parts, strict=True) for piece in pair))
+        records.append(b"".join(chain.from_iterable(zip(heads[sizes], parts, strict=True))))
     return records
 
 
@@ -122,21 +136,22 @@ def write_records(path: str | Path, index: str | Path, blocks: Iterable[dict[str
 
     Returns records, bytes and sha256 of the file, and index_sha256.
     """
-    places, place, digest = [0], 0, hashlib.sha256()
+    places, place, digest = [np.zeros(1, np.int64)], 0, hashlib.sha256()
     with atomic_write(path) as partial, open(partial, "wb", buffering=1 << 20) as file:
         for block in blocks:
             records = encode(block)
-            framed = b"".join(map(frame, records))
+            framed = frame(records)
             file.write(framed)
             digest.update(framed)
-            for record in records:
-                place += len(record) + FRAME
-                places.append(place)
-    table = np.array(places, "<u8").tobytes()
+            sizes = np.fromiter(map(len, records), np.int64, len(records)) + FRAME
+            places.append(place + np.cumsum(sizes))
+            place += len(framed)
+    offsets = np.concatenate(places)
+    table = offsets.astype("<u8").tobytes()
     with atomic_write(index) as partial:
         partial.write_bytes(table)
     return {
-        "records": len(places) - 1,
+        "records": len(offsets) - 1,
         "bytes": place,
         "sha256": digest.hexdigest(),
         "index_sha256": hashlib.sha256(table).hexdigest(),

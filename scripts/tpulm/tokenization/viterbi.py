@@ -30,7 +30,7 @@ class Segmenter:
         nodes = {prefix: 0 for piece in ids for prefix in prefixes(piece)}
         nodes = {prefix: number for number, prefix in enumerate(nodes, start=1)}
         inner = dict.fromkeys(prefix[:-1] for prefix in nodes if len(prefix) > 1)
-        classes = {character: 0 for prefix in nodes for character in prefix[1:]}
+        classes = {character: 0 for piece in ids for character in piece[1:]}
         classes = {character: number for number, character in enumerate(classes, start=1)}
         width = len(classes) + 1
         # Row 0 stands for nodes without a row.
@@ -40,14 +40,15 @@ class Segmenter:
         self.pieces, self.rows = np.zeros((2, len(nodes) + 1), np.int32)
         self.classes, self.first = np.zeros((2, 0x110000), np.int32)
         self.next = np.zeros((len(inner) + 1) * width, np.int32)
+        rows = {prefix: width * number for number, prefix in enumerate(inner, start=1)}
+        single = [prefix for prefix in nodes if len(prefix) == 1]
+        longer = [prefix for prefix in nodes if len(prefix) > 1]
         self.pieces[[nodes[piece] for piece in ids]] = np.array(list(ids.values())) + 1
-        self.rows[[nodes[prefix] for prefix in inner]] = width * np.arange(1, len(inner) + 1)
+        self.rows[[nodes[prefix] for prefix in rows]] = list(rows.values())
         self.classes[list(map(ord, classes))] = list(classes.values())
-        for prefix, node in nodes.items():
-            if len(prefix) == 1:
-                self.first[ord(prefix)] = node
-            else:
-                self.next[self.rows[nodes[prefix[:-1]]] + classes[prefix[-1]]] = node
+        self.first[list(map(ord, single))] = [nodes[prefix] for prefix in single]
+        places = [rows[prefix[:-1]] + classes[prefix[-1]] for prefix in longer]
+        self.next[places] = [nodes[prefix] for prefix in longer]
 
     def fits(self, characters: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Return whether each word is short enough, and each of its characters a piece: bool of shape [words].
@@ -88,19 +89,19 @@ class Segmenter:
             word = np.arange(len(column))
             for stop in range(place + 1, len(columns) + 1):
                 piece = self.pieces[node]
-                found = np.flatnonzero(piece)
+                found = piece.nonzero()[0]
                 at, id_ = word[found], piece[found]
                 likelihood = best[place][at] + self.score[id_]
-                better = np.flatnonzero(likelihood > best[stop][at])
+                better = (likelihood > best[stop][at]).nonzero()[0]
                 at = at[better]
                 best[stop][at], backs[stop][at], ends[stop][at] = likelihood[better], stop - place, id_[better]
                 if stop == len(columns):
                     break
                 row = self.rows[node]
-                going = np.flatnonzero(row[: np.searchsorted(word, len(columns[stop]))])
+                going = row[: word.searchsorted(len(columns[stop]))].nonzero()[0]
                 word = word[going]
                 node = self.next[row[going] + classes[stop][word]]
-                alive = np.flatnonzero(node)
+                alive = node.nonzero()[0]
                 word, node = word[alive], node[alive]
                 if not len(word):
                     break

@@ -1,7 +1,8 @@
 """Where artifacts are: in the working folder, below the prefix of a Snakemake module, or in a bucket."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,21 +52,32 @@ class Place:
     def source(self, path: Path) -> AnnotatedString:
         """Return a file of the workflow's own source as an input, which no storage provider takes into its bucket.
 
-        What is `local` would keep its job on this machine then; what is in Snakemake's cache of sources does not. The
-        path is relative, so that the folder can be moved without making anything stale.
+        The path is relative, so that the folder can be moved without making anything stale.
         """
-        relative = os.path.relpath(path)
+        return self.marked(os.path.relpath(path))
+
+    def marked(self, relative: str) -> AnnotatedString:
+        """Return such an input of a relative path.
+
+        What is `local` would keep its job on this machine then; what is in Snakemake's cache of sources does not.
+        """
         return sourcecache_entry(relative, relative) if self.stored else local(relative)
 
-    def code_inputs(self, script: str, environment: str) -> list[AnnotatedString]:
-        """Return a rule's code as inputs: its script, the modules that this imports, its environment's lock.
+    def code_inputs(self, script: str, environment: str) -> Callable[[Any], list[AnnotatedString]]:
+        """Return the input function of a rule's code: its script, modules that this imports, its environment's lock.
 
-        Snakemake itself follows a script's own text only, and the environment only under --sdm.
+        Snakemake itself follows a script's own text only, and the environment only under --sdm. A function, because
+        most rules have no job: to follow the imports of all would take a quarter of each start of Snakemake.
         """
-        scripts = self.root / "scripts"
-        path = scripts / f"{script}.py"
-        lock = self.root / "envs" / f"{environment}.txt"
-        return [self.source(file) for file in (path, *sorted(imported(path, scripts)), lock)]
+
+        @cache
+        def paths() -> list[str]:
+            scripts = self.root / "scripts"
+            path = scripts / f"{script}.py"
+            lock = self.root / "envs" / f"{environment}.txt"
+            return [os.path.relpath(file) for file in (path, *sorted(imported(path, scripts)), lock)]
+
+        return lambda wildcards: list(map(self.marked, paths()))
 
 
 def local_files(paths: Iterable[str | Path]) -> list[AnnotatedString]:
