@@ -19,7 +19,7 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
 from tpulm.models import peft_adapter
 from tpulm.records import causal_batches
-from tpulm.records.packing import merge
+from tpulm.records.manifest import merge
 from tpulm.records.reader import Records
 from tpulm.records.shard_writer import write_shard
 from tpulm.tokenization import causal
