@@ -7,6 +7,7 @@
   turns, so that a busy machine slows all of them down. Then two more seeds, and the held-out loss of all.
 - first step: from the start of the process to the end of its first step, without and with programs compiled before.
 - whole: `snakemake` on the shipped config, beside that of an earlier COMMIT, by turns; processor time of all processes.
+- generation: what start-up and compilation cost when the finetuned model of that job generates; the same two versions.
 - gap: what of a segment of the shipped config is no training, by its own record (tpulm.training.phases), and which part
   of a segment that would be in each recipe that benchmarks/recipes.py has planned, by the estimate of a step.
 
@@ -35,6 +36,7 @@ import pytest
 from conftest import PARTS, ROOT, Workflow, existing, reduced
 from data import by_turns, machine, median, timed
 from gaps import gap_rows, gaps, planned
+from generation import generation_lines
 from ruamel.yaml import YAML
 from worker import Worker
 
@@ -43,7 +45,7 @@ BEGIN = "<!-- `make bench-steps` writes from here -->\n"
 WORKER = ROOT / "benchmarks/step_worker.py"
 PUBLISHED, OURS = "published", {"tensorflow": 1.8, "jax": 1.3}  # and their aims
 SEEDS = (0, 1, 2)
-PARTS_MEASURED = ("steps", "whole", "gap")  # the gap is that of the last run of the whole
+PARTS_MEASURED = ("steps", "whole", "generation", "gap")  # the last two are of what the whole has left
 
 
 class Size(NamedTuple):
@@ -226,6 +228,12 @@ def steps_lines(scratch: Path, size: Size, rounds: int) -> list[str]:
     return [about, "", *table]
 
 
+def generated_lines(scratch: Path, runs: int, before: str | None) -> list[str]:
+    """Return what generation takes in the embedded jobs that `whole_lines` left."""
+    then = (before, existing(scratch / "then")) if before else None
+    return generation_lines(existing(scratch / "now"), then, runs)
+
+
 def gap_lines(scratch: Path) -> list[str]:
     """Return the tables of the gap, of the run of the embedded job that `whole_lines` left."""
     return gap_rows(gaps(existing(scratch / "now")), planned())
@@ -262,6 +270,7 @@ def main() -> None:
         parts = {
             "steps": partial(steps_lines, scratch, size, arguments.rounds),
             "whole": partial(whole_lines, scratch, wholes, arguments.before, arguments.quick),
+            "generation": partial(generated_lines, scratch, wholes, arguments.before),
             "gap": partial(gap_lines, scratch),
         }
         lines, failed = measured({name: parts[name] for name in arguments.only or PARTS_MEASURED})

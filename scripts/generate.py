@@ -12,10 +12,12 @@ from tpulm.core.arrays import load_arrays
 from tpulm.core.files import write_json
 from tpulm.core.job import job
 from tpulm.training import runtime
+from tpulm.training.phases import Phases
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
 with job(snakemake.log[0], f"finetune {run}") as say:
+    phases = Phases()
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
     from tpulm.models.building import open_model
     from tpulm.models.causal import assign
@@ -26,9 +28,17 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     opened = on_one_host(recipe, snakemake.resources) | {"base": {"preset": snakemake.input.base}}
     model, distribution = open_model(ModelSpec.of("finetune", f"finetune.runs.{run}", opened))
     generate = Generator(model, recipe["sampling"], distribution.num_model_replicas)
+    phases.end("start")
     before = generate(prompts) if prompts else []
+    phases.end("before")
     assign(model.trainable_variables, load_arrays(best), best)
     after = generate(prompts) if prompts else []
+    phases.end("after")
     rows = [{"prompt": p, "before": b, "after": a} for p, b, a in zip(prompts, before, after, strict=True)]
     write_json(snakemake.output[0], {"sampling": recipe["sampling"], "prompts": rows})
-    say(f"{len(prompts)} prompts, {recipe['sampling']['samples']} samples each, before and after")
+    say(
+        f"{len(prompts)} prompts, {recipe['sampling']['samples']} samples each, before and after: "
+        "{start:.1f} s to start, {before:.1f} s to compile and generate, {after:.1f} s to generate again".format(
+            **phases.seconds
+        )
+    )

@@ -397,7 +397,10 @@ def test_steps_are_measured_and_learn_the_same(tmp_path):
 def test_the_whole_and_the_gap_are_measured_beside_an_earlier_commit(tmp_path):
     if subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True).returncode:
         pytest.skip("the history of the repository is not here")
-    printed = ran("steps.py", "--quick", "--only", "whole", "gap", "--before", "HEAD", folder=tmp_path)
+    printed = ran("steps.py", "--quick", "--only", "whole", "generation", "gap", "--before", "HEAD", folder=tmp_path)
     assert re.search(r"takes \d+ s by the clock, \d+ s of the processors \(one run\)\.\n+At HEAD it took", printed)
+    assert re.search(r"takes [\d.]+ s, and [\d.]+ s with programs compiled before; at HEAD [\d.]+ s and", printed)
+    rows = [cells(line) for line in printed.splitlines() if line.startswith(("| nothing", "| compiled"))]
+    assert [len([float(cell.removesuffix(" s")) for cell in row[1:]]) for row in rows] == [3, 3]
     keys = re.findall(r"^\| `(\S+)` of the shipped config, on (\w+)", printed, re.M)
     assert keys == [("mlm.runs.tiny", "tensorflow"), ("base.small", "jax"), ("finetune.runs.python", "jax")]

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import keras
 
+from tpulm.models.dropout_rate import LEVELS, dropped_levels
+
 PLAIN = keras.layers.Dropout.call
-LEVELS = 2**16  # a rate is rounded to a multiple of 1 / LEVELS
 DRAWS = 4  # that one block of the hash is enough for
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
@@ -54,7 +55,7 @@ def dropped(layer: keras.layers.Dropout, inputs: jax.Array, training: bool = Fal
     """
     if not training or not 0 < layer.rate < 1 or layer.noise_shape is not None:
         return PLAIN(layer, inputs, training=training)
-    share = min(max(round(layer.rate * LEVELS), 1), LEVELS - 1)
+    share = dropped_levels(layer.rate)
     mask = jax.lax.optimization_barrier(kept(layer.seed_generator.next(), inputs.shape, share))
     return jnp.where(mask, inputs / (1 - share / LEVELS), jnp.zeros_like(inputs))
 

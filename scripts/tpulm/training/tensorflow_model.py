@@ -62,15 +62,6 @@ def load_weights(model: transformers.TFPreTrainedModel, path: str | Path) -> Non
         raise UserError(f"{path} lacks weights of a masked {model.config.model_type} model: {error}.") from None
 
 
-def dropout_generators(model: transformers.TFPreTrainedModel) -> list[tf.random.Generator]:
-    """Return the random generators of a model's dropout layers, made now where they were to be made at first use."""
-    layers = model._flatten_layers(recursive=True, include_self=False)
-    sources = [layer._random_generator for layer in layers if hasattr(layer, "_random_generator")]
-    for source in sources:
-        source._maybe_init()
-    return [source._generator for source in sources if source._generator is not None]
-
-
 def named_arrays(items: list) -> dict[str, np.ndarray]:
     """Return the values of variables by their names; a number keeps equal names apart."""
     named: dict[str, np.ndarray] = {}

@@ -15,11 +15,11 @@ from tpulm.training import checkpoint
 from tpulm.training.history import FigureReader, History
 from tpulm.training.pauses import Pauses
 from tpulm.training.snapshots import Snapshots
+from tpulm.training.tensorflow_dropout import dropout_generators
 from tpulm.training.tensorflow_evaluation import evaluator
 from tpulm.training.tensorflow_model import (
     assign,
     build_model,
-    dropout_generators,
     load_weights,
     loss_sum,
     named_arrays,
