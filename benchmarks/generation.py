@@ -6,7 +6,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from conftest import Workflow
+from conftest import Workflow, existing
 from data import Time, by_turns, median, timed
 
 TARGET, LOG = "results/finetune/python/generations.json", "logs/finetune/python/generate.log"
@@ -24,12 +24,13 @@ def generated(workflow: Workflow, compiled: bool) -> Time:
     return timed([snakemake, TARGET, "--force", "--cores", "2"], cwd=workflow.folder)
 
 
-def generation_lines(now: Workflow, before: tuple[str, Workflow] | None, runs: int) -> list[str]:
+def generation_lines(scratch: Path, runs: int, before: str | None) -> list[str]:
     """Return what is said of generation: by turns without and with compiled programs, of now and of a commit before.
 
-    now, before  finished runs of the shipped config
+    scratch  has finished runs of the shipped config, in the folder now, and where there is a commit before in then
     """
-    workflows = [now, *(before[1:] if before else ())]
+    now = existing(scratch / "now")
+    workflows = [now, *([existing(scratch / "then")] if before else [])]
     parts: dict[bool, list[list[float]]] = {False: [], True: []}
 
     def measured(workflow: Workflow, compiled: bool) -> Time:
@@ -44,7 +45,7 @@ def generation_lines(now: Workflow, before: tuple[str, Workflow] | None, runs: i
     clocks = [f"{median(times).clock:.1f} s" for times in by_turns(runs, *ways)]
     lines = [
         f"`{TARGET}`, the same prompts before and after finetuning, takes {clocks[0]}, and {clocks[1]} with programs "
-        f"compiled before{f'; at {before[0]} {clocks[2]} and {clocks[3]}' if before else ''} "
+        f"compiled before{f'; at {before} {clocks[2]} and {clocks[3]}' if before else ''} "
         f"({'one run' if runs == 1 else f'medians of {runs} runs by turns'}, Snakemake included).",
         "",
         "| | start | compile and generate | generate again |",

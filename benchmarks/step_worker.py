@@ -4,8 +4,9 @@
 
 WAY is published, tensorflow or jax; FOLDER has the results of a workflow, records and tokenizer; JOB is a JSON object:
 seed, steps, batch_size, model, rate, warmup, weight_decay, threads. Commands come a line each, and each is answered by
-a line of JSON: `train N`, the seconds of the next N steps and the seconds since this process was started; `loss`, the
-held-out loss, nats per masked token.
+a line of JSON: `train N`, the seconds of the next N steps and the seconds since this process was started; `profile N`,
+the costliest operations of the next N steps and their shares of the time of all; `loss`, the held-out loss, nats per
+masked token.
 
 `published` is what the published procedure does: `fit` of transformers' model with TensorFlow, the records read by
 tf.data and masked by transformers' collator, the optimizer of transformers' `create_optimizer`.
@@ -13,8 +14,11 @@ tf.data and masked by transformers' collator, the optimizer of transformers' `cr
 
 import contextlib
 import json
+import re
 import sys
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -31,6 +35,8 @@ from tpulm.training.history import History
 from tpulm.training.phases import process_age
 
 MASKING = {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
+# An operation of TensorFlow in a trace: where in the model, and of which kind.
+OPERATION = re.compile(r"[\w./-]+/[\w.-]+:(?:_Mkl)?([A-Z]\w+)")
 Ways = tuple[Callable[[int, int], Any], Callable[[], float]]  # train the steps from one to another; held-out loss
 
 
@@ -119,6 +125,31 @@ def with_jax(job: dict, folder: Path, train: Records, held_out: Records) -> Ways
     return run, lambda: trainer.evaluate(evaluation_batches(held_out))["loss"]
 
 
+def traced(way: str, steps: Callable[[], None]) -> list[tuple[str, float]]:
+    """Return the costliest operations of a way while `steps` runs, with their shares; those of TensorFlow by kind."""
+    with tempfile.TemporaryDirectory() as folder:
+        if way == "jax":
+            from jax.profiler import start_trace, stop_trace
+        else:
+            from tensorflow.profiler.experimental import start as start_trace
+            from tensorflow.profiler.experimental import stop as stop_trace
+        start_trace(folder)
+        steps()
+        stop_trace()
+        from jax.profiler import ProfileData
+        from tpulm.training.profiling import NAMED, costliest
+
+        (trace,) = Path(folder).rglob("*.xplane.pb")
+        if way == "jax":
+            return costliest(trace)
+        taken: Counter[str] = Counter()
+        for plane in ProfileData.from_file(str(trace)).planes:
+            for event in (event for line in plane.lines for event in line.events):
+                if kind := OPERATION.fullmatch(event.name):
+                    taken[kind[1]] += event.duration_ns
+        return [(name, time / taken.total()) for name, time in taken.most_common(NAMED)]
+
+
 WAYS = {"published": published, "tensorflow": with_tensorflow, "jax": with_jax}
 
 
@@ -136,6 +167,9 @@ def main(way: str, folder: Path, job: dict) -> None:
                 train(step, step + int(numbers[0]))
                 step += int(numbers[0])
                 answer = {"seconds": time.perf_counter() - began, "age": process_age()}
+            elif command == "profile":
+                answer = {"operations": traced(way, partial(train, step, step + int(numbers[0])))}
+                step += int(numbers[0])
             else:
                 answer = {"loss": float(np.asarray(loss()))}
         print(json.dumps(answer), flush=True)

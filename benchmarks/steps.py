@@ -44,7 +44,7 @@ RESULT = ROOT / "benchmarks/results/steps.md"
 BEGIN = "<!-- `make bench-steps` writes from here -->\n"
 WORKER = ROOT / "benchmarks/step_worker.py"
 PUBLISHED, OURS = "published", {"tensorflow": 1.8, "jax": 1.3}  # and their aims
-SEEDS = (0, 1, 2)
+SEEDS, PROFILED = (0, 1, 2), 5  # seeds, and the steps of a profile
 PARTS_MEASURED = ("steps", "whole", "generation", "gap")  # the last two are of what the whole has left
 
 
@@ -68,7 +68,7 @@ def of(hidden: int, layers: int, length: int) -> dict:
     }  # fmt: skip
 
 
-FULL = Size(of(256, 4, 128), 10_048, 128, 8, of_round=20, steps=400)
+FULL = Size(of(256, 4, 128), 10_048, 128, 8, of_round=40, steps=400)
 QUICK = Size(of(16, 1, 32), 400, 32, 4, of_round=2, steps=12)
 
 
@@ -88,6 +88,11 @@ class Training(Worker):
         """Train so many steps; return the answer."""
         self.step += steps
         return self.ask(f"train {steps}")
+
+    def profile(self) -> list[tuple[str, float]]:
+        """Train a few steps; return their costliest operations, with their shares of the time of all."""
+        self.step += PROFILED
+        return self.ask(f"profile {PROFILED}")["operations"]
 
     def finish(self, size: Size) -> float:
         """Train what is left of the run; return the held-out loss, and end the process."""
@@ -115,10 +120,16 @@ def prepared(folder: Path, size: Size) -> Path:
     return workflow / "results"
 
 
-def measure_steps(folder: Path, scratch: Path, size: Size, rounds: int) -> tuple[dict, dict, dict]:
-    """Return by way the seconds of a step in each round, those to the end of the first step, and the held-out losses.
+def ratios(seconds: dict[str, list[float]], way: str) -> list[float]:
+    """Return how much faster than the published way this one is, round by round: of measurements next to each other."""
+    return [other / own for other, own in zip(seconds[PUBLISHED], seconds[way], strict=True)]
 
-    The seconds to the first step are two: without and with compiled programs; at tiny size only without.
+
+def measure_steps(folder: Path, scratch: Path, size: Size, rounds: int) -> tuple[dict, dict, dict, dict]:
+    """Return by way the seconds of a step in each round, those to the end of the first step, held-out losses, profiles.
+
+    The seconds to the first step are two: without and with compiled programs; at tiny size only without. Profiles are
+    the costliest operations, of those that miss their aims.
     """
     ways = [PUBLISHED, *OURS]
 
@@ -141,18 +152,17 @@ def measure_steps(folder: Path, scratch: Path, size: Size, rounds: int) -> tuple
         for way, worker in workers.items():
             seconds[way].append(worker.train(size.of_round)["seconds"] / size.of_round)
             print(f"{way}: {seconds[way][-1] * 1e3:.0f} ms a step", file=sys.stderr)
+    missed = (way for way, aim in OURS.items() if statistics.median(ratios(seconds, way)) < aim)
+    profiles = {way: workers[way].profile() for way in missed}
     losses = {way: [worker.finish(size)] for way, worker in workers.items()}
     for seed in SEEDS[1:] if size is FULL else ():
         for way in ways:
             losses[way].append(started(way, seed).finish(size))
-    return seconds, first, losses
+    return seconds, first, losses, profiles
 
 
-def step_rows(seconds: dict, first: dict, losses: dict, tokens: int) -> list[str]:
-    """Return the table of the ways: medians with the lowest and the highest.
-
-    The ratio of a round is that of two measurements next to each other.
-    """
+def step_rows(seconds: dict, first: dict, losses: dict, profiles: dict, tokens: int) -> list[str]:
+    """Return the table of the ways, medians with the lowest and the highest, and what takes time where one misses."""
     rows = [
         "| trained by | ms a step | tokens/s | ratio to the published | aim | held-out loss, three seeds | first step; "
         "with programs compiled before |",
@@ -160,8 +170,8 @@ def step_rows(seconds: dict, first: dict, losses: dict, tokens: int) -> list[str
     ]
     for way, taken in seconds.items():
         middle = statistics.median(taken)
-        ratios = [other / own for other, own in zip(seconds[PUBLISHED], taken, strict=True)]
-        ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        found = ratios(seconds, way)
+        ratio = f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})"
         name = "the published `fit`" if way == PUBLISHED else f"`backend: {way}`"
         cells = [
             name,
@@ -173,6 +183,9 @@ def step_rows(seconds: dict, first: dict, losses: dict, tokens: int) -> list[str
             "; ".join(f"{age:.1f} s" for age in first[way]),
         ]
         rows.append(f"| {' | '.join(cells)} |")
+    for way, operations in profiles.items():
+        shares = ", ".join(f"`{name}` {share:.0%}" for name, share in operations)
+        rows += ["", f"`backend: {way}` misses its aim; what takes the time of its operations: {shares}."]
     return rows
 
 
@@ -228,12 +241,6 @@ def steps_lines(scratch: Path, size: Size, rounds: int) -> list[str]:
     return [about, "", *table]
 
 
-def generated_lines(scratch: Path, runs: int, before: str | None) -> list[str]:
-    """Return what generation takes in the embedded jobs that `whole_lines` left."""
-    then = (before, existing(scratch / "then")) if before else None
-    return generation_lines(existing(scratch / "now"), then, runs)
-
-
 def gap_lines(scratch: Path) -> list[str]:
     """Return the tables of the gap, of the run of the embedded job that `whole_lines` left."""
     return gap_rows(gaps(existing(scratch / "now")), planned())
@@ -270,7 +277,7 @@ def main() -> None:
         parts = {
             "steps": partial(steps_lines, scratch, size, arguments.rounds),
             "whole": partial(whole_lines, scratch, wholes, arguments.before, arguments.quick),
-            "generation": partial(generated_lines, scratch, wholes, arguments.before),
+            "generation": partial(generation_lines, scratch, wholes, arguments.before),
             "gap": partial(gap_lines, scratch),
         }
         lines, failed = measured({name: parts[name] for name in arguments.only or PARTS_MEASURED})

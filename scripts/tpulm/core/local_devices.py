@@ -15,3 +15,8 @@ def tpu_here() -> bool:
         if vendor.read_text().strip() == GOOGLE and device.read_text().strip() in TPUS:
             return True
     return False
+
+
+def gpu_here() -> bool:
+    """Return whether this machine has a GPU that JAX uses: NVIDIA's driver is there."""
+    return Path("/dev/nvidiactl").exists()

@@ -1,5 +1,7 @@
 """Dynamic masking for masked language models: a pure function of its key and the position in the batch."""
 
+from functools import lru_cache
+
 import numpy as np
 
 from tpulm.config.record_arrays import predictions_per_record
@@ -43,7 +45,7 @@ def mask_batch(
 
     labels = np.take_along_axis(input_ids, positions, axis=1)
     fate = random.random((whole, most))[rows]
-    ordinary = np.setdiff1d(np.arange(vocab_size), special_ids)
+    ordinary = ordinary_ids(vocab_size, tuple(special_ids))
     anything = ordinary[random.integers(0, len(ordinary), (whole, most))[rows]]
     replaced = np.where(fate < mask, mask_id, np.where(fate < mask + random_token, anything, labels))
     hidden = input_ids.copy()
@@ -55,3 +57,11 @@ def mask_batch(
         "labels": np.where(chosen, labels, 0).astype(np.int32),
         "weights": chosen.astype(np.float32),
     }
+
+
+@lru_cache(maxsize=1)
+def ordinary_ids(vocab_size: int, special_ids: tuple[int, ...]) -> np.ndarray:
+    """Return the ids of a vocabulary without the special ones, ascending: int64, read-only."""
+    ids = np.setdiff1d(np.arange(vocab_size), special_ids)
+    ids.flags.writeable = False
+    return ids

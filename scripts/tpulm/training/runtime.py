@@ -10,7 +10,8 @@ import sys
 from tpulm.core import hosts
 from tpulm.core.compile_cache import cache_folder
 from tpulm.core.imports import without
-from tpulm.core.local_devices import tpu_here
+from tpulm.core.local_devices import gpu_here, tpu_here
+from tpulm.core.memory import keep_freed_memory
 
 # keras-hub imports TensorFlow for its tf.data pipelines when it can; nothing here uses them.
 BLOCKED = ("tensorflow", "tensorflow_text")
@@ -42,6 +43,8 @@ def start(cpu_threads: int, host_device_count: int = 1, precision: str = "float3
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache_folder("jax"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+    if not tpu_here() and not gpu_here():
+        keep_freed_memory()
     if hosts.count() > 1:
         import jax
 

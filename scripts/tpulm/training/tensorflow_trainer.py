@@ -252,9 +252,8 @@ def batches(
         return dict(zip(names, arrays, strict=True))
 
     dataset = tf.data.Dataset.range(first, last).map(fetch, num_parallel_calls=1, deterministic=True)
-    dataset = dataset.prefetch(4)
-    if alone(strategy):
-        return dataset
     options = tf.data.Options()
+    options.autotune.enabled = False  # its thread is waited for at the end, up to 0.2 s, and there is nothing to tune
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return strategy.experimental_distribute_dataset(dataset.with_options(options))
+    dataset = dataset.prefetch(4).with_options(options)
+    return dataset if alone(strategy) else strategy.experimental_distribute_dataset(dataset)
