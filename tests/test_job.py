@@ -1,5 +1,6 @@
 """The end of a job: what every script does with a signal."""
 
+import platform
 import subprocess
 import sys
 
@@ -64,3 +65,30 @@ def test_the_memory_of_a_job_is_not_that_of_the_program_that_started_it():
     done = subprocess.run([sys.executable, "-c", HELD, PEAK], capture_output=True, text=True, check=True)
     before, after = map(int, done.stdout.split())
     assert before < 100e6 and 50e6 < after < before + 70e6
+
+
+KEPT = f"""
+import resource, sys, threading
+sys.path.insert(0, {str(ROOT / "scripts")!r})
+from tpulm.core.memory import keep_freed_memory
+keep_freed_memory()
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    bytearray(b"x") * 100_000_000
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+found = []
+for _ in range(2):
+    thread = threading.Thread(target=lambda: found.append(faults()))
+    thread.start()
+    thread.join()
+print(*found)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told to")
+def test_freed_memory_is_kept_for_what_is_allocated_next():
+    done = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True, check=True)
+    first, second = map(int, done.stdout.split())
+    assert first > 10 * second  # pages are new only once
