@@ -138,7 +138,7 @@ rule list_shards:
         | ({"made_elsewhere": True} if RECORD_SETS[w.records].made_elsewhere else {}),
     log:
         "logs/{records}/shards.log",
-    threads: 2
+    threads: 1
     conda:
         lambda w: "../envs/jax.yaml" if w.records in CAUSAL_RECORDS else "../envs/data.yaml"
     script:
