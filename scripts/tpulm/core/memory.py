@@ -12,7 +12,7 @@ def keep_freed_memory() -> None:
     """Keep memory that is freed for what is allocated next, where the C library is glibc. Call it before threads start.
 
     XLA on processors allocates the temporaries of a program anew at each call. By default, blocks of more than 32 MiB
-    come from the kernel each time, which sets them to zero page by page: a quarter of the time of a small step. In one
+    come from the kernel each time, which sets them to zero page by page: a fifth of the time of a small step. In one
     arena, since the others of glibc cannot hold such blocks. What a process holds does not grow beyond its peak.
     """
     with contextlib.suppress(AttributeError, OSError):
