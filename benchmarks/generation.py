@@ -2,12 +2,12 @@
 
 import re
 import shutil
-import sys
+import statistics
 from functools import partial
 from pathlib import Path
 
 from conftest import Workflow, existing
-from data import Time, by_turns, median, timed
+from data import Time, by_turns, median, snakemake
 
 TARGET, LOG = "results/finetune/python/generations.json", "logs/finetune/python/generate.log"
 SAID = re.compile(r"([\d.]+) s to start, ([\d.]+) s to compile and generate, ([\d.]+) s to generate again")
@@ -20,8 +20,7 @@ def generated(workflow: Workflow, compiled: bool) -> Time:
     """
     if not compiled:
         shutil.rmtree(workflow / ".snakemake/compiled", ignore_errors=True)
-    snakemake = str(Path(sys.executable).with_name("snakemake"))
-    return timed([snakemake, TARGET, "--force", "--cores", "2"], cwd=workflow.folder)
+    return snakemake(workflow, TARGET, "--force")
 
 
 def generation_lines(scratch: Path, runs: int, before: str | None) -> list[str]:
@@ -52,6 +51,6 @@ def generation_lines(scratch: Path, runs: int, before: str | None) -> list[str]:
         "| --- | ---: | ---: | ---: |",
     ]
     for compiled, name in ((False, "nothing compiled before"), (True, "compiled before")):
-        medians = [sorted(column)[len(column) // 2] for column in zip(*parts[compiled], strict=True)]
+        medians = map(statistics.median, zip(*parts[compiled], strict=True))
         lines.append(f"| {name} | {' | '.join(f'{seconds:.1f} s' for seconds in medians)} |")
     return lines

@@ -13,7 +13,7 @@ def keep_freed_memory() -> None:
 
     XLA on processors allocates the temporaries of a program anew at each call. By default, blocks of more than 32 MiB
     come from the kernel each time, which sets them to zero page by page: a fifth of the time of a small step. In one
-    arena, since the others of glibc cannot hold such blocks. What a process holds does not grow beyond its peak.
+    arena, since the others of glibc cannot hold such blocks. The process gives nothing back until it ends.
     """
     with contextlib.suppress(AttributeError, OSError):
         mallopt = ctypes.CDLL(None).mallopt
