@@ -4,9 +4,9 @@
 
 WAY is published, tensorflow or jax; FOLDER has the results of a workflow, records and tokenizer; JOB is a JSON object:
 seed, steps, batch_size, model, rate, warmup, weight_decay, threads. Commands come a line each, and each is answered by
-a line of JSON: `train N`, the seconds of the next N steps and the seconds since this process was started; `profile N`,
-the costliest operations of the next N steps and their shares of the time of all; `loss`, the held-out loss, nats per
-masked token.
+a line of JSON: `train N`, the seconds of the next N steps, and those of each phase from the start of the process to the
+end of its first step; `profile N`, the costliest operations of the next N steps and their shares of the time of all;
+`loss`, the held-out loss, nats per masked token.
 
 `published` is what the published procedure does: `fit` of transformers' model with TensorFlow, the records read by
 tf.data and masked by transformers' collator, the optimizer of transformers' `create_optimizer`.
@@ -28,15 +28,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 import numpy as np
 from tpulm.config.schedule import learning_rates
-from tpulm.models.transformers_config import model_config
 from tpulm.records.masked_batches import evaluation_batches, training_batch
 from tpulm.records.reader import Records
 from tpulm.training.history import History
-from tpulm.training.phases import process_age
+from tpulm.training.phases import Phases
 
 MASKING = {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
 # An operation of TensorFlow in a trace: where in the model, and of which kind.
 OPERATION = re.compile(r"[\w./-]+/[\w.-]+:(?:_Mkl)?([A-Z]\w+)")
+PHASES = Phases()  # imports, model, first step
 Ways = tuple[Callable[[int, int], Any], Callable[[], float]]  # train the steps from one to another; held-out loss
 
 
@@ -53,6 +53,7 @@ def recipe_of(job: dict) -> dict:
 
 def published(job: dict, folder: Path, train: Records, held_out: Records) -> Ways:
     """Return the published procedure, in one process on the processors."""
+    from tpulm.models.transformers_config import model_config
     from tpulm.training import tensorflow_runtime as runtime
 
     tf = runtime.tf
@@ -60,6 +61,7 @@ def published(job: dict, folder: Path, train: Records, held_out: Records) -> Way
     import transformers
     from tpulm.training.tensorflow_evaluation import evaluate
 
+    PHASES.end("imports")
     runtime.tf_keras.utils.set_random_seed(job["seed"])
     model = transformers.TFAutoModelForMaskedLM.from_config(model_config(job["model"], train.manifest, "model"))
     arguments = {"num_warmup_steps": job["warmup"], "init_lr": job["rate"], "weight_decay_rate": job["weight_decay"]}
@@ -88,12 +90,14 @@ def published(job: dict, folder: Path, train: Records, held_out: Records) -> Way
 
 def with_tensorflow(job: dict, folder: Path, train: Records, held_out: Records) -> Ways:
     """Return what `backend: tensorflow` does."""
+    from tpulm.models.transformers_config import model_config
     from tpulm.training import tensorflow_runtime as runtime
 
     strategy = runtime.start(job["threads"], 1, tpu=False)
     from tpulm.training.tensorflow_evaluation import evaluate
     from tpulm.training.tensorflow_trainer import Trainer
 
+    PHASES.end("imports")
     recipe = recipe_of(job)
     trainer = Trainer(strategy, model_config(recipe["model"], train.manifest, "model"), recipe)
 
@@ -116,6 +120,7 @@ def with_jax(job: dict, folder: Path, train: Records, held_out: Records) -> Ways
     from tpulm.training.jax_run import build_run
     from tpulm.training.jax_trainer import Trainer
 
+    PHASES.end("imports")
     trainer = Trainer(build_run(TrainingStep.of("mlm", "mlm.runs.x", recipe, **known)))
 
     def run(first: int, last: int) -> None:
@@ -158,6 +163,7 @@ def main(way: str, folder: Path, job: dict) -> None:
     with contextlib.redirect_stdout(sys.stderr):
         manifest = folder / "tfrecords/manifest.json"
         train, loss = WAYS[way](job, folder, Records(manifest, "train"), Records(manifest, "validation"))
+        PHASES.end("model")
     step = 0
     for line in sys.stdin:
         command, *numbers = line.split()
@@ -165,8 +171,10 @@ def main(way: str, folder: Path, job: dict) -> None:
             began = time.perf_counter()
             if command == "train":
                 train(step, step + int(numbers[0]))
+                if not step:
+                    PHASES.end("first step")
                 step += int(numbers[0])
-                answer = {"seconds": time.perf_counter() - began, "age": process_age()}
+                answer = {"seconds": time.perf_counter() - began, "phases": PHASES.seconds}
             elif command == "profile":
                 answer = {"operations": traced(way, partial(train, step, step + int(numbers[0])))}
                 step += int(numbers[0])

@@ -38,12 +38,12 @@ from data import by_turns, machine, median, timed
 from gaps import gap_rows, gaps, planned
 from generation import generation_lines
 from ruamel.yaml import YAML
+from step_table import OURS, PUBLISHED, ratios, step_rows
 from worker import Worker
 
 RESULT = ROOT / "benchmarks/results/steps.md"
 BEGIN = "<!-- `make bench-steps` writes from here -->\n"
 WORKER = ROOT / "benchmarks/step_worker.py"
-PUBLISHED, OURS = "published", {"tensorflow": 1.8, "jax": 1.3}  # and their aims
 SEEDS, PROFILED = (0, 1, 2), 5  # seeds, and the steps of a profile
 PARTS_MEASURED = ("steps", "whole", "generation", "gap")  # the last two are of what the whole has left
 
@@ -120,15 +120,10 @@ def prepared(folder: Path, size: Size) -> Path:
     return workflow / "results"
 
 
-def ratios(seconds: dict[str, list[float]], way: str) -> list[float]:
-    """Return how much faster than the published way this one is, round by round: of measurements next to each other."""
-    return [other / own for other, own in zip(seconds[PUBLISHED], seconds[way], strict=True)]
-
-
 def measure_steps(folder: Path, scratch: Path, size: Size, rounds: int) -> tuple[dict, dict, dict, dict]:
-    """Return by way the seconds of a step in each round, those to the end of the first step, held-out losses, profiles.
+    """Return by way the seconds of a step in each round, those to the first step, held-out losses, profiles.
 
-    The seconds to the first step are two: without and with compiled programs; at tiny size only without. Profiles are
+    Those to the first step are by phase, without and with compiled programs; at tiny size only without. Profiles are
     the costliest operations, of those that miss their aims.
     """
     ways = [PUBLISHED, *OURS]
@@ -136,15 +131,15 @@ def measure_steps(folder: Path, scratch: Path, size: Size, rounds: int) -> tuple
     def started(way: str, seed: int = SEEDS[0]) -> Training:
         return Training(way, folder, scratch / way, size, seed)
 
-    first: dict[str, list[float]] = {way: [] for way in ways}
+    first: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
     for way in ways if size is FULL else ():
         worker = started(way)
-        first[way].append(worker.train(1)["age"])
+        first[way].append(worker.train(1)["phases"])
         worker.end()
     workers = {}
     for way in ways:  # one after another: nothing else runs beside the start of a process
         workers[way] = started(way)
-        first[way].append(workers[way].train(1)["age"])
+        first[way].append(workers[way].train(1)["phases"])
     for worker in workers.values():
         worker.train(size.of_round // 2)
     seconds: dict[str, list[float]] = {way: [] for way in ways}
@@ -159,34 +154,6 @@ def measure_steps(folder: Path, scratch: Path, size: Size, rounds: int) -> tuple
         for way in ways:
             losses[way].append(started(way, seed).finish(size))
     return seconds, first, losses, profiles
-
-
-def step_rows(seconds: dict, first: dict, losses: dict, profiles: dict, tokens: int) -> list[str]:
-    """Return the table of the ways, medians with the lowest and the highest, and what takes time where one misses."""
-    rows = [
-        "| trained by | ms a step | tokens/s | ratio to the published | aim | held-out loss, three seeds | first step; "
-        "with programs compiled before |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for way, taken in seconds.items():
-        middle = statistics.median(taken)
-        found = ratios(seconds, way)
-        ratio = f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})"
-        name = "the published `fit`" if way == PUBLISHED else f"`backend: {way}`"
-        cells = [
-            name,
-            f"{middle * 1e3:.0f} ({min(taken) * 1e3:.0f} to {max(taken) * 1e3:.0f})",
-            f"{tokens / middle:,.0f}",
-            "1" if way == PUBLISHED else ratio,
-            "" if way == PUBLISHED else f"{OURS[way]}",
-            " ".join(f"{loss:.3f}" for loss in losses[way]),
-            "; ".join(f"{age:.1f} s" for age in first[way]),
-        ]
-        rows.append(f"| {' | '.join(cells)} |")
-    for way, operations in profiles.items():
-        shares = ", ".join(f"`{name}` {share:.0%}" for name, share in operations)
-        rows += ["", f"`backend: {way}` misses its aim; what takes the time of its operations: {shares}."]
-    return rows
 
 
 def earlier(commit: str, folder: Path) -> Workflow:

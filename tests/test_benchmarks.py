@@ -394,6 +394,15 @@ def test_steps_are_measured_and_learn_the_same(tmp_path):
     assert max(losses) - min(losses) < 0.1
 
 
+@unit
+def test_where_the_time_of_a_first_step_goes():
+    phases = [{"imports": 2.0, "model": 0.5, "first step": 4.04}, {"imports": 2.0}]
+    _, aims, missed = module("step_table").first_rows({"tensorflow": phases, "jax": phases})
+    assert aims.startswith("The first step was to take 7.7 s on tensorflow and 3.3 s on jax: a third of the first ver")
+    taken = "imports 2.0 s, model 0.5 s, first step 4.0 s; with programs compiled before imports 2.0 s."
+    assert missed == f"`backend: jax` misses it: {taken}"
+
+
 @long  # the shipped config twice, at tiny size
 def test_the_whole_and_the_gap_are_measured_beside_an_earlier_commit(tmp_path):
     if subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True).returncode:

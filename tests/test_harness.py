@@ -71,10 +71,14 @@ def opened(preset, mesh=(1, 1)):
     return KerasLM(model, distribution, fast_tokenizer(tokenizer), tokenizer.special, LENGTH)
 
 
-def log_probabilities(lm, ids):
-    """Return those of each next token, computed for one row without padding: float64 [tokens, vocabulary]."""
-    rows = np.array([ids], "int32")
-    logits = np.asarray(lm.model({"token_ids": rows, "padding_mask": np.ones_like(rows)}))[0].astype("float64")
+def log_probabilities(lm, ids, length=LENGTH):
+    """Return those of each next token, computed for one row: float64 [tokens, vocabulary].
+
+    length  what the row is filled up to, behind all that its tokens see: each shape is compiled
+    """
+    rows = np.array([[*ids, *[0] * (length - len(ids))]], "int32")
+    logits = np.asarray(lm.model({"token_ids": rows, "padding_mask": np.ones_like(rows)}))[0, : len(ids)]
+    logits = logits.astype("float64")
     shifted = logits - logits.max(-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
@@ -100,6 +104,9 @@ def test_likelihoods_are_those_of_each_row_alone(jax_backend, preset, mesh):
         else:
             own = [alone.prefix_token_id], alone.tok_encode(continuation, add_special_tokens=False)
         expected = directly(alone, *own)
+        if (context, continuation) == PAIRS[0]:
+            bare = log_probabilities(alone, own[0], length=len(own[0]))
+            np.testing.assert_allclose(log_probabilities(alone, own[0]), bare, atol=1e-5)
         assert likelihood == pytest.approx(expected[0], abs=1e-4) and greedy == expected[1]
 
 

@@ -122,8 +122,10 @@ for one in score.encoded:
     tokens, cost, done = [score.vocabulary.prefix, *one.ids], 0.0, 1
     while done < len(tokens):
         end = min(done + length, len(tokens))
-        read = np.array([tokens[max(0, end - length - 1) : end - 1]], np.int32)
-        values = np.asarray(model({"token_ids": read, "padding_mask": np.ones_like(read)}), np.float64)[0, done - end :]
+        read = tokens[max(0, end - length - 1) : end - 1]
+        row = np.array([read + [0] * (length - len(read))], np.int32)  # filled up behind what they see: one shape
+        values = np.asarray(model({"token_ids": row, "padding_mask": np.ones_like(row)}), np.float64)[0]
+        values = values[len(read) - (end - done) : len(read)]
         top = values.max(-1, keepdims=True)
         shares = values - top - np.log(np.exp(values - top).sum(-1, keepdims=True))
         cost -= sum(shares[place, token] for place, token in enumerate(tokens[done:end]))

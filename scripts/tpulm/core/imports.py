@@ -4,6 +4,9 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
+# What transformers takes for its scores of GLUE, where a model of TensorFlow is built; with SciPy's statistics.
+UNUSED_BY_TRANSFORMERS = ("sklearn",)
+
 
 @contextlib.contextmanager
 def without(*names: str) -> Iterator[None]:

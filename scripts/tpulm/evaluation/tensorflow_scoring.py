@@ -3,11 +3,10 @@
 from collections.abc import Iterable
 
 import numpy as np
-import transformers
 
 from tpulm.evaluation.rows import Row, batched, summed
 from tpulm.training.tensorflow_model import predictions
-from tpulm.training.tensorflow_runtime import graph, tf
+from tpulm.training.tensorflow_runtime import graph, tf, transformers
 
 # Of any number of rows and tokens, so that the model is traced once.
 ARRAYS = {

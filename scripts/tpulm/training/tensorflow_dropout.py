@@ -5,10 +5,8 @@ On processors, half the random numbers and a product in place of a choice take h
 
 from functools import partial
 
-import transformers
-
 from tpulm.models.dropout_rate import LEVELS, dropped_levels
-from tpulm.training.tensorflow_runtime import tf
+from tpulm.training.tensorflow_runtime import tf, transformers
 
 HALVES = 2  # of a random word of 32 bits
 

@@ -3,13 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
-import transformers
 
 from tpulm.records.masked_batches import documents_apart, evaluation_batches
 from tpulm.records.reader import Records
 from tpulm.training.history import held_out_figures
 from tpulm.training.tensorflow_model import loss_sum, predictions
-from tpulm.training.tensorflow_runtime import alone, graph, tf
+from tpulm.training.tensorflow_runtime import alone, graph, tf, transformers
 
 
 def evaluate(

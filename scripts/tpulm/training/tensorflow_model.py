@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import transformers  # imports TensorFlow when a TensorFlow model is first named, and so after tensorflow_runtime
 
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
-from tpulm.training.tensorflow_runtime import tf, tf_keras
+from tpulm.training.tensorflow_runtime import tf, tf_keras, transformers
 
 # Architectures whose head may be given the hidden states of just the masked positions.
 HEAD_BY_POSITION = {"bert", "camembert", "roberta", "xlm-roberta"}

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
-import transformers
 
 from tpulm.config.schedule import learning_rates
 from tpulm.core.arrays import load_arrays
@@ -26,7 +25,7 @@ from tpulm.training.tensorflow_model import (
     predictions,
     right_sum,
 )
-from tpulm.training.tensorflow_runtime import alone, device_kind, graph, tf, tf_keras
+from tpulm.training.tensorflow_runtime import alone, device_kind, graph, tf, tf_keras, transformers
 
 NOT_DECAYED = ["bias", "LayerNorm", "layer_norm", "layernorm"]  # searched for in the names of variables
 
