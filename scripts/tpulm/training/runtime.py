@@ -15,8 +15,8 @@ from tpulm.core.memory import keep_freed_memory
 
 # keras-hub imports TensorFlow for its tf.data pipelines when it can; nothing here uses them.
 BLOCKED = ("tensorflow", "tensorflow_text")
-# What Keras and keras-hub import for plots, data frames, wrappers and metrics: half of their time.
-UNUSED = ("matplotlib", "pandas", "rouge_score", "sklearn")
+# What Keras and keras-hub import for plots, data frames, wrappers, metrics and downloads: half of their time.
+UNUSED = ("kagglehub", "matplotlib", "pandas", "rouge_score", "sklearn")
 
 
 def start(cpu_threads: int, host_device_count: int = 1, precision: str = "float32", determinism: str = "bytes") -> None:
