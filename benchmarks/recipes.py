@@ -2,7 +2,7 @@
 
     python benchmarks/recipes.py plan [RECIPE ...] [--minutes 10]     compile; a recipe by its name, all by default
     python benchmarks/recipes.py plan RECIPE --layers 1 3 [--texts FOLDER]    the same by two programs of few layers
-    python benchmarks/recipes.py plan RECIPE --only KEY ...           of it what the config calls so
+    python benchmarks/recipes.py plan RECIPE --only KEY               of it what the config calls so
     python benchmarks/recipes.py check [RECIPE ...]                   name plans whose program has changed since
     python benchmarks/recipes.py table                                write the table
 

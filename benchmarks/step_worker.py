@@ -171,7 +171,7 @@ def main(way: str, folder: Path, job: dict) -> None:
             began = time.perf_counter()
             if command == "train":
                 train(step, step + int(numbers[0]))
-                if not step:
+                if step + int(numbers[0]) == 1:
                     PHASES.end("first step")
                 step += int(numbers[0])
                 answer = {"seconds": time.perf_counter() - began, "phases": PHASES.seconds}

@@ -208,7 +208,7 @@ PARSE = '''def parse(
     name = path.get_path_or_uri(secret_free=True)
     with workflow.sourcecache.open(path) as file:
         asked = [__version__, sys.version, name, overwrite_shellcmd, rulecount, file.read()]
-    kept = Path(".snakemake", "parsed", hashlib.sha256(name.encode()).hexdigest())
+    kept = Path(".snakemake", "parsed", hashlib.sha256(os.fsencode(name)).hexdigest())
     try:
         before, code, lines, count = json.loads(kept.read_text("utf-8"))
         if before == asked:

@@ -22,7 +22,7 @@ from tpulm.config.sweeps import groups_of, repetitions
 from tpulm.workflow.disk import fetched_bytes
 from tpulm.workflow.memory import MB, converting_mb, fetching_mb, mem_mb
 from tpulm.workflow.place import Place, local_files, preset_files
-from tpulm.workflow.resources import resources_of, snapshots_of
+from tpulm.workflow.resources import resources_of, snapshots_of, tokenizer_threads
 from tpulm.workflow.shard_inputs import ShardInputs
 from tpulm.workflow.start import Start, or_exit, say
 from tpulm.workflow.terminal import replace as show_jobs

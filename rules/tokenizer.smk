@@ -51,8 +51,7 @@ else:
             recipe=pick(config["tokenizer"], "model", "vocab_size", "train_on"),
         log:
             "logs/train_tokenizer.log",
-        # Of a small text, one part, one: it need not wait until two are free beside a training.
-        threads: min(2, len(PARTS["corpus"]))
+        threads: tokenizer_threads(config["tokenizer"], TEXTS["corpus"][1], PARTS["corpus"])
         resources:
             mem_mb=4000,  # whatever the size of the corpus
             disk_mb=4000,

@@ -21,7 +21,7 @@ recipe, name = snakemake.params.recipe, snakemake.wildcards.name
 
 with job(snakemake.log[0], f"base {name}") as say:
     size = SentencePiece(snakemake.input.vocabulary).size
-    runtime.start(recipe["cpu_threads"], precision=recipe["precision"])
+    runtime.start(recipe["cpu_threads"], precision=recipe["precision"], repeats=False)
     from tpulm.models.building import construct_causal
     from tpulm.models.causal import assign, make_preprocessor, save_preset
 

@@ -14,7 +14,7 @@ from tpulm.training import runtime
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
 with job(snakemake.log[0], f"finetune {run}") as say:
-    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
+    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"], repeats=False)
     from tpulm.models.adapters import merged
     from tpulm.models.causal import save_preset
     from tpulm.models.sharding import on_one_host

@@ -17,7 +17,7 @@ from tpulm.training import runtime
 stage, name = snakemake.wildcards.stage, snakemake.wildcards.name
 
 with job(snakemake.log[0], f"{stage} {name}") as say:
-    runtime.start(snakemake.params.recipe["cpu_threads"])
+    runtime.start(snakemake.params.recipe["cpu_threads"], repeats=False)
     from tpulm.models.causal import atomic_folder, load_on_host
     from tpulm.models.transformers_causal import tensors_of, transformers_config
     from tpulm.models.weight_shards import save_shards

@@ -23,7 +23,7 @@ from tpulm.training import runtime
 recipe, name = snakemake.params.recipe, snakemake.wildcards.name
 
 with job(snakemake.log[0], f"base {name}") as say:
-    runtime.start(cpu_threads=1)
+    runtime.start(cpu_threads=1, repeats=False)
     from tpulm.models.causal import atomic_folder, load_preset, save_preset
     from tpulm.models.from_transformers import load_transformers
 

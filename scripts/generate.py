@@ -36,9 +36,9 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     phases.end("after")
     rows = [{"prompt": p, "before": b, "after": a} for p, b, a in zip(prompts, before, after, strict=True)]
     write_json(snakemake.output[0], {"sampling": recipe["sampling"], "prompts": rows})
+    took = phases.seconds
     say(
         f"{len(prompts)} prompts, {recipe['sampling']['samples']} samples each, before and after: "
-        "{start:.1f} s to start, {before:.1f} s to compile and generate, {after:.1f} s to generate again".format(
-            **phases.seconds
-        )
+        f"{took['start']:.1f} s to start, {took['before']:.1f} s to compile and generate, "
+        f"{took['after']:.1f} s to generate again"
     )

@@ -53,7 +53,7 @@ with job(snakemake.log[0], f"plan {wildcards.planned} {wildcards.topology}") as 
         # The compiler is in libtpu; the machine that asks it is a CPU.
         os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_LOAD_LIBRARY": "1", "TPU_SKIP_MDS_QUERY": "1"}
         os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
-        runtime.start(snakemake.threads)
+        runtime.start(snakemake.threads, repeats=False)
         from tpulm.planning.plan import in_money, plan, shortage
         from tpulm.planning.preset_sizes import Unreachable
 

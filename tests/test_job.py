@@ -3,9 +3,12 @@
 import platform
 import subprocess
 import sys
+from importlib.metadata import version
+from types import ModuleType
 
 import pytest
 from conftest import ROOT
+from tpulm.core.job_record import software
 
 pytestmark = pytest.mark.unit
 
@@ -65,6 +68,13 @@ def test_the_memory_of_a_job_is_not_that_of_the_program_that_started_it():
     done = subprocess.run([sys.executable, "-c", HELD, PEAK], capture_output=True, text=True, check=True)
     before, after = map(int, done.stdout.split())
     assert before < 100e6 and 50e6 < after < before + 70e6
+
+
+def test_what_is_kept_from_being_imported_is_no_software_of_a_job(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    monkeypatch.setitem(sys.modules, "numpy", ModuleType("numpy"))
+    found = software()
+    assert "tensorflow" not in found and found["numpy"] == version("numpy")
 
 
 KEPT = f"""

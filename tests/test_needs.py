@@ -168,7 +168,7 @@ def test_no_size_that_is_a_guess_refuses_a_run(tmp_path, monkeypatch):
     said = []
     disk.check(found, jobs, str(tmp_path), said.append)
     needed = "the jobs may need up to 2.8 GB of disk in results/ (models 2.8 GB if as large as RoBERTa-large)"
-    assert said == [f"{needed}, and 1.0 GB are free; the size of a model on a hub is known once it is fetched."]
+    assert said == [f"{needed}, and 1.0 GB are free; the size of a model on a hub is assumed."]
     with pytest.raises(UserError, match=r"need up to 3\.8 GB .* if as large as RoBERTa-large; corpus 1\.0 GB\)"):
         disk.check([*found, disk.Need(1_000_000_001, "corpus 1.0 GB")], jobs, str(tmp_path), said.append)
 

@@ -7,7 +7,8 @@ from tpulm.config.asked import sampling_of
 from tpulm.config.reading import read_config, read_yaml
 from tpulm.config.runs import by_stage, checkpoint_period, record_sets_of, runs_of, segment_outputs
 from tpulm.config.training_step import promised
-from tpulm.workflow.resources import resources_of
+from tpulm.corpus.sources import Part
+from tpulm.workflow.resources import resources_of, tokenizer_threads
 from tpulm.workflow.shards import missing
 
 pytestmark = pytest.mark.unit
@@ -169,3 +170,17 @@ def test_runs_share_records_where_they_read_the_same():
     }
     assert found["tokens/small/finetune-text/pad-32"].tokens_per_record == 33
     assert found["tfrecords"].tokens_per_record == 128
+
+
+@pytest.mark.parametrize(
+    ("model", "source", "parts", "threads"),
+    [
+        ("bpe", "files", ["train", "validation"], 1),
+        ("bpe", "files", ["train", "train"], 2),
+        ("bpe", "hub", ["train"], 2),
+        ("unigram", "files", ["train"], 2),
+    ],
+)
+def test_the_tokenizer_of_a_small_text_waits_for_one_thread(model, source, parts, threads):
+    text = {"source": source}
+    assert tokenizer_threads({"model": model}, text, [Part(split) for split in parts]) == threads

@@ -4,8 +4,8 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
-# What transformers takes for its scores of GLUE, where a model of TensorFlow is built; with SciPy's statistics.
-UNUSED_BY_TRANSFORMERS = ("sklearn",)
+# What transformers imports where a model of TensorFlow is built, for scores of GLUE; with SciPy's statistics.
+UNUSED_OF_TRANSFORMERS = ("sklearn",)
 
 
 @contextlib.contextmanager

@@ -148,7 +148,8 @@ def host() -> dict[str, Any]:
 
 def software() -> dict[str, str]:
     """Return the versions of what this process has imported."""
-    imported = {name: sys.modules[module] for module, name in SOFTWARE.items() if module in sys.modules}
+    # A module that is kept from being imported is None there.
+    imported = {name: found for module, name in SOFTWARE.items() if (found := sys.modules.get(module))}
     # What is installed is asked last: to look through all of it takes a job longer than some of its work.
     return {name: version for name, module in imported.items() if (version := version_of(name, module))}
 

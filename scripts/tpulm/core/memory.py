@@ -5,7 +5,7 @@ import ctypes
 
 # Of mallopt in glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
-MOST = 2**31 - 1
+NEVER = -1
 
 
 def keep_freed_memory() -> None:
@@ -17,5 +17,5 @@ def keep_freed_memory() -> None:
     """
     with contextlib.suppress(AttributeError, OSError):
         mallopt = ctypes.CDLL(None).mallopt
-        for parameter, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, MOST), (M_ARENA_MAX, 1)):
+        for parameter, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, NEVER), (M_ARENA_MAX, 1)):
             mallopt(parameter, value)

@@ -99,7 +99,7 @@ def filtered(
 
     The arguments are those of `clean`.
     """
-    filters, some_count = recipe.get("filters"), "responses" in columns_of(recipe).names
+    filters = recipe.get("filters")
     texts, responses = [], []
     for document in batch:
         text, spans = document if isinstance(document, tuple) else (document, None)
@@ -114,7 +114,7 @@ def filtered(
                 dropped[rule] += 1
                 continue
         texts.append(text)
-        if some_count:
+        if recipe.get("responses"):
             responses.append([{"start": start, "stop": stop} for start, stop in spans or [(0, len(text))]])
     return texts, responses
 

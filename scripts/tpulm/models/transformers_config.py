@@ -2,9 +2,9 @@
 
 from tpulm.config.architectures import check_vocabulary, find_architecture
 from tpulm.core.errors import UserError
-from tpulm.core.imports import UNUSED_BY_TRANSFORMERS, without
+from tpulm.core.imports import UNUSED_OF_TRANSFORMERS, without
 
-with without(*UNUSED_BY_TRANSFORMERS):
+with without(*UNUSED_OF_TRANSFORMERS):
     from transformers import AutoConfig, PretrainedConfig
 
 

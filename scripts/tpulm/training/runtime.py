@@ -19,7 +19,13 @@ BLOCKED = ("tensorflow", "tensorflow_text")
 UNUSED = ("kagglehub", "matplotlib", "pandas", "rouge_score", "sklearn")
 
 
-def start(cpu_threads: int, host_device_count: int = 1, precision: str = "float32", determinism: str = "bytes") -> None:
+def start(
+    cpu_threads: int,
+    host_device_count: int = 1,
+    precision: str = "float32",
+    determinism: str = "bytes",
+    repeats: bool = True,
+) -> None:
     """Import Keras with the JAX backend, once per process.
 
     cpu_threads        threads of XLA's pool on a CPU: another number adds up floats in another order
@@ -27,6 +33,7 @@ def start(cpu_threads: int, host_device_count: int = 1, precision: str = "float3
                        used as it is
     precision          float32, mixed_bfloat16 (variables float32, arithmetic bfloat16) or bfloat16 (both)
     determinism        bytes, or steps: on a GPU, operations that add up in any order
+    repeats            whether programs run again and again, so that what one frees is kept for the next on a CPU
     """
     for name in BLOCKED:
         # "import of tensorflow halted", which keras-hub takes for its absence.
@@ -43,7 +50,7 @@ def start(cpu_threads: int, host_device_count: int = 1, precision: str = "float3
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache_folder("jax"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-    if not tpu_here() and not gpu_here():
+    if repeats and not tpu_here() and not gpu_here():
         keep_freed_memory()
     if hosts.count() > 1:
         import jax

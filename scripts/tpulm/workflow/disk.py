@@ -209,8 +209,8 @@ def check(
         )
     if total > free:
         say(
-            f"the jobs may need up to {needed}, and {gigabytes(free)} are free; the size of a model on a hub is known "
-            "once it is fetched."
+            f"the jobs may need up to {needed}, and {gigabytes(free)} are free; the size of a model on a hub is "
+            "assumed."
         )
         return
     say(f"the jobs will need up to {needed}; {gigabytes(free)} are free.")

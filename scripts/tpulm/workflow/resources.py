@@ -1,10 +1,12 @@
 """What the jobs of a run request, as `resources` of their rules: what, never where."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tpulm.config.runs import Run
+from tpulm.config.texts import sources_of
 from tpulm.core.accelerators import gres
+from tpulm.corpus.sources import Part
 from tpulm.workflow.memory import mem_mb
 
 
@@ -70,3 +72,15 @@ def snapshots_of(runs: Mapping[str, Run], located: Callable[[str], str]) -> dict
         "snapshot_every": lambda wildcards: run_of(wildcards).recipe["resources"]["snapshot_every"],
         "profile": lambda wildcards: "-".join(map(str, run_of(wildcards).recipe["profile"].get("steps", []))) or None,
     }
+
+
+def tokenizer_threads(tokenizer: Mapping, text: Mapping, parts: Sequence[Part]) -> int:
+    """Return the threads of the job that trains the tokenizer.
+
+    One where the training split is small, so that the job need not wait beside a training until two are free: a single
+    part of a text that is not on a hub, whose size is not known. Two for Unigram, whose trainer always has two.
+    text, parts  the corpus and its parts
+    """
+    known = all(recipe["source"] != "hub" for _, recipe in sources_of("", text).values())
+    small = known and sum(part.split == "train" for part in parts) == 1
+    return 1 if small and tokenizer["model"] != "unigram" else 2
