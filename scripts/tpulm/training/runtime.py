@@ -15,7 +15,7 @@ from tpulm.core.memory import keep_freed_memory
 
 # keras-hub imports TensorFlow for its tf.data pipelines when it can; nothing here uses them.
 BLOCKED = ("tensorflow", "tensorflow_text")
-# What Keras and keras-hub import for plots, data frames, wrappers, metrics and downloads: half of their time.
+# What Keras and keras-hub import for plots, data frames, wrappers, metrics and downloads: over a third of their time.
 UNUSED = ("kagglehub", "matplotlib", "pandas", "rouge_score", "sklearn")
 
 

@@ -14,7 +14,7 @@ os.environ["TF_XLA_FLAGS"] = tensorflow_flags(os.environ.get("TF_XLA_FLAGS", "")
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # transformers' TensorFlow models are Keras 2
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-# What they import when they can, SciPy for images: nothing here uses it, and it is a quarter of the time to begin.
+# What they import when they can, SciPy for images: nothing here uses it, and it is a fifth of the time to begin.
 with without("jax", "pandas", "scipy", *UNUSED_OF_TRANSFORMERS):
     import tensorflow as tf
     import tf_keras
