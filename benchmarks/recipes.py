@@ -156,14 +156,22 @@ def plan_all(names: list[str], only: str | None, make: Callable[[Path, Planned, 
     """Plan recipes, all where none is named, and keep the plans of each as soon as it is there.
 
     only  the key of a run or of a task; None for all of them
+
+    Raises SystemExit for a recipe or a key that is not there.
     """
     plans = read_json(PLANS) if PLANS.is_file() else {}
     shipped = sorted(RECIPES.glob("*.yaml"))
     there = {path.name: planned_runs(path) for path in shipped}
     plans = {name: found for name, found in plans.items() if name in there}
-    for name, runs in there.items():
-        if names and Path(name).stem not in names:
-            continue
+    recipes = {name: runs for name, runs in there.items() if not names or Path(name).stem in names}
+    keys = sorted({run.run.key for runs in recipes.values() for run, _ in runs})
+    if unknown := sorted(set(names) - {Path(name).stem for name in there}):
+        sys.exit(
+            f"error: no recipe is called {', '.join(unknown)}; allowed: {', '.join(Path(name).stem for name in there)}"
+        )
+    if only and only not in keys:
+        sys.exit(f"error: --only {only} is in none of these recipes; allowed: {', '.join(keys)}")
+    for name, runs in recipes.items():
         for run, slice_ in runs:
             if only not in (None, run.run.key):
                 continue

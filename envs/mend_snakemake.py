@@ -1,4 +1,4 @@
-"""Mend what makes Snakemake 9.27.1 slow here.
+"""Mend what makes Snakemake 9.27.1 slow here, and what it says of a config that it cannot read.
 
 - It imports every plugin that is installed whenever it starts. The one for Slurm brings pandas, the one for Kubernetes
   its client of 700 modules, the one for Google Cloud Storage that client: most of the time of each `snakemake`, also of
@@ -15,7 +15,9 @@
 - Each time that it looks for jobs to start, it starts a timer to look again a second later, and waits for the last one
   when it ends. One timer at a time is enough, and nothing waits for it.
 
-`make` runs this on .venv. Snakemake does the same without it, more slowly.
+And what it says of a config file: one that is not there is a traceback, one that is no YAML has no name.
+
+`make` runs this on .venv. Without it, Snakemake makes the same, more slowly.
 """
 
 import importlib.util
@@ -30,13 +32,17 @@ from mended_snakemake import (
     IN_DATABASE,
     IN_FILES,
     LATER,
+    NAMED,
     NUMPY,
     NUMPY_LOADED,
+    OPENED,
     PARSE,
     PLUGINS,
     RETRIED,
     SHELL_LATER,
     TIMER,
+    TOP_LEVEL,
+    UNREAD,
 )  # fmt: skip
 
 CHECKSUMS = """checksums = {
@@ -250,6 +256,13 @@ MENDS += [
         "    def _schedule_reevalutation(self, delay: int) -> None:\n        threading.Timer(\n            delay,\n"
         "            lambda: self._open_jobs.release(),\n        ).start()\n",
         TIMER,
+    ),
+    ("snakemake", "common/configfile.py", OPENED + UNREAD, NAMED),
+    (
+        "snakemake",
+        "common/configfile.py",
+        TOP_LEVEL,
+        TOP_LEVEL.replace('"Config file must', 'f"Config file {configpath} must'),
     ),
 ]
 

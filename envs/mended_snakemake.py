@@ -235,3 +235,60 @@ import gc
 gc.set_threshold(100_000, 20, 20)
 import os
 """
+# What it says of a config file that it cannot read.
+UNREAD = """        with obj as f:
+            try:
+                return json.load(f, object_pairs_hook=collections.OrderedDict)
+            except ValueError:
+                f.seek(0)  # try again
+            try:
+                import yte
+
+                return yte.process_yaml(f, require_use_yte=True)
+            except yaml.YAMLError:
+                raise WorkflowError(
+                    f"{filetype} file is not valid JSON or YAML. "
+                    "In case of YAML, make sure to not mix "
+                    "whitespace and tab indentation."
+                )
+    except FileNotFoundError:
+        raise WorkflowError(f"{filetype} file {configpath_or_obj} not found.")
+"""
+OPENED = """    if isinstance(configpath_or_obj, str) or isinstance(configpath_or_obj, Path):
+        obj = open(configpath_or_obj, encoding="utf-8")
+    else:
+        obj = configpath_or_obj
+
+    try:
+"""
+NAMED = """    name = getattr(configpath_or_obj, "name", configpath_or_obj)
+    try:
+        if isinstance(configpath_or_obj, str) or isinstance(configpath_or_obj, Path):
+            name = configpath_or_obj
+            obj = open(configpath_or_obj, encoding="utf-8")
+        else:
+            obj = configpath_or_obj
+        with obj as f:
+            text = f.read()
+    except UnicodeDecodeError as error:
+        raise WorkflowError(f"{filetype} file {name} is not UTF-8 text: {error}.") from None
+    except OSError as error:
+        advice = " All words after --configfile, up to the next option, are config files: put targets before it."
+        raise WorkflowError(
+            f"{filetype} file {name} cannot be read: {error.strerror or error}."
+            + (advice if filetype == "Config" and isinstance(error, FileNotFoundError) else "")
+        ) from None
+    try:
+        return json.loads(text, object_pairs_hook=collections.OrderedDict)
+    except ValueError:
+        pass
+    try:
+        import yte
+
+        return yte.process_yaml(text, require_use_yte=True)
+    except yaml.YAMLError as error:
+        problem = " ".join(str(error).split()).replace('in "<unicode string>", ', "in ")
+        raise WorkflowError(f"{filetype} file {name} is not valid JSON or YAML: {problem}") from None
+"""
+TOP_LEVEL = """            "Config file must be given as JSON or YAML with keys at top level."
+"""

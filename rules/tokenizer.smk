@@ -51,7 +51,7 @@ else:
             recipe=pick(config["tokenizer"], "model", "vocab_size", "train_on"),
         log:
             "logs/train_tokenizer.log",
-        threads: tokenizer_threads(config["tokenizer"], TEXTS["corpus"][1], PARTS["corpus"])
+        threads: tokenizer_threads(TEXTS["corpus"][1], PARTS["corpus"])
         resources:
             mem_mb=4000,  # whatever the size of the corpus
             disk_mb=4000,

@@ -236,6 +236,19 @@ def test_packing_is_measured_at_tiny_size(tmp_path):
 
 
 @unit
+@pytest.mark.parametrize(
+    ("names", "only", "said"),
+    [
+        (["modernbrt"], None, "no recipe is called modernbrt; allowed: "),
+        ([], "mlm.x", "--only mlm.x is in none of these "),
+    ],
+)
+def test_what_is_not_there_is_not_planned(names, only, said):
+    with pytest.raises(SystemExit, match=f"^error: {said}.*modernbert-base"):
+        module("recipes").plan_all(names, only, None)
+
+
+@unit
 def test_recipes_without_a_plan_are_named(tmp_path, monkeypatch):
     recipes = module("recipes")
     found = {
@@ -387,20 +400,29 @@ def test_a_part_that_fails_does_not_cost_the_others(capsys):
 
 @long  # four processes that import TensorFlow or JAX
 def test_steps_are_measured_and_learn_the_same(tmp_path):
-    printed = ran("steps.py", "--quick", "--rounds", "1", "--only", "steps", folder=tmp_path)
+    printed = ran("steps.py", "--quick", "--rounds", "1", "--only", "steps", "first", folder=tmp_path)
     rows = [cells(line) for line in printed.splitlines() if line.startswith("| ") and "`" in line]
+    rows, firsts = rows[:3], rows[3:]
     assert [re.search("`.*`", row[0])[0] for row in rows] == ["`fit`", "`backend: tensorflow`", "`backend: jax`"]
+    assert [row[0] for row in firsts[-2:]] == [
+        f"{rows[2][0]}, {start}" for start in ("nothing compiled before", "compiled before")
+    ]
+    assert len(firsts) == 6 and all(
+        float(row[4]) == pytest.approx(sum(map(float, row[1:4])), abs=0.2) for row in firsts
+    )
     losses = [float(row[5]) for row in rows]
     assert max(losses) - min(losses) < 0.1
 
 
 @unit
-def test_where_the_time_of_a_first_step_goes():
-    phases = [{"imports": 2.0, "model": 0.5, "first step": 4.04}, {"imports": 2.0}]
-    _, aims, missed = module("step_table").first_rows({"tensorflow": phases, "jax": phases})
-    assert aims.startswith("The first step was to take 7.7 s on tensorflow and 3.3 s on jax: a third of the first ver")
-    taken = "imports 2.0 s, model 0.5 s, first step 4.0 s; with programs compiled before imports 2.0 s."
-    assert missed == f"`backend: jax` misses it: {taken}"
+def test_first_steps_are_told_by_phase_and_beside_their_aims():
+    slow, fast = {"imports": 2.0, "first step": 4.04}, {"imports": 1.0, "first step": 2.2}
+    found = {"published": ([slow], [slow]), "tensorflow": ([slow, fast, slow], [fast]), "jax": ([slow], [fast])}
+    head, _, *rows = module("first_step").first_rows(found)
+    assert cells(head) == ["trained by", "imports", "first step", "all", "aim"]
+    assert cells(rows[0]) == ["the published `fit`, nothing compiled before", "2.0", "4.0", "6.0", ""]
+    assert cells(rows[2])[1:] == ["2.0", "4.0", "6.0 (3.2 to 6.0)", "7.7"]
+    assert [cells(row)[3:] for row in rows[4:]] == [["6.0", "3.3 (miss)"], ["3.2", "3.3"]]
 
 
 @long  # the shipped config twice, at tiny size
@@ -408,7 +430,10 @@ def test_the_whole_and_the_gap_are_measured_beside_an_earlier_commit(tmp_path):
     if subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True).returncode:
         pytest.skip("the history of the repository is not here")
     printed = ran("steps.py", "--quick", "--only", "whole", "generation", "gap", "--before", "HEAD", folder=tmp_path)
-    assert re.search(r"takes \d+ s by the clock, \d+ s of the processors \(one run\)\.\n+At HEAD it took", printed)
+    busy = r"\d+ s by the clock, \d+ s of the processors, of which \d\.\d\d of \d+ were busy"
+    assert re.search(rf"takes {busy} \(one run\)\.\n+At HEAD it took {busy}: ratios [\d.]+ and [\d.]+; aim", printed)
+    assert re.search(rf"\nWithout scores, .* had none, it takes {busy}: ratios [\d.]+ and [\d.]+\.\n", printed)
+    assert re.search(r"^\| `train_mlm_tensorflow` \| 2 \| [\d.]+ \| \d+% \|$", printed, re.M)
     assert re.search(r"takes [\d.]+ s, and [\d.]+ s with programs compiled before; at HEAD [\d.]+ s and", printed)
     rows = [cells(line) for line in printed.splitlines() if line.startswith(("| nothing", "| compiled"))]
     assert [len([float(cell.removesuffix(" s")) for cell in row[1:]]) for row in rows] == [3, 3]

@@ -169,6 +169,9 @@ WRONG_FILES = [
     ("bad.csv", b"text\nok\n\xe9\n", "{}, line 3, is not UTF-8 text: byte 1 of the line is 0xe9."),
     ("bad.jsonl", b'{"text": "\xe9"}\n', "{}, line 1, is not UTF-8 text: byte 11 of the line is 0xe9."),
     ("bad.txt.gz", b"not packed", "{} is not a whole gzip file."),
+    ("none.jsonl.gz", b"", "{} is empty, 0 bytes: it is not a whole gzip file."),
+    ("none.csv", b"", "{} is empty, 0 bytes: it is not a whole CSV file."),
+    ("none.parquet", b"", "{} is empty, 0 bytes: it is not a whole Parquet file."),
     ("cut.jsonl.gz", gzip.compress(FORMATS["a.jsonl"].encode())[:-9], "{} is not a whole gzip file."),
     ("cut.parquet.gz", gzip.compress(FORMATS["a.parquet"])[:-9], "{} is not a whole gzip file."),
     (

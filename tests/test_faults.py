@@ -15,10 +15,11 @@ import time
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import copied
+from conftest import ROOT, copied
 from kills import start
 from ruamel.yaml import YAML
 from safetensors.numpy import load_file
+from tpulm.audit.verification import check_texts
 from tpulm.config.artifacts import CHECKPOINT_FILES
 from tpulm.config.reading import read_config, read_yaml
 from tpulm.core.errors import UserError
@@ -374,6 +375,56 @@ def test_verify_names_each_damage(small):
     assert "[verify] results/finetune-text: whole" in said
 
 
+def test_tables_are_read_as_they_are_written(tmp_path):
+    history, files = History(0, 2, 8, lambda line: None), [tmp_path / "history.csv", tmp_path / "timings.csv"]
+    history.rows, history.held_out = ["1,2.5,0.1,0.001,1\n", "2,2.25,0.2,0,nan\n"], {2: 2.5}
+    history.timings = ['1,0.5,16,"1 x CPU, of two"\n', '2,0.5,16,"1 x CPU, of two"\n']
+    history.profiled({"steps": [1, 2], "operations": [["dot", 0.5]]})
+    history.write(*map(str, files), held_out=True)
+    assert files[0].read_text().splitlines()[1:] == ["1,2.5,0.1,0.001,1,", "2,2.25,0.2,0,nan,2.5"]
+    (tmp_path / "compared.csv").write_text('first,score,p\nmlm/x,"a, of ""b""",\n')
+    assert list(check_texts(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "weights,rate,test_accuracy\np,1e-4,0.9garbage\n",
+            '"p,1e-4,0.9garbage" is no row of the columns weights, rate, test_accuracy.',
+        ),
+        (
+            "step,loss,held_out_loss\n2,2.4,2.\0\n",
+            '"2,2.4,2.\\u0000" is no row of the columns step, loss, held_out_loss.',
+        ),
+        ("\n", "it is empty."),
+        ("step,loss,held_out_loss\n1,2.5,\n2,abc,\n", '"2,abc," is no row of the columns step, loss, held_out_loss.'),
+        ("step,loss\n1,2.5\n2\n", '"2" is no row of the columns step, loss.'),
+        ("first,score\na,b\nc\n", '"c" is no row of the columns first, score.'),
+        ("", "it is empty."),
+    ],
+)
+def test_tables_that_are_cut_or_changed_are_named(tmp_path, text, said):
+    (tmp_path / "a.csv").write_text(text)
+    assert list(check_texts(tmp_path)) == [f"{tmp_path / 'a.csv'} is damaged: {said}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "step,l\0ss,accuracy,learning_rate,gradient_norm\n1,x,0,0,0\n",
+            "its columns do not begin with step, loss, acc",
+        ),
+        ("step,loss,accuracy,learning_rate,gradient_norm\n1,,0,0,0\n", '"1,,0,0,0" is no row of the columns step, '),
+    ],
+)
+def test_what_training_wrote_has_all_its_numbers(tmp_path, text, said):
+    (tmp_path / "history.csv").write_text(text)
+    [damage] = check_texts(tmp_path)
+    assert damage.startswith(f"{tmp_path / 'history.csv'} is damaged: {said}")
+
+
 def test_a_loss_that_is_not_finite_is_no_checkpoint(tmp_path):
     outputs = {part: str(tmp_path / file) for part, file in CHECKPOINT_FILES.items()}
     for loss in (math.nan, math.inf):
@@ -517,6 +568,34 @@ def run_on(workflow, options, after, *arguments):
         ["unshare", "-Urm", "sh", "-c", script], cwd=workflow.folder, text=True, check=False,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     ).stdout  # fmt: skip
+
+
+EXHAUSTED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from tpulm.core.job import job
+with job("job.log", "mlm x"):
+    exec(sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        ("import jax.numpy as jnp; jnp.zeros((1 << 23, 1 << 22)).block_until_ready()", "RESOURCE_EXHAUSTED: Out of m"),
+        (
+            "import tensorflow as tf; tf.function(lambda n: tf.fill((n, 1 << 22), 1.0) + 1)(tf.constant(1 << 23))",
+            "OOM when allocating tensor with shape",
+        ),
+        ("import numpy; numpy.ones((1 << 23, 1 << 22))", "Unable to allocate 256. TiB for an array with shape"),
+    ],
+)
+def test_memory_that_runs_out_is_told_in_a_sentence(tmp_path, work, said):
+    command = [sys.executable, "-c", EXHAUSTED, str(ROOT / "scripts"), work]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    sentence = re.fullmatch(r"\[mlm x\] error: memory ran out: (.*); (a training takes less .*)\.\n", done.stderr)
+    assert sentence and said in sentence[1] and "batch_size" in sentence[2], done.stderr
 
 
 def check_full(out):

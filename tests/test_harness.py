@@ -376,6 +376,7 @@ def test_compare_says_which_differences_are_real(trained, tmp_path):
     rows = list(csv.DictReader((workflow / "results/compare/models.csv").open()))
     assert {row["verdict"] for row in rows} <= {"better", "worse", "cannot tell"} and len(rows) > 3
     assert (workflow / "results/compare/models.md").read_text().splitlines()[2].startswith("| score")
+    assert "artifacts are whole" in workflow("verify", "--cores", "2").stdout  # tables of text, with empty cells
 
 
 # The harness's own model

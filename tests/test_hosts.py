@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 
 import forked
 import numpy as np
@@ -15,7 +16,9 @@ from conftest import ROOT, Workflow, copied, outside
 from ruamel.yaml import YAML
 from test_mlm_tensorflow import LENGTH, manifest  # noqa: F401 (a fixture)
 from tpulm.config.reading import read_yaml
+from tpulm.core import hosts
 from tpulm.core.arrays import load_arrays
+from tpulm.core.stopping import StopRequest
 
 # A script as Snakemake runs one: it starts itself once per process. The lock is why tests/forked.py has JAX for it.
 SCRIPT = """# envs/jax.txt
@@ -42,7 +45,7 @@ with job(JOB["out"] + "/x.log", "mlm x") as say:
         from tpulm.core.errors import UserError
         raise UserError("the disk of this host is full.")
     if hosts.number() == JOB.get("raising"):
-        raise RuntimeError("RESOURCE_EXHAUSTED:\\nout of memory")
+        raise RuntimeError("INTERNAL:\\nno answer")
     import jax
     from tpulm.training import sharded_arrays
     from tpulm.training.jax_run import build_run
@@ -147,7 +150,7 @@ def test_processes_train_as_one(manifest, tmp_path, processes, mesh):  # noqa: F
     [
         ("failing", "the disk of this host is gone."),
         pytest.param("failing_later", "the disk of this host is full.", marks=pytest.mark.long),  # as the next one
-        ("raising", "RuntimeError: RESOURCE_EXHAUSTED: out of memory; its log says where."),
+        ("raising", "RuntimeError: INTERNAL: no answer; its log says where."),
     ],
 )
 def test_a_failure_on_one_ends_all_with_one_message(manifest, tmp_path, when, sentence):  # noqa: F811
@@ -210,6 +213,29 @@ def test_processes_stop_together_and_go_on(trained, tmp_path):
     assert step < int(re.search(r"\[finetune two\] step (\d+)/4000  loss", said)[1])
     assert "[finetune two] error: process 1 of 2: it was killed by signal 9." in said
     assert not list((workflow / "results/finetune/two").rglob("weights.safetensors")) and snapshots(workflow) == kept
+
+
+@pytest.mark.parametrize(
+    ("second", "found"),
+    [
+        ("os.kill(os.getpid(), 9)", (1, "it was killed by signal 9.")),
+        ("time.sleep(60)", (0, "Gloo all-reduce failed")),
+        ("print('[x] error: the disk is full', file=sys.stderr)", (0, "Gloo all-reduce failed")),
+    ],
+)
+def test_of_processes_that_fail_the_one_that_was_killed_is_named(second, found):
+    """Though another one, which missed it, said so before."""
+    first = "print('[x] error: Gloo all-reduce failed', file=sys.stderr)"
+    programs = [f"import os, sys, time; {work}" for work in (first, f"time.sleep(0.4); {second}")]
+    children = [
+        subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True) for program in programs
+    ]
+    try:
+        assert hosts.watch(children, print, StopRequest()) == found
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
 
 
 @pytest.mark.long  # above is the first stop; in test_snapshots, that one snapshot takes the place of another

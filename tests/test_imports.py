@@ -1,7 +1,10 @@
 """What a job that trains imports: not what its libraries only take because it is there."""
 
+import gc
+
 import pytest
 import warm
+from tpulm.core.imports import without
 
 LISTED = """
 import json, sys
@@ -22,3 +25,15 @@ def test_what_nothing_here_uses_is_left_out(library):
 def test_what_is_left_out_can_still_be_imported(library):
     program = "import kagglehub, pandas; from sklearn.metrics import f1_score; print('RESULT', f1_score([1], [1]))"
     assert warm.result(warm.run(library, program)) == 1.0
+
+
+def test_cycles_are_collected_again_after_an_import():
+    assert gc.isenabled()
+    before = gc.get_freeze_count()
+    try:
+        with pytest.raises(ImportError), without("json.tool"):
+            assert not gc.isenabled()
+            import json.tool  # noqa: F401
+        assert gc.isenabled() and gc.get_freeze_count() > before
+    finally:
+        gc.unfreeze()

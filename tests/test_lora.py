@@ -1,16 +1,29 @@
 """Adapters as people run them: what they adapt, on a base of which type, with which optimizer, spread how."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 import test_causal
-from test_causal import SIZES, draw_lora, evaluate, logits, prose, save_base, train, train_in_segments, trainer_of
+from test_causal import (
+    RECIPE,
+    SIZES,
+    draw_lora,
+    evaluate,
+    logits,
+    prose,
+    save_base,
+    train,
+    train_in_segments,
+    trainer_of,
+)
 from tpulm.config.causal_families import FAMILIES, TARGETS, constructor, marks_of
-from tpulm.config.training_step import CausalArchitecture, ModelSpec
+from tpulm.config.training_step import CausalArchitecture, ModelSpec, TrainingStep
 from tpulm.core.arrays import save_arrays
 from tpulm.core.errors import UserError
 from tpulm.models import peft_adapter
+from tpulm.records.causal_batches import held_out_batches, training_batch
 from tpulm.tokenization import causal
 
 # Sizes with which each family can be spread over 2 x 4 devices.
@@ -79,6 +92,25 @@ def test_a_family_trains_on_eight_devices(jax_backend, packed, name):
     matrices = [row for row in rows if row["path"].rsplit("/", 1)[1] in ("kernel", "embeddings", "reverse_embeddings")]
     assert [row["path"] for row in matrices if set(row["spec"]) - {None} != {"batch", "model"}] == []
     assert [row["note"] for row in rows if row["note"]] == []
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_segment_with_adapters_on_a_family_is_written(jax_backend, packed, tmp_path, name):
+    """To the end: what is written after training reads weights that a step has given away, as adapted kernels do."""
+    from tpulm.models.attention import needs_of
+    from tpulm.training.jax_run import build_run
+    from tpulm.training.jax_trainer import train_segment
+    from tpulm.training.snapshots import Snapshots
+
+    base = {"model": MODELS[name], "vocab_size": 328}
+    spans = {"first": 0, "last": 2, "checkpoint_every": 2, "schedule": {"knots": [[0, 1e-2], [2, 0.0]]}}
+    recipe = RECIPE | LORA | {"targets": EVERYTHING, "base": base, "mesh": (1, 1), "run": "x"} | spans
+    outputs = {part: str(tmp_path / part) for part in ("weights", "optimizer", "best", "state", "history", "timings")}
+    data = partial(training_batch, packed, recipe), partial(held_out_batches, packed, recipe)
+    run = build_run(TrainingStep.of("finetune", "the.run", recipe))
+    train_segment(run, recipe, data, (outputs, None), Snapshots(None, ""), lambda line: None, str(tmp_path / "log"))
+    assert json.loads((tmp_path / "state").read_text())["step"] == 2
+    assert needs_of(run.model).head_dim == SIZES["head_dim"]  # also where it is hidden_dim / num_query_heads
 
 
 @pytest.mark.parametrize("name", FAMILIES)

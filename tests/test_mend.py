@@ -225,3 +225,27 @@ def test_another_version_is_refused(mends, tmp_path):
     (tmp_path / "efficiency_report.py").write_text("import polars\n")
     with pytest.raises(ValueError, match="is of another version"):
         mends.mend(tmp_path, {"efficiency_report.py": ("import pandas\n", "import later\n")})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["x.yaml", "target"],
+            "Config file target cannot be read: No such file or directory. All words after --config",
+        ),
+        (["none.yaml"], "Config file none.yaml cannot be read: No such file or directory. "),
+        (["bad.yaml"], "Config file bad.yaml is not valid JSON or YAML: mapping values are not allowed here in "),
+        (["folder.yaml"], "Config file folder.yaml cannot be read: Is a directory.\n"),
+        (["latin.yaml"], "Config file latin.yaml is not UTF-8 text: "),
+        (["list.yaml"], "Config file list.yaml must be given as JSON or YAML with keys at top level."),
+    ],
+)
+def test_a_config_file_that_cannot_be_read_is_named(mended, tmp_path, arguments, said):
+    files = {"x": b"a: 1\n", "bad": b"a: 1\n b: 2\n", "latin": b"a: \xff\n", "list": b"- a\n"}
+    for name, content in files.items():
+        (tmp_path / f"{name}.yaml").write_bytes(content)
+    (tmp_path / "folder.yaml").mkdir()
+    (tmp_path / "Snakefile").write_text("rule a:\n    output:\n        'a'\n")
+    done = run(tmp_path, "-m", "snakemake", "-n", "--configfile", *arguments, path=mended)
+    assert done.returncode == 1 and done.stdout.startswith(f"WorkflowError:\n{said}") and not done.stderr

@@ -2,10 +2,20 @@
 
 import json
 
+import pytest
 import warm
-from tpulm.config.model_sizes import checkpoint_bytes, masked_size, model_size, trainable
+from tpulm.config.model_sizes import (
+    assumed_base,
+    base_size,
+    checkpoint_bytes,
+    is_built,
+    masked_size,
+    model_size,
+    trainable,
+)
 from tpulm.config.reading import read_config
 from tpulm.config.runs import runs_of
+from tpulm.workflow.memory import fetching_mb
 
 BUILD = """
 import json, math, sys
@@ -65,6 +75,32 @@ def test_every_family_has_the_size_that_is_expected_of_it(tmp_path):
         assert trained == trainable(run), run.key
         # The optimizer also counts steps; Adafactor's rows and columns are about as many as is said.
         assert abs(checkpoint - checkpoint_bytes(run)) <= (0.2 * checkpoint if "adafactor" in run.name else 16), run.key
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("name", "sizes", "parameters"),
+    [  # layers, width, heads, heads of keys, width of a head, of the dense layers, vocabulary; as published
+        ("gemma", (28, 3072, 16, 16, 256, 24_576, 256_000), 8_537_680_896),
+        ("gemma2", (26, 2304, 8, 4, 256, 9216, 256_000), 2_614_341_888),
+        ("gemma3_text", (26, 1152, 4, 1, 256, 6912, 262_144), 999_885_952),
+        ("llama", (32, 4096, 32, 8, None, 14_336, 128_256), 8_030_261_248),
+        ("mistral", (32, 4096, 32, 8, None, 14_336, 32_000), 7_241_732_096),
+        ("qwen2", (24, 896, 14, 2, None, 4864, 151_936), 494_032_768),
+        ("qwen3", (28, 1024, 16, 8, 128, 3072, 151_936), 596_049_920),
+    ],
+)
+def test_the_size_of_a_folder_of_transformers(tmp_path, name, sizes, parameters):
+    keys = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+    config = dict(zip((*keys, "intermediate_size", "vocab_size"), sizes, strict=True)) | {"model_type": name}
+    if name.startswith("qwen"):
+        config["tie_word_embeddings"] = True
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    base = {"preset": str(tmp_path)}
+    assert base_size(base).parameters == parameters and assumed_base(base) is None
+    assert is_built(base) and fetching_mb(base) > 4 * parameters / 1e6  # converted in float32
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "gpt2"}))
+    assert assumed_base(base) == "Gemma 7B"
 
 
 def test_the_size_of_a_masked_model():

@@ -173,14 +173,8 @@ def test_runs_share_records_where_they_read_the_same():
 
 
 @pytest.mark.parametrize(
-    ("model", "source", "parts", "threads"),
-    [
-        ("bpe", "files", ["train", "validation"], 1),
-        ("bpe", "files", ["train", "train"], 2),
-        ("bpe", "hub", ["train"], 2),
-        ("unigram", "files", ["train"], 2),
-    ],
+    ("source", "parts", "threads"),
+    [("files", ["train", "validation"], 1), ("files", ["train", "train"], 2), ("hub", ["train"], 2)],
 )
-def test_the_tokenizer_of_a_small_text_waits_for_one_thread(model, source, parts, threads):
-    text = {"source": source}
-    assert tokenizer_threads({"model": model}, text, [Part(split) for split in parts]) == threads
+def test_the_tokenizer_of_a_small_text_waits_for_one_thread(source, parts, threads):
+    assert tokenizer_threads({"source": source}, [Part(split) for split in parts]) == threads

@@ -111,6 +111,54 @@ def test_a_job_that_fails_names_its_log_and_shows_what_was_not_said(tmp_path, wr
     assert rest == [*external, f"    log: {log}", *(f"        {line}" for line in shown)]
 
 
+@pytest.mark.parametrize(
+    ("end", "events", "shown"),
+    [
+        (
+            "died with <Signals.SIGKILL: 9>.",
+            ["start"],
+            "ended by SIGKILL, as the system does where memory runs out",
+        ),
+        ("returned non-zero exit status 137.", ["start", "note"], "ended by SIGKILL, as the system does where memory "),
+        ("died with <Signals.SIGSEGV: 11>.", ["start", "end", "start"], "ended by SIGSEGV, often a fault in a library"),
+        ("returned non-zero exit status 129.", ["start"], "ended by SIGHUP"),
+        ("died with <Signals.SIGKILL: 9>.", ["start", "end"], None),  # another job, at the same time
+        ("returned non-zero exit status 1.", ["start"], None),
+    ],
+)
+def test_a_job_that_a_signal_has_ended_says_which(tmp_path, end, events, shown):
+    log = tmp_path / "x.log"
+    (tmp_path / "x.jobs.jsonl").write_text("".join(f'{{"event": "{event}"}}\n' for event in events))
+    take, stream, _ = shows()
+    start(take, 7, log=[str(log)])
+    message = f"CalledProcessError in file rules/x.smk, line 2:\nCommand 'python x.write_shard.py' {end}"
+    take(LogEvent.ERROR, message, logging.ERROR, exception="RuleException")
+    said = {"jobid": 7, "rule_name": "write_shard", "rule_msg": None, "log": [str(log)], "aux": {}}
+    take(LogEvent.JOB_ERROR, "Error in rule", logging.ERROR, **said)
+    _, _, *rest = stream.getvalue().splitlines()
+    assert rest[-1] == f"    log: {log}" and len(rest) == (2 if shown else 1)
+    assert not shown or rest[0].startswith(f"    {shown}") and ("library" in rest[0]) == ("SIGSEGV" in end)
+
+
+def test_of_two_jobs_each_has_the_signal_that_ended_it(tmp_path):
+    take, stream, _ = shows()
+    ends = {
+        "x": "died with <Signals.SIGABRT: 6>.",
+        "y": "returned non-zero exit status 1.",
+        "z": "died with <Signals.SIGBUS: 7>.",
+    }
+    for number, (name, end) in enumerate(ends.items()):
+        (tmp_path / f"{name}.jobs.jsonl").write_text('{"event": "start"}\n')
+        start(take, number, log=[str(tmp_path / f"{name}.log")])
+        message = f"CalledProcessError in file rules/x.smk, line 2:\nCommand 'python x.write_shard.py' {end}"
+        take(LogEvent.ERROR, message, logging.ERROR, exception="RuleException")
+    for number, name in enumerate(ends):
+        said = {"jobid": number, "rule_name": "write_shard", "rule_msg": None, "aux": {}}
+        take(LogEvent.JOB_ERROR, "Error in rule", logging.ERROR, log=[str(tmp_path / f"{name}.log")], **said)
+    ended = [line.split(",")[0].strip() for line in stream.getvalue().splitlines() if "ended by" in line]
+    assert ended == ["ended by SIGABRT", "ended by SIGBUS"]
+
+
 def test_other_errors_are_shown_in_full():
     take, stream, _ = shows()
     take(LogEvent.ERROR, "MissingInputException in rule x:\nfile y", logging.ERROR, exception="MissingInputException")

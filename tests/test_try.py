@@ -74,6 +74,15 @@ def test_a_model_answers_while_a_workflow_has_the_folder(trained, run, prompt, l
     assert fingerprints(trained / "results") == before
 
 
+def test_a_prompt_without_a_mask_is_an_error(trained):
+    said = "a masked model needs a prompt with one [MASK].\n"
+    whole = "Return the [MASK] of the list."
+    printed = ask(trained.folder, "mlm/tiny", "--prompt", "no mask", "--prompt", whole, code=1)
+    assert f"error: {said}" in printed and printed.count("%") == 5
+    typed = ask(trained.folder, "mlm/tiny", typed=f"no mask\n{whole}\n\n")
+    assert said in typed and typed.count("%") == 5  # one that is typed can be typed again
+
+
 @pytest.mark.unit
 def test_what_jax_cannot_open_is_opened_by_tensorflow():
     whole = {"model_type": "roberta", "hidden_act": "gelu", "type_vocab_size": 2, "layer_norm_eps": 1e-12}

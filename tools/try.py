@@ -63,11 +63,8 @@ def masked(folder: Path) -> Ask:
 
     def ask(prompt: str) -> list[str]:
         if prompt.count("[MASK]") != 1:
-            return ["a masked model needs a prompt with one [MASK]."]
-        try:
-            found = fill(prompt.replace("[MASK]", mask))
-        except UserError as error:
-            return [str(error)]
+            raise UserError("a masked model needs a prompt with one [MASK].")
+        found = fill(prompt.replace("[MASK]", mask))
         return [f"{answer['score']:6.1%}  {answer['token_str']}" for answer in found]
 
     return ask
@@ -146,8 +143,14 @@ def main() -> None:
         ask = opened(asked)
     except UserError as error:
         sys.exit(f"error: {error}")
+    refused = False
     for prompt in asked.prompt or typed():
-        print("\n".join(ask(prompt)), flush=True)
+        try:
+            print("\n".join(ask(prompt)), flush=True)
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+            refused = True
+    sys.exit(bool(asked.prompt) and refused)
 
 
 def typed() -> Iterator[str]:

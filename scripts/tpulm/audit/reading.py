@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tpulm.core.errors import UserError
+from tpulm.training.history import FIGURES, TIMINGS
 
 
 def attempt(path: Path, read: Callable[[Path], Any]) -> tuple[Any, list[str]]:
@@ -30,15 +31,31 @@ def read_hdf5(path: Path) -> None:
         file.visititems(lambda _, item: item[()] if isinstance(item, h5py.Dataset) else None)
 
 
-# Columns that hold text: what was measured on, the costliest operations; what weights a chain began with.
-TEXT_COLUMNS = {"devices", "profile", "weights", "selected"}
+# What was measured on, the costliest operations; what weights a chain began with; what is compared, and what came out.
+TEXT_COLUMNS = {
+    "devices", "profile", "weights", "selected", "stage", "run", "settings", "first", "second", "score",
+    "higher_is_better", "verdict", "because",
+}  # fmt: skip
 
 
 def read_csv(path: Path) -> None:
-    """Read a table of numbers, and of text in TEXT_COLUMNS. Raises UserError for a row that is not one."""
+    """Read a table. Raises UserError for a row without a cell, or without the number, of each column.
+
+    Cells are numbers or empty but for those of TEXT_COLUMNS; what training writes in every row is never empty.
+    """
+    columns = {"history.csv": FIGURES, "timings.csv": TIMINGS}.get(path.name, ())
     with open(path, encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
+        rows = csv.reader(file, strict=True)
+        head = next(rows, None)
+        if not head:
+            raise UserError(f"{path} is damaged: it is empty.")
+        if tuple(head[: len(columns)]) != columns:
+            raise UserError(f"{path} is damaged: its columns do not begin with {', '.join(columns)}.")
+        for row in rows:
             try:
-                [float(value) for name, value in row.items() if name not in TEXT_COLUMNS]
-            except (TypeError, ValueError):
-                raise UserError(f"{path} is damaged: {json.dumps(row)[:100]} is no row of numbers.") from None
+                for name, cell in zip(head, row, strict=True):
+                    if name in columns or (cell and name not in TEXT_COLUMNS):
+                        float(cell)
+            except ValueError:
+                kind = f"no row of the columns {', '.join(head)}"
+                raise UserError(f"{path} is damaged: {json.dumps(','.join(row))[:100]} is {kind}.") from None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tpulm.config.causal_families import constructor
+from tpulm.config.causal_families import FAMILIES, constructor
 from tpulm.config.masked_sizes import KINDS
 from tpulm.config.published_models import published
 from tpulm.config.runs import Run
@@ -21,7 +21,18 @@ STORED = {"float32": 4, "mixed_bfloat16": 4, "bfloat16": 2, "int8": 1}
 UNTIED = ("LlamaBackbone", "Llama3Backbone", "MistralBackbone")
 # Backbones with a norm over the width of each head's queries and keys.
 HEAD_NORMS = ("Gemma3Backbone", "Qwen3Backbone")
-# Gemma 7B and RoBERTa-large stand for models whose sizes only a hub knows before they are fetched.
+# Families by transformers' names of them, and the sizes of a causal model by its names of those.
+OF_TRANSFORMERS = {
+    "gemma": "gemma", "gemma2": "gemma2", "gemma3_text": "gemma3", "llama": "llama3", "mistral": "mistral",
+    "qwen2": "qwen2", "qwen3": "qwen3",
+}  # fmt: skip
+SIZES_OF_TRANSFORMERS = {
+    "num_layers": "num_hidden_layers", "num_query_heads": "num_attention_heads", "hidden_dim": "hidden_size",
+    "vocabulary_size": "vocab_size",
+}  # fmt: skip
+BY_HEADS = ("llama", "mistral", "qwen2")
+# Gemma 7B and RoBERTa-large stand for models whose sizes only a hub knows before they are fetched, and for those of
+# folders of other families, or with images.
 ASSUMED, ASSUMED_MASKED = "Gemma 7B", "RoBERTa-large"
 UNKNOWN = ("GemmaBackbone", {
     "num_layers": 28, "num_query_heads": 16, "num_key_value_heads": 16, "hidden_dim": 3072, "intermediate_dim": 49_152,
@@ -92,23 +103,54 @@ def assumed_base(base: Mapping) -> str | None:
     return ASSUMED if backbone_of(base) is UNKNOWN else None
 
 
+def is_built(base: Mapping) -> bool:
+    """Return whether fetching a base model builds it, in float32: to convert it, or to merge an adapter.
+
+    A preset of Keras is copied. Of a repository of the hub it is not known before; it counts as one that is built.
+    """
+    try:
+        described = json.loads((Path(base["preset"]) / "config.json").read_text())
+        return "adapter" in base or "registered_name" not in described
+    except (OSError, ValueError, TypeError):
+        return "adapter" in base or str(base["preset"]).startswith("hf://")
+
+
 def base_size(base: Mapping) -> ModelSize:
     """Return the size of a base model, an entry under base in the config."""
     return causal_size(*backbone_of(base))
 
 
 def backbone_of(base: Mapping) -> tuple[str, Mapping[str, Any]]:
-    """Return class and arguments of a base model's backbone: of its config, its folder, or as published."""
+    """Return class and arguments of a base model's backbone: of its config, its local folder, or as published."""
     if "model" in base:
         family, sizes = constructor(base["model"])
         return family, sizes | {"vocabulary_size": base["vocab_size"]}
     try:
         config = json.loads((Path(base["preset"]) / "config.json").read_text())
-        family, sizes = config["registered_name"].rpartition(">")[2], config["config"]
+        family, sizes = described(config)
         causal_size(family, sizes)
         return family, sizes
-    except (OSError, ValueError, LookupError, TypeError):  # no folder, or one of another library or family
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError):  # none, or of another family
         return published(base["preset"]) or UNKNOWN
+
+
+def described(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return class and arguments of a backbone, of the config.json of keras-hub's folder, or of transformers'.
+
+    Raises LookupError where it is neither.
+    """
+    if "registered_name" in config:
+        return config["registered_name"].rpartition(">")[2], dict(config["config"])
+    family = FAMILIES[OF_TRANSFORMERS[config["model_type"]]]
+    sizes = {key: config[name] for key, name in SIZES_OF_TRANSFORMERS.items()}
+    sizes |= {
+        "num_key_value_heads": config.get("num_key_value_heads") or sizes["num_query_heads"],
+        # Where Gemma and Qwen 3 leave it out, it is not the width by the heads.
+        "head_dim": config.get("head_dim") if config["model_type"] in BY_HEADS else config["head_dim"],
+        "intermediate_dim": config["intermediate_size"] * (2 if family.backbone == "GemmaBackbone" else 1),
+        "tie_word_embeddings": config.get("tie_word_embeddings", family.backbone.startswith("Gemma")),
+    }
+    return family.backbone, {**family.constants, **sizes}
 
 
 def causal_size(family: str, sizes: Mapping[str, Any], lora: Mapping | None = None) -> ModelSize:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping
 from tpulm.core.stopping import AGAIN, Stopped, StopRequest
 
 GRACE = 5  # seconds
+WORD = 1.0  # seconds by which the word of a process that was killed may come after that of one that missed it
 STOP_LIMIT = 600  # seconds in which processes that are asked to stop must have said what is kept
 COUNT, NUMBER, COORDINATOR = "TRAINING_PROCESSES", "TRAINING_PROCESS", "TRAINING_COORDINATOR"
 
@@ -179,7 +180,21 @@ def watch(children: list[subprocess.Popen], say: Callable[[str], None], request:
             if index == 0:
                 say(words)
         elif code:
-            return index, words
+            return cause(events, index, words) if code > 0 else (index, words)
         else:
             running -= 1
     return None
+
+
+def cause(events: queue.Queue, index: int, words: str) -> tuple[int, str]:
+    """Return number and last words of the process that others failed because of.
+
+    It is the one that has said so, unless word comes of one that was killed, of which the others only miss an answer.
+    """
+    limit = time.monotonic() + WORD
+    with contextlib.suppress(queue.Empty):
+        while (left := limit - time.monotonic()) > 0:
+            other, ended, code = events.get(timeout=left)
+            if code is not None and code < 0:
+                return other, ended
+    return index, words

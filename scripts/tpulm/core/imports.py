@@ -1,6 +1,7 @@
-"""Imports without what a library takes when it is there, and nothing here uses."""
+"""Imports of large libraries: without what nothing here uses, and without looking for garbage."""
 
 import contextlib
+import gc
 import sys
 from collections.abc import Iterator
 
@@ -12,13 +13,30 @@ UNUSED_OF_TRANSFORMERS = ("sklearn",)
 def without(*names: str) -> Iterator[None]:
     """Have the import of these modules fail meanwhile, which a library takes for their absence; not of those imported.
 
-    They can be imported afterwards.
+    They can be imported afterwards. No cycles are collected meanwhile, see `uncollected`.
     """
     absent = [name for name in names if name not in sys.modules]
     for name in absent:
         sys.modules[name] = None  # type: ignore[assignment]
     try:
-        yield
+        with uncollected():
+            yield
     finally:
         for name in absent:
             del sys.modules[name]
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Import without Python's collector of cycles, which takes a fifth of the time and finds next to nothing.
+
+    What there is afterwards stays to the end, as modules do, and is never looked through again.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if enabled:
+            gc.enable()

@@ -1,8 +1,11 @@
 """What every script shares: a log, progress on the terminal, errors in one sentence."""
 
+import atexit
 import contextlib
 import errno
+import gc
 import os
+import re
 import signal
 import sys
 import traceback
@@ -17,6 +20,11 @@ from tpulm.core.stopping import AGAIN, Stopped
 
 # What the machine, and not the program, can be at fault for; libraries in Rust and C++ say it in text only.
 FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOMEM, errno.EIO, errno.EMFILE}
+
+# How JAX and TensorFlow say that a device, or the memory here, is too small; and what a user can do about it.
+EXHAUSTED = re.compile(r"RESOURCE_EXHAUSTED|ResourceExhausted|OOM when allocating|OUT_OF_MEMORY|STATUS_ALLOC_FAILED")
+QUOTA = re.compile(r"\bquota\b|\b429\b", re.IGNORECASE)  # of a service, which has the same words for it
+MEMORY = "a training takes less with a smaller batch_size and, on JAX, with more microbatches or with remat"
 
 heard: list[str] = []  # names of the signals that this process was to end by
 # In the environment of a script that tools/debug.py runs: no log takes the terminal, and errors pass.
@@ -41,6 +49,7 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
     A `UserError`, a fault of the machine such as a full disk, SIGTERM and Ctrl-C each end the process with exit code 1
     and one sentence; any other error leaves its traceback in the log as well as on the terminal.
     """
+    atexit.register(gc.freeze)  # of Keras, TensorFlow and JAX, half a second of looking for garbage before the end
     if number():
         log = f"{log.removesuffix('.log')}.process{number()}.log"
     debugged = TERMINAL in os.environ
@@ -94,6 +103,8 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
         fault = fault_of_machine(error)
         if fault:
             say(f"error: {fault}; nothing of this job is kept: mend that and run again.")
+        elif memory := memory_error(error):
+            say(f"error: memory ran out: {memory}; {MEMORY}.")
         else:
             terminal.write(f"{erase}{redacted(traceback.format_exc())}")
             if count() > 1:  # the others wait for this process, which would wait for them before it ends
@@ -134,4 +145,19 @@ def fault_of_machine(error: BaseException | None) -> str | None:
         if said:
             return f"{said}: {str(error).strip().splitlines()[0][:200]}"
         error = error.__cause__ or error.__context__
+    return None
+
+
+def memory_error(error: BaseException | None) -> str | None:
+    """Return the line in which a library said that memory ran out; None for another error.
+
+    Looks through the errors that led to this one.
+    """
+    while error:
+        name, said = type(error).__name__, str(error).strip().splitlines()
+        exhausted = isinstance(error, MemoryError) or EXHAUSTED.search(f"{name} {error}")
+        if exhausted and not QUOTA.search(str(error)):
+            line = next((line for line in said if EXHAUSTED.search(line)), said[0] if said else name)
+            return line.strip().rstrip(".")[:200]
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return None

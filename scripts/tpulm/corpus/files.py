@@ -32,6 +32,10 @@ def read_files(files: Sequence[str], sample_by: str, form: Form, piece: tuple[in
     for file in files:
         with unchanged(file):
             if not bucket.state(file)[0]:
+                if packed(file) or kind_of(file) in ("csv", "parquet"):  # of these, something is in every file
+                    raise UserError(
+                        f"{file} is empty, 0 bytes: it is not a whole {'gzip' if packed(file) else name_of(file)} file."
+                    )
                 continue
             try:
                 yield from read_file(file, sample_by, form, piece)
@@ -170,8 +174,13 @@ def mistake(file: str, error: Exception) -> UserError:
         return UserError(f"{file}, line {number}, is not UTF-8 text: byte {bad.start + 1} of the line is {byte:#04x}.")
     except (EOFError, gzip.BadGzipFile, zlib.error):
         return UserError(f"{file} is not a whole gzip file.")
-    name = {"csv": "CSV", "parquet": "Parquet", "json": "JSON", "jsonl": "JSON Lines", "text": "text"}[kind]
-    return UserError(f"{file} is not a whole {name} file: {reason(error)}.")
+    return UserError(f"{file} is not a whole {name_of(file)} file: {reason(error)}.")
+
+
+def name_of(file: str) -> str:
+    """Return how a file's format is called."""
+    kinds = {"csv": "CSV", "parquet": "Parquet", "json": "JSON", "jsonl": "JSON Lines", "text": "text"}
+    return kinds[kind_of(file)]
 
 
 def reason(error: Exception) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from tpulm.evaluation.rows import Row, batched, summed
+from tpulm.training.tensorflow_kernels import cross_entropy
 from tpulm.training.tensorflow_model import predictions
 from tpulm.training.tensorflow_runtime import graph, tf, transformers
 
@@ -28,8 +29,7 @@ def score(
 
     def costs(batch: dict[str, tf.Tensor]) -> tf.Tensor:
         logits = predictions(model, batch, training=False)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["labels"], logits)
-        return tf.reduce_sum(losses * batch["weights"], -1)
+        return tf.reduce_sum(cross_entropy(logits, batch["labels"]) * batch["weights"], -1)
 
     run = graph(costs).get_concrete_function(ARRAYS)  # type: ignore[attr-defined]
     batches = batched(rows, tokens, longest)

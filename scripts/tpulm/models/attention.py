@@ -75,7 +75,7 @@ def needs_of(model: keras.Model) -> Needs:
         return Needs(block.compute_dtype, block.head_dim)
     if isinstance(backbone, LLAMA):
         layer = backbone.transformer_layers[0]._self_attention_layer
-        return Needs(layer.compute_dtype, layer._query_dense.kernel.shape[-1])
+        return Needs(layer.compute_dtype, layer._query_dense.partial_output_shape[-1])
     if not isinstance(backbone, (keras_hub.models.GemmaBackbone, keras_hub.models.Gemma3Backbone)):
         return Needs(obstacle=f"no kernel is wired to {type(backbone).__name__}")
     if getattr(backbone, "vision_encoder", None) is not None:

@@ -69,7 +69,7 @@ def read_config(folder: Path, where: str, backend: str) -> PretrainedConfig:
     find_architecture(config.model_type, where, backend)
     config.torch_dtype = None
     if backend == "jax":
-        sizes_of(config_recipe(config.to_dict()), where)
+        sizes_of(config_recipe(config.to_dict()), f"{where} is {folder}, whose config")
     return config
 
 

@@ -21,6 +21,10 @@ from tpulm.core.files import write_text
 from tpulm.core.job import shown_in_place
 from tpulm.tracking.live_metrics import LiveMetrics, line
 
+# Columns with a number in every row of history.csv and of timings.csv.
+FIGURES = ("step", "loss", "accuracy", "learning_rate", "gradient_norm")
+TIMINGS = ("step", "seconds_per_step", "tokens_per_second")
+
 
 class History:
     """Collects the figures of each step, prints progress, and stops a run that diverges.
@@ -134,7 +138,7 @@ class History:
 
     def write(self, history: str, timings: str, held_out: bool = False) -> None:
         """Write both files; with `held_out`, the first with that column."""
-        head, rows = "step,loss,accuracy,learning_rate,gradient_norm\n", self.rows
+        head, rows = f"{','.join(FIGURES)}\n", self.rows
         if held_out:
             head = head.replace("\n", ",held_out_loss\n")
             losses = {str(step): f"{loss:.9g}" for step, loss in self.held_out.items()}
@@ -142,7 +146,7 @@ class History:
         write_text(history, head + "".join(rows))
         table = io.StringIO()
         writer = csv.writer(table, lineterminator="\n")
-        writer.writerow(["step", "seconds_per_step", "tokens_per_second", "devices", "profile"])
+        writer.writerow([*TIMINGS, "devices", "profile"])
         for row in csv.reader(self.timings):
             found = self.profiles.get(int(row[0]))
             writer.writerow([*row, json.dumps(found) if found else ""])

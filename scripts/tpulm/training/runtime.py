@@ -9,7 +9,7 @@ import sys
 
 from tpulm.core import hosts
 from tpulm.core.compile_cache import cache_folder
-from tpulm.core.imports import without
+from tpulm.core.imports import uncollected, without
 from tpulm.core.local_devices import gpu_here, tpu_here
 from tpulm.core.memory import keep_freed_memory
 
@@ -53,7 +53,8 @@ def start(
     if repeats and not tpu_here() and not gpu_here():
         keep_freed_memory()
     if hosts.count() > 1:
-        import jax
+        with uncollected():
+            import jax
 
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(

@@ -7,6 +7,7 @@ import numpy as np
 
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
+from tpulm.training.tensorflow_kernels import cross_entropy, use_gelu
 from tpulm.training.tensorflow_runtime import tf, tf_keras, transformers
 
 # Architectures whose head may be given the hidden states of just the masked positions.
@@ -33,6 +34,7 @@ def construct(config: transformers.PretrainedConfig) -> transformers.TFPreTraine
     for layer in model._flatten_layers(recursive=True, include_self=False):
         if hasattr(layer, "padding_idx"):
             layer.padding_idx = config.pad_token_id
+    use_gelu(model)
     model.build_in_name_scope()
     return model
 
@@ -106,4 +108,4 @@ def right_sum(logits: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
 
 def loss_sum(logits: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
     """Return the summed cross-entropy of a batch's predictions, nats."""
-    return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(batch["labels"], logits) * batch["weights"])
+    return tf.reduce_sum(cross_entropy(logits, batch["labels"]) * batch["weights"])

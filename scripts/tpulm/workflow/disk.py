@@ -19,6 +19,7 @@ from tpulm.config.model_sizes import (
     assumed,
     assumed_base,
     base_size,
+    is_built,
     model_size,
     optimizer_bytes,
     weight_bytes,
@@ -52,8 +53,8 @@ class Need:
 
 
 def fetched_bytes(base: Mapping) -> int:
-    """Return the bytes of a base model that is fetched; most are published in bfloat16."""
-    return STORED["bfloat16"] * base_size(base).parameters
+    """Return the bytes of a base model that is fetched; most presets of Keras are published in bfloat16."""
+    return (FLOAT32 if is_built(base) else STORED["bfloat16"]) * base_size(base).parameters
 
 
 def checkpoints(run: Run, planned: Mapping) -> Need:

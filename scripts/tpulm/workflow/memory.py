@@ -11,6 +11,7 @@ from tpulm.config.model_sizes import (
     STORED,
     ModelSize,
     base_size,
+    is_built,
     model_bytes,
     model_size,
     optimizer_bytes,
@@ -36,12 +37,8 @@ def mem_mb(run: Run, job: str) -> int:
 
 
 def fetching_mb(base: Mapping) -> int:
-    """Return the megabytes that fetching a base model asks for; base  an entry under base in the config.
-
-    A preset of Keras is copied. A model of the hub may have to be converted, in float32.
-    """
-    converted = str(base["preset"]).startswith("hf://")
-    return -(-(PROCESS + (loading(base_size(base), FLOAT32) if converted else 0)) // MB)
+    """Return the megabytes that fetching a base model asks for; base  an entry under base in the config."""
+    return -(-(PROCESS + (loading(base_size(base), FLOAT32) if is_built(base) else 0)) // MB)
 
 
 def converting_mb(base: Mapping) -> int:

@@ -74,13 +74,14 @@ def snapshots_of(runs: Mapping[str, Run], located: Callable[[str], str]) -> dict
     }
 
 
-def tokenizer_threads(tokenizer: Mapping, text: Mapping, parts: Sequence[Part]) -> int:
+def tokenizer_threads(text: Mapping, parts: Sequence[Part]) -> int:
     """Return the threads of the job that trains the tokenizer.
 
-    One where the training split is small, so that the job need not wait beside a training until two are free: a single
-    part of a text that is not on a hub, whose size is not known. Two for Unigram, whose trainer always has two.
+    One where the training split is a single part of a text that is not on a hub, so that the job of a small text need
+    not wait beside a training until two are free. Of a single file that is compressed or in columns, such a part may be
+    large: the second thread saves little there. Unigram's trainer has two threads even then, since its bytes depend on
+    their number; they share one processor.
     text, parts  the corpus and its parts
     """
     known = all(recipe["source"] != "hub" for _, recipe in sources_of("", text).values())
-    small = known and sum(part.split == "train" for part in parts) == 1
-    return 1 if small and tokenizer["model"] != "unigram" else 2
+    return 1 if known and sum(part.split == "train" for part in parts) == 1 else 2

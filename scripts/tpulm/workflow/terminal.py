@@ -9,9 +9,12 @@ Where standard error is no terminal, it is plain text, a line for each job that 
 
 import logging
 import os
+import re
 import shutil
+import signal
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,8 @@ from typing import Any
 from snakemake.logging import LoggerManager
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from tpulm.core.job import ERASE, IN_PLACE
+from tpulm.core import job_record
+from tpulm.core.job import ERASE, IN_PLACE, MEMORY
 from tpulm.tracking import live_metrics
 from tpulm.workflow.targets import unknown
 
@@ -35,6 +39,9 @@ SILENT = {LogEvent.WORKFLOW_STARTED, LogEvent.RESOURCES_INFO, LogEvent.GROUP_INF
 ROUTINE = ("Missing output files", "Input files updated by another job", "Rules with")
 REFRESH = 0.5  # seconds
 TAIL = 20  # lines of a failed job's log
+CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
+# How Snakemake tells of a process that a signal has ended, also where a shell passes it on as an exit status, 128 more.
+KILLED = re.compile(r"died with <Signals\.\w+: (\d+)>|non-zero exit status (1(?:29|[3-5]\d))\.")
 
 
 @dataclass
@@ -63,6 +70,7 @@ class Terminal(logging.Handler):
         self.running: dict[int, Running] = {}
         self.ended: list[str] = []
         self.total = self.left = 0
+        self.signals: deque[int] = deque()  # of the jobs that have failed, in their order; 0 where none ended one
         self.closed = threading.Event()
         for part in plain.filters:
             self.addFilter(part)
@@ -102,7 +110,12 @@ class Terminal(logging.Handler):
         The exception about a script's exit code says no more than the lines about the job that failed.
         """
         if record.levelno > logging.INFO:
-            return getattr(record, "exception", None) == "RuleException" and "CalledProcessError" in record.getMessage()
+            said = record.getMessage()
+            if getattr(record, "exception", None) != "RuleException" or "CalledProcessError" not in said:
+                return False
+            killed = KILLED.search(said)
+            self.signals.append(int(killed[1] or int(killed[2]) - 128) if killed else 0)
+            return True
         return record.getMessage().startswith(CHATTER)
 
     def counted(self, record: Any) -> None:
@@ -147,8 +160,12 @@ class Terminal(logging.Handler):
         lines = [f"{now()}  FAILED  {job.label if job else record.rule_name}{took}"]
         said = {"message": record.rule_msg} if record.rule_msg else {}  # of a scheduler, such as that it was cancelled
         lines += [f"    {name}: {value}" for name, value in (said | (record.aux or {})).items()]
-        for log in record.log:
-            words = last_words(Path(str(log).split(" ", 1)[0]), local=not record.aux)
+        logs = {log: Path(str(log).split(" ", 1)[0]) for log in record.log}
+        signum = self.signals.popleft() if self.signals else 0
+        if signum and any(map(interrupted, logs.values())):
+            lines.append(f"    {end_of(signum)}")
+        for log, path in logs.items():
+            words = last_words(path, local=not record.aux)
             lines += [f"    log: {log}", *(f"        {line}" for line in words)]
         self.write("\n".join(lines), record)
 
@@ -236,6 +253,20 @@ def shortened(reason: str) -> list[str]:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             parts.append(f"{name}: {names[0]}{more}")
     return [part for part in parts if part != ROUTINE[1]] or parts
+
+
+def interrupted(log: Path) -> bool:
+    """Return whether the job with this log began and did not come to an end of its own."""
+    events = [line["event"] for line in job_record.read(job_record.path_of(log))]
+    return bool(events) and events[-1] != "end"
+
+
+def end_of(signum: int) -> str:
+    """Return how a job was ended by a signal, and what may have sent that."""
+    name = signal.Signals(signum).name
+    if name == "SIGKILL":
+        return f"ended by {name}, as the system does where memory runs out; {MEMORY}"
+    return f"ended by {name}" + (", often a fault in a library" if name in CRASHES else "")
 
 
 def last_words(log: Path, local: bool) -> list[str]:
