@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -85,11 +86,11 @@ def finish(process, workflow, code=0):
     return printed
 
 
-def wait(condition, process):
-    """Wait until something is there, and return it, while snakemake runs: however slow this machine is."""
+def wait(condition, process, every=0.5):
+    """Wait until something is there, looked for `every` so many seconds, and return it, while snakemake runs."""
     while not (found := condition()):
         assert process.poll() is None, "snakemake has ended"
-        time.sleep(0.5)
+        time.sleep(every)
     return found
 
 
@@ -166,20 +167,44 @@ def through(slurm, trained, late, tmp_path_factory):
     shutil.rmtree(workflow / "results/base-training/small/checkpoints/00000020")
     shutil.rmtree(workflow / "logs")
     with running(slurm, workflow, *TARGETS) as process:
-        victim = wait(lambda: in_training(slurm, workflow, "base", "small", 11, 20), process)
-        slurm("scancel", victim["JobId"])
-        victim = wait(lambda: in_training(slurm, workflow, "finetune", "python", 6, 10), process)
-        urgent = ["--partition=urgent", "--nodes=2", "--gres=tpu:v5e:8", "--output=/dev/null", "--wrap=sleep 1"]
-        slurm("sbatch", "--job-name=urgent", *urgent)
+        with held(slurm, workflow, process, "base", "small", 11, 20) as victim:
+            slurm("scancel", victim["JobId"])
+        with held(slurm, workflow, process, "finetune", "python", 6, 10) as victim:
+            urgent = ["--partition=urgent", "--nodes=2", "--gres=tpu:v5e:8", "--output=/dev/null", "--wrap=sleep 1"]
+            slurm("sbatch", "--job-name=urgent", *urgent)
         printed = finish(process, workflow)
     return workflow, victim, printed, jobs_since(slurm)
 
 
-def in_training(slurm, workflow, stage, run, first, last):
-    """Return the job of this segment of a run once it is at work."""
+@contextlib.contextmanager
+def held(slurm, workflow, process, stage, run, first, last):
+    """Hold this segment of a run as soon as it is at work, until Slurm has begun to end its job; yield that.
+
+    A segment may take less than a second, and would have ended before.
+    """
+    comment = f"rule_train_{stage}_wildcards_{run}_{last:08d}"
+    job = wait(lambda: jobs_of(slurm, comment, "RUNNING"), process)[0]
     log = workflow / f"logs/{stage}/{run}/{last:08d}.log"
-    found = jobs_of(slurm, f"rule_train_{stage}_wildcards_{run}_{last:08d}", "RUNNING")
-    return found[0] if found and log.is_file() and f"steps {first} to {last}" in log.read_text() else None
+    wait(lambda: log.is_file() and f"steps {first} to {last}" in log.read_text(), process, every=0.005)
+    writers = [int(entry.parts[2]) for entry in Path("/proc").glob("[0-9]*/fd/*") if leads_to(entry, log)]
+    assert writers
+    for writer in writers:
+        os.kill(writer, signal.SIGSTOP)
+    try:
+        yield job
+        ended = ("COMPLETING", "PENDING", "CANCELLED", "REQUEUED", "PREEMPTED")
+        wait(lambda: [one for one in jobs_of(slurm, comment, *ended) if one["JobId"] == job["JobId"]], process, 0.05)
+    finally:
+        for writer in writers:
+            os.kill(writer, signal.SIGCONT)
+
+
+def leads_to(link, path):
+    """Return whether a link of /proc leads to a file."""
+    try:
+        return os.readlink(link) == str(path)
+    except OSError:  # of a process that has ended meanwhile
+        return False
 
 
 def made(workflow):
