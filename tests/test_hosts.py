@@ -226,10 +226,18 @@ def test_processes_stop_together_and_go_on(trained, tmp_path):
 def test_of_processes_that_fail_the_one_that_was_killed_is_named(second, found):
     """Though another one, which missed it, said so before."""
     first = "print('[x] error: Gloo all-reduce failed', file=sys.stderr)"
-    programs = [f"import os, sys, time; {work}" for work in (first, f"time.sleep(0.4); {second}")]
+    # It holds the pipe's other end: the second goes on when the first has ended, however late either starts.
+    missed, ended = os.pipe()
+    second = f"os.close({ended}); os.read({missed}, 1); time.sleep(0.2); {second}"
     children = [
-        subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True) for program in programs
-    ]
+        subprocess.Popen(
+            [sys.executable, "-c", f"import os, sys, time; {work}"], stderr=subprocess.PIPE, text=True,
+            pass_fds=(missed, ended),
+        )
+        for work in (first, second)
+    ]  # fmt: skip
+    os.close(missed)
+    os.close(ended)
     try:
         assert hosts.watch(children, print, StopRequest()) == found
     finally:
