@@ -5,13 +5,15 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from conftest import ROOT, Workflow
+from conftest import ROOT, Workflow, existing
 from ruamel.yaml import YAML
+from step_table import OURS
 from worker import Worker
 
 WORKER = ROOT / "benchmarks/step_worker.py"
 MANIFEST = "results/tfrecords/manifest.json"
 PROFILED = 5  # steps of a profile
+RATE, THREADS = 1e-3, 2
 
 
 class Size(NamedTuple):
@@ -44,8 +46,8 @@ class Training(Worker):
     def __init__(self, way: str, folder: Path, cache: Path, size: Size, seed: int = 0):
         """Start it; cache  the folder that it keeps compiled programs below."""
         job = {
-            "seed": seed, "steps": size.steps, "batch_size": size.batch_size, "model": size.model, "rate": 1e-3,
-            "warmup": size.steps // 10, "weight_decay": 0.01, "threads": 2,
+            "seed": seed, "steps": size.steps, "batch_size": size.batch_size, "model": size.model, "rate": RATE,
+            "warmup": size.steps // 10, "weight_decay": 0.01, "threads": THREADS,
         }  # fmt: skip
         self.step = 0
         super().__init__([sys.executable, WORKER, way, folder, json.dumps(job)], cache / f"{way}.log")
@@ -69,20 +71,34 @@ class Training(Worker):
         return loss
 
 
-def prepared(folder: Path, size: Size) -> Path:
-    """Return the results of a workflow in `folder`: records of the source of Python's library, and their tokenizer."""
-    if (folder / MANIFEST).exists():  # another part has needed them
-        return folder / "results"
-    workflow = Workflow(folder)
+def configure(workflow: Workflow, size: Size) -> None:
+    """Write config.yaml: records of the source of Python's library, and a run of each backend, of one segment."""
+    run = {
+        "model": size.model, "steps": size.steps, "checkpoint_every": size.steps, "batch_size": size.batch_size,
+        "learning_rate": RATE, "schedule": {"shape": "linear", "warmup_steps": size.steps // 10},
+    }  # fmt: skip
     config = {
         "title": "Steps",
+        "cpu_threads": THREADS,
         "corpus": {"source": "python-source", "held_out": {"validation": 0.02, "test": 0.02}},
         "tokenizer": {"vocab_size": size.vocabulary},
         "tfrecords": {"sequence_length": size.length, "shards": {"train": 1, "validation": 1, "test": 1}},
+        "mlm": {"runs": {backend: run | {"backend": backend} for backend in OURS}},
     }
     if size is QUICK:
-        config["corpus"] = config["corpus"] | {"max_documents": 400}
+        config["corpus"]["max_documents"] = 400
     with open(workflow / "config.yaml", "w") as file:
         YAML(typ="safe", pure=True).dump(config, file)
-    workflow.as_a_user(MANIFEST, "--cores", "2")
+
+
+def workflow_in(folder: Path) -> Workflow:
+    """Return the workflow in a folder, which is made unless it is there."""
+    return existing(folder) if folder.exists() else Workflow(folder)
+
+
+def prepared(workflow: Workflow, size: Size) -> Path:
+    """Return the results of a workflow: the records, and their tokenizer."""
+    if not (workflow / MANIFEST).exists():  # another part has needed them
+        configure(workflow, size)
+        workflow.as_a_user(MANIFEST, "--cores", "2")
     return workflow / "results"

@@ -5,7 +5,8 @@
 - steps: a small RoBERTa on the same records, trained by the published `fit`, by `backend: tensorflow` and by
   `backend: jax` (step_worker.py), each in a process of its own. All three are there from the beginning, and train by
   turns, so that a busy machine slows all of them down. Then two more seeds, and the held-out loss of all.
-- first: from the start of a process to the end of its first step, without and with programs compiled before, by turns.
+- first: from the start of a process to the end of its first step, without and with programs compiled before, by turns;
+  and so the jobs of the workflow that train, beside those of an earlier COMMIT.
 - whole: `snakemake` on the shipped config, beside that of an earlier COMMIT, by turns; processor time of all processes;
   where it misses its aim, the jobs that take it; and, of that job, what the first version made alone.
 - generation: what start-up and compilation cost when the finetuned model of that job generates; the same two versions.
@@ -35,7 +36,7 @@ from first_step import first_lines
 from gaps import gap_rows, gaps, planned
 from generation import generation_lines
 from step_table import OURS, PUBLISHED, ratios, step_rows
-from step_training import FULL, QUICK, Size, Training, prepared
+from step_training import FULL, QUICK, Size, Training, prepared, workflow_in
 from whole import whole_lines
 
 RESULT = ROOT / "benchmarks/results/steps.md"
@@ -69,7 +70,7 @@ def measure_steps(folder: Path, scratch: Path, size: Size, rounds: int) -> tuple
 
 def steps_lines(scratch: Path, size: Size, rounds: int) -> list[str]:
     """Return the table of training steps."""
-    results = prepared(scratch / "records", size)
+    results = prepared(workflow_in(scratch / "records"), size)
     table = step_rows(*measure_steps(results, scratch / "workers", size, rounds), size.length * size.batch_size)
     about = (
         f"RoBERTa of {size.model['num_hidden_layers']} layers x {size.model['hidden_size']}, vocabulary "
@@ -104,7 +105,9 @@ def main() -> None:
     """Measure, print and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--before", metavar="COMMIT", help="measure the embedded job beside that of this commit, too")
+    parser.add_argument(
+        "--before", metavar="COMMIT", help="measure first steps and the embedded job beside those of this commit, too"
+    )
     parser.add_argument("--wholes", type=int, help="runs of the embedded job, of each commit; 5 with --before, else 1")
     parser.add_argument("--only", nargs="*", choices=PARTS_MEASURED, help="these parts; nothing is written")
     parser.add_argument("--quick", action="store_true", help="at tiny size; nothing is written")
@@ -115,7 +118,7 @@ def main() -> None:
         scratch = Path(temporary)
         parts = {
             "steps": partial(steps_lines, scratch, size, arguments.rounds),
-            "first": partial(first_lines, scratch, size, arguments.rounds),
+            "first": partial(first_lines, scratch, size, arguments.rounds, arguments.before),
             "whole": partial(whole_lines, scratch, wholes, arguments.before, arguments.quick),
             "generation": partial(generation_lines, scratch, wholes, arguments.before),
             "gap": partial(gap_lines, scratch),

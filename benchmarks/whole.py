@@ -27,7 +27,7 @@ def earlier(commit: str, folder: Path) -> Workflow:
     parts = [
         part
         for part in PARTS
-        if subprocess.run(["git", "cat-file", "-e", f"{commit}:{part}"], cwd=ROOT).returncode == 0
+        if subprocess.run(["git", "cat-file", "-e", f"{commit}:{part}"], cwd=ROOT, capture_output=True).returncode == 0
     ]
     archive = subprocess.run(["git", "archive", commit, *parts], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
     subprocess.run(["tar", "x"], cwd=folder, input=archive, check=True)

@@ -398,37 +398,48 @@ def test_a_part_that_fails_does_not_cost_the_others(capsys):
     assert failed == ["a", "c"] and "snakemake ended with 1" in capsys.readouterr().err
 
 
-@long  # four processes that import TensorFlow or JAX
+def has_history():
+    """Return whether earlier commits are here."""
+    return subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True).returncode == 0
+
+
+@long  # processes that import TensorFlow or JAX
+@pytest.mark.skipif(not has_history(), reason="the history of the repository is not here")
 def test_steps_are_measured_and_learn_the_same(tmp_path):
-    printed = ran("steps.py", "--quick", "--rounds", "1", "--only", "steps", "first", folder=tmp_path)
+    arguments = ["--quick", "--rounds", "1", "--only", "steps", "first", "--before", "HEAD"]
+    printed = ran("steps.py", *arguments, folder=tmp_path)
     rows = [cells(line) for line in printed.splitlines() if line.startswith("| ") and "`" in line]
-    rows, firsts = rows[:3], rows[3:]
+    rows, firsts, jobs = rows[:3], rows[3:9], rows[9:]
     assert [re.search("`.*`", row[0])[0] for row in rows] == ["`fit`", "`backend: tensorflow`", "`backend: jax`"]
     assert [row[0] for row in firsts[-2:]] == [
         f"{rows[2][0]}, {start}" for start in ("nothing compiled before", "compiled before")
     ]
-    assert len(firsts) == 6 and all(
-        float(row[4]) == pytest.approx(sum(map(float, row[1:4])), abs=0.2) for row in firsts
-    )
+    assert all(float(row[4]) == pytest.approx(sum(map(float, row[1:4])), abs=0.2) for row in firsts)
+    assert [row[0] for row in jobs] == [row[0] for row in firsts[2:]]
+    assert all(float(row[3]) == pytest.approx(float(row[1]) / float(row[2]), abs=0.1) for row in jobs)
     losses = [float(row[5]) for row in rows]
     assert max(losses) - min(losses) < 0.1
 
 
 @unit
-def test_first_steps_are_told_by_phase_and_beside_their_aims():
+def test_first_steps_are_told_by_phase_and_beside_an_earlier_commit():
+    first_step = module("first_step")
     slow, fast = {"imports": 2.0, "first step": 4.04}, {"imports": 1.0, "first step": 2.2}
     found = {"published": ([slow], [slow]), "tensorflow": ([slow, fast, slow], [fast]), "jax": ([slow], [fast])}
-    head, _, *rows = module("first_step").first_rows(found)
-    assert cells(head) == ["trained by", "imports", "first step", "all", "aim"]
-    assert cells(rows[0]) == ["the published `fit`, nothing compiled before", "2.0", "4.0", "6.0", ""]
-    assert cells(rows[2])[1:] == ["2.0", "4.0", "6.0 (3.2 to 6.0)", "7.7"]
-    assert [cells(row)[3:] for row in rows[4:]] == [["6.0", "3.3 (miss)"], ["3.2", "3.3"]]
+    head, _, *rows = first_step.first_rows(found)
+    assert cells(head) == ["trained by", "imports", "first step", "all"]
+    assert cells(rows[0]) == ["the published `fit`, nothing compiled before", "2.0", "4.0", "6.0"]
+    assert cells(rows[2])[1:] == ["2.0", "4.0", "6.0 (3.2 to 6.0)"]
+    found = {"tensorflow": ([[3.0, 9.4], [4.0, 10.0], [2.0, 11.0]], [[3.0, 9.0]]), "jax": ([[6.0, 9.0]], [[2.0, 5.0]])}
+    head, _, *rows = first_step.job_rows(found, "1a2b")
+    assert cells(head) == ["trained by", "now", "at 1a2b", "ratio", "aim"]
+    assert cells(rows[0])[1:] == ["3.0 (2.0 to 4.0)", "10.0 (9.4 to 11.0)", "0.32 (0.18 to 0.40)", "0.33"]
+    assert [cells(row)[3:] for row in rows[1:]] == [["0.33", "0.33"], ["0.67", "0.33 (miss)"], ["0.40", "0.33 (miss)"]]
 
 
 @long  # the shipped config twice, at tiny size
+@pytest.mark.skipif(not has_history(), reason="the history of the repository is not here")
 def test_the_whole_and_the_gap_are_measured_beside_an_earlier_commit(tmp_path):
-    if subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True).returncode:
-        pytest.skip("the history of the repository is not here")
     printed = ran("steps.py", "--quick", "--only", "whole", "generation", "gap", "--before", "HEAD", folder=tmp_path)
     busy = r"\d+ s by the clock, \d+ s of the processors, of which \d\.\d\d of \d+ were busy"
     assert re.search(rf"takes {busy} \(one run\)\.\n+At HEAD it took {busy}: ratios [\d.]+ and [\d.]+; aim", printed)
