@@ -374,6 +374,14 @@ WRONG = [
         {f"{PYTHON}.base_precision": "int8", f"{PYTHON}.method": "full"},
         f"{PYTHON}.base_precision is given with method: full; it belongs to method: lora.",
     ),
+    *(
+        (
+            {"base.small.profile": {"steps": traced}},
+            f"base.small.profile.steps is {traced}; allowed: two steps up to 800, the first one smaller, and no "
+            "checkpoint between them (one every 400).",
+        )
+        for traced in ([20, 10], [390, 410], [790, 810])
+    ),
     (
         {f"{PYTHON}.base_precision": "float32", f"{PYTHON}.precision": "bfloat16"},
         f"{PYTHON}.base_precision is float32 with precision: bfloat16; weights in float32 under arithmetic in bfloat16 "

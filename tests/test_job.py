@@ -1,4 +1,4 @@
-"""The end of a job: what every script does with a signal."""
+"""What every script says, and what it does with a signal."""
 
 import platform
 import subprocess
@@ -47,6 +47,26 @@ def test_a_signal_is_heard_wherever_it_comes(tmp_path, where, name):
     sentence = f"error: stopped by {name}; nothing of this job is kept, everything before it is: run again to go on."
     assert done.stderr == f"[test] {sentence}\n"
     assert (tmp_path / "job.log").read_text() == f"{sentence}\n"
+
+
+QUOTES = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from tpulm.core.errors import UserError
+from tpulm.core.job import job
+
+with job("job.log", "mlm x") as say:
+    say("Return the [MASK]  ->  list, \\n, value")
+    raise UserError("the disk\\nis full.")
+"""
+
+
+def test_a_message_is_a_line_whatever_it_quotes(tmp_path):
+    command = [sys.executable, "-c", QUOTES, str(ROOT / "scripts")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    lines = ["Return the [MASK]  ->  list, \\n, value", "error: the disk\\nis full."]
+    assert (done.returncode, done.stderr.splitlines()) == (1, [f"[mlm x] {line}" for line in lines])
+    assert (tmp_path / "job.log").read_text().splitlines() == lines
 
 
 HELD = """

@@ -186,17 +186,25 @@ def held(slurm, workflow, process, stage, run, first, last):
     job = wait(lambda: jobs_of(slurm, comment, "RUNNING"), process)[0]
     log = workflow / f"logs/{stage}/{run}/{last:08d}.log"
     wait(lambda: log.is_file() and f"steps {first} to {last}" in log.read_text(), process, every=0.005)
+    with paused(log):
+        yield job
+        ended = ("COMPLETING", "PENDING", "CANCELLED", "REQUEUED", "PREEMPTED")
+        wait(lambda: [one for one in jobs_of(slurm, comment, *ended) if one["JobId"] == job["JobId"]], process, 0.05)
+
+
+@contextlib.contextmanager
+def paused(log):
+    """Stop the processes that write to a log, and let them go on at the end."""
     writers = [int(entry.parts[2]) for entry in Path("/proc").glob("[0-9]*/fd/*") if leads_to(entry, log)]
     assert writers
     for writer in writers:
         os.kill(writer, signal.SIGSTOP)
     try:
-        yield job
-        ended = ("COMPLETING", "PENDING", "CANCELLED", "REQUEUED", "PREEMPTED")
-        wait(lambda: [one for one in jobs_of(slurm, comment, *ended) if one["JobId"] == job["JobId"]], process, 0.05)
+        yield
     finally:
         for writer in writers:
-            os.kill(writer, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # killed meanwhile
+                os.kill(writer, signal.SIGCONT)
 
 
 def leads_to(link, path):
@@ -379,19 +387,23 @@ def test_jobs_outlive_their_controller_and_are_not_doubled(slurm, through, tmp_p
     with running(slurm, workflow, target) as process:
         (queued,) = wait(lambda: jobs_of(slurm, training, "PENDING"), process)
         process.kill()
-    with running(slurm, workflow, target) as process:
-        wait(lambda: len(jobs_of(slurm, training, "PENDING")) == 2, process)
-        slurm("scancel", "--jobname=blocker")
-        wait(lambda: log.is_file() and "steps 1 to 100" in log.read_text(), process)
-        (first,) = jobs_of(slurm, training, "RUNNING")
-        process.kill()
-    assert first["TresPerNode"] == "gres:tpu:v5e:8" and first["NumNodes"] == "2"
-    assert log.with_name("00000100.process1.log").is_file()
-    steps = slurm("squeue", "--steps", "--noheader", f"--jobs={first['JobId']}", "--format=%i %N").split()
-    assert {"n0", "n1"} <= set(steps), steps
-    with running(slurm, workflow, target) as process:
-        printed = finish(process, workflow)
-    assert "waiting until they have ended" in printed
+    with contextlib.ExitStack() as running_still:
+        with running(slurm, workflow, target) as process:
+            wait(lambda: len(jobs_of(slurm, training, "PENDING")) == 2, process)
+            slurm("scancel", "--jobname=blocker")
+            wait(lambda: log.is_file() and "steps 1 to 100" in log.read_text(), process, every=0.005)
+            running_still.enter_context(paused(log))
+            (first,) = jobs_of(slurm, training, "RUNNING")
+            process.kill()
+        assert first["TresPerNode"] == "gres:tpu:v5e:8" and first["NumNodes"] == "2"
+        assert log.with_name("00000100.process1.log").is_file()
+        steps = slurm("squeue", "--steps", "--noheader", f"--jobs={first['JobId']}", "--format=%i %N").split()
+        assert {"n0", "n1"} <= set(steps), steps
+        with running(slurm, workflow, target) as process:
+            said = workflow / "terminal.txt"
+            wait(lambda: "waiting until they have ended" in said.read_text(errors="replace"), process)
+            running_still.close()
+            finish(process, workflow)
     ended = {job["JobId"]: job["JobState"] for job in jobs_of(slurm, training)}
     assert ended == {first["JobId"]: "COMPLETED", queued["JobId"]: "FAILED"}
     assert "the snakemake that queued this job is gone" in Path(queued["StdOut"]).read_text()

@@ -264,8 +264,9 @@ def check_training(where: str, recipe: dict) -> None:
             f"{where}.evaluate_every is {evaluations}; allowed: a divisor of checkpoint_every, {every}{also}."
         )
     traced = recipe["profile"].get("steps")
-    if traced and not traced[0] < traced[1]:
-        raise UserError(f"{where}.profile.steps is {traced}; allowed: two steps, the first one smaller.")
+    if traced and not (traced[0] < traced[1] <= steps and traced[0] // every == (traced[1] - 1) // every):
+        allowed = f"two steps up to {steps}, the first one smaller, and no checkpoint between them (one every {every})"
+        raise UserError(f"{where}.profile.steps is {traced}; allowed: {allowed}.")
     if warmup >= steps:
         raise UserError(f"{where}.schedule.warmup_steps is {warmup}; allowed: less than steps, {steps}.")
     if warmup + decay > steps:
