@@ -1,10 +1,12 @@
 """From the start of a training process to the end of its first step, without and with programs compiled before."""
 
+import contextlib
 import os
 import re
 import shutil
 import signal
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from conftest import Workflow
 from kills import start
 from step_table import OURS, PUBLISHED, named
 from step_training import Size, Training, prepared, workflow_in
+from tpulm.training.phases import process_age
 from whole import earlier, spread
 
 AIM = 1 / 3  # of what the earlier version takes
@@ -36,7 +39,7 @@ def measure_first(folder: Path, scratch: Path, size: Size, rounds: int) -> dict[
     return found
 
 
-def started(workflow: Workflow, backend: str, steps: int) -> float:
+def job_seconds(workflow: Workflow, backend: str, steps: int) -> float:
     """Return the seconds from the start of the job that trains the run of a backend to the end of its first step.
 
     The job is killed then. Raises RuntimeError where it ends before.
@@ -45,36 +48,58 @@ def started(workflow: Workflow, backend: str, steps: int) -> float:
         shutil.rmtree(workflow / made / "mlm", ignore_errors=True)
     segment = f"mlm/{backend}/checkpoints/{steps:08d}"
     log = workflow / f"logs/mlm/{backend}/{steps:08d}.log"
-    process = start(workflow, f"results/{segment}/state.json", "--nolock")
+    process = start(workflow, f"results/{segment}/state.json", "--nolock")  # the lock of the one killed before
     try:
         while not (log.is_file() and FIRST.search(log.read_text())):
             if process.poll() is not None:
                 raise RuntimeError((workflow / "snakemake.out").read_text()[-3000:])
             time.sleep(0.005)
-        taken = time.time() - job_of(process.pid).create_time()
+        ages = [process_age(one.pid) for one in below(process.pid) if is_script(one)]
+        if not ages:
+            raise RuntimeError(f"{log} has a first step, and its job has ended")
+        return max(ages)
     finally:
-        descendants = psutil.Process(process.pid).children(recursive=True)
+        end(process)
+
+
+def below(process: int) -> list[psutil.Process]:
+    """Return the processes that one has started, and those have."""
+    try:
+        return psutil.Process(process).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def is_script(process: psutil.Process) -> bool:
+    """Return whether a process runs the script of a rule."""
+    try:
+        command = process.cmdline()
+    except psutil.Error:  # it has ended meanwhile
+        return False
+    return len(command) > 1 and ".snakemake/scripts/" in command[1]
+
+
+def end(process: subprocess.Popen) -> None:
+    """Kill a snakemake and all that it has started."""
+    found = below(process.pid)
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        psutil.wait_procs(descendants)
-    return taken
-
-
-def job_of(snakemake: int) -> psutil.Process:
-    """Return the process of the script that a snakemake runs."""
-    below = psutil.Process(snakemake).children(recursive=True)
-    return next(one for one in below if ".snakemake/scripts/" in " ".join(one.cmdline()[1:2]))
+    process.wait()
+    for one in found:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+    psutil.wait_procs(found, timeout=60)
 
 
 def measure_jobs(workflows: list[Workflow], size: Size, rounds: int) -> dict[str, tuple[list, list]]:
-    """Return by backend the seconds of `started`, of each workflow in each round, for each of both starts, by turns."""
+    """Return by backend what `job_seconds` finds for each workflow, round by round, for each of both starts."""
     found: dict[str, tuple[list, list]] = {backend: ([], []) for backend in OURS}
     for _ in range(rounds):
         for backend, starts in found.items():
             for workflow in workflows:
                 shutil.rmtree(workflow / ".snakemake/compiled", ignore_errors=True)
             for times in starts:
-                times.append([started(workflow, backend, size.steps) for workflow in workflows])
+                times.append([job_seconds(workflow, backend, size.steps) for workflow in workflows])
                 print(f"{backend}: {times[-1]} s to the first step of a job", file=sys.stderr)
     return found
 
@@ -82,25 +107,19 @@ def measure_jobs(workflows: list[Workflow], size: Size, rounds: int) -> dict[str
 def first_lines(scratch: Path, size: Size, rounds: int, before: str | None) -> list[str]:
     """Return the tables of first steps."""
     now = workflow_in(scratch / "records")
-    found = measure_first(prepared(now, size), scratch / "first", size, rounds)
+    workflows = [now, *([earlier(before, scratch / "records-then")] if before else [])]
+    results, *_ = [prepared(workflow, size) for workflow in workflows]
+    how = f"medians of {rounds} starts by turns, lowest and highest in brackets" if rounds > 1 else "one start"
+    found = measure_first(results, scratch / "first", size, rounds)
     lines = [
-        f"From the start of the process to the end of the first step of the same trainings, in seconds; medians of "
-        f"{rounds} starts by turns, lowest and highest in brackets.",
+        f"From the start of the process to the end of the first step of the same trainings, in seconds ({how}).",
         "",
         *first_rows(found),
     ]
     if not before:
         return lines
-    then = earlier(before, scratch / "records-then")
-    prepared(then, size)
-    return [
-        *lines,
-        "",
-        f"The same of the jobs of the workflow, which check their records first, beside those of {before}; medians of "
-        f"{rounds} starts by turns, lowest and highest in brackets.",
-        "",
-        *job_rows(measure_jobs([now, then], size, rounds), before),
-    ]
+    about = f"The same of the jobs of the workflow, which check their records first, beside those of {before} ({how})."
+    return [*lines, "", about, "", *job_rows(measure_jobs(workflows, size, rounds), before)]
 
 
 def first_rows(found: dict[str, tuple[list, list]]) -> list[str]:

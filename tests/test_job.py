@@ -56,7 +56,7 @@ from tpulm.core.errors import UserError
 from tpulm.core.job import job
 
 with job("job.log", "mlm x") as say:
-    say("Return the [MASK]  ->  list, \\n, value")
+    say("Return the [MASK]  ->  list, \\n, \\r, \u2028, value")
     raise UserError("the disk\\nis full.")
 """
 
@@ -64,7 +64,7 @@ with job("job.log", "mlm x") as say:
 def test_a_message_is_a_line_whatever_it_quotes(tmp_path):
     command = [sys.executable, "-c", QUOTES, str(ROOT / "scripts")]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    lines = ["Return the [MASK]  ->  list, \\n, value", "error: the disk\\nis full."]
+    lines = ["Return the [MASK]  ->  list, \\n, \\n, \\n, value", "error: the disk\\nis full."]
     assert (done.returncode, done.stderr.splitlines()) == (1, [f"[mlm x] {line}" for line in lines])
     assert (tmp_path / "job.log").read_text().splitlines() == lines
 

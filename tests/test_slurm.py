@@ -1,6 +1,7 @@
 """The workflow through a real Slurm on this machine: the same bytes, TPUs held, jobs that come and go."""
 
 import contextlib
+import glob
 import json
 import os
 import re
@@ -183,10 +184,10 @@ def held(slurm, workflow, process, stage, run, first, last):
     A segment may take less than a second, and would have ended before.
     """
     comment = f"rule_train_{stage}_wildcards_{run}_{last:08d}"
-    job = wait(lambda: jobs_of(slurm, comment, "RUNNING"), process)[0]
     log = workflow / f"logs/{stage}/{run}/{last:08d}.log"
     wait(lambda: log.is_file() and f"steps {first} to {last}" in log.read_text(), process, every=0.005)
     with paused(log):
+        (job,) = jobs_of(slurm, comment, "RUNNING")
         yield job
         ended = ("COMPLETING", "PENDING", "CANCELLED", "REQUEUED", "PREEMPTED")
         wait(lambda: [one for one in jobs_of(slurm, comment, *ended) if one["JobId"] == job["JobId"]], process, 0.05)
@@ -194,17 +195,24 @@ def held(slurm, workflow, process, stage, run, first, last):
 
 @contextlib.contextmanager
 def paused(log):
-    """Stop the processes that write to a log, and let them go on at the end."""
-    writers = [int(entry.parts[2]) for entry in Path("/proc").glob("[0-9]*/fd/*") if leads_to(entry, log)]
+    """Stop the processes that write to a log, and let them go on at the end.
+
+    Not for long: processes that train with them, and miss their heartbeat, give up after 100 seconds.
+    """
+    writers = {int(Path(entry).parts[2]) for entry in glob.glob("/proc/[0-9]*/fd/*") if leads_to(entry, log)}
     assert writers
-    for writer in writers:
-        os.kill(writer, signal.SIGSTOP)
     try:
+        signalled(writers, signal.SIGSTOP)
         yield
     finally:
-        for writer in writers:
-            with contextlib.suppress(ProcessLookupError):  # killed meanwhile
-                os.kill(writer, signal.SIGCONT)
+        signalled(writers, signal.SIGCONT)
+
+
+def signalled(processes, number):
+    """Send a signal to the processes that there still are."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, number)
 
 
 def leads_to(link, path):

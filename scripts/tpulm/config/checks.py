@@ -20,6 +20,7 @@ from tpulm.config.selection import check_selection
 from tpulm.config.shard_files import check_records_elsewhere
 from tpulm.config.task_checks import check_tasks
 from tpulm.config.texts import check_chat, sources_of, template_fields
+from tpulm.config.traced_steps import check_traced
 from tpulm.core.accelerators import topology
 from tpulm.core.errors import UserError
 
@@ -263,10 +264,7 @@ def check_training(where: str, recipe: dict) -> None:
         raise UserError(
             f"{where}.evaluate_every is {evaluations}; allowed: a divisor of checkpoint_every, {every}{also}."
         )
-    traced = recipe["profile"].get("steps")
-    if traced and not (traced[0] < traced[1] <= steps and traced[0] // every == (traced[1] - 1) // every):
-        allowed = f"two steps up to {steps}, the first one smaller, and no checkpoint between them (one every {every})"
-        raise UserError(f"{where}.profile.steps is {traced}; allowed: {allowed}.")
+    check_traced(where, recipe)
     if warmup >= steps:
         raise UserError(f"{where}.schedule.warmup_steps is {warmup}; allowed: less than steps, {steps}.")
     if warmup + decay > steps:

@@ -75,7 +75,7 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
         os.close(descriptor)
 
     def say(message: str) -> None:
-        message = redacted(message).replace("\n", "\\n")  # a message is a line, whatever text it quotes
+        message = "\\n".join(redacted(message).splitlines())  # a message is a line, whatever text it quotes
         if not debugged:
             with contextlib.suppress(OSError):
                 print(message, file=sys.stderr, flush=True)

@@ -113,7 +113,9 @@ class Pauses:
 
         Raises Stopped, after a snapshot, where SIGTERM or Ctrl-C came.
         """
-        if self.profile and self.profile.at(step, reader.finish, self.say):
+        # After the last step a trace would be of none: `finish` ends one that has begun.
+        within = step < self.history.last
+        if self.profile and within and self.profile.at(step, reader.finish, self.say):
             self.history.profiled(self.profile.found)
             self.history.restart_clock()
         if self.evaluates_at(step):

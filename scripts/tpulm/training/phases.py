@@ -4,10 +4,13 @@ import os
 import time
 
 
-def process_age() -> float:
-    """Return how many seconds ago this process was started (Linux); 0 where the system does not say."""
+def process_age(process: int | str = "self") -> float:
+    """Return how many seconds ago a process was started (Linux), this one or that of an id.
+
+    0 where the system does not say.
+    """
     try:
-        with open("/proc/self/stat", encoding="utf-8") as file:
+        with open(f"/proc/{process}/stat", encoding="utf-8") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])
         return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
