@@ -383,6 +383,10 @@ WRONG = [
         for traced in ([20, 10], [390, 410], [790, 810])
     ),
     (
+        {"base.small.profile": {"steps": [391, 399]}, "base.small.steps_per_execution": 10},
+        "base.small.profile.steps is [391, 399]; allowed: multiples of steps_per_execution, 10.",
+    ),
+    (
         {f"{PYTHON}.base_precision": "float32", f"{PYTHON}.precision": "bfloat16"},
         f"{PYTHON}.base_precision is float32 with precision: bfloat16; weights in float32 under arithmetic in bfloat16 "
         "are precision: mixed_bfloat16.",
@@ -540,6 +544,12 @@ def test_wrong_config(changes, message):
     with pytest.raises(UserError) as error:
         complete(changed(**changes), "config.yaml")
     assert str(error.value) == f"config.yaml: {message}"
+
+
+@pytest.mark.parametrize("steps", [[390, 400], [400, 410], [1, 2]])
+def test_steps_of_one_segment_can_be_traced(steps):
+    config = read_config([str(ROOT / "config.yaml")], {"base": {"small": {"profile": {"steps": steps}}}})
+    assert config["base"]["small"]["profile"] == {"steps": steps}
 
 
 @pytest.mark.parametrize(

@@ -226,6 +226,33 @@ def test_a_power_failure_loses_little(tmp_path):
     assert latest(snapshots).step >= 10
 
 
+class Trace:
+    """A profile that only notes after which steps it could begin."""
+
+    found = None
+
+    def __init__(self):
+        self.steps = []
+
+    def at(self, step, wait, say):
+        self.steps.append(step)
+        return False
+
+    def end(self, step, say):
+        """Nothing has begun."""
+
+
+def test_no_profile_begins_after_the_last_step_of_a_segment(tmp_path):
+    """It would be of no step, and the next segment makes it, too."""
+    history, trace = History(10, 20, 1, lambda line: None), Trace()
+    with Pauses(Sum(), lambda watch: {}, history, Snapshots(str(tmp_path), "k"), print) as pauses:
+        pauses.profile, reader = trace, FigureReader(history)
+        for step in range(11, 21):
+            reader.add(np.float32([0.5, 0.5, 2]), np.array([1], "f4"))
+            pauses(step, reader)
+    assert trace.steps == list(range(11, 20))
+
+
 def test_live_metrics_go_on_where_a_run_does(tmp_path):
     log, lines = str(tmp_path / "00000020.log"), []
     history = History(0, 20, 128, lines.append, seconds_at_peak=1e-9)
