@@ -98,7 +98,7 @@ def profile(workflow: Workflow) -> list[str]:
     total = sum(sum(jobs) for _, jobs in rows)
     named = [(f"`{rule}`", jobs) for rule, jobs in rows[:NAMED]] + ([("all others", rest)] if rest else [])
     return [
-        "It misses its aim; what takes the time, in the last run:",
+        "The whole misses its aim; what takes the time, in the last run:",
         "",
         "| rule | jobs | s of the processors | of all jobs |",
         "| --- | ---: | ---: | ---: |",
