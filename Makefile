@@ -1,27 +1,31 @@
 # Two commands do everything: `make` sets up and runs the embedded job, `make test` sets up and runs the tests.
 # After that, `. .venv/bin/activate` and plain `snakemake` targets.
-PYTHON ?= python3.11
-# Which environment of envs/ .venv holds: local, gpu, tpu, tpu-tensorflow. To change it: make -B setup ENVIRONMENT=gpu
-ENVIRONMENT ?= local
-# The locks that it is made of.
-LOCKS := envs/bootstrap.txt $(patsubst %,envs/%,$(shell sed -n 's/^-r //p' envs/$(ENVIRONMENT).txt))
+# In place of the oldest supported Python on PATH: make PYTHON=/path/to/python3
+PYTHON ?=
+# Which environment of envs/ .venv holds: local (CPUs), gpu, tpu, tpu-tensorflow. It stays, without a name.
+ENVIRONMENT :=
+# Whose plugins it has beside it: slurm, gke, gcs, tpu-vm. They stay, too: make setup PROFILE=slurm
+PROFILE :=
+SETUP = command -v $(or $(PYTHON),python3) >/dev/null || \
+	{ echo "error: $(or $(PYTHON),python3) is not on this machine; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }; \
+	$(or $(PYTHON),python3) envs/setup.py $(if $(PYTHON),--python $(PYTHON)) $(ENVIRONMENT) $(PROFILE)
 SHELL := /bin/bash
 
-.PHONY: run setup lint check test test-all bench bench-data bench-steps bench-packing bench-plan bench-report pictures lock format
+.PHONY: run setup setup-tests lint check test test-all bench bench-data bench-steps bench-packing bench-plan bench-report pictures lock format
 
 run: setup
 	@.venv/bin/snakemake
 	@.venv/bin/snakemake --report report.zip --quiet all
 	@echo "The report: results/report.html; Snakemake's own: report.zip. The artifacts: results/"
 
-setup: .venv/ready
+setup:
+	@$(SETUP)
 
-.venv/ready: envs/$(ENVIRONMENT).txt $(LOCKS) envs/setup.py envs/mend_transformers.py envs/mend_snakemake.py envs/mended_snakemake.py
-	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on this machine; install Python 3.11, or say which: make PYTHON=..."; exit 1; }
-	$(PYTHON) envs/setup.py $(ENVIRONMENT)
-	@touch $@
+# What the tests, and lint, need beside it.
+setup-tests:
+	@$(SETUP) tests
 
-lint: setup
+lint: setup-tests
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/snakefmt --check Snakefile rules
@@ -43,27 +47,27 @@ test-all: lint
 
 # All measurements of this machine; an hour and a half with nothing beside it. One that fails is named at the end.
 BENCHES := bench-data bench-steps bench-packing
-bench: setup
+bench: setup-tests
 	@failed=; for one in $(BENCHES); do $(MAKE) --no-print-directory $$one || failed="$$failed $$one"; done; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
 # Data preparation beside the tools that it replaces; writes the table of README.md and benchmarks/results/data.md.
-bench-data: setup
+bench-data: setup-tests
 	.venv/bin/python benchmarks/data.py
 
 # Training steps, the start of a training and the embedded job, beside the published `fit` and, with `make bench-steps
 # BEFORE=COMMIT`, an earlier version; writes the tables of README.md and benchmarks/results/steps.md.
-bench-steps: setup
+bench-steps: setup-tests
 	.venv/bin/python benchmarks/steps.py $(if $(BEFORE),--before $(BEFORE))
 
 # Documents packed apart beside one a record; writes the table of README.md and benchmarks/results/packing.md.
-bench-packing: setup
+bench-packing: setup-tests
 	.venv/bin/python benchmarks/packing.py
 
 # The time of steps as plans model it, beside what others have measured, how much of a TPU they use, and the plans of the
 # recipes; the tables are written to README.md and benchmarks/results/{plan_table,utilisation,recipes}.md. With `make
 # bench-plan COMPILE=1` their programs are compiled again: hours.
-bench-plan: setup
+bench-plan: setup-tests
 	$(if $(COMPILE),.venv/bin/python benchmarks/plan_table.py compile)
 	.venv/bin/python benchmarks/plan_table.py table
 	$(if $(COMPILE),.venv/bin/python benchmarks/utilisation.py compile)
@@ -73,19 +77,19 @@ bench-plan: setup
 	.venv/bin/python benchmarks/recipes.py table
 
 # How long the report's page takes to write and to open, with 50 runs of 10,000 steps and 1,000 shards.
-bench-report: setup
+bench-report: setup-tests
 	.venv/bin/python benchmarks/report.py
 
 # The pictures of README.md, from the report of the embedded job; needs Chromium.
-pictures: setup
+pictures: setup-tests
 	.venv/bin/snakemake report
 	.venv/bin/python tools/pictures.py
 
 # Resolve the locked environments again, after a change of envs/*.in.
-lock: setup
+lock: setup-tests
 	.venv/bin/python envs/lock.py
 
-format: setup
+format: setup-tests
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
 	.venv/bin/snakefmt Snakefile rules

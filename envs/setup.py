@@ -1,38 +1,104 @@
-"""Make the environment .venv of a folder of this workflow, from the locks, with the Python that runs this.
+"""Make the environment .venv of this folder from the locks, or add to it. `make setup` runs this.
 
-    python3.11 envs/setup.py local
+    python3 envs/setup.py local         # an environment: local, gpu, tpu or tpu-tensorflow
+    python3 envs/setup.py slurm         # what a profile needs, beside it: slurm, gke, gcs or tpu-vm
+    python3 envs/setup.py tests         # what the tests need, beside it
 
-`make setup` runs it, and so does a rebuild from an archive. It needs a package index, the one that pip is set to.
+What was installed before stays, apart from another environment. Without --python it takes the oldest supported Python
+with a working venv that is on PATH. Packages come from the index that pip is set to.
 """
 
+import argparse
+import hashlib
+import json
+import re
+import shutil
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 ENVS = Path(__file__).resolve().parent
+ENVIRONMENTS = ("local", "gpu", "tpu", "tpu-tensorflow")
+ADDITIONS = ("slurm", "gke", "gcs", "tpu-vm", "tests")
+# Read with a pattern: any Python 3 may run this, and older ones have no parser of TOML.
+REQUIRES = re.search(r'requires-python = ">=3\.(\d+),<3\.(\d+)"', (ENVS.parent / "pyproject.toml").read_text())
+SUPPORTED = [f"3.{minor}" for minor in range(int(REQUIRES[1]), int(REQUIRES[2]))]
+# What a Python answers that can make an environment: Debian has venv, and ensurepip, in a package of its own.
+ASK = "import sys; print('%d.%d' % sys.version_info[:2]); import ensurepip, venv"
 
 
-def main(environment: str) -> None:
-    """Install an environment: local, gpu, tpu or tpu-tensorflow."""
-    lock = ENVS / f"{environment}.txt"
-    if sys.version_info[:2] != (3, 11):
-        sys.exit(f"error: this is Python {sys.version.split()[0]}; the locks are for Python 3.11.")
-    if not lock.is_file():
-        sys.exit(f"error: {environment} is no environment of {ENVS}; allowed: local, gpu, tpu, tpu-tensorflow.")
+def version_of(python):
+    """Return the version of a program if it is a Python, such as 3.11, and whether it can make environments."""
+    path = shutil.which(python)
+    asked = path and subprocess.run([path, "-c", ASK], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return (asked.stdout.strip(), asked.returncode == 0) if asked else ("", False)
+
+
+def find_python(named):
+    """Return the Python to use, and its version: the one that is named, or the oldest on PATH. Exits without one."""
+    allowed = f"{', '.join(SUPPORTED[:-1])} or {SUPPORTED[-1]}"
+    candidates = [named] if named else [f"python{version}" for version in SUPPORTED] + ["python3"]
+    found = {python: version_of(python) for python in candidates}
+    for python, (version, works) in found.items():
+        if version in SUPPORTED and works:
+            return python, version
+    for python, (version, _) in found.items():
+        if version in SUPPORTED:
+            sys.exit(f"error: {python} has no working venv; on Debian and Ubuntu: apt-get install python{version}-venv")
+    if named:
+        what = f"Python {found[named][0]}" if found[named][0] else "no Python"
+        sys.exit(f"error: {named} is {what}; allowed: Python {allowed}.")
+    sys.exit(
+        f"error: no Python {allowed} is on this machine. Debian 12 and later and Ubuntu 24.04 and later have one: "
+        "apt-get install python3-venv; or name one: make PYTHON=/path/to/python3"
+    )
+
+
+def locks_of(names):
+    """Return the lock files that environments and additions are made of."""
+    files = []
+    for name in names:
+        path = ENVS / f"{name}.txt"
+        files += [ENVS / line[3:] for line in path.read_text().splitlines() if line.startswith("-r ")] or [path]
+    return list(dict.fromkeys(files))
+
+
+def run(*command):
+    """Run a command; exit where it fails."""
+    done = subprocess.run(command, check=False)
+    if done.returncode:
+        sys.exit(f"error: the environment cannot be made: `{' '.join(command)}` ended with {done.returncode}.")
+
+
+def main(names, named_python):
+    """Make what is installed in .venv what `names` and earlier calls ask for."""
+    unknown = [name for name in names if name not in ENVIRONMENTS + ADDITIONS]
+    if unknown:
+        sys.exit(f"error: {unknown[0]} is no environment; allowed: {', '.join(ENVIRONMENTS + ADDITIONS)}.")
     folder = ENVS.parent / ".venv"
-    venv.create(folder, with_pip=True, symlinks=True)
-    python, uv = (str(folder / "bin" / name) for name in ("python", "uv"))
-    for command in (
-        [python, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(ENVS / "bootstrap.txt")],
-        [uv, "pip", "sync", "--quiet", "--require-hashes", "--compile-bytecode", "--python", python, str(lock)],
-        [python, str(ENVS / "mend_transformers.py")],
-        [python, str(ENVS / "mend_snakemake.py")],
-    ):  # fmt: skip
-        done = subprocess.run(command, check=False)
-        if done.returncode:
-            sys.exit(f"error: the environment cannot be made: `{' '.join(command)}` ended with {done.returncode}.")
+    ready = folder / "installed.json"
+    before = json.loads(ready.read_text()) if ready.exists() else {"names": ["local"]}
+    environment = [name for name in [*names, *before["names"]] if name in ENVIRONMENTS][0]
+    wanted = [environment, *(name for name in ADDITIONS if name in [*before["names"], *names])]
+    locks = locks_of(wanted)
+    after = {"names": wanted, "locks": hashlib.sha256(b"".join(path.read_bytes() for path in locks)).hexdigest()}
+    if before == {**before, **after} and not named_python:
+        return
+    python, after["python"] = find_python(named_python)
+    if before == after:
+        return
+    if before.get("python") != after["python"]:
+        run(python, "-m", "venv", "--clear", str(folder))
+    ready.unlink(missing_ok=True)
+    own, uv = (str(folder / "bin" / name) for name in ("python", "uv"))
+    run(own, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(ENVS / "bootstrap.txt"))
+    run(uv, "pip", "sync", "--quiet", "--require-hashes", "--compile-bytecode", "--python", own, *map(str, locks))
+    ready.write_text(json.dumps(after) + "\n")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--python", help="the Python of the environment, a path or a name on PATH")
+    options = parser.parse_args()
+    main(options.names, options.python)

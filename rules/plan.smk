@@ -43,7 +43,7 @@ rule plan_training:
         init=lambda w: PLANS[w.planned].described,
         # For the number of labels.
         task=lambda w: f"{TASKS_FOLDER}/{PLANS[w.planned].task}/task.json" if PLANS[w.planned].task else [],
-        code=code_inputs("plan_training", "jax"),
+        code=code_inputs("plan_training", "plan"),
     output:
         "results/plan/{planned}/{topology}.json",
     params:
@@ -65,7 +65,7 @@ rule plan_training:
         mem_mb=16000,
         runtime=120,
     conda:
-        "../envs/jax.yaml"
+        "../envs/plan.yaml"
     script:
         "../scripts/plan_training.py"
 

@@ -21,7 +21,7 @@ from tpulm.config.artifacts import SPLITS
 from tpulm.config.label_heads import CLASS, NUMBER
 from tpulm.core.files import write_json
 from tpulm.core.job import job
-from tpulm.corpus.examples import Fields, hold_out, labels_of, module_examples
+from tpulm.corpus.examples import Fields, hold_out, labels_of, module_examples, module_files
 from tpulm.corpus.files import read_files, unchanged
 from tpulm.corpus.task_files import write_split
 
@@ -31,6 +31,9 @@ predict = recipe["predict"]
 with job(snakemake.log[0], f"task {snakemake.wildcards.task}") as say:
     if recipe["source"] == "python-modules":
         found = {"train": module_examples(where, recipe["modules"])}
+        absent = [module for module in recipe["modules"] if not module_files(module)]
+        if absent:
+            say(f"note: {where}.modules: this Python does not have {', '.join(absent)}; left out")
     elif recipe["source"] == "files":
         files = {split: list(snakemake.input.get(split) or []) for split in SPLITS}
         with contextlib.ExitStack() as stack:

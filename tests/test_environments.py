@@ -1,7 +1,12 @@
 """The locked environments in envs/: they fit together, and hold what an installer needs and no more."""
 
+import base64
+import hashlib
+import importlib.metadata
 import re
+import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -10,20 +15,18 @@ pytestmark = pytest.mark.unit
 ENVS = Path(__file__).parents[1] / "envs"
 sys.path.insert(0, str(ENVS))
 import conda  # noqa: E402
+import setup  # noqa: E402
 
 LOCK_LINE = re.compile(r'([a-z0-9-]+)==(\S+)( ; platform_machine == "(x86_64|aarch64)")?( --hash=sha256:[0-9a-f]{64})+')
 STAGES = sorted(path.stem for path in ENVS.glob("*.in"))
 OPENERS = {stage for stage in STAGES if stage.startswith("openers")}  # of tests alone, each an environment by itself
-# What `make setup` installs, and the locks that it is made of.
-ENVIRONMENTS = {
-    path.stem: re.findall(r"^-r (\S+)\.txt$", path.read_text(), re.M)
-    for path in sorted(ENVS.glob("*.txt"))
-    if path.stem not in STAGES
-}
+# What `make setup` installs: the locks of an environment, and of what is added to it.
+LOCKS = {name: [path.stem for path in setup.locks_of([name])] for name in setup.ENVIRONMENTS + setup.ADDITIONS}
 # What may differ in a variant for accelerators.
-NVIDIA = r"nvidia-.*|jax-cuda12-.*"
-TENSORFLOW_TPU = r"libtpu|tensorflow|tensorflow-text|tensorflow-tpu|tf-keras|tensorboard.*|markdown|werkzeug"
+NVIDIA = r"nvidia-.*|jax-cuda12-.*|tensorflow|tensorflow-cpu|tensorflow-text|libclang"
+TENSORFLOW_TPU = r"libtpu|libclang|tensorflow|tensorflow-cpu|tensorflow-tpu|tf-keras|tensorboard.*|markdown|werkzeug"
 VARIANTS = {"jax-gpu": NVIDIA, "tensorflow-gpu": NVIDIA, "tensorflow-tpu": TENSORFLOW_TPU}
+TENSORFLOWS = {"tensorflow", "tensorflow-cpu", "tensorflow-tpu"}  # packages with the same files
 
 
 def pins(stage: str) -> dict[str, str]:
@@ -46,35 +49,42 @@ def test_a_lock_has_what_its_stage_asks_for(stage):
             assert name in locked and version in ("", locked[name])
 
 
-def test_the_environments_are_made_of_the_locks():
-    assert set(ENVIRONMENTS) == {"local", "gpu", "tpu", "tpu-tensorflow"}
-    assert {stage for stages in ENVIRONMENTS.values() for stage in stages} == set(STAGES) - OPENERS
+def test_every_lock_is_installed_somewhere():
+    assert {stage for stages in LOCKS.values() for stage in stages} == set(STAGES) - OPENERS
 
 
-@pytest.mark.parametrize("environment", ENVIRONMENTS)
-def test_the_locks_of_an_environment_agree(environment):
-    assert ENVIRONMENTS[environment][0] == "bootstrap"  # else `uv pip sync` would take itself away
-    lines = {line for stage in ENVIRONMENTS[environment] for line in (ENVS / f"{stage}.txt").read_text().splitlines()}
-    names = [LOCK_LINE.fullmatch(line)[1] for line in lines]
-    assert len(names) == len(set(names))
-    # tensorflow and tensorflow-tpu are packages with the same files.
-    assert len({"tensorflow", "tensorflow-tpu"} & set(names)) == 1
+@pytest.mark.parametrize(
+    ("environment", "machine"), [*product(("local", "gpu", "tpu"), ("x86_64", "aarch64")), ("tpu-tensorflow", "x86_64")]
+)
+def test_the_locks_of_an_environment_agree(environment, machine):
+    assert LOCKS[environment][0] == "bootstrap"  # else `uv pip sync` would take itself away
+    # The tests plan with a libtpu that TensorFlow's is too old for.
+    for addition in set(setup.ADDITIONS) - ({"tests"} if environment == "tpu-tensorflow" else set()):
+        stages = {*LOCKS[environment], *LOCKS[addition]}
+        lines = {line for stage in stages for line in (ENVS / f"{stage}.txt").read_text().splitlines()}
+        found = [LOCK_LINE.fullmatch(line) for line in lines]
+        names = [line[1] for line in found if line[4] in (None, machine)]
+        assert len(names) == len(set(names))
+        assert len(TENSORFLOWS & set(names)) == 1
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_variant_differs_in_what_the_accelerator_wants_alone(variant):
     stage, other = (set(pins(name).items()) for name in (variant.split("-")[0], variant))
-    everything = {pin for name in ENVIRONMENTS["local"] for pin in pins(name).items()}
+    everything = {pin for name in LOCKS["local"] for pin in pins(name).items()}
     changed = (stage - other) | (other - everything)
     assert changed and all(re.fullmatch(VARIANTS[variant], name) for name, _ in changed)
 
 
-def test_conda_environments_are_in_step_with_the_locks(tmp_path):
+def test_conda_environments_are_in_step_with_the_locks():
     rules = "".join(path.read_text() for path in (ENVS.parent / "rules").glob("*.smk"))
     assert set(conda.STAGES) == set(re.findall(r"\.\./envs/(\w+)\.yaml", rules))
     assert {path.stem for path in ENVS.glob("*.yaml")} == set(conda.STAGES)
     for stage in conda.STAGES:
-        assert (ENVS / f"{stage}.yaml").read_text() == conda.environment((ENVS / f"{stage}.txt").read_text())
+        text = conda.environment(stage, stage)
+        assert (ENVS / f"{stage}.yaml").read_text() == text
+        # pip looks for what TensorFlow's dependents name.
+        assert "tensorflow-cpu" not in text and ('"tensorflow==' in text) == (stage in conda.COMPLETE)
 
 
 def test_a_variant_can_stand_in_for_its_stage_under_conda(tmp_path, monkeypatch):
@@ -84,6 +94,38 @@ def test_a_variant_can_stand_in_for_its_stage_under_conda(tmp_path, monkeypatch)
     conda.main("jax=jax-gpu")
     assert "jax-cuda12-plugin" in (tmp_path / "jax.yaml").read_text()
     assert (tmp_path / "tensorflow.yaml").read_text() == (ENVS / "tensorflow.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["lokal"],
+            "error: lokal is no environment; allowed: local, gpu, tpu, tpu-tensorflow, slurm, gke, gcs, tpu-vm",
+        ),
+        (["local", "--python", "/bin/true"], "error: /bin/true is no Python; allowed: Python 3.11, 3.12 or 3.13."),
+    ],
+)
+def test_what_cannot_be_set_up_is_a_sentence(tmp_path, arguments, said):
+    (tmp_path / "envs").mkdir()
+    for path in (*ENVS.glob("*.txt"), ENVS / "setup.py"):
+        (tmp_path / "envs" / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "pyproject.toml").write_bytes((ENVS.parent / "pyproject.toml").read_bytes())
+    done = subprocess.run([sys.executable, tmp_path / "envs/setup.py", *arguments], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.startswith(said) and not (tmp_path / ".venv").exists()
+
+
+@pytest.mark.long
+def test_every_installed_file_is_as_its_package_says():
+    """Nothing patches what is installed: each file has the hash of the RECORD of its package."""
+    checked = 0
+    for distribution in importlib.metadata.distributions():
+        for file in distribution.files or ():
+            if file.hash is not None:
+                digest = hashlib.new(file.hash.mode, file.locate().read_bytes()).digest()
+                assert base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == file.hash.value, file
+                checked += 1
+    assert checked > 20_000
 
 
 def test_no_lock_names_a_registry():

@@ -534,12 +534,8 @@ def test_what_setting_up_makes_is_cleaned_up():
 
 
 def test_the_dockerfile_copies_what_exists():
-    """No builder of images is needed to see that: every file is there, for every environment, and no host is named."""
-    text = (ROOT / "profiles/gke/Dockerfile").read_text().replace("\\\n", " ")
-    lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
-    assert [words[0] for words in lines] == ["ARG", "FROM", "ARG", "COPY", "RUN", "ENV", "WORKDIR"]
-    assert lines[0][1] == "BASE=python:3.11-slim" and lines[1] == ["FROM", "${BASE}"]
-    assert lines[3][1:] == ["envs/*.txt", "envs/mend_transformers.py", "/opt/envs/"]
-    for environment in ("tpu", "tpu-tensorflow", "gpu", "local"):
-        assert (ROOT / f"envs/{environment}.txt").is_file()
-    assert "--require-hashes" in text and "http" not in text
+    """No builder of images is needed to see that: every file is there, and no host is named."""
+    text = (ROOT / "profiles/gke/Dockerfile").read_text()
+    copied = [line.split()[1] for line in text.splitlines() if line.startswith("COPY")]
+    assert copied == ["envs", "pyproject.toml"] and all((ROOT / name).exists() for name in copied)
+    assert "http" not in text

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from tpulm.archive.records import script_of
-from tpulm.config.reading import read_yaml
 from tpulm.workflow.code_inputs import imported, names
 
 ROOT = Path(__file__).parents[1]
@@ -102,15 +101,6 @@ def test_the_version_is_the_same_everywhere():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
     assert re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)[0] == version
-
-
-@pytest.mark.unit
-def test_commits_are_held_to_make_check():
-    makefile = (ROOT / "Makefile").read_text()
-    commands = [re.search(rf"^{target}:.*\n((?:\t.+\n)+)", makefile, re.M)[1] for target in ("lint", "check")]
-    hooks = read_yaml(ROOT / ".pre-commit-config.yaml")["repos"][0]["hooks"]
-    expected = [line.strip() for lines in commands for line in lines.splitlines()]
-    assert [hook["entry"].removeprefix("env ") for hook in hooks] == expected
 
 
 @pytest.mark.unit

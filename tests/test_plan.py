@@ -337,7 +337,7 @@ def test_slices():
 def test_without_the_compiler_the_stage_says_so(fresh, monkeypatch):
     (fresh / "sitecustomize.py").write_text('import sys\n\nsys.modules["libtpu"] = None\n')
     monkeypatch.setenv("PYTHONPATH", str(fresh.folder))
-    assert "libtpu, which holds the TPU compiler, is not on this machine" in fresh.as_a_user("plan").stdout
+    assert "make setup ENVIRONMENT=tpu" in fresh.as_a_user("plan").stdout
 
 
 @pytest.fixture(scope="module")

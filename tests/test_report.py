@@ -21,7 +21,7 @@ from tpulm.report.sources import Sources
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 needs_browser = pytest.mark.skipif(
-    not BROWSER or not find_spec("playwright"), reason="the page is not opened: there is no Chromium on this machine"
+    not BROWSER or not find_spec("playwright"), reason="no Chromium here; apt-get install chromium"
 )
 # Where neither users nor namespaces can be set apart, as in a container.
 ARGUMENTS = ["--no-sandbox"] if os.geteuid() == 0 else []

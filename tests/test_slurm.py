@@ -23,7 +23,7 @@ from tpulm.core.files import fingerprints
 from tpulm.workflow.resources import resources_of
 
 MISSING = [name for name in NEEDED if not shutil.which(name, path=PATH)]
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"no Slurm here to test with: {', '.join(MISSING)} not found")
+pytestmark = pytest.mark.skipif(bool(MISSING), reason="no Slurm here; apt-get install slurm-wlm munge")
 # A real cluster is asked less often.
 QUICK = ["--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "5"]
 COMMAND = ["--workflow-profile", "profiles/slurm", *QUICK]

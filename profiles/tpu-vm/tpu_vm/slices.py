@@ -7,6 +7,7 @@ import os
 import queue
 import re
 import shlex
+import sys
 import threading
 import time
 from pathlib import Path
@@ -20,6 +21,7 @@ from tpu_vm.jobs import Job, JobProcess, check_accelerator
 from tpu_vm.settings import number, setting
 from tpu_vm.state import PROFILE, PROGRAM, new_resource_name, say
 
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"  # workers get the one of this machine
 PREEMPTIONS = 20  # of one job, before it is given up: a segment that outlasts its slices so often never ends
 LOST = 5  # connections of one job to a slice that is healthy
 SETUP_SECONDS = 3600  # that setting up a worker may take
@@ -204,9 +206,9 @@ def software() -> str:
     """Return the folder of a worker's software, for sh on the worker: named by what it is made from."""
     environment = Path("envs") / f"{setting('TPU_ENVIRONMENT')}.txt"
     locks = re.findall(r"^-r (\S+)$", environment.read_text(), re.M)
-    sources = [environment, *(environment.with_name(name) for name in (*locks, "mend_transformers.py"))]
+    sources = [environment, *(environment.with_name(name) for name in (*locks, "gcs.txt"))]
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
-    return f"$HOME/.cache/tpu-vm/{digest}"
+    return f"$HOME/.cache/tpu-vm/{PYTHON}-{digest}"
 
 
 def setup_command(job: Job) -> str:
@@ -215,7 +217,7 @@ def setup_command(job: Job) -> str:
     blind = shlex.quote(f"ERROR: a worker does not see {os.getcwd()}: TPU_MOUNT has to mount it there")
     return (
         f"{{ {setting('TPU_MOUNT')} ; }} >&2 && cd {folder} && test -e {proof} || {{ echo {blind} >&2; exit 1; }}; "
-        f"sh {shlex.quote(str(PROFILE / 'setup.sh'))} {software()} {setting('TPU_ENVIRONMENT')} >&2"
+        f"sh {shlex.quote(str(PROFILE / 'setup.sh'))} {software()} {setting('TPU_ENVIRONMENT')} {PYTHON} >&2"
     )
 
 

@@ -10,6 +10,7 @@ from tpulm.archive.artifacts import artifacts_of, outside_of
 from tpulm.archive.crate import crate_of
 from tpulm.archive.data_sheet import data_sheet
 from tpulm.archive.provenance import JOBS
+from tpulm.archive.rebuild import minors_of
 from tpulm.archive.records import ancestors, jobs_of
 from tpulm.archive.source import source_files, version_of
 from tpulm.archive.verify import signature_command
@@ -30,13 +31,13 @@ README = """\
 
 How every number of this run came about: what was trained, on what, by which jobs, and what came out.
 
-- Is it whole? `python3.11 {file}`, which runs verify.py in it.
+- Is it whole? `python3 {file}`, which runs verify.py in it.
 - Is it what its owner signed? Not for the program in here to say: who changed the archive can have changed that, too.
   With a public key that you have from elsewhere, and `pip install model-signing pyopenssl`:
   `python {check}`
-- Make it again: `python3.11 {file} --rebuild FOLDER`, in an empty folder. It installs the locked environment, for
+- Make it again: `{python} {file} --rebuild FOLDER`, in an empty folder. It installs the locked environment, for
   which it needs a package index; it runs the workflow and compares every artifact.
-- How did a file come to be? Unpack the archive, then `python3.11 source/tools/provenance.py FILE`.
+- How did a file come to be? Unpack the archive, then `python3 source/tools/provenance.py FILE`.
 
 | | |
 | --- | --- |
@@ -47,7 +48,7 @@ How every number of this run came about: what was trained, on what, by which job
 | `data_sheet.md` | the text that models were trained on: sources, filters, counts |
 | `config/` | the config as it was given, and completed |
 | `source/` | the workflow{commit}, with the locks of its environments in `source/envs` |
-| `verify.py` | checks this archive, and rebuilds; it needs Python 3.11 only |
+| `verify.py` | checks this archive, and rebuilds; it needs Python 3.11 or later only |
 
 {kept} of {all} artifacts are in here. The others lay in `results/` of the folder where the workflow ran.
 {changed}"""
@@ -87,7 +88,7 @@ def contents(
     files["data_sheet.md"] = data_sheet(recipe, corpora, tasks, outside).encode()
     files[JOBS] = as_json(jobs)
     files |= {"verify.py": Path(__file__).with_name("verify.py"), "__main__.py": PROGRAM.encode()}
-    files["README.md"] = readme(recipe, manifest, largest).encode()
+    files["README.md"] = readme(recipe, manifest, largest, minors_of(jobs)).encode()
     files["ro-crate-metadata.json"] = as_json(crate_of(recipe, jobs, manifest, own, sorted(files)))
     return files, manifest
 
@@ -102,8 +103,8 @@ def with_sums(jobs: list[dict[str, Any]], artifacts: Mapping[str, Mapping[str, A
                 job["inputs"][path] = artifacts[path]["sha256"]
 
 
-def readme(recipe: Mapping[str, Any], manifest: Mapping[str, Any], largest: int) -> str:
-    """Return what a person reads first."""
+def readme(recipe: Mapping[str, Any], manifest: Mapping[str, Any], largest: int, pythons: list[str]) -> str:
+    """Return what a person reads first; pythons, the versions that the run had."""
     version, artifacts = manifest["source"], manifest["artifacts"]
     file = Path(recipe["target"]).name
     commit = f" at commit {version['commit']}" if version["commit"] else ""
@@ -114,6 +115,7 @@ def readme(recipe: Mapping[str, Any], manifest: Mapping[str, Any], largest: int)
         name=recipe["name"],
         version=recipe["version"],
         file=file,
+        python=f"python{pythons[0] if pythons else 3}",
         check=" ".join(signature_command(file, "KEY.pub")),
         largest=f"{largest:,}",
         commit=commit + (" and changed since" if version["changed"] else ""),

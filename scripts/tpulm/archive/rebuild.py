@@ -6,7 +6,6 @@ Only with the standard library: it runs from within the archive, before anything
 import json
 import math
 import os
-import platform
 import shlex
 import shutil
 import subprocess
@@ -31,8 +30,6 @@ GIVEN = "config/given/"  # the files of the config, in the archive and in the fo
 
 def rebuild(archive: Path, manifest: Mapping[str, Any], folder: Path, environment: str, cores: str) -> str | None:
     """Make everything again in `folder`; print how it compares. Return a sentence where it differs, or cannot be."""
-    if sys.version_info[:2] != (3, 11):
-        return f"error: this is Python {platform.python_version()}; a rebuild needs Python 3.11."
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -41,11 +38,14 @@ def rebuild(archive: Path, manifest: Mapping[str, Any], folder: Path, environmen
         return f"error: --rebuild is {folder}, which cannot be an empty folder: {error.strerror}."
     with zipfile.ZipFile(archive) as kept:
         jobs = json.loads(kept.read("jobs.json"))
+        here, made = f"{sys.version_info[0]}.{sys.version_info[1]}", minors_of(jobs)
+        if made and here not in made:
+            return f"error: this is Python {here}; a rebuild needs that of the archive, {' or '.join(made)}."
         missing = unpack(kept, manifest, folder)
         if missing:
             return f"error: {missing}"
         print(f"installing the environment {environment}, from the package index that pip is set to")
-        if run(folder, [sys.executable, "envs/setup.py", environment]):
+        if run(folder, [sys.executable, "envs/setup.py", environment, "--python", sys.executable]):
             return f"error: the environment could not be installed in {folder}; that needs a package index."
         print("running the workflow")
         if run(folder, command_of(manifest, cores)):
@@ -185,6 +185,11 @@ def kind_of(jobs: list[Mapping[str, Any]]) -> str:
     hosts = [(job["host"], job["accelerators"]) for job in jobs if job["host"]]
     kinds = {" ".join([host[key] for key in PROCESSOR] + sorted(devices)) for host, devices in hosts}
     return ", ".join(sorted(kinds)) or "a processor that is not known"
+
+
+def minors_of(jobs: list[Mapping[str, Any]]) -> list[str]:
+    """Return the minor versions of Python that jobs ran with, such as 3.11: with another, some bytes are others."""
+    return sorted({".".join(job["host"]["python"].split(".")[:2]) for job in jobs if job["host"]})
 
 
 def python_of(jobs: list[Mapping[str, Any]]) -> str:

@@ -3,7 +3,8 @@
     python verify.py models-1.zip                            is it whole? is a signature beside it?
     python verify.py models-1.zip --rebuild FOLDER           make everything again, and compare every artifact
 
-It needs Python 3.11 and nothing else; --rebuild needs a package index, from which the locked environment is installed.
+It needs Python 3.11 or later and nothing else; --rebuild needs the version that the archive was made with, and a
+package index, from which the locked environment is installed.
 Hashes say whether an archive was damaged. Whoever changes it on purpose can compute them anew, and change the copy of
 this program in it: against that there is the signature, checked with a public key and a program that you have from
 elsewhere, by `pip install model-signing pyopenssl`:

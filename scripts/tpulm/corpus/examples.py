@@ -88,27 +88,35 @@ def named(value: object) -> str:
 def module_examples(where: str, modules: Sequence[str]) -> list[Example]:
     """Return the paragraphs of the docstrings of modules of the standard library, the module of each its label.
 
-    A paragraph that is in several of them is left out. Raises UserError, naming `where`, for what is no module of it.
+    A paragraph that is in several of them is left out, and a module that this Python does not have. Raises UserError,
+    naming `where`, where fewer than two are left.
     """
+    here = [module for module in modules if module_files(module)]
+    if len(here) < 2:
+        raise UserError(
+            f"{where}.modules has {', '.join(here) or 'none'} of this Python's standard library; allowed: two or more."
+        )
     found: dict[str, set[str]] = {}
-    for module in modules:
-        for tree in module_trees(where, module):
+    for module in here:
+        for tree in module_trees(module):
             for docstring in docstrings(tree):
                 for paragraph in paragraphs(docstring):
                     found.setdefault(paragraph, set()).add(module)
     return [(paragraph, None, owners.pop()) for paragraph, owners in found.items() if len(owners) == 1]
 
 
-def module_trees(where: str, module: str) -> Iterator[ast.Module]:
-    """Yield the syntax trees of the files of a module or package of the standard library, in the order of names."""
+def module_files(module: str) -> list[Path]:
+    """Return the files of a module or package of the standard library, in the order of names; none where it is not."""
     folder = Path(sysconfig.get_path("stdlib"))
-    paths = [path for path in (folder / f"{module}.py", *sorted((folder / module).rglob("*.py"))) if path.is_file()]
-    if not paths:
-        raise UserError(f"{where}.modules has {module}, which is no module of the standard library in Python.")
-    for path in paths:
-        if not SKIPPED.intersection(path.relative_to(folder).parts):
-            with tokenize.open(path) as file:
-                yield parsed(file.read())
+    paths = (folder / f"{module}.py", *sorted((folder / module).rglob("*.py")))
+    return [path for path in paths if path.is_file() and not SKIPPED.intersection(path.relative_to(folder).parts)]
+
+
+def module_trees(module: str) -> Iterator[ast.Module]:
+    """Yield the syntax trees of the files of a module or package of the standard library."""
+    for path in module_files(module):
+        with tokenize.open(path) as file:
+            yield parsed(file.read())
 
 
 def hold_out(where: str, found: Mapping[str, list[Example]], shares: Mapping[str, Any]) -> dict[str, list[Example]]:

@@ -13,8 +13,9 @@ from pathlib import Path
 
 # Folders and files that are no part of the library proper, differ from one installation to the next, or hold
 # syntax that does not parse on purpose.
-SKIPPED = {"dist-packages", "idle_test", "idlelib", "lib-dynload", "site-packages", "test", "tests"}
-SKIPPED_FILES = re.compile(r"_sysconfigdata.*|sitecustomize|usercustomize|topics")
+SKIPPED = {"dist-packages", "distutils", "ensurepip", "idle_test", "idlelib", "lib-dynload", "lib2to3", "site-packages"}
+SKIPPED |= {"test", "tests", "tkinter", "turtledemo"}
+SKIPPED_FILES = re.compile(r"_distutils_system_mod|_sysconfigdata.*|sitecustomize|usercustomize|topics|turtle")
 SHORTEST_PARAGRAPH = 41  # characters
 FUNCTION_CHARACTERS = range(100, 1501)
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
