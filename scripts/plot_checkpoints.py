@@ -9,32 +9,38 @@ from collections import defaultdict
 
 from tpulm.core.job import job
 from tpulm.core.scores import read_scores
+from tpulm.report.figures import GREY, NUMBER, save
+
+
+def panel(title, points, chances):
+    """Return lines with their intervals, and a rule for what chance scores."""
+    x = {"field": "tokens", **NUMBER, "title": "tokens seen in training", "axis": {"format": "~s"}}
+    y = {"field": "value", **NUMBER, "title": None, "scale": {"zero": False}}
+    color = {"field": "on", "type": "nominal", "title": None, "sort": None}
+    known = [point for point in points if point["low"] is not None]
+    band = {"x": x, "y": y | {"field": "low"}, "y2": {"field": "high"}, "color": color | {"legend": None}}
+    rule = {"type": "rule", "strokeDash": [3, 3], "color": GREY}
+    layers = [
+        {"data": {"values": known}, "mark": {"type": "area", "opacity": 0.12}, "encoding": band},
+        {
+            "data": {"values": points},
+            "mark": {"type": "line", "point": True},
+            "encoding": {"x": x, "y": y, "color": color},
+        },
+        {"data": {"values": [{"value": chance} for chance in chances]}, "mark": rule, "encoding": {"y": y}},
+    ]
+    return {"title": title, "width": 620, "height": 200, "layer": layers}
+
 
 with job(snakemake.log[0], snakemake.wildcards.chain):
-    from tpulm.report.style import GREY, plt, save
-
-    panels: dict = defaultdict(lambda: defaultdict(list))
+    panels = defaultdict(list)
+    chances = defaultdict(set)
     for path in snakemake.input.scores:
         for score in read_scores(path)[1]:
-            seen = score.step * snakemake.params.recipe["tokens_per_step"]
             better = "higher" if score.higher_is_better else "lower"
-            said = f"{score.metric.replace('_', ' ')} on {score.group}, {better} is better"
-            panels[said][score.on].append((seen, score))
-    figure, axes = plt.subplots(
-        len(panels), 1, figsize=(8, 3 * len(panels)), sharex=True, squeeze=False, layout="constrained"
-    )
-    for panel, (said, lines) in zip(axes[:, 0], panels.items(), strict=True):
-        for on, points in lines.items():
-            tokens, scores = zip(*sorted(points, key=lambda point: point[0]), strict=True)
-            (drawn,) = panel.plot(tokens, [score.value for score in scores], "o-", markersize=4, label=on)
-            if all(score.low is not None for score in scores):
-                limits = [[score.low for score in scores], [score.high for score in scores]]
-                panel.fill_between(tokens, *limits, color=drawn.get_color(), alpha=0.12, linewidth=0)
-        chances = {score.chance for points in lines.values() for _, score in points} - {None}
-        for chance in sorted(chances):
-            panel.axhline(chance, color=GREY, linestyle=":", label="chance")
-        panel.set_title(said, fontsize=10)
-        panel.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-    axes[-1, 0].set_xlabel("tokens seen in training")
-    axes[0, 0].figure.suptitle(f"{snakemake.wildcards.chain}: scores of its checkpoints", fontweight="bold")
-    save(figure, snakemake.output[0])
+            title = f"{score.metric.replace('_', ' ')} on {score.group}, {better} is better (dashed: chance)"
+            point = {"tokens": score.step * snakemake.params.recipe["tokens_per_step"], "on": score.on}
+            panels[title].append(point | {"value": score.value, "low": score.low, "high": score.high})
+            chances[title] |= {score.chance} - {None}
+    drawn = [panel(title, points, sorted(chances[title])) for title, points in panels.items()]
+    save({"vconcat": drawn, "resolve": {"scale": {"color": "independent"}}}, snakemake.output[0])
