@@ -17,8 +17,8 @@ with job(snakemake.log[0], "plan") as say:
         say("no TPU slice is named; name some, such as v5e-8, under plan.topologies in the config.")
     elif not recipe["compiler"]:
         say(
-            "nothing planned: the TPU compiler, libtpu, is not here; `make setup ENVIRONMENT=tpu` installs it, on Linux on "
-            "x86-64."
+            "nothing planned: the TPU compiler, libtpu, is not in this environment; "
+            "`make setup ENVIRONMENT=tpu` installs it, on Linux on x86-64."
         )
     else:
         paths = list(snakemake.input.plans)
