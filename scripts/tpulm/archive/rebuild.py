@@ -12,7 +12,7 @@ import subprocess
 import sys
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +187,7 @@ def kind_of(jobs: list[Mapping[str, Any]]) -> str:
     return ", ".join(sorted(kinds)) or "a processor that is not known"
 
 
-def minors_of(jobs: list[Mapping[str, Any]]) -> list[str]:
+def minors_of(jobs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the minor versions of Python that jobs ran with, such as 3.11: with another, some bytes are others."""
     return sorted({".".join(job["host"]["python"].split(".")[:2]) for job in jobs if job["host"]})
 
