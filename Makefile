@@ -55,10 +55,10 @@ bench: setup-tests
 bench-data: setup-tests
 	.venv/bin/python benchmarks/data.py
 
-# Training steps, the start of a training and the embedded job, beside the published `fit` and, with `make bench-steps
-# BEFORE=COMMIT`, an earlier version; writes the tables of README.md and benchmarks/results/steps.md.
+# Training steps beside the published `fit`, and the gap between segments; writes the tables of README.md and
+# benchmarks/results/steps.md.
 bench-steps: setup-tests
-	.venv/bin/python benchmarks/steps.py $(if $(BEFORE),--before $(BEFORE))
+	.venv/bin/python benchmarks/steps.py
 
 # Documents packed apart beside one a record; writes the table of README.md and benchmarks/results/packing.md.
 bench-packing: setup-tests

@@ -1,15 +1,10 @@
 """The training step on this machine, beside the published one, and what surrounds it.
 
-    python benchmarks/steps.py [--rounds 5] [--before COMMIT] [--only PART ...] [--quick]
+    python benchmarks/steps.py [--rounds 5] [--only PART ...] [--quick]
 
 - steps: a small RoBERTa on the same records, trained by the published `fit`, by `backend: tensorflow` and by
   `backend: jax` (step_worker.py), each in a process of its own. All three are there from the beginning, and train by
   turns, so that a busy machine slows all of them down. Then two more seeds, and the held-out loss of all.
-- first: from the start of a process to the end of its first step, without and with programs compiled before, by turns;
-  and so the jobs of the workflow that train, beside those of an earlier COMMIT.
-- whole: `snakemake` on the shipped config, beside that of an earlier COMMIT, by turns; processor time of all processes;
-  where it misses its aim, the jobs that take it; and, of that job, what the first version made alone.
-- generation: what start-up and compilation cost when the finetuned model of that job generates; the same two versions.
 - gap: what of a segment of the shipped config is no training, by its own record (tpulm.training.phases), and which part
   of a segment that would be in each recipe that benchmarks/recipes.py has planned, by the estimate of a step.
 
@@ -30,19 +25,16 @@ from pathlib import Path
 
 import data  # it also finds the package and the tests' Workflow
 import pytest
-from conftest import ROOT, existing
-from data import machine
-from first_step import first_lines
+from conftest import ROOT, Workflow, reduced
+from data import machine, snakemake
 from gaps import gap_rows, gaps, planned
-from generation import generation_lines
 from step_table import OURS, PUBLISHED, ratios, step_rows
 from step_training import FULL, QUICK, Size, Training, prepared, workflow_in
-from whole import whole_lines
 
 RESULT = ROOT / "benchmarks/results/steps.md"
 BEGIN = "<!-- `make bench-steps` writes from here -->\n"
 SEEDS = (0, 1, 2)
-PARTS_MEASURED = ("steps", "first", "whole", "generation", "gap")  # the last two are of what the whole has left
+PARTS_MEASURED = ("steps", "gap")
 
 
 def measure_steps(folder: Path, scratch: Path, size: Size, rounds: int) -> tuple[dict, dict, dict]:
@@ -81,9 +73,14 @@ def steps_lines(scratch: Path, size: Size, rounds: int) -> list[str]:
     return [about, "", *table]
 
 
-def gap_lines(scratch: Path) -> list[str]:
-    """Return the tables of the gap, of the run of the embedded job that `whole_lines` left."""
-    return gap_rows(gaps(existing(scratch / "now")), planned())
+def gap_lines(scratch: Path, quick: bool) -> list[str]:
+    """Return the tables of the gap, of a run of the embedded job."""
+    workflow = Workflow(scratch / "whole")
+    if quick:
+        reduced(workflow)
+        (workflow / "small.yaml").replace(workflow / "config.yaml")
+    snakemake(workflow)
+    return gap_rows(gaps(workflow), planned())
 
 
 def measured(parts: dict[str, Callable[[], list[str]]]) -> tuple[list[str], list[str]]:
@@ -105,23 +102,15 @@ def main() -> None:
     """Measure, print and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--before", metavar="COMMIT", help="measure first steps and the embedded job beside those of this commit, too"
-    )
-    parser.add_argument("--wholes", type=int, help="runs of the embedded job, of each commit; 5 with --before, else 1")
     parser.add_argument("--only", nargs="*", choices=PARTS_MEASURED, help="these parts; nothing is written")
     parser.add_argument("--quick", action="store_true", help="at tiny size; nothing is written")
     arguments = parser.parse_args()
     size = QUICK if arguments.quick else FULL
-    wholes = arguments.wholes or (5 if arguments.before and not arguments.quick else 1)
     with tempfile.TemporaryDirectory() as temporary:
         scratch = Path(temporary)
         parts = {
             "steps": partial(steps_lines, scratch, size, arguments.rounds),
-            "first": partial(first_lines, scratch, size, arguments.rounds, arguments.before),
-            "whole": partial(whole_lines, scratch, wholes, arguments.before, arguments.quick),
-            "generation": partial(generation_lines, scratch, wholes, arguments.before),
-            "gap": partial(gap_lines, scratch),
+            "gap": partial(gap_lines, scratch, arguments.quick),
         }
         lines, failed = measured({name: parts[name] for name in arguments.only or PARTS_MEASURED})
     head = f"Measured by `make bench-steps` on {machine()}, Python {platform.python_version()}."

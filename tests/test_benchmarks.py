@@ -3,7 +3,6 @@
 import importlib
 import json
 import re
-import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -399,56 +398,17 @@ def test_a_part_that_fails_does_not_cost_the_others(capsys):
     assert failed == ["a", "c"] and "snakemake ended with 1" in capsys.readouterr().err
 
 
-def has_history():
-    """Return whether earlier commits are here, and Git."""
-    command = ["git", "rev-parse", "HEAD"]
-    return bool(shutil.which("git")) and subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 0
-
-
 @long  # processes that import TensorFlow or JAX
 def test_steps_are_measured_and_learn_the_same(tmp_path):
-    before = ["--before", "HEAD"] if has_history() else []
-    printed = ran("steps.py", "--quick", "--rounds", "1", "--only", "steps", "first", *before, folder=tmp_path)
+    printed = ran("steps.py", "--quick", "--rounds", "1", "--only", "steps", folder=tmp_path)
     rows = [cells(line) for line in printed.splitlines() if line.startswith("| ") and "`" in line]
-    rows, firsts, jobs = rows[:3], rows[3:9], rows[9:]
     assert [re.search("`.*`", row[0])[0] for row in rows] == ["`fit`", "`backend: tensorflow`", "`backend: jax`"]
-    assert [row[0] for row in firsts[-2:]] == [
-        f"{rows[2][0]}, {start}" for start in ("nothing compiled before", "compiled before")
-    ]
-    assert all(float(row[4]) == pytest.approx(sum(map(float, row[1:4])), abs=0.2) for row in firsts)
-    assert [row[0] for row in jobs] == ([row[0] for row in firsts[2:]] if before else [])
-    assert all(float(row[3]) == pytest.approx(float(row[1]) / float(row[2]), abs=0.1) for row in jobs)
     losses = [float(row[5]) for row in rows]
     assert max(losses) - min(losses) < 0.1
 
 
-@unit
-def test_first_steps_are_told_by_phase_and_beside_an_earlier_commit():
-    first_step = module("first_step")
-    slow, fast = {"imports": 2.0, "first step": 4.04}, {"imports": 1.0, "first step": 2.2}
-    found = {"published": ([slow], [slow]), "tensorflow": ([slow, fast, slow], [fast]), "jax": ([slow], [fast])}
-    head, _, *rows = first_step.first_rows(found)
-    assert cells(head) == ["trained by", "imports", "first step", "all"]
-    assert cells(rows[0]) == ["the published `fit`, nothing compiled before", "2.0", "4.0", "6.0"]
-    assert cells(rows[2])[1:] == ["2.0", "4.0", "6.0 (3.2 to 6.0)"]
-    found = {"tensorflow": ([[3.0, 9.4], [4.0, 10.0], [2.0, 11.0]], [[3.0, 9.0]]), "jax": ([[6.0, 9.0]], [[2.0, 5.0]])}
-    head, _, *rows = first_step.job_rows(found, "1a2b")
-    assert cells(head) == ["trained by", "now", "at 1a2b", "ratio", "aim"]
-    assert cells(rows[0])[1:] == ["3.0 (2.0 to 4.0)", "10.0 (9.4 to 11.0)", "0.32 (0.18 to 0.40)", "0.33"]
-    assert [cells(row)[3:] for row in rows[1:]] == [["0.33", "0.33"], ["0.67", "0.33 (miss)"], ["0.40", "0.33 (miss)"]]
-
-
-@long  # the shipped config twice, at tiny size
-def test_the_whole_and_the_gap_are_measured_beside_an_earlier_commit(tmp_path):
-    if not has_history():
-        pytest.skip("the history of the repository is not here")
-    printed = ran("steps.py", "--quick", "--only", "whole", "generation", "gap", "--before", "HEAD", folder=tmp_path)
-    busy = r"\d+ s by the clock, \d+ s of the processors, of which \d\.\d\d of \d+ were busy"
-    assert re.search(rf"takes {busy} \(one run\)\.\n+At HEAD it took {busy}: ratios [\d.]+ and [\d.]+; aim", printed)
-    assert re.search(rf"\nWithout scores, .* had none, it takes {busy}: ratios [\d.]+ and [\d.]+\.\n", printed)
-    assert re.search(r"^\| `train_mlm_tensorflow` \| 2 \| [\d.]+ \| \d+% \|$", printed, re.M)
-    assert re.search(r"takes [\d.]+ s, and [\d.]+ s with programs compiled before; at HEAD [\d.]+ s and", printed)
-    rows = [cells(line) for line in printed.splitlines() if line.startswith(("| nothing", "| compiled"))]
-    assert [len([float(cell.removesuffix(" s")) for cell in row[1:]]) for row in rows] == [3, 3]
+@long  # the shipped config, at tiny size
+def test_the_gap_is_measured(tmp_path):
+    printed = ran("steps.py", "--quick", "--only", "gap", folder=tmp_path)
     keys = re.findall(r"^\| `(\S+)` of the shipped config, on (\w+)", printed, re.M)
     assert keys == [("mlm.runs.tiny", "tensorflow"), ("base.small", "jax"), ("finetune.runs.python", "jax")]
