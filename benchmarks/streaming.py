@@ -91,13 +91,13 @@ def main() -> None:
             os.environ["STORAGE_EMULATOR_HOST"] = server.url
             for path in (folder / "train").iterdir():
                 server.put(f"set/train/{path.name}", path.read_bytes())
-            listing = f"gs://{BUCKET}/set/shards.json"
+            server.put("set/manifest.json", manifest.read_bytes())
             bucket.connection()
             server.faults(delay=arguments.delay)
             openers = {
                 "local disk, forgotten by the kernel": lambda: Records(manifest, "train"),
                 "local disk, in the kernel's cache": lambda: Records(manifest, "train"),
-                "bucket": lambda: open_records(manifest, listing, "train"),
+                "bucket": lambda: open_records(f"gs://{BUCKET}/set/manifest.json", "train"),
             }
             rates: dict[str, list[float]] = {name: [] for name in openers}
             for _ in range(arguments.runs):
