@@ -40,8 +40,7 @@ rule train_base_vocabulary:
 rule train_base:
     """Train one segment of a base model: make checkpoint k from checkpoint k-1."""
     input:
-        manifest=lambda w: TRAINED_BASES[w.name].records.manifest,
-        shards=lambda w: listing_of(TRAINED_BASES[w.name].records),
+        records=lambda w: in_place(TRAINED_BASES[w.name].records.manifest),
         previous=lambda w: previous_checkpoint(TRAINED_BASES[w.name], int(w.step)),
         code=code_inputs("train_base", "jax"),
     output:
@@ -118,8 +117,7 @@ rule evaluate_base:
     input:
         base=ancient("results/base/{name}"),
         fingerprint="results/base/{name}.json",
-        manifest=lambda w: TRAINED_BASES[w.name].records.manifest,
-        shards=lambda w: listing_of(TRAINED_BASES[w.name].records),
+        records=lambda w: in_place(TRAINED_BASES[w.name].records.manifest),
         state=lambda w: TRAINED_BASES[w.name].state,
         code=code_inputs("evaluate_base", "jax"),
     output:

@@ -34,21 +34,13 @@ sys.setrecursionlimit(max(sys.getrecursionlimit(), 100_000))
 IS_MAIN = workflow.modifier.is_main_snakefile()
 if IS_MAIN and workflow.is_main_process:
     show_jobs(workflow.logger_manager, workflow)
-# A config named on the command line replaces the embedded one; Snakemake alone would merge the two.
+# A config named on the command line takes the place of config.yaml. Snakemake's `configfile:` would merge the two, take
+# 1e-4 for text, and name neither file nor line of what is no YAML.
 CONFIG_FILES = [os.path.relpath(path) for path in workflow.config_settings.configfiles or ["config.yaml"] if IS_MAIN]
-
-# Before Snakemake reads the file: its message for what is no YAML names neither file nor line.
 if IS_MAIN:
-    checked = or_exit(read_config, CONFIG_FILES, workflow.config_settings.config)
+    config = or_exit(read_config, CONFIG_FILES, workflow.config_settings.config)
 else:
-    checked = or_exit(complete, typed(config), "the config of the module")
-
-if IS_MAIN and not workflow.config_settings.configfiles:
-
-    configfile: "config.yaml"
-
-
-config = checked
+    config = or_exit(complete, typed(config), "the config of the module")
 
 RUNS = runs_of(config)
 STAGE_RUNS = by_stage(RUNS)
@@ -73,8 +65,7 @@ START = or_exit(Start, workflow, config, RUNS, PLACE)
 
 
 onstart:
-    sources = [*(ROOT / "scripts").rglob("*.py"), *SOURCE_PATHS]
-    or_exit(START.before_jobs, sources)
+    or_exit(START.before_jobs)
 
 
 onsuccess:
@@ -131,11 +122,6 @@ def base_of(wildcards) -> str:
 def fingerprint_of(wildcards) -> str:
     """Return the fingerprint of the preset folder that a finetuning run starts from."""
     return f"results/base/{FINETUNE[wildcards.run].recipe['base']}.json"
-
-
-def listing_of(records):
-    """Return a set's listing as the input of what reads its shards: its date says nothing, and it stays in a bucket."""
-    return ancient(in_place(records.listing))
 
 
 wildcard_constraints:

@@ -1,7 +1,6 @@
 """Text: the documents of the corpus and of the finetuning text, in disjoint splits."""
 
 from tpulm.config.texts import chat_template_files, has_messages
-from tpulm.core.bucket import remote
 from tpulm.corpus.sources import (
     assigning, benchmark_files, building, divided, memory_of, merging, part_files, parts_of, reading, split_files,
 )  # fmt: skip
@@ -27,13 +26,6 @@ BENCHMARKS = {
 }
 # The texts of which jobs need the split of each document before documents are written, or to write them.
 ASSIGNED = [name for name in TEXTS if name in DIVIDED or name in BENCHMARKS]
-# The files of the user's text on this machine.
-SOURCE_PATHS = [file for parts in PARTS.values() for part in parts for file in part.files]
-SOURCE_PATHS += [file for files in BENCHMARKS.values() for file in files]
-SOURCE_PATHS += [
-    file for records in RECORD_SETS.values() for files in records.made_elsewhere.values() for file in files
-]
-SOURCE_PATHS = [Path(file) for file in SOURCE_PATHS if not remote(file)]
 
 
 rule corpus:

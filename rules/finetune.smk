@@ -24,8 +24,7 @@ rule train_finetune:
     input:
         base=base_of,
         fingerprint=fingerprint_of,
-        manifest=lambda w: FINETUNE[w.run].records.manifest,
-        shards=lambda w: listing_of(FINETUNE[w.run].records),
+        records=lambda w: in_place(FINETUNE[w.run].records.manifest),
         # Only the first segment starts from there.
         start=lambda w: [] if previous_checkpoint(FINETUNE[w.run], int(w.step)) else FINETUNE[w.run].start,
         previous=lambda w: previous_checkpoint(FINETUNE[w.run], int(w.step)),
@@ -153,10 +152,8 @@ rule evaluate_finetune:
         base=base_of,
         fingerprint=fingerprint_of,
         best=lambda w: FINETUNE[w.run].best,
-        manifest=lambda w: FINETUNE[w.run].records.manifest,
-        shards=lambda w: listing_of(FINETUNE[w.run].records),
-        corpus_manifest=lambda w: FINETUNE[w.run].corpus_records.manifest,
-        corpus_shards=lambda w: listing_of(FINETUNE[w.run].corpus_records),
+        records=lambda w: in_place(FINETUNE[w.run].records.manifest),
+        corpus_records=lambda w: in_place(FINETUNE[w.run].corpus_records.manifest),
         state=lambda w: FINETUNE[w.run].state,
         code=code_inputs("evaluate_finetune", "jax"),
     output:

@@ -47,8 +47,7 @@ rule fetch_mlm:
 rule train_mlm_tensorflow:
     """Train one segment with transformers and TensorFlow: make checkpoint k from checkpoint k-1."""
     input:
-        manifest=lambda w: RECORD_SETS["tfrecords"].manifest,
-        shards=lambda w: listing_of(RECORD_SETS["tfrecords"]),
+        records=lambda w: in_place(RECORD_SETS["tfrecords"].manifest),
         init=lambda w: MLM[w.run].init_at(int(w.step)),
         previous=lambda w: previous_checkpoint(MLM[w.run], int(w.step)),
         code=code_inputs("train_mlm_tensorflow", "tensorflow"),
@@ -72,8 +71,7 @@ rule train_mlm_tensorflow:
 rule train_mlm_jax:
     """Train one segment with Keras on JAX: make checkpoint k from checkpoint k-1."""
     input:
-        manifest=lambda w: RECORD_SETS["tfrecords"].manifest,
-        shards=lambda w: listing_of(RECORD_SETS["tfrecords"]),
+        records=lambda w: in_place(RECORD_SETS["tfrecords"].manifest),
         init=lambda w: MLM[w.run].init_at(int(w.step)),
         previous=lambda w: previous_checkpoint(MLM[w.run], int(w.step)),
         code=code_inputs("train_mlm_jax", "jax"),
@@ -122,8 +120,7 @@ rule export_mlm:
 rule evaluate_mlm_tensorflow:
     """Evaluate a model that was trained with TensorFlow on the held-out splits."""
     input:
-        manifest=lambda w: RECORD_SETS["tfrecords"].manifest,
-        shards=lambda w: listing_of(RECORD_SETS["tfrecords"]),
+        records=lambda w: in_place(RECORD_SETS["tfrecords"].manifest),
         model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FILES),
         state=lambda w: MLM[w.run].state if w.run in MLM else [],
         code=code_inputs("evaluate_mlm_tensorflow", "tensorflow"),
@@ -147,8 +144,7 @@ rule evaluate_mlm_tensorflow:
 rule evaluate_mlm_jax:
     """Evaluate a model that was trained on JAX on the held-out splits."""
     input:
-        manifest=lambda w: RECORD_SETS["tfrecords"].manifest,
-        shards=lambda w: listing_of(RECORD_SETS["tfrecords"]),
+        records=lambda w: in_place(RECORD_SETS["tfrecords"].manifest),
         model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FILES),
         state=lambda w: MLM[w.run].state if w.run in MLM else [],
         code=code_inputs("evaluate_mlm_jax", "jax"),

@@ -13,7 +13,7 @@ rule tfrecords:
         [
             f"results/{folder}/{file}"
             for folder, records in RECORD_SETS.items()
-            for file in ("manifest.json", *records.files, "shards.json")
+            for file in ("manifest.json", *records.files)
         ]
         if RECORD_SETS
         else lambda w: or_exit(no_records),
@@ -116,30 +116,3 @@ rule merge_manifest:
         "../envs/data.yaml"
     script:
         "../scripts/merge_manifest.py"
-
-
-rule list_shards:
-    """List the shards that trainers read; rewrite those that were deleted since the manifest was made."""
-    input:
-        unpack(lambda w: SHARDS.sources(w.records)),
-        manifest="results/{records}/manifest.json",
-        # Read only to rewrite deleted shards: the manifest tells whether the shards have changed.
-        lengths=lambda w: SHARDS.all_lengths(w.records),
-        tokenizer=lambda w: ancient(SHARDS.tokenizer(w.records)),
-        # An edit of it changes no list: nothing is listed again for that.
-        code=lambda w, code=code_inputs("list_shards", "data"): list(map(ancient, code(w))),
-    output:
-        # Kept where the job fails or is killed: without the file, finished segments would be stale. Snakemake keeps only
-        # files of this machine.
-        listing="results/{records}/shards.json" if PLACE.bucket else update("results/{records}/shards.json"),
-    params:
-        recipe=lambda w: RECORD_SETS[w.records].layout
-        | {"causal": w.records in CAUSAL_RECORDS, "folder": located(f"results/{w.records}")}
-        | ({"made_elsewhere": True} if RECORD_SETS[w.records].made_elsewhere else {}),
-    log:
-        "logs/{records}/shards.log",
-    threads: 1
-    conda:
-        lambda w: "../envs/jax.yaml" if w.records in CAUSAL_RECORDS else "../envs/data.yaml"
-    script:
-        "../scripts/list_shards.py"

@@ -1,8 +1,7 @@
 """Evaluate a base model that was trained here on its held-out splits.
 
 input.base                preset folder
-input.manifest            manifest.json of the records that it was trained on
-input.shards              shards.json, beside the shards that the manifest names; its URL, if they are in a bucket
+input.records             manifest.json of the records that it was trained on; its URL, if they are in a bucket
 input.state               JSON of the chain's last checkpoint, which names the best
 output                    JSON: best_step, steps, epochs, parameters; per split predicted (tokens: all, or
                           responses), loss (nats per token), accuracy, perplexity, predictions; measured_as, of which
@@ -17,6 +16,7 @@ from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 from tpulm.core.scores import CAUSAL, measured_as
 from tpulm.records.causal_batches import held_out_batches, predicted
+from tpulm.records.reader import read_manifest
 from tpulm.records.streaming import open_records
 from tpulm.training import runtime
 
@@ -33,7 +33,7 @@ with job(snakemake.log[0], f"base {name}") as say:
     from tpulm.training.tasks import causal
 
     base = snakemake.input.base
-    manifest = read_json(snakemake.input.manifest)
+    manifest = read_manifest(snakemake.input.records)
     known = {"preset": base, "packing": manifest["packing"]}
     spec = ModelSpec.of("base", f"base.{name}", on_one_host(recipe, snakemake.resources) | known)
     model, distribution = open_model(spec)
@@ -43,7 +43,7 @@ with job(snakemake.log[0], f"base {name}") as say:
     metrics |= measured_as(CAUSAL, f"base-training/{name}")
     metrics |= trained_for(state, manifest) | promised(recipe) | how_trained(state)
     for split in ("validation", "test"):
-        records = open_records(snakemake.input.manifest, snakemake.input.shards, split)
+        records = open_records(snakemake.input.records, split)
         figures = evaluator(held_out_batches(records, recipe))
         metrics[split] = {"predicted": predicted(records)} | figures
         say(f"{split} loss {figures['loss']:.4f}, accuracy {figures['accuracy']:.3f}")

@@ -2,8 +2,8 @@
 
 input.base                           preset folder
 input.best                           the best checkpoint's tuned variables
-input.manifest, .shards              manifest.json and shards.json of the records of finetune.text
-input.corpus_manifest, .corpus_shards   the same of the records of the corpus
+input.records                        manifest.json of the records of finetune.text; its URL, if they are in a bucket
+input.corpus_records                 the same of the records of the corpus
 input.state                          JSON of the chain's last checkpoint, which names the best
 output.metrics                       JSON: best_step, steps, epochs, parameters; on each text predicted (tokens: all, or
                                      responses), and before and after loss (nats per token), accuracy, perplexity,
@@ -36,12 +36,11 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     from tpulm.training.evaluation import Evaluator
     from tpulm.training.tasks import causal
 
-    tuning = snakemake.input.manifest, snakemake.input.shards
-    corpus = snakemake.input.corpus_manifest, snakemake.input.corpus_shards
+    tuning, corpus = snakemake.input.records, snakemake.input.corpus_records
     texts = {
-        "finetune_validation": open_records(*tuning, "validation"),
-        "finetune_test": open_records(*tuning, "test"),
-        "corpus_validation": open_records(*corpus, "validation"),
+        "finetune_validation": open_records(tuning, "validation"),
+        "finetune_test": open_records(tuning, "test"),
+        "corpus_validation": open_records(corpus, "validation"),
     }
     # A model that tells documents apart reads records without segment ids as any other does.
     packings = [records.manifest["packing"] for records in texts.values()]

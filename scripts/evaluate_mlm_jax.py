@@ -9,9 +9,10 @@ params.recipe               batch_size, microbatches, mesh, layout, cpu_threads,
 from pathlib import Path
 
 from tpulm.core.arrays import load_arrays
-from tpulm.core.files import read_json, write_json
+from tpulm.core.files import write_json
 from tpulm.core.job import job
 from tpulm.records.masked_batches import evaluation_batches
+from tpulm.records.reader import read_manifest
 from tpulm.training import runtime
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
@@ -26,7 +27,7 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     from tpulm.training.tasks import masked
 
     folder = Path(snakemake.input.model[0]).parent
-    packing = {"packing": read_json(snakemake.input.manifest)["packing"]}
+    packing = {"packing": read_manifest(snakemake.input.records)["packing"]}
     model, distribution = open_masked(folder, f"mlm.runs.{run}", on_one_host(recipe, snakemake.resources) | packing)
     evaluator, most = Evaluator(model, distribution, masked), recipe["batch_size"] // recipe["microbatches"]
     parameters = sum(array.size for array in load_arrays(folder / "model.safetensors").values())

@@ -1,8 +1,6 @@
 """Evaluate a masked language model that was trained with TensorFlow on the held-out splits.
 
-input.manifest              tfrecords/manifest.json
-input.shards                tfrecords/shards.json, beside the shards that the manifest names; its URL, for those in a
-                            bucket
+input.records               tfrecords/manifest.json, beside the shards that it names; its URL, if they are in a bucket
 input.model                 a Hugging Face model folder
 input.state                 JSON of the chain's last checkpoint, which says by what it was trained; none for a
                             pretrained model

@@ -1,7 +1,7 @@
 """Train one segment of a base causal language model from scratch: an architecture of keras-hub on JAX.
 
-input.manifest            manifest.json of the corpus' records in the model's vocabulary
-input.shards              shards.json, beside the shards that the manifest names; its URL, if they are in a bucket
+input.records             manifest.json of the corpus' records in the model's vocabulary; its URL, if they are in a
+                          bucket
 input.previous            the previous checkpoint: weights, optimizer, best, state; empty for the first segment
 output.*                  the checkpoint, see tpulm.training.checkpoint; history and timings, see tpulm.training.history
 params.recipe             first and last step, schedule, batch_size, sequence_length, packing, model, optimizer,
@@ -32,7 +32,7 @@ with job(snakemake.log[0], f"base {name}") as say:
     previous = checkpoint.previous(snakemake.input.previous)
     if checkpoint.stopped_early(outputs, recipe, previous, say):
         sys.exit()
-    train, validation = open_to_train(snakemake.input.manifest, snakemake.input.shards, verify=not hosts.started())
+    train, validation = open_to_train(snakemake.input.records, verify=not hosts.started())
     snapshots = Snapshots.of(snakemake.resources, recipe, snakemake.input, say)
     if hosts.several(snakemake.resources, say):
         sys.exit()

@@ -1,8 +1,8 @@
 """Train one segment of a finetuning run: a base model on finetune.text, with LoRA (Hu et al. 2021) or in full.
 
 input.base                preset folder
-input.manifest            manifest.json of the records of finetune.text in the base model's vocabulary
-input.shards              shards.json, beside the shards that the manifest names; its URL, if they are in a bucket
+input.records             manifest.json of the records of finetune.text in the base model's vocabulary; its URL, if they
+                          are in a bucket
 input.start               weights of another run that the first segment starts from; none without init
 input.previous            the previous checkpoint: weights, optimizer, best, state; empty for the first segment.
                           Weights are the tuned variables only: LoRA's, or all
@@ -36,7 +36,7 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     previous = checkpoint.previous(snakemake.input.previous)
     if checkpoint.stopped_early(outputs, recipe, previous, say):
         sys.exit()
-    train, validation = open_to_train(snakemake.input.manifest, snakemake.input.shards, verify=not hosts.started())
+    train, validation = open_to_train(snakemake.input.records, verify=not hosts.started())
     snapshots = Snapshots.of(snakemake.resources, recipe, snakemake.input, say)
     if hosts.several(snakemake.resources, say):
         sys.exit()

@@ -1,7 +1,6 @@
 """Train one segment of a masked language model with Keras on JAX: RoBERTa of keras-hub, or ModernBERT.
 
-input.manifest        tfrecords/manifest.json
-input.shards          tfrecords/shards.json, beside the shards that the manifest names; its URL, if they are in a bucket
+input.records         tfrecords/manifest.json, beside the shards that it names; its URL, if they are in a bucket
 input.init            config.json of the model that the run starts from, for the first segment its other files, too;
                       empty for a run from scratch
 input.previous        the previous checkpoint: weights, optimizer, best, state; empty for the first segment
@@ -35,7 +34,7 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     previous = checkpoint.previous(snakemake.input.previous)
     if checkpoint.stopped_early(outputs, recipe, previous, say):
         sys.exit()
-    train, validation = open_to_train(snakemake.input.manifest, snakemake.input.shards, verify=not hosts.started())
+    train, validation = open_to_train(snakemake.input.records, verify=not hosts.started())
     snapshots = Snapshots.of(snakemake.resources, recipe, snakemake.input, say)
     if hosts.several(snakemake.resources, say):
         sys.exit()

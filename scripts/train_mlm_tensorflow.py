@@ -1,7 +1,6 @@
 """Train one segment of a masked language model with transformers and TensorFlow.
 
-input.manifest        tfrecords/manifest.json
-input.shards          tfrecords/shards.json, beside the shards that the manifest names; its URL, if they are in a bucket
+input.records         tfrecords/manifest.json, beside the shards that it names; its URL, if they are in a bucket
 input.init            config.json of the model that the run starts from, for the first segment its other files, too;
                       empty for a run from scratch
 input.previous        the previous checkpoint: weights, optimizer, best, state; empty for the first segment
@@ -30,7 +29,7 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     from tpulm.training import tensorflow_runtime as runtime
     from tpulm.training.tensorflow_trainer import Trainer, train_segment
 
-    train, validation = open_to_train(snakemake.input.manifest, snakemake.input.shards)
+    train, validation = open_to_train(snakemake.input.records)
     snapshots = Snapshots.of(snakemake.resources, recipe, snakemake.input, say)
     say(epochs_of(recipe, len(train)))
     strategy = runtime.start(recipe["cpu_threads"], recipe["host_device_count"])

@@ -489,10 +489,8 @@ def test_two_workflows_in_one_folder(small):
         first.wait()
         orphaned = small(check=False)
         assert orphaned.returncode == 1
-        assert (
-            "error: jobs of a snakemake that was killed still run in this folder; wait until they end"
-            in orphaned.stdout
-        )
+        sentence = "error: jobs of a snakemake that was killed still run in this folder; type the command again when "
+        assert sentence in orphaned.stdout
     finally:
         os.killpg(first.pid, signal.SIGKILL)
 
@@ -529,26 +527,6 @@ def test_sigterm_ends_a_segment_in_one_sentence(small):
     assert not [name for name in after if name.endswith(".partial")]
     kept = [name for name in before if not name.startswith(("base", "tokens", "finetune", "figures"))]
     assert {name: after.get(name) for name in kept} == {name: before[name] for name in kept}
-
-
-def test_a_clock_that_was_set_back(small):
-    """Files dated in the future: Snakemake could not tell what is newer."""
-    path = small / "results/tokenizer/tokenizer.json"
-    ahead = time.time() + 86_400
-    os.utime(path, (ahead, ahead))
-    change(small, "base", seed=5)
-    sentence = refusal(small)
-    assert re.fullmatch(
-        r"results/tokenizer/tokenizer\.json is dated [\d-]+ [\d:]+, in the future: the clock was set back, and dates "
-        r"no longer tell what is newer\. Set the clock right; or touch that file, where it is yours; or take all "
-        r"results as up to date: snakemake --touch\.",
-        sentence,
-    )
-    small("--touch")
-    assert "Nothing to be done" in small("-n").stdout
-    # A clock that jumps ahead leaves files that are old, and nothing more.
-    for path in (small / "results").rglob("*"):
-        os.utime(path, (1e9, 1e9 + 1))
 
 
 def run_on(workflow, options, after, *arguments):

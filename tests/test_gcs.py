@@ -90,16 +90,17 @@ def manifest(tmp_path_factory):
 
 
 def uploaded(manifest, cloud, prefix):
-    """Put the shards into the bucket below `prefix`; return the URL of their listing as a rule's input has it."""
+    """Put the records into the bucket below `prefix`; return the URL of the manifest as a rule's input has it."""
     files = sorted((manifest.parent / "train").iterdir())
     for file in files:
         cloud.put(f"{prefix}/train/{file.name}", file.read_bytes())
-    return f"gs://{BUCKET}/{prefix}/shards.json"
+    cloud.put(f"{prefix}/manifest.json", manifest.read_bytes())
+    return f"gs://{BUCKET}/{prefix}/manifest.json"
 
 
 def test_what_is_streamed_is_what_lies_on_the_disk(manifest, cloud, monkeypatch):
     """Over an epoch and into the next, from any step, with one request in ten failing and one in fifty hanging."""
-    listing = uploaded(manifest, cloud, "same")
+    there = uploaded(manifest, cloud, "same")
     for module in (order, masked_batches, streaming):
         monkeypatch.setattr(module, "BLOCK", 256)
     for module in (order, masked_batches):
@@ -108,7 +109,7 @@ def test_what_is_streamed_is_what_lies_on_the_disk(manifest, cloud, monkeypatch)
     local = Records(manifest, "train")
     cloud.faults(**FAILING, hang_seconds=10.0)
     before = cloud.faults()
-    streamed = open_records(manifest, listing, "train")
+    streamed = open_records(there, "train")
     streamed.verify()
     assert len(streamed) == len(local) == sum(SHARDS)
     for step in [*range(0, 165, 5), 5000]:
@@ -124,9 +125,9 @@ def test_what_is_streamed_is_what_lies_on_the_disk(manifest, cloud, monkeypatch)
 
 def test_blocks_are_requested_whole_and_ahead(manifest, cloud, monkeypatch):
     """Every byte once per epoch and not record by record; no request waits for the step that needs it."""
-    listing = uploaded(manifest, cloud, "ahead")
+    there = uploaded(manifest, cloud, "ahead")
     monkeypatch.setattr(order, "WINDOW", 2)
-    streamed = open_records(manifest, listing, "train")
+    streamed = open_records(there, "train")
     before, batches = cloud.faults(), -(-sum(SHARDS) // 32)
     for step in range(batches):
         training_batch(streamed, RECIPE, step)
@@ -147,32 +148,33 @@ def test_the_blocks_ahead_are_those_that_come(records):
 
 
 def test_damage_is_never_read(manifest, cloud):
-    listing = uploaded(manifest, cloud, "damaged")
+    there = uploaded(manifest, cloud, "damaged")
     shard = manifest.parent / "train/00002-of-00004.tfrecord"
     name, content = "damaged/train/00002-of-00004.tfrecord", bytearray(shard.read_bytes())
     content[20_000] ^= 1
     cloud.put(name, bytes(content))
-    streamed = open_records(manifest, listing, "train")
+    streamed = open_records(there, "train")
     assert streamed.read(np.arange(1540)).shape == (1540, LENGTH)
     with pytest.raises(UserError, match=r"gs://bucket/damaged/train/00002\S+ is damaged at bytes \d+ to \d+ \(record"):
         streamed.read(np.arange(1540, 4040))
     cloud.put(name, shard.read_bytes()[:-1])
     with pytest.raises(UserError, match=r"gs://bucket/damaged/train/00002\S+ has \d+ bytes; manifest.json says \d+"):
-        open_records(manifest, listing, "train")
+        open_records(there, "train")
     cloud.put(name, shard.read_bytes())
     index = "damaged/train/00001-of-00004.index"
     content = bytearray((manifest.parent / "train/00001-of-00004.index").read_bytes())
     content[9] ^= 1
     cloud.put(index, bytes(content))
     with pytest.raises(UserError, match=r"gs://bucket/damaged/train/00001\S+index is damaged: its SHA-256"):
-        open_records(manifest, listing, "train")
+        open_records(there, "train")
+    cloud.put("nowhere/manifest.json", manifest.read_bytes())
     with pytest.raises(UserError, match=r"gs://bucket/nowhere/train/00000-of-00004.tfrecord is missing, though"):
-        open_records(manifest, listing.replace("damaged", "nowhere"), "train")
+        open_records(there.replace("damaged", "nowhere"), "train")
 
 
 def test_bytes_that_came_damaged_once_are_asked_for_again(manifest, cloud):
-    listing = uploaded(manifest, cloud, "again")
-    streamed = open_records(manifest, listing, "train")
+    there = uploaded(manifest, cloud, "again")
+    streamed = open_records(there, "train")
     expected = Records(manifest, "train").read(np.arange(100))
     streamed.prepare(np.arange(100), tuple)
     ((shard, (begin, future)),) = streamed.blocks[0].items()
@@ -185,8 +187,8 @@ def test_bytes_that_came_damaged_once_are_asked_for_again(manifest, cloud):
 def test_failures_that_persist_end_in_one_sentence(manifest, cloud, monkeypatch):
     import gcsfs.retry
 
-    listing = uploaded(manifest, cloud, "gone")
-    streamed = open_records(manifest, listing, "train")
+    there = uploaded(manifest, cloud, "gone")
+    streamed = open_records(there, "train")
     waited = []
 
     async def sleep(seconds):
@@ -201,8 +203,8 @@ def test_failures_that_persist_end_in_one_sentence(manifest, cloud, monkeypatch)
     assert url == "gs://bucket/gone/train/00000-of-00004.tfrecord"
     assert re.fullmatch(r"[^\n]+; mend that, or wait, and run again\.", reason)
     assert len(waited) >= 5 and waited[:5] == sorted(waited[:5]) and waited[4] >= 16
-    with pytest.raises(UserError, match=r"^gs://bucket/gone cannot be reached: "):
-        open_records(manifest, listing, "train")
+    with pytest.raises(UserError, match=r"^gs://bucket/gone/manifest.json cannot be reached: "):
+        open_records(there, "train")
 
 
 def test_documents_are_read_where_they_lie_and_no_others(tmp_path, cloud, monkeypatch):
@@ -317,14 +319,17 @@ SHARD = "results/tfrecords/train/00001-of-00004"
 def stored(trained, server, tmp_path_factory):
     """TARGETS of the config of `trained`, with results in the bucket; what was printed, and what the bucket did.
 
-    After the first segment of the training, a shard is deleted there.
+    After the first segment of the training, a shard is deleted there, and written again.
     """
     workflow = steady(tmp_path_factory.mktemp("stored") / "workflow", trained)
     before = server.faults()
     first = workflow(FIRST, "--cores", "2", *STORED).stdout
     for end in ("tfrecord", "index"):
         server.delete(f"team/try/{SHARD}.{end}")
-    printed = workflow(*TARGETS, "--cores", "2", *STORED).stdout
+    refused = workflow(*TARGETS, *STORED, check=False)
+    assert refused.returncode == 1
+    workflow("tfrecords", "--cores", "2", *STORED)
+    printed = refused.stdout + workflow(*TARGETS, "--cores", "2", *STORED).stdout
     return workflow, (first, printed), server.faults() - before
 
 
@@ -395,15 +400,15 @@ def test_how_a_result_there_came_to_be_is_told(stored):
     assert all(f"by {rule} " in told for rule in ("train_mlm_tensorflow", "write_shard", "build_corpus", "read_part"))
 
 
-def test_a_shard_that_is_deleted_there_is_written_again_before_a_segment_reads_it(trained, stored, server):
-    """With its bytes; the segment before is not made again."""
+def test_a_shard_that_is_deleted_there_is_written_again(trained, stored, server):
+    """With its bytes, where Snakemake is asked for it; by its date, the segment before is made again."""
     first, printed = stored[1]
-    name = SHARD.removeprefix("results/tfrecords/")
-    said = f"note: {name}.tfrecord and 1 more of results/tfrecords were deleted; list_shards writes them again first.\n"
-    again = f"[tfrecords] {name}.tfrecord was deleted, and is written again\n"
-    assert said in printed and printed.index(again) < printed.index("start   train_mlm_tensorflow ")
-    assert said not in first and again not in first
-    assert (first + printed).count("start   train_mlm_tensorflow ") == 2  # of two segments
+    assert (
+        f"error: {SHARD.removeprefix('results/tfrecords/')}.tfrecord and 1 more of results/tfrecords were deleted, and "
+        "jobs of this run read them; snakemake tfrecords, with the options of this command, writes them again with the "
+        "same bytes; what was trained on them is trained again then.\n" in printed
+    )
+    assert (first + printed).count("start   train_mlm_tensorflow ") == 3  # of two segments
     found, here = stored_results(server), local_results(trained)
     for file in (f"{SHARD}.tfrecord", f"{SHARD}.index"):
         assert found[file] == here[file]
@@ -417,7 +422,7 @@ def test_staleness_works_there(stored, server, tmp_path):
     other = steady(tmp_path / "elsewhere", workflow)  # a checkout: every file of the code is newer than the results
     for file in (other / "scripts").rglob("*.py"):
         file.touch()
-    assert jobs(other(*TARGETS, "-n", "--quiet", "rules", *STORED).stdout)["total"] == 15
+    assert jobs(other(*TARGETS, "-n", "--quiet", "rules", *STORED).stdout)["total"] == 14
     shutil.copytree(workflow / ".snakemake/metadata", other / ".snakemake/metadata", dirs_exist_ok=True)
     assert "Nothing to be done" in other("-n", *TARGETS, *STORED).stdout
     longer = configured(workflow, mlm__runs__tiny__steps=30)

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import signal
 from functools import cache
 
 import pytest
@@ -31,13 +32,13 @@ MLM_JAX = MLM.replace("_tensorflow", "_jax")
 RECORDS = (
     "write_shard:train,00000,00004 write_shard:train,00001,00004 write_shard:train,00002,00004 "
     "write_shard:train,00003,00004 write_shard:validation,00000,00001 write_shard:test,00000,00001 "
-    "merge_manifest:tfrecords list_shards:tfrecords plot_shards " + MLM
+    "merge_manifest:tfrecords plot_shards " + MLM
 )
 
 
 def shards(records, splits=("train", "validation", "test"), files=1):
     """Return the jobs that write records for causal models."""
-    jobs = [f"merge_manifest:{records}", f"list_shards:{records}"]
+    jobs = [f"merge_manifest:{records}"]
     for split in splits:
         jobs += [f"write_causal_shard:{records},{split},{number:05d},{files:05d}" for number in range(files)]
     return " ".join(jobs) + " "
@@ -61,9 +62,7 @@ BASE_REST = (
 BASE_SECOND = "train_base:small,00000020 " + BASE_REST
 BASE = "train_base:small,00000010 " + BASE_SECOND
 # A split of a set of records, by the names of both, in two files instead of one.
-RESHARDED = (
-    "write_causal_shard:{0},{1},00000,00002 write_causal_shard:{0},{1},00001,00002 merge_manifest:{0} list_shards:{0}"
-)
+RESHARDED = "write_causal_shard:{0},{1},00000,00002 write_causal_shard:{0},{1},00001,00002 merge_manifest:{0}"
 TUNING_SET, CORPUS_SET = "tokens/small/finetune-text/pad-64", "tokens/small/corpus/concat-64"
 # What models are scored on, and beside what.
 NGRAMS = "score_ngrams:corpus,base-small score_ngrams:finetune-text,base-small "
@@ -471,18 +470,18 @@ ROWS = [
     (
         "tfrecords.shards.train", "trained", "tfrecords.shards.train", 2,
         "write_shard:train,00000,00002 write_shard:train,00001,00002 "
-        "merge_manifest:tfrecords list_shards:tfrecords plot_shards " + MLM,
+        "merge_manifest:tfrecords plot_shards " + MLM,
     ),
     (
         "tfrecords.shards.validation", "trained", "tfrecords.shards.validation", 2,
         "write_shard:validation,00000,00002 write_shard:validation,00001,00002 "
-        "merge_manifest:tfrecords list_shards:tfrecords plot_shards " + MLM,
+        "merge_manifest:tfrecords plot_shards " + MLM,
     ),
     # The trainer reads no test shard, but the manifest names all.
     (
         "tfrecords.shards.test", "trained", "tfrecords.shards.test", 2,
         "write_shard:test,00000,00002 write_shard:test,00001,00002 "
-        "merge_manifest:tfrecords list_shards:tfrecords plot_shards " + MLM,
+        "merge_manifest:tfrecords plot_shards " + MLM,
     ),
     *(
         (f"mlm.runs.NAME.{key}", "elsewhere", f"mlm.runs.asked.{key}", value, PUBLISHED)
@@ -567,7 +566,7 @@ ROWS = [
     ("base.NAME.sequence_length", "trained", "base.small.sequence_length", 32,
      BASE + " " + shards("tokens/small/corpus/concat-32")
      # The records of the tuning's length now only measure: two of their splits are not needed any more.
-     + f"merge_manifest:{CORPUS_SET} list_shards:{CORPUS_SET}"),
+     + f"merge_manifest:{CORPUS_SET}"),
     ("base.NAME.packing", "trained", "base.small.packing", "pad", BASE + " " + shards("tokens/small/corpus/pad-64")),
     ("base.NAME.shards.train", "trained", "base.small.shards", {"train": 2},
      BASE + " " + RESHARDED.format(CORPUS_SET, "train")),
@@ -1148,12 +1147,36 @@ def test_a_deleted_shard_is_written_again_and_retrains_nothing(built):
     before = shard.read_bytes()
     shard.unlink()
     assert listed(built) == set()  # every model is there: nothing needs it
-    assert listed(built, "tfrecords") == {
-        "write_shard:train,00001,00004",
-        "merge_manifest:tfrecords",
-        "list_shards:tfrecords",
-        "tfrecords",
-    }
+    assert listed(built, "tfrecords") == {"write_shard:train,00001,00004", "merge_manifest:tfrecords", "tfrecords"}
+    built("tfrecords")
+    assert shard.read_bytes() == before
+    assert "Nothing to be done" in built("-n").stdout
+
+
+def test_shards_that_were_deleted_with_all_that_is_known_of_them_are_written_again(built):
+    folders = [built / "results/tfrecords/train", built / f"results/{CORPUS_SET}"]
+    before = [contents(folder) for folder in folders]
+    for folder in folders:
+        shutil.rmtree(folder)
+    built("tfrecords")
+    assert [contents(folder) for folder in folders] == before
+    assert "Nothing to be done" in built("-n").stdout
+
+
+def test_a_shard_whose_job_was_killed_is_written_again_and_retrains_nothing(built):
+    shard, log = (
+        built / "results/tfrecords/train/00001-of-00004.tfrecord",
+        built / "logs/tfrecords/train/00001-of-00004.log",
+    )
+    before = shard.read_bytes()
+    shard.unlink()
+    log.unlink()
+    running = built.start("tfrecords")
+    while not log.exists():
+        assert running.poll() is None
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    assert not shard.exists() and any((built / ".snakemake/incomplete").iterdir())
     built("tfrecords")
     assert shard.read_bytes() == before
     assert "Nothing to be done" in built("-n").stdout
@@ -1165,7 +1188,15 @@ def inodes(workflow, run):
     return {str(path.relative_to(workflow.folder)): path.stat().st_ino for path in files if path.is_file()}
 
 
-def test_a_deleted_shard_is_written_again_before_a_segment_reads_it(built):
+def refused(workflow, *arguments):
+    """Return the sentence in which a run ends before its first job."""
+    done = workflow(*arguments, check=False)
+    assert done.returncode and "Traceback" not in done.stdout and "start   " not in done.stdout, done.stdout
+    (sentence,) = re.findall(r"^error: (.*)$", done.stdout, re.M)
+    return sentence
+
+
+def test_a_deleted_shard_is_missed_before_a_segment_reads_it(built):
     """And only then: the segments that are finished read nothing any more."""
     config = read_yaml(built / "config.yaml")
     config["base"]["small"]["schedule"]["decay_steps"] = 6
@@ -1174,52 +1205,38 @@ def test_a_deleted_shard_is_written_again_before_a_segment_reads_it(built):
     bytes_before, before = [shard.read_bytes() for shard in shards], inodes(built, "base-training/small")
     for shard in shards:
         shard.unlink()
-    printed = built("base", "-n", "--configfile", "decay.yaml").stdout
-    rest = {"export_base:small", "evaluate_base:small", "collect_history:base-training/small"}
-    assert jobs(printed) == {"base", "train_base:small,00000020"} | rest
-    assert (
-        f"note: train/00000-of-00001.tfrecord and 1 more of results/{CORPUS_SET} were deleted; list_shards writes them "
-        "again first.\n" in printed
+    segment = "results/base-training/small/checkpoints/00000020/state.json", "--configfile", "decay.yaml"
+    assert refused(built, *segment) == (
+        f"train/00000-of-00001.tfrecord and 1 more of results/{CORPUS_SET} were deleted, and jobs of this run read "
+        "them; snakemake tfrecords, with the options of this command, writes them again with the same bytes."
     )
-    done = built("results/base-training/small/checkpoints/00000020/state.json", "--configfile", "decay.yaml")
-    assert f"[{CORPUS_SET}] train/00000-of-00001.tfrecord was deleted, and is written again" in done.stdout
+    built("tfrecords", "--configfile", "decay.yaml")
     assert [shard.read_bytes() for shard in shards] == bytes_before
+    built(*segment)
     after = inodes(built, "base-training/small")
     assert after.keys() == before.keys()
     assert {name: before[name] != after[name] for name in before} == {name: "/00000020/" in name for name in before}
 
 
-def test_a_deleted_shard_is_written_again_where_an_edit_needs_it(built):
+def test_a_deleted_shard_is_missed_where_an_edit_needs_it(built):
     """What an edit makes stale, no recipe tells."""
-    shard, before = built / "results/tfrecords/validation/00000-of-00001.tfrecord", inodes(built, "mlm/tiny")
-    content = shard.read_bytes()
+    shard = built / "results/tfrecords/validation/00000-of-00001.tfrecord"
     shard.unlink()
     append(built / "scripts/fill_mask_tensorflow.py", "# edited\n")  # reads no shards
-    done = built("mlm", "--config", "title=Another", "--until", "fill_mask_tensorflow")
-    assert not shard.exists() and "was deleted, and is written again" not in done.stdout
-    (built / "scripts/evaluate_mlm_tensorflow.py").write_text("raise SystemExit('measured')\n")
-    done = built("mlm", check=False)
-    assert done.returncode and "[tfrecords] validation/00000-of-00001.tfrecord was deleted, and is" in done.stdout
-    assert shard.read_bytes() == content and inodes(built, "mlm/tiny") == before
+    built("mlm", "--config", "title=Another", "--until", "fill_mask_tensorflow")
+    append(built / "scripts/evaluate_mlm_tensorflow.py", "# edited\n")
+    assert refused(built, "mlm").startswith("validation/00000-of-00001.tfrecord of results/tfrecords was deleted, and")
 
 
-def test_a_deleted_shard_of_causal_records_is_written_again(built):
+def test_a_shard_that_is_written_before_it_is_read_is_not_missed(built):
     config = read_yaml(built / "config.yaml")
-    config["finetune"]["runs"]["python"]["seed"] = 1
-    write(built, "seed.yaml", config)
-    config["tfrecords"]["shards"]["train"] += 1
-    write(built, "more.yaml", config)
-    assert "deleted" not in built("mlm", "-n", "--configfile", "more.yaml").stdout  # never made yet
-    shard = built / f"results/{TUNING_SET}/train/00000-of-00001.tfrecord"
-    content = shard.read_bytes()
-    shard.unlink()
-    assert listed(built) == set()
-    printed = built("finetune", "-n", "--configfile", "seed.yaml").stdout
-    said = f"note: train/00000-of-00001.tfrecord of results/{TUNING_SET} was deleted; list_shards writes them again "
-    assert said in printed
-    done = built(f"results/{TUNING_SET}/shards.json", "--forcerun", "list_shards")
-    assert f"[{TUNING_SET}] train/00000-of-00001.tfrecord was deleted, and is written again" in done.stdout
-    assert shard.read_bytes() == content and listed(built) == set()
+    config["tfrecords"]["shards"]["train"] = 2
+    write(built, "fewer.yaml", config)
+    target = "results/mlm/tiny/checkpoints/00000010/state.json", "--configfile", "fewer.yaml"
+    (built / "results/tfrecords/test/00000-of-00001.index").unlink()  # that one no job writes
+    assert refused(built, *target).startswith("test/00000-of-00001.index of results/tfrecords was deleted, and jobs")
+    built("tfrecords", "--configfile", "fewer.yaml")
+    assert listed(built, *target) == {"train_mlm_tensorflow:tiny,00000010"}
 
 
 def test_a_shard_with_other_bytes_reruns_nothing_and_is_reported(built):

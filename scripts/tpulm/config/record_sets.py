@@ -1,6 +1,6 @@
 """Sets of records: which there are, where they lie, and how the documents of a text become records.
 
-A set is one folder: the shards of its splits, a manifest and a listing. Runs that read the same records share a set.
+A set is one folder: the shards of its splits and a manifest. Runs that read the same records share a set.
 """
 
 from collections.abc import Mapping
@@ -69,11 +69,6 @@ class RecordSet:
     def manifest(self) -> str:
         """The file that has the checksum of every shard."""
         return f"results/{self.folder}/{MANIFEST}"
-
-    @property
-    def listing(self) -> str:
-        """The file that says that every shard of the manifest was there."""
-        return f"results/{self.folder}/shards.json"
 
     @property
     def layout(self) -> dict:

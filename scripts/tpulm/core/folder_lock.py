@@ -13,12 +13,10 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tpulm.core.errors import UserError
 
-SKEW = 60  # seconds by which the clocks of two machines may differ
 LOCK = Path(".snakemake") / "workflow.flock"
 IDENTITY = Path(".snakemake") / "folder"
 START = "WORKFLOW_START"  # in the environment of jobs: which workflow started them
@@ -93,33 +91,6 @@ def check_start() -> None:
     raise UserError("the snakemake that queued this job is gone, and another one works in this folder since.")
 
 
-def wait_for_jobs(say: Callable[[str], None]) -> bool:
-    """Wait while jobs of a workflow that was killed still run somewhere; return whether there were any.
-
-    What they make need not be made again.
-
-    Raises UserError where the workflow itself is at work.
-    """
-    if held:
-        return False  # by another module of the same workflow
-    try:
-        descriptor = os.open(LOCK, os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        said = False
-        while not taken(descriptor, fcntl.LOCK_EX):
-            if alive(descriptor) is not False:
-                raise UserError(refusal(descriptor))
-            if not said:
-                say("jobs of a snakemake that was killed still run; waiting until they have ended.")
-            said = True
-            time.sleep(1)
-        return said
-    finally:
-        os.close(descriptor)
-
-
 def check_writable(results: str) -> None:
     """Raise UserError when no file can be made under `results`: a job would delete its old outputs first."""
     probe = Path(results) / f".writable-{os.getpid()}"
@@ -139,23 +110,6 @@ def unwritable(results: str) -> list[str]:
     except UserError as error:
         return [str(error)]
     return []
-
-
-def check_clock(sources: Iterable[Path], results: str) -> None:
-    """Raise UserError naming a file, of `sources` or under `results`, that is dated in the future.
-
-    Snakemake tells by dates what is newer. After a clock was set back it would take changed text for old.
-    """
-    now = time.time() + SKEW
-    for path in (*sources, *Path(results).rglob("*")):
-        dated = os.lstat(path).st_mtime
-        if dated > now:
-            date = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(dated))
-            raise UserError(
-                f"{path} is dated {date}, in the future: the clock was set back, and dates no longer tell what is "
-                "newer. Set the clock right; or touch that file, where it is yours; or take all results as up to date: "
-                "snakemake --touch."
-            )
 
 
 def taken(descriptor: int, kind: int) -> bool:
@@ -200,6 +154,6 @@ def refusal(descriptor: int) -> str:
             f"{since}); wait for them, or stop them."
         )
     return (
-        "jobs of a snakemake that was killed still run in this folder; wait until they end, or stop them "
-        "(they are in the list of: pgrep -af .snakemake/scripts)."
+        "jobs of a snakemake that was killed still run in this folder; type the command again when they have ended, or "
+        "stop them: pgrep -af .snakemake/scripts lists those of this machine, squeue those of Slurm."
     )

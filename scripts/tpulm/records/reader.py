@@ -3,6 +3,7 @@
 A record is framed by its checksums (tpulm.records.tfrecord), which are verified whenever it is read.
 """
 
+import json
 import mmap
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -10,10 +11,17 @@ from pathlib import Path
 
 import numpy as np
 
+from tpulm.core import bucket
 from tpulm.core.errors import UserError
-from tpulm.core.files import read_json, sha256_of_each
+from tpulm.core.files import sha256_of_each
 from tpulm.records.example import Example
 from tpulm.records.tfrecord import HEAD, intact
+
+
+def read_manifest(place: str | Path) -> dict:
+    """Return the manifest of a set of records: of a path, or of a URL in a bucket."""
+    with bucket.opened(place) as file:
+        return json.load(file)
 
 
 class Records:
@@ -23,13 +31,13 @@ class Records:
     sequence_length  tokens of a record that a model reads
     """
 
-    def __init__(self, manifest: str | Path, split: str, folder: str | Path | None = None):
-        """Open the shards of `split` that a manifest names; they lie in `folder`, by default that of the manifest.
+    def __init__(self, manifest: str | Path, split: str):
+        """Open the shards of `split` that a manifest names; they lie beside it.
 
         Raises UserError when a file is absent or has not the size that the manifest says.
         """
-        self.folder = str(folder or Path(manifest).parent)
-        self.manifest = read_json(manifest)
+        self.folder = os.path.dirname(manifest)
+        self.manifest = read_manifest(manifest)
         self.sequence_length = self.manifest["sequence_length"]
         self.shards = self.manifest["splits"][split]["shards"]
         self.paths = [self.place(shard["file"]) for shard in self.shards]

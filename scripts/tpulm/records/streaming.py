@@ -8,7 +8,6 @@ unchecked: a shard's index is verified by its SHA-256 in the manifest, each reco
 import hashlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from pathlib import Path
 
 import numpy as np
 
@@ -18,25 +17,17 @@ from tpulm.records.reader import Records, check_digest
 from tpulm.records.tfrecord import intact
 
 
-def open_records(manifest: str, listing: str, split: str) -> Records:
-    """Return the records of a split.
-
-    manifest  manifest.json, or a copy of it
-    listing   shards.json, beside the folders of the shards: its path, or its URL in a bucket
-
-    Raises UserError as `Records` does.
-    """
-    if not bucket.remote(listing):
-        return Records(manifest, split)
-    return Streamed(manifest, split, listing.rpartition("/")[0])
+def open_records(manifest: str, split: str) -> Records:
+    """Return the records of a split, whose manifest is a file or in a bucket. Raises UserError as `Records` does."""
+    return Streamed(manifest, split) if bucket.remote(manifest) else Records(manifest, split)
 
 
-def open_to_train(manifest: str, listing: str, verify: bool = True) -> tuple[Records, Records]:
+def open_to_train(manifest: str, verify: bool = True) -> tuple[Records, Records]:
     """Return the records of the training and of the validation split; with `verify`, every file's SHA-256 is compared.
 
     Raises UserError as `Records` does.
     """
-    train, validation = (open_records(manifest, listing, split) for split in ("train", "validation"))
+    train, validation = (open_records(manifest, split) for split in ("train", "validation"))
     if verify:
         train.verify()
         validation.verify()
@@ -46,9 +37,9 @@ def open_to_train(manifest: str, listing: str, verify: bool = True) -> tuple[Rec
 class Streamed(Records):
     """All records of a split that lie in a bucket, by number; fast in the order of tpulm.records.order."""
 
-    def __init__(self, manifest: str | Path, split: str, folder: str):
-        """Open the shards of `split` below gs://BUCKET/FOLDER. Raises UserError as `Records` does."""
-        super().__init__(manifest, split, folder)
+    def __init__(self, manifest: str, split: str):
+        """Open the shards of `split` beside a manifest in a bucket. Raises UserError as `Records` does."""
+        super().__init__(manifest, split)
         # What each block that is held or on its way consists of, by shard: where in it that begins, and the bytes.
         self.blocks: dict[int, dict[int, tuple[int, Future]]] = {}
 

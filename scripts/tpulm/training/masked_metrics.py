@@ -16,7 +16,7 @@ from tpulm.config.training_step import promised
 from tpulm.core.files import read_json
 from tpulm.core.scores import MASKED, measured_as
 from tpulm.records.masked_batches import unigram_entropy
-from tpulm.records.reader import Records
+from tpulm.records.reader import Records, read_manifest
 from tpulm.records.streaming import open_records
 from tpulm.training.checkpoint import how_trained, trained_for
 
@@ -32,15 +32,15 @@ def masked_metrics(
     """Return the metrics of a model, and say those of each split.
 
     run      its name
-    inputs   of the job: manifest, shards; state, none for a pretrained model
+    inputs   of the job: records; state, none for a pretrained model
     measure  returns the figures of `held_out_figures` on records
     """
     metrics = {"parameters": parameters} | measured_as(MASKED, f"mlm/{run}") | promised(recipe)
     if inputs.state:
         state = read_json(inputs.state)
-        metrics |= trained_for(state, read_json(inputs.manifest)) | how_trained(state)
+        metrics |= trained_for(state, read_manifest(inputs.records)) | how_trained(state)
     for split in ("validation", "test"):
-        records = open_records(inputs.manifest, inputs.shards, split)
+        records = open_records(inputs.records, split)
         figures = metrics[split] = measure(records) | {"unigram_entropy": unigram_entropy(records)}
         say(
             f"{split}: loss {figures['loss']:.4f} (unigram entropy {figures['unigram_entropy']:.4f}), "

@@ -31,14 +31,21 @@ from tpulm.core.files import read_json, sha256, write_json
 from tpulm.core.job import TERMINAL
 
 # Inputs of a segment by which its data, and the model that it starts from, are told from others.
-DESCRIBING = ("manifest", "fingerprint", "task", "train", "validation")
+DESCRIBING = ("records", "fingerprint", "task", "train", "validation")
 DAMAGES = (OSError, ValueError, KeyError, TypeError)  # of reading a file that is not what was written
 
 
 def key_of(recipe: dict, inputs: Iterable[str]) -> str:
     """Return the fingerprint of a segment's recipe, and of the files that it depends on; one may be absent."""
-    digests = [sha256(path) if os.path.isfile(path) else None for path in inputs]
+    digests = [digest_of(path) for path in inputs]
     return hashlib.sha256(json.dumps([recipe, digests], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def digest_of(path: str) -> str | None:
+    """Return the SHA-256 of a file or an object; of a file that is absent, None."""
+    if bucket.remote(path):
+        return hashlib.sha256(bucket.read(path)).hexdigest()
+    return sha256(path) if os.path.isfile(path) else None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 from snakemake.io import ancient
 
-from tpulm.config.artifacts import TOKENIZER_FILES, lengths_file
+from tpulm.config.artifacts import lengths_file
 from tpulm.config.record_sets import RecordSet, files_of_shard
 
 
@@ -50,24 +50,6 @@ class ShardInputs:
         known = int(wildcards.shard) < int(wildcards.shards) == len(files)
         return self.text(files[int(wildcards.shard)]) if known else []
 
-    def sources(self, records: str) -> dict[str, list]:
-        """Return what all shards of a set are made of as inputs, by split; only deleted ones are made of it again."""
-        found = self.record_sets[records]
-        if found.made_elsewhere:
-            return {
-                split: [ancient(self.text(file)) for file in files] for split, files in found.made_elsewhere.items()
-            }
-        files = {split: self.files[found.collection, split] for split in found.shards}
-        return {split: [ancient(self.in_place(file)) for file in files[split]] for split in files}
-
-    def all_lengths(self, records: str) -> list:
-        """Return the lengths of all documents of a set as inputs, as `sources` does."""
-        found = self.record_sets[records]
-        if found.made_elsewhere:
-            return []
-        files = [file for split in found.shards for file in self.files[found.collection, split]]
-        return [ancient(self.in_place(lengths_file(file))) for file in files]
-
     def layout(self, records: str, wildcards: Any) -> dict:
         """Return what a shard's job takes of its set: also how many shards and files of documents there are."""
         found, split = self.record_sets[records], wildcards.split
@@ -76,8 +58,6 @@ class ShardInputs:
     def tokenizer(self, records: str) -> str:
         """Return the tokenizer of a set of records; a base model trained here has its vocabulary before its weights."""
         base = self.record_sets[records].base
-        if base is None:
-            return f"results/tokenizer/{TOKENIZER_FILES['tokenizer']}"
         if base in self.trained:
             return f"results/base-training/{base}/vocabulary.spm"
         return ancient(f"results/base/{base}")  # a folder: the fingerprint tells whether it has changed
@@ -85,4 +65,4 @@ class ShardInputs:
     def fingerprint(self, records: str) -> str | list[str]:
         """Return the fingerprint of the preset folder that has the tokenizer, where there is one."""
         base = self.record_sets[records].base
-        return [] if base is None or base in self.trained else f"results/base/{base}.json"
+        return [] if base in self.trained else f"results/base/{base}.json"

@@ -1,19 +1,16 @@
-"""Deleted shards: detected by listing folders, and written again before anything reads them.
+"""Deleted shards: a run that would read one ends before its first job.
 
-With every shard as an input of every segment, Snakemake's graph would have hundreds of thousands of edges, and a
-missing shard would make finished segments stale. So segments depend on one file of each set of records, shards.json,
-as `ancient`. The job that writes it also writes the missing shards. If any job is going to read one of them, it runs
-first, in a Snakemake of its own.
+What reads records depends on their manifest only, so Snakemake does not miss a shard that is gone. It writes it again
+where it is asked for the shards themselves: by the target `tfrecords`.
 """
 
-import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
+from tpulm.config.record_sets import RecordSet
 from tpulm.core import bucket
-
-# In the environment of a Snakemake that only lists the shards (1), or that goes on after that (2).
-PHASE = "TPULM_SHARDS_PHASE"
+from tpulm.core.errors import UserError
 
 
 def missing(folder: str, files: Iterable[str]) -> list[str]:
@@ -33,13 +30,30 @@ def missing(folder: str, files: Iterable[str]) -> list[str]:
     return absent
 
 
-def listed(listing: str) -> set[str]:
-    """Return the shards that a set's listing names, without the endings of their files; none where it is damaged.
+def check_shards(
+    dag: Any, jobs: list, record_sets: Mapping[str, RecordSet], located: Callable[[str], str], target: str
+) -> None:
+    """Raise UserError where shards are gone that one of the jobs reads, and that no job writes before it.
 
-    listing  a path, or the URL of an object in a bucket
+    jobs         those of Snakemake's graph that are going to run
+    record_sets  by their folders below results/; located  returns where a folder is
+    target       the name of the target that writes shards again
     """
-    try:
-        with bucket.opened(listing) as file:
-            return {shard.rpartition(".")[0] for shards in json.load(file).values() for shard in shards}
-    except (ValueError, AttributeError, TypeError):
-        return set()
+    readers, running = [job for job in jobs if job.input.get("records")], set(jobs)
+    manifests = [job for reader in readers for job in dag.job_dependencies(reader) if job.output.get("manifest")]
+    for manifest in dict.fromkeys(manifests):
+        # A reader waits for the shards that are written only where it waits for the manifest.
+        writers = running.intersection(dag.job_dependencies(manifest)) if manifest in running else ()
+        places = [job.wildcards for job in writers if job.output.get("sidecar")]
+        written = {f"{place.split}/{place.shard}-of-{place.shards}" for place in places}
+        records = record_sets[manifest.wildcards.records]
+        folder = located(f"results/{records.folder}")
+        gone = [file for file in missing(folder, records.files) if file.rpartition(".")[0] not in written]
+        if gone:
+            more, were, them = (f" and {len(gone) - 1} more", "were", "them") if gone[1:] else ("", "was", "it")
+            # Snakemake compares objects by their dates alone.
+            then = f"; what was trained on {them} is trained again then" if bucket.remote(folder) else ""
+            raise UserError(
+                f"{gone[0]}{more} of results/{records.folder} {were} deleted, and jobs of this run read {them}; "
+                f"snakemake {target}, with the options of this command, writes {them} again with the same bytes{then}."
+            )
