@@ -76,4 +76,4 @@ def launch(worker: str, command: str) -> None:
     """Run a line of sh on a host of the slice that this job has, from worker 0: the `launcher` of tpulm.core.hosts."""
     node = os.environ.get("TPU_VM")
     line = ["sh", "-c", command] if worker == "0" or not node else ["gcloud", *ssh_arguments(node, worker, command)]
-    os.execvp(line[0], line)
+    os.execlp(line[0], *line)
