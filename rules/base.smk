@@ -54,7 +54,7 @@ rule train_base:
         name=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
     resources:
-        **asks_to_train("base"),
+        **asks_to_train(run_of("base")),
     conda:
         "../envs/jax.yaml"
     script:
@@ -79,7 +79,7 @@ rule export_base:
         name=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
     resources:
-        mem_mb=memory("base", "export_base"),
+        mem_mb=lambda w: mem_mb(TRAINED_BASES[w.name], "export_base"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -137,7 +137,7 @@ rule evaluate_base:
         name=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
     resources:
-        **asks("base", "evaluate_base"),
+        **asks(run_of("base"), "evaluate_base"),
     conda:
         "../envs/jax.yaml"
     script:
