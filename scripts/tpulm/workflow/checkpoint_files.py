@@ -1,6 +1,7 @@
 """Which checkpoints are scored or asked, which are gone, and what thinning waits for."""
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 
 from tpulm.config.artifacts import CHECKPOINT_FILES, THINNED
 from tpulm.config.asked import Model
@@ -64,7 +65,7 @@ class CheckpointFiles:
         """Return the steps of a run that the config names, and whose weights are not let go."""
         return [step for step in self.asked(chain) if not self.let_go(chain, step)]
 
-    @property
+    @cached_property
     def models(self) -> dict[str, Model]:
         """Every run's model as it was at those steps, by its path below results/.
 
