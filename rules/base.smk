@@ -64,7 +64,7 @@ rule train_base:
 rule export_base:
     """Save the best checkpoint of a base model as a Keras preset folder."""
     input:
-        best=lambda w: TRAINED_BASES[w.name].best,
+        best=lambda w: Model.of(TRAINED_BASES[w.name], w).weights,
         vocabulary="results/base-training/{name}/vocabulary.spm",
         code=code_inputs("export_base", "jax"),
     output:

@@ -16,16 +16,10 @@ if workflow.is_main_process:
         say(text)
 
 
-# Rules of their own, since `temp` is of a rule: what these make is deleted when nothing reads it any more.
+# The rules that export models, with the wildcard `step`: a rule's outputs are all `temp` or none.
 if MLM:
 
     use rule export_mlm as export_mlm_at_step with:
-        input:
-            manifest=lambda w: RECORD_SETS["tfrecords"].manifest,
-            tokenizer=lambda w: list(TOKENIZER.values()),
-            init=lambda w: MLM[w.run].init_files[:1],
-            best=lambda w: MLM[w.run].checkpoint(int(w.step))["weights"],
-            code=code_inputs("export_mlm", "data"),
         output:
             [temp(f"{EXPORTED}/mlm/{{run}}/{{step}}/model/{file}") for file in MODEL_FILES],
         log:
@@ -33,10 +27,6 @@ if MLM:
 
 
 use rule export_base as export_base_at_step with:
-    input:
-        best=lambda w: TRAINED_BASES[w.name].checkpoint(int(w.step))["weights"],
-        vocabulary="results/base-training/{name}/vocabulary.spm",
-        code=code_inputs("export_base", "jax"),
     output:
         folder=temp(directory(f"{EXPORTED}/base-training/{{name}}/{{step}}/preset")),
         fingerprint=temp(f"{EXPORTED}/base-training/{{name}}/{{step}}/preset.json"),
@@ -46,11 +36,6 @@ use rule export_base as export_base_at_step with:
 
 # To be finetuned on tasks.
 use rule export_merged as export_merged_at_step with:
-    input:
-        base=base_of,
-        fingerprint=fingerprint_of,
-        best=lambda w: FINETUNE[w.run].checkpoint(int(w.step))["weights"],
-        code=code_inputs("export_merged", "jax"),
     output:
         temp(directory(f"{EXPORTED}/finetune/{{run}}/{{step}}/model")),
     log:
@@ -58,11 +43,6 @@ use rule export_merged as export_merged_at_step with:
 
 
 use rule export_full as export_full_at_step with:
-    input:
-        base=base_of,
-        fingerprint=fingerprint_of,
-        best=lambda w: FINETUNE[w.run].checkpoint(int(w.step))["weights"],
-        code=code_inputs("export_full", "jax"),
     output:
         temp(directory(f"{EXPORTED}/finetune/{{run}}/{{step}}/model")),
     log:

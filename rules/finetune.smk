@@ -79,7 +79,7 @@ rule export_full:
     input:
         base=base_of,
         fingerprint=fingerprint_of,
-        best=lambda w: FINETUNE[w.run].best,
+        best=lambda w: Model.of(FINETUNE[w.run], w).weights,
         code=code_inputs("export_full", "jax"),
     output:
         directory("results/finetune/{run}/model"),
@@ -103,7 +103,7 @@ rule export_merged:
     input:
         base=base_of,
         fingerprint=fingerprint_of,
-        best=lambda w: FINETUNE[w.run].best,
+        best=lambda w: Model.of(FINETUNE[w.run], w).weights,
         code=code_inputs("export_merged", "jax"),
     output:
         directory("results/finetune/{run}/model"),

@@ -97,7 +97,7 @@ rule export_mlm:
         manifest=lambda w: RECORD_SETS["tfrecords"].manifest,
         tokenizer=lambda w: list(TOKENIZER.values()),
         init=lambda w: MLM[w.run].init_files[:1],
-        best=lambda w: MLM[w.run].best,
+        best=lambda w: Model.of(MLM[w.run], w).weights,
         code=code_inputs("export_mlm", "data"),
     output:
         [f"results/mlm/{{run}}/model/{file}" for file in MODEL_FILES],

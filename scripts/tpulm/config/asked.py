@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
 from tpulm.config.artifacts import MODEL_FILES
 from tpulm.config.evaluation_names import EXPORTED
@@ -19,6 +20,11 @@ class Model:
 
     run: Run
     at: int | None = None
+
+    @classmethod
+    def of(cls, run: Run, wildcards: Any) -> Self:
+        """Return what a run ends with or, where a job has the wildcard `step`, what it was at that checkpoint."""
+        return cls(run, int(wildcards.step) if "step" in wildcards.keys() else None)
 
     @property
     def path(self) -> str:
