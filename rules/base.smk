@@ -54,7 +54,7 @@ rule train_base:
         name=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
     resources:
-        **asks_to_train(run_of("base")),
+        **asks_to_train(of_stage("base")),
     conda:
         "../envs/jax.yaml"
     script:
@@ -137,7 +137,7 @@ rule evaluate_base:
         name=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
     resources:
-        **asks(run_of("base"), "evaluate_base"),
+        **asks(of_stage("base"), "evaluate_base"),
     conda:
         "../envs/jax.yaml"
     script:

@@ -95,7 +95,7 @@ def one_of(names) -> str:
     return "|".join(map(re.escape, names)) or "(?!)"
 
 
-def run_of(stage: str):
+def of_stage(stage: str):
     """Return what tells which run of this stage a job is of: its wildcard `run` or `name`."""
     return lambda wildcards: OPENED[stage][wildcards.get("run") or wildcards.get("name")]
 

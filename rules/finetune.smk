@@ -40,7 +40,7 @@ rule train_finetune:
         run=one_of(FINETUNE),
     threads: config["cpu_threads"]
     resources:
-        **asks_to_train(run_of("finetune")),
+        **asks_to_train(of_stage("finetune")),
     conda:
         "../envs/jax.yaml"
     script:
@@ -91,7 +91,7 @@ rule export_full:
         run=one_of(FULL_RUNS),
     threads: config["cpu_threads"]
     resources:
-        **asks(run_of("finetune"), "export_full"),
+        **asks(of_stage("finetune"), "export_full"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -115,7 +115,7 @@ rule export_merged:
         run=one_of(LORA_RUNS),
     threads: config["cpu_threads"]
     resources:
-        **asks(run_of("finetune"), "export_merged"),
+        **asks(of_stage("finetune"), "export_merged"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -140,7 +140,7 @@ rule generate:
         run=one_of(FINETUNE),
     threads: config["cpu_threads"]
     resources:
-        **asks(run_of("finetune"), "generate"),
+        **asks(of_stage("finetune"), "generate"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -170,7 +170,7 @@ rule evaluate_finetune:
         run=one_of(FINETUNE),
     threads: config["cpu_threads"]
     resources:
-        **asks(run_of("finetune"), "evaluate_finetune"),
+        **asks(of_stage("finetune"), "evaluate_finetune"),
     conda:
         "../envs/jax.yaml"
     script:

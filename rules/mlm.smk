@@ -59,7 +59,7 @@ rule train_mlm_tensorflow:
         run=one_of(name for name, run in MLM.items() if run.backend == "tensorflow"),
     threads: config["cpu_threads"]
     resources:
-        **asks_to_train(run_of("mlm"), hosts=False),
+        **asks_to_train(of_stage("mlm"), hosts=False),
     conda:
         "../envs/tensorflow.yaml"
     script:
@@ -84,7 +84,7 @@ rule train_mlm_jax:
         run=one_of(name for name, run in MLM.items() if run.backend == "jax"),
     threads: config["cpu_threads"]
     resources:
-        **asks_to_train(run_of("mlm")),
+        **asks_to_train(of_stage("mlm")),
     conda:
         "../envs/jax.yaml"
     script:
@@ -134,7 +134,7 @@ rule evaluate_mlm:
         run=one_of(ASKED),
     threads: config["cpu_threads"]
     resources:
-        **asks(run_of("mlm"), "evaluate_mlm"),
+        **asks(of_stage("mlm"), "evaluate_mlm"),
     conda:
         lambda w: f"../envs/{ASKED[w.run].backend}.yaml"
     script:
