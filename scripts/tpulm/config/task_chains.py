@@ -101,8 +101,8 @@ class TaskChain(Run):
     @property
     def fingerprints(self) -> list[str]:
         """The files that tell whether `preset` has changed, which Snakemake compares by its date only."""
-        own = {"mlm": [], "base": [self.model.fingerprint], "finetune": [self.model.fingerprint, self.model.weights]}
-        return own[self.stage]
+        own = [self.model.weights] if self.stage == "finetune" else []
+        return [self.model.fingerprint, *own] if self.preset else []
 
     @property
     def init_files(self) -> list[str]:
