@@ -13,8 +13,9 @@ if str(ROOT / "scripts") not in sys.path:
 from snakemake.io import local
 
 from tpulm.config.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER_FILES, lengths_file
-from tpulm.config.asked import Model, asked_of, sampling_of
+from tpulm.config.asked import asked_of, sampling_of
 from tpulm.config.causal_families import marks_of
+from tpulm.config.model import Model
 from tpulm.config.page_facts import page_recipe
 from tpulm.config.reading import complete, read_config, typed
 from tpulm.config.runs import by_stage, pick, record_sets_of, runs_of, segment_outputs
@@ -121,16 +122,13 @@ def previous_checkpoint(run, last: int) -> list[str]:
 
 
 def base_of(wildcards) -> str:
-    """Return the preset folder that a finetuning run starts from.
-
-    It is `ancient`, because Snakemake compares folders by date only; the fingerprint tells whether it has changed.
-    """
-    return ancient(f"results/base/{FINETUNE[wildcards.run].recipe['base']}")
+    """Return the preset folder that a finetuning run starts from; `ancient`, since its fingerprint tells of a change."""
+    return ancient(Model(FINETUNE[wildcards.run]).preset)
 
 
 def fingerprint_of(wildcards) -> str:
     """Return the fingerprint of the preset folder that a finetuning run starts from."""
-    return f"results/base/{FINETUNE[wildcards.run].recipe['base']}.json"
+    return Model(FINETUNE[wildcards.run]).fingerprint
 
 
 def listing_of(records):

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tpulm.config.asked import Model
 from tpulm.config.evaluation_names import MADE_PAIRS
+from tpulm.config.model import Model
 from tpulm.config.runs import Run, pick
 from tpulm.core.errors import UserError
 

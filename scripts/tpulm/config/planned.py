@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tpulm.config.asked import Model
+from tpulm.config.model import Model
 from tpulm.config.runs import Run, runs_of
 from tpulm.config.selection import checkpoints_named
 from tpulm.config.task_chains import TaskChain

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from tpulm.config.artifacts import MODEL_FILES, PAD_ID
-from tpulm.config.asked import Model
 from tpulm.config.label_heads import exported_model, masked_model
+from tpulm.config.model import Model
 from tpulm.config.runs import LOSS, Run, pick
 from tpulm.config.schedule import segment_schedule
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 
 from tpulm.config.artifacts import CHECKPOINT_FILES, THINNED
-from tpulm.config.asked import Model
+from tpulm.config.model import Model
 from tpulm.config.runs import Run
 from tpulm.config.selection import checkpoints_named
 from tpulm.core import bucket

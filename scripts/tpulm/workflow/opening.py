@@ -5,7 +5,7 @@ from typing import Any
 
 from snakemake.io import ancient
 
-from tpulm.config.asked import Model
+from tpulm.config.model import Model
 from tpulm.config.runs import Run, pick
 
 OF_FETCHED = 0  # the seed that samples of a model are drawn by which has no run of its own
