@@ -53,7 +53,7 @@ rule train_base:
         name=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
     resources:
-        **asks_to_train("base"),
+        **asks_to_train(of_stage("base")),
     conda:
         "../envs/jax.yaml"
     script:
@@ -63,7 +63,7 @@ rule train_base:
 rule export_base:
     """Save the best checkpoint of a base model as a Keras preset folder."""
     input:
-        best=lambda w: TRAINED_BASES[w.name].best,
+        best=lambda w: Model.of(TRAINED_BASES[w.name], w).weights,
         vocabulary="results/base-training/{name}/vocabulary.spm",
         code=code_inputs("export_base", "jax"),
     output:
@@ -78,7 +78,7 @@ rule export_base:
         name=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
     resources:
-        mem_mb=memory("base", "export_base"),
+        mem_mb=lambda w: mem_mb(TRAINED_BASES[w.name], "export_base"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -135,7 +135,7 @@ rule evaluate_base:
         name=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
     resources:
-        **asks("base", "evaluate_base"),
+        **asks(of_stage("base"), "evaluate_base"),
     conda:
         "../envs/jax.yaml"
     script:

@@ -15,6 +15,7 @@ from snakemake.io import local
 from tpulm.config.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER_FILES, lengths_file
 from tpulm.config.asked import asked_of, sampling_of
 from tpulm.config.causal_families import marks_of
+from tpulm.config.model import Model
 from tpulm.config.page_facts import page_recipe
 from tpulm.config.reading import complete, read_config, typed
 from tpulm.config.runs import by_stage, pick, record_sets_of, runs_of, segment_outputs
@@ -86,19 +87,19 @@ def one_of(names) -> str:
     return "|".join(map(re.escape, names)) or "(?!)"
 
 
-def asks(stage: str, job: str, hosts: bool = False) -> dict:
-    """Return the resources of a rule that runs a model of this stage; with `hosts`, on all hosts of its run."""
-    return resources_of(OPENED[stage], job, PLACE.prefixed(""), hosts)
+def of_stage(stage: str):
+    """Return what tells which run of this stage a job is of: its wildcard `run` or `name`."""
+    return lambda wildcards: OPENED[stage][wildcards.get("run") or wildcards.get("name")]
 
 
-def memory(stage: str, job: str):
-    """Return the memory of a rule that opens a model of this stage, without an accelerator."""
-    return lambda wildcards: mem_mb(OPENED[stage][wildcards.get("run") or wildcards.get("name")], job)
+def asks(run_of, job: str, hosts: bool = False) -> dict:
+    """Return the resources of a rule that runs the model of a run; with `hosts`, on all hosts of the run."""
+    return resources_of(run_of, job, PLACE.prefixed(""), hosts)
 
 
-def asks_to_train(stage: str, hosts: bool = True) -> dict:
-    """Return the resources of a rule that trains the runs of this stage; with `hosts`, on all hosts of its run."""
-    return asks(stage, "train", hosts) | snapshots_of(STAGE_RUNS[stage], PLACE.located)
+def asks_to_train(run_of, hosts: bool = True) -> dict:
+    """Return the resources of a rule that trains a run; with `hosts`, on all hosts of the run."""
+    return asks(run_of, "train", hosts) | snapshots_of(run_of, PLACE.located)
 
 
 def previous_checkpoint(run, last: int) -> list[str]:
@@ -112,16 +113,13 @@ def previous_checkpoint(run, last: int) -> list[str]:
 
 
 def base_of(wildcards) -> str:
-    """Return the preset folder that a finetuning run starts from.
-
-    It is `ancient`, because Snakemake compares folders by date only; the fingerprint tells whether it has changed.
-    """
-    return ancient(f"results/base/{FINETUNE[wildcards.run].recipe['base']}")
+    """Return the preset folder that a finetuning run starts from; `ancient`, since its fingerprint tells of a change."""
+    return ancient(Model(FINETUNE[wildcards.run]).preset)
 
 
 def fingerprint_of(wildcards) -> str:
     """Return the fingerprint of the preset folder that a finetuning run starts from."""
-    return f"results/base/{FINETUNE[wildcards.run].recipe['base']}.json"
+    return Model(FINETUNE[wildcards.run]).fingerprint
 
 
 wildcard_constraints:

@@ -1,8 +1,10 @@
 """How good every model is: bits per byte of held-out text and pairs of sentences, beside simpler models."""
 
 from tpulm.config.evaluation_names import HELD_OUT
-from tpulm.config.evaluations import Evaluations
+from tpulm.config.evaluations import Evaluations, overlap
 from tpulm.corpus.pair_sources import pair_sources
+from tpulm.workflow.checkpoint_files import CheckpointFiles
+from tpulm.workflow.opening import opened
 
 EVALUATED = Evaluations(config, ASKED, MEASURED, TRAINED_BASES, FINETUNE, list(TEXTS))
 PAIRS = EVALUATED.pairs
@@ -13,8 +15,17 @@ PAIR_SOURCES = {name: or_exit(pair_sources, name, recipe) for name, recipe in PA
 SCORES = [
     f"results/evaluation/{model}/{file}" for model in EVALUATED.models for file in ("scores.json", "items.parquet")
 ]
-# The inputs that say what a model of a stage is scored on, and beside what.
-scored_on = EVALUATED.scored_on
+AT_STEPS = or_exit(
+    CheckpointFiles,
+    "evaluation.checkpoints",
+    config["evaluation"]["checkpoints"],
+    {chain: run for chain, run in RUN_FOLDERS.items() if chain in EVALUATED.models},
+    located,
+)
+SCORES += [file for chain in AT_STEPS.chains for file in AT_STEPS.files(chain)]
+# Every model that is scored on text and pairs, by its path below results/, which is the wildcard `model`: mlm/tiny, as
+# its run ends with it, or mlm/tiny/00000750, as it was at a checkpoint.
+SCORED = {path: Model(run) for path, run in EVALUATED.models.items()} | AT_STEPS.models
 
 
 rule evaluation:
@@ -89,30 +100,6 @@ rule fetch_pairs:
         "../scripts/fetch_pairs.py"
 
 
-rule find_overlap:
-    """Find what models are scored on in the training documents of a text."""
-    input:
-        documents=lambda w: DOCUMENTS_IN_PLACE[w.collection, "train"],
-        texts=lambda w: [TEXT_FILES[w.scored]] if TEXT_FILES else [],
-        pairs=lambda w: EVALUATED.pair_files_of(w.scored),
-        code=code_inputs("find_overlap", "data"),
-    output:
-        "results/evaluation/overlap/{collection}/{scored}.json",
-    params:
-        recipe=lambda w: {"pairs": EVALUATED.pairs_of(w.scored), **config["evaluation"]["overlap"]},
-    log:
-        "logs/evaluation/overlap-{collection}-{scored}.log",
-    wildcard_constraints:
-        scored=one_of(TEXTS),
-    threads: 1
-    resources:
-        mem_mb=4000,
-    conda:
-        "../envs/data.yaml"
-    script:
-        "../scripts/find_overlap.py"
-
-
 rule score_ngrams:
     """Score a unigram and a 5-gram model of a text's training documents, in the vocabulary of a model."""
     input:
@@ -142,101 +129,49 @@ rule score_ngrams:
         "../scripts/score_ngrams.py"
 
 
-if ASKED:
-
-    rule score_mlm_tensorflow:
-        """Score a masked language model that was trained with TensorFlow, by pseudo-log-likelihood."""
-        input:
-            **scored_on("mlm"),
-            model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FILES),
-            code=code_inputs("score_mlm_tensorflow", "tensorflow"),
-        output:
-            scores="results/evaluation/mlm/{run}/scores.json",
-            by_item="results/evaluation/mlm/{run}/items.parquet",
-        params:
-            recipe=lambda w: EVALUATED.scoring(ASKED[w.run]),
-        log:
-            "logs/evaluation/mlm-{run}.log",
-        wildcard_constraints:
-            run=one_of(BACKENDS["tensorflow"]),
-        threads: config["cpu_threads"]
-        resources:
-            **asks("mlm", "score_mlm_tensorflow"),
-        conda:
-            "../envs/tensorflow.yaml"
-        script:
-            "../scripts/score_mlm_tensorflow.py"
-
-    rule score_mlm_jax:
-        """Score a masked language model that was trained on JAX, by pseudo-log-likelihood."""
-        input:
-            **scored_on("mlm"),
-            model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FILES),
-            code=code_inputs("score_mlm_jax", "jax"),
-        output:
-            scores="results/evaluation/mlm/{run}/scores.json",
-            by_item="results/evaluation/mlm/{run}/items.parquet",
-        params:
-            recipe=lambda w: EVALUATED.scoring(ASKED[w.run]),
-        log:
-            "logs/evaluation/mlm-{run}.log",
-        wildcard_constraints:
-            run=one_of(BACKENDS["jax"]),
-        threads: config["cpu_threads"]
-        resources:
-            **asks("mlm", "score_mlm_jax"),
-        conda:
-            "../envs/jax.yaml"
-        script:
-            "../scripts/score_mlm_jax.py"
-
-
-rule score_base:
-    """Score a base model that was trained here."""
+rule score_mlm:
+    """Score a masked language model, by pseudo-log-likelihood."""
     input:
-        **scored_on("base"),
-        base=ancient("results/base/{name}"),
-        fingerprint="results/base/{name}.json",
-        code=code_inputs("score_base", "jax"),
+        **EVALUATED.scored_on(SCORED),
+        model=lambda w: SCORED[w.model].files,
+        code=code_inputs("score_mlm", lambda w: SCORED[w.model].run.backend),
     output:
-        scores="results/evaluation/base-training/{name}/scores.json",
-        by_item="results/evaluation/base-training/{name}/items.parquet",
+        scores="results/evaluation/{model}/scores.json",
+        by_item="results/evaluation/{model}/items.parquet",
     params:
-        recipe=lambda w: EVALUATED.scoring(TRAINED_BASES[w.name]),
+        recipe=lambda w: EVALUATED.scoring(SCORED[w.model]),
     log:
-        "logs/evaluation/base-{name}.log",
+        "logs/evaluation/{model}.log",
     wildcard_constraints:
-        name=one_of(TRAINED_BASES),
+        model=one_of(path for path, model in SCORED.items() if model.run.stage == "mlm"),
     threads: config["cpu_threads"]
     resources:
-        **asks("base", "score_base"),
+        **asks(lambda w: SCORED[w.model].run, "score_mlm"),
+    conda:
+        lambda w: f"../envs/{SCORED[w.model].run.backend}.yaml"
+    script:
+        "../scripts/score_mlm.py"
+
+
+rule score_causal:
+    """Score a base model that was trained here, or a finetuned model beside its base model."""
+    input:
+        **EVALUATED.scored_on(SCORED),
+        **opened(SCORED),
+        code=code_inputs("score_causal", "jax"),
+    output:
+        scores="results/evaluation/{model}/scores.json",
+        by_item="results/evaluation/{model}/items.parquet",
+    params:
+        recipe=lambda w: EVALUATED.scoring(SCORED[w.model]),
+    log:
+        "logs/evaluation/{model}.log",
+    wildcard_constraints:
+        model=one_of(path for path, model in SCORED.items() if model.run.stage != "mlm"),
+    threads: config["cpu_threads"]
+    resources:
+        **asks(lambda w: SCORED[w.model].run, "score_causal"),
     conda:
         "../envs/jax.yaml"
     script:
-        "../scripts/score_base.py"
-
-
-rule score_finetune:
-    """Score a finetuned model, beside its base model."""
-    input:
-        **scored_on("finetune"),
-        base=base_of,
-        fingerprint=fingerprint_of,
-        best=lambda w: FINETUNE[w.run].best,
-        code=code_inputs("score_finetune", "jax"),
-    output:
-        scores="results/evaluation/finetune/{run}/scores.json",
-        by_item="results/evaluation/finetune/{run}/items.parquet",
-    params:
-        recipe=lambda w: EVALUATED.scoring(FINETUNE[w.run]),
-    log:
-        "logs/evaluation/finetune-{run}.log",
-    wildcard_constraints:
-        run=one_of(FINETUNE),
-    threads: config["cpu_threads"]
-    resources:
-        **asks("finetune", "score_finetune"),
-    conda:
-        "../envs/jax.yaml"
-    script:
-        "../scripts/score_finetune.py"
+        "../scripts/score_causal.py"

@@ -39,7 +39,7 @@ rule train_finetune:
         run=one_of(FINETUNE),
     threads: config["cpu_threads"]
     resources:
-        **asks_to_train("finetune"),
+        **asks_to_train(of_stage("finetune")),
     conda:
         "../envs/jax.yaml"
     script:
@@ -66,7 +66,7 @@ rule export_lora:
         run=one_of(LORA_RUNS),
     threads: config["cpu_threads"]
     resources:
-        mem_mb=memory("finetune", "export_lora"),
+        mem_mb=lambda w: mem_mb(FINETUNE[w.run], "export_lora"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -78,7 +78,7 @@ rule export_full:
     input:
         base=base_of,
         fingerprint=fingerprint_of,
-        best=lambda w: FINETUNE[w.run].best,
+        best=lambda w: Model.of(FINETUNE[w.run], w).weights,
         code=code_inputs("export_full", "jax"),
     output:
         directory("results/finetune/{run}/model"),
@@ -90,7 +90,7 @@ rule export_full:
         run=one_of(FULL_RUNS),
     threads: config["cpu_threads"]
     resources:
-        **asks("finetune", "export_full"),
+        **asks(of_stage("finetune"), "export_full"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -102,7 +102,7 @@ rule export_merged:
     input:
         base=base_of,
         fingerprint=fingerprint_of,
-        best=lambda w: FINETUNE[w.run].best,
+        best=lambda w: Model.of(FINETUNE[w.run], w).weights,
         code=code_inputs("export_merged", "jax"),
     output:
         directory("results/finetune/{run}/model"),
@@ -114,7 +114,7 @@ rule export_merged:
         run=one_of(LORA_RUNS),
     threads: config["cpu_threads"]
     resources:
-        **asks("finetune", "export_merged"),
+        **asks(of_stage("finetune"), "export_merged"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -139,7 +139,7 @@ rule generate:
         run=one_of(FINETUNE),
     threads: config["cpu_threads"]
     resources:
-        **asks("finetune", "generate"),
+        **asks(of_stage("finetune"), "generate"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -167,7 +167,7 @@ rule evaluate_finetune:
         run=one_of(FINETUNE),
     threads: config["cpu_threads"]
     resources:
-        **asks("finetune", "evaluate_finetune"),
+        **asks(of_stage("finetune"), "evaluate_finetune"),
     conda:
         "../envs/jax.yaml"
     script:

@@ -2,11 +2,9 @@
 
 from tpulm.config.harness_tasks import tasks_of
 from tpulm.config.runs import Run
-from tpulm.workflow.harness import opener, opening_of_base
+from tpulm.workflow.opening import opener, opening
 
 HARNESS = tasks_of(config)
-# What opens each base model: its own run, or for one that was fetched the first that tunes it.
-BASES_BY_HARNESS = {name: opener(config, name) for name in BASE} if HARNESS else {}
 # The files of a task's description.
 HARNESS_FILES = {name: or_exit(getattr, task, "files") for name, task in HARNESS.items()}
 # Of its examples: of the user, or artifacts of this workflow.
@@ -25,29 +23,35 @@ HARNESS_STEPS = {
     )
     for name, task in HARNESS.items()
 }
+# Every model that is asked, as in SCORED: those that runs end with, also base models that were fetched; checkpoints.
+ASKED_BY_HARNESS = {
+    model.path: model
+    for model in map(Model, [*(Run("base", name, config) for name in BASE), *FINETUNE.values()])
+    if HARNESS
+}
 SCORES += [
     f"results/evaluation/harness/{task}/{model}/{file}"
     for task in HARNESS
-    for model in [f"base-training/{name}" for name in BASES_BY_HARNESS] + [f"finetune/{run}" for run in FINETUNE]
+    for model in ASKED_BY_HARNESS
     for file in ("scores.json", "items.parquet")
 ]
-SCORES += [file for steps in HARNESS_STEPS.values() for chain in steps.chains for file in steps.files(chain)]
-HARNESS_OVERLAP = "results/evaluation/harness/{task}/overlap/{collection}.json"
+for steps in HARNESS_STEPS.values():
+    SCORES += [file for chain in steps.chains for file in steps.files(chain)]
+    ASKED_BY_HARNESS |= steps.models
 
 
-rule find_harness_overlap:
-    """Find the items of a task of lm-evaluation-harness in the training documents of a text."""
+rule read_harness_task:
+    """Read the items of a task of lm-evaluation-harness, to be looked for in training text."""
     input:
-        documents=lambda w: DOCUMENTS_IN_PLACE[w.collection, "train"],
         task=lambda w: local_files(HARNESS_FILES[w.task]),
         data=lambda w: HARNESS_DATA[w.task],
-        code=code_inputs("find_harness_overlap", "harness"),
+        code=code_inputs("read_harness_task", "harness"),
     output:
-        HARNESS_OVERLAP,
+        "results/evaluation/harness/{task}/items.json",
     params:
-        recipe=lambda w: HARNESS[w.task].items | config["evaluation"]["overlap"],
+        recipe=lambda w: HARNESS[w.task].items,
     log:
-        "logs/evaluation/harness/{task}-overlap-{collection}.log",
+        "logs/evaluation/harness/{task}/read.log",
     wildcard_constraints:
         task=one_of(HARNESS),
     threads: 1
@@ -56,58 +60,33 @@ rule find_harness_overlap:
     conda:
         "../envs/harness.yaml"
     script:
-        "../scripts/find_harness_overlap.py"
+        "../scripts/read_harness_task.py"
 
 
 rule run_harness:
     """Score a causal model on a task of lm-evaluation-harness."""
     input:
-        base=base_of,
-        fingerprint=fingerprint_of,
-        best=lambda w: FINETUNE[w.run].best,
+        **opened(ASKED_BY_HARNESS),
         task=lambda w: local_files(HARNESS_FILES[w.task]),
         data=lambda w: HARNESS_DATA[w.task],
-        overlaps=lambda w: expand(HARNESS_OVERLAP, task=w.task, collection=EVALUATED.trained_on(FINETUNE[w.run])),
+        overlaps=lambda w: [
+            overlap(f"harness/{w.task}", name) for name in EVALUATED.trained_on(ASKED_BY_HARNESS[w.model].run)
+        ],
         code=code_inputs("run_harness", "harness"),
     output:
-        scores="results/evaluation/harness/{task}/finetune/{run}/scores.json",
-        by_item="results/evaluation/harness/{task}/finetune/{run}/items.parquet",
+        scores="results/evaluation/harness/{task}/{model}/scores.json",
+        by_item="results/evaluation/harness/{task}/{model}/items.parquet",
     params:
-        recipe=lambda w: FINETUNE[w.run].opening() | HARNESS[w.task].asked,
+        recipe=lambda w: opening(ASKED_BY_HARNESS[w.model]) | HARNESS[w.task].asked,
     log:
-        "logs/evaluation/harness/{task}-finetune-{run}.log",
+        "logs/evaluation/harness/{task}/{model}.log",
     wildcard_constraints:
         task=one_of(HARNESS),
-        run=one_of(FINETUNE),
+        model=one_of(ASKED_BY_HARNESS),
     threads: config["cpu_threads"]
     resources:
-        **asks("finetune", "run_harness"),
+        **asks(lambda w: opener(ASKED_BY_HARNESS[w.model].run), "run_harness"),
     conda:
         "../envs/harness.yaml"
     script:
         "../scripts/run_harness.py"
-
-
-use rule run_harness as run_harness_of_base with:
-    input:
-        base=ancient("results/base/{name}"),
-        fingerprint="results/base/{name}.json",
-        best=[],
-        task=lambda w: local_files(HARNESS_FILES[w.task]),
-        data=lambda w: HARNESS_DATA[w.task],
-        overlaps=lambda w: expand(
-            HARNESS_OVERLAP, task=w.task, collection=EVALUATED.trained_on(Run("base", w.name, config))
-        ),
-        code=code_inputs("run_harness", "harness"),
-    output:
-        scores="results/evaluation/harness/{task}/base-training/{name}/scores.json",
-        by_item="results/evaluation/harness/{task}/base-training/{name}/items.parquet",
-    params:
-        recipe=lambda w: opening_of_base(config, BASES_BY_HARNESS[w.name]) | HARNESS[w.task].asked,
-    log:
-        "logs/evaluation/harness/{task}-base-{name}.log",
-    wildcard_constraints:
-        task=one_of(HARNESS),
-        name=one_of(BASES_BY_HARNESS),
-    resources:
-        **resources_of(BASES_BY_HARNESS, "run_harness", PLACE.prefixed("")),

@@ -4,7 +4,7 @@ from tpulm.config.comparisons import Comparisons, comparisons
 from tpulm.config.runs import Run
 
 # Base models that were fetched are scored by the harness only.
-FETCHED_AND_SCORED = [Run("base", name, config) for name in BASES_BY_HARNESS if name not in TRAINED_BASES]
+FETCHED_AND_SCORED = [Run("base", name, config) for name in FETCHED_BASES if HARNESS]
 COMPARED = Comparisons(or_exit(comparisons, config, [*EVALUATED.models.values(), *FETCHED_AND_SCORED]), SCORES)
 
 

@@ -1,8 +1,5 @@
 """Masked language models: a chain of checkpoints, export of the best one as a Hugging Face folder, evaluation."""
 
-BACKENDS = {
-    backend: [name for name, run in ASKED.items() if run.backend == backend] for backend in ("tensorflow", "jax")
-}
 # Files of a model's local folder that may be read, by their endings.
 MODEL_SOURCES = (".h5", ".json", ".model", ".safetensors", ".txt")
 # What is fetched: models that are asked, and those that runs start from.
@@ -58,10 +55,10 @@ rule train_mlm_tensorflow:
     log:
         "logs/mlm/{run}/{step}.log",
     wildcard_constraints:
-        run=one_of(BACKENDS["tensorflow"]),
+        run=one_of(name for name, run in MLM.items() if run.backend == "tensorflow"),
     threads: config["cpu_threads"]
     resources:
-        **asks_to_train("mlm", hosts=False),
+        **asks_to_train(of_stage("mlm"), hosts=False),
     conda:
         "../envs/tensorflow.yaml"
     script:
@@ -82,10 +79,10 @@ rule train_mlm_jax:
     log:
         "logs/mlm/{run}/{step}.log",
     wildcard_constraints:
-        run=one_of(BACKENDS["jax"]),
+        run=one_of(name for name, run in MLM.items() if run.backend == "jax"),
     threads: config["cpu_threads"]
     resources:
-        **asks_to_train("mlm"),
+        **asks_to_train(of_stage("mlm")),
     conda:
         "../envs/jax.yaml"
     script:
@@ -98,7 +95,7 @@ rule export_mlm:
         manifest=lambda w: RECORD_SETS["tfrecords"].manifest,
         tokenizer=lambda w: list(TOKENIZER.values()),
         init=lambda w: MLM[w.run].init_files[:1],
-        best=lambda w: MLM[w.run].best,
+        best=lambda w: Model.of(MLM[w.run], w).weights,
         code=code_inputs("export_mlm", "data"),
     output:
         [f"results/mlm/{{run}}/model/{file}" for file in MODEL_FILES],
@@ -110,20 +107,20 @@ rule export_mlm:
         run=one_of(MLM),
     threads: 1
     resources:
-        mem_mb=memory("mlm", "export_mlm"),
+        mem_mb=lambda w: mem_mb(MLM[w.run], "export_mlm"),
     conda:
         "../envs/data.yaml"
     script:
         "../scripts/export_mlm.py"
 
 
-rule evaluate_mlm_tensorflow:
-    """Evaluate a model that was trained with TensorFlow on the held-out splits."""
+rule evaluate_mlm:
+    """Evaluate a masked language model on the held-out splits."""
     input:
         records=lambda w: in_place(RECORD_SETS["tfrecords"].manifest),
         model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FILES),
         state=lambda w: MLM[w.run].state if w.run in MLM else [],
-        code=code_inputs("evaluate_mlm_tensorflow", "tensorflow"),
+        code=code_inputs("evaluate_mlm", lambda w: ASKED[w.run].backend),
     output:
         "results/mlm/{run}/metrics.json",
     params:
@@ -131,79 +128,11 @@ rule evaluate_mlm_tensorflow:
     log:
         "logs/mlm/{run}/evaluate.log",
     wildcard_constraints:
-        run=one_of(BACKENDS["tensorflow"]),
+        run=one_of(ASKED),
     threads: config["cpu_threads"]
     resources:
-        **asks("mlm", "evaluate_mlm_tensorflow"),
+        **asks(of_stage("mlm"), "evaluate_mlm"),
     conda:
-        "../envs/tensorflow.yaml"
+        lambda w: f"../envs/{ASKED[w.run].backend}.yaml"
     script:
-        "../scripts/evaluate_mlm_tensorflow.py"
-
-
-rule evaluate_mlm_jax:
-    """Evaluate a model that was trained on JAX on the held-out splits."""
-    input:
-        records=lambda w: in_place(RECORD_SETS["tfrecords"].manifest),
-        model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FILES),
-        state=lambda w: MLM[w.run].state if w.run in MLM else [],
-        code=code_inputs("evaluate_mlm_jax", "jax"),
-    output:
-        "results/mlm/{run}/metrics.json",
-    params:
-        recipe=lambda w: ASKED[w.run].measuring,
-    log:
-        "logs/mlm/{run}/evaluate.log",
-    wildcard_constraints:
-        run=one_of(BACKENDS["jax"]),
-    threads: config["cpu_threads"]
-    resources:
-        **asks("mlm", "evaluate_mlm_jax"),
-    conda:
-        "../envs/jax.yaml"
-    script:
-        "../scripts/evaluate_mlm_jax.py"
-
-
-rule fill_mask_tensorflow:
-    """Predict the masked token of each prompt with a model that was trained with TensorFlow."""
-    input:
-        model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FILES),
-        code=code_inputs("fill_mask_tensorflow", "tensorflow"),
-    output:
-        "results/mlm/{run}/fill_mask.json",
-    params:
-        recipe={"prompts": config["prompts"]["fill_mask"], "cpu_threads": config["cpu_threads"]},
-    log:
-        "logs/mlm/{run}/fill_mask.log",
-    wildcard_constraints:
-        run=one_of(BACKENDS["tensorflow"]),
-    threads: config["cpu_threads"]
-    resources:
-        mem_mb=memory("mlm", "fill_mask_tensorflow"),
-    conda:
-        "../envs/tensorflow.yaml"
-    script:
-        "../scripts/fill_mask_tensorflow.py"
-
-
-rule fill_mask_jax:
-    """Predict the masked token of each prompt with a model that was trained on JAX."""
-    input:
-        model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FILES),
-        code=code_inputs("fill_mask_jax", "jax"),
-    output:
-        "results/mlm/{run}/fill_mask.json",
-    params:
-        recipe={"prompts": config["prompts"]["fill_mask"], "cpu_threads": config["cpu_threads"]},
-    log:
-        "logs/mlm/{run}/fill_mask.log",
-    wildcard_constraints:
-        run=one_of(BACKENDS["jax"]),
-    threads: config["cpu_threads"]
-    resources:
-        mem_mb=memory("mlm", "fill_mask_jax"),
-    conda:
-        "../envs/jax.yaml"
-    script:
-        "../scripts/fill_mask_jax.py"
+        "../scripts/evaluate_mlm.py"

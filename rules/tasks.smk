@@ -1,10 +1,9 @@
 """Tasks with labels: models are finetuned on them, each with several rates and seeds, and scored on held-out examples."""
 
 from tpulm.config.planned import planned_of
-from tpulm.config.task_chains import FOLDER as TASKS_FOLDER, path_of
+from tpulm.config.task_chains import FOLDER as TASKS_FOLDER
 from tpulm.config.tasks import labelled_tasks
 from tpulm.corpus.sources import task_files
-from tpulm.workflow.checkpoint_files import CheckpointFiles
 
 TASKS = {task.name: task for task in labelled_tasks(config)}
 # The checkpoints of runs that are finetuned on each task.
@@ -13,21 +12,19 @@ TASK_STEPS = {
         CheckpointFiles,
         f"{task.key}.checkpoints",
         task.recipe["checkpoints"],
-        {path_of(model): model for model in task.models if path_of(model) in RUN_FOLDERS},
+        {Model(run).path: run for run in task.models if Model(run).path in RUN_FOLDERS},
         located,
         f"tasks/{name}/",
     )
     for name, task in TASKS.items()
 }
-# By task and model, which is a path below results/ such as mlm/tiny: the chains of checkpoints. A model as it was at a
-# checkpoint is mlm/tiny/00000750.
-TASK_CHAINS = {(name, path_of(model)): task.chains(model) for name, task in TASKS.items() for model in task.models}
+# By task and model, as in SCORED: the chains of checkpoints.
+TASK_CHAINS = {(name, Model(run).path): task.chains(run) for name, task in TASKS.items() for run in task.models}
 TASK_MODELS = list(TASK_CHAINS)
 TASK_CHAINS |= {
-    (name, path_of(run, step)): TASKS[name].chains(run, step)
+    (name, path): TASKS[name].chains(model.run, model.at)
     for name, steps in TASK_STEPS.items()
-    for path, run in steps.chains.items()
-    for step in steps.there(path)
+    for path, model in steps.models.items()
 }
 # Every chain by its folder below results/, which is the wildcard `chain`; thinned and verified as runs are.
 TUNED = {chain.folder.removeprefix("results/"): chain for chains in TASK_CHAINS.values() for chain in chains}
@@ -46,6 +43,7 @@ TASK_SCORES = [
 ]
 TASK_SCORES += [file for steps in TASK_STEPS.values() for path in steps.chains for file in steps.files(path)]
 SCORES += TASK_SCORES + [mark for chain in TUNED.values() for mark in chain.thinned]
+
 
 if workflow.is_main_process:
     for left_out in filter(None, (task.left_out for task in TASKS.values())):
@@ -109,29 +107,6 @@ rule fit_task_baselines:
         "../scripts/fit_task_baselines.py"
 
 
-rule find_task_overlap:
-    """Find the test examples of a task in the training documents of a text."""
-    input:
-        documents=lambda w: DOCUMENTS_IN_PLACE[w.collection, "train"],
-        test=f"{TASKS_FOLDER}/{{task}}/test.parquet",
-        code=code_inputs("find_task_overlap", "data"),
-    output:
-        f"{TASKS_FOLDER}/{{task}}/overlap/{{collection}}.json",
-    params:
-        recipe=config["evaluation"]["overlap"],
-    log:
-        "logs/evaluation/tasks/{task}/overlap-{collection}.log",
-    wildcard_constraints:
-        task=one_of(TASKS),
-    threads: 1
-    resources:
-        mem_mb=4000,
-    conda:
-        "../envs/data.yaml"
-    script:
-        "../scripts/find_task_overlap.py"
-
-
 rule train_task:
     """Train one segment of a model on a task: make checkpoint k from checkpoint k-1."""
     input:
@@ -156,8 +131,7 @@ rule train_task:
         chain=one_of(TUNED),
     threads: config["cpu_threads"]
     resources:
-        **resources_of(TUNED, "train", PLACE.prefixed(""), hosts=True),
-        **snapshots_of(TUNED, PLACE.located),
+        **asks_to_train(lambda w: TUNED[w.chain]),
     conda:
         "../envs/jax.yaml"
     script:
@@ -187,9 +161,7 @@ rule predict_task:
         model=one_of({model for _, model in TASK_CHAINS}),
     threads: config["cpu_threads"]
     resources:
-        **resources_of(
-            {str(Path(*key)): chains[0] for key, chains in TASK_CHAINS.items()}, "predict_task", PLACE.prefixed("")
-        ),
+        **asks(lambda w: TASK_CHAINS[w.task, w.model][0], "predict_task"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -203,7 +175,7 @@ rule score_task:
         baselines=f"{TASKS_FOLDER}/{{task}}/baselines.parquet",
         task=f"{TASKS_FOLDER}/{{task}}/task.json",
         overlaps=lambda w: [
-            f"{TASKS_FOLDER}/{w.task}/overlap/{collection}.json"
+            overlap(f"tasks/{w.task}", collection)
             for collection in EVALUATED.trained_on(TASK_CHAINS[w.task, w.model][0].model_run)
         ],
         code=code_inputs("score_task", "data"),
@@ -212,7 +184,7 @@ rule score_task:
         by_item=f"{TASKS_FOLDER}/{{task}}/{{model}}/items.parquet",
         chains=f"{TASKS_FOLDER}/{{task}}/{{model}}/chains.csv",
     params:
-        recipe=lambda w: TASKS[w.task].scoring | TASK_CHAINS[w.task, w.model][0].scored,
+        recipe=lambda w: TASKS[w.task].scoring | TASK_CHAINS[w.task, w.model][0].model.named,
     log:
         "logs/evaluation/tasks/{task}/{model}/score.log",
     wildcard_constraints:

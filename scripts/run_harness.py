@@ -3,12 +3,12 @@
 input.base        preset folder
 input.best        safetensors, the tuned variables of the best checkpoint, or of another; none for the base model itself
 input.data        files of the task's examples, in the order of its description; none of a task of the harness
-input.overlaps    JSON of find_harness_overlap, of each text that the model was trained on
+input.overlaps    JSON of find_overlap, of each text that the model was trained on
 output.scores     JSON, see tpulm.core.scores: a row for each metric of the task
 output.by_item    Parquet: score, item, value
-params.recipe     harness (name, file or task and revision, examples shown, limit, max_length); seed, precision, mesh,
-                  layout, cpu_threads, host_device_count, for a finetuned model method and keys of LoRA; determinism,
-                  where it is steps; step of the checkpoint, where it is not the model that the run ends with
+params.recipe     harness (name, file or task and revision, examples shown, limit, max_length); key and path of the
+                  model, step of a checkpoint; seed, precision, mesh, layout, cpu_threads, host_device_count, for a
+                  finetuned model method and keys of LoRA; determinism, where it is steps
 """
 
 import tempfile
@@ -21,11 +21,10 @@ from tpulm.core.job import job
 from tpulm.core.scores import CAUSAL, write_scores
 from tpulm.training import runtime
 
-recipe, wildcards = snakemake.params.recipe, snakemake.wildcards
-asked, best = recipe["harness"], snakemake.input.get("best")
-stage, folder, run = ("finetune", "finetune", wildcards.run) if best else ("base", "base-training", wildcards.name)
+recipe = snakemake.params.recipe
+asked, base, best = recipe["harness"], snakemake.input.base, snakemake.input.get("best")
 
-with job(snakemake.log[0], f"{stage} {run}, {asked['name']}") as say:
+with job(snakemake.log[0], f"{recipe['path']}, {asked['name']}") as say:
     determinism = recipe.get("determinism", "bytes")
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"], determinism)
     from tpulm.evaluation.harness import results_of, scores_of
@@ -37,16 +36,14 @@ with job(snakemake.log[0], f"{stage} {run}, {asked['name']}") as say:
     from tpulm.tokenization.causal import load_tokenizer
     from tpulm.tokenization.fast import fast_tokenizer
 
-    base, task = snakemake.input.base, HarnessTask(asked["name"], asked)
-    preset = {"base": {"preset": base}} if best else {"preset": base}
-    key = f"finetune.runs.{run}" if best else f"base.{run}"
-    model, distribution = open_model(
-        ModelSpec.of(stage, key, on_one_host(recipe, snakemake.resources) | preset), best or None
-    )
+    task = HarnessTask(asked["name"], asked)
+    stage, preset = ("finetune", {"base": {"preset": base}}) if best else ("base", {"preset": base})
+    opened = on_one_host(recipe, snakemake.resources) | preset
+    model, distribution = open_model(ModelSpec.of(stage, recipe["key"], opened), best or None)
     tokenizer = load_tokenizer(base, lambda: None)
     length = asked["max_length"] or model.preprocessor.sequence_length
     weights = f" with the weights of {best or base}"
-    name = f"{task.key}: {folder}/{run}{weights}"
+    name = f"{task.key}: {recipe['path']}{weights}"
     lm = KerasLM(model, distribution, fast_tokenizer(tokenizer), tokenizer.special, length, recipe["seed"], name)
     with tempfile.TemporaryDirectory() as cache:
         paths = dict(zip(task.data, map(str, snakemake.input.get("data", [])), strict=True))
@@ -55,6 +52,6 @@ with job(snakemake.log[0], f"{stage} {run}, {asked['name']}") as say:
     found = scores_of(asked["name"], asked.get("task"), results, overlapping(overlaps, asked["name"]))
     scores = [replace(score, step=recipe.get("step")) for score, _ in found]
     write_items(snakemake.output.by_item, found)
-    write_scores(snakemake.output.scores, f"{folder}/{run}", CAUSAL, scores)
+    write_scores(snakemake.output.scores, recipe["path"], CAUSAL, scores)
     for score in scores:
         say(f"{score.name} {score.value:.4f} of {score.items} items")

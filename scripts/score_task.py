@@ -3,12 +3,12 @@
 input.predictions     Parquet of predict_task
 input.baselines       Parquet of fit_task_baselines
 input.task            JSON: labels of the task
-input.overlaps        JSON of find_task_overlap, of each text that the model was trained on
+input.overlaps        JSON of find_overlap, of each text that the model was trained on
 output.scores         JSON, see tpulm.core.scores
 output.by_item        Parquet: score, item, value; of the scores that are a mean over items
 output.chains         CSV: a row for each chain: weights, rate, seed, metrics on both splits, selected (its rate)
-params.recipe         model (its path below results/), metrics, title, predict; selected_on_test, whether the validation
-                      split is the test split; step of the checkpoint that it was, where the model is one
+params.recipe         path of the model, step of a checkpoint; metrics, title, predict; selected_on_test, whether the
+                      validation split is the test split
 """
 
 from dataclasses import replace
@@ -25,7 +25,7 @@ from tpulm.evaluation.task_scores import scores_of
 recipe, wildcards = snakemake.params.recipe, snakemake.wildcards
 ITEMS = pa.schema({"score": pa.string(), "item": pa.string(), "value": pa.float64()})
 
-with job(snakemake.log[0], f"{wildcards.task} {recipe['model']}") as say:
+with job(snakemake.log[0], f"{wildcards.task} {recipe['path']}") as say:
     predictions, baselines = (
         pd.read_parquet(path) for path in (snakemake.input.predictions, snakemake.input.baselines)
     )
@@ -34,7 +34,7 @@ with job(snakemake.log[0], f"{wildcards.task} {recipe['model']}") as say:
     seen = {found["item"] for own in sets for found in own["found"]}
     scores, by_item, chains = scores_of(recipe, predictions, baselines, len(labels), seen)
     scores = [replace(score, step=recipe.get("step")) for score in scores]
-    write_scores(snakemake.output.scores, recipe["model"], kind_of(recipe["model"]), scores)
+    write_scores(snakemake.output.scores, recipe["path"], kind_of(recipe["path"]), scores)
     with atomic_write(snakemake.output.by_item) as partial:
         table = pa.Table.from_pandas(by_item, ITEMS, preserve_index=False).replace_schema_metadata()
         pq.write_table(table, partial, compression="zstd", write_statistics=False)

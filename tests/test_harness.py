@@ -353,15 +353,15 @@ def test_before_and_after_tuning_and_at_a_checkpoint_that_is_let_go(trained, tmp
     figure = "results/figures/checkpoints/finetune/python.svg"
     listed = workflow("-n", figure, *CONFIG).stdout
     assert (
-        "score_finetune_at_step python 00000010" in listed
+        "score_causal finetune/python/00000010" in listed
         and "train_finetune" not in listed
         and "00000005" not in listed
-        and "run_harness_at_step last-word python 00000010" in listed
+        and "run_harness last-word finetune/python/00000010" in listed
     )
     shutil.rmtree(workflow / f"{STEPS}/00000005")
     listed = workflow("-n", figure, *CONFIG).stdout
     assert "finetune.runs.python.keep_checkpoints has let go the weights at step 5, which are not scored" in listed
-    assert "train_finetune" not in listed and "score_finetune_at_step python 00000005" not in listed
+    assert "train_finetune" not in listed and "score_causal finetune/python/00000005" not in listed
     assert "evaluation.harness.last-word.checkpoints" not in listed
     shutil.rmtree(workflow / f"{asked[1]}/00000005")
     listed = workflow("-n", figure, *CONFIG).stdout

@@ -9,8 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
-from tpulm.archive.records import script_of
-from tpulm.workflow.code_inputs import imported, names
+from tpulm.workflow.code_inputs import BRANCH, imported, names
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "scripts"
@@ -35,8 +34,12 @@ def test_there_are_rules_to_check():
 def test_a_rule_has_a_script_of_its_name_and_declares_its_code(name, body):
     assert f'"../scripts/{name}.py"' in body
     assert (SCRIPTS / f"{name}.py").is_file()
-    stages = re.findall(r'"\.\./envs/(\w+)\.yaml"', body.partition("conda:")[2])
-    assert any(f'code_inputs("{name}", "{stage}")' in body for stage in stages)
+    environment = body.partition("conda:")[2]
+    declared = [f'"{stage}"' for stage in re.findall(r'"\.\./envs/(\w+)\.yaml"', environment)]
+    declared += [f"lambda w: {backend}" for backend in re.findall(r'f"\.\./envs/\{(.+\.backend)\}\.yaml"', environment)]
+    assert any(f'code_inputs("{name}", {one})' in body for one in declared)
+    # What a script does for one backend is only followed where the job says which.
+    assert bool(BRANCH.search((SCRIPTS / f"{name}.py").read_text())) == (".backend" in environment)
     assert '"""' in body and "log:" in body and "threads:" in body
 
 
@@ -71,6 +74,17 @@ def test_imports_are_those_of_the_syntax_tree():
             elif isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
         assert names(source) == {name for name in found if name.startswith("tpulm.")}, file
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("script", ["evaluate_mlm", "fill_mask", "score_mlm"])
+@pytest.mark.parametrize(("backend", "other"), [("tensorflow", "jax|keras|keras_hub"), ("jax", "tensorflow|tf_keras")])
+def test_the_code_of_a_backend_is_without_that_of_the_other(script, backend, other):
+    files = [file.relative_to(SCRIPTS / "tpulm") for file in imported(SCRIPTS / f"{script}.py", SCRIPTS, backend)]
+    opened = {"tensorflow": "training/tensorflow_model.py", "jax": "models/opened_masked.py"}
+    assert [name for name in opened if Path(opened[name]) in files] == [backend]
+    for file in files:
+        assert not re.search(rf"^(import|from) ({other})\b", (SCRIPTS / "tpulm" / file).read_text(), re.M), file
 
 
 IMPORT_ALL = """
@@ -150,11 +164,3 @@ def test_the_page_on_the_architecture_names_files_that_are_there():
         if not any(list(place.glob(path)) for place in places for path in (named, f"{folder}/{named}")):
             missing.append(named)
     assert missing == []
-
-
-@pytest.mark.unit
-def test_the_script_of_a_rule_is_known_by_its_name():
-    for file in sorted((ROOT / "rules").glob("*.smk")):
-        for name in re.findall(r"^ *use rule \w+ as (\w+) with:", file.read_text(), flags=re.M):
-            assert (ROOT / script_of(name)).is_file(), name
-    assert all((ROOT / script_of(name)).is_file() for name, _ in rules())

@@ -110,8 +110,6 @@ def test_each_evaluation_has_checkpoints_of_its_own(tmp_path):
     scores = "results/evaluation/harness/own/base-training/small/00000800/scores.json"
     assert found.files("base-training/small") == [scores] == found.before_thinning("base-training/small", 800)
     assert found.before_thinning("base-training/small", 400) == []
-    pattern = rf"results/evaluation/harness/[a-z]+/base-training/small/({found.own_constraint('base-training')})/s.*"
-    assert re.fullmatch(pattern, scores) and not re.fullmatch(pattern, scores.replace("own", "other"))
 
 
 def test_thinning_waits_for_what_the_config_names(scored, tmp_path):
@@ -133,8 +131,4 @@ def test_checkpoints_that_are_gone_are_named_and_not_trained_again(scored, tmp_p
         "are not scored; to have them, delete results/mlm/tiny/checkpoints and train again."
     )
     assert found.note("base-training/small") is None and scored("best").note("mlm/tiny") is None
-    pattern = re.compile(rf"results/evaluation/mlm/(?P<run>[a-z]+)/(?P<step>{found.constraint('mlm')})/scores\.json")
-    assert pattern.fullmatch(f"{SCORES}/00001500/scores.json") and not pattern.fullmatch(
-        f"{SCORES}/00000500/scores.json"
-    )
-    assert not pattern.fullmatch("results/evaluation/mlm/other/00001500/scores.json")
+    assert [path for path, model in found.models.items() if model.run.stage == "mlm"] == ["mlm/tiny/00001500"]

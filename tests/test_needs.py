@@ -76,7 +76,11 @@ def test_memory_on_a_cpu_is_that_of_the_devices_too():
 
 
 def test_the_embedded_job_asks_for_little():
-    own = {"mlm": ("mlm", "mask"), "base": ("base",), "finetune": ("lora", "finetune", "generate", "merged")}
+    own = {
+        "mlm": ("mlm", "mask"),
+        "base": ("base", "causal"),
+        "finetune": ("lora", "finetune", "generate", "merged", "causal"),
+    }
     for run in runs().values():
         jobs = ["train", *(job for job in JOBS if any(part in job for part in own[run.stage]))]
         assert len(jobs) > 2 and all(4000 <= mem_mb(run, job) < 4300 for job in jobs), run.key

@@ -121,7 +121,7 @@ class Wildcards(dict):
 
 def asked(resources, hosts, prefix=""):
     runs = by_stage(runs_of(config_with(finetune={"runs": {"python": {"resources": resources}}})))["finetune"]
-    found = resources_of(runs, "train", prefix, hosts)
+    found = resources_of(lambda wildcards: runs[wildcards.run], "train", prefix, hosts)
     wildcards = Wildcards(run="python")
     return {
         name: function(wildcards, 2) if name == "runtime" else function(wildcards) for name, function in found.items()

@@ -332,7 +332,7 @@ def test_what_slurm_does_not_have(slurm, changed, wanted, why):
     runs = {"finetune": {"runs": {"python": {"resources": changed}}}}
     run = by_stage(runs_of(read_config([str(ROOT / "config.yaml")], runs)))["finetune"]
     wildcards = Attributes(run="python")
-    resources = resources_of(run, "train", "", hosts=True)
+    resources = resources_of(lambda wildcards: run[wildcards.run], "train", "", hosts=True)
     asked = {name: value(wildcards, 1) if name == "runtime" else value(wildcards) for name, value in resources.items()}
     done = ask(slurm, {name: value for name, value in asked.items() if value is not None})
     assert done.returncode == 1 and done.stderr.startswith(f"error: rule x asks for {wanted}")

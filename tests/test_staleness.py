@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 from functools import cache
+from pathlib import Path
 
 import pytest
 from conftest import copied
@@ -22,7 +23,7 @@ DELETE = object()
 
 # The jobs of the fixture `trained`, by what they follow from.
 MLM_REST = (
-    "export_mlm:tiny evaluate_mlm_tensorflow:tiny fill_mask_tensorflow:tiny score_mlm_tensorflow:tiny "
+    "export_mlm:tiny evaluate_mlm:tiny fill_mask:mlm/tiny/fill_mask score_mlm:mlm/tiny "
     "collect_history:mlm/tiny "
     "plot_training:mlm,tiny tabulate_metrics tabulate_predictions tabulate_timings keep_run:mlm/tiny"
 )
@@ -47,14 +48,14 @@ def shards(records, splits=("train", "validation", "test"), files=1):
 SAMPLES = "generate:python tabulate_generations:python"
 MEASURES = "evaluate_finetune:python tabulate_partitioning:python tabulate_metrics keep_run:finetune/python"
 LORA_REST = (
-    "export_lora:python score_finetune:python collect_history:finetune/python plot_training:finetune,python "
+    "export_lora:python score_causal:finetune/python collect_history:finetune/python plot_training:finetune,python "
     "tabulate_timings "
     + SAMPLES + " " + MEASURES
 )  # fmt: skip
 LORA_SECOND = "train_finetune:python,00000010 " + LORA_REST
 FINETUNE = "train_finetune:python,00000005 " + LORA_SECOND
 BASE_REST = (
-    "export_base:small export_transformers:base,small evaluate_base:small score_base:small "
+    "export_base:small export_transformers:base,small evaluate_base:small score_causal:base-training/small "
     "collect_history:base-training/small "
     "plot_training:base,small "
     "tabulate_metrics tabulate_timings keep_run:base-training/small " + FINETUNE
@@ -67,11 +68,11 @@ TUNING_SET, CORPUS_SET = "tokens/small/finetune-text/pad-64", "tokens/small/corp
 # What models are scored on, and beside what.
 NGRAMS = "score_ngrams:corpus,base-small score_ngrams:finetune-text,base-small "
 OVERLAPS = [
-    f"find_overlap:{trained},{scored} "
+    f"find_overlap:texts/{scored},{trained} "
     for trained in ("corpus", "finetune-text")
     for scored in ("corpus", "finetune-text")
 ]
-SCORES = "score_mlm_tensorflow:tiny score_base:small score_finetune:python"
+SCORES = "score_mlm:mlm/tiny score_causal:base-training/small score_causal:finetune/python"
 PAIRED = (
     OVERLAPS[0] + OVERLAPS[2] + "score_ngrams:corpus,tokenizer score_ngrams:corpus,base-small " + SCORES
 )  # the sets of pairs have changed
@@ -92,7 +93,7 @@ TUNING = TUNING_PARTS[0]
 # Where tokenizer and base model come from elsewhere, they do not depend on the corpus.
 FETCHED_WRITTEN = (
     "build_corpus:corpus evaluate_tokenizer tabulate_corpus "
-    + SCORED_ON + "score_ngrams:corpus,tokenizer score_ngrams:corpus,base-small score_finetune:python "
+    + SCORED_ON + "score_ngrams:corpus,tokenizer score_ngrams:corpus,base-small score_causal:finetune/python "
     + shards(CORPUS_SET, ["validation"]) + RECORDS + " " + MEASURES
 )  # fmt: skip
 FETCHED_CORPUS = "read_part:corpus,00000 read_part:corpus,00001 read_part:corpus,00002 " + FETCHED_WRITTEN
@@ -101,8 +102,8 @@ FETCHED_TUNING_PARTS = [part.replace(OVERLAPS[1], "") for part in TUNING_PARTS]
 FETCHED_TUNING = FETCHED_TUNING_PARTS[0] + " read_part:finetune-text,00001 read_part:finetune-text,00002"
 FETCHED_BASE = "fetch_base:small " + NGRAMS + shards(CORPUS_SET, ["validation"]) + shards(TUNING_SET) + FINETUNE
 PUBLISHED = (
-    "fetch_mlm:mlm/asked/model fill_mask_tensorflow:asked tabulate_predictions "
-    "score_ngrams:corpus,mlm-asked score_mlm_tensorflow:asked"
+    "fetch_mlm:mlm/asked/model fill_mask:mlm/asked/fill_mask tabulate_predictions "
+    "score_ngrams:corpus,mlm-asked score_mlm:mlm/asked"
 )
 # A run takes the model that it starts from, and the records its tokenizer, from the same place.
 ORIGINS = ("tokenizer", "mlm.runs.tiny.init")
@@ -110,23 +111,25 @@ FETCHED_TOKENIZER = "fetch_tokenizer evaluate_tokenizer tabulate_corpus score_ng
 STARTED = "fetch_mlm:mlm/tiny/init " + FETCHED_TOKENIZER
 
 # A task of the harness is asked again, of every causal model.
-ANSWERS = "run_harness_of_base:{0},small run_harness:{0},python "
-QUESTIONS = ANSWERS + "find_harness_overlap:{0},corpus find_harness_overlap:{0},finetune-text"
+ANSWERS = "run_harness:{0},base-training/small run_harness:{0},finetune/python "
+QUESTIONS = ANSWERS + "read_harness_task:{0} find_overlap:harness/{0},corpus find_overlap:harness/{0},finetune-text"
 # The last checkpoints are scored.
 STEPS = (
-    "export_mlm_at_step:tiny,00000020 score_mlm_tensorflow_at_step:tiny,00000020 "
-    "export_base_at_step:small,00000020 score_base_at_step:small,00000020 score_finetune_at_step:python,00000010 "
+    "export_mlm_at_step:tiny,00000020 score_mlm:mlm/tiny/00000020 "
+    "export_base_at_step:small,00000020 score_causal:base-training/small/00000020 "
+    "score_causal:finetune/python/00000010 "
     "plot_checkpoints:mlm/tiny plot_checkpoints:base-training/small plot_checkpoints:finetune/python"
 )
 
 # Every checkpoint is scored, and selected by that; what follows from a base model is trained anew.
 SELECTED = (
-    STEPS + " score_mlm_tensorflow_at_step:tiny,00000010 export_mlm_at_step:tiny,00000010 "
-    "score_base_at_step:small,00000010 export_base_at_step:small,00000010 score_finetune_at_step:python,00000005 "
+    STEPS + " score_mlm:mlm/tiny/00000010 export_mlm_at_step:tiny,00000010 "
+    "score_causal:base-training/small/00000010 export_base_at_step:small,00000010 "
+    "score_causal:finetune/python/00000005 "
     "select_checkpoint:mlm/tiny select_checkpoint:base-training/small select_checkpoint:finetune/python "
-    "export_mlm:tiny evaluate_mlm_tensorflow:tiny fill_mask_tensorflow:tiny score_mlm_tensorflow:tiny "
+    "export_mlm:tiny evaluate_mlm:tiny fill_mask:mlm/tiny/fill_mask score_mlm:mlm/tiny "
     "keep_run:mlm/tiny tabulate_predictions export_base:small export_transformers:base,small evaluate_base:small "
-    "score_base:small keep_run:base-training/small " + FINETUNE
+    "score_causal:base-training/small keep_run:base-training/small " + FINETUNE
 )
 
 A, B = "a" * 40, "b" * 40
@@ -207,7 +210,7 @@ def rows_of_tasks():
     """Yield the rows of evaluation.tasks."""
     key = "evaluation.tasks.NAME"
     trained = {task: jobs_of_task(task) for task in TASKS}
-    read = "read_task:{0} fit_task_baselines:{0} find_task_overlap:{0},corpus "
+    read = "read_task:{0} fit_task_baselines:{0} find_overlap:tasks/{0},corpus "
     again = {task: read.format(task) + jobs for task, jobs in trained.items()}
     second = jobs_of_task("filed", first=4)
     scored = "score_task:filed,mlm/tiny"
@@ -728,14 +731,14 @@ ROWS = [
     ("finetune.runs.NAME.seed", "trained", "finetune.runs.python.seed", 1, FINETUNE),
     (
         "prompts.fill_mask", "trained", "prompts.fill_mask", ["A [MASK]."],
-        "fill_mask_tensorflow:tiny tabulate_predictions",
+        "fill_mask:mlm/tiny/fill_mask tabulate_predictions",
     ),
     ("prompts.generate", "trained", "prompts.generate", ["class "], SAMPLES),
     (
         "prompts.checkpoints", "trained", "prompts.checkpoints", "last",
-        "export_mlm_at_step:tiny,00000020 fill_mask_tensorflow_at_step:tiny,00000020 "
-        "export_base_at_step:small,00000020 sample_checkpoint_of_base:small,00000020 "
-        "sample_checkpoint:python,00000010",
+        "export_mlm_at_step:tiny,00000020 fill_mask:samples/mlm/tiny/00000020 "
+        "export_base_at_step:small,00000020 sample_checkpoint:base-training/small/00000020 "
+        "sample_checkpoint:finetune/python/00000010",
     ),
     ("generation.sampler", "trained", "generation.sampler", "greedy", SAMPLES),
     ("generation.k", "trained", "generation.k", 9, SAMPLES),
@@ -755,8 +758,9 @@ ROWS = [
     ),
     (
         "evaluation.harness.NAME.checkpoints", "posed", "evaluation.harness.own.checkpoints", "last",
-        "export_base_at_step:small,00000020 run_harness_of_base_at_step:own,small,00000020 "
-        "run_harness_at_step:own,python,00000010 plot_checkpoints:base-training/small plot_checkpoints:finetune/python",
+        "export_base_at_step:small,00000020 run_harness:own,base-training/small/00000020 "
+        "run_harness:own,finetune/python/00000010 plot_checkpoints:base-training/small "
+        "plot_checkpoints:finetune/python",
     ),
     ("evaluation.checkpoints", "trained", "evaluation.checkpoints", "last", STEPS),
     (
@@ -766,7 +770,7 @@ ROWS = [
     # Only `snakemake compare` reads it.
     ("evaluation.compare", "trained", "evaluation.compare", [["mlm/tiny", "base-training/small"]], ""),
     ("evaluation.text.documents", "trained", "evaluation.text.documents", 100, DRAWN),
-    ("evaluation.text.masked_documents", "trained", "evaluation.text.masked_documents", 9, "score_mlm_tensorflow:tiny"),
+    ("evaluation.text.masked_documents", "trained", "evaluation.text.masked_documents", 9, "score_mlm:mlm/tiny"),
     ("evaluation.text.characters", "trained", "evaluation.text.characters", 500, DRAWN),
     ("evaluation.text.seed", "trained", "evaluation.text.seed", 1, DRAWN),
     ("evaluation.pairs.made", "trained", "evaluation.pairs.made", 9, "make_pairs " + PAIRED),
@@ -803,23 +807,15 @@ ROWS = [
 ]  # fmt: skip
 
 
-# Of each job that scores a model, what its wildcards say of the run whose history takes the scores.
-SCORING = {
-    r"score_mlm_[a-z]+:(\w+)": "mlm/{}", r"score_base:(\w+)": "base-training/{}",
-    r"score_finetune:(\w+)": "finetune/{}", r"score_task:\w+,([a-z-]+/\w+)": "{}",
-    r"run_harness:\w+,(\w+)": "finetune/{}", r"run_harness_of_base:\w+,(\w+)": "base-training/{}",
-}  # fmt: skip
+# A job that scores a model as its run ends with it, whose history takes the scores.
+SCORING = r"(?<!\S)(?:score_mlm:|score_causal:|score_task:\w+,|run_harness:\w+,)([a-z-]+/\w+)(?!\S)"
 
 
 def told(jobs):
     """Return jobs with the table of scores, and the history of the run, where one of them is a score."""
-    scored = re.search(r"\b(score_(mlm|base|finetune|task)|run_harness)\w*:", jobs)
-    runs = [
-        place.format(name)
-        for pattern, place in SCORING.items()
-        for name in re.findall(rf"(?<!\S){pattern}(?!\S)", jobs)
-        if name not in ("asked", "given")  # models that were not trained here have no history
-    ]
+    scored = re.search(r"\b(score_(mlm|causal|task)|run_harness):", jobs)
+    # Models that were not trained here have no history.
+    runs = [path for path in re.findall(SCORING, jobs) if Path(path).name not in ("asked", "given")]
     return " ".join([jobs, *["tabulate_scores"] * bool(scored), *(f"keep_run:{run}" for run in dict.fromkeys(runs))])
 
 
@@ -887,7 +883,7 @@ FORCED = (
     "fetch_mlm",
     "fetch_pairs",
     "read_task",
-    "find_harness_overlap",
+    "read_harness_task",
 )
 MADE_ELSEWHERE = ["splits.npy", "splits.json", "ngrams.npy", "chat_template.json"]
 
@@ -955,6 +951,7 @@ def in_state(trained, tmp_path_factory):
                     found.mkdir()
                     for collection in ("corpus", "finetune-text"):
                         (found / f"{collection}.json").touch()
+                    (found.parent / "items.json").touch()
             if "evaluation.tasks" in changes:
                 for path in files_of_tasks(workflow.folder):
                     path.parent.mkdir(parents=True, exist_ok=True)
@@ -1222,9 +1219,9 @@ def test_a_deleted_shard_is_missed_where_an_edit_needs_it(built):
     """What an edit makes stale, no recipe tells."""
     shard = built / "results/tfrecords/validation/00000-of-00001.tfrecord"
     shard.unlink()
-    append(built / "scripts/fill_mask_tensorflow.py", "# edited\n")  # reads no shards
-    built("mlm", "--config", "title=Another", "--until", "fill_mask_tensorflow")
-    append(built / "scripts/evaluate_mlm_tensorflow.py", "# edited\n")
+    append(built / "scripts/fill_mask.py", "# edited\n")  # reads no shards
+    built("mlm", "--config", "title=Another", "--until", "fill_mask")
+    append(built / "scripts/evaluate_mlm.py", "# edited\n")
     assert refused(built, "mlm").startswith("validation/00000-of-00001.tfrecord of results/tfrecords was deleted, and")
 
 
@@ -1282,9 +1279,11 @@ REPORT = (
 EDITED = [
     ("scripts/plot_shards.py", "plot_shards"),
     ("scripts/train_finetune.py", FINETUNE),
-    ("scripts/fill_mask_tensorflow.py", "fill_mask_tensorflow:tiny tabulate_predictions"),
+    ("scripts/fill_mask.py", "fill_mask:mlm/tiny/fill_mask tabulate_predictions"),
     ("scripts/tpulm/records/masking.py", MLM),  # through tpulm/records/masked_batches.py
     ("scripts/tpulm/config/schedule.py", MLM + " " + BASE),
+    ("scripts/tpulm/models/opened_masked.py", ""),  # of the other backend
+    ("scripts/tpulm/training/tensorflow_evaluation.py", MLM),
     ("scripts/tpulm/models/sampling.py", SAMPLES),
     ("scripts/tpulm/models/peft_adapter.py", "export_lora:python"),
     ("scripts/tpulm/workflow/staleness.py", ""),  # only the workflow itself imports it

@@ -148,12 +148,12 @@ def test_chains_start_from_a_checkpoint(tmp_path):
         f"{place}/mlm/tiny/00000010/pretrained-rate-0.001-seed-0", f"{place}/mlm/tiny/random-rate-0.001-seed-0",
     ]  # fmt: skip
     masked, base, tuned = (chains[0] for chains in found)
-    assert f"{exported}/mlm/tiny/00000010/model.safetensors" in masked.init_at(2)
+    assert f"{exported}/mlm/tiny/00000010/model/model.safetensors" in masked.init_at(2)
     assert base.preset == [f"{exported}/base-training/small/00000010/preset"]
-    assert base.fingerprints == [f"{exported}/base-training/small/00000010/fingerprint.json"]
+    assert base.fingerprints == [f"{exported}/base-training/small/00000010/preset.json"]
     assert tuned.preset == [f"{exported}/finetune/python/00000010/model"]
     assert tuned.fingerprints[1] == "results/finetune/python/checkpoints/00000010/weights.safetensors"
-    assert masked.scored == {"model": "mlm/tiny", "step": 10} and found[0][1].scored == {"model": "mlm/tiny"}
+    assert masked.model.named == {"path": "mlm/tiny", "step": 10} and found[0][1].model.named == {"path": "mlm/tiny"}
     assert masked.segment(2) == task.chains(task.models[0])[0].segment(2)
     # A chain of another task that it starts from is of the same checkpoint.
     tasks = {"x": recipe | {"init": "y"}, "y": recipe}

@@ -1,6 +1,7 @@
-"""A masked run with `backend: jax` is trained, exported, measured and asked without TensorFlow."""
+"""A masked run is trained, exported, measured and asked without the library of the other backend."""
 
 import json
+from contextlib import contextmanager
 
 import pytest
 import warm
@@ -25,24 +26,31 @@ print("RESULT" + json.dumps({"answers": [fill(prompt) for prompt in prompts], "f
 """
 
 
+@contextmanager
+def without(library, folder):
+    """Have nothing that a workflow starts import a library."""
+    (folder / "stub" / library).mkdir(parents=True)
+    (folder / "stub" / library / "__init__.py").write_text(f"raise RuntimeError('{library} was imported')\n")
+    (folder / "servers").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder / "stub"))
+        patch.setattr(Workflow, "servers", folder / "servers")  # of its own, which import beside the stub
+        patch.setattr(Workflow, "environment", outside())
+        yield
+
+
 @pytest.fixture(scope="module")
 def on_jax(trained, tmp_path_factory):
     """The masked run of `trained` on JAX, where nothing can import TensorFlow."""
     folder = tmp_path_factory.mktemp("jax")
-    (folder / "stub" / "tensorflow").mkdir(parents=True)
-    (folder / "stub" / "tensorflow" / "__init__.py").write_text("raise RuntimeError('TensorFlow was imported')\n")
     built = copied(trained, folder)
     config = read_yaml(built / "config.yaml")
     config["mlm"]["runs"]["tiny"] |= {"backend": "jax", "steps": 10, "schedule": {"shape": "constant"}}
     config["prompts"]["fill_mask"] = ["Return the [MASK] of the list.", "The [MASK] is a string, isn't it ?"]
     with open(built / "config.yaml", "w") as file:
         YAML(typ="safe", pure=True).dump(config, file)
-    (folder / "servers").mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(folder / "stub"))
-        patch.setattr(Workflow, "servers", folder / "servers")  # of its own, which import JAX beside the stub
-        patch.setattr(Workflow, "environment", outside())
-        built("mlm", "--cores", "2")
+    with without("tensorflow", folder):
+        built("mlm", "results/evaluation/mlm/tiny/scores.json", "--cores", "2")
     return built
 
 
@@ -72,3 +80,17 @@ def test_the_metrics_are_those_of_tensorflow(on_jax, by_tensorflow):
     for split, figures in by_tensorflow["figures"].items():
         assert {key: found[split][key] for key in figures} == pytest.approx(figures, rel=1e-5)
         assert found[split]["unigram_entropy"] > 4
+
+
+def test_tensorflow_measures_asks_and_scores_without_jax(trained, tmp_path):
+    built = copied(trained, tmp_path)
+    files = [
+        "results/mlm/tiny/metrics.json",
+        "results/mlm/tiny/fill_mask.json",
+        "results/evaluation/mlm/tiny/scores.json",
+    ]
+    before = [(built / file).read_bytes() for file in files]
+    with without("jax", tmp_path):
+        done = built(*files, "--cores", "2", "--forcerun", "evaluate_mlm", "fill_mask", "score_mlm")
+    assert all(f"done    {rule} " in done.stdout for rule in ("evaluate_mlm", "fill_mask", "score_mlm"))
+    assert [(built / file).read_bytes() for file in files] == before

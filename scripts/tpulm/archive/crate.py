@@ -18,7 +18,7 @@ from rocrate.model.data_entity import DataEntity
 from rocrate.model.file import File
 from rocrate.rocrate import ROCrate
 
-from tpulm.archive.records import script_of
+from tpulm.archive.records import script_run
 
 PROFILES = {
     "https://w3id.org/ro/wfrun/process/0.5": "Process Run Crate",
@@ -131,7 +131,7 @@ class Crate:
 
     def tools(self) -> tuple[dict[str, Any], dict[str, Any], ContextEntity]:
         """Add the workflow, a tool and a step for each rule, and Snakemake; return tools and steps by rule, and it."""
-        rules = list(dict.fromkeys(job["rule"] for job in self.jobs))
+        scripts = {job["rule"]: Path(script_run(job)).name for job in self.jobs}
         version = self.manifest["source"]["commit"] or self.recipe["version"]
         engine = self.context(
             "#snakemake", "SoftwareApplication", name="Snakemake", url="https://snakemake.github.io",
@@ -142,8 +142,8 @@ class Crate:
             identifier={"@id": "https://doi.org/10.1093/bioinformatics/bts480"}, url={"@id": "https://snakemake.readthedocs.io"},
         )  # fmt: skip
         tools, steps = {}, {}
-        for position, rule in enumerate(rules):
-            path = f"source/{script_of(rule)}"
+        for position, (rule, script) in enumerate(scripts.items()):
+            path = f"source/scripts/{script}"
             facts = {"@type": ["File", "SoftwareSourceCode"], "name": Path(path).stem, "version": version}
             facts |= {"encodingFormat": FORMATS[".py"], "programmingLanguage": "Python", "url": path}
             if path not in self.files:

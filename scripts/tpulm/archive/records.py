@@ -31,23 +31,14 @@ from tpulm.core.job_record import name_here
 METADATA = Path(".snakemake") / "metadata"
 LOGS = Path("logs")
 CODE = ("scripts", "envs")
-# What the names of rules end in that run the script of another one, on other inputs.
-OF_OTHERS = ("_at_step", "_of_base")
 # Seconds between the records of a job's outputs. More is an earlier job of the same log, whose output has gone since.
 SAME_JOB = 1.0
-
-
-def script_of(rule: str) -> str:
-    """Return the script of a rule, below the folder of the workflow: see ARCHITECTURE.md."""
-    for ending in OF_OTHERS:
-        rule = rule.removesuffix(ending)
-    return f"scripts/{rule}.py"
 
 
 def script_run(job: Mapping[str, Any]) -> str:
     """Return the script of a job: the one among its code, since a module's rules have names that its user gives."""
     scripts = [path for path in job.get("code", ()) if Path(path).parent.name == CODE[0]]
-    return scripts[0] if len(scripts) == 1 else script_of(job["rule"])
+    return scripts[0] if len(scripts) == 1 else f"scripts/{job['rule']}.py"
 
 
 def jobs_of(folder: Path) -> list[dict[str, Any]]:

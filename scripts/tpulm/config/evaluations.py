@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from tpulm.config.evaluation_names import MADE_PAIRS
+from tpulm.config.model import Model
 from tpulm.config.runs import Run, pick
 from tpulm.core.errors import UserError
 
@@ -16,6 +17,15 @@ TUNED_KEYS = ("sequence_length", "batch_size", "microbatches")
 # Tokens that a masked model reads at once where no records say how many it was trained with.
 LENGTH = 128
 FOLDER = "results/evaluation"
+
+
+def overlap(searched: str, collection: str) -> str:
+    """Return the file that says what of an evaluation is in a training text.
+
+    searched    texts/COLLECTION, tasks/TASK or harness/TASK
+    collection  the training text
+    """
+    return f"{FOLDER}/{searched}/overlap/{collection}.json"
 
 
 @dataclass(frozen=True)
@@ -91,12 +101,11 @@ class Evaluations:
         """Return the files of these sets."""
         return [self.pair_files[name] for name in self.pairs_of(collection)]
 
-    def scored_on(self, stage: str) -> dict[str, Any]:
-        """Return the inputs of the rule that scores the models of a stage: mlm, base or finetune."""
-        runs = {"mlm": self.masked, "base": self.bases, "finetune": self.finetuned}[stage]
+    def scored_on(self, models: Mapping[str, Model]) -> dict[str, Any]:
+        """Return inputs of a rule that scores models, named by its wildcard `model`: on what, and beside what."""
 
         def of(files: Callable[[Run], list[str]]) -> Callable[[Any], list[str]]:
-            return lambda wildcards: files(runs[wildcards.get("run") or wildcards.get("name")])
+            return lambda wildcards: files(models[wildcards.model].run)
 
         return {
             "texts": of(self.texts_of),
@@ -115,7 +124,8 @@ class Evaluations:
 
     def overlaps_of(self, run: Run) -> list[str]:
         """Return what was found of the evaluation in the texts that a model was trained on here."""
-        return [f"{FOLDER}/overlap/{name}/{own}.json" for name in self.trained_on(run) for own in self.scored_with(run)]
+        texts = [f"texts/{name}" for name in self.scored_with(run)]
+        return [overlap(searched, name) for name in self.trained_on(run) for searched in texts]
 
     def trained_on(self, run: Run) -> list[str]:
         """Return the texts of this config that a model was trained on, its base model's among them."""
@@ -149,9 +159,12 @@ class Evaluations:
         """The preset folders of base models, which have the vocabulary of those that are fetched."""
         return {f"results/base/{name}" for name in self.config["base"]}
 
-    def scoring(self, run: Run) -> dict:
+    def scoring(self, model: Model) -> dict:
         """Return what the scores of a model take of the config."""
+        run = model.run
         found = {
+            "key": run.key,
+            **model.named,
             "documents": self.documents_of(run),
             "texts": self.collections_of(run) if self.documents_of(run) else [],
             "pairs": list(self.pair_files),

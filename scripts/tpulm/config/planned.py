@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tpulm.config.model import Model
 from tpulm.config.runs import Run, runs_of
 from tpulm.config.selection import checkpoints_named
-from tpulm.config.task_chains import TaskChain, path_of
+from tpulm.config.task_chains import TaskChain
 from tpulm.config.tasks import Task, labelled_tasks
 
 
@@ -28,7 +29,7 @@ class Planned:
     @property
     def key(self) -> str:
         """How the config names it; of a model on a task, also the model."""
-        return self.run.key if not isinstance(self.run, TaskChain) else f"{self.run.key}, {path_of(self.run.model_run)}"
+        return f"{self.run.key}, {Model(self.run.model_run).path}" if isinstance(self.run, TaskChain) else self.run.key
 
     @property
     def task(self) -> str | None:
@@ -50,11 +51,11 @@ def planned_of(config: Mapping) -> dict[str, Planned]:
     """Return what is planned of a completed config, by name."""
     runs = runs_of(config)
     found = [Planned(f"{run.stage}/{run.name}", [run]) for run in runs]
-    trained = {path_of(run): run for run in runs}
+    trained = {Model(run).path for run in runs}
     found += [
-        Planned(f"tasks/{task.name}/{path_of(model)}", chains_on(task, model, path_of(model) in trained))
+        Planned(f"tasks/{task.name}/{path}", chains_on(task, model, path in trained))
         for task in labelled_tasks(config)
-        for model in task.models
+        for path, model in {Model(run).path: run for run in task.models}.items()
     ]
     return {planned.name: planned for planned in found}
 

@@ -111,7 +111,8 @@ class Run:
         """What the evaluation of a masked model takes of the recipe."""
         keys = ("batch_size", "microbatches", "mesh", "layout", "host_device_count") if self.backend == "jax" else ()
         recipe = {"batch_size": MEASURED_AT_ONCE} | self.recipe
-        return pick(recipe, *keys, *self.determinism_keys) | {"cpu_threads": self.config["cpu_threads"]}
+        kept = pick(recipe, *keys, *self.determinism_keys)
+        return kept | {"backend": self.backend, "cpu_threads": self.config["cpu_threads"]}
 
     @cached_property
     def segment_ends(self) -> list[int]:

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from tpulm.config.artifacts import MODEL_FILES, PAD_ID
-from tpulm.config.evaluation_names import EXPORTED
 from tpulm.config.label_heads import exported_model, masked_model
+from tpulm.config.model import Model
 from tpulm.config.runs import LOSS, Run, pick
 from tpulm.config.schedule import segment_schedule
 
@@ -50,6 +50,11 @@ class TaskChain(Run):
         """The run, or the pretrained model, whose model it is."""
         return Run(self.stage, self.name, self.config)
 
+    @property
+    def model(self) -> Model:
+        """The model that it starts from."""
+        return Model(self.model_run, self.at)
+
     @cached_property
     def recipe(self) -> dict:
         """What the config says of the task, with the rate and seed of this chain; the model as a run has it."""
@@ -66,13 +71,7 @@ class TaskChain(Run):
     @property
     def folder(self) -> str:
         """Where its checkpoints are."""
-        place = scores_folder(self.task, self.model_run, self.at)
-        return f"{place}/{self.weights}-rate-{self.rate:g}-seed-{self.seed}"
-
-    @property
-    def exported(self) -> str:
-        """Where the weights of the checkpoint that it starts from are as a model."""
-        return f"{EXPORTED}/{path_of(self.model_run, self.at)}"
+        return f"{FOLDER}/{self.task}/{self.model.path}/{self.weights}-rate-{self.rate:g}-seed-{self.seed}"
 
     @property
     def backend(self) -> str:
@@ -97,30 +96,20 @@ class TaskChain(Run):
     @property
     def preset(self) -> list[str]:
         """The folder of a causal model; none of a masked one."""
-        if self.at is not None:
-            return {"mlm": [], "base": [f"{self.exported}/preset"], "finetune": [f"{self.exported}/model"]}[self.stage]
-        folders = {"mlm": [], "base": [f"results/base/{self.name}"], "finetune": [f"{self.model_run.folder}/model"]}
-        return folders[self.stage]
+        return [] if self.stage == "mlm" else [self.model.exported]
 
     @property
     def fingerprints(self) -> list[str]:
         """The files that tell whether `preset` has changed, which Snakemake compares by its date only."""
-        if self.stage == "base" and self.at is not None:
-            return [f"{self.exported}/fingerprint.json"]
-        if self.stage != "finetune":
-            return [f"{folder}.json" for folder in self.preset]
-        run = self.model_run
-        weights = run.best if self.at is None else run.checkpoint(self.at)["weights"]
-        return [f"results/base/{run.recipe['base']}.json", weights]
+        own = [self.model.weights] if self.stage == "finetune" else []
+        return [self.model.fingerprint, *own] if self.preset else []
 
     @property
     def init_files(self) -> list[str]:
         """The files of a masked model: without its weights, where the chain starts from random ones."""
         if self.preset:
             return []
-        files = [file for file in MODEL_FILES if self.weights == PRETRAINED or not file.endswith(".safetensors")]
-        folder = f"{self.model_run.folder}/model" if self.at is None else self.exported
-        return [f"{folder}/{file}" for file in files]
+        return [file for file in self.model.files if self.weights == PRETRAINED or not file.endswith(".safetensors")]
 
     def init_at(self, last: int) -> list[str]:
         """Return those of `init_files` that the segment up to step `last` reads: the weights only at first."""
@@ -170,11 +159,6 @@ class TaskChain(Run):
         return {"weights": self.weights, "rate": self.rate, "seed": self.seed}
 
     @property
-    def scored(self) -> dict:
-        """What the job that makes the scores of its model takes: the model; the step, where it is a checkpoint."""
-        return {"model": path_of(self.model_run), **({} if self.at is None else {"step": self.at})}
-
-    @property
     def predicting(self) -> dict:
         """What the job that predicts with the chains of a model takes of the recipe."""
         return {"key": self.key, "cpu_threads": self.config["cpu_threads"], **pick(self.recipe, *SEGMENT_KEYS)}
@@ -194,14 +178,3 @@ class TaskChain(Run):
             # Of a masked model, the files that a segment reads say it.
             **({"weights": self.weights} if self.preset else {}),
         }
-
-
-def path_of(model: Run, at: int | None = None) -> str:
-    """Return the path of a model below results/, such as mlm/tiny; of a checkpoint, with its step."""
-    path = model.folder.removeprefix("results/")
-    return path if at is None else f"{path}/{at:08d}"
-
-
-def scores_folder(task: str, model: Run, at: int | None = None) -> str:
-    """Return where the scores of a model on a task are, or of its checkpoint at a step."""
-    return f"{FOLDER}/{task}/{path_of(model, at)}"

@@ -1,8 +1,10 @@
 """Which checkpoints are scored or asked, which are gone, and what thinning waits for."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 
 from tpulm.config.artifacts import CHECKPOINT_FILES, THINNED
+from tpulm.config.model import Model
 from tpulm.config.runs import Run
 from tpulm.config.selection import checkpoints_named
 from tpulm.core import bucket
@@ -39,7 +41,7 @@ class CheckpointFiles:
                     "stop hold no weights of their own; allowed with it: best."
                 )
         self.key, self.which, self.chains, self.located = key, which, chains, located
-        self.above, scored = above, not key.startswith("prompts.")
+        scored = not key.startswith("prompts.")
         self.pattern, self.done = (SCORES.format(above=above), "scored") if scored else (SAMPLES, "asked")
 
     def asked(self, chain: str) -> list[int]:
@@ -62,6 +64,15 @@ class CheckpointFiles:
     def there(self, chain: str) -> list[int]:
         """Return the steps of a run that the config names, and whose weights are not let go."""
         return [step for step in self.asked(chain) if not self.let_go(chain, step)]
+
+    @cached_property
+    def models(self) -> dict[str, Model]:
+        """Every run's model as it was at those steps, by its path below results/.
+
+        No rule makes what was made of other checkpoints, so that nothing trains again for it.
+        """
+        found = [Model(run, step) for chain, run in self.chains.items() for step in self.there(chain)]
+        return {model.path: model for model in found}
 
     def files(self, chain: str) -> list[str]:
         """Return the files of a run's checkpoints, in order: those that can be made, and those that are there."""
@@ -90,36 +101,3 @@ class CheckpointFiles:
             f"{'step' if len(gone) == 1 else 'steps'} {', '.join(map(str, gone))}, which are not {self.done}; to have "
             f"them, delete {run.folder}/checkpoints and train again."
         )
-
-    def constraint(self, stage: str) -> str:
-        """Return what the wildcard `step` may be behind `RUN/` of a stage: steps whose weights are there, of each run.
-
-        Of a file below `above`, see `own_constraint`.
-
-        What was made of checkpoints that are gone are files that no rule makes, so that nothing trains again for them.
-        """
-        return self.steps_behind("/", stage)
-
-    def own_constraint(self, stage: str) -> str:
-        """Return what the wildcard `step` may be behind `ABOVE/STAGE/RUN/`, see `constraint`."""
-        return self.steps_behind(f"/{self.above}{stage}/", stage)
-
-    def steps_behind(self, before: str, stage: str) -> str:
-        """Return the steps behind a text and the name of a run, as a regular expression."""
-        found = [
-            f"(?<={before}{chain.partition('/')[2]}/){step:08d}"
-            for chain in self.chains
-            if chain.partition("/")[0] == stage
-            for step in self.there(chain)
-        ]
-        return "|".join(found) or "(?!)"
-
-
-def exported_at(kinds: Iterable[CheckpointFiles], stage: str) -> str:
-    """Return a wildcard constraint: the steps of a stage's runs whose weights are made a model, for any of `kinds`."""
-    return "|".join(kind.constraint(stage) for kind in kinds)
-
-
-def asked_at(kinds: Iterable[CheckpointFiles], stage: str) -> str:
-    """Return a wildcard constraint: the steps of a stage's runs that `kinds` name, each behind its own folder."""
-    return "|".join(kind.own_constraint(stage) for kind in kinds) or "(?!)"

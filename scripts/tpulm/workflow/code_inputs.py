@@ -8,23 +8,32 @@ from pathlib import Path
 # each start of Snakemake.
 IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(tpulm[\w.]*)[ \t]+)?import[ \t]+(\([^)]*\)|[^\n(]*)", re.MULTILINE)
 COMMENT = re.compile(r"#[^\n]*")
+# What a script does for one backend only, as the formatter leaves it: a statement with the lines under it.
+BRANCH = re.compile(r'^( *)if recipe\["backend"\] == "(\w+)":\n(?:\1 +[^\n]*\n|\n)+', re.MULTILINE)
 
 
-def imported(path: Path, scripts: Path) -> set[Path]:
-    """Return the modules under the package that a file imports, through other modules too."""
+def imported(path: Path, scripts: Path, environment: str = "") -> set[Path]:
+    """Return the modules under the package that a file imports, through other modules too.
+
+    environment  of the job; where it is a backend's, without what a script does for the other one
+    """
     found: set[Path] = set()
-    queue = [path]
+    queue = [*named(path, scripts, environment)]
     while queue:
-        new = named(queue.pop(), scripts) - found
-        found |= new
-        queue += new
+        one = queue.pop()
+        if one not in found:
+            found.add(one)
+            queue += named(one, scripts)
     return found
 
 
 @cache
-def named(path: Path, scripts: Path) -> frozenset[Path]:
+def named(path: Path, scripts: Path, environment: str = "") -> frozenset[Path]:
     """Return the modules under the package that a file itself names; many files name the same, which is read once."""
-    files = (scripts.joinpath(*name.split(".")).with_suffix(".py") for name in names(path.read_text(encoding="utf-8")))
+    source = path.read_text(encoding="utf-8")
+    if environment:
+        source = BRANCH.sub(lambda branch: branch[0] if branch[2] == environment else "", source)
+    files = (scripts.joinpath(*name.split(".")).with_suffix(".py") for name in names(source))
     return frozenset(file for file in files if is_file(file))
 
 

@@ -142,6 +142,17 @@ def copies(number: int) -> Callable[[Run], int]:
     return lambda run: number * weight_bytes(run)
 
 
+def opened_masked(run: Run) -> int:
+    """Return the bytes of opening the folder of a masked model."""
+    return (2 if run.backend == "tensorflow" else 3) * weight_bytes(run)
+
+
+def measured_masked(run: Run) -> int:
+    """Return the bytes of measuring a masked model: TensorFlow does so on the CPU, whatever has trained it."""
+    here = run.backend == "tensorflow" or on_cpu(run)
+    return opened_masked(run) + activations(run, backward=False) * here
+
+
 # By the rules that run a model of a run, what each holds beside its process.
 JOBS: dict[str, Callable[[Run], int]] = {
     "train": training,
@@ -149,11 +160,8 @@ JOBS: dict[str, Callable[[Run], int]] = {
     "fetch_mlm": copies(3),
     "export_mlm": copies(3),
     "predict_task": lambda run: 3 * weight_bytes(run) + activations(run, backward=False) * on_cpu(run),
-    "fill_mask_tensorflow": copies(2),
-    "fill_mask_jax": copies(3),
-    # On the CPU, whatever has trained the model.
-    "evaluate_mlm_tensorflow": lambda run: 2 * weight_bytes(run) + activations(run, backward=False),
-    "evaluate_mlm_jax": lambda run: 3 * weight_bytes(run) + activations(run, backward=False) * on_cpu(run),
+    "fill_mask": opened_masked,
+    "evaluate_mlm": measured_masked,
     # Built without an accelerator, then given the weights of a checkpoint.
     "export_base": copies(2),
     "evaluate_base": evaluating,
@@ -165,8 +173,6 @@ JOBS: dict[str, Callable[[Run], int]] = {
     "evaluate_finetune": evaluating,
     "run_harness": evaluating,
     # As many tokens at once as the measurements above.
-    "score_mlm_tensorflow": lambda run: 2 * weight_bytes(run) + activations(run, backward=False),
-    "score_mlm_jax": lambda run: 3 * weight_bytes(run) + activations(run, backward=False) * on_cpu(run),
-    "score_base": evaluating,
-    "score_finetune": evaluating,
+    "score_mlm": measured_masked,
+    "score_causal": evaluating,
 }

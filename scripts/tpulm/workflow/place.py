@@ -63,21 +63,26 @@ class Place:
         """
         return sourcecache_entry(relative, relative) if self.stored else local(relative)
 
-    def code_inputs(self, script: str, environment: str) -> Callable[[Any], list[AnnotatedString]]:
+    def code_inputs(
+        self, script: str, environment: str | Callable[[Any], str]
+    ) -> Callable[[Any], list[AnnotatedString]]:
         """Return the input function of a rule's code: its script, modules that this imports, its environment's lock.
+
+        environment  by its name, or what returns it by the wildcards: the backend of a job that has either
 
         Snakemake itself follows a script's own text only, and the environment only under --sdm. A function, because
         most rules have no job: to follow the imports of all would take a quarter of each start of Snakemake.
         """
 
         @cache
-        def paths() -> list[str]:
+        def paths(environment: str) -> list[str]:
             scripts = self.root / "scripts"
             path = scripts / f"{script}.py"
             lock = self.root / "envs" / f"{environment}.txt"
-            return [os.path.relpath(file) for file in (path, *sorted(imported(path, scripts)), lock)]
+            return [os.path.relpath(file) for file in (path, *sorted(imported(path, scripts, environment)), lock)]
 
-        return lambda wildcards: list(map(self.marked, paths()))
+        of = environment if callable(environment) else lambda wildcards: environment
+        return lambda wildcards: list(map(self.marked, paths(of(wildcards))))
 
 
 def local_files(paths: Iterable[str | Path]) -> list[AnnotatedString]:

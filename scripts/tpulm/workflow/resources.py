@@ -10,16 +10,10 @@ from tpulm.corpus.sources import Part
 from tpulm.workflow.memory import mem_mb
 
 
-def named(wildcards: Any) -> str:
-    """Return which model a job runs: its wildcard `run` or `name`; where it is one on a task `chain`, or task/model."""
-    found = wildcards.get("run") or wildcards.get("name") or wildcards.get("chain")
-    return found or f"{wildcards.task}/{wildcards.model}"
+def resources_of(run_of: Callable[[Any], Run], job: str, prefix: str, hosts: bool = False) -> dict[str, Callable]:
+    """Return the resources of a rule that runs a model.
 
-
-def resources_of(runs: Mapping[str, Run], job: str, prefix: str, hosts: bool = False) -> dict[str, Callable]:
-    """Return the resources of a rule that runs a model, whose wildcards say which, see `named`.
-
-    runs    of the rule's stage, by name
+    run_of  returns by the wildcards of a job which run says what the model asks for
     job     the rule, see `tpulm.workflow.memory.JOBS`
     prefix  of a module's paths, which tells its runs from those of another one
     hosts   whether the rule trains, on all hosts of a run
@@ -31,9 +25,6 @@ def resources_of(runs: Mapping[str, Run], job: str, prefix: str, hosts: bool = F
     run_hosts    for what is no trainer, and runs on one host of a run that trains on several: how many those are
     mem_mb       of each host; runtime  minutes, of one attempt
     """
-
-    def run_of(wildcards: Any) -> Run:
-        return runs[named(wildcards)]
 
     def asked(wildcards: Any) -> dict:
         return run_of(wildcards).recipe["resources"]
@@ -55,18 +46,14 @@ def resources_of(runs: Mapping[str, Run], job: str, prefix: str, hosts: bool = F
     return found | dict.fromkeys(("hosts", "nodes", "tasks") if hosts else ("run_hosts",), several)
 
 
-def snapshots_of(runs: Mapping[str, Run], located: Callable[[str], str]) -> dict[str, Callable]:
-    """Return what the rule that trains the runs of a stage says of their snapshots and profiles; see tpulm.training.
+def snapshots_of(run_of: Callable[[Any], Run], located: Callable[[str], str]) -> dict[str, Callable]:
+    """Return what a rule that trains says of snapshots and profiles; see tpulm.training.
 
-    runs     of the rule's stage, by name
+    run_of   returns which run a job trains
     located  returns where an artifact is, in the working folder or in a bucket
 
     snapshots  their folder; snapshot_every  minutes; profile  steps to trace, such as 10-20
     """
-
-    def run_of(wildcards: Any) -> Run:
-        return runs[named(wildcards)]
-
     return {
         "snapshots": lambda wildcards: located(run_of(wildcards).snapshots(int(wildcards.step))),
         "snapshot_every": lambda wildcards: run_of(wildcards).recipe["resources"]["snapshot_every"],

@@ -1,0 +1,32 @@
+"""Is what models are evaluated on in text that they are trained on?"""
+
+# What is looked for, as inputs of the search: texts and pairs, the test examples of tasks, the items of harness tasks.
+SEARCHED = {
+    f"texts/{name}": {"texts": [TEXT_FILES[name]] if TEXT_FILES else [], "pairs": EVALUATED.pair_files_of(name)}
+    for name in TEXTS
+}
+SEARCHED |= {f"tasks/{name}": {"test": [f"{task.folder}/test.parquet"]} for name, task in TASKS.items()}
+SEARCHED |= {f"harness/{name}": {"questions": [f"results/evaluation/harness/{name}/items.json"]} for name in HARNESS}
+
+
+rule find_overlap:
+    """Find what models are evaluated on in the training documents of a text."""
+    input:
+        unpack(lambda w: SEARCHED[w.searched]),
+        documents=lambda w: DOCUMENTS_IN_PLACE[w.collection, "train"],
+        code=code_inputs("find_overlap", "data"),
+    output:
+        overlap("{searched}", "{collection}"),
+    params:
+        recipe=config["evaluation"]["overlap"],
+    log:
+        "logs/evaluation/{searched}-overlap-{collection}.log",
+    wildcard_constraints:
+        searched=one_of(SEARCHED),
+    threads: 1
+    resources:
+        mem_mb=4000,
+    conda:
+        "../envs/data.yaml"
+    script:
+        "../scripts/find_overlap.py"
