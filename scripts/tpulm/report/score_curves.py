@@ -5,7 +5,7 @@ from typing import Any
 
 from tpulm.core.scores import WHOLE, Score
 from tpulm.report.curves import tokens_per_step
-from tpulm.report.sources import Sources, pointer
+from tpulm.report.sources import Sources
 
 NUMBER = {"type": "quantitative"}
 
@@ -13,31 +13,40 @@ NUMBER = {"type": "quantitative"}
 def over_tokens(runs: Sequence[Mapping[str, Any]], sources: Sources) -> list[dict[str, Any]]:
     """Return a chart for each metric on each set of items: the scores of every run's checkpoints by tokens seen.
 
-    runs  of `findings.described`. Scores of kinds of items, and of those in training text, are in Snakemake's report
+    runs  of `findings.described`. Scores of kinds of items, and of those in training text, plot_checkpoints draws
 
-    Each has metric, on, higher and spec.
+    Each has metric, on, higher, spec and the files that its scores are from.
     """
     charts: dict[tuple[str, str, bool], list[dict[str, Any]]] = {}
+    files: dict[tuple[str, str, bool], list[str]] = {}
     for run in runs:
         each = tokens_per_step(sources.columns(run["timings"])) if run["timings"] in sources else None
         if each is None:
             continue
         for file in sources.names(f"evaluation/*{run['folder']}/*/scores.json"):
-            for number, said in enumerate(sources.json(file)["scores"]):
+            for said in sources.json(file)["scores"]:
                 score = Score(**said)
                 if score.step is None or score.part != WHOLE:
                     continue
                 point = {"name": run["label"], "tokens": score.step * each, "value": score.value}
-                point |= {"low": score.low, "high": score.high, "source": f"{file}#{pointer('scores', number)}/value"}
-                charts.setdefault((score.metric, score.on, score.higher_is_better), []).append(point)
+                point |= {"low": score.low, "high": score.high}
+                key = (score.metric, score.on, score.higher_is_better)
+                charts.setdefault(key, []).append(point)
+                files.setdefault(key, []).append(file)
     return [
-        {"metric": metric.replace("_", " "), "on": on, "higher": higher, "spec": lines(points, metric)}
+        {
+            "metric": metric.replace("_", " "),
+            "on": on,
+            "higher": higher,
+            "files": files[metric, on, higher],
+            "spec": lines(points, metric),
+        }
         for (metric, on, higher), points in sorted(charts.items())
     ]
 
 
 def lines(points: Sequence[Mapping[str, Any]], metric: str) -> dict:
-    """Return a line for each run with its intervals; points  name, tokens, value, low, high, source."""
+    """Return a line for each run with its intervals; points  name, tokens, value, low, high."""
     x = {"field": "tokens", **NUMBER, "title": "tokens seen in training", "axis": {"format": "~s", "tickCount": 6}}
     y = {"field": "value", **NUMBER, "title": metric.replace("_", " "), "scale": {"zero": False}}
     color = {"field": "name", "type": "nominal", "title": None, "sort": None, "legend": {"orient": "top"}}
