@@ -17,9 +17,9 @@ from tpulm.core.scores import IN_TRAINING, IN_TRAINING_TEXT, KIND, Score, write_
 from tpulm.report import graph, jobs
 from tpulm.report.changes import marked
 from tpulm.report.curves import POINTS, kept
-from tpulm.report.findings import reading
 from tpulm.report.history import scores_then_and_now
 from tpulm.report.page import SECTIONS, sections
+from tpulm.report.scores import reading
 from tpulm.report.sources import STYLES, Sources
 
 pytestmark = pytest.mark.unit

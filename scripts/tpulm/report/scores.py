@@ -1,13 +1,61 @@
-"""The scores of checkpoints over the course of training, for the report's page."""
+"""The scores on the report's page: of models, beside simpler ones, and of checkpoints over the course of training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from tpulm.core.scores import WHOLE, Score
+from tpulm.core.scores import BETTER, IN_TRAINING_TEXT, LEVEL, WHOLE, WORSE, Score
 from tpulm.report.curves import tokens_per_step
 from tpulm.report.sources import Sources
 
 NUMBER = {"type": "quantitative"}
+SAID = {BETTER: "better than", LEVEL: "level with", WORSE: "worse than"}
+BASE = "base model"  # as evaluations name it, too, among what stands beside a score
+
+
+def scores_of(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dict[str, Any]]:
+    """Return every score of the evaluations that measured the models that runs end with.
+
+    Beside the score of a finetuned model stands that of its base, unless the evaluation has put it there.
+    """
+    found = [
+        (said["model"].replace("base-training/", "base/", 1), file, Score(**score))
+        for file in sources.names("evaluation/*/scores.json")
+        for said in [sources.json(file)]
+        for score in said["scores"]
+        if score.get("step") is None
+    ]
+    bases = {run["label"]: run.get("base") for run in runs}
+    values = {(model, score.name): score.value for model, _, score in found}
+    rows = []
+    for model, file, score in found:
+        before = values.get((bases.get(model), score.name))
+        # In the training text of each, the two models have other items.
+        if before is not None and score.part != IN_TRAINING_TEXT:
+            score = replace(score, baselines={BASE: before} | score.baselines)
+        rows.append({"model": model, "file": file, "score": score, "says": reading(score)})
+    return rows
+
+
+def reading(score: Score) -> str:
+    """Return what a score says beside chance and simpler models, in words; nothing where it has no rivals."""
+    words: dict[str, list[str]] = {}
+    for name, value in score.rivals.items():
+        words.setdefault(SAID[score.beside(value)], []).append(name)
+    return "; ".join(f"{how} {', '.join(names)}" for how, names in words.items())
+
+
+def leading(row: Mapping[str, Any]) -> bool:
+    """Return whether a row of `scores_of` stands for the others."""
+    return row["score"].leads
+
+
+def first_measures(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return of the rows of each model on each set the first, whose measure the set is known by."""
+    found: dict[tuple, dict[str, Any]] = {}
+    for row in rows:
+        found.setdefault((row["model"], row["score"].group, row["score"].on), row)
+    return list(found.values())
 
 
 def over_tokens(runs: Sequence[Mapping[str, Any]], sources: Sources) -> list[dict[str, Any]]:
