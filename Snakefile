@@ -42,7 +42,7 @@ include: "rules/publish.smk"
 include: "rules/upkeep.smk"
 
 
-TARGETS = [rules.corpus.input, rules.base.input, rules.finetune.input, rules.figures.input, SCORES, rules.report.input]
+TARGETS = [rules.corpus.input, rules.base.input, rules.finetune.input, SCORES, rules.report.input]
 TARGETS.append([f"results/transformers/{model}" for model in MADE_HERE])
 if "tokenizer" in config:
     TARGETS.append(rules.tokenizer.input)

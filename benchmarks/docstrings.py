@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 PACKAGES = [
-    "transformers", "tensorflow", "scipy", "pandas", "jax", "tf_keras", "numpy", "keras", "keras_hub", "matplotlib",
+    "transformers", "tensorflow", "scipy", "pandas", "jax", "tf_keras", "numpy", "keras", "keras_hub",
     "google", "sqlalchemy", "huggingface_hub", "datasets", "kubernetes",
 ]  # fmt: skip
 SHORTEST = 40  # characters of a paragraph

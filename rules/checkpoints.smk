@@ -81,7 +81,7 @@ rule plot_checkpoints:
         report(
             "results/figures/checkpoints/{chain}.svg",
             caption="../report/checkpoints.rst",
-            category="2. Held-out figures",
+            category="2. Checkpoints",
             labels={"stage": "{chain}", "run": "all", "shows": "scores of checkpoints"},
         ),
     params:

@@ -1,4 +1,4 @@
-"""What the scores say: one table of all models, and which differences between them are real."""
+"""What the scores say: which differences between models are real."""
 
 from tpulm.config.comparisons import Comparisons, comparisons
 from tpulm.config.runs import Run
@@ -6,29 +6,6 @@ from tpulm.config.runs import Run
 # Base models that were fetched are scored by the harness only.
 FETCHED_AND_SCORED = [Run("base", name, config) for name in FETCHED_BASES if HARNESS]
 COMPARED = Comparisons(or_exit(comparisons, config, [*EVALUATED.models.values(), *FETCHED_AND_SCORED]), SCORES)
-
-
-rule tabulate_scores:
-    """Tabulate how good every model is: score, baseline, chance, interval."""
-    input:
-        scores=lambda w: COMPARED.all_scores,
-        code=code_inputs("tabulate_scores", "workflow"),
-    output:
-        report(
-            "results/figures/how_good.html",
-            caption="../report/how_good.rst",
-            category="2. Held-out figures",
-            labels={"stage": "all", "run": "all", "shows": "how good"},
-        ),
-    params:
-        recipe={"bases": {f"finetune/{name}": f"base-training/{run.recipe['base']}" for name, run in FINETUNE.items()}},
-    log:
-        "logs/figures/how_good.log",
-    threads: 1
-    conda:
-        "../envs/workflow.yaml"
-    script:
-        "../scripts/tabulate_scores.py"
 
 
 rule compare_models:

@@ -7,7 +7,6 @@ from snakemake.settings.types import DeploymentMethod
 TOPOLOGIES = config["plan"]["topologies"]
 # In this environment, or in the conda environment of the job.
 COMPILER = find_spec("libtpu") is not None or DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
-SHOWN = [f"{FIGURES}/plan.html", f"{FIGURES}/plan.svg"] if PLANNED and COMPILER else []
 
 
 rule plan:
@@ -15,7 +14,6 @@ rule plan:
     localrule: True
     input:
         plans=PLANNED if COMPILER else [],
-        figures=SHOWN,
         code=code_inputs("plan", "workflow"),
     params:
         recipe=lambda w: {
@@ -68,45 +66,3 @@ rule plan_training:
         "../envs/plan.yaml"
     script:
         "../scripts/plan_training.py"
-
-
-rule tabulate_plan:
-    """Tabulate the plans."""
-    input:
-        plans=PLANNED,
-        code=code_inputs("tabulate_plan", "workflow"),
-    output:
-        report(
-            f"{FIGURES}/plan.html",
-            caption="../report/plan.rst",
-            category="7. Plan",
-            labels={"stage": "plan", "run": "all", "shows": "memory, time and cost on TPUs"},
-        ),
-    log:
-        "logs/figures/plan_table.log",
-    threads: 1
-    conda:
-        "../envs/workflow.yaml"
-    script:
-        "../scripts/tabulate_plan.py"
-
-
-rule plot_plan:
-    """Plot the memory that each run and task needs per device of each TPU slice, against the memory of the device."""
-    input:
-        plans=PLANNED,
-        code=code_inputs("plot_plan", "workflow"),
-    output:
-        report(
-            f"{FIGURES}/plan.svg",
-            caption="../report/plan.rst",
-            category="7. Plan",
-            labels={"stage": "plan", "run": "all", "shows": "memory per device"},
-        ),
-    log:
-        "logs/figures/plan_memory.log",
-    threads: 1
-    conda:
-        "../envs/workflow.yaml"
-    script:
-        "../scripts/plot_plan.py"

@@ -1,4 +1,4 @@
-"""The report: its page, and the figures and tables of Snakemake's own."""
+"""The report: its page, and the curves that stand beside it in Snakemake's own."""
 
 FIGURES = "results/figures"
 # Files that the page tells of: of the text, tokenizer, records and runs of this config.
@@ -19,10 +19,12 @@ PLANNED = [f"results/plan/{name}/{slice_}.json" for name in PLANS for slice_ in 
 
 
 rule report:
-    """Target: write the report's page."""
+    """Target: write the report's page, and the curves of all runs for Snakemake's own report."""
     localrule: True
     input:
         "results/report.html",
+        [f"{FIGURES}/training/{run.stage}-{run.name}.svg" for run in RUNS],
+        [f"{FIGURES}/checkpoints/{chain}.svg" for chain, files in SCORED_STEPS.items() if files],
 
 
 rule write_report:
@@ -59,22 +61,6 @@ rule write_report:
         "../envs/workflow.yaml"
     script:
         "../scripts/write_report.py"
-
-
-rule figures:
-    """Target: all figures and tables of the report."""
-    localrule: True
-    input:
-        f"{FIGURES}/corpus.html",
-        f"{FIGURES}/metrics.html",
-        [f"{FIGURES}/shards.svg"] if "tfrecords" in config else [],
-        [f"{FIGURES}/fill_mask.html"] if ASKED and config["prompts"]["fill_mask"] else [],
-        [f"{FIGURES}/timings.html"] if RUNS else [],
-        lambda w: [f"{FIGURES}/how_good.html"] if SCORES else [],
-        [f"{FIGURES}/checkpoints/{chain}.svg" for chain, files in SCORED_STEPS.items() if files],
-        [f"{FIGURES}/training/{run.stage}-{run.name}.svg" for run in RUNS],
-        expand(f"{FIGURES}/generations/{{run}}.html", run=FINETUNE if config["prompts"]["generate"] else []),
-        expand(f"{FIGURES}/partitioning/{{run}}.html", run=FINETUNE),
 
 
 rule collect_history:
@@ -119,157 +105,6 @@ rule plot_training:
         "../envs/workflow.yaml"
     script:
         "../scripts/plot_training.py"
-
-
-rule tabulate_metrics:
-    """Tabulate the held-out metrics of all runs."""
-    input:
-        mlm=expand("results/mlm/{run}/metrics.json", run=MEASURED),
-        base=expand("results/base-training/{name}/metrics.json", name=TRAINED_BASES),
-        finetune=expand("results/finetune/{run}/metrics.json", run=FINETUNE),
-        code=code_inputs("tabulate_metrics", "workflow"),
-    output:
-        report(
-            f"{FIGURES}/metrics.html",
-            caption="../report/metrics.rst",
-            category="2. Held-out figures",
-            labels={"stage": "all", "run": "all", "shows": "losses, accuracies, parameters"},
-        ),
-    log:
-        "logs/figures/metrics.log",
-    threads: 1
-    conda:
-        "../envs/workflow.yaml"
-    script:
-        "../scripts/tabulate_metrics.py"
-
-
-rule tabulate_predictions:
-    """Tabulate what the masked language models predict for the mask."""
-    input:
-        predictions=expand("results/mlm/{run}/fill_mask.json", run=ASKED),
-        code=code_inputs("tabulate_predictions", "workflow"),
-    output:
-        report(
-            f"{FIGURES}/fill_mask.html",
-            caption="../report/fill_mask.rst",
-            category="3. Samples",
-            labels={"stage": "mlm", "run": "all", "shows": "fill-mask"},
-        ),
-    log:
-        "logs/figures/fill_mask.log",
-    threads: 1
-    conda:
-        "../envs/workflow.yaml"
-    script:
-        "../scripts/tabulate_predictions.py"
-
-
-rule tabulate_generations:
-    """Tabulate a finetuned model's samples next to those of its base model."""
-    input:
-        "results/finetune/{run}/generations.json",
-        code=code_inputs("tabulate_generations", "workflow"),
-    output:
-        report(
-            f"{FIGURES}/generations/{{run}}.html",
-            caption="../report/generations.rst",
-            category="3. Samples",
-            labels={"stage": "finetune", "run": "{run}", "shows": "generations before and after"},
-        ),
-    log:
-        "logs/figures/generations-{run}.log",
-    threads: 1
-    conda:
-        "../envs/workflow.yaml"
-    script:
-        "../scripts/tabulate_generations.py"
-
-
-rule tabulate_partitioning:
-    """Tabulate how a finetuned model's variables are sharded over the devices."""
-    input:
-        "results/finetune/{run}/partitioning.json",
-        code=code_inputs("tabulate_partitioning", "workflow"),
-    output:
-        report(
-            f"{FIGURES}/partitioning/{{run}}.html",
-            caption="../report/partitioning.rst",
-            category="4. Partitioning",
-            labels={"stage": "finetune", "run": "{run}", "shows": "variables on the mesh"},
-        ),
-    log:
-        "logs/figures/partitioning-{run}.log",
-    threads: 1
-    conda:
-        "../envs/workflow.yaml"
-    script:
-        "../scripts/tabulate_partitioning.py"
-
-
-rule tabulate_corpus:
-    """Tabulate the text that was read and how the tokenizer splits it."""
-    input:
-        corpora=expand("results/{collection}/corpus.json", collection=TEXTS),
-        tokenizer=["results/tokenizer/metrics.json"] if "tokenizer" in config else [],
-        manifests=[records.manifest for records in RECORD_SETS.values() if records.responses],
-        code=code_inputs("tabulate_corpus", "workflow"),
-    output:
-        report(
-            f"{FIGURES}/corpus.html",
-            caption="../report/corpus.rst",
-            category="5. Data",
-            labels={"stage": "corpus", "run": "all", "shows": "text and tokenizer"},
-        ),
-    log:
-        "logs/figures/corpus.log",
-    threads: 1
-    conda:
-        "../envs/workflow.yaml"
-    script:
-        "../scripts/tabulate_corpus.py"
-
-
-rule plot_shards:
-    """Plot how evenly the records are spread over the shards."""
-    input:
-        manifest="results/tfrecords/manifest.json",
-        code=code_inputs("plot_shards", "workflow"),
-    output:
-        report(
-            f"{FIGURES}/shards.svg",
-            caption="../report/shards.rst",
-            category="5. Data",
-            labels={"stage": "tfrecords", "run": "all", "shows": "shard balance"},
-        ),
-    log:
-        "logs/figures/shards.log",
-    threads: 1
-    conda:
-        "../envs/workflow.yaml"
-    script:
-        "../scripts/plot_shards.py"
-
-
-rule tabulate_timings:
-    """Tabulate the training speed of each run."""
-    input:
-        timings=[f"{run.folder}/timings.csv" for run in RUNS],
-        code=code_inputs("tabulate_timings", "workflow"),
-    output:
-        report(
-            f"{FIGURES}/timings.html",
-            caption="../report/timings.rst",
-            category="6. Speed",
-            labels={"stage": "all", "run": "all", "shows": "seconds per step"},
-        ),
-    log:
-        "logs/figures/timings.log",
-    threads: 1
-    conda:
-        "../envs/workflow.yaml"
-    script:
-        "../scripts/tabulate_timings.py"
 
 
 rule compare:

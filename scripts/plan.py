@@ -5,6 +5,7 @@ params.recipe   topologies; prices, of an hour on each; whether the compiler is 
                 with its plan's recipe; arguments, the config files and values given to this Snakemake
 """
 
+from tpulm.core.files import read_json
 from tpulm.core.job import job
 from tpulm.report.plan_table import as_text, notes_of, rows_of
 from tpulm.workflow.budget import pending, totals, unfinished
@@ -21,9 +22,9 @@ with job(snakemake.log[0], "plan") as say:
             "`make setup ENVIRONMENT=tpu` installs it, on Linux on x86-64."
         )
     else:
-        paths = list(snakemake.input.plans)
+        plans = [read_json(path) for path in snakemake.input.plans]
         todo = pending(
             recipe["runs"], unfinished(recipe["runs"], summary(recipe["arguments"], recipe["arguments"]["targets"][:1]))
         )
-        for line in [*as_text(rows_of(paths)), *notes_of(paths), *totals(todo, recipe["topologies"], recipe["prices"])]:
+        for line in [*as_text(rows_of(plans)), *notes_of(plans), *totals(todo, recipe["topologies"], recipe["prices"])]:
             say(line)

@@ -301,7 +301,6 @@ def preload(what: str) -> Callable:
     for name in ("snakemake.iocontainers", "snakemake.logging", "numpy", "pyarrow.parquet", "safetensors.numpy"):
         importlib.import_module(name)
     if what == "light":
-        importlib.import_module("matplotlib.pyplot")
         importlib.import_module("pyarrow.compute")
         os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"  # as tpulm.core.bucket has it
         importlib.import_module("gcsfs")

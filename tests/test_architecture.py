@@ -46,7 +46,7 @@ def test_the_package_keeps_to_its_contracts():
     [
         ("core/files.py", "import tpulm.config.schedule", "tpulm.core is not allowed to import tpulm.config"),
         ("records/order.py", "import tpulm.corpus.splits", "tpulm.records is not allowed to import tpulm.corpus"),
-        ("training/history.py", "import tpulm.report.html", "tpulm.training is not allowed to import tpulm.report"),
+        ("training/history.py", "import tpulm.report.charts", "tpulm.training is not allowed to import tpulm.report"),
         ("config/schedule.py", "import jax", "tpulm.config is not allowed to import jax"),
         ("core/errors.py", "def f():\n    import keras", "tpulm.workflow is not allowed to import keras"),
     ],

@@ -20,7 +20,7 @@ ARCHIVE = "results/archive/models-1.zip"
 SIGNED = importlib.util.find_spec("model_signing") and importlib.util.find_spec("OpenSSL")
 # A file of each kind, by the beginning and the end of its name.
 KINDS = {
-    "report": ("results/figures/", ".html"), "corpus": ("results/corpus/", ".parquet"), "records": ("", ".tfrecord"),
+    "report": ("results/report", ".html"), "corpus": ("results/corpus/", ".parquet"), "records": ("", ".tfrecord"),
     "tokenizer": ("results/tokenizer/", ".json"), "metrics": ("results/mlm/", "metrics.json"), "curves": ("", ".csv"),
     "card": ("results/", "README.md"), "lock": ("source/envs/", ".txt"), "code": ("source/scripts/", ".py"),
     "config": ("config/given/", ".yaml"), "completed": ("config/", "completed.json"), "jobs": ("jobs", ".json"),

@@ -34,7 +34,6 @@ from tpulm.corpus.rows import Form
 from tpulm.corpus.sources import Part, cut, parts_of, reading, source_files
 from tpulm.corpus.splits import write_splits
 from tpulm.corpus.stdlib import functions, paragraphs
-from tpulm.report.corpus_table import corpus_tables
 
 pytestmark = pytest.mark.unit
 
@@ -490,25 +489,6 @@ def test_damaged_parts_and_splits_are_named(tmp_path):
         (tmp_path / "corpus.json").write_text(text)
         *_, last = examine(tmp_path, "corpus.json", check_corpus)[1]
         assert "has a JSON file of another form" in last, text
-
-
-def test_the_report_shows_sources_and_what_was_dropped():
-    figures = {"documents": 1, "characters": 2, "words": 3, "dropped_empty": 4, "dropped_short": 5}
-    splits = {split: figures | {"dropped_duplicates": 6} for split in SPLITS}
-    sentence, tables = corpus_tables({"source": "python-docs", "python_version": "3.11", "splits": splits})
-    assert sentence.startswith("Source: python-docs of Python 3.11. ") and "in another split" in tables
-    source = {"source": "files", "weight": 2.5, "splits": {split: {"documents": 7} for split in SPLITS}}
-    near = {"near_duplicates": {"examples": [{"dropped": "x < y", "kept": "x <= y"}]}}
-    splits["train"]["dropped_near_duplicates"] = 1
-    sentence, tables = corpus_tables({"sources": {"wiki": source}, "splits": splits} | near)
-    contaminated = {"decontaminate": {"examples": [{"text": "the text", "ngram": "shared words"}]}}
-    splits["test"]["dropped_c4_sentences"] = 8
-    _, more = corpus_tables({"source": "files", "splits": splits, "removed_lines": {"end_marks": 9}} | contaminated)
-    assert "<td>the text</td><td>shared words</td>" in more and '<td>end_marks</td><td class="number">9</td>' in more
-    zero = '<td class="number">0</td>'
-    assert f'<td>c4_sentences</td>{zero}{zero}<td class="number">8</td>' in more
-    assert "near-duplicates" in tables and "<td>x &lt; y</td><td>x &lt;= y</td>" in tables
-    assert sentence.startswith("Several sources; a weight says how often") and "<td>wiki</td><td>files</td>" in tables
 
 
 def test_parts_of_several_sources(tmp_path):

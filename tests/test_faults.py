@@ -474,10 +474,10 @@ with job(snakemake.log[0], "waits") as say:
 
 
 def test_two_workflows_in_one_folder(small):
-    (small / "scripts/plot_shards.py").write_text(WAITS)
-    first = start(small)
+    (small / "scripts/plot_training.py").write_text(WAITS)
+    first = start(small, "results/figures/training/mlm-tiny.svg")
     try:
-        wait_for(small, "logs/figures/shards.log", "at work")
+        wait_for(small, "logs/figures/training-mlm-tiny.log", "at work")
         second = small(check=False)
         assert second.returncode == 1
         sentence = (

@@ -1,6 +1,4 @@
-"""The table of scores, and the scores of checkpoints: what is drawn, what is waited for, what is gone."""
-
-import re
+"""What scores say in words, and the scores of checkpoints: what is waited for, what is gone."""
 
 import pytest
 from conftest import ROOT
@@ -8,7 +6,7 @@ from tpulm.config.reading import complete, read_yaml
 from tpulm.config.runs import runs_of
 from tpulm.core.errors import UserError
 from tpulm.core.scores import Score
-from tpulm.report.scores_table import chart, reading, scores_tables
+from tpulm.report.scores import reading
 from tpulm.workflow.checkpoint_files import CheckpointFiles
 
 pytestmark = pytest.mark.unit
@@ -28,32 +26,6 @@ def test_a_score_says_what_it_is_beside_chance_and_simpler_models():
     # What is no likelihood is not held against one.
     assert reading(Score("text", "pseudo_bits_per_byte", "x", 2.3, 2.2, 2.4, False, 9, baselines={"5-gram": 1.5})) == ""
     assert reading(Score("task", "mcc", "cola", 0.1, None, None, True, 9)) == ""
-
-
-def test_the_table_has_what_there_is():
-    rows = [
-        ("base-training/small", text(2.0, 1.9, 2.1, baselines={"unigram": 4.0})),
-        ("finetune/python", text(2.5, 2.4, 2.6, baselines={"unigram": 4.0})),
-        ("finetune/python", text(1.5, 1.4, 1.6, on="finetune-text test")),
-        ("finetune/python", Score("task", "accuracy", "modules", 0.8, None, None, True, 50, seeds=[0.7, 0.9])),
-    ]
-    found = scores_tables(rows, {"finetune/python": "base-training/small"})
-    heads = re.findall(r"<h2>(.*?)</h2>", found)
-    assert heads == ["Held-out text: bits per byte, lower is better", "Tasks: accuracy, higher is better"]
-    cells = [re.findall(r"<td.*?>(.*?)</td>", row) for row in re.findall(r"<tr><td.*?</tr>", found)]
-    assert [row[0] for row in cells] == ["corpus test", "", "finetune-text test", "modules"]
-    plain = [[re.sub("<.*?>", "", cell) for cell in row] for row in cells]
-    assert plain[1][1:4] == ["finetune/python", "2.500", "2.400 to 2.600"] and "before finetuning 2.000" in plain[1][5]
-    assert plain[3][3] == "2 seeds" and "before finetuning" not in found.partition("Tasks:")[2]
-    assert "chance" not in found and scores_tables([], {}) == ""
-
-
-def test_a_chart_has_a_mark_for_each_number():
-    score = Score("pairs", "accuracy", "made", 0.7, 0.6, 0.8, True, 40, chance=0.5, baselines={"a < b": 0.9})
-    drawn = chart(score, (0.5, 0.9))
-    assert drawn.count("<title>") == 2 and "a &lt; b 0.900" in drawn and drawn.count("<circle") == 1
-    assert 'cx="85.0"' in drawn and 'aria-label="score 0.700"' in drawn
-    assert "nan" not in chart(Score("task", "f1", "x", 1.0, None, None, True, 1), (1.0, 1.0))
 
 
 # Checkpoints

@@ -140,7 +140,7 @@ def test_disk_is_for_checkpoints_models_documents_and_records(tmp_path, monkeypa
         job({"files": [str(text)]}, part="results/corpus/parts/00000.parquet"),
         job({"corpus": ["results/corpus/train.parquet"]}, records="results/tfrecords/train/00000-of-00001.tfrecord"),
         job(model="results/mlm/tiny/model/model.safetensors"),
-        job(other="results/figures/x.html"),
+        job(other="results/figures/x.svg"),
     ]
     run, (chain, model, documents, records) = needs(tmp_path, jobs)
     assert chain.bytes == 3 * checkpoint_bytes(run) + 12 * model_size(run).parameters  # and a snapshot

@@ -1,4 +1,4 @@
-"""The report's page: every number is that of an artifact, and text of users cannot become part of the page."""
+"""The report's page: its numbers are those of the files that it links to, and text of users stays text."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT
-from page_reader import Page, check, check_chart, value_of
+from page_reader import PLANNED, Page, check_page
 from tpulm.core import accelerators
 from tpulm.core.scores import IN_TRAINING, IN_TRAINING_TEXT, KIND, Score, write_scores
 from tpulm.report import graph, jobs
@@ -19,7 +19,7 @@ from tpulm.report.changes import marked
 from tpulm.report.curves import POINTS, kept
 from tpulm.report.history import scores_then_and_now
 from tpulm.report.page import SECTIONS, sections
-from tpulm.report.scores_table import reading
+from tpulm.report.scores import reading
 from tpulm.report.sources import STYLES, Sources
 
 pytestmark = pytest.mark.unit
@@ -49,12 +49,7 @@ def sources_of(folder: Path) -> Sources:
 def told(folder: Path, recipe: dict = RECIPE) -> str:
     """Return the HTML of all sections, after a check of each number in it."""
     text = "".join(section["html"] for section in sections(recipe, sources_of(folder), TEMPLATES))
-    page = Page(text)
-    for found, shown in page.numbers:
-        check(found, shown, folder)
-    for spec in page.charts:
-        check_chart(spec, folder)
-    assert not [words for words in page.prose if re.search(r"\d", words)]
+    check_page(Page(text), folder)
     return text
 
 
@@ -91,6 +86,15 @@ def test_an_empty_folder_has_a_page_that_says_so(tmp_path):
     assert "Not built yet." in text and "No run has begun yet." in text and "Nothing is measured yet." in text
 
 
+def test_names_of_files_stay_text(results):
+    write(results, 'mlm/<b onclick="x">"/fill_mask.json', [{"prompt": "p", "answers": []}])
+    write(results, "mlm/javascript:alert(1)/fill_mask.json", [{"prompt": "p", "answers": []}])
+    page = Page(told(results))
+    assert {'mlm/<b onclick="x">"/fill_mask.json', "mlm/javascript:alert(1)/fill_mask.json"} <= set(page.links)
+    text = told(results)
+    assert "<b onclick" not in text and 'href="mlm/javascript%3A' in text
+
+
 def test_every_number_is_that_of_its_file_and_text_stays_text(results):
     text = told(results)
     assert "5.846" in text and "694,912" in text and "64.0 ms" not in text  # the median of 9.5 s and 64 ms
@@ -100,11 +104,13 @@ def test_every_number_is_that_of_its_file_and_text_stays_text(results):
 
 
 def test_a_number_that_is_wrong_is_found(results):
-    text = told(results)
-    write(results, "mlm/one/metrics.json", (results / "mlm/one/metrics.json").read_text().replace("5.8456", "5.9456"))
+    page = Page(told(results))
+    assert check_page(page, results) > 20
+    for file in ("history.csv", "metrics.json", "checkpoints/00000004/state.json"):
+        path = results / "mlm/one" / file
+        path.write_text(path.read_text().replace("5.8456", "5.9456"))
     with pytest.raises(AssertionError):
-        for found, shown in Page(text).numbers:
-            check(found, shown, results)
+        check_page(page, results)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +131,6 @@ def test_a_number_that_is_wrong_is_found(results):
         ("amount", 694912, "694,912"),
         ("amount", 8_537_680_896, "8.54 G"),
         ("bytes", 131072, "128.0 KiB"),
-        ("hours", 2.5, "2.5 h"),
     ],
 )
 def test_a_number_reads_well(style, value, text):
@@ -144,7 +149,7 @@ def test_thinned_curves_keep_their_peaks_and_their_ends():
 def test_curves_have_points_of_their_file_only(results):
     run = Page(told(results)).scripts["curves-data"]["runs"][0]
     assert dict(zip(run["loss"]["steps"], run["loss"]["values"], strict=True)) == {1: 8.0, 2: 4.0, 3: 8 / 3, 4: 2.0}
-    assert run["loss"]["source"] == "mlm/one/history.csv" and run["held_out"] == {"steps": [4], "values": [5.8456]}
+    assert run["held_out"] == {"steps": [4], "values": [5.8456]}
     assert run["clock"] == {"steps": [0, 1, 4], "seconds": [0, 9.5, 9.692]} and run["tokens_per_step"] == 102
 
 
@@ -162,7 +167,7 @@ def test_a_run_that_still_trains_is_told_by_its_log(results):
     }
     write(results, "logs/mlm/one/metrics.jsonl", json.dumps(record) + "\n" + '{"step": 3, "lo')
     run = Page(told(results)).scripts["curves-data"]["runs"][0]
-    assert run["loss"] == {"source": "logs/mlm/one/metrics.jsonl", "steps": [2], "values": [3.5], "of": 1}
+    assert run["loss"] == {"steps": [2], "values": [3.5], "of": 1}
     assert run["mfu"]["values"] == [0.4] and run["clock"]["seconds"] == [0.0, 2.0]
 
 
@@ -185,7 +190,6 @@ def test_scores_come_first_with_their_intervals_and_the_strongest_baseline(resul
     assert "(MNLI, matched)" in summary and "0.875" in summary and "0.925" in text and "0.925" not in summary
     # So is a task of the harness, by the first of its measures.
     assert "arc: easy" in summary and "0.6250" in summary and "0.6350" in text and "0.6350" not in summary
-    assert sum(check_chart(spec, results) for spec in Page(text).charts) == 12
     assert "chance" in summary and "nats" not in summary and "3.000" not in text
 
 
@@ -201,7 +205,7 @@ def test_scores_of_checkpoints_are_drawn_over_the_tokens_seen(results):
     (spec,) = [spec for spec in Page(text).charts if "tokens seen in training" in json.dumps(spec)]
     points = spec["layer"][1]["data"]["values"]
     assert [(point["tokens"], point["value"]) for point in points] == [(2 * 102, 0.5), (4 * 102, 0.75)]
-    assert {point["name"] for point in points} == {"mlm/one"} and check_chart(spec, results) == 4
+    assert {point["name"] for point in points} == {"mlm/one"} and len(points) == 2
     assert "accuracy of checkpoints on a task" in text and "nothing is measured" not in text
 
 
@@ -219,14 +223,13 @@ def test_the_first_screen_says_what_the_table_of_scores_says(results):
 def test_a_point_of_a_chart_that_is_wrong_is_found(results):
     path = results / "evaluation/mlm/one/scores.json"
     path.parent.mkdir(parents=True)
-    pairs = Score("pairs", "accuracy", "made", 0.75, 0.7, 0.8, True, 160, 0.5, {"5-gram": 0.5})
+    pairs = Score("pairs", "accuracy", "made", 0.75, 0.7, 0.8, True, 160, 0.5, {"5-gram": 0.55})
     write_scores(path, "mlm/one", "masked", [pairs])
-    charts = Page(told(results)).charts
-    assert sum(check_chart(spec, results) for spec in charts) == 3
+    page = Page(told(results))
     for wrong in (replace(pairs, high=0.85), replace(pairs, baselines={"5-gram": 0.625})):
         write_scores(path, "mlm/one", "masked", [wrong])
         with pytest.raises(AssertionError):
-            print([check_chart(spec, results) for spec in charts])
+            check_page(page, results)
 
 
 def test_samples_over_the_course_of_training_stand_side_by_side(results):
@@ -240,7 +243,7 @@ def test_samples_over_the_course_of_training_stand_side_by_side(results):
             state = {"step": step, "evaluation": {"loss": 1.0}, "stopped_at": None, "best": {"step": 4}}
             write(results, f"{chain}/checkpoints/{named}/state.json", state | {"recipe": {"batch_size": 16}})
     text = told(results).partition('id="samples-title"')[2].partition('id="runs-title"')[0]
-    assert text.count("over the course of training</h3>") == 2 and text.count("state.json#/step") == 2 * 8
+    assert text.count("over the course of training</h3>") == 2 and text.count(">step ") == 2 * 8
     assert text.count("<ins><code>&lt;b&gt;") == 2  # where the answer is another one: of twelve steps, at two
     assert "same <ins>" in text and "same 1</pre>" in text and "Shown are some of the checkpoints" in text
     assert text.index("base/two") < text.index("mlm/one</span>, over")
@@ -248,13 +251,21 @@ def test_samples_over_the_course_of_training_stand_side_by_side(results):
 
 def test_plans_of_runs_and_of_models_on_tasks_are_shown(results):
     memory = {"arguments": 2**33, "temporaries": 2**30, "program": 0, "total": 2**33 + 2**30, "hbm": 2**34}
+    memory |= {"weights": 2**32, "optimizer": 2**32, "gradients": 2**29}
     plan = {"stage": "mlm", "run": "one", "topology": "v5e-8", "planned": True, "hours": 0.5, "memory": memory}
-    plan |= {"estimated_seconds": 0.5, "lower_bound_seconds": 2e-5}
+    plan |= PLANNED
+    plan["alternatives"] = [plan | {"key": "batch_size", "value": 64}]
+    large = {"memory": memory | {"arguments": None, "temporaries": None, "total": 2**35}, "estimated_seconds": None}
+    large |= {"topology": "v5e-1", "hours": None, "sentence": "mlm.runs.one does not fit v5e-1: <b>"}
     for task in ({}, {"task": "reviews"}):
         write(results, f"plan/{'tasks/reviews/' if task else ''}mlm/one/v5e-8.json", plan | task)
+    write(results, "plan/mlm/one/v5e-1.json", plan | large)
     write(results, "plan/mlm/gone/v5e-8.json", plan | {"run": "gone"})  # of a run that the config has no more
     text = "".join(section["html"] for section in sections(RECIPE, sources_of(results), TEMPLATES))
     assert 'name">mlm/one<' in text and 'name">tasks/reviews/mlm/one<' in text and "mlm/gone" not in text
+    assert "does not fit v5e-1: &lt;b&gt;" in text and "  batch_size: 64" in text and "all together" in text
+    for shown in ("compute", "1,024", "31%", "500.0 ms", "9.0 GiB", "data 8"):
+        assert shown in text, shown
 
 
 def test_runs_that_differ_by_a_setting_are_compared(results):
@@ -380,11 +391,44 @@ def test_the_graph_has_each_rule_below_those_it_waited_for():
     assert text.count('class="rule"') == 4 and text.count("<path") == 3 and "×3" in text
 
 
-def test_a_source_names_a_cell_or_a_column(results):
+def test_while_a_run_trains_files_are_named_without_links(results):
     sources = sources_of(results)
-    assert sources.value("mlm/one/history.csv#/1/loss") == 4 == value_of("mlm/one/history.csv#/1/loss", results)
-    assert sources.number("median", "mlm/one/timings.csv#seconds_per_step") == pytest.approx(4.782)
-    assert sources.html("figure", "value", "nothing.json#/x") == '<span title="not known">–</span>'
+    sources.linked = False
+    text = "".join(section["html"] for section in sections(RECIPE, sources, TEMPLATES))
+    assert Page(text).links == [] and "<code>corpus/corpus.json</code>" in text
+
+
+def test_what_only_some_texts_and_runs_have_is_shown(results):
+    """Several sources, lines taken out, responses; a model from elsewhere; bytes that are not promised."""
+    corpus = json.loads((results / "corpus/corpus.json").read_text())
+    source = {"source": "files", "weight": 2.5, "removed_lines": {"end_marks": 97}, "splits": corpus["splits"]}
+    del corpus["source"]
+    corpus["splits"]["train"] |= {"dropped_c4_sentences": 8, "responses": {"documents": 71, "characters": 7103}}
+    write(results, "corpus/corpus.json", corpus | {"sources": {"wi<ki": source}})
+    entry = {"records": 3, "tokens": 300, "bytes": 1000, "shards": [{"records": 3}]}
+    entry |= {"target_tokens": 297, "loss_tokens": 99, "records_without_loss": 2}
+    manifest = {"sequence_length": 100, "packing": "pad", "splits": {"train": entry}}
+    write(results, "tokens/small/manifest.json", manifest)
+    metrics = json.loads((results / "mlm/one/metrics.json").read_text())
+    write(results, "mlm/one/metrics.json", metrics | {"bytes_promised": False})
+    write(results, "mlm/asked/metrics.json", metrics | {"parameters": 124_697_433})
+    text = told(results)
+    for shown in ("Several sources;", "wi&lt;ki", "2.500", "end_marks", ">97<", "dropped: c4 sentences", "7,103"):
+        assert shown in text, shown
+    for shown in ("33.3 %", "records without a response", "124,697,433", "may give other bytes", "dropped: in another"):
+        assert (shown in text) == (shown != "dropped: in another"), shown
+
+
+def test_a_finetuned_model_stands_beside_its_base(results):
+    runs = [{"stage": stage, "name": "x", "label": f"{stage}/x", "folder": f"{folder}/x", "log": ""}
+            for stage, folder in (("base", "base-training"), ("finetune", "finetune"))]  # fmt: skip
+    score = Score("harness", "acc", "arc", 0.625, 0.6, 0.65, True, 80, 0.25, seeds=[0.6, 0.65])
+    for folder, value in (("base-training/x", 0.75), ("finetune/x", 0.625)):
+        path = results / f"evaluation/harness/arc/{folder}/scores.json"
+        path.parent.mkdir(parents=True)
+        write_scores(path, folder, "causal", [replace(score, value=value)])
+    text = told(results, RECIPE | {"runs": [runs[0], runs[1] | {"base": "base/x"}]})
+    assert "worse than base model; better than chance" in text and ", 2 seeds" in text
 
 
 def test_watch_explains_itself():

@@ -380,8 +380,6 @@ def test_every_run_has_a_plan(planned):
     cost = hours * 3600
     assert f"{cost:,.2f} at the given price, {cost * (1 + jax['estimate_error']):,.2f} at most" in printed
     assert "finetune/python  v5e-8  yes" in printed
-    for name in ("plan.html", "plan.svg"):
-        assert "v5e-8" in (planned / "results/figures" / name).read_text()
 
 
 @compiler

@@ -25,7 +25,7 @@ DELETE = object()
 MLM_REST = (
     "export_mlm:tiny evaluate_mlm:tiny fill_mask:mlm/tiny/fill_mask score_mlm:mlm/tiny "
     "collect_history:mlm/tiny "
-    "plot_training:mlm,tiny tabulate_metrics tabulate_predictions tabulate_timings keep_run:mlm/tiny"
+    "plot_training:mlm,tiny keep_run:mlm/tiny"
 )
 MLM_SECOND = "train_mlm_tensorflow:tiny,00000020 " + MLM_REST
 MLM = "train_mlm_tensorflow:tiny,00000010 " + MLM_SECOND
@@ -33,7 +33,7 @@ MLM_JAX = MLM.replace("_tensorflow", "_jax")
 RECORDS = (
     "write_shard:train,00000,00004 write_shard:train,00001,00004 write_shard:train,00002,00004 "
     "write_shard:train,00003,00004 write_shard:validation,00000,00001 write_shard:test,00000,00001 "
-    "merge_manifest:tfrecords plot_shards " + MLM
+    "merge_manifest:tfrecords " + MLM
 )
 
 
@@ -45,11 +45,10 @@ def shards(records, splits=("train", "validation", "test"), files=1):
     return " ".join(jobs) + " "
 
 
-SAMPLES = "generate:python tabulate_generations:python"
-MEASURES = "evaluate_finetune:python tabulate_partitioning:python tabulate_metrics keep_run:finetune/python"
+SAMPLES = "generate:python"
+MEASURES = "evaluate_finetune:python keep_run:finetune/python"
 LORA_REST = (
     "export_lora:python score_causal:finetune/python collect_history:finetune/python plot_training:finetune,python "
-    "tabulate_timings "
     + SAMPLES + " " + MEASURES
 )  # fmt: skip
 LORA_SECOND = "train_finetune:python,00000010 " + LORA_REST
@@ -58,7 +57,7 @@ BASE_REST = (
     "export_base:small export_transformers:base,small evaluate_base:small score_causal:base-training/small "
     "collect_history:base-training/small "
     "plot_training:base,small "
-    "tabulate_metrics tabulate_timings keep_run:base-training/small " + FINETUNE
+    "keep_run:base-training/small " + FINETUNE
 )
 BASE_SECOND = "train_base:small,00000020 " + BASE_REST
 BASE = "train_base:small,00000010 " + BASE_SECOND
@@ -78,21 +77,19 @@ PAIRED = (
 )  # the sets of pairs have changed
 DRAWN = "sample_texts:corpus sample_texts:finetune-text " + "".join(OVERLAPS) + NGRAMS + PAIRED
 VOCABULARY = "train_base_vocabulary:small " + NGRAMS + shards(TUNING_SET) + shards(CORPUS_SET) + BASE
-TOKENIZER = "train_tokenizer evaluate_tokenizer tabulate_corpus score_ngrams:corpus,tokenizer " + RECORDS
+TOKENIZER = "train_tokenizer evaluate_tokenizer score_ngrams:corpus,tokenizer " + RECORDS
 # Documents are read again, or only written again.
 SCORED_ON = "sample_texts:corpus make_pairs " + OVERLAPS[0] + OVERLAPS[2]
 WRITTEN = "build_corpus:corpus " + SCORED_ON + OVERLAPS[1] + TOKENIZER + " " + shards(CORPUS_SET) + VOCABULARY
 CORPUS_PARTS = [f"read_part:corpus,0000{number} {WRITTEN}" for number in range(3)]
 CORPUS = CORPUS_PARTS[0]
 TUNING_SCORED_ON = "sample_texts:finetune-text score_ngrams:finetune-text,base-small " + OVERLAPS[2] + OVERLAPS[3]
-TUNING_WRITTEN = (
-    "build_corpus:finetune-text tabulate_corpus " + TUNING_SCORED_ON + OVERLAPS[1] + shards(TUNING_SET) + FINETUNE
-)
+TUNING_WRITTEN = "build_corpus:finetune-text " + TUNING_SCORED_ON + OVERLAPS[1] + shards(TUNING_SET) + FINETUNE
 TUNING_PARTS = [f"read_part:finetune-text,0000{number} {TUNING_WRITTEN}" for number in range(3)]
 TUNING = TUNING_PARTS[0]
 # Where tokenizer and base model come from elsewhere, they do not depend on the corpus.
 FETCHED_WRITTEN = (
-    "build_corpus:corpus evaluate_tokenizer tabulate_corpus "
+    "build_corpus:corpus evaluate_tokenizer "
     + SCORED_ON + "score_ngrams:corpus,tokenizer score_ngrams:corpus,base-small score_causal:finetune/python "
     + shards(CORPUS_SET, ["validation"]) + RECORDS + " " + MEASURES
 )  # fmt: skip
@@ -101,13 +98,10 @@ FETCHED_PARTS = [f"read_part:corpus,0000{number} {FETCHED_WRITTEN}" for number i
 FETCHED_TUNING_PARTS = [part.replace(OVERLAPS[1], "") for part in TUNING_PARTS]
 FETCHED_TUNING = FETCHED_TUNING_PARTS[0] + " read_part:finetune-text,00001 read_part:finetune-text,00002"
 FETCHED_BASE = "fetch_base:small " + NGRAMS + shards(CORPUS_SET, ["validation"]) + shards(TUNING_SET) + FINETUNE
-PUBLISHED = (
-    "fetch_mlm:mlm/asked/model fill_mask:mlm/asked/fill_mask tabulate_predictions "
-    "score_ngrams:corpus,mlm-asked score_mlm:mlm/asked"
-)
+PUBLISHED = "fetch_mlm:mlm/asked/model fill_mask:mlm/asked/fill_mask score_ngrams:corpus,mlm-asked score_mlm:mlm/asked"
 # A run takes the model that it starts from, and the records its tokenizer, from the same place.
 ORIGINS = ("tokenizer", "mlm.runs.tiny.init")
-FETCHED_TOKENIZER = "fetch_tokenizer evaluate_tokenizer tabulate_corpus score_ngrams:corpus,tokenizer " + RECORDS
+FETCHED_TOKENIZER = "fetch_tokenizer evaluate_tokenizer score_ngrams:corpus,tokenizer " + RECORDS
 STARTED = "fetch_mlm:mlm/tiny/init " + FETCHED_TOKENIZER
 
 # A task of the harness is asked again, of every causal model.
@@ -128,7 +122,7 @@ SELECTED = (
     "score_causal:finetune/python/00000005 "
     "select_checkpoint:mlm/tiny select_checkpoint:base-training/small select_checkpoint:finetune/python "
     "export_mlm:tiny evaluate_mlm:tiny fill_mask:mlm/tiny/fill_mask score_mlm:mlm/tiny "
-    "keep_run:mlm/tiny tabulate_predictions export_base:small export_transformers:base,small evaluate_base:small "
+    "keep_run:mlm/tiny export_base:small export_transformers:base,small evaluate_base:small "
     "score_causal:base-training/small keep_run:base-training/small " + FINETUNE
 )
 
@@ -473,18 +467,18 @@ ROWS = [
     (
         "tfrecords.shards.train", "trained", "tfrecords.shards.train", 2,
         "write_shard:train,00000,00002 write_shard:train,00001,00002 "
-        "merge_manifest:tfrecords plot_shards " + MLM,
+        "merge_manifest:tfrecords " + MLM,
     ),
     (
         "tfrecords.shards.validation", "trained", "tfrecords.shards.validation", 2,
         "write_shard:validation,00000,00002 write_shard:validation,00001,00002 "
-        "merge_manifest:tfrecords plot_shards " + MLM,
+        "merge_manifest:tfrecords " + MLM,
     ),
     # The trainer reads no test shard, but the manifest names all.
     (
         "tfrecords.shards.test", "trained", "tfrecords.shards.test", 2,
         "write_shard:test,00000,00002 write_shard:test,00001,00002 "
-        "merge_manifest:tfrecords plot_shards " + MLM,
+        "merge_manifest:tfrecords " + MLM,
     ),
     *(
         (f"mlm.runs.NAME.{key}", "elsewhere", f"mlm.runs.asked.{key}", value, PUBLISHED)
@@ -731,7 +725,7 @@ ROWS = [
     ("finetune.runs.NAME.seed", "trained", "finetune.runs.python.seed", 1, FINETUNE),
     (
         "prompts.fill_mask", "trained", "prompts.fill_mask", ["A [MASK]."],
-        "fill_mask:mlm/tiny/fill_mask tabulate_predictions",
+        "fill_mask:mlm/tiny/fill_mask ",
     ),
     ("prompts.generate", "trained", "prompts.generate", ["class "], SAMPLES),
     (
@@ -816,7 +810,7 @@ def told(jobs):
     scored = re.search(r"\b(score_(mlm|causal|task)|run_harness):", jobs)
     # Models that were not trained here have no history.
     runs = [path for path in re.findall(SCORING, jobs) if Path(path).name not in ("asked", "given")]
-    return " ".join([jobs, *["tabulate_scores"] * bool(scored), *(f"keep_run:{run}" for run in dict.fromkeys(runs))])
+    return " ".join([jobs, *[""] * bool(scored), *(f"keep_run:{run}" for run in dict.fromkeys(runs))])
 
 
 ROWS = [(*row, told(jobs)) for *row, jobs in ROWS]
@@ -969,7 +963,6 @@ def in_state(trained, tmp_path_factory):
 
 # Keys of runs are changed many at a time, each in a run of its own: what of a run's files and jobs carries its name.
 NAMES = {"mlm.runs.NAME": ["tiny"], "base.NAME": ["small", "python"], "finetune.runs.NAME": ["python"]}
-TOLD = {"tabulate_metrics", "tabulate_scores", "tabulate_predictions", "tabulate_timings"}  # what tells of all runs
 NAMES |= {"evaluation.tasks.NAME": []}  # of which each key names its task
 
 
@@ -1045,8 +1038,8 @@ def rerun(in_state, tmp_path_factory):
             row.add_run(config)
             row.add_files(workflow, files, records)
         write(workflow, "before.yaml", config)
-        # More runs are told of, and nothing else has changed.
-        assert jobs(workflow("--touch", "--configfile", "before.yaml").stdout) <= TOLD
+        # More runs are told of on the page, and nothing else has changed.
+        assert jobs(workflow("--touch", "--configfile", "before.yaml").stdout) == set()
         write(workflow, "after.yaml", changed(config, {row.key: row.value for row in GROUPS[group]}))
         return listed(workflow, "--configfile", "after.yaml")
 
@@ -1272,14 +1265,13 @@ def test_the_page_is_written_again_when_what_it_tells_has_changed(built):
 
 REPORT = (
     "collect_history:mlm/tiny collect_history:base-training/small collect_history:finetune/python "
-    "plot_training:mlm,tiny plot_training:base,small plot_training:finetune,python plot_shards tabulate_metrics "
-    "tabulate_predictions tabulate_generations:python tabulate_partitioning:python tabulate_corpus tabulate_timings "
-    "tabulate_scores keep_run:mlm/tiny keep_run:base-training/small keep_run:finetune/python"
+    "plot_training:mlm,tiny plot_training:base,small plot_training:finetune,python "
+    "keep_run:mlm/tiny keep_run:base-training/small keep_run:finetune/python"
 )
 EDITED = [
-    ("scripts/plot_shards.py", "plot_shards"),
+    ("scripts/plot_training.py", "plot_training:mlm,tiny plot_training:base,small plot_training:finetune,python"),
     ("scripts/train_finetune.py", FINETUNE),
-    ("scripts/fill_mask.py", "fill_mask:mlm/tiny/fill_mask tabulate_predictions"),
+    ("scripts/fill_mask.py", "fill_mask:mlm/tiny/fill_mask "),
     ("scripts/tpulm/records/masking.py", MLM),  # through tpulm/records/masked_batches.py
     ("scripts/tpulm/config/schedule.py", MLM + " " + BASE),
     ("scripts/tpulm/models/opened_masked.py", ""),  # of the other backend
@@ -1355,7 +1347,7 @@ def test_touch_keeps_a_training_whose_code_was_edited_to_no_effect(built):
     append(built / "scripts/train_mlm_tensorflow.py", "# a comment\n")
     append(built / "scripts/tpulm/records/masking.py", "# another\n")
     assert listed(built) == set(told(MLM).split())
-    built("--touch", "mlm", "evaluation", "results/figures/how_good.html")
+    built("--touch", "mlm", "evaluation")
     assert listed(built) == set()
     assert contents(built / "results") == before
 

@@ -1,11 +1,13 @@
 """Timings of a run, and the costliest operations of a profile: from the trainer's history to the report."""
 
 import csv
-import runpy
-from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT
+from tpulm.core.files import write_json
+from tpulm.report.jobs import account
+from tpulm.report.page import sections
+from tpulm.report.sources import Sources
 from tpulm.training.history import History
 
 pytestmark = pytest.mark.unit
@@ -28,23 +30,33 @@ def written(folder, found):
     return folder / "timings.csv"
 
 
-def page(tmp_path, *timings):
-    """Return what scripts/tabulate_timings.py makes of timings."""
-    given = SimpleNamespace(timings=[str(path) for path in timings])
-    job = SimpleNamespace(input=given, output=[str(tmp_path / "timings.html")], log=[str(tmp_path / "log")])
-    runpy.run_path(str(ROOT / "scripts/tabulate_timings.py"), init_globals={"snakemake": job})
-    return (tmp_path / "timings.html").read_text()
+def shown(tmp_path, *names):
+    """Return what the page says of the training of runs."""
+    runs = [
+        {"stage": "mlm", "name": name, "label": f"mlm/{name}", "folder": f"mlm/{name}", "log": f"logs/{name}"}
+        for name in names
+    ]
+    recipe = {
+        "title": "x", "runs": runs, "texts": [], "prices": {}, "cpu_threads": 1, "cpu_watts": 10.0, "cpu_price": None,
+        "rules": {},
+    }  # fmt: skip
+    write_json(tmp_path / "jobs.json", account([], recipe, {}))
+    files = {path.relative_to(tmp_path).as_posix(): path for path in tmp_path.rglob("*.*") if path.is_file()}
+    found = {section["id"]: section["html"] for section in sections(recipe, Sources(files), ROOT / "report/page")}
+    return found["training"]
 
 
 def test_the_report_names_the_costliest_operations_of_a_profile(tmp_path):
-    profiled = written(tmp_path / "results/mlm/a", FOUND)
+    profiled = written(tmp_path / "mlm/a", FOUND)
     rows = list(csv.DictReader(open(profiled)))
     assert [row["step"] for row in rows if row["profile"]] == ["4"]
-    html = page(tmp_path, profiled, written(tmp_path / "results/mlm/b", None))
-    for cell in ("3 to 4", "fusion.3 (jvp(gelu)/mul, again)", "51.2%", "dot.1", "25.0%"):
-        assert f">{cell}</td>" in html
+    written(tmp_path / "mlm/b", None)
+    html = shown(tmp_path, "a", "b")
+    for cell in (">3 to 4<", ">fusion.3 (jvp(gelu)/mul, again)<", ">51.2 %<", ">dot.1<", ">25.0 %<"):
+        assert cell in html, cell
     assert html.count("fusion.3") == 1
 
 
 def test_without_a_profile_the_report_says_nothing_of_operations(tmp_path):
-    assert "costliest" not in page(tmp_path, written(tmp_path / "results/mlm/a", None))
+    written(tmp_path / "mlm/a", None)
+    assert "costliest" not in shown(tmp_path, "a")

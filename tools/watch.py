@@ -76,7 +76,7 @@ class Look:
             with contextlib.suppress(FileNotFoundError):  # Snakemake deletes what a job is about to make again
                 stat = path.stat()
                 files[name], stats[name] = path, (stat.st_mtime_ns, stat.st_size)
-        sources = Sources(files)
+        sources = Sources(files, linked=False)
         sources.read = {name: said for name, (stat, said) in self.known.items() if stats.get(name) == stat}
         given = [str(path) for name, path in files.items() if not name.startswith("logs/")]
         made = account(given, self.recipe, devices_of(self.recipe, sources))

@@ -187,7 +187,6 @@ function read() {
 document.addEventListener("input", (event) => {
   const name = event.target.dataset.control;
   if (!name) return;
-  if (name === "sources") return document.documentElement.classList.toggle("sources", event.target.checked);
   state[name] = event.target.type === "range" ? Number(event.target.value) : event.target.value;
   if (name === "cursor") read(); else drawCurves(true);
 });
@@ -205,20 +204,9 @@ document.addEventListener("pointermove", (event) => {
   }
 });
 
-// ---- what a number is from, and the neighbours of a rule
+// ---- the neighbours of a rule
 
-const tip = Object.assign(document.createElement("div"), {className: "tip", hidden: true});
-tip.setAttribute("aria-hidden", "true");
-document.body.append(tip);
 document.addEventListener("pointerover", (event) => {
-  const number = event.target.closest ? event.target.closest("data[data-source]") : null;
-  tip.hidden = !number;
-  if (number) {
-    tip.textContent = `${number.value} = ${number.dataset.how || "value"} of ${number.dataset.source}`;
-    const box = number.getBoundingClientRect();
-    tip.style.left = `${Math.max(8, Math.min(box.left, innerWidth - tip.offsetWidth - 12))}px`;
-    tip.style.top = `${box.bottom + 6 + tip.offsetHeight > innerHeight ? box.top - tip.offsetHeight - 6 : box.bottom + 6}px`;
-  }
   const graph = document.querySelector(".graph");
   const rule = event.target.closest ? event.target.closest(".graph .rule") : null;
   if (!graph) return;
@@ -285,10 +273,7 @@ function put(section) {
   old.style.minHeight = `${height}px`;
   old.innerHTML = section.html;
   old.querySelectorAll("details").forEach((one, at) => { one.open = Boolean(open[at]); });
-  for (const control of old.querySelectorAll("[data-control]")) {
-    if (control.type === "checkbox") control.checked = document.documentElement.classList.contains("sources");
-    else control.value = state[control.dataset.control];
-  }
+  for (const control of old.querySelectorAll("[data-control]")) control.value = state[control.dataset.control];
   watchPlots(old);
   setTimeout(() => { old.style.minHeight = ""; }, 800);
 }

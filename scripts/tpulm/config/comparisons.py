@@ -68,14 +68,10 @@ class Comparisons:
         self.pairs, self.files = pairs, files
 
     @property
-    def all_scores(self) -> list[str]:
-        """Every scores.json, those of checkpoints among them."""
-        return [path for path in self.files if path.endswith("/scores.json")]
-
-    @property
     def folders(self) -> list[str]:
         """The folders of those whose values are means over the items beside them, below results/evaluation."""
-        own = [path.removeprefix("results/evaluation/").removesuffix("/scores.json") for path in self.all_scores]
+        scores = [path for path in self.files if path.endswith("/scores.json")]
+        own = [path.removeprefix("results/evaluation/").removesuffix("/scores.json") for path in scores]
         return [folder for folder in own if not folder.startswith("tasks/")]
 
     def of(self, model: str, file: str) -> list[str]:

@@ -35,7 +35,7 @@ SOFTWARE = {
     "jax": "jax", "jaxlib": "jaxlib", "libtpu": "libtpu", "keras": "keras", "keras_hub": "keras-hub",
     "tensorflow": "tensorflow", "tf_keras": "tf-keras", "transformers": "transformers", "tokenizers": "tokenizers",
     "sentencepiece": "sentencepiece", "numpy": "numpy", "pyarrow": "pyarrow", "datasets": "datasets",
-    "safetensors": "safetensors", "matplotlib": "matplotlib",
+    "safetensors": "safetensors", "vl_convert": "vl-convert-python",
 }  # fmt: skip
 current: list[Path] = []  # the record of this process' job
 # Below it are Snakemake's copies of what is in buckets: BUCKET/NAME.

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from tpulm.report.card_uses import LIBRARIES, USES, code
-from tpulm.report.corpus_table import source_of
+from tpulm.report.texts import source_of
 
 FRAMEWORKS = {"tensorflow": "transformers and TensorFlow", "jax": "Keras and JAX"}
 CAUSAL = "Loss in nats per token, on text that was not trained on."

@@ -51,8 +51,8 @@ def many_bars(values: Sequence[float], titles: tuple[str, str]) -> dict:
 def intervals(rows: Sequence[Mapping[str, Any]], baselines: Sequence[Mapping[str, Any]], title: str) -> dict:
     """Return points with intervals, one row for each name, and for their baselines marks of a shape of their own.
 
-    rows       name, value, low, high (None where there is no interval), source (of the value)
-    baselines  name, value, which, source
+    rows       name, value, low, high (None where there is no interval)
+    baselines  name, value, which
     """
     y = {"field": "name", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 220}}
     legend = {"orient": "top", "symbolFillColor": CROSS, "symbolStrokeColor": CROSS}

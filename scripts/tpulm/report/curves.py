@@ -34,8 +34,8 @@ def curves_of(run: dict[str, Any], sources: Sources) -> dict[str, Any]:
 
     run  of the page's recipe
 
-    Each curve is steps and values, and the name of the file they are from; `held_out` is the loss on the validation
-    split. tokens and seconds say how far the run was at some steps, for other axes.
+    Each curve is steps and values; `held_out` is the loss on the validation split. tokens and seconds say how far the
+    run was at some steps, for other axes. `files` are those that they are from, without the log.
     """
     folder, log = run["folder"], run["log"]
     history, timings = (parts_of(folder, file, sources) for file in SEGMENT_FILES.values())
@@ -45,36 +45,31 @@ def curves_of(run: dict[str, Any], sources: Sources) -> dict[str, Any]:
     going = [record for record in live if record["step"] > done and "last_step" in record]
     found: dict[str, Any] = {"held_out": held_out(run, history[1], live, sources)}
     parts = {"tokens_per_second": timings} | dict.fromkeys(("loss", "learning_rate", "gradient_norm"), history)
-    for name, (file, columns) in parts.items():
+    for name, (_, columns) in parts.items():
         more = [(record["step"], record[name]) for record in going if record.get(name) is not None]
-        found[name] = curve(file or log, columns.get("step"), columns.get(name), more)
+        found[name] = curve(columns.get("step"), columns.get(name), more)
     utilised = [(record["step"], record["mfu"]) for record in live if record.get("mfu") is not None]
-    found["mfu"] = curve(log, None, None, utilised)
-    return found | {"clock": clock(timings[1], going), "tokens_per_step": tokens_per_step(timings[1])}
+    found["mfu"] = curve(None, None, utilised)
+    found |= {"clock": clock(timings[1], going), "tokens_per_step": tokens_per_step(timings[1])}
+    return found | {"files": [*history[0], *timings[0]]}
 
 
-def parts_of(folder: str, file: str, sources: Sources) -> tuple[str, dict]:
-    """Return name and columns of a run's history or timings: of the whole run, or of the checkpoints that are there."""
-    if f"{folder}/{file}" in sources:
-        return f"{folder}/{file}", sources.columns(f"{folder}/{file}")
-    names = sources.names(f"{folder}/checkpoints/*/{file}")
-    return ("", columns_of([sources.files[name] for name in names])) if names else ("", {})
+def parts_of(folder: str, file: str, sources: Sources) -> tuple[list[str], dict]:
+    """Return files and columns of a run's history or timings: of the whole run, or of the checkpoints there are."""
+    names = [f"{folder}/{file}"] if f"{folder}/{file}" in sources else sources.names(f"{folder}/checkpoints/*/{file}")
+    return names, sources.columns(names[0]) if len(names) == 1 else columns_of([sources.files[name] for name in names])
 
 
 def curve(
-    source: str, steps: list[float] | None, values: list[float] | None, more: list[tuple[int, float]]
+    steps: list[float] | None, values: list[float] | None, more: list[tuple[int, float]]
 ) -> dict[str, Any] | None:
-    """Return the points of a curve that are kept, `more` of the log after those of a file; None for none.
-
-    source  the name of the file that the points are from
-    """
+    """Return the points of a curve that are kept, `more` of the log after those of a file; None for none."""
     there = zip(steps, values, strict=True) if steps and values else ()
     pairs = [(int(step), value) for step, value in there if math.isfinite(value)] + more
     if not pairs:
         return None
     points = [pairs[number] for number in kept([value for _, value in pairs])]
     return {
-        "source": source,
         "steps": [step for step, _ in points],
         "values": [value for _, value in points],
         "of": len(pairs),

@@ -3,53 +3,75 @@
 Each function returns what a template of the same name in report/page/ shows; see tpulm.report.story.
 """
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Mapping
+from statistics import median
 from typing import Any
 
 from tpulm.config.artifacts import CHECKPOINT_FILES
-from tpulm.core.scores import CHANCE, Score, verdict
+from tpulm.core.scores import verdict
 from tpulm.report import charts
 from tpulm.report.curves import curves_of
 from tpulm.report.graph import acyclic, drawing, reduced
 from tpulm.report.jobs import PAUSE
-from tpulm.report.plan_table import name_of
-from tpulm.report.score_curves import over_tokens
-from tpulm.report.sources import Sources, devices_of, pointer
+from tpulm.report.plan_table import HEAD, name_of, notes_of, rows_of, show
+from tpulm.report.scores import first_measures, leading, over_tokens, scores_of
+from tpulm.report.sources import Sources, devices_of
 
 KINDS = {"mlm": "a masked language model", "base": "a causal language model", "finetune": "a finetuned model"}
 METRIC = {"loss": "nats per token", "masked": "nats per masked token"}
 
 
 def described(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str, Any]]:
-    """Return every run with the places of what is known of it."""
+    """Return every run with what is known of it."""
     runs, devices = [], devices_of(recipe, sources)
     for run in recipe["runs"]:
         metrics, timings = (f"{run['folder']}/{file}" for file in ("metrics.json", "timings.csv"))
         states = sources.names(f"{run['folder']}/checkpoints/*/{CHECKPOINT_FILES['state']}")
-        figures = sources.json(metrics) or {}
-        key = next((key for key in ("parameters", "total_parameters") if key in figures), None)
+        figures, state, measured = sources.json(metrics) or {}, states[-1] if states else "", sources.columns(timings)
         runs.append(
             run
             | {
                 "kind": KINDS[run["stage"]],
                 "metrics": metrics,
                 "timings": timings,
-                "state": states[-1] if states else "",
-                "parameters": f"{metrics}#/{key}" if key else None,
-                "trainable": f"{metrics}#/trainable_share" if "trainable_share" in figures else None,
-                "has_steps": "steps" in figures,
-                "texts": list(figures.get("loss", {})),
-                "measured": bool(figures),
+                "files": [file for file in (metrics, state, timings) if file in sources],
+                "figures": figures,
+                "state": sources.json(state) or {},
+                "parameters": figures.get("parameters", figures.get("total_parameters")),
+                "seconds": middle(measured.get("seconds_per_step")),
+                "speed": middle(measured.get("tokens_per_second")),
+                "operations": operations_of(measured),
                 "devices": devices[run["label"]],
             }
         )
     return runs
 
 
+def middle(values: list | None) -> float | None:
+    """Return the median of a column; None where there is none."""
+    return median(values) if values else None
+
+
+def operations_of(timings: Mapping[str, list]) -> list[tuple[str, str, float]]:
+    """Return of each profile in timings the steps, and its costliest operations with their share of the time."""
+    found = []
+    for profile in (json.loads(text) for text in timings.get("profile", []) if text):
+        first, last = profile["steps"]
+        found += [(f"{first} to {last}", name, share) for name, share in profile["operations"]]
+    return found
+
+
 def training(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
     """Return the curves of all runs that have begun."""
     found = [pick(run) | curves_of(run, sources) for run in runs]
-    return {"curves": {"runs": [run for run in found if run["loss"]]}, "runs": runs}
+    curves = [run for run in found if run["loss"]]
+    return {
+        "files": [file for run in curves for file in run.pop("files")],
+        "curves": {"runs": curves},
+        "runs": runs,
+        "unpromised": [run["label"] for run in runs if not run["figures"].get("bytes_promised", True)],
+    }
 
 
 def pick(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,89 +81,65 @@ def pick(run: Mapping[str, Any]) -> dict[str, Any]:
 
 def quality(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
     """Return all scores, and the metrics of each stage."""
-    scores = scores_of(sources)
+    scores = scores_of(runs, sources)
     groups: dict[tuple, list[dict[str, Any]]] = {}
     for row in filter(leading, scores):
-        groups.setdefault((row["group"], row["metric"], row["on"]), []).append(row)
+        score = row["score"]
+        groups.setdefault((score.group, score.metric, score.on), []).append(row)
     found = [
         {
             "metric": metric,
             "on": on,
-            "higher": rows[0]["higher"],
+            "higher": rows[0]["score"].higher_is_better,
+            "files": [row["file"] for row in rows],
             "spec": charts.intervals(
-                [{"name": row["model"]} | row["numbers"] for row in rows],
-                [{"name": row["model"]} | found for row in rows for found in row["baseline_numbers"]],
+                [
+                    {
+                        "name": row["model"],
+                        "value": row["score"].value,
+                        "low": row["score"].low,
+                        "high": row["score"].high,
+                    }
+                    for row in rows
+                ],
+                [
+                    {"name": row["model"], "value": value, "which": name}
+                    for row in rows
+                    for name, value in row["score"].baselines.items()
+                ],
                 metric.replace("_", " "),
             ),
         }
         for (_, metric, on), rows in groups.items()
     ]
-    stages = {stage: [run for run in runs if run["stage"] == stage and run["measured"]] for stage in KINDS}
+    # Not only those of runs: models from elsewhere are measured, too.
+    masked = [
+        {"name": file.split("/")[1], "metrics": file, "figures": sources.json(file)}
+        for file in sources.names("mlm/*/metrics.json")
+    ]
+    stages = {
+        stage: [run for run in runs if run["stage"] == stage and run["figures"]] for stage in ("base", "finetune")
+    }
     return {
         "charts": found,
         "over_tokens": over_tokens(runs, sources),
         "scores": scores,
-        "masked": stages["mlm"],
+        "files": list(dict.fromkeys(row["file"] for row in scores)),
+        "masked": masked,
         "base": stages["base"],
         "tuned": stages["finetune"],
     }
 
 
-def scores_of(sources: Sources) -> list[dict[str, Any]]:
-    """Return every score of the evaluations that measured the models that runs end with."""
-    rows = []
-    for file in sources.names("evaluation/*/scores.json"):
-        found = sources.json(file)
-        for number, said in enumerate(found["scores"]):
-            score = Score(**said)
-            if score.step is not None:
-                continue
-            at = f"{file}#{pointer('scores', number)}"
-            baselines = {name: at + pointer("baselines", name) for name in score.baselines}
-            limits = {"value": score.value, "low": score.low, "high": score.high, "source": f"{at}/value"}
-            rows.append(
-                {
-                    "score": score,
-                    "model": found["model"].replace("base-training/", "base/", 1),
-                    "metric": score.metric,
-                    "group": score.group,
-                    "on": score.on,
-                    "higher": score.higher_is_better,
-                    "interval": score.low is not None,
-                    "chance": score.chance is not None,
-                    "at": at,
-                    "baselines": list(baselines.items()),
-                    "numbers": limits,
-                    "baseline_numbers": [
-                        {"value": value, "which": name, "source": baselines[name]}
-                        for name, value in score.baselines.items()
-                    ],
-                }
-            )
-    return rows
-
-
-def leading(row: Mapping[str, Any]) -> bool:
-    """Return whether a row of `scores_of` stands for the others."""
-    return row["score"].leads
-
-
-def first_measures(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return of the rows of each model on each set the first, whose measure the set is known by."""
-    found: dict[tuple, dict[str, Any]] = {}
-    for row in rows:
-        found.setdefault((row["model"], row["group"], row["on"]), row)
-    return list(found.values())
-
-
 def summary(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
     """Return the first screen."""
     totals = sources.json("jobs.json")["totals"]
+    best = best_of(runs, sources)
     return {
         "runs": runs,
-        "best": best_of(runs, sources),
-        "counted": totals["jobs"] > 0,
-        "price_known": totals["price"] is not None,
+        "best": best,
+        "files": list(dict.fromkeys(row["file"] for row in best)),
+        "totals": totals,
         "unknown_power": ", ".join(totals["unknown_power"]),
     }
 
@@ -150,45 +148,37 @@ def best_of(runs: list[dict[str, Any]], sources: Sources) -> list[dict[str, Any]
     """Return the rows of the first table: scores of text, of pairs and of tasks, or else the losses on test text."""
     rows = []
     labels = {run["label"]: number for number, run in enumerate(runs)}
-    leaders = first_measures(filter(leading, scores_of(sources)))
+    leaders = first_measures(filter(leading, scores_of(runs, sources)))
     for row in sorted(leaders, key=lambda row: labels.get(row["model"], len(labels))):
-        score, named = row["score"], dict(row["baselines"]) | {CHANCE: f"{row['at']}/chance"}
+        score = row["score"]
         rivals = sorted(score.rivals.items(), key=lambda item: item[1], reverse=score.higher_is_better)
         which, value = rivals[0] if rivals else ("", None)
-        limits = {key: f"{row['at']}/{key}" if row["interval"] else None for key in ("low", "high")}
-        shown = best_row(row["model"], row["on"], row["metric"], f"{row['at']}/value", named.get(which), which)
+        shown = best_row(row["model"], score.on, score.metric, score.value, value, which, row["file"])
+        limits = {"low": score.low, "high": score.high}
         rows.append(shown | limits | {"verdict": "" if value is None else score.beside(value)})
     for run in runs:
-        if not run["measured"] or any(row["model"] == run["label"] for row in rows):
+        if not run["figures"] or any(row["model"] == run["label"] for row in rows):
             continue
-        at = f"{run['metrics']}#"
+        on, metric, before, which = "corpus", METRIC["loss"], None, ""
         if run["stage"] == "finetune":
-            at += "/loss/finetune_test"
-            which = "its base model"
-            rows.append(
-                best_row(
-                    run["label"], "text to finetune on", METRIC["loss"], f"{at}/after/loss", f"{at}/before/loss", which
-                )
-            )
-        elif run["stage"] == "mlm":
-            which = "unigram entropy"
-            rows.append(
-                best_row(
-                    run["label"], "corpus", METRIC["masked"], f"{at}/test/loss", f"{at}/test/unigram_entropy", which
-                )
-            )
+            on, which = "text to finetune on", "its base model"
+            value, before = (run["figures"]["loss"]["finetune_test"][when]["loss"] for when in ("after", "before"))
         else:
-            rows.append(best_row(run["label"], "corpus", METRIC["loss"], f"{at}/test/loss", None, ""))
-    for row in rows:
-        if row["baseline"] and "verdict" not in row:
-            row["verdict"] = verdict(sources.value(row["source"]), sources.value(row["baseline"]), False, None, None)
+            value = run["figures"]["test"]["loss"]
+        if run["stage"] == "mlm":
+            metric, before, which = METRIC["masked"], run["figures"]["test"]["unigram_entropy"], "unigram entropy"
+        row = best_row(run["label"], on, metric, value, before, which, run["metrics"])
+        rows.append(row | {"verdict": "" if before is None else verdict(value, before, False, None, None)})
     return rows
 
 
-def best_row(model: str, on: str, metric: str, source: str, baseline: str | None, which: str) -> dict[str, Any]:
+def best_row(
+    model: str, on: str, metric: str, value: float, baseline: float | None, which: str, file: str
+) -> dict[str, Any]:
     """Return a row of the first table, without an interval."""
-    row = {"model": model, "on": on, "metric": metric.replace("_", " "), "source": source}
-    return row | {"baseline": baseline, "which": which, "low": None, "high": None}
+    row = {"model": model, "on": on, "metric": metric.replace("_", " "), "value": value, "file": file}
+    change = None if not baseline else value / baseline - 1
+    return row | {"baseline": baseline, "which": which, "change": change, "low": None, "high": None}
 
 
 def compared(sources: Sources) -> dict[str, Any]:
@@ -201,12 +191,12 @@ def compared(sources: Sources) -> dict[str, Any]:
         row: dict[str, Any] = {name: column[number] for name, column in columns.items()}
         if stages.count(stage) > 1 or row["seeds"] > 1:
             settings = str(row["settings"]) if isinstance(row["settings"], str) else ""
-            groups.append(row | {"at": f"{file}#/{number}", "settings": settings.split(), "several": row["seeds"] > 1})
+            groups.append(row | {"settings": settings.split(), "several": row["seeds"] > 1})
     found = [
         {"stage": stage, "spec": spread([row for row in groups if row["stage"] == stage])}
         for stage in dict.fromkeys(row["stage"] for row in groups)
     ]
-    return {"groups": groups, "charts": found}
+    return {"groups": groups, "charts": found, "file": file}
 
 
 def spread(rows: list[dict[str, Any]]) -> dict:
@@ -215,39 +205,39 @@ def spread(rows: list[dict[str, Any]]) -> dict:
     for row in rows:
         mean, deviation = row["test_loss"], row["test_loss_std"] if row["several"] else None
         low, high = (None, None) if deviation is None else (mean - deviation, mean + deviation)
-        points.append({"name": row["run"], "value": mean, "low": low, "high": high, "source": f"{row['at']}/test_loss"})
+        points.append({"name": row["run"], "value": mean, "low": low, "high": high})
     return charts.intervals(points, [], "loss on the test split, nats per token")
 
 
-def plans(recipe: Mapping[str, Any], runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
+def plans(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
     """Return the plans beside what was measured."""
-    rows, memory = [], []
     by_label = {run["label"]: run for run in runs}
-    for file in sources.names("plan/*/*/*.json"):
-        plan = sources.json(file)
-        label, of_task = name_of(plan), "task" in plan
-        if not of_task and label not in by_label:
-            continue
-        measured = {"timings": None, "devices": None} if of_task else pick_measured(by_label[label])
-        row = {"run": label, "slice": plan["topology"], "file": file, "planned": plan["planned"], **measured}
+    found = {file: sources.json(file) for file in sources.names("plan/*/*/*.json")}
+    found = {file: plan for file, plan in found.items() if "task" in plan or name_of(plan) in by_label}
+    rows, memory = [], []
+    for plan in found.values():
+        run = {} if "task" in plan else by_label[name_of(plan)]
+        for number, row in enumerate(rows_of([plan])):
+            measured = {"seconds": run.get("seconds"), "devices": run.get("devices")} if number == 0 else {}
+            rows.append({"cells": [show(cell) for cell in row]} | measured)
         if plan["planned"]:
-            held = plan["memory"]
-            parts = {key: held.get(key) for key in ("arguments", "temporaries", "program")}
+            held, name = plan["memory"], f"{name_of(plan)} on {plan['topology']}"
+            parts = {key: held[key] for key in ("arguments", "temporaries", "program")}
+            if held["arguments"] is None:  # the compiler says of a step that does not fit only how much it is
+                parts = {"all together": held["total"]}
             memory += [
-                {"name": f"{label} on {plan['topology']}", "part": part, "share": size / held["hbm"]}
-                for part, size in parts.items()
-                if size
+                {"name": name, "part": part, "share": size / held["hbm"]} for part, size in parts.items() if size
             ]
-            row["fits"] = plan["estimated_seconds"] is not None
-        else:
-            row["reason"] = plan["reason"].removeprefix("unplanned: ")
-        rows.append(row)
-    return {"plans": rows, "memory": charts.shares(memory) if memory else None}
-
-
-def pick_measured(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return where the measured time of a run's step is, and on what it was measured."""
-    return {key: run[key] for key in ("timings", "devices")}
+    planned = [plan | {"name": name_of(plan)} for plan in found.values() if plan["planned"]]
+    return {
+        "files": list(found),
+        "head": HEAD,
+        "rows": rows,
+        "notes": notes_of(found.values()),
+        "planned": planned,
+        "timed": [plan for plan in planned if plan["estimated_seconds"]],
+        "memory": charts.shares(memory) if memory else None,
+    }
 
 
 def jobs(recipe: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
@@ -273,13 +263,10 @@ def jobs(recipe: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
     rules = sorted(account["rules"], key=lambda name: -account["rules"][name]["seconds"])
     return {
         "jobs": rows,
-        "failed": account["totals"]["failed_attempts"],
+        "totals": account["totals"],
         "timeline": charts.timeline(rows, failed),
-        "pauses": [f"jobs.json#/pauses/{number}" for number in range(len(account["pauses"]))],
-        "rules": [
-            {"name": name, "stage": stages.get(name, "other"), "at": f"jobs.json#{pointer('rules', name)}"}
-            for name in rules
-        ],
+        "pauses": account["pauses"],
+        "rules": [account["rules"][name] | {"name": name, "stage": stages.get(name, "other")} for name in rules],
     }
 
 

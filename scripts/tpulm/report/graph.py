@@ -105,8 +105,7 @@ def drawing(edges: Iterable[tuple[str, str]], stages: Mapping[str, str], jobs: M
             parts.append(f'<path d="{path}" data-from="{parent}" data-to="{rule}"/>')
     for rule in sorted(before):
         times = jobs.get(rule, 1)
-        source = f'data-value="{times}" data-source="jobs.json#/rules/{rule}/jobs"'
-        count = f'<tspan class="times" {source}> ×{times}</tspan>' if times > 1 else ""
+        count = f'<tspan class="times"> ×{times}</tspan>' if times > 1 else ""
         box = f'x="{x[rule]}" y="{y[rule]}" width="{WIDTH}" height="{HEIGHT}" rx="4"'
         text = f'<text x="{x[rule] + 9}" y="{y[rule] + 18}">{rule}{count}</text>'
         parts.append(f'<g class="rule" data-rule="{rule}"><rect {box}/>{text}</g>')

@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from tpulm.report import findings, story
-from tpulm.report.sources import Sources, as_script
+from tpulm.report.sources import STYLES, Sources, as_script, shown
 
 SECTIONS = {
     "summary": "Summary",
@@ -54,7 +54,8 @@ def sections(recipe: Mapping[str, Any], sources: Sources, templates: Path) -> li
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"n": sources.html, "as_script": as_script, "bar": partial(story.bar, sources)}
+    environment.filters |= {name: partial(shown, name) for name in STYLES}
+    environment.globals |= {"as_script": as_script, "bar": story.bar, "linked": sources.linked}
     runs = findings.described(recipe, sources)
     texts = story.texts(recipe, sources)
     contexts: dict[str, dict[str, Any]] = {
@@ -65,12 +66,12 @@ def sections(recipe: Mapping[str, Any], sources: Sources, templates: Path) -> li
         "training": findings.training(runs, sources),
         "quality": findings.quality(runs, sources),
         "samples": {
-            "masks": story.masks(recipe, sources),
+            "masks": story.masks(sources),
             "generations": story.generations(sources),
             "over_training": story.over_training(sources),
         },
         "runs": findings.compared(sources),
-        "plan": findings.plans(recipe, runs, sources),
+        "plan": findings.plans(runs, sources),
         "partitioning": story.partitioning(sources),
         "jobs": findings.jobs(recipe, sources),
         "workflow": findings.workflow(recipe, sources),

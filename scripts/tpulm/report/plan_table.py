@@ -1,8 +1,6 @@
-"""Plans as rows of a table, for the terminal and the report."""
+"""Plans as rows of a table, for the terminal and the page."""
 
-from collections.abc import Mapping
-
-from tpulm.core.files import read_json
+from collections.abc import Iterable, Mapping
 
 HEAD = [
     "run", "slice", "fits", "GiB / device", "of", "ms / step", "at least", "bound by", "tokens/s", "MFU", "hours",
@@ -16,10 +14,10 @@ def name_of(plan: Mapping) -> str:
     return f"tasks/{plan['task']}/{run}" if "task" in plan else run
 
 
-def rows_of(paths: list[str]) -> list[list]:
+def rows_of(plans: Iterable[Mapping]) -> list[list]:
     """Return a row of HEAD for each plan, and one below it for each change that was compiled with it."""
     rows = []
-    for plan in map(read_json, paths):
+    for plan in plans:
         name = name_of(plan)
         if not plan["planned"]:
             rows.append([name, plan["topology"], "unplanned", *[None] * 9])
@@ -31,7 +29,7 @@ def rows_of(paths: list[str]) -> list[list]:
     return rows
 
 
-def figures_of(plan: dict) -> list:
+def figures_of(plan: Mapping) -> list:
     """Return what a plan says of a step; what it does not know is None."""
     memory, step = plan["memory"], plan["estimated_seconds"]
     held = [significant(memory["total"] / 2**30), round(memory["hbm"] / 2**30)]
@@ -42,7 +40,7 @@ def figures_of(plan: dict) -> list:
     return ["yes", *held, *time, f"{plan['model_flops_utilisation']:.0%}"]
 
 
-def in_all(plan: dict) -> list:
+def in_all(plan: Mapping) -> list:
     """Return hours and cost of all steps of a plan."""
     return [None if plan[key] is None else significant(plan[key]) for key in ("hours", "cost_of_run")]
 
@@ -71,9 +69,8 @@ def show(value: object) -> str:
     return "-" if value is None else f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
-def notes_of(paths: list[str]) -> list[str]:
+def notes_of(plans: Iterable[Mapping]) -> list[str]:
     """Return the sentences of plans that do not fit or could not be made."""
-    plans = [read_json(path) for path in paths]
     return [
         plan["sentence"] if plan["planned"] else f"{plan['recipe']['where']} on {plan['topology']}: {plan['reason']}"
         for plan in plans

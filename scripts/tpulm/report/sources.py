@@ -1,48 +1,32 @@
-"""One number, one place: every number of the report's page is read from an artifact, and says from which.
-
-A source is FILE#POINTER: FILE below results/ (or logs/...), POINTER a JSON pointer (RFC 6901) such as /test/loss. Of a
-CSV file it is /ROW/COLUMN, with rows counted from 0, or the name of a column, whose value is all its cells. A number is
-the value of a source, or what one of HOW makes of the values of several.
-"""
+"""The files that the report's page tells of, and how their numbers read."""
 
 import csv
 import fnmatch
 import math
-import statistics
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
 
+from jinja2 import Undefined
 from jinja2.utils import htmlsafe_json_dumps
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from tpulm.core.files import read_json
 
-# What a number is of the values of its sources, by the name that the page gives.
-HOW: dict[str, Callable[..., float]] = {
-    "value": lambda value: value,
-    "length": len,
-    "last": lambda values: values[-1],
-    "maximum": max,
-    "median": statistics.median,
-    "sum": lambda *values: math.fsum(values[0] if len(values) == 1 else values),
-    "difference": lambda one, other: one - other,
-    "ratio": lambda one, other: one / other,
-    "change": lambda before, after: after / before - 1,
-}
-
-
-# The columns that hold names of runs and devices.
-NAMES = ("run", "devices")
+# The columns that hold names of runs and devices, and what a profile found.
+NAMES = ("run", "devices", "profile")
 
 
 class Sources:
     """The files that a page may be made of; what is not among them is not read."""
 
-    def __init__(self, files: Mapping[str, Path]):
-        """Take the path of each file by its name: below results/, or from logs/ on."""
+    def __init__(self, files: Mapping[str, Path], linked: bool = True):
+        """Take the path of each file by its name: below results/, or from logs/ on.
+
+        linked  whether the page lies in results/, so that its links to files lead there
+        """
         self.files = dict(files)
+        self.linked = linked
         self.read: dict[str, Any] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -64,38 +48,6 @@ class Sources:
             self.read[name] = columns_of([self.files[name]]) if name in self.files else {}
         return self.read[name]
 
-    def value(self, source: str) -> Any:
-        """Return the value of a source. Raises KeyError where there is none."""
-        name, _, pointer = source.partition("#")
-        if name.endswith(".csv"):
-            _, _, cell = pointer.partition("/")
-            row, _, column = cell.partition("/")
-            return self.columns(name)[column][int(row)] if cell else self.columns(name)[pointer]
-        value = self.json(name)
-        if value is None:
-            raise KeyError(source)
-        return at(value, pointer)
-
-    def number(self, how: str, *sources: str) -> float:
-        """Return a number that is made of sources, see HOW. Raises KeyError where one of them has no value."""
-        return HOW[how](*map(self.value, sources))
-
-    def html(self, style: str, how: str, *sources: str) -> Markup:
-        """Return a number as text, with its value and its sources as attributes; a dash where there is none.
-
-        style  of STYLES
-        """
-        try:
-            value = self.number(how, *sources)
-        except (KeyError, IndexError, TypeError, ZeroDivisionError, statistics.StatisticsError):
-            value = None
-        if value is None:
-            return Markup('<span title="not known">–</span>')
-        made = "" if how == "value" else f' data-how="{how}"'
-        return Markup('<data value="{}" data-source="{}"{}>{}</data>').format(
-            repr(value), " ".join(sources), Markup(made), STYLES[style](value)
-        )
-
 
 def columns_of(paths: Iterable[Path]) -> dict[str, list[float | str]]:
     """Return the columns of CSV files one after the other, as `Sources.columns` does."""
@@ -114,19 +66,6 @@ def columns_of(paths: Iterable[Path]) -> dict[str, list[float | str]]:
         except ValueError:
             found[name] = list(texts)
     return found
-
-
-def at(value: Any, pointer: str) -> Any:
-    """Return what a JSON pointer points at. Raises KeyError or IndexError."""
-    for part in unquote(pointer).split("/")[1:]:
-        part = part.replace("~1", "/").replace("~0", "~")
-        value = value[int(part)] if isinstance(value, list) else value[part]
-    return value
-
-
-def pointer(*parts: object) -> str:
-    """Return the JSON pointer of keys and indices, as a URI fragment has it: without spaces."""
-    return "".join("/" + quote(str(part).replace("~", "~0").replace("/", "~1"), safe="~") for part in parts)
 
 
 def as_script(identifier: str, value: object) -> Markup:
@@ -181,7 +120,7 @@ def in_bytes(value: float) -> str:
 
 
 STYLES: dict[str, Callable[[Any], str]] = {
-    "count": lambda value: f"{value:,.0f}",
+    "integer": lambda value: f"{value:,.0f}",
     "figure": figure,
     "plain": lambda value: f"{value:g}",
     "percent": percent,
@@ -189,9 +128,14 @@ STYLES: dict[str, Callable[[Any], str]] = {
     "seconds": lasting,
     "amount": amount,
     "bytes": in_bytes,
-    "hours": lambda value: lasting(3600 * value),
-    "text": lambda value: str(escape(value)),
 }
+
+
+def shown(style: str, value: Any) -> str | Markup:
+    """Return a number as text, in one of STYLES; a dash where it is not known."""
+    if value is None or isinstance(value, Undefined):
+        return Markup('<span title="not known">–</span>')
+    return STYLES[style](value)
 
 
 def named(paths: Iterable[str | Path], results: str | Path) -> dict[str, Path]:

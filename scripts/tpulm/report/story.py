@@ -1,22 +1,21 @@
 """What the page tells of data and models, in the order of the data: text, tokenizer, records, samples, partitioning.
 
-Each function returns what a template of the same name in report/page/ shows: texts and places of numbers, which the
-template reads by `Sources.html`.
+Each function returns what a template of the same name in report/page/ shows, and the names of the files that this is
+from, to which the template links.
 """
 
 import math
 import re
 from collections.abc import Mapping
-from itertools import islice
 from typing import Any
 
 from markupsafe import Markup
 
-from tpulm.config.artifacts import CHECKPOINT_FILES, MANIFEST
+from tpulm.config.artifacts import MANIFEST
 from tpulm.report import charts
 from tpulm.report.changes import marked
-from tpulm.report.corpus_table import REASONS, source_of
-from tpulm.report.sources import Sources, pointer
+from tpulm.report.sources import Sources
+from tpulm.report.texts import reasons_of, source_of
 
 SHOWN = 20  # examples of a kind
 COLUMNS = 8  # checkpoints that stand side by side, at most
@@ -32,28 +31,22 @@ def texts(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str, Any]]:
         corpus = sources.json(file)
         if not corpus:
             continue
-        splits = corpus["splits"]
-        kinds = [source["source"] for source in corpus.get("sources", {}).values()]
-        removed = {"": corpus} | corpus.get("sources", {})
+        parts = corpus.get("sources", {})
         found.append(
             {
                 "name": name,
                 "file": file,
                 "sentence": Markup('<span class="name">{}</span>').format(source_of(corpus)),
-                "source": corpus.get("source") or " and ".join(dict.fromkeys(kinds)),
-                "splits": list(splits),
-                "reasons": reasons_of(splits),
-                "sources": [
-                    {"name": key, "kind": source["source"], "at": f"{file}#{pointer('sources', key)}"}
-                    for key, source in corpus.get("sources", {}).items()
-                ],
+                "source": corpus.get("source")
+                or " and ".join(dict.fromkeys(part["source"] for part in parts.values())),
+                "splits": corpus["splits"],
+                "reasons": reasons_of(corpus["splits"]),
+                "responses": [split for split, figures in corpus["splits"].items() if "responses" in figures],
+                "sources": parts,
                 "removed": [
-                    {
-                        "name": f"{key} {rule}".strip(),
-                        "at": f"{file}#{pointer(*(['sources', key] if key else []), 'removed_lines', rule)}",
-                    }
-                    for key, source in removed.items()
-                    for rule in source.get("removed_lines", {})
+                    (f"{key} {rule}".strip(), count)
+                    for key, source in ({"": corpus} | parts).items()
+                    for rule, count in source.get("removed_lines", {}).items()
                 ],
                 "pairs": [
                     marked(pair["kept"], pair["dropped"])[::-1]
@@ -61,30 +54,15 @@ def texts(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str, Any]]:
                 ],
                 "contaminated": corpus.get("decontaminate", {}).get("examples", [])[:SHOWN],
             }
-        )  # fmt: skip
+        )
     return found
-
-
-def reasons_of(splits: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return why documents were dropped, as key and words, where all splits say how many."""
-    found = dict.fromkeys(key for figures in splits.values() for key in figures if key.startswith("dropped_"))
-    told = [key for key in found if all(key in figures for figures in splits.values())]
-    names = {key: key.removeprefix("dropped_") for key in told}
-    return [(key, REASONS.get(name, name.replace("_", " "))) for key, name in names.items()]
 
 
 def tokenizer(sources: Sources) -> dict[str, Any]:
     """Return how the tokenizer cuts text."""
     file, pieces_file = "tokenizer/metrics.json", "tokenizer/pieces.json"
-    measured, pieces = sources.json(file), sources.json(pieces_file)
-    found: dict[str, Any] = {
-        "measured": bool(measured),
-        "file": file,
-        "pieces": bool(pieces),
-        "pieces_file": pieces_file,
-    }
-    if measured:
-        found["kind"] = measured.get("model", "pretrained")
+    pieces = sources.json(pieces_file)
+    found: dict[str, Any] = {"measured": sources.json(file), "file": file, "pieces": pieces, "pieces_file": pieces_file}
     if pieces:
         counted = [
             {"characters": row["characters"], "pieces": row[key], "which": which}
@@ -93,9 +71,7 @@ def tokenizer(sources: Sources) -> dict[str, Any]:
         ]
         found["lengths"] = charts.bars(counted, "characters", "pieces", ("characters", "pieces"), "which")
         found["words"] = charts.bars(pieces["words"], "tokens", "words", ("tokens of a word", "words"))
-        hardest = enumerate(pieces["hardest"])
-        found["hardest"] = [row | {"at": f"{pieces_file}#/hardest/{number}"} for number, row in islice(hardest, SHOWN)]
-        found["unused"] = pieces["examples"]
+        found["hardest"] = pieces["hardest"][:SHOWN]
     return found
 
 
@@ -104,41 +80,22 @@ def records(sources: Sources) -> dict[str, Any]:
     sets = []
     for file in sources.names(f"*{MANIFEST}"):
         manifest = sources.json(file)
-        name = file.removesuffix(f"/{MANIFEST}")
         counts = [shard["records"] for shard in manifest["splits"]["train"]["shards"]]
         chart = charts.many_bars(counts, ("shard", "records")) if len(counts) > 1 else None
-        sets.append(
-            {
-                "name": name,
-                "file": file,
-                "splits": list(manifest["splits"]),
-                "packing": manifest["packing"],
-                "chart": chart,
-            }
-        )
-    return {"sets": sets}
+        sets.append(manifest | {"name": file.removesuffix(f"/{MANIFEST}"), "file": file, "chart": chart})
+    responses = [found for found in sets if all("loss_tokens" in split for split in found["splits"].values())]
+    return {"sets": sets, "responses": responses}
 
 
-def masks(recipe: Mapping[str, Any], sources: Sources) -> dict[str, Any] | None:
+def masks(sources: Sources) -> dict[str, Any] | None:
     """Return what the masked models say for the mask, a column for each model; None where none was asked."""
     files = sources.names("mlm/*/fill_mask.json")
     if not files:
         return None
-    answers = {file: {row["prompt"]: (number, row) for number, row in enumerate(sources.json(file))} for file in files}
+    answers = {file: {row["prompt"]: row["answers"] for row in sources.json(file)} for file in files}
     prompts = dict.fromkeys(prompt for rows in answers.values() for prompt in rows)
-    rows = []
-    for prompt in prompts:
-        cells = []
-        for file in files:
-            number, row = answers[file].get(prompt, (0, {"answers": []}))
-            cells.append(
-                [
-                    {"token": answer["token_str"] or "(nothing)", "at": f"{file}#/{number}/answers/{place}/score"}
-                    for place, answer in enumerate(row["answers"])
-                ]
-            )
-        rows.append({"prompt": prompt, "cells": cells})
-    return {"runs": [file.split("/")[1] for file in files], "rows": rows}
+    rows = [{"prompt": prompt, "cells": [answers[file].get(prompt, []) for file in files]} for prompt in prompts]
+    return {"runs": [file.split("/")[1] for file in files], "files": files, "rows": rows}
 
 
 def generations(sources: Sources) -> list[dict[str, Any]]:
@@ -146,6 +103,8 @@ def generations(sources: Sources) -> list[dict[str, Any]]:
     return [
         {
             "name": file.split("/")[1],
+            "file": file,
+            "sampling": sources.json(file)["sampling"],
             "prompts": [
                 {
                     "prompt": item["prompt"],
@@ -167,10 +126,9 @@ def over_training(sources: Sources) -> list[dict[str, Any]]:
     for chain, files in chains.items():
         count = min(len(files), COLUMNS)
         shown = [files[round(number * (len(files) - 1) / max(count - 1, 1))] for number in range(count)]
-        names = [file.rpartition("/")[2].removesuffix(".json") for file in shown]
-        steps = [f"{chain}/checkpoints/{name}/{CHECKPOINT_FILES['state']}#/step" for name in names]
+        steps = [int(file.rpartition("/")[2].removesuffix(".json")) for file in shown]
         rows = answers_over(shown, sources) if chain.startswith("mlm/") else continuations_over(shown, sources)
-        run = {"name": chain.replace("base-training/", "base/"), "steps": steps, "rows": rows}
+        run = {"name": chain.replace("base-training/", "base/"), "files": shown, "steps": steps, "rows": rows}
         found.append(run | {"masked": chain.startswith("mlm/"), "all": count == len(files)})
     return found
 
@@ -182,21 +140,14 @@ def answers_over(files: list[str], sources: Sources) -> list[dict[str, Any]]:
         cells: list[list[dict[str, Any]]] = []
         before: set[str] | None = None
         for file in files:
-            answers = [answer["token_str"] or "(nothing)" for answer in sources.json(file)[number]["answers"]]
+            answers = sources.json(file)[number]["answers"]
+            tokens = {answer["token_str"] for answer in answers}
             cells.append(
-                [
-                    {"token": token, "new": before is not None and token not in before, "at": f"{at}/score"}
-                    for token, at in zip(answers, places(file, number, len(answers)), strict=True)
-                ]
+                [answer | {"new": before is not None and answer["token_str"] not in before} for answer in answers]
             )
-            before = set(answers)
+            before = tokens
         rows.append({"prompt": row["prompt"], "cells": cells})
     return rows
-
-
-def places(file: str, prompt: int, count: int) -> list[str]:
-    """Return where the answers to a prompt are."""
-    return [f"{file}#/{prompt}/answers/{place}" for place in range(count)]
 
 
 def continuations_over(files: list[str], sources: Sources) -> list[dict[str, Any]]:
@@ -218,7 +169,7 @@ def partitioning(sources: Sources) -> dict[str, Any]:
     for file in sources.names("finetune/*/partitioning.json"):
         found = sources.json(file)
         mesh, seen, variables = found["mesh"], set(), []
-        for number, variable in enumerate(found["variables"]):
+        for variable in found["variables"]:
             path = re.sub(r"(?<=_)\d+(?=/)", "*", variable["path"])
             same = (path, str(variable["shape"]), str(variable["spec"]), variable["note"])
             if same in seen:
@@ -232,10 +183,15 @@ def partitioning(sources: Sources) -> dict[str, Any]:
                     "trainable": variable["trainable"],
                     "note": variable["note"],
                     "grid": grid(mesh, variable["spec"]),
-                    "at": f"{file}#/variables/{number}",
+                    "bytes": variable["bytes_per_device"],
                 }
             )
-        runs.append({"name": file.split("/")[1], "file": file, "axes": list(mesh), "variables": variables})
+        held = {
+            "cut": sum(any(variable["spec"]) for variable in found["variables"]),
+            "all": len(found["variables"]),
+            "held": sum(variable["bytes_per_device"] for variable in found["variables"]),
+        }
+        runs.append({"name": file.split("/")[1], "file": file, "mesh": mesh, "variables": variables} | held)
     return {"runs": runs}
 
 
@@ -265,6 +221,6 @@ def grid(mesh: Mapping[str, int], spec: list[str | None]) -> Markup:
     )
 
 
-def bar(sources: Sources, source: str) -> Markup:
+def bar(share: float) -> Markup:
     """Return a bar as wide as a share."""
-    return Markup('<i class="share" style="--share:{:.4f}"></i>').format(sources.value(source))
+    return Markup('<i class="share" style="--share:{:.4f}"></i>').format(share)
