@@ -7,14 +7,12 @@ output            JSON: ngram; sets, by name what tpulm.evaluation.overlap.find_
 params.recipe     ngram, words of an n-gram; pairs, the names of those
 """
 
-from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.files import write_json
 from tpulm.core.job import job
 
 recipe, scored = snakemake.params.recipe, snakemake.wildcards.scored
 
 with job(snakemake.log[0], f"evaluation {snakemake.wildcards.collection}") as say:
-    leave_pandas_out()
     from tpulm.corpus.reader import read_texts
     from tpulm.evaluation.documents import read_sample
     from tpulm.evaluation.overlap import find_overlap, told

@@ -6,14 +6,12 @@ output               JSON: ngram; sets, by column (text, text_pair) what tpulm.e
 params.recipe.ngram  words of an n-gram
 """
 
-from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.files import write_json
 from tpulm.core.job import job
 
 wildcards, ngram = snakemake.wildcards, snakemake.params.recipe["ngram"]
 
 with job(snakemake.log[0], f"task {wildcards.task}, {wildcards.collection}") as say:
-    leave_pandas_out()
     from tpulm.corpus.reader import read_texts
     from tpulm.corpus.task_files import read_split
     from tpulm.evaluation.overlap import find_overlap, told

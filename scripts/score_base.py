@@ -9,7 +9,6 @@ params.recipe     texts and pairs, the names of those; documents of each split; 
 """
 
 from tpulm.config.training_step import ModelSpec
-from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.job import job
 from tpulm.core.scores import CAUSAL
 from tpulm.training import runtime
@@ -17,7 +16,6 @@ from tpulm.training import runtime
 recipe, name = snakemake.params.recipe, snakemake.wildcards.name
 
 with job(snakemake.log[0], f"evaluation base {name}") as say:
-    leave_pandas_out()
     determinism = recipe.get("determinism", "bytes")
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"], determinism)
     from tpulm.evaluation.causal_scoring import CausalScorer

@@ -8,7 +8,6 @@ params.recipe     texts, pairs, documents, length; batch_size, microbatches, mes
 
 from pathlib import Path
 
-from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.job import job
 from tpulm.core.scores import MASKED
 from tpulm.training import runtime
@@ -16,7 +15,6 @@ from tpulm.training import runtime
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
 with job(snakemake.log[0], f"evaluation mlm {run}") as say:
-    leave_pandas_out()
     determinism = recipe.get("determinism", "bytes")
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], determinism=determinism)
     from tpulm.evaluation.jax_scoring import Scorer

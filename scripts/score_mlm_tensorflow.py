@@ -12,14 +12,12 @@ params.recipe     texts and pairs, the names of those; documents of each split; 
 
 from pathlib import Path
 
-from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.job import job
 from tpulm.core.scores import MASKED
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
 with job(snakemake.log[0], f"evaluation mlm {run}") as say:
-    leave_pandas_out()
     from tpulm.config.record_arrays import EVALUATION_BATCH
     from tpulm.evaluation.rows import masked_rows
     from tpulm.evaluation.scored import Material, spoken
