@@ -15,13 +15,11 @@ params.recipe.near_duplicates  threshold of the similarity at which one of two d
 """
 
 import numpy as np
-from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.files import atomic_write, write_json
 from tpulm.core.job import job
 from tpulm.corpus.assignment import assign_text
 
 with job(snakemake.log[0], snakemake.wildcards.collection):
-    leave_pandas_out()
     splits, record = assign_text(snakemake.params.recipe, snakemake.input.parts, snakemake.input.records)
     with atomic_write(snakemake.output.splits) as partial, open(partial, "wb") as file:
         np.save(file, splits)

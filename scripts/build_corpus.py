@@ -18,7 +18,6 @@ params.recipe.assigning             what assign_splits.py takes, where it is thi
 
 import numpy as np
 from tpulm.config.artifacts import SPLITS
-from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 from tpulm.corpus.assignment import assign_text
@@ -29,7 +28,6 @@ from tpulm.corpus.splits import write_splits
 recipe, inputs = snakemake.params.recipe, snakemake.input
 
 with job(snakemake.log[0], snakemake.wildcards.collection) as say:
-    leave_pandas_out()
     if inputs.splits:
         codes, record = np.load(inputs.splits[0]), read_json(inputs.splits[1])
     else:

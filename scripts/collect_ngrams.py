@@ -12,7 +12,6 @@ params.recipe.column  column of the benchmarks' text, where they are tables
 from itertools import chain
 
 import numpy as np
-from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.files import atomic_write
 from tpulm.core.job import job
 from tpulm.corpus.contamination import held_out_texts, ngrams_of
@@ -22,7 +21,6 @@ from tpulm.corpus.rows import Form
 recipe = snakemake.params.recipe
 
 with job(snakemake.log[0], snakemake.wildcards.collection) as say:
-    leave_pandas_out()
     codes = np.load(snakemake.input.splits, mmap_mode="r")
     held_out = held_out_texts(snakemake.input.parts, codes)
     form = Form(f"{recipe['key']}.decontaminate", recipe)

@@ -17,12 +17,10 @@ from tpulm.core.job import job
 with job(snakemake.log[0], "tokenizer") as say:
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
 
-    from tpulm.core.arrow import leave_pandas_out
     from tpulm.corpus.reader import read_lengths, read_rows
     from tpulm.tokenization.folder import cut, load, measure, pieces, special_ids
     from tpulm.tokenization.sample import CHARACTERS, Sample
 
-    leave_pandas_out()
     tokenizer = load(snakemake.input.tokenizer)
     ids = special_ids(tokenizer, snakemake.input.special_tokens_map)
     lengths = read_lengths(snakemake.input.lengths)

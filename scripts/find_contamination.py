@@ -9,14 +9,12 @@ params.recipe.ngram  words of an n-gram
 """
 
 import numpy as np
-from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 from tpulm.corpus.contamination import find_contaminated
 from tpulm.corpus.tables import read_array
 
 with job(snakemake.log[0], snakemake.wildcards.collection):
-    leave_pandas_out()
     counts, number = read_json(snakemake.input.record)["documents"], int(snakemake.wildcards.part)
     first = sum(counts[:number])
     codes = read_array(snakemake.input.splits, first, first + counts[number])

@@ -11,14 +11,12 @@ params.recipe     ngram, words of an n-gram
 
 from pathlib import Path
 
-from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 
 inputs, recipe, wildcards = snakemake.input, snakemake.params.recipe, snakemake.wildcards
 
 with job(snakemake.log[0], f"{wildcards.searched}, {wildcards.collection}") as say:
-    leave_pandas_out()
     from tpulm.corpus.reader import read_texts
     from tpulm.corpus.task_files import read_split
     from tpulm.evaluation.documents import read_sample

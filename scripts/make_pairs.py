@@ -5,13 +5,11 @@ output            JSON Lines: pairID, phenomenon (what was broken), sentence_goo
 params.recipe     made, how many of each kind; seed
 """
 
-from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.job import job
 
 recipe = snakemake.params.recipe
 
 with job(snakemake.log[0], "evaluation pairs") as say:
-    leave_pandas_out()
     from tpulm.evaluation.broken import DOCUMENTS, make_pairs
     from tpulm.evaluation.documents import draw
     from tpulm.evaluation.pairs import write_pairs

@@ -18,7 +18,6 @@ params.recipe.near_duplicates           threshold and ngram; absent where near-d
 import contextlib
 import platform
 
-from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 from tpulm.corpus.files import unchanged
@@ -29,8 +28,6 @@ recipe, where = snakemake.params.recipe, snakemake.params.recipe["key"]
 source, files = recipe["source"], list(snakemake.input.files)
 
 with job(snakemake.log[0], snakemake.wildcards.collection) as say:
-    if source != "hub":  # `datasets` needs it
-        leave_pandas_out()
     read, piece = {"source": source}, tuple(recipe.get("piece", (0, 1)))
     chat = None
     if snakemake.input.chat_template:

@@ -6,13 +6,11 @@ params.recipe     documents of each split; characters of a document, from its be
                   split has
 """
 
-from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.job import job
 
 recipe, collection = snakemake.params.recipe, snakemake.wildcards.collection
 
 with job(snakemake.log[0], f"evaluation {collection}") as say:
-    leave_pandas_out()
     from tpulm.evaluation.documents import write_sample
 
     paths = iter(snakemake.input.documents)

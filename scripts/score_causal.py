@@ -14,7 +14,6 @@ params.recipe     key and path of the model, step of a checkpoint; texts and pai
 
 from tpulm.config.training_step import ModelSpec
 from tpulm.core.arrays import load_arrays
-from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.job import job
 from tpulm.core.scores import CAUSAL
 from tpulm.training import runtime
@@ -22,7 +21,6 @@ from tpulm.training import runtime
 recipe, base, best = snakemake.params.recipe, snakemake.input.base, snakemake.input.get("best")
 
 with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
-    leave_pandas_out()
     determinism = recipe.get("determinism", "bytes")
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"], determinism)
     from tpulm.evaluation.causal_scoring import CausalScorer

@@ -14,7 +14,6 @@ params.recipe     key and path of the model, step of a checkpoint; texts and pai
 
 from pathlib import Path
 
-from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.job import job
 from tpulm.core.scores import MASKED
 
@@ -22,7 +21,6 @@ recipe = snakemake.params.recipe
 folder = Path(snakemake.input.model[0]).parent
 
 with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
-    leave_pandas_out()
     from tpulm.evaluation.rows import masked_rows
     from tpulm.evaluation.scored import Material, spoken
     from tpulm.evaluation.vocabularies import MaskedVocabulary, costs_of, fitting

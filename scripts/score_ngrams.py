@@ -8,14 +8,12 @@ output            Parquet: text; unigram, kneser_ney, its negative log-likelihoo
 params.recipe     pairs, the names of those
 """
 
-from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.job import job
 from tpulm.training import runtime
 
 recipe, wildcards = snakemake.params.recipe, snakemake.wildcards
 
 with job(snakemake.log[0], f"evaluation {wildcards.collection} {wildcards.vocabulary}") as say:
-    leave_pandas_out()
     from tpulm.corpus.reader import read_lengths, read_rows
     from tpulm.evaluation.baselines import CHARACTERS, encoded_documents, write_costs
     from tpulm.evaluation.documents import read_sample

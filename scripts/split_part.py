@@ -13,7 +13,6 @@ params.recipe                       as for build_corpus.py
 """
 
 from tpulm.config.artifacts import SPLITS
-from tpulm.core.arrow import leave_pandas_out
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 from tpulm.corpus.contamination import drop_contaminated
@@ -23,7 +22,6 @@ from tpulm.corpus.tables import read_array
 inputs = snakemake.input
 
 with job(snakemake.log[0], snakemake.wildcards.collection):
-    leave_pandas_out()
     counts, number = read_json(inputs.record)["documents"], int(snakemake.wildcards.part)
     first = sum(counts[:number])
     codes = read_array(inputs.splits, first, first + counts[number]).copy()

@@ -20,13 +20,11 @@ from tpulm.core.job import job
 with job(snakemake.log[0], "tokenizer") as say:
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
 
-    from tpulm.core.arrow import leave_pandas_out
     from tpulm.corpus.reader import read_lengths, read_rows
     from tpulm.tokenization import merges, unigram
     from tpulm.tokenization.folder import write_settings
     from tpulm.tokenization.sample import Sample
 
-    leave_pandas_out()
     recipe, output = snakemake.params.recipe, snakemake.output
     train = {"unigram": unigram.train, "bpe": merges.train_bpe, "wordpiece": merges.train_wordpiece}[recipe["model"]]
     lengths = read_lengths(snakemake.input.lengths)

@@ -22,14 +22,12 @@ split, shard, shards = snakemake.wildcards.split, int(snakemake.wildcards.shard)
 with job(snakemake.log[0], f"tfrecords {split} {shard + 1}/{shards}") as say:
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
 
-    from tpulm.core.arrow import leave_pandas_out
     from tpulm.corpus.reader import read_batches
     from tpulm.records.packing import range_of_job
     from tpulm.records.shard_writer import write_shard
     from tpulm.tokenization.encoding import template, tokenize
     from tpulm.tokenization.folder import describe, load
 
-    leave_pandas_out()
     recipe, inputs = snakemake.params.recipe, snakemake.input
     part = range_of_job(inputs.lengths, recipe, split, shard, shards)
     tokenizer = load(inputs.tokenizer)

@@ -217,18 +217,6 @@ def test_reader_and_writer_need_no_tensorflow():
     assert done.stdout.split() == ["False"]
 
 
-@pytest.mark.unit
-def test_pandas_is_left_out_and_can_still_be_used():
-    code = (
-        "import sys, numpy, pyarrow; "
-        "from tpulm.core.arrow import leave_pandas_out; leave_pandas_out(); "
-        "assert pyarrow.array(numpy.array([1])).to_numpy().sum() == 1 and 'pandas' not in sys.modules; "
-        "assert pyarrow.table({'a': ['x']}).to_pandas()['a'].tolist() == ['x'] and 'pandas' in sys.modules"
-    )
-    environment = os.environ | {"PYTHONPATH": str(Path(tfrecord.__file__).parents[2])}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
-
-
 def test_bytes_are_those_of_tensorflow(written, tmp_path):
     import tensorflow as tf
 

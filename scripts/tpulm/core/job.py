@@ -1,9 +1,7 @@
 """What every script shares: a log, progress on the terminal, errors in one sentence."""
 
-import atexit
 import contextlib
 import errno
-import gc
 import os
 import re
 import signal
@@ -49,7 +47,6 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
     A `UserError`, a fault of the machine such as a full disk, SIGTERM and Ctrl-C each end the process with exit code 1
     and one sentence; any other error leaves its traceback in the log as well as on the terminal.
     """
-    atexit.register(gc.freeze)  # of Keras, TensorFlow and JAX, half a second of looking for garbage before the end
     if number():
         log = f"{log.removesuffix('.log')}.process{number()}.log"
     debugged = TERMINAL in os.environ

@@ -20,7 +20,7 @@ from tpulm.config.artifacts import SPLITS
 from tpulm.config.label_heads import CLASS, NUMBER, TOKEN_CLASSES
 from tpulm.core.errors import UserError
 from tpulm.corpus.rows import Form, encodable
-from tpulm.corpus.stdlib import SKIPPED, docstrings, paragraphs, parsed
+from tpulm.corpus.stdlib import SKIPPED, docstrings, paragraphs
 
 Example = tuple[str | list[str], str | None, Any]
 KEYS = ("text", "text_pair", "label")  # of a task, that name columns
@@ -116,7 +116,7 @@ def module_trees(module: str) -> Iterator[ast.Module]:
     """Yield the syntax trees of the files of a module or package of the standard library."""
     for path in module_files(module):
         with tokenize.open(path) as file:
-            yield parsed(file.read())
+            yield ast.parse(file.read())
 
 
 def hold_out(where: str, found: Mapping[str, list[Example]], shares: Mapping[str, Any]) -> dict[str, list[Example]]:

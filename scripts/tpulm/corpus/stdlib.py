@@ -1,7 +1,6 @@
 """Text that every machine has: CPython's documentation and the source of its standard library."""
 
 import ast
-import gc
 import inspect
 import re
 import sysconfig
@@ -50,18 +49,7 @@ def stdlib_sources(root: str | None = None) -> Iterator[tuple[str, ast.Module]]:
             source = file.read()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes in strings that a later Python refuses
-            yield source, parsed(source)
-
-
-def parsed(source: str) -> ast.Module:
-    """Return the syntax tree of a module. It has no cycles; looking for some would take a third of the time."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        return ast.parse(source)
-    finally:
-        if collecting:
-            gc.enable()
+            yield source, ast.parse(source)
 
 
 def docstrings(tree: ast.Module) -> Iterator[str]:

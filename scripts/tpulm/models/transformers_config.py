@@ -1,11 +1,9 @@
 """The transformers config of a masked language model, without importing TensorFlow."""
 
+from transformers import AutoConfig, PretrainedConfig
+
 from tpulm.config.architectures import check_vocabulary, find_architecture
 from tpulm.core.errors import UserError
-from tpulm.core.imports import UNUSED_OF_TRANSFORMERS, without
-
-with without(*UNUSED_OF_TRANSFORMERS):
-    from transformers import AutoConfig, PretrainedConfig
 
 
 def model_config(model: dict, manifest: dict, where: str, backend: str = "tensorflow") -> PretrainedConfig:

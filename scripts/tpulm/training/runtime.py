@@ -9,14 +9,11 @@ import sys
 
 from tpulm.core import hosts
 from tpulm.core.compile_cache import cache_folder
-from tpulm.core.imports import uncollected, without
 from tpulm.core.local_devices import gpu_here, tpu_here
 from tpulm.core.memory import keep_freed_memory
 
 # keras-hub imports TensorFlow for its tf.data pipelines when it can; nothing here uses them.
 BLOCKED = ("tensorflow", "tensorflow_text")
-# What Keras and keras-hub import for plots, data frames, wrappers, metrics and downloads: over a third of their time.
-UNUSED = ("kagglehub", "matplotlib", "pandas", "rouge_score", "sklearn")
 
 
 def start(
@@ -53,8 +50,7 @@ def start(
     if repeats and not tpu_here() and not gpu_here():
         keep_freed_memory()
     if hosts.count() > 1:
-        with uncollected():
-            import jax
+        import jax
 
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(
@@ -64,13 +60,11 @@ def start(
             cluster_detection_method="deactivate",  # Slurm's would leave each process one GPU of its many
             shutdown_timeout_seconds=3600,
         )
-        with without(*UNUSED):
-            import keras
+        import keras
 
         keras.utils.set_random_seed(0)  # all must draw the same, also what loaded weights then take the place of
-    with without(*UNUSED):
-        import keras
-        import keras_hub  # noqa: F401
+    import keras
+    import keras_hub  # noqa: F401
 
     set_precision(precision)
     # What tpulm.models.attention chooses, as planned; on a TPU, Keras 3.15 would take no mask for a causal one.

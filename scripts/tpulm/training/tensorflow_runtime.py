@@ -8,17 +8,14 @@ from collections.abc import Callable
 
 from tpulm.core.compile_cache import tensorflow_flags
 from tpulm.core.errors import UserError
-from tpulm.core.imports import UNUSED_OF_TRANSFORMERS, without
 
 os.environ["TF_XLA_FLAGS"] = tensorflow_flags(os.environ.get("TF_XLA_FLAGS", ""))
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # transformers' TensorFlow models are Keras 2
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-# What they import when they can, SciPy for images: nothing here uses it, and it is a fifth of the time to begin.
-with without("jax", "pandas", "scipy", *UNUSED_OF_TRANSFORMERS):
-    import tensorflow as tf
-    import tf_keras
-    import transformers  # noqa: F401, whose models of TensorFlow are taken from here
+import tensorflow as tf  # noqa: E402
+import tf_keras  # noqa: E402
+import transformers  # noqa: E402, F401, whose models of TensorFlow are taken from here
 
 
 def start(cpu_threads: int, host_device_count: int, tpu: bool = True) -> tf.distribute.Strategy:
