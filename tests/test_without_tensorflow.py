@@ -28,9 +28,10 @@ print("RESULT" + json.dumps({"answers": [fill(prompt) for prompt in prompts], "f
 
 @contextmanager
 def without(library, folder):
-    """Have nothing that a workflow starts import a library."""
+    """Have a library missing from all that a workflow starts; who imports it only where it is there does without."""
     (folder / "stub" / library).mkdir(parents=True)
-    (folder / "stub" / library / "__init__.py").write_text(f"raise RuntimeError('{library} was imported')\n")
+    missing = f"raise ModuleNotFoundError('No module named {library}', name='{library}')\n"
+    (folder / "stub" / library / "__init__.py").write_text(missing)
     (folder / "servers").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(folder / "stub"))
