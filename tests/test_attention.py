@@ -151,7 +151,7 @@ from tpulm.models.attention import fuse
 from tpulm.models.causal import build_causal, draw_weights
 from tpulm.models.fused_attention import Kernel
 from tpulm.models.remat import remat
-from tpulm.models.segments import never, separate_documents
+from tpulm.models.segments import separate_documents
 from tpulm.training.tasks import causal, masked
 from tpulm.training.train_step import make_grad_fn
 
@@ -173,7 +173,7 @@ def measured(kernel):
         draw_weights(model.backbone, 0)
         batch = {"tokens": ids, "mask": segments > 0} | ({"segment_ids": segments} if packed else {})
     if packed:
-        separate_documents(model, "the.run", kernel.fits if kernel else never)
+        separate_documents(model, "the.run")
     if kernel:
         fuse(model, kernel)
     if again:

@@ -26,6 +26,7 @@ from typing import Any
 
 from tpulm.core import bucket, hosts
 from tpulm.core.files import sha256, write_text
+from tpulm.core.local_devices import IN_USE
 from tpulm.core.redaction import redacted_values
 
 ENDING = ".jobs.jsonl"
@@ -167,10 +168,9 @@ def version_of(distribution: str, module: ModuleType) -> str | None:
 
 
 def accelerators() -> dict[str, int]:
-    """Return the devices of JAX by their kind, where this process has used them; and the GPUs of this machine."""
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    if bridge is not None and bridge.backends_are_initialized():
-        return dict(Counter(device.device_kind for device in sys.modules["jax"].local_devices()))
+    """Return the devices that this process computes on, by their kind; where it has not said, this machine's GPUs."""
+    if IN_USE:
+        return dict(IN_USE)
     models = (path.read_text() for path in Path("/proc/driver/nvidia/gpus").glob("*/information"))
     return dict(Counter(text.partition("\n")[0].partition(":")[2].strip() for text in models))
 

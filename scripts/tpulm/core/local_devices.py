@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+IN_USE: dict[str, int] = {}  # those that this process computes on, by their kind; empty where it has not said
 GOOGLE = "0x1ae0"  # PCI vendor, of network adapters, too
 TPUS = {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"}  # PCI devices: v2 and v3, ..., v7
 

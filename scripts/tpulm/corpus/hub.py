@@ -1,5 +1,6 @@
 """Read datasets of the Hugging Face Hub, or of a local folder that is laid out as one, with `datasets`."""
 
+import os
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,10 @@ if TYPE_CHECKING:
 
 def import_datasets() -> ModuleType:
     """Return the `datasets` library, quiet towards the terminal and, about what is read, towards the network."""
+    # Else each call of load_dataset asks a server for a file, to be counted there: seconds where that is cut off.
+    os.environ["HF_UPDATE_DOWNLOAD_COUNTS"] = "0"
     import datasets
 
-    # Else each call of load_dataset asks a server for a file, to be counted there: seconds where that is cut off.
-    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
     datasets.disable_progress_bars()
     return datasets
 

@@ -16,6 +16,7 @@ from lm_eval import simple_evaluate
 from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 
+from tpulm.compat import lm_eval as compat
 from tpulm.config.harness_tasks import LOCAL, described, relocated
 from tpulm.core.errors import UserError
 from tpulm.core.scores import IN_TRAINING, IN_TRAINING_TEXT, WHOLE, Score
@@ -83,10 +84,7 @@ def pin(manager: TaskManager, key: str, name: str, revision: str | None) -> None
     if revision is None:
         return
     for entry in leaves:
-        described_by, entry.yaml_path = manager._factory._load_full_config(entry), None
-        entry.cfg = described_by | {
-            "dataset_kwargs": (described_by.get("dataset_kwargs") or {}) | {"revision": revision}
-        }
+        compat.pin(manager, entry, revision)
 
 
 def members(manager: TaskManager, name: str) -> Iterator[Any]:

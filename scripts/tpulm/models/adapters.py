@@ -10,6 +10,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from tpulm.compat.keras import scale_in_kernel
 from tpulm.config.causal_families import layers_of
 from tpulm.config.training_step import ModelSpec
 from tpulm.core.files import atomic_write, write_json
@@ -60,7 +61,7 @@ def wide_value(layer: keras.Layer, name: str) -> np.ndarray:
     value, scale = values[name], values.get(f"{name}_scale")
     if scale is not None:
         if isinstance(layer, keras.layers.EinsumDense):  # its scales have the axes of its outputs
-            scale = np.asarray(layer._adjust_scale_for_dequant(scale))
+            scale = np.asarray(scale_in_kernel(layer, scale))
         value = value / (scale[:, None] if name == "embeddings" else scale)
     if name == "kernel" and getattr(layer, "lora_enabled", False):
         value = value + layer.lora_alpha / layer.lora_rank * (values["lora_kernel_a"] @ values["lora_kernel_b"])

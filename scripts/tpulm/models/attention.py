@@ -10,24 +10,14 @@ import re
 from typing import Any, NamedTuple
 
 import keras
-import keras_hub
-import numpy as np
-from keras import ops
 
+from tpulm.compat import keras_hub
 from tpulm.models.fused_attention import Kernel, length_error
-from tpulm.models.modernbert_layers import ModernBertBackbone
 from tpulm.models.sharding import Sharded
 
 FIRST_TPU = 4  # the compiler refuses the kernel's bfloat16 multiplication for those before
 FIRST_GPU = (8, 0)  # compute capability of Ampere, and of Hopper
 HOPPER = (9, 0)
-# The families whose decoder blocks are built like Llama's.
-LLAMA = (
-    keras_hub.models.LlamaBackbone,
-    keras_hub.models.MistralBackbone,
-    keras_hub.models.QwenBackbone,
-    keras_hub.models.Qwen3Backbone,
-)
 
 
 class Attention(NamedTuple):
@@ -67,20 +57,16 @@ class Needs(NamedTuple):
 def needs_of(model: keras.Model) -> Needs:
     """Return what a model's attention asks of a kernel."""
     backbone = model.backbone
-    if isinstance(backbone, keras_hub.models.RobertaBackbone):
-        layer = backbone.transformer_layers[0]._self_attention_layer
-        return Needs(layer.compute_dtype, layer._key_dim, layer._dropout)
-    if isinstance(backbone, ModernBertBackbone):
-        block = backbone.transformer_layers[0]
-        return Needs(block.compute_dtype, block.head_dim)
-    if isinstance(backbone, LLAMA):
-        layer = backbone.transformer_layers[0]._self_attention_layer
-        return Needs(layer.compute_dtype, layer._query_dense.partial_output_shape[-1])
-    if not isinstance(backbone, (keras_hub.models.GemmaBackbone, keras_hub.models.Gemma3Backbone)):
+    block = backbone.transformer_layers[0]
+    if hasattr(backbone, "use_kernel"):
+        return Needs(block.compute_dtype, backbone.head_dim, backbone.attention_dropout)
+    if isinstance(backbone, keras_hub.LLAMAS):
+        return Needs(block.compute_dtype, keras_hub.llama_head_dim(block))
+    if not isinstance(backbone, keras_hub.GEMMAS):
         return Needs(obstacle=f"no kernel is wired to {type(backbone).__name__}")
     if getattr(backbone, "vision_encoder", None) is not None:
         return Needs(obstacle="images are attended to in both directions")
-    layer = backbone.transformer_layers[0].attention
+    layer = block.attention
     if getattr(layer, "use_bidirectional_attention", False):
         return Needs(obstacle="the model is not causal")
     return Needs(layer.compute_dtype, layer.head_dim, layer.dropout, layer.logit_soft_cap)
@@ -141,79 +127,8 @@ def fuse(model: keras.Model, kernel: Kernel) -> None:
     In place of a mask of pairs, the attention then reads segment ids: `padding_mask` as it stands. With ones and zeros
     there, the tokens are one document and the padding another.
     """
-    for block in model.backbone.transformer_layers:
-        if isinstance(model.backbone, keras_hub.models.RobertaBackbone):
-            fuse_encoder(block._self_attention_layer, kernel)
-        elif isinstance(model.backbone, ModernBertBackbone):
-            block.kernel = kernel
-        elif isinstance(model.backbone, LLAMA):
-            fuse_llama(block, kernel)
-        else:
-            fuse_decoder(block, kernel)
-
-
-def fuse_encoder(layer: keras.layers.MultiHeadAttention, kernel: Kernel) -> None:
-    """Replace, of a layer of RoBERTa, what it makes of a mask [records, 1, tokens], and how it attends with it."""
-    mask_of, attend = layer._compute_attention_mask, layer._compute_attention
-
-    def is_fused(mask: Any, length: int) -> bool:
-        return mask is not None and mask.shape[1] == 1 and kernel.fits(length)
-
-    def masked(query: Any, value: Any, attention_mask: Any = None, **more: Any) -> Any:
-        if is_fused(attention_mask, query.shape[1]):
-            return attention_mask
-        return mask_of(query, value, attention_mask=attention_mask, **more)
-
-    def fused(query: Any, key: Any, value: Any, attention_mask: Any = None, *more: Any, **others: Any) -> tuple:
-        if not is_fused(attention_mask, query.shape[1]):
-            return attend(query, key, value, attention_mask, *more, **others)
-        scaled = query * ops.cast(layer._inverse_sqrt_key_dim, query.dtype)
-        return kernel(scaled, key, value, attention_mask[:, 0], causal=False), None
-
-    layer._compute_attention_mask, layer._compute_attention = masked, fused
-
-
-def fuse_decoder(block: keras.layers.Layer, kernel: Kernel) -> None:
-    """Replace, of a decoder block of Gemma, the mask by segment ids [records, tokens, 1], and how it attends."""
-    layer = block.attention
-    mask_of, attend = block._compute_attention_mask, layer._compute_attention
-    width = layer.head_dim if layer.query_head_dim_normalize else block.hidden_dim // layer.num_query_heads
-    window = layer.sliding_window_size if layer.use_sliding_window_attention else None
-
-    def masked(x: Any, padding_mask: Any, *more: Any) -> Any:
-        cache = more[-2]
-        if cache is None and kernel.fits(x.shape[1]):
-            return ops.cast(padding_mask, "int32")[:, :, None]
-        return mask_of(x, padding_mask, *more)
-
-    def fused(query: Any, key: Any, value: Any, attention_mask: Any, **more: Any) -> Any:
-        if attention_mask.shape[-1] != 1 or not kernel.fits(query.shape[1]):
-            return attend(query, key, value, attention_mask, **more)
-        scaled = query * ops.cast(1 / np.sqrt(width), query.dtype)
-        segments = attention_mask[:, :, 0]
-        return kernel(scaled, key, value, segments, causal=True, window=window, soft_cap=layer.logit_soft_cap)
-
-    block._compute_attention_mask, layer._compute_attention = masked, fused
-
-
-def fuse_llama(block: keras.layers.Layer, kernel: Kernel) -> None:
-    """Replace, of a decoder block of Llama or one built like it, what `fuse_decoder` does of Gemma's.
-
-    Of these, Mistral alone has a window in its mask; where Qwen has one, keras-hub's attention on JAX does not see it.
-    """
-    layer = block._self_attention_layer
-    mask_of, attend = block._compute_self_attention_mask, layer._compute_attention
-    window = getattr(block, "sliding_window", None)
-
-    def masked(**given: Any) -> Any:
-        if given["self_attention_cache"] is None and kernel.fits(given["decoder_sequence"].shape[1]):
-            return ops.cast(given["decoder_padding_mask"], "int32")[:, :, None]
-        return mask_of(**given)
-
-    def fused(query: Any, key: Any, value: Any, attention_mask: Any = None, **more: Any) -> Any:
-        if attention_mask.shape[-1] != 1 or not kernel.fits(query.shape[1]):
-            return attend(query, key, value, attention_mask, **more)
-        scaled = query * ops.cast(layer._inv_norm_factor, query.dtype)
-        return kernel(scaled, key, value, attention_mask[:, :, 0], causal=True, window=window)
-
-    block._compute_self_attention_mask, layer._compute_attention = masked, fused
+    if hasattr(model.backbone, "use_kernel"):
+        model.backbone.use_kernel(kernel)
+    else:
+        for block in model.backbone.transformer_layers:
+            keras_hub.attend_by_kernel(block, kernel)

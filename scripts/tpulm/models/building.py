@@ -3,12 +3,13 @@
 Needs tpulm.training.runtime.start first.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import keras
 import keras_hub
 
+from tpulm.compat.keras import set_layout
+from tpulm.compat.keras_hub import without_optimizer
 from tpulm.config.training_step import CausalArchitecture, MaskedArchitecture, ModelSpec, Preset
 from tpulm.core.arrays import load_arrays
 from tpulm.models import sharding
@@ -25,7 +26,7 @@ from tpulm.models.causal import (
 from tpulm.models.frozen import load_int8, policy_of, without_activations
 from tpulm.models.fused_attention import Kernel
 from tpulm.models.masked_models import MODULES
-from tpulm.models.segments import never, separate_documents
+from tpulm.models.segments import separate_documents
 
 
 def open_model(spec: ModelSpec, best: str | None = None) -> tuple[keras.Model, sharding.Sharded]:
@@ -95,12 +96,12 @@ def build_abstract_model(
     Variables that are made inside `StatelessScope(initialize_variables=False)` have no value.
     """
     keras.utils.set_random_seed(spec.seed)
-    with keras.StatelessScope(initialize_variables=False), uncompiled():
+    with keras.StatelessScope(initialize_variables=False), without_optimizer():
         model = construct(spec.architecture, spec)
         prepare(model, spec, distribution)
         model = finish(model)
         for variable in model.variables:  # as Keras does it when a variable gets its value
-            variable._layout = distribution.get_variable_layout(variable)
+            set_layout(variable, distribution.get_variable_layout(variable))
     sharding.check_overrides(model.variables, distribution)
     return model
 
@@ -114,7 +115,7 @@ def prepare(model: keras.Model, spec: ModelSpec, distribution: sharding.Sharded)
     name = attention_of(model, distribution, spec.determinism).implementation
     kernel = None if name == "plain" else Kernel(name, spec.segments)
     if spec.segments:
-        separate_documents(model, spec.where, kernel.fits if kernel else never)
+        separate_documents(model, spec.where)
     if kernel:
         fuse(model, kernel)
 
@@ -140,17 +141,3 @@ def construct_causal(
     """Return the causal model of an architecture, without a preprocessor; of the run's dtype policy by default."""
     arguments = {"vocabulary_size": architecture.vocabulary_size, **architecture.sizes}
     return build_causal(family_of(architecture), arguments if policy is None else arguments | {"dtype": policy})
-
-
-@contextlib.contextmanager
-def uncompiled() -> Iterator[None]:
-    """Keep keras-hub's tasks from making the optimizer that they come with: nobody asked for it."""
-    tasks = (keras_hub.models.CausalLM, keras_hub.models.MaskedLM)
-    kept = [task.compile for task in tasks]
-    for task in tasks:
-        task.compile = lambda self, *args, **kwargs: None
-    try:
-        yield
-    finally:
-        for task, method in zip(tasks, kept, strict=True):
-            task.compile = method

@@ -16,19 +16,19 @@ import keras
 import keras_hub
 import numpy as np
 
+from tpulm.compat.keras import flat_layers
+from tpulm.compat.keras_hub import plain_attention
 from tpulm.config.causal_families import FAMILIES, TARGETS, layers_of
 from tpulm.config.training_step import ModelSpec
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, write_json
 from tpulm.core.random_streams import generator
-from tpulm.models.undrawn import undrawn
 
 EPOCH = "1970-01-01@00:00:00"  # in place of the clock, in the metadata of presets
 
 
-@undrawn()
 def build_causal(family: type, arguments: Mapping) -> keras.Model:
-    """Return the causal language model of a backbone's class, without a preprocessor and any weights.
+    """Return the causal language model of a backbone's class, without a preprocessor, its weights as Keras draws them.
 
     Raises UserError for a class that keras-hub has no causal language model of.
     """
@@ -45,7 +45,6 @@ def task_of(family: type) -> type:
     raise UserError(f"keras-hub has no causal language model for {family.__name__}.")
 
 
-@undrawn()
 def rebuilt(model: keras.Model, dtype: keras.dtype_policies.DTypePolicy) -> keras.Model:
     """Return another model of the same sizes and preprocessor, of another dtype and with fresh weights."""
     config = model.backbone.get_config() | {"dtype": dtype}
@@ -53,7 +52,6 @@ def rebuilt(model: keras.Model, dtype: keras.dtype_policies.DTypePolicy) -> kera
     return plain_attention(type(model)(backbone=backbone, preprocessor=model.preprocessor))
 
 
-@undrawn()
 def build_as_preset(preset: str | Path, seed: int) -> keras.Model:
     """Return the causal language model of a preset folder with weights drawn by a seed, without its preprocessor."""
     family: Any = backbone_class(preset)
@@ -74,21 +72,6 @@ def make_preprocessor(architecture: str, proto: bytes, sequence_length: int) -> 
     # The tokenizer's own family: Gemma 3's preprocessor, which also takes images, needs TensorFlow.
     preprocessor = getattr(keras_hub.models, name.replace("Tokenizer", "CausalLMPreprocessor"))
     return preprocessor(tokenizer, sequence_length=sequence_length)
-
-
-def plain_attention(model: keras.Model) -> keras.Model:
-    """Let a model's attention be the one that a plan compiles, whatever the machine. Returns the model.
-
-    keras-hub's Gemmas choose a fused operation where they see a TPU, which a planning machine is not; and with the
-    mask of a compiled step, Keras 3.15 forgets the soft cap of Gemma 2 in it. keras-hub 0.32 normalizes the queries and
-    keys of Qwen 3 with an epsilon of 1e-5; published models, and transformers, have that of their other layers.
-    """
-    for layer in model._flatten_layers():
-        if hasattr(layer, "_use_fused_attention_op"):
-            layer._use_fused_attention_op = lambda: False
-        if layer.name in ("query_dense_layernorm", "key_dense_layernorm"):
-            layer.epsilon = model.backbone.layer_norm_epsilon
-    return model
 
 
 def draw_weights(backbone: keras.Model, seed: int) -> None:
@@ -119,7 +102,6 @@ def backbone_class(preset: str | Path) -> type:
     return found
 
 
-@undrawn()
 def load_preset(preset: str | Path, dtype: keras.dtype_policies.DTypePolicy | None = None) -> keras.Model:
     """Return the causal language model of a preset folder, with its preprocessor; of the run's dtype by default."""
     given: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
@@ -158,7 +140,7 @@ def prepare_tuning(model: keras.Model, spec: ModelSpec) -> None:
 
 def adapt(model: keras.Model, spec: ModelSpec) -> None:
     """Give the layers that a run's targets stand for LoRA's matrices. Raises UserError where there is no such layer."""
-    layers = list(model.backbone._flatten_layers(include_self=False))
+    layers = flat_layers(model.backbone, include_self=False)
     for target in spec.targets:
         if not any(layer.name in TARGETS[target] and hasattr(layer, "enable_lora") for layer in layers):
             raise UserError(

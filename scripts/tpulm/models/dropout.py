@@ -9,7 +9,6 @@ import keras
 
 from tpulm.models.dropout_rate import LEVELS, dropped_levels
 
-PLAIN = keras.layers.Dropout.call
 DRAWS = 4  # that one block of the hash is enough for
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
@@ -47,19 +46,17 @@ def kept(key: jax.Array, shape: tuple[int, ...], dropped: int) -> jax.Array:
     return jnp.concatenate([draw >= dropped for draw in draws], -1)
 
 
-def dropped(layer: keras.layers.Dropout, inputs: jax.Array, training: bool = False) -> jax.Array:
-    """Return what `keras.layers.Dropout.call` returns, of other random numbers, with the mask as an array of its own.
+class Dropout(keras.layers.Dropout):
+    """Keras's dropout, of other random numbers, with the mask as an array of its own.
 
     Otherwise the TPU compiler draws the mask again inside each matrix multiplication that reads it, also those of the
-    backward pass, and takes minutes for one layer of RoBERTa. The array costs a byte per element of `inputs`.
+    backward pass, and takes minutes for one layer of RoBERTa. The array costs a byte per element of the inputs.
     """
-    if not training or not 0 < layer.rate < 1 or layer.noise_shape is not None:
-        return PLAIN(layer, inputs, training=training)
-    share = dropped_levels(layer.rate)
-    mask = jax.lax.optimization_barrier(kept(layer.seed_generator.next(), inputs.shape, share))
-    return jnp.where(mask, inputs / (1 - share / LEVELS), jnp.zeros_like(inputs))
 
-
-def draw_masks_once() -> None:
-    """Make all dropout of this process so."""
-    keras.layers.Dropout.call = dropped
+    def call(self, inputs: jax.Array, training: bool = False) -> jax.Array:
+        """Return the inputs while not training; else some elements zero, and the others divided by what is kept."""
+        if not training or not self.rate:
+            return inputs
+        share = dropped_levels(self.rate)
+        mask = jax.lax.optimization_barrier(kept(self.seed_generator.next(), inputs.shape, share))
+        return jnp.where(mask, inputs / (1 - share / LEVELS), jnp.zeros_like(inputs))

@@ -21,15 +21,15 @@ import ml_dtypes  # noqa: F401  makes bfloat16 known to NumPy, and so to safeten
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from tpulm.compat.keras_hub import plain_attention
 from tpulm.config.artifacts import SHARD_INDEX
 from tpulm.config.causal_families import FAMILIES
 from tpulm.core.arrays import damaged
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
-from tpulm.models.causal import make_preprocessor, plain_attention, task_of
+from tpulm.models.causal import make_preprocessor, task_of
 from tpulm.models.merged_peft import in_keras
 from tpulm.models.transformers_causal import transformers_name
-from tpulm.models.undrawn import undrawn
 
 VOCABULARY = "tokenizer.model"
 LENGTH = 1024  # tokens, the default of keras-hub's preprocessors
@@ -37,7 +37,6 @@ LENGTH = 1024  # tokens, the default of keras-hub's preprocessors
 BUFFERS = ("rotary_emb.inv_freq",)
 
 
-@undrawn()
 def load_transformers(folder: Path, where: str) -> keras.Model:
     """Return the causal model of a folder of transformers, with its preprocessor; of the run's dtype.
 

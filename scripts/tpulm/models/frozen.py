@@ -10,6 +10,7 @@ import jax
 import keras
 import numpy as np
 
+from tpulm.compat.keras import flat_layers, round_weights_only
 from tpulm.config.causal_families import TARGETS, layers_of
 from tpulm.config.training_step import ModelSpec
 from tpulm.models.causal import load_preset, rebuilt
@@ -26,7 +27,17 @@ class Stored(keras.dtype_policies.DTypePolicy):
     def __init__(self, variables: str, arithmetic: str):
         """Both are types such as bfloat16."""
         super().__init__(arithmetic)
-        self._variable_dtype, self._name = variables, f"{arithmetic}_on_{variables}"
+        self.variables = variables
+
+    @property
+    def variable_dtype(self) -> str:
+        """The type of the variables."""
+        return self.variables
+
+    @property
+    def name(self) -> str:
+        """What Keras calls the policy."""
+        return f"{self.compute_dtype}_on_{self.variables}"
 
 
 def policy_of(spec: ModelSpec) -> keras.dtype_policies.DTypePolicy | None:
@@ -43,9 +54,9 @@ def policy_of(spec: ModelSpec) -> keras.dtype_policies.DTypePolicy | None:
 
 def without_activations(model: keras.Model) -> keras.Model:
     """Let the int8 layers of a model round only their weights. Returns the model."""
-    for layer in model._flatten_layers():
+    for layer in flat_layers(model):
         if layer.quantization_mode == "int8":
-            layer.inputs_quantizer = None
+            round_weights_only(layer)
     return model
 
 
@@ -70,6 +81,6 @@ def load_int8(preset: str | Path, policy: keras.dtype_policies.DTypePolicyMap) -
 
 def leaves(model: keras.Model) -> Iterator[keras.Layer]:
     """Yield the layers of a model that have variables of their own and no layers."""
-    for layer in model._flatten_layers(include_self=False):
-        if layer.variables and len(list(layer._flatten_layers())) == 1:
+    for layer in flat_layers(model, include_self=False):
+        if layer.variables and len(flat_layers(layer)) == 1:
             yield layer

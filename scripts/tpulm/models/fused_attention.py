@@ -15,7 +15,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ke
 from jax.sharding import PartitionSpec
 
 from tpulm.models.attention_cost import block_size, gradients_at_once, scope_of
-from tpulm.models.segments import same_document
+from tpulm.models.segments import visible
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,25 @@ class Kernel:
         else:
             function = partial(cudnn, causal=causal, window=window, packed=self.packed)
         return on_mesh(function, query, key, value, segments)
+
+
+def attend(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segments: jax.Array,
+    kernel: Kernel | None,
+    window: int | None = None,
+) -> jax.Array:
+    """Return what each token attends to within its document, in both directions: [records, tokens, heads, head_dim].
+
+    Arguments as for a kernel, the query not scaled. Plain attention where there is none, or none for this length.
+    """
+    scale = query.shape[-1] ** -0.5
+    if kernel is not None and kernel.fits(query.shape[1]):
+        return kernel(query * jnp.asarray(scale, query.dtype), key, value, segments, causal=False, window=window)
+    mask = visible(segments, window)[:, None]
+    return keras.ops.dot_product_attention(query, key, value, mask=mask, scale=scale, flash_attention=False)
 
 
 def length_error(name: str, length: int) -> str | None:
@@ -135,11 +154,7 @@ def cudnn(
     if causal and not packed:
         local = None if window is None else (window - 1, 0)
     else:
-        mask = same_document(segments)
-        if window is not None:
-            pairs = jnp.ones(mask.shape[1:], bool)
-            mask &= jnp.triu(pairs, 1 - window) if causal else jnp.triu(jnp.tril(pairs, window), -window)
-        mask = mask[:, None]
+        mask = visible(segments, window - 1 if causal and window else window)[:, None]
     return jax.nn.dot_product_attention(
         query, key, value, mask=mask, scale=1.0, is_causal=causal, local_window_size=local, implementation="cudnn"
     )

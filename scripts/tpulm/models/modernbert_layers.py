@@ -9,13 +9,13 @@ Needs tpulm.training.runtime.start first.
 from collections.abc import Mapping
 from typing import Any
 
-import jax.numpy as jnp
 import keras
 import keras_hub
 from keras import ops
 
-from tpulm.models.fused_attention import Kernel
-from tpulm.models.segments import places, same_document
+from tpulm.models.dropout import Dropout
+from tpulm.models.fused_attention import Kernel, attend
+from tpulm.models.segments import places
 
 EPSILON = 1e-5
 
@@ -23,19 +23,6 @@ EPSILON = 1e-5
 def norm(name: str) -> keras.layers.LayerNormalization:
     """Return a layer normalization without a bias."""
     return keras.layers.LayerNormalization(epsilon=EPSILON, center=False, name=name)
-
-
-def visible(segments: Any, window: int | None) -> Any:
-    """Return which pairs of tokens see each other: bool [records, tokens, tokens].
-
-    segments  int32 [records, tokens]
-    window    how far a token sees to each side; None is no limit
-    """
-    pairs = same_document(segments)
-    if window is None:
-        return pairs
-    index = jnp.arange(segments.shape[1])
-    return jnp.logical_and(pairs, jnp.abs(index[:, None] - index) <= window)
 
 
 class Block(keras.layers.Layer):
@@ -62,7 +49,7 @@ class Block(keras.layers.Layer):
             keras.layers.Dense(inner, use_bias=False, name=f"feedforward_{name}_dense")
             for name in ("activated", "gate")
         )
-        self.dropout = keras.layers.Dropout(sizes["mlp_dropout"], name="feedforward_dropout")
+        self.dropout = Dropout(sizes["mlp_dropout"], name="feedforward_dropout")
         self.feedforward_output = keras.layers.Dense(hidden, use_bias=False, name="feedforward_output_dense")
 
     def build(self, x_shape: tuple, segments_shape: tuple) -> None:
@@ -82,19 +69,10 @@ class Block(keras.layers.Layer):
         normed = x if self.attention_norm is None else self.attention_norm(x)
         positions = places(segments)
         query, key = (self.rope(part(normed), positions=positions) for part in (self.query, self.key))
-        x = x + self.attention_output(self.attend(query, key, self.value(normed), segments))
+        x = x + self.attention_output(attend(query, key, self.value(normed), segments, self.kernel, self.window))
         normed = self.feedforward_norm(x)
         gated = keras.activations.gelu(self.activated(normed), approximate=False) * self.gate(normed)
         return x + self.feedforward_output(self.dropout(gated, training=training))
-
-    def attend(self, query: Any, key: Any, value: Any, segments: Any) -> Any:
-        """Return what each token attends to: [records, tokens, heads, head_dim], as the arguments."""
-        scale = self.head_dim**-0.5
-        if self.kernel is not None and self.kernel.fits(query.shape[1]):
-            scaled = query * ops.cast(scale, query.dtype)
-            return self.kernel(scaled, key, value, segments, causal=False, window=self.window)
-        mask = visible(segments, self.window)[:, None]
-        return ops.dot_product_attention(query, key, value, mask=mask, scale=scale, flash_attention=False)
 
     def compute_output_shape(self, x_shape: tuple, segments_shape: tuple) -> tuple:
         """Return the shape of the hidden states, which stays."""
@@ -104,7 +82,8 @@ class Block(keras.layers.Layer):
 class ModernBertBackbone(keras_hub.models.Backbone):
     """The encoder: inputs token_ids and padding_mask, int32 [records, tokens]; outputs [records, tokens, hidden]."""
 
-    reads_segments = True  # tpulm.models.segments has nothing to change
+    reads_segments = True
+    attention_dropout = 0.0
 
     def __init__(self, sizes: Mapping, vocabulary_size: int):
         """Build it; sizes  as of tpulm.config.masked_sizes."""
@@ -113,13 +92,19 @@ class ModernBertBackbone(keras_hub.models.Backbone):
         self.transformer_layers = [Block(sizes, number, name=f"transformer_layer_{number}") for number in range(layers)]
         tokens, mask = (keras.Input((None,), dtype="int32", name=name) for name in ("token_ids", "padding_mask"))
         x = norm("embeddings_layer_norm")(self.token_embedding(tokens))
-        x = keras.layers.Dropout(sizes["embedding_dropout"], name="embeddings_dropout")(x)
+        x = Dropout(sizes["embedding_dropout"], name="embeddings_dropout")(x)
         for block in self.transformer_layers:
             x = block(x, mask)
         super().__init__(inputs={"token_ids": tokens, "padding_mask": mask}, outputs=norm("final_layer_norm")(x))
         self.vocabulary_size, self.hidden_dim = vocabulary_size, hidden
         self.num_layers, self.num_heads = layers, sizes["num_attention_heads"]
+        self.head_dim = hidden // self.num_heads
         self.max_sequence_length = sizes["max_position_embeddings"]
+
+    def use_kernel(self, kernel: Kernel) -> None:
+        """Attend by a kernel from here on."""
+        for block in self.transformer_layers:
+            block.kernel = kernel
 
     def tokens_seen(self, length: int) -> int:
         """Return how many tokens of a record of this many one in its middle sees, over all layers."""

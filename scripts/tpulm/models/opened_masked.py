@@ -33,11 +33,8 @@ def open_masked(folder: Path, where: str, recipe: Mapping) -> tuple[keras.Model,
     found = folder_recipe(folder)
     # Of the types of tokens there is the first only, which is added to the positions.
     own = {key: value for key, value in found["model"].items() if key not in (EPSILON, TYPES)}
-    model, distribution = open_model(ModelSpec.of("mlm", where, {**recipe, **found, "model": own}))
-    if EPSILON in found["model"]:
-        for layer in model._flatten_layers():
-            if isinstance(layer, keras.layers.LayerNormalization):
-                layer.epsilon = found["model"][EPSILON]
+    recipe = {**recipe, **found, "model": own, "epsilon": found["model"].get(EPSILON)}
+    model, distribution = open_model(ModelSpec.of("mlm", where, recipe))
     load_folder(model, folder / "model.safetensors")
     return model, distribution
 

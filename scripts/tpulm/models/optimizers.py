@@ -5,6 +5,8 @@ from typing import Any
 
 import keras
 
+from tpulm.compat.keras import layout_of
+
 
 class Passing:
     """A value within one update, in place of a variable: Keras's Adafactor assigns it before it reads it."""
@@ -39,7 +41,7 @@ class Adafactor(keras.optimizers.Adafactor):
 
     def factor(self, variable: keras.Variable, dropped: int, name: str) -> keras.Variable:
         """Return a variable of the shape and layout of another without its axis `dropped`."""
-        shape, layout = list(variable.shape), getattr(variable, "_layout", None)
+        shape, layout = list(variable.shape), layout_of(variable)
         del shape[dropped]
         if layout is not None:
             axes = list(layout.axes)

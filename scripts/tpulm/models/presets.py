@@ -44,16 +44,17 @@ def built_in(preset: str, where: str) -> str:
     """Return the Kaggle handle, with its version, of a preset name. Raises UserError for an unknown name."""
     import difflib
 
-    from keras_hub.src.utils.preset_utils import BUILTIN_PRESETS  # private: the only list that has the handles
+    from tpulm.compat.keras_hub import built_in_presets
 
-    if preset not in BUILTIN_PRESETS:
-        near = difflib.get_close_matches(preset, BUILTIN_PRESETS, 1)
+    known = built_in_presets()
+    if preset not in known:
+        near = difflib.get_close_matches(preset, known, 1)
         hint = f'; did you mean "{near[0]}"?' if near else ""
         raise UserError(
             f"{where} is {preset}; allowed: a preset folder, an hf:// or kaggle:// handle, or the name of a preset of "
             f"keras-hub{hint or '.'}"
         )
-    return BUILTIN_PRESETS[preset]["kaggle_handle"]
+    return known[preset]["kaggle_handle"]
 
 
 def is_keras_preset(folder: Path) -> bool:

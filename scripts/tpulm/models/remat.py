@@ -2,6 +2,8 @@
 instead of keeping them (Chen et al. 2016). Weights that are sharded over the axis batch are gathered for a block at a
 time, forward and again backward, and their gradients are scattered (Rajbhandari et al. 2020, ZeRO stage 3)."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -9,6 +11,7 @@ import jax.numpy as jnp
 import keras
 from jax.sharding import NamedSharding, PartitionSpec
 
+from tpulm.compat.keras import replace_call
 from tpulm.models.sharding import Sharded
 
 
@@ -19,17 +22,17 @@ def remat(model: keras.Model) -> None:
     arrays, and the random states that dropout moves on inside a block would not come out of it.
     """
     for block in model.backbone.transformer_layers:
-        wrap(block)
+        replace_call(block, partial(rematerializing, block))
 
 
-def wrap(block: keras.Layer) -> None:
-    """Replace the `call` of one layer."""
-    call = block.call
+def rematerializing(block: keras.Layer, call: Callable) -> Callable:
+    """Return what one layer computes, which is `call`, keeping its inputs only."""
+    within = False  # what the layer recomputes is the call itself
 
-    def rematerialised(*args: Any, **kwargs: Any) -> Any:
+    def rematerialized(*args: Any, **kwargs: Any) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs))
         arrays = [isinstance(leaf, jax.Array) for leaf in leaves]
-        if not any(arrays):  # symbolic, while the model is put together
+        if within or not any(arrays):  # the latter is symbolic, while the model is put together
             return call(*args, **kwargs)
 
         @jax.checkpoint
@@ -37,7 +40,6 @@ def wrap(block: keras.Layer) -> None:
             given = iter(values)
             merged = [next(given) if is_array else leaf for is_array, leaf in zip(arrays, leaves, strict=True)]
             args, kwargs = jax.tree.unflatten(tree, merged)
-            block.call = call
             inputs = next(value for value in values if jnp.issubdtype(value.dtype, jnp.floating))
             trainable, frozen = (
                 [
@@ -46,10 +48,12 @@ def wrap(block: keras.Layer) -> None:
                 ]
                 for of, part in ((block.trainable_variables, trainable), (block.non_trainable_variables, frozen))
             )
+            nonlocal within
+            within = True
             try:
                 return block.stateless_call(trainable, frozen, *args, **kwargs)
             finally:
-                block.call = rematerialised
+                within = False
 
         trainable, frozen = block.trainable_variables, block.non_trainable_variables
         values = [leaf for is_array, leaf in zip(arrays, leaves, strict=True) if is_array]
@@ -59,7 +63,7 @@ def wrap(block: keras.Layer) -> None:
                 variable.assign(value)
         return outputs
 
-    block.call = rematerialised
+    return rematerialized
 
 
 def gathered(variable: keras.Variable, value: jax.Array, dtype: str, inputs: jax.Array) -> jax.Array:

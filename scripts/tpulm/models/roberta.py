@@ -1,4 +1,4 @@
-"""RoBERTa masked language models: keras-hub's variables, and PyTorch's names for them. Keras is imported only where
+"""RoBERTa masked language models: PyTorch's names for their variables. Keras is imported only where
 a model is built.
 
 Sizes are those of tpulm.config.masked_sizes.
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tpulm.config.masked_sizes import ATTENTION_DROPOUT
+from tpulm.config.masked_sizes import ATTENTION_DROPOUT, EPSILON, KINDS
 from tpulm.core.errors import UserError
 from tpulm.core.random_streams import generator
 
@@ -20,34 +20,23 @@ PYTORCH_CLASS = "RobertaForMaskedLM"
 
 
 def backbone_class() -> type:
-    """Return keras-hub's class of the model without its head."""
-    from keras_hub.models import RobertaBackbone
+    """Return the class of the model without its head."""
+    from tpulm.models.roberta_layers import RobertaBackbone
 
     return RobertaBackbone
 
 
 def build(sizes: Mapping, vocabulary_size: int, pad_id: int) -> "keras.Model":
-    """Return a RobertaMaskedLM of keras-hub without any weights.
+    """Return a RobertaMaskedLM, its weights as Keras draws them.
 
-    Of transformers' positions, those up to the pad id are never used; keras-hub has only the others.
+    Of transformers' positions, those up to the pad id are never used; here there are only the others.
     """
-    import keras_hub
+    from tpulm.models.roberta_layers import RobertaMaskedLM
 
-    from tpulm.models.undrawn import undrawn
-
-    with undrawn():
-        backbone = backbone_class()(
-            vocabulary_size=vocabulary_size,
-            num_layers=sizes["num_hidden_layers"],
-            num_heads=sizes["num_attention_heads"],
-            hidden_dim=sizes["hidden_size"],
-            intermediate_dim=sizes["intermediate_size"],
-            dropout=sizes["hidden_dropout_prob"],
-            max_sequence_length=sizes["max_position_embeddings"] - pad_id - 1,
-        )
-        for block in backbone.transformer_layers:  # keras-hub has one dropout for both
-            block._self_attention_layer._dropout = sizes.get(ATTENTION_DROPOUT, sizes["hidden_dropout_prob"])
-        return keras_hub.models.RobertaMaskedLM(backbone=backbone, preprocessor=None)
+    sizes = {EPSILON: KINDS["roberta"].built_in[EPSILON], **sizes}
+    sizes.setdefault(ATTENTION_DROPOUT, sizes["hidden_dropout_prob"])
+    backbone = backbone_class()(sizes, vocabulary_size, sizes["max_position_embeddings"] - pad_id - 1)
+    return RobertaMaskedLM(backbone, sizes[EPSILON])
 
 
 def draw_weights(model: "keras.Model", deviation: float, seed: int) -> None:
@@ -59,7 +48,7 @@ def draw_weights(model: "keras.Model", deviation: float, seed: int) -> None:
 
 
 def names(layers: int) -> dict[str, str]:
-    """Return PyTorch's name of each variable by its path in keras-hub's model, word and position embeddings aside."""
+    """Return PyTorch's name of each variable by its path in our model, word and position embeddings aside."""
     plain = {
         "embeddings_layer_norm": "roberta.embeddings.LayerNorm",
         "mlm_head/intermediate_dense": "lm_head.dense",
@@ -89,7 +78,7 @@ PYTORCH_TYPES = "roberta.embeddings.token_type_embeddings.weight"
 
 
 def to_pytorch(arrays: dict[str, np.ndarray], layers: int, pad_id: int) -> dict[str, np.ndarray]:
-    """Return the variables of keras-hub's model, by path, as those of transformers' RobertaForMaskedLM, by name.
+    """Return the variables of our model, by path, as those of transformers' RobertaForMaskedLM, by name.
 
     Kernels [inputs, outputs], those of attention with the heads as a dimension of their own, become matrices
     [outputs, inputs]; positions get the rows up to the pad id, of zeros; the one token type is zero.
@@ -112,7 +101,7 @@ def to_pytorch(arrays: dict[str, np.ndarray], layers: int, pad_id: int) -> dict[
 
 
 def from_pytorch(arrays: dict[str, np.ndarray], layers: int, heads: int, pad_id: int) -> dict[str, np.ndarray]:
-    """Return the variables of transformers' RobertaForMaskedLM, by name, as those of keras-hub's model, by path.
+    """Return the variables of transformers' RobertaForMaskedLM, by name, as those of our model, by path.
 
     Raises UserError where one is missing.
     """

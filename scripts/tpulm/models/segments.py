@@ -4,40 +4,28 @@ The input `padding_mask` of such a model holds segment ids: 0 for padding, 1, 2,
 order. With ones and zeros, it means what it always does. Needs tpulm.training.runtime.start first.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import keras
-import keras_hub
 from keras import ops
 
+from tpulm.compat import keras_hub
 from tpulm.core.errors import UserError
 
 
-def never(length: int) -> bool:
-    """Return that no attention reads segment ids."""
-    return False
-
-
-def separate_documents(model: keras.Model, where: str, read: Callable[[int], bool] = never) -> None:
-    """Let a model read segment ids in place of the padding mask.
+def separate_documents(model: keras.Model, where: str) -> None:
+    """Let a model read segment ids in place of the padding mask; one of our own layers always does.
 
     where  the config key of the run, which the error names
-    read   whether its attention reads segment ids itself for sequences of so many tokens (tpulm.models.attention):
-           then nobody makes a mask of pairs
 
     Raises UserError for a family that this is not implemented for.
     """
     backbone = model.backbone
-    if getattr(backbone, "reads_segments", False):
-        return
-    if isinstance(backbone, keras_hub.models.RobertaBackbone):
-        separate_encoder(backbone, read)
-    elif isinstance(backbone, (keras_hub.models.GemmaBackbone, keras_hub.models.Gemma3Backbone)):
+    if isinstance(backbone, keras_hub.GEMMAS):
         for block in backbone.transformer_layers:
-            separate_decoder(block)
-    else:
+            keras_hub.separate_documents(block, same_document, places_in)
+    elif not getattr(backbone, "reads_segments", False):
         raise UserError(
             f"{where}.packing is segments, which {type(backbone).__name__} cannot read; allowed with it: concat, pad."
         )
@@ -51,44 +39,17 @@ def same_document(segments: Any) -> Any:
     return ops.equal(segments[:, :, None], segments[:, None, :])
 
 
-def separate_encoder(backbone: keras.Model, read: Callable[[int], bool]) -> None:
-    """Replace the `call` of a RobertaBackbone: the same layers in the same order, with positions and masks."""
-    for block in backbone.transformer_layers:
-        block._self_attention_layer._flash_attention = False  # keras' kernel for TPUs takes no mask of pairs
+def visible(segments: Any, window: int | None) -> Any:
+    """Return which pairs of tokens see each other: bool [records, tokens, tokens].
 
-    def call(inputs: dict, training: bool | None = None, mask: Any = None) -> Any:
-        segments = inputs["padding_mask"]
-        same = {"padding_mask": segments} if read(segments.shape[1]) else {"attention_mask": same_document(segments)}
-        x = backbone.embeddings(inputs["token_ids"], positions=places(segments))
-        x = backbone.embeddings_layer_norm(x)
-        x = backbone.embeddings_dropout(x, training=training)
-        for block in backbone.transformer_layers:
-            x = block(x, training=training, **same)
-        return x
-
-    backbone.call = call
-
-
-def separate_decoder(block: keras.layers.Layer) -> None:
-    """Replace, of a decoder block of Gemma, how it makes the mask, and how its attention counts positions."""
-    attention, mask_of = block.attention, block._compute_attention_mask
-
-    def masked(x: Any, padding_mask: Any, *more: Any) -> Any:
-        mask = mask_of(x, padding_mask, *more)
-        return ops.minimum(mask, ops.cast(same_document(padding_mask), "int32"))
-
-    block._compute_attention_mask = masked
-    attend, rope = attention.call, attention.rope_layer
-
-    def call(x: Any, attention_mask: Any, **more: Any) -> Any:
-        rotate, positions = rope.call, places_in(attention_mask)
-        rope.call = lambda inputs, **_: rotate(inputs, positions=positions)
-        try:
-            return attend(x, attention_mask=attention_mask, **more)
-        finally:
-            rope.call = rotate
-
-    attention.call = call
+    segments  int32 [records, tokens]
+    window    how far a token sees to each side; None is no limit
+    """
+    pairs = same_document(segments)
+    if window is None:
+        return pairs
+    index = ops.arange(segments.shape[1])
+    return ops.logical_and(pairs, ops.abs(index[:, None] - index) <= window)
 
 
 def places_in(mask: Any) -> Any:

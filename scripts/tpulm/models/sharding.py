@@ -4,6 +4,7 @@ Needs tpulm.training.runtime.start first.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 
 import jax
@@ -12,7 +13,9 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from keras.distribution import DeviceMesh, LayoutMap, ModelParallel, TensorLayout
 
+from tpulm.compat.keras import layout_of
 from tpulm.core.errors import UserError
+from tpulm.core.local_devices import IN_USE
 
 AXES = ["batch", "model"]
 # Llama's blocks and those that are built like them, with kernels [hidden, heads, width] of the projections. keras-hub's
@@ -111,7 +114,7 @@ class Sharded(ModelParallel):
                    the paths of variables in full
         """
         super().__init__(layout_map=layout_map, batch_dim_name="batch", auto_shard_dataset=False)
-        self.notes: dict[str, str] = {}
+        self.layout_map, self.notes = layout_map, dict[str, str]()
         self.overrides, self.where = {key: tuple(axes) for key, axes in (overrides or {}).items()}, where
         self.sizes = dict(zip(self.device_mesh.axis_names, self.device_mesh.shape, strict=True))
 
@@ -130,8 +133,8 @@ class Sharded(ModelParallel):
         if name in ("lora_kernel_a", "lora_kernel_b"):
             rule, axes = self.layout_of(f"{layer}/kernel")
             return rule, axes and ((*axes[:-1], None) if name == "lora_kernel_a" else (None, axes[-1]))
-        layout = self._layout_map[path]
-        rule = next((key for key in self._layout_map if self._layout_map[key] is layout), None) if layout else None
+        layout = self.layout_map[path]
+        rule = next((key for key in self.layout_map if self.layout_map[key] is layout), None) if layout else None
         return rule, layout.axes if layout else None
 
     def expected(self, path: str, shape: tuple) -> tuple:
@@ -160,9 +163,7 @@ class Sharded(ModelParallel):
 
     def get_variable_layout(self, variable: keras.Variable) -> TensorLayout:
         """Return the layout of a variable; called by Keras when it makes one."""
-        if getattr(variable, "_layout", None) is not None:
-            return variable._layout
-        return TensorLayout(self.expected(variable.path, variable.shape), self.device_mesh)
+        return layout_of(variable) or TensorLayout(self.expected(variable.path, variable.shape), self.device_mesh)
 
 
 def shardings(distribution: Sharded, variables: list) -> list[NamedSharding]:
@@ -205,7 +206,9 @@ def set_up(
 
     Raises UserError for a mesh that does not fit the devices or the family.
     """
-    devices = jax.devices() if devices is None else devices
+    if devices is None:
+        devices = jax.devices()
+        IN_USE.update(Counter(device.device_kind for device in jax.local_devices()))
     shape = mesh_shape(mesh, len(devices), devices[0].platform, f"{where}.mesh")
     if jax.process_count() > 1 and shape[0] * shape[1] < len(devices):
         raise UserError(

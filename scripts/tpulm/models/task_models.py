@@ -15,9 +15,9 @@ from tpulm.config.training_step import MaskedArchitecture, ModelSpec, TrainingSt
 from tpulm.core.errors import UserError
 from tpulm.core.random_streams import generator
 from tpulm.models.building import build_abstract_model, build_model
+from tpulm.models.dropout import Dropout
 from tpulm.models.opened_masked import load_folder
 from tpulm.models.sharding import Sharded
-from tpulm.models.undrawn import undrawn
 
 HEAD = 3  # key of the random stream of a head's weights
 CAUSAL_DEVIATION = 0.02  # of a causal model's head: `initializer_range` of transformers' Llama, Gemma and others
@@ -48,7 +48,7 @@ class Head(keras.layers.Layer):
         """
         super().__init__(**kwargs)
         self.of_tokens, self.pooling = predict == TOKEN_CLASSES, pooling
-        self.dropout = keras.layers.Dropout(dropout, name="dropout")
+        self.dropout = Dropout(dropout, name="dropout")
         self.output_dense = keras.layers.Dense(outputs, use_bias=bias, dtype="float32", name="output_dense")
 
     def pooled(self, x: Any, padding: Any) -> Any:
@@ -141,9 +141,6 @@ def with_head(language_model: keras.Model, step: TrainingStep) -> TaskModel:
     backbone = language_model.backbone
     if not isinstance(spec.source, MaskedArchitecture):
         return TaskModel(backbone, CausalHead(dropout=0.0, pooling="last", bias=False, **names))
-    for layer in backbone._flatten_layers():
-        if isinstance(layer, keras.layers.LayerNormalization) and head.epsilon is not None:
-            layer.epsilon = head.epsilon
     if spec.masked.name == "modernbert":
         masked_head = language_model.masked_lm_head
         own: Head = ModernBertHead(masked_head, dropout=head.dropout or 0.0, pooling=head.pooling, **names)
@@ -177,8 +174,7 @@ def build_task_model(step: TrainingStep, distribution: Sharded, folder: Path, we
     language_model = build_model(spec, distribution, weights)
     if weights and isinstance(spec.source, MaskedArchitecture):
         load_folder(language_model, folder / "model.safetensors")
-    with undrawn():
-        model = with_head(language_model, step)
+    model = with_head(language_model, step)
     draw_head(model, spec)
     return model
 

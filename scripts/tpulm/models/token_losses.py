@@ -115,7 +115,7 @@ def head_of(model: keras.Model) -> Head | None:
     layer = getattr(model.backbone, "token_embedding", None)
     if not isinstance(layer, keras.layers.ReversibleEmbedding) or not isinstance(model.output, keras.KerasTensor):
         return None
-    last = model.output._keras_history.operation is layer
+    last = model.operations[-1] is layer
     same = all(
         [id(variable) for variable in ours] == [id(variable) for variable in theirs]
         for ours, theirs in (

@@ -10,6 +10,7 @@ import huggingface_hub
 import keras
 import keras_hub
 
+from tpulm.compat.keras_hub import read_preset_file
 from tpulm.config.published_models import published
 from tpulm.config.training_step import CausalArchitecture, ModelSpec, Preset
 from tpulm.core.errors import UserError
@@ -41,14 +42,12 @@ def preset_backbone(preset: str, revision: str | None) -> tuple[type, dict]:
     known = published(preset)
     if known:
         return getattr(keras_hub.models, known[0]), known[1]
-    from keras_hub.src.utils.preset_utils import load_json  # private: the one way to read a config and no weights
-
     try:
         if preset.startswith("hf://"):
             name = preset.removeprefix("hf://")
             config = read_json(huggingface_hub.hf_hub_download(name, "config.json", revision=revision))
         else:
-            config = load_json(preset, "config.json")
+            config = read_preset_file(preset, "config.json")
     except Exception as error:
         raise Unreachable(f"the sizes of {preset} cannot be had: {' '.join(str(error).split())[:200]}") from None
     family = keras.saving.get_registered_object(config.get("registered_name", ""))

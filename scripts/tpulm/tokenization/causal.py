@@ -108,7 +108,10 @@ class KerasHub:
         """Load the tokenizer of a preset folder."""
         import keras_hub
 
+        from tpulm.compat.keras_hub import tokenizer_of
+
         self.tokenizer = keras_hub.tokenizers.Tokenizer.from_preset(str(preset))
+        self.behind = tokenizer_of(self.tokenizer)
         self.size = self.tokenizer.vocabulary_size()
         self.special = {
             "bos": self.tokenizer.start_token_id,
@@ -130,8 +133,8 @@ class KerasHub:
             processor = sentencepiece.SentencePieceProcessor(model_proto=self.tokenizer.proto)
             found = processor.encode(texts, return_type="offset_mapping", return_bytes=False, num_threads=1)
             ids, places = [one["ids"] for one in found], [one["offsets"] for one in found]
-        elif getattr(self.tokenizer, "_tokenizer", None):  # private: of the `tokenizers` library
-            encodings = self.tokenizer._tokenizer.encode_batch(texts)
+        elif self.behind is not None:
+            encodings = self.behind.encode_batch(texts)
             ids, places = [one.ids for one in encodings], [one.offsets for one in encodings]
         else:
             ids, places = [], []

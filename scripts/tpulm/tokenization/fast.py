@@ -31,8 +31,8 @@ def fast_tokenizer(tokenizer: SentencePiece | KerasHub) -> Tokenizer:
         fast = from_sentencepiece(tokenizer.processor.serialized_model_proto())
     elif getattr(tokenizer.tokenizer, "proto", None):
         fast = from_sentencepiece(tokenizer.tokenizer.proto)
-    elif getattr(tokenizer.tokenizer, "_tokenizer", None):  # private: of the `tokenizers` library
-        fast = Tokenizer.from_str(tokenizer.tokenizer._tokenizer.to_str())
+    elif tokenizer.behind is not None:
+        fast = Tokenizer.from_str(tokenizer.behind.to_str())
     else:
         raise UserError(
             f"the base model's {type(tokenizer.tokenizer).__name__} cannot be saved for transformers; allowed: "

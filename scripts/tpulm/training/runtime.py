@@ -5,15 +5,12 @@ virtual devices have an effect on results.
 """
 
 import os
-import sys
 
+from tpulm.compat.glibc import keep_freed_memory
+from tpulm.compat.tensorflow import keep_out
 from tpulm.core import hosts
 from tpulm.core.compile_cache import cache_folder
 from tpulm.core.local_devices import gpu_here, tpu_here
-from tpulm.core.memory import keep_freed_memory
-
-# keras-hub imports TensorFlow for its tf.data pipelines when it can; nothing here uses them.
-BLOCKED = ("tensorflow", "tensorflow_text")
 
 
 def start(
@@ -32,9 +29,7 @@ def start(
     determinism        bytes, or steps: on a GPU, operations that add up in any order
     repeats            whether programs run again and again, so that what one frees is kept for the next on a CPU
     """
-    for name in BLOCKED:
-        # "import of tensorflow halted", which keras-hub takes for its absence.
-        sys.modules[name] = None  # type: ignore[assignment]
+    keep_out()
     os.environ["KERAS_BACKEND"] = "jax"
     os.environ["NPROC"] = str(cpu_threads)  # what XLA sizes its thread pool by; one per device at the least
     flags = [f"--xla_force_host_platform_device_count={max(1, host_device_count // hosts.count())}"]

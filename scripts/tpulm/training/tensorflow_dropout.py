@@ -3,10 +3,8 @@
 On processors, half the random numbers and a product in place of a choice take half the time of Keras's.
 """
 
-from functools import partial
-
 from tpulm.models.dropout_rate import LEVELS, dropped_levels
-from tpulm.training.tensorflow_runtime import tf, transformers
+from tpulm.training.tensorflow_runtime import tf
 
 HALVES = 2  # of a random word of 32 bits
 
@@ -27,18 +25,3 @@ def dropped(
     levels = dropped_levels(rate)
     kept = tf.cast(drawn >= tf.constant(levels, tf.uint16), inputs.dtype)
     return inputs * (kept * tf.cast(1 / (1 - levels / LEVELS), inputs.dtype))
-
-
-def dropout_generators(model: transformers.TFPreTrainedModel) -> list[tf.random.Generator]:
-    """Return the random generators of a model's dropout layers, which draw by `dropped` from here on.
-
-    They are made now, where they were to be made at first use.
-    """
-    layers = model._flatten_layers(recursive=True, include_self=False)
-    sources = [layer._random_generator for layer in layers if hasattr(layer, "_random_generator")]
-    for source in sources:
-        source._maybe_init()
-    drawing = [source for source in sources if source._generator is not None]
-    for source in drawing:
-        source.dropout = partial(dropped, source._generator)
-    return [source._generator for source in drawing]

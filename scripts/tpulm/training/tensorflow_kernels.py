@@ -7,6 +7,7 @@ its cross-entropy takes twice the time of the operations below. The two kernels 
 import math
 from collections.abc import Callable
 
+from tpulm.compat.tf_keras import flat_layers
 from tpulm.training.tensorflow_runtime import device_kind, tf, transformers
 
 
@@ -36,7 +37,7 @@ def use_gelu(model: transformers.TFPreTrainedModel) -> None:
 
     if device_kind() != "CPU":
         return
-    for layer in model._flatten_layers(recursive=True, include_self=False):
+    for layer in flat_layers(model):
         for name, value in list(vars(layer).items()):
             if value is ACT2FN["gelu"]:
                 setattr(layer, name, gelu)

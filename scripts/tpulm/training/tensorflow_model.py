@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tpulm.compat.tf_keras import flat_layers
+from tpulm.compat.transformers import follow_pad_id
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.training.tensorflow_kernels import cross_entropy, use_gelu
@@ -21,19 +23,15 @@ def build_model(config: transformers.PretrainedConfig, seed: int) -> transformer
 
 
 def construct(config: transformers.PretrainedConfig) -> transformers.TFPreTrainedModel:
-    """Return a built model whose positions start after the pad id of `config`.
+    """Return a built model whose positions start after the pad id of `config`, as PyTorch's do.
 
-    transformers' TensorFlow models of the RoBERTa family take the pad id for 1, whatever the
-    config says; PyTorch's follow the config, and the same weights would give other logits.
     Raises UserError for values that give no model.
     """
     try:
         model = transformers.TFAutoModelForMaskedLM.from_config(config)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"no {config.model_type} model can be built with these values: {error}.") from error
-    for layer in model._flatten_layers(recursive=True, include_self=False):
-        if hasattr(layer, "padding_idx"):
-            layer.padding_idx = config.pad_token_id
+    follow_pad_id(flat_layers(model), config.pad_token_id)
     use_gelu(model)
     model.build_in_name_scope()
     return model

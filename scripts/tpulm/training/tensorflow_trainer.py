@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 
+from tpulm.compat.tf_keras import AdamW, use_dropout
 from tpulm.config.schedule import learning_rates
 from tpulm.core.arrays import load_arrays
 from tpulm.records.masked_batches import training_batch
@@ -14,7 +15,7 @@ from tpulm.training import checkpoint
 from tpulm.training.history import FigureReader, History
 from tpulm.training.pauses import Pauses
 from tpulm.training.snapshots import Snapshots
-from tpulm.training.tensorflow_dropout import dropout_generators
+from tpulm.training.tensorflow_dropout import dropped
 from tpulm.training.tensorflow_evaluation import evaluator
 from tpulm.training.tensorflow_model import (
     assign,
@@ -28,35 +29,6 @@ from tpulm.training.tensorflow_model import (
 from tpulm.training.tensorflow_runtime import alone, device_kind, graph, tf, tf_keras, transformers
 
 NOT_DECAYED = ["bias", "LayerNorm", "layer_norm", "layernorm"]  # searched for in the names of variables
-
-
-class AdamW(tf_keras.optimizers.AdamW):
-    """Keras's AdamW with one operation for the moments and the update of a variable, where Keras has a dozen."""
-
-    def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
-        """Change a variable and its moments; weight decay comes first, as in Keras."""
-        index = self._index_dict[self._var_key(variable)]
-        rate, beta_1, beta_2, epsilon = (
-            tf.cast(value, variable.dtype) for value in (self.learning_rate, self.beta_1, self.beta_2, self.epsilon)
-        )
-        number = tf.cast(self.iterations + 1, variable.dtype)
-        if self.weight_decay and self._use_weight_decay(variable):
-            variable.assign_sub(variable * (rate * tf.cast(self.weight_decay, variable.dtype)))
-        tf.raw_ops.ResourceApplyAdam(
-            var=variable.handle,
-            m=self._momentums[index].handle,
-            v=self._velocities[index].handle,
-            beta1_power=tf.pow(beta_1, number),
-            beta2_power=tf.pow(beta_2, number),
-            lr=rate,
-            beta1=beta_1,
-            beta2=beta_2,
-            epsilon=epsilon,
-            grad=gradient,
-        )
-
-    def _apply_weight_decay(self, variables: list) -> None:
-        """Do nothing: `update_step` does it."""
 
 
 def build_optimizer(model: transformers.TFPreTrainedModel, recipe: dict) -> AdamW:
@@ -96,7 +68,7 @@ class Trainer:
             if init:
                 load_weights(self.model, init)
             self.optimizer = build_optimizer(self.model, recipe["optimizer"])
-            self.dropouts = dropout_generators(self.model)
+            self.dropouts = use_dropout(self.model, dropped)
         self.step = self.make_train_step(recipe["optimizer"]["global_clipnorm"])
 
     def make_train_step(self, global_clipnorm: float | None) -> Callable:

@@ -12,10 +12,9 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from tpulm.models.dropout import draw_masks_once
+from tpulm.compat.jax import in_order
 from tpulm.models.sharding import Sharded, replicated_sharding, shardings
 from tpulm.models.token_losses import predict
-from tpulm.models.weight_gradients import in_order
 
 Batch = dict[str, jax.Array]
 
@@ -50,7 +49,6 @@ def make_grad_fn(model: keras.Model, task: Callable, z_loss: float = 0.0) -> Cal
     the gradients of microbatches just add up. z_loss  see `tpulm.models.token_losses.predict`
     """
     indices = seed_generators(model)
-    draw_masks_once()
 
     def loss_of(trainable: list, frozen: list, random: list, batch: Batch, weight: jax.Array) -> tuple:
         frozen = list(frozen)
@@ -80,7 +78,7 @@ def make_train_step(
                   the gradients of all variables, before any clipping
     """
     grad_fn = make_grad_fn(model, task, z_loss)
-    rate_index = next(i for i, v in enumerate(optimizer.variables) if v is optimizer._learning_rate)
+    rate_index = next(i for i, v in enumerate(optimizer.variables) if v is optimizer.learning_rate)
 
     def step(state: TrainState, frozen: list, batch: Batch, rate: jax.Array) -> tuple[TrainState, jax.Array]:
         weight = jnp.maximum(task(batch)[2].sum(), 1.0)  # a small batch may have nothing to predict

@@ -1,0 +1,192 @@
+"""What is used of keras-hub 0.32 beyond its documented interface. Needs tpulm.training.runtime.start first."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import keras_hub
+import numpy as np
+from keras import ops
+from keras_hub.src.utils import preset_utils
+
+from tpulm.compat.keras import flat_layers
+
+GEMMAS = (keras_hub.models.GemmaBackbone, keras_hub.models.Gemma3Backbone)
+# The families whose decoder blocks are built like Llama's.
+LLAMAS = (
+    keras_hub.models.LlamaBackbone,
+    keras_hub.models.MistralBackbone,
+    keras_hub.models.QwenBackbone,
+    keras_hub.models.Qwen3Backbone,
+)
+# Normalizations of the queries and keys of Qwen 3, which keras-hub builds with an epsilon of 1e-5.
+QUERY_NORMS = ("query_dense_layernorm", "key_dense_layernorm")
+
+
+def attention_of(block: keras.layers.Layer) -> keras.layers.Layer:
+    """Return the attention of a decoder block of Gemma or Llama.
+
+    Why, until: as of `attend_by_kernel`.
+    """
+    return block.attention if hasattr(block, "attention") else block._self_attention_layer
+
+
+def llama_head_dim(block: keras.layers.Layer) -> int:
+    """Return the width of a head of a decoder block that is built like Llama's.
+
+    Why: whether a kernel takes it.
+    Until: these blocks have it as an attribute.
+    """
+    return attention_of(block)._query_dense.partial_output_shape[-1]
+
+
+def attend_by_kernel(block: keras.layers.Layer, kernel: Any) -> None:
+    """Let a decoder block of Gemma or Llama attend by a kernel wherever it fits, but for cached generation.
+
+    kernel  a tpulm.models.fused_attention.Kernel
+
+    In place of a mask of pairs, the block then hands on segment ids [records, tokens, 1]: `padding_mask` as it stands.
+
+    Why: the blocks make a mask of all pairs of tokens, and hold their scores in memory. By splash attention, a block of
+    Gemma takes 485 MB where it takes 1,104 (bfloat16, v6e).
+    Until: keras-hub's blocks take segment ids and a kernel.
+    """
+    if hasattr(block, "attention"):
+        _of_gemma(block, kernel)
+    else:
+        _of_llama(block, kernel)
+
+
+def _of_gemma(block: keras.layers.Layer, kernel: Any) -> None:
+    """Do what `attend_by_kernel` says with a block of Gemma."""
+    layer = block.attention
+    mask_of, attend = block._compute_attention_mask, layer._compute_attention
+    width = layer.head_dim if layer.query_head_dim_normalize else block.hidden_dim // layer.num_query_heads
+    window = layer.sliding_window_size if layer.use_sliding_window_attention else None
+
+    def masked(x: Any, padding_mask: Any, *more: Any) -> Any:
+        cache = more[-2]
+        if cache is None and kernel.fits(x.shape[1]):
+            return ops.cast(padding_mask, "int32")[:, :, None]
+        return mask_of(x, padding_mask, *more)
+
+    def fused(query: Any, key: Any, value: Any, attention_mask: Any, **more: Any) -> Any:
+        if attention_mask.shape[-1] != 1 or not kernel.fits(query.shape[1]):
+            return attend(query, key, value, attention_mask, **more)
+        scaled = query * ops.cast(1 / np.sqrt(width), query.dtype)
+        segments = attention_mask[:, :, 0]
+        return kernel(scaled, key, value, segments, causal=True, window=window, soft_cap=layer.logit_soft_cap)
+
+    block._compute_attention_mask, layer._compute_attention = masked, fused
+
+
+def _of_llama(block: keras.layers.Layer, kernel: Any) -> None:
+    """Do what `attend_by_kernel` says with a block of Llama, or one built like it.
+
+    Of these, Mistral alone has a window in its mask; where Qwen has one, keras-hub's attention on JAX does not see it.
+    """
+    layer = block._self_attention_layer
+    mask_of, attend = block._compute_self_attention_mask, layer._compute_attention
+    window = getattr(block, "sliding_window", None)
+
+    def masked(**given: Any) -> Any:
+        if given["self_attention_cache"] is None and kernel.fits(given["decoder_sequence"].shape[1]):
+            return ops.cast(given["decoder_padding_mask"], "int32")[:, :, None]
+        return mask_of(**given)
+
+    def fused(query: Any, key: Any, value: Any, attention_mask: Any = None, **more: Any) -> Any:
+        if attention_mask.shape[-1] != 1 or not kernel.fits(query.shape[1]):
+            return attend(query, key, value, attention_mask, **more)
+        scaled = query * ops.cast(layer._inv_norm_factor, query.dtype)
+        return kernel(scaled, key, value, attention_mask[:, :, 0], causal=True, window=window)
+
+    block._compute_self_attention_mask, layer._compute_attention = masked, fused
+
+
+def separate_documents(block: keras.layers.Layer, same_document: Callable, places_in: Callable) -> None:
+    """Let a decoder block of Gemma read segment ids in place of the padding mask.
+
+    same_document, places_in  of tpulm.models.segments: which pairs of tokens see each other, and where tokens stand
+
+    Why: the blocks know of no documents in a record.
+    Until: they take segment ids.
+    """
+    attention, mask_of = block.attention, block._compute_attention_mask
+
+    def masked(x: Any, padding_mask: Any, *more: Any) -> Any:
+        mask = mask_of(x, padding_mask, *more)
+        return ops.minimum(mask, ops.cast(same_document(padding_mask), "int32"))
+
+    attend, rope = attention.call, attention.rope_layer
+
+    def call(x: Any, attention_mask: Any, **more: Any) -> Any:
+        rotate, positions = rope.call, places_in(attention_mask)
+        rope.call = lambda inputs, **_: rotate(inputs, positions=positions)
+        try:
+            return attend(x, attention_mask=attention_mask, **more)
+        finally:
+            rope.call = rotate
+
+    block._compute_attention_mask, attention.call = masked, call
+
+
+def plain_attention(model: keras.Model) -> keras.Model:
+    """Let a causal model's attention be the one that a plan compiles, whatever the machine. Returns the model.
+
+    Why: Gemmas choose a fused operation where they see a TPU, which a planning machine is not; and with the mask of a
+    compiled step, Keras 3.15 forgets the soft cap of Gemma 2 in it. The queries and keys of Qwen 3 are normalized with
+    an epsilon of 1e-5; published models, and transformers, have that of their other layers.
+    Until: the choice and the epsilon are arguments.
+    """
+    for layer in flat_layers(model):
+        if hasattr(layer, "_use_fused_attention_op"):
+            layer._use_fused_attention_op = lambda: False
+        if layer.name in QUERY_NORMS:
+            layer.epsilon = model.backbone.layer_norm_epsilon
+    return model
+
+
+@contextlib.contextmanager
+def without_optimizer() -> Iterator[None]:
+    """Keep tasks from making the optimizer that they come with.
+
+    Why: among variables without values, the optimizer makes some with values.
+    Until: a task can be made without compiling it.
+    """
+    tasks = (keras_hub.models.CausalLM, keras_hub.models.MaskedLM)
+    kept = [task.compile for task in tasks]
+    for task in tasks:
+        task.compile = lambda self, *args, **kwargs: None
+    try:
+        yield
+    finally:
+        for task, method in zip(tasks, kept, strict=True):
+            task.compile = method
+
+
+def tokenizer_of(tokenizer: Any) -> Any:
+    """Return what is behind a tokenizer with byte-pair encoding: one of the library `tokenizers`; None for others.
+
+    Why: which characters a token has (for the loss on responses), and the same tokenizer for transformers.
+    Until: keras-hub's tokenizers return offsets, and are saved for transformers.
+    """
+    return getattr(tokenizer, "_tokenizer", None)
+
+
+def built_in_presets() -> dict[str, dict]:
+    """Return what keras-hub knows of its presets by their names; `kaggle_handle` is where one is, with its version.
+
+    Why: classes list the presets of their family without the handles, to which a run is pinned.
+    Until: `presets` of a class has them.
+    """
+    return preset_utils.BUILTIN_PRESETS
+
+
+def read_preset_file(preset: str, name: str) -> dict:
+    """Return what a JSON file of a published preset says.
+
+    Why: `from_preset` reads the sizes of a model together with its weights, which a plan does without.
+    Until: keras-hub reads the config of a preset alone.
+    """
+    return preset_utils.load_json(preset, name)
