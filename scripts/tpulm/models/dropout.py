@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from tpulm.models.dropout_rate import LEVELS, dropped_levels
-
+LEVELS = 2**16  # a rate is rounded to a multiple of 1 / LEVELS
 DRAWS = 4  # that one block of the hash is enough for
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
@@ -57,6 +56,6 @@ class Dropout(keras.layers.Dropout):
         """Return the inputs while not training; else some elements zero, and the others divided by what is kept."""
         if not training or not self.rate:
             return inputs
-        share = dropped_levels(self.rate)
+        share = min(max(round(self.rate * LEVELS), 1), LEVELS - 1)  # never none, and never all
         mask = jax.lax.optimization_barrier(kept(self.seed_generator.next(), inputs.shape, share))
         return jnp.where(mask, inputs / (1 - share / LEVELS), jnp.zeros_like(inputs))

@@ -9,7 +9,7 @@ from tpulm.compat.tf_keras import flat_layers
 from tpulm.compat.transformers import follow_pad_id
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
-from tpulm.training.tensorflow_kernels import cross_entropy, use_gelu
+from tpulm.training.tensorflow_kernels import cross_entropy
 from tpulm.training.tensorflow_runtime import tf, tf_keras, transformers
 
 # Architectures whose head may be given the hidden states of just the masked positions.
@@ -32,7 +32,6 @@ def construct(config: transformers.PretrainedConfig) -> transformers.TFPreTraine
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"no {config.model_type} model can be built with these values: {error}.") from error
     follow_pad_id(flat_layers(model), config.pad_token_id)
-    use_gelu(model)
     model.build_in_name_scope()
     return model
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from tpulm.compat.tf_keras import AdamW, use_dropout
+from tpulm.compat.tf_keras import dropout_generators
 from tpulm.config.schedule import learning_rates
 from tpulm.core.arrays import load_arrays
 from tpulm.records.masked_batches import training_batch
@@ -15,7 +15,6 @@ from tpulm.training import checkpoint
 from tpulm.training.history import FigureReader, History
 from tpulm.training.pauses import Pauses
 from tpulm.training.snapshots import Snapshots
-from tpulm.training.tensorflow_dropout import dropped
 from tpulm.training.tensorflow_evaluation import evaluator
 from tpulm.training.tensorflow_model import (
     assign,
@@ -31,9 +30,9 @@ from tpulm.training.tensorflow_runtime import alone, device_kind, graph, tf, tf_
 NOT_DECAYED = ["bias", "LayerNorm", "layer_norm", "layernorm"]  # searched for in the names of variables
 
 
-def build_optimizer(model: transformers.TFPreTrainedModel, recipe: dict) -> AdamW:
+def build_optimizer(model: transformers.TFPreTrainedModel, recipe: dict) -> tf_keras.optimizers.AdamW:
     """Return AdamW (Loshchilov and Hutter 2019) for `model`; its rate is set step by step."""
-    optimizer = AdamW(
+    optimizer = tf_keras.optimizers.AdamW(
         learning_rate=0.0,
         weight_decay=recipe["weight_decay"],
         beta_1=recipe["beta_1"],
@@ -68,7 +67,7 @@ class Trainer:
             if init:
                 load_weights(self.model, init)
             self.optimizer = build_optimizer(self.model, recipe["optimizer"])
-            self.dropouts = use_dropout(self.model, dropped)
+            self.dropouts = dropout_generators(self.model)
         self.step = self.make_train_step(recipe["optimizer"]["global_clipnorm"])
 
     def make_train_step(self, global_clipnorm: float | None) -> Callable:
