@@ -17,6 +17,7 @@ from filelock import FileLock
 from openers import Openers
 from ruamel.yaml import YAML
 from tpulm.config.reading import merge, read_yaml
+from tpulm.config.tasks import labelled_tasks
 from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).parents[1]
@@ -255,6 +256,11 @@ def existing(folder: Path) -> Workflow:
     workflow = Workflow.__new__(Workflow)
     workflow.folder = folder
     return workflow
+
+
+def chains_of(config):
+    """Return all chains of all tasks of a config."""
+    return [chain for task in labelled_tasks(config) for model in task.models for chain in task.chains(model)]
 
 
 def copied(workflow: Workflow, folder: Path) -> Workflow:
