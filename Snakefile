@@ -47,7 +47,8 @@ TARGETS.append([f"results/transformers/{model}" for model in MADE_HERE])
 if "tokenizer" in config:
     TARGETS.append(rules.tokenizer.input)
 if "tfrecords" in config:
-    # Not the shards themselves: a deleted shard is written again when a job reads it, or by `tfrecords`.
+    # Not the shards themselves: where a job needs one that is gone, the run ends with a sentence, and `tfrecords`
+    # writes it again.
     TARGETS.append(RECORD_SETS["tfrecords"].manifest)
 if "tfrecords" in config or ASKED:
     TARGETS.append(rules.mlm.input)

@@ -264,13 +264,13 @@ def main() -> None:
         scratch = Path(temporary)
         kept = scratch / "tokenizer"
         workflow = Workflow(scratch / "workflow")
-        for size, runs in ((arguments.megabytes, arguments.runs), (arguments.more_megabytes, 1)):
+        for size, runs, aim in ((arguments.megabytes, arguments.runs, ""), (arguments.more_megabytes, 1, "5")):
             text = scratch / f"{size:g}.txt"
             digests.append(f"{size:g} MB {docstrings.write(text, size)}")
             if not kept.exists():
                 trained_on, trained, quality = measure_trainers(workflow, text, scratch, arguments.trainings)
             times = measure_shards(workflow, text, kept, scratch, runs)
-            shards.append(row(f"{size:g} MB of text to shards and manifest; `datasets` and TensorFlow", times, "5"))
+            shards.append(row(f"{size:g} MB of text to shards and manifest; `datasets` and TensorFlow", times, aim))
         start, job = measure_job(workflow, kept, scratch, min(arguments.runs, 3))
     name = f"{trained_on:.0f} MB of documents to a Unigram vocabulary of {VOCABULARY:,}; `tokenizers`"
     publish(

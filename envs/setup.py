@@ -39,9 +39,10 @@ def find_python(named):
     allowed = f"{', '.join(SUPPORTED[:-1])} or {SUPPORTED[-1]}"
     candidates = [named] if named else [f"python{version}" for version in SUPPORTED] + ["python3"]
     found = {python: version_of(python) for python in candidates}
-    for python, (version, works) in found.items():
-        if version in SUPPORTED and works:
-            return python, version
+    working = {version: python for python, (version, works) in reversed(found.items()) if works}
+    for version in SUPPORTED:
+        if version in working:
+            return working[version], version
     for python, (version, _) in found.items():
         if version in SUPPORTED:
             sys.exit(f"error: {python} has no working venv; on Debian and Ubuntu: apt-get install python{version}-venv")

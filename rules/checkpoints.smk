@@ -35,14 +35,7 @@ use rule export_base as export_base_at_step with:
 
 
 # To be finetuned on tasks.
-use rule export_merged as export_merged_at_step with:
-    output:
-        temp(directory(f"{EXPORTED}/finetune/{{run}}/{{step}}/model")),
-    log:
-        "logs/evaluation/finetune/{run}/{step}-export.log",
-
-
-use rule export_full as export_full_at_step with:
+use rule export_finetune as export_finetune_at_step with:
     output:
         temp(directory(f"{EXPORTED}/finetune/{{run}}/{{step}}/model")),
     log:

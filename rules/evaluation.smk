@@ -8,7 +8,7 @@ from tpulm.workflow.opening import opened
 
 EVALUATED = Evaluations(config, ASKED, MEASURED, TRAINED_BASES, FINETUNE, list(TEXTS))
 PAIRS = EVALUATED.pairs
-PAIR_FILES, TEXT_FILES = EVALUATED.pair_files, EVALUATED.text_files
+TEXT_FILES = EVALUATED.text_files
 # The files that sets of pairs are read from.
 PAIR_SOURCES = {name: or_exit(pair_sources, name, recipe) for name, recipe in PAIRS["sets"].items()}
 # What `evaluation` makes, and `all` with it; other files of rules/ add to it.

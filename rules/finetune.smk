@@ -73,52 +73,28 @@ rule export_lora:
         "../scripts/export_lora.py"
 
 
-rule export_full:
-    """Save the best checkpoint of a full finetuning run as a Keras preset folder."""
+rule export_finetune:
+    """Save the model of the best checkpoint as a Keras preset folder, LoRA weights merged into the base's."""
     input:
         base=base_of,
         fingerprint=fingerprint_of,
         best=lambda w: Model.of(FINETUNE[w.run], w).weights,
-        code=code_inputs("export_full", "jax"),
+        code=code_inputs("export_finetune", "jax"),
     output:
         directory("results/finetune/{run}/model"),
     params:
         recipe=lambda w: FINETUNE[w.run].opening(),
     log:
-        "logs/finetune/{run}/export.log",
+        "logs/finetune/{run}/model.log",
     wildcard_constraints:
-        run=one_of(FULL_RUNS),
+        run=one_of(FINETUNE),
     threads: config["cpu_threads"]
     resources:
-        **asks(of_stage("finetune"), "export_full"),
+        **asks(of_stage("finetune"), "export_finetune"),
     conda:
         "../envs/jax.yaml"
     script:
-        "../scripts/export_full.py"
-
-
-rule export_merged:
-    """Save the base model with the LoRA weights of the best checkpoint merged into its own, as a Keras preset folder."""
-    input:
-        base=base_of,
-        fingerprint=fingerprint_of,
-        best=lambda w: Model.of(FINETUNE[w.run], w).weights,
-        code=code_inputs("export_merged", "jax"),
-    output:
-        directory("results/finetune/{run}/model"),
-    params:
-        recipe=lambda w: FINETUNE[w.run].opening(),
-    log:
-        "logs/finetune/{run}/merge.log",
-    wildcard_constraints:
-        run=one_of(LORA_RUNS),
-    threads: config["cpu_threads"]
-    resources:
-        **asks(of_stage("finetune"), "export_merged"),
-    conda:
-        "../envs/jax.yaml"
-    script:
-        "../scripts/export_merged.py"
+        "../scripts/export_finetune.py"
 
 
 rule generate:

@@ -115,7 +115,7 @@ rule track:
     input:
         code=code_inputs("track", "workflow"),
     params:
-        recipe=specification(config, RUNS, PLACE, replay=True) | {"asked": config["trackers"]},
+        recipe=specification(config, RUNS, PLACE, replay=True),
     log:
         "logs/track.log",
     threads: 1

@@ -2,7 +2,7 @@
 
 input.files      the artifact's files, or its folder
 input.card       README.md; none of a checkpoint
-output           the receipt, JSON: folder; bytes, sha256 and generation of each file
+output           the receipt, JSON: files, the SHA-256 of each
 params.recipe    names, of the files in the folder; name, of the artifact; whole, whether input.files is a folder;
                  root, what the first file is called below results/; expected, what is verified before;
                  folder and checkpoint: see tpulm.publishing.folder.publish

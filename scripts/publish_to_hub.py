@@ -2,7 +2,7 @@
 
 input.files      the artifact's files, or its folder
 input.card       README.md; none of a checkpoint
-output           the receipt, JSON: repository, type, branch, commit; bytes and sha256 of each file
+output           the receipt, JSON: commit; files, the SHA-256 of each
 params.recipe    names, of the files in the repository; name, of the artifact; whole, whether input.files is a folder;
                  root, what the first file is called below results/; expected, what is verified before;
                  repository, type, branch, private, checkpoint: see tpulm.publishing.hub.publish

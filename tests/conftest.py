@@ -17,6 +17,7 @@ from filelock import FileLock
 from openers import Openers
 from ruamel.yaml import YAML
 from tpulm.config.reading import merge, read_yaml
+from tpulm.config.tasks import labelled_tasks
 from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).parents[1]
@@ -176,7 +177,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Hold `make check` to its promise: TensorFlow takes seconds to import, and no unit test needs it."""
-    if item.config.option.markexpr == "unit" and "tensorflow" in sys.modules:
+    if item.config.option.markexpr == "unit" and sys.modules.get("tensorflow"):
         pytest.fail("tensorflow was imported: by this test, or by a file of tests when it was collected")
 
 
@@ -255,6 +256,11 @@ def existing(folder: Path) -> Workflow:
     workflow = Workflow.__new__(Workflow)
     workflow.folder = folder
     return workflow
+
+
+def chains_of(config):
+    """Return all chains of all tasks of a config."""
+    return [chain for task in labelled_tasks(config) for model in task.models for chain in task.chains(model)]
 
 
 def copied(workflow: Workflow, folder: Path) -> Workflow:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, Workflow, copied, existing
-from tpulm.archive.rebuild import command_of, unpack
+from tpulm.archive.rebuild import command_of, rebuild, unpack
 from tpulm.archive.verify import COMMENT, MANIFEST, damages_of, read_manifest
 from tpulm.archive.zipped import write_zip
 
@@ -307,6 +307,16 @@ def test_the_crate_is_a_provenance_run_crate(run, request, openers, tmp_path):
     openers("crates", VALIDATE, str(tmp_path), json.dumps(CONTEXT))
     report = openers("crates", "import sys; from runcrate.cli import cli; cli(['report', sys.argv[1]])", str(tmp_path))
     assert "train_mlm_tensorflow" in report and "results/mlm/tiny/metrics.json" in report
+
+
+@pytest.mark.unit
+def test_a_rebuild_asks_for_the_python_of_the_archive(tmp_path):
+    """With another minor version, some bytes are others."""
+    with zipfile.ZipFile(tmp_path / "models.zip", "w") as kept:
+        kept.writestr("jobs.json", json.dumps([{"host": None}, {"host": {"python": "3.2.6"}}]))
+    said = rebuild(tmp_path / "models.zip", {"files": {}, "outside": {}}, tmp_path / "again", "local", "1")
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert said == f"error: this is Python {here}; a rebuild needs that of the archive, 3.2."
 
 
 @pytest.mark.long

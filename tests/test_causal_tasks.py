@@ -123,7 +123,7 @@ def test_chains_of_causal_models_follow_from_their_presets(trained, tmp_path):
     }
     # A model that LoRA has tuned is merged first, and its overlap is that of both texts.
     assert {
-        "export_merged:python",
+        "export_finetune:python",
         *(f"find_overlap:tasks/words,{name}" for name in ("corpus", "finetune-text")),
     } <= found
 

@@ -529,13 +529,20 @@ def test_sigterm_ends_a_segment_in_one_sentence(small):
     assert {name: after.get(name) for name in kept} == {name: before[name] for name in kept}
 
 
+# Each of these settings forbids namespaces where it is there.
+ALLOW = (
+    "on a host: sysctl -w kernel.unprivileged_userns_clone=1, and on Ubuntu: "
+    "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+)
+
+
 def run_on(workflow, options, after, *arguments):
     """Run snakemake with results/ on a small file system; print what is left of half-written files at the end."""
     probe = subprocess.run(
         ["unshare", "-Urm", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False
     )
     if probe.returncode:
-        pytest.skip("no mount in a namespace here; on a host: sysctl -w kernel.unprivileged_userns_clone=1")
+        pytest.skip(f"no mount in a namespace here; {ALLOW}")
     (workflow / "results").mkdir(exist_ok=True)
     script = (
         f"mount -t tmpfs -o {options} none results && {after} && "
@@ -640,7 +647,7 @@ def test_no_permission_to_write(small):
     """Root leaves its power over permissions behind by `unshare -U`; other users have none."""
     without_power = ["unshare", "-U"] if os.geteuid() == 0 else []
     if without_power and subprocess.run([*without_power, "true"], check=False).returncode:
-        pytest.skip("root, and no namespace here; on a host: sysctl -w kernel.unprivileged_userns_clone=1")
+        pytest.skip(f"root, and no namespace here; {ALLOW}")
     change(small, "mlm", seed=7)
     folders = [small / "results", *(path for path in (small / "results").rglob("*") if path.is_dir())]
     before = files(small)

@@ -3,11 +3,10 @@
 import re
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, chains_of
 from tpulm.config.model_sizes import checkpoint_bytes, model_size
 from tpulm.config.reading import read_config, read_yaml
 from tpulm.config.runs import runs_of
-from tpulm.config.tasks import chains_of
 from tpulm.core.accelerators import is_tpu, slice_hosts
 from tpulm.workflow.budget import most_at_once
 

@@ -636,7 +636,7 @@ ROWS = [
     ),
     (
         "finetune.runs.NAME.method", "trained", "finetune.runs.python.method", "full",
-        FINETUNE.replace("export_lora:python", "export_full:python export_transformers:finetune,python"),
+        FINETUNE.replace("export_lora:python", "export_finetune:python export_transformers:finetune,python"),
     ),
     (
         "finetune.runs.NAME.init", "continued", "finetune.runs.second.init", DELETE,
@@ -655,7 +655,7 @@ ROWS = [
     ("base.NAME.model.architecture", "trained", "base.small.model.architecture", "gemma2", BASE),
     (
         "finetune.runs.NAME.merge", "trained", "finetune.runs.python.merge", True,
-        "export_merged:python export_transformers:finetune,python",
+        "export_finetune:python export_transformers:finetune,python",
     ),
     ("finetune.runs.NAME.alpha", "trained", "finetune.runs.python.alpha", 16, FINETUNE),
     ("finetune.runs.NAME.targets", "trained", "finetune.runs.python.targets", ["query", "ffn"], FINETUNE),

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
+from conftest import ROOT, chains_of
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from tpulm.config.reading import read_config, read_yaml
-from tpulm.config.tasks import Task, chains_of, labelled_tasks
+from tpulm.config.tasks import Task, labelled_tasks
 from tpulm.core.errors import UserError
 from tpulm.corpus.examples import Fields, hold_out, key_of, labels_of, module_examples
 from tpulm.corpus.files import read_files

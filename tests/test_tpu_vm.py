@@ -532,6 +532,16 @@ def test_a_python_without_packages_is_enough():
     )
 
 
+def test_workers_get_a_python_that_the_locks_are_for():
+    settings.check_python((3, 11))
+    with pytest.raises(UserError) as error:
+        settings.check_python((3, 9))
+    assert str(error.value) == (
+        "python3 is Python 3.9 here, which workers would get, too; allowed: 3.11 to 3.13, such as that of this folder: "
+        ". .venv/bin/activate"
+    )
+
+
 def test_what_costs_money_is_found_without_the_mount_line(project):
     done = project.tpu("list", TPU_MOUNT="")
     assert (done.returncode, done.stdout) == (0, "")

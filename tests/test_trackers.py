@@ -1,6 +1,7 @@
 """Trackers of experiments: what they get is a function of the log of live metrics."""
 
 import json
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -13,7 +14,6 @@ from tpulm.tracking.live_metrics import FILE
 from tpulm.tracking.trackers import TRACKERS, check_installed, identity
 
 pytestmark = pytest.mark.unit
-PROGRAM = ROOT / "scripts/tpulm/tracking/follow.py"
 # As TensorBoard itself reads a folder; in a process of its own, which TensorFlow is kept out of.
 READER = """
 import json, sys
@@ -51,7 +51,10 @@ def specification(folder, replay, trackers=("tensorboard",)):
 
 def started(given):
     """Return the follower, as Snakemake starts it."""
-    process = subprocess.Popen([sys.executable, PROGRAM], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tpulm.tracking.follow"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")},
+    )  # fmt: skip
     process.stdin.write(f"{json.dumps(given)}\n")
     process.stdin.flush()
     return process
@@ -201,9 +204,8 @@ def test_nothing_is_tracked_where_nothing_has_changed(tmp_path, monkeypatch):
 def test_a_tracker_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError) as error:
-        check_installed(["tensorboard", "wandb"])
+        check_installed(["wandb", "mlflow"])
     assert str(error.value) == ("trackers names wandb, which is not installed here; to install it: pip install wandb")
-    check_installed(["tensorboard"])  # the default: a note has to do
 
 
 def test_figures_and_samples_have_names(tmp_path):

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tpulm.config.reading import schema
 from tpulm.config.record_arrays import masked_arrays
-from tpulm.config.schedule import SCHEDULES, learning_rates, segment_schedule
+from tpulm.config.schedule import learning_rates, segment_schedule
 from tpulm.records.masking import mask_batch
 from tpulm.records.order import BLOCK, batch_records, epoch_order, record_range
 
 pytestmark = pytest.mark.unit
 
+SCHEDULES = schema()["$defs"]["mlm_run"]["properties"]["schedule"]["properties"]["shape"]["enum"]
 SPECIAL = [0, 1, 2, 3, 4]
 BERT = {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
 

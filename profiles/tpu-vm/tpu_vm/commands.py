@@ -14,7 +14,7 @@ from tpulm.core.errors import UserError
 
 from tpu_vm import gcloud
 from tpu_vm.jobs import request
-from tpu_vm.settings import check_settings, setting
+from tpu_vm.settings import check_python, check_settings, setting
 from tpu_vm.state import JOBS, LOCK, STATE, name_prefix, try_lock
 from tpu_vm.supervisor import ensure_supervisor, supervise
 from tpu_vm.worker import launch, work
@@ -45,6 +45,7 @@ def main(arguments: list[str]) -> None:
 
 def preflight() -> None:
     """Check settings, and what the jobs ask for that standard input lists: see scripts/tpulm/workflow/preflight.py."""
+    check_python()
     check_settings()
     for properties in json.load(sys.stdin)["jobs"]:
         request(properties)
@@ -55,6 +56,7 @@ def submit(jobscript: str) -> None:
     script = Path(jobscript).read_text()
     properties = json.loads(re.search(r"^# properties = (.*)$", script, re.MULTILINE)[1])
     asked = request(properties)
+    check_python()
     check_settings()
     ensure_supervisor(os.getppid())
     name = f"{asked['rule']}-{properties['jobid']}-{os.urandom(3).hex()}"

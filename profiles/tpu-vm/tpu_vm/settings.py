@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
+from pathlib import Path
 
 from tpulm.core.errors import UserError
 
@@ -26,6 +28,7 @@ SETTINGS = {
     "TPU_POLL_SECONDS": "15",
 }
 CHOICES = {"TPU_TIER": ("spot", "on-demand", "flex-start"), "TPU_ENVIRONMENT": ("tpu", "tpu-tensorflow")}
+PYPROJECT = Path(os.path.realpath(__file__)).parents[3] / "pyproject.toml"
 NUMBERS = ("TPU_IDLE_MINUTES", "TPU_MAX_HOURS", "TPU_POLL_SECONDS")
 
 
@@ -40,6 +43,16 @@ def number(name: str) -> float:
         return float(setting(name))
     except ValueError:
         raise UserError(f"{name} is {setting(name)!r}; allowed: a number.") from None
+
+
+def check_python(version: tuple[int, int] = sys.version_info[:2]) -> None:
+    """Raise UserError where workers, which get this machine's version of Python, could not be set up with it."""
+    least, above = re.search(r'requires-python = ">=3\.(\d+),<3\.(\d+)"', PYPROJECT.read_text()).groups()
+    if not (3, int(least)) <= version < (3, int(above)):
+        raise UserError(
+            f"python3 is Python {version[0]}.{version[1]} here, which workers would get, too; allowed: 3.{least} to "
+            f"3.{int(above) - 1}, such as that of this folder: . .venv/bin/activate"
+        )
 
 
 def check_settings(mount: bool = True) -> None:

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-SCHEDULES = ("constant", "linear", "wsd", "cosine")
-
 
 def segment_schedule(recipe: dict, steps: int, first: int, last: int) -> dict:
     """Return what steps `first` to `last` need to know of the schedule, JSON types only.

@@ -120,8 +120,3 @@ def labelled_tasks(config: Mapping) -> list[Task]:
     """Return the tasks of a completed config that some model is finetuned on."""
     tasks = [Task(name, config) for name in config["evaluation"]["tasks"]]
     return [task for task in tasks if task.models]
-
-
-def chains_of(config: Mapping) -> list[TaskChain]:
-    """Return all chains of all tasks."""
-    return [chain for task in labelled_tasks(config) for model in task.models for chain in task.chains(model)]

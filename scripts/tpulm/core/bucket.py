@@ -171,11 +171,10 @@ def exists(place: str) -> bool:
 
 
 class Entry(NamedTuple):
-    """What a bucket says of an object: its size in bytes, its MD5 in base64 ("" of a composite), its generation."""
+    """What a bucket says of an object: its size in bytes, its MD5 in base64 ("" of a composite)."""
 
     size: int
     md5: str
-    generation: str
 
 
 def objects(folder: str) -> dict[str, Entry]:
@@ -183,10 +182,7 @@ def objects(folder: str) -> dict[str, Entry]:
     root = folder.removeprefix(SCHEME).rstrip("/") + "/"
     with sentences(folder):
         found = file_system().find(root, detail=True)
-    return {
-        name.removeprefix(root): Entry(int(told["size"]), told.get("md5Hash", ""), str(told.get("generation", "")))
-        for name, told in found.items()
-    }
+    return {name.removeprefix(root): Entry(int(told["size"]), told.get("md5Hash", "")) for name, told in found.items()}
 
 
 def sizes(folder: str) -> dict[str, int]:

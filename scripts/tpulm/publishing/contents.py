@@ -33,11 +33,6 @@ class Content:
         """Its SHA-256, in hexadecimal."""
         return sha256(self.path)
 
-    @property
-    def receipt(self) -> dict:
-        """What a receipt says of it."""
-        return {"bytes": self.bytes, "sha256": self.sha256}
-
 
 def contents(recipe: Mapping, inputs: Sequence[str], card: Sequence[str]) -> dict[str, Content]:
     """Return the files of an artifact by their paths at the place that they go to, sorted.
@@ -55,6 +50,11 @@ def contents(recipe: Mapping, inputs: Sequence[str], card: Sequence[str]) -> dic
     if card:
         found[CARD] = Path(card[0])
     return {name: Content(found[name]) for name in sorted(found)}
+
+
+def hashes(found: Mapping[str, Content]) -> dict[str, str]:
+    """Return the SHA-256 of each file, for the receipt."""
+    return {path: content.sha256 for path, content in found.items()}
 
 
 def in_order(paths: Iterable[str]) -> list[str]:

@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 
 from tpulm.core import bucket
-from tpulm.publishing.contents import Content, in_order, outdated
+from tpulm.publishing.contents import Content, hashes, in_order, outdated
 
 
 def publish(recipe: Mapping, found: Mapping[str, Content], say: Callable[[str], None]) -> dict:
@@ -14,8 +14,8 @@ def publish(recipe: Mapping, found: Mapping[str, Content], say: Callable[[str], 
     recipe  folder, gs://BUCKET/NAME; checkpoint, whether files of other checkpoints stay
     found   the files by their paths there
 
-    Objects that arrived before a connection broke are not sent again. The receipt has folder, and bytes, sha256 and
-    generation of each file. Raises UserError.
+    Objects that arrived before a connection broke are not sent again. The receipt has `files`, the SHA-256 of each.
+    Raises UserError.
     """
     folder = recipe["folder"]
     there = bucket.objects(folder)
@@ -26,9 +26,7 @@ def publish(recipe: Mapping, found: Mapping[str, Content], say: Callable[[str], 
     bucket.delete(f"{folder}/{path}" for path in gone)
     megabytes = sum(found[path].bytes for path in changed) / 1e6
     say(f"{folder}: {len(changed)} of {len(found)} files, {megabytes:,.1f} MB, {len(gone)} deleted")
-    now = bucket.objects(folder)
-    files = {path: content.receipt | {"generation": now[path].generation} for path, content in found.items()}
-    return {"folder": folder, "files": files}
+    return {"files": hashes(found)}
 
 
 def md5(content: Content) -> str:

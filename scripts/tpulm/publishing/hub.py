@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from tpulm.core.errors import UserError
-from tpulm.publishing.contents import Content, in_order, outdated
+from tpulm.publishing.contents import Content, hashes, in_order, outdated
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -32,7 +32,7 @@ def publish(recipe: Mapping, found: Mapping[str, Content], say: Callable[[str], 
             files of other checkpoints stay
     found   the files by their paths there
 
-    The receipt has repository, type, branch and commit, and bytes and sha256 of each file. Raises UserError.
+    The receipt has `commit`, and `files`, the SHA-256 of each. Raises UserError.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.utils import disable_progress_bars
@@ -42,8 +42,7 @@ def publish(recipe: Mapping, found: Mapping[str, Content], say: Callable[[str], 
     place = {"repo_id": recipe["repository"], "repo_type": recipe["type"]}
     patiently(lambda: make(api, place, recipe), recipe["repository"], say)
     commit = patiently(lambda: bring(api, place, recipe, found, say), recipe["repository"], say)
-    head = {"repository": recipe["repository"], "type": recipe["type"], "branch": recipe["branch"], "commit": commit}
-    return head | {"files": {path: content.receipt for path, content in found.items()}}
+    return {"commit": commit, "files": hashes(found)}
 
 
 def make(api: "HfApi", place: Mapping, recipe: Mapping) -> None:

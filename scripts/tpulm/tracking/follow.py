@@ -1,6 +1,6 @@
 """Pass live metrics on to trackers, while runs train or afterwards; what trackers get is a function of these logs.
 
-    python follow.py < SPECIFICATION
+    python -m tpulm.tracking.follow < SPECIFICATION
 
 Snakemake starts it beside the jobs (tpulm.workflow.trackers), so that nothing that a tracker does, such as waiting for
 a network, reaches a trainer. It ends with its standard input. Its messages go to standard error.
@@ -15,9 +15,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import indent
-
-if __name__ == "__main__":  # as a program, beside which the package lies
-    sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from tpulm.tracking.live_metrics import FILE, records
 from tpulm.tracking.trackers import TRACKERS, Tracker

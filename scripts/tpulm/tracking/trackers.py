@@ -9,7 +9,7 @@ import hashlib
 import importlib.util
 import json
 import os
-import sys
+import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,8 +19,6 @@ from tpulm.core.errors import UserError
 
 PROJECT = "tpulm"  # where the environment names none
 EVENTS = "events.out.tfevents.*"
-# What each tracker is installed as.
-PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow", "trackio": "trackio"}
 
 
 class Tracker(Protocol):
@@ -43,33 +41,34 @@ class TensorBoard:
     """Event files in the folder of a run's logs; those of earlier are replaced."""
 
     def __init__(self, name: str, folder: Path, config: Mapping):
-        """Begin a file. The package asks for TensorFlow where it is there, which is not imported for this."""
-        sys.modules.setdefault("tensorflow", None)  # type: ignore[arg-type]
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        """Begin a file. The package's writer of whole files would import TensorFlow, 0.7 GB, so this one is plain."""
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
         for file in folder.glob(EVENTS):
             file.unlink()
-        self.writer = EventFileWriter(str(folder))
+        path = folder / f"events.out.tfevents.{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}"
+        self.writer = RecordWriter(open(path, "wb"))
+        self.add(file_version="brain.Event:2")
         self.text(0, "config", as_code(config))
 
-    def add(self, step: int, summary: Any) -> None:
-        """Append a summary, at the time of now."""
+    def add(self, **fields: Any) -> None:
+        """Append an event, at the time of now."""
         from tensorboard.compat.proto.event_pb2 import Event
 
-        self.writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
+        self.writer.write(Event(wall_time=time.time(), **fields).SerializeToString())
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Take figures of a step."""
         from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
         for name, value in values.items():
-            self.add(step, scalar_pb(name, value))
+            self.add(step=step, summary=scalar_pb(name, value))
 
     def text(self, step: int, name: str, text: str) -> None:
         """Take a text."""
         from tensorboard.plugins.text.summary_v2 import text_pb
 
-        self.add(step, text_pb(name, text))
+        self.add(step=step, summary=text_pb(name, text))
 
     def flush(self) -> None:
         """Write."""
@@ -178,7 +177,7 @@ class Trackio:
         self.run.finish()
 
 
-# By the name that the config has for each; called with name, folder of the logs and config of a run.
+# By the name of its package, which the config has, too; called with name, folder of the logs and config of a run.
 TRACKERS: dict[str, Callable[[str, Path, Mapping], Tracker]] = {
     "tensorboard": TensorBoard,
     "wandb": WeightsAndBiases,
@@ -189,17 +188,13 @@ TRACKERS: dict[str, Callable[[str, Path, Mapping], Tracker]] = {
 
 def absent(names: list[str]) -> list[str]:
     """Return which trackers are not installed here."""
-    return [name for name in names if importlib.util.find_spec(PACKAGES[name]) is None]
+    return [name for name in names if importlib.util.find_spec(name) is None]
 
 
 def check_installed(names: list[str]) -> None:
-    """Raise UserError where a tracker that must have been asked for is not installed."""
-    missing = [name for name in absent(names) if name != "tensorboard"]
-    if missing:
-        raise UserError(
-            f"trackers names {missing[0]}, which is not installed here; to install it: pip install "
-            f"{PACKAGES[missing[0]]}"
-        )
+    """Raise UserError where a tracker is not installed."""
+    for name in absent(names):
+        raise UserError(f"trackers names {name}, which is not installed here; to install it: pip install {name}")
 
 
 def identity(name: str, config: Mapping) -> str:

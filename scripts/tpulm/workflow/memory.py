@@ -127,9 +127,9 @@ def adapters(run: Run) -> int:
     return loading(size, STORED[run.recipe["precision"]]) + 3 * FLOAT32 * size.adapters
 
 
-def merged(run: Run) -> int:
-    """Return the bytes of merging adapters: the tuned model, and beside it the one that is saved, in float32."""
-    return tuned(run) + FLOAT32 * model_size(run).parameters
+def exported(run: Run) -> int:
+    """Return the bytes of saving a tuned model; where adapters are merged, that is another one, in float32."""
+    return tuned(run) + (FLOAT32 * model_size(run).parameters if run.recipe["method"] == "lora" else 0)
 
 
 def converting(size: ModelSize) -> int:
@@ -166,8 +166,7 @@ JOBS: dict[str, Callable[[Run], int]] = {
     "export_base": copies(2),
     "evaluate_base": evaluating,
     "export_lora": adapters,
-    "export_full": tuned,
-    "export_merged": merged,
+    "export_finetune": exported,
     "export_transformers": lambda run: converting(model_size(run)),
     "generate": tuned,
     "evaluate_finetune": evaluating,

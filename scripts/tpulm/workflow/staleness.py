@@ -24,13 +24,6 @@ def note(run: Run, folder: str) -> str | None:
     return None
 
 
-def first_stale(run: Run, folder: str) -> int | None:
-    """Return the first step of the first segment whose checkpoint is absent or has another recipe; None for none."""
-    segments = [run.segment(last) for last in run.segment_ends]
-    made = made_with(folder, segments)
-    return next((recipe["first"] for recipe in segments if next(made, None) != recipe), None)
-
-
 def made_with(folder: str, segments: list[dict]) -> Iterator[dict]:
     """Yield the recipe with which each checkpoint of a run was made, up to the first that is not there, or damaged."""
     for content in bucket.contents(

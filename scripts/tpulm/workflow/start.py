@@ -1,6 +1,7 @@
 """Additional checks at the start of Snakemake: while it reads the Snakefile, and before the first job."""
 
 import os
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -13,13 +14,12 @@ from tpulm.core import bucket, folder_lock
 from tpulm.core.errors import UserError
 from tpulm.core.local_devices import tpu_here
 from tpulm.tracking.trackers import absent, check_installed
-from tpulm.workflow import disk
+from tpulm.workflow import disk, trackers
 from tpulm.workflow.budget import check, pending
 from tpulm.workflow.place import Place
 from tpulm.workflow.preflight import preflight, requests
 from tpulm.workflow.shards import check_shards
 from tpulm.workflow.staleness import note
-from tpulm.workflow.trackers import Beside, specification
 
 Result = TypeVar("Result")
 
@@ -67,7 +67,7 @@ class Start:
         self.workflow, self.config, self.runs, self.place = workflow, config, runs, place
         self.record_sets = record_sets_of(config, runs)
         self.tfrecords = workflow.modifier.modify_rulename("tfrecords")  # the target, also of a module
-        self.trackers = Beside()
+        self.follower: subprocess.Popen | None = None  # what passes metrics on to trackers
         if workflow.is_main_process:
             self.seen = folder_lock.last_start()
             # A module's checks run only where the outer workflow calls its `onstart`.
@@ -92,7 +92,8 @@ class Start:
         small, a disk that is too full, a place that cannot run the jobs, no token to publish with.
         """
         workflow, results = self.workflow, self.place.located("results")
-        check_installed(self.config["trackers"])
+        # Without TensorBoard, which is the default, there is a note.
+        check_installed([name for name in self.config["trackers"] if name != "tensorboard"])
         if bucket.remote(results):
             bucket.check_writable(results)
             bucket.claim(self.place.located(".belongs-to"), folder_lock.identity())
@@ -118,14 +119,18 @@ class Start:
 
     def track(self) -> None:
         """Pass the metrics of what trains from here on to the trackers."""
-        if "tensorboard" in absent(self.config["trackers"]):
+        missing = absent(self.config["trackers"])
+        if missing:
             say("tensorboard is not installed here, so there will be no event files; after pip install tensorboard, "
                 "`snakemake track` writes them.")  # fmt: skip
-        self.trackers.start(specification(self.config, self.runs, self.place, replay=False))
+        given = trackers.specification(self.config, self.runs, self.place, replay=False)
+        given["trackers"] = [name for name in given["trackers"] if name not in missing]
+        self.follower = trackers.start(given)
 
     def after_jobs(self) -> None:
         """Let the trackers have the rest."""
-        self.trackers.end()
+        if self.follower:
+            trackers.end(self.follower)
 
     def to_train(self, jobs: list) -> list[dict]:
         """Return the runs and chains of tasks with segments among the jobs that are to run, see `pending`."""

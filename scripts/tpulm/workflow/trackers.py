@@ -8,19 +8,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tpulm.config.runs import Run
-from tpulm.tracking.trackers import absent
 from tpulm.workflow.place import Place
 
+SCRIPTS = Path(__file__).parents[2]
 LOG = Path("logs") / "trackers.log"
 PATIENCE = 60  # seconds that it may take at the end, for what is still to be sent
 SAMPLES = {"mlm": "fill_mask.json", "finetune": "generations.json"}
 
 
 def specification(config: Mapping, runs: Iterable[Run], place: Place, replay: bool) -> dict:
-    """Return what tpulm.tracking.follow takes: of the trackers, those that are installed."""
-    missing = absent(config["trackers"])
+    """Return what tpulm.tracking.follow takes."""
     return {
-        "trackers": [name for name in config["trackers"] if name not in missing],
+        "trackers": config["trackers"],
         "replay": replay,
         "runs": [
             {
@@ -34,33 +33,29 @@ def specification(config: Mapping, runs: Iterable[Run], place: Place, replay: bo
     }
 
 
-class Beside:
-    """The process; none where no tracker is asked for, or none is installed."""
+def start(given: dict) -> subprocess.Popen | None:
+    """Start the process with a specification; None where it names no tracker.
 
-    def __init__(self) -> None:
-        """Not started yet."""
-        self.process: subprocess.Popen | None = None
+    It ends when this process does, however that ends.
+    """
+    if not given["trackers"]:
+        return None
+    LOG.parent.mkdir(parents=True, exist_ok=True)
+    folders = [str(SCRIPTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with open(LOG, "w", encoding="utf-8") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tpulm.tracking.follow"], stdin=subprocess.PIPE, stdout=log, stderr=log,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)}, start_new_session=True,
+        )  # fmt: skip
+    assert process.stdin
+    process.stdin.write(f"{json.dumps(given)}\n".encode())
+    process.stdin.flush()
+    return process
 
-    def start(self, given: dict) -> None:
-        """Start it with a specification. It ends when this process does, however that ends."""
-        if not given["trackers"]:
-            return
-        LOG.parent.mkdir(parents=True, exist_ok=True)
-        program = Path(__file__).parents[1] / "tracking" / "follow.py"
-        with open(LOG, "w", encoding="utf-8") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, str(program)], stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
-                env=os.environ | {"PYTHONWARNINGS": "ignore"},
-            )  # fmt: skip
-        assert self.process.stdin
-        self.process.stdin.write(f"{json.dumps(given)}\n".encode())
-        self.process.stdin.flush()
 
-    def end(self) -> None:
-        """Let it pass on the rest, and wait for that."""
-        if self.process and self.process.stdin:
-            self.process.stdin.close()
-            try:
-                self.process.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
+def end(process: subprocess.Popen) -> None:
+    """Let the process pass on the rest, and wait for that."""
+    try:
+        process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
