@@ -153,8 +153,12 @@ def replace_handler(workflow: Any, make: Callable[[logging.Handler, Any], loggin
 
 
 def reasons(reason: str) -> list[str]:
-    """Return the parts of the reason of a job: no params, which are long, and the first file of each list."""
-    return [re.sub(", .*", ", ...", part) for part in PARAMS.sub(r"\1", reason).split("; ")]
+    """Return the parts of the reason of a job: no params, which are long, and the first file of each list.
+
+    That jobs before it run, too, is said where it is the only reason.
+    """
+    parts = [re.sub(", .*", ", ...", part) for part in PARAMS.sub(r"\1", reason).split("; ")]
+    return [part for part in parts if not part.startswith(ROUTINE[1])] or parts
 
 
 def stale(reason: str) -> str:

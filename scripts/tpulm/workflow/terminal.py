@@ -1,8 +1,7 @@
 """What Snakemake shows on the terminal: a line for each job that starts and ends, and in place what is running.
 
-A handler of Snakemake's logger in place of its own one, which prints the inputs of every job; that, and what Snakemake
-says, is tpulm.compat.snakemake's part. All of it is in .snakemake/log. Where standard error is no terminal, nothing is
-shown in place: all are plain lines.
+A handler in the place of Snakemake's own one, which prints the inputs of every job; tpulm.compat.snakemake puts it
+there. Where the output is no terminal, all are plain lines, and nothing is shown in place.
 """
 
 import logging
@@ -31,10 +30,9 @@ class Terminal(logging.Handler):
     """Shows jobs in a line each; what else Snakemake says, in its own words."""
 
     def __init__(self, workflow: Any, plain: Any, settings: Any):
-        """Take over from Snakemake's handler, `plain`: its stream, its filters and its words.
+        """Take over from Snakemake's handler, `plain`, with its stream, its filters and its words.
 
-        workflow  Snakemake's, whose targets are named where one is unknown
-        settings  of Snakemake's output
+        workflow, settings  Snakemake's: what can be asked for; how it shows what it does
         """
         super().__init__()
         self.workflow, self.plain, self.dryrun = workflow, plain, settings.dryrun
@@ -49,7 +47,7 @@ class Terminal(logging.Handler):
             self.drawing.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show a record."""
+        """Show a record in the words that there are for it."""
         ways: dict[Any, Callable[[Any], str]] = {
             LogEvent.RUN_INFO: self.counted,
             LogEvent.JOB_INFO: self.started,
@@ -68,8 +66,7 @@ class Terminal(logging.Handler):
 
     def counted(self, record: Any) -> str:
         """Return how many jobs there are: of a dry run, which tells it before and after them, the table at the end."""
-        before, self.total = self.total, record.stats.get("total", 0)
-        self.left = self.total
+        before, self.total, self.left = self.total, record.stats["total"], record.stats["total"]
         if self.dryrun:
             return record.getMessage() if before else ""
         return f"jobs to run: {self.total}"
@@ -123,18 +120,16 @@ class Terminal(logging.Handler):
             columns, rows = shutil.get_terminal_size()
             jobs = list(self.running.values())[: max(1, rows - 3)]
             lines = [f"{len(self.running)} running, {self.left} of {self.total} left"]
-            lines += [f"  {label}  {lasted(since)}  {progress(label, logs)}" for label, logs, since in jobs]
+            lines += [f"  {lasted(since)}  {label}  {progress(label, logs)}" for label, logs, since in jobs]
             if jobs:
                 self.write("".join(f"{line[: columns - 1]}\n" for line in lines) + f"\x1b[{len(lines)}A\r")
 
     def close(self) -> None:
         """End; nothing is left in place."""
-        if not self.closed.is_set():
-            self.closed.set()
-            if self.in_place:
-                self.drawing.join()
-                self.write("")
-            self.plain.close()
+        self.closed.set()
+        if self.in_place:
+            self.drawing.join()
+            self.write("")
         super().close()
 
 
