@@ -59,7 +59,7 @@ def test_snakemake_has_what_is_used_of_it(owner, names):
 
 
 def test_a_name_that_is_not_there_is_told():
-    with pytest.raises(AssertionError, match=r"snakemake.dag.DAG has no moved$"):
+    with pytest.raises(AssertionError, match=r"snakemake.dag.DAG has no moved"):
         has(DAG, "needrun_jobs", "moved")
 
 
