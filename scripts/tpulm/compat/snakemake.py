@@ -33,7 +33,7 @@ DEFAULT_HANDLER = "DefaultStreamHandler"  # how Snakemake names the handler that
 CHATTER = (
     "Building DAG", "Select jobs", "Execute ", "Using shell", "Conda environments: ignored", "Singularity containers",
     "Group jobs: inactive", "Assuming unrestricted", "Shutting down", "Some jobs were triggered by provenance",
-    "Rules with provenance", "Storing output", "Reasons:", "The order of jobs",
+    "Rules with provenance", "Storing output", "Reasons:",
 )  # fmt: skip
 SILENT = (LogEvent.WORKFLOW_STARTED, LogEvent.RESOURCES_INFO, LogEvent.GROUP_INFO, LogEvent.RULEGRAPH,
           LogEvent.PROGRESS)  # fmt: skip
