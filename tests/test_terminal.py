@@ -150,10 +150,19 @@ def test_a_job_that_was_killed_says_so_and_its_last_words(tmp_path, events, kill
     assert ("memory runs out" in shown) == ("        step 1" in shown) == killed
 
 
-def test_other_errors_are_shown_in_full():
+@pytest.mark.parametrize(
+    "said", ["MissingInputException in rule x:\nfile y", "sbatch returned non-zero exit status 1."]
+)
+def test_other_errors_are_shown_in_full(said):
     take, stream, _ = shows()
-    take(LogEvent.ERROR, "MissingInputException in rule x:\nfile y", logging.ERROR, exception="MissingInputException")
-    assert stream.getvalue() == "MissingInputException in rule x:\nfile y\n"
+    take(LogEvent.ERROR, said, logging.ERROR, exception="WorkflowError")
+    assert stream.getvalue() == f"{said}\n"
+
+
+def test_a_job_whose_start_was_not_told_ends_in_silence():
+    take, stream, _ = shows()
+    take(LogEvent.JOB_FINISHED, "Finished jobid: 7", job_id=7)
+    assert stream.getvalue() == ""
 
 
 def test_a_training_shows_its_progress_in_place(tmp_path, monkeypatch):

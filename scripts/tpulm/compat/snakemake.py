@@ -37,7 +37,7 @@ CHATTER = (
 )  # fmt: skip
 SILENT = (LogEvent.WORKFLOW_STARTED, LogEvent.RESOURCES_INFO, LogEvent.GROUP_INFO, LogEvent.RULEGRAPH,
           LogEvent.PROGRESS)  # fmt: skip
-# In the exception about a script that has ended by itself; Snakemake tells of the job, too.
+# In the RuleException about a script that has ended by itself; Snakemake tells of the job, too.
 ENDED = "returned non-zero exit status 1."
 ROUTINE = ("Missing output files", "Input files updated by another job", "Rules with")  # reasons of jobs not stale
 PARAMS = re.compile("(Params have changed since last execution): .*", re.DOTALL)
@@ -169,7 +169,9 @@ def stale(reason: str) -> str:
 def only_for_the_log(record: logging.LogRecord) -> bool:
     """Return whether a record tells a user nothing."""
     said = record.getMessage()
-    return getattr(record, "event", None) in SILENT or said.startswith(CHATTER) or ENDED in said
+    if getattr(record, "exception", None) == "RuleException":
+        return ENDED in said
+    return getattr(record, "event", None) in SILENT or said.startswith(CHATTER)
 
 
 def missing_target(message: str) -> str | None:

@@ -82,8 +82,10 @@ class Terminal(logging.Handler):
 
     def finished(self, record: Any) -> str:
         """Return the line of a job that has ended."""
-        label, _, since = self.running.pop(record.job_id)
         self.left -= 1
+        if record.job_id not in self.running:  # with --quiet rules, which is silent about the start
+            return ""
+        label, _, since = self.running.pop(record.job_id)
         return f"{moment('done', label)}  {lasted(since)}  {self.left} left"
 
     def failed(self, record: Any) -> str:
