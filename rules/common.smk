@@ -12,7 +12,7 @@ if str(ROOT / "scripts") not in sys.path:
 
 from snakemake.io import local
 
-from tpulm.compat.snakemake import config_given, is_main
+from tpulm.compat.snakemake import config_given, is_main, replace_handler
 from tpulm.config.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER_FILES, lengths_file
 from tpulm.config.asked import asked_of, sampling_of
 from tpulm.config.causal_families import marks_of
@@ -27,7 +27,7 @@ from tpulm.workflow.place import Place, local_files, preset_files
 from tpulm.workflow.resources import resources_of, snapshots_of, tokenizer_threads
 from tpulm.workflow.shard_inputs import ShardInputs
 from tpulm.workflow.start import Start, or_exit, say
-from tpulm.workflow.terminal import show_jobs
+from tpulm.workflow.terminal import Terminal
 from tpulm.workflow.trackers import specification
 
 # Each segment depends on the previous one; Snakemake walks such chains by recursion.
@@ -35,7 +35,7 @@ sys.setrecursionlimit(max(sys.getrecursionlimit(), 100_000))
 
 IS_MAIN = is_main(workflow)
 if IS_MAIN and workflow.is_main_process:
-    show_jobs(workflow)
+    replace_handler(workflow, Terminal)
 # A config named on the command line takes the place of config.yaml. Snakemake's `configfile:` would merge the two, take
 # 1e-4 for text, and name neither file nor line of what is no YAML.
 GIVEN, OVERRIDES = config_given(workflow)

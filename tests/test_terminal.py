@@ -11,11 +11,11 @@ import pytest
 from conftest import ROOT
 from snakemake.logging import ColorizingTextHandler, DefaultFilter
 from snakemake_interface_logger_plugins.common import LogEvent
-from tpulm.compat.snakemake import DEFAULT_HANDLER
+from tpulm.compat.snakemake import DEFAULT_HANDLER, replace_handler
 from tpulm.core.job import ERASE, IN_PLACE
 from tpulm.workflow import terminal
 from tpulm.workflow.targets import unknown
-from tpulm.workflow.terminal import Terminal, lasted, show_jobs
+from tpulm.workflow.terminal import Terminal, lasted
 
 pytestmark = pytest.mark.unit
 METRICS = {
@@ -211,7 +211,7 @@ def test_snakemakes_own_display_is_there_for_who_asks(settings, environment, rep
     logger.addHandler(plain)
     defaults = {"verbose": False, "debug_dag": False, "dryrun": False, "quiet": None}
     manager = SimpleNamespace(logger=logger, settings=SimpleNamespace(**defaults | settings))
-    show_jobs(SimpleNamespace(logger_manager=manager))
+    replace_handler(SimpleNamespace(logger_manager=manager), Terminal)
     (handler,) = logger.handlers
     assert isinstance(handler, Terminal) == replaced
     assert (IN_PLACE in terminal.os.environ) == in_place == getattr(handler, "in_place", False)

@@ -136,20 +136,20 @@ def executor_settings(workflow: Any) -> Any:
 # The display.
 
 
-def replace_handler(workflow: Any, make: Callable[[logging.Handler, Any], logging.Handler]) -> None:
+def replace_handler(workflow: Any, make: Callable[[Any, logging.Handler, Any], logging.Handler]) -> None:
     """Put another handler in the place of the one that writes to the terminal.
 
     Not with --verbose, --debug-dag or a logger plugin, by which users ask for Snakemake's own words or for others. A
     logger plugin would have to be installed and named in every profile.
 
-    make  returns the handler, given Snakemake's own and the settings of its output: `dryrun`, `quiet`
+    make  returns the handler, given the workflow, Snakemake's own handler and the settings of its output
     """
     manager = workflow.logger_manager
     asked = manager.settings.verbose or manager.settings.debug_dag
     for handler in list(manager.logger.handlers):
         if handler.name == DEFAULT_HANDLER and not asked:
             manager.logger.removeHandler(handler)
-            manager.logger.addHandler(make(handler, manager.settings))
+            manager.logger.addHandler(make(workflow, handler, manager.settings))
 
 
 def reasons(reason: str) -> list[str]:

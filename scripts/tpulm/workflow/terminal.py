@@ -27,13 +27,14 @@ TAIL = 20  # lines of a log
 
 
 class Terminal(logging.Handler):
-    """Shows jobs in a line each; what else Snakemake says, in its own words."""
+    """Shows jobs in a line each; what else Snakemake says, in its own words.
+
+    workflow  Snakemake's, whose targets a misspelt one is like
+    plain     Snakemake's handler, whose stream, filters, colors and words are used
+    settings  of Snakemake's output
+    """
 
     def __init__(self, workflow: Any, plain: Any, settings: Any):
-        """Take over from Snakemake's handler, `plain`, with its stream, its filters and its words.
-
-        workflow, settings  Snakemake's: what can be asked for; how it shows what it does
-        """
         super().__init__()
         self.workflow, self.plain, self.dryrun = workflow, plain, settings.dryrun
         self.filters = plain.filters
@@ -57,8 +58,7 @@ class Terminal(logging.Handler):
         try:
             text = ways.get(getattr(record, "event", None), self.other)(record)
             if text:
-                loud = record.levelno > logging.INFO
-                self.write(f"{self.plain.decorate(record, text) if loud else text}\n")
+                self.write(f"{self.plain.decorate(record, text) if record.levelno > logging.INFO else text}\n")
         except BrokenPipeError:  # of `| head`, for example; Snakemake ends
             raise
         except Exception:
@@ -133,12 +133,6 @@ class Terminal(logging.Handler):
             self.drawing.join()
             self.write("")
         super().close()
-
-
-def show_jobs(workflow: Any) -> None:
-    """Show jobs by `Terminal` from here on."""
-    os.environ.pop(IN_PLACE, None)  # of a Snakemake that started this one
-    inside.replace_handler(workflow, lambda plain, settings: Terminal(workflow, plain, settings))
 
 
 def progress(label: str, logs: list[str]) -> str:
