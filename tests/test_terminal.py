@@ -38,7 +38,7 @@ class Screen(io.StringIO):
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch):
+def at_a_terminal(monkeypatch):
     """As that of a terminal, and after the test as before."""
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setenv(IN_PLACE, "")
