@@ -159,6 +159,15 @@ def test_other_errors_are_shown_in_full(said):
     assert stream.getvalue() == f"{said}\n"
 
 
+def test_jobs_go_on_where_nobody_reads_what_is_shown():
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    take, _, _ = shows(stream=Closed())
+    start(take, 7)
+
+
 def test_a_job_whose_start_was_not_told_ends_in_silence():
     take, stream, _ = shows()
     take(LogEvent.JOB_FINISHED, "Finished jobid: 7", job_id=7)

@@ -59,8 +59,8 @@ class Terminal(logging.Handler):
             text = ways.get(getattr(record, "event", None), self.other)(record)
             if text:
                 self.write(f"{self.plain.decorate(record, text) if record.levelno > logging.INFO else text}\n")
-        except BrokenPipeError:  # of `| head`, for example; Snakemake ends
-            raise
+        except BrokenPipeError:  # nobody reads on, as after `| head`; the log file has it all
+            pass
         except Exception:
             self.handleError(record)
 
