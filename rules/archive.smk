@@ -27,7 +27,7 @@ rule write_archive:
     output:
         ARCHIVE,
     params:
-        recipe=lambda w: archived(config, CONFIG_FILES, workflow.config_settings.config, ARCHIVE, ROOT),
+        recipe=lambda w: archived(config, CONFIG_FILES, OVERRIDES, ARCHIVE, ROOT),
     log:
         "logs/archive/archive.log",
     threads: 1

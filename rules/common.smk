@@ -12,6 +12,7 @@ if str(ROOT / "scripts") not in sys.path:
 
 from snakemake.io import local
 
+from tpulm.compat.snakemake import config_given, is_main, replace_handler
 from tpulm.config.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER_FILES, lengths_file
 from tpulm.config.asked import asked_of, sampling_of
 from tpulm.config.causal_families import marks_of
@@ -26,20 +27,21 @@ from tpulm.workflow.place import Place, local_files, preset_files
 from tpulm.workflow.resources import resources_of, snapshots_of, tokenizer_threads
 from tpulm.workflow.shard_inputs import ShardInputs
 from tpulm.workflow.start import Start, or_exit, say
-from tpulm.workflow.terminal import replace as show_jobs
+from tpulm.workflow.terminal import Terminal
 from tpulm.workflow.trackers import specification
 
 # Each segment depends on the previous one; Snakemake walks such chains by recursion.
 sys.setrecursionlimit(max(sys.getrecursionlimit(), 100_000))
 
-IS_MAIN = workflow.modifier.is_main_snakefile()
+IS_MAIN = is_main(workflow)
 if IS_MAIN and workflow.is_main_process:
-    show_jobs(workflow.logger_manager, workflow)
+    replace_handler(workflow, Terminal)
 # A config named on the command line takes the place of config.yaml. Snakemake's `configfile:` would merge the two, take
 # 1e-4 for text, and name neither file nor line of what is no YAML.
-CONFIG_FILES = [os.path.relpath(path) for path in workflow.config_settings.configfiles or ["config.yaml"] if IS_MAIN]
+GIVEN, OVERRIDES = config_given(workflow)
+CONFIG_FILES = [os.path.relpath(path) for path in GIVEN or ["config.yaml"] if IS_MAIN]
 if IS_MAIN:
-    config = or_exit(read_config, CONFIG_FILES, workflow.config_settings.config)
+    config = or_exit(read_config, CONFIG_FILES, OVERRIDES)
 else:
     config = or_exit(complete, typed(config), "the config of the module")
 

@@ -2,11 +2,11 @@
 
 from importlib.util import find_spec
 
-from snakemake.settings.types import DeploymentMethod
+from tpulm.compat.snakemake import uses_conda
 
 TOPOLOGIES = config["plan"]["topologies"]
 # In this environment, or in the conda environment of the job.
-COMPILER = find_spec("libtpu") is not None or DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
+COMPILER = find_spec("libtpu") is not None or uses_conda(workflow)
 
 
 rule plan:

@@ -1,5 +1,7 @@
 """The report: its page, and the curves that stand beside it in Snakemake's own."""
 
+from tpulm.compat.snakemake import snakefiles
+
 FIGURES = "results/figures"
 # Files that the page tells of: of the text, tokenizer, records and runs of this config.
 TOLD = [f"results/{collection}/corpus.json" for collection in TEXTS]
@@ -51,7 +53,7 @@ rule write_report:
             config,
             RUNS,
             TEXTS,
-            {rule.name: Path(str(rule.snakefile)).stem for rule in workflow.rules},
+            {name: path.stem for name, path in snakefiles(workflow).items()},
             PLACE.prefixed,
         ),
     log:

@@ -1,17 +1,18 @@
 """Maintenance: thin old checkpoints, verify all artifacts, find files that no run needs."""
 
+from tpulm.compat.snakemake import rule_name
+
 # Without a place to publish to, `publish` has nothing to list.
 PLACES = ["publish"] if "publish" in config else []
 # To ask another Snakemake process for the outputs of this workflow.
 SNAKEMAKE_ARGUMENTS = {
     "snakefile": os.path.relpath(workflow.main_snakefile),
     "profile": os.path.relpath(ROOT / "profiles" / "default"),
-    "configfiles": CONFIG_FILES or [os.path.relpath(path) for path in workflow.config_settings.configfiles],
-    "config": workflow.config_settings.config,
+    "configfiles": CONFIG_FILES or [os.path.relpath(path) for path in GIVEN],
+    "config": OVERRIDES,
     "results": located("results"),
     "targets": [
-        workflow.modifier.modify_rulename(name)
-        for name in ("all", "plan", "tfrecords", "compare", "transformers", "cards", *PLACES)
+        rule_name(workflow, name) for name in ("all", "plan", "tfrecords", "compare", "transformers", "cards", *PLACES)
     ],
 }
 

@@ -4,22 +4,30 @@ import io
 import json
 import logging
 import re
+import time
 from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT
 from snakemake.logging import ColorizingTextHandler, DefaultFilter
 from snakemake_interface_logger_plugins.common import LogEvent
+from tpulm.compat.snakemake import DEFAULT_HANDLER, replace_handler
 from tpulm.core.job import ERASE, IN_PLACE
 from tpulm.workflow import terminal
 from tpulm.workflow.targets import unknown
-from tpulm.workflow.terminal import DEFAULT, Terminal, lasted, replace, shortened
+from tpulm.workflow.terminal import Terminal, lasted
 
 pytestmark = pytest.mark.unit
 METRICS = {
     "step": 415, "last_step": 750, "loss": 5.9734, "accuracy": 0.095, "learning_rate": 0.003, "tokens": 1,
     "tokens_per_second": 31868.2, "mfu": 0.413, "seconds_left": 42.0,
 }  # fmt: skip
+RULE = SimpleNamespace(
+    name="mlm", has_wildcards=lambda: False, products=list, input=["results/mlm/tiny/metrics.json", len]
+)
+MISSING = (
+    "MissingRuleException:\nNo rule to produce {} (if you use input functions make sure that they don't raise ...)."
+)
 
 
 class Screen(io.StringIO):
@@ -29,12 +37,21 @@ class Screen(io.StringIO):
         return True
 
 
-def shows(dryrun=False, in_place=False, quiet=()):
+@pytest.fixture(autouse=True)
+def at_a_terminal(monkeypatch):
+    """As that of a terminal, and after the test as before."""
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv(IN_PLACE, "")
+    monkeypatch.delenv(IN_PLACE)
+    monkeypatch.setenv("TERM", "xterm")
+
+
+def shows(dryrun=False, stream=None):
     """Return what takes a record of Snakemake, and the stream on which it is shown."""
-    stream = Screen() if in_place else io.StringIO()
+    stream = io.StringIO() if stream is None else stream
     plain = ColorizingTextHandler(stream=stream)
-    plain.addFilter(DefaultFilter(set(quiet), False, False, dryrun, False))
-    shown = Terminal(plain, dryrun, in_place)
+    plain.addFilter(DefaultFilter(set(), False, False, dryrun, False))
+    shown = Terminal(SimpleNamespace(rules=[RULE]), plain, SimpleNamespace(dryrun=dryrun, quiet=None))
 
     def take(event, message="", level=logging.INFO, **said):
         record = logging.makeLogRecord({"msg": message, "levelno": level, "levelname": logging.getLevelName(level)})
@@ -50,23 +67,28 @@ def start(take, jobid, rule="write_shard", wildcards=None, reason="Missing outpu
     take(LogEvent.JOB_INFO, f"Rule: {rule}", **said)
 
 
+def fail(take, jobid, log, message=None, **aux):
+    said = {"jobid": jobid, "rule_name": "write_shard", "rule_msg": message, "log": [str(log)], "aux": aux}
+    take(LogEvent.JOB_ERROR, "Error in rule", logging.ERROR, **said)
+
+
 def test_a_job_has_a_line_when_it_starts_and_one_when_it_ends():
     take, stream, _ = shows()
     take(LogEvent.WORKFLOW_STARTED, "a page about the machine")
     take(None, "Building DAG of jobs...")
     take(LogEvent.RUN_INFO, "Job stats: ...", stats={"write_shard": 3, "total": 3})
     start(take, 7)
-    start(take, 8, reason="Updated input files: b.txt, a.txt, c.txt; Params have changed since last execution: {long}")
+    start(take, 8, reason="Updated input files: a.txt, b.txt; Params have changed since last execution: {a: 1}; {b: 2}")
     take(LogEvent.JOB_FINISHED, "Finished jobid: 7", job_id=7)
     take(LogEvent.PROGRESS, done=1, total=3)
     take(None, "Nothing to be done")
     text = re.sub(r"^\d\d:\d\d:\d\d", "TIME", stream.getvalue(), flags=re.M)
     assert text.splitlines() == [
-        "3 jobs to run",
+        "jobs to run: 3",
         "TIME  start   write_shard train 00000",
-        "TIME  start   write_shard train 00000  reason: Updated input files: a.txt and 2 more; Params have changed "
-        "since last execution",
-        "TIME  done    write_shard train 00000  0 s  2 left",
+        "TIME  start   write_shard train 00000  reason: Updated input files: a.txt, ...; Params have changed since "
+        "last execution",
+        "TIME  done    write_shard train 00000  0:00:00  2 left",
         "Nothing to be done",
     ]
     assert "\x1b" not in text and "\r" not in text
@@ -74,13 +96,13 @@ def test_a_job_has_a_line_when_it_starts_and_one_when_it_ends():
 
 def test_a_dry_run_has_a_line_for_each_job_and_one_table():
     take, stream, _ = shows(dryrun=True)
-    take(LogEvent.RUN_INFO, "THE TABLE", stats={"total": 1})
-    start(take, 7, reason="Missing output files: b, a; Input files updated by another job: c")
+    take(LogEvent.RUN_INFO, "THE TABLE", stats={"total": 2})
+    start(take, 7, reason="Missing output files: a, b; Input files updated by another job: c")
     start(take, 8, rule="all", wildcards={}, reason="Input files updated by another job: c")
-    take(LogEvent.RUN_INFO, "THE TABLE", stats={"total": 1})
+    take(LogEvent.RUN_INFO, "THE TABLE", stats={"total": 2})
     assert stream.getvalue().splitlines() == [
-        "would run  write_shard train 00000  reason: Missing output files: a and 1 more",
-        "would run  all  reason: Input files updated by another job",
+        "would run  write_shard train 00000  reason: Missing output files: a, ...",
+        "would run  all  reason: Input files updated by another job: c",
         "THE TABLE",
     ]
 
@@ -90,9 +112,9 @@ def test_a_dry_run_has_a_line_for_each_job_and_one_table():
     [
         ("noise\nerror: the disk is full\n", {}, []),  # the job has said so on the terminal
         ("noise\nerror: the disk is full\n", {"external_jobid": "12"}, ["error: the disk is full"]),
-        ("step 1\nKilled\n", {}, ["step 1", "Killed"]),
+        ("step 1\nKilled\n", {"external_jobid": "12"}, ["step 1", "Killed"]),
         ("Traceback (most recent call last):\nValueError\n", {}, []),
-        (None, {}, []),
+        (None, {"external_jobid": "12"}, []),
     ],
 )
 def test_a_job_that_fails_names_its_log_and_shows_what_was_not_said(tmp_path, written, aux, shown):
@@ -101,91 +123,80 @@ def test_a_job_that_fails_names_its_log_and_shows_what_was_not_said(tmp_path, wr
         log.write_text(written)
     take, stream, _ = shows()
     start(take, 7, log=[str(log)])
-    said = {"jobid": 7, "rule_name": "write_shard", "rule_msg": aux and "CANCELLED", "log": [str(log)], "aux": aux}
-    take(LogEvent.JOB_ERROR, "Error in rule", logging.ERROR, **said)
-    message = "CalledProcessError in file rules/x.smk"
-    take(LogEvent.ERROR, message, logging.ERROR, exception="RuleException")  # in the log file only
+    fail(take, 7, log, aux and "CANCELLED", **aux)
+    said = "CalledProcessError in file rules/x.smk:\nCommand 'python x.py' returned non-zero exit status 1."
+    take(LogEvent.ERROR, said, logging.ERROR, exception="RuleException")  # in the log file only
     _, failed, *rest = stream.getvalue().splitlines()
-    assert re.fullmatch(r"\d\d:\d\d:\d\d  FAILED  write_shard train 00000  after 0 s", failed)
+    assert re.fullmatch(r"\d\d:\d\d:\d\d  FAILED  write_shard train 00000  after 0:00:00", failed)
     external = ["    message: CANCELLED", *(f"    {name}: {value}" for name, value in aux.items())] if aux else []
     assert rest == [*external, f"    log: {log}", *(f"        {line}" for line in shown)]
 
 
 @pytest.mark.parametrize(
-    ("end", "events", "shown"),
-    [
-        (
-            "died with <Signals.SIGKILL: 9>.",
-            ["start"],
-            "ended by SIGKILL, as the system does where memory runs out",
-        ),
-        ("returned non-zero exit status 137.", ["start", "note"], "ended by SIGKILL, as the system does where memory "),
-        ("died with <Signals.SIGSEGV: 11>.", ["start", "end", "start"], "ended by SIGSEGV, often a fault in a library"),
-        ("returned non-zero exit status 129.", ["start"], "ended by SIGHUP"),
-        ("died with <Signals.SIGKILL: 9>.", ["start", "end"], None),  # another job, at the same time
-        ("returned non-zero exit status 1.", ["start"], None),
-    ],
+    ("events", "killed"),
+    [(["start"], True), (["start", "note"], True), (["start", "end", "start"], True), (["start", "end"], False)],
 )
-def test_a_job_that_a_signal_has_ended_says_which(tmp_path, end, events, shown):
+def test_a_job_that_was_killed_says_so_and_its_last_words(tmp_path, events, killed):
     log = tmp_path / "x.log"
+    log.write_text("step 1\n")
     (tmp_path / "x.jobs.jsonl").write_text("".join(f'{{"event": "{event}"}}\n' for event in events))
     take, stream, _ = shows()
     start(take, 7, log=[str(log)])
-    message = f"CalledProcessError in file rules/x.smk, line 2:\nCommand 'python x.write_shard.py' {end}"
-    take(LogEvent.ERROR, message, logging.ERROR, exception="RuleException")
-    said = {"jobid": 7, "rule_name": "write_shard", "rule_msg": None, "log": [str(log)], "aux": {}}
-    take(LogEvent.JOB_ERROR, "Error in rule", logging.ERROR, **said)
-    _, _, *rest = stream.getvalue().splitlines()
-    assert rest[-1] == f"    log: {log}" and len(rest) == (2 if shown else 1)
-    assert not shown or rest[0].startswith(f"    {shown}") and ("library" in rest[0]) == ("SIGSEGV" in end)
+    said = "CalledProcessError in file rules/x.smk:\nCommand 'python x.py' died with <Signals.SIGKILL: 9>."
+    take(LogEvent.ERROR, said, logging.ERROR, exception="RuleException")
+    fail(take, 7, log)
+    shown = stream.getvalue()
+    assert "Signals.SIGKILL" in shown
+    assert ("memory runs out" in shown) == ("        step 1" in shown) == killed
 
 
-def test_of_two_jobs_each_has_the_signal_that_ended_it(tmp_path):
+@pytest.mark.parametrize(
+    "said", ["MissingInputException in rule x:\nfile y", "sbatch returned non-zero exit status 1."]
+)
+def test_other_errors_are_shown_in_full(said):
     take, stream, _ = shows()
-    ends = {
-        "x": "died with <Signals.SIGABRT: 6>.",
-        "y": "returned non-zero exit status 1.",
-        "z": "died with <Signals.SIGBUS: 7>.",
-    }
-    for number, (name, end) in enumerate(ends.items()):
-        (tmp_path / f"{name}.jobs.jsonl").write_text('{"event": "start"}\n')
-        start(take, number, log=[str(tmp_path / f"{name}.log")])
-        message = f"CalledProcessError in file rules/x.smk, line 2:\nCommand 'python x.write_shard.py' {end}"
-        take(LogEvent.ERROR, message, logging.ERROR, exception="RuleException")
-    for number, name in enumerate(ends):
-        said = {"jobid": number, "rule_name": "write_shard", "rule_msg": None, "aux": {}}
-        take(LogEvent.JOB_ERROR, "Error in rule", logging.ERROR, log=[str(tmp_path / f"{name}.log")], **said)
-    ended = [line.split(",")[0].strip() for line in stream.getvalue().splitlines() if "ended by" in line]
-    assert ended == ["ended by SIGABRT", "ended by SIGBUS"]
+    take(LogEvent.ERROR, said, logging.ERROR, exception="WorkflowError")
+    assert stream.getvalue() == f"{said}\n"
 
 
-def test_other_errors_are_shown_in_full():
+def test_jobs_go_on_where_nobody_reads_what_is_shown():
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    take, _, _ = shows(stream=Closed())
+    start(take, 7)
+
+
+def test_a_job_whose_start_was_not_told_ends_in_silence():
     take, stream, _ = shows()
-    take(LogEvent.ERROR, "MissingInputException in rule x:\nfile y", logging.ERROR, exception="MissingInputException")
-    assert stream.getvalue() == "MissingInputException in rule x:\nfile y\n"
+    take(LogEvent.JOB_FINISHED, "Finished jobid: 7", job_id=7)
+    assert stream.getvalue() == ""
 
 
 def test_a_training_shows_its_progress_in_place(tmp_path, monkeypatch):
     monkeypatch.setattr(terminal, "REFRESH", 0.01)
-    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
     log = tmp_path / "00000750.log"
     (tmp_path / "metrics.jsonl").write_text(f"{json.dumps(METRICS)}\n" + '{"step": 4')  # as it grows
-    take, stream, shown = shows(in_place=True)
+    take, stream, shown = shows(stream=Screen())
+    assert IN_PLACE in terminal.os.environ  # jobs see that they need not say it
     take(LogEvent.RUN_INFO, "THE TABLE", stats={"total": 5})
     start(take, 1, "train_mlm_jax", {"run": "tiny", "step": "00000750"}, log=[str(log)])
     start(take, 2, "train_mlm_jax", {"run": "tiny", "step": "00001500"}, log=[str(log)])  # not its metrics
-    assert shown.shown(rows=24) == [
-        "2 running, 5 of 5 left",
-        "  train_mlm_jax tiny  0 s  415/750  loss 5.9734  31,868 tokens/s  MFU 41.3%  0.7 min left",
-        "  train_mlm_jax tiny 00001500  0 s",
-    ]
-    assert shown.shown(rows=5)[1:] == [shown.shown(rows=24)[1], "  and 1 more"]
     while "2 running" not in stream.getvalue():
-        pass
+        time.sleep(0.01)
+    monkeypatch.setenv("LINES", "4")
+    while "2 running, 5 of 5 left\n" not in stream.getvalue().rpartition("\x1b[2A")[0].rpartition(ERASE)[2]:
+        time.sleep(0.01)  # of a terminal with room for one job
     shown.close()
     written = stream.getvalue()
-    assert "start" not in written  # what runs is shown anyway
-    assert written.endswith(ERASE) and f"{ERASE}2 running, 5 of 5 left\n" in written and "\x1b[3A\r" in written
+    assert (
+        f"{ERASE}2 running, 5 of 5 left\n"
+        "  0:00:00  train_mlm_jax tiny 00000750  415/750  loss 5.9734  31,868 tokens/s  MFU 41.3%  0.7 min left\n"
+        "  0:00:00  train_mlm_jax tiny 00001500  \n\x1b[3A\r"
+    ) in written
+    assert written.endswith(ERASE)
 
 
 @pytest.mark.parametrize(
@@ -201,29 +212,24 @@ def test_a_training_shows_its_progress_in_place(tmp_path, monkeypatch):
     ],
 )
 def test_snakemakes_own_display_is_there_for_who_asks(settings, environment, replaced, in_place, monkeypatch):
-    for name in ("CI", IN_PLACE):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(IN_PLACE, "")  # so that it is as before afterwards
-    monkeypatch.delenv(IN_PLACE)
-    for name, value in ({"TERM": "xterm"} | environment).items():
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
     plain = ColorizingTextHandler(stream=Screen())
-    plain.name = DEFAULT
+    plain.name = DEFAULT_HANDLER
     logger = logging.Logger("of this test")
     logger.addHandler(plain)
     defaults = {"verbose": False, "debug_dag": False, "dryrun": False, "quiet": None}
-    replace(SimpleNamespace(logger=logger, settings=SimpleNamespace(**defaults | settings)))
+    manager = SimpleNamespace(logger=logger, settings=SimpleNamespace(**defaults | settings))
+    replace_handler(SimpleNamespace(logger_manager=manager), Terminal)
     (handler,) = logger.handlers
     assert isinstance(handler, Terminal) == replaced
     assert (IN_PLACE in terminal.os.environ) == in_place == getattr(handler, "in_place", False)
     handler.close()
 
 
-def test_durations_and_reasons_in_words():
-    assert [lasted(seconds) for seconds in (0.4, 59.4, 60, 185, 7620)] == [
-        "0 s", "59 s", "1 min 00 s", "3 min 05 s", "2 h 07 min",
-    ]  # fmt: skip
-    assert shortened("Forced execution") == ["Forced execution"]
+def test_durations_in_words():
+    ago = [lasted(time.time() - seconds) for seconds in (0, 59, 185, 7620, 90_000)]
+    assert ago == ["0:00:00", "0:00:59", "0:03:05", "2:07:00", "1 day, 1:00:00"]
 
 
 def test_every_rule_says_in_a_line_what_it_is_and_targets_say_so():
@@ -239,15 +245,10 @@ def test_every_rule_says_in_a_line_what_it_is_and_targets_say_so():
 
 
 def test_an_unknown_target_is_told_with_those_that_are_like_it():
-    rule = SimpleNamespace(
-        name="mlm", has_wildcards=lambda: False, products=list, input=["results/mlm/tiny/metrics.json", len]
-    )
-    said = (
-        "MissingRuleException:\nNo rule to produce {} (if you use input functions make sure that they don't raise ...)."
-    )
-    assert unknown(said.format("mlmm"), [rule]) == "error: no rule of this config makes mlmm; did you mean mlm?"
-    assert unknown(said.format("results/mlm/tinny/metrics.json"), [rule]).endswith(
-        "mean results/mlm/tiny/metrics.json?"
-    )
-    assert unknown(said.format("x"), [rule]).endswith("x; `snakemake --list-rules` lists the targets by name.")
-    assert unknown("MissingInputException", [rule]) is None
+    take, stream, _ = shows()
+    take(LogEvent.ERROR, MISSING.format("mlmm"), exception="MissingRuleException")
+    take(LogEvent.ERROR, MISSING.format("results/mlm/tinny/metrics.json"), exception="MissingRuleException")
+    first, second = stream.getvalue().splitlines()
+    assert first == "error: no rule of this config makes mlmm; did you mean mlm?"
+    assert second.endswith("mean results/mlm/tiny/metrics.json?")
+    assert unknown("x", ["mlm"]).endswith("x; `snakemake --list-rules` lists the targets by name.")

@@ -15,44 +15,18 @@ import runpy
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 from snakemake.api import OutputSettings, SnakemakeApi
-from snakemake.dag import DAG
-from snakemake.iocontainers import InputFiles, Log, OutputFiles
-from snakemake.jobs import Job
-from snakemake.script import Snakemake
-from snakemake.settings.types import (
-    ConfigSettings,
-    DAGSettings,
-    Quietness,
-    ResourceSettings,
-    StorageSettings,
-    WorkflowSettings,
-)
+from snakemake.settings.types import Quietness
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+from tpulm.compat.snakemake import job_of, script_object  # noqa: E402
 from tpulm.core.job import TERMINAL  # noqa: E402
 
 DEBUG = Path("debug")
-
-
-def job_of(api: SnakemakeApi, file: str, configfiles: list[Path], cores: int) -> Job:
-    """Return Snakemake's job that makes a file. Exits with a sentence where no rule does."""
-    described = api.workflow(
-        resource_settings=ResourceSettings(cores=cores),
-        config_settings=ConfigSettings(configfiles=configfiles),
-        workflow_settings=WorkflowSettings(),
-        storage_settings=StorageSettings(),
-        snakefile=ROOT / "Snakefile",
-    )
-    workflow = described._get_workflow(dag_settings=DAGSettings())  # as the parts of Snakemake's API get theirs
-    workflow.include(ROOT / "Snakefile", overwrite_default_target=True)
-    for rule in workflow.rules:
-        if rule.is_producer(file):
-            return Job(rule, DAG(workflow, rules=[rule]), rule.get_wildcards(file))
-    sys.exit(f"error: no rule makes {file}; `snakemake --summary` lists the files that the config names.")
 
 
 def beside(path: str) -> str:
@@ -62,20 +36,9 @@ def beside(path: str) -> str:
     return str(target)
 
 
-def run(job: Job) -> None:
+def run(job: Any) -> None:
     """Run a job's script in this process, its outputs and log below the folder debug/."""
-    given = Snakemake(
-        input_=InputFiles(toclone=job.input, plainstr=True),
-        output=OutputFiles(toclone=job.output, custom_map=beside),
-        params=job.params,
-        wildcards=job.wildcards,
-        threads=job.threads,
-        resources=job.resources,
-        log=Log(toclone=job.log, custom_map=beside),
-        config=job.rule.workflow.config,
-        rulename=job.rule.name,
-        bench_iteration=None,
-    )
+    given = script_object(job, beside)
     os.environ[TERMINAL] = "1"
     runpy.run_path(str(ROOT / "scripts" / f"{job.rule.name}.py"), init_globals={"snakemake": given})
 
@@ -92,7 +55,9 @@ def main() -> None:
         for path in asked.configfile:
             if not path.is_file():
                 sys.exit(f"error: --configfile is {path}, which does not exist.")
-        job = job_of(api, asked.file, asked.configfile, asked.cores)
+        job = job_of(api, ROOT / "Snakefile", asked.file, asked.configfile, asked.cores)
+        if job is None:
+            sys.exit(f"error: no rule makes {asked.file}; `snakemake --summary` lists the files that the config names.")
         absent = [str(file) for file in job.input if not os.path.exists(file)]
         if absent:
             sys.exit(f"error: {absent[0]}, an input of rule {job.rule.name}, is not there: run snakemake {absent[0]}")

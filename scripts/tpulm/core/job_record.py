@@ -101,6 +101,11 @@ def read(path: Path) -> list[dict]:
     return []
 
 
+def cut_short(log: str | Path) -> bool:
+    """Return whether the last attempt of the job with this log began and came to no end: it was killed or crashed."""
+    return [line["event"] for line in read(path_of(log))][-1:] not in ([], ["end"])
+
+
 def lines_of(text: str) -> list[dict]:
     """Return the lines of a record's text, without those that are none."""
     found = []

@@ -6,11 +6,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from snakemake.io import AnnotatedString, local, sourcecache_entry
+from snakemake.io import AnnotatedString, local
 
+from tpulm.compat.snakemake import default_storage, prefixing, source_input
+from tpulm.compat.snakemake_gcs import list_once
 from tpulm.core import bucket
 from tpulm.workflow.code_inputs import imported
-from tpulm.workflow.inventory import list_once
 
 
 class Place:
@@ -21,18 +22,16 @@ class Place:
 
         root  folder of this workflow's Snakefile: as a module, it is not the folder of the outer one
         """
-        settings = workflow.storage_settings
         self.root, self.storage = root, storage
-        self.stored = settings.default_storage_provider
-        self.bucket = f"{settings.default_storage_prefix.rstrip('/')}/" if self.stored == "gcs" else ""
+        self.stored, prefix = default_storage(workflow)
+        self.bucket = f"{prefix.rstrip('/')}/" if self.stored == "gcs" else ""
         if self.bucket and workflow.is_main_process:
             list_once(self.bucket)
-        # The modifiers are those of the file that is parsed: here, of the module.
-        self.path_modifier = workflow.modifier.path_modifier
+        self.prefix = prefixing(workflow)
 
     def prefixed(self, path: str) -> str:
         """Return a path below results/ with the prefix that Snakemake gives to a module's paths."""
-        return str(self.path_modifier.replace_prefix(path))
+        return self.prefix(path)
 
     def located(self, path: str) -> str:
         """Return where an artifact is: its path, or its URL where results go to Google Cloud Storage."""
@@ -57,11 +56,8 @@ class Place:
         return self.marked(os.path.relpath(path))
 
     def marked(self, relative: str) -> AnnotatedString:
-        """Return such an input of a relative path.
-
-        What is `local` would keep its job on this machine then; what is in Snakemake's cache of sources does not.
-        """
-        return sourcecache_entry(relative, relative) if self.stored else local(relative)
+        """Return such an input of a relative path."""
+        return source_input(relative) if self.stored else local(relative)
 
     def code_inputs(
         self, script: str, environment: str | Callable[[Any], str]

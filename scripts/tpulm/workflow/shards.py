@@ -31,19 +31,24 @@ def missing(folder: str, files: Iterable[str]) -> list[str]:
 
 
 def check_shards(
-    dag: Any, jobs: list, record_sets: Mapping[str, RecordSet], located: Callable[[str], str], target: str
+    before: Callable[[Any], Iterable],
+    jobs: list,
+    record_sets: Mapping[str, RecordSet],
+    located: Callable[[str], str],
+    target: str,
 ) -> None:
     """Raise UserError where shards are gone that one of the jobs reads, and that no job writes before it.
 
-    jobs         those of Snakemake's graph that are going to run
+    before       returns the jobs that make the inputs of one of Snakemake's
+    jobs         those that are going to run
     record_sets  by their folders below results/; located  returns where a folder is
     target       the name of the target that writes shards again
     """
     readers, running = [job for job in jobs if job.input.get("records")], set(jobs)
-    manifests = [job for reader in readers for job in dag.job_dependencies(reader) if job.output.get("manifest")]
+    manifests = [job for reader in readers for job in before(reader) if job.output.get("manifest")]
     for manifest in dict.fromkeys(manifests):
         # A reader waits for the shards that are written only where it waits for the manifest.
-        writers = running.intersection(dag.job_dependencies(manifest)) if manifest in running else ()
+        writers = running.intersection(before(manifest)) if manifest in running else ()
         places = [job.wildcards for job in writers if job.output.get("sidecar")]
         written = {f"{place.split}/{place.shard}-of-{place.shards}" for place in places}
         records = record_sets[manifest.wildcards.records]

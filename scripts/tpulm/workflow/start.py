@@ -5,8 +5,10 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
+from tpulm.compat.snakemake import executor_settings, jobs_before, pending_jobs, rule_name
 from tpulm.config.model_sizes import checkpoint_bytes
 from tpulm.config.planned import planned_of
 from tpulm.config.runs import Run, record_sets_of
@@ -66,7 +68,7 @@ class Start:
         """
         self.workflow, self.config, self.runs, self.place = workflow, config, runs, place
         self.record_sets = record_sets_of(config, runs)
-        self.tfrecords = workflow.modifier.modify_rulename("tfrecords")  # the target, also of a module
+        self.tfrecords = rule_name(workflow, "tfrecords")  # the target, also of a module
         self.follower: subprocess.Popen | None = None  # what passes metrics on to trackers
         if workflow.is_main_process:
             self.seen = folder_lock.last_start()
@@ -102,8 +104,8 @@ class Start:
         folder_lock.enter(self.seen)
         if workflow.touch:
             return
-        jobs = list(workflow.dag.needrun_jobs())
-        check_shards(workflow.dag, jobs, self.record_sets, self.place.located, self.tfrecords)
+        jobs = pending_jobs(workflow)
+        check_shards(partial(jobs_before, workflow), jobs, self.record_sets, self.place.located, self.tfrecords)
         check_token(jobs)
         todo = self.to_train(jobs)
         plan = self.config["plan"]
@@ -113,7 +115,7 @@ class Start:
         needs = disk.needs_of(jobs, self.runs, self.config, todo)
         disk.check(needs, jobs, results, say, disk.uncounted(jobs))
         if not workflow.local_exec:
-            preflight(requests(jobs), workflow.executor_settings, str(self.place.root))
+            preflight(requests(jobs), executor_settings(workflow), str(self.place.root))
         if any(job.output.get("state") for job in jobs):
             self.track()
 

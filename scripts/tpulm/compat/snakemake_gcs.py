@@ -1,13 +1,17 @@
-"""What is in a bucket, asked for once: Snakemake's storage plugin asks for each file that is not there by itself.
+"""Snakemake's storage plugin for Google Cloud Storage: all objects of a bucket's folder are listed at once.
 
-Planning 10,000 shards would take 100,000 requests, one after another.
+What  `StorageObject.inventory` and `get_inventory_parent` are replaced; `_local_suffix_from_key`, `cache_key` and the
+      cache of Snakemake's IO are used.
+Why   the plugin lists the folder of each file by itself, and asks once more for each file that is not there.
+Gain  planning 10,000 shards takes a few listings in the place of 100,000 requests, one after another.
+Until the plugin lists all below the storage prefix at once, and takes for absent what the listing lacks.
 """
 
 from typing import Any
 
 
 def list_once(prefix: str) -> None:
-    """Let Snakemake's storage plugin list all objects below gs://BUCKET/PREFIX/ when it asks for the first of them.
+    """Let the plugin list all objects below gs://BUCKET/PREFIX/ when Snakemake asks for the first of them.
 
     What the listing has not, is not there. A folder is as new as what is in it, as the plugin has it.
     """

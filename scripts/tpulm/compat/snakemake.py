@@ -1,0 +1,226 @@
+"""Snakemake: what is used of it beyond its documented interface.
+
+What  parts of `workflow`, the object that a Snakefile has under this name; of its graph, its rules and its jobs; the
+      handler of its logger; what its messages say. Nothing of Snakemake is replaced but that handler.
+Why   Snakemake has no other way to ask what each function here says. It changes what is right, not how fast it is.
+Until function by function, when a Snakefile can ask Snakemake for the same.
+
+Attributes of `workflow` and of jobs that are plain words, such as `workflow.cores` and `job.output`, stay where they
+are used; ARCHITECTURE.md lists them. tests/test_compat_snakemake.py names what has moved.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from snakemake.io import AnnotatedString, sourcecache_entry
+from snakemake.settings.types import (
+    ConfigSettings,
+    DAGSettings,
+    DeploymentMethod,
+    ResourceSettings,
+    StorageSettings,
+    WorkflowSettings,
+)
+from snakemake_interface_logger_plugins.common import LogEvent
+
+from tpulm.core.job_record import name_here
+
+DEFAULT_HANDLER = "DefaultStreamHandler"  # how Snakemake names the handler that writes to the terminal
+# What Snakemake says of itself, whatever there is to do.
+CHATTER = (
+    "Building DAG", "Select jobs", "Execute ", "Using shell", "Conda environments: ignored", "Singularity containers",
+    "Group jobs: inactive", "Assuming unrestricted", "Shutting down", "Some jobs were triggered by provenance",
+    "Rules with provenance", "Storing output", "Reasons:",
+)  # fmt: skip
+SILENT = (LogEvent.WORKFLOW_STARTED, LogEvent.RESOURCES_INFO, LogEvent.GROUP_INFO, LogEvent.RULEGRAPH,
+          LogEvent.PROGRESS)  # fmt: skip
+# In the RuleException about a script that has ended by itself; Snakemake tells of the job, too.
+ENDED = "returned non-zero exit status 1."
+ROUTINE = ("Missing output files", "Input files updated by another job", "Rules with")  # reasons of jobs not stale
+PARAMS = re.compile("(Params have changed since last execution): .*", re.DOTALL)
+MISSING = re.compile(r"No rule to produce (.+?) \(if you use input functions")  # in a MissingRuleException
+
+
+# While a Snakefile is parsed.
+
+
+def is_main(workflow: Any) -> bool:
+    """Return whether the Snakefile is the command's own one, and not of a module in another workflow.
+
+    A module has its config from the outer workflow, and shows nothing by itself.
+    """
+    return workflow.modifier.is_main_snakefile()
+
+
+def rule_name(workflow: Any, name: str) -> str:
+    """Return what a rule of this Snakefile is called on the command line: in a module, with the module's prefix."""
+    return workflow.modifier.modify_rulename(name)
+
+
+def prefixing(workflow: Any) -> Callable[[str], str]:
+    """Return what puts the prefix of a module before a path, as Snakemake does with the paths of rules.
+
+    Snakemake has the modifiers of the file that it parses; the function keeps those of now.
+    """
+    modifier = workflow.modifier.path_modifier
+    return lambda path: str(modifier.replace_prefix(path))
+
+
+def config_given(workflow: Any) -> tuple[list[Path], Mapping]:
+    """Return the files of --configfile and the keys of --config.
+
+    Snakemake's `configfile:` would merge the files into config.yaml instead of taking its place.
+    """
+    return list(workflow.config_settings.configfiles or []), workflow.config_settings.config
+
+
+def default_storage(workflow: Any) -> tuple[str | None, str]:
+    """Return the storage provider for results and its prefix; None for this machine's disk."""
+    settings = workflow.storage_settings
+    return settings.default_storage_provider, settings.default_storage_prefix
+
+
+def source_input(path: str) -> AnnotatedString:
+    """Return a file of the workflow's source as an input that no storage provider takes into its bucket.
+
+    What is `local` would keep its job on this machine; what is in Snakemake's cache of sources does not.
+    """
+    return sourcecache_entry(path, path)
+
+
+def uses_conda(workflow: Any) -> bool:
+    """Return whether jobs run in conda environments, and may have what is not installed here."""
+    return DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
+
+
+# When all rules are known.
+
+
+def snakefiles(workflow: Any) -> dict[str, Path]:
+    """Return the file that each rule is in, by the rule's name."""
+    return {rule.name: Path(str(rule.snakefile)) for rule in workflow.rules}
+
+
+def targets(workflow: Any) -> list[str]:
+    """Return what can be asked for: the names of rules, and files without wildcards."""
+    found: dict[str, None] = {}
+    for rule in workflow.rules:
+        if not rule.has_wildcards():
+            found[rule.name] = None
+        files = (file for file in [*rule.products(), *rule.input] if isinstance(file, str))
+        found |= dict.fromkeys(name_here(str(file)) for file in files if str(file) and "{" not in file)
+    return list(found)
+
+
+# Before the first job.
+
+
+def pending_jobs(workflow: Any) -> list:
+    """Return the jobs that are going to run."""
+    return list(workflow.dag.needrun_jobs())
+
+
+def jobs_before(workflow: Any, job: Any) -> list:
+    """Return the jobs that make the inputs of a job."""
+    return list(workflow.dag.job_dependencies(job))
+
+
+def executor_settings(workflow: Any) -> Any:
+    """Return the settings of the executor plugin, a dataclass; None of one that has none."""
+    return workflow.executor_settings
+
+
+# The display.
+
+
+def replace_handler(workflow: Any, make: Callable[[Any, logging.Handler, Any], logging.Handler]) -> None:
+    """Put another handler in the place of the one that writes to the terminal.
+
+    Not with --verbose, --debug-dag or a logger plugin, by which users ask for Snakemake's own words or for others. A
+    logger plugin would have to be installed and named in every profile.
+
+    make  returns the handler, given the workflow, Snakemake's own handler and the settings of its output
+    """
+    manager = workflow.logger_manager
+    asked = manager.settings.verbose or manager.settings.debug_dag
+    for handler in list(manager.logger.handlers):
+        if handler.name == DEFAULT_HANDLER and not asked:
+            manager.logger.removeHandler(handler)
+            manager.logger.addHandler(make(workflow, handler, manager.settings))
+
+
+def reasons(reason: str) -> list[str]:
+    """Return the parts of the reason of a job: no params, which are long, and the first file of each list.
+
+    That jobs before it run, too, is said where it is the only reason.
+    """
+    parts = [re.sub(", .*", ", ...", part) for part in PARAMS.sub(r"\1", reason).split("; ")]
+    return [part for part in parts if not part.startswith(ROUTINE[1])] or parts
+
+
+def stale(reason: str) -> str:
+    """Return what of the reason of a job says that it is stale; nothing of one whose outputs are not there yet."""
+    return "; ".join(part for part in reasons(reason) if not part.startswith(ROUTINE))
+
+
+def only_for_the_log(record: logging.LogRecord) -> bool:
+    """Return whether a record tells a user nothing."""
+    said = record.getMessage()
+    if getattr(record, "exception", None) == "RuleException":
+        return ENDED in said
+    return getattr(record, "event", None) in SILENT or said.startswith(CHATTER)
+
+
+def missing_target(message: str) -> str | None:
+    """Return the target of which a message of Snakemake says that no rule makes it; None for another message."""
+    missing = MISSING.search(message)
+    return missing[1] if missing else None
+
+
+# One job by hand, for tools/debug.py.
+
+
+def job_of(api: Any, snakefile: Path, file: str, configfiles: Sequence[Path], cores: int) -> Any:
+    """Return the job that makes a file, without a graph of others; None where no rule makes it.
+
+    api  Snakemake's SnakemakeApi, whose workflow is private: it can run one or list its files, not return a job
+    """
+    from snakemake.dag import DAG
+    from snakemake.jobs import Job
+
+    described = api.workflow(
+        resource_settings=ResourceSettings(cores=cores),
+        config_settings=ConfigSettings(configfiles=configfiles),
+        workflow_settings=WorkflowSettings(),
+        storage_settings=StorageSettings(),
+        snakefile=snakefile,
+    )
+    workflow = described._get_workflow(dag_settings=DAGSettings())
+    workflow.include(snakefile, overwrite_default_target=True)
+    rule = next((rule for rule in workflow.rules if rule.is_producer(file)), None)
+    return rule and Job(rule, DAG(workflow, rules=[rule]), rule.get_wildcards(file))
+
+
+def script_object(job: Any, place: Callable[[str], str]) -> Any:
+    """Return what a script of a job has as `snakemake`, with outputs and log elsewhere.
+
+    place  returns where an output or log goes, given its path
+    """
+    from snakemake.iocontainers import InputFiles, Log, OutputFiles
+    from snakemake.script import Snakemake
+
+    return Snakemake(
+        input_=InputFiles(toclone=job.input, plainstr=True),
+        output=OutputFiles(toclone=job.output, custom_map=place),
+        params=job.params,
+        wildcards=job.wildcards,
+        threads=job.threads,
+        resources=job.resources,
+        log=Log(toclone=job.log, custom_map=place),
+        config=job.rule.workflow.config,
+        rulename=job.rule.name,
+        bench_iteration=None,
+    )
