@@ -165,15 +165,6 @@ def without_optimizer() -> Iterator[None]:
             task.compile = method
 
 
-def tokenizer_of(tokenizer: Any) -> Any:
-    """Return what is behind a tokenizer with byte-pair encoding: one of the library `tokenizers`; None for others.
-
-    Why: which characters a token has (for the loss on responses), and the same tokenizer for transformers.
-    Until: keras-hub's tokenizers return offsets, and are saved for transformers.
-    """
-    return getattr(tokenizer, "_tokenizer", None)
-
-
 def built_in_presets() -> dict[str, dict]:
     """Return what keras-hub knows of its presets by their names; `kaggle_handle` is where one is, with its version.
 

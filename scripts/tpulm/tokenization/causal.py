@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
+from tpulm.compat.keras_hub_tokenizers import tokenizer_of
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, sha256
 
@@ -107,8 +108,6 @@ class KerasHub:
     def __init__(self, preset: str | Path):
         """Load the tokenizer of a preset folder."""
         import keras_hub
-
-        from tpulm.compat.keras_hub import tokenizer_of
 
         self.tokenizer = keras_hub.tokenizers.Tokenizer.from_preset(str(preset))
         self.behind = tokenizer_of(self.tokenizer)
