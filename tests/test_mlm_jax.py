@@ -293,44 +293,6 @@ def test_dropout_scales_what_it_keeps_with_the_mask_as_an_array():
     warm.run("jax", DROPOUT)
 
 
-GRADIENTS = """
-from tpulm.training import runtime
-runtime.start(1)
-import jax, jax.numpy as jnp, numpy as np
-from tpulm.compat.jax import in_order
-
-dice = np.random.default_rng(0)
-for equation, shapes, left in (
-    ("btd,df->btf", ((2, 3, 4), (4, 5)), 0),
-    ("btd,dnh->btnh", ((2, 3, 4), (4, 2, 5)), 0),
-    ("btnh,nhd->btd", ((2, 3, 2, 5), (2, 5, 4)), 0),
-    ("btd,dv->btv", ((2, 3, 4), (4, 9)), 0),
-    ("btd,ndh->btnh", ((2, 3, 4), (2, 4, 5)), 1),  # not in that order: as JAX does it
-    ("btnh,bsnh->bnts", ((2, 3, 2, 4), (2, 6, 2, 4)), None),
-    ("bd,vd->bv", ((2, 4), (6, 4)), None),
-):
-    first, second = (dice.standard_normal(shape).astype("f4") for shape in shapes)
-    loss = lambda x, w: jnp.sin(jnp.einsum(equation, x, w)).sum()
-
-    def gradients(platform):
-        with in_order(platform):
-            return jax.make_jaxpr(jax.grad(loss, 1))(first, second), jax.grad(loss, (0, 1))(first, second)
-
-    (plain, expected), (ours, found) = gradients("tpu"), gradients("cpu")
-    for one, other in zip(expected, found, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-    large = left == 0 and second.size > first.size
-    assert ("optimization_barrier" in str(ours)) == large, ours  # no later transposition goes into a large product
-    if left is not None:
-        assert str(ours).count("transpose[") == left < str(plain).count("transpose[") + left, (equation, ours, plain)
-    assert str(gradients("tpu")[0]) == str(plain)
-"""
-
-
-def test_gradients_of_weights_are_the_same_without_a_transposition():
-    warm.run("jax", GRADIENTS)
-
-
 def test_meshes_parts_and_dispatches_do_not_matter(manifest, tmp_path):  # noqa: F811
     """Eight devices as two replicas of four, in two parts, three steps at once: float32 in another order."""
     parts = {"all": (0, 6, None)}

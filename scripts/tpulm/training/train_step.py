@@ -5,14 +5,12 @@ not there.
 """
 
 from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import keras
 
-from tpulm.compat.jax import in_order
 from tpulm.models.sharding import Sharded, replicated_sharding, shardings
 from tpulm.models.token_losses import predict
 
@@ -137,11 +135,4 @@ def jit_train_step(
 
     state = TrainState(*(shardings(distribution, part) for part in train_variables(model, optimizer)))
     function = step if steps_per_execution == 1 else several
-    platform = distribution.device_mesh.backend_mesh.devices.ravel()[0].platform
-
-    @wraps(function)
-    def traced(*arguments: Any) -> tuple[TrainState, jax.Array]:
-        with in_order(platform):
-            return function(*arguments)
-
-    return jax.jit(traced, donate_argnums=0, out_shardings=(state, replicated_sharding(distribution)))
+    return jax.jit(function, donate_argnums=0, out_shardings=(state, replicated_sharding(distribution)))
