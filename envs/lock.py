@@ -60,10 +60,8 @@ TOGETHER = [
     (("tensorflow-gpu", "jax-gpu", "harness-gpu"), ALL, TENSORFLOW_GPU),
     (("tensorflow-tpu",), X86_64, TENSORFLOW_TPU),
 ]
-# What only opens results, as users have it elsewhere: each an environment by itself, which agrees with no other. For
-# the oldest Python alone.
+# What only opens results, as users have it elsewhere: each an environment by itself, which agrees with no other.
 ALONE = ("openers", "openers-transformers4", "openers-minicons", "openers-harness", "openers-crates")
-ALONE_TARGETS = X86_64[:1]
 REPLACED = r"(tensorflow|tensorflow-cpu|tensorflow-text|tf-keras|libtpu)=="
 
 
@@ -173,7 +171,7 @@ def main() -> None:
             versions = lock(Path(name), stages, targets, overrides, kept, lines)
             first = first or versions
         for stage in ALONE:
-            lock(Path(name), (stage,), ALONE_TARGETS, [], [], lines)
+            lock(Path(name), (stage,), X86_64, [], [], lines)
     conda.main()
 
 

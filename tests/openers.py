@@ -1,6 +1,6 @@
 """Environments as users have them, in which what comes out is opened: envs/openers*.txt, installed once per session.
 
-With TPULM_OPENERS, a folder, they are kept there for the next session.
+They have the Python that runs the tests. With TPULM_OPENERS, a folder, they are kept there for the next session.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ import pytest
 from filelock import FileLock
 
 ENVS = Path(__file__).parents[1] / "envs"
-PYTHON = "3.11"  # of their locks
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 # By the transformers that they have; the others that open results are in the newest one.
 LOCKS = {"transformers 5": "openers", "transformers 4": "openers-transformers4"}
 # What results are held against.
@@ -33,12 +33,13 @@ class Openers:
         """Return the Python of an environment, by its name in LOCKS or OTHERS."""
         lock = ENVS / f"{(LOCKS | OTHERS)[which]}.txt"
         place, digest = self.folder / lock.stem, hashlib.sha256(lock.read_bytes()).hexdigest()
+        made = place / f"{digest}-{PYTHON}"
         self.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{place}.lock"):
-            if not (place / digest).exists():
+            if not made.exists():
                 shutil.rmtree(place, ignore_errors=True)
                 install(place, lock)
-                (place / digest).touch()
+                made.touch()
         return place / "bin" / "python"
 
     def __call__(self, which: str, program: str, *arguments: str, folder: Path | None = None) -> str:
@@ -64,11 +65,9 @@ def install(place: Path, lock: Path) -> None:
     if "UV_FIND_LINKS" not in environment:
         environment.setdefault("UV_TORCH_BACKEND", "cpu")
     uv = str(Path(sys.executable).with_name("uv"))
-    if subprocess.run([uv, "python", "find", PYTHON], env=environment, capture_output=True).returncode:
-        pytest.skip(f"the locks of what opens results are for Python {PYTHON}, which is not here")
     python = str(place / "bin" / "python")
     for command in (
-        [uv, "venv", "--quiet", "--python", PYTHON, str(place)],
+        [uv, "venv", "--quiet", "--python", sys.executable, str(place)],
         [uv, "pip", "sync", "--quiet", "--require-hashes", "--python", python, str(lock)],
     ):
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
