@@ -1,7 +1,6 @@
 """What is used of keras-hub 0.32 beyond its documented interface. Needs tpulm.training.runtime.start first."""
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -145,24 +144,6 @@ def plain_attention(model: keras.Model) -> keras.Model:
         if layer.name in QUERY_NORMS:
             layer.epsilon = model.backbone.layer_norm_epsilon
     return model
-
-
-@contextlib.contextmanager
-def without_optimizer() -> Iterator[None]:
-    """Keep tasks from making the optimizer that they come with.
-
-    Why: among variables without values, the optimizer makes some with values.
-    Until: a task can be made without compiling it.
-    """
-    tasks = (keras_hub.models.CausalLM, keras_hub.models.MaskedLM)
-    kept = [task.compile for task in tasks]
-    for task in tasks:
-        task.compile = lambda self, *args, **kwargs: None
-    try:
-        yield
-    finally:
-        for task, method in zip(tasks, kept, strict=True):
-            task.compile = method
 
 
 def built_in_presets() -> dict[str, dict]:

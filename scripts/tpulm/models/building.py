@@ -9,7 +9,6 @@ import keras
 import keras_hub
 
 from tpulm.compat.keras import set_layout
-from tpulm.compat.keras_hub import without_optimizer
 from tpulm.config.training_step import CausalArchitecture, MaskedArchitecture, ModelSpec, Preset
 from tpulm.core.arrays import load_arrays
 from tpulm.models import sharding
@@ -96,7 +95,7 @@ def build_abstract_model(
     Variables that are made inside `StatelessScope(initialize_variables=False)` have no value.
     """
     keras.utils.set_random_seed(spec.seed)
-    with keras.StatelessScope(initialize_variables=False), without_optimizer():
+    with keras.StatelessScope(initialize_variables=False):
         model = construct(spec.architecture, spec)
         prepare(model, spec, distribution)
         model = finish(model)

@@ -32,7 +32,8 @@ def build_causal(family: type, arguments: Mapping) -> keras.Model:
 
     Raises UserError for a class that keras-hub has no causal language model of.
     """
-    return plain_attention(task_of(family)(backbone=family(**arguments), preprocessor=None))
+    model = task_of(family)(backbone=family(**arguments), preprocessor=None, compile=False)  # its optimizer has values
+    return plain_attention(model)
 
 
 def task_of(family: type) -> type:

@@ -149,4 +149,4 @@ class ModernBertMaskedLM(keras_hub.models.MaskedLM):
         self.masked_lm_head = Head(backbone.token_embedding, name="mlm_head")
         inputs = {**backbone.input, "mask_positions": keras.Input((None,), dtype="int32", name="mask_positions")}
         outputs = self.masked_lm_head(backbone(backbone.input), inputs["mask_positions"])
-        super().__init__(inputs=inputs, outputs=outputs)
+        super().__init__(inputs=inputs, outputs=outputs, compile=False)

@@ -168,4 +168,4 @@ class RobertaMaskedLM(keras_hub.models.MaskedLM):
         )
         inputs = {**backbone.input, "mask_positions": keras.Input((None,), dtype="int32", name="mask_positions")}
         outputs = self.masked_lm_head(backbone(backbone.input), inputs["mask_positions"])
-        super().__init__(inputs=inputs, outputs=outputs)
+        super().__init__(inputs=inputs, outputs=outputs, compile=False)
