@@ -91,6 +91,12 @@ def insides(path: Path) -> Iterator[tuple[int, str]]:
             module = getattr(node, "module", "") or ""
             names = [part for alias in node.names for part in f"{module}.{alias.name}".split(".")]
             yield from ((node.lineno, name) for name in names if is_private(name) or name == "src")
+        elif isinstance(node, ast.Delete):
+            yield from (
+                (node.lineno, one.attr)
+                for one in node.targets
+                if isinstance(one, ast.Attribute) and not of_itself(one.value)
+            )
         elif isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in (one for whole in targets for one in ast.walk(whole)):
@@ -114,6 +120,7 @@ def insides(path: Path) -> Iterator[tuple[int, str]]:
         ("keras.layers.Dropout.call = dropped", ["call"]),
         ("def dropped(): ...\nlayer.dropout = dropped", ["dropout"]),
         ("sys.modules['pandas'] = None", ["sys.modules"]),
+        ("del layer.kernel", ["kernel"]),
         ("from keras.src import backend", ["src"]),
         ("tokenizer.normalizer = None\nself.x = 1\nfound._asdict()\nos._exit(1)", []),
     ],
@@ -139,7 +146,7 @@ def test_each_says_why_it_is_there_and_until_when():
         for node in tree.body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
                 said = ast.get_docstring(node) or ""
-                said += ast.get_docstring(tree)  # which says it of all of them, where it is the same
+                said += said and (ast.get_docstring(tree) or "")  # which says it of all of them, where it is the same
                 assert "Why" in said and "ntil" in said, f"{path.name}: {node.name}"
 
 
@@ -169,12 +176,18 @@ for name in ("Gemma", "Gemma3"):
         "query_head_dim_normalize", "sliding_window_size", "use_sliding_window_attention", "logit_soft_cap",
         "_use_fused_attention_op")
     takes(f"{name}.attention.call", block.attention.call, "x", "attention_mask")
+    takes(f"{name}.attention.rope_layer.call", block.attention.rope_layer.call, "positions")
+    if list(inspect.signature(block._compute_attention_mask).parameters)[-2:-1] != ["cache"]:
+        missing.append(f"{name}._compute_attention_mask(cache)")
 for name in ("Llama", "Llama3", "Mistral", "Qwen", "Qwen3"):
     more = {"head_dim": 4} if name == "Qwen3" else {}
     block = getattr(keras_hub.models, f"{name}Backbone")(**sizes, **more).transformer_layers[0]
     has(name, block, "_self_attention_layer", "_compute_self_attention_mask")
     layer = block._self_attention_layer
     has(f"{name}.attention", layer, "_compute_attention", "_inv_norm_factor", "_query_dense")
+    has(f"{name}.attention.query", layer._query_dense, "partial_output_shape")
+    if name == "Mistral":
+        has(name, block, "sliding_window")
     takes(f"{name}.mask", block._compute_self_attention_mask, "decoder_sequence", "decoder_padding_mask",
           "self_attention_cache")
     if name == "Qwen3":
@@ -189,8 +202,15 @@ dense.build((1, 8))
 has("Dense int8", dense, "inputs_quantizer")
 keras.distribution.set_distribution(keras.distribution.DataParallel())
 has("Variable", keras.Variable([0.0]), "_layout")
-from keras_hub.src.tokenizers import byte_pair_tokenizer
-if "_tokenizer" not in inspect.getsource(byte_pair_tokenizer):
+from keras_hub.src.utils import preset_utils
+has("preset_utils", preset_utils, "load_json")
+if not preset_utils.BUILTIN_PRESETS["gemma_2b_en"]["kaggle_handle"]:
+    missing.append("kaggle_handle")
+from tokenizers import pre_tokenizers
+from tpulm.compat.keras_hub_tokenizers import tokenizer_of
+vocabulary = {one: number for number, one in enumerate([*pre_tokenizers.ByteLevel.alphabet(), "<|endoftext|>"])}
+tokenizer = keras_hub.models.GPT2Tokenizer(vocabulary=vocabulary, merges=[])
+if not hasattr(tokenizer_of(tokenizer), "encode_batch"):
     missing.append("BytePairTokenizer._tokenizer")
 print("RESULT" + json.dumps(missing))
 """

@@ -11,7 +11,7 @@ from tpulm.records.packing import unpadded
 from tpulm.records.tfrecord import write_records
 
 LENGTH, VOCABULARY = 16, 64
-ONE_TYPE = {"layer_norm_eps": 1e-5, "type_vocab_size": 1}  # as keras-hub's RoBERTa is
+ONE_TYPE = {"layer_norm_eps": 1e-5, "type_vocab_size": 1}  # as RoBERTa on JAX is
 
 # Trains in a process of its own: devices and threads are settled once per process. Each part goes on from where the one
 # before ended, or from what an earlier one saved.

@@ -40,7 +40,7 @@ SILENT = (LogEvent.WORKFLOW_STARTED, LogEvent.RESOURCES_INFO, LogEvent.GROUP_INF
 # In the RuleException about a script that has ended by itself; Snakemake tells of the job, too.
 ENDED = "returned non-zero exit status 1."
 ROUTINE = ("Missing output files", "Input files updated by another job", "Rules with")  # reasons of jobs not stale
-PARAMS = re.compile("(Params have changed since last execution): .*", re.DOTALL)
+PARAMS = re.compile(r"(Params have changed since last execution): .*?(?=; Software environment|\Z)", re.DOTALL)
 MISSING = re.compile(r"No rule to produce (.+?) \(if you use input functions")  # in a MissingRuleException
 
 

@@ -30,6 +30,7 @@ from tpulm.core.local_devices import IN_USE
 from tpulm.core.redaction import redacted_values
 
 ENDING = ".jobs.jsonl"
+CLOCKS_DIFFER = 60  # seconds, at most, between hosts
 LARGEST = 1_000_000_000  # bytes: the sha256 of larger outputs is left to who reads the record
 # Software whose version can change a number, if the job has imported it: module, distribution.
 SOFTWARE = {
@@ -101,9 +102,14 @@ def read(path: Path) -> list[dict]:
     return []
 
 
-def cut_short(log: str | Path) -> bool:
-    """Return whether the last attempt of the job with this log began and came to no end: it was killed or crashed."""
-    return [line["event"] for line in read(path_of(log))][-1:] not in ([], ["end"])
+def cut_short(log: str | Path, since: float) -> bool:
+    """Return whether an attempt of the job with this log began since then and came to no end: killed, or crashed.
+
+    since  seconds since 1970, of this machine's clock
+    """
+    lines = read(path_of(log))
+    began = [line.get("time", 0) for line in lines if line["event"] == "start"]
+    return bool(began) and began[-1] >= since - CLOCKS_DIFFER and lines[-1]["event"] != "end"
 
 
 def lines_of(text: str) -> list[dict]:

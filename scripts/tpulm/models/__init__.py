@@ -1,1 +1,1 @@
-"""Models of keras-hub and transformers: building, loading, sharding, exporting and sampling."""
+"""Models, our own and those of keras-hub and transformers: building, loading, sharding, exporting and sampling."""

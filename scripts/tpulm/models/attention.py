@@ -57,13 +57,14 @@ class Needs(NamedTuple):
 def needs_of(model: keras.Model) -> Needs:
     """Return what a model's attention asks of a kernel."""
     backbone = model.backbone
+    wired = hasattr(backbone, "use_kernel")
+    if not wired and not isinstance(backbone, (*keras_hub.LLAMAS, *keras_hub.GEMMAS)):
+        return Needs(obstacle=f"no kernel is wired to {type(backbone).__name__}")
     block = backbone.transformer_layers[0]
-    if hasattr(backbone, "use_kernel"):
+    if wired:
         return Needs(block.compute_dtype, backbone.head_dim, backbone.attention_dropout)
     if isinstance(backbone, keras_hub.LLAMAS):
         return Needs(block.compute_dtype, keras_hub.llama_head_dim(block))
-    if not isinstance(backbone, keras_hub.GEMMAS):
-        return Needs(obstacle=f"no kernel is wired to {type(backbone).__name__}")
     if getattr(backbone, "vision_encoder", None) is not None:
         return Needs(obstacle="images are attended to in both directions")
     layer = block.attention

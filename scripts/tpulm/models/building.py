@@ -22,6 +22,7 @@ from tpulm.models.causal import (
     load_preset,
     prepare_tuning,
 )
+from tpulm.models.dropout import draw_masks_once
 from tpulm.models.frozen import load_int8, policy_of, without_activations
 from tpulm.models.fused_attention import Kernel
 from tpulm.models.masked_models import MODULES
@@ -106,11 +107,12 @@ def build_abstract_model(
 
 
 def prepare(model: keras.Model, spec: ModelSpec, distribution: sharding.Sharded) -> None:
-    """Settle what a model trains, whether it tells the documents of a record apart, and by which attention.
+    """Settle what a model trains, how it drops, whether it tells documents of a record apart, and by which attention.
 
     Raises UserError for a family whose documents cannot be told apart.
     """
     prepare_tuning(model, spec)
+    draw_masks_once(model)
     name = attention_of(model, distribution, spec.determinism).implementation
     kernel = None if name == "plain" else Kernel(name, spec.segments)
     if spec.segments:

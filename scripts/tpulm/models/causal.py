@@ -16,7 +16,7 @@ import keras
 import keras_hub
 import numpy as np
 
-from tpulm.compat.keras import flat_layers
+from tpulm.compat.keras import flat_layers, skip_initialization
 from tpulm.compat.keras_hub import plain_attention
 from tpulm.config.causal_families import FAMILIES, TARGETS, layers_of
 from tpulm.config.training_step import ModelSpec
@@ -46,11 +46,12 @@ def task_of(family: type) -> type:
     raise UserError(f"keras-hub has no causal language model for {family.__name__}.")
 
 
+@skip_initialization()
 def rebuilt(model: keras.Model, dtype: keras.dtype_policies.DTypePolicy) -> keras.Model:
-    """Return another model of the same sizes and preprocessor, of another dtype and with fresh weights."""
+    """Return another model of the same sizes and preprocessor, of another dtype with weights that mean nothing yet."""
     config = model.backbone.get_config() | {"dtype": dtype}
     backbone = type(model.backbone).from_config(config)
-    return plain_attention(type(model)(backbone=backbone, preprocessor=model.preprocessor))
+    return plain_attention(type(model)(backbone=backbone, preprocessor=model.preprocessor, compile=False))
 
 
 def build_as_preset(preset: str | Path, seed: int) -> keras.Model:
@@ -59,7 +60,7 @@ def build_as_preset(preset: str | Path, seed: int) -> keras.Model:
     config = read_json(Path(preset) / "config.json")["config"]
     backbone = family.from_config(config | {"dtype": keras.config.dtype_policy()})
     draw_weights(backbone, seed)
-    return plain_attention(task_of(family)(backbone=backbone, preprocessor=None))
+    return plain_attention(task_of(family)(backbone=backbone, preprocessor=None, compile=False))
 
 
 def make_preprocessor(architecture: str, proto: bytes, sequence_length: int) -> keras.layers.Layer:
@@ -103,6 +104,7 @@ def backbone_class(preset: str | Path) -> type:
     return found
 
 
+@skip_initialization()
 def load_preset(preset: str | Path, dtype: keras.dtype_policies.DTypePolicy | None = None) -> keras.Model:
     """Return the causal language model of a preset folder, with its preprocessor; of the run's dtype by default."""
     given: dict[str, Any] = {} if dtype is None else {"dtype": dtype}

@@ -3,9 +3,13 @@
 Needs tpulm.training.runtime.start first.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import keras
+
+from tpulm.compat.keras import flat_layers, replace_call
 
 LEVELS = 2**16  # a rate is rounded to a multiple of 1 / LEVELS
 DRAWS = 4  # that one block of the hash is enough for
@@ -54,8 +58,21 @@ class Dropout(keras.layers.Dropout):
 
     def call(self, inputs: jax.Array, training: bool = False) -> jax.Array:
         """Return the inputs while not training; else some elements zero, and the others divided by what is kept."""
-        if not training or not self.rate:
-            return inputs
-        share = min(max(round(self.rate * LEVELS), 1), LEVELS - 1)  # never none, and never all
-        mask = jax.lax.optimization_barrier(kept(self.seed_generator.next(), inputs.shape, share))
-        return jnp.where(mask, inputs / (1 - share / LEVELS), jnp.zeros_like(inputs))
+        return dropped(self, inputs, training)
+
+
+def dropped(layer: keras.layers.Dropout, inputs: jax.Array, training: bool = False) -> jax.Array:
+    """Return what a layer of `Dropout` does."""
+    if not training or not layer.rate:
+        return inputs
+    share = min(max(round(layer.rate * LEVELS), 1), LEVELS - 1)  # never none, and never all
+    mask = jax.lax.optimization_barrier(kept(layer.seed_generator.next(), inputs.shape, share))
+    return jnp.where(mask, inputs / (1 - share / LEVELS), jnp.zeros_like(inputs))
+
+
+def draw_masks_once(model: keras.Model) -> None:
+    """Let the layers of Keras's own dropout in a model, such as keras-hub's, do what `Dropout` does."""
+    for layer in flat_layers(model):
+        if type(layer) is keras.layers.Dropout and layer.noise_shape is None:
+            function = partial(dropped, layer)
+            replace_call(layer, lambda _, function=function: function)  # type: ignore[misc]

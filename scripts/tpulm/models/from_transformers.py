@@ -21,6 +21,7 @@ import ml_dtypes  # noqa: F401  makes bfloat16 known to NumPy, and so to safeten
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from tpulm.compat.keras import skip_initialization
 from tpulm.compat.keras_hub import plain_attention
 from tpulm.config.artifacts import SHARD_INDEX
 from tpulm.config.causal_families import FAMILIES
@@ -37,6 +38,7 @@ LENGTH = 1024  # tokens, the default of keras-hub's preprocessors
 BUFFERS = ("rotary_emb.inv_freq",)
 
 
+@skip_initialization()
 def load_transformers(folder: Path, where: str) -> keras.Model:
     """Return the causal model of a folder of transformers, with its preprocessor; of the run's dtype.
 

@@ -29,6 +29,12 @@ class Stored(keras.dtype_policies.DTypePolicy):
         super().__init__(arithmetic)
         self.variables = variables
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stored) and self.name == other.name
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
     @property
     def variable_dtype(self) -> str:
         """The type of the variables."""

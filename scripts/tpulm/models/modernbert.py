@@ -30,7 +30,7 @@ def backbone_class() -> type:
 
 
 def build(sizes: Mapping, vocabulary_size: int, pad_id: int) -> "keras.Model":
-    """Return a ModernBertMaskedLM without any weights; it treats padding as a document, whatever its id."""
+    """Return a ModernBertMaskedLM, its weights as Keras draws them. Padding is a document to it, whatever its id."""
     from tpulm.models.modernbert_layers import ModernBertMaskedLM
 
     return ModernBertMaskedLM(backbone_class()(sizes, vocabulary_size))

@@ -16,11 +16,7 @@ from tpulm.models.sharding import Sharded
 
 
 def remat(model: keras.Model) -> None:
-    """Make each transformer block of `model` keep its inputs only; the same results in less memory and more time.
-
-    `keras.RematScope` would do, but for two things: it turns a block's flags, such as `training`, into traced
-    arrays, and the random states that dropout moves on inside a block would not come out of it.
-    """
+    """Make each transformer block of `model` keep its inputs only; the same results in less memory and more time."""
     for block in model.backbone.transformer_layers:
         replace_call(block, partial(rematerializing, block))
 

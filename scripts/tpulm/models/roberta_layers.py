@@ -75,7 +75,7 @@ class SelfAttention(keras.layers.Layer):
         if not self.dropout.rate:
             return self.attention_output(attend(query, key, value, segments, self.kernel))
         query *= ops.cast(self.head_dim**-0.5, query.dtype)
-        scores = ops.einsum("bknd,bqnd->bnqk", key, query)
+        scores = ops.einsum("bknd,bqnd->bnqk", key, query)  # and their softmax, as in Keras, in the compute dtype
         weights = self.dropout(self.softmax(scores, mask=same_document(segments)[:, None]), training=training)
         return self.attention_output(ops.einsum("bnqk,bknd->bqnd", weights, value))
 

@@ -122,7 +122,7 @@ class Start:
     def track(self) -> None:
         """Pass the metrics of what trains from here on to the trackers."""
         missing = absent(self.config["trackers"])
-        if missing:
+        if "tensorboard" in missing:
             say("tensorboard is not installed here, so there will be no event files; after pip install tensorboard, "
                 "`snakemake track` writes them.")  # fmt: skip
         given = trackers.specification(self.config, self.runs, self.place, replay=False)

@@ -96,12 +96,13 @@ class Terminal(logging.Handler):
         lines += [f"    {name}: {value}" for name, value in elsewhere.items()]
         for log in record.log:
             path = Path(str(log).split(" ", 1)[0])
-            killed = job_record.cut_short(path)
+            killed = job_record.cut_short(path, since)
             if killed:
                 lines.append(f"    it was killed, as the system does where memory runs out, or crashed; {MEMORY}")
             lines.append(f"    log: {log}")
-            if killed or elsewhere:
-                lines += [f"        {line}" for line in last_words(path)]
+            words, told = last_words(path)
+            if killed or elsewhere or not told:
+                lines += [f"        {line}" for line in words]
         return "\n".join(lines)
 
     def other(self, record: logging.LogRecord) -> str:
@@ -120,11 +121,12 @@ class Terminal(logging.Handler):
         """Show in place what is running, until the handler is closed; the cursor stays at its beginning."""
         while not self.closed.wait(REFRESH):
             columns, rows = shutil.get_terminal_size()
-            jobs = list(self.running.values())[: max(1, rows - 3)]
-            lines = [f"{len(self.running)} running, {self.left} of {self.total} left"]
-            lines += [f"  {lasted(since)}  {label}  {progress(label, logs)}" for label, logs, since in jobs]
-            if jobs:
-                self.write("".join(f"{line[: columns - 1]}\n" for line in lines) + f"\x1b[{len(lines)}A\r")
+            with self.lock or threading.Lock():
+                jobs = list(self.running.values())[: max(1, rows - 3)]
+                lines = [f"{len(self.running)} running, {self.left} of {self.total} left"]
+                lines += [f"  {lasted(since)}  {label}  {progress(label, logs)}" for label, logs, since in jobs]
+                if jobs and not self.closed.is_set():
+                    self.write("".join(f"{line[: columns - 1]}\n" for line in lines) + f"\x1b[{len(lines)}A\r")
 
     def close(self) -> None:
         """End; nothing is left in place."""
@@ -141,11 +143,12 @@ def progress(label: str, logs: list[str]) -> str:
     return live_metrics.short_line(record) if record and label.endswith(f" {record['last_step']:08d}") else ""
 
 
-def last_words(log: Path) -> list[str]:
-    """Return the end of a log: from the sentence about an error on, where it has one."""
+def last_words(log: Path) -> tuple[list[str], bool]:
+    """Return the end of a log, from the sentence about an error on where it has one; and whether the job told of it."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     _, found, error = f"\n{text}".rpartition("\nerror: ")
-    return f"{found.strip()} {error}".splitlines() if found else text.splitlines()[-TAIL:]
+    lines = f"{found.strip()} {error}".splitlines() if found else text.splitlines()[-TAIL:]
+    return lines, bool(found) or "Traceback" in text
 
 
 def moment(event: str, label: str) -> str:

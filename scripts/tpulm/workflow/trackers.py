@@ -44,7 +44,7 @@ def start(given: dict) -> subprocess.Popen | None:
     folders = [str(SCRIPTS), *filter(None, [os.environ.get("PYTHONPATH")])]
     with open(LOG, "w", encoding="utf-8") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tpulm.tracking.follow"], stdin=subprocess.PIPE, stdout=log, stderr=log,
+            [sys.executable, "-P", "-m", "tpulm.tracking.follow"], stdin=subprocess.PIPE, stdout=log, stderr=log,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)}, start_new_session=True,
         )  # fmt: skip
     assert process.stdin
