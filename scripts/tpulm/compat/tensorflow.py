@@ -2,6 +2,8 @@
 
 import sys
 
+MODULES = ("tensorflow", "tensorflow_text")
+
 
 def keep_out() -> None:
     """Have imports of TensorFlow fail in this process, as where it is not installed.
@@ -10,5 +12,5 @@ def keep_out() -> None:
     the memory of the GPUs that JAX trains on.
     Until: keras-hub imports it where a pipeline is made.
     """
-    for name in ("tensorflow", "tensorflow_text"):
+    for name in MODULES:
         sys.modules[name] = None  # type: ignore[assignment]
