@@ -110,13 +110,17 @@ class KerasHub:
         import keras_hub
 
         self.tokenizer = keras_hub.tokenizers.Tokenizer.from_preset(str(preset))
-        self.behind = tokenizer_of(self.tokenizer)
         self.size = self.tokenizer.vocabulary_size()
         self.special = {
             "bos": self.tokenizer.start_token_id,
             "eos": self.tokenizer.end_token_id,
             "pad": self.tokenizer.pad_token_id,
         }
+
+    @property
+    def behind(self) -> Any:
+        """What is behind a tokenizer with byte-pair encoding: one of the library `tokenizers`; None for others."""
+        return tokenizer_of(self.tokenizer)
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return the ids of each text, without special tokens."""
