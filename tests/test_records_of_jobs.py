@@ -162,3 +162,8 @@ def test_many_jobs_that_are_alike_are_told_of_once(tmp_path):
     assert sum("by train " in line for line in lines) == 4 and any("text/0  from outside" in line for line in lines)
     told = subprocess.check_output([*tool, "--all"], text=True)
     assert told.count("by write_shard") == 10_000 and told.count("by train ") == 2000
+
+
+def test_a_job_on_jax_records_the_devices_that_it_computes_on(trained):
+    lines = (trained / "logs/finetune/python/00000010.jobs.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["accelerators"] == {"cpu": 8}
