@@ -82,7 +82,6 @@ class Block(keras.layers.Layer):
 class ModernBertBackbone(keras_hub.models.Backbone):
     """The encoder: inputs token_ids and padding_mask, int32 [records, tokens]; outputs [records, tokens, hidden]."""
 
-    reads_segments = True
     attention_dropout = 0.0
 
     def __init__(self, sizes: Mapping, vocabulary_size: int):
@@ -100,6 +99,9 @@ class ModernBertBackbone(keras_hub.models.Backbone):
         self.num_layers, self.num_heads = layers, sizes["num_attention_heads"]
         self.head_dim = hidden // self.num_heads
         self.max_sequence_length = sizes["max_position_embeddings"]
+
+    def separate_documents(self) -> None:
+        """Do nothing: documents are always apart."""
 
     def use_kernel(self, kernel: Kernel) -> None:
         """Attend by a kernel from here on."""

@@ -1,8 +1,10 @@
 """RoBERTa (Liu et al. 2019) in Keras: an encoder with learned positions and normalization after each sublayer.
 
 Beside what keras-hub's has, the input `padding_mask` holds segment ids (tpulm.models.segments): documents of a record
-do not see each other. The attention probabilities have a dropout of their own, and attention may be a kernel. Variables
-have the paths of keras-hub's. Needs tpulm.training.runtime.start first.
+do not see each other, and with `separate_documents` each begins at position 0. The attention probabilities have a
+dropout of their own, and attention may be a kernel. Variables have the paths of keras-hub's.
+
+Needs tpulm.training.runtime.start first.
 """
 
 from collections.abc import Mapping
@@ -19,7 +21,9 @@ from tpulm.models.segments import places, same_document
 
 
 class Embeddings(keras.layers.Layer):
-    """The sum of a token's embedding and that of its position in its document."""
+    """The sum of a token's embedding and that of its position in the record or, if `packed`, in its document."""
+
+    packed = False
 
     def __init__(self, vocabulary_size: int, positions: int, hidden: int, **kwargs: Any):
         """Make it for documents of so many positions at most."""
@@ -37,7 +41,7 @@ class Embeddings(keras.layers.Layer):
     def call(self, tokens: Any, segments: Any) -> Any:
         """Return [records, tokens, hidden] of int32 [records, tokens]."""
         x = self.token_embedding(tokens)
-        return x + self.position_embedding(x, positions=places(segments))
+        return x + self.position_embedding(x, positions=places(segments) if self.packed else None)
 
     def compute_output_shape(self, tokens_shape: tuple, segments_shape: tuple) -> tuple:
         """Return the shape of the hidden states."""
@@ -126,20 +130,18 @@ class Block(keras.layers.Layer):
 class RobertaBackbone(keras_hub.models.Backbone):
     """The encoder: inputs token_ids and padding_mask, int32 [records, tokens]; outputs [records, tokens, hidden]."""
 
-    reads_segments = True
-
     def __init__(self, sizes: Mapping, vocabulary_size: int, positions: int):
         """Build it for documents of so many positions at most.
 
         sizes  as of tpulm.config.masked_sizes, with ATTENTION_DROPOUT and EPSILON
         """
         layers, hidden = sizes["num_hidden_layers"], sizes["hidden_size"]
-        embeddings = Embeddings(vocabulary_size, positions, hidden, name="embeddings")
-        self.token_embedding = embeddings.token_embedding
+        self.embeddings = Embeddings(vocabulary_size, positions, hidden, name="embeddings")
+        self.token_embedding = self.embeddings.token_embedding
         self.transformer_layers = [Block(sizes, name=f"transformer_layer_{number}") for number in range(layers)]
         tokens, mask = (keras.Input((None,), dtype="int32", name=name) for name in ("token_ids", "padding_mask"))
         normalize = keras.layers.LayerNormalization(epsilon=sizes[EPSILON], name="embeddings_layer_norm")
-        x = Dropout(sizes["hidden_dropout_prob"], name="embeddings_dropout")(normalize(embeddings(tokens, mask)))
+        x = Dropout(sizes["hidden_dropout_prob"], name="embeddings_dropout")(normalize(self.embeddings(tokens, mask)))
         for block in self.transformer_layers:
             x = block(x, mask)
         super().__init__(inputs={"token_ids": tokens, "padding_mask": mask}, outputs=x)
@@ -147,6 +149,10 @@ class RobertaBackbone(keras_hub.models.Backbone):
         self.num_layers, self.num_heads = layers, sizes["num_attention_heads"]
         self.head_dim, self.attention_dropout = hidden // self.num_heads, sizes[ATTENTION_DROPOUT]
         self.max_sequence_length = positions
+
+    def separate_documents(self) -> None:
+        """Count positions by document from here on: in records of one, the first positions do, which is less work."""
+        self.embeddings.packed = True
 
     def use_kernel(self, kernel: Kernel) -> None:
         """Attend by a kernel from here on."""

@@ -15,7 +15,7 @@ from tpulm.core.errors import UserError
 
 
 def separate_documents(model: keras.Model, where: str) -> None:
-    """Let a model read segment ids in place of the padding mask; one of our own layers always does.
+    """Let a model read segment ids in place of the padding mask.
 
     where  the config key of the run, which the error names
 
@@ -25,7 +25,9 @@ def separate_documents(model: keras.Model, where: str) -> None:
     if isinstance(backbone, keras_hub.GEMMAS):
         for block in backbone.transformer_layers:
             keras_hub.separate_documents(block, same_document, places_in)
-    elif not getattr(backbone, "reads_segments", False):
+    elif hasattr(backbone, "separate_documents"):
+        backbone.separate_documents()
+    else:
         raise UserError(
             f"{where}.packing is segments, which {type(backbone).__name__} cannot read; allowed with it: concat, pad."
         )
