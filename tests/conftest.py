@@ -21,7 +21,19 @@ from tpulm.config.tasks import labelled_tasks
 from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).parents[1]
-PARTS = ["Snakefile", "config.yaml", "rules", "scripts", "schemas", "envs", "profiles", "report", "recipes", "tools"]
+PARTS = [
+    "Snakefile",
+    "config.yaml",
+    "pyproject.toml",
+    "rules",
+    "scripts",
+    "schemas",
+    "envs",
+    "profiles",
+    "report",
+    "recipes",
+    "tools",
+]
 
 
 class Workflow:
