@@ -22,12 +22,14 @@ class LabelHead:
     dropout   of what the layers of a masked model's head read; None for that of its hidden states, or of ModernBERT
               none
     pooling   which hidden states a ModernBERT's head reads, see `tpulm.models.task_models.Head`
+    epsilon   of the normalizations of its masked model; None for the built-in one
     """
 
     predict: str
     outputs: int
     dropout: float | None = None
     pooling: str = "cls"
+    epsilon: float | None = None
 
     @classmethod
     def of(cls, recipe: Mapping) -> Self:
@@ -43,13 +45,13 @@ def outputs_of(predict: str, labels: Collection) -> int:
 def masked_model(config: Mapping) -> dict:
     """Return what the recipe of a task's step says of a masked model, from its config.json.
 
-    model, vocabulary, epsilon (of its normalizations, None for the built-in one), head
+    model, vocabulary, head
     """
+    head = {"dropout": config.get("classifier_dropout"), "epsilon": config.get(EPSILON)}
     return {
         "model": without_either(config_recipe(config)),
         "vocabulary": {"size": config["vocab_size"], "pad": config["pad_token_id"]},
-        "epsilon": config.get(EPSILON),
-        "head": {"dropout": config.get("classifier_dropout"), "pooling": config.get("classifier_pooling", "cls")},
+        "head": head | {"pooling": config.get("classifier_pooling", "cls")},
     }
 
 

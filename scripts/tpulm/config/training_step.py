@@ -101,8 +101,8 @@ class ModelSpec:
         method and the keys of LoRA if it has them.
 
         Beside them, of an mlm run, model (as in the config), vocabulary (size, pad) and, of a finished model, epsilon
-        (of its normalizations, None for the built-in one); of others, model (as in the config) and vocab_size, or
-        preset and maybe revision; of a finetuning run these stand in `base`.
+        (of its normalizations, None for the built-in one; on a task in `head`); of others, model (as in the config) and
+        vocab_size, or preset and maybe revision; of a finetuning run these stand in `base`.
         Raises UserError, naming the key, for sizes that the models on JAX cannot have.
         """
         common: dict[str, Any] = {
@@ -116,8 +116,9 @@ class ModelSpec:
         }
         if stage == "mlm":
             sizes, vocabulary = sizes_of(recipe["model"], f"{where}.model"), recipe["vocabulary"]
-            if recipe.get("epsilon") is not None:
-                sizes |= {EPSILON: recipe["epsilon"]}
+            epsilon = recipe.get("head", recipe).get("epsilon")
+            if epsilon is not None:
+                sizes |= {EPSILON: epsilon}
             name = recipe["model"]["architecture"]
             return cls(MaskedArchitecture(sizes, vocabulary["size"], vocabulary["pad"], name), **common)
         base = recipe["base"] if stage == "finetune" else recipe
