@@ -8,7 +8,7 @@ from tpulm.config.model_sizes import STORED, checkpoint_bytes, model_size, optim
 from tpulm.config.reading import read_config
 from tpulm.config.runs import Run, runs_of
 from tpulm.core.files import read_json
-from tpulm.tracking.live_metrics import GAP, read
+from tpulm.core.live_metrics import GAP, read
 
 PLANS = ROOT / "benchmarks/results/recipe_plans.json"
 RATE = 1e9  # bytes a second that each host reads and writes: an assumption

@@ -28,7 +28,7 @@ import data  # it also finds the package
 import numpy as np
 import tpu
 from tpulm.core.accelerators import topology
-from tpulm.records.packing import Layout, pack
+from tpulm.records.shards import Layout, pack
 from worker import Worker
 
 HERE = Path(__file__).parent

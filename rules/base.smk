@@ -18,7 +18,7 @@ rule train_base_vocabulary:
     input:
         corpus=DOCUMENTS_IN_PLACE["corpus", "train"],
         lengths=list(map(lengths_file, DOCUMENTS["corpus", "train"])),
-        code=code_inputs("train_base_vocabulary", "jax"),
+        code=code_inputs("base/train_base_vocabulary", "jax"),
     output:
         "results/base-training/{name}/vocabulary.spm",
     params:
@@ -34,7 +34,7 @@ rule train_base_vocabulary:
     conda:
         "../envs/jax.yaml"
     script:
-        "../scripts/train_base_vocabulary.py"
+        "../scripts/base/train_base_vocabulary.py"
 
 
 rule train_base:
@@ -42,7 +42,7 @@ rule train_base:
     input:
         records=lambda w: in_place(TRAINED_BASES[w.name].records.manifest),
         previous=lambda w: previous_checkpoint(TRAINED_BASES[w.name], int(w.step)),
-        code=code_inputs("train_base", "jax"),
+        code=code_inputs("base/train_base", "jax"),
     output:
         **segment_outputs("results/base-training/{name}"),
     params:
@@ -57,7 +57,7 @@ rule train_base:
     conda:
         "../envs/jax.yaml"
     script:
-        "../scripts/train_base.py"
+        "../scripts/base/train_base.py"
 
 
 rule export_base:
@@ -65,7 +65,7 @@ rule export_base:
     input:
         best=lambda w: Model.of(TRAINED_BASES[w.name], w).weights,
         vocabulary="results/base-training/{name}/vocabulary.spm",
-        code=code_inputs("export_base", "jax"),
+        code=code_inputs("base/export_base", "jax"),
     output:
         folder=directory("results/base/{name}"),
         fingerprint="results/base/{name}.json",
@@ -82,7 +82,7 @@ rule export_base:
     conda:
         "../envs/jax.yaml"
     script:
-        "../scripts/export_base.py"
+        "../scripts/base/export_base.py"
 
 
 rule fetch_base:
@@ -90,7 +90,7 @@ rule fetch_base:
     input:
         files=lambda w: preset_files(BASE[w.name]["preset"]),
         adapter=lambda w: preset_files(BASE[w.name]["adapter"]) if "adapter" in BASE[w.name] else [],
-        code=code_inputs("fetch_base", "jax"),
+        code=code_inputs("base/fetch_base", "jax"),
     output:
         folder=directory("results/base/{name}"),
         fingerprint="results/base/{name}.json",
@@ -109,7 +109,7 @@ rule fetch_base:
     conda:
         "../envs/jax.yaml"
     script:
-        "../scripts/fetch_base.py"
+        "../scripts/base/fetch_base.py"
 
 
 rule evaluate_base:
@@ -119,7 +119,7 @@ rule evaluate_base:
         fingerprint="results/base/{name}.json",
         records=lambda w: in_place(TRAINED_BASES[w.name].records.manifest),
         state=lambda w: TRAINED_BASES[w.name].state,
-        code=code_inputs("evaluate_base", "jax"),
+        code=code_inputs("base/evaluate_base", "jax"),
     output:
         "results/base-training/{name}/metrics.json",
     params:
@@ -139,4 +139,4 @@ rule evaluate_base:
     conda:
         "../envs/jax.yaml"
     script:
-        "../scripts/evaluate_base.py"
+        "../scripts/base/evaluate_base.py"

@@ -13,22 +13,22 @@ if str(ROOT / "scripts") not in sys.path:
 from snakemake.io import local
 
 from tpulm.compat.snakemake import config_given, is_main, replace_handler
-from tpulm.config.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER_FILES, lengths_file
-from tpulm.config.asked import asked_of, sampling_of
-from tpulm.config.causal_families import marks_of
-from tpulm.config.model import Model
-from tpulm.config.page_facts import page_recipe
+from tpulm.specs.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER_FILES, lengths_file
+from tpulm.config.models import asked_of, sampling_of
+from tpulm.specs.causal_families import marks_of
+from tpulm.config.models import Model
+from tpulm.config.report import page_recipe
 from tpulm.config.reading import complete, read_config, typed
 from tpulm.config.runs import by_stage, pick, record_sets_of, runs_of, segment_outputs
 from tpulm.config.sweeps import groups_of, repetitions
 from tpulm.workflow.disk import fetched_bytes
-from tpulm.workflow.memory import MB, converting_mb, fetching_mb, mem_mb
-from tpulm.workflow.place import Place, local_files, preset_files
+from tpulm.workflow.resources import MB, converting_mb, fetching_mb, mem_mb
+from tpulm.workflow.paths import Place, local_files, preset_files
 from tpulm.workflow.resources import resources_of, snapshots_of, tokenizer_threads
-from tpulm.workflow.shard_inputs import ShardInputs
+from tpulm.workflow.inputs import ShardInputs
 from tpulm.workflow.start import Start, or_exit, say
 from tpulm.workflow.terminal import Terminal
-from tpulm.workflow.trackers import specification
+from tpulm.workflow.tracking import specification
 
 # Each segment depends on the previous one; Snakemake walks such chains by recursion.
 sys.setrecursionlimit(max(sys.getrecursionlimit(), 100_000))

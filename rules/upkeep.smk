@@ -26,7 +26,7 @@ rule thin_checkpoint:
         measured=lambda w: [
             file for kind in OF_STEPS if w.chain in kind.chains for file in kind.before_thinning(w.chain, int(w.step))
         ],
-        code=code_inputs("thin_checkpoint", "data"),
+        code=code_inputs("upkeep/thin_checkpoint", "data"),
     output:
         "results/{chain}/checkpoints/{step}/thinned.json",
     log:
@@ -37,7 +37,7 @@ rule thin_checkpoint:
     conda:
         "../envs/data.yaml"
     script:
-        "../scripts/thin_checkpoint.py"
+        "../scripts/upkeep/thin_checkpoint.py"
 
 
 rule verify:
@@ -45,7 +45,7 @@ rule verify:
     localrule: True
     input:
         # No artifact is an input: Snakemake would rebuild what should be reported.
-        code=code_inputs("verify", "data"),
+        code=code_inputs("upkeep/verify", "data"),
     params:
         recipe={
             "results": located("results"),
@@ -75,14 +75,14 @@ rule verify:
     conda:
         "../envs/data.yaml"
     script:
-        "../scripts/verify.py"
+        "../scripts/upkeep/verify.py"
 
 
 rule clean:
     """Target: list the files under results/ that no run of the config needs."""
     localrule: True
     input:
-        code=code_inputs("clean", "workflow"),
+        code=code_inputs("upkeep/clean", "workflow"),
     params:
         recipe=SNAKEMAKE_ARGUMENTS,
     log:
@@ -91,14 +91,14 @@ rule clean:
     conda:
         "../envs/workflow.yaml"
     script:
-        "../scripts/clean.py"
+        "../scripts/upkeep/clean.py"
 
 
 rule clean_delete:
     """Target: delete what `clean` lists."""
     localrule: True
     input:
-        code=code_inputs("clean_delete", "workflow"),
+        code=code_inputs("upkeep/clean_delete", "workflow"),
     params:
         recipe=SNAKEMAKE_ARGUMENTS,
     log:
@@ -107,14 +107,14 @@ rule clean_delete:
     conda:
         "../envs/workflow.yaml"
     script:
-        "../scripts/clean_delete.py"
+        "../scripts/upkeep/clean_delete.py"
 
 
 rule track:
     """Target: pass the metrics of finished runs on to the trackers of the config."""
     localrule: True
     input:
-        code=code_inputs("track", "workflow"),
+        code=code_inputs("upkeep/track", "workflow"),
     params:
         recipe=specification(config, RUNS, PLACE, replay=True),
     log:
@@ -123,4 +123,4 @@ rule track:
     conda:
         "../envs/workflow.yaml"
     script:
-        "../scripts/track.py"
+        "../scripts/upkeep/track.py"

@@ -12,15 +12,16 @@ from tpulm.core.accelerators import (
     cloud_tpu_type,
     gres,
     is_tpu,
+    job_name,
     parse_gpu,
     parse_tpu,
+    run_hosts,
     shape_name,
     slice_chips,
     slice_hosts,
     topology,
 )
 from tpulm.core.errors import UserError
-from tpulm.core.job_request import job_name, run_hosts
 
 # From Google's pages on each version: chips, hosts, devices of JAX, shape, accelerator type, Slurm's share of a host.
 SLICES = {

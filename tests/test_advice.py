@@ -11,7 +11,7 @@ from collections import defaultdict
 from tpulm.training import runtime
 runtime.start(1)
 from tpulm.core.accelerators import topology
-from tpulm.planning import advice
+from tpulm.planning import plan
 
 def measure(step, *rest):
     return defaultdict(lambda: [step.remat, step.model.precision, step.microbatches])

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, Workflow, copied, existing
-from tpulm.archive.rebuild import command_of, rebuild, unpack
-from tpulm.archive.verify import COMMENT, MANIFEST, damages_of, read_manifest
-from tpulm.archive.zipped import write_zip
+from tpulm.release.archive import write_zip
+from tpulm.release.rebuild import command_of, rebuild, unpack
+from tpulm.release.verify import COMMENT, MANIFEST, damages_of, read_manifest
 
 ARCHIVE = "results/archive/models-1.zip"
 SIGNED = importlib.util.find_spec("model_signing") and importlib.util.find_spec("OpenSSL")
@@ -53,7 +53,7 @@ def archive(archived, tmp_path) -> Path:
 
 
 def verify(archive: Path, *arguments: str | Path) -> subprocess.CompletedProcess:
-    program = ROOT / "scripts/tpulm/archive/verify.py"
+    program = ROOT / "scripts/tpulm/release/verify.py"
     return subprocess.run([sys.executable, program, archive, *arguments], capture_output=True, text=True)
 
 

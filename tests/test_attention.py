@@ -20,7 +20,7 @@ name, dtype, LENGTH, cases = json.loads(sys.argv[1])
 runtime.start(1, 8, determinism="steps" if name == "cudnn" else "bytes")
 import jax, jax.numpy as jnp, keras_hub, numpy as np
 from tpulm.models import sharding
-from tpulm.models.fused_attention import Kernel
+from tpulm.models.attention import Kernel
 
 WIDTH = 16 if name == "splash" else 64
 dice = np.random.default_rng(0)
@@ -149,10 +149,10 @@ import jax, keras_hub, numpy as np
 from tpulm.models import roberta
 from tpulm.models.attention import fuse
 from tpulm.models.causal import build_causal, draw_weights
-from tpulm.models.fused_attention import Kernel
+from tpulm.models.attention import Kernel
 from tpulm.models.remat import remat
 from tpulm.models.segments import separate_documents
-from tpulm.training.tasks import causal, masked
+from tpulm.training.train_step import causal, masked
 from tpulm.training.train_step import make_grad_fn
 
 family, sizes, packed, again = json.loads(sys.argv[1])

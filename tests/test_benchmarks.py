@@ -15,9 +15,9 @@ from openers import Openers
 from ruamel.yaml import YAML
 from tpulm.config.reading import read_config
 from tpulm.config.runs import runs_of
-from tpulm.config.training_step import TrainingStep
 from tpulm.core.accelerators import topology
 from tpulm.core.errors import UserError
+from tpulm.specs.training_step import TrainingStep
 
 unit = pytest.mark.unit
 long = pytest.mark.long

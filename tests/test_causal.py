@@ -11,17 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import warm
-from tpulm.config.causal_families import constructor
-from tpulm.config.record_arrays import causal_arrays
-from tpulm.config.training_step import CausalArchitecture, ModelSpec, TrainingStep
 from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
-from tpulm.models import peft_adapter
+from tpulm.models import adapters
 from tpulm.records import causal_batches
-from tpulm.records.manifest import merge
 from tpulm.records.reader import Records
-from tpulm.records.shard_writer import write_shard
+from tpulm.records.shards import merge, write_shard
+from tpulm.specs.causal_families import constructor
+from tpulm.specs.record_arrays import causal_arrays
+from tpulm.specs.training_step import CausalArchitecture, ModelSpec, TrainingStep
 from tpulm.tokenization import causal
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -383,7 +382,7 @@ def test_lora_trains_only_its_own_variables(preset, single):
 
 def test_padding_does_not_count(preset, vocabulary, tmp_path):
     from tpulm.training.evaluation import make_eval_step
-    from tpulm.training.tasks import causal
+    from tpulm.training.train_step import causal
 
     model, _ = tuned(preset)
     function = make_eval_step(model, causal)
@@ -407,7 +406,7 @@ def answered(request, vocabulary, tmp_path_factory):
 
 def test_only_responses_are_learned(jax_backend, answered):
     import jax
-    from tpulm.training.tasks import causal as task
+    from tpulm.training.train_step import causal as task
     from tpulm.training.train_step import make_grad_fn
 
     packing = answered.manifest["packing"]
@@ -481,8 +480,8 @@ import jax
 jax.config.update("jax_compilation_cache_dir", sys.argv[1])
 import hashlib, numpy as np
 from functools import partial
-from tpulm.config.record_arrays import causal_arrays
-from tpulm.config.training_step import TrainingStep
+from tpulm.specs.record_arrays import causal_arrays
+from tpulm.specs.training_step import TrainingStep
 from tpulm.records.causal_batches import training_batch
 from tpulm.records.reader import Records
 from tpulm.training.jax_run import build_run
@@ -592,7 +591,7 @@ def test_peft_adapter_is_the_same_change(jax_backend, vocabulary, tmp_path, key_
     folder = save_base(vocabulary, tmp_path / "base", SIZES | {"num_key_value_heads": key_value_heads})
     model, _ = tuned(folder, (1, 1))
     draw_lora(model)
-    tensors, config = peft_adapter.peft(
+    tensors, config = adapters.peft(
         by_path(model.trainable_variables, [np.asarray(v.value) for v in model.trainable_variables]), "keras/gemma"
     )
     assert config["r"] == config["lora_alpha"] == 8 * 2 and config["base_model_name_or_path"] == "keras/gemma"
@@ -652,7 +651,7 @@ def test_places_of_byte_pairs(jax_backend, monkeypatch):
 
 def test_fetching_says_what_is_wrong(jax_backend, monkeypatch, preset):
     import huggingface_hub
-    from tpulm.models.presets import is_keras_preset, locate
+    from tpulm.models.pretrained import is_keras_preset, locate
 
     assert locate(str(preset), None, "base.x.preset") == preset and is_keras_preset(preset)
     with pytest.raises(UserError) as caught:

@@ -7,10 +7,9 @@ import pytest
 from test_corpus import fails, write
 from tpulm.config.reading import complete
 from tpulm.core.errors import UserError
-from tpulm.corpus.chat import ChatTemplate
 from tpulm.corpus.chat_templates import GEMMA_TEMPLATE, find_chat_template
 from tpulm.corpus.files import read_files
-from tpulm.corpus.rows import Form
+from tpulm.corpus.rows import ChatTemplate, Form
 from tpulm.corpus.sources import parts_of, reading
 
 pytestmark = pytest.mark.unit

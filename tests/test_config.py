@@ -6,15 +6,15 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from tpulm.config.architectures import ARCHITECTURES
-from tpulm.config.artifacts import SPLITS
-from tpulm.config.causal_families import FAMILIES, TARGETS
-from tpulm.config.mesh import MOST_HOST_DEVICES
-from tpulm.config.messages import RENAMED
 from tpulm.config.reading import complete, read_config, read_yaml, schema
 from tpulm.config.runs import JAX_KEYS
 from tpulm.core.accelerators import TPUS
 from tpulm.core.errors import UserError
+from tpulm.specs.artifacts import SPLITS
+from tpulm.specs.causal_families import FAMILIES, TARGETS
+from tpulm.specs.masked_architectures import ARCHITECTURES
+from tpulm.specs.messages import RENAMED
+from tpulm.specs.training_step import MOST_HOST_DEVICES
 
 pytestmark = pytest.mark.unit
 

@@ -20,20 +20,18 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tpulm.audit.verification import check_corpus, examine
-from tpulm.config.artifacts import SPLITS
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
-from tpulm.corpus import assignment, sources
-from tpulm.corpus.assignment import assign
-from tpulm.corpus.files import read_files
-from tpulm.corpus.hub import load_hub, read_hub
+from tpulm.corpus import sources, splits
+from tpulm.corpus.files import load_hub, read_files, read_hub
 from tpulm.corpus.parts import write_part
-from tpulm.corpus.provenance import merged
 from tpulm.corpus.rows import Form
 from tpulm.corpus.sources import Part, cut, parts_of, reading, source_files
-from tpulm.corpus.splits import write_splits
+from tpulm.corpus.splits import assign, write_splits
+from tpulm.corpus.statistics import merged
 from tpulm.corpus.stdlib import functions, paragraphs
+from tpulm.release.verification import check_corpus, examine
+from tpulm.specs.artifacts import SPLITS
 
 pytestmark = pytest.mark.unit
 
@@ -428,7 +426,7 @@ def test_splits_are_the_same_for_any_partition_of_keys_and_parts(tmp_path_factor
     expected = split_by_hand(parts, held_out, most)
     changes = {"held_out": held_out, "max_documents": most}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assignment, "PARTITION", 7)
+        patch.setattr(splits, "PARTITION", 7)
         if any(not texts for texts in expected.values()):
             assert "empty" in fails(build_parts, folder, [(name, [texts]) for name, texts in parts], **changes)
             return
@@ -582,7 +580,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 PUBLISHED = {"data/train-00000-of-00001.parquet": parquet(text=["a b", "c d", "e f"], id=[1, 2, 3])}
 READ_HUB = f"""
 from tpulm.core.errors import UserError
-from tpulm.corpus.hub import load_hub, read_hub
+from tpulm.corpus.files import load_hub, read_hub
 from tpulm.corpus.rows import Form
 for changes in ({{}}, {{"name": "other"}}, {{"dataset": "some/absent"}}):
     recipe = {{"dataset": "some/set", "revision": "{COMMIT}", "splits": {{"train": "train[:67%]"}}, "column": "text"}}

@@ -10,11 +10,11 @@ import pytest
 import warm
 from tpulm.core.accelerators import topology
 from tpulm.models.attention_cost import call_cost
-from tpulm.planning import efficiency
+from tpulm.planning import estimate
+from tpulm.planning.compiled import read
 from tpulm.planning.estimate import times
 from tpulm.planning.hlo import parse
 from tpulm.planning.links import Links, groups_of
-from tpulm.planning.program import read
 from tpulm.planning.timeline import seconds
 from tpulm.planning.work import flops, hbm_bytes
 
@@ -344,7 +344,7 @@ import jax, jax.numpy as jnp, numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tpulm.core.accelerators import topology
-from tpulm.planning.program import read
+from tpulm.planning.compiled import read
 
 devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x4").devices
 mesh = Mesh(np.array(devices).reshape(4, 2), ("batch", "model"))
@@ -412,7 +412,7 @@ def test_the_factors_are_those_that_fit_the_measured_steps():
     module = table()
     rows = module.rows()
     factors, error, found = module.compare()
-    assert factors == efficiency.FACTORS and error == efficiency.ERROR
+    assert factors == estimate.FACTORS and error == estimate.ERROR
     assert [line["name"] for line in found] == list(module.steps())
     shown = module.TABLE.read_text()
     for line in found:

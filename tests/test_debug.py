@@ -20,11 +20,11 @@ def test_a_script_runs_by_hand_and_leaves_results_alone(trained, tmp_path):
     workflow = copied(trained, tmp_path)
     before = fingerprints(workflow / "results")
     said = debug(workflow, SHARD)
-    assert "rule write_shard, scripts/write_shard.py; outputs and log: debug/" in said
+    assert "rule write_shard, scripts/tfrecords/write_shard.py; outputs and log: debug/" in said
     assert "[tfrecords train 1/4] " in said and " records of 128 tokens from " in said
     assert fingerprints(workflow / "results") == before
     assert (workflow / "debug" / SHARD).read_bytes() == (workflow / SHARD).read_bytes()
-    script = workflow / "scripts/write_shard.py"
+    script = workflow / "scripts/tfrecords/write_shard.py"
     first = "    recipe, inputs"
     script.write_text(script.read_text().replace(first, f"    raise ValueError('here')\n{first}"))
     assert "(Pdb) 42" in debug(workflow, SHARD, "--pdb")

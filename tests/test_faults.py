@@ -19,15 +19,15 @@ from conftest import ROOT, copied
 from kills import start
 from ruamel.yaml import YAML
 from safetensors.numpy import load_file
-from tpulm.audit.verification import check_texts
-from tpulm.config.artifacts import CHECKPOINT_FILES
 from tpulm.config.reading import read_config, read_yaml
 from tpulm.core.errors import UserError
-from tpulm.corpus.assignment import assign
 from tpulm.corpus.files import read_files
 from tpulm.corpus.parts import write_part
 from tpulm.corpus.rows import Form
+from tpulm.corpus.splits import assign
 from tpulm.records.reader import Records
+from tpulm.release.verification import check_texts
+from tpulm.specs.artifacts import CHECKPOINT_FILES
 from tpulm.training.checkpoint import previous, save
 from tpulm.training.history import History
 
@@ -474,7 +474,7 @@ with job(snakemake.log[0], "waits") as say:
 
 
 def test_two_workflows_in_one_folder(small):
-    (small / "scripts/plot_training.py").write_text(WAITS)
+    (small / "scripts/report/plot_training.py").write_text(WAITS)
     first = start(small, "results/figures/training/mlm-tiny.svg")
     try:
         wait_for(small, "logs/figures/training-mlm-tiny.log", "at work")

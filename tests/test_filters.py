@@ -11,9 +11,9 @@ from test_corpus import FAST, fails
 from test_near_duplicates import sentence
 from tpulm.config.reading import complete
 from tpulm.core.errors import UserError
-from tpulm.corpus.assignment import assign
 from tpulm.corpus.filters import apply_filters, duplicate_ngram_characters, top_ngram_characters
 from tpulm.corpus.parts import write_part
+from tpulm.corpus.splits import assign
 
 pytestmark = pytest.mark.unit
 

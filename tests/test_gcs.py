@@ -18,24 +18,21 @@ import pytest
 from conftest import ROOT, Workflow, reduced
 from loopback_bucket import BUCKET, served
 from ruamel.yaml import YAML
-from tpulm.archive.provenance import provenance
-from tpulm.archive.records import jobs_of
 from tpulm.config.reading import read_yaml
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
-from tpulm.corpus import tables
+from tpulm.corpus import documents
+from tpulm.corpus.documents import DocumentFile, read_array, read_rows, read_texts
 from tpulm.corpus.files import read_files, unchanged
 from tpulm.corpus.parts import describe_files
-from tpulm.corpus.reader import read_rows, read_texts
 from tpulm.corpus.rows import Form
 from tpulm.corpus.sources import source_files
-from tpulm.corpus.tables import DocumentFile, read_array
-from tpulm.records import masked_batches, order, streaming
+from tpulm.records import masked_batches, order, reader
 from tpulm.records.masked_batches import evaluation_batches, training_batch, unigram_entropy
-from tpulm.records.packing import unpadded
-from tpulm.records.reader import Records
-from tpulm.records.streaming import open_records
+from tpulm.records.reader import Records, open_records
+from tpulm.records.shards import unpadded
 from tpulm.records.tfrecord import write_records
+from tpulm.release.provenance import jobs_of, provenance
 
 LENGTH, VOCABULARY, SHARDS = 16, 64, (1500, 40, 2500, 1000)
 RECIPE = {
@@ -101,7 +98,7 @@ def uploaded(manifest, cloud, prefix):
 def test_what_is_streamed_is_what_lies_on_the_disk(manifest, cloud, monkeypatch):
     """Over an epoch and into the next, from any step, with one request in ten failing and one in fifty hanging."""
     there = uploaded(manifest, cloud, "same")
-    for module in (order, masked_batches, streaming):
+    for module in (order, masked_batches, reader):
         monkeypatch.setattr(module, "BLOCK", 256)
     for module in (order, masked_batches):
         monkeypatch.setattr(module, "WINDOW", 4)
@@ -209,7 +206,7 @@ def test_failures_that_persist_end_in_one_sentence(manifest, cloud, monkeypatch)
 
 def test_documents_are_read_where_they_lie_and_no_others(tmp_path, cloud, monkeypatch):
     """A shard's share of a corpus file: with one request in ten failing, in bytes that are little more than its own."""
-    monkeypatch.setattr(tables, "ROW_GROUP", 1000)
+    monkeypatch.setattr(documents, "ROW_GROUP", 1000)
     dice = np.random.default_rng(0)
     texts = [f"document {number} {dice.bytes(99).hex()}" for number in range(40_000)]
     with contextlib.closing(DocumentFile(tmp_path / "a.parquet", pa.schema({"text": pa.string()}))) as file:
@@ -492,7 +489,7 @@ def texts(tmp_path_factory):
     def make(name):
         workflow = steady(tmp_path_factory.mktemp(name) / "workflow")
         source = {"source": "files", "files": ["texts.txt"], "column": "text"}
-        code = [path.read_text() for path in sorted((ROOT / "scripts").glob("*.py"))]
+        code = [path.read_text() for path in sorted((ROOT / "scripts").glob("*/*.py"))]
         (workflow / "texts.txt").write_text("".join(code))
         reduced(workflow, corpus=source, tokenizer={"vocab_size": 300})
         (workflow / "small.yaml").rename(workflow / "config.yaml")

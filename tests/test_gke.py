@@ -17,9 +17,8 @@ from conftest import ROOT, Workflow, existing, outside
 from gcp_storage_emulator.server import create_server
 from kubernetes import client
 from kubernetes_api import UNSCHEDULABLE, Cluster
-from tpulm.archive.provenance import provenance
-from tpulm.archive.records import jobs_of
 from tpulm.core.errors import UserError
+from tpulm.release.provenance import jobs_of, provenance
 
 sys.path.insert(0, str(ROOT / "profiles/gke"))
 
@@ -140,7 +139,7 @@ for what in ["image", "node", "memory", "long", "gone", "script"]:
 TWO = """
 import os, sys
 sys.path.insert(0, "scripts")
-from tpulm.core import hosts
+from tpulm.core import processes
 
 if not hosts.several(snakemake.resources, lambda words: print(words, file=sys.stderr)):
     with open(f"host{hosts.number()}", "w") as file:  # in the folder that all see
@@ -418,7 +417,7 @@ def test_jobs_of_the_workflow_itself_go_to_pods(bucket, tmp_path, monkeypatch):
         assert {"read_part", "build_corpus"} <= set(made)
         assert all(job["attempts"][0]["exit"] == 0 and job["host"]["processors"] for job in made.values())
         told = list(provenance("results/corpus/corpus.json", workflow.folder))
-        assert any(" by read_part  (scripts/read_part.py, log logs/corpus/" in line for line in told), told
+        assert any(" by read_part  (scripts/corpus/read_part.py, log logs/corpus/" in line for line in told), told
         assert "Nothing to be done" in run(*target).stdout
 
 

@@ -12,11 +12,11 @@ import test_lora
 from conftest import copied
 from test_causal import prose
 from test_transformers import export
-from tpulm.audit.scores import check_scores
-from tpulm.config.harness_tasks import HarnessTask
-from tpulm.config.training_step import ModelSpec
+from tpulm.config.harness import HarnessTask
 from tpulm.core.errors import UserError
 from tpulm.core.scores import read_scores
+from tpulm.release.verification import check_scores
+from tpulm.specs.training_step import ModelSpec
 from tpulm.tokenization import causal
 from tpulm.tokenization.fast import fast_tokenizer
 

@@ -16,9 +16,9 @@ from conftest import ROOT, Workflow, copied, outside
 from ruamel.yaml import YAML
 from test_mlm_tensorflow import LENGTH, manifest  # noqa: F401 (a fixture)
 from tpulm.config.reading import read_yaml
-from tpulm.core import hosts
+from tpulm.core import processes
 from tpulm.core.arrays import load_arrays
-from tpulm.core.stopping import StopRequest
+from tpulm.core.processes import StopRequest
 
 # A script as Snakemake runs one: it starts itself once per process. The lock is why tests/forked.py has JAX for it.
 SCRIPT = """# envs/jax.txt
@@ -26,8 +26,8 @@ import json, os, sys
 JOB = json.loads(open(os.environ["JOB"]).read())
 sys.path.insert(0, JOB["scripts"])
 import numpy as np
-from tpulm.core import hosts
-from tpulm.config.training_step import TrainingStep
+from tpulm.core import processes
+from tpulm.specs.training_step import TrainingStep
 from tpulm.training import runtime
 from tpulm.training.history import History
 from tpulm.core.job import job
@@ -227,7 +227,7 @@ def test_of_processes_that_fail_the_one_that_was_killed_is_named(second, found, 
     """Though another one, which missed it, said so before."""
     first = "print('[x] error: Gloo all-reduce failed', file=sys.stderr)"
     if "kill" in second:
-        monkeypatch.setattr(hosts, "WORD", 60.0)  # however late this machine is with it
+        monkeypatch.setattr(processes, "WORD", 60.0)  # however late this machine is with it
     # It holds the pipe's other end: the second goes on when the first has ended, however late either starts.
     missed, ended = os.pipe()
     second = f"os.close({ended}); os.read({missed}, 1); time.sleep(0.2); {second}"
@@ -241,7 +241,7 @@ def test_of_processes_that_fail_the_one_that_was_killed_is_named(second, found, 
     os.close(missed)
     os.close(ended)
     try:
-        assert hosts.watch(children, print, StopRequest()) == found
+        assert processes.watch(children, print, StopRequest()) == found
     finally:
         for child in children:
             child.kill()

@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
-from tpulm.workflow.code_inputs import BRANCH, imported, names
+from tpulm.workflow.paths import BRANCH, imported, names
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "scripts"
@@ -81,7 +81,7 @@ def test_imports_are_those_of_the_syntax_tree():
 @pytest.mark.parametrize(("backend", "other"), [("tensorflow", "jax|keras|keras_hub"), ("jax", "tensorflow|tf_keras")])
 def test_the_code_of_a_backend_is_without_that_of_the_other(script, backend, other):
     files = [file.relative_to(SCRIPTS / "tpulm") for file in imported(SCRIPTS / f"{script}.py", SCRIPTS, backend)]
-    opened = {"tensorflow": "training/tensorflow_model.py", "jax": "models/opened_masked.py"}
+    opened = {"tensorflow": "training/tensorflow_model.py", "jax": "models/loading.py"}
     assert [name for name in opened if Path(opened[name]) in files] == [backend]
     for file in files:
         assert not re.search(rf"^(import|from) ({other})\b", (SCRIPTS / "tpulm" / file).read_text(), re.M), file

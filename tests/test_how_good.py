@@ -6,8 +6,8 @@ from tpulm.config.reading import complete, read_yaml
 from tpulm.config.runs import runs_of
 from tpulm.core.errors import UserError
 from tpulm.core.scores import Score
-from tpulm.report.scores import reading
-from tpulm.workflow.checkpoint_files import CheckpointFiles
+from tpulm.report.curves import reading
+from tpulm.workflow.inputs import CheckpointFiles
 
 pytestmark = pytest.mark.unit
 

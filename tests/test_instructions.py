@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from conftest import ROOT
 from ruamel.yaml import YAML
-from tpulm.audit.verification import verify
 from tpulm.config.reading import complete
 from tpulm.config.runs import runs_of
 from tpulm.corpus.files import read_files
 from tpulm.corpus.rows import Form
 from tpulm.records.reader import Records
+from tpulm.release.verification import verify
 from tpulm.tokenization.causal import SentencePiece
 
 RUN = {

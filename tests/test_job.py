@@ -100,7 +100,7 @@ def test_what_is_kept_from_being_imported_is_no_software_of_a_job(monkeypatch):
 KEPT = f"""
 import resource, sys, threading
 sys.path.insert(0, {str(ROOT / "scripts")!r})
-from tpulm.compat.glibc import keep_freed_memory
+from tpulm.training.runtime import keep_freed_memory
 keep_freed_memory()
 
 def faults():

@@ -10,11 +10,10 @@ import pytest
 from conftest import copied
 from ruamel.yaml import YAML
 from tpulm.config.reading import read_yaml
-from tpulm.config.shard_files import shard_files
+from tpulm.config.record_sets import shard_files
 from tpulm.core.errors import UserError
-from tpulm.records.example import Example
-from tpulm.records.made_elsewhere import take_shard
-from tpulm.records.tfrecord import frame
+from tpulm.records.external import take_shard
+from tpulm.records.tfrecord import Example, frame
 
 LENGTH, VOCABULARY = 16, 300
 EXPECTED = {

@@ -12,10 +12,10 @@ from huggingface_hub import constants, file_download
 from ruamel.yaml import YAML
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from tpulm.config.artifacts import MODEL_FILES, SPECIAL_TOKENS
 from tpulm.core.errors import UserError
 from tpulm.core.scores import read_scores
 from tpulm.models import roberta
+from tpulm.specs.artifacts import MODEL_FILES, SPECIAL_TOKENS
 from tpulm.tokenization.folder import write_settings
 
 HIDDEN, LENGTH = 32, 32
@@ -147,11 +147,12 @@ STARTS = {
     "jax": """
 import json, sys
 from safetensors.numpy import save_file
-from tpulm.config.training_step import TrainingStep
+from tpulm.specs.training_step import TrainingStep
 from tpulm.core.files import read_json
 from tpulm.models import masked_models, roberta
-from tpulm.models.opened_masked import load_folder
-from tpulm.training import jax_run, runtime
+from tpulm.models.loading import load_folder
+from tpulm.training import runtime
+from tpulm.training import jax_run
 folder, out, recipe, manifest = *sys.argv[1:3], *map(json.loads, sys.argv[3:])
 runtime.start(1)
 known = masked_models.init_recipe(f"{folder}/config.json", manifest, "mlm.runs.x")
@@ -165,7 +166,7 @@ save_file(roberta.to_pytorch(arrays, 2, known["vocabulary"]["pad"]), out)
 import json, sys
 from safetensors.numpy import save_file
 from tpulm.models.transformers_config import init_config
-from tpulm.models.transformers_export import pytorch_arrays
+from tpulm.models.masked_folders import pytorch_arrays
 from tpulm.training.tensorflow_runtime import start
 from tpulm.training.tensorflow_trainer import Trainer
 folder, out, recipe, manifest = *sys.argv[1:3], *map(json.loads, sys.argv[3:])
@@ -229,7 +230,7 @@ def test_weights_are_read_as_published(given, tmp_path):
 @pytest.mark.unit
 def test_a_model_of_a_hub_is_the_one_of_the_commit(given, server):
     """Neither a later one, nor pickles or code beside it."""
-    from tpulm.models import presets
+    from tpulm.models import pretrained
     from tpulm.models.masked_folders import locate
 
     first = put(server, "me/given", given, **{"pytorch_model.bin": b"pickle", "code.py": b"evil()"})
@@ -240,7 +241,7 @@ def test_a_model_of_a_hub_is_the_one_of_the_commit(given, server):
         path.name: path.read_bytes() for path in given.iterdir()
     }
     # An adapter of PEFT, for a base model: of its repository two files.
-    adapter = presets.locate("hf://me/given", first, "base.x.adapter", ("config.json",))
+    adapter = pretrained.locate("hf://me/given", first, "base.x.adapter", ("config.json",))
     assert (adapter / "config.json").read_bytes() == (given / "config.json").read_bytes()
     with pytest.raises(UserError, match=r"^mlm.runs.x is me/none at revision .*, which could not be fetched \("):
         locate("me/none", first, "mlm.runs.x")

@@ -16,11 +16,11 @@ from test_mlm_tensorflow import (  # noqa: F401 (a fixture)
     run_and_stop,
     train,
 )
-from tpulm.config.masked_sizes import sizes_of
 from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.core.errors import UserError
 from tpulm.models import roberta
-from tpulm.records.masking import mask_batch
+from tpulm.records.masked_batches import mask_batch
+from tpulm.specs.masked_sizes import sizes_of
 
 LAYERS, HEADS, PAD = 2, 2, 3
 
@@ -30,7 +30,7 @@ job = json.loads(sys.argv[1])
 from functools import partial
 import numpy as np
 from tpulm.training import runtime
-from tpulm.config.training_step import TrainingStep
+from tpulm.specs.training_step import TrainingStep
 from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.training.history import History
 from tpulm.records.masked_batches import evaluation_batches, training_batch
@@ -41,7 +41,7 @@ import jax
 from tpulm.models.causal import assign
 from tpulm.training.jax_run import build_run
 from tpulm.training.jax_trainer import Trainer
-from tpulm.training.tasks import masked
+from tpulm.training.train_step import masked
 recipe, records = job["recipe"], Records(job["manifest"], "train")
 vocabulary = {"size": records.manifest["vocab_size"], "pad": records.manifest["special_ids"]["pad"]}
 known = {key: records.manifest[key] for key in ("sequence_length", "packing")} | {"vocabulary": vocabulary}
@@ -95,7 +95,7 @@ def train_jax(
 
 def keras_weights(tensorflow, target):
     """Write TensorFlow's weights as those of the Keras model; return them by PyTorch's names."""
-    from tpulm.models.transformers_export import pytorch_arrays
+    from tpulm.models.masked_folders import pytorch_arrays
 
     arrays = pytorch_arrays(load_arrays(tensorflow))
     save_arrays(target, roberta.from_pytorch(arrays, LAYERS, HEADS, PAD))
@@ -146,7 +146,7 @@ from tpulm.training import runtime
 runtime.start(1, 8)
 import jax, keras_hub
 from tpulm.models import sharding
-from tpulm.config.training_step import TrainingStep
+from tpulm.specs.training_step import TrainingStep
 from tpulm.planning.abstract_run import AbstractRun
 common = {"seed": 0, "sequence_length": 64, "batch_size": 8, "microbatches": 1, "steps_per_execution": 1}
 common |= {"remat": False, "precision": "float32", "mesh": [1, 8], "optimizer": json.loads(sys.argv[1])}
@@ -198,8 +198,8 @@ np.save(sys.argv[4], predictions(model, batch, training=False).numpy())
 
 def test_the_exported_folder_is_the_model(manifest, trained_by_both, tmp_path):  # noqa: F811
     """What we trained gives the same logits in transformers, within 1e-4."""
+    from tpulm.models.masked_folders import save_model
     from tpulm.models.transformers_config import model_config
-    from tpulm.models.transformers_export import save_model
 
     trained = trained_by_both[0] / "jax"
     arrays = roberta.to_pytorch(load_arrays(trained / "all/weights"), LAYERS, PAD)
@@ -234,7 +234,7 @@ import json, sys
 job = json.loads(sys.argv[1])
 from functools import partial
 from tpulm.training import runtime
-from tpulm.config.training_step import TrainingStep
+from tpulm.specs.training_step import TrainingStep
 from tpulm.records.masked_batches import evaluation_batches, training_batch
 from tpulm.records.reader import Records
 

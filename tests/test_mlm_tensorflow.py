@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import warm
 from conftest import copied
-from tpulm.records.packing import unpadded
+from tpulm.records.shards import unpadded
 from tpulm.records.tfrecord import write_records
 
 LENGTH, VOCABULARY = 16, 64
@@ -19,7 +19,7 @@ TRAIN = """
 import json, sys
 job = json.loads(sys.argv[1])
 from tpulm.core.arrays import load_arrays, save_arrays
-from tpulm.training.tensorflow_evaluation import evaluate
+from tpulm.training.tensorflow_trainer import evaluate
 from tpulm.training.tensorflow_model import predictions
 from tpulm.training.tensorflow_runtime import start, tf
 from tpulm.training.tensorflow_trainer import Trainer, batches
@@ -173,7 +173,7 @@ KERNELS = """
 from tpulm.training.tensorflow_runtime import start, tf
 start(1, 1)
 import numpy as np
-from tpulm.training.tensorflow_kernels import cross_entropy
+from tpulm.training.tensorflow_model import cross_entropy
 
 dice = np.random.default_rng(0)
 
@@ -255,8 +255,8 @@ def test_beside_a_tpu_that_tensorflow_cannot_use(trained, tmp_path, monkeypatch)
 STOP = """
 import os, signal
 from pathlib import Path
-from tpulm.config.artifacts import CHECKPOINT_FILES, SEGMENT_FILES
-from tpulm.core.stopping import Stopped
+from tpulm.specs.artifacts import CHECKPOINT_FILES, SEGMENT_FILES
+from tpulm.core.processes import Stopped
 from tpulm.training.snapshots import Snapshots
 
 def segment(folder, stop_at=None):

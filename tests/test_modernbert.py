@@ -9,12 +9,12 @@ from openers import LOCKS
 from ruamel.yaml import YAML
 from test_mlm_jax import train_jax
 from test_mlm_tensorflow import manifest, records  # noqa: F401 (fixtures)
-from tpulm.config.masked_sizes import KINDS, sizes_of, told
 from tpulm.config.model_sizes import masked_size
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.models import modernbert
 from tpulm.models.attention_cost import block_pairs
+from tpulm.specs.masked_sizes import KINDS, sizes_of, told
 
 VOCABULARY, PAD, LENGTH = 64, 3, 24
 # Layers 0 and 3 attend globally, 1, 2 and 4 two tokens to each side; the thetas are apart.
@@ -34,7 +34,7 @@ from tpulm.training import runtime
 model_config, *rest = json.loads(sys.argv[1])
 runtime.start(1, 8)
 import jax, numpy as np
-from tpulm.config.masked_sizes import sizes_of
+from tpulm.specs.masked_sizes import sizes_of
 from tpulm.models import modernbert
 
 def made():
@@ -93,8 +93,8 @@ print("RESULT" + json.dumps({"class": type(model).__name__, "problems": problems
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     """A folder for transformers, made as the rule's script makes it, with what our model answers to `asked`."""
+    from tpulm.models.masked_folders import save_model
     from tpulm.models.transformers_config import model_config
-    from tpulm.models.transformers_export import save_model
 
     folder = tmp_path_factory.mktemp("modernbert")
     warm.run("jax", SAVE, json.dumps([TINY, str(folder)]))
@@ -148,7 +148,7 @@ OPENED = (
     + """
 from pathlib import Path
 from tpulm.core.arrays import load_arrays
-from tpulm.models.opened_masked import open_masked
+from tpulm.models.loading import open_masked
 folder = Path(rest[0])
 model, _ = open_masked(folder, "the.run", {"mesh": [1, 1]})
 asked = load_arrays(folder / "asked")
@@ -202,9 +202,9 @@ SAME = (
     MODEL
     + """
 from tpulm.models.attention import fuse, needs_of
-from tpulm.models.fused_attention import Kernel
+from tpulm.models.attention import Kernel
 from tpulm.models.token_losses import token_losses
-from tpulm.training.tasks import masked
+from tpulm.training.train_step import masked
 from tpulm.training.train_step import make_grad_fn
 
 model, dice = made(), np.random.default_rng(3)

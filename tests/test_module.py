@@ -14,8 +14,8 @@ import loopback_hub
 import pytest
 from conftest import ROOT, existing, reduced
 from ruamel.yaml import YAML
-from tpulm.config.page_facts import page_recipe
 from tpulm.config.reading import read_config, read_yaml
+from tpulm.config.report import page_recipe
 from tpulm.config.runs import runs_of
 from tpulm.core.files import fingerprints
 
@@ -169,7 +169,7 @@ def test_a_module_asks_the_place_first(outer):
 def test_a_second_start_of_a_module_is_refused(outer):
     inner = (outer / "profiles").resolve().parent
     waiting = "import time\nfrom pathlib import Path\nPath('started').touch()\ntime.sleep(600)\n"
-    (inner / "scripts/read_part.py").write_text(waiting)
+    (inner / "scripts/corpus/read_part.py").write_text(waiting)
     command = [str(Path(sys.executable).with_name("snakemake")), "lm_corpus", "--cores", "1"]
     first = subprocess.Popen(
         command, cwd=outer.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True

@@ -6,15 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT
-from tpulm.config.model_sizes import causal_size, checkpoint_bytes, masked_size, model_size, optimizer_bytes
-from tpulm.config.published_models import MODELS
+from tpulm.config.model_sizes import MODELS, causal_size, checkpoint_bytes, masked_size, model_size, optimizer_bytes
 from tpulm.config.reading import read_config
 from tpulm.config.runs import runs_of
 from tpulm.core.errors import UserError
 from tpulm.records.order import epochs, epochs_of
 from tpulm.training.checkpoint import trained_for
 from tpulm.workflow import disk
-from tpulm.workflow.memory import JOBS, converting_mb, fetching_mb, mem_mb
+from tpulm.workflow.resources import JOBS, converting_mb, fetching_mb, mem_mb
 
 pytestmark = pytest.mark.unit
 GEMMA_7B = 8_537_680_896

@@ -15,12 +15,11 @@ from page_reader import PLANNED, Page, check_page
 from tpulm.core import accelerators
 from tpulm.core.scores import IN_TRAINING, IN_TRAINING_TEXT, KIND, Score, write_scores
 from tpulm.report import graph, jobs
-from tpulm.report.changes import marked
-from tpulm.report.curves import POINTS, kept
-from tpulm.report.history import scores_then_and_now
+from tpulm.report.curves import POINTS, kept, reading
+from tpulm.report.data_section import marked
 from tpulm.report.page import SECTIONS, sections
-from tpulm.report.scores import reading
 from tpulm.report.sources import STYLES, Sources
+from tpulm.report.tables import scores_then_and_now
 
 pytestmark = pytest.mark.unit
 TEMPLATES = ROOT / "report/page"

@@ -103,9 +103,10 @@ import json, sys
 from tpulm.training import runtime
 runtime.start(1)
 import jax
-from tpulm.config.training_step import TrainingStep
+from tpulm.specs.training_step import TrainingStep
 from tpulm.core.accelerators import topology
-from tpulm.planning import advice, cost_model
+from tpulm.planning import cost_model
+from tpulm.planning import plan
 (stage, recipe, name, said), *runs = json.loads(sys.argv[1])
 cost_model.topologies.get_topology_desc = lambda **options: type("Devices", (), {"devices": jax.devices()})
 cost_model.compiled = lambda *arguments: said
@@ -239,10 +240,10 @@ from tpulm.training import runtime
 runtime.start(1, 8)
 import jax, numpy as np
 from keras_hub.src.models.gemma import gemma_attention
-from tpulm.config.training_step import TrainingStep
+from tpulm.specs.training_step import TrainingStep
 from tpulm.models.causal import save_preset
 from tpulm.planning.abstract_run import AbstractRun
-from tpulm.training.feeding import batches
+from tpulm.training.evaluation import batches
 from tpulm.training.jax_run import build_run
 from tpulm.training.jax_trainer import Trainer
 

@@ -16,18 +16,16 @@ from conftest import copied
 from huggingface_hub import DatasetCard, DatasetCardData, ModelCard, ModelCardData, constants
 from loopback_hub import TOKEN
 from ruamel.yaml import YAML
-from tpulm.config.artifacts import TOKENIZER_FILES
-from tpulm.config.card_facts import croissant_of, described, facts_of
-from tpulm.config.publications import CARD, publications_of
+from tpulm.config.publications import CARD, croissant_of, described, facts_of, publications_of
 from tpulm.config.reading import complete, read_yaml
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, sha256, write_json
-from tpulm.publishing import folder, hub
-from tpulm.publishing.contents import contents
-from tpulm.report.card_uses import adapter_use
-from tpulm.report.cards import card
+from tpulm.release import publishing
+from tpulm.release.publishing import contents
+from tpulm.report.cards import adapter_use, card
 from tpulm.report.croissant import metadata
+from tpulm.specs.artifacts import TOKENIZER_FILES
 
 RECIPE = {
     "repository": "me/models-mlm-tiny", "type": "model", "branch": "main", "private": True, "name": "mlm/tiny",
@@ -43,7 +41,7 @@ def server(monkeypatch):
         monkeypatch.setenv("HF_ENDPOINT", found.url)  # where this process has not read it, and in those of jobs
         monkeypatch.setattr(constants, "ENDPOINT", found.url)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
-        monkeypatch.setattr(hub, "WAITS", (0.0,) * 7)
+        monkeypatch.setattr(publishing, "WAITS", (0.0,) * 7)
         yield found
 
 
@@ -64,7 +62,7 @@ def artifact(tmp_path):
 def published(artifact, said=None, **changes):
     """Publish a folder; return the receipt."""
     recipe, say = RECIPE | changes, (said if said is not None else []).append
-    return hub.publish(recipe, contents(recipe, [str(artifact)], []), say)
+    return publishing.publish_to_hub(recipe, contents(recipe, [str(artifact)], []), say)
 
 
 def held(artifact):
@@ -126,7 +124,7 @@ def test_broken_connections_change_nothing(server, artifact):
 
 
 def test_a_job_that_gave_up_goes_on_where_it_was(server, artifact, monkeypatch):
-    monkeypatch.setattr(hub, "WAITS", (0.0,))
+    monkeypatch.setattr(publishing, "WAITS", (0.0,))
     server.break_off("POST", "/commit/", "reset", times=2)
     said = []
     with pytest.raises(UserError, match="^me/models-mlm-tiny cannot be published: the hub cannot be reached: "):
@@ -157,7 +155,7 @@ def test_branches_and_checkpoints_beside_each_other(server, artifact, tmp_path):
         checkpoint.write_bytes(b"%d" % step)
         recipe = RECIPE | {"branch": "checkpoints", "checkpoint": True, "whole": False}
         recipe["names"] = [f"checkpoints/{step:08d}/weights.safetensors"]
-        hub.publish(recipe, contents(recipe, [str(checkpoint)], []), print)
+        publishing.publish_to_hub(recipe, contents(recipe, [str(checkpoint)], []), print)
     found = server.repositories[KEY]
     own = {f"checkpoints/000000{step}/weights.safetensors": b"%d" % step for step in (10, 20)}
     assert of_ours(found.files("checkpoints")) == held(artifact) | own
@@ -167,7 +165,7 @@ def test_branches_and_checkpoints_beside_each_other(server, artifact, tmp_path):
 
 
 def test_of_many_files_those_that_name_the_others_come_last(server, artifact, monkeypatch):
-    monkeypatch.setattr(hub, "AT_ONCE", 2)
+    monkeypatch.setattr(publishing, "AT_ONCE", 2)
     published(artifact)
     found = server.repositories[KEY]
     commits = [of_ours(files) for _, files in found.commits.values()]
@@ -191,7 +189,7 @@ def test_a_folder_of_a_bucket(storage, artifact):
     said = []
 
     def publish():
-        return folder.publish(recipe, contents(recipe, [str(artifact)], []), said.append)
+        return publishing.publish_to_bucket(recipe, contents(recipe, [str(artifact)], []), said.append)
 
     def objects():
         found = storage.objects("models/mlm-tiny/")

@@ -8,10 +8,10 @@ import sys
 import pytest
 from conftest import ROOT
 from gcp_storage_emulator.server import create_server
-from tpulm.archive.records import jobs_of
-from tpulm.archive.source import source_files, version_of
 from tpulm.core import job_record
-from tpulm.tracking.live_metrics import LiveMetrics
+from tpulm.core.live_metrics import LiveMetrics
+from tpulm.release.archive import source_files, version_of
+from tpulm.release.provenance import jobs_of
 
 pytestmark = pytest.mark.unit
 

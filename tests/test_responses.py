@@ -5,16 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_corpus import fails
-from tpulm.audit.shards import damage_of
-from tpulm.config.record_arrays import LOSS_MASK, causal_arrays
 from tpulm.core.files import write_json
 from tpulm.records.causal_batches import held_out_batches, predicted, training_batch
-from tpulm.records.example import decode
-from tpulm.records.manifest import merge
-from tpulm.records.packing import Layout, pack
 from tpulm.records.reader import Records
-from tpulm.records.shard_writer import write_shard
-from tpulm.records.tfrecord import encode, scan
+from tpulm.records.shards import Layout, merge, pack, write_shard
+from tpulm.records.tfrecord import decode, encode, scan
+from tpulm.release.verification import damage_of
+from tpulm.specs.record_arrays import LOSS_MASK, causal_arrays
 from tpulm.tokenization import causal
 
 pytestmark = pytest.mark.unit

@@ -2,14 +2,14 @@
 
 import pytest
 from conftest import ROOT
-from tpulm.config.artifacts import PAD_ID
-from tpulm.config.asked import sampling_of
+from tpulm.config.models import sampling_of
 from tpulm.config.reading import read_config, read_yaml
 from tpulm.config.runs import by_stage, checkpoint_period, record_sets_of, runs_of, segment_outputs
-from tpulm.config.training_step import promised
 from tpulm.corpus.sources import Part
+from tpulm.specs.artifacts import PAD_ID
+from tpulm.specs.training_step import promised
+from tpulm.workflow.checks import missing
 from tpulm.workflow.resources import resources_of, tokenizer_threads
-from tpulm.workflow.shards import missing
 
 pytestmark = pytest.mark.unit
 CONFIG = str(ROOT / "config.yaml")

@@ -19,9 +19,8 @@ from conftest import CANARIES, ROOT
 from ruamel.yaml import YAML
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
-from tpulm.core.untrusted import refuse_unsafe_preset
-from tpulm.corpus.files import read_files
-from tpulm.corpus.hub import load_hub
+from tpulm.core.files import refuse_unsafe_preset
+from tpulm.corpus.files import load_hub, read_files
 from tpulm.corpus.rows import Form
 
 SECRETS = [*CANARIES.values(), "canary0004canary0004canary0004"]
@@ -165,7 +164,7 @@ def test_a_tokenizer_with_code_of_its_own(tmp_path, planted):
     folder = write_files(
         tmp_path / "evil", evil__py=planted[1], tokenizer_config__json=json.dumps(TOKENIZER_CONFIG), vocab__json="{}"
     )
-    from tpulm.tokenization.pretrained import save_pretrained  # as below: not for each process of the tests
+    from tpulm.tokenization.folder import save_pretrained  # as below: not for each process of the tests
 
     with pytest.raises(UserError) as error:
         save_pretrained(str(folder), None, str(tmp_path / "out"))
@@ -177,7 +176,7 @@ def test_a_tokenizer_with_code_of_its_own(tmp_path, planted):
 
 def test_a_tokenizer_that_is_a_pickle(tmp_path, planted):
     folder = write_files(tmp_path / "evil", tokenizer__json=planted[0], vocab__txt=planted[0])
-    from tpulm.tokenization.pretrained import save_pretrained
+    from tpulm.tokenization.folder import save_pretrained
 
     with pytest.raises(UserError, match=f"tokenizer.pretrained is {folder}, which cannot be loaded"):
         save_pretrained(str(folder), None, str(tmp_path / "out"))

@@ -14,16 +14,31 @@ import pytest
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
 from tpulm.core.scores import read_scores
-from tpulm.corpus.pair_sources import pair_sources
+from tpulm.corpus.sources import pair_sources
 from tpulm.evaluation import intervals
-from tpulm.evaluation.broken import KINDS, make_pairs, sentences
 from tpulm.evaluation.documents import TextSet, draw, read_sample, write_sample
+from tpulm.evaluation.minimal_pairs import (
+    KINDS,
+    Pair,
+    PairSet,
+    fetch_pairs,
+    make_pairs,
+    read_pairs,
+    sentences,
+    write_pairs,
+)
 from tpulm.evaluation.ngram_model import ORDER, KneserNey, Unigram
-from tpulm.evaluation.overlap import find_overlap
-from tpulm.evaluation.pairs import Pair, PairSet, fetch_pairs, read_pairs, write_pairs
-from tpulm.evaluation.rows import batched, causal_rows, masked_rows, summed
-from tpulm.evaluation.scored import MADE, Material
-from tpulm.evaluation.vocabularies import Encoded, MaskedVocabulary, costs_of, fitting
+from tpulm.evaluation.rows import (
+    Encoded,
+    MaskedVocabulary,
+    batched,
+    causal_rows,
+    costs_of,
+    fitting,
+    masked_rows,
+    summed,
+)
+from tpulm.evaluation.text_scores import MADE, Material, find_overlap
 from tpulm.tokenization import folder, merges
 from tpulm.tokenization.folder import load
 

@@ -13,8 +13,7 @@ import warm
 from conftest import copied
 from tpulm.core.errors import UserError
 from tpulm.core.scores import read_scores
-from tpulm.evaluation.broken import make_pairs
-from tpulm.evaluation.pairs import Pair, fetch_pairs, write_pairs
+from tpulm.evaluation.minimal_pairs import Pair, fetch_pairs, make_pairs, write_pairs
 
 given = test_masked_folders.given
 
@@ -33,13 +32,13 @@ from pathlib import Path
 import numpy as np
 folder, engine, texts, length = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]), int(sys.argv[4])
 from tpulm.evaluation.rows import masked_rows
-from tpulm.evaluation.vocabularies import MaskedVocabulary
+from tpulm.evaluation.rows import MaskedVocabulary
 if engine == "jax":
     from tpulm.training import runtime
     runtime.start(1)
     from tpulm.evaluation.jax_scoring import Scorer
-    from tpulm.models.opened_masked import open_masked
-    from tpulm.training.tasks import masked
+    from tpulm.models.loading import open_masked
+    from tpulm.training.train_step import masked
     model, distribution = open_masked(folder, "mlm.runs.x", {"mesh": [1, 1]})
     def scored(rows, texts): return Scorer(model, distribution, masked, 128, length)(rows, texts)
     def logits(ids, place):
@@ -109,9 +108,9 @@ import numpy as np
 preset, texts, length, pairs = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 from tpulm.training import runtime
 runtime.start(1)
-from tpulm.config.training_step import ModelSpec
-from tpulm.evaluation.causal_scoring import CausalScorer
-from tpulm.evaluation.pairs import read_pairs
+from tpulm.specs.training_step import ModelSpec
+from tpulm.evaluation.jax_scoring import CausalScorer
+from tpulm.evaluation.minimal_pairs import read_pairs
 from tpulm.models.building import open_model
 recipe = {"preset": preset, "mesh": [1, 1], "precision": "float32"}
 model, distribution = open_model(ModelSpec.of("base", "base.x", recipe))

@@ -7,10 +7,10 @@ import pytest
 import warm
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tpulm.audit.shards import damage_of
 from tpulm.records.masked_batches import documents_apart
-from tpulm.records.packing import Layout, pack
+from tpulm.records.shards import Layout, pack
 from tpulm.records.tfrecord import encode
+from tpulm.release.verification import damage_of
 
 DOCUMENTS = st.lists(st.lists(st.integers(5, 99), max_size=20), min_size=1, max_size=20)
 
@@ -88,7 +88,7 @@ import jax, keras_hub, numpy as np
 from tpulm.models import roberta
 from tpulm.models.causal import build_causal, draw_weights
 from tpulm.models.segments import separate_documents
-from tpulm.training.tasks import causal
+from tpulm.training.train_step import causal
 from tpulm.training.train_step import make_grad_fn
 
 family, sizes, measured = json.loads(sys.argv[1])

@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 from conftest import ROOT, copied
+from tpulm.config.evaluations import selecting
 from tpulm.config.reading import merge, read_config, read_yaml
 from tpulm.config.runs import runs_of
-from tpulm.config.selection import selecting
 from tpulm.core.errors import UserError
 from tpulm.core.scores import read_scores, write_scores
 

@@ -5,13 +5,13 @@ import itertools
 import numpy as np
 import pytest
 from conftest import ROOT
-from tpulm.config.comparisons import comparisons
 from tpulm.config.reading import complete, read_yaml
+from tpulm.config.report import comparisons
 from tpulm.config.runs import runs_of
 from tpulm.core.errors import UserError
 from tpulm.core.scores import IN_TRAINING, IN_TRAINING_TEXT, Score
 from tpulm.evaluation.significance import COLUMNS, Trained, compared, holm, over_seeds, permuted
-from tpulm.report.comparison import table_of_tests
+from tpulm.report.tables import table_of_tests
 
 pytestmark = pytest.mark.unit
 

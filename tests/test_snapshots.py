@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tpulm.audit.untracked import snapshot_of_use
 from tpulm.config.checks import check_training
 from tpulm.core.errors import UserError
-from tpulm.core.stopping import Stopped
-from tpulm.tracking.live_metrics import LiveMetrics, read
+from tpulm.core.live_metrics import LiveMetrics, read
+from tpulm.core.processes import Stopped
+from tpulm.release.untracked import snapshot_of_use
+from tpulm.training.callbacks import Pauses
 from tpulm.training.history import FigureReader, History
-from tpulm.training.pauses import Pauses
 from tpulm.training.snapshots import Snapshots, key_of
 
 pytestmark = pytest.mark.unit

@@ -1212,9 +1212,9 @@ def test_a_deleted_shard_is_missed_where_an_edit_needs_it(built):
     """What an edit makes stale, no recipe tells."""
     shard = built / "results/tfrecords/validation/00000-of-00001.tfrecord"
     shard.unlink()
-    append(built / "scripts/fill_mask.py", "# edited\n")  # reads no shards
+    append(built / "scripts/samples/fill_mask.py", "# edited\n")  # reads no shards
     built("mlm", "--config", "title=Another", "--until", "fill_mask")
-    append(built / "scripts/evaluate_mlm.py", "# edited\n")
+    append(built / "scripts/mlm/evaluate_mlm.py", "# edited\n")
     assert refused(built, "mlm").startswith("validation/00000-of-00001.tfrecord of results/tfrecords was deleted, and")
 
 
@@ -1269,17 +1269,20 @@ REPORT = (
     "keep_run:mlm/tiny keep_run:base-training/small keep_run:finetune/python"
 )
 EDITED = [
-    ("scripts/plot_training.py", "plot_training:mlm,tiny plot_training:base,small plot_training:finetune,python"),
-    ("scripts/train_finetune.py", FINETUNE),
-    ("scripts/fill_mask.py", "fill_mask:mlm/tiny/fill_mask "),
-    ("scripts/tpulm/records/masking.py", MLM),  # through tpulm/records/masked_batches.py
-    ("scripts/tpulm/config/schedule.py", MLM + " " + BASE),
-    ("scripts/tpulm/models/opened_masked.py", ""),  # of the other backend
-    ("scripts/tpulm/training/tensorflow_evaluation.py", MLM),
+    (
+        "scripts/report/plot_training.py",
+        "plot_training:mlm,tiny plot_training:base,small plot_training:finetune,python",
+    ),
+    ("scripts/finetune/train_finetune.py", FINETUNE),
+    ("scripts/samples/fill_mask.py", "fill_mask:mlm/tiny/fill_mask "),
+    ("scripts/tpulm/records/masked_batches.py", MLM),  # through tpulm/records/masked_batches.py
+    ("scripts/tpulm/specs/schedule.py", MLM + " " + BASE),
+    ("scripts/tpulm/models/loading.py", ""),  # of the other backend
+    ("scripts/tpulm/training/tensorflow_trainer.py", MLM),
     ("scripts/tpulm/models/sampling.py", SAMPLES),
-    ("scripts/tpulm/models/peft_adapter.py", "export_lora:python"),
-    ("scripts/tpulm/workflow/staleness.py", ""),  # only the workflow itself imports it
-    ("scripts/verify.py", ""),
+    ("scripts/tpulm/models/adapters.py", "export_lora:python"),
+    ("scripts/tpulm/workflow/checks.py", ""),  # only the workflow itself imports it
+    ("scripts/upkeep/verify.py", ""),
     ("envs/workflow.txt", REPORT),
     ("envs/tensorflow.txt", MLM),
 ]
@@ -1344,8 +1347,8 @@ def test_the_folder_can_be_moved(built):
 
 def test_touch_keeps_a_training_whose_code_was_edited_to_no_effect(built):
     before = contents(built / "results")
-    append(built / "scripts/train_mlm_tensorflow.py", "# a comment\n")
-    append(built / "scripts/tpulm/records/masking.py", "# another\n")
+    append(built / "scripts/mlm/train_mlm_tensorflow.py", "# a comment\n")
+    append(built / "scripts/tpulm/records/masked_batches.py", "# another\n")
     assert listed(built) == set(told(MLM).split())
     built("--touch", "mlm", "evaluation")
     assert listed(built) == set()

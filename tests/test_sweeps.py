@@ -8,7 +8,7 @@ from tpulm.config.reading import complete, read_yaml
 from tpulm.config.runs import runs_of
 from tpulm.config.sweeps import groups_of, in_a_name
 from tpulm.core.errors import UserError
-from tpulm.report.comparison import compared, markdown
+from tpulm.report.tables import compared, markdown
 
 pytestmark = pytest.mark.unit
 

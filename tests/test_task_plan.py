@@ -6,11 +6,11 @@ import pytest
 import warm
 from test_plan import compiler
 from test_tasks import FILES, config_of
-from tpulm.config.artifacts import PAD_ID
-from tpulm.config.masked_sizes import told
-from tpulm.config.planned import planned_of
 from tpulm.core.errors import UserError
+from tpulm.specs.artifacts import PAD_ID
+from tpulm.specs.masked_sizes import told
 from tpulm.workflow import budget
+from tpulm.workflow.budget import planned_of
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 ROBERTA = SIZES | {"architecture": "roberta", "max_position_embeddings": 36}
@@ -39,12 +39,12 @@ from pathlib import Path
 from tpulm.training import runtime
 runtime.start(1, 8)
 import jax, numpy as np
-from tpulm.config.label_heads import masked_model, outputs_of
-from tpulm.config.training_step import ModelSpec, TrainingStep
+from tpulm.specs.label_heads import masked_model, outputs_of
+from tpulm.specs.training_step import ModelSpec, TrainingStep
 from tpulm.models.building import build_model, distribute
 from tpulm.models.causal import save_preset
 from tpulm.planning.abstract_run import AbstractRun
-from tpulm.training.feeding import batches
+from tpulm.training.evaluation import batches
 from tpulm.training.jax_trainer import Trainer
 from tpulm.training.task_run import build_task_run, task_step
 

@@ -13,13 +13,10 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from tpulm.config.reading import read_config, read_yaml
 from tpulm.config.tasks import Task, labelled_tasks
 from tpulm.core.errors import UserError
-from tpulm.corpus.examples import Fields, hold_out, key_of, labels_of, module_examples
+from tpulm.corpus.examples import Fields, hold_out, key_of, labels_of, module_examples, read_split, write_split
 from tpulm.corpus.files import read_files
 from tpulm.corpus.parts import clean
-from tpulm.corpus.task_files import read_split, write_split
-from tpulm.evaluation.task_baselines import BASELINES
-from tpulm.evaluation.task_metrics import interval, metrics_of
-from tpulm.evaluation.task_scores import measured, scores_of
+from tpulm.evaluation.task_scores import BASELINES, interval, measured, metrics_of, scores_of
 from tpulm.records.labelled_batches import (
     encode,
     encode_causal,

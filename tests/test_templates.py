@@ -8,16 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_corpus import DEFAULTS, FAST, build_parts, fails, parquet, write
-from tpulm.audit.verification import figures_of
 from tpulm.config.reading import complete
 from tpulm.core.errors import UserError
+from tpulm.corpus.documents import RESPONSES, read_responses
 from tpulm.corpus.files import read_files
 from tpulm.corpus.parts import write_part
-from tpulm.corpus.reader import read_responses
 from tpulm.corpus.rows import Form
 from tpulm.corpus.sources import parts_of, reading
 from tpulm.corpus.statistics import Figures, combined
-from tpulm.corpus.tables import RESPONSES
+from tpulm.release.verification import figures_of
 
 pytestmark = pytest.mark.unit
 

@@ -14,8 +14,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from tpulm.compat.snakemake import DEFAULT_HANDLER, replace_handler
 from tpulm.core.job import ERASE, IN_PLACE
 from tpulm.workflow import terminal
-from tpulm.workflow.targets import unknown
-from tpulm.workflow.terminal import Terminal, lasted
+from tpulm.workflow.terminal import Terminal, lasted, unknown
 
 pytestmark = pytest.mark.unit
 METRICS = {

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from tpulm.config.record_sets import files_of_shard
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
-from tpulm.records import packing, reader, tfrecord
-from tpulm.records.example import decode
-from tpulm.records.manifest import merge
-from tpulm.records.shard_writer import write_shard
+from tpulm.records import reader, tfrecord
+from tpulm.records.shards import Layout, merge, pack, plan_ranges, range_of, write_shard
+from tpulm.records.tfrecord import decode
 from tpulm.tokenization import unigram
 from tpulm.tokenization.encoding import tokenize
 
@@ -41,7 +40,7 @@ def tokenizer(texts):
 @pytest.fixture
 def written(tmp_path, texts, tokenizer):
     """Write two shards with their manifest; return its path and the ids of each shard."""
-    ranges = packing.plan_ranges(np.array([len(text) for text in texts]), 2, "tfrecords.shards.train")
+    ranges = plan_ranges(np.array([len(text) for text in texts]), 2, "tfrecords.shards.train")
     sidecars, streams = [], []
     for shard, part in enumerate(ranges):
         documents = texts[part["start"] : part["stop"]]
@@ -62,7 +61,7 @@ def expected(streams):
 @pytest.mark.unit
 def test_ranges_are_contiguous_and_balanced():
     lengths = np.random.default_rng(0).integers(1, 1000, 5000)
-    ranges = packing.plan_ranges(lengths, 16, "tfrecords.shards.train")
+    ranges = plan_ranges(lengths, 16, "tfrecords.shards.train")
     assert ranges[0]["start"] == 0 and ranges[-1]["stop"] == 5000
     assert all(a["stop"] == b["start"] for a, b in zip(ranges[:-1], ranges[1:], strict=True))
     assert all(part["documents"] == part["stop"] - part["start"] for part in ranges)
@@ -74,7 +73,7 @@ def test_ranges_are_contiguous_and_balanced():
 @pytest.mark.parametrize("shards", [1, 2, 3])
 @pytest.mark.unit
 def test_every_range_has_a_document(lengths, shards):
-    ranges = packing.plan_ranges(np.array(lengths), shards, "tfrecords.shards.test")
+    ranges = plan_ranges(np.array(lengths), shards, "tfrecords.shards.test")
     assert len(ranges) == shards
     assert all(part["documents"] >= 1 for part in ranges)
     assert sum(part["documents"] for part in ranges) == 3
@@ -83,7 +82,7 @@ def test_every_range_has_a_document(lengths, shards):
 @pytest.mark.unit
 def test_more_shards_than_documents():
     with pytest.raises(UserError) as error:
-        packing.plan_ranges(np.array([5, 5]), 3, "tfrecords.shards.validation")
+        plan_ranges(np.array([5, 5]), 3, "tfrecords.shards.validation")
     assert str(error.value) == (
         "tfrecords.shards.validation is 3; allowed: 1 to 2, the number of documents in this split."
     )
@@ -93,9 +92,9 @@ def test_more_shards_than_documents():
 def test_packing_loses_only_the_tail():
     rng = np.random.default_rng(0)
     documents = [rng.integers(0, 99, n).astype(np.int32) for n in (1, 50, 7, 8, 0, 130, 3)]
-    packer = packing.Layout("concat", 8, 8, 0, 1).packer()
+    packer = Layout("concat", 8, 8, 0, 1).packer()
     batches = [(ids, np.array([len(ids)])) for ids in documents]
-    sequences = np.concatenate([features["input_ids"] for features in packing.pack(batches, packer)])
+    sequences = np.concatenate([features["input_ids"] for features in pack(batches, packer)])
     stream = np.concatenate(documents)
     assert packer.tokens == len(stream) and packer.dropped == len(stream) % 8 < 8
     assert sequences.ravel().tolist() == stream[: len(stream) // 8 * 8].tolist()
@@ -207,7 +206,7 @@ def test_threads_do_not_matter(texts, tokenizer, tmp_path):
 @pytest.mark.unit
 def test_reader_and_writer_need_no_tensorflow():
     code = (
-        "import sys, tpulm.records.shard_writer, tpulm.corpus.reader, tpulm.tokenization.folder\n"
+        "import sys, tpulm.records.shards, tpulm.corpus.documents, tpulm.tokenization.folder\n"
         "print('google.protobuf' in sys.modules)\n"
         "import tpulm.records.reader\n"
         "print(*sorted({'tensorflow', 'transformers'} & set(sys.modules)))"
@@ -254,7 +253,7 @@ def test_shards_of_several_files_have_each_document_once(documents, shards):
         ranges = []
         for number in range(shards):
             own = [lengths[file] for file in files_of_shard(number, shards, len(lengths))]
-            ranges.append(packing.range_of(own, number, shards, len(lengths), "tfrecords.shards.train"))
+            ranges.append(range_of(own, number, shards, len(lengths), "tfrecords.shards.train"))
     except UserError as error:
         assert "tfrecords.shards.train is" in str(error)
         return

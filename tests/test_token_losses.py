@@ -15,7 +15,7 @@ import jax, keras, keras_hub, numpy as np
 from tpulm.models import sharding, token_losses
 from tpulm.models.causal import build_causal
 from tpulm.training.evaluation import make_eval_step
-from tpulm.training.tasks import causal
+from tpulm.training.train_step import causal
 from tpulm.training.train_step import make_grad_fn
 
 token_losses.CHUNK, token_losses.SMALLEST = chunk, chunk // 8

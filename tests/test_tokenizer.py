@@ -18,9 +18,9 @@ from conftest import ROOT
 from tokenizers import models
 from tokenizers.trainers import UnigramTrainer
 from tpulm.core.errors import UserError
-from tpulm.corpus.reader import read_lengths, read_rows, read_texts
-from tpulm.tokenization import expectation, folder, merges, pipeline, sample, seeds, unigram, words
-from tpulm.tokenization.sample import Sample
+from tpulm.corpus.documents import read_lengths, read_rows, read_texts
+from tpulm.tokenization import expectation, folder, merges, unigram, words
+from tpulm.tokenization.words import Sample
 
 TRAINERS = {"unigram": unigram.train, "bpe": merges.train_bpe, "wordpiece": merges.train_wordpiece}
 
@@ -61,7 +61,8 @@ def test_ten_trainings_give_the_same_bytes(texts, kind):
 
 TRAIN = """
 import sys, json, hashlib
-from tpulm.tokenization import merges, unigram
+from tpulm.tokenization import merges
+from tpulm.tokenization import unigram
 texts = json.load(open(sys.argv[1]))
 for train in (unigram.train, merges.train_bpe, merges.train_wordpiece):
     print(hashlib.sha256(train([texts], 500).to_str().encode()).hexdigest())
@@ -85,8 +86,8 @@ def test_threads_and_hash_seeds_do_not_matter(texts, tmp_path):
 
 @pytest.mark.unit
 def test_unigram_cuts_as_well_as_the_library(texts, trained):
-    reference = pipeline.untrained(models.Unigram())
-    trainer = UnigramTrainer(vocab_size=1000, unk_token="<unk>", special_tokens=pipeline.SPECIALS, show_progress=False)
+    reference = words.untrained(models.Unigram())
+    trainer = UnigramTrainer(vocab_size=1000, unk_token="<unk>", special_tokens=words.SPECIALS, show_progress=False)
     reference.train_from_iterator(texts[:1800], trainer=trainer)
     assert tokens_of(trained["unigram"], texts[1800:]) < 1.01 * tokens_of(reference, texts[1800:])
 
@@ -168,7 +169,7 @@ def test_pipeline_is_the_published_one(trained, kind):
         assert form["pre_tokenizer"]["type"] == form["decoder"]["type"] == "Metaspace"
     assert trained[kind].encode("A module", "A class").type_ids[0] == 0
     assert trained[kind].encode("A module", "A class").type_ids[-1] == 1
-    assert [trained[kind].token_to_id(token) for token in pipeline.SPECIALS] == [0, 1, 2, 3, 4]
+    assert [trained[kind].token_to_id(token) for token in words.SPECIALS] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.unit
@@ -208,7 +209,7 @@ def test_long_words_stay_in_the_range_of_floats():
 
 @pytest.mark.unit
 def test_chunks_of_words_do_not_matter(texts, monkeypatch):
-    counts = words.count_words([texts[:300]], pipeline.WHOLE).counts
+    counts = words.count_words([texts[:300]], words.WHOLE).counts
     pieces = sorted(set().union(*counts) | {"th", "▁the", "ing", "er"})
     whole = expectation.estimate_scores(counts, pieces)
     monkeypatch.setattr(expectation, "CHUNK", 100)
@@ -228,10 +229,10 @@ def test_seeds_are_the_repeated_substrings():
         for piece, count in every.items()
         if 2 <= len(piece) <= 4 and count >= 2 and all(every[piece + char] < count for char in "abcxz")
     }
-    found = seeds.seed_pieces(counts, 100, 4)
+    found = unigram.seed_pieces(counts, 100, 4)
     assert dict(found) == expected
     assert found == sorted(found, key=lambda item: (-len(item[0]) * item[1], item[0]))
-    assert seeds.seed_pieces(counts, 3, 4) == found[:3]
+    assert unigram.seed_pieces(counts, 3, 4) == found[:3]
 
 
 WORDS = ["a b", "a  b", " a", "a ", "", "  ", "``x'' y", "▁▁a b", "\n a\n b", "a▁b", "''' '", "#a ##b" + "c#" * 99]
@@ -242,9 +243,9 @@ WORDS = ["a b", "a  b", " a", "a ", "", "  ", "``x'' y", "▁▁a b", "\n a\n b"
 @pytest.mark.unit
 def test_words_are_those_of_the_pre_tokenizer(text, model, monkeypatch):
     monkeypatch.setattr(words, "SLICE", 3)
-    tokenizer = pipeline.untrained(model)
+    tokenizer = words.untrained(model)
     pieces = tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
-    cutting = pipeline.SHORT if isinstance(model, models.WordPiece) else pipeline.WHOLE
+    cutting = words.SHORT if isinstance(model, models.WordPiece) else words.WHOLE
     counted = words.count_words([[text], ["z"]], cutting)
     assert Counter(counted.counts) == Counter([piece for piece, _ in pieces] + ["▁z"])
     assert counted.first == {word[0] for word in counted.counts}
@@ -253,15 +254,15 @@ def test_words_are_those_of_the_pre_tokenizer(text, model, monkeypatch):
 
 @pytest.mark.unit
 def test_distinct_words_are_bounded(texts, monkeypatch):
-    whole = words.count_words([texts], pipeline.WHOLE)
+    whole = words.count_words([texts], words.WHOLE)
     monkeypatch.setattr(words, "LIMIT", 10_000)
     monkeypatch.setattr(words, "SLICE", 5_000)
-    kept = words.count_words([texts], pipeline.WHOLE)
+    kept = words.count_words([texts], words.WHOLE)
     assert 9_900 < sum(len(word) + words.WORD for word in kept.counts) <= 10_000
     assert (kept.first, kept.other) == (whole.first, whole.other)
     frequent = sorted(whole.counts, key=whole.counts.get)[-200:]
     assert set(frequent) <= set(kept.counts)
-    assert kept == words.count_words([[text] for text in texts], pipeline.WHOLE)
+    assert kept == words.count_words([[text] for text in texts], words.WHOLE)
     # Characters of words that were dropped are in the vocabulary nevertheless.
     for train in TRAINERS.values():
         tokenizer = train([texts], 400)
@@ -328,7 +329,7 @@ def test_a_sample_is_seeded_and_of_the_asked_size(monkeypatch):
     assert part.characters == sum(map(len, some)) == pytest.approx(total / 5, rel=0.1)
     assert part.documents == len(some) and part.corpus_characters == total
     # Neither a second reading nor how many are drawn at once matters; another seed does.
-    monkeypatch.setattr(sample, "DRAWS", 7)
+    monkeypatch.setattr(words, "DRAWS", 7)
     again, other = (Sample(read, lengths, total // 5, seed) for seed in (0, 1))
     assert some == chosen(part) == chosen(again) != chosen(other)
     assert len(chosen(Sample(read, lengths, 1, 0))) == 1
@@ -357,7 +358,7 @@ def test_auto_tokenizer_loads_and_round_trips(saved, texts):
 
 @pytest.mark.unit
 def test_pretrained_folder_is_taken_as_it_is(saved, tmp_path, texts):
-    from tpulm.tokenization.pretrained import save_pretrained
+    from tpulm.tokenization.folder import save_pretrained
 
     assert save_pretrained(str(saved), None, str(tmp_path)) == 1000
     first, second = folder.load(saved / "tokenizer.json"), folder.load(tmp_path / "tokenizer.json")
@@ -369,7 +370,7 @@ def test_pretrained_folder_is_taken_as_it_is(saved, tmp_path, texts):
 
 @pytest.mark.unit
 def test_pretrained_without_mask_is_refused(saved, tmp_path):
-    from tpulm.tokenization.pretrained import save_pretrained
+    from tpulm.tokenization.folder import save_pretrained
 
     tokens = json.loads((saved / "tokenizer_config.json").read_text())
     del tokens["mask_token"]
@@ -385,7 +386,7 @@ def test_pretrained_without_mask_is_refused(saved, tmp_path):
 
 @pytest.mark.unit
 def test_pretrained_folder_without_tokenizer_is_refused(tmp_path):
-    from tpulm.tokenization.pretrained import save_pretrained
+    from tpulm.tokenization.folder import save_pretrained
 
     with pytest.raises(UserError, match=f"^tokenizer.pretrained is {tmp_path}, which cannot be loaded"):
         save_pretrained(str(tmp_path), None, str(tmp_path / "out"))

@@ -9,9 +9,8 @@ from importlib.util import find_spec
 import pytest
 from conftest import ROOT
 from tpulm.core.errors import UserError
-from tpulm.tracking.follow import figures, follow, samples
-from tpulm.tracking.live_metrics import FILE
-from tpulm.tracking.trackers import TRACKERS, check_installed, identity
+from tpulm.core.live_metrics import FILE
+from tpulm.workflow.trackers import TRACKERS, check_installed, figures, follow, identity, samples
 
 pytestmark = pytest.mark.unit
 # As TensorBoard itself reads a folder; in a process of its own, which TensorFlow is kept out of.
@@ -52,7 +51,7 @@ def specification(folder, replay, trackers=("tensorboard",)):
 def started(given):
     """Return the follower, as Snakemake starts it."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tpulm.tracking.follow"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "tpulm.workflow.trackers"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")},
     )  # fmt: skip
     process.stdin.write(f"{json.dumps(given)}\n")

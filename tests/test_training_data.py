@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tpulm.config.reading import schema
-from tpulm.config.record_arrays import masked_arrays
-from tpulm.config.schedule import learning_rates, segment_schedule
-from tpulm.records.masking import mask_batch
+from tpulm.records.masked_batches import mask_batch
 from tpulm.records.order import BLOCK, batch_records, epoch_order, record_range
+from tpulm.specs.record_arrays import masked_arrays
+from tpulm.specs.schedule import learning_rates, segment_schedule
 
 pytestmark = pytest.mark.unit
 

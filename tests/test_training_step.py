@@ -5,12 +5,18 @@ import sys
 
 import pytest
 from conftest import ROOT
-from tpulm.config.mesh import check_batch_size
-from tpulm.config.published_models import published
+from tpulm.config.model_sizes import published
 from tpulm.config.reading import read_config
 from tpulm.config.runs import runs_of
-from tpulm.config.training_step import CausalArchitecture, MaskedArchitecture, ModelSpec, Preset, TrainingStep
 from tpulm.core.errors import UserError
+from tpulm.specs.training_step import (
+    CausalArchitecture,
+    MaskedArchitecture,
+    ModelSpec,
+    Preset,
+    TrainingStep,
+    check_batch_size,
+)
 
 pytestmark = pytest.mark.unit
 RECIPE = {
@@ -94,7 +100,7 @@ def test_a_batch_that_no_mesh_can_share():
 
 
 def test_the_description_imports_nothing_heavy():
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import tpulm.config.training_step; "
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import tpulm.specs.training_step; "
     code += "assert not {'numpy', 'jax', 'keras'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code, str(ROOT / "scripts")], check=True)
 

@@ -8,9 +8,9 @@ import sys
 import pytest
 import warm
 from conftest import ROOT
-from tpulm.config.masked_sizes import opens
 from tpulm.core.files import fingerprints
 from tpulm.core.folder_lock import LOCK
+from tpulm.specs.masked_sizes import opens
 
 PROGRAM = ROOT / "tools/try.py"
 # The program in a process that has imported a library, with its arguments.

@@ -13,7 +13,7 @@ THEIRS = """
 import json, sys
 from pathlib import Path
 from tpulm.records.reader import Records
-from tpulm.training.tensorflow_evaluation import evaluate
+from tpulm.training.tensorflow_trainer import evaluate
 from tpulm.training.tensorflow_model import load_model
 from transformers import AutoTokenizer, pipeline
 

@@ -22,11 +22,11 @@ from conftest import ROOT, Workflow, reduced
 from kills import fingerprints
 from ruamel.yaml import YAML
 from safetensors.numpy import load_file
-from tpulm.config.artifacts import SPLITS
 from tpulm.config.reading import read_config, read_yaml
 from tpulm.config.runs import runs_of
 from tpulm.core.scores import read_scores
 from tpulm.records.order import batch_records
+from tpulm.specs.artifacts import SPLITS
 
 
 @pytest.fixture(scope="module", params=["trained", pytest.param("finished", marks=pytest.mark.long)])

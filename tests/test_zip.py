@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from tpulm.archive import verify
-from tpulm.archive.data_sheet import data_sheet
-from tpulm.archive.rebuild import command_of, rebuild, unpack
-from tpulm.archive.source import source_files, version_of
-from tpulm.archive.verify import MANIFEST, damages_of, read_manifest
-from tpulm.archive.zipped import write_zip
 from tpulm.core.errors import UserError
+from tpulm.release import verify
+from tpulm.release.archive import source_files, version_of, write_zip
+from tpulm.release.data_sheet import data_sheet
+from tpulm.release.rebuild import command_of, rebuild, unpack
+from tpulm.release.verify import MANIFEST, damages_of, read_manifest
 
 pytestmark = pytest.mark.unit
 
@@ -24,7 +23,7 @@ MEASURE = r"""
 import re, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from tpulm.archive.verify import damages_of
+from tpulm.release.verify import damages_of
 print(damages_of(Path(sys.argv[2])))
 print(re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[1])  # ru_maxrss counts the parent's
 """
@@ -68,7 +67,7 @@ def test_a_large_archive_is_whole(tmp_path, monkeypatch, most, bytes_):
 
 
 def test_what_cannot_be_written_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("tpulm.archive.zipped.LARGEST", 1000)
+    monkeypatch.setattr("tpulm.release.archive.LARGEST", 1000)
     with pytest.raises(UserError, match="^a has 1,001 bytes; a file of an archive has at most 1,000"):
         write_zip(tmp_path / "a.zip", {"a": bytes(1001)}, {})
     with pytest.raises(UserError, match="^the archive is not what was to be written, .*leads out of the folder"):
@@ -78,7 +77,7 @@ def test_what_cannot_be_written_is_refused(tmp_path, monkeypatch):
 def forged(path: Path, files: dict[str, bytes], **facts) -> Path:
     """Write an archive that no check stands in the way of; `facts` of files go to the manifest, whatever they are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tpulm.archive.zipped.damages_of", lambda path: [])
+        patch.setattr("tpulm.release.archive.damages_of", lambda path: [])
         write_zip(path, files, {"outside": {}, "configfiles": {}, "overrides": {}} | facts)
     return path
 

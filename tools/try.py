@@ -19,11 +19,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from tpulm.config.asked import sampling_of  # noqa: E402
-from tpulm.config.masked_sizes import opens  # noqa: E402
+from tpulm.config.models import sampling_of  # noqa: E402
 from tpulm.config.reading import read_config  # noqa: E402
 from tpulm.core.errors import UserError  # noqa: E402
 from tpulm.core.files import read_json  # noqa: E402
+from tpulm.specs.masked_sizes import opens  # noqa: E402
 
 # A file that a finished model of each stage has, below the folder of the stage and of the run.
 WHOLE = {
@@ -75,7 +75,7 @@ def on_jax(folder: Path) -> tuple[Callable, str]:
     from tpulm.training import runtime
 
     runtime.start(os.cpu_count() or 1)
-    from tpulm.models.opened_masked import FillMask
+    from tpulm.models.loading import FillMask
 
     fill = FillMask(folder)
     return fill, fill.mask

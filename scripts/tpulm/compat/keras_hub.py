@@ -43,7 +43,7 @@ def llama_head_dim(block: keras.layers.Layer) -> int:
 def attend_by_kernel(block: keras.layers.Layer, kernel: Any) -> None:
     """Let a decoder block of Gemma or Llama attend by a kernel wherever it fits, but for cached generation.
 
-    kernel  a tpulm.models.fused_attention.Kernel
+    kernel  a tpulm.models.attention.Kernel
 
     In place of a mask of pairs, the block then hands on segment ids [records, tokens, 1]: `padding_mask` as it stands.
 

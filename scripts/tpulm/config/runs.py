@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from tpulm.config.artifacts import CHECKPOINT_FILES, MODEL_FILES, PAD_ID, SEGMENT_FILES, SNAPSHOTS, THINNED
 from tpulm.config.record_sets import RecordSet, corpus_records, masked_records, tuning_records
-from tpulm.config.schedule import segment_schedule
+from tpulm.specs.artifacts import CHECKPOINT_FILES, MODEL_FILES, PAD_ID, SEGMENT_FILES, SNAPSHOTS, THINNED
+from tpulm.specs.schedule import segment_schedule
 
 STAGES = ("mlm", "base", "finetune")
 # Keys of a run on JAX that say how a step is computed.

@@ -13,8 +13,8 @@ import keras
 import keras_hub
 from keras import ops
 
+from tpulm.models.attention import Kernel, attend
 from tpulm.models.dropout import Dropout
-from tpulm.models.fused_attention import Kernel, attend
 from tpulm.models.segments import places
 
 EPSILON = 1e-5
@@ -85,7 +85,7 @@ class ModernBertBackbone(keras_hub.models.Backbone):
     attention_dropout = 0.0
 
     def __init__(self, sizes: Mapping, vocabulary_size: int):
-        """Build it; sizes  as of tpulm.config.masked_sizes."""
+        """Build it; sizes  as of tpulm.specs.masked_sizes."""
         layers, hidden = sizes["num_hidden_layers"], sizes["hidden_size"]
         self.token_embedding = keras.layers.ReversibleEmbedding(vocabulary_size, hidden, name="token_embedding")
         self.transformer_layers = [Block(sizes, number, name=f"transformer_layer_{number}") for number in range(layers)]

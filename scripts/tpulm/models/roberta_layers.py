@@ -14,10 +14,10 @@ import keras
 import keras_hub
 from keras import ops
 
-from tpulm.config.masked_sizes import ATTENTION_DROPOUT, EPSILON
+from tpulm.models.attention import Kernel, attend
 from tpulm.models.dropout import Dropout
-from tpulm.models.fused_attention import Kernel, attend
 from tpulm.models.segments import places, same_document
+from tpulm.specs.masked_sizes import ATTENTION_DROPOUT, EPSILON
 
 
 class Embeddings(keras.layers.Layer):
@@ -133,7 +133,7 @@ class RobertaBackbone(keras_hub.models.Backbone):
     def __init__(self, sizes: Mapping, vocabulary_size: int, positions: int):
         """Build it for documents of so many positions at most.
 
-        sizes  as of tpulm.config.masked_sizes, with ATTENTION_DROPOUT and EPSILON
+        sizes  as of tpulm.specs.masked_sizes, with ATTENTION_DROPOUT and EPSILON
         """
         layers, hidden = sizes["num_hidden_layers"], sizes["hidden_size"]
         self.embeddings = Embeddings(vocabulary_size, positions, hidden, name="embeddings")

@@ -18,12 +18,12 @@ import shutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tpulm.config.artifacts import CHECKPOINT_ARRAYS, CHECKPOINT_FILES
-from tpulm.core import hosts
+from tpulm.core import processes
 from tpulm.core.arrays import save_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import atomic_write, read_json, sha256, sha256_of_each, write_json
 from tpulm.records.order import epochs
+from tpulm.specs.artifacts import CHECKPOINT_ARRAYS, CHECKPOINT_FILES
 from tpulm.training.history import History
 
 
@@ -36,7 +36,7 @@ def previous(files: list[str]) -> dict[str, str] | None:
     if not files:
         return None
     parts = dict(zip(CHECKPOINT_FILES, files, strict=True))
-    if not hosts.started():
+    if not processes.started():
         check(parts)
     return parts
 

@@ -1,4 +1,9 @@
-"""The training loop on JAX: one segment of a run, from the previous checkpoint to its own."""
+"""The training loop on JAX: one segment of a run, from the previous checkpoint to its own.
+
+How the processes that train together on JAX agree about pauses.
+
+Needs tpulm.training.runtime.start first.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -7,22 +12,44 @@ from functools import cached_property
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 
-from tpulm.config.schedule import learning_rates
+from tpulm.core.live_metrics import LiveMetrics
+from tpulm.core.processes import StopRequest
 from tpulm.models.causal import assign, count
 from tpulm.models.sharding import Sharded, describe_devices, replication_notes, shardings
-from tpulm.tracking.live_metrics import LiveMetrics
+from tpulm.specs.schedule import learning_rates
 from tpulm.training import checkpoint, sharded_arrays
-from tpulm.training.evaluation import Evaluator
-from tpulm.training.feeding import AHEAD, batches
+from tpulm.training.callbacks import Alone, Pauses
+from tpulm.training.evaluation import AHEAD, Evaluator, batches
 from tpulm.training.history import FigureReader, History
-from tpulm.training.jax_run import JaxRun
-from tpulm.training.model_flops import seconds_at_peak
-from tpulm.training.pauses import Pauses
-from tpulm.training.processes import Processes
+from tpulm.training.jax_run import JaxRun, seconds_at_peak
 from tpulm.training.profiling import Profile
 from tpulm.training.snapshots import Snapshots
 from tpulm.training.train_step import TrainState, seed_generators
+
+
+class Processes(Alone):
+    """All processes of the run; of one, it is `Alone`.
+
+    SIGTERM at any of them reaches all through JAX's preemption service, which takes the signal from Python.
+    """
+
+    def first(self, values: list[int]) -> list[int]:
+        """Return the values of the first process."""
+        return multihost_utils.broadcast_one_to_all(np.array(values, np.int32)).tolist()
+
+    def gather(self, digest: str) -> list[str]:
+        """Return the SHA-256 of every process, after waiting for all of them."""
+        words = np.frombuffer(bytes.fromhex(digest), np.uint8)
+        rows = np.atleast_2d(multihost_utils.process_allgather(words))
+        return [row.astype(np.uint8).tobytes().hex() for row in rows]
+
+    def stops(self, request: StopRequest, moment: int) -> bool:
+        """Return whether all stop at this moment."""
+        if jax.process_count() == 1:
+            return super().stops(request, moment)
+        return multihost_utils.reached_preemption_sync_point(moment)
 
 
 class Trainer:

@@ -1,21 +1,25 @@
-"""The training step of masked language models on TensorFlow, and the batches that it consumes."""
+"""The training loop of masked language models on TensorFlow, and their loss on a held-out split.
 
-from collections.abc import Callable, Mapping
+Loss and accuracy of a TensorFlow masked language model on a held-out split.
+
+The training step of masked language models on TensorFlow, and the batches that it consumes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 import numpy as np
 
 from tpulm.compat.tf_keras import dropout_generators
-from tpulm.config.schedule import learning_rates
 from tpulm.core.arrays import load_arrays
-from tpulm.records.masked_batches import training_batch
+from tpulm.core.live_metrics import LiveMetrics
+from tpulm.records.masked_batches import documents_apart, evaluation_batches, training_batch
 from tpulm.records.reader import Records
-from tpulm.tracking.live_metrics import LiveMetrics
+from tpulm.specs.schedule import learning_rates
 from tpulm.training import checkpoint
-from tpulm.training.history import FigureReader, History
-from tpulm.training.pauses import Pauses
+from tpulm.training.callbacks import Pauses
+from tpulm.training.history import FigureReader, History, held_out_figures
 from tpulm.training.snapshots import Snapshots
-from tpulm.training.tensorflow_evaluation import evaluator
 from tpulm.training.tensorflow_model import (
     assign,
     build_model,
@@ -26,6 +30,52 @@ from tpulm.training.tensorflow_model import (
     right_sum,
 )
 from tpulm.training.tensorflow_runtime import alone, device_kind, graph, tf, tf_keras, transformers
+
+
+def evaluate(
+    model: transformers.TFPreTrainedModel, records: Records, strategy: tf.distribute.Strategy | None = None
+) -> dict[str, float]:
+    """Return the figures of `held_out_figures` of a split, for its masked tokens."""
+    return evaluator(model, records, strategy)(iter)
+
+
+def evaluator(
+    model: transformers.TFPreTrainedModel, records: Records, strategy: tf.distribute.Strategy | None = None
+) -> Callable[[Callable[[Iterable], Iterator]], dict[str, float]]:
+    """Return a function that does what `evaluate` does, compiled once; what it is given passes on the batches."""
+    strategy = strategy or tf.distribute.get_strategy()
+    replicas = strategy.num_replicas_in_sync
+
+    def measure(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        logits = predictions(model, batch, training=False)
+        right = tf.cast(tf.argmax(logits, -1, tf.int32) == batch["labels"], tf.float32) * batch["weights"]
+        return tf.stack([loss_sum(logits, batch), tf.reduce_sum(right), tf.reduce_sum(batch["weights"])])
+
+    def distributed(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(measure, (batch,)), axis=None)
+
+    def spread(array: np.ndarray) -> tf.distribute.DistributedValues:
+        """Split an array's rows over the replicas; rows of zeros, which weigh nothing, make them equal in number."""
+        array = np.pad(array, [(0, -len(array) % replicas)] + [(0, 0)] * (array.ndim - 1))
+        parts = np.split(array, replicas)
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(parts[context.replica_id_in_sync_group])
+        )
+
+    one, several = graph(measure), graph(distributed, xla=False)
+    run, place = (one, tf.constant) if alone(strategy) else (several, spread)
+
+    def evaluation(watch: Callable[[Iterable], Iterator]) -> dict[str, float]:
+        totals = np.zeros(3)
+        batches = evaluation_batches(records)
+        if records.manifest["packing"] == "segments":
+            batches = documents_apart(batches, records.manifest["special_ids"]["pad"])
+        for batch in watch(batches):
+            totals += run({name: place(array) for name, array in batch.items()}).numpy()
+        return held_out_figures(*totals)
+
+    return evaluation
+
 
 NOT_DECAYED = ["bias", "LayerNorm", "layer_norm", "layernorm"]  # searched for in the names of variables
 

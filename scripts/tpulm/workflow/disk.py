@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tpulm.config.asked import asked_of
 from tpulm.config.model_sizes import (
     FLOAT32,
     STORED,
@@ -24,6 +23,7 @@ from tpulm.config.model_sizes import (
     optimizer_bytes,
     weight_bytes,
 )  # fmt: skip
+from tpulm.config.models import asked_of
 from tpulm.config.runs import Run
 from tpulm.core.errors import UserError
 

@@ -10,18 +10,15 @@ from typing import Any, TypeVar
 
 from tpulm.compat.snakemake import executor_settings, jobs_before, pending_jobs, rule_name
 from tpulm.config.model_sizes import checkpoint_bytes
-from tpulm.config.planned import planned_of
 from tpulm.config.runs import Run, record_sets_of
 from tpulm.core import bucket, folder_lock
+from tpulm.core.devices import tpu_here
 from tpulm.core.errors import UserError
-from tpulm.core.local_devices import tpu_here
-from tpulm.tracking.trackers import absent, check_installed
-from tpulm.workflow import disk, trackers
-from tpulm.workflow.budget import check, pending
-from tpulm.workflow.place import Place
-from tpulm.workflow.preflight import preflight, requests
-from tpulm.workflow.shards import check_shards
-from tpulm.workflow.staleness import note
+from tpulm.workflow import disk, tracking
+from tpulm.workflow.budget import check, pending, planned_of
+from tpulm.workflow.checks import check_shards, note, preflight, requests
+from tpulm.workflow.paths import Place
+from tpulm.workflow.trackers import absent, check_installed
 
 Result = TypeVar("Result")
 
@@ -125,14 +122,14 @@ class Start:
         if "tensorboard" in missing:
             say("tensorboard is not installed here, so there will be no event files; after pip install tensorboard, "
                 "`snakemake track` writes them.")  # fmt: skip
-        given = trackers.specification(self.config, self.runs, self.place, replay=False)
+        given = tracking.specification(self.config, self.runs, self.place, replay=False)
         given["trackers"] = [name for name in given["trackers"] if name not in missing]
-        self.follower = trackers.start(given)
+        self.follower = tracking.start(given)
 
     def after_jobs(self) -> None:
         """Let the trackers have the rest."""
         if self.follower:
-            trackers.end(self.follower)
+            tracking.end(self.follower)
 
     def to_train(self, jobs: list) -> list[dict]:
         """Return the runs and chains of tasks with segments among the jobs that are to run, see `pending`."""

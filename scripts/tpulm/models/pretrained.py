@@ -1,0 +1,214 @@
+"""Causal models from elsewhere: presets of keras-hub, and folders of transformers.
+
+Download published presets of keras-hub, pinned to a version or commit.
+
+Causal models in folders of transformers, as models of keras-hub.
+
+keras-hub 0.32 reads the config and the tokenizers of publishers. Weights are read here: its converter of Mistral rounds
+them to float16, and none notices a tensor that it has no place for. Its Llama 3 takes another epsilon of normalization
+than the config says, no scaling of positions from a folder of transformers 5, and only tokenizers with merges.
+
+Needs tpulm.training.runtime.start first.
+"""
+
+import contextlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import keras_hub
+import ml_dtypes  # noqa: F401  makes bfloat16 known to NumPy, and so to safetensors
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from tpulm.compat.keras import skip_initialization
+from tpulm.compat.keras_hub import plain_attention
+from tpulm.core.arrays import damaged
+from tpulm.core.errors import UserError
+from tpulm.core.files import read_json
+from tpulm.models.adapters import in_keras
+from tpulm.models.causal import make_preprocessor, task_of
+from tpulm.models.transformers_causal import transformers_name
+from tpulm.specs.artifacts import SHARD_INDEX
+from tpulm.specs.causal_families import FAMILIES
+
+
+def locate(preset: str, revision: str | None, where: str, files: Sequence[str] | None = None) -> Path:
+    """Return a local folder with the files of a preset, downloaded where it is not local.
+
+    preset    a folder, hf://OWNER/NAME (at `revision`), kaggle://OWNER/MODEL/keras/VARIANT/VERSION, or a
+              preset name of keras-hub, which this version of keras-hub pins to such a version
+    files     those that are needed of an hf:// repository, by default all
+    where     the config key of the preset. Raises UserError, naming it, when there is no such preset or no way to it.
+    """
+    if os.path.isdir(preset):
+        return Path(preset)
+    try:
+        if preset.startswith("hf://"):
+            import huggingface_hub
+
+            name = preset.removeprefix("hf://")
+            wanted = list(files) if files else None
+            return Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=wanted))
+        import kagglehub
+
+        handle = preset if preset.startswith("kaggle://") else built_in(preset, where)
+        return Path(kagglehub.model_download(handle.removeprefix("kaggle://")))
+    except UserError:
+        raise
+    except Exception as error:  # of any of the libraries that fetch: network, credentials, terms not accepted
+        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else ""
+        raise UserError(
+            f"{where} is {preset}, which could not be fetched ({type(error).__name__}: {reason}); it needs the "
+            "network, and for a gated model accepted terms and credentials in the environment: HF_TOKEN, or "
+            "KAGGLE_USERNAME and KAGGLE_KEY."
+        ) from None
+
+
+def built_in(preset: str, where: str) -> str:
+    """Return the Kaggle handle, with its version, of a preset name. Raises UserError for an unknown name."""
+    import difflib
+
+    from tpulm.compat.keras_hub import built_in_presets
+
+    known = built_in_presets()
+    if preset not in known:
+        near = difflib.get_close_matches(preset, known, 1)
+        hint = f'; did you mean "{near[0]}"?' if near else ""
+        raise UserError(
+            f"{where} is {preset}; allowed: a preset folder, an hf:// or kaggle:// handle, or the name of a preset of "
+            f"keras-hub{hint or '.'}"
+        )
+    return known[preset]["kaggle_handle"]
+
+
+def is_keras_preset(folder: Path) -> bool:
+    """Return whether a folder is a Keras preset, and not a model of another library that keras-hub can convert."""
+    config = folder / "config.json"
+    return config.is_file() and "registered_name" in read_json(config)
+
+
+VOCABULARY = "tokenizer.model"
+LENGTH = 1024  # tokens, the default of keras-hub's preprocessors
+# Tensors that hold nothing that was trained.
+BUFFERS = ("rotary_emb.inv_freq",)
+
+
+@skip_initialization()
+def load_transformers(folder: Path, where: str) -> keras.Model:
+    """Return the causal model of a folder of transformers, with its preprocessor; of the run's dtype.
+
+    where  the config key of the folder. Raises UserError, naming it, where the weights are not those of the config.
+    """
+    config = read_json(folder / "config.json")
+    with described(folder, as_keras_hub_reads_it(config)) as place:
+        epsilon = {"layer_norm_epsilon": config["rms_norm_eps"]} if "rms_norm_eps" in config else {}
+        backbone = keras_hub.models.Backbone.from_preset(place, load_weights=False, **epsilon)
+        if not read_weights(backbone, folder, f"{where} is {folder}"):
+            # Of a family whose names are not known here.
+            backbone = keras_hub.models.Backbone.from_preset(place, **epsilon)
+        task = task_of(type(backbone))
+        return plain_attention(task(backbone=backbone, preprocessor=preprocessor_of(task, backbone, place)))
+
+
+def as_keras_hub_reads_it(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config of transformers, of version 4 or 5, in the terms of keras-hub's converters."""
+    found = dict(config)
+    positions = config.get("rope_parameters") or {}
+    if positions.get("rope_type", "default") != "default" and not config.get("rope_scaling"):
+        found["rope_scaling"] = positions
+    if config.get("model_type") == "llama" and config.get("attention_bias"):
+        # keras-hub's Llama has no biases. One with them is a Qwen 2, but for that of the output, which is to be 0.
+        found |= {"model_type": "qwen2", "use_sliding_window": False, "sliding_window": None}
+    return found
+
+
+@contextlib.contextmanager
+def described(folder: Path, config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a folder with the files of another one, and this config in it."""
+    with tempfile.TemporaryDirectory() as place:
+        for path in folder.iterdir():
+            if path.name != "config.json":
+                Path(place, path.name).symlink_to(path.resolve())
+        Path(place, "config.json").write_text(json.dumps(config), encoding="utf-8")
+        yield place
+
+
+def read_weights(backbone: keras.Model, folder: Path, given: str) -> bool:
+    """Assign the weights of a folder to a backbone, exactly; return False where it has layers of other names.
+
+    given  opens the sentences. Raises UserError for a tensor of another shape, and for one that the backbone has no
+    place for
+    """
+    paths = [weight.path for weight in backbone.weights]
+    post_norms = any(path.endswith("post_attention_norm/scale") for path in paths)
+    files = tensor_files(folder)
+    try:
+        names = [transformers_name(path, post_norms) for path in paths]
+    except UserError:
+        return False
+    if not set(names) <= set(files):
+        return False
+    tied = "lm_head.weight" not in names
+    for name in sorted(set(files) - set(names)):
+        nothing = name.endswith("o_proj.bias") and not read(files[name], name).any()
+        if not (name.endswith(BUFFERS) or nothing or (tied and name == "lm_head.weight")):
+            raise UserError(
+                f"{given}, whose weights have {name}, which a {type(backbone).__name__} has no place for; allowed: "
+                "models of Gemma, Llama, Mistral and Qwen as transformers has them."
+            )
+    for weight, name in zip(backbone.weights, names, strict=True):
+        array = read(files[name], name)
+        if array.size != math.prod(weight.shape):
+            raise UserError(
+                f"{given}, whose {name} has the shape {list(array.shape)}, which is not what its config says."
+            )
+        layer, _, kind = weight.path.rpartition("/")
+        if kind == "kernel":
+            array = in_keras(layer, layer.rpartition("/")[2], array, tuple(weight.shape))
+        elif kind == "reverse_embeddings":
+            array = array.T
+        weight.assign(array.reshape(weight.shape))
+    return True
+
+
+def tensor_files(folder: Path) -> dict[str, Path]:
+    """Return the tensors of a folder by name, each with the file that has it. Raises UserError for a damaged file.
+
+    Other files, such as consolidated.safetensors of Mistrals, are copies by other names.
+    """
+    found: dict[str, Path] = {}
+    index = folder / SHARD_INDEX
+    files = set(read_json(index)["weight_map"].values()) if index.is_file() else {"model.safetensors"}
+    for path in sorted(folder / file for file in files):
+        if not path.is_file():
+            continue
+        try:
+            with safe_open(path, "np") as file:
+                found |= dict.fromkeys(file.keys(), path)
+        except SafetensorError as error:
+            raise damaged(path, error) from None
+    return found
+
+
+def read(path: Path, name: str) -> np.ndarray:
+    """Return a tensor of a file."""
+    with safe_open(path, "np") as file:
+        return file.get_tensor(name)
+
+
+def preprocessor_of(task: Any, backbone: keras.Model, folder: str) -> keras.layers.Layer:
+    """Return the preprocessor of a folder: by its SentencePiece vocabulary, where it has one, else by keras-hub."""
+    kind = type(backbone).__name__
+    family = next((name for name, family in FAMILIES.items() if family.backbone == kind), None)
+    if family and Path(folder, VOCABULARY).is_file():
+        return make_preprocessor(family, Path(folder, VOCABULARY).read_bytes(), LENGTH)
+    if kind == "Gemma3Backbone":  # its own preprocessor, which also takes images, needs TensorFlow
+        tokenizer = keras_hub.tokenizers.Tokenizer.from_preset(folder)
+        return keras_hub.models.GemmaCausalLMPreprocessor(tokenizer, sequence_length=LENGTH)
+    return task.preprocessor_cls.from_preset(folder)
