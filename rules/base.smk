@@ -10,7 +10,7 @@ rule base:
         expand("results/base/{name}", name=BASE),
         expand("results/base/{name}.json", name=BASE),
         expand("results/base-training/{name}/{file}", name=TRAINED_BASES, file=["history.csv", "metrics.json"]),
-        [run.thinned for run in TRAINED_BASES.values()],
+        [run.pruned for run in TRAINED_BASES.values()],
 
 
 rule train_base_vocabulary:

@@ -4,7 +4,7 @@ from tpulm.specs.artifacts import EXPORTED
 from tpulm.config.runs import LOSS
 from tpulm.config.evaluations import selecting
 
-# Everything that a checkpoint's weights are read for, and thinning waits for.
+# Everything that a checkpoint's weights are read for, and pruning waits for.
 OF_STEPS = [AT_STEPS, SAMPLED, *TASK_STEPS.values(), *HARNESS_STEPS.values()]
 # What the report draws of each run.
 SCORED_STEPS = {

@@ -6,7 +6,7 @@ from tpulm.corpus.sources import pair_sources
 from tpulm.workflow.inputs import CheckpointFiles
 from tpulm.workflow.inputs import opened
 
-EVALUATED = Evaluations(config, ASKED, MEASURED, TRAINED_BASES, FINETUNE, list(TEXTS))
+EVALUATED = Evaluations(config, INFERENCE_MODELS, EVALUATED_MODELS, TRAINED_BASES, FINETUNE, list(TEXTS))
 PAIRS = EVALUATED.pairs
 TEXT_FILES = EVALUATED.text_files
 # The files that sets of pairs are read from.

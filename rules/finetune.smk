@@ -16,7 +16,7 @@ rule finetune:
             run=FINETUNE,
             file=["history.csv", "metrics.json", "partitioning.json", "generations.json"],
         ),
-        [run.thinned for run in FINETUNE.values()],
+        [run.pruned for run in FINETUNE.values()],
 
 
 rule train_finetune:

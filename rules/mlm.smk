@@ -3,7 +3,7 @@
 # Files of a model's local folder that may be read, by their endings.
 MODEL_SOURCES = (".h5", ".json", ".model", ".safetensors", ".txt")
 # What is fetched: models that are asked, and those that runs start from.
-FETCHED = {run.fetched: run for run in ASKED.values() if run.origin}
+FETCHED = {run.fetched: run for run in INFERENCE_MODELS.values() if run.origin}
 
 
 rule mlm:
@@ -12,10 +12,10 @@ rule mlm:
     input:
         expand("results/mlm/{run}/model/{file}", run=MLM, file=MODEL_FILES),
         expand("results/mlm/{run}/history.csv", run=MLM),
-        expand("results/mlm/{run}/metrics.json", run=MEASURED),
-        expand("results/mlm/{run}/model/{file}", run=[name for name in ASKED if name not in MLM], file=MODEL_FILES),
-        expand("results/mlm/{run}/fill_mask.json", run=ASKED),
-        [run.thinned for run in MLM.values()],
+        expand("results/mlm/{run}/metrics.json", run=EVALUATED_MODELS),
+        expand("results/mlm/{run}/model/{file}", run=[name for name in INFERENCE_MODELS if name not in MLM], file=MODEL_FILES),
+        expand("results/mlm/{run}/fill_mask.json", run=INFERENCE_MODELS),
+        [run.pruned for run in MLM.values()],
 
 
 rule fetch_mlm:
@@ -120,19 +120,19 @@ rule evaluate_mlm:
         records=lambda w: in_place(RECORD_SETS["tfrecords"].manifest),
         model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FILES),
         state=lambda w: MLM[w.run].state if w.run in MLM else [],
-        code=code_inputs("mlm/evaluate_mlm", lambda w: ASKED[w.run].backend),
+        code=code_inputs("mlm/evaluate_mlm", lambda w: INFERENCE_MODELS[w.run].backend),
     output:
         "results/mlm/{run}/metrics.json",
     params:
-        recipe=lambda w: ASKED[w.run].measuring,
+        recipe=lambda w: INFERENCE_MODELS[w.run].measuring,
     log:
         "logs/mlm/{run}/evaluate.log",
     wildcard_constraints:
-        run=one_of(ASKED),
+        run=one_of(INFERENCE_MODELS),
     threads: config["cpu_threads"]
     resources:
         **asks(of_stage("mlm"), "evaluate_mlm"),
     conda:
-        lambda w: f"../envs/{ASKED[w.run].backend}.yaml"
+        lambda w: f"../envs/{INFERENCE_MODELS[w.run].backend}.yaml"
     script:
         "../scripts/mlm/evaluate_mlm.py"

@@ -13,7 +13,7 @@ SAMPLED = or_exit(
 )
 SAMPLES = [file for chain in SAMPLED.chains for file in SAMPLED.files(chain)]
 # Masked models by their answers, files below results/ without the ending, which is the wildcard `answers`.
-ANSWERS = {f"mlm/{name}/fill_mask": Model(run) for name, run in ASKED.items()} | {
+ANSWERS = {f"mlm/{name}/fill_mask": Model(run) for name, run in INFERENCE_MODELS.items()} | {
     f"samples/{path}": model for path, model in SAMPLED.models.items() if model.run.stage == "mlm"
 }
 

@@ -26,7 +26,7 @@ TASK_CHAINS |= {
     for name, steps in TASK_STEPS.items()
     for path, model in steps.models.items()
 }
-# Every chain by its folder below results/, which is the wildcard `chain`; thinned and verified as runs are.
+# Every chain by its folder below results/, which is the wildcard `chain`; pruned and verified as runs are.
 TUNED = {chain.folder.removeprefix("results/"): chain for chains in TASK_CHAINS.values() for chain in chains}
 CHAINS |= TUNED
 # What is planned, runs and models on tasks, by its folder under results/plan/, which is the wildcard `planned`.
@@ -42,7 +42,7 @@ TASK_SCORES = [
     f"{TASKS_FOLDER}/{task}/{model}/{file}" for task, model in TASK_MODELS for file in ("scores.json", "items.parquet")
 ]
 TASK_SCORES += [file for steps in TASK_STEPS.values() for path in steps.chains for file in steps.files(path)]
-SCORES += TASK_SCORES + [mark for chain in TUNED.values() for mark in chain.thinned]
+SCORES += TASK_SCORES + [mark for chain in TUNED.values() for mark in chain.pruned]
 
 
 if workflow.is_main_process:
@@ -55,7 +55,7 @@ rule tasks:
     localrule: True
     input:
         TASK_SCORES,
-        [chain.thinned for chain in TUNED.values()],
+        [chain.pruned for chain in TUNED.values()],
 
 
 rule read_task:

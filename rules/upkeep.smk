@@ -1,4 +1,4 @@
-"""Maintenance: thin old checkpoints, verify all artifacts, find files that no run needs."""
+"""Maintenance: prune old checkpoints, verify all artifacts, find files that no run needs."""
 
 from tpulm.compat.snakemake import rule_name
 
@@ -17,27 +17,27 @@ SNAKEMAKE_ARGUMENTS = {
 }
 
 
-rule thin_checkpoint:
+rule prune_checkpoint:
     """Delete the arrays of a checkpoint that keep_checkpoints does not keep; its history and evaluation stay."""
     localrule: True
     input:
         # Only when the next checkpoint is complete: until then, a killed segment restarts from this one.
         following=lambda w: in_place(CHAINS[w.chain].next_state(int(w.step))),
         measured=lambda w: [
-            file for kind in OF_STEPS if w.chain in kind.chains for file in kind.before_thinning(w.chain, int(w.step))
+            file for kind in OF_STEPS if w.chain in kind.chains for file in kind.before_pruning(w.chain, int(w.step))
         ],
-        code=code_inputs("upkeep/thin_checkpoint", "data"),
+        code=code_inputs("upkeep/prune_checkpoint", "data"),
     output:
-        "results/{chain}/checkpoints/{step}/thinned.json",
+        "results/{chain}/checkpoints/{step}/pruned.json",
     log:
-        "logs/{chain}/{step}-thinned.log",
+        "logs/{chain}/{step}-pruned.log",
     wildcard_constraints:
         chain=one_of(CHAINS),
     threads: 1
     conda:
         "../envs/data.yaml"
     script:
-        "../scripts/upkeep/thin_checkpoint.py"
+        "../scripts/upkeep/prune_checkpoint.py"
 
 
 rule verify:
@@ -61,8 +61,8 @@ rule verify:
                 for folder, records in RECORD_SETS.items()
             },
             "chains": {chain: run.segment_ends for chain, run in CHAINS.items()},
-            "mlm": list(MEASURED),
-            "asked": [name for name in ASKED if name not in MEASURED],
+            "mlm": list(EVALUATED_MODELS),
+            "asked": [name for name in INFERENCE_MODELS if name not in EVALUATED_MODELS],
             "base": list(BASE),
             "adapters": LORA_RUNS,
             "tuned": FULL_RUNS + MERGED_RUNS,

@@ -643,7 +643,7 @@ def test_places_of_byte_pairs(jax_backend, monkeypatch):
     [ids], [places] = tokenizer.encode([text]), tokenizer.places([text])
     assert [letters[i] for i in ids] == ["ab", "\u0120ab", "\u00c3", "\u00a9", "<|end|>", "a"]
     assert places == [(0, 2), (2, 5), (5, 6), (5, 6), (6, 13), (13, 14)]
-    assert causal.belonging(text, places, [(5, 13)]).tolist() == [0, 0, 0, 1, 1, 1, 0, 0]
+    assert causal.completion_mask(text, places, [(5, 13)]).tolist() == [0, 0, 0, 1, 1, 1, 0, 0]
     monkeypatch.setattr(pairs, "_tokenizer", None)
     with pytest.raises(UserError, match="^the base model's BytePairTokenizer does not say which characters a token"):
         tokenizer.places([text])

@@ -138,7 +138,7 @@ def test_a_task_is_learned_from_each_checkpoint(trained, tmp_path):
     config = ["--config", f"evaluation={json.dumps({'tasks': {'words': task}})}", f"mlm={json.dumps({'runs': kept})}"]
     figures = [f"results/figures/checkpoints/{model}.svg" for model in models]
     thinned = "results/mlm/tiny/checkpoints/00000010"
-    workflow("--cores", "2", "tasks", f"{thinned}/thinned.json", *figures, *config)
+    workflow("--cores", "2", "tasks", f"{thinned}/pruned.json", *figures, *config)
     place = workflow / "results/evaluation/tasks/words"
     for model, steps in zip(models, ((10, 20), (10, 20), (5, 10)), strict=True):
         for step in steps:

@@ -510,7 +510,7 @@ def test_sigterm_ends_a_segment_in_one_sentence(small):
         process = start(small)
         log = "logs/base/small/00100000.log"
         if steps:
-            wait_for(small, log, f"going on from the snapshot at step {steps[0]}\n")
+            wait_for(small, log, f"resuming from the snapshot at step {steps[0]}\n")
         wait_for(small, log, "/100000  loss")
         os.killpg(process.pid, signal.SIGTERM)
         assert process.wait() != 0

@@ -438,7 +438,7 @@ def test_the_report_and_upkeep_read_the_bucket(stored, server):
     content = server.objects(name)[name]
     server.put(name, content[:-1])
     found = workflow("verify", *STORED, check=False)
-    assert found.returncode == 1 and "results/mlm/tiny/checkpoints: DAMAGED" in found.stdout
+    assert found.returncode == 1 and "results/mlm/tiny/checkpoints: corrupt" in found.stdout
     server.put(name, content)
     refused = workflow("clean", *STORED, check=False).stdout
     assert "[clean] error: results are in gs://bucket/team/try/results, and only a local folder can be" in refused
@@ -447,10 +447,10 @@ def test_the_report_and_upkeep_read_the_bucket(stored, server):
 def test_old_checkpoints_are_let_go_there(stored, server):
     workflow, *_ = stored
     last = configured(workflow, mlm__runs__tiny__keep_checkpoints="last")
-    target = "results/mlm/tiny/checkpoints/00000010/thinned.json"
+    target = "results/mlm/tiny/checkpoints/00000010/pruned.json"
     workflow(target, *last, *STORED)
     found = sorted(name.rpartition("/")[2] for name in server.objects(f"team/try/{target.rpartition('/')[0]}/"))
-    assert found == ["history.csv", "state.json", "thinned.json", "timings.csv"]
+    assert found == ["history.csv", "state.json", "pruned.json", "timings.csv"]
     assert "Nothing to be done" in workflow("-n", *TARGETS, target, *last, *STORED).stdout
 
 
@@ -565,8 +565,8 @@ def test_a_whole_run_on_a_network_that_fails(trained, server, tmp_path):
     with zipfile.ZipFile(workflow / "report.zip") as report:
         assert any(b"finetune-python" in report.read(name) for name in report.namelist())
     last = configured(workflow, base__small__keep_checkpoints="last")
-    target = "results/base-training/small/checkpoints/00000010/thinned.json"
+    target = "results/base-training/small/checkpoints/00000010/pruned.json"
     workflow(target, *last, *there)
     left = sorted(name.rpartition("/")[2] for name in server.objects(f"whole/{target.rpartition('/')[0]}/"))
-    assert left == ["history.csv", "state.json", "thinned.json", "timings.csv"]
+    assert left == ["history.csv", "state.json", "pruned.json", "timings.csv"]
     assert "Nothing to be done" in workflow("-n", "base", *last, *there).stdout

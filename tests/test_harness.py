@@ -329,7 +329,7 @@ def test_before_and_after_tuning_and_at_a_checkpoint_that_is_let_go(trained, tmp
     workflow = copied(trained, tmp_path)
     asked = [f"results/evaluation/harness/last-word/{model}" for model in ("base-training/small", "finetune/python")]
     files = [f"{folder}/scores.json" for folder in asked]
-    workflow("--cores", "2", *files, f"{KEPT}/00000005/thinned.json", *CONFIG)
+    workflow("--cores", "2", *files, f"{KEPT}/00000005/pruned.json", *CONFIG)
     before, after = (read_scores(workflow / file) for file in files)
     assert before[0]["model"] == "base-training/small" and after[0]["model"] == "finetune/python"
     assert sorted((score.metric, score.items) for score in after[1]) == [("acc", 20), ("perplexity", 20)]

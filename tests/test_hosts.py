@@ -122,7 +122,7 @@ def test_processes_train_as_one(manifest, tmp_path, processes, mesh):  # noqa: F
     for name, count in (("one", 1), ("many", processes)):
         done = train(manifest, tmp_path / name, count, mesh, launcher=launcher if count == 2 else None)
         assert done.returncode == 0, done.stderr[-3000:]
-        assert done.stderr.count("[mlm x] step 6/6") == 1  # the first process speaks for all
+        assert done.stderr.count("[mlm x] step 6/6") == 1  # the first process is_main_process for all
     (one,), many = results(tmp_path / "one", 1), results(tmp_path / "many", processes)
     assert {result["devices"] for result in (one, *many)} == {4} and one["local"] == 4
     np.testing.assert_allclose(many[0]["losses"], one["losses"], rtol=1e-6)
@@ -209,7 +209,7 @@ def test_processes_stop_together_and_go_on(trained, tmp_path):
     kept = snapshots(workflow)
     assert kept == [f"{step:08d}.{end}" for end in ("json", "process-0.safetensors", "process-1.safetensors")]
     said = interrupted(workflow, kill_the_second)
-    assert f"[finetune two] going on from the snapshot at step {step}\n" in said
+    assert f"[finetune two] resuming from the snapshot at step {step}\n" in said
     assert step < int(re.search(r"\[finetune two\] step (\d+)/4000  loss", said)[1])
     assert "[finetune two] error: process 1 of 2: it was killed by signal 9." in said
     assert not list((workflow / "results/finetune/two").rglob("weights.safetensors")) and snapshots(workflow) == kept

@@ -148,9 +148,9 @@ OPENED = (
     + """
 from pathlib import Path
 from tpulm.core.arrays import load_arrays
-from tpulm.models.loading import open_masked
+from tpulm.models.loading import load_masked
 folder = Path(rest[0])
-model, _ = open_masked(folder, "the.run", {"mesh": [1, 1]})
+model, _ = load_masked(folder, "the.run", {"mesh": [1, 1]})
 asked = load_arrays(folder / "asked")
 kept = asked["mask"] > 0
 found = logits(model, asked["ids"], asked["mask"])

@@ -93,8 +93,8 @@ def test_a_run_that_stops_early_and_is_thinned(trained, tmp_path):
     assert "train_base " in workflow(f"{BASE}/history.csv", "-n", "--quiet", "rules").stdout
     change(workflow, "base", patience=1)
     printed = workflow("base", "-n", "--quiet", "rules").stdout
-    assert "thin_checkpoint        3" in printed and "train_base " not in printed
-    workflow("--until", "thin_checkpoint")
+    assert "prune_checkpoint        3" in printed and "train_base " not in printed
+    workflow("--until", "prune_checkpoint")
     assert [path.parent.name for path in folder.glob("*/weights.safetensors")] == ["00000040"]
     assert (folder / "00000010/history.csv").is_file() and (folder / "00000010/state.json").is_file()
     assert "artifacts are whole" in workflow("verify").stdout
@@ -155,7 +155,7 @@ def test_longer_thinned_and_stopped(undisturbed, tmp_path):
     assert weights() == ["00000150", "00000300", "00000450"]
 
     change(workflow, "mlm", keep_checkpoints="last")
-    assert "thin_checkpoint        2" in workflow("mlm", "-n", "--quiet", "rules").stdout
+    assert "prune_checkpoint        2" in workflow("mlm", "-n", "--quiet", "rules").stdout
     workflow("mlm")
     assert weights() == ["00000450"]
     assert (folder / "00000150/history.csv").is_file() and state(workflow, 150)["step"] == 150

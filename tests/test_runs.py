@@ -83,7 +83,7 @@ def test_the_period_of_kept_checkpoints(keep, period):
 @pytest.mark.parametrize(("keep", "thinned"), [("all", []), ("last", [300, 600, 900, 1200]), ("every 2", [300, 900])])
 def test_what_is_thinned_is_never_the_last(keep, thinned):
     run = run_of("mlm", "tiny", mlm={"runs": {"tiny": {"checkpoint_every": 300, "keep_checkpoints": keep}}})
-    assert run.thinned == [f"results/mlm/tiny/checkpoints/{step:08d}/thinned.json" for step in thinned]
+    assert run.pruned == [f"results/mlm/tiny/checkpoints/{step:08d}/pruned.json" for step in thinned]
 
 
 def test_the_files_of_checkpoints():

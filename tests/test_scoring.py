@@ -37,9 +37,9 @@ if engine == "jax":
     from tpulm.training import runtime
     runtime.start(1)
     from tpulm.evaluation.jax_scoring import Scorer
-    from tpulm.models.loading import open_masked
+    from tpulm.models.loading import load_masked
     from tpulm.training.train_step import masked
-    model, distribution = open_masked(folder, "mlm.runs.x", {"mesh": [1, 1]})
+    model, distribution = load_masked(folder, "mlm.runs.x", {"mesh": [1, 1]})
     def scored(rows, texts): return Scorer(model, distribution, masked, 128, length)(rows, texts)
     def logits(ids, place):
         inputs = {"token_ids": ids, "padding_mask": np.ones_like(ids), "mask_positions": np.array([[place]])}

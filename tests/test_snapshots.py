@@ -1,4 +1,4 @@
-"""Snapshots, the pauses at which they are made, and live metrics, without a trainer."""
+"""Snapshots, the callbacks at which they are made, and live metrics, without a trainer."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tpulm.core.errors import UserError
 from tpulm.core.live_metrics import LiveMetrics, read
 from tpulm.core.processes import Stopped
 from tpulm.release.untracked import snapshot_of_use
-from tpulm.training.callbacks import Pauses
+from tpulm.training.callbacks import StepCallbacks
 from tpulm.training.history import FigureReader, History
 from tpulm.training.snapshots import Snapshots, key_of
 
@@ -164,21 +164,21 @@ def segment(snapshots, said, stop_at=None, evaluations=(), every=4, again=False)
                 os.kill(os.getpid(), signal.SIGTERM)
         return {"loss": float(trainer.value), "accuracy": 0.0}
 
-    with Pauses(trainer, measure, history, snapshots, said.append, every) as pauses:
-        assert pauses.begin() == again
-        pauses.catch_up()
+    with StepCallbacks(trainer, measure, history, snapshots, said.append, every) as callbacks:
+        assert callbacks.begin() == again
+        callbacks.catch_up()
         reader = FigureReader(history)
         for step in range(history.step + 1, 21):
             trainer.value = trainer.value + 1 / step
-            pauses.hear()
+            callbacks.hear()
             reader.add(np.float32([1 / step, 0.5, 2]), np.array([step], "f4"))
             if step == stop_at:
                 os.kill(os.getpid(), signal.SIGTERM)
                 os.kill(os.getpid(), signal.SIGTERM)  # of a scheduler, and of a parent that passes it on
-            pauses(step, reader)
+            callbacks(step, reader)
         reader.finish()
-        pauses.finish()
-        pauses.written()
+        callbacks.finish()
+        callbacks.written()
     assert re.match(r"step 20  [\d.]+% of [\d.]+ s was no training: start [\d.]+ s, load [\d.]+ s, ", lines[-1]), lines[
         -1
     ]
@@ -200,7 +200,7 @@ def test_a_segment_that_is_stopped_goes_on_as_if_it_were_not(tmp_path, where):
             segment(Snapshots(folder, "k"), said, **where)
         assert signal.getsignal(signal.SIGTERM) is handler
         history, again = segment(Snapshots(folder, "k"), said, again=True)
-        assert said == [f"going on from the snapshot at step {step}"] and again == value
+        assert said == [f"resuming from the snapshot at step {step}"] and again == value
         for one in (whole, history):
             one.write(str(tmp_path / f"{id(one)}.csv"), str(tmp_path / "timings.csv"), held_out=True)
         text = (tmp_path / f"{id(whole)}.csv").read_text()
@@ -218,11 +218,11 @@ def test_a_power_failure_loses_little(tmp_path):
     """Snapshots that nobody asked for, here at every pause that the clock is looked at."""
     snapshots = Snapshots(str(tmp_path / "20"), "k", every=1e-9)
     trainer, history = Sum(), History(0, 40, 1, lambda line: None)
-    with Pauses(trainer, lambda watch: {}, history, snapshots, print) as pauses:
+    with StepCallbacks(trainer, lambda watch: {}, history, snapshots, print) as callbacks:
         reader = FigureReader(history)
         for step in range(1, 41):
             reader.add(np.float32([0.5, 0.5, 2]), np.array([1], "f4"))
-            pauses(step, reader)
+            callbacks(step, reader)
     assert latest(snapshots).step >= 10
 
 
@@ -245,11 +245,11 @@ class Trace:
 def test_no_profile_begins_after_the_last_step_of_a_segment(tmp_path):
     """It would be of no step, and the next segment makes it, too."""
     history, trace = History(10, 20, 1, lambda line: None), Trace()
-    with Pauses(Sum(), lambda watch: {}, history, Snapshots(str(tmp_path), "k"), print) as pauses:
-        pauses.profile, reader = trace, FigureReader(history)
+    with StepCallbacks(Sum(), lambda watch: {}, history, Snapshots(str(tmp_path), "k"), print) as callbacks:
+        callbacks.profile, reader = trace, FigureReader(history)
         for step in range(11, 21):
             reader.add(np.float32([0.5, 0.5, 2]), np.array([1], "f4"))
-            pauses(step, reader)
+            callbacks(step, reader)
     assert trace.steps == list(range(11, 20))
 
 

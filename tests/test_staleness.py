@@ -138,7 +138,7 @@ FILTERED = LISTED | {
 }  # fmt: skip
 NAMED = {"source": "files", "files": {"train": ["text/a.txt"], "validation": ["text/b.txt"], "test": ["text/c.txt"]}}
 MIXED = {"sources": {"hub": HUB, "listed": {"source": "files", "files": ["text/*.txt"]}, "named": NAMED}}
-ASKED = HUB | {"template": "{question}", "response": "{answer}"}
+INFERENCE_MODELS = HUB | {"template": "{question}", "response": "{answer}"}
 CHATTED = HUB | {"messages": "talk"}
 CHAT = {"chat_template": "some/model", "chat_template_revision": A}
 LINEAR = {"shape": "linear", "warmup_steps": 2}
@@ -196,7 +196,7 @@ def jobs_of_task(task, first=2, steps=(2, 4), rate="0.001", seed=0, weights=("pr
     for start in weights:
         chain = f"evaluation/tasks/{task}/{model}/{start}-rate-{rate}-seed-{seed}"
         found += "".join(f"train_task:{chain},{step:08d} " for step in steps if step >= first)
-        found += "".join(f"thin_checkpoint:{chain},{step:08d} " for step in steps[:-1] if step >= first - 2)
+        found += "".join(f"prune_checkpoint:{chain},{step:08d} " for step in steps[:-1] if step >= first - 2)
     return found
 
 
@@ -293,7 +293,7 @@ def files_of_tasks(folder):
                     yield checkpoint / f"{part}.safetensors"
                 yield from (checkpoint / name for name in ("state.json", "history.csv", "timings.csv"))
                 if step == "00000002":
-                    yield checkpoint / "thinned.json"
+                    yield checkpoint / "pruned.json"
 
 
 # States in which everything is up to date: the config of `trained` with keys replaced.
@@ -302,8 +302,8 @@ STATES = {
     "listed": {"corpus": LISTED, "finetune.text": LISTED},
     "named": {"corpus": NAMED, "finetune.text": NAMED},
     "filtered": {"corpus": FILTERED, "finetune.text": FILTERED},
-    "asked": {"corpus": ASKED, "finetune.text": {"sources": {"one": ASKED}}},
-    "answered": {"corpus": {"sources": {"one": ASKED}}, "finetune.text": ASKED},
+    "asked": {"corpus": INFERENCE_MODELS, "finetune.text": {"sources": {"one": INFERENCE_MODELS}}},
+    "answered": {"corpus": {"sources": {"one": INFERENCE_MODELS}}, "finetune.text": INFERENCE_MODELS},
     "chatted": {"corpus": CHATTED | CHAT, "finetune.text": CHAT | {"sources": {"one": CHATTED}}},
     "talked": {"corpus": CHAT | {"sources": {"one": CHATTED}}, "finetune.text": CHATTED | CHAT},
     "mixed": {"corpus": MIXED, "finetune.text": MIXED},
@@ -518,7 +518,7 @@ ROWS = [
     ("mlm.runs.NAME.patience", "trained", "mlm.runs.tiny.patience", 1, ""),
     (
         "mlm.runs.NAME.keep_checkpoints", "trained", "mlm.runs.tiny.keep_checkpoints", "last",
-        "thin_checkpoint:mlm/tiny,00000010",
+        "prune_checkpoint:mlm/tiny,00000010",
     ),
     ("mlm.runs.NAME.optimizer.weight_decay", "trained", "mlm.runs.tiny.optimizer.weight_decay", 0.02, MLM),
     ("mlm.runs.NAME.optimizer.beta_1", "trained", "mlm.runs.tiny.optimizer.beta_1", 0.8, MLM),
@@ -587,7 +587,7 @@ ROWS = [
     ("base.NAME.patience", "trained", "base.small.patience", 1, ""),
     (
         "base.NAME.keep_checkpoints", "trained", "base.small.keep_checkpoints", "every 2",
-        "thin_checkpoint:base-training/small,00000010",
+        "prune_checkpoint:base-training/small,00000010",
     ),
     ("base.NAME.optimizer.weight_decay", "trained", "base.small.optimizer.weight_decay", 0.02, BASE),
     ("base.NAME.optimizer.beta_1", "trained", "base.small.optimizer.beta_1", 0.8, BASE),
@@ -697,7 +697,7 @@ ROWS = [
     ("finetune.runs.NAME.patience", "trained", "finetune.runs.python.patience", 1, ""),
     (
         "finetune.runs.NAME.keep_checkpoints", "trained", "finetune.runs.python.keep_checkpoints", "last",
-        "thin_checkpoint:finetune/python,00000005",
+        "prune_checkpoint:finetune/python,00000005",
     ),
     (
         "finetune.runs.NAME.optimizer.weight_decay", "trained", "finetune.runs.python.optimizer.weight_decay", 0.02,

@@ -268,7 +268,7 @@ def test_a_chain_is_as_a_runs(scored):
     of_numbers = state(scored, "pair/mlm/asked/pretrained-rate-0.003-seed-0", 120)
     assert set(of_numbers["evaluation"]) == {"loss", "predictions"}
     kept = scored / "results/evaluation/tasks/which/mlm/asked/pretrained-rate-0.003-seed-1/checkpoints/00000030"
-    assert not (kept / "weights.safetensors").exists() and (kept / "thinned.json").exists()
+    assert not (kept / "weights.safetensors").exists() and (kept / "pruned.json").exists()
     assert first["evaluation"]["loss"] > last["evaluation"]["loss"]
 
 
@@ -309,7 +309,7 @@ def test_a_changed_task_reruns_itself_alone(scored, tmp_path):
 
     assert listed() == []
     found = listed(batch_size=8)
-    assert {rule for rule, _ in found} == {"train_task", "thin_checkpoint", "predict_task", "score_task"}
+    assert {rule for rule, _ in found} == {"train_task", "prune_checkpoint", "predict_task", "score_task"}
     assert {place.removeprefix("evaluation/tasks/").split("/")[0] for _, place in found} == {"which"}
     assert listed(metrics=["f1"]) == [["score_task", "which"]]
     # A seed more trains its own chains only.

@@ -20,7 +20,7 @@ from tpulm.release.verification import figures_of
 
 pytestmark = pytest.mark.unit
 
-ASKED = {"template": "Q: {question} {{{n}}}\n", "response": "A: {answer}"}
+INFERENCE_MODELS = {"template": "Q: {question} {{{n}}}\n", "response": "A: {answer}"}
 ROWS = [
     {"question": "Who?", "n": 1, "answer": "Me."}, {"question": "\u00e9 a\r\nb", "n": 2, "answer": "x"},
     {"question": "none", "n": 3, "answer": None}, {"question": None, "n": 4, "answer": "y"},
@@ -36,7 +36,7 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_fields_of_every_format(tmp_path, name):
     file = write(tmp_path / name, FILES[name])
-    found = [row for batch in read_files([str(file)], "line", Form("corpus", ASKED)) for row in batch]
+    found = [row for batch in read_files([str(file)], "line", Form("corpus", INFERENCE_MODELS)) for row in batch]
     expected = [("Q: Who? {1}\n", "A: Me."), ("Q: \u00e9 a\nb {2}\n", "A: x"), ("Q:  {4}\n", "A: y")]
     made = [(prompt + answer, [(len(prompt), len(prompt + answer))]) for prompt, answer in expected]
     assert found == [*made[:2], None, *made[2:]]  # nothing is answered in the third row
@@ -87,7 +87,7 @@ def test_the_boundary_is_right_whatever_the_line_ends(tmp_path_factory, values):
 
 
 def test_what_is_wrong_with_fields(tmp_path):
-    form = Form("corpus", ASKED)
+    form = Form("corpus", INFERENCE_MODELS)
     file = write(tmp_path / "a.jsonl", '{"question": "a", "n": 1, "answer": "b"}\n{"question": "a", "answer": "b"}\n')
     assert fails(list, read_files([str(file)], "line", form)) == (
         f"{file}, line 2 has no column n (corpus.template); found: question, answer."
@@ -101,7 +101,7 @@ def test_what_is_wrong_with_fields(tmp_path):
         f"{file} has no column n (corpus.template); found: question, answer."
     )
     text = write(tmp_path / "d.txt", "x")
-    assert fails(parts_of, "corpus", DEFAULTS | ASKED | {"files": [str(text)]}) == (
+    assert fails(parts_of, "corpus", DEFAULTS | INFERENCE_MODELS | {"files": [str(text)]}) == (
         f"corpus.template: {text} is text without fields; allowed: files of the other formats."
     )
 
@@ -134,7 +134,7 @@ def test_templates_are_checked_before_any_job(changes, sentence):
 def test_all_sources_of_a_text_have_the_column(tmp_path):
     file = str(write(tmp_path / "a.jsonl", "{}"))
     one = {"source": "files", "files": [file]}
-    config = complete({"corpus": {"sources": {"a": one | ASKED, "b": dict(one)}}}, "test")["corpus"]
+    config = complete({"corpus": {"sources": {"a": one | INFERENCE_MODELS, "b": dict(one)}}}, "test")["corpus"]
     recipes = [reading("corpus", config, part) for part in parts_of("corpus", config)]
     assert [recipe["responses"] for recipe in recipes] == [True, True]
     assert "column" not in recipes[0] and "template" not in recipes[1]

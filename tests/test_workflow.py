@@ -87,14 +87,14 @@ def test_a_wrong_config_is_one_sentence_before_any_job(fresh):
         ),
         (
             "wikitext103-roberta-base",
-            {"train_mlm_jax": 100, "thin_checkpoint": 95, "write_shard": 63},
+            {"train_mlm_jax": 100, "prune_checkpoint": 95, "write_shard": 63},
             ["train_finetune", "train_base", "train_mlm_tensorflow"],
         ),
         ("wikitext103-roberta-base-128", {"train_mlm_tensorflow": 100, "write_shard": 243}, ["train_mlm_jax"]),
         ("imdb-gemma-2b-one-gpu", {"fetch_base": 1, "train_finetune": 2, "export_lora": 1}, ["train_base"]),
         ("imdb-gemma-7b-full-v5e-64", {"fetch_base": 1, "train_finetune": 1, "export_finetune": 1}, ["export_lora"]),
-        ("imdb-gemma-7b-one-chip", {"fetch_base": 1, "train_finetune": 6, "thin_checkpoint": 5}, ["train_base"]),
-        ("glue-modernbert-base", {"train_task": 84, "thin_checkpoint": 59, "score_task": 8}, ["train_mlm_jax"]),
+        ("imdb-gemma-7b-one-chip", {"fetch_base": 1, "train_finetune": 6, "prune_checkpoint": 5}, ["train_base"]),
+        ("glue-modernbert-base", {"train_task": 84, "prune_checkpoint": 59, "score_task": 8}, ["train_mlm_jax"]),
         ("fineweb-edu-llama-1b", {"train_base": 40, "write_causal_shard": 130}, ["fetch_base", "train_finetune"]),
     ],
 )

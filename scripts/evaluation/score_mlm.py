@@ -43,11 +43,11 @@ with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
         determinism = recipe.get("determinism", "bytes")
         runtime.start(recipe["cpu_threads"], recipe["host_device_count"], determinism=determinism)
         from tpulm.evaluation.jax_scoring import Scorer
-        from tpulm.models.loading import open_masked
+        from tpulm.models.loading import load_masked
         from tpulm.models.sharding import on_one_host
         from tpulm.training.train_step import masked
 
-        model, distribution = open_masked(folder, recipe["key"], on_one_host(recipe, snakemake.resources))
+        model, distribution = load_masked(folder, recipe["key"], on_one_host(recipe, snakemake.resources))
         tokens = recipe["batch_size"] // recipe["microbatches"] * length
         nats = Scorer(model, distribution, masked, tokens, length)(rows, len(encoded))
     costs = costs_of(material.distinct, encoded, nats)

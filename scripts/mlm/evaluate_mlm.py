@@ -42,14 +42,14 @@ with job(snakemake.log[0], f"mlm {run}") as say:
         determinism = recipe.get("determinism", "bytes")
         runtime.start(recipe["cpu_threads"], recipe["host_device_count"], determinism=determinism)
         from tpulm.core.arrays import load_arrays
-        from tpulm.models.loading import open_masked
+        from tpulm.models.loading import load_masked
         from tpulm.models.sharding import on_one_host
         from tpulm.records.masked_batches import evaluation_batches
         from tpulm.training.evaluation import Evaluator
         from tpulm.training.train_step import masked
 
         packing = {"packing": read_manifest(snakemake.input.records)["packing"]}
-        model, distribution = open_masked(folder, f"mlm.runs.{run}", on_one_host(recipe, snakemake.resources) | packing)
+        model, distribution = load_masked(folder, f"mlm.runs.{run}", on_one_host(recipe, snakemake.resources) | packing)
         evaluator, most = Evaluator(model, distribution, masked), recipe["batch_size"] // recipe["microbatches"]
         parameters = sum(array.size for array in load_arrays(folder / "model.safetensors").values())
 

@@ -32,8 +32,8 @@ with job(snakemake.log[0], f"tfrecords {split} {shard + 1}/{shards}") as say:
     tokenizer = load(inputs.tokenizer)
     vocabulary = describe(tokenizer, inputs.tokenizer, inputs.special_tokens_map)
     documents = tokenize(tokenizer, read_batches(inputs.corpus, part["start"], part["stop"]))
-    closing = len(template(tokenizer)[1])
+    suffix_tokens = len(template(tokenizer)[1])
     pad, target = vocabulary["special_ids"]["pad"], snakemake.output.records
-    written = write_shard(documents, recipe, pad, closing, target, part["documents"])
+    written = write_shard(documents, recipe, pad, suffix_tokens, target, part["documents"])
     write_json(snakemake.output.sidecar, written | {"vocabulary": vocabulary})
     say(f"{written['records']:,} records of {recipe['sequence_length']} tokens from {part['documents']:,} documents")

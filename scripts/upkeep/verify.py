@@ -31,7 +31,7 @@ with job(snakemake.log[0], "verify") as say, contextlib.ExitStack() as place:
             continue
         built += 1
         damages += found
-        say(f"{name}: {'whole' if not found else 'DAMAGED'}")
+        say(f"{name}: {'ok' if not found else 'corrupt'}")
         for damage in found:
             say(f"  {damage}")
     if absent:

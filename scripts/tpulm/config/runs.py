@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tpulm.config.record_sets import RecordSet, corpus_records, masked_records, tuning_records
-from tpulm.specs.artifacts import CHECKPOINT_FILES, MODEL_FILES, PAD_ID, SEGMENT_FILES, SNAPSHOTS, THINNED
+from tpulm.specs.artifacts import CHECKPOINT_FILES, MODEL_FILES, PAD_ID, PRUNED, SEGMENT_FILES, SNAPSHOTS
 from tpulm.specs.schedule import segment_schedule
 
 STAGES = ("mlm", "base", "finetune")
@@ -159,10 +159,10 @@ class Run:
         return self.recipe["batch_size"] * section["sequence_length"]
 
     @property
-    def thinned(self) -> list[str]:
+    def pruned(self) -> list[str]:
         """The marks of the checkpoints that keep_checkpoints lets go: never the last one, which exports read."""
         period = checkpoint_period(self.recipe["keep_checkpoints"], len(self.segment_ends))
-        marks = self.in_every_checkpoint(THINNED)[:-1]
+        marks = self.in_every_checkpoint(PRUNED)[:-1]
         return [mark for number, mark in enumerate(marks, start=1) if number % period]
 
     @property

@@ -114,7 +114,7 @@ def assign(where: str, recipe: dict, parts: Sequence[str], records: Sequence[dic
             refuse_empty(where, SPLITS[split], int((codes == split).sum()), dropped)
     shares = {split: recipe["held_out"][SPLITS[split]] for split in (TEST, VALIDATION) if split not in named}
     if distinct and shares:
-        carve(where, shares, keys, codes, distinct)
+        hold_out(where, shares, keys, codes, distinct)
     told = {}
     if "near_duplicates" in recipe:
         examples = drop_near_duplicates(parts, codes, recipe["near_duplicates"]["threshold"])
@@ -143,10 +143,10 @@ def drop_known(keys: Keys, codes: np.ndarray, split: int, others: Iterable[int])
     return distinct
 
 
-def carve(where: str, shares: dict[int, float], keys: Keys, codes: np.ndarray, distinct: int) -> None:
+def hold_out(where: str, shares: dict[int, float], keys: Keys, codes: np.ndarray, distinct: int) -> None:
     """Hold documents out of train: the lowest keys for test, the next for validation.
 
-    shares    fraction of the distinct documents for each split to carve. A document's place does not depend on the
+    shares    fraction of the distinct documents for each split to hold_out. A document's place does not depend on the
               order of the documents, and a share's end moves only a little when documents are added.
     distinct  number of distinct documents of train
 

@@ -151,12 +151,12 @@ class KerasLM(TemplateLM):
                 tokens[place, : len(rows[row])] = rows[row]
                 lengths[place] = len(rows[row]) - 1
             made = self.compiled(*self.values, self.place(tokens), self.place(lengths))
-            losses, right = (np.asarray(array) for array in made)
+            losses, correct = (np.asarray(array) for array in made)
             self.check(losses[: len(chosen)], lengths[: len(chosen)])
             for place, row in enumerate(chosen):
                 stop = len(rows[row]) - 1
                 part = slice(stop - len(requests[row][2]), stop)
-                found[row] = (-float(losses[place, part].sum(dtype=np.float64)), bool(right[place, part].all()))
+                found[row] = (-float(losses[place, part].sum(dtype=np.float64)), bool(correct[place, part].all()))
         return found
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:

@@ -220,7 +220,7 @@ QUANTISED = [*layers_of(tuple(TARGETS)), "token_embedding"]
 WEIGHTS_ONLY = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
 
 
-class Stored(keras.dtype_policies.DTypePolicy):
+class StorageDtypePolicy(keras.dtype_policies.DTypePolicy):
     """Variables of one type, arithmetic in another; Keras itself has only float32 variables for other arithmetic."""
 
     def __init__(self, variables: str, arithmetic: str):
@@ -229,7 +229,7 @@ class Stored(keras.dtype_policies.DTypePolicy):
         self.variables = variables
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stored) and self.name == other.name
+        return isinstance(other, StorageDtypePolicy) and self.name == other.name
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -254,7 +254,7 @@ def policy_of(spec: ModelSpec) -> keras.dtype_policies.DTypePolicy | None:
         return keras.dtype_policies.DTypePolicyMap(run, layers)
     if spec.base_precision in (None, run.variable_dtype):
         return None
-    return Stored(spec.base_precision, run.compute_dtype)
+    return StorageDtypePolicy(spec.base_precision, run.compute_dtype)
 
 
 def without_activations(model: keras.Model) -> keras.Model:

@@ -23,7 +23,7 @@ from tpulm.tokenization.folder import load, special_ids
 TOP = 5  # answers to a prompt
 
 
-def open_masked(folder: Path, where: str, recipe: Mapping) -> tuple[keras.Model, Sharded]:
+def load_masked(folder: Path, where: str, recipe: Mapping) -> tuple[keras.Model, Sharded]:
     """Return the model of a folder, in float32, and how it is sharded over JAX's devices.
 
     where    the config key of its run; recipe   of the run: mesh, and layout, packing, determinism if it has them
@@ -59,7 +59,7 @@ class FillMask:
         self.ids = special_ids(self.tokenizer, folder / "special_tokens_map.json")
         self.mask = self.tokenizer.id_to_token(self.ids["mask"])
         self.spaces = read_json(folder / "tokenizer_config.json").get("clean_up_tokenization_spaces", False)
-        self.model, _ = open_masked(folder, str(folder), {"mesh": [1, 1]})
+        self.model, _ = load_masked(folder, str(folder), {"mesh": [1, 1]})
 
     def __call__(self, prompt: str) -> list[dict]:
         """Return the five most likely tokens for the [MASK] of a prompt: score, token, token_str, sequence.

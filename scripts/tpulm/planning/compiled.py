@@ -34,7 +34,7 @@ def read(text: str, slice_: Topology, coordinates: Iterable[Iterable[int]], atte
     collective_bytes  sent to other devices, by kind
     link_seconds      the least that the links of a chip need for it
     timeline          see `tpulm.planning.timeline`
-    uncounted         kernels whose FLOPs, and loops whose turns, nobody knows
+    uncounted         kernels whose FLOPs, and loops whose trip_count, nobody knows
     """
     module = parse(text)
     links = Links(tuple(map(tuple, coordinates)), slice_.link_bandwidth, slice_.dimensions)

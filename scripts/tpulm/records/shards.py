@@ -101,7 +101,7 @@ class Layout:
     tokens_per_record  of a causal model one more: windows overlap by it, so that each token but the first is predicted
                        once
     pad                id of the padding
-    closing            special tokens at the end of each document, which also one that is cut ends with
+    suffix_tokens      number of special tokens at the end of each document, which also one that is cut ends with
     responses          whether records say which tokens belong to a response
     """
 
@@ -109,7 +109,7 @@ class Layout:
     sequence_length: int
     tokens_per_record: int
     pad: int
-    closing: int
+    suffix_tokens: int
     responses: bool = False
 
     def packer(self) -> "Windows | OnePerRecord":
@@ -189,13 +189,14 @@ class OnePerRecord:
             rows = np.full(held.shape, layout.pad, np.int32)
             rows[held] = ids[places]
             cut = lengths[part] > width
-            rows[cut, width - layout.closing :] = ids[ends[part][cut, None] - np.arange(layout.closing, 0, -1)]
+            suffix = ends[part][cut, None] - np.arange(layout.suffix_tokens, 0, -1)
+            rows[cut, width - layout.suffix_tokens :] = ids[suffix]
             block = {"input_ids": rows, "attention_mask": held.astype(np.int32)}
             for mask in loss_mask:
                 block["loss_mask"] = np.zeros(held.shape, np.int32)
                 block["loss_mask"][held] = mask[places]
                 # A response that is cut off has not ended there.
-                block["loss_mask"][cut, width - layout.closing :] = 0
+                block["loss_mask"][cut, width - layout.suffix_tokens :] = 0
             yield block
 
 
@@ -218,11 +219,11 @@ def pack(documents: Iterable[Documents], packer: Windows | OnePerRecord) -> Iter
 
 
 def write_shard(
-    documents: Iterable[Documents], recipe: Mapping, pad: int, closing: int, records: str | Path, count: int
+    documents: Iterable[Documents], recipe: Mapping, pad: int, suffix_tokens: int, records: str | Path, count: int
 ) -> dict:
     """Write a shard and its index; return what the manifest says of it.
 
-    documents     as `pack` takes them; pad, closing  see `Layout`
+    documents     as `pack` takes them; pad, suffix_tokens  see `Layout`
     recipe        packing, sequence_length, tokens_per_record; shards_key and length_key, their names in the config;
                   responses, true where records say which tokens belong to one
     records       SPLIT/NUMBER-of-SHARDS.tfrecord; the index beside it has the extension .index
@@ -234,7 +235,7 @@ def write_shard(
     index = records.with_suffix(".index")
     split, (shard, _, shards) = records.parent.name, records.stem.partition("-of-")
     sizes = recipe["sequence_length"], recipe["tokens_per_record"]
-    layout = Layout(recipe["packing"], *sizes, pad, closing, recipe.get("responses", False))
+    layout = Layout(recipe["packing"], *sizes, pad, suffix_tokens, recipe.get("responses", False))
     packer = layout.packer()
 
     def reason() -> str:

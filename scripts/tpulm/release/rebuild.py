@@ -24,7 +24,7 @@ from tpulm.release.verify import inside
 RELATIVE, ABSOLUTE = 0.05, 0.02
 # The files of which the numbers are compared there: what was measured of models.
 PROCESSOR = ("machine", "processor", "vectors")
-MEASURED = ("metrics.json", "scores.json")
+EVALUATED_MODELS = ("metrics.json", "scores.json")
 GIVEN = "config/given/"  # the files of the config, in the archive and in the folder
 
 
@@ -153,7 +153,7 @@ def verdict_on(
         return "the same bytes"
     if same or before["compare"] == "bytes":
         return "different: other bytes"
-    if Path(path).name not in MEASURED or not before["included"]:
+    if Path(path).name not in EVALUATED_MODELS or not before["included"]:
         return "not compared on another processor"
     numbers = dict(numbers_of(json.loads(archive.read(path)), "")), dict(numbers_of(read(folder / path), ""))
     for key in sorted(numbers[0].keys() | numbers[1].keys()):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
-from tpulm.specs.artifacts import CHECKPOINT_FILES, SNAPSHOTS, THINNED
+from tpulm.specs.artifacts import CHECKPOINT_FILES, PRUNED, SNAPSHOTS
 
 
 def summary(arguments: dict, targets: list[str]) -> list[dict[str, str]]:
@@ -64,7 +64,7 @@ def leftovers(recipe: dict) -> list[Path]:
     for path in sorted(Path(recipe["results"]).rglob("*"), key=lambda path: (path.parent, path.name)):
         if path.is_dir() and not path.is_symlink():
             continue
-        if path.name == THINNED and str(path.with_name(CHECKPOINT_FILES["state"])) in needed:
+        if path.name == PRUNED and str(path.with_name(CHECKPOINT_FILES["state"])) in needed:
             continue  # the mark of what was let go, also where the config would now keep it
         if snapshot_of_use(path, needed) or made_of_checkpoint(path, needed):
             continue

@@ -37,8 +37,8 @@ from tpulm.specs.artifacts import (
     CHECKPOINT_FILES,
     MANIFEST,
     MODEL_FILES,
+    PRUNED,
     SHARD_INDEX,
-    THINNED,
     TOKENIZER_FILES,
     lengths_file,
 )
@@ -306,9 +306,9 @@ def check_chain(folder: Path, steps: list[int]) -> Iterator[str]:
         if before and state["previous_sha256"] != sha256(before):
             yield f"the chain is broken at {here}: it was not trained from {before.parent.name}."
         before = state_file
-        thinned = (here / THINNED).exists()
+        pruned = (here / PRUNED).exists()
         for name, path in parts.items():
-            if thinned and not Path(path).exists():
+            if pruned and not Path(path).exists():
                 continue
             found, damages = attempt(Path(path), sha256)
             if found and found != state["sha256"][name]:

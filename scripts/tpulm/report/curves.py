@@ -145,9 +145,9 @@ def scores_of(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dict[
 
 
 def reading(score: Score) -> str:
-    """Return what a score says beside chance and simpler models, in words; nothing where it has no rivals."""
+    """Return what a score says beside chance and simpler models, in words; nothing where it has no baselines."""
     words: dict[str, list[str]] = {}
-    for name, value in score.rivals.items():
+    for name, value in score.compared_with.items():
         words.setdefault(SAID[score.beside(value)], []).append(name)
     return "; ".join(f"{how} {', '.join(names)}" for how, names in words.items())
 

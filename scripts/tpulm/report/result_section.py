@@ -104,7 +104,7 @@ def quality(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
                 [
                     {"name": row["model"], "value": value, "which": name}
                     for row in rows
-                    for name, value in row["score"].baselines.items()
+                    for name, value in row["score"].compared_with.items()
                 ],
                 metric.replace("_", " "),
             ),
@@ -150,8 +150,8 @@ def best_of(runs: list[dict[str, Any]], sources: Sources) -> list[dict[str, Any]
     leaders = first_measures(filter(leading, scores_of(runs, sources)))
     for row in sorted(leaders, key=lambda row: labels.get(row["model"], len(labels))):
         score = row["score"]
-        rivals = sorted(score.rivals.items(), key=lambda item: item[1], reverse=score.higher_is_better)
-        which, value = rivals[0] if rivals else ("", None)
+        baselines = sorted(score.compared_with.items(), key=lambda item: item[1], reverse=score.higher_is_better)
+        which, value = baselines[0] if baselines else ("", None)
         shown = best_row(row["model"], score.on, score.metric, score.value, value, which, row["file"])
         limits = {"low": score.low, "high": score.high}
         rows.append(shown | limits | {"verdict": "" if value is None else score.beside(value)})

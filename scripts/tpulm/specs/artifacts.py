@@ -44,7 +44,7 @@ CHECKPOINT_FILES = {
 }
 CHECKPOINT_ARRAYS = tuple(part for part, file in CHECKPOINT_FILES.items() if file.endswith(".safetensors"))
 # The mark, in a checkpoint's folder, that keep_checkpoints has deleted its arrays.
-THINNED = "thinned.json"
+PRUNED = "pruned.json"
 # What a segment writes of its steps, beside its checkpoint.
 SEGMENT_FILES = {"history": "history.csv", "timings": "timings.csv"}
 # Folder of a run for what it goes on from in the middle of a segment: no artifact, and gone when the run is complete.

@@ -243,7 +243,7 @@ class TrainingStep:
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """What its held-out predictions are measured by, see `tpulm.training.history.held_out_figures`."""
+        """What its held-out predictions are measured by, see `tpulm.training.history.held_out_metrics`."""
         if self.head is None:
             return ("loss", "accuracy", "perplexity", "predictions")
         return ("loss", "predictions") if self.head.predict == NUMBER else ("loss", "accuracy", "predictions")

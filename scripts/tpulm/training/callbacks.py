@@ -12,8 +12,8 @@ from tpulm.core.processes import Stopped, StopRequest
 from tpulm.training.history import FigureReader, History, Phases
 from tpulm.training.snapshots import Snapshots
 
-WORTH = 50  # a snapshot may take this part of the time since the last one
-MEETING = 30  # seconds between two moments at which processes agree whether a snapshot is due
+SNAPSHOT_INTERVAL = 50  # between two snapshots at the least, in multiples of the time that one takes
+SECONDS_BETWEEN_AGREEMENTS = 30  # between two moments at which processes agree whether a snapshot is due
 
 
 class Trainable(Protocol):
@@ -41,7 +41,7 @@ class Tracing(Protocol):
         """End it, if it has begun."""
 
 
-class Alone:
+class SingleProcess:
     """How the processes that train agree, where there is one of them."""
 
     def first(self, values: list[int]) -> list[int]:
@@ -57,8 +57,8 @@ class Alone:
         return request.name is not None
 
 
-class Pauses:
-    """The pauses of one segment, a context: within it, SIGTERM and Ctrl-C wait for the next pause.
+class StepCallbacks:
+    """The callbacks of one segment, a context: within it, SIGTERM and Ctrl-C wait for the end of a step.
 
     trainer         holds the state; history  of the segment
     measure         returns the held-out figures; takes a function that passes the batches on, and may raise
@@ -74,15 +74,15 @@ class Pauses:
         snapshots: Snapshots,
         say: Callable[[str], None],
         evaluate_every: int | None = None,
-        processes: Alone | None = None,
+        processes: SingleProcess | None = None,
     ):
         """Nothing happens yet."""
         self.trainer, self.measure, self.history = trainer, measure, history
         self.snapshots, self.say, self.first = snapshots, say, history.step
-        self.evaluate_every, self.processes = evaluate_every, processes or Alone()
+        self.evaluate_every, self.processes = evaluate_every, processes or SingleProcess()
         self.request, self.moment = StopRequest(), 0
         self.began = self.saved = time.monotonic()
-        self.turns, self.meeting, self.period = 0, 10, 60 * snapshots.every
+        self.steps, self.agreement, self.period = 0, 10, 60 * snapshots.every
         self.profile: Tracing | None = None
         self.phases = Phases()
         self.phases.end("start")
@@ -104,7 +104,7 @@ class Pauses:
                 self.trainer.load(snapshot.arrays("weights/"), snapshot.arrays("optimizer/"), source)
                 self.history.restore(snapshot.history)
                 job_record.note(resumed_from_step=snapshot.step)
-                self.say(f"going on from the snapshot at step {snapshot.step}")
+                self.say(f"resuming from the snapshot at step {snapshot.step}")
         return snapshot is not None
 
     def __call__(self, step: int, reader: FigureReader) -> None:
@@ -177,13 +177,13 @@ class Pauses:
 
     def due(self) -> bool:
         """Return whether it is time for a snapshot that nobody asked for, in all processes alike."""
-        self.turns += 1
-        if not self.period or self.snapshots.folder is None or self.turns < self.meeting:
+        self.steps += 1
+        if not self.period or self.snapshots.folder is None or self.steps < self.agreement:
             return False
         now = time.monotonic()
-        wait = max(1, round(MEETING * self.turns / max(now - self.began, 1e-9)))
+        wait = max(1, round(SECONDS_BETWEEN_AGREEMENTS * self.steps / max(now - self.began, 1e-9)))
         due, wait = self.processes.first([int(now - self.saved >= self.period), wait])
-        self.meeting = self.turns + wait
+        self.agreement = self.steps + wait
         return bool(due)
 
     def finish(self) -> dict[str, float]:
@@ -208,4 +208,4 @@ class Pauses:
         parts, shapes = self.trainer.state_parts()
         self.snapshots.save(self.history.step, parts, shapes, self.history.state(), self.processes.gather)
         self.saved = time.monotonic()
-        self.period = max(60 * self.snapshots.every, WORTH * (self.saved - began))
+        self.period = max(60 * self.snapshots.every, SNAPSHOT_INTERVAL * (self.saved - began))

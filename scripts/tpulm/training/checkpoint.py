@@ -74,7 +74,7 @@ def save(
     evaluation: dict[str, float],
     previous: dict[str, str] | None,
     save_arrays: Callable[[str, Any], None] = save_arrays,
-    speaks: bool = True,
+    is_main_process: bool = True,
     notes: dict | None = None,
 ) -> None:
     """Write the checkpoint at the end of a segment.
@@ -83,7 +83,7 @@ def save(
     recipe      the segment's, its `last` step among it
     weights, optimizer  named arrays, as `save_arrays` takes them
     evaluation  held-out figures at that step, with `loss` among them; lower is better
-    speaks      whether this process is the one that writes what is not spread over several
+    is_main_process  whether this process writes what is not spread over several
     notes       what else the state says of how the segment was trained
 
     Raises UserError when the held-out loss is not finite: nothing is written then.
@@ -101,7 +101,7 @@ def save(
             best, best_arrays, since_best = before["best"], previous["best"], before["evaluations_since_best"] + 1
     save_arrays(outputs["weights"], weights)
     save_arrays(outputs["optimizer"], optimizer)
-    if not speaks:
+    if not is_main_process:
         return
     with atomic_write(outputs["best"]) as partial:
         shutil.copyfile(best_arrays, partial)

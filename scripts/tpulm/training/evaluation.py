@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from tpulm.models.sharding import Sharded, batch_sharding, replicated_sharding
 from tpulm.models.token_losses import predict
-from tpulm.training.history import held_out_figures
+from tpulm.training.history import held_out_metrics
 
 AHEAD = 4  # batches prepared, and steps dispatched, before they are needed
 
@@ -69,8 +69,8 @@ def make_eval_step(model: keras.Model, task: Callable) -> Callable:
 
     def evaluation(trainable: list, frozen: list, batch: dict[str, jax.Array]) -> tuple:
         inputs, labels, weights = task(batch)
-        losses, right, _ = predict(model, trainable, frozen, inputs, labels, training=False)
-        return (losses * weights).sum(), (right * weights).sum(), weights.sum()
+        losses, correct, _ = predict(model, trainable, frozen, inputs, labels, training=False)
+        return (losses * weights).sum(), (correct * weights).sum(), weights.sum()
 
     return evaluation
 
@@ -85,7 +85,7 @@ class Evaluator:
         self.eval_step = jax.jit(make_eval_step(model, task), out_shardings=replicated_sharding(distribution))
 
     def __call__(self, data: Iterable[dict[str, np.ndarray]]) -> dict[str, float]:
-        """Return the figures of `held_out_figures` on held-out batches, with the values that the model holds."""
+        """Return the figures of `held_out_metrics` on held-out batches, with the values that the model holds."""
         trainable, frozen = (
             [v.value for v in part] for part in (self.model.trainable_variables, self.model.non_trainable_variables)
         )
@@ -102,7 +102,7 @@ class Evaluator:
             sums.append(self.eval_step(trainable, frozen, batch))
             if len(sums) > AHEAD:  # batches that wait take memory; on virtual devices, many of them wait for ever
                 jax.block_until_ready(sums[-AHEAD])
-        return held_out_figures(*np.array(sums, np.float64).sum(0))
+        return held_out_metrics(*np.array(sums, np.float64).sum(0))
 
     def place(self, array: np.ndarray) -> jax.Array:
         """Return an array that every process holds whole as one that is sharded over the devices."""

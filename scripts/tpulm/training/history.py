@@ -2,7 +2,7 @@
 
 The history of a segment's steps: one CSV of numbers that repeat exactly, one of timings that do not.
 
-history.csv   step, loss (nats per predicted token), accuracy (share of its predictions that are right, ties
+history.csv   step, loss (nats per predicted token), accuracy (share of its predictions that are correct, ties
               included), learning_rate, gradient_norm (of all variables, before any clipping); held_out_loss at some
               steps, where evaluate_every asks for it
 timings.csv   step, seconds_per_step, tokens_per_second, devices (how many of which kind), profile (where a profile
@@ -158,12 +158,12 @@ class History:
         write_text(timings, table.getvalue())
 
 
-def held_out_figures(loss: float, right: float, count: float) -> dict[str, float]:
+def held_out_metrics(loss: float, correct: float, count: float) -> dict[str, float]:
     """Return what is said of a held-out split, from sums over its predictions.
 
     loss (nats per prediction), accuracy, perplexity (e to the loss), predictions (how many)
     """
-    loss, accuracy = float(loss / max(count, 1.0)), float(right / max(count, 1.0))
+    loss, accuracy = float(loss / max(count, 1.0)), float(correct / max(count, 1.0))
     perplexity = math.exp(min(loss, 700.0)) if math.isfinite(loss) else loss
     return {"loss": loss, "accuracy": accuracy, "perplexity": perplexity, "predictions": int(count)}
 

@@ -1,6 +1,6 @@
 """The training loop on JAX: one segment of a run, from the previous checkpoint to its own.
 
-How the processes that train together on JAX agree about pauses.
+How the processes that train together agree on when all stop, or write a snapshot.
 
 Needs tpulm.training.runtime.start first.
 """
@@ -20,7 +20,7 @@ from tpulm.models.causal import assign, count
 from tpulm.models.sharding import Sharded, describe_devices, replication_notes, shardings
 from tpulm.specs.schedule import learning_rates
 from tpulm.training import checkpoint, sharded_arrays
-from tpulm.training.callbacks import Alone, Pauses
+from tpulm.training.callbacks import SingleProcess, StepCallbacks
 from tpulm.training.evaluation import AHEAD, Evaluator, batches
 from tpulm.training.history import FigureReader, History
 from tpulm.training.jax_run import JaxRun, seconds_at_peak
@@ -29,8 +29,8 @@ from tpulm.training.snapshots import Snapshots
 from tpulm.training.train_step import TrainState, seed_generators
 
 
-class Processes(Alone):
-    """All processes of the run; of one, it is `Alone`.
+class MultiProcess(SingleProcess):
+    """All processes of the run; of one, it is `SingleProcess`.
 
     SIGTERM at any of them reaches all through JAX's preemption service, which takes the signal from Python.
     """
@@ -106,12 +106,12 @@ class Trainer:
         first: int,
         rates: np.ndarray,
         history: History,
-        pauses: Pauses | None = None,
+        callbacks: StepCallbacks | None = None,
     ) -> None:
         """Train from step `first`, counted from 0, on what `load` returns (see `batches`).
 
         rates   float32 [steps], the learning rate of each; a multiple of steps_per_execution of them
-        pauses  what happens between two dispatches
+        callbacks  what happens between two dispatches
         """
         if not len(rates):
             return
@@ -122,15 +122,15 @@ class Trainer:
         data = batches(load, span, step.batch_size, steps, self.run.distribution)
         for batch, some in zip(data, rates.reshape(-1, steps), strict=True):
             self.state, figures = self.step(self.state, self.frozen, batch, some[0] if steps == 1 else some)
-            if pauses:
-                pauses.hear()
+            if callbacks:
+                callbacks.hear()
             reader.add(figures, some)
             pending.append(figures)
             if len(pending) > AHEAD:
                 pending.popleft().block_until_ready()
-            if pauses:
+            if callbacks:
                 first += steps
-                pauses(first, reader)
+                callbacks(first, reader)
         reader.finish()
 
     @cached_property
@@ -139,7 +139,7 @@ class Trainer:
         return Evaluator(self.run.model, self.run.distribution, self.run.task)
 
     def evaluate(self, data: Iterable[dict[str, np.ndarray]]) -> dict[str, float]:
-        """Return the figures of `held_out_figures` on held-out batches, those that fit what the model predicts."""
+        """Return the figures of `held_out_metrics` on held-out batches, those that fit what the model predicts."""
         figures = self.evaluator.measure(self.state.trainable, self.frozen, data)
         return {name: figures[name] for name in self.run.step.figures}
 
@@ -172,7 +172,7 @@ def train_segment(
     log       of the job, beside which live metrics are; profile  of some of the steps
     """
     (load, held_out), (outputs, previous), every = data, files, recipe.get("evaluate_every")
-    first, last, speaks = recipe["first"], recipe["last"], jax.process_index() == 0
+    first, last, is_main_process = recipe["first"], recipe["last"], jax.process_index() == 0
     trainer = Trainer(run)
     trained, total = count(run.model.trainable_variables), count(run.model.variables)
     parameters = f"{total:,}" if trained == total else f"{trained:,} of {total:,}"
@@ -189,17 +189,17 @@ def train_segment(
     def measure(watch: Callable) -> dict[str, float]:
         return trainer.evaluate(watch(held_out()))
 
-    with Pauses(trainer, measure, history, snapshots, say, every, Processes()) as pauses:
-        if not pauses.begin() and previous:
+    with StepCallbacks(trainer, measure, history, snapshots, say, every, MultiProcess()) as callbacks:
+        if not callbacks.begin() and previous:
             weights, optimizer = (sharded_arrays.Arrays(previous[part]) for part in ("weights", "optimizer"))
             trainer.load(weights, optimizer, f"the checkpoint with {previous['weights']}")
-        pauses.profile = profile
-        history.live = LiveMetrics(log, history.step) if speaks else None
-        pauses.catch_up()
-        trainer.train(load, history.step, rates[history.step - first :], history, pauses)
-        state = (trainer.weights(), trainer.optimizer(), pauses.finish())
-        checkpoint.save(outputs, recipe, *state, previous, sharded_arrays.save, speaks, run.attention.note)
-        if speaks:
+        callbacks.profile = profile
+        history.live = LiveMetrics(log, history.step) if is_main_process else None
+        callbacks.catch_up()
+        trainer.train(load, history.step, rates[history.step - first :], history, callbacks)
+        state = (trainer.weights(), trainer.optimizer(), callbacks.finish())
+        checkpoint.save(outputs, recipe, *state, previous, sharded_arrays.save, is_main_process, run.attention.note)
+        if is_main_process:
             history.write(outputs["history"], outputs["timings"], bool(every))
-            pauses.written()
+            callbacks.written()
         sharded_arrays.wait_for_all("checkpoint written")  # a process that ends first would take the others for dead

@@ -131,8 +131,8 @@ def predictions(model: transformers.TFPreTrainedModel, batch: dict[str, tf.Tenso
 
 def right_sum(logits: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:
     """Return how many of a batch's predictions have no likelier id than the label, float32."""
-    right = tf.gather(logits, batch["labels"], batch_dims=2) >= tf.reduce_max(logits, -1)
-    return tf.reduce_sum(tf.cast(right, tf.float32) * batch["weights"])
+    correct = tf.gather(logits, batch["labels"], batch_dims=2) >= tf.reduce_max(logits, -1)
+    return tf.reduce_sum(tf.cast(correct, tf.float32) * batch["weights"])
 
 
 def loss_sum(logits: tf.Tensor, batch: dict[str, tf.Tensor]) -> tf.Tensor:

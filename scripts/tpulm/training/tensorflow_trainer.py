@@ -17,8 +17,8 @@ from tpulm.records.masked_batches import documents_apart, evaluation_batches, tr
 from tpulm.records.reader import Records
 from tpulm.specs.schedule import learning_rates
 from tpulm.training import checkpoint
-from tpulm.training.callbacks import Pauses
-from tpulm.training.history import FigureReader, History, held_out_figures
+from tpulm.training.callbacks import StepCallbacks
+from tpulm.training.history import FigureReader, History, held_out_metrics
 from tpulm.training.snapshots import Snapshots
 from tpulm.training.tensorflow_model import (
     assign,
@@ -35,7 +35,7 @@ from tpulm.training.tensorflow_runtime import alone, device_kind, graph, tf, tf_
 def evaluate(
     model: transformers.TFPreTrainedModel, records: Records, strategy: tf.distribute.Strategy | None = None
 ) -> dict[str, float]:
-    """Return the figures of `held_out_figures` of a split, for its masked tokens."""
+    """Return the figures of `held_out_metrics` of a split, for its masked tokens."""
     return evaluator(model, records, strategy)(iter)
 
 
@@ -48,8 +48,8 @@ def evaluator(
 
     def measure(batch: dict[str, tf.Tensor]) -> tf.Tensor:
         logits = predictions(model, batch, training=False)
-        right = tf.cast(tf.argmax(logits, -1, tf.int32) == batch["labels"], tf.float32) * batch["weights"]
-        return tf.stack([loss_sum(logits, batch), tf.reduce_sum(right), tf.reduce_sum(batch["weights"])])
+        correct = tf.cast(tf.argmax(logits, -1, tf.int32) == batch["labels"], tf.float32) * batch["weights"]
+        return tf.stack([loss_sum(logits, batch), tf.reduce_sum(correct), tf.reduce_sum(batch["weights"])])
 
     def distributed(batch: dict[str, tf.Tensor]) -> tf.Tensor:
         return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(measure, (batch,)), axis=None)
@@ -72,7 +72,7 @@ def evaluator(
             batches = documents_apart(batches, records.manifest["special_ids"]["pad"])
         for batch in watch(batches):
             totals += run({name: place(array) for name, array in batch.items()}).numpy()
-        return held_out_figures(*totals)
+        return held_out_metrics(*totals)
 
     return evaluation
 
@@ -123,7 +123,7 @@ class Trainer:
     def make_train_step(self, global_clipnorm: float | None) -> Callable:
         """Return the compiled function of one update: (batch, rate, number of the step) -> figures.
 
-        figures  float32 [3]: loss, nats per prediction; accuracy, the share of the predictions that are right; norm of
+        figures  float32 [3]: loss, nats per prediction; accuracy, the share of correct predictions; norm of
                  the gradients of all variables, before any clipping
         """
         # Where replicas have to talk within a step, only what each does alone is compiled by XLA.
@@ -176,11 +176,11 @@ class Trainer:
         first: int,
         rates: np.ndarray,
         history: History,
-        pauses: Pauses | None = None,
+        callbacks: StepCallbacks | None = None,
     ) -> None:
         """Train from step `first`, counted from 0, on what `load` returns (see `batches`); rates  float32 [steps].
 
-        pauses  what happens between two steps
+        callbacks  what happens between two steps
         """
         if not len(rates):
             return
@@ -188,11 +188,11 @@ class Trainer:
         data = batches(self.strategy, load, batch_size, first, first + len(rates))
         for step, (batch, rate) in enumerate(zip(data, rates, strict=True), first):
             figures = self.step(batch, tf.constant(rate), tf.constant(step, tf.int64))
-            if pauses:
-                pauses.hear()
+            if callbacks:
+                callbacks.hear()
             reader.add(figures, rates[step - first : step - first + 1])
-            if pauses:
-                pauses(step + 1, reader)
+            if callbacks:
+                callbacks(step + 1, reader)
         reader.finish()
 
     def weights(self) -> dict[str, np.ndarray]:
@@ -240,17 +240,17 @@ def train_segment(
     history.devices = f"{replicas} replica(s) ({device_kind()})"
     rates, load = learning_rates(recipe["schedule"], first, last), partial(training_batch, train, recipe)
     measure = evaluator(trainer.model, validation, trainer.strategy)
-    with Pauses(trainer, measure, history, snapshots, say, every) as pauses:
-        if not pauses.begin() and previous:
+    with StepCallbacks(trainer, measure, history, snapshots, say, every) as callbacks:
+        if not callbacks.begin() and previous:
             weights, optimizer = (load_arrays(previous[part]) for part in ("weights", "optimizer"))
             trainer.load(weights, optimizer, f"the checkpoint with {previous['weights']}")
         history.live = LiveMetrics(log, history.step)
-        pauses.catch_up()
-        trainer.train(load, batch_size, history.step, rates[history.step - first :], history, pauses)
-        evaluation = pauses.finish()
+        callbacks.catch_up()
+        trainer.train(load, batch_size, history.step, rates[history.step - first :], history, callbacks)
+        evaluation = callbacks.finish()
         checkpoint.save(outputs, recipe, trainer.weights(), trainer.optimizer_state(), evaluation, previous)
         history.write(outputs["history"], outputs["timings"], bool(every))
-        pauses.written()
+        callbacks.written()
 
 
 def batches(

@@ -102,8 +102,8 @@ def make_grad_fn(model: keras.Model, task: Callable, z_loss: float = 0.0) -> Cal
         for index, value in zip(indices, random, strict=True):
             frozen[index] = value
         inputs, labels, weights = task(batch)
-        losses, right, changed = predict(model, trainable, frozen, inputs, labels, True, z_loss)
-        accuracy = (right * weights).sum() / weight
+        losses, correct, changed = predict(model, trainable, frozen, inputs, labels, True, z_loss)
+        accuracy = (correct * weights).sum() / weight
         return (losses * weights).sum() / weight, (accuracy, [changed[index] for index in indices])
 
     return jax.value_and_grad(loss_of, has_aux=True)
@@ -121,7 +121,7 @@ def make_train_step(
     state         TrainState of values; frozen  values of the model's non-trainable variables
     batch         arrays [records, ...]
     rate          float32, the learning rate: an argument, so that a schedule compiles nothing anew
-    figures       float32 [3]: loss, nats per prediction; accuracy, the share of the predictions that are right; norm of
+    figures       float32 [3]: loss, nats per prediction; accuracy, the share of correct predictions; norm of
                   the gradients of all variables, before any clipping
     """
     grad_fn = make_grad_fn(model, task, z_loss)
@@ -136,8 +136,8 @@ def make_train_step(
 
             def accumulate(carry: tuple, microbatch: Batch) -> tuple:
                 loss, accuracy, random, gradients = carry
-                (more, (right, random)), new = grad_fn(trainable, frozen, random, microbatch, weight)
-                return (loss + more, accuracy + right, random, jax.tree.map(jnp.add, gradients, new)), None
+                (more, (correct, random)), new = grad_fn(trainable, frozen, random, microbatch, weight)
+                return (loss + more, accuracy + correct, random, jax.tree.map(jnp.add, gradients, new)), None
 
             zeros = jax.tree.map(jnp.zeros_like, trainable)
             start = (jnp.zeros((), "float32"), jnp.zeros((), "float32"), random, zeros)

@@ -2,7 +2,7 @@
 
 What the jobs that write shards read: documents, their lengths, a tokenizer.
 
-Which checkpoints are scored or asked, which are gone, and what thinning waits for.
+Which checkpoints are scored or asked, which are gone, and what pruning waits for.
 
 How a causal model is opened to be scored, asked by lm-evaluation-harness, or asked as it was at a checkpoint.
 """
@@ -19,7 +19,7 @@ from tpulm.config.record_sets import RecordSet, files_of_shard
 from tpulm.config.runs import Run, pick
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
-from tpulm.specs.artifacts import CHECKPOINT_FILES, THINNED, lengths_file
+from tpulm.specs.artifacts import CHECKPOINT_FILES, PRUNED, lengths_file
 
 
 class ShardInputs:
@@ -130,7 +130,7 @@ class CheckpointFiles:
     def let_go(self, chain: str, step: int) -> bool:
         """Return whether the weights of a checkpoint were deleted, and not by accident: then none are made for this."""
         folder = f"{self.chains[chain].folder}/checkpoints/{step:08d}"
-        return self.exists(f"{folder}/{THINNED}") and not self.exists(f"{folder}/{CHECKPOINT_FILES['weights']}")
+        return self.exists(f"{folder}/{PRUNED}") and not self.exists(f"{folder}/{CHECKPOINT_FILES['weights']}")
 
     def there(self, chain: str) -> list[int]:
         """Return the steps of a run that the config names, and whose weights are not let go."""
@@ -153,7 +153,7 @@ class CheckpointFiles:
             if not self.let_go(chain, step) or self.exists(self.file(chain, step))
         ]
 
-    def before_thinning(self, chain: str, step: int) -> list[str]:
+    def before_pruning(self, chain: str, step: int) -> list[str]:
         """Return the files that a checkpoint waits for before its arrays are deleted."""
         file = self.file(chain, step)
         wanted = step in self.asked(chain) and not self.let_go(chain, step)

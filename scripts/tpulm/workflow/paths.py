@@ -64,7 +64,7 @@ def names(source: str) -> set[str]:
 is_file = cache(Path.is_file)
 
 
-class Place:
+class Paths:
     """Turns paths below results/ into where they are, and files of the workflow's source into inputs."""
 
     def __init__(self, workflow: Any, storage: Any, root: Path):

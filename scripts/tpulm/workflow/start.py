@@ -17,7 +17,7 @@ from tpulm.core.errors import UserError
 from tpulm.workflow import disk, tracking
 from tpulm.workflow.budget import check, pending, planned_of
 from tpulm.workflow.checks import check_shards, note, preflight, requests
-from tpulm.workflow.paths import Place
+from tpulm.workflow.paths import Paths
 from tpulm.workflow.trackers import absent, check_installed
 
 Result = TypeVar("Result")
@@ -58,7 +58,7 @@ def check_token(jobs: Iterable) -> None:
 class Start:
     """The checks of a workflow, or of a module in another one."""
 
-    def __init__(self, workflow: Any, config: Mapping, runs: list[Run], place: Place):
+    def __init__(self, workflow: Any, config: Mapping, runs: list[Run], place: Paths):
         """Look at the working folder, while Snakemake reads the Snakefile.
 
         Raises UserError in a job whose workflow is gone.

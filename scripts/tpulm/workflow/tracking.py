@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tpulm.config.runs import Run
-from tpulm.workflow.paths import Place
+from tpulm.workflow.paths import Paths
 
 SCRIPTS = Path(__file__).parents[2]
 LOG = Path("logs") / "trackers.log"
@@ -16,7 +16,7 @@ PATIENCE = 60  # seconds that it may take at the end, for what is still to be se
 SAMPLES = {"mlm": "fill_mask.json", "finetune": "generations.json"}
 
 
-def specification(config: Mapping, runs: Iterable[Run], place: Place, replay: bool) -> dict:
+def specification(config: Mapping, runs: Iterable[Run], place: Paths, replay: bool) -> dict:
     """Return what tpulm.workflow.trackers takes."""
     return {
         "trackers": config["trackers"],
