@@ -28,10 +28,10 @@ if MLM:
 
 use rule export_base as export_base_at_step with:
     output:
-        folder=temp(directory(f"{EXPORTED}/base-training/{{name}}/{{step}}/preset")),
-        fingerprint=temp(f"{EXPORTED}/base-training/{{name}}/{{step}}/preset.json"),
+        folder=temp(directory(f"{EXPORTED}/base/{{name}}/{{step}}/preset")),
+        fingerprint=temp(f"{EXPORTED}/base/{{name}}/{{step}}/preset.json"),
     log:
-        "logs/evaluation/base-training/{name}/{step}-export.log",
+        "logs/evaluation/base/{name}/{step}-export.log",
 
 
 # To be finetuned on tasks.

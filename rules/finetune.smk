@@ -152,7 +152,7 @@ rule evaluate_finetune:
 
 # By stage and name, the preset folder; of a base model, its fingerprint tells whether that has changed.
 PRESETS = {
-    "base": {name: [ancient(f"results/base/{name}"), f"results/base/{name}.json"] for name in BASE},
+    "base": {name: [ancient(f"results/base/{name}/preset"), f"results/base/{name}/preset.json"] for name in BASE},
     "finetune": {run: [f"results/finetune/{run}/model"] for run in FULL_RUNS + MERGED_RUNS},
 }
 MADE_HERE = [f"base/{name}" for name in TRAINED_BASES] + [f"finetune/{run}" for run in PRESETS["finetune"]]

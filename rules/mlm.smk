@@ -13,7 +13,11 @@ rule mlm:
         expand("results/mlm/{run}/model/{file}", run=MLM, file=MODEL_FILES),
         expand("results/mlm/{run}/history.csv", run=MLM),
         expand("results/mlm/{run}/metrics.json", run=EVALUATED_MODELS),
-        expand("results/mlm/{run}/model/{file}", run=[name for name in INFERENCE_MODELS if name not in MLM], file=MODEL_FILES),
+        expand(
+            "results/mlm/{run}/model/{file}",
+            run=[name for name in INFERENCE_MODELS if name not in MLM],
+            file=MODEL_FILES,
+        ),
         expand("results/mlm/{run}/fill_mask.json", run=INFERENCE_MODELS),
         [run.pruned for run in MLM.values()],
 

@@ -95,7 +95,7 @@ def test_transformers_computes_the_same(jax_backend, openers, preset, tmp_path, 
     assert np.abs(theirs - logits_of(model, IDS)).max() < 1e-4 < np.abs(theirs).max()
 
 
-MODELS = ["base-training/small", "finetune/python"]
+MODELS = ["base/small", "finetune/python"]
 TASK = {
     "source": "files", "files": ["tasks/*.jsonl"], "held_out": {"validation": 0.2, "test": 0.2}, "models": MODELS,
     "steps": 40, "checkpoint_every": 20, "batch_size": 16, "learning_rates": [3e-3], "sequence_length": 24,

@@ -313,12 +313,12 @@ def test_trainers_refuse_what_is_damaged_before_the_first_step(small):
 def test_a_damaged_checkpoint_is_named(small, monkeypatch):
     config = read_yaml(small / "config.yaml")
     change(small, "base", schedule=config["base"]["small"]["schedule"] | {"decay_steps": 6})  # of the second segment
-    weights = small / "results/base-training/small/checkpoints/00000010/weights.safetensors"
-    target = "results/base-training/small/checkpoints/00000020/state.json"
+    weights = small / "results/base/small/checkpoints/00000010/weights.safetensors"
+    target = "results/base/small/checkpoints/00000020/state.json"
     shutil.rmtree(weights.parents[1] / "00000020")
     whole = weights.read_bytes()
     damaged = (
-        "results/base-training/small/checkpoints/00000010/weights.safetensors is damaged: its SHA-256 is not the "
+        "results/base/small/checkpoints/00000010/weights.safetensors is damaged: its SHA-256 is not the "
         "one in state.json beside it; delete the file and run again."
     )
     weights.write_bytes(whole[:-5])
@@ -333,7 +333,7 @@ def test_a_damaged_checkpoint_is_named(small, monkeypatch):
     text = state.read_text()
     state.write_text(text[:50])
     sentence = refusal(small, target)
-    assert sentence.startswith("results/base-training/small/checkpoints/00000010/state.json is damaged")
+    assert sentence.startswith("results/base/small/checkpoints/00000010/state.json is damaged")
     # What the sentence says to do, mends it: the same bytes again, with another number of cores, and the run goes on.
     state.write_text(text)
     weights.unlink()
@@ -351,8 +351,8 @@ def test_verify_names_each_damage(small):
     (results / "mlm/tiny/model/special_tokens_map.json").unlink()
     state = results / "finetune/python/checkpoints/00000005/state.json"
     state.write_text(state.read_text().replace('"step": 5', '"step": 6'))
-    (results / "base/small/model.weights.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
-    (results / "base-training/small/history.csv").write_text("step,loss,accuracy,learning_rate\n1,abc,0.5,0.1\n")
+    (results / "base/small/preset/model.weights.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
+    (results / "base/small/history.csv").write_text("step,loss,accuracy,learning_rate\n1,abc,0.5,0.1\n")
     (results / "finetune/python/metrics.json").write_text('{"best_step": ')
     text = json.loads((results / "tokenizer/tokenizer.json").read_text())
     text["added_tokens"][0]["lstrip"] = True
@@ -366,8 +366,8 @@ def test_verify_names_each_damage(small):
         "results/mlm/tiny/model/special_tokens_map.json is missing.",
         "results/finetune/python/checkpoints/00000005/state.json says step 6.",
         "the chain is broken at results/finetune/python/checkpoints/00000010: it was not trained from 00000005.",
-        "results/base/small/model.weights.h5 cannot be read: ",
-        "results/base-training/small/history.csv is damaged: ",
+        "results/base/small/preset/model.weights.h5 cannot be read: ",
+        "results/base/small/history.csv is damaged: ",
         "results/finetune/python/metrics.json cannot be read: ",
         "results/tokenizer/tokenizer.json is not the tokenizer that results/tfrecords/manifest.json names",
     ):
@@ -461,7 +461,7 @@ def test_a_run_that_diverges_keeps_its_last_checkpoint(small):
     )
     assert found and int(found[1]) > 20 and done.returncode == 1
     last = (int(found[1]) - 1) // 20 * 20
-    assert load_file(small / f"results/base-training/small/checkpoints/{last:08d}/weights.safetensors")
+    assert load_file(small / f"results/base/small/checkpoints/{last:08d}/weights.safetensors")
 
 
 WAITS = """
@@ -602,7 +602,7 @@ def filled_after(log):
 
 def test_a_full_disk(small):
     """No room for a checkpoint, which there was when the run began; the one before is kept."""
-    saved, target = small / "saved", "base-training/small/checkpoints/00000020"
+    saved, target = small / "saved", "base/small/checkpoints/00000020"
     (small / "results").rename(saved)
     shutil.rmtree(saved / target)
     log = "logs/base/small/00000020.log"
@@ -610,7 +610,7 @@ def test_a_full_disk(small):
     before = f"cp -rp saved/. results/ && {filled_after(log)}"
     out = run_on(small, "size=200m", before, f"results/{target}/state.json", "--retries", "0")
     left = check_full(out)
-    assert "base-training/small/checkpoints/00000010/weights.safetensors" in left
+    assert "base/small/checkpoints/00000010/weights.safetensors" in left
     assert not [name for name in left if name.startswith(target)]
 
 

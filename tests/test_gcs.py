@@ -565,7 +565,7 @@ def test_a_whole_run_on_a_network_that_fails(trained, server, tmp_path):
     with zipfile.ZipFile(workflow / "report.zip") as report:
         assert any(b"finetune-python" in report.read(name) for name in report.namelist())
     last = configured(workflow, base__small__keep_checkpoints="last")
-    target = "results/base-training/small/checkpoints/00000010/pruned.json"
+    target = "results/base/small/checkpoints/00000010/pruned.json"
     workflow(target, *last, *there)
     left = sorted(name.rpartition("/")[2] for name in server.objects(f"whole/{target.rpartition('/')[0]}/"))
     assert left == ["history.csv", "state.json", "pruned.json", "timings.csv"]

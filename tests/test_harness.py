@@ -152,7 +152,7 @@ def test_likelihoods_that_are_no_numbers_are_refused(jax_backend, preset, tmp_pa
     from tpulm.evaluation.harness import metrics
 
     lm = opened(preset)
-    lm.name = "evaluation.harness.own: base-training/small"
+    lm.name = "evaluation.harness.own: base/small"
     table = lm.model.backbone.token_embedding.embeddings
     table.assign(np.full(table.shape, np.nan, np.float32))
     written(tmp_path)
@@ -163,7 +163,7 @@ def test_likelihoods_that_are_no_numbers_are_refused(jax_backend, preset, tmp_pa
     ):
         with pytest.raises(UserError) as error:
             ask()
-        assert str(error.value).startswith("evaluation.harness.own: base-training/small cannot be scored: ")
+        assert str(error.value).startswith("evaluation.harness.own: base/small cannot be scored: ")
         assert "cost it nan or inf nats; allowed: finite numbers. Its training has diverged" in str(error.value)
     with pytest.raises(UserError, match="^evaluation.harness: perplexity of own is inf; allowed: finite numbers"):
         metrics({"alias": "own", "perplexity,none": float("inf")})
@@ -327,11 +327,11 @@ KEPT = "results/finetune/python/checkpoints"
 
 def test_before_and_after_tuning_and_at_a_checkpoint_that_is_let_go(trained, tmp_path):
     workflow = copied(trained, tmp_path)
-    asked = [f"results/evaluation/harness/last-word/{model}" for model in ("base-training/small", "finetune/python")]
+    asked = [f"results/evaluation/harness/last-word/{model}" for model in ("base/small", "finetune/python")]
     files = [f"{folder}/scores.json" for folder in asked]
     workflow("--cores", "2", *files, f"{KEPT}/00000005/pruned.json", *CONFIG)
     before, after = (read_scores(workflow / file) for file in files)
-    assert before[0]["model"] == "base-training/small" and after[0]["model"] == "finetune/python"
+    assert before[0]["model"] == "base/small" and after[0]["model"] == "finetune/python"
     assert sorted((score.metric, score.items) for score in after[1]) == [("acc", 20), ("perplexity", 20)]
     assert [score.name for score in before[1]] == [score.name for score in after[1]]
     found = [
@@ -372,7 +372,7 @@ def test_before_and_after_tuning_and_at_a_checkpoint_that_is_let_go(trained, tmp
 def test_compare_says_which_differences_are_real(trained, tmp_path):
     workflow = copied(trained, tmp_path)
     printed = workflow("--cores", "2", "compare").stdout
-    assert "finetune/python beside base-training/small; seeds: 1 and 1; with one seed" in printed
+    assert "finetune/python beside base/small; seeds: 1 and 1; with one seed" in printed
     rows = list(csv.DictReader((workflow / "results/compare/models.csv").open()))
     assert {row["verdict"] for row in rows} <= {"better", "worse", "cannot tell"} and len(rows) > 3
     assert (workflow / "results/compare/models.md").read_text().splitlines()[2].startswith("| score")

@@ -79,9 +79,9 @@ def test_the_config_names_the_checkpoints_that_are_asked(tmp_path):
 def test_each_evaluation_has_checkpoints_of_its_own(tmp_path):
     key, above = "evaluation.harness.own.checkpoints", "harness/own/"
     found = CheckpointFiles(key, "last", chains(), lambda path: str(tmp_path / path), above)
-    scores = "results/evaluation/harness/own/base-training/small/00000800/scores.json"
-    assert found.files("base-training/small") == [scores] == found.before_pruning("base-training/small", 800)
-    assert found.before_pruning("base-training/small", 400) == []
+    scores = "results/evaluation/harness/own/base/small/00000800/scores.json"
+    assert found.files("base/small") == [scores] == found.before_pruning("base/small", 800)
+    assert found.before_pruning("base/small", 400) == []
 
 
 def test_thinning_waits_for_what_the_config_names(scored, tmp_path):
@@ -102,5 +102,5 @@ def test_checkpoints_that_are_gone_are_named_and_not_trained_again(scored, tmp_p
         "evaluation.checkpoints is all, but mlm.runs.tiny.keep_checkpoints has let go the weights at step 500, which "
         "are not scored; to have them, delete results/mlm/tiny/checkpoints and train again."
     )
-    assert found.note("base-training/small") is None and scored("best").note("mlm/tiny") is None
+    assert found.note("base/small") is None and scored("best").note("mlm/tiny") is None
     assert [path for path, model in found.models.items() if model.run.stage == "mlm"] == ["mlm/tiny/00001500"]

@@ -61,7 +61,7 @@ def configured(fresh):
 
 def learned(workflow, folder):
     """Return what is learned of the records of a set, as text: runs of tokens that count."""
-    processor = SentencePiece(workflow / "results/base-training/small/vocabulary.spm").processor
+    processor = SentencePiece(workflow / "results/base/small/vocabulary.spm").processor
     records = Records(workflow / f"results/tokens/small/{folder}/manifest.json", "train")
     found = records.features(np.arange(len(records)), ["input_ids", "loss_mask"])
     parts = set()
@@ -93,7 +93,7 @@ def test_conversations_and_answers_become_records(configured):
     expected = {"collections": texts, "tokenizer": False, "chains": {}, "mlm": [], "base": []}
     expected |= {"asked": [], "records": {}, "adapters": [], "tuned": [], "transformers": [], "scores": []}
     for folder in sets:
-        expected["records"][folder] = {"shards": shards, "vocabulary": "base-training/small/vocabulary.spm"}
+        expected["records"][folder] = {"shards": shards, "vocabulary": "base/small/vocabulary.spm"}
     found = dict(verify(expected, configured / "results"))
     assert len(found) == 5 and not any(found.values())
 

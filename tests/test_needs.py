@@ -189,7 +189,7 @@ def test_text_of_a_hub_is_said_not_to_be_counted(tmp_path):
 
 
 def test_disk_for_a_fetched_model(tmp_path):
-    _, found = needs(tmp_path, [job(folder="results/base/gemma-7b")], "recipes/imdb-gemma-7b.yaml")
+    _, found = needs(tmp_path, [job(folder="results/base/gemma-7b/preset")], "recipes/imdb-gemma-7b.yaml")
     assert found[1].bytes == 2 * GEMMA_7B
 
 

@@ -237,8 +237,8 @@ def test_samples_over_the_course_of_training_stand_side_by_side(results):
         answers = [{"token_str": token, "score": 0.5} for token in ("the", f"<b>{number // 4}</b>")]
         write(results, f"samples/mlm/one/{named}.json", [{"prompt": "say [MASK]", "answers": answers}])
         prompts = [{"prompt": "def ", "after": [f"same {step}", "same"]}]
-        write(results, f"samples/base-training/two/{named}.json", {"sampling": {}, "prompts": prompts})
-        for chain in ("mlm/one", "base-training/two"):
+        write(results, f"samples/base/two/{named}.json", {"sampling": {}, "prompts": prompts})
+        for chain in ("mlm/one", "base/two"):
             state = {"step": step, "evaluation": {"loss": 1.0}, "stopped_at": None, "best": {"step": 4}}
             write(results, f"{chain}/checkpoints/{named}/state.json", state | {"recipe": {"batch_size": 16}})
     text = told(results).partition('id="samples-title"')[2].partition('id="runs-title"')[0]
@@ -420,9 +420,9 @@ def test_what_only_some_texts_and_runs_have_is_shown(results):
 
 def test_a_finetuned_model_stands_beside_its_base(results):
     runs = [{"stage": stage, "name": "x", "label": f"{stage}/x", "folder": f"{folder}/x", "log": ""}
-            for stage, folder in (("base", "base-training"), ("finetune", "finetune"))]  # fmt: skip
+            for stage, folder in (("base", "base"), ("finetune", "finetune"))]  # fmt: skip
     score = Score("harness", "acc", "arc", 0.625, 0.6, 0.65, True, 80, 0.25, seeds=[0.6, 0.65])
-    for folder, value in (("base-training/x", 0.75), ("finetune/x", 0.625)):
+    for folder, value in (("base/x", 0.75), ("finetune/x", 0.625)):
         path = results / f"evaluation/harness/arc/{folder}/scores.json"
         path.parent.mkdir(parents=True)
         write_scores(path, folder, "causal", [replace(score, value=value)])

@@ -334,14 +334,17 @@ def test_every_card_says_what_was_measured_and_is_what_the_hub_reads(trained):
 def test_a_card_without_a_hub_names_the_folder(trained):
     publications, config = artifacts_of(trained)
     sources = {name: described(publication, config)["source"] for name, publication in publications.items()}
-    assert sources["mlm/tiny"] == "results/mlm/tiny/model" and sources["base/small"] == "results/base/small"
+    assert sources["mlm/tiny"] == "results/mlm/tiny/model" and sources["base/small"] == "results/base/small/preset"
     text = card(
         described(publications["tokenizer"], config) | {"license": None}, facts(trained, publications["tokenizer"])
     )
     assert 'from_pretrained("results/tokenizer")' in text and "license" not in text
     adapter = described(publications["finetune/python"], config)
     used = adapter_use(adapter)
-    assert 'open("results/finetune/python/adapter.lora.json")' in used and 'from_preset("results/base/small")' in used
+    assert (
+        'open("results/finetune/python/adapter.lora.json")' in used
+        and 'from_preset("results/base/small/preset")' in used
+    )
 
 
 # As a card says, with the files of the repository in the working folder; the model that is asked is what was published.
@@ -373,7 +376,7 @@ def test_everything_is_published_and_used_as_its_card_says(trained, server, stor
           ("base-small", "finetune-python", "mlm-tiny", "tokenizer", "transformers-base-small")),
     ]  # fmt: skip
     assert len(list((workflow / "results/publish").rglob("*.json"))) == 2 * (8 + 6)
-    for name, path in [("base-small", "base/small"), ("mlm-tiny", "mlm/tiny/model"), ("tokenizer", "tokenizer")]:
+    for name, path in [("base-small", "base/small/preset"), ("mlm-tiny", "mlm/tiny/model"), ("tokenizer", "tokenizer")]:
         files = of_ours(server.repositories[f"models/me/models-{name}"].files())
         folder = {path: content for path, content in held(workflow / f"results/{path}").items() if path in files}
         assert files.items() >= folder.items() and CARD in files

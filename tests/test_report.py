@@ -252,7 +252,7 @@ def test_an_open_page_follows_the_run(watched, browser):
 def test_what_runs_said_at_a_checkpoint_is_on_the_page(trained, tmp_path):
     """The samples of the last checkpoint are those of the finished model, where that is the best one."""
     workflow = copied(trained, tmp_path)
-    chains = {"mlm/tiny": 20, "base-training/small": 20, "finetune/python": 10}
+    chains = {"mlm/tiny": 20, "base/small": 20, "finetune/python": 10}
     samples = {chain: f"results/samples/{chain}/{step:08d}.json" for chain, step in chains.items()}
     workflow("results/report.html", "--config", "prompts={checkpoints: last}", "--cores", "2")
     said = {chain: json.loads((workflow / path).read_text()) for chain, path in samples.items()}
@@ -268,7 +268,7 @@ def test_what_runs_said_at_a_checkpoint_is_on_the_page(trained, tmp_path):
         assert one == {"prompt": other["prompt"], "after": other["after"]}
     # Before it is tuned, the model is the base model at its last checkpoint.
     before = [row["before"] for row in finished["finetune/python"]["prompts"]]
-    assert [row["after"] for row in said["base-training/small"]["prompts"]] == before
+    assert [row["after"] for row in said["base/small"]["prompts"]] == before
     page = (workflow / "results/report.html").read_text()
     assert page.count("over the course of training</h3>") == len(chains)
     assert not list((workflow / "results/evaluation/checkpoints").rglob("*.safetensors"))

@@ -29,7 +29,7 @@ SEGMENTS = {
 KILLS = ["mlm", "causal", "writing"]
 
 
-BASE = "results/base-training/small"
+BASE = "results/base/small"
 
 
 def test_a_killed_segment_is_made_again_with_the_same_bytes(trained, tmp_path):

@@ -27,7 +27,7 @@ def test_every_run_has_its_key_and_its_folder():
     found = [(run.key, run.folder, run.backend) for run in runs_of(config_with())]
     assert found == [
         ("mlm.runs.tiny", "results/mlm/tiny", "tensorflow"),
-        ("base.small", "results/base-training/small", "jax"),
+        ("base.small", "results/base/small", "jax"),
         ("finetune.runs.python", "results/finetune/python", "jax"),
     ]
 
@@ -89,7 +89,7 @@ def test_what_is_thinned_is_never_the_last(keep, thinned):
 def test_the_files_of_checkpoints():
     run = run_of("base", "small")
     assert run.checkpoint()["state"] == run.next_state(400) == run.in_every_checkpoint("state.json")[-1]
-    assert run.checkpoint(400)["best"] == "results/base-training/small/checkpoints/00000400/best.safetensors"
+    assert run.checkpoint(400)["best"] == "results/base/small/checkpoints/00000400/best.safetensors"
     assert set(segment_outputs("x")) == {"weights", "optimizer", "best", "state", "history", "timings"}
 
 

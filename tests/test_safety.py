@@ -229,11 +229,11 @@ def test_a_preset_with_a_pickle_is_refused_by_the_workflow(fresh, planted):
     assert (
         "error: base.evil.preset is ./evil, whose weights are in pytorch_model.bin, a pickle, which can" in done.stdout
     )
-    assert not (fresh / "results/base/evil").exists()
+    assert not (fresh / "results/base/evil/preset").exists()
 
 
 def test_a_real_preset_is_not_refused(trained, tmp_path):
-    folder = shutil.copytree(trained / "results/base/small", tmp_path / "preset")
+    folder = shutil.copytree(trained / "results/base/small/preset", tmp_path / "preset")
     refuse_unsafe_preset(Path(folder), "")
 
 

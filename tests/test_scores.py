@@ -376,9 +376,9 @@ def test_scores_are_written_with_what_stands_beside_them(tmp_path):
     material = Material([texts], [PairSet(MADE, pairs)], {"unigram": twice}, overlaps)
     assert set(material.distinct) == set(nats)
     output = {"scores": tmp_path / "scores.json", "by_item": tmp_path / "items.parquet"}
-    material.write(output, "base-training/small", "causal", nats, base_model=twice)
+    material.write(output, "base/small", "causal", nats, base_model=twice)
     head, scores = read_scores(output["scores"])
-    assert head == {"model": "base-training/small", "kind": "causal"}
+    assert head == {"model": "base/small", "kind": "causal"}
     found = {score.name: score for score in scores}
     assert list(found) == [
         "text, bits_per_byte: corpus test", "text, bits_per_byte: corpus test, in the training text",

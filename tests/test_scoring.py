@@ -149,7 +149,7 @@ def causal(trained, tmp_path_factory):
     texts = [*SENTENCES, " ".join(SENTENCES * 3), "x"]
     pairs = tmp_path_factory.mktemp("pairs") / "made.jsonl"
     write_pairs(pairs, make_pairs([topics.topics[topic] for topic in sorted(topics.topics)], 30, 0))
-    done = warm.run("jax", CAUSAL, str(trained / "results/base/small"), json.dumps(texts), "64", str(pairs))
+    done = warm.run("jax", CAUSAL, str(trained / "results/base/small/preset"), json.dumps(texts), "64", str(pairs))
     return warm.result(done) | {"texts": texts}
 
 
@@ -205,7 +205,7 @@ def test_pairs_of_a_dataset_with_several_configurations(tmp_path, monkeypatch):
         list(fetch_pairs("mine", recipe | {"dataset": str(tmp_path / "nothing")}, []))
 
 
-MODELS = {"mlm/tiny": "masked", "base-training/small": "causal", "finetune/python": "causal"}
+MODELS = {"mlm/tiny": "masked", "base/small": "causal", "finetune/python": "causal"}
 
 
 @pytest.mark.parametrize("model", MODELS)

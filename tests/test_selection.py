@@ -26,7 +26,7 @@ def config_of(tmp_path, **changes):
 @pytest.mark.unit
 def test_the_files_of_a_model_are_those_of_what_selects(tmp_path):
     small = runs_of(config_of(tmp_path))[1]
-    checkpoint = "results/base-training/small/checkpoints/00000800"
+    checkpoint = "results/base/small/checkpoints/00000800"
     assert (small.best, small.state) == (f"{checkpoint}/best.safetensors", f"{checkpoint}/state.json")
     runs = runs_of(config_of(tmp_path, select_by="bits_per_byte"))
     assert [run.best for run in runs] == [f"{run.folder}/selected.safetensors" for run in runs]
@@ -58,7 +58,7 @@ def test_what_cannot_be_selected_by_is_named(tmp_path, changes, said):
 
 
 CONFIG = ["--config", "evaluation={checkpoints: all, select_by: bits_per_byte}"]
-RUN = "base-training/small"
+RUN = "base/small"
 
 
 def test_the_checkpoint_that_scores_best_is_selected(trained, tmp_path):

@@ -134,7 +134,7 @@ def test_models_are_held_against_the_first_of_their_stage_and_their_base():
     found = config()
     rows = comparisons(found, runs_of(found))
     assert [(row["first"], row["second"]) for row in rows] == [
-        ("mlm/tiny", "mlm/wide"), ("base-training/small", "finetune/python"),
+        ("mlm/tiny", "mlm/wide"), ("base/small", "finetune/python"),
     ]  # fmt: skip
     assert rows[0]["firsts"] == ["mlm/tiny-seed-0", "mlm/tiny-seed-1"] and rows[0]["seconds"] == ["mlm/wide"]
 
@@ -143,7 +143,5 @@ def test_models_that_the_config_names_are_compared_alone():
     found = config(compare=[["mlm/tiny-seed-1", "mlm/wide"]])
     assert [row["firsts"] for row in comparisons(found, runs_of(found))] == [["mlm/tiny-seed-1"]]
     found = config(compare=[["mlm/tiny", "mlm/none"]])
-    with pytest.raises(
-        UserError, match='^evaluation.compare names "mlm/none"; allowed: base-training/small, finetune/'
-    ):
+    with pytest.raises(UserError, match='^evaluation.compare names "mlm/none"; allowed: base/small, finetune/'):
         comparisons(found, runs_of(found))

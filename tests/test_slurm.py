@@ -139,7 +139,7 @@ def test_hosts_with_gpus_are_one_task_each(fresh):
 
 SHARDS = [f"results/tfrecords/train/{shard:05d}-of-00004" for shard in range(4)]
 TARGETS = [
-    *(f"{shard}.tfrecord" for shard in SHARDS), "results/base-training/small/checkpoints/00000020/state.json",
+    *(f"{shard}.tfrecord" for shard in SHARDS), "results/base/small/checkpoints/00000020/state.json",
     "results/finetune/python/history.csv", "results/figures/training/finetune-python.svg",
 ]  # fmt: skip
 
@@ -165,7 +165,7 @@ def through(slurm, trained, late, tmp_path_factory):
     for shard in SHARDS:
         for end in ("tfrecord", "index", "json"):
             (workflow / f"{shard}.{end}").unlink()
-    shutil.rmtree(workflow / "results/base-training/small/checkpoints/00000020")
+    shutil.rmtree(workflow / "results/base/small/checkpoints/00000020")
     shutil.rmtree(workflow / "logs")
     with running(slurm, workflow, *TARGETS) as process:
         with held(slurm, workflow, process, "base", "small", 11, 20) as victim:

@@ -54,10 +54,10 @@ LORA_REST = (
 LORA_SECOND = "train_finetune:python,00000010 " + LORA_REST
 FINETUNE = "train_finetune:python,00000005 " + LORA_SECOND
 BASE_REST = (
-    "export_base:small export_transformers:base,small evaluate_base:small score_causal:base-training/small "
-    "collect_history:base-training/small "
+    "export_base:small export_transformers:base,small evaluate_base:small score_causal:base/small "
+    "collect_history:base/small "
     "plot_training:base,small "
-    "keep_run:base-training/small " + FINETUNE
+    "keep_run:base/small " + FINETUNE
 )
 BASE_SECOND = "train_base:small,00000020 " + BASE_REST
 BASE = "train_base:small,00000010 " + BASE_SECOND
@@ -71,7 +71,7 @@ OVERLAPS = [
     for trained in ("corpus", "finetune-text")
     for scored in ("corpus", "finetune-text")
 ]
-SCORES = "score_mlm:mlm/tiny score_causal:base-training/small score_causal:finetune/python"
+SCORES = "score_mlm:mlm/tiny score_causal:base/small score_causal:finetune/python"
 PAIRED = (
     OVERLAPS[0] + OVERLAPS[2] + "score_ngrams:corpus,tokenizer score_ngrams:corpus,base-small " + SCORES
 )  # the sets of pairs have changed
@@ -105,25 +105,25 @@ FETCHED_TOKENIZER = "fetch_tokenizer evaluate_tokenizer score_ngrams:corpus,toke
 STARTED = "fetch_mlm:mlm/tiny/init " + FETCHED_TOKENIZER
 
 # A task of the harness is asked again, of every causal model.
-ANSWERS = "run_harness:{0},base-training/small run_harness:{0},finetune/python "
+ANSWERS = "run_harness:{0},base/small run_harness:{0},finetune/python "
 QUESTIONS = ANSWERS + "read_harness_task:{0} find_overlap:harness/{0},corpus find_overlap:harness/{0},finetune-text"
 # The last checkpoints are scored.
 STEPS = (
     "export_mlm_at_step:tiny,00000020 score_mlm:mlm/tiny/00000020 "
-    "export_base_at_step:small,00000020 score_causal:base-training/small/00000020 "
+    "export_base_at_step:small,00000020 score_causal:base/small/00000020 "
     "score_causal:finetune/python/00000010 "
-    "plot_checkpoints:mlm/tiny plot_checkpoints:base-training/small plot_checkpoints:finetune/python"
+    "plot_checkpoints:mlm/tiny plot_checkpoints:base/small plot_checkpoints:finetune/python"
 )
 
 # Every checkpoint is scored, and selected by that; what follows from a base model is trained anew.
 SELECTED = (
     STEPS + " score_mlm:mlm/tiny/00000010 export_mlm_at_step:tiny,00000010 "
-    "score_causal:base-training/small/00000010 export_base_at_step:small,00000010 "
+    "score_causal:base/small/00000010 export_base_at_step:small,00000010 "
     "score_causal:finetune/python/00000005 "
-    "select_checkpoint:mlm/tiny select_checkpoint:base-training/small select_checkpoint:finetune/python "
+    "select_checkpoint:mlm/tiny select_checkpoint:base/small select_checkpoint:finetune/python "
     "export_mlm:tiny evaluate_mlm:tiny fill_mask:mlm/tiny/fill_mask score_mlm:mlm/tiny "
     "keep_run:mlm/tiny export_base:small export_transformers:base,small evaluate_base:small "
-    "score_causal:base-training/small keep_run:base-training/small " + FINETUNE
+    "score_causal:base/small keep_run:base/small " + FINETUNE
 )
 
 A, B = "a" * 40, "b" * 40
@@ -587,7 +587,7 @@ ROWS = [
     ("base.NAME.patience", "trained", "base.small.patience", 1, ""),
     (
         "base.NAME.keep_checkpoints", "trained", "base.small.keep_checkpoints", "every 2",
-        "prune_checkpoint:base-training/small,00000010",
+        "prune_checkpoint:base/small,00000010",
     ),
     ("base.NAME.optimizer.weight_decay", "trained", "base.small.optimizer.weight_decay", 0.02, BASE),
     ("base.NAME.optimizer.beta_1", "trained", "base.small.optimizer.beta_1", 0.8, BASE),
@@ -731,7 +731,7 @@ ROWS = [
     (
         "prompts.checkpoints", "trained", "prompts.checkpoints", "last",
         "export_mlm_at_step:tiny,00000020 fill_mask:samples/mlm/tiny/00000020 "
-        "export_base_at_step:small,00000020 sample_checkpoint:base-training/small/00000020 "
+        "export_base_at_step:small,00000020 sample_checkpoint:base/small/00000020 "
         "sample_checkpoint:finetune/python/00000010",
     ),
     ("generation.sampler", "trained", "generation.sampler", "greedy", SAMPLES),
@@ -752,8 +752,8 @@ ROWS = [
     ),
     (
         "evaluation.harness.NAME.checkpoints", "posed", "evaluation.harness.own.checkpoints", "last",
-        "export_base_at_step:small,00000020 run_harness:own,base-training/small/00000020 "
-        "run_harness:own,finetune/python/00000010 plot_checkpoints:base-training/small "
+        "export_base_at_step:small,00000020 run_harness:own,base/small/00000020 "
+        "run_harness:own,finetune/python/00000010 plot_checkpoints:base/small "
         "plot_checkpoints:finetune/python",
     ),
     ("evaluation.checkpoints", "trained", "evaluation.checkpoints", "last", STEPS),
@@ -762,7 +762,7 @@ ROWS = [
         {"evaluation.checkpoints": "all", "evaluation.select_by": "bits_per_byte"}, SELECTED,
     ),
     # Only `snakemake compare` reads it.
-    ("evaluation.compare", "trained", "evaluation.compare", [["mlm/tiny", "base-training/small"]], ""),
+    ("evaluation.compare", "trained", "evaluation.compare", [["mlm/tiny", "base/small"]], ""),
     ("evaluation.text.documents", "trained", "evaluation.text.documents", 100, DRAWN),
     ("evaluation.text.masked_documents", "trained", "evaluation.text.masked_documents", 9, "score_mlm:mlm/tiny"),
     ("evaluation.text.characters", "trained", "evaluation.text.characters", 500, DRAWN),
@@ -938,7 +938,7 @@ def in_state(trained, tmp_path_factory):
                     (workflow / "text" / name).write_text(TASK)
                 (workflow / "text/data.jsonl").write_text("{}")
                 for task in changes["evaluation.harness"]:
-                    for model in ("base-training/small", "finetune/python"):
+                    for model in ("base/small", "finetune/python"):
                         made = workflow / "results/evaluation" / model
                         shutil.copytree(made, workflow / f"results/evaluation/harness/{task}/{model}")
                     found = workflow / f"results/evaluation/harness/{task}/overlap"
@@ -951,8 +951,8 @@ def in_state(trained, tmp_path_factory):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.touch()
             if "base.given" in changes:
-                shutil.copytree(workflow / "results/base/small", workflow / "results/base/given")
-                shutil.copy(workflow / "results/base/small.json", workflow / "results/base/given.json")
+                shutil.copytree(workflow / "results/base/small/preset", workflow / "results/base/given/preset")
+                shutil.copy(workflow / "results/base/small/preset.json", workflow / "results/base/given/preset.json")
             # Forced, since Snakemake knows nothing of files that were copied, and touches only what would run.
             workflow("--touch", "--forcerun", *FORCED, "--configfile", "state.yaml")
         assert "Nothing to be done" in workflow("-n", "--configfile", "state.yaml").stdout, name
@@ -1192,10 +1192,10 @@ def test_a_deleted_shard_is_missed_before_a_segment_reads_it(built):
     config["base"]["small"]["schedule"]["decay_steps"] = 6
     write(built, "decay.yaml", config)
     shards = [built / f"results/{CORPUS_SET}/train/00000-of-00001.{kind}" for kind in ("tfrecord", "index")]
-    bytes_before, before = [shard.read_bytes() for shard in shards], inodes(built, "base-training/small")
+    bytes_before, before = [shard.read_bytes() for shard in shards], inodes(built, "base/small")
     for shard in shards:
         shard.unlink()
-    segment = "results/base-training/small/checkpoints/00000020/state.json", "--configfile", "decay.yaml"
+    segment = "results/base/small/checkpoints/00000020/state.json", "--configfile", "decay.yaml"
     assert refused(built, *segment) == (
         f"train/00000-of-00001.tfrecord and 1 more of results/{CORPUS_SET} were deleted, and jobs of this run read "
         "them; snakemake tfrecords, with the options of this command, writes them again with the same bytes."
@@ -1203,7 +1203,7 @@ def test_a_deleted_shard_is_missed_before_a_segment_reads_it(built):
     built("tfrecords", "--configfile", "decay.yaml")
     assert [shard.read_bytes() for shard in shards] == bytes_before
     built(*segment)
-    after = inodes(built, "base-training/small")
+    after = inodes(built, "base/small")
     assert after.keys() == before.keys()
     assert {name: before[name] != after[name] for name in before} == {name: "/00000020/" in name for name in before}
 
@@ -1264,9 +1264,9 @@ def test_the_page_is_written_again_when_what_it_tells_has_changed(built):
 
 
 REPORT = (
-    "collect_history:mlm/tiny collect_history:base-training/small collect_history:finetune/python "
+    "collect_history:mlm/tiny collect_history:base/small collect_history:finetune/python "
     "plot_training:mlm,tiny plot_training:base,small plot_training:finetune,python "
-    "keep_run:mlm/tiny keep_run:base-training/small keep_run:finetune/python"
+    "keep_run:mlm/tiny keep_run:base/small keep_run:finetune/python"
 )
 EDITED = [
     (

@@ -90,7 +90,7 @@ def test_plan_and_trainer_compile_the_same_program(tmp_path, monkeypatch):
         ("mlm/jax", {"predict": "number", "mesh": [4, 2]}),
         ("mlm/modern", {"predict": "token-classes", "precision": "mixed_bfloat16"}),
         ("mlm/given", {"predict": "class"}),
-        ("base-training/small", {"predict": "class", "mesh": [2, 4]}),
+        ("base/small", {"predict": "class", "mesh": [2, 4]}),
     ]
     wanted = []
     for model, changes in cases:
@@ -115,13 +115,13 @@ def test_all_chains_of_a_model_on_a_task_have_one_plan(tmp_path):
     run = RUN | {"backend": "jax", "model": ROBERTA, "steps": 6, "keep_checkpoints": "all"}
     base = {"small": RUN | {"sequence_length": 32, "vocab_size": 320, "model": CAUSAL}}
     task = FILES | {"learning_rates": [1e-3, 1e-4], "seeds": [0, 1, 2], "checkpoints": "all"}
-    task |= {"models": ["mlm/jax", "base-training/small"]}
+    task |= {"models": ["mlm/jax", "base/small"]}
     other = MODELS | {"mlm": {"runs": {"jax": run}}, "base": base}
     found = planned_of(config_of(tmp_path, task, **other))
-    assert list(found) == ["mlm/jax", "base/small", "tasks/x/mlm/jax", "tasks/x/base-training/small"]
+    assert list(found) == ["mlm/jax", "base/small", "tasks/x/mlm/jax", "tasks/x/base/small"]
     # Of the model, of its checkpoints at steps 2, 4 and 6, and of random weights, which are the same for all.
     assert [len(planned.chains) for planned in found.values()] == [1, 1, 6 * 5, 6 * 3]
-    masked, causal = found["tasks/x/mlm/jax"].recipe, found["tasks/x/base-training/small"].recipe
+    masked, causal = found["tasks/x/mlm/jax"].recipe, found["tasks/x/base/small"].recipe
     assert (masked["where"], masked["steps"], masked["chains"]) == ("evaluation.tasks.x", 4, 30)
     assert masked["vocabulary"]["size"] == 320 == causal["vocab_size"] and causal["model"]["hidden_dim"] == 32
     assert not {"seed", "learning_rate", "weights"} & set(masked)

@@ -47,7 +47,7 @@ def config_of(tmp_path, task, **sections):
     return read_config([path], {})
 
 
-SMALL = "base-training/small"
+SMALL = "base/small"
 FILES = {"source": "files", "files": ["a.jsonl"]} | TRAINING
 HUB = {"source": "hub", "dataset": "some/set", "revision": "a" * 40} | TRAINING
 OTHER = {"mlm": {"runs": {"tiny": {
@@ -61,9 +61,9 @@ OTHER = {"mlm": {"runs": {"tiny": {
     [
         ({"metrics": ["pearson"]}, {}, "metrics has pearson; allowed with predict: class: accuracy, f1, matthews."),
         ({"models": ["mlm/none"]}, {},
-         'models has "mlm/none"; allowed: models of the config: mlm/tiny, base-training/small, finetune/python.'),
-        ({"models": ["base-training/small"], "predict": "token-classes"}, {},
-         "models has base-training/small, which reads no word after the one that it labels; allowed with predict: "
+         'models has "mlm/none"; allowed: models of the config: mlm/tiny, base/small, finetune/python.'),
+        ({"models": ["base/small"], "predict": "token-classes"}, {},
+         "models has base/small, which reads no word after the one that it labels; allowed with predict: "
          "token-classes: masked models."),
         ({"models": ["mlm/tiny"]}, OTHER,
          "models has mlm/tiny, whose architecture bert JAX cannot open as it is; allowed: roberta, modernbert, with "
@@ -146,8 +146,8 @@ def test_chains_start_from_a_checkpoint(tmp_path):
     ]  # fmt: skip
     masked, base, tuned = (chains[0] for chains in found)
     assert f"{exported}/mlm/tiny/00000010/model/model.safetensors" in masked.init_at(2)
-    assert base.preset == [f"{exported}/base-training/small/00000010/preset"]
-    assert base.fingerprints == [f"{exported}/base-training/small/00000010/preset.json"]
+    assert base.preset == [f"{exported}/base/small/00000010/preset"]
+    assert base.fingerprints == [f"{exported}/base/small/00000010/preset.json"]
     assert tuned.preset == [f"{exported}/finetune/python/00000010/model"]
     assert tuned.fingerprints[1] == "results/finetune/python/checkpoints/00000010/weights.safetensors"
     assert masked.model.named == {"path": "mlm/tiny", "step": 10} and found[0][1].model.named == {"path": "mlm/tiny"}
@@ -176,10 +176,10 @@ def test_two_tasks_have_two_titles(tmp_path):
 def test_chains_of_a_causal_model_follow_from_its_preset(tmp_path):
     config = config_of(tmp_path, FILES | {"models": [SMALL, "finetune/python"]})
     small, tuned = chains_of(config)[0], chains_of(config)[-1]
-    assert (small.preset, small.fingerprints) == (["results/base/small"], ["results/base/small.json"])
+    assert (small.preset, small.fingerprints) == (["results/base/small/preset"], ["results/base/small/preset.json"])
     assert small.folder == f"results/evaluation/tasks/x/{SMALL}/pretrained-rate-0.001-seed-0"
     assert tuned.preset == ["results/finetune/python/model"] and tuned.fingerprints == [
-        "results/base/small.json", "results/finetune/python/checkpoints/00000600/best.safetensors",
+        "results/base/small/preset.json", "results/finetune/python/checkpoints/00000600/best.safetensors",
     ]  # fmt: skip
     assert small.init_files == tuned.init_files == [] and tuned.segment(4)["weights"] == "random"
 

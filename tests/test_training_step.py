@@ -60,9 +60,9 @@ def test_a_causal_step():
     planned = TrainingStep.of("finetune", "finetune.runs.x", RECIPE | lora | {"base": base})
     assert planned.model.architecture == CausalArchitecture("GemmaBackbone", {"num_layers": 1}, 100)
     assert planned.predictions_per_record == 32
-    tuned = TrainingStep.of("finetune", "finetune.runs.x", RECIPE | lora, base={"preset": "results/base/x"})
-    assert tuned.model.source == Preset("results/base/x") and tuned.model.only_lora and tuned.model.rank == 4
-    with pytest.raises(ValueError, match="is loaded from the preset results/base/x, not built"):
+    tuned = TrainingStep.of("finetune", "finetune.runs.x", RECIPE | lora, base={"preset": "results/base/x/preset"})
+    assert tuned.model.source == Preset("results/base/x/preset") and tuned.model.only_lora and tuned.model.rank == 4
+    with pytest.raises(ValueError, match="is loaded from the preset results/base/x/preset, not built"):
         _ = tuned.model.architecture
     full = TrainingStep.of("finetune", "finetune.runs.x", RECIPE | {"method": "full"}, base={"preset": "gemma_2b_en"})
     assert full.model.rank is None and not full.model.only_lora
@@ -85,8 +85,8 @@ def test_what_is_planned_is_what_trains(text):
 
 
 def test_a_model_needs_no_step():
-    recipe = {"mesh": [1, 1], "precision": "float32", "preset": "results/base/x"}
-    assert ModelSpec.of("base", "base.x", recipe).source == Preset("results/base/x")
+    recipe = {"mesh": [1, 1], "precision": "float32", "preset": "results/base/x/preset"}
+    assert ModelSpec.of("base", "base.x", recipe).source == Preset("results/base/x/preset")
 
 
 def test_a_batch_that_no_mesh_can_share():

@@ -368,7 +368,7 @@ def test_the_examples_of_the_readme_open_what_was_trained(trained, openers, whic
 
 def test_the_workflow_makes_a_folder_of_its_base_model(trained):
     """The weights are those of the checkpoint, the tokenizer is the vocabulary that was trained."""
-    folder, training = trained / "results/transformers/base/small", trained / "results/base-training/small"
+    folder, training = trained / "results/transformers/base/small", trained / "results/base/small"
     config = json.loads((folder / "config.json").read_text())
     best = load_file(training / "checkpoints/00000020/best.safetensors")
     assert config["architectures"] == ["GemmaForCausalLM"] and config["vocab_size"] == 400

@@ -35,7 +35,7 @@ def test_a_model_that_is_not_there_is_named_with_those_that_are(tmp_path):
     assert ask(tmp_path, "tiny", code=1) == (
         "error: the run is tiny, which is no finished model in results; allowed: none is there.\n"
     )
-    for file in ("mlm/tiny/model/model.safetensors", "finetune/tiny/adapter.lora.h5", "base/small/config.json"):
+    for file in ("mlm/tiny/model/model.safetensors", "finetune/tiny/adapter.lora.h5", "base/small/preset/config.json"):
         (tmp_path / "results" / file).parent.mkdir(parents=True)
         (tmp_path / "results" / file).touch()
     assert ask(tmp_path, "big", code=1) == (

@@ -330,7 +330,7 @@ print("ANSWER" + model.generate("The function", max_length=24))
 
 
 def test_base_model_is_a_keras_preset(ready):
-    answer = warm.run("jax", PRESET, str(ready / "results/base/small")).stdout.split("ANSWER")[1]
+    answer = warm.run("jax", PRESET, str(ready / "results/base/small/preset")).stdout.split("ANSWER")[1]
     assert answer.startswith("The function") and len(answer) > len("The function") + 5
 
 

@@ -28,7 +28,7 @@ from tpulm.specs.masked_sizes import opens  # noqa: E402
 # A file that a finished model of each stage has, below the folder of the stage and of the run.
 WHOLE = {
     "mlm": ["model/model.safetensors"],
-    "base": ["config.json"],
+    "base": ["preset/config.json"],
     "finetune": ["model/config.json", "adapter.lora.h5"],
 }
 Ask = Callable[[str], list[str]]
@@ -120,11 +120,11 @@ def opened(asked: argparse.Namespace) -> Ask:
     given = {"max_length": asked.max_length, "samples": asked.samples, "seed": asked.seed}
     sampling |= {key: value for key, value in given.items() if value is not None and key in sampling}
     if stage == "base" or (folder / "model").is_dir():
-        return causal(folder if stage == "base" else folder / "model", None, sampling)
+        return causal(folder / ("preset" if stage == "base" else "model"), None, sampling)
     if name not in config["finetune"]["runs"]:
         files = ", ".join(map(str, asked.configfile))
         raise UserError(f"{files} has no finetune.runs.{name}, which says what the base of this adapter is.")
-    return causal(asked.results / "base" / config["finetune"]["runs"][name]["base"], folder, sampling)
+    return causal(asked.results / "base" / config["finetune"]["runs"][name]["base"] / "preset", folder, sampling)
 
 
 def main() -> None:

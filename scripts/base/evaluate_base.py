@@ -39,7 +39,7 @@ with job(snakemake.log[0], f"base {name}") as say:
     evaluator = Evaluator(model, distribution, causal)
     state = read_json(snakemake.input.state)
     metrics = {"best_step": state["best"]["step"], "parameters": count(model.variables)}
-    metrics |= measured_as(CAUSAL, f"base-training/{name}")
+    metrics |= measured_as(CAUSAL, f"base/{name}")
     metrics |= trained_for(state, manifest) | promised(recipe) | how_trained(state)
     for split in ("validation", "test"):
         records = open_records(snakemake.input.records, split)

@@ -63,7 +63,7 @@ class Evaluations:
     @cached_property
     def models(self) -> dict[str, Run]:
         """The models that are scored, as STAGE/RUN."""
-        stages = {"mlm": self.masked, "base-training": self.bases, "finetune": self.finetuned}
+        stages = {"mlm": self.masked, "base": self.bases, "finetune": self.finetuned}
         runs = {f"{stage}/{name}": run for stage, named in stages.items() for name, run in named.items()}
         return {name: run for name, run in runs.items() if self.pair_files or self.documents_of(run)}
 
@@ -156,13 +156,13 @@ class Evaluations:
             return [f"{folder}/tokenizer.json", f"{folder}/special_tokens_map.json"]
         name = run.name if run.stage == "base" else run.recipe["base"]
         if name in self.bases:
-            return [f"results/base-training/{name}/vocabulary.spm"]
-        return [f"results/base/{name}", f"results/base/{name}.json"]
+            return [f"results/base/{name}/vocabulary.spm"]
+        return [f"results/base/{name}/preset", f"results/base/{name}/preset.json"]
 
     @property
     def presets(self) -> set[str]:
         """The preset folders of base models, which have the vocabulary of those that are fetched."""
-        return {f"results/base/{name}" for name in self.config["base"]}
+        return {f"results/base/{name}/preset" for name in self.config["base"]}
 
     def scoring(self, model: Model) -> dict:
         """Return what the scores of a model take of the config."""

@@ -55,7 +55,7 @@ class Model:
     def exported(self) -> str:
         """The folder of the model as a whole: a Hugging Face folder of a masked one, else a preset folder."""
         if self.at is None:
-            return f"results/base/{self.run.name}" if self.run.stage == "base" else f"{self.run.folder}/model"
+            return f"results/base/{self.run.name}/preset" if self.run.stage == "base" else f"{self.run.folder}/model"
         return f"{EXPORTED}/{self.path}/{'preset' if self.run.stage == 'base' else 'model'}"
 
     @property
@@ -66,7 +66,7 @@ class Model:
     @property
     def preset(self) -> str:
         """The preset folder that a causal model is opened from: of a finetuned one, its base model's."""
-        return f"results/base/{self.run.recipe['base']}" if self.run.stage == "finetune" else self.exported
+        return f"results/base/{self.run.recipe['base']}/preset" if self.run.stage == "finetune" else self.exported
 
     @property
     def fingerprint(self) -> str:

@@ -108,9 +108,9 @@ def publications_of_run(run: Run) -> list[Publication]:
         files = {file: f"{folder}/{file}" for file in MODEL_FILES}
         return [Publication(name, "mlm", name, files=files, card=folder, expected={"mlm": [run.name]}, run=run)]
     if run.stage == "base":
-        card, expected = f"base-training/{run.name}", {"base": [run.name]}
-        preset = Publication(name, "base", name, folder=name, card=card, expected=expected, run=run)
-        return [preset, for_transformers(run, card)]
+        expected = {"base": [run.name]}
+        preset = Publication(name, "base", name, folder=f"{name}/preset", card=name, expected=expected, run=run)
+        return [preset, for_transformers(run, name)]
 
     def model(called: str) -> Publication:
         return Publication(called, "model", called, {}, f"{name}/model", name, {"tuned": [run.name]}, run)

@@ -69,7 +69,7 @@ class RecordSet:
     @property
     def vocabulary(self) -> str:
         """The file of the tokenizer below results/; a base model that is fetched has its tokenizer elsewhere."""
-        return f"base-training/{self.base}/vocabulary.spm" if self.base else "tokenizer/tokenizer.json"
+        return f"base/{self.base}/vocabulary.spm" if self.base else "tokenizer/tokenizer.json"
 
     @property
     def manifest(self) -> str:

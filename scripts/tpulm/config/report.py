@@ -8,7 +8,7 @@ Which models `snakemake compare` holds against each other, and the runs that eac
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tpulm.config.runs import Run
+from tpulm.config.runs import STAGES, Run
 from tpulm.config.sweeps import name_of, repetitions
 from tpulm.core.errors import UserError
 from tpulm.specs.messages import describe
@@ -54,18 +54,15 @@ def page_run(run: Run, prefixed: Callable[[str], str]) -> dict[str, Any]:
     }
 
 
-STAGES = {"mlm": "mlm", "base": "base-training", "finetune": "finetune"}  # folders below results/evaluation
-
-
 def model_of(run: Run) -> str:
-    """Return the name of a model in files of scores, such as base-training/small."""
-    return f"{STAGES[run.stage]}/{run.name}"
+    """Return the name of a model in files of scores, such as base/small."""
+    return f"{run.stage}/{run.name}"
 
 
 def groups_of(runs: Iterable[Run]) -> dict[str, list[str]]:
     """Return the models that are repetitions of each other, with other seeds, by the name of all: STAGE/NAME."""
     return {
-        f"{STAGES[group[0].stage]}/{name_of([run.name for run in group])}": [model_of(run) for run in group]
+        f"{group[0].stage}/{name_of([run.name for run in group])}": [model_of(run) for run in group]
         for group in repetitions(runs)
     }
 
@@ -94,14 +91,14 @@ def comparisons(config: Mapping, runs: Iterable[Run]) -> list[dict[str, Any]]:
 
 def usual(runs: list[Run], groups: Mapping[str, list[str]]) -> Iterable[tuple[str, str]]:
     """Yield the names of models that are compared if the config names none."""
-    for stage in STAGES.values():
+    for stage in STAGES:
         first, *others = [name for name in groups if name.startswith(f"{stage}/")] or [""]
         yield from ((first, other) for other in others)
     group_of = {model: name for name, models in groups.items() for model in models}
     pairs = [
-        (group_of[f"{STAGES['base']}/{run.recipe['base']}"], group_of[model_of(run)])
+        (group_of[f"base/{run.recipe['base']}"], group_of[model_of(run)])
         for run in runs
-        if run.stage == "finetune" and f"{STAGES['base']}/{run.recipe['base']}" in group_of
+        if run.stage == "finetune" and f"base/{run.recipe['base']}" in group_of
     ]
     yield from dict.fromkeys(pairs)
 

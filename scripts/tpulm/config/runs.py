@@ -70,7 +70,7 @@ class Run:
     @property
     def folder(self) -> str:
         """Where its artifacts are; those of a base model's training lie apart from the preset folder."""
-        return f"results/{'base-training' if self.stage == 'base' else self.stage}/{self.name}"
+        return f"results/{self.stage}/{self.name}"
 
     @property
     def backend(self) -> str:

@@ -182,7 +182,7 @@ def artifacts(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | 
     for run in expected["asked"]:
         yield examine(results / "mlm" / run / "model", "model.safetensors", partial(check_model, own=True))
     for name in expected["base"]:
-        yield examine(results / "base" / name, "", check_preset)
+        yield examine(results / "base" / name / "preset", "", check_preset)
     for run in expected["adapters"]:
         yield examine(results / "finetune" / run, "adapter.lora.h5", check_adapter)
     for run in expected["tuned"]:

@@ -126,7 +126,7 @@ def scores_of(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dict[
     Beside the score of a finetuned model stands that of its base, unless the evaluation has put it there.
     """
     found = [
-        (said["model"].replace("base-training/", "base/", 1), file, Score(**score))
+        (said["model"], file, Score(**score))
         for file in sources.names("evaluation/*/scores.json")
         for said in [sources.json(file)]
         for score in said["scores"]

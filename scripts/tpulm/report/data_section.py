@@ -156,7 +156,7 @@ def over_training(sources: Sources) -> list[dict[str, Any]]:
         shown = [files[round(number * (len(files) - 1) / max(count - 1, 1))] for number in range(count)]
         steps = [int(file.rpartition("/")[2].removesuffix(".json")) for file in shown]
         rows = answers_over(shown, sources) if chain.startswith("mlm/") else continuations_over(shown, sources)
-        run = {"name": chain.replace("base-training/", "base/"), "files": shown, "steps": steps, "rows": rows}
+        run = {"name": chain, "files": shown, "steps": steps, "rows": rows}
         found.append(run | {"masked": chain.startswith("mlm/"), "all": count == len(files)})
     return found
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from transformers import AutoTokenizer
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import NO_CODE, read_json, refuse_code, sha256, write_json
@@ -203,7 +202,7 @@ def pieces(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str,
 
 
 def save_pretrained(name: str, revision: str | None, folder: str, where: str = "tokenizer.pretrained") -> int:
-    """Load a tokenizer and save it to `folder` as TOKENIZER_FILES of config.artifacts; return its size.
+    """Load a tokenizer and save it to `folder` as TOKENIZER_FILES of specs.artifacts; return its size.
 
     name      local folder, or name on the Hugging Face hub
     revision  commit on the hub; None for a local folder
@@ -211,6 +210,8 @@ def save_pretrained(name: str, revision: str | None, folder: str, where: str = "
 
     Raises UserError when it cannot be loaded, is no tokenizer of the `tokenizers` library, or lacks a special token.
     """
+    from transformers import AutoTokenizer
+
     pinned = f"{name} at revision {revision}" if revision else name
     if os.path.isdir(name):
         refuse_code(Path(name), f"{where} is {name}")

@@ -76,7 +76,7 @@ def models(run: Run) -> dict[str, int]:
     if run.stage == "mlm":
         return {f"{run.folder}/model/model.safetensors": whole}
     if run.stage == "base":
-        return {f"results/base/{run.name}": whole, f"results/transformers/base/{run.name}": whole}
+        return {f"results/base/{run.name}/preset": whole, f"results/transformers/base/{run.name}": whole}
     # The formats of Keras and of PEFT, which has a B for each head.
     adapters = {f"{run.folder}/adapter.lora.h5": 3 * FLOAT32 * size.adapters}
     return adapters | {f"{run.folder}/model": whole, f"results/transformers/finetune/{run.name}": whole}
