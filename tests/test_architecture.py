@@ -44,10 +44,10 @@ def test_the_package_keeps_to_its_contracts():
 @pytest.mark.parametrize(
     ("file", "line", "named"),
     [
-        ("core/files.py", "import tpulm.specs.schedule", "tpulm.core is not allowed to import tpulm.config"),
+        ("core/files.py", "import tpulm.specs.schedule", "tpulm.core is not allowed to import tpulm.specs"),
         ("records/order.py", "import tpulm.corpus.splits", "tpulm.records is not allowed to import tpulm.corpus"),
         ("training/history.py", "import tpulm.report.charts", "tpulm.training is not allowed to import tpulm.report"),
-        ("specs/schedule.py", "import jax", "tpulm.config is not allowed to import jax"),
+        ("specs/schedule.py", "import jax", "tpulm.specs is not allowed to import jax"),
         ("core/errors.py", "def f():\n    import keras", "tpulm.workflow is not allowed to import keras"),
     ],
 )

@@ -78,7 +78,7 @@ def test_a_file_is_whole_or_as_it_was(tmp_path):
 def test_a_run_that_stops_early_and_is_thinned(trained, tmp_path):
     """A rate so small that it changes no weight: no evaluation is better than the first."""
     workflow = copied(trained, tmp_path)
-    change(workflow, "base", steps=40, learning_rate=1e-12, patience=1, keep_checkpoints="last")
+    change(workflow, "base", steps=40, learning_rate=1e-30, patience=1, keep_checkpoints="last")
     workflow(f"{BASE}/history.csv", "--cores", "2")
     folder = workflow / f"{BASE}/checkpoints"
     last = json.loads((folder / "00000040/state.json").read_text())

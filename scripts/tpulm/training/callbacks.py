@@ -76,7 +76,6 @@ class StepCallbacks:
         evaluate_every: int | None = None,
         processes: SingleProcess | None = None,
     ):
-        """Nothing happens yet."""
         self.trainer, self.measure, self.history = trainer, measure, history
         self.snapshots, self.say, self.first = snapshots, say, history.step
         self.evaluate_every, self.processes = evaluate_every, processes or SingleProcess()
@@ -88,7 +87,6 @@ class StepCallbacks:
         self.phases.end("start")
 
     def __enter__(self) -> Self:
-        """Begin; nothing to do."""
         return self
 
     def __exit__(self, *_: object) -> None:
