@@ -115,7 +115,7 @@ def text_of(name: str, row: dict, slice_: Topology) -> tuple[str, list]:
 
 def compile_row(name: str, row: dict, texts: Path | None) -> None:
     """Write what the model needs of a row's program."""
-    from tpulm.planning.compiled import read
+    from tpulm.planning.timeline import read
 
     slice_ = topology(row["slice"])
     kept = texts / f"{name}.json.gz" if texts else None

@@ -6,11 +6,10 @@ from collections import defaultdict
 import plan_table  # noqa: F401, it finds the package
 from tpulm.core.accelerators import Topology
 from tpulm.planning import estimate
-from tpulm.planning.compiled import read
 from tpulm.planning.estimate import times
 from tpulm.planning.hlo import Computation, Instruction, parse
 from tpulm.planning.links import Links
-from tpulm.planning.timeline import Reader, Timeline, Uses
+from tpulm.planning.timeline import Reader, Timeline, Uses, read
 
 COSTLIEST = 5  # groups that are shown
 WRAPPERS = re.compile(r"jit\(\w+\)/|checkpoint/|rematted_computation/|vmap\(|shard_map/|while/body/|closed_call/|\)")

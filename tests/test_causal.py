@@ -14,7 +14,7 @@ import warm
 from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
-from tpulm.models import adapters
+from tpulm.models import peft as peft_adapter
 from tpulm.records import causal_batches
 from tpulm.records.reader import Records
 from tpulm.records.shards import merge, write_shard
@@ -591,7 +591,7 @@ def test_peft_adapter_is_the_same_change(jax_backend, vocabulary, tmp_path, key_
     folder = save_base(vocabulary, tmp_path / "base", SIZES | {"num_key_value_heads": key_value_heads})
     model, _ = tuned(folder, (1, 1))
     draw_lora(model)
-    tensors, config = adapters.peft(
+    tensors, config = peft_adapter.peft(
         by_path(model.trainable_variables, [np.asarray(v.value) for v in model.trainable_variables]), "keras/gemma"
     )
     assert config["r"] == config["lora_alpha"] == 8 * 2 and config["base_model_name_or_path"] == "keras/gemma"
@@ -651,7 +651,7 @@ def test_places_of_byte_pairs(jax_backend, monkeypatch):
 
 def test_fetching_says_what_is_wrong(jax_backend, monkeypatch, preset):
     import huggingface_hub
-    from tpulm.models.pretrained import is_keras_preset, locate
+    from tpulm.models.presets import is_keras_preset, locate
 
     assert locate(str(preset), None, "base.x.preset") == preset and is_keras_preset(preset)
     with pytest.raises(UserError) as caught:

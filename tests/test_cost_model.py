@@ -11,11 +11,10 @@ import warm
 from tpulm.core.accelerators import topology
 from tpulm.models.attention_cost import call_cost
 from tpulm.planning import estimate
-from tpulm.planning.compiled import read
 from tpulm.planning.estimate import times
 from tpulm.planning.hlo import parse
 from tpulm.planning.links import Links, groups_of
-from tpulm.planning.timeline import seconds
+from tpulm.planning.timeline import read, seconds
 from tpulm.planning.work import flops, hbm_bytes
 
 compiler = pytest.mark.skipif(find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not to be had here")
@@ -344,7 +343,7 @@ import jax, jax.numpy as jnp, numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from tpulm.core.accelerators import topology
-from tpulm.planning.compiled import read
+from tpulm.planning.timeline import read
 
 devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x4").devices
 mesh = Mesh(np.array(devices).reshape(4, 2), ("batch", "model"))

@@ -20,7 +20,7 @@ from test_causal import (
 )
 from tpulm.core.arrays import save_arrays
 from tpulm.core.errors import UserError
-from tpulm.models import adapters
+from tpulm.models import peft as peft_adapter
 from tpulm.records.causal_batches import held_out_batches, training_batch
 from tpulm.specs.causal_families import FAMILIES, TARGETS, constructor, marks_of
 from tpulm.specs.training_step import CausalArchitecture, ModelSpec, TrainingStep
@@ -120,17 +120,19 @@ def test_peft_adapters_of_all_targets_are_the_same_change(jax_backend, name):
     model = opened(MODELS[name], targets=EVERYTHING)
     draw_lora(model)
     variables = {v.path: np.asarray(v.value) for v in model.trainable_variables}
-    tensors, config = adapters.peft(variables, None)
-    modules = {name.split(".", 1)[1] for name in adapters.MODULES.values()}
+    tensors, config = peft_adapter.peft(variables, None)
+    modules = {name.split(".", 1)[1] for name in peft_adapter.MODULES.values()}
     assert set(config["target_modules"]) == modules and config["r"] == config["lora_alpha"]
     adapted = [layer for layer in leaves(model.backbone) if getattr(layer, "lora_enabled", False)]
     assert len(adapted) == 7 and len(tensors) == 14
     for layer in adapted:
-        module = adapters.MODULES[layer.name]
+        module = peft_adapter.MODULES[layer.name]
         prefix = f"base_model.model.model.layers.0.{module}"
         change = tensors[f"{prefix}.lora_B.weight"] @ tensors[f"{prefix}.lora_A.weight"]
         wanted = np.asarray(layer.kernel) - np.asarray(layer._kernel)
-        if layer.name in adapters.WITH_HEADS:  # [heads, hidden, width], in Llama's and its like [hidden, heads, width]
+        if (
+            layer.name in peft_adapter.WITH_HEADS
+        ):  # [heads, hidden, width], in Llama's and its like [hidden, heads, width]
             wanted = (wanted if name.startswith("gemma") else wanted.swapaxes(0, 1)).transpose(0, 2, 1).reshape(-1, 32)
         else:
             wanted = wanted.reshape(-1, wanted.shape[-1]).T
@@ -164,13 +166,13 @@ def test_a_target_that_a_family_lacks_is_named(jax_backend, preset):
 def test_an_adapter_of_peft_that_is_merged_gives_the_adapted_logits(jax_backend, tmp_path, name):
     import keras
     from safetensors.numpy import save_file
-    from tpulm.models.adapters import merge_peft
     from tpulm.models.building import construct_causal
+    from tpulm.models.peft import merge_peft
 
     tuned = opened(MODELS[name], targets=EVERYTHING, alpha=2)
     draw_lora(tuned)
     variables = {v.path: np.asarray(v.value) for v in tuned.trainable_variables}
-    tensors, config = adapters.peft(variables, None)
+    tensors, config = peft_adapter.peft(variables, None)
     config |= {
         "lora_alpha": 3 * config["r"],
         "alpha_pattern": {key: 3 * n for key, n in config["alpha_pattern"].items()},
@@ -227,7 +229,7 @@ def test_an_adapter_of_keras_gives_the_trainers_logits(jax_backend, preset, tmp_
     spec = ModelSpec.of("finetune", "the.run", recipe | {"targets": targets, "alpha": 6})
     save_adapters(
         spec,
-        adapters.scaled(trained, spec.alpha / spec.rank),
+        peft_adapter.scaled(trained, spec.alpha / spec.rank),
         tmp_path / "adapter.lora.h5",
         tmp_path / "adapter.lora.json",
     )

@@ -16,7 +16,7 @@ from test_lora import EVERYTHING, LORA, MODELS, opened
 from tpulm.core.arrays import save_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import fingerprints, write_json
-from tpulm.models import adapters
+from tpulm.models import peft as peft_adapter
 from tpulm.models.transformers_causal import Tensor, save_shards
 from tpulm.specs.artifacts import SHARD_INDEX
 from tpulm.specs.causal_families import FAMILIES, constructor, marks_of
@@ -226,7 +226,7 @@ def test_byte_level_vocabularies_of_presets_give_the_ids_of_keras(jax_backend, t
 def test_a_folder_of_transformers_is_a_base_model(jax_backend, tmp_path, name):
     """As rule fetch_base takes one: the converted preset is the same function, with the same tokenizer."""
     from tpulm.models.causal import load_preset, save_preset
-    from tpulm.models.pretrained import load_transformers
+    from tpulm.models.from_transformers import load_transformers
 
     vocabulary = tmp_path / "vocabulary.spm"
     marks = tuple(marks_of(SIZES[name]))
@@ -282,7 +282,7 @@ def adapter_of(model, folder):
     from safetensors.numpy import save_file
 
     arrays = {variable.path: np.asarray(variable.value) for variable in model.trainable_variables}
-    tensors, config = adapters.peft(arrays, None)
+    tensors, config = peft_adapter.peft(arrays, None)
     folder.mkdir()
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     write_json(folder / "adapter_config.json", config)

@@ -41,7 +41,7 @@ def keys(part: dict, above: str = "") -> Iterator[str]:
 
 
 def naming(key: str) -> list[str]:
-    """Return the files that name a key, by its last part; where it is passed on unnamed, those that name its mapping."""
+    """Return the files that name a key, by its last part; of one that is passed on unnamed, those of its mapping."""
     above, _, last = key.rpartition(".")
     quoted = re.compile(rf'["\']{re.escape(last)}["\']')
     files = [*(ROOT / "scripts").rglob("*.py"), *(ROOT / "rules").glob("*.smk")]

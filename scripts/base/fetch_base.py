@@ -15,8 +15,8 @@ import shutil
 from tpulm.core.errors import UserError
 from tpulm.core.files import PICKLES, fingerprints, refuse_unsafe_preset, write_json
 from tpulm.core.job import job
-from tpulm.models.adapters import ADAPTER, merge_peft
-from tpulm.models.pretrained import is_keras_preset, locate
+from tpulm.models.peft import ADAPTER, merge_peft
+from tpulm.models.presets import is_keras_preset, locate
 from tpulm.training import runtime
 
 recipe, name = snakemake.params.recipe, snakemake.wildcards.name
@@ -24,7 +24,7 @@ recipe, name = snakemake.params.recipe, snakemake.wildcards.name
 with job(snakemake.log[0], f"base {name}") as say:
     runtime.start(cpu_threads=1, repeats=False)
     from tpulm.models.causal import atomic_folder, load_preset, save_preset
-    from tpulm.models.pretrained import load_transformers
+    from tpulm.models.from_transformers import load_transformers
 
     where = f"base.{name}.preset"
     say(f"fetching {recipe['preset']}")

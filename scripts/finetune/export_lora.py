@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from tpulm.core.arrays import load_arrays
 from tpulm.core.files import atomic_write, write_json
 from tpulm.core.job import job
-from tpulm.models.adapters import peft, scaled
+from tpulm.models.peft import peft, scaled
 from tpulm.specs.training_step import ModelSpec
 from tpulm.training import runtime
 

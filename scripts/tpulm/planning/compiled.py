@@ -1,15 +1,10 @@
 """Properties of a program compiled for a TPU: memory, FLOPs, bytes moved and sent, and its timeline.
 
-What a plan keeps of a compiled program: totals of a device, and the timeline from which its time is estimated.
-
-Properties of a program compiled for a TPU: memory, FLOPs, bytes moved and sent, and its timeline.
-
 Needs tpulm.training.runtime.start first.
 """
 
 import hashlib
 import re
-from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,38 +13,7 @@ import jax
 from tpulm.core.accelerators import Topology
 from tpulm.core.devices import cache_folder
 from tpulm.core.files import read_json, sha256, write_json
-from tpulm.planning.hlo import parse
-from tpulm.planning.links import Links
-from tpulm.planning.timeline import Reader
-from tpulm.planning.work import uncounted
-
-
-def read(text: str, slice_: Topology, coordinates: Iterable[Iterable[int]], attended: float = 1.0) -> dict:
-    """Return what a device does in a compiled program for a slice.
-
-    coordinates  of the chip of each device, in the order of the program's partitions
-    attended     share of pairs of positions that kernels of attention compute
-
-    flops, bytes      of multiplications of matrices; across HBM
-    collective_bytes  sent to other devices, by kind
-    link_seconds      the least that the links of a chip need for it
-    timeline          see `tpulm.planning.timeline`
-    uncounted         kernels whose FLOPs, and loops whose trip_count, nobody knows
-    """
-    module = parse(text)
-    links = Links(tuple(map(tuple, coordinates)), slice_.link_bandwidth, slice_.dimensions)
-    reader = Reader(module, slice_, links, attended)
-    timeline = reader.read()
-    totals = reader.totals
-    return {
-        "flops": totals.flops,
-        "bytes": totals.bytes,
-        "collective_bytes": totals.sent,
-        "link_seconds": totals.least,
-        "timeline": timeline,
-        "uncounted": sorted({*uncounted(module), *reader.unknown}),
-    }
-
+from tpulm.planning.timeline import read
 
 # What is wanted, and what the compiler leaves to a program on this chip.
 EXHAUSTED = re.compile(
@@ -69,7 +33,7 @@ def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: list, atten
     the program's SHA-256.
 
     devices   of a topology description, in the order of the program's partitions
-    attended  see `tpulm.planning.compiled.read`
+    attended  see `tpulm.planning.timeline.read`
 
     The same program for the same slice and compiler is compiled once in a folder. Where it does not fit, the
     compiler stops and says only how much it needs in all, and how much is usable: then arguments and timeline are

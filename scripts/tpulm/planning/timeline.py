@@ -11,13 +11,13 @@ chips. An entry of a timeline is a list, so that JSON can keep it:
 ["loop", trip_count, entries]        entries, so many times
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tpulm.core.accelerators import Topology
-from tpulm.planning.hlo import Computation, Instruction, Module
+from tpulm.planning.hlo import Computation, Instruction, Module, parse
 from tpulm.planning.links import KINDS, Links, Transfer
-from tpulm.planning.work import flops, hbm_bytes
+from tpulm.planning.work import flops, hbm_bytes, uncounted
 
 Timeline = list[list]
 Uses = dict[str, tuple[str, str]]
@@ -212,3 +212,30 @@ def loop(clock: Clock, entry: list, shares: tuple) -> None:
 ACTIONS: dict[str, Callable[[Clock, list, tuple], None]] = {
     "run": run, "send": send, "start": start, "copy": copy, "wait": wait, "loop": loop,
 }  # fmt: skip
+
+
+def read(text: str, slice_: Topology, coordinates: Iterable[Iterable[int]], attended: float = 1.0) -> dict:
+    """Return what a device does in a compiled program for a slice.
+
+    coordinates  of the chip of each device, in the order of the program's partitions
+    attended     share of pairs of positions that kernels of attention compute
+
+    flops, bytes      of multiplications of matrices; across HBM
+    collective_bytes  sent to other devices, by kind
+    link_seconds      the least that the links of a chip need for it
+    timeline          see `tpulm.planning.timeline`
+    uncounted         kernels whose FLOPs, and loops whose trip_count, nobody knows
+    """
+    module = parse(text)
+    links = Links(tuple(map(tuple, coordinates)), slice_.link_bandwidth, slice_.dimensions)
+    reader = Reader(module, slice_, links, attended)
+    timeline = reader.read()
+    totals = reader.totals
+    return {
+        "flops": totals.flops,
+        "bytes": totals.bytes,
+        "collective_bytes": totals.sent,
+        "link_seconds": totals.least,
+        "timeline": timeline,
+        "uncounted": sorted({*uncounted(module), *reader.unknown}),
+    }

@@ -1,8 +1,4 @@
-"""Causal models from elsewhere: presets of keras-hub, and folders of transformers.
-
-Download published presets of keras-hub, pinned to a version or commit.
-
-Causal models in folders of transformers, as models of keras-hub.
+"""Causal models in folders of transformers, as models of keras-hub.
 
 keras-hub 0.32 reads the config and the tokenizers of publishers. Weights are read here: its converter of Mistral rounds
 them to float16, and none notices a tensor that it has no place for. Its Llama 3 takes another epsilon of normalization
@@ -14,9 +10,8 @@ Needs tpulm.training.runtime.start first.
 import contextlib
 import json
 import math
-import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,67 +26,11 @@ from tpulm.compat.keras_hub import plain_attention
 from tpulm.core.arrays import damaged
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
-from tpulm.models.adapters import in_keras
 from tpulm.models.causal import make_preprocessor, task_of
+from tpulm.models.peft import in_keras
 from tpulm.models.transformers_causal import transformers_name
 from tpulm.specs.artifacts import SHARD_INDEX
 from tpulm.specs.causal_families import FAMILIES
-
-
-def locate(preset: str, revision: str | None, where: str, files: Sequence[str] | None = None) -> Path:
-    """Return a local folder with the files of a preset, downloaded where it is not local.
-
-    preset    a folder, hf://OWNER/NAME (at `revision`), kaggle://OWNER/MODEL/keras/VARIANT/VERSION, or a
-              preset name of keras-hub, which this version of keras-hub pins to such a version
-    files     those that are needed of an hf:// repository, by default all
-    where     the config key of the preset. Raises UserError, naming it, when there is no such preset or no way to it.
-    """
-    if os.path.isdir(preset):
-        return Path(preset)
-    try:
-        if preset.startswith("hf://"):
-            import huggingface_hub
-
-            name = preset.removeprefix("hf://")
-            wanted = list(files) if files else None
-            return Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=wanted))
-        import kagglehub
-
-        handle = preset if preset.startswith("kaggle://") else built_in(preset, where)
-        return Path(kagglehub.model_download(handle.removeprefix("kaggle://")))
-    except UserError:
-        raise
-    except Exception as error:  # of any of the libraries that fetch: network, credentials, terms not accepted
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else ""
-        raise UserError(
-            f"{where} is {preset}, which could not be fetched ({type(error).__name__}: {reason}); it needs the "
-            "network, and for a gated model accepted terms and credentials in the environment: HF_TOKEN, or "
-            "KAGGLE_USERNAME and KAGGLE_KEY."
-        ) from None
-
-
-def built_in(preset: str, where: str) -> str:
-    """Return the Kaggle handle, with its version, of a preset name. Raises UserError for an unknown name."""
-    import difflib
-
-    from tpulm.compat.keras_hub import built_in_presets
-
-    known = built_in_presets()
-    if preset not in known:
-        near = difflib.get_close_matches(preset, known, 1)
-        hint = f'; did you mean "{near[0]}"?' if near else ""
-        raise UserError(
-            f"{where} is {preset}; allowed: a preset folder, an hf:// or kaggle:// handle, or the name of a preset of "
-            f"keras-hub{hint or '.'}"
-        )
-    return known[preset]["kaggle_handle"]
-
-
-def is_keras_preset(folder: Path) -> bool:
-    """Return whether a folder is a Keras preset, and not a model of another library that keras-hub can convert."""
-    config = folder / "config.json"
-    return config.is_file() and "registered_name" in read_json(config)
-
 
 VOCABULARY = "tokenizer.model"
 LENGTH = 1024  # tokens, the default of keras-hub's preprocessors

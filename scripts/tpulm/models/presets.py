@@ -1,0 +1,63 @@
+"""Download published presets of keras-hub, pinned to a version or commit."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from tpulm.core.errors import UserError
+from tpulm.core.files import read_json
+
+
+def locate(preset: str, revision: str | None, where: str, files: Sequence[str] | None = None) -> Path:
+    """Return a local folder with the files of a preset, downloaded where it is not local.
+
+    preset    a folder, hf://OWNER/NAME (at `revision`), kaggle://OWNER/MODEL/keras/VARIANT/VERSION, or a
+              preset name of keras-hub, which this version of keras-hub pins to such a version
+    files     those that are needed of an hf:// repository, by default all
+    where     the config key of the preset. Raises UserError, naming it, when there is no such preset or no way to it.
+    """
+    if os.path.isdir(preset):
+        return Path(preset)
+    try:
+        if preset.startswith("hf://"):
+            import huggingface_hub
+
+            name = preset.removeprefix("hf://")
+            wanted = list(files) if files else None
+            return Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=wanted))
+        import kagglehub
+
+        handle = preset if preset.startswith("kaggle://") else built_in(preset, where)
+        return Path(kagglehub.model_download(handle.removeprefix("kaggle://")))
+    except UserError:
+        raise
+    except Exception as error:  # of any of the libraries that fetch: network, credentials, terms not accepted
+        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else ""
+        raise UserError(
+            f"{where} is {preset}, which could not be fetched ({type(error).__name__}: {reason}); it needs the "
+            "network, and for a gated model accepted terms and credentials in the environment: HF_TOKEN, or "
+            "KAGGLE_USERNAME and KAGGLE_KEY."
+        ) from None
+
+
+def built_in(preset: str, where: str) -> str:
+    """Return the Kaggle handle, with its version, of a preset name. Raises UserError for an unknown name."""
+    import difflib
+
+    from tpulm.compat.keras_hub import built_in_presets
+
+    known = built_in_presets()
+    if preset not in known:
+        near = difflib.get_close_matches(preset, known, 1)
+        hint = f'; did you mean "{near[0]}"?' if near else ""
+        raise UserError(
+            f"{where} is {preset}; allowed: a preset folder, an hf:// or kaggle:// handle, or the name of a preset of "
+            f"keras-hub{hint or '.'}"
+        )
+    return known[preset]["kaggle_handle"]
+
+
+def is_keras_preset(folder: Path) -> bool:
+    """Return whether a folder is a Keras preset, and not a model of another library that keras-hub can convert."""
+    config = folder / "config.json"
+    return config.is_file() and "registered_name" in read_json(config)
