@@ -100,9 +100,8 @@ def needs_of(jobs: Iterable[Any], runs: Iterable[Run], config: Mapping, planned:
         f"results/{run.fetched}/model.safetensors": (FLOAT32 * model_size(run).parameters, assumed(run))
         for run in copies
     }
-    saved |= {
-        f"results/{folder}/{name}": size for name, size in fetched.items() for folder in ("base", "transformers/base")
-    }
+    for name, size in fetched.items():
+        saved |= {f"results/base/{name}/preset": size, f"results/transformers/base/{name}": size}
     found += grouped("models", (saved[path] for path in saved if path in made))
     return [*found, *chains_of_tasks(made, by_key.values()), *texts(made)]
 
