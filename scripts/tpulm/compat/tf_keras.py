@@ -1,10 +1,6 @@
 """What is used of tf-keras 2.21, and changed of the TensorFlow models of transformers 4.57, which need it.
 
-What is used of tf-keras 2.21, the Keras 2 of transformers' TensorFlow models, beyond its documented interface.
-
 Until: `backend: tensorflow` goes. transformers 4.57 is the last version that has these models.
-
-What is changed of the TensorFlow models of transformers 4.57, the last version that has them.
 """
 
 from collections.abc import Iterable

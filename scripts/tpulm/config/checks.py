@@ -1,10 +1,6 @@
 """Checks that a schema cannot express: keys that depend on each other's values, or on files. All raise UserError.
 
-Checks that a schema cannot express: keys that depend on each other's values, or on files. All raise UserError.
-
 `recipe` is what the config says of a run, with its defaults; `where` is its key, such as mlm.runs.tiny.
-
-Which steps of a run can be traced for a profile.
 """
 
 import os

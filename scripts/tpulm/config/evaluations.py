@@ -1,9 +1,4 @@
-"""What every model is scored on, beside which baselines, and which checkpoint the scores select.
-
-What every model is scored on, and beside which simpler models: what follows from the section `evaluation`.
-
-Which checkpoints of a run are looked at, and which is its model: that of the lowest held-out loss or best score.
-"""
+"""What every model is scored on, beside which baselines, and which checkpoint the scores select."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence

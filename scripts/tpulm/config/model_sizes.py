@@ -7,8 +7,6 @@ Gemma Team 2024a, 2024b, 2025; Grattafiori et al. 2024 (Llama 3); Jiang et al. 2
 
 The feed-forward of Gemma 1 and 2 counts both halves of the gate in keras-hub's `intermediate_dim`.
 
-How large a run's model is, from its config alone: parameters, and the bytes that training keeps of them.
-
 What memory and disk are asked for follows from here; nothing is built and nothing is downloaded.
 """
 

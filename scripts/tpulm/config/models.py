@@ -1,9 +1,4 @@
-"""Models that are scored, prompted or finetuned on tasks, and the files that each is made of.
-
-A model that is scored, asked, or finetuned on a task: which one it is, and which files it is made of.
-
-What is asked of finished models: which masked ones, and how samples are drawn.
-"""
+"""Models that are scored, prompted or finetuned on tasks, and the files that each is made of."""
 
 import os
 from collections.abc import Mapping

@@ -1,13 +1,7 @@
 """What can be published, archived and signed: of each artifact, its files, where they go, and its card.
 
-What can be published: of each artifact, its files, where they go, and its card.
-
 A name, such as mlm/tiny, stands for an artifact in publish.artifacts, in receipts, and, with `-` for `/`, in the names
 of repositories.
-
-What the config says of archives, signatures, and the history of runs.
-
-What cards are made of: the files that they read, and what they take of the config.
 """
 
 import re

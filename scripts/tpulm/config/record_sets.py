@@ -1,10 +1,6 @@
 """Sets of records: which there are, where they lie, and how the documents of a text become records.
 
-Sets of records: which there are, where they lie, and how the documents of a text become records.
-
 A set is one folder: the shards of its splits and a manifest. Runs that read the same records share a set.
-
-TFRecord files that were made elsewhere: which files the config names.
 """
 
 import glob

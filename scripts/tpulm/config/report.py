@@ -1,9 +1,4 @@
-"""What the report's page and `snakemake compare` take of the config: runs, texts, records, models.
-
-What the report's page takes of the config: which runs, texts and records there are, and what a job costs.
-
-Which models `snakemake compare` holds against each other, and the runs that each stands for.
-"""
+"""What the report's page and `snakemake compare` take of the config: runs, texts, records, models."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

@@ -1,9 +1,4 @@
-"""The config against its schema: the first error in one sentence, then the defaults.
-
-Check a config against its schema; the first error ends in one sentence.
-
-Fill in the defaults of the schema.
-"""
+"""The config against its schema: the first error in one sentence, then the defaults."""
 
 import copy
 from collections.abc import Iterator

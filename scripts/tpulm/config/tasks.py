@@ -1,11 +1,4 @@
-"""Tasks that models are finetuned on: what the config says of each, on which models, and what is wrong with it.
-
-Tasks that models are finetuned on: what the config says of each, and which chains of checkpoints there are.
-
-Models that can be finetuned on tasks: those of the config, and what stands in the way of one.
-
-Checks of the tasks that models are finetuned on. All raise UserError.
-"""
+"""Tasks that models are finetuned on: what the config says of each, on which models, and what is wrong with it."""
 
 import os
 from collections.abc import Callable, Mapping

@@ -1,12 +1,8 @@
 """The accelerators that a config may name: peaks, shapes and names of their slices, and what jobs ask of them.
 
-The accelerators that a config may name, and the only table of TPUs: peaks, shapes and names of their slices.
-
 A slice is named VERSION-NUMBER, such as v5e-8, a number of GPUs KIND:NUMBER, such as h100:4. A device is what JAX
 calls one: a core of v2 and v3, a chip of all later versions (on v4 and v5p its two cores work as one, "megacore").
 Also read by the Python of profiles/tpu-vm, 3.9 or later.
-
-The request of a job: how executors and profiles read it from the resources of its rule.
 
 Snakemake passes resources to executors as names with numbers or strings: an executor plugin reads them from the job's
 `resources`, a script of the cluster-generic executor as JSON.

@@ -1,9 +1,4 @@
-"""The devices of this machine, and the cache of the programs compiled for them.
-
-The devices of this machine.
-
-The cache of compiled programs, kept between jobs so that the next segment need not compile them again.
-"""
+"""The devices of this machine, and the cache of the programs compiled for them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Files: atomic writes, fingerprints, and folders from untrusted sources.
-
-Atomic file writes and file fingerprints.
-
-Folders from untrusted sources: refuse whatever would run code, before any library opens it.
-"""
+"""Files: atomic writes, fingerprints, and folders from untrusted sources."""
 
 import contextlib
 import hashlib

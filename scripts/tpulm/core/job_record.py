@@ -1,7 +1,5 @@
 """Records of jobs: where and when each attempt of a job ran, with what software, and what it made.
 
-Records of jobs: where and when each attempt of a job ran, with what software, and what it made.
-
 LOG.jobs.jsonl beside a job's LOG.log, JSON objects, one a line: a `start` for each attempt, and an `end` unless it was
 killed. An attempt after one that succeeded begins a new file. It is no output and no input, so that clocks and hosts
 make nothing stale; the archive, the report and tools/provenance.py read it. Where results are in a bucket and the job's

@@ -1,7 +1,5 @@
 """Several processes that train as one: started, watched, and stopped together.
 
-Several processes that train as one: they are started, watched and ended together.
-
 The script of a job starts itself once per process, each with a share of the devices, and waits. The output of the first
 process is the job's output. If any process fails, the others are ended, and only its message is shown.
 
@@ -9,9 +7,8 @@ They are processes of this machine, unless a profile sets the resource `launcher
 on another host of the job, in which {number} stands for the host (0 is this one) and {command} for the command as one
 word. All hosts must see the working folder.
 
-A request to stop, heard between two turns of a loop: SIGTERM, of a scheduler or a spot machine that goes, or Ctrl-C.
-
-Where a loop waits for it, nothing is broken off amid a turn, and what the loop has can be kept.
+A request to stop (SIGTERM, of a scheduler or a spot machine that goes, or Ctrl-C) is heard between two turns of a loop:
+nothing is broken off amid a turn, and what the loop has can be kept.
 """
 
 import contextlib

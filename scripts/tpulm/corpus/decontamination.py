@@ -4,8 +4,6 @@ Hashes of the word n-grams of documents, for near-duplicates and decontamination
 
 A word is a run of characters between white space, in lower case and without what is neither letter nor digit.
 
-Decontamination: training documents that share a word n-gram with held-out documents or with benchmarks.
-
 Brown et al. 2020 (appendix C) drop documents that share 13 words. Memory holds 16 bytes for each n-gram to avoid.
 """
 

@@ -1,12 +1,6 @@
 """Documents as Parquet, written and read in row groups that fit in memory, and what is decided about each.
 
-Documents as Parquet, written and read in row groups that fit in memory, whatever batches they come in.
-
-Read the documents of a corpus: Parquet files with a column `text`, one document per row.
-
 Several files are read as one. Of files in a bucket (gs://BUCKET/NAME) only the row groups that are wanted are read.
-
-What is decided about each document: a split, or the reason why it is in none.
 """
 
 import contextlib

@@ -1,11 +1,7 @@
 """Examples with labels, of which tasks are made: read, split, and kept as Parquet files.
 
-Examples with labels, of which tasks are made: read from files, a dataset or the standard library, and split.
-
 An example is (text, second text or None, label). The label is a str where one of several is predicted, a float where a
 number is, and a list of str, one for each word of the text, which is a list then, too, where words have labels.
-
-The splits of a task as Parquet files: what trainers, baselines and scores read.
 
 item        string, the same for every model
 text        string; text_pair  the second text, where there is one; words  list of string, where words have labels

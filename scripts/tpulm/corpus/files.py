@@ -1,11 +1,4 @@
-"""Read the user's files: text, JSON, CSV and Parquet, each also through gzip; and datasets of the Hugging Face Hub.
-
-Text files, whole or a piece of a large one: universal line ends, UTF-8, no byte order mark.
-
-Read the user's files: text, JSON, CSV and Parquet, each also through gzip.
-
-Read datasets of the Hugging Face Hub, or of a local folder that is laid out as one, with `datasets`.
-"""
+"""Read the user's files: text, JSON, CSV and Parquet, each also through gzip; and datasets of the Hugging Face Hub."""
 
 import contextlib
 import gzip

@@ -1,11 +1,7 @@
 """How a row of a table becomes a document: the text of one column, a template that is filled in, or a conversation.
 
-How a row of a table becomes a document: the text of one column, a template that is filled in, or a conversation.
-
 A document is a str, None where a row has no text, or a pair where the responses count: the text, and the characters of
 each response, as (start, stop).
-
-Conversations as text: rendered by a chat template, with the places of what the assistant says.
 
 A chat template is Jinja, which transformers renders in a sandbox; this is the same sandbox with the same options
 (transformers.utils.chat_template_utils), so that any tokenizer's template gives the same text. Only the clock is left

@@ -1,10 +1,6 @@
 """What a text, or a set of pairs of sentences, is read from: the user's files or a dataset, in parts for one job each.
 
-What a text is read from: the user's files or a dataset, in parts of which each is read by a job of its own.
-
 Snakemake asks for the parts while it reads the Snakefile: they follow from names and sizes of files only.
-
-What a set of pairs of sentences is read from; beside `sources`, on which every document depends.
 """
 
 import glob

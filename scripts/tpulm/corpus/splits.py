@@ -1,11 +1,7 @@
 """Decide which split each document of a text goes to, from the keys of its parts, and write the splits.
 
-Decide which split each document of a text goes to, from the keys of its parts and nothing else.
-
 Two documents are the same when their keys are. Test wins over validation, validation over train. Memory holds one byte
 per document and, of the keys, one partition at a time: those in a range of values.
-
-Write the splits of a text from its parts: one Parquet file each, and the lengths of its documents.
 
 Its columns are `text` and, where the responses count, `responses`: the characters of each.
 """

@@ -1,9 +1,4 @@
-"""What corpus.json says of a text: statistics of its documents, and its sources.
-
-Statistics of the documents of a corpus, for its record.
-
-What corpus.json says of the sources of a text, from the records of its parts.
-"""
+"""What corpus.json says of a text: statistics of its documents, and its sources."""
 
 import hashlib
 from collections import Counter

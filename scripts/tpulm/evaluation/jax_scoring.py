@@ -1,7 +1,4 @@
-"""Score texts with a model on JAX. Needs tpulm.training.runtime.start first.
-
-Score texts with a causal model on JAX. Needs tpulm.training.runtime.start first.
-"""
+"""Score texts with a model on JAX. Needs tpulm.training.runtime.start first."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Minimal pairs: sentences of which a model should find the good one likelier (BLiMP; Warstadt et al. 2020).
 
-Pairs of sentences, of which a model should find the good one likelier, in the form of BLiMP (Warstadt et al. 2020).
-
 A file of pairs is JSON Lines: pairID, phenomenon, sentence_good, sentence_bad.
 
 Pairs of sentences that are made of text: each sentence beside one that an edit has broken.

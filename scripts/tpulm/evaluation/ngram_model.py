@@ -1,9 +1,4 @@
-"""Models that count, unigram and 5-gram with Kneser-Ney smoothing (Chen and Goodman 1999): the baselines of texts.
-
-Models that count: unigram, and 5-gram with interpolated Kneser-Ney smoothing (Chen and Goodman 1999, 2.7).
-
-What texts cost models that count: the baselines of a model, in its own vocabulary.
-"""
+"""Models that count, unigram and 5-gram with Kneser-Ney smoothing (Chen and Goodman 1999): the baselines of texts."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,9 +1,4 @@
-"""The rows that a model reads to score texts: token ids, what a vocabulary cannot say, batches of few shapes.
-
-Texts as the token ids that a model reads, and what of a text its vocabulary cannot say.
-
-The rows that a model reads to score texts, in batches of few shapes.
-"""
+"""The rows that a model reads to score texts: token ids, what a vocabulary cannot say, batches of few shapes."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

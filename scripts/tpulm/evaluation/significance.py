@@ -1,7 +1,4 @@
-"""Is the difference between two models real? Tests over the items that both were scored on, and over seeds.
-
-What each item of an evaluation is worth, read back.
-"""
+"""Is the difference between two models real? Tests over the items that both were scored on, and over seeds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,11 +1,4 @@
-"""The scores of a model on a task: its metrics, their intervals, and the baselines beside it.
-
-What a task is without a language model: the most frequent label, and a linear model of counts of words.
-
-The metrics of tasks, from labels and predictions, and their intervals.
-
-The scores of a model on a task, from the predictions of its chains and the baselines'.
-"""
+"""The scores of a model on a task: its metrics, their intervals, and the baselines beside it."""
 
 import warnings
 from collections import Counter

@@ -1,7 +1,5 @@
 """What a model is scored on, and its scores: bits per byte of held-out text, and pairs of sentences.
 
-Whether what models are scored on is in the text that they were trained on: word n-grams in both.
-
 The hashes are those of the corpus's decontamination, tpulm.corpus.decontamination.
 """
 

@@ -1,14 +1,8 @@
 """The implementation of a model's attention: which one its devices, its sizes and the config allow, and its use.
 
-Attention in one kernel, whose scores never leave the chip: splash attention on a TPU, cuDNN's on a GPU.
-
-Both are FlashAttention (Dao et al. 2022): softmax in float32, a block of keys at a time. Needs
-tpulm.training.runtime.start first.
-
-The implementation of a model's attention: which one its devices, its sizes and the config allow, and its use.
-
 plain   what keras-hub does: scores of all pairs of tokens, in memory
-splash  on a TPU from v4 on; cudnn  on an NVIDIA GPU: see tpulm.models.attention
+splash  on a TPU from v4 on; cudnn  on an NVIDIA GPU: FlashAttention (Dao et al. 2022), softmax in float32, a block of
+        keys at a time, in one kernel, whose scores never leave the chip
 
 Trainer and plan both ask here, so that what trains is what was planned. Needs tpulm.training.runtime.start first.
 """

@@ -1,11 +1,5 @@
 """Causal language models of keras-hub: build, load, prepare for finetuning, save.
 
-Causal language models of keras-hub: build, load, prepare for finetuning, save.
-
-Needs tpulm.training.runtime.start first.
-
-The base model that LoRA leaves as it is: of which type its weights are (`base_precision`).
-
 Needs tpulm.training.runtime.start first.
 """
 

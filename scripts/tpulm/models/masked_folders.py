@@ -1,9 +1,5 @@
 """Folders of transformers with masked language models: loaded of version 4 or 5, saved for both.
 
-Save the variables of a masked language model as a file that every version of transformers loads.
-
-Masked language models from elsewhere: folders of transformers 4 or 5, with weights in safetensors or HDF5.
-
 What is kept of one is a folder as runs export it, see MODEL_FILES of tpulm.specs.artifacts. Neither PyTorch nor
 TensorFlow is imported.
 """

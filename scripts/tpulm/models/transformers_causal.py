@@ -1,12 +1,6 @@
 """Causal language models of keras-hub as transformers has them: config, names and weights.
 
-What transformers calls the layers of keras-hub's causal models: Llama's names, which all families have.
-
 Pure Python.
-
-Weights as safetensors files of bounded size with an index, as transformers reads them.
-
-Causal language models of keras-hub as transformers has them: config and weights.
 
 keras-hub 0.32 has exporters of its own, for fewer families; Gemma's writes only the first of several key-value heads.
 """

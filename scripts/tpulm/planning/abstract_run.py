@@ -1,11 +1,6 @@
 """An abstract training run, shapes and dtypes without values, that a plan compiles.
 
-The sizes of a preset's backbone, without its weights, which a plan does not need.
-
 Needs tpulm.training.runtime.start first.
-
-An abstract training run, shapes and dtypes without values, that a plan compiles. Needs
-tpulm.training.runtime.start first.
 
 It is built from the same `TrainingStep`, by the same builder, as the run that trains.
 """

@@ -1,12 +1,8 @@
 """The time of a training step: a lower bound that no run can be faster than, and an estimate.
 
-Which share of its published peaks a TPU reaches in training, and how far an estimate may be off.
-
 Three factors, the same for all chips, fitted by benchmarks/plan_table.py to training steps that others have measured
 and published (benchmarks/measured_steps.yaml has the sources, benchmarks/results/plan_table.md the comparison). A test
 fits them again.
-
-The time of a training step: a lower bound that no run can be faster than, and an estimate.
 
 The lower bound is the roofline of the whole step (Williams, Waterman and Patterson 2009): the longest of its
 arithmetic, its traffic with HBM and its traffic between chips, each at the chip's published peak, as if they overlapped

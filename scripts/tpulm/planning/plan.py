@@ -1,9 +1,5 @@
 """The plan of a run on a TPU slice: what a step needs, what would make it fit, what the entire run costs.
 
-Alternatives for a step: which of them would make a run fit, and what each single change would do.
-
-The plan of a run on a TPU slice: what a step needs, what would make it fit, what the entire run costs.
-
 Needs tpulm.training.runtime.start first.
 """
 

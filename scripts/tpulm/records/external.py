@@ -1,9 +1,4 @@
-"""External TFRecords: files of tf.train.Example, checked, copied as they are, and indexed.
-
-What is wrong with a record, if anything.
-
-Shards that were made elsewhere: TFRecord files of tf.train.Example, checked, copied as they are, and indexed.
-"""
+"""External TFRecords: files of tf.train.Example, checked, copied as they are, and indexed."""
 
 import hashlib
 import os

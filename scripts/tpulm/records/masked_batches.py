@@ -1,7 +1,4 @@
-"""Batches for masked language models, the same for both trainers: which records, and which tokens are masked.
-
-Dynamic masking for masked language models: a pure function of its key and the position in the batch.
-"""
+"""Batches for masked language models, the same for both trainers: which records, and which tokens are masked."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache

@@ -1,10 +1,6 @@
 """The records of a split, read by number: from the files of this machine, or streamed from a bucket.
 
-The records of a split, read by number from the files of this machine.
-
 A record is framed by its checksums (tpulm.records.tfrecord), which are verified whenever it is read.
-
-Stream records from a bucket during training: no shard is copied to this machine.
 
 Reading follows the order of tpulm.records.order: entire blocks of neighbouring records are requested, those of the
 current window and of the next one, and held in memory until the order has passed them. Nothing in the bucket is trusted

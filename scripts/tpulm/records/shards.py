@@ -1,11 +1,4 @@
-"""Shards: documents assigned to them, packed into records of one length, written, and described by a manifest.
-
-Assign documents to shards, and pack token ids into records of one length.
-
-One shard: the ids of its documents packed into records and written as TFRecords.
-
-Manifests: what a set of records is, merged from the sidecars of its shards.
-"""
+"""Shards: documents assigned to them, packed into records of one length, written, and described by a manifest."""
 
 import io
 from collections import Counter

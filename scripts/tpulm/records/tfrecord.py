@@ -1,7 +1,5 @@
 """TFRecord files of tf.train.Example, written and read without TensorFlow.
 
-TFRecord files of tf.train.Example, written and read without TensorFlow.
-
 A file is a sequence of records, each framed as (TensorFlow, tensorflow/core/lib/io/record_writer.h)
 
     uint64 length | uint32 masked CRC-32C of length | data | uint32 masked CRC-32C of data      little-endian
@@ -9,8 +7,6 @@ A file is a sequence of records, each framed as (TensorFlow, tensorflow/core/lib
 and the data here is a tf.train.Example with int64 features of one length, the same for all records: `input_ids` and
 `attention_mask`, 0 for padding. Ids take one to five bytes, so records differ in size: NAME.index, next to
 NAME.tfrecord, has the records + 1 offsets at which they begin and the last one ends, uint64, little-endian.
-
-tf.train.Example as protobuf reads it, without TensorFlow. To write records does not take it: see `tfrecord`.
 """
 
 import hashlib

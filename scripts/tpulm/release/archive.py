@@ -1,16 +1,8 @@
 """What an archive holds, gathered from a working folder, as a zip of which every byte is determined by what is in it.
 
-The artifacts of a run as an archive lists them: size, checksum, job, and how a rebuild compares them.
-
-The source of the workflow as an archive keeps it: the files as they are, their commit, and what differs from it.
-
-An archive as a zip file of which every byte is determined by what is in it.
-
 Times, owners and order are fixed. manifest.json, the last entry, has the sha256 of each other entry, of its content
 (`sha256`) and as it lies in the file (`packed`, in which a flipped bit of padding shows, too); the comment of the zip
 file has the sha256 of the manifest. tpulm.release.verify holds a file against all that.
-
-What an archive holds, gathered from a working folder.
 """
 
 import hashlib

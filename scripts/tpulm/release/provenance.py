@@ -1,7 +1,5 @@
 """How a file came to be, back to the text: the jobs that made a folder of results, without Snakemake.
 
-What is known of the jobs that made a folder of results, without Snakemake: of its metadata and the records of jobs.
-
 Snakemake keeps, for each output, the rule, the inputs with their checksums, the params and the times; the record beside
 a job's log has the rest, see tpulm.core.job_record. Where one of the two is gone, the other says what it knows.
 Jobs whose results are in a bucket are told as if those were in the folder, to which they can be copied.
@@ -14,8 +12,6 @@ inputs, code, outputs  sha256 (None where it is not known) by path: data; script
 start, seconds         when it began (seconds since 1970), how long it took
 attempts               of each: start, and what `end` and `note` of the record say; `exit` is None where it was killed
 host, software, accelerators  of the last attempt; empty where there is no record
-
-How a file came to be, back to the text, as a tree.
 """
 
 import ast

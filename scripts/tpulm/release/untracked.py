@@ -1,7 +1,4 @@
-"""Files under results/ that are not an output of any job of the config.
-
-Snakemake's summary of every output of the config.
-"""
+"""Files under results/ that are not an output of any job of the config."""
 
 import csv
 import json

@@ -1,13 +1,5 @@
 """Read artifacts back from the disk and report what is damaged.
 
-Read one file, and say what is wrong with it.
-
-Read the scores of a model back, with its values by item.
-
-Read the records of a shard back, each held against the manifest.
-
-Read artifacts back from the disk and report what is damaged.
-
 A check yields a sentence for each damage; it raises nothing for what it finds in a file.
 """
 

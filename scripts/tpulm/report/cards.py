@@ -1,10 +1,6 @@
 """Cards of artifacts, README.md: metadata of the Hugging Face Hub in YAML, then how to use them and what was measured.
 
-How to use an artifact, as its card says: a few lines of Python.
-
 `recipe` is what tpulm.config.publications.described takes of the config.
-
-Cards of artifacts, README.md: metadata of the Hugging Face Hub in YAML, then what was measured, as Markdown.
 
 The metadata are written by huggingface_hub, whose classes name the fields that the hub knows.
 """

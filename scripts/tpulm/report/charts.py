@@ -1,9 +1,4 @@
-"""Charts as Vega-Lite specifications (Satyanarayan et al. 2017): for the page, and as SVG.
-
-Charts of the report's page, as Vega-Lite specifications; sizes, colors and fonts are the page's script's.
-
-Figures of Snakemake's report: Vega-Lite specifications (Satyanarayan et al. 2017), drawn as SVG.
-"""
+"""Charts as Vega-Lite specifications (Satyanarayan et al. 2017): for the page, and as SVG."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -1,9 +1,4 @@
-"""The curves and the scores on the report's page: of training, and of models beside their baselines.
-
-The curves of runs, thinned out for a page: of so many points that each pixel has its own, every one as measured.
-
-The scores on the report's page: of models, beside simpler ones, and of checkpoints over the course of training.
-"""
+"""The curves and the scores on the report's page: of training, and of models beside their baselines."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,9 +1,5 @@
 """What the page says of data and models, in the order of the data: text, tokenizer, records, samples, partitioning.
 
-What has changed between two texts, word by word.
-
-What the page tells of data and models, in the order of the data: text, tokenizer, records, samples, partitioning.
-
 Each function returns what a template of the same name in report/page/ shows, and the names of the files that this is
 from, to which the template links.
 """

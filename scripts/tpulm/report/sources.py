@@ -1,7 +1,4 @@
-"""The files that the report's page tells of, and how their numbers read.
-
-What corpus.json says of a text, in words, for the report and for cards.
-"""
+"""The files that the report's page tells of, and how their numbers read."""
 
 import csv
 import fnmatch

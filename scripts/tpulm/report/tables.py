@@ -1,11 +1,4 @@
-"""Tables for the terminal and the page: runs side by side, those that finished before, and plans.
-
-The comparison of runs: a row for each, and one for runs that differ by their seed only.
-
-The runs that finished before, as rows of the comparison.
-
-Plans as rows of a table, for the terminal and the page.
-"""
+"""Tables for the terminal and the page: runs side by side, those that finished before, and plans."""
 
 import math
 import statistics

@@ -1,7 +1,4 @@
-"""Names that several stages share: splits, special tokens, and the files that one stage passes to the next.
-
-Names that jobs of the evaluation share with `evaluations`, which says what jobs there are and may change alone.
-"""
+"""Names that several stages share: splits, special tokens, and the files that one stage passes to the next."""
 
 SPLITS = ("train", "validation", "test")
 

@@ -1,10 +1,6 @@
 """The description of a training step on JAX, from which both the trainer and the plan are built.
 
-The description of a training step on JAX, from which both the trainer and the plan are built.
-
 Pure Python: dtypes are strings, and nothing here imports numpy or JAX.
-
-Checks of device mesh and batch size on JAX, applied to the config before any job and to the advice of a plan.
 """
 
 import math

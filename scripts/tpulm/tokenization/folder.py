@@ -1,7 +1,4 @@
-"""Tokenizer folders: the files that transformers' AutoTokenizer loads, and the ids that trainers need.
-
-Load a pretrained tokenizer without running any code that comes with it.
-"""
+"""Tokenizer folders: the files that transformers' AutoTokenizer loads, and the ids that trainers need."""
 
 import os
 from collections import Counter

@@ -1,9 +1,5 @@
 """Train a Unigram tokenizer (Kudo 2018, https://aclanthology.org/P18-1007) to the same bytes every time.
 
-The frequent substrings of words, from which the pieces of a Unigram vocabulary are chosen.
-
-Train a Unigram tokenizer (Kudo 2018, https://aclanthology.org/P18-1007) to the same bytes every time.
-
 The trainer of SentencePiece chooses the pieces, from the distinct words and their counts. Only the set of pieces is
 used: the scores are estimated anew in a fixed order, so that they do not depend on how a library adds up floats.
 """

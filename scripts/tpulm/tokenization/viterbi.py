@@ -1,9 +1,5 @@
 """The most likely cut of words into the pieces of a Unigram vocabulary (Kudo 2018), for many words at once.
 
-Token ids of several texts in one array.
-
-The most likely cut of words into the pieces of a Unigram vocabulary (Kudo 2018), for many words at once.
-
 What `tokenizers` does with a word (Unigram::encode_optimized) is done here for all words of a batch together, in a
 quarter of the time: the places of a word one after another, at each place the pieces that begin there from short to
 long, in float64. So the cuts are the same, also where two are equally likely.

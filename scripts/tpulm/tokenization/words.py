@@ -1,11 +1,4 @@
-"""The distinct words of a text, counted in bounded memory: what cuts a text into words, and which documents count.
-
-What surrounds a vocabulary that is trained here: normalizer, pre-tokenizer, special tokens, template, decoder.
-
-Which documents a vocabulary is trained on: all, or a seeded sample of a corpus that is larger than needed.
-
-Count the distinct words of a text in bounded memory.
-"""
+"""The distinct words of a text, counted in bounded memory: what cuts a text into words, and which documents count."""
 
 import re
 from bisect import bisect_right

@@ -1,9 +1,4 @@
-"""Loss and accuracy of a JAX model on held-out batches, and how batches reach the devices.
-
-Feed batches to the devices: each process prefetches the records of its own devices, some steps ahead.
-
-Loss and accuracy of a JAX model on held-out batches.
-"""
+"""Loss and accuracy of a JAX model on held-out batches, and how batches reach the devices."""
 
 from collections.abc import Callable, Iterable, Iterator
 

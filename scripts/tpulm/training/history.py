@@ -1,7 +1,5 @@
 """The history of a segment's steps: one CSV of numbers that repeat exactly, one of timings that do not.
 
-The history of a segment's steps: one CSV of numbers that repeat exactly, one of timings that do not.
-
 history.csv   step, loss (nats per predicted token), accuracy (share of its predictions that are correct, ties
               included), learning_rate, gradient_norm (of all variables, before any clipping); held_out_loss at some
               steps, where evaluate_every asks for it

@@ -1,11 +1,5 @@
 """A JAX run, built from its `TrainingStep`: with values by the trainer, without values by a plan.
 
-The FLOPs that a training step needs at the least, for the model FLOPs utilization (MFU).
-
-Needs tpulm.training.runtime.start first.
-
-A JAX run, built from its `TrainingStep`: with values by the trainer, without values by a plan.
-
 Needs tpulm.training.runtime.start first.
 """
 

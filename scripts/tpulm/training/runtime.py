@@ -1,9 +1,5 @@
 """Start Keras on JAX in this process: devices, threads, memory, precision, cache of compiled programs.
 
-How this process gets its memory, by the documented `mallopt` of glibc.
-
-Start Keras on JAX in this process: devices, threads, precision, cache of compiled programs.
-
 All of this must be set before JAX is imported. Only precision and determinism and, on a CPU, the numbers of threads and
 virtual devices have an effect on results.
 """

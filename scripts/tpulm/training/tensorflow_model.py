@@ -1,8 +1,6 @@
 """Masked language models of transformers on TensorFlow: building, loading, variables, predictions and their loss.
 
 Cross-entropy of TensorFlow's models: on a CPU by operations that are vectorized, in half the time of its own.
-
-Masked language models of transformers on TensorFlow: building, loading, variables and predictions.
 """
 
 from collections.abc import Callable, Mapping

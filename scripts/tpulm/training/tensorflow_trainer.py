@@ -1,9 +1,4 @@
-"""The training loop of masked language models on TensorFlow, and their loss on a held-out split.
-
-Loss and accuracy of a TensorFlow masked language model on a held-out split.
-
-The training step of masked language models on TensorFlow, and the batches that it consumes.
-"""
+"""The training loop of masked language models on TensorFlow, and their loss on a held-out split."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial

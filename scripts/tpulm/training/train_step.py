@@ -1,9 +1,5 @@
 """The training step of all JAX models: one pure function of arrays, compiled by `jax.jit`.
 
-What a model predicts: the inputs, labels and weights from the arrays of a batch. Traced by JAX.
-
-The training step of all JAX models: one pure function of arrays, compiled by `jax.jit`.
-
 Model, optimizer, mesh and task come in as arguments, so that a plan can compile the same function for devices that are
 not there.
 """

@@ -1,9 +1,4 @@
-"""What is planned, and time, cost and disk space of the steps that are still to be trained.
-
-What is planned: each run that trains, and each model on each task, whose chains have one compiled step.
-
-Time, cost and disk space of the steps that are still to be trained, according to the existing plans.
-"""
+"""What is planned, and time, cost and disk space of the steps that are still to be trained."""
 
 import json
 from collections import Counter

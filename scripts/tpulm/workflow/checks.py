@@ -1,18 +1,12 @@
 """Checks before the first job: shards that are gone, what the profile refuses, and what will be made again.
 
-Deleted shards: a run that would read one ends before its first job.
-
 What reads records depends on their manifest only, so Snakemake does not miss a shard that is gone. It writes it again
 where it is asked for the shards themselves: by the target `tfrecords`.
-
-The preflight check: ask the profile, before the first job runs, whether the jobs can run there.
 
 A profile sets the resource `preflight` to a shell command, in which {python} is Snakemake's Python. It runs in the
 workflow's folder and reads a JSON object from standard input: `executor`, its settings, and `jobs`, the requests, one
 of each kind, with `rule`, `where`, `log`, `threads` and `resources`. If it exits with an error, no job runs, and the
 last line that it wrote to standard error is shown after "error: ".
-
-Explain, before any job starts, why existing checkpoints will be made again.
 """
 
 import json

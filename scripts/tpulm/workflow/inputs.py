@@ -1,10 +1,6 @@
 """Inputs that follow from the config: of jobs that write shards, and of those that open models and checkpoints.
 
-What the jobs that write shards read: documents, their lengths, a tokenizer.
-
 Which checkpoints are scored or asked, which are gone, and what pruning waits for.
-
-How a causal model is opened to be scored, asked by lm-evaluation-harness, or asked as it was at a checkpoint.
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence

@@ -1,9 +1,4 @@
-"""Where artifacts are, in the working folder, below the prefix of a module or in a bucket, and the code behind them.
-
-The modules of this project that a script depends on.
-
-Where artifacts are: in the working folder, below the prefix of a Snakemake module, or in a bucket.
-"""
+"""Where artifacts are, in the working folder, below the prefix of a module or in a bucket, and the code behind them."""
 
 import os
 import re

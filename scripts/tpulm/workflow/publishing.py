@@ -1,9 +1,4 @@
-"""What the rules of cards, publication and archive need to know of each artifact: inputs and params.
-
-What the rule of the archive takes: its artifacts, and the config as it was given and completed.
-
-What the rules of cards and publication need to know of each artifact: inputs and params.
-"""
+"""What the rules of cards, publication and archive need to know of each artifact: inputs and params."""
 
 import os
 from collections.abc import Mapping, Sequence

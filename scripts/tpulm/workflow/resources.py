@@ -1,7 +1,5 @@
 """What the jobs of a run request, as `resources` of their rules: what, never where.
 
-Main memory that the jobs of a run ask for: the size of the model, times what each job's script holds at once.
-
 A device without memory of its own, a CPU, has its weights, gradients and activations there, too. What is said here
 is a request to a scheduler, which ends a job that takes more: it errs on the high side.
 """

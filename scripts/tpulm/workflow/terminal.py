@@ -1,9 +1,5 @@
 """What Snakemake shows on the terminal: a line for each job that starts and ends, and in place what is running.
 
-What a user hears of a target that no rule makes.
-
-What Snakemake shows on the terminal: a line for each job that starts and ends, and in place what is running.
-
 A handler in the place of Snakemake's own one, which prints the inputs of every job; tpulm.compat.snakemake puts it
 there. Where the output is no terminal, all are plain lines, and nothing is shown in place.
 """

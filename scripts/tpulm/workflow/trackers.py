@@ -1,11 +1,7 @@
 """Trackers of experiments: each a class that takes the metrics of one run, while it trains or afterwards.
 
-Trackers of experiments, each a class that takes the figures of one run; none is imported before it is asked for.
-
 TensorBoard's event files are beside the live metrics. Weights & Biases, MLflow and Trackio have settings of their own
 in the environment (WANDB_MODE, MLFLOW_TRACKING_URI, TRACKIO_SPACE_ID), where they send what they are given included.
-
-Pass live metrics on to trackers, while runs train or afterwards; what trackers get is a function of these logs.
 
     python -m tpulm.workflow.trackers < SPECIFICATION
 
