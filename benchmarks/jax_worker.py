@@ -86,7 +86,7 @@ class Training:
     def about(self) -> dict:
         """Return what is trained, and on what."""
         import jax
-        from tpulm.training.jax_run import model_flops_of
+        from tpulm.models.flops import model_flops_of
 
         step = self.run.step
         return {

@@ -108,8 +108,8 @@ def abstract_of(run: Run, recipe: dict, slice_: str, layers: int) -> tuple[Any, 
 def program_of(run: Run, recipe: dict, slice_: str, layers: int) -> list:
     """Return compiled text, coordinates of the chips of its devices, and what is known; arguments as `abstract_of`."""
     abstract, whole = abstract_of(run, recipe, slice_, layers)
+    from tpulm.models.flops import model_flops_of
     from tpulm.planning.compiled import program_sha256
-    from tpulm.training.jax_run import model_flops_of
 
     step, lowered = abstract.step, abstract.lowered()
     program = lowered.compile()

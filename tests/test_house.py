@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tpulm.workflow.paths import BRANCH, imported, names
+from tpulm.workflow.code_inputs import BRANCH, imported, names
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "scripts"

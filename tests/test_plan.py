@@ -243,7 +243,7 @@ from keras_hub.src.models.gemma import gemma_attention
 from tpulm.specs.training_step import TrainingStep
 from tpulm.models.causal import save_preset
 from tpulm.planning.abstract_run import AbstractRun
-from tpulm.training.evaluation import batches
+from tpulm.training.device_batches import batches
 from tpulm.training.jax_run import build_run
 from tpulm.training.jax_trainer import Trainer
 

@@ -44,7 +44,7 @@ from tpulm.specs.training_step import ModelSpec, TrainingStep
 from tpulm.models.building import build_model, distribute
 from tpulm.models.causal import save_preset
 from tpulm.planning.abstract_run import AbstractRun
-from tpulm.training.evaluation import batches
+from tpulm.training.device_batches import batches
 from tpulm.training.jax_trainer import Trainer
 from tpulm.training.task_run import build_task_run, task_step
 

@@ -8,7 +8,7 @@ output          NAME-VERSION.zip.sig
 from tpulm.core.job import job
 
 with job(snakemake.log[0], "sign") as say:
-    from tpulm.release.publishing import sign
+    from tpulm.release.signing import sign
     from tpulm.release.verify import signature_command
 
     sign(snakemake.input.archive, snakemake.input.key, snakemake.output[0])

@@ -11,7 +11,7 @@ from tpulm.core.job import job
 recipe = snakemake.params.recipe
 
 with job(snakemake.log[0], "sign") as say:
-    from tpulm.release.publishing import sign
+    from tpulm.release.signing import sign
 
     sign(recipe["folder"], snakemake.input.key, snakemake.output[0], recipe["names"])
     say(f"{snakemake.output[0]} of {recipe['folder']}")

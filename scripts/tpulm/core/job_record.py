@@ -10,7 +10,7 @@ note   what the job says of its attempt: resumed_from_step, of a snapshot; repea
 end    time, exit (0 or 1), cpu_seconds (of the job and its processes), memory_bytes (peak of one of them), software
        (version by name), accelerators (kind, and how many), outputs (of each file that is there: bytes, sha256)
 
-Keep secrets from the environment out of a job's output and logs.
+Secrets of the environment are kept out of it, and of a job's output and logs (`redact`).
 """
 
 import base64

@@ -1,6 +1,4 @@
-"""Training documents that share a word n-gram with held-out documents or with benchmarks.
-
-Hashes of the word n-grams of documents, for near-duplicates and decontamination.
+"""Training documents that share a word n-gram with held-out documents or with benchmarks; hashes of word n-grams.
 
 A word is a run of characters between white space, in lower case and without what is neither letter nor digit.
 

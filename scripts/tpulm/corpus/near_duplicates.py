@@ -1,9 +1,9 @@
 """Near-duplicates: MinHash signatures (Broder 1997) in bands for locality-sensitive hashing (Indyk and Motwani 1998).
 
-Rows of numbers, sorted into temporary files by the value of the first: each file is read by itself, into memory.
-
 Two documents whose sets of word n-grams have the Jaccard similarity s agree in a band of r minima with probability
 s^r, and in one of b bands at least with 1 - (1 - s^r)^b. Those that do are taken for near-duplicates.
+
+`Partitions` sorts rows of numbers into temporary files by the value of the first: each file is read by itself.
 """
 
 import tempfile

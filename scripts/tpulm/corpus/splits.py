@@ -3,7 +3,7 @@
 Two documents are the same when their keys are. Test wins over validation, validation over train. Memory holds one byte
 per document and, of the keys, one partition at a time: those in a range of values.
 
-Its columns are `text` and, where the responses count, `responses`: the characters of each.
+The columns of a split are `text` and, where the responses count, `responses`: the characters of each.
 """
 
 import contextlib

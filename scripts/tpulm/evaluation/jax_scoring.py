@@ -9,7 +9,7 @@ import numpy as np
 from tpulm.evaluation.rows import Batch, CausalVocabulary, Row, batched, causal_rows, costs_of, summed
 from tpulm.models.sharding import Sharded, batch_sharding
 from tpulm.models.token_losses import predict
-from tpulm.training.evaluation import AHEAD, on_devices
+from tpulm.training.device_batches import AHEAD, on_devices
 from tpulm.training.train_step import causal
 
 

@@ -1,6 +1,6 @@
 """What a model is scored on, and its scores: bits per byte of held-out text, and pairs of sentences.
 
-The hashes are those of the corpus's decontamination, tpulm.corpus.decontamination.
+What is in the training text has the n-grams of tpulm.corpus.decontamination.
 """
 
 import math

@@ -9,11 +9,11 @@ from jax.experimental import topologies
 
 from tpulm.core.accelerators import Topology
 from tpulm.core.errors import UserError
+from tpulm.models.flops import model_flops_of
 from tpulm.planning.abstract_run import AbstractRun
 from tpulm.planning.compiled import compiled
 from tpulm.planning.estimate import times
 from tpulm.specs.training_step import TrainingStep
-from tpulm.training.jax_run import model_flops_of
 from tpulm.training.runtime import set_precision
 
 

@@ -8,7 +8,7 @@ The lower bound is the roofline of the whole step (Williams, Waterman and Patter
 arithmetic, its traffic with HBM and its traffic between chips, each at the chip's published peak, as if they overlapped
 entirely. The estimate goes through the instructions in the order of the program (`tpulm.planning.timeline`): each takes
 the longer of arithmetic and HBM, collectives and copies run beside it where the compiler has scheduled them so, and
-peaks are reached to the shares of `tpulm.planning.estimate`. Neither has input, dispatch and Python in it.
+peaks are reached to the shares in FACTORS. Neither has input, dispatch and Python in it.
 """
 
 from tpulm.core.accelerators import Topology

@@ -1,20 +1,7 @@
-"""Artifacts for others: at the Hugging Face Hub and in buckets, where what differs is written and nothing else; signed.
+"""Artifacts at the Hugging Face Hub and in buckets: what differs is written, and nothing else.
 
-Signatures of files and folders with a key of one's own, without a network.
-
-model-signing (https://github.com/sigstore/model-transparency) writes a DSSE envelope with the SHA-256 of each file, and
-`python -m model_signing verify key` checks it.
-
-Artifacts at the Hugging Face Hub and in buckets: what differs is written, and nothing else.
-
-The files of an artifact as they are published, and what has to change at a place for it to hold them.
-
-Folders of a bucket: the objects that differ are written, and nothing else.
-
-Repositories of the Hugging Face Hub: what differs is committed, and nothing else.
-
-An attempt that fails is repeated after 1, 2, 4, 8 and 16 seconds, and begins with asking what is there: files that
-arrived before the connection broke are not sent again, and a commit whose answer was lost is not made again.
+At the hub, an attempt that fails is repeated after 1, 2, 4, 8 and 16 seconds, and begins with asking what is there:
+files that arrived before the connection broke are not sent again, and a commit whose answer was lost is not made again.
 HF_ENDPOINT sets another hub, as for all of its clients. HF_TOKEN is the token; no other place is looked at for one.
 """
 
@@ -32,45 +19,8 @@ from typing import TYPE_CHECKING, TypeVar
 from tpulm.config.publications import CARD, CHECKPOINTS, CROISSANT
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
-from tpulm.core.files import atomic_write, sha256
+from tpulm.core.files import sha256
 from tpulm.specs.artifacts import MANIFEST
-
-CURVES = ("secp256r1", "secp384r1", "secp521r1")
-
-
-def check_key(key: str) -> None:
-    """Refuse what is no private key of an elliptic curve. Raises UserError."""
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    try:
-        loaded = load_pem_private_key(Path(key).read_bytes(), None)
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(
-            f"archive.sign is {key}, which cannot be read as a private key without a password: {error}"
-        ) from None
-    if not isinstance(loaded, EllipticCurvePrivateKey) or loaded.curve.name not in CURVES:
-        raise UserError(
-            f"archive.sign is {key}, a key of another kind; allowed: an elliptic curve, as "
-            "`openssl ecparam -name prime256v1 -genkey -noout` makes one."
-        )
-
-
-def sign(path: str, key: str, signature: str, names: Sequence[str] = ()) -> None:
-    """Write the signature of a file, of a folder, or of the files `names` of a folder. Raises UserError."""
-    check_key(key)
-    from model_signing import hashing, signing
-
-    config = signing.Config().use_elliptic_key_signer(private_key=Path(key))
-    if names:
-        there = (file.relative_to(path) for file in Path(path).rglob("*") if file.is_file())
-        others = [file for file in there if str(file) not in names]
-        hashed = hashing.Config()
-        hashed.add_ignored_paths(model_path=path, paths=others)
-        config.set_hashing_config(hashed)
-    with atomic_write(signature) as partial:
-        config.sign(Path(path), partial)
-
 
 # What this workflow writes, and takes away where an artifact has it no more. What else is there stays.
 OURS = ("*.tfrecord", "*.index", "*.safetensors", "*.h5", "*.json", "assets/*")

@@ -6,7 +6,7 @@ history.csv   step, loss (nats per predicted token), accuracy (share of its pred
 timings.csv   step, seconds_per_step, tokens_per_second, devices (how many of which kind), profile (where a profile
               ended: JSON, see `History.profiled`)
 
-Where the time of a segment goes: what of it is training, and what is the gap between two segments.
+`Phases` tells what of the time of a segment is training, and what is the gap between two segments.
 """
 
 import csv

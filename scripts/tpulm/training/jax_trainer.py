@@ -17,13 +17,15 @@ from jax.experimental import multihost_utils
 from tpulm.core.live_metrics import LiveMetrics
 from tpulm.core.processes import StopRequest
 from tpulm.models.causal import assign, count
+from tpulm.models.flops import seconds_at_peak
 from tpulm.models.sharding import Sharded, describe_devices, replication_notes, shardings
 from tpulm.specs.schedule import learning_rates
 from tpulm.training import checkpoint, sharded_arrays
 from tpulm.training.callbacks import SingleProcess, StepCallbacks
-from tpulm.training.evaluation import AHEAD, Evaluator, batches
+from tpulm.training.device_batches import AHEAD, batches
+from tpulm.training.evaluation import Evaluator
 from tpulm.training.history import FigureReader, History
-from tpulm.training.jax_run import JaxRun, seconds_at_peak
+from tpulm.training.jax_run import JaxRun
 from tpulm.training.profiling import Profile
 from tpulm.training.snapshots import Snapshots
 from tpulm.training.train_step import TrainState, seed_generators

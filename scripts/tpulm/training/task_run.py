@@ -19,7 +19,7 @@ from tpulm.specs.label_heads import masked_model, outputs_of
 from tpulm.specs.training_step import TrainingStep
 from tpulm.tokenization.causal import load_tokenizer
 from tpulm.tokenization.folder import load, special_ids
-from tpulm.training.evaluation import on_devices
+from tpulm.training.device_batches import on_devices
 from tpulm.training.jax_run import JaxRun, distributed, finished
 from tpulm.training.train_step import labelled
 

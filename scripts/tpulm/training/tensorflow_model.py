@@ -1,6 +1,6 @@
 """Masked language models of transformers on TensorFlow: building, loading, variables, predictions and their loss.
 
-Cross-entropy of TensorFlow's models: on a CPU by operations that are vectorized, in half the time of its own.
+On a CPU, the cross-entropy is computed by operations that are vectorized, in half the time of TensorFlow's own.
 """
 
 from collections.abc import Callable, Mapping
