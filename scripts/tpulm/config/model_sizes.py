@@ -1,6 +1,7 @@
 """How large a run's model is, from its config alone: parameters, and the bytes that training keeps of them.
 
-Sizes of published models are as in keras-hub, so that a plan needs no download: Gemma Team 2024a, 2024b, 2025; Grattafiori et al. 2024 (Llama 3); Jiang et al. 2023 (Mistral); Yang et al. 2024, 2025
+Sizes of published models are as in keras-hub, so that a plan needs no download: Gemma Team 2024a, 2024b, 2025;
+Grattafiori et al. 2024 (Llama 3); Jiang et al. 2023 (Mistral); Yang et al. 2024, 2025
 (Qwen 2.5, Qwen 3). keras-hub keeps two tables of embeddings also for the small models of Llama 3.2.
 
 The feed-forward of Gemma 1 and 2 counts both halves of the gate in keras-hub's `intermediate_dim`.

@@ -2,7 +2,8 @@
 
 A file of pairs is JSON Lines: pairID, phenomenon, sentence_good, sentence_bad.
 
-Pairs can be made of text: each sentence beside one that an edit has broken. What is broken leaves the frequencies of words as they are, or changes them both ways as often: to count words, or to
+Pairs can be made of text: each sentence beside one that an edit has broken. What is broken leaves
+the frequencies of words as they are, or changes them both ways as often: to count words, or to
 prefer the shorter sentence, is no help.
 """
 

@@ -112,7 +112,7 @@ class Material:
 
     texts, pairs   the sets
     baselines      by name: what each text costs a simpler model, nats
-    overlaps       what training texts share with it, as `overlap.find_overlap` says it
+    overlaps       what training texts share with it, as `find_overlap` says it
     step           of the checkpoint that is scored; None for the model that a run ends with
     selects        the set of pairs that checkpoints are selected by, which tests nothing then; None for none
     """
