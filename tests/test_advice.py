@@ -16,9 +16,9 @@ from tpulm.planning import plan
 def measure(step, *rest):
     return defaultdict(lambda: [step.remat, step.model.precision, step.microbatches])
 
-advice.measure, found = measure, []
+plan.measure, found = measure, []
 for stage, recipe in json.loads(sys.argv[1]):
-    changes = advice.alternatives(stage, recipe, topology("v5e-8"), "the.run")
+    changes = plan.alternatives(stage, recipe, topology("v5e-8"), "the.run")
     found.append([[change["key"], change["value"], change["memory"]] for change in changes])
 print("RESULT" + json.dumps(found))
 """

@@ -8,12 +8,11 @@ import warm
 from openers import LOCKS
 from ruamel.yaml import YAML
 from test_mlm_jax import train_jax
-from test_mlm_tensorflow import manifest, records  # noqa: F401 (fixtures)
+from test_mlm_tensorflow import MASKING, manifest  # noqa: F401 (a fixture)
 from tpulm.config.model_sizes import masked_size
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.models import modernbert
-from tpulm.models.attention_cost import block_pairs
 from tpulm.specs.masked_sizes import KINDS, sizes_of, told
 
 VOCABULARY, PAD, LENGTH = 64, 3, 24
@@ -134,11 +133,11 @@ def test_a_run_starts_from_what_is_exported(exported, tmp_path):
     assert init_config(config, MANIFEST, "mlm.runs.x", "jax").model_type == "modernbert"
     assert set(folder_weights(tmp_path, "modernbert", sizes_of(TINY, "m"))) == set(load_arrays(exported / "ours"))
     # No position is lost to padding, as there would be in a RoBERTa.
-    with pytest.raises(UserError, match="mlm.runs.x.init has 64 positions; allowed: a model with 65 or more"):
+    with pytest.raises(UserError, match="^mlm.runs.x.init has 64 positions; .*65"):
         init_recipe(config, MANIFEST | {"sequence_length": 65}, "mlm.runs.x")
-    with pytest.raises(UserError, match="which transformers does not have in TensorFlow; allowed for it: backend: jax"):
+    with pytest.raises(UserError, match="^mlm.runs.x.*TensorFlow"):
         save_folder(exported, "mlm.runs.x", "tensorflow", config, weights)
-    with pytest.raises(UserError, match="lack head.norm.weight; allowed: those of a ModernBertForMaskedLM"):
+    with pytest.raises(UserError, match="head.norm.weight"):
         arrays = load_arrays(exported / "model.safetensors")
         modernbert.from_pytorch({name: arrays[name] for name in arrays if name != "head.norm.weight"}, 5, 4, PAD)
 
@@ -262,7 +261,7 @@ def test_documents_kernels_and_z_loss_are_as_they_are_defined():
 
 
 def test_eight_devices_train_as_one(manifest, tmp_path):  # noqa: F811
-    masking = {"mlm_probability": 0.3, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
+    masking = MASKING | {"mlm_probability": 0.3}
     more = {"model": TWO_LAYERS | {"initializer_range": 0.02}, "masking": masking, "z_loss": 1e-4, "batch_size": 8}
     parts = {"all": (0, 5, None)}
     one = train_jax(manifest, tmp_path / "one", parts, **more)
@@ -273,18 +272,12 @@ def test_eight_devices_train_as_one(manifest, tmp_path):  # noqa: F811
 
 
 @pytest.mark.unit
-def test_a_local_kernel_works_on_the_blocks_around_a_token():
-    assert block_pairs(1024, False, None) == 4 and block_pairs(1024, False, 64) == 4
-    assert block_pairs(8192, False, 64) == 3 * 16 - 2 and block_pairs(8192, False, 513) == 5 * 16 - 6
-
-
-@pytest.mark.unit
 def test_sizes_are_those_of_modernbert_base():
     assert masked_size({"architecture": "modernbert"}, 50_368).parameters == 149_655_232  # as published
     assert sizes_of({"architecture": "modernbert"}, "the.model") == KINDS["modernbert"].sizes
     theta = sizes_of({"architecture": "modernbert", "local_rope_theta": 7}, "the.model")["local_rope_theta"]
     assert theta == 7 and type(theta) is float
-    with pytest.raises(UserError, match='the.model has the key "hidden_act"; allowed with backend: jax: architecture'):
+    with pytest.raises(UserError, match="^the.model .*hidden_act"):
         sizes_of({"architecture": "modernbert", "hidden_act": "gelu"}, "the.model")
 
 

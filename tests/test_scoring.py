@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from pydoc_data import topics
 
@@ -208,44 +209,35 @@ def test_pairs_of_a_dataset_with_several_configurations(tmp_path, monkeypatch):
 MODELS = {"mlm/tiny": "masked", "base/small": "causal", "finetune/python": "causal"}
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_a_run_has_scores(trained, model):
-    folder = trained / "results/evaluation" / model
-    head, scores = read_scores(folder / "scores.json")
-    assert head == {"model": model, "kind": MODELS[model]}
-    names = [score.name for score in scores]
-    assert len(names) == len(set(names)) >= 2
-    beside = {"unigram", "5-gram"} | ({"base model"} if model == "finetune/python" else set())
-    rows = pq.read_table(folder / "items.parquet").to_pylist()
-    for score in scores:
-        assert set(score.baselines) == beside
-        assert score.low is score.high is None if score.items == 1 else score.low <= score.value <= score.high
-        values = [row["value"] for row in rows if row["score"] == score.name]
-        assert len(values) == score.items and np.mean(values) == pytest.approx(score.value)
-    measured = {score.on for score in scores if score.group == "text" and "training text" not in score.on}
-    texts = ["corpus", "finetune-text"] if model == "finetune/python" else ["corpus"]
-    assert measured == {f"{text} {split}" for text in texts for split in ("validation", "test")}
+def test_runs_have_scores_of_the_same_items(trained):
+    folder, read = trained / "results/evaluation", {}
+    for model, kind in MODELS.items():
+        head, scores = read_scores(folder / model / "scores.json")
+        assert head == {"model": model, "kind": kind}
+        names = [score.name for score in scores]
+        assert len(names) == len(set(names)) >= 2
+        beside = {"unigram", "5-gram"} | ({"base model"} if model == "finetune/python" else set())
+        rows = pq.read_table(folder / model / "items.parquet").to_pylist()
+        for score in scores:
+            assert set(score.baselines) == beside
+            assert score.low is score.high is None if score.items == 1 else score.low <= score.value <= score.high
+            values = [row["value"] for row in rows if row["score"] == score.name]
+            assert len(values) == score.items and np.mean(values) == pytest.approx(score.value)
+        measured = {score.on for score in scores if score.group == "text" and "training text" not in score.on}
+        texts = ["corpus", "finetune-text"] if model == "finetune/python" else ["corpus"]
+        assert measured == {f"{text} {split}" for text in texts for split in ("validation", "test")}
+        read[model] = {row["item"] for row in rows if row["score"].endswith("corpus test")}
+    assert read["mlm/tiny"] <= read["base/small"] == read["finetune/python"]
 
 
-def test_items_of_models_are_the_same(trained):
-    folder = trained / "results/evaluation"
-    tables = [pq.read_table(folder / model / "items.parquet").to_pylist() for model in MODELS]
-    items = [{row["item"] for row in table if row["score"].endswith("corpus test")} for table in tables]
-    assert items[0] <= items[1] == items[2]
-
-
-@pytest.mark.parametrize(
-    ("file", "said"),
-    [("scores.json", "is not the mean of its items in items.parquet."), ("items.parquet", "cannot be read: ")],
-)
-def test_damaged_scores_are_found(trained, tmp_path, file, said):
+def test_damaged_scores_are_found(trained, tmp_path):
     workflow = copied(trained, tmp_path)
-    path = workflow / "results/evaluation/mlm/tiny" / file
-    if file == "scores.json":
-        found = json.loads(path.read_text())
-        found["scores"][0]["value"] += 0.5
-        path.write_text(json.dumps(found))
-    else:
-        shutil.copy(workflow / "config.yaml", path)
-    printed = workflow("verify", "--cores", "1", check=False).stdout
-    assert "mlm/tiny" in printed and said in printed
+    path = workflow / "results/evaluation/mlm/tiny/scores.json"
+    found = json.loads(path.read_text())
+    found["scores"][0]["value"] += 0.5
+    path.write_text(json.dumps(found))
+    shutil.copy(workflow / "config.yaml", workflow / "results/evaluation/base/small/items.parquet")
+    done = workflow("verify", "--cores", "1", check=False)
+    assert done.returncode == 1
+    assert re.search("evaluation/mlm/tiny/scores.json .*items.parquet", done.stdout)
+    assert re.search("evaluation/base/small/items.parquet cannot be read", done.stdout)

@@ -155,11 +155,7 @@ def test_the_budget_counts_each_chain_by_its_share_of_the_plan(tmp_path, monkeyp
     taken = budget.take(chain, "v5e-8", {"v5e-8": 2.0})
     assert (taken["hours"], taken["hours_at_most"], taken["cost"], taken["cost_at_most"]) == (1.0, 1.5, 2.0, 3.0)
     budget.check([chain, chain], 6.0, {"v5e-8": 2.0})
-    with pytest.raises(
-        UserError, match=r"may cost 6\.00 by their plans \(4\.00 estimated.* plan\.spending_limit, 5\.9"
-    ):
+    with pytest.raises(UserError, match=r" 6\.00 .*4\.00 .* plan\.spending_limit, 5\.9"):
         budget.check([chain, chain], 5.9, {"v5e-8": 2.0})
-    with pytest.raises(
-        UserError, match=r"^plan.spending_limit is 5, and of evaluation\.tasks\.x on v5e-8 no plan says"
-    ):
+    with pytest.raises(UserError, match=r"^plan.spending_limit is 5, .*evaluation\.tasks\.x on v5e-8"):
         budget.check([chain | {"recipe": recipe | {"predict": "number"}}], 5, {"v5e-8": 2.0})

@@ -15,7 +15,7 @@ from tpulm.config.record_sets import files_of_shard
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
 from tpulm.records import reader, tfrecord
-from tpulm.records.shards import Layout, merge, pack, plan_ranges, range_of, write_shard
+from tpulm.records.shards import merge, plan_ranges, range_of, write_shard
 from tpulm.records.tfrecord import decode
 from tpulm.tokenization import unigram
 from tpulm.tokenization.encoding import tokenize
@@ -27,9 +27,8 @@ KEYS = {"shards_key": "tfrecords.shards", "length_key": "tfrecords.sequence_leng
 
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
-    return [
-        " ".join(p.split()) for p in topics.topics["assignment"].split("\n\n") + topics.topics["class"].split("\n\n")
-    ]
+    paragraphs = f"{topics.topics['assignment']}\n\n{topics.topics['class']}".split("\n\n")
+    return [" ".join(paragraph.split()) for paragraph in paragraphs]
 
 
 @pytest.fixture(scope="module")
@@ -59,57 +58,19 @@ def expected(streams):
 
 
 @pytest.mark.unit
-def test_ranges_are_contiguous_and_balanced():
+def test_ranges_are_balanced():
     lengths = np.random.default_rng(0).integers(1, 1000, 5000)
     ranges = plan_ranges(lengths, 16, "tfrecords.shards.train")
-    assert ranges[0]["start"] == 0 and ranges[-1]["stop"] == 5000
-    assert all(a["stop"] == b["start"] for a, b in zip(ranges[:-1], ranges[1:], strict=True))
-    assert all(part["documents"] == part["stop"] - part["start"] for part in ranges)
-    assert all(part["characters"] == lengths[part["start"] : part["stop"]].sum() for part in ranges)
     assert max(abs(part["characters"] - lengths.sum() / 16) for part in ranges) <= 1000
-
-
-@pytest.mark.parametrize("lengths", [[1, 1, 1], [10**9, 1, 1], [1, 1, 10**9], [1, 10**9, 1], [0, 0, 0]])
-@pytest.mark.parametrize("shards", [1, 2, 3])
-@pytest.mark.unit
-def test_every_range_has_a_document(lengths, shards):
-    ranges = plan_ranges(np.array(lengths), shards, "tfrecords.shards.test")
-    assert len(ranges) == shards
-    assert all(part["documents"] >= 1 for part in ranges)
-    assert sum(part["documents"] for part in ranges) == 3
-
-
-@pytest.mark.unit
-def test_more_shards_than_documents():
-    with pytest.raises(UserError) as error:
-        plan_ranges(np.array([5, 5]), 3, "tfrecords.shards.validation")
-    assert str(error.value) == (
-        "tfrecords.shards.validation is 3; allowed: 1 to 2, the number of documents in this split."
-    )
-
-
-@pytest.mark.unit
-def test_packing_loses_only_the_tail():
-    rng = np.random.default_rng(0)
-    documents = [rng.integers(0, 99, n).astype(np.int32) for n in (1, 50, 7, 8, 0, 130, 3)]
-    packer = Layout("concat", 8, 8, 0, 1).packer()
-    batches = [(ids, np.array([len(ids)])) for ids in documents]
-    sequences = np.concatenate([features["input_ids"] for features in pack(batches, packer)])
-    stream = np.concatenate(documents)
-    assert packer.tokens == len(stream) and packer.dropped == len(stream) % 8 < 8
-    assert sequences.ravel().tolist() == stream[: len(stream) // 8 * 8].tolist()
 
 
 @pytest.mark.unit
 def test_shard_without_a_record(tmp_path):
     layout = {"sequence_length": 10, "tokens_per_record": 10, "packing": "concat"} | KEYS
     documents = [(np.arange(9, dtype=np.int32), np.array([9]))]
-    with pytest.raises(UserError) as error:
+    named = r"^tfrecords\.shards\.test is 4 with tfrecords\.sequence_length 10, .* shard 2 .* 9 tokens"
+    with pytest.raises(UserError, match=named):
         write_shard(documents, layout, 0, 1, tmp_path / "test/00002-of-00004.tfrecord", 1)
-    assert str(error.value) == (
-        "tfrecords.shards.test is 4 with tfrecords.sequence_length 10, but shard 2 has only 9 tokens; allowed: "
-        "so few shards, or so short a sequence, that each shard has one record at least."
-    )
     assert not any((tmp_path / "test").iterdir())
 
 
@@ -151,17 +112,10 @@ def test_every_flipped_bit_is_found(written):
         path.write_bytes(damaged)
         fresh = reader.Records(manifest, "train")
         fresh.read(np.array([number - 1, number + 1]))
-        with pytest.raises(UserError) as error:
+        with pytest.raises(UserError, match=rf"^{path} is damaged at bytes {start} to {stop} \(record 3\)"):
             fresh.read(np.array([number]))
-        assert str(error.value) == (
-            f"{path} is damaged at bytes {start} to {stop} (record 3): a checksum is wrong; "
-            "delete the file and run again."
-        )
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=f"^{path} is damaged"):
         fresh.verify()
-    assert str(error.value) == (
-        f"{path} is damaged: its SHA-256 is not the one in manifest.json; delete the file and run again."
-    )
 
 
 @pytest.mark.unit
@@ -170,15 +124,11 @@ def test_file_of_another_size_or_none(written):
     path = Path(reader.Records(manifest, "train").paths[0])
     size = path.stat().st_size
     os.truncate(path, size - 1)
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=f"^{path} has {size - 1} bytes; manifest.json says {size}"):
         reader.Records(manifest, "train")
-    assert str(error.value) == (
-        f"{path} has {size - 1} bytes; manifest.json says {size}: delete the file and run again."
-    )
     path.unlink()
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=f"^{path} is missing"):
         reader.Records(manifest, "train")
-    assert str(error.value) == f"{path} is missing, though manifest.json names it; run again to write it."
 
 
 @pytest.mark.unit
@@ -197,8 +147,7 @@ def test_threads_do_not_matter(texts, tokenizer, tmp_path):
             env=os.environ | settings | {"PYTHONPATH": str(Path(tfrecord.__file__).parents[2])},
             capture_output=True, check=True, text=True,
         ).stdout
-        for settings in ({"TOKENIZERS_PARALLELISM": "false"}, {"TOKENIZERS_PARALLELISM": "true"},
-                         {"RAYON_NUM_THREADS": "1"}, {"RAYON_NUM_THREADS": "4"})
+        for settings in ({"TOKENIZERS_PARALLELISM": "false"}, {"RAYON_NUM_THREADS": "1"}, {"RAYON_NUM_THREADS": "4"})
     }  # fmt: skip
     assert len(found) == 1
 

@@ -59,7 +59,6 @@ LLAMA = {
 }  # fmt: skip
 CHUNK = 4096  # that of the last case is the one of models/token_losses.py
 CASES = {
-    "Gemma": (("GemmaBackbone", GEMMA, 16_384, (1, 1), "full", "float32", CHUNK), 4),
     "Gemma 2, LoRA": (
         ("GemmaBackbone", GEMMA | {"final_logit_soft_cap": 2.0}, 16_384, (1, 1), "lora", "float32", CHUNK),
         4,

@@ -52,13 +52,8 @@ def test_batches_follow_each_other_over_the_end_of_an_epoch():
 
 
 def curve(shape, **more):
-    return {
-        "learning_rate": 2e-3,
-        "shape": shape,
-        "warmup_steps": 10,
-        "decay_steps": 30,
-        "final_learning_rate": 1e-4,
-    } | more
+    rates = {"learning_rate": 2e-3, "final_learning_rate": 1e-4}
+    return rates | {"shape": shape, "warmup_steps": 10, "decay_steps": 30} | more
 
 
 @given(
