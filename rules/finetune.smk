@@ -26,7 +26,7 @@ rule train_finetune:
         fingerprint=fingerprint_of,
         records=lambda w: in_place(FINETUNE[w.run].records.manifest),
         # Only the first segment starts from there.
-        start=lambda w: [] if previous_checkpoint(FINETUNE[w.run], int(w.step)) else FINETUNE[w.run].start,
+        start=lambda w: [] if previous_checkpoint(FINETUNE[w.run], int(w.step)) else FINETUNE[w.run].initial_weights,
         previous=lambda w: previous_checkpoint(FINETUNE[w.run], int(w.step)),
         code=code_inputs("finetune/train_finetune", "jax"),
     output:
@@ -59,7 +59,7 @@ rule export_lora:
         peft="results/finetune/{run}/adapter/adapter_model.safetensors",
         peft_config="results/finetune/{run}/adapter/adapter_config.json",
     params:
-        recipe=lambda w: FINETUNE[w.run].opening() | FINETUNE[w.run].hub_base,
+        recipe=lambda w: FINETUNE[w.run].loading_params() | FINETUNE[w.run].hub_base,
     log:
         "logs/finetune/{run}/export.log",
     wildcard_constraints:
@@ -83,7 +83,7 @@ rule export_finetune:
     output:
         directory("results/finetune/{run}/model"),
     params:
-        recipe=lambda w: FINETUNE[w.run].opening(),
+        recipe=lambda w: FINETUNE[w.run].loading_params(),
     log:
         "logs/finetune/{run}/model.log",
     wildcard_constraints:
@@ -107,7 +107,7 @@ rule generate:
     output:
         "results/finetune/{run}/generations.json",
     params:
-        recipe=lambda w: FINETUNE[w.run].opening()
+        recipe=lambda w: FINETUNE[w.run].loading_params()
         | {"prompts": config["prompts"]["generate"], "sampling": sampling_of(config)},
     log:
         "logs/finetune/{run}/generate.log",
@@ -136,7 +136,7 @@ rule evaluate_finetune:
         metrics="results/finetune/{run}/metrics.json",
         partitioning="results/finetune/{run}/partitioning.json",
     params:
-        recipe=lambda w: FINETUNE[w.run].opening("batch_size", "microbatches"),
+        recipe=lambda w: FINETUNE[w.run].loading_params("batch_size", "microbatches"),
     log:
         "logs/finetune/{run}/evaluate.log",
     wildcard_constraints:

@@ -128,7 +128,7 @@ rule evaluate_mlm:
     output:
         "results/mlm/{run}/metrics.json",
     params:
-        recipe=lambda w: INFERENCE_MODELS[w.run].measuring,
+        recipe=lambda w: INFERENCE_MODELS[w.run].evaluation_params,
     log:
         "logs/mlm/{run}/evaluate.log",
     wildcard_constraints:

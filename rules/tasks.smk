@@ -118,7 +118,7 @@ rule train_task:
         base=lambda w: list(map(ancient, TUNED[w.chain].preset)),
         fingerprints=lambda w: TUNED[w.chain].fingerprints,
         # Only the first segment starts from there.
-        start=lambda w: [] if previous_checkpoint(TUNED[w.chain], int(w.step)) else TUNED[w.chain].start,
+        start=lambda w: [] if previous_checkpoint(TUNED[w.chain], int(w.step)) else TUNED[w.chain].initial_weights,
         previous=lambda w: previous_checkpoint(TUNED[w.chain], int(w.step)),
         code=code_inputs("tasks/train_task", "jax"),
     output:

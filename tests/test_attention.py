@@ -148,7 +148,7 @@ from tpulm.models.causal import build_causal, draw_weights
 from tpulm.models.attention import Kernel
 from tpulm.models.remat import remat
 from tpulm.models.segments import separate_documents
-from tpulm.training.train_step import causal, masked
+from tpulm.training.train_step import causal_lm, masked_lm
 from tpulm.training.train_step import make_grad_fn
 
 family, sizes, packed, again = json.loads(sys.argv[1])
@@ -159,13 +159,13 @@ segments[:, 120:] = 0
 
 def measured(kernel):
     if family == "RobertaBackbone":
-        model, task = roberta.build(sizes | {"max_position_embeddings": length + 2}, 64, 1), masked
+        model, task = roberta.build(sizes | {"max_position_embeddings": length + 2}, 64, 1), masked_lm
         roberta.draw_weights(model, 0.3, 0)
         batch = {"input_ids": ids[:, :-1], "labels": ids[:, 1:60], "weights": np.ones((rows, 59), "f4")}
         batch["positions"] = np.broadcast_to(np.arange(59, dtype="i4"), (rows, 59))
         batch["segment_ids"] = segments[:, :-1] if packed else (segments[:, :-1] > 0).astype("i4")
     else:
-        model, task = build_causal(getattr(keras_hub.models, family), {"vocabulary_size": 64, **sizes}), causal
+        model, task = build_causal(getattr(keras_hub.models, family), {"vocabulary_size": 64, **sizes}), causal_lm
         draw_weights(model.backbone, 0)
         batch = {"tokens": ids, "mask": segments > 0} | ({"segment_ids": segments} if packed else {})
     if packed:

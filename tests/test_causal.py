@@ -364,10 +364,10 @@ def test_lora_trains_only_its_own_variables(preset, single):
 
 def test_padding_does_not_count(preset, vocabulary, tmp_path):
     from tpulm.training.evaluation import make_eval_step
-    from tpulm.training.train_step import causal
+    from tpulm.training.train_step import causal_lm
 
     model, _ = tuned(preset)
-    function = make_eval_step(model, causal)
+    function = make_eval_step(model, causal_lm)
     values = [[v.value for v in part] for part in (model.trainable_variables, model.non_trainable_variables)]
     records = records_of(vocabulary, tmp_path, prose(2), "pad", 40)
     [batch] = causal_batches.held_out_batches(records, {"batch_size": 2, "microbatches": 1})
@@ -388,7 +388,7 @@ def answered(request, vocabulary, tmp_path_factory):
 
 def test_only_responses_are_learned(jax_backend, answered):
     import jax
-    from tpulm.training.train_step import causal as task
+    from tpulm.training.train_step import causal_lm as task
     from tpulm.training.train_step import make_grad_fn
 
     packing = answered.manifest["packing"]

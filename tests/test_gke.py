@@ -122,7 +122,7 @@ import os, sys
 sys.path.insert(0, "scripts")
 from tpulm.core import processes
 
-if not processes.several(snakemake.resources, lambda words: print(words, file=sys.stderr)):
+if not processes.launch_workers(snakemake.resources, lambda words: print(words, file=sys.stderr)):
     with open(f"host{processes.number()}", "w") as file:  # in the folder that all see
         file.write(f"{processes.number()} of {processes.count()} on {os.environ['JOB_COMPLETION_INDEX']}")
     sys.exit()

@@ -35,7 +35,7 @@ from tpulm.records.masked_batches import evaluation_batches, training_batch
 from tpulm.records.reader import Records
 
 with job(JOB["out"] + "/x.log", "mlm x") as say:
-    if processes.several(JOB["resources"], say):
+    if processes.launch_workers(JOB["resources"], say):
         sys.exit()
     if processes.number() == JOB.get("failing"):
         from tpulm.core.errors import UserError

@@ -103,3 +103,25 @@ def test_the_version_is_the_same_everywhere():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
     assert re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)[0] == version
+
+
+@pytest.mark.unit
+def test_the_page_on_the_architecture_names_files_that_are_there():
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    folder, missing = "", []
+    for named in re.findall(r"`([\w/*-]+\.(?:py|smk|yaml|rst))\b", text):
+        folder = named.rpartition("/")[0] or folder  # as the page is read: in the folder that was named last
+        places = (ROOT, SCRIPTS / "tpulm")
+        if not any(list(place.glob(path)) for place in places for path in (named, f"{folder}/{named}")):
+            missing.append(named)
+    assert missing == []
+
+
+@pytest.mark.unit
+def test_the_tables_have_every_rule_and_every_key_has_code():
+    done = subprocess.run([sys.executable, ROOT / "tools/architecture.py"], capture_output=True, text=True, check=True)
+    rows = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| `")]
+    assert {name.rpartition("/")[2] for name, body in rules() if "output:" in body} <= {
+        row[1].strip("`") for row in rows
+    }
+    assert [row for row in rows if row[-1] == " |"] == []

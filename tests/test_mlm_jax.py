@@ -55,7 +55,7 @@ from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.models.causal import assign
 from tpulm.training.history import History
 from tpulm.training.jax_trainer import Trainer
-from tpulm.training.train_step import masked
+from tpulm.training.train_step import masked_lm
 run = build_run(step)
 if job["weights"]:
     assign(run.model.trainable_variables, load_arrays(job["weights"]), "weights")
@@ -73,7 +73,7 @@ for name, first, last, previous in job["parts"]:
     results[name] = {key: [row[column] for row in rows] for key, column in columns.items()}
 if job["measured"]:
     results["held_out"] = trainer.evaluate(evaluation_batches(records))
-    inputs = {name: jax.numpy.asarray(array) for name, array in masked(training_batch(records, recipe, 0))[0].items()}
+    inputs = {name: jax.numpy.asarray(array) for name, array in masked_lm(training_batch(records, recipe, 0))[0].items()}
     logits, _ = run.model.stateless_call(trainer.state.trainable, trainer.frozen, inputs, training=False)
     save_arrays(f"{job['folder']}/logits", {"logits": np.asarray(logits, np.float32)})
 print("RESULT" + json.dumps(results))

@@ -203,7 +203,7 @@ SAME = (
 from tpulm.models.attention import fuse, needs_of
 from tpulm.models.attention import Kernel
 from tpulm.models.token_losses import token_losses
-from tpulm.training.train_step import masked
+from tpulm.training.train_step import masked_lm
 from tpulm.training.train_step import make_grad_fn
 
 model, dice = made(), np.random.default_rng(3)
@@ -222,7 +222,7 @@ batch["positions"] = np.arange(40, dtype="int32")[None]
 values = [[v.value for v in part] for part in (model.trainable_variables, model.non_trainable_variables)]
 
 def measured(z_loss=0.0):
-    (loss, _), gradients = jax.jit(make_grad_fn(model, masked, z_loss))(*values, [], batch, np.float32(40))
+    (loss, _), gradients = jax.jit(make_grad_fn(model, masked_lm, z_loss))(*values, [], batch, np.float32(40))
     return float(loss), [np.asarray(array, np.float64) for array in gradients]
 
 def difference(ours, theirs):

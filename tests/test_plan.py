@@ -444,17 +444,17 @@ def test_spending(tmp_path, monkeypatch):
     hours = {"hours": 1.0, "hours_at_least": 0.5, "hours_at_most": 1.5}
     assert budget.take(run, "v5e-8", PRICES) == hours | {"cost": 3.0, "cost_at_most": 4.5, "bytes": 40}
     # Limited is not what the step is estimated to cost, but what it may cost.
-    budget.check([run], 4.5, PRICES)
-    budget.check([run | {"accelerator": None}], 0.0, PRICES)  # on this machine
+    budget.check_budget([run], 4.5, PRICES)
+    budget.check_budget([run | {"accelerator": None}], 0.0, PRICES)  # on this machine
     with pytest.raises(UserError, match=r" 4\.50 .*3\.00 .*plan\.spending_limit, 4\.49"):
-        budget.check([run], 4.49, PRICES)
+        budget.check_budget([run], 4.49, PRICES)
     # The price is the config's, not that of the day of the plan.
     with pytest.raises(UserError, match=r" 45\.00 .*plan\.spending_limit"):
-        budget.check([run], 4.5, {"v5e-8": 30.0})
-    budget.check([run | {"recipe": STEP | {"steps": 200, "seed": 1}}], 4.5, PRICES)  # the same step
+        budget.check_budget([run], 4.5, {"v5e-8": 30.0})
+    budget.check_budget([run | {"recipe": STEP | {"steps": 200, "seed": 1}}], 4.5, PRICES)  # the same step
     told = {"host_device_count": 8, "checkpoint_every": 10, "resources": {"hosts": 2}}  # what suggestions depend on
     assert budget.step_of(KEPT["recipe"] | told) == budget.step_of(STEP)
-    budget.check([run | {"recipe": STEP | {"backend": "tensorflow"}}], None, PRICES)
+    budget.check_budget([run | {"recipe": STEP | {"backend": "tensorflow"}}], None, PRICES)
     (line,) = budget.totals([run], ["v5e-8"], {"v5e-8": 4.0})
     for said in ("v5e-8", " 1.00 hours", "0.50 to 1.50", " 4.00 ", " 6.00 "):
         assert said in line, said
@@ -479,7 +479,7 @@ def test_what_no_plan_says_the_cost_of_is_refused(tmp_path, monkeypatch, plan, c
     kept = {key: value for key, value in (KEPT | plan).items() if (key, value) != ("estimate_error", None)}
     limit = 4.5 if kept["planned"] else None  # what cannot be trained there is refused without a limit, too
     with pytest.raises(UserError, match=said):
-        budget.check([spends(kept, tmp_path, monkeypatch) | changes], limit, prices)
+        budget.check_budget([spends(kept, tmp_path, monkeypatch) | changes], limit, prices)
 
 
 def test_checkpoints_at_once_on_the_disk():

@@ -39,9 +39,9 @@ if engine == "jax":
     runtime.start(1)
     from tpulm.evaluation.jax_scoring import Scorer
     from tpulm.models.loading import load_masked
-    from tpulm.training.train_step import masked
+    from tpulm.training.train_step import masked_lm
     model, distribution = load_masked(folder, "mlm.runs.x", {"mesh": [1, 1]})
-    def scored(rows, texts): return Scorer(model, distribution, masked, 128, length)(rows, texts)
+    def scored(rows, texts): return Scorer(model, distribution, masked_lm, 128, length)(rows, texts)
     def logits(ids, place):
         inputs = {"token_ids": ids, "padding_mask": np.ones_like(ids), "mask_positions": np.array([[place]])}
         return np.asarray(model(inputs, training=False))[0, 0]

@@ -60,7 +60,7 @@ import jax, keras_hub, numpy as np
 from tpulm.models import roberta
 from tpulm.models.causal import build_causal, draw_weights
 from tpulm.models.segments import separate_documents
-from tpulm.training.train_step import causal
+from tpulm.training.train_step import causal_lm
 from tpulm.training.train_step import make_grad_fn
 
 family, sizes, measured = json.loads(sys.argv[1])
@@ -88,7 +88,7 @@ def logits(tokens, mask):
     return np.asarray(call(inputs))[mask > 0]
 
 def gradients(batch):
-    return jax.jit(make_grad_fn(model, causal))(*values, [], batch, np.float32(1))
+    return jax.jit(make_grad_fn(model, causal_lm))(*values, [], batch, np.float32(1))
 
 single = np.stack([np.pad(document, (0, 24 - len(document))) for document in documents])
 inside = np.arange(24) < np.array(list(map(len, documents)))[:, None]

@@ -156,12 +156,12 @@ def segment(snapshots, said, stop_at=None, evaluations=(), every=4, again=False)
         return {"loss": float(trainer.value), "accuracy": 0.0}
 
     with StepCallbacks(trainer, measure, history, snapshots, said.append, every) as callbacks:
-        assert callbacks.begin() == again
-        callbacks.catch_up()
+        assert callbacks.resume() == again
+        callbacks.redo_evaluation()
         reader = FigureReader(history)
         for step in range(history.step + 1, 21):
             trainer.value = trainer.value + 1 / step
-            callbacks.hear()
+            callbacks.defer_signals()
             reader.add(np.float32([1 / step, 0.5, 2]), np.array([step], "f4"))
             if step == stop_at:
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -169,7 +169,7 @@ def segment(snapshots, said, stop_at=None, evaluations=(), every=4, again=False)
             callbacks(step, reader)
         reader.finish()
         callbacks.finish()
-        callbacks.written()
+        callbacks.segment_written()
     return history, trainer.value
 
 

@@ -154,8 +154,8 @@ def test_the_budget_counts_each_chain_by_its_share_of_the_plan(tmp_path, monkeyp
     chain |= {"recipe": recipe | {"chains": 5}, "plans": "results/plan/tasks/x/mlm/tiny"}
     taken = budget.take(chain, "v5e-8", {"v5e-8": 2.0})
     assert (taken["hours"], taken["hours_at_most"], taken["cost"], taken["cost_at_most"]) == (1.0, 1.5, 2.0, 3.0)
-    budget.check([chain, chain], 6.0, {"v5e-8": 2.0})
+    budget.check_budget([chain, chain], 6.0, {"v5e-8": 2.0})
     with pytest.raises(UserError, match=r" 6\.00 .*4\.00 .* plan\.spending_limit, 5\.9"):
-        budget.check([chain, chain], 5.9, {"v5e-8": 2.0})
+        budget.check_budget([chain, chain], 5.9, {"v5e-8": 2.0})
     with pytest.raises(UserError, match=r"^plan.spending_limit is 5, .*evaluation\.tasks\.x on v5e-8"):
-        budget.check([chain | {"recipe": recipe | {"predict": "number"}}], 5, {"v5e-8": 2.0})
+        budget.check_budget([chain | {"recipe": recipe | {"predict": "number"}}], 5, {"v5e-8": 2.0})

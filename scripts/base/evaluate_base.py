@@ -29,14 +29,14 @@ with job(snakemake.log[0], f"base {name}") as say:
     from tpulm.models.sharding import on_one_host
     from tpulm.training.checkpoint import how_trained, trained_for
     from tpulm.training.evaluation import Evaluator
-    from tpulm.training.train_step import causal
+    from tpulm.training.train_step import causal_lm
 
     base = snakemake.input.base
     manifest = read_manifest(snakemake.input.records)
     known = {"preset": base, "packing": manifest["packing"]}
     spec = ModelSpec.of("base", f"base.{name}", on_one_host(recipe, snakemake.resources) | known)
     model, distribution = open_model(spec)
-    evaluator = Evaluator(model, distribution, causal)
+    evaluator = Evaluator(model, distribution, causal_lm)
     state = read_json(snakemake.input.state)
     metrics = {"best_step": state["best"]["step"], "parameters": count(model.variables)}
     metrics |= measured_as(CAUSAL, f"base/{name}")

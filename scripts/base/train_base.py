@@ -32,9 +32,9 @@ with job(snakemake.log[0], f"base {name}") as say:
     previous = checkpoint.previous(snakemake.input.previous)
     if checkpoint.stopped_early(outputs, recipe, previous, say):
         sys.exit()
-    train, validation = open_to_train(snakemake.input.records, verify=not processes.started())
+    train, validation = open_to_train(snakemake.input.records, verify=not processes.is_worker())
     snapshots = Snapshots.of(snakemake.resources, recipe, snakemake.input, say)
-    if processes.several(snakemake.resources, say):
+    if processes.launch_workers(snakemake.resources, say):
         sys.exit()
     step = TrainingStep.of("base", f"base.{name}", recipe, vocab_size=train.manifest["vocab_size"])
     say(epochs_of(recipe, len(train)))

@@ -45,11 +45,11 @@ with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
         from tpulm.evaluation.jax_scoring import Scorer
         from tpulm.models.loading import load_masked
         from tpulm.models.sharding import on_one_host
-        from tpulm.training.train_step import masked
+        from tpulm.training.train_step import masked_lm
 
         model, distribution = load_masked(folder, recipe["key"], on_one_host(recipe, snakemake.resources))
         tokens = recipe["batch_size"] // recipe["microbatches"] * length
-        nats = Scorer(model, distribution, masked, tokens, length)(rows, len(encoded))
+        nats = Scorer(model, distribution, masked_lm, tokens, length)(rows, len(encoded))
     costs = costs_of(material.distinct, encoded, nats)
     for line in spoken(material.write(snakemake.output, recipe["path"], MASKED, costs)):
         say(line)

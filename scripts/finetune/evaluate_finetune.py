@@ -34,7 +34,7 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     from tpulm.models.causal import assign, count
     from tpulm.training.checkpoint import how_trained, trained_for
     from tpulm.training.evaluation import Evaluator
-    from tpulm.training.train_step import causal
+    from tpulm.training.train_step import causal_lm
 
     tuning, corpus = snakemake.input.records, snakemake.input.corpus_records
     texts = {
@@ -47,7 +47,7 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     known = {"base": {"preset": snakemake.input.base}, "packing": "segments" if "segments" in packings else "concat"}
     opened = sharding.on_one_host(recipe, snakemake.resources) | known
     model, distribution = open_model(ModelSpec.of("finetune", f"finetune.runs.{run}", opened))
-    evaluator = Evaluator(model, distribution, causal)
+    evaluator = Evaluator(model, distribution, causal_lm)
     before = {name: evaluator(held_out_batches(records, recipe)) for name, records in texts.items()}
     best = snakemake.input.best
     assign(model.trainable_variables, load_arrays(best), best)

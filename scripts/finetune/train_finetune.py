@@ -36,9 +36,9 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     previous = checkpoint.previous(snakemake.input.previous)
     if checkpoint.stopped_early(outputs, recipe, previous, say):
         sys.exit()
-    train, validation = open_to_train(snakemake.input.records, verify=not processes.started())
+    train, validation = open_to_train(snakemake.input.records, verify=not processes.is_worker())
     snapshots = Snapshots.of(snakemake.resources, recipe, snakemake.input, say)
-    if processes.several(snakemake.resources, say):
+    if processes.launch_workers(snakemake.resources, say):
         sys.exit()
     step = TrainingStep.of("finetune", f"finetune.runs.{run}", recipe, base={"preset": snakemake.input.base})
     say(epochs_of(recipe, len(train)))

@@ -46,11 +46,11 @@ with job(snakemake.log[0], f"mlm {run}") as say:
         from tpulm.models.sharding import on_one_host
         from tpulm.records.masked_batches import evaluation_batches
         from tpulm.training.evaluation import Evaluator
-        from tpulm.training.train_step import masked
+        from tpulm.training.train_step import masked_lm
 
         packing = {"packing": read_manifest(snakemake.input.records)["packing"]}
         model, distribution = load_masked(folder, f"mlm.runs.{run}", on_one_host(recipe, snakemake.resources) | packing)
-        evaluator, most = Evaluator(model, distribution, masked), recipe["batch_size"] // recipe["microbatches"]
+        evaluator, most = Evaluator(model, distribution, masked_lm), recipe["batch_size"] // recipe["microbatches"]
         parameters = sum(array.size for array in load_arrays(folder / "model.safetensors").values())
 
         def measure(records):

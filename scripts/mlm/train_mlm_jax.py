@@ -34,9 +34,9 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     previous = checkpoint.previous(snakemake.input.previous)
     if checkpoint.stopped_early(outputs, recipe, previous, say):
         sys.exit()
-    train, validation = open_to_train(snakemake.input.records, verify=not processes.started())
+    train, validation = open_to_train(snakemake.input.records, verify=not processes.is_worker())
     snapshots = Snapshots.of(snakemake.resources, recipe, snakemake.input, say)
-    if processes.several(snakemake.resources, say):
+    if processes.launch_workers(snakemake.resources, say):
         sys.exit()
     vocabulary = {"size": train.manifest["vocab_size"], "pad": train.manifest["special_ids"]["pad"]}
     packing = train.manifest["packing"]

@@ -5,7 +5,7 @@ input.card       README.md; none of a checkpoint
 output           the receipt, JSON: files, the SHA-256 of each
 params.recipe    names, of the files in the folder; name, of the artifact; whole, whether input.files is a folder;
                  root, what the first file is called below results/; expected, what is verified before;
-                 folder and checkpoint: see tpulm.release.publishing.publish
+                 folder and checkpoint: see tpulm.release.publishing
 """
 
 from tpulm.core.files import write_json

@@ -5,7 +5,7 @@ input.card       README.md; none of a checkpoint
 output           the receipt, JSON: commit; files, the SHA-256 of each
 params.recipe    names, of the files in the repository; name, of the artifact; whole, whether input.files is a folder;
                  root, what the first file is called below results/; expected, what is verified before;
-                 repository, type, branch, private, checkpoint: see tpulm.release.publishing.publish
+                 repository, type, branch, private, checkpoint: see tpulm.release.publishing
 
 HF_TOKEN in the environment is the token.
 """

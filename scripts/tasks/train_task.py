@@ -34,7 +34,7 @@ recipe, outputs = snakemake.params.recipe, dict(snakemake.output.items())
 with job(snakemake.log[0], snakemake.wildcards.chain.removeprefix("evaluation/tasks/")) as say:
     previous = checkpoint.previous(snakemake.input.previous)
     snapshots = Snapshots.of(snakemake.resources, recipe, snakemake.input, say)
-    if processes.several(snakemake.resources, say):
+    if processes.launch_workers(snakemake.resources, say):
         sys.exit()
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
     from tpulm.training.jax_trainer import train_segment

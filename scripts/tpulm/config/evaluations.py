@@ -172,9 +172,13 @@ class Evaluations:
         }
         if run.stage == "mlm":
             here = run.name in self.measured
-            return found | run.measuring | {"length": self.config["tfrecords"]["sequence_length"] if here else LENGTH}
+            return (
+                found
+                | run.evaluation_params
+                | {"length": self.config["tfrecords"]["sequence_length"] if here else LENGTH}
+            )
         if run.stage == "finetune":
-            return found | run.opening(*TUNED_KEYS)
+            return found | run.loading_params(*TUNED_KEYS)
         kept = pick(run.recipe, *BASE_KEYS, *run.determinism_keys)
         return found | kept | {"cpu_threads": self.config["cpu_threads"]}
 

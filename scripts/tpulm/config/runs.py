@@ -100,14 +100,14 @@ class Run:
         return self.init_files if last == self.recipe["checkpoint_every"] else self.init_files[:1]
 
     @property
-    def start(self) -> list[str]:
+    def initial_weights(self) -> list[str]:
         """The weights of another finetuning run that this one starts from: its best ones; none without `init`."""
         if self.stage != "finetune" or "init" not in self.recipe:
             return []
         return [Run(self.stage, self.recipe["init"], self.config).best]
 
     @property
-    def measuring(self) -> dict:
+    def evaluation_params(self) -> dict:
         """What the evaluation of a masked model takes of the recipe."""
         keys = ("batch_size", "microbatches", "mesh", "layout", "host_device_count") if self.backend == "jax" else ()
         recipe = {"batch_size": MEASURED_AT_ONCE} | self.recipe
@@ -256,14 +256,14 @@ class Run:
         """All records that it reads."""
         return [self.records, self.corpus_records] if self.stage == "finetune" else [self.records]
 
-    def opening(self, *keys: str) -> dict:
+    def loading_params(self, *keys: str) -> dict:
         """Return what it takes to open a finished finetuning run, and these keys of its recipe."""
         kept = pick(self.recipe, *self.method_keys, *OPENING_KEYS, *self.determinism_keys, *keys)
         return kept | {"cpu_threads": self.config["cpu_threads"]}
 
     @property
     def hub_base(self) -> dict:
-        """Name and revision on the Hugging Face hub of the base model; None for one from elsewhere."""
+        """Name and revision on the Hugging Face hub of the base model; the name is None for one from elsewhere."""
         preset = "" if "adapter" in self.base else self.base.get("preset", "")
         name = preset.removeprefix("hf://") if preset.startswith("hf://") else None
         return {"hub_name": name, "hub_revision": self.base.get("revision")}

@@ -144,7 +144,7 @@ class TaskChain(Run):
         return kept | {key: value for key, value in found.items() if key != "vocabulary" or not self.needs_manifest}
 
     @property
-    def start(self) -> list[str]:
+    def initial_weights(self) -> list[str]:
         """The weights that it starts from instead of the model's: of a chain of another task; none without `init`."""
         if "init" not in self.recipe or self.weights != PRETRAINED:
             return []

@@ -208,9 +208,9 @@ def recorded(log: str) -> Iterator[None]:
     """
     job = getattr(sys.modules.get("__main__"), "snakemake", None)
     path = path_of(log)
-    if job is None or not hasattr(job, "rule") or processes.started():
+    if job is None or not hasattr(job, "rule") or processes.is_worker():
         # Of processes that train as one, the job that started them has the record; the first adds its notes.
-        current[:] = [path] if processes.started() and not processes.number() else []
+        current[:] = [path] if processes.is_worker() and not processes.number() else []
         yield
         return
     began, current[:] = time.time(), [path]

@@ -82,12 +82,12 @@ def number() -> int:
     return int(os.environ.get(NUMBER, "0"))
 
 
-def started() -> bool:
-    """Return whether `several` started this process: then its parent has read and checked the inputs already."""
+def is_worker() -> bool:
+    """Return whether `launch_workers` started this process: then its parent has read and checked the inputs already."""
     return COUNT in os.environ
 
 
-def several(resources: Mapping, say: Callable[[str], None]) -> bool:
+def launch_workers(resources: Mapping, say: Callable[[str], None]) -> bool:
     """Run this script as many processes, or as one of them; return False where this process is to do the work itself.
 
     resources  the job's: `hosts`, how many, and `launcher`, how to reach them; without them, one process
@@ -96,7 +96,7 @@ def several(resources: Mapping, say: Callable[[str], None]) -> bool:
     Ends the program with exit code 1 when one of them failed, after saying what that one said last.
     """
     processes, launcher = resources.get("hosts", 1), resources.get("launcher")
-    if started():
+    if is_worker():
         threading.Thread(target=end_with_parent, daemon=True).start()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent has it, too, and asks all of them to stop
         return False

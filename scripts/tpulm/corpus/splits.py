@@ -90,9 +90,9 @@ def assign(where: str, recipe: dict, parts: Sequence[str], records: Sequence[dic
     parts    paths of the parts
     records  what `write_part` returned for each
 
-    The first is uint8 of shape [documents]: an index of SPLITS, or another code of `decisions`. The second has how many
-    documents of each split were `dropped`, by reason, and examples. Splits that no part is named for are held out of
-    train. Raises UserError when a split stays empty.
+    The first is uint8 of shape [documents]: an index of SPLITS, or another code of tpulm.corpus.documents. The second
+    has how many documents of each split were `dropped`, by reason, and examples. Splits that no part is named for are
+    held out of train. Raises UserError when a split stays empty.
     """
     named = np.array([SPLITS.index(split) for split in recipe["parts"]], np.uint8)
     counts = [record["documents"] for record in records]

@@ -29,7 +29,7 @@ class Figures:
         self.lengths: list[np.ndarray] = [np.empty(0, np.int32)]
 
     def add(self, texts: pa.Array, words: int, responses: pa.Array | None = None) -> None:
-        """Count documents, which have so many words together, and their responses (see `tables.RESPONSES`).
+        """Count documents, which have so many words together, and their responses (see `documents.RESPONSES`).
 
         The digest is of each text's length in bytes (8 of them, little-endian) and its UTF-8.
         """

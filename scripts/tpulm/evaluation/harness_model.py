@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from tpulm.core.errors import UserError
 from tpulm.models.sampling import make_sampler
 from tpulm.models.sharding import Sharded, batch_sharding, replicated_sharding
-from tpulm.models.token_losses import predict
+from tpulm.models.token_losses import losses_and_correct
 
 TOKENS = 4096  # of a batch: enough to keep a device busy, and of any model few enough for its memory
 SHORTEST = 16  # of the lengths that batches are padded to
@@ -106,7 +106,7 @@ class KerasLM(TemplateLM):
         """
         mask = (jax.numpy.arange(tokens.shape[1] - 1) < lengths[:, None]).astype("int32")
         inputs = {"token_ids": tokens[:, :-1], "padding_mask": mask}
-        return predict(self.model, trainable, frozen, inputs, tokens[:, 1:], training=False)[:2]
+        return losses_and_correct(self.model, trainable, frozen, inputs, tokens[:, 1:], training=False)[:2]
 
     def place(self, array: np.ndarray) -> jax.Array:
         """Return an array with its rows sharded over the devices."""

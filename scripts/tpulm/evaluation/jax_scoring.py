@@ -8,9 +8,9 @@ import numpy as np
 
 from tpulm.evaluation.rows import Batch, CausalVocabulary, Row, batched, causal_rows, costs_of, summed
 from tpulm.models.sharding import Sharded, batch_sharding
-from tpulm.models.token_losses import predict
+from tpulm.models.token_losses import losses_and_correct
 from tpulm.training.device_batches import AHEAD, on_devices
-from tpulm.training.train_step import causal
+from tpulm.training.train_step import causal_lm
 
 
 class Scorer:
@@ -26,7 +26,7 @@ class Scorer:
 
         def costs(trainable: list, frozen: list, batch: dict[str, jax.Array]) -> jax.Array:
             inputs, labels, weights = task(batch)
-            losses, _, _ = predict(model, trainable, frozen, inputs, labels, training=False)
+            losses, _, _ = losses_and_correct(model, trainable, frozen, inputs, labels, training=False)
             return (losses * weights).sum(-1)
 
         self.costs = jax.jit(costs, out_shardings=self.sharding)
@@ -68,7 +68,7 @@ class CausalScorer:
         self.texts, self.encoded = texts, self.vocabulary.encode(texts)
         self.length = recipe["sequence_length"]
         tokens = recipe["batch_size"] // recipe["microbatches"] * self.length
-        self.score = Scorer(model, distribution, causal, tokens, self.length)
+        self.score = Scorer(model, distribution, causal_lm, tokens, self.length)
 
     def __call__(self) -> dict[str, float]:
         """Return the negative log-likelihood of each text, nats."""

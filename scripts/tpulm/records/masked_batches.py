@@ -25,7 +25,7 @@ def mask_batch(
 
     input_ids  integers of shape [records, sequence_length]
     key        non-negative integers; the same key gives the same choice, whatever else runs
-    masking    rate, and of the chosen ones the shares `mask` and `random`
+    masking    mlm_probability; mask_replace_prob and random_replace_prob, the shares of the chosen ones
     rows       which of the `batch_size` records of a batch these are: they are masked as in the whole batch
 
     Returns input_ids (int32 [records, sequence_length], chosen tokens replaced), and of shape
@@ -79,14 +79,14 @@ EVALUATION_MASKING = {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random
 
 
 def training_batch(records: Records, recipe: dict, step: int, rows: slice = ALL) -> dict[str, np.ndarray]:
-    """Return these rows of global batch `step` (counted from 0) of a run, as `masked` does.
+    """Return these rows of global batch `step` (counted from 0) of a run, as `apply_masking` does.
 
     recipe  batch_size, seed and masking of the run
     """
     seed, size = recipe["seed"], recipe["batch_size"]
     indices = batch_records(len(records), seed, size, step)
     found = read(records, indices[rows], lambda: blocks_ahead(len(records), seed, step * size))
-    return masked(records, found, (seed, MASKS, step), recipe["masking"], rows, len(indices))
+    return apply_masking(records, found, (seed, MASKS, step), recipe["masking"], rows, len(indices))
 
 
 def read(records: Records, indices: np.ndarray, upcoming: Callable[[], Iterable[int]]) -> dict[str, np.ndarray]:
@@ -94,7 +94,7 @@ def read(records: Records, indices: np.ndarray, upcoming: Callable[[], Iterable[
     return records.features(indices, ("input_ids", *MORE_FEATURES[records.manifest["packing"]]), upcoming)
 
 
-def masked(
+def apply_masking(
     records: Records,
     found: dict[str, np.ndarray],
     key: tuple[int, ...],
@@ -110,7 +110,7 @@ def masked(
 
 
 def evaluation_batches(records: Records, most: int = EVALUATION_BATCH) -> Iterator[dict[str, np.ndarray]]:
-    """Yield a whole split in its order, in batches of one size, as `masked` does.
+    """Yield a whole split in its order, in batches of one size, as `apply_masking` does.
 
     most  records that may go at once: a power of two of them do. What is masked does not depend on it
     The last batches are filled up with records of weight 0.
@@ -118,8 +118,8 @@ def evaluation_batches(records: Records, most: int = EVALUATION_BATCH) -> Iterat
     size = min(EVALUATION_BATCH, 1 << (most.bit_length() - 1))
     for start in range(0, len(records), EVALUATION_BATCH):
         indices = np.arange(start, start + EVALUATION_BATCH)
-        found = read(records, np.minimum(indices, len(records) - 1), following(records, start))
-        batch = masked(records, found, (EVALUATION, start), EVALUATION_MASKING)
+        found = read(records, np.minimum(indices, len(records) - 1), blocks_from(records, start))
+        batch = apply_masking(records, found, (EVALUATION, start), EVALUATION_MASKING)
         batch["weights"][indices >= len(records)] = 0
         for first in range(0, EVALUATION_BATCH, size):
             yield {name: array[first : first + size] for name, array in batch.items()}
@@ -134,7 +134,7 @@ def documents_apart(batches: Iterable[dict[str, np.ndarray]], pad: int) -> Itera
     waiting: list[dict[str, np.ndarray]] = []
     for batch in batches:
         for row in zip(*(batch[name] for name in ROW), strict=True):
-            waiting += alone(row, pad)
+            waiting += split_documents(row, pad)
         while len(waiting) >= EVALUATION_BATCH:
             yield stacked(waiting[:EVALUATION_BATCH])
             waiting = waiting[EVALUATION_BATCH:]
@@ -143,7 +143,7 @@ def documents_apart(batches: Iterable[dict[str, np.ndarray]], pad: int) -> Itera
         yield stacked(waiting + [nothing] * (EVALUATION_BATCH - len(waiting)))
 
 
-def alone(row: tuple[np.ndarray, ...], pad: int) -> Iterator[dict[str, np.ndarray]]:
+def split_documents(row: tuple[np.ndarray, ...], pad: int) -> Iterator[dict[str, np.ndarray]]:
     """Yield the documents of one record of a batch (its arrays as in ROW), each as a record of its own."""
     ids, segments, positions, labels, weights = row
     for number in range(1, int(segments.max()) + 1):
@@ -166,7 +166,7 @@ def stacked(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
-def following(records: Records, start: int) -> Callable[[], range]:
+def blocks_from(records: Records, start: int) -> Callable[[], range]:
     """Return a function that returns the blocks from record `start` on, of a split that is read in its order."""
     return lambda: range(start // BLOCK, min(start // BLOCK + WINDOW, -(-len(records) // BLOCK)))
 
@@ -179,7 +179,7 @@ def unigram_entropy(records: Records) -> float:
     """
     counts = np.zeros(records.manifest["vocab_size"], np.int64)
     for start in range(0, len(records), 4096):
-        ids = records.read(np.arange(start, min(start + 4096, len(records))), following(records, start))
+        ids = records.read(np.arange(start, min(start + 4096, len(records))), blocks_from(records, start))
         counts += np.bincount(ids.ravel(), minlength=len(counts))
     counts[sorted(set(records.manifest["special_ids"].values()))] = 0
     shares = counts[counts > 0] / counts.sum()

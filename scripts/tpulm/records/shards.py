@@ -240,7 +240,7 @@ def write_shard(
 
     counts = Counter(loss_tokens=0, target_tokens=0, records_without_loss=0) if layout.responses else Counter()
     blocks = counted(pack(documents, packer), counts)
-    written = write_records(records, index, some(blocks, reason))
+    written = write_records(records, index, require_nonempty(blocks, reason))
     return {
         "file": f"{split}/{records.name}",
         "index": f"{split}/{index.name}",
@@ -267,7 +267,7 @@ def counted(blocks: Iterable[Features], counts: Counter) -> Iterator[Features]:
         yield block
 
 
-def some(blocks: Iterable[Features], reason: Callable[[], str]) -> Iterator[Features]:
+def require_nonempty(blocks: Iterable[Features], reason: Callable[[], str]) -> Iterator[Features]:
     """Yield all blocks. Raises UserError, with a reason, at the end where there was none."""
     empty = True
     for block in blocks:

@@ -163,7 +163,7 @@ def first_measures(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def over_tokens(runs: Sequence[Mapping[str, Any]], sources: Sources) -> list[dict[str, Any]]:
     """Return a chart for each metric on each set of items: the scores of every run's checkpoints by tokens seen.
 
-    runs  of `findings.described`. Scores of kinds of items, and of those in training text, plot_checkpoints draws
+    runs  of `result_section.described`. Scores of kinds of items, and of those in training text, plot_checkpoints draws
 
     Each has metric, on, higher, spec and the files that its scores are from.
     """

@@ -63,7 +63,7 @@ class StepCallbacks:
     trainer         holds the state; history  of the segment
     measure         returns the held-out figures; takes a function that passes the batches on, and may raise
     evaluate_every  steps between two evaluations within the segment; None for none
-    processes       how those that train agree
+    coordinator     how the processes that train agree
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class StepCallbacks:
         snapshots: Snapshots,
         say: Callable[[str], None],
         evaluate_every: int | None = None,
-        processes: SingleProcess | None = None,
+        coordinator: SingleProcess | None = None,
     ):
         self.trainer, self.measure, self.history = trainer, measure, history
         self.snapshots, self.say, self.first = snapshots, say, history.step
-        self.evaluate_every, self.processes = evaluate_every, processes or SingleProcess()
+        self.evaluate_every, self.coordinator = evaluate_every, coordinator or SingleProcess()
         self.request, self.moment = StopRequest(), 0
         self.began = self.saved = time.monotonic()
         self.steps, self.agreement, self.period = 0, 10, 60 * snapshots.every
@@ -93,7 +93,7 @@ class StepCallbacks:
         """Give signals their effect back."""
         self.request.restore()
 
-    def begin(self) -> bool:
+    def resume(self) -> bool:
         """Go on from the segment's snapshot, if there is one; return whether there is."""
         with ExitStack() as local:
             snapshot = self.snapshots.latest(local)
@@ -121,12 +121,12 @@ class StepCallbacks:
         if self.stops():
             reader.finish()
             self.stop()
-        if self.due():
+        if self.snapshot_due():
             reader.finish()
             self.save()
             self.history.restart_clock()
 
-    def hear(self) -> None:
+    def defer_signals(self) -> None:
         """Take note of signals from here on: called after each dispatch, so that the first can be broken off.
 
         Where several processes train, JAX takes note, in all of them.
@@ -141,7 +141,7 @@ class StepCallbacks:
         within = self.first < step < self.history.last
         return bool(self.evaluate_every) and step % (self.evaluate_every or 1) == 0 and within
 
-    def catch_up(self) -> None:
+    def redo_evaluation(self) -> None:
         """Make the evaluation that was broken off when the snapshot was made from which training goes on."""
         self.phases.end("load")
         if self.evaluates_at(self.history.step) and self.history.step not in self.history.held_out:
@@ -149,11 +149,11 @@ class StepCallbacks:
 
     def evaluate(self) -> dict[str, float]:
         """Measure the model at the step that the history has come to; return the held-out figures."""
-        figures = self.measure(self.watch)
+        figures = self.measure(self.stop_between)
         self.history.evaluated(figures, keep=bool(self.evaluate_every))
         return figures
 
-    def watch(self, batches: Iterable) -> Iterator:
+    def stop_between(self, batches: Iterable) -> Iterator:
         """Yield batches; stops between two of them where SIGTERM came. The state is that before the evaluation."""
         for batch in batches:
             if self.stops():
@@ -163,7 +163,7 @@ class StepCallbacks:
     def stops(self) -> bool:
         """Return whether it is time to stop, in all processes alike."""
         self.moment += 1
-        return self.processes.stops(self.request, self.moment)
+        return self.coordinator.stops(self.request, self.moment)
 
     def stop(self) -> None:
         """Make a snapshot and raise Stopped."""
@@ -173,14 +173,14 @@ class StepCallbacks:
         self.save()
         raise Stopped(f"stopped by {name} at step {step}, of which a snapshot is kept:")
 
-    def due(self) -> bool:
+    def snapshot_due(self) -> bool:
         """Return whether it is time for a snapshot that nobody asked for, in all processes alike."""
         self.steps += 1
         if not self.period or self.snapshots.folder is None or self.steps < self.agreement:
             return False
         now = time.monotonic()
         wait = max(1, round(SECONDS_BETWEEN_AGREEMENTS * self.steps / max(now - self.began, 1e-9)))
-        due, wait = self.processes.first([int(now - self.saved >= self.period), wait])
+        due, wait = self.coordinator.first([int(now - self.saved >= self.period), wait])
         self.agreement = self.steps + wait
         return bool(due)
 
@@ -194,7 +194,7 @@ class StepCallbacks:
         self.phases.end("evaluate")
         return figures
 
-    def written(self) -> None:
+    def segment_written(self) -> None:
         """Report where the time went, after the checkpoint is written; its snapshot is needed no more."""
         self.phases.end("write")
         self.history.report(self.phases.record(self.history.step))
@@ -204,6 +204,6 @@ class StepCallbacks:
         """Make a snapshot of the trainer's state and the history."""
         began = time.monotonic()
         parts, shapes = self.trainer.state_parts()
-        self.snapshots.save(self.history.step, parts, shapes, self.history.state(), self.processes.gather)
+        self.snapshots.save(self.history.step, parts, shapes, self.history.state(), self.coordinator.gather)
         self.saved = time.monotonic()
         self.period = max(60 * self.snapshots.every, SNAPSHOT_INTERVAL * (self.saved - began))

@@ -36,7 +36,7 @@ def previous(files: list[str]) -> dict[str, str] | None:
     if not files:
         return None
     parts = dict(zip(CHECKPOINT_FILES, files, strict=True))
-    if not processes.started():
+    if not processes.is_worker():
         check(parts)
     return parts
 

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from tpulm.models.sharding import Sharded, batch_sharding, replicated_sharding
-from tpulm.models.token_losses import predict
+from tpulm.models.token_losses import losses_and_correct
 from tpulm.training.device_batches import AHEAD, on_devices
 from tpulm.training.history import held_out_metrics
 
@@ -17,7 +17,7 @@ def make_eval_step(model: keras.Model, task: Callable) -> Callable:
 
     def evaluation(trainable: list, frozen: list, batch: dict[str, jax.Array]) -> tuple:
         inputs, labels, weights = task(batch)
-        losses, correct, _ = predict(model, trainable, frozen, inputs, labels, training=False)
+        losses, correct, _ = losses_and_correct(model, trainable, frozen, inputs, labels, training=False)
         return (losses * weights).sum(), (correct * weights).sum(), weights.sum()
 
     return evaluation

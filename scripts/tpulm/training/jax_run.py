@@ -16,7 +16,7 @@ from tpulm.models.optimizers import make_optimizer
 from tpulm.models.remat import remat
 from tpulm.models.sharding import Sharded
 from tpulm.specs.training_step import TrainingStep, check_batch_size
-from tpulm.training.train_step import TASKS, TrainState, jit_train_step, train_variables
+from tpulm.training.train_step import OBJECTIVES, TrainState, jit_train_step, train_variables
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class JaxRun:
     @property
     def task(self) -> Callable:
         """What the model predicts, see `tpulm.training.train_step`."""
-        return TASKS[self.step.task]
+        return OBJECTIVES[self.step.task]
 
     @property
     def attention(self) -> Attention:

@@ -122,11 +122,11 @@ class Trainer:
         reader = FigureReader(history)
         pending: deque[jax.Array] = deque()
         data = batches(load, span, step.batch_size, steps, self.run.distribution)
-        for batch, some in zip(data, rates.reshape(-1, steps), strict=True):
-            self.state, figures = self.step(self.state, self.frozen, batch, some[0] if steps == 1 else some)
+        for batch, step_rates in zip(data, rates.reshape(-1, steps), strict=True):
+            self.state, figures = self.step(self.state, self.frozen, batch, step_rates[0] if steps == 1 else step_rates)
             if callbacks:
-                callbacks.hear()
-            reader.add(figures, some)
+                callbacks.defer_signals()
+            reader.add(figures, step_rates)
             pending.append(figures)
             if len(pending) > AHEAD:
                 pending.popleft().block_until_ready()
@@ -192,16 +192,16 @@ def train_segment(
         return trainer.evaluate(watch(held_out()))
 
     with StepCallbacks(trainer, measure, history, snapshots, say, every, MultiProcess()) as callbacks:
-        if not callbacks.begin() and previous:
+        if not callbacks.resume() and previous:
             weights, optimizer = (sharded_arrays.Arrays(previous[part]) for part in ("weights", "optimizer"))
             trainer.load(weights, optimizer, f"the checkpoint with {previous['weights']}")
         callbacks.profile = profile
         history.live = LiveMetrics(log, history.step) if is_main_process else None
-        callbacks.catch_up()
+        callbacks.redo_evaluation()
         trainer.train(load, history.step, rates[history.step - first :], history, callbacks)
         state = (trainer.weights(), trainer.optimizer(), callbacks.finish())
         checkpoint.save(outputs, recipe, *state, previous, sharded_arrays.save, is_main_process, run.attention.note)
         if is_main_process:
             history.write(outputs["history"], outputs["timings"], bool(every))
-            callbacks.written()
+            callbacks.segment_written()
         sharded_arrays.wait_for_all("checkpoint written")  # a process that ends first would take the others for dead

@@ -129,7 +129,7 @@ class Snapshots:
         described = [inputs.get(name) for name in DESCRIBING]
         files = [described[0], *list(inputs.previous)[-1:], *described[1:], *(inputs.get("model") or []), *inputs.code]
         found = cls(folder, key_of(recipe, [str(path) for path in files if path]), resources.get("snapshot_every", 0))
-        if not processes.started():
+        if not processes.is_worker():
             found.delete_damaged(say)
         return found
 

@@ -184,7 +184,7 @@ class Trainer:
         for step, (batch, rate) in enumerate(zip(data, rates, strict=True), first):
             figures = self.step(batch, tf.constant(rate), tf.constant(step, tf.int64))
             if callbacks:
-                callbacks.hear()
+                callbacks.defer_signals()
             reader.add(figures, rates[step - first : step - first + 1])
             if callbacks:
                 callbacks(step + 1, reader)
@@ -236,16 +236,16 @@ def train_segment(
     rates, load = learning_rates(recipe["schedule"], first, last), partial(training_batch, train, recipe)
     measure = evaluator(trainer.model, validation, trainer.strategy)
     with StepCallbacks(trainer, measure, history, snapshots, say, every) as callbacks:
-        if not callbacks.begin() and previous:
+        if not callbacks.resume() and previous:
             weights, optimizer = (load_arrays(previous[part]) for part in ("weights", "optimizer"))
             trainer.load(weights, optimizer, f"the checkpoint with {previous['weights']}")
         history.live = LiveMetrics(log, history.step)
-        callbacks.catch_up()
+        callbacks.redo_evaluation()
         trainer.train(load, batch_size, history.step, rates[history.step - first :], history, callbacks)
         evaluation = callbacks.finish()
         checkpoint.save(outputs, recipe, trainer.weights(), trainer.optimizer_state(), evaluation, previous)
         history.write(outputs["history"], outputs["timings"], bool(every))
-        callbacks.written()
+        callbacks.segment_written()
 
 
 def batches(

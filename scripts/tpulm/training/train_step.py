@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import keras
 
 from tpulm.models.sharding import Sharded, replicated_sharding, shardings
-from tpulm.models.token_losses import predict
+from tpulm.models.token_losses import losses_and_correct
 
 
-def causal(batch: dict) -> tuple:
+def causal_lm(batch: dict) -> tuple:
     """Return inputs, labels and weights of a causal model for a batch of records.causal_batches: each next token.
 
     labels   int32 [records, sequence_length]; weights  float32 of that shape, 0 for padding; where documents are told
@@ -33,7 +33,7 @@ def causal(batch: dict) -> tuple:
     return inputs, tokens[:, 1:], weights.astype("float32")
 
 
-def masked(batch: dict) -> tuple:
+def masked_lm(batch: dict) -> tuple:
     """Return inputs, labels and weights of a masked model for a batch of records.masked_batches: chosen positions.
 
     labels   int32 [records, predictions]; weights  float32 of that shape, 0 where nothing was chosen
@@ -45,7 +45,7 @@ def masked(batch: dict) -> tuple:
     return inputs, batch["labels"], batch["weights"]
 
 
-def labelled(batch: dict) -> tuple:
+def labelling(batch: dict) -> tuple:
     """Return inputs, labels and weights of a model with a head for labels, for a batch of records.labelled_batches.
 
     labels   int32, or float32 for numbers, [records], or [records, tokens] where words have labels; weights  float32 of
@@ -56,7 +56,7 @@ def labelled(batch: dict) -> tuple:
 
 
 # By the name that tpulm.specs.training_step has for them.
-TASKS: dict[str, Callable[[dict], tuple]] = {"causal": causal, "masked": masked, "labels": labelled}
+OBJECTIVES: dict[str, Callable[[dict], tuple]] = {"causal": causal_lm, "masked": masked_lm, "labels": labelling}
 
 
 Batch = dict[str, jax.Array]
@@ -89,7 +89,7 @@ def make_grad_fn(model: keras.Model, task: Callable, z_loss: float = 0.0) -> Cal
     """Return the function (trainable, frozen, random, batch, weight) -> ((loss, (accuracy, random)), gradients).
 
     Loss and accuracy of a microbatch are its sums over `weight`, the number of predictions of the whole batch: they and
-    the gradients of microbatches just add up. z_loss  see `tpulm.models.token_losses.predict`
+    the gradients of microbatches just add up. z_loss  see `tpulm.models.token_losses.losses_and_correct`
     """
     indices = seed_generators(model)
 
@@ -98,7 +98,7 @@ def make_grad_fn(model: keras.Model, task: Callable, z_loss: float = 0.0) -> Cal
         for index, value in zip(indices, random, strict=True):
             frozen[index] = value
         inputs, labels, weights = task(batch)
-        losses, correct, changed = predict(model, trainable, frozen, inputs, labels, True, z_loss)
+        losses, correct, changed = losses_and_correct(model, trainable, frozen, inputs, labels, True, z_loss)
         accuracy = (correct * weights).sum() / weight
         return (losses * weights).sum() / weight, (accuracy, [changed[index] for index in indices])
 
@@ -113,7 +113,7 @@ def make_train_step(
     task          of `tpulm.training.train_step`
     microbatches  parts of equal size that a batch is worked through in, one after another, their gradients added up
                   before the one update (gradient accumulation over the parts of a batch)
-    z_loss        weight of the z-loss, see `tpulm.models.token_losses.predict`
+    z_loss        weight of the z-loss, see `tpulm.models.token_losses.losses_and_correct`
     state         TrainState of values; frozen  values of the model's non-trainable variables
     batch         arrays [records, ...]
     rate          float32, the learning rate: an argument, so that a schedule compiles nothing anew

@@ -184,7 +184,7 @@ def totals(pending: list[dict], topologies: list[str], prices: Mapping[str, floa
     return lines
 
 
-def check(pending: list[dict], limit: float | None, prices: Mapping[str, float]) -> None:
+def check_budget(pending: list[dict], limit: float | None, prices: Mapping[str, float]) -> None:
     """Refuse to start what cannot be on its slice, or may take more than `limit` by its plans: the estimates with
     their errors. Raises UserError.
 

@@ -200,7 +200,7 @@ def opening(model: Model) -> dict:
     """Return what a job that asks a model takes of the config: what opens it, and which one it is."""
     run = model.run
     if run.stage == "finetune":
-        return {"key": run.key, **model.named, **run.opening()}
+        return {"key": run.key, **model.named, **run.loading_params()}
     by = opener(run)
     kept = pick(by.recipe, "precision", "mesh", "layout", "host_device_count", *by.determinism_keys)
     seed = by.recipe["seed"] if by.stage == "base" else OF_FETCHED

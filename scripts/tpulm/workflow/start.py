@@ -15,7 +15,7 @@ from tpulm.core import bucket, folder_lock
 from tpulm.core.devices import tpu_here
 from tpulm.core.errors import UserError
 from tpulm.workflow import disk, tracking
-from tpulm.workflow.budget import check, pending, planned_of
+from tpulm.workflow.budget import check_budget, pending, planned_of
 from tpulm.workflow.checks import check_shards, note, preflight, requests
 from tpulm.workflow.paths import Paths
 from tpulm.workflow.trackers import absent, check_installed
@@ -106,7 +106,7 @@ class Start:
         check_token(jobs)
         todo = self.to_train(jobs)
         plan = self.config["plan"]
-        check(todo, plan["spending_limit"], plan["prices"])
+        check_budget(todo, plan["spending_limit"], plan["prices"])
         if not workflow.local_exec:
             tell_of_cpus(todo)
         needs = disk.needs_of(jobs, self.runs, self.config, todo)
