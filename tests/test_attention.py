@@ -147,7 +147,7 @@ from tpulm.models.attention import fuse
 from tpulm.models.causal import build_causal, draw_weights
 from tpulm.models.attention import Kernel
 from tpulm.models.remat import remat
-from tpulm.models.segments import separate_documents
+from tpulm.models.document_masking import separate_documents
 from tpulm.training.train_step import causal_lm, masked_lm
 from tpulm.training.train_step import make_grad_fn
 

@@ -30,7 +30,7 @@ from tpulm.corpus.sources import Part, cut, parts_of, reading, source_files
 from tpulm.corpus.splits import assign, write_splits
 from tpulm.corpus.statistics import merged
 from tpulm.corpus.stdlib import functions, paragraphs
-from tpulm.release.verification import check_corpus, examine
+from tpulm.release.artifact_checks import check_corpus, examine
 from tpulm.specs.artifacts import SPLITS
 
 pytestmark = pytest.mark.unit

@@ -26,7 +26,7 @@ from tpulm.corpus.parts import write_part
 from tpulm.corpus.rows import Form
 from tpulm.corpus.splits import assign
 from tpulm.records.reader import Records
-from tpulm.release.verification import check_texts
+from tpulm.release.artifact_checks import check_texts
 from tpulm.specs.artifacts import CHECKPOINT_FILES
 from tpulm.training.checkpoint import previous, save
 from tpulm.training.history import History

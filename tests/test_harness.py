@@ -16,7 +16,7 @@ from test_transformers import export
 from tpulm.config.harness import HarnessTask
 from tpulm.core.errors import UserError
 from tpulm.core.scores import read_scores
-from tpulm.release.verification import check_scores
+from tpulm.release.artifact_checks import check_scores
 from tpulm.specs.training_step import ModelSpec
 from tpulm.tokenization import causal
 from tpulm.tokenization.fast import fast_tokenizer

@@ -73,7 +73,8 @@ for name, first, last, previous in job["parts"]:
     results[name] = {key: [row[column] for row in rows] for key, column in columns.items()}
 if job["measured"]:
     results["held_out"] = trainer.evaluate(evaluation_batches(records))
-    inputs = {name: jax.numpy.asarray(array) for name, array in masked_lm(training_batch(records, recipe, 0))[0].items()}
+    arrays = masked_lm(training_batch(records, recipe, 0))[0]
+    inputs = {name: jax.numpy.asarray(array) for name, array in arrays.items()}
     logits, _ = run.model.stateless_call(trainer.state.trainable, trainer.frozen, inputs, training=False)
     save_arrays(f"{job['folder']}/logits", {"logits": np.asarray(logits, np.float32)})
 print("RESULT" + json.dumps(results))

@@ -10,7 +10,7 @@ from tpulm.records.causal_batches import held_out_batches, predicted, training_b
 from tpulm.records.reader import Records
 from tpulm.records.shards import Layout, merge, pack, write_shard
 from tpulm.records.tfrecord import decode, encode, scan
-from tpulm.release.verification import damage_of
+from tpulm.release.artifact_checks import damage_of
 from tpulm.specs.record_arrays import LOSS_MASK, causal_arrays
 from tpulm.tokenization import causal
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tpulm.records.shards import Layout, pack
 from tpulm.records.tfrecord import encode
-from tpulm.release.verification import damage_of
+from tpulm.release.artifact_checks import damage_of
 
 DOCUMENTS = st.lists(st.lists(st.integers(5, 99), max_size=20), min_size=1, max_size=20)
 
@@ -59,7 +59,7 @@ runtime.start(1, 8)
 import jax, keras_hub, numpy as np
 from tpulm.models import roberta
 from tpulm.models.causal import build_causal, draw_weights
-from tpulm.models.segments import separate_documents
+from tpulm.models.document_masking import separate_documents
 from tpulm.training.train_step import causal_lm
 from tpulm.training.train_step import make_grad_fn
 

@@ -16,7 +16,7 @@ from tpulm.corpus.parts import write_part
 from tpulm.corpus.rows import Form
 from tpulm.corpus.sources import parts_of, reading
 from tpulm.corpus.statistics import Figures, combined
-from tpulm.release.verification import figures_of
+from tpulm.release.artifact_checks import figures_of
 
 pytestmark = pytest.mark.unit
 

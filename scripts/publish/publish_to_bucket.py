@@ -14,8 +14,8 @@ from tpulm.core.job import job
 recipe, given = snakemake.params.recipe, snakemake.input
 
 with job(snakemake.log[0], f"publish {recipe['name']}") as say:
+    from tpulm.release.artifact_checks import refuse_damaged
     from tpulm.release.publishing import contents, publish_to_bucket, root_of
-    from tpulm.release.verification import refuse_damaged
 
     refuse_damaged(recipe["expected"], root_of(given.files[0], recipe["root"]))
     write_json(snakemake.output[0], publish_to_bucket(recipe, contents(recipe, given.files, given.card), say))

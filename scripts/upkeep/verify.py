@@ -15,7 +15,7 @@ from tpulm.core.job import job
 recipe = snakemake.params.recipe
 
 with job(snakemake.log[0], "verify") as say, contextlib.ExitStack() as place:
-    from tpulm.release.verification import verify
+    from tpulm.release.artifact_checks import verify
 
     results = Path(recipe["results"])
     if bucket.remote(recipe["results"]):

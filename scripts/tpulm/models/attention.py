@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec
 
 from tpulm.compat import keras_hub
 from tpulm.models.attention_cost import block_size, gradients_at_once, scope_of
-from tpulm.models.segments import visible
+from tpulm.models.document_masking import visible
 from tpulm.models.sharding import Sharded
 
 
@@ -56,7 +56,7 @@ class Kernel:
 
         query       [records, tokens, heads, head_dim], scaled
         key, value  [records, tokens, key-value heads, head_dim]; the heads are a multiple of them
-        segments    int32 [records, tokens], see tpulm.models.segments; padding attends to padding, which says nothing
+        segments    int32 [records, tokens], see tpulm.models.document_masking; padding attends to padding
         window      with causal: how many tokens a token sees, itself included; without: how far it sees to each side;
                     None is no limit
         soft_cap    c of c tanh(score / c); None is none

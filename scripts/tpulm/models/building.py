@@ -24,9 +24,9 @@ from tpulm.models.causal import (
     prepare_tuning,
     without_activations,
 )
+from tpulm.models.document_masking import separate_documents
 from tpulm.models.dropout import draw_masks_once
 from tpulm.models.masked_models import MODULES
-from tpulm.models.segments import separate_documents
 from tpulm.specs.training_step import CausalArchitecture, MaskedArchitecture, ModelSpec, Preset
 
 

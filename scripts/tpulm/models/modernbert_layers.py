@@ -2,8 +2,8 @@
 sublayer, rotary positions, a gated feed-forward layer, and attention that is global in every few layers and local in
 the others.
 
-The input `padding_mask` holds segment ids, see tpulm.models.segments: documents of a record do not see each other.
-Needs tpulm.training.runtime.start first.
+The input `padding_mask` holds segment ids, see tpulm.models.document_masking: documents of a record do not see each
+other. Needs tpulm.training.runtime.start first.
 """
 
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ import keras_hub
 from keras import ops
 
 from tpulm.models.attention import Kernel, attend
+from tpulm.models.document_masking import places
 from tpulm.models.dropout import Dropout
-from tpulm.models.segments import places
 
 EPSILON = 1e-5
 

@@ -30,7 +30,7 @@ class Family:
 
     @property
     def segments(self) -> bool:
-        """Whether `tpulm.models.segments` can keep the documents of a record apart in it."""
+        """Whether `tpulm.models.document_masking` can keep the documents of a record apart in it."""
         return self.backbone.startswith("Gemma")
 
 

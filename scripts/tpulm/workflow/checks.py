@@ -118,7 +118,7 @@ def preflight(asked: list[dict], executor: object, folder: str) -> None:
 ALL_STEPS = "linear and cosine spread over all steps; constant and wsd keep what more steps leave as it was"
 
 
-def note(run: Run, folder: str) -> str | None:
+def why_retrained(run: Run, folder: str) -> str | None:
     """Return why a run trains again though it has checkpoints, as one sentence; None where it need not.
 
     folder  of the run: a path or a URL
@@ -127,7 +127,7 @@ def note(run: Run, folder: str) -> str | None:
     for recipe, before in zip(segments, made_with(folder, segments)):  # noqa: B905 (it may end early)
         changes = differences(before, recipe)
         if changes:
-            step = start(folder, segments, recipe["first"])
+            step = last_kept_step(folder, segments, recipe["first"])
             return f"{run.key} trains again from step {step}: {explain(changes, run.recipe['schedule']['shape'])}."
     return None
 
@@ -143,7 +143,7 @@ def made_with(folder: str, segments: list[dict]) -> Iterator[dict]:
             return  # whoever needs it will say so
 
 
-def start(folder: str, segments: list[dict], first: int) -> int:
+def last_kept_step(folder: str, segments: list[dict], first: int) -> int:
     """Return the last step up to `first` whose checkpoint still has its weights, 0 for none."""
     steps = [recipe["first"] for recipe in segments if recipe["first"] <= first]
     kept = [step for step in steps if bucket.exists(f"{folder}/checkpoints/{step:08d}/{CHECKPOINT_FILES['weights']}")]

@@ -16,7 +16,7 @@ from tpulm.core.devices import tpu_here
 from tpulm.core.errors import UserError
 from tpulm.workflow import disk, tracking
 from tpulm.workflow.budget import check_budget, pending, planned_of
-from tpulm.workflow.checks import check_shards, note, preflight, requests
+from tpulm.workflow.checks import check_shards, preflight, requests, why_retrained
 from tpulm.workflow.paths import Paths
 from tpulm.workflow.trackers import absent, check_installed
 
@@ -81,7 +81,7 @@ class Start:
         Which runs train again and why, and whether results/ is writable.
         """
         results = self.place.located("results")
-        found = [note(run, self.place.located(run.folder)) for run in self.runs]
+        found = [why_retrained(run, self.place.located(run.folder)) for run in self.runs]
         return [text for text in (*found, *folder_lock.unwritable(results)) if text]
 
     def before_jobs(self) -> None:
