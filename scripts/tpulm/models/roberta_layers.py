@@ -1,8 +1,8 @@
 """RoBERTa (Liu et al. 2019) in Keras: an encoder with learned positions and normalization after each sublayer.
 
 Beside what keras-hub's has, the input `padding_mask` holds segment ids (tpulm.models.document_masking): documents of a
-record do not see each other, and with `separate_documents` each begins at position 0. The attention probabilities have a
-dropout of their own, and attention may be a kernel. Variables have the paths of keras-hub's.
+record do not see each other, and with `separate_documents` each begins at position 0. The attention probabilities have
+a dropout of their own, and attention may be a kernel. Variables have the paths of keras-hub's.
 
 Needs tpulm.training.runtime.start first.
 """
