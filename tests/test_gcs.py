@@ -407,7 +407,7 @@ def test_the_report_and_upkeep_read_the_bucket(stored, server):
     workflow(*TARGETS, "--report", "report.zip", *STORED)
     with zipfile.ZipFile(workflow / "report.zip") as report:
         assert any(b"mlm-tiny" in report.read(name) for name in report.namelist())
-    assert re.search(r"\[verify\] \d+ artifacts are whole", workflow("verify", *STORED).stdout)
+    assert re.search(r"\[verify\] all \d+ artifacts are ok", workflow("verify", *STORED).stdout)
     name = "team/try/results/mlm/tiny/checkpoints/00000020/weights.safetensors"
     content = server.objects(name)[name]
     server.put(name, content[:-1])
@@ -424,7 +424,7 @@ def test_old_checkpoints_are_let_go_there(stored, server):
     target = "results/mlm/tiny/checkpoints/00000010/pruned.json"
     workflow(target, *last, *STORED)
     found = sorted(name.rpartition("/")[2] for name in server.objects(f"team/try/{target.rpartition('/')[0]}/"))
-    assert found == ["history.csv", "state.json", "pruned.json", "timings.csv"]
+    assert found == ["history.csv", "pruned.json", "state.json", "timings.csv"]
     assert "Nothing to be done" in workflow("-n", *TARGETS, target, *last, *STORED).stdout
 
 

@@ -113,7 +113,7 @@ def test_a_module_makes_the_same_models(outer, trained):
     page = json.loads((outer / "lm/logs/report.jobs.jsonl").read_text().splitlines()[0])["recipe"]
     assert len(page["runs"]) == 3 and all((outer / run["log"]).is_file() for run in page["runs"])
     said = outer("lm_verify", "lm_clean").stdout
-    assert re.search(r"\[verify\] \d+ artifacts are whole", said) and "[clean] 0 files " in said
+    assert re.search(r"\[verify\] all \d+ artifacts are ok", said) and "[clean] 0 files " in said
 
 
 def test_a_module_is_not_archived(outer):

@@ -100,7 +100,7 @@ def test_a_run_that_stops_early_and_is_thinned(trained, tmp_path):
     workflow("--until", "prune_checkpoint")
     assert [path.parent.name for path in folder.glob("*/weights.safetensors")] == ["00000040"]
     assert (folder / "00000010/history.csv").is_file() and (folder / "00000010/state.json").is_file()
-    assert "artifacts are whole" in workflow("verify").stdout
+    assert "artifacts are ok" in workflow("verify").stdout
 
 
 def undisturbed_run(folder, segments):

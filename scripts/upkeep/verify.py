@@ -38,4 +38,4 @@ with job(snakemake.log[0], "verify") as say, contextlib.ExitStack() as place:
         say(f"not built yet: {', '.join(absent)}")
     if damages:
         raise UserError(f"{len(damages)} damage(s) in {built} artifacts; the first: {damages[0]}")
-    say(f"{built} artifacts are whole")
+    say(f"all {built} artifacts are ok")
