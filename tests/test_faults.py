@@ -319,7 +319,7 @@ def test_verify_names_each_damage(small):
         "results/tokenizer/tokenizer.json is not the tokenizer",
     ):
         assert re.search(rf"^\[verify\]   {re.escape(sentence)}", said, re.M), sentence
-    assert "[verify] results/finetune-text: whole" in said
+    assert "[verify] results/finetune-text: ok" in said
 
 
 def test_tables_are_read_as_they_are_written(tmp_path):

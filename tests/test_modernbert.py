@@ -229,7 +229,7 @@ def difference(ours, theirs):
     return max(float(abs(a - b).max() / max(abs(b).max(), 1e-3)) for a, b in zip(ours, theirs, strict=True))
 
 def by_formula(trainable):
-    inputs, labels, weights = masked(batch)
+    inputs, labels, weights = masked_lm(batch)
     scores, _ = model.stateless_call(trainable, values[1], inputs, training=True)
     normalizer = jax.numpy.log(jax.numpy.exp(scores).sum(-1))
     return (token_losses(scores, labels) + 0.01 * normalizer**2).sum() / 40
@@ -240,7 +240,7 @@ z_loss = {"loss": abs(punished[0] - plain[0]), "gradients": difference(punished[
           "changed": difference(punished[1], plain[1])}
 needs = needs_of(model)._asdict()
 fuse(model, Kernel("splash", True, interpret=True))
-text = str(jax.make_jaxpr(lambda inputs: model(inputs))(masked(batch)[0]))
+text = str(jax.make_jaxpr(lambda inputs: model(inputs))(masked_lm(batch)[0]))
 fused = measured()
 kernel = {"loss": abs(fused[0] - plain[0]), "gradients": difference(fused[1], plain[1])}
 kernel["calls"] = text.count("pallas_call")
