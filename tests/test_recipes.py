@@ -58,8 +58,8 @@ def test_a_task_trains_for_the_epochs_that_it_names():
     found = chains_of(read_config([str(path)], {}))
     chains = {chain.task: chain.recipe for chain in found}
     mnli = next(chain.checkpoint()["best"] for chain in found if chain.task == "mnli")
-    assert {chain.task for chain in found if chain.start == [mnli]} == {"rte", "mrpc", "stsb"}
-    assert all(chain.start in ([], [mnli]) for chain in found) and len(found) == 25
+    assert {chain.task for chain in found if chain.initial_weights == [mnli]} == {"rte", "mrpc", "stsb"}
+    assert all(chain.initial_weights in ([], [mnli]) for chain in found) and len(found) == 25
     named = re.findall(r"steps: (\d+) +# (\d+) epochs of ([\d,]+)", path.read_text())
     assert len(named) == len(chains) == 8
     for steps, epochs, examples in named:

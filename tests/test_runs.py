@@ -42,7 +42,7 @@ def test_determinism_is_in_a_recipe_only_where_bytes_are_not_promised():
     free_base = run_of("base", "small", base={"small": free})
     free_tuned = run_of("finetune", "python", finetune={"runs": {"python": free}})
     recipes = [(base.segment(end), free_base.segment(end)), (base.plan(), free_base.plan())]
-    recipes.append((tuned.opening(), free_tuned.opening()))
+    recipes.append((tuned.loading_params(), free_tuned.loading_params()))
     for promising, other in recipes:
         assert other == promising | free and promised(promising) == {}
         assert promised(other) == free | {"bytes_promised": False}

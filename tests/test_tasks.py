@@ -100,7 +100,11 @@ def test_chains_start_from_another_task(tmp_path):
         tasks = {"x": FILES | changes, **others}
         return config_of(tmp_path, FILES, evaluation={"tasks": tasks})
 
-    found = {chain.folder.rpartition("/")[2]: chain.start for chain in chains_of(config(init="y")) if chain.task == "x"}
+    found = {
+        chain.folder.rpartition("/")[2]: chain.initial_weights
+        for chain in chains_of(config(init="y"))
+        if chain.task == "x"
+    }
     best = "results/evaluation/tasks/y/mlm/tiny/pretrained-rate-0.001-seed-0/checkpoints/00000004/best.safetensors"
     assert found == {
         f"{weights}-rate-0.001-seed-{seed}": start
@@ -135,7 +139,7 @@ def test_chains_start_from_a_checkpoint(tmp_path):
     # A chain of another task that it starts from is of the same checkpoint.
     tasks = {"x": recipe | {"init": "y"}, "y": recipe}
     config = config_of(tmp_path, FILES, evaluation={"tasks": tasks})
-    assert Task("x", config).chains(task.models[0], 10)[0].start == [
+    assert Task("x", config).chains(task.models[0], 10)[0].initial_weights == [
         "results/evaluation/tasks/y/mlm/tiny/00000010/pretrained-rate-0.001-seed-0/checkpoints/00000004/best.safetensors"
     ]
     tasks["y"] = recipe | {"checkpoints": "last"}
