@@ -41,7 +41,7 @@ def measured(chunk):
     held = step.lower(*values, [], batch, np.float32(1)).compile().memory_analysis().temp_size_in_bytes
     return count, held, np.mean(right), [np.asarray(array, np.float64) for array in (*sums, loss, *gradients)]
 
-inputs, _, _ = causal(batch)
+inputs, _, _ = causal_lm(batch)
 labels = model.stateless_call(*values, inputs)[0].argmax(-1)
 chunks, held, right, found = measured(token_losses.CHUNK)
 one, all_held, all_right, expected = measured(10**9)
