@@ -11,7 +11,7 @@ SETUP = command -v $(or $(PYTHON),python3) >/dev/null || \
 	$(or $(PYTHON),python3) envs/setup.py $(if $(PYTHON),--python $(PYTHON)) $(ENVIRONMENT) $(PROFILE)
 SHELL := /bin/bash
 
-.PHONY: run setup setup-tests lint check test test-all bench bench-data bench-steps bench-packing bench-plan bench-report pictures lock format
+.PHONY: run setup setup-tests lint check test test-all architecture bench bench-data bench-steps bench-packing bench-plan bench-report pictures lock format
 
 run: setup
 	@.venv/bin/snakemake
@@ -84,6 +84,10 @@ bench-report: setup-tests
 pictures: setup-tests
 	.venv/bin/snakemake report
 	.venv/bin/python tools/pictures.py
+
+# Where every artifact and every key of the config has its code, as tables on the terminal.
+architecture: setup
+	@.venv/bin/python tools/architecture.py
 
 # Resolve the locked environments again, after a change of envs/*.in.
 lock: setup-tests

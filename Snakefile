@@ -21,7 +21,7 @@ if "tokenizer" in config:
 include: "rules/tfrecords.smk"
 
 
-if "tfrecords" in config or ASKED:
+if "tfrecords" in config or INFERENCE_MODELS:
 
     include: "rules/mlm.smk"
 
@@ -34,8 +34,6 @@ include: "rules/tasks.smk"
 include: "rules/harness.smk"
 include: "rules/overlap.smk"
 include: "rules/checkpoints.smk"
-include: "rules/how_good.smk"
-include: "rules/transformers.smk"
 include: "rules/report.smk"
 include: "rules/plan.smk"
 include: "rules/publish.smk"
@@ -50,7 +48,7 @@ if "tfrecords" in config:
     # Not the shards themselves: where a job needs one that is gone, the run ends with a sentence, and `tfrecords`
     # writes it again.
     TARGETS.append(RECORD_SETS["tfrecords"].manifest)
-if "tfrecords" in config or ASKED:
+if "tfrecords" in config or INFERENCE_MODELS:
     TARGETS.append(rules.mlm.input)
 
 

@@ -40,7 +40,7 @@ import numpy as np
 from conftest import Workflow
 from ruamel.yaml import YAML
 from tokenizers import Tokenizer
-from tpulm.corpus.reader import read_texts
+from tpulm.corpus.documents import read_texts
 from tpulm.records.reader import Records
 from tpulm.tokenization import folder
 
@@ -59,8 +59,8 @@ LIBRARY = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from tokenizers import models, trainers
-from tpulm.corpus.reader import read_texts
-from tpulm.tokenization.pipeline import untrained
+from tpulm.corpus.documents import read_texts
+from tpulm.tokenization.words import untrained
 tokenizer = untrained(models.Unigram())
 special = ["[CLS]", "[SEP]", "<unk>", "<pad>", "[MASK]"]
 trainer = trainers.UnigramTrainer(vocab_size=int(sys.argv[4]), unk_token="<unk>", special_tokens=special)

@@ -8,7 +8,7 @@ from tpulm.config.model_sizes import STORED, checkpoint_bytes, model_size, optim
 from tpulm.config.reading import read_config
 from tpulm.config.runs import Run, runs_of
 from tpulm.core.files import read_json
-from tpulm.tracking.live_metrics import GAP, read
+from tpulm.core.live_metrics import GAP, read
 
 PLANS = ROOT / "benchmarks/results/recipe_plans.json"
 RATE = 1e9  # bytes a second that each host reads and writes: an assumption
@@ -22,7 +22,7 @@ def gaps(workflow: Workflow) -> dict[str, tuple[str, dict[str, float]]]:
     """
     found = {}
     for run in runs_of(read_config([str(workflow / "config.yaml")], {})):
-        log = workflow / f"{run.folder.replace('results/', 'logs/').replace('base-training', 'base')}/metrics.jsonl"
+        log = workflow / f"{run.folder.replace('results/', 'logs/')}/metrics.jsonl"
         records = [record["seconds"] for record in read(log) if "seconds" in record]
         if not records:
             raise LookupError(f"{log} has no record of the end of a segment")

@@ -11,7 +11,7 @@ card side by side. jax_worker.py is this workflow, with `determinism: steps`; to
 
 This Python needs what envs/jax-gpu.txt has, no TensorFlow; that of --torch-python a PyTorch for CUDA, transformers and
 peft. Prints a table and writes it to benchmarks/results/gpu.md. MFU is by the FLOPs that a step needs at the least
-(tpulm.training.model_flops), the same for both ways, and the card's published bfloat16 peak.
+(tpulm.training.jax_run), the same for both ways, and the card's published bfloat16 peak.
 """
 
 import argparse

@@ -25,8 +25,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 import numpy as np
-from tpulm.config.record_arrays import Arrays
-from tpulm.config.training_step import TrainingStep
+from tpulm.specs.record_arrays import Arrays
+from tpulm.specs.training_step import TrainingStep
 from tpulm.training import runtime
 from tpulm.training.history import History
 
@@ -71,10 +71,9 @@ class Training:
         recipe = job["recipe"]
         runtime.start(job["threads"], job["devices"], recipe["precision"], recipe.get("determinism", "bytes"))
         from tpulm.models import building
-        from tpulm.planning.preset_sizes import without_preset
+        from tpulm.planning.abstract_run import without_preset
         from tpulm.training.jax_run import build_run
-        from tpulm.training.jax_trainer import Trainer
-        from tpulm.training.processes import Processes
+        from tpulm.training.jax_trainer import Processes, Trainer
 
         building.draw_weights = draw_on_devices
         step = TrainingStep.of(job["stage"], "benchmark", recipe)
@@ -87,7 +86,7 @@ class Training:
     def about(self) -> dict:
         """Return what is trained, and on what."""
         import jax
-        from tpulm.training.model_flops import model_flops_of
+        from tpulm.models.flops import model_flops_of
 
         step = self.run.step
         return {

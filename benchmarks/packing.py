@@ -28,7 +28,7 @@ import data  # it also finds the package
 import numpy as np
 import tpu
 from tpulm.core.accelerators import topology
-from tpulm.records.packing import Layout, pack
+from tpulm.records.shards import Layout, pack
 from worker import Worker
 
 HERE = Path(__file__).parent
@@ -55,7 +55,7 @@ def shares(lengths: np.ndarray) -> dict[str, float]:
     ids = np.zeros(lengths.sum(), np.int32)
     found = {}
     for packing in PACKINGS:
-        packer = Layout(packing, LENGTH, LENGTH, pad=1, closing=1).packer()
+        packer = Layout(packing, LENGTH, LENGTH, pad=1, suffix_tokens=1).packer()
         blocks = list(pack([(ids, lengths)], packer))
         found[packing] = sum(int(block["attention_mask"].sum()) for block in blocks) / sum(
             block["attention_mask"].size for block in blocks

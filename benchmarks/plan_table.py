@@ -7,7 +7,7 @@ The rows are in measured_steps.yaml, and those that benchmarks/tpu.py measured i
 takes a minute or more for each and writes what the model needs of the compiled program to results/steps/ROW.json; with
 --texts, the text of the program is kept, compressed, and read again instead of compiled. `table` takes seconds: it
 writes results/plan_table.md and the table of README.md, and prints the factors and the error that
-scripts/tpulm/planning/efficiency.py holds.
+scripts/tpulm/planning/estimate.py holds.
 """
 
 import argparse
@@ -65,9 +65,9 @@ def rows() -> dict[str, dict]:
 def lowered_run(run: dict, devices: list, where: str) -> tuple:
     """Return the lowered program of a run of this project, its devices, and the share of positions attended."""
     from keras.distribution import LayoutMap
-    from tpulm.config.training_step import TrainingStep
     from tpulm.models import sharding, token_losses
     from tpulm.planning.abstract_run import AbstractRun
+    from tpulm.specs.training_step import TrainingStep
     from tpulm.training.runtime import set_precision
 
     if "layout" in run:
@@ -115,7 +115,7 @@ def text_of(name: str, row: dict, slice_: Topology) -> tuple[str, list]:
 
 def compile_row(name: str, row: dict, texts: Path | None) -> None:
     """Write what the model needs of a row's program."""
-    from tpulm.planning.program import read
+    from tpulm.planning.timeline import read
 
     slice_ = topology(row["slice"])
     kept = texts / f"{name}.json.gz" if texts else None

@@ -28,11 +28,11 @@ import data  # it also finds the package and the tests' Workflow
 import utilisation
 from conftest import ROOT, Workflow, outside
 from ruamel.yaml import YAML
-from tpulm.config.label_heads import masked_model
-from tpulm.config.planned import Planned, planned_of
 from tpulm.config.reading import read_config
 from tpulm.core.accelerators import GIB, topology
 from tpulm.core.files import read_json
+from tpulm.specs.label_heads import masked_model
+from tpulm.workflow.budget import Planned, planned_of
 
 RECIPES = ROOT / "recipes"
 PUBLISHED = ROOT / "benchmarks/published_tasks.yaml"

@@ -5,12 +5,11 @@ from collections import defaultdict
 
 import plan_table  # noqa: F401, it finds the package
 from tpulm.core.accelerators import Topology
-from tpulm.planning import efficiency
+from tpulm.planning import estimate
 from tpulm.planning.estimate import times
 from tpulm.planning.hlo import Computation, Instruction, parse
 from tpulm.planning.links import Links
-from tpulm.planning.program import read
-from tpulm.planning.timeline import Reader, Timeline, Uses
+from tpulm.planning.timeline import Reader, Timeline, Uses, read
 
 COSTLIEST = 5  # groups that are shown
 WRAPPERS = re.compile(r"jit\(\w+\)/|checkpoint/|rematted_computation/|vmap\(|shard_map/|while/body/|closed_call/|\)")
@@ -24,7 +23,7 @@ class Costs(Reader):
         entries = super().work(computation, instruction, turns, uses)
         if not hasattr(self, "groups"):
             self.groups: dict[str, float] = defaultdict(float)
-        compute, memory, links = efficiency.FACTORS
+        compute, memory, links = estimate.FACTORS
         for entry in entries:
             if entry[0] == "run":
                 self.groups[group_of(instruction)] += turns * max(entry[1] / compute, entry[2] / memory)

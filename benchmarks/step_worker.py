@@ -27,11 +27,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 import numpy as np
-from tpulm.config.schedule import learning_rates
 from tpulm.records.masked_batches import evaluation_batches, training_batch
 from tpulm.records.reader import Records
-from tpulm.training.history import History
-from tpulm.training.phases import Phases
+from tpulm.specs.schedule import learning_rates
+from tpulm.training.history import History, Phases
 
 MASKING = {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
 # An operation of TensorFlow in a trace: where in the model, and of which kind.
@@ -59,7 +58,7 @@ def published(job: dict, folder: Path, train: Records, held_out: Records) -> Way
     tf = runtime.tf
     runtime.start(job["threads"], 1, tpu=False)
     import transformers
-    from tpulm.training.tensorflow_evaluation import evaluate
+    from tpulm.training.tensorflow_trainer import evaluate
 
     PHASES.end("imports")
     runtime.tf_keras.utils.set_random_seed(job["seed"])
@@ -94,8 +93,7 @@ def with_tensorflow(job: dict, folder: Path, train: Records, held_out: Records) 
     from tpulm.training import tensorflow_runtime as runtime
 
     strategy = runtime.start(job["threads"], 1, tpu=False)
-    from tpulm.training.tensorflow_evaluation import evaluate
-    from tpulm.training.tensorflow_trainer import Trainer
+    from tpulm.training.tensorflow_trainer import Trainer, evaluate
 
     PHASES.end("imports")
     recipe = recipe_of(job)
@@ -110,7 +108,7 @@ def with_tensorflow(job: dict, folder: Path, train: Records, held_out: Records) 
 
 def with_jax(job: dict, folder: Path, train: Records, held_out: Records) -> Ways:
     """Return what `backend: jax` does."""
-    from tpulm.config.training_step import TrainingStep
+    from tpulm.specs.training_step import TrainingStep
     from tpulm.training import runtime
 
     recipe, manifest = recipe_of(job), train.manifest

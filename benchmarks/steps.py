@@ -5,7 +5,7 @@
 - steps: a small RoBERTa on the same records, trained by the published `fit`, by `backend: tensorflow` and by
   `backend: jax` (step_worker.py), each in a process of its own. All three are there from the beginning, and train by
   turns, so that a busy machine slows all of them down. Then two more seeds, and the held-out loss of all.
-- gap: what of a segment of the shipped config is no training, by its own record (tpulm.training.phases), and which part
+- gap: what of a segment of the shipped config is no training, by its record (tpulm.training.history), and which part
   of a segment that would be in each recipe that benchmarks/recipes.py has planned, by the estimate of a step.
 
 Prints tables, and writes them to benchmarks/results/steps.md and into README.md. A part that fails is named there, and

@@ -24,10 +24,10 @@ from pathlib import Path
 
 import plan_table  # it also finds the package
 from ruamel.yaml import YAML
-from tpulm.core import hosts
+from tpulm.core import processes
 from tpulm.core.accelerators import GIB, JAX_TPUS, TPUS, topology
+from tpulm.core.devices import tpu_here
 from tpulm.core.errors import UserError
-from tpulm.core.local_devices import tpu_here
 from worker import Ended, Worker
 
 HERE = Path(__file__).parent
@@ -171,7 +171,11 @@ def table(rows: dict[str, dict]) -> list[str]:
 def measure(arguments: argparse.Namespace) -> None:
     """Measure, plan, and write the rows."""
     if arguments.hosts > 1:
-        place = {hosts.COUNT: arguments.hosts, hosts.NUMBER: arguments.number, hosts.COORDINATOR: arguments.coordinator}
+        place = {
+            processes.COUNT: arguments.hosts,
+            processes.NUMBER: arguments.number,
+            processes.COORDINATOR: arguments.coordinator,
+        }
         os.environ |= {key: str(value) for key, value in place.items()}
     path, wanted = arguments.output, []
     # The number of devices is known once JAX has started: a batch must fit it, so a first process only asks.

@@ -28,7 +28,7 @@ from tpulm.config.reading import read_config
 from tpulm.config.runs import Run, runs_of
 from tpulm.core.accelerators import GIB, Topology, topology
 from tpulm.core.files import read_json
-from tpulm.planning import efficiency
+from tpulm.planning import estimate
 from tpulm.planning.estimate import times
 
 ROWS, RECIPE = ROOT / "benchmarks/utilisation.yaml", ROOT / "recipes/tpu-plans.yaml"
@@ -91,9 +91,8 @@ def abstract_of(run: Run, recipe: dict, slice_: str, layers: int) -> tuple[Any, 
     layers  of the model; 0 for as many as it has
     """
     devices = plan_table.devices_of(topology(slice_))
-    from tpulm.config.training_step import TrainingStep
-    from tpulm.planning.abstract_run import AbstractRun
-    from tpulm.planning.preset_sizes import without_preset
+    from tpulm.planning.abstract_run import AbstractRun, without_preset
+    from tpulm.specs.training_step import TrainingStep
     from tpulm.training.runtime import set_precision
 
     step = TrainingStep.of(run.stage, run.key, recipe)
@@ -109,8 +108,8 @@ def abstract_of(run: Run, recipe: dict, slice_: str, layers: int) -> tuple[Any, 
 def program_of(run: Run, recipe: dict, slice_: str, layers: int) -> list:
     """Return compiled text, coordinates of the chips of its devices, and what is known; arguments as `abstract_of`."""
     abstract, whole = abstract_of(run, recipe, slice_, layers)
+    from tpulm.models.flops import model_flops_of
     from tpulm.planning.compiled import program_sha256
-    from tpulm.training.model_flops import model_flops_of
 
     step, lowered = abstract.step, abstract.lowered()
     program = lowered.compile()
@@ -152,7 +151,7 @@ def origin(row: dict, state: str) -> str:
 
 def recipe_hash(recipe: dict, slice_: str) -> str:
     """Return a hash of what a plan's figures follow from: the planned recipe, the slice, the factors of estimates."""
-    return hashlib.sha256(json.dumps([recipe, slice_, efficiency.FACTORS], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([recipe, slice_, estimate.FACTORS], sort_keys=True).encode()).hexdigest()
 
 
 def current(kept: dict[str, dict], name: str, row: dict, state: str) -> dict[str, dict]:
@@ -197,7 +196,7 @@ def whole(programs: dict[str, dict]) -> dict | None:
             for name in first[parts] | last[parts]
         }
     roofs = found["seconds"]
-    reached = {name: roof / share for (name, roof), share in zip(roofs.items(), efficiency.FACTORS, strict=True)}
+    reached = {name: roof / share for (name, roof), share in zip(roofs.items(), estimate.FACTORS, strict=True)}
     found |= {"lower_bound_seconds": max(roofs.values()), "bound_by": max(reached, key=reached.__getitem__)}
     return found | {"compiled": [few, more]}
 

@@ -1,7 +1,7 @@
 """The archive of a run, signed if the config names a key; the runs of before, in results/history/."""
 
-from tpulm.config.archives import archive_of, kept_of, signatures_of
-from tpulm.workflow.archiving import archived, kept_runs, only_here, signing_key
+from tpulm.config.publications import archive_of, kept_of, signatures_of
+from tpulm.workflow.publishing import archived, kept_runs, only_here, signing_key
 
 ARCHIVE = archive_of(config)
 HISTORY = [f"results/history/{chain}.json" for chain in RUN_FOLDERS]
@@ -23,7 +23,7 @@ rule write_archive:
         TARGETS,
         rules.cards.input,
         here=lambda w: or_exit(only_here, PLACE.bucket, IS_MAIN),
-        code=code_inputs("write_archive", "archive"),
+        code=code_inputs("archive/write_archive", "archive"),
     output:
         ARCHIVE,
     params:
@@ -34,7 +34,7 @@ rule write_archive:
     conda:
         "../envs/archive.yaml"
     script:
-        "../scripts/write_archive.py"
+        "../scripts/archive/write_archive.py"
 
 
 rule sign_archive:
@@ -43,7 +43,7 @@ rule sign_archive:
     input:
         archive=ARCHIVE,
         key=lambda w: or_exit(signing_key, config["archive"]["sign"]),
-        code=code_inputs("sign_archive", "archive"),
+        code=code_inputs("archive/sign_archive", "archive"),
     output:
         f"{ARCHIVE}.sig",
     log:
@@ -52,7 +52,7 @@ rule sign_archive:
     conda:
         "../envs/archive.yaml"
     script:
-        "../scripts/sign_archive.py"
+        "../scripts/archive/sign_archive.py"
 
 
 rule sign_model:
@@ -61,7 +61,7 @@ rule sign_model:
     input:
         files=lambda w: SIGNED_MODELS[f"results/archive/models/{w.artifact}.sig"]["files"],
         key=lambda w: or_exit(signing_key, config["archive"]["sign"]),
-        code=code_inputs("sign_model", "archive"),
+        code=code_inputs("archive/sign_model", "archive"),
     output:
         "results/archive/models/{artifact}.sig",
     params:
@@ -72,7 +72,7 @@ rule sign_model:
     conda:
         "../envs/archive.yaml"
     script:
-        "../scripts/sign_model.py"
+        "../scripts/archive/sign_model.py"
 
 
 rule keep_run:
@@ -81,7 +81,7 @@ rule keep_run:
         metrics=lambda w: f"{RUN_FOLDERS[w.chain].folder}/metrics.json",
         state=lambda w: RUN_FOLDERS[w.chain].state,
         scores=lambda w: [file for file in SCORES if Path(file).match(f"{w.chain}/scores.json")],
-        code=code_inputs("keep_run", "workflow"),
+        code=code_inputs("archive/keep_run", "workflow"),
     output:
         update("results/history/{chain}.json"),
     params:
@@ -94,4 +94,4 @@ rule keep_run:
     conda:
         "../envs/workflow.yaml"
     script:
-        "../scripts/keep_run.py"
+        "../scripts/archive/keep_run.py"

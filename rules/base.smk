@@ -7,10 +7,10 @@ rule base:
     """Target: every base model, with the metrics of those trained here."""
     localrule: True
     input:
-        expand("results/base/{name}", name=BASE),
-        expand("results/base/{name}.json", name=BASE),
-        expand("results/base-training/{name}/{file}", name=TRAINED_BASES, file=["history.csv", "metrics.json"]),
-        [run.thinned for run in TRAINED_BASES.values()],
+        expand("results/base/{name}/preset", name=BASE),
+        expand("results/base/{name}/preset.json", name=BASE),
+        expand("results/base/{name}/{file}", name=TRAINED_BASES, file=["history.csv", "metrics.json"]),
+        [run.pruned for run in TRAINED_BASES.values()],
 
 
 rule train_base_vocabulary:
@@ -18,9 +18,9 @@ rule train_base_vocabulary:
     input:
         corpus=DOCUMENTS_IN_PLACE["corpus", "train"],
         lengths=list(map(lengths_file, DOCUMENTS["corpus", "train"])),
-        code=code_inputs("train_base_vocabulary", "jax"),
+        code=code_inputs("base/train_base_vocabulary", "jax"),
     output:
-        "results/base-training/{name}/vocabulary.spm",
+        "results/base/{name}/vocabulary.spm",
     params:
         recipe=lambda w: pick(BASE[w.name], "vocab_size", "seed") | {"marks": marks_of(BASE[w.name]["model"])},
     log:
@@ -34,7 +34,7 @@ rule train_base_vocabulary:
     conda:
         "../envs/jax.yaml"
     script:
-        "../scripts/train_base_vocabulary.py"
+        "../scripts/base/train_base_vocabulary.py"
 
 
 rule train_base:
@@ -42,9 +42,9 @@ rule train_base:
     input:
         records=lambda w: in_place(TRAINED_BASES[w.name].records.manifest),
         previous=lambda w: previous_checkpoint(TRAINED_BASES[w.name], int(w.step)),
-        code=code_inputs("train_base", "jax"),
+        code=code_inputs("base/train_base", "jax"),
     output:
-        **segment_outputs("results/base-training/{name}"),
+        **segment_outputs("results/base/{name}"),
     params:
         recipe=lambda w: TRAINED_BASES[w.name].segment(int(w.step)),
     log:
@@ -57,18 +57,18 @@ rule train_base:
     conda:
         "../envs/jax.yaml"
     script:
-        "../scripts/train_base.py"
+        "../scripts/base/train_base.py"
 
 
 rule export_base:
     """Save the best checkpoint of a base model as a Keras preset folder."""
     input:
         best=lambda w: Model.of(TRAINED_BASES[w.name], w).weights,
-        vocabulary="results/base-training/{name}/vocabulary.spm",
-        code=code_inputs("export_base", "jax"),
+        vocabulary="results/base/{name}/vocabulary.spm",
+        code=code_inputs("base/export_base", "jax"),
     output:
-        folder=directory("results/base/{name}"),
-        fingerprint="results/base/{name}.json",
+        folder=directory("results/base/{name}/preset"),
+        fingerprint="results/base/{name}/preset.json",
     params:
         recipe=lambda w: pick(BASE[w.name], "model", "sequence_length", "precision")
         | {"cpu_threads": config["cpu_threads"]},
@@ -82,7 +82,7 @@ rule export_base:
     conda:
         "../envs/jax.yaml"
     script:
-        "../scripts/export_base.py"
+        "../scripts/base/export_base.py"
 
 
 rule fetch_base:
@@ -90,10 +90,10 @@ rule fetch_base:
     input:
         files=lambda w: preset_files(BASE[w.name]["preset"]),
         adapter=lambda w: preset_files(BASE[w.name]["adapter"]) if "adapter" in BASE[w.name] else [],
-        code=code_inputs("fetch_base", "jax"),
+        code=code_inputs("base/fetch_base", "jax"),
     output:
-        folder=directory("results/base/{name}"),
-        fingerprint="results/base/{name}.json",
+        folder=directory("results/base/{name}/preset"),
+        fingerprint="results/base/{name}/preset.json",
     params:
         recipe=lambda w: {"preset": BASE[w.name]["preset"], "revision": BASE[w.name].get("revision")}
         | {key: BASE[w.name][key] for key in ("adapter", "adapter_revision") if key in BASE[w.name]},
@@ -109,19 +109,19 @@ rule fetch_base:
     conda:
         "../envs/jax.yaml"
     script:
-        "../scripts/fetch_base.py"
+        "../scripts/base/fetch_base.py"
 
 
 rule evaluate_base:
     """Evaluate a base model that was trained here on its held-out splits."""
     input:
-        base=ancient("results/base/{name}"),
-        fingerprint="results/base/{name}.json",
+        base=ancient("results/base/{name}/preset"),
+        fingerprint="results/base/{name}/preset.json",
         records=lambda w: in_place(TRAINED_BASES[w.name].records.manifest),
         state=lambda w: TRAINED_BASES[w.name].state,
-        code=code_inputs("evaluate_base", "jax"),
+        code=code_inputs("base/evaluate_base", "jax"),
     output:
-        "results/base-training/{name}/metrics.json",
+        "results/base/{name}/metrics.json",
     params:
         recipe=lambda w: pick(
             BASE[w.name],
@@ -139,4 +139,4 @@ rule evaluate_base:
     conda:
         "../envs/jax.yaml"
     script:
-        "../scripts/evaluate_base.py"
+        "../scripts/base/evaluate_base.py"

@@ -1,10 +1,10 @@
 """Checkpoints as models: exported to be scored, asked and finetuned on tasks; selected by their scores, and plotted."""
 
-from tpulm.config.evaluation_names import EXPORTED
+from tpulm.specs.artifacts import EXPORTED
 from tpulm.config.runs import LOSS
-from tpulm.config.selection import selecting
+from tpulm.config.evaluations import selecting
 
-# Everything that a checkpoint's weights are read for, and thinning waits for.
+# Everything that a checkpoint's weights are read for, and pruning waits for.
 OF_STEPS = [AT_STEPS, SAMPLED, *TASK_STEPS.values(), *HARNESS_STEPS.values()]
 # What the report draws of each run.
 SCORED_STEPS = {
@@ -28,10 +28,10 @@ if MLM:
 
 use rule export_base as export_base_at_step with:
     output:
-        folder=temp(directory(f"{EXPORTED}/base-training/{{name}}/{{step}}/preset")),
-        fingerprint=temp(f"{EXPORTED}/base-training/{{name}}/{{step}}/preset.json"),
+        folder=temp(directory(f"{EXPORTED}/base/{{name}}/{{step}}/preset")),
+        fingerprint=temp(f"{EXPORTED}/base/{{name}}/{{step}}/preset.json"),
     log:
-        "logs/evaluation/base-training/{name}/{step}-export.log",
+        "logs/evaluation/base/{name}/{step}-export.log",
 
 
 # To be finetuned on tasks.
@@ -48,7 +48,7 @@ rule select_checkpoint:
         scores=lambda w: AT_STEPS.files(w.chain),
         states=lambda w: RUN_FOLDERS[w.chain].in_every_checkpoint("state.json"),
         weights=lambda w: RUN_FOLDERS[w.chain].in_every_checkpoint("weights.safetensors"),
-        code=code_inputs("select_checkpoint", "data"),
+        code=code_inputs("checkpoints/select_checkpoint", "data"),
     output:
         weights="results/{chain}/selected.safetensors",
         state="results/{chain}/selected.json",
@@ -62,14 +62,14 @@ rule select_checkpoint:
     conda:
         "../envs/data.yaml"
     script:
-        "../scripts/select_checkpoint.py"
+        "../scripts/checkpoints/select_checkpoint.py"
 
 
 rule plot_checkpoints:
     """Plot the scores of a run's checkpoints against the tokens that it has seen."""
     input:
         scores=lambda w: SCORED_STEPS[w.chain],
-        code=code_inputs("plot_checkpoints", "workflow"),
+        code=code_inputs("checkpoints/plot_checkpoints", "workflow"),
     output:
         report(
             "results/figures/checkpoints/{chain}.svg",
@@ -87,4 +87,4 @@ rule plot_checkpoints:
     conda:
         "../envs/workflow.yaml"
     script:
-        "../scripts/plot_checkpoints.py"
+        "../scripts/checkpoints/plot_checkpoints.py"

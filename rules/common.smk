@@ -13,22 +13,22 @@ if str(ROOT / "scripts") not in sys.path:
 from snakemake.io import local
 
 from tpulm.compat.snakemake import config_given, is_main, replace_handler
-from tpulm.config.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER_FILES, lengths_file
-from tpulm.config.asked import asked_of, sampling_of
-from tpulm.config.causal_families import marks_of
-from tpulm.config.model import Model
-from tpulm.config.page_facts import page_recipe
+from tpulm.specs.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER_FILES, lengths_file
+from tpulm.config.models import asked_of, sampling_of
+from tpulm.specs.causal_families import marks_of
+from tpulm.config.models import Model
+from tpulm.config.report import page_recipe
 from tpulm.config.reading import complete, read_config, typed
 from tpulm.config.runs import by_stage, pick, record_sets_of, runs_of, segment_outputs
 from tpulm.config.sweeps import groups_of, repetitions
 from tpulm.workflow.disk import fetched_bytes
-from tpulm.workflow.memory import MB, converting_mb, fetching_mb, mem_mb
-from tpulm.workflow.place import Place, local_files, preset_files
+from tpulm.workflow.resources import MB, converting_mb, fetching_mb, mem_mb
+from tpulm.workflow.paths import Paths, local_files, preset_files
 from tpulm.workflow.resources import resources_of, snapshots_of, tokenizer_threads
-from tpulm.workflow.shard_inputs import ShardInputs
+from tpulm.workflow.inputs import ShardInputs
 from tpulm.workflow.start import Start, or_exit, say
 from tpulm.workflow.terminal import Terminal
-from tpulm.workflow.trackers import specification
+from tpulm.workflow.tracking import specification
 
 # Each segment depends on the previous one; Snakemake walks such chains by recursion.
 sys.setrecursionlimit(max(sys.getrecursionlimit(), 100_000))
@@ -49,8 +49,8 @@ RUNS = runs_of(config)
 STAGE_RUNS = by_stage(RUNS)
 MLM, TRAINED_BASES, FINETUNE = STAGE_RUNS["mlm"], STAGE_RUNS["base"], STAGE_RUNS["finetune"]
 # Masked models that are asked, also pretrained ones; and those that read the records of this config.
-ASKED, MEASURED = asked_of(config, MLM)
-OPENED = STAGE_RUNS | {"mlm": ASKED}
+INFERENCE_MODELS, EVALUATED_MODELS = asked_of(config, MLM)
+OPENED = STAGE_RUNS | {"mlm": INFERENCE_MODELS}
 BASE = config["base"]
 # Every set of records by its folder under results/, which is the wildcard `records`.
 RECORD_SETS = or_exit(record_sets_of, config, RUNS)
@@ -62,7 +62,7 @@ TEXTS = {"corpus": ("corpus", config["corpus"])}
 if "text" in config["finetune"]:
     TEXTS["finetune-text"] = ("finetune.text", config["finetune"]["text"])
 
-PLACE = Place(workflow, storage, ROOT)
+PLACE = Paths(workflow, storage, ROOT)
 code_inputs, in_place, located = PLACE.code_inputs, PLACE.in_place, PLACE.located
 START = or_exit(Start, workflow, config, RUNS, PLACE)
 

@@ -48,7 +48,7 @@ rule fetch_chat_template:
     """Find the chat template of a text: Gemma's, that of a file, or that of a tokenizer."""
     input:
         files=lambda w: list(map(local, CHATS[w.collection])),
-        code=code_inputs("fetch_chat_template", "data"),
+        code=code_inputs("corpus/fetch_chat_template", "data"),
     output:
         "results/{collection}/chat_template.json",
     log:
@@ -64,7 +64,7 @@ rule fetch_chat_template:
         }
         | {"key": f"{TEXTS[w.collection][0]}.chat_template"},
     script:
-        "../scripts/fetch_chat_template.py"
+        "../scripts/corpus/fetch_chat_template.py"
 
 
 rule read_part:
@@ -76,7 +76,7 @@ rule read_part:
             if has_messages(*TEXTS[w.collection], PARTS[w.collection][int(w.part)].source)
             else []
         ),
-        code=code_inputs("read_part", "data"),
+        code=code_inputs("corpus/read_part", "data"),
     output:
         part="results/{collection}/parts/{part}.parquet",
         record="results/{collection}/parts/{part}.json",
@@ -92,7 +92,7 @@ rule read_part:
     params:
         recipe=lambda w: reading(*TEXTS[w.collection], PARTS[w.collection][int(w.part)]),
     script:
-        "../scripts/read_part.py"
+        "../scripts/corpus/read_part.py"
 
 
 rule assign_splits:
@@ -101,7 +101,7 @@ rule assign_splits:
         # Of the documents, only the keys are read.
         parts=lambda w: list(map(in_place, part_files(w, PARTS, ".parquet"))),
         records=lambda w: part_files(w, PARTS, ".json"),
-        code=code_inputs("assign_splits", "data"),
+        code=code_inputs("corpus/assign_splits", "data"),
     output:
         splits="results/{collection}/splits.npy",
         record="results/{collection}/splits.json",
@@ -118,7 +118,7 @@ rule assign_splits:
     params:
         recipe=lambda w: assigning(*TEXTS[w.collection], PARTS[w.collection]),
     script:
-        "../scripts/assign_splits.py"
+        "../scripts/corpus/assign_splits.py"
 
 
 rule collect_ngrams:
@@ -127,7 +127,7 @@ rule collect_ngrams:
         parts=lambda w: list(map(in_place, part_files(w, PARTS, ".parquet"))),
         splits="results/{collection}/splits.npy",
         benchmarks=lambda w: list(map(PLACE.text, BENCHMARKS[w.collection])),
-        code=code_inputs("collect_ngrams", "data"),
+        code=code_inputs("corpus/collect_ngrams", "data"),
     output:
         "results/{collection}/ngrams.npy",
     log:
@@ -142,7 +142,7 @@ rule collect_ngrams:
         recipe=lambda w: pick(TEXTS[w.collection][1]["decontaminate"], "ngram", "column")
         | {"key": TEXTS[w.collection][0]},
     script:
-        "../scripts/collect_ngrams.py"
+        "../scripts/corpus/collect_ngrams.py"
 
 
 rule find_contamination:
@@ -152,7 +152,7 @@ rule find_contamination:
         splits=lambda w: in_place(f"results/{w.collection}/splits.npy"),
         record="results/{collection}/splits.json",
         ngrams="results/{collection}/ngrams.npy",
-        code=code_inputs("find_contamination", "data"),
+        code=code_inputs("corpus/find_contamination", "data"),
     output:
         "results/{collection}/parts/{part}.contamination.json",
     log:
@@ -167,7 +167,7 @@ rule find_contamination:
     params:
         recipe=lambda w: pick(TEXTS[w.collection][1]["decontaminate"], "ngram"),
     script:
-        "../scripts/find_contamination.py"
+        "../scripts/corpus/find_contamination.py"
 
 
 rule build_corpus:
@@ -181,7 +181,7 @@ rule build_corpus:
             else []
         ),
         contamination=lambda w: part_files(w, PARTS, ".contamination.json") if w.collection in BENCHMARKS else [],
-        code=code_inputs("build_corpus", "data"),
+        code=code_inputs("corpus/build_corpus", "data"),
     output:
         train="results/{collection}/train.parquet",
         validation="results/{collection}/validation.parquet",
@@ -201,7 +201,7 @@ rule build_corpus:
         recipe=lambda w: building(*TEXTS[w.collection], PARTS[w.collection])
         | ({} if w.collection in ASSIGNED else {"assigning": assigning(*TEXTS[w.collection], PARTS[w.collection])}),
     script:
-        "../scripts/build_corpus.py"
+        "../scripts/corpus/build_corpus.py"
 
 
 rule split_part:
@@ -213,7 +213,7 @@ rule split_part:
         contamination=lambda w: (
             f"results/{w.collection}/parts/{w.part}.contamination.json" if w.collection in BENCHMARKS else []
         ),
-        code=code_inputs("split_part", "data"),
+        code=code_inputs("corpus/split_part", "data"),
     output:
         train="results/{collection}/train/{part}.parquet",
         validation="results/{collection}/validation/{part}.parquet",
@@ -233,7 +233,7 @@ rule split_part:
     params:
         recipe=lambda w: building(*TEXTS[w.collection], [PARTS[w.collection][int(w.part)]]),
     script:
-        "../scripts/split_part.py"
+        "../scripts/corpus/split_part.py"
 
 
 rule merge_corpus:
@@ -242,7 +242,7 @@ rule merge_corpus:
         parts=lambda w: part_files(w, PARTS, ".figures.json"),
         record="results/{collection}/splits.json",
         contamination=lambda w: part_files(w, PARTS, ".contamination.json") if w.collection in BENCHMARKS else [],
-        code=code_inputs("merge_corpus", "data"),
+        code=code_inputs("corpus/merge_corpus", "data"),
     output:
         "results/{collection}/corpus.json",
     log:
@@ -255,4 +255,4 @@ rule merge_corpus:
     params:
         recipe=lambda w: merging(*TEXTS[w.collection]),
     script:
-        "../scripts/merge_corpus.py"
+        "../scripts/corpus/merge_corpus.py"

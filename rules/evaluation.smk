@@ -1,12 +1,12 @@
 """How good every model is: bits per byte of held-out text and pairs of sentences, beside simpler models."""
 
-from tpulm.config.evaluation_names import HELD_OUT
+from tpulm.specs.artifacts import HELD_OUT
 from tpulm.config.evaluations import Evaluations, overlap
-from tpulm.corpus.pair_sources import pair_sources
-from tpulm.workflow.checkpoint_files import CheckpointFiles
-from tpulm.workflow.opening import opened
+from tpulm.corpus.sources import pair_sources
+from tpulm.workflow.inputs import CheckpointFiles
+from tpulm.workflow.inputs import opened
 
-EVALUATED = Evaluations(config, ASKED, MEASURED, TRAINED_BASES, FINETUNE, list(TEXTS))
+EVALUATED = Evaluations(config, INFERENCE_MODELS, EVALUATED_MODELS, TRAINED_BASES, FINETUNE, list(TEXTS))
 PAIRS = EVALUATED.pairs
 TEXT_FILES = EVALUATED.text_files
 # The files that sets of pairs are read from.
@@ -40,7 +40,7 @@ rule sample_texts:
     input:
         documents=lambda w: [file for split in HELD_OUT for file in DOCUMENTS_IN_PLACE[w.collection, split]],
         lengths=lambda w: [lengths_file(file) for split in HELD_OUT for file in DOCUMENTS[w.collection, split]],
-        code=code_inputs("sample_texts", "data"),
+        code=code_inputs("evaluation/sample_texts", "data"),
     output:
         "results/evaluation/texts/{collection}.parquet",
     params:
@@ -54,7 +54,7 @@ rule sample_texts:
     conda:
         "../envs/data.yaml"
     script:
-        "../scripts/sample_texts.py"
+        "../scripts/evaluation/sample_texts.py"
 
 
 rule make_pairs:
@@ -62,7 +62,7 @@ rule make_pairs:
     input:
         documents=DOCUMENTS_IN_PLACE["corpus", "test"],
         lengths=list(map(lengths_file, DOCUMENTS["corpus", "test"])),
-        code=code_inputs("make_pairs", "data"),
+        code=code_inputs("evaluation/make_pairs", "data"),
     output:
         "results/evaluation/pairs/made.jsonl",
     params:
@@ -75,14 +75,14 @@ rule make_pairs:
     conda:
         "../envs/data.yaml"
     script:
-        "../scripts/make_pairs.py"
+        "../scripts/evaluation/make_pairs.py"
 
 
 rule fetch_pairs:
     """Read a set of pairs of sentences from files or from the Hugging Face Hub."""
     input:
         files=lambda w: list(map(PLACE.text, PAIR_SOURCES[w.pairs])),
-        code=code_inputs("fetch_pairs", "data"),
+        code=code_inputs("evaluation/fetch_pairs", "data"),
     output:
         "results/evaluation/pairs/sets/{pairs}.jsonl",
     params:
@@ -97,7 +97,7 @@ rule fetch_pairs:
     conda:
         "../envs/data.yaml"
     script:
-        "../scripts/fetch_pairs.py"
+        "../scripts/evaluation/fetch_pairs.py"
 
 
 rule score_ngrams:
@@ -111,7 +111,7 @@ rule score_ngrams:
         vocabulary=lambda w: [
             ancient(file) if file in EVALUATED.presets else file for file in EVALUATED.vocabularies[w.vocabulary]
         ],
-        code=code_inputs("score_ngrams", "jax"),
+        code=code_inputs("evaluation/score_ngrams", "jax"),
     output:
         "results/evaluation/ngrams/{collection}/{vocabulary}.parquet",
     params:
@@ -126,7 +126,7 @@ rule score_ngrams:
     conda:
         "../envs/jax.yaml"
     script:
-        "../scripts/score_ngrams.py"
+        "../scripts/evaluation/score_ngrams.py"
 
 
 rule score_mlm:
@@ -134,7 +134,7 @@ rule score_mlm:
     input:
         **EVALUATED.scored_on(SCORED),
         model=lambda w: SCORED[w.model].files,
-        code=code_inputs("score_mlm", lambda w: SCORED[w.model].run.backend),
+        code=code_inputs("evaluation/score_mlm", lambda w: SCORED[w.model].run.backend),
     output:
         scores="results/evaluation/{model}/scores.json",
         by_item="results/evaluation/{model}/items.parquet",
@@ -150,7 +150,7 @@ rule score_mlm:
     conda:
         lambda w: f"../envs/{SCORED[w.model].run.backend}.yaml"
     script:
-        "../scripts/score_mlm.py"
+        "../scripts/evaluation/score_mlm.py"
 
 
 rule score_causal:
@@ -158,7 +158,7 @@ rule score_causal:
     input:
         **EVALUATED.scored_on(SCORED),
         **opened(SCORED),
-        code=code_inputs("score_causal", "jax"),
+        code=code_inputs("evaluation/score_causal", "jax"),
     output:
         scores="results/evaluation/{model}/scores.json",
         by_item="results/evaluation/{model}/items.parquet",
@@ -174,4 +174,4 @@ rule score_causal:
     conda:
         "../envs/jax.yaml"
     script:
-        "../scripts/score_causal.py"
+        "../scripts/evaluation/score_causal.py"

@@ -16,7 +16,7 @@ rule finetune:
             run=FINETUNE,
             file=["history.csv", "metrics.json", "partitioning.json", "generations.json"],
         ),
-        [run.thinned for run in FINETUNE.values()],
+        [run.pruned for run in FINETUNE.values()],
 
 
 rule train_finetune:
@@ -26,9 +26,9 @@ rule train_finetune:
         fingerprint=fingerprint_of,
         records=lambda w: in_place(FINETUNE[w.run].records.manifest),
         # Only the first segment starts from there.
-        start=lambda w: [] if previous_checkpoint(FINETUNE[w.run], int(w.step)) else FINETUNE[w.run].start,
+        start=lambda w: [] if previous_checkpoint(FINETUNE[w.run], int(w.step)) else FINETUNE[w.run].initial_weights,
         previous=lambda w: previous_checkpoint(FINETUNE[w.run], int(w.step)),
-        code=code_inputs("train_finetune", "jax"),
+        code=code_inputs("finetune/train_finetune", "jax"),
     output:
         **segment_outputs("results/finetune/{run}"),
     params:
@@ -43,7 +43,7 @@ rule train_finetune:
     conda:
         "../envs/jax.yaml"
     script:
-        "../scripts/train_finetune.py"
+        "../scripts/finetune/train_finetune.py"
 
 
 rule export_lora:
@@ -52,14 +52,14 @@ rule export_lora:
         base=base_of,
         fingerprint=fingerprint_of,
         best=lambda w: FINETUNE[w.run].best,
-        code=code_inputs("export_lora", "jax"),
+        code=code_inputs("finetune/export_lora", "jax"),
     output:
         keras="results/finetune/{run}/adapter.lora.h5",
         keras_config="results/finetune/{run}/adapter.lora.json",
         peft="results/finetune/{run}/adapter/adapter_model.safetensors",
         peft_config="results/finetune/{run}/adapter/adapter_config.json",
     params:
-        recipe=lambda w: FINETUNE[w.run].opening() | FINETUNE[w.run].hub_base,
+        recipe=lambda w: FINETUNE[w.run].loading_params() | FINETUNE[w.run].hub_base,
     log:
         "logs/finetune/{run}/export.log",
     wildcard_constraints:
@@ -70,7 +70,7 @@ rule export_lora:
     conda:
         "../envs/jax.yaml"
     script:
-        "../scripts/export_lora.py"
+        "../scripts/finetune/export_lora.py"
 
 
 rule export_finetune:
@@ -79,11 +79,11 @@ rule export_finetune:
         base=base_of,
         fingerprint=fingerprint_of,
         best=lambda w: Model.of(FINETUNE[w.run], w).weights,
-        code=code_inputs("export_finetune", "jax"),
+        code=code_inputs("finetune/export_finetune", "jax"),
     output:
         directory("results/finetune/{run}/model"),
     params:
-        recipe=lambda w: FINETUNE[w.run].opening(),
+        recipe=lambda w: FINETUNE[w.run].loading_params(),
     log:
         "logs/finetune/{run}/model.log",
     wildcard_constraints:
@@ -94,7 +94,7 @@ rule export_finetune:
     conda:
         "../envs/jax.yaml"
     script:
-        "../scripts/export_finetune.py"
+        "../scripts/finetune/export_finetune.py"
 
 
 rule generate:
@@ -103,11 +103,11 @@ rule generate:
         base=base_of,
         fingerprint=fingerprint_of,
         best=lambda w: FINETUNE[w.run].best,
-        code=code_inputs("generate", "jax"),
+        code=code_inputs("finetune/generate", "jax"),
     output:
         "results/finetune/{run}/generations.json",
     params:
-        recipe=lambda w: FINETUNE[w.run].opening()
+        recipe=lambda w: FINETUNE[w.run].loading_params()
         | {"prompts": config["prompts"]["generate"], "sampling": sampling_of(config)},
     log:
         "logs/finetune/{run}/generate.log",
@@ -119,7 +119,7 @@ rule generate:
     conda:
         "../envs/jax.yaml"
     script:
-        "../scripts/generate.py"
+        "../scripts/finetune/generate.py"
 
 
 rule evaluate_finetune:
@@ -131,12 +131,12 @@ rule evaluate_finetune:
         records=lambda w: in_place(FINETUNE[w.run].records.manifest),
         corpus_records=lambda w: in_place(FINETUNE[w.run].corpus_records.manifest),
         state=lambda w: FINETUNE[w.run].state,
-        code=code_inputs("evaluate_finetune", "jax"),
+        code=code_inputs("finetune/evaluate_finetune", "jax"),
     output:
         metrics="results/finetune/{run}/metrics.json",
         partitioning="results/finetune/{run}/partitioning.json",
     params:
-        recipe=lambda w: FINETUNE[w.run].opening("batch_size", "microbatches"),
+        recipe=lambda w: FINETUNE[w.run].loading_params("batch_size", "microbatches"),
     log:
         "logs/finetune/{run}/evaluate.log",
     wildcard_constraints:
@@ -147,4 +147,45 @@ rule evaluate_finetune:
     conda:
         "../envs/jax.yaml"
     script:
-        "../scripts/evaluate_finetune.py"
+        "../scripts/finetune/evaluate_finetune.py"
+
+
+# By stage and name, the preset folder; of a base model, its fingerprint tells whether that has changed.
+PRESETS = {
+    "base": {name: [ancient(f"results/base/{name}/preset"), f"results/base/{name}/preset.json"] for name in BASE},
+    "finetune": {run: [f"results/finetune/{run}/model"] for run in FULL_RUNS + MERGED_RUNS},
+}
+MADE_HERE = [f"base/{name}" for name in TRAINED_BASES] + [f"finetune/{run}" for run in PRESETS["finetune"]]
+
+
+rule transformers:
+    """Target: every causal model that is whole, as a folder of transformers; `all` leaves out base models that were fetched."""
+    localrule: True
+    input:
+        [f"results/transformers/{stage}/{name}" for stage, names in PRESETS.items() for name in names],
+
+
+rule export_transformers:
+    """Save a causal model as a folder that transformers loads."""
+    input:
+        preset=lambda w: PRESETS[w.stage][w.name],
+        code=code_inputs("finetune/export_transformers", "jax"),
+    output:
+        directory("results/transformers/{stage}/{name}"),
+    params:
+        recipe={"cpu_threads": config["cpu_threads"]},
+    log:
+        "logs/transformers/{stage}-{name}.log",
+    wildcard_constraints:
+        stage=one_of(PRESETS),
+    threads: 1
+    resources:
+        mem_mb=lambda w: (
+            mem_mb(STAGE_RUNS[w.stage][w.name], "export_transformers")
+            if w.name in STAGE_RUNS[w.stage]
+            else converting_mb(BASE[w.name])
+        ),
+    conda:
+        "../envs/jax.yaml"
+    script:
+        "../scripts/finetune/export_transformers.py"

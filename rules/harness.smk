@@ -1,8 +1,8 @@
 """Causal models on tasks of lm-evaluation-harness: base models, and finetuned ones beside them."""
 
-from tpulm.config.harness_tasks import tasks_of
+from tpulm.config.harness import tasks_of
 from tpulm.config.runs import Run
-from tpulm.workflow.opening import opener, opening
+from tpulm.workflow.inputs import opener, opening
 
 HARNESS = tasks_of(config)
 # The files of a task's description.
@@ -45,7 +45,7 @@ rule read_harness_task:
     input:
         task=lambda w: local_files(HARNESS_FILES[w.task]),
         data=lambda w: HARNESS_DATA[w.task],
-        code=code_inputs("read_harness_task", "harness"),
+        code=code_inputs("harness/read_harness_task", "harness"),
     output:
         "results/evaluation/harness/{task}/items.json",
     params:
@@ -60,7 +60,7 @@ rule read_harness_task:
     conda:
         "../envs/harness.yaml"
     script:
-        "../scripts/read_harness_task.py"
+        "../scripts/harness/read_harness_task.py"
 
 
 rule run_harness:
@@ -72,7 +72,7 @@ rule run_harness:
         overlaps=lambda w: [
             overlap(f"harness/{w.task}", name) for name in EVALUATED.trained_on(ASKED_BY_HARNESS[w.model].run)
         ],
-        code=code_inputs("run_harness", "harness"),
+        code=code_inputs("harness/run_harness", "harness"),
     output:
         scores="results/evaluation/harness/{task}/{model}/scores.json",
         by_item="results/evaluation/harness/{task}/{model}/items.parquet",
@@ -89,4 +89,4 @@ rule run_harness:
     conda:
         "../envs/harness.yaml"
     script:
-        "../scripts/run_harness.py"
+        "../scripts/harness/run_harness.py"

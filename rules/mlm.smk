@@ -3,7 +3,7 @@
 # Files of a model's local folder that may be read, by their endings.
 MODEL_SOURCES = (".h5", ".json", ".model", ".safetensors", ".txt")
 # What is fetched: models that are asked, and those that runs start from.
-FETCHED = {run.fetched: run for run in ASKED.values() if run.origin}
+FETCHED = {run.fetched: run for run in INFERENCE_MODELS.values() if run.origin}
 
 
 rule mlm:
@@ -12,17 +12,21 @@ rule mlm:
     input:
         expand("results/mlm/{run}/model/{file}", run=MLM, file=MODEL_FILES),
         expand("results/mlm/{run}/history.csv", run=MLM),
-        expand("results/mlm/{run}/metrics.json", run=MEASURED),
-        expand("results/mlm/{run}/model/{file}", run=[name for name in ASKED if name not in MLM], file=MODEL_FILES),
-        expand("results/mlm/{run}/fill_mask.json", run=ASKED),
-        [run.thinned for run in MLM.values()],
+        expand("results/mlm/{run}/metrics.json", run=EVALUATED_MODELS),
+        expand(
+            "results/mlm/{run}/model/{file}",
+            run=[name for name in INFERENCE_MODELS if name not in MLM],
+            file=MODEL_FILES,
+        ),
+        expand("results/mlm/{run}/fill_mask.json", run=INFERENCE_MODELS),
+        [run.pruned for run in MLM.values()],
 
 
 rule fetch_mlm:
     """Fetch a masked language model from a local folder or from the Hugging Face Hub."""
     input:
         files=lambda w: preset_files(FETCHED[w.fetched].origin["pretrained"], MODEL_SOURCES),
-        code=code_inputs("fetch_mlm", "data"),
+        code=code_inputs("mlm/fetch_mlm", "data"),
     output:
         [f"results/{{fetched}}/{file}" for file in MODEL_FILES],
     params:
@@ -38,7 +42,7 @@ rule fetch_mlm:
     conda:
         "../envs/data.yaml"
     script:
-        "../scripts/fetch_mlm.py"
+        "../scripts/mlm/fetch_mlm.py"
 
 
 rule train_mlm_tensorflow:
@@ -47,7 +51,7 @@ rule train_mlm_tensorflow:
         records=lambda w: in_place(RECORD_SETS["tfrecords"].manifest),
         init=lambda w: MLM[w.run].init_at(int(w.step)),
         previous=lambda w: previous_checkpoint(MLM[w.run], int(w.step)),
-        code=code_inputs("train_mlm_tensorflow", "tensorflow"),
+        code=code_inputs("mlm/train_mlm_tensorflow", "tensorflow"),
     output:
         **segment_outputs("results/mlm/{run}"),
     params:
@@ -62,7 +66,7 @@ rule train_mlm_tensorflow:
     conda:
         "../envs/tensorflow.yaml"
     script:
-        "../scripts/train_mlm_tensorflow.py"
+        "../scripts/mlm/train_mlm_tensorflow.py"
 
 
 rule train_mlm_jax:
@@ -71,7 +75,7 @@ rule train_mlm_jax:
         records=lambda w: in_place(RECORD_SETS["tfrecords"].manifest),
         init=lambda w: MLM[w.run].init_at(int(w.step)),
         previous=lambda w: previous_checkpoint(MLM[w.run], int(w.step)),
-        code=code_inputs("train_mlm_jax", "jax"),
+        code=code_inputs("mlm/train_mlm_jax", "jax"),
     output:
         **segment_outputs("results/mlm/{run}"),
     params:
@@ -86,7 +90,7 @@ rule train_mlm_jax:
     conda:
         "../envs/jax.yaml"
     script:
-        "../scripts/train_mlm_jax.py"
+        "../scripts/mlm/train_mlm_jax.py"
 
 
 rule export_mlm:
@@ -96,7 +100,7 @@ rule export_mlm:
         tokenizer=lambda w: list(TOKENIZER.values()),
         init=lambda w: MLM[w.run].init_files[:1],
         best=lambda w: Model.of(MLM[w.run], w).weights,
-        code=code_inputs("export_mlm", "data"),
+        code=code_inputs("mlm/export_mlm", "data"),
     output:
         [f"results/mlm/{{run}}/model/{file}" for file in MODEL_FILES],
     params:
@@ -111,7 +115,7 @@ rule export_mlm:
     conda:
         "../envs/data.yaml"
     script:
-        "../scripts/export_mlm.py"
+        "../scripts/mlm/export_mlm.py"
 
 
 rule evaluate_mlm:
@@ -120,19 +124,19 @@ rule evaluate_mlm:
         records=lambda w: in_place(RECORD_SETS["tfrecords"].manifest),
         model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FILES),
         state=lambda w: MLM[w.run].state if w.run in MLM else [],
-        code=code_inputs("evaluate_mlm", lambda w: ASKED[w.run].backend),
+        code=code_inputs("mlm/evaluate_mlm", lambda w: INFERENCE_MODELS[w.run].backend),
     output:
         "results/mlm/{run}/metrics.json",
     params:
-        recipe=lambda w: ASKED[w.run].measuring,
+        recipe=lambda w: INFERENCE_MODELS[w.run].evaluation_params,
     log:
         "logs/mlm/{run}/evaluate.log",
     wildcard_constraints:
-        run=one_of(ASKED),
+        run=one_of(INFERENCE_MODELS),
     threads: config["cpu_threads"]
     resources:
         **asks(of_stage("mlm"), "evaluate_mlm"),
     conda:
-        lambda w: f"../envs/{ASKED[w.run].backend}.yaml"
+        lambda w: f"../envs/{INFERENCE_MODELS[w.run].backend}.yaml"
     script:
-        "../scripts/evaluate_mlm.py"
+        "../scripts/mlm/evaluate_mlm.py"

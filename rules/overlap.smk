@@ -14,7 +14,7 @@ rule find_overlap:
     input:
         unpack(lambda w: SEARCHED[w.searched]),
         documents=lambda w: DOCUMENTS_IN_PLACE[w.collection, "train"],
-        code=code_inputs("find_overlap", "data"),
+        code=code_inputs("overlap/find_overlap", "data"),
     output:
         overlap("{searched}", "{collection}"),
     params:
@@ -29,4 +29,4 @@ rule find_overlap:
     conda:
         "../envs/data.yaml"
     script:
-        "../scripts/find_overlap.py"
+        "../scripts/overlap/find_overlap.py"

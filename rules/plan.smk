@@ -14,7 +14,7 @@ rule plan:
     localrule: True
     input:
         plans=PLANNED if COMPILER else [],
-        code=code_inputs("plan", "workflow"),
+        code=code_inputs("plan/plan", "workflow"),
     params:
         recipe=lambda w: {
             "compiler": COMPILER,
@@ -29,7 +29,7 @@ rule plan:
     conda:
         "../envs/workflow.yaml"
     script:
-        "../scripts/plan.py"
+        "../scripts/plan/plan.py"
 
 
 rule plan_training:
@@ -41,7 +41,7 @@ rule plan_training:
         init=lambda w: PLANS[w.planned].described,
         # For the number of labels.
         task=lambda w: f"{TASKS_FOLDER}/{PLANS[w.planned].task}/task.json" if PLANS[w.planned].task else [],
-        code=code_inputs("plan_training", "plan"),
+        code=code_inputs("plan/plan_training", "plan"),
     output:
         "results/plan/{planned}/{topology}.json",
     params:
@@ -65,4 +65,4 @@ rule plan_training:
     conda:
         "../envs/plan.yaml"
     script:
-        "../scripts/plan_training.py"
+        "../scripts/plan/plan_training.py"

@@ -28,7 +28,7 @@ rule write_card:
     localrule: True
     input:
         unpack(PUBLISHING.facts),
-        code=code_inputs("write_card", "data"),
+        code=code_inputs("publish/write_card", "data"),
     output:
         "results/{card}/README.md",
     params:
@@ -41,7 +41,7 @@ rule write_card:
     conda:
         "../envs/data.yaml"
     script:
-        "../scripts/write_card.py"
+        "../scripts/publish/write_card.py"
 
 
 rule write_croissant:
@@ -49,7 +49,7 @@ rule write_croissant:
     localrule: True
     input:
         manifest="results/{records}/manifest.json",
-        code=code_inputs("write_croissant", "data"),
+        code=code_inputs("publish/write_croissant", "data"),
     output:
         "results/{records}/croissant.json",
     params:
@@ -60,7 +60,7 @@ rule write_croissant:
     conda:
         "../envs/data.yaml"
     script:
-        "../scripts/write_croissant.py"
+        "../scripts/publish/write_croissant.py"
 
 
 rule publish_to_hub:
@@ -70,7 +70,7 @@ rule publish_to_hub:
         files=PUBLISHING.files,
         changes=PUBLISHING.changes,
         card=PUBLISHING.card,
-        code=code_inputs("publish_to_hub", "data"),
+        code=code_inputs("publish/publish_to_hub", "data"),
     output:
         hub_receipt="results/publish/hub/{artifact}.json",
     params:
@@ -83,7 +83,7 @@ rule publish_to_hub:
     conda:
         "../envs/data.yaml"
     script:
-        "../scripts/publish_to_hub.py"
+        "../scripts/publish/publish_to_hub.py"
 
 
 rule publish_to_bucket:
@@ -93,7 +93,7 @@ rule publish_to_bucket:
         files=PUBLISHING.files,
         changes=PUBLISHING.changes,
         card=PUBLISHING.card,
-        code=code_inputs("publish_to_bucket", "data"),
+        code=code_inputs("publish/publish_to_bucket", "data"),
     output:
         "results/publish/gcs/{artifact}.json",
     params:
@@ -106,4 +106,4 @@ rule publish_to_bucket:
     conda:
         "../envs/data.yaml"
     script:
-        "../scripts/publish_to_bucket.py"
+        "../scripts/publish/publish_to_bucket.py"

@@ -1,6 +1,8 @@
-"""The report: its page, and the curves that stand beside it in Snakemake's own."""
+"""The report: its page, the curves that stand beside it in Snakemake's own, and runs and models side by side."""
 
 from tpulm.compat.snakemake import snakefiles
+from tpulm.config.report import Comparisons, comparisons
+from tpulm.config.runs import Run
 
 FIGURES = "results/figures"
 # Files that the page tells of: of the text, tokenizer, records and runs of this config.
@@ -9,8 +11,8 @@ TOLD += ["results/tokenizer/metrics.json", "results/tokenizer/pieces.json"] if "
 TOLD += [records.manifest for records in RECORD_SETS.values()]
 TOLD += [f"{run.folder}/{file}" for run in RUNS for file in ("history.csv", "timings.csv", "metrics.json")]
 TOLD += [state for run in RUNS for state in run.in_every_checkpoint("state.json")]
-TOLD += [f"results/mlm/{name}/metrics.json" for name in MEASURED if name not in MLM]
-TOLD += [f"results/mlm/{name}/fill_mask.json" for name in ASKED if config["prompts"]["fill_mask"]]
+TOLD += [f"results/mlm/{name}/metrics.json" for name in EVALUATED_MODELS if name not in MLM]
+TOLD += [f"results/mlm/{name}/fill_mask.json" for name in INFERENCE_MODELS if config["prompts"]["fill_mask"]]
 TOLD += [f"results/finetune/{name}/partitioning.json" for name in FINETUNE]
 TOLD += [f"results/finetune/{name}/generations.json" for name in FINETUNE if config["prompts"]["generate"]]
 TOLD += SAMPLES
@@ -18,6 +20,9 @@ TOLD += ["results/compare/runs.csv"] if any(len(runs) > 1 for runs in STAGE_RUNS
 PAGE_FILES = sorted((ROOT / "report" / "page").iterdir())
 # The page shows those plans that have been made, and asks for none.
 PLANNED = [f"results/plan/{name}/{slice_}.json" for name in PLANS for slice_ in config["plan"]["topologies"]]
+# Base models that were fetched are scored by the harness only.
+FETCHED_AND_SCORED = [Run("base", name, config) for name in FETCHED_BASES if HARNESS]
+COMPARED = Comparisons(or_exit(comparisons, config, [*EVALUATED.models.values(), *FETCHED_AND_SCORED]), SCORES)
 
 
 rule report:
@@ -39,7 +44,7 @@ rule write_report:
         plans=lambda w: [name for name in PLANNED if os.path.exists(in_place(name))],
         scores=lambda w: [file for file in SCORES if file.endswith("scores.json")],
         templates=[PLACE.source(path) for path in PAGE_FILES],
-        code=code_inputs("write_report", "workflow"),
+        code=code_inputs("report/write_report", "workflow"),
     output:
         page=report(
             "results/report.html",
@@ -62,7 +67,7 @@ rule write_report:
     conda:
         "../envs/workflow.yaml"
     script:
-        "../scripts/write_report.py"
+        "../scripts/report/write_report.py"
 
 
 rule collect_history:
@@ -70,7 +75,7 @@ rule collect_history:
     input:
         history=lambda w: CHAINS[w.chain].in_every_checkpoint("history.csv"),
         timings=lambda w: CHAINS[w.chain].in_every_checkpoint("timings.csv"),
-        code=code_inputs("collect_history", "workflow"),
+        code=code_inputs("report/collect_history", "workflow"),
     output:
         history="results/{chain}/history.csv",
         timings="results/{chain}/timings.csv",
@@ -82,7 +87,7 @@ rule collect_history:
     conda:
         "../envs/workflow.yaml"
     script:
-        "../scripts/collect_history.py"
+        "../scripts/report/collect_history.py"
 
 
 rule plot_training:
@@ -90,7 +95,7 @@ rule plot_training:
     input:
         history=lambda w: f"{STAGE_RUNS[w.stage][w.run].folder}/history.csv",
         states=lambda w: STAGE_RUNS[w.stage][w.run].in_every_checkpoint("state.json"),
-        code=code_inputs("plot_training", "workflow"),
+        code=code_inputs("report/plot_training", "workflow"),
     output:
         report(
             f"{FIGURES}/training/{{stage}}-{{run}}.svg",
@@ -106,7 +111,7 @@ rule plot_training:
     conda:
         "../envs/workflow.yaml"
     script:
-        "../scripts/plot_training.py"
+        "../scripts/report/plot_training.py"
 
 
 rule compare:
@@ -117,7 +122,7 @@ rule compare:
         models="results/compare/models.md",
         # Also those of runs that the config names no more.
         history=lambda w: sorted({*HISTORY, *kept_runs(located("results/history"))}),
-        code=code_inputs("compare", "workflow"),
+        code=code_inputs("report/compare", "workflow"),
     params:
         recipe={"current": list(RUN_FOLDERS)},
     log:
@@ -126,14 +131,14 @@ rule compare:
     conda:
         "../envs/workflow.yaml"
     script:
-        "../scripts/compare.py"
+        "../scripts/report/compare.py"
 
 
 rule compare_runs:
     """Compare all runs by their held-out metrics, over their seeds."""
     input:
         metrics=[f"{run.folder}/metrics.json" for group in repetitions(RUNS) for run in group],
-        code=code_inputs("compare_runs", "workflow"),
+        code=code_inputs("report/compare_runs", "workflow"),
     output:
         csv="results/compare/runs.csv",
         table="results/compare/runs.md",
@@ -145,4 +150,24 @@ rule compare_runs:
     conda:
         "../envs/workflow.yaml"
     script:
-        "../scripts/compare_runs.py"
+        "../scripts/report/compare_runs.py"
+
+
+rule compare_models:
+    """Test which differences between models are real, over items and over seeds."""
+    input:
+        scores=lambda w: COMPARED.inputs("scores.json"),
+        by_item=lambda w: COMPARED.inputs("items.parquet"),
+        code=code_inputs("report/compare_models", "data"),
+    output:
+        csv="results/compare/models.csv",
+        table="results/compare/models.md",
+    params:
+        recipe=lambda w: {"models": COMPARED.models, "pairs": COMPARED.pairs},
+    log:
+        "logs/compare/models.log",
+    threads: 1
+    conda:
+        "../envs/data.yaml"
+    script:
+        "../scripts/report/compare_models.py"

@@ -1,6 +1,6 @@
 """What models say when they are asked, also as they were at checkpoints; `generate` of finetune.smk asks finetuned ones."""
 
-from tpulm.workflow.opening import opening
+from tpulm.workflow.inputs import opening
 
 # What is asked of each stage's models.
 PROMPTS = {"mlm": config["prompts"]["fill_mask"]} | dict.fromkeys(("base", "finetune"), config["prompts"]["generate"])
@@ -13,7 +13,7 @@ SAMPLED = or_exit(
 )
 SAMPLES = [file for chain in SAMPLED.chains for file in SAMPLED.files(chain)]
 # Masked models by their answers, files below results/ without the ending, which is the wildcard `answers`.
-ANSWERS = {f"mlm/{name}/fill_mask": Model(run) for name, run in ASKED.items()} | {
+ANSWERS = {f"mlm/{name}/fill_mask": Model(run) for name, run in INFERENCE_MODELS.items()} | {
     f"samples/{path}": model for path, model in SAMPLED.models.items() if model.run.stage == "mlm"
 }
 
@@ -22,7 +22,7 @@ rule fill_mask:
     """Predict the masked token of each prompt with a masked language model."""
     input:
         model=lambda w: ANSWERS[w.answers].files,
-        code=code_inputs("fill_mask", lambda w: ANSWERS[w.answers].run.backend),
+        code=code_inputs("samples/fill_mask", lambda w: ANSWERS[w.answers].run.backend),
     output:
         "results/{answers}.json",
     params:
@@ -42,14 +42,14 @@ rule fill_mask:
     conda:
         lambda w: f"../envs/{ANSWERS[w.answers].run.backend}.yaml"
     script:
-        "../scripts/fill_mask.py"
+        "../scripts/samples/fill_mask.py"
 
 
 rule sample_checkpoint:
     """Generate from the prompts with a causal model as it was at a checkpoint, with the random numbers of `generate`."""
     input:
         **opened(SAMPLED.models),
-        code=code_inputs("sample_checkpoint", "jax"),
+        code=code_inputs("samples/sample_checkpoint", "jax"),
     output:
         "results/samples/{model}.json",
     params:
@@ -65,4 +65,4 @@ rule sample_checkpoint:
     conda:
         "../envs/jax.yaml"
     script:
-        "../scripts/sample_checkpoint.py"
+        "../scripts/samples/sample_checkpoint.py"

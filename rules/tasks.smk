@@ -1,6 +1,6 @@
 """Tasks with labels: models are finetuned on them, each with several rates and seeds, and scored on held-out examples."""
 
-from tpulm.config.planned import planned_of
+from tpulm.workflow.budget import planned_of
 from tpulm.config.task_chains import FOLDER as TASKS_FOLDER
 from tpulm.config.tasks import labelled_tasks
 from tpulm.corpus.sources import task_files
@@ -26,7 +26,7 @@ TASK_CHAINS |= {
     for name, steps in TASK_STEPS.items()
     for path, model in steps.models.items()
 }
-# Every chain by its folder below results/, which is the wildcard `chain`; thinned and verified as runs are.
+# Every chain by its folder below results/, which is the wildcard `chain`; pruned and verified as runs are.
 TUNED = {chain.folder.removeprefix("results/"): chain for chains in TASK_CHAINS.values() for chain in chains}
 CHAINS |= TUNED
 # What is planned, runs and models on tasks, by its folder under results/plan/, which is the wildcard `planned`.
@@ -42,7 +42,7 @@ TASK_SCORES = [
     f"{TASKS_FOLDER}/{task}/{model}/{file}" for task, model in TASK_MODELS for file in ("scores.json", "items.parquet")
 ]
 TASK_SCORES += [file for steps in TASK_STEPS.values() for path in steps.chains for file in steps.files(path)]
-SCORES += TASK_SCORES + [mark for chain in TUNED.values() for mark in chain.thinned]
+SCORES += TASK_SCORES + [mark for chain in TUNED.values() for mark in chain.pruned]
 
 
 if workflow.is_main_process:
@@ -55,7 +55,7 @@ rule tasks:
     localrule: True
     input:
         TASK_SCORES,
-        [chain.thinned for chain in TUNED.values()],
+        [chain.pruned for chain in TUNED.values()],
 
 
 rule read_task:
@@ -65,7 +65,7 @@ rule read_task:
         validation=lambda w: list(map(PLACE.text, TASK_SOURCES[w.task].get("validation", []))),
         test=lambda w: list(map(PLACE.text, TASK_SOURCES[w.task].get("test", []))),
         dataset=lambda w: list(map(PLACE.text, TASK_SOURCES[w.task].get("dataset", []))),
-        code=code_inputs("read_task", "data"),
+        code=code_inputs("tasks/read_task", "data"),
     output:
         **{split: f"{TASKS_FOLDER}/{{task}}/{split}.parquet" for split in SPLITS},
         task=f"{TASKS_FOLDER}/{{task}}/task.json",
@@ -81,7 +81,7 @@ rule read_task:
     conda:
         "../envs/data.yaml"
     script:
-        "../scripts/read_task.py"
+        "../scripts/tasks/read_task.py"
 
 
 rule fit_task_baselines:
@@ -89,7 +89,7 @@ rule fit_task_baselines:
     input:
         train=f"{TASKS_FOLDER}/{{task}}/train.parquet",
         test=f"{TASKS_FOLDER}/{{task}}/test.parquet",
-        code=code_inputs("fit_task_baselines", "data"),
+        code=code_inputs("tasks/fit_task_baselines", "data"),
     output:
         f"{TASKS_FOLDER}/{{task}}/baselines.parquet",
     params:
@@ -104,7 +104,7 @@ rule fit_task_baselines:
     conda:
         "../envs/data.yaml"
     script:
-        "../scripts/fit_task_baselines.py"
+        "../scripts/tasks/fit_task_baselines.py"
 
 
 rule train_task:
@@ -118,9 +118,9 @@ rule train_task:
         base=lambda w: list(map(ancient, TUNED[w.chain].preset)),
         fingerprints=lambda w: TUNED[w.chain].fingerprints,
         # Only the first segment starts from there.
-        start=lambda w: [] if previous_checkpoint(TUNED[w.chain], int(w.step)) else TUNED[w.chain].start,
+        start=lambda w: [] if previous_checkpoint(TUNED[w.chain], int(w.step)) else TUNED[w.chain].initial_weights,
         previous=lambda w: previous_checkpoint(TUNED[w.chain], int(w.step)),
-        code=code_inputs("train_task", "jax"),
+        code=code_inputs("tasks/train_task", "jax"),
     output:
         **segment_outputs("results/{chain}"),
     params:
@@ -135,7 +135,7 @@ rule train_task:
     conda:
         "../envs/jax.yaml"
     script:
-        "../scripts/train_task.py"
+        "../scripts/tasks/train_task.py"
 
 
 rule predict_task:
@@ -148,7 +148,7 @@ rule predict_task:
         base=lambda w: list(map(ancient, TASK_CHAINS[w.task, w.model][0].preset)),
         fingerprints=lambda w: TASK_CHAINS[w.task, w.model][0].fingerprints,
         best=lambda w: [chain.best for chain in TASK_CHAINS[w.task, w.model]],
-        code=code_inputs("predict_task", "jax"),
+        code=code_inputs("tasks/predict_task", "jax"),
     output:
         f"{TASKS_FOLDER}/{{task}}/{{model}}/predictions.parquet",
     params:
@@ -165,7 +165,7 @@ rule predict_task:
     conda:
         "../envs/jax.yaml"
     script:
-        "../scripts/predict_task.py"
+        "../scripts/tasks/predict_task.py"
 
 
 rule score_task:
@@ -178,7 +178,7 @@ rule score_task:
             overlap(f"tasks/{w.task}", collection)
             for collection in EVALUATED.trained_on(TASK_CHAINS[w.task, w.model][0].model_run)
         ],
-        code=code_inputs("score_task", "data"),
+        code=code_inputs("tasks/score_task", "data"),
     output:
         scores=f"{TASKS_FOLDER}/{{task}}/{{model}}/scores.json",
         by_item=f"{TASKS_FOLDER}/{{task}}/{{model}}/items.parquet",
@@ -196,4 +196,4 @@ rule score_task:
     conda:
         "../envs/data.yaml"
     script:
-        "../scripts/score_task.py"
+        "../scripts/tasks/score_task.py"

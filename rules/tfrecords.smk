@@ -27,7 +27,7 @@ if "tfrecords" in RECORD_SETS and RECORD_SETS["tfrecords"].made_elsewhere:
             source=lambda w: SHARDS.elsewhere("tfrecords", w),
             tokenizer=TOKENIZER["tokenizer"],
             special_tokens_map=TOKENIZER["special_tokens_map"],
-            code=code_inputs("fetch_shard", "data"),
+            code=code_inputs("tfrecords/fetch_shard", "data"),
         output:
             records="results/tfrecords/{split}/{shard}-of-{shards}.tfrecord",
             index="results/tfrecords/{split}/{shard}-of-{shards}.index",
@@ -40,7 +40,7 @@ if "tfrecords" in RECORD_SETS and RECORD_SETS["tfrecords"].made_elsewhere:
         conda:
             "../envs/data.yaml"
         script:
-            "../scripts/fetch_shard.py"
+            "../scripts/tfrecords/fetch_shard.py"
 
 elif "tfrecords" in RECORD_SETS:
 
@@ -51,7 +51,7 @@ elif "tfrecords" in RECORD_SETS:
             lengths=lambda w: SHARDS.lengths("tfrecords", w),
             tokenizer=TOKENIZER["tokenizer"],
             special_tokens_map=TOKENIZER["special_tokens_map"],
-            code=code_inputs("write_shard", "data"),
+            code=code_inputs("tfrecords/write_shard", "data"),
         output:
             records="results/tfrecords/{split}/{shard}-of-{shards}.tfrecord",
             index="results/tfrecords/{split}/{shard}-of-{shards}.index",
@@ -66,7 +66,7 @@ elif "tfrecords" in RECORD_SETS:
         conda:
             "../envs/data.yaml"
         script:
-            "../scripts/write_shard.py"
+            "../scripts/tfrecords/write_shard.py"
 
 
 rule write_causal_shard:
@@ -76,7 +76,7 @@ rule write_causal_shard:
         lengths=lambda w: SHARDS.lengths(w.records, w),
         tokenizer=lambda w: SHARDS.tokenizer(w.records),
         fingerprint=lambda w: SHARDS.fingerprint(w.records),
-        code=code_inputs("write_causal_shard", "jax"),
+        code=code_inputs("tfrecords/write_causal_shard", "jax"),
     output:
         records="results/{records}/{split}/{shard}-of-{shards}.tfrecord",
         index="results/{records}/{split}/{shard}-of-{shards}.index",
@@ -91,7 +91,7 @@ rule write_causal_shard:
     conda:
         "../envs/jax.yaml"
     script:
-        "../scripts/write_causal_shard.py"
+        "../scripts/tfrecords/write_causal_shard.py"
 
 
 rule merge_manifest:
@@ -103,7 +103,7 @@ rule merge_manifest:
                 for split, names in RECORD_SETS[w.records].names.items()
             }
         ),
-        code=code_inputs("merge_manifest", "data"),
+        code=code_inputs("tfrecords/merge_manifest", "data"),
     output:
         manifest="results/{records}/manifest.json",
     params:
@@ -115,4 +115,4 @@ rule merge_manifest:
     conda:
         "../envs/data.yaml"
     script:
-        "../scripts/merge_manifest.py"
+        "../scripts/tfrecords/merge_manifest.py"

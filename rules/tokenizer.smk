@@ -23,7 +23,7 @@ if "pretrained" in config["tokenizer"]:
         """Fetch an existing tokenizer from a local folder or from the Hugging Face Hub."""
         input:
             files=local_files(Path(config["tokenizer"]["pretrained"]) / name for name in TOKENIZER_SOURCES),
-            code=code_inputs("fetch_tokenizer", "data"),
+            code=code_inputs("tokenizer/fetch_tokenizer", "data"),
         output:
             **TOKENIZER,
         params:
@@ -34,7 +34,7 @@ if "pretrained" in config["tokenizer"]:
         conda:
             "../envs/data.yaml"
         script:
-            "../scripts/fetch_tokenizer.py"
+            "../scripts/tokenizer/fetch_tokenizer.py"
 
 else:
 
@@ -43,7 +43,7 @@ else:
         input:
             corpus=DOCUMENTS_IN_PLACE["corpus", "train"],
             lengths=list(map(lengths_file, DOCUMENTS["corpus", "train"])),
-            code=code_inputs("train_tokenizer", "data"),
+            code=code_inputs("tokenizer/train_tokenizer", "data"),
         output:
             **TOKENIZER,
             training="results/tokenizer/training.json",
@@ -58,7 +58,7 @@ else:
         conda:
             "../envs/data.yaml"
         script:
-            "../scripts/train_tokenizer.py"
+            "../scripts/tokenizer/train_tokenizer.py"
 
 
 rule evaluate_tokenizer:
@@ -69,7 +69,7 @@ rule evaluate_tokenizer:
         tokenizer=TOKENIZER["tokenizer"],
         special_tokens_map=TOKENIZER["special_tokens_map"],
         training=[] if "pretrained" in config["tokenizer"] else ["results/tokenizer/training.json"],
-        code=code_inputs("evaluate_tokenizer", "data"),
+        code=code_inputs("tokenizer/evaluate_tokenizer", "data"),
     output:
         metrics="results/tokenizer/metrics.json",
         pieces="results/tokenizer/pieces.json",
@@ -82,4 +82,4 @@ rule evaluate_tokenizer:
     conda:
         "../envs/data.yaml"
     script:
-        "../scripts/evaluate_tokenizer.py"
+        "../scripts/tokenizer/evaluate_tokenizer.py"

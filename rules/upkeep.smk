@@ -1,4 +1,4 @@
-"""Maintenance: thin old checkpoints, verify all artifacts, find files that no run needs."""
+"""Maintenance: prune old checkpoints, verify all artifacts, find files that no run needs."""
 
 from tpulm.compat.snakemake import rule_name
 
@@ -17,27 +17,27 @@ SNAKEMAKE_ARGUMENTS = {
 }
 
 
-rule thin_checkpoint:
+rule prune_checkpoint:
     """Delete the arrays of a checkpoint that keep_checkpoints does not keep; its history and evaluation stay."""
     localrule: True
     input:
         # Only when the next checkpoint is complete: until then, a killed segment restarts from this one.
         following=lambda w: in_place(CHAINS[w.chain].next_state(int(w.step))),
         measured=lambda w: [
-            file for kind in OF_STEPS if w.chain in kind.chains for file in kind.before_thinning(w.chain, int(w.step))
+            file for kind in OF_STEPS if w.chain in kind.chains for file in kind.before_pruning(w.chain, int(w.step))
         ],
-        code=code_inputs("thin_checkpoint", "data"),
+        code=code_inputs("upkeep/prune_checkpoint", "data"),
     output:
-        "results/{chain}/checkpoints/{step}/thinned.json",
+        "results/{chain}/checkpoints/{step}/pruned.json",
     log:
-        "logs/{chain}/{step}-thinned.log",
+        "logs/{chain}/{step}-pruned.log",
     wildcard_constraints:
         chain=one_of(CHAINS),
     threads: 1
     conda:
         "../envs/data.yaml"
     script:
-        "../scripts/thin_checkpoint.py"
+        "../scripts/upkeep/prune_checkpoint.py"
 
 
 rule verify:
@@ -45,7 +45,7 @@ rule verify:
     localrule: True
     input:
         # No artifact is an input: Snakemake would rebuild what should be reported.
-        code=code_inputs("verify", "data"),
+        code=code_inputs("upkeep/verify", "data"),
     params:
         recipe={
             "results": located("results"),
@@ -61,8 +61,8 @@ rule verify:
                 for folder, records in RECORD_SETS.items()
             },
             "chains": {chain: run.segment_ends for chain, run in CHAINS.items()},
-            "mlm": list(MEASURED),
-            "asked": [name for name in ASKED if name not in MEASURED],
+            "mlm": list(EVALUATED_MODELS),
+            "asked": [name for name in INFERENCE_MODELS if name not in EVALUATED_MODELS],
             "base": list(BASE),
             "adapters": LORA_RUNS,
             "tuned": FULL_RUNS + MERGED_RUNS,
@@ -75,14 +75,14 @@ rule verify:
     conda:
         "../envs/data.yaml"
     script:
-        "../scripts/verify.py"
+        "../scripts/upkeep/verify.py"
 
 
 rule clean:
     """Target: list the files under results/ that no run of the config needs."""
     localrule: True
     input:
-        code=code_inputs("clean", "workflow"),
+        code=code_inputs("upkeep/clean", "workflow"),
     params:
         recipe=SNAKEMAKE_ARGUMENTS,
     log:
@@ -91,14 +91,14 @@ rule clean:
     conda:
         "../envs/workflow.yaml"
     script:
-        "../scripts/clean.py"
+        "../scripts/upkeep/clean.py"
 
 
 rule clean_delete:
     """Target: delete what `clean` lists."""
     localrule: True
     input:
-        code=code_inputs("clean_delete", "workflow"),
+        code=code_inputs("upkeep/clean_delete", "workflow"),
     params:
         recipe=SNAKEMAKE_ARGUMENTS,
     log:
@@ -107,14 +107,14 @@ rule clean_delete:
     conda:
         "../envs/workflow.yaml"
     script:
-        "../scripts/clean_delete.py"
+        "../scripts/upkeep/clean_delete.py"
 
 
 rule track:
     """Target: pass the metrics of finished runs on to the trackers of the config."""
     localrule: True
     input:
-        code=code_inputs("track", "workflow"),
+        code=code_inputs("upkeep/track", "workflow"),
     params:
         recipe=specification(config, RUNS, PLACE, replay=True),
     log:
@@ -123,4 +123,4 @@ rule track:
     conda:
         "../envs/workflow.yaml"
     script:
-        "../scripts/track.py"
+        "../scripts/upkeep/track.py"

@@ -326,8 +326,8 @@ def read_code(folder: str) -> None:
     for name in ("workflow.start", "workflow.resources", "corpus.sources"):
         importlib.import_module(f"tpulm.{name}")
     importlib.import_module("tpulm.config.reading").schema()
-    imported = importlib.import_module("tpulm.workflow.code_inputs").imported
-    for script in scripts.glob("*.py"):
+    imported = importlib.import_module("tpulm.workflow.paths").imported
+    for script in scripts.glob("*/*.py"):
         imported(script, scripts)
     sys.path.remove(folder)
 

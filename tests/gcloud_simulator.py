@@ -1,7 +1,7 @@
 """A small `gcloud` for tests: queued resources in a file, and processes of this machine as the workers of TPU VMs.
 
-It knows the commands and flags of FLAGS, which Google documents in the reference of the Google Cloud CLI, and refuses
-any other, as gcloud does. The folder in $CLOUD holds
+It knows the commands and flags of FLAGS, from the reference of the Google Cloud CLI, and refuses any other, as gcloud
+does. The folder in $CLOUD holds
 
 state.json        queued resources by name: state, accelerator, flags
 calls.jsonl       the arguments of every call, in order
@@ -21,37 +21,21 @@ import time
 from pathlib import Path
 
 CREATE = {
-    "--zone", "--runtime-version", "--accelerator-type", "--topology", "--type", "--node-id", "--node-count",
-    "--node-prefix", "--async", "--boot-disk", "--data-disk", "--description", "--guaranteed", "--internal-ips",
-    "--labels", "--metadata", "--metadata-from-file", "--network", "--range", "--reserved", "--scopes",
-    "--service-account", "--shielded-secure-boot", "--spot", "--subnetwork", "--tags", "--valid-after-duration",
-    "--valid-after-time", "--valid-until-duration", "--valid-until-time", "--reservation-host-folder",
-    "--reservation-host-organization", "--reservation-host-project",
+    "--zone", "--runtime-version", "--accelerator-type", "--node-id", "--internal-ips", "--network", "--scopes",
+    "--service-account", "--spot", "--subnetwork",
 }  # fmt: skip
-# By command, from the synopsis of its page.
+# By command: of the flags in the synopsis of its page, those that the profile uses.
 FLAGS = {
     "compute tpus queued-resources create": CREATE,
-    "alpha compute tpus queued-resources create": CREATE
-    | {
-        "--workload-type", "--autocheckpoint-enabled", "--best-effort", "--max-run-duration", "--provisioning-model",
-        "--network-config", "--reservation",
-    },
+    "alpha compute tpus queued-resources create": CREATE | {"--max-run-duration", "--provisioning-model"},
     "compute tpus queued-resources describe": {"--zone"},
-    "compute tpus queued-resources delete": {"--zone", "--async", "--force"},
-    "compute tpus queued-resources list": {"--zone", "--filter", "--limit", "--page-size", "--sort-by", "--uri"},
+    "compute tpus queued-resources delete": {"--zone", "--force"},
+    "compute tpus queued-resources list": {"--zone"},
     "compute tpus tpu-vm describe": {"--zone"},
-    "compute tpus tpu-vm ssh": {
-        "--dry-run", "--force-key-file-overwrite", "--internal-ip", "--plain", "--ssh-flag", "--ssh-key-file",
-        "--strict-host-key-checking", "--worker", "--zone", "--command", "--output-directory", "--ssh-key-expiration",
-        "--ssh-key-expire-after",
-    },
-}  # fmt: skip
-GCLOUD_WIDE = {
-    "--access-token-file", "--account", "--billing-project", "--configuration", "--flags-file", "--flatten", "--format",
-    "--help", "--impersonate-service-account", "--log-http", "--project", "--quiet", "--trace-token",
-    "--user-output-enabled", "--verbosity",
-}  # fmt: skip
-SWITCHES = {"--async", "--force", "--guaranteed", "--internal-ips", "--internal-ip", "--quiet", "--reserved", "--spot"}
+    "compute tpus tpu-vm ssh": {"--internal-ip", "--ssh-flag", "--worker", "--zone", "--command"},
+}
+GCLOUD_WIDE = {"--format", "--project", "--quiet"}
+SWITCHES = {"--force", "--internal-ips", "--internal-ip", "--quiet", "--spot"}
 REQUIRED = {"create": {"--zone", "--accelerator-type", "--runtime-version", "--node-id"}}
 # Cores or chips of one host, where a slice has several: https://cloud.google.com/tpu/docs, one page for each version.
 PER_HOST = {"v2": 8, "v3": 8, "v4": 8, "v5litepod": 4, "v5p": 8, "v6e": 4}

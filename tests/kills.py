@@ -1,55 +1,54 @@
-"""Kill a workflow at seeded random moments, go on with a plain `snakemake`, compare with an undisturbed run.
-
-    python tests/kills.py --kills 20 --seed 0
+"""Kill a workflow at seeded random moments, go on with a plain `snakemake`.
 
 Each kill is SIGKILL to the whole process group. Most wait until a trainer is between the first and the last step of
-a segment, by its log; one in ten until a file is half-written; the others come at any moment. Ends with exit code
-1 unless every artifact has the bytes of the undisturbed run and no finished checkpoint was made again.
+a segment, by its log; others until a file is half-written; the others come at any moment. Beside that, what tests of
+faults share.
 """
 
-import argparse
-import hashlib
+import base64
+import contextlib
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))  # as pytest does
-
 from conftest import Workflow, reduced
+from ruamel.yaml import YAML
+from tpulm.config.reading import read_yaml
+from tpulm.core import files
 
 # Measured with a clock: the only files that differ from run to run.
 TIMED = {"timings.csv", "jobs.json", "report.html"}
 TRAINERS = {"mlm": ["logs/mlm/*/[0-9]*.log"], "causal": ["logs/base/*/[0-9]*.log", "logs/finetune/*/[0-9]*.log"]}
 # What is asked for where a trainer is to be killed: the other one would be done before, on another machine.
 TARGETS = {"mlm": ["mlm"], "causal": ["finetune"]}
-# Segments of some seconds, so that a kill can fall between two steps.
-SEGMENTS = {
-    "mlm": {"steps": 2250, "checkpoint_every": 150},
-    "base": {"steps": 4800, "checkpoint_every": 400},
-    "finetune": {"steps": 2000, "checkpoint_every": 200},
-}
 
 
 def fingerprints(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of every artifact, but those that a clock decides."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name not in TIMED
-    }
+    return {name: digest for name, digest in files.fingerprints(folder).items() if Path(name).name not in TIMED}
 
 
-def prepare(folder: Path, segments: dict = SEGMENTS) -> Workflow:
+def prepare(folder: Path, segments: dict) -> Workflow:
     """Return a workflow whose config.yaml is small, with `segments` for its three kinds of runs."""
     workflow = Workflow(folder)
     reduced(workflow, segments)
     (workflow / "small.yaml").rename(workflow / "config.yaml")
     return workflow
+
+
+@contextlib.contextmanager
+def edited(workflow: Workflow, name: str = "config.yaml") -> Iterator[dict]:
+    """Yield what config.yaml holds, to be changed; it is written to `name` then."""
+    config = read_yaml(workflow / "config.yaml")
+    yield config
+    with open(workflow / name, "w") as file:
+        YAML(typ="safe", pure=True).dump(json.loads(json.dumps(config)), file)
 
 
 def within_a_segment(workflow: Workflow, trainer: str, since: float) -> set[str]:
@@ -84,8 +83,6 @@ def checkpoints(workflow: Workflow) -> dict[str, int]:
 
 def encoded(name: str) -> str:
     """Return the name of Snakemake's mark for an output."""
-    import base64
-
     return base64.urlsafe_b64encode(name.encode()).decode()
 
 
@@ -149,31 +146,13 @@ def torment(workflow: Workflow, kinds: list[str], seed: int) -> dict[str, int]:
     return hits
 
 
-def plan(kills: int) -> list[str]:
-    """Return the kinds of kills in their order: of 20, 8 in each trainer, 2 while a file is written, 2 at any time."""
-    kinds = ["mlm", "causal", "mlm", "causal", "writing", "causal", "mlm", "causal", "mlm", "any"]
-    return [kinds[number % len(kinds)] for number in range(kills)]
-
-
-def main() -> int:
-    """Run the comparison in a temporary folder."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        undisturbed = prepare(Path(folder) / "undisturbed")
-        assert start(undisturbed).wait() == 0, (undisturbed / "snakemake.out").read_text()[-3000:]
-        expected = fingerprints(undisturbed / "results")
-        killed = prepare(Path(folder) / "killed")
-        hits = torment(killed, plan(arguments.kills), arguments.seed)
-        found = fingerprints(killed / "results")
-    differing = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
-    print(f"{hits['kills']} kills: {hits['mlm']} within a segment of the masked model, {hits['causal']} of a causal")
-    print(f"one, {hits['writing']} while a file was written; {len(expected)} artifacts, {len(differing)} differ")
-    print("\n".join(differing))
-    return 1 if differing or hits["kills"] < arguments.kills else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def processes_in(folder: Path) -> list[int]:
+    """Return the processes that work in a folder."""
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            if entry.isdigit() and os.readlink(f"/proc/{entry}/cwd") == str(folder):
+                found.append(int(entry))
+        except OSError:
+            continue
+    return found

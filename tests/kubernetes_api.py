@@ -116,10 +116,8 @@ class Refused(Exception):
 def check(spec: dict) -> None:
     """Raise ValueError for a job that Kubernetes refuses though it fits the schema."""
     pod = spec["template"]["spec"]
-    if pod["restartPolicy"] not in ("Never", "OnFailure"):
-        raise ValueError("restartPolicy of a job's pods is Never or OnFailure")
-    if "podFailurePolicy" in spec and pod["restartPolicy"] != "Never":
-        raise ValueError("podFailurePolicy wants restartPolicy Never")
+    if pod["restartPolicy"] != "Never":  # or OnFailure, but not with podFailurePolicy
+        raise ValueError("restartPolicy of a job's pods is Never")
     if "successPolicy" in spec and spec.get("completionMode") != "Indexed":
         raise ValueError("successPolicy wants completionMode Indexed")
     resources = pod["containers"][0]["resources"]

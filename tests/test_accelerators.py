@@ -12,15 +12,16 @@ from tpulm.core.accelerators import (
     cloud_tpu_type,
     gres,
     is_tpu,
+    job_name,
     parse_gpu,
     parse_tpu,
+    run_hosts,
     shape_name,
     slice_chips,
     slice_hosts,
     topology,
 )
 from tpulm.core.errors import UserError
-from tpulm.core.job_request import job_name, run_hosts
 
 # From Google's pages on each version: chips, hosts, devices of JAX, shape, accelerator type, Slurm's share of a host.
 SLICES = {
@@ -69,21 +70,17 @@ def test_gpus_are_of_each_host():
     assert parse_gpu("a100_80gb:16") == ("a100_80gb", 16) and not is_tpu("a100_80gb:16")
 
 
-@pytest.mark.parametrize(
-    "name", ["v7-8", "v5e", "v5e-", "v5e-0", "v5e-08", "v5e-100000", "v5-8", "h100:4", "xv5e-8", ""]
-)
+@pytest.mark.parametrize("name", ["v7-8", "v5e", "v5e-", "v5e-0", "v5e-08", "v5e-100000", "h100:4", "xv5e-8", ""])
 def test_other_names_are_no_slices(name):
     assert not is_tpu(name)
     for function in (topology, slice_hosts, cloud_tpu_type, parse_tpu):
-        with pytest.raises(
-            UserError, match=f'^"{name}" is no TPU slice; allowed: one of v2, v3, v4, v5e, v5p, v6e, and'
-        ):
+        with pytest.raises(UserError, match=f'^"{name}" is no TPU slice; .*v6e'):
             function(name)
 
 
 @pytest.mark.parametrize("name", ["v5e-2", "v5e-12", "v5e-512", "v3-1", "v3-2", "v3-9", "v3-1024", "v4-2", "v4-16384"])
 def test_slices_without_a_known_shape(name):
-    with pytest.raises(UserError, match=f'^"{name}" is no TPU slice with a shape known here; allowed for {name[:2]}'):
+    with pytest.raises(UserError, match=f'^"{name}" is no TPU slice with a shape known here; .*{name[:2]}'):
         topology(name)
 
 
@@ -104,9 +101,9 @@ def test_the_schema_allows_what_the_table_knows():
 
 def test_a_run_takes_all_hosts_of_its_slice():
     check_hosts(2, "v5e-8", [1, 2])
-    with pytest.raises(UserError, match=r"^resources\.hosts is 3, and v5e-8 has 1 or 2 hosts; allowed: 1 or 2\.$"):
+    with pytest.raises(UserError, match=r"^resources\.hosts is 3, and v5e-8 has 1 or 2"):
         check_hosts(3, "v5e-8", [1, 2])
-    with pytest.raises(UserError, match=r"^resources\.hosts is 3, and v5e-4 has 1 host; allowed: 1\.$"):
+    with pytest.raises(UserError, match=r"^resources\.hosts is 3, and v5e-4 has 1 "):
         check_hosts(3, "v5e-4", [1])
 
 

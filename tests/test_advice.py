@@ -11,14 +11,14 @@ from collections import defaultdict
 from tpulm.training import runtime
 runtime.start(1)
 from tpulm.core.accelerators import topology
-from tpulm.planning import advice
+from tpulm.planning import plan
 
 def measure(step, *rest):
     return defaultdict(lambda: [step.remat, step.model.precision, step.microbatches])
 
-advice.measure, found = measure, []
+plan.measure, found = measure, []
 for stage, recipe in json.loads(sys.argv[1]):
-    changes = advice.alternatives(stage, recipe, topology("v5e-8"), "the.run")
+    changes = plan.alternatives(stage, recipe, topology("v5e-8"), "the.run")
     found.append([[change["key"], change["value"], change["memory"]] for change in changes])
 print("RESULT" + json.dumps(found))
 """

@@ -4,8 +4,8 @@ import json
 
 import pytest
 import warm
-from tpulm.config.architectures import ARCHITECTURES, find_architecture
 from tpulm.core.errors import UserError
+from tpulm.specs.masked_architectures import ARCHITECTURES, find_architecture
 
 LENGTH = 16
 PLAIN = {
@@ -45,10 +45,10 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from tpulm.config.architectures import ARCHITECTURES
+from tpulm.specs.masked_architectures import ARCHITECTURES
 from tpulm.core.files import read_json, write_json, write_text
 from tpulm.models.transformers_config import model_config
-from tpulm.models.transformers_export import pytorch_arrays, save_model
+from tpulm.models.masked_folders import pytorch_arrays, save_model
 from tpulm.tokenization.folder import write_settings
 from tpulm.training.tensorflow_model import load_model
 from tpulm.training.tensorflow_runtime import start, tf

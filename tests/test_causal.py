@@ -1,30 +1,23 @@
 """Base models and tuning: tokens, records, the training step, sharding, adapters, presets, samples."""
 
-import hashlib
 import os
-import subprocess
 import sys
-import textwrap
 from functools import cache, partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 import warm
-from tpulm.config.causal_families import constructor
-from tpulm.config.record_arrays import causal_arrays
-from tpulm.config.training_step import CausalArchitecture, ModelSpec, TrainingStep
 from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.core.errors import UserError
-from tpulm.core.files import write_json
-from tpulm.models import peft_adapter
+from tpulm.core.files import fingerprints, write_json
 from tpulm.records import causal_batches
-from tpulm.records.manifest import merge
 from tpulm.records.reader import Records
-from tpulm.records.shard_writer import write_shard
+from tpulm.records.shards import merge, write_shard
+from tpulm.specs.causal_families import constructor
+from tpulm.specs.record_arrays import causal_arrays
+from tpulm.specs.training_step import CausalArchitecture, ModelSpec, TrainingStep
 from tpulm.tokenization import causal
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
 SIZES = {
     "num_layers": 2, "num_query_heads": 8, "num_key_value_heads": 8,
     "hidden_dim": 32, "intermediate_dim": 64, "head_dim": 4,
@@ -191,9 +184,9 @@ def test_vocabulary_keeps_code_as_it_is(vocabulary):
 
 
 def test_a_vocabulary_size_that_cannot_be_is_named():
-    with pytest.raises(UserError, match=r"^base\.small\.vocab_size is 5000; the text has pieces for at most \d+\.$"):
+    with pytest.raises(UserError, match=r"^base\.small\.vocab_size is 5000; .* at most \d+"):
         causal.train_vocabulary(prose(200), 5000, "base.small.vocab_size")
-    with pytest.raises(UserError, match=r"^base\.small\.vocab_size is 280; the text's characters need at least \d+\.$"):
+    with pytest.raises(UserError, match=r"^base\.small\.vocab_size is 280; .* at least \d+"):
         causal.train_vocabulary(prose(200), 280, "base.small.vocab_size")
 
 
@@ -223,13 +216,6 @@ def test_windows_predict_each_token_once(packed, vocabulary):
     assert labels == stream[1 : 1 + len(labels)] and len(stream) - 1 - len(labels) < 16
     assert (windows[1:, 0] == windows[:-1, -1]).all() and windows[0, 0] == stream[0]
     assert packed.shards[0]["tokens"] == len(stream) == 1 + len(labels) + packed.shards[0]["dropped_tokens"]
-
-
-def test_a_text_shorter_than_a_record_is_named(vocabulary, tmp_path):
-    with pytest.raises(
-        UserError, match=r"^base\.small\.shards\.train is 1 with sequence_length 1000, but shard 0 has only"
-    ):
-        records_of(vocabulary, tmp_path, prose(5), "concat", 1000)
 
 
 def test_records_of_tuning_are_those_of_keras_hub(preset, vocabulary, tmp_path):
@@ -295,39 +281,37 @@ def test_two_segments_are_one_run(jax_backend, packed, tmp_path, precision):
 
 
 def test_bfloat16_is_for_lora(jax_backend, preset, single):
-    records = single
     jax_backend.set_precision("bfloat16")
     try:
         trainer = tuner(preset, precision="bfloat16")
         assert {str(v.dtype) for v in trainer.run.model.trainable_variables} == {"float32"}
         assert {str(v.dtype) for v in trainer.run.model.non_trainable_variables} == {"bfloat16"}
         before = {name: np.array(array) for name, array in trainer.weights().items()}
-        train(trainer, records, 0, 2)
+        train(trainer, single, 0, 2)
         assert any((before[name] != array).any() for name, array in trainer.weights().items())
-        with pytest.raises(UserError, match=r"^the\.run\.precision is bfloat16, which no optimizer here can train all"):
+        with pytest.raises(UserError, match=r"^the\.run\.precision is bfloat16"):
             tuner(preset, method="full", precision="bfloat16")
     finally:
         jax_backend.set_precision("float32")
 
 
 def test_it_learns(jax_backend, packed):
-    records = packed
     trainer = base_trainer((1, 1))
-    before = evaluate(trainer, records)
-    losses = train(trainer, records, 0, 40)
-    after = evaluate(trainer, records)
+    before = evaluate(trainer, packed)
+    losses = train(trainer, packed, 0, 40)
+    after = evaluate(trainer, packed)
     assert trainer.step._cache_size() == 1  # compiled once, also for what a step on one device returns
-    assert before["predictions"] == after["predictions"] == 16 * len(records)
+    assert before["predictions"] == after["predictions"] == 16 * len(packed)
     assert after["loss"] < before["loss"] - 1 and losses[-1] < losses[0] - 1 and after["accuracy"] > before["accuracy"]
 
 
 def test_a_mesh_of_eight_computes_what_one_device_does(jax_backend, vocabulary, single, tmp_path):
-    records, base = single, save_base(vocabulary, tmp_path / "base", ONE_LAYER)
+    base = save_base(vocabulary, tmp_path / "base", ONE_LAYER)
     losses, evaluations = [], []
     for mesh in ((1, 1), (1, 8), (4, 2)):
         trainer = tuner(base, mesh, method="full")
-        losses.append(train(trainer, records, 0, 5))
-        evaluations.append(evaluate(trainer, records)["loss"])
+        losses.append(train(trainer, single, 0, 5))
+        evaluations.append(evaluate(trainer, single)["loss"])
     np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-3)
     np.testing.assert_allclose(evaluations[1:], [evaluations[0]] * 2, rtol=1e-3)
 
@@ -338,20 +322,18 @@ def plainly(jax_backend, single):
 
     @cache
     def run(dropout):
-        records = single
         trainer = base_trainer((2, 4), ONE_LAYER | {"dropout": dropout})
-        return train(trainer, records, 0, 6), trainer.weights()
+        return train(trainer, single, 0, 6), trainer.weights()
 
     return run
 
 
 @pytest.mark.parametrize("changes", [{"microbatches": 2}, {"steps_per_execution": 3}, {"remat": True}])
 def test_how_a_step_is_worked_through_does_not_matter(plainly, single, changes):
-    records = single
     dropout = 0.0 if "microbatches" in changes else 0.1
     losses, weights = plainly(dropout)
     other = base_trainer((2, 4), ONE_LAYER | {"dropout": dropout}, **changes)
-    np.testing.assert_allclose(train(other, records, 0, 6), losses, rtol=2e-5)
+    np.testing.assert_allclose(train(other, single, 0, 6), losses, rtol=2e-5)
     for name, array in weights.items():
         np.testing.assert_allclose(other.weights()[name], array, atol=2e-4)
 
@@ -371,11 +353,10 @@ def test_segments_are_the_same_on_a_mesh_and_with_remat(jax_backend, vocabulary,
 
 
 def test_lora_trains_only_its_own_variables(preset, single):
-    records = single
     trainer = tuner(preset)
     model = trainer.run.model
     frozen = [np.asarray(v.value) for v in model.non_trainable_variables]
-    train(trainer, records, 0, 3)
+    train(trainer, single, 0, 3)
     assert {name.rsplit("/", 1)[1] for name in trainer.weights()} == {"lora_kernel_a", "lora_kernel_b"}
     assert len(trainer.weights()) == 2 * 2 * 2  # A and B, of query and value, in two layers
     assert all((a == np.asarray(v.value)).all() for a, v in zip(frozen, model.non_trainable_variables, strict=True))
@@ -383,10 +364,10 @@ def test_lora_trains_only_its_own_variables(preset, single):
 
 def test_padding_does_not_count(preset, vocabulary, tmp_path):
     from tpulm.training.evaluation import make_eval_step
-    from tpulm.training.tasks import causal
+    from tpulm.training.train_step import causal_lm
 
     model, _ = tuned(preset)
-    function = make_eval_step(model, causal)
+    function = make_eval_step(model, causal_lm)
     values = [[v.value for v in part] for part in (model.trainable_variables, model.non_trainable_variables)]
     records = records_of(vocabulary, tmp_path, prose(2), "pad", 40)
     [batch] = causal_batches.held_out_batches(records, {"batch_size": 2, "microbatches": 1})
@@ -407,7 +388,7 @@ def answered(request, vocabulary, tmp_path_factory):
 
 def test_only_responses_are_learned(jax_backend, answered):
     import jax
-    from tpulm.training.tasks import causal as task
+    from tpulm.training.train_step import causal_lm as task
     from tpulm.training.train_step import make_grad_fn
 
     packing = answered.manifest["packing"]
@@ -451,25 +432,16 @@ def test_a_batch_without_a_response_changes_nothing(jax_backend, answered):
 
 
 @pytest.mark.parametrize("answered", ["pad"], indirect=True)
-def test_two_segments_of_responses_are_one_run(preset, answered, tmp_path):
-    losses = train_in_segments(tuner(preset, packing="pad", responses=True), answered, tmp_path, 4)
-    # The weights of a step's records add up over microbatches to those of the whole batch.
+def test_responses_weigh_in_microbatches_as_in_the_whole_batch(preset, answered):
+    losses = train(tuner(preset, packing="pad", responses=True), answered, 0, 4)
     parts = tuner(preset, packing="pad", responses=True, microbatches=2)
     np.testing.assert_allclose(train(parts, answered, 0, 4), losses, rtol=2e-5)
-
-
-def test_biases_and_scales_are_not_decayed(preset):
-    run = tuner(preset, method="full").run
-    model, optimizer = run.model, run.optimizer
-    decayed = {v.path.rsplit("/", 1)[1] for v in model.trainable_variables if optimizer._use_weight_decay(v)}
-    spared = {v.path.rsplit("/", 1)[1] for v in model.trainable_variables if not optimizer._use_weight_decay(v)}
-    assert decayed == {"kernel", "embeddings"} and spared == {"scale"}
 
 
 def test_a_checkpoint_of_another_model_is_refused(preset, single):
     trainer = tuner(preset)
     weights = {name: array[..., :1] for name, array in trainer.weights().items()}
-    with pytest.raises(UserError, match=r"^old\.safetensors holds shape .* it belongs to another model; delete it"):
+    with pytest.raises(UserError, match=r"^old\.safetensors "):
         trainer.load(weights, trainer.optimizer(), "old.safetensors")
 
 
@@ -481,8 +453,8 @@ import jax
 jax.config.update("jax_compilation_cache_dir", sys.argv[1])
 import hashlib, numpy as np
 from functools import partial
-from tpulm.config.record_arrays import causal_arrays
-from tpulm.config.training_step import TrainingStep
+from tpulm.specs.record_arrays import causal_arrays
+from tpulm.specs.training_step import TrainingStep
 from tpulm.records.causal_batches import training_batch
 from tpulm.records.reader import Records
 from tpulm.training.jax_run import build_run
@@ -536,7 +508,7 @@ def test_an_unsharded_variable_is_found(preset):
     victim = next(v for v in model.variables if v.path == "decoder_block_0/ffw_gating/kernel")
     whole = NamedSharding(distribution.device_mesh.backend_mesh, PartitionSpec())
     victim._value = device_put(victim.value, whole)
-    with pytest.raises(UserError, match=r"^the variable decoder_block_0/ffw_gating/kernel of shape \(32, 32\) is"):
+    with pytest.raises(UserError, match="decoder_block_0/ffw_gating/kernel"):
         sharding.check(model.variables, distribution)
 
 
@@ -557,75 +529,24 @@ def test_meshes(jax_backend):
     assert mesh_shape([1, -1], 8, "cpu", "m") == (1, 8) and mesh_shape([-1, 2], 8, "cpu", "m") == (4, 2)
     assert mesh_shape([1, 1], 8, "cpu", "m") == (1, 1)
     for mesh in ([1, 16], [3, -1]):
-        with pytest.raises(UserError) as caught:
+        with pytest.raises(UserError, match=r"^finetune\.runs\.python\.mesh is \[.* 8 cpu"):
             mesh_shape(mesh, 8, "cpu", "finetune.runs.python.mesh")
-        assert str(caught.value) == (
-            f"finetune.runs.python.mesh is {mesh}, which does not fit the 8 cpu device(s) here; allowed: two sizes "
-            "whose product is at most 8, or -1 for one of them, all that are left."
-        )
 
 
-# Adapters and presets
-
-
-def test_keras_adapter_gives_the_same_logits(preset, tmp_path):
-    import keras
-    from tpulm.models.causal import load_preset
-
-    model, _ = tuned(preset, (1, 1))
-    base = logits(model)
-    draw_lora(model)
-    wanted = logits(model)
-    path = str(tmp_path / "adapter.lora.h5")
-    model.backbone.save_lora_weights(path)
-    keras.distribution.set_distribution(None)
-    again = load_preset(preset)
-    assert np.allclose(logits(again), base, atol=1e-5) and not np.allclose(base, wanted, atol=1e-2)
-    again.backbone.load_lora_weights(path)
-    np.testing.assert_allclose(logits(again), wanted, atol=1e-5)
-
-
-@pytest.mark.parametrize("key_value_heads", [8, 2])
-def test_peft_adapter_is_the_same_change(jax_backend, vocabulary, tmp_path, key_value_heads):
-    from tpulm.training.sharded_arrays import by_path
-
-    folder = save_base(vocabulary, tmp_path / "base", SIZES | {"num_key_value_heads": key_value_heads})
-    model, _ = tuned(folder, (1, 1))
-    draw_lora(model)
-    tensors, config = peft_adapter.peft(
-        by_path(model.trainable_variables, [np.asarray(v.value) for v in model.trainable_variables]), "keras/gemma"
-    )
-    assert config["r"] == config["lora_alpha"] == 8 * 2 and config["base_model_name_or_path"] == "keras/gemma"
-    assert config["target_modules"] == ["q_proj", "v_proj"]
-    fewer = {} if key_value_heads == 8 else {"v_proj": key_value_heads * 2}
-    assert config["rank_pattern"] == config["alpha_pattern"] == fewer
-    assert len(tensors) == 2 * 2 * 2
-    for index in range(2):
-        attention = model.backbone.get_layer(f"decoder_block_{index}").attention
-        for dense, module in ((attention.query_dense, "q_proj"), (attention.value_dense, "v_proj")):
-            name = f"base_model.model.model.layers.{index}.self_attn.{module}"
-            change = tensors[f"{name}.lora_B.weight"] @ tensors[f"{name}.lora_A.weight"]
-            kernel = np.asarray(dense.kernel) - np.asarray(dense._kernel)  # [heads, hidden, head_dim]
-            wanted = kernel.transpose(0, 2, 1).reshape(-1, 32)  # as transformers has it
-            np.testing.assert_allclose(change, wanted, atol=1e-5)
+# Presets
 
 
 def test_preset_loads_and_repeats(preset, vocabulary, tmp_path):
     import keras
     from tpulm.models.causal import load_preset
 
-    other = save_base(vocabulary, tmp_path / "again", SIZES)
-    names = sorted(str(p.relative_to(preset)) for p in preset.rglob("*") if p.is_file())
-    assert "config.json" in names and "assets/tokenizer/vocabulary.spm" in names
-    for name in names:
-        digests = {hashlib.sha256((folder / name).read_bytes()).hexdigest() for folder in (preset, other)}
-        assert len(digests) == 1, name
+    again = fingerprints(save_base(vocabulary, tmp_path / "again", SIZES))
+    assert again == fingerprints(preset) and {"config.json", "assets/tokenizer/vocabulary.spm"} <= set(again)
     keras.distribution.set_distribution(None)
     model = load_preset(preset)
     assert type(model).__name__ == "GemmaCausalLM"
     assert model.preprocessor.tokenizer(CODE)[-1] == causal.SentencePiece(vocabulary).encode([CODE])[0][-1]
-    by_keras = causal.KerasHub(preset)
-    by_itself = causal.load_tokenizer(str(preset), lambda: None)
+    by_keras, by_itself = causal.KerasHub(preset), causal.load_tokenizer(str(preset), lambda: None)
     assert isinstance(by_itself, causal.SentencePiece)
     assert by_keras.encode([CODE, "the"]) == by_itself.encode([CODE, "the"])
     assert by_keras.places([CODE, "the"]) == by_itself.places([CODE, "the"])
@@ -644,9 +565,9 @@ def test_places_of_byte_pairs(jax_backend, monkeypatch):
     [ids], [places] = tokenizer.encode([text]), tokenizer.places([text])
     assert [letters[i] for i in ids] == ["ab", "\u0120ab", "\u00c3", "\u00a9", "<|end|>", "a"]
     assert places == [(0, 2), (2, 5), (5, 6), (5, 6), (6, 13), (13, 14)]
-    assert causal.belonging(text, places, [(5, 13)]).tolist() == [0, 0, 0, 1, 1, 1, 0, 0]
+    assert causal.completion_mask(text, places, [(5, 13)]).tolist() == [0, 0, 0, 1, 1, 1, 0, 0]
     monkeypatch.setattr(pairs, "_tokenizer", None)
-    with pytest.raises(UserError, match="^the base model's BytePairTokenizer does not say which characters a token"):
+    with pytest.raises(UserError, match="BytePairTokenizer"):
         tokenizer.places([text])
 
 
@@ -655,22 +576,15 @@ def test_fetching_says_what_is_wrong(jax_backend, monkeypatch, preset):
     from tpulm.models.presets import is_keras_preset, locate
 
     assert locate(str(preset), None, "base.x.preset") == preset and is_keras_preset(preset)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=r"^base\.x\.preset is gemma_7b_n; .*gemma_7b_en"):
         locate("gemma_7b_n", None, "base.x.preset")
-    assert str(caught.value) == (
-        "base.x.preset is gemma_7b_n; allowed: a preset folder, an hf:// or kaggle:// handle, or the name of a preset "
-        'of keras-hub; did you mean "gemma_7b_en"?'
-    )
 
     def no_network(*arguments, **names):
         raise ConnectionError("no route to host\nand more")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", no_network)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=r"^base\.x\.preset is hf://google/gemma-2b, .*no route to host\)"):
         locate("hf://google/gemma-2b", "0" * 40, "base.x.preset")
-    assert str(caught.value).startswith(
-        "base.x.preset is hf://google/gemma-2b, which could not be fetched (ConnectionError: no route to host); it "
-    )
 
 
 # Samples
@@ -690,21 +604,6 @@ def test_samples_repeat(preset, sampler):
     if sampler != "greedy":
         draw_lora(model)
         assert generate(["the", "of a value"]) != first
-
-
-def test_scripts_of_this_stage_do_not_import_tensorflow():
-    program = textwrap.dedent("""
-        import sys
-        sys.path.insert(0, sys.argv[1])
-        from tpulm.training import runtime
-        runtime.start(1)
-        import keras_hub
-        from tpulm.training import jax_trainer
-        from tpulm.models import sampling
-        from tpulm.models import building
-        assert sys.modules["tensorflow"] is None and keras_hub.models.GemmaCausalLM
-    """)
-    subprocess.run([sys.executable, "-c", program, str(SCRIPTS)], check=True)
 
 
 FORMER_NAME = """

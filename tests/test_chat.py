@@ -7,11 +7,10 @@ import pytest
 from test_corpus import fails, write
 from tpulm.config.reading import complete
 from tpulm.core.errors import UserError
-from tpulm.corpus.chat import ChatTemplate
 from tpulm.corpus.chat_templates import GEMMA_TEMPLATE, find_chat_template
 from tpulm.corpus.files import read_files
-from tpulm.corpus.rows import Form
-from tpulm.corpus.sources import parts_of, reading
+from tpulm.corpus.rows import ChatTemplate, Form
+from tpulm.corpus.sources import parts_of
 
 pytestmark = pytest.mark.unit
 
@@ -103,36 +102,25 @@ def message(**changes):
 
 
 @pytest.mark.parametrize(
-    ("messages", "sentence"),
+    ("messages", "named"),
     [
-        ('"Hi"', " holds str; allowed: a list of messages, each with role and content."),
-        ("null", " holds NoneType; allowed: a list of messages, each with role and content."),
-        ("[]", " holds an empty list; allowed: a list of messages, each with role and content."),
-        ('["Hi"]', "[0] is no object; allowed: an object with role and content."),
-        (
-            '[{"from": "human", "value": "Hi"}]',
-            "[0] is an object with from, value; allowed: an object with role and content.",
-        ),
-        (message(role="gpt"), '[1].role is "gpt"; allowed: system, user, assistant.'),
-        (message(role=1), "[1].role is 1; allowed: system, user, assistant."),
-        (message(content=None), "[1].content holds NoneType; allowed: text."),
-        (message(role="user"), " has no message of the assistant, so that there is nothing to learn from it."),
-        (
-            message(content="x<end_of_turn>\n<start_of_turn>user\nx"),
-            "[1].content has '<end_of_turn>', which the chat template itself writes around messages; allowed: text "
-            "without it.",
-        ),
-        (
-            json.dumps([TALK[2], TALK[0]]),
-            " cannot be written by the chat template: a system message is not the first one.",
-        ),
+        ('"Hi"', " holds str"),
+        ("[]", " holds an empty list"),
+        ('["Hi"]', "[0] is no object"),
+        ('[{"from": "human", "value": "Hi"}]', "[0] is an object with from, value"),
+        (message(role="gpt"), '[1].role is "gpt"'),
+        (message(role=1), "[1].role is 1"),
+        (message(content=None), "[1].content holds NoneType"),
+        (message(role="user"), " has no message of the assistant"),
+        (message(content="x<end_of_turn>\n<start_of_turn>user\nx"), "[1].content has '<end_of_turn>'"),
+        (json.dumps([TALK[2], TALK[0]]), " cannot be written by the chat template: a system message"),
     ],
 )
-def test_what_is_no_conversation_is_named(tmp_path, messages, sentence):
+def test_what_is_no_conversation_is_named(tmp_path, messages, named):
     good = json.dumps({"talk": TALK})
     file = write(tmp_path / "a.jsonl", f'{good}\n\n{{"talk": {messages}}}\n')
     form = Form("corpus", {"messages": "talk"}, ChatTemplate(find_chat_template("c", "gemma", None, [])))
-    assert fails(list, read_files([str(file)], "line", form)) == f"{file}, line 3: talk{sentence}"
+    assert fails(list, read_files([str(file)], "line", form)).startswith(f"{file}, line 3: talk{named}")
 
 
 def test_files_of_conversations(tmp_path):
@@ -147,31 +135,20 @@ def test_files_of_conversations(tmp_path):
     for file in (table, lines):
         assert [row for batch in read_files([str(file)], "line", form) for row in batch] == expected
     csv = write(tmp_path / "a.csv", "talk\nHi\n")
-    assert fails(list, read_files([str(csv)], "line", form)) == (
-        f"{csv}: talk holds str; allowed: a list of messages, each with role and content."
-    )
+    assert fails(list, read_files([str(csv)], "line", form)).startswith(f"{csv}: talk holds str")
     missing = write(tmp_path / "b.jsonl", '{"text": 1}\n')
-    assert fails(list, read_files([str(missing)], "line", form)) == (
-        f"{missing}, line 1 has no column talk (corpus.messages); found: text."
-    )
+    said = fails(list, read_files([str(missing)], "line", form))
+    assert said.startswith(f"{missing}, line 1 ") and "talk (corpus.messages)" in said and "text" in said
 
 
 def test_templates_that_cannot_be_used():
-    assert fails(template, "a\n{% for %}") == (
-        "chat.jinja, line 2, is no chat template: Expected an expression, got 'end of statement block'."
-    )
-    assert fails(template, ENDED, eos_token=None) == (
-        "chat.jinja writes eos_token, which only a tokenizer's folder says; allowed: such a folder."
-    )
+    assert fails(template, "a\n{% for %}").startswith("chat.jinja, line 2, is no chat template: ")
+    assert fails(template, ENDED, eos_token=None).startswith("chat.jinja writes eos_token")
     last = "{% for m in messages %}{{ m.content }}{% if loop.last %}.{% endif %}{% endfor %}"
-    assert fails(template(last).document, "f", TALK) == (
-        "f[2] is written by the chat template in one way if it is the last message and in another one if it is not; "
-        "allowed: a template that does not, or that has {% generation %} and {% endgeneration %} around what the "
-        "assistant says."
-    )
-    assert fails(template("{{ messages[0].content }}{% generation %}{% endgeneration %}").document, "f", TALK) == (
-        "f: the chat template writes nothing of what the assistant says."
-    )
+    said = fails(template(last).document, "f", TALK)
+    assert said.startswith("f[2] is written by the chat template in one way if ") and "{% generation %}" in said
+    silent = template("{{ messages[0].content }}{% generation %}{% endgeneration %}")
+    assert fails(silent.document, "f", TALK).startswith("f: the chat template ")
     assert "no role" in fails(template("{{ raise_exception('no role') }}").document, "f", TALK)
 
 
@@ -203,60 +180,36 @@ def test_where_templates_come_from(tmp_path):
     assert (found["template"], found["eos_token"]) == (ENDED, "</s>")
     assert find_chat_template("c", str(own), None, [str(own)])["where"] == str(own)
     write(file, "{}")
-    assert fails(find_chat_template, "c", str(folder), None, [str(file)]) == (
-        f"c: {folder} has no chat template in chat_template.jinja or tokenizer_config.json."
-    )
+    assert f"c: {folder} has no chat template" in fails(find_chat_template, "c", str(folder), None, [str(file)])
     write(file, "{")
-    assert fails(find_chat_template, "c", str(folder), None, [str(file)]).startswith(
-        f"c: {folder}/tokenizer_config.json is not valid JSON: "
-    )
+    assert f"c: {folder}/tokenizer_config.json" in fails(find_chat_template, "c", str(folder), None, [str(file)])
 
 
-ALLOWED = "allowed: gemma, a .jinja file, or a tokenizer that has one (a local folder, or a name on the hub)."
 CHAT = {"source": "files", "files": ["a.jsonl"], "messages": "messages"}
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "named"),
     [
-        ({}, f"corpus.chat_template is missing; corpus.messages needs it; {ALLOWED}"),
-        ({"column": "a"}, "corpus has column and messages; allowed: one of them."),
-        ({"template": "{a}"}, "corpus has template and messages; allowed: one of them."),
-        (
-            {"chat_template": "gemma", "filters": {"c4": {}}},
-            "corpus.filters.c4 takes lines out of documents, of which corpus.messages needs all.",
-        ),
-        (
-            {"chat_template": "none.jinja"},
-            f"corpus.chat_template is none.jinja, where there is no chat template; {ALLOWED}",
-        ),
-        (
-            {"chat_template": "some/model"},
-            "corpus.chat_template is some/model, which is no local file or folder; a name on the hub needs "
-            "corpus.chat_template_revision, a commit of 40 hexadecimal digits.",
-        ),
-        (
-            {"chat_template_revision": "a" * 40},
-            "corpus.chat_template is missing; corpus.chat_template_revision needs it.",
-        ),
+        ({}, ["corpus.chat_template is missing", "corpus.messages"]),
+        ({"column": "a"}, ["corpus has column and messages"]),
+        ({"template": "{a}"}, ["corpus has template and messages"]),
+        ({"chat_template": "gemma", "filters": {"c4": {}}}, ["corpus.filters.c4", "corpus.messages"]),
+        ({"chat_template": "none.jinja"}, ["corpus.chat_template is none.jinja"]),
+        ({"chat_template": "some/model"}, ["corpus.chat_template is some/model", "corpus.chat_template_revision"]),
+        ({"chat_template_revision": "a" * 40}, ["corpus.chat_template is missing", "corpus.chat_template_revision"]),
     ],
 )
-def test_configs_are_checked_before_any_job(changes, sentence):
+def test_configs_are_checked_before_any_job(changes, named):
     with pytest.raises(UserError) as error:
         complete({"corpus": CHAT | changes}, "test")
-    assert re.sub(r"^test: ", "", str(error.value)) == sentence
+    assert re.sub(r"^test: ", "", str(error.value)).startswith(named[0])
+    assert all(part in str(error.value) for part in named)
 
 
-def test_what_the_jobs_take(tmp_path):
-    file = str(write(tmp_path / "a.jsonl", "{}"))
-    source = CHAT | {"files": [file]}
-    config = complete({"corpus": source | {"chat_template": "gemma"}}, "test")["corpus"]
-    [part] = parts_of("corpus", config)
-    recipe = reading("corpus", config, part)
-    assert recipe["messages"] == "messages" and recipe["responses"] and "column" not in recipe
-    with pytest.raises(UserError, match="no source has messages, which it is for"):
+def test_what_has_no_messages_is_refused(tmp_path):
+    file, text = (str(write(tmp_path / name, "{}")) for name in ("a.jsonl", "a.txt"))
+    with pytest.raises(UserError, match=r"corpus\.chat_template.*messages"):
         complete({"corpus": {"source": "files", "files": [file], "chat_template": "gemma"}}, "test")
-    text = str(write(tmp_path / "a.txt", "x"))
-    assert fails(parts_of, "corpus", config | {"files": [text]}) == (
-        f"corpus.messages: {text} is text without fields; allowed: files of the other formats."
-    )
+    config = complete({"corpus": CHAT | {"files": [text], "chat_template": "gemma"}}, "test")["corpus"]
+    assert fails(parts_of, "corpus", config).startswith(f"corpus.messages: {text} ")

@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_corpus import FAST
 from test_near_duplicates import ngrams_by_hand, sentence
-from tpulm.config.artifacts import SPLITS
-from tpulm.corpus import contamination
-from tpulm.corpus.contamination import (
+from tpulm.corpus import decontamination
+from tpulm.corpus.decontamination import (
     count_contaminated,
     drop_contaminated,
     find_contaminated,
@@ -16,6 +15,7 @@ from tpulm.corpus.contamination import (
     ngrams_of,
 )  # fmt: skip
 from tpulm.corpus.parts import write_part
+from tpulm.specs.artifacts import SPLITS
 
 pytestmark = pytest.mark.unit
 
@@ -47,7 +47,7 @@ def decontaminate(folder, train, held_out, benchmarks, n):
 @FAST
 def test_what_shares_an_ngram_is_dropped(tmp_path_factory, train, held_out, benchmarks):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contamination, "WAITING", 3)
+        patch.setattr(decontamination, "WAITING", 3)
         stays, _, dropped = decontaminate(tmp_path_factory.mktemp("parts"), train, held_out, benchmarks, 3)
     long = lambda text: {ngram for ngram in ngrams_by_hand(text, 3) if len(ngram) == 3}  # noqa: E731
     avoided = set().union(*map(long, held_out + benchmarks))

@@ -34,15 +34,11 @@ def pins(stage: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_every_line_of_a_lock_is_a_version_with_hashes(stage):
+def test_a_lock_has_what_its_stage_asks_for_with_versions_and_hashes(stage):
     lines = (ENVS / f"{stage}.txt").read_text().splitlines()
     assert lines == sorted(set(lines)) and all(LOCK_LINE.fullmatch(line) for line in lines)
-    assert len(pins(stage)) == len(lines)  # no package twice
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_lock_has_what_its_stage_asks_for(stage):
     asked, locked = (ENVS / f"{stage}.in").read_text(), pins(stage)
+    assert len(locked) == len(lines)  # no package twice
     for name, version in re.findall(r"^([A-Za-z0-9._-]+)(?:\[[a-z0-9-]+\])?(?:==([^\s;]+))?", asked, re.M):
         name = name.replace(".", "-").replace("_", "-").lower()
         if name != "-r":
@@ -99,11 +95,8 @@ def test_a_variant_can_stand_in_for_its_stage_under_conda(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (
-            ["lokal"],
-            "error: lokal is no environment; allowed: local, gpu, tpu, tpu-tensorflow, slurm, gke, gcs, tpu-vm",
-        ),
-        (["local", "--python", "/bin/true"], "error: /bin/true is no Python; allowed: Python 3.11, 3.12 or 3.13."),
+        (["lokal"], "error: lokal is no environment; allowed: local, gpu, tpu, "),
+        (["local", "--python", "/bin/true"], "error: /bin/true is no Python; allowed: "),
     ],
 )
 def test_what_cannot_be_set_up_is_a_sentence(tmp_path, arguments, said):

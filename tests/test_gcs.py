@@ -16,34 +16,28 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import ROOT, Workflow, reduced
+from kills import TIMED, edited, fingerprints
 from loopback_bucket import BUCKET, served
-from ruamel.yaml import YAML
-from tpulm.archive.provenance import provenance
-from tpulm.archive.records import jobs_of
-from tpulm.config.reading import read_yaml
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
-from tpulm.corpus import tables
+from tpulm.corpus import documents
+from tpulm.corpus.documents import DocumentFile, read_array, read_rows, read_texts
 from tpulm.corpus.files import read_files, unchanged
 from tpulm.corpus.parts import describe_files
-from tpulm.corpus.reader import read_rows, read_texts
 from tpulm.corpus.rows import Form
 from tpulm.corpus.sources import source_files
-from tpulm.corpus.tables import DocumentFile, read_array
-from tpulm.records import masked_batches, order, streaming
+from tpulm.records import masked_batches, order, reader
 from tpulm.records.masked_batches import evaluation_batches, training_batch, unigram_entropy
-from tpulm.records.packing import unpadded
-from tpulm.records.reader import Records
-from tpulm.records.streaming import open_records
+from tpulm.records.reader import Records, open_records
+from tpulm.records.shards import unpadded
 from tpulm.records.tfrecord import write_records
+from tpulm.release.provenance import jobs_of, provenance
 
 LENGTH, VOCABULARY, SHARDS = 16, 64, (1500, 40, 2500, 1000)
-RECIPE = {
-    "batch_size": 32,
-    "seed": 3,
-    "masking": {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1},
-}
+MASKING = {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
+RECIPE = {"batch_size": 32, "seed": 3, "masking": MASKING}
 FAILING = {"fail": 0.1, "hang": 0.02}
+FAILURES = ("429", "503", "reset", "lost", "cut")  # as the bucket counts them
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +70,10 @@ def manifest(tmp_path_factory):
         ids = dice.integers(5, VOCABULARY, (records, LENGTH)).astype(np.int64)
         written = write_records(folder / f"{name}.tfrecord", folder / f"{name}.index", [unpadded(ids)])
         shards.append({"file": f"{name}.tfrecord", "index": f"{name}.index"} | written)
-    special = {"cls": 0, "sep": 1, "unk": 2, "pad": 3, "mask": 4}
     content = {
-        "sequence_length": LENGTH,
-        "tokens_per_record": LENGTH,
-        "packing": "concat",
-        "vocab_size": VOCABULARY,
-        "special_ids": special,
-    }
+        "sequence_length": LENGTH, "tokens_per_record": LENGTH, "packing": "concat", "vocab_size": VOCABULARY,
+        "special_ids": {"cls": 0, "sep": 1, "unk": 2, "pad": 3, "mask": 4},
+    }  # fmt: skip
     path = folder / "manifest.json"
     path.write_text(json.dumps(content | {"splits": {"train": {"shards": shards}}}))
     return path
@@ -101,7 +91,7 @@ def uploaded(manifest, cloud, prefix):
 def test_what_is_streamed_is_what_lies_on_the_disk(manifest, cloud, monkeypatch):
     """Over an epoch and into the next, from any step, with one request in ten failing and one in fifty hanging."""
     there = uploaded(manifest, cloud, "same")
-    for module in (order, masked_batches, streaming):
+    for module in (order, masked_batches, reader):
         monkeypatch.setattr(module, "BLOCK", 256)
     for module in (order, masked_batches):
         monkeypatch.setattr(module, "WINDOW", 4)
@@ -120,7 +110,7 @@ def test_what_is_streamed_is_what_lies_on_the_disk(manifest, cloud, monkeypatch)
         assert all((here[name] == there[name]).all() for name in here)
     assert unigram_entropy(streamed) == unigram_entropy(local)
     done = cloud.faults() - before
-    assert sum(done[kind] for kind in ("429", "503", "reset", "lost", "cut")) >= 5 and done["hang"]
+    assert sum(done[kind] for kind in FAILURES) >= 5 and done["hang"]
 
 
 def test_blocks_are_requested_whole_and_ahead(manifest, cloud, monkeypatch):
@@ -138,15 +128,6 @@ def test_blocks_are_requested_whole_and_ahead(manifest, cloud, monkeypatch):
     assert set(np.concatenate(soon) // order.BLOCK) <= set(ahead) and len(ahead) == 4
 
 
-@pytest.mark.parametrize("records", [1, 5, 1024, 5040, 40_000])
-def test_the_blocks_ahead_are_those_that_come(records):
-    for start in (0, 1, records - 1, records, 3 * records + 7):
-        stop = start + min(records, order.WINDOW * order.BLOCK)
-        coming = set((order.record_range(records, 7, start, stop) // order.BLOCK).tolist())
-        found = order.blocks_ahead(records, 7, start)
-        assert coming <= set(found) and len(found) == len(set(found)) <= 3 * order.WINDOW
-
-
 def test_damage_is_never_read(manifest, cloud):
     there = uploaded(manifest, cloud, "damaged")
     shard = manifest.parent / "train/00002-of-00004.tfrecord"
@@ -155,20 +136,20 @@ def test_damage_is_never_read(manifest, cloud):
     cloud.put(name, bytes(content))
     streamed = open_records(there, "train")
     assert streamed.read(np.arange(1540)).shape == (1540, LENGTH)
-    with pytest.raises(UserError, match=r"gs://bucket/damaged/train/00002\S+ is damaged at bytes \d+ to \d+ \(record"):
+    with pytest.raises(UserError, match=r"^gs://bucket/damaged/train/00002\S+ is damaged"):
         streamed.read(np.arange(1540, 4040))
     cloud.put(name, shard.read_bytes()[:-1])
-    with pytest.raises(UserError, match=r"gs://bucket/damaged/train/00002\S+ has \d+ bytes; manifest.json says \d+"):
+    with pytest.raises(UserError, match=r"^gs://bucket/damaged/train/00002\S+ has \d+ bytes"):
         open_records(there, "train")
     cloud.put(name, shard.read_bytes())
     index = "damaged/train/00001-of-00004.index"
     content = bytearray((manifest.parent / "train/00001-of-00004.index").read_bytes())
     content[9] ^= 1
     cloud.put(index, bytes(content))
-    with pytest.raises(UserError, match=r"gs://bucket/damaged/train/00001\S+index is damaged: its SHA-256"):
+    with pytest.raises(UserError, match=r"^gs://bucket/damaged/train/00001\S+index is damaged"):
         open_records(there, "train")
     cloud.put("nowhere/manifest.json", manifest.read_bytes())
-    with pytest.raises(UserError, match=r"gs://bucket/nowhere/train/00000-of-00004.tfrecord is missing, though"):
+    with pytest.raises(UserError, match=r"^gs://bucket/nowhere/train/00000-of-00004.tfrecord is missing"):
         open_records(there.replace("damaged", "nowhere"), "train")
 
 
@@ -196,12 +177,8 @@ def test_failures_that_persist_end_in_one_sentence(manifest, cloud, monkeypatch)
 
     monkeypatch.setattr(gcsfs.retry.asyncio, "sleep", sleep)
     cloud.faults(fail=1.0, only="gone")
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=r"^gs://bucket/gone/train/00000-of-00004.tfrecord cannot be reached: [^\n]+$"):
         streamed.read(np.arange(10))
-    sentence = str(error.value)
-    url, reason = sentence.split(" cannot be reached: ")
-    assert url == "gs://bucket/gone/train/00000-of-00004.tfrecord"
-    assert re.fullmatch(r"[^\n]+; mend that, or wait, and run again\.", reason)
     assert len(waited) >= 5 and waited[:5] == sorted(waited[:5]) and waited[4] >= 16
     with pytest.raises(UserError, match=r"^gs://bucket/gone/manifest.json cannot be reached: "):
         open_records(there, "train")
@@ -209,7 +186,7 @@ def test_failures_that_persist_end_in_one_sentence(manifest, cloud, monkeypatch)
 
 def test_documents_are_read_where_they_lie_and_no_others(tmp_path, cloud, monkeypatch):
     """A shard's share of a corpus file: with one request in ten failing, in bytes that are little more than its own."""
-    monkeypatch.setattr(tables, "ROW_GROUP", 1000)
+    monkeypatch.setattr(documents, "ROW_GROUP", 1000)
     dice = np.random.default_rng(0)
     texts = [f"document {number} {dice.bytes(99).hex()}" for number in range(40_000)]
     with contextlib.closing(DocumentFile(tmp_path / "a.parquet", pa.schema({"text": pa.string()}))) as file:
@@ -226,7 +203,7 @@ def test_documents_are_read_where_they_lie_and_no_others(tmp_path, cloud, monkey
     # A row group for the one, the first and the last for the other, and twice the end of the file.
     assert done["bytes of .parquet"] < 0.15 * len(content) and done["bytes of .npy"] < 2000
     cloud.put("corpus/a.parquet", content[:-9] + b"123456789")
-    with pytest.raises(UserError, match=r"^gs://bucket/corpus/a.parquet is damaged \(.+\); delete the file and run"):
+    with pytest.raises(UserError, match=r"^gs://bucket/corpus/a.parquet is damaged"):
         list(read_texts(url))
 
 
@@ -257,10 +234,10 @@ def test_text_in_a_bucket_is_text_on_the_disk(tmp_path, cloud):
     here, there = (describe_files(files, True) for files in named)
     assert [file | {"path": ""} for file in here] == [file | {"path": ""} for file in there]
     cloud.faults(fail=0.0, hang=0.0)
-    with pytest.raises(UserError, match=f"^{named[1][0]} changed while it was read; run again when nothing writes"):
+    with pytest.raises(UserError, match=f"^{named[1][0]} changed while it was read"):
         with unchanged(named[1][0]):
             cloud.put("texts/a.txt", b"other\n")
-    with pytest.raises(UserError, match="^corpus.files: no file matches gs://bucket/nowhere/"):
+    with pytest.raises(UserError, match="^corpus.files: .* gs://bucket/nowhere/"):
         source_files("corpus", recipe | {"files": [f"gs://{BUCKET}/nowhere/*.txt"]})
 
 
@@ -274,7 +251,10 @@ def steady(folder, like=None):
 
 
 def test_text_and_records_in_a_bucket(tmp_path, cloud):
-    """Text that is read there, and records that are made there of the documents that they need, are those of a disk."""
+    """Text that is read there, and records that are made there of the documents that they need, are those of a disk.
+
+    With one request in ten failing.
+    """
     workflow = steady(tmp_path / "workflow")
     (workflow / "text").mkdir()
     for number in range(3):
@@ -290,7 +270,10 @@ def test_text_and_records_in_a_bucket(tmp_path, cloud):
     planned = workflow(*targets, "-n", "--quiet", "rules", *there).stdout
     assert jobs(planned)["write_shard"] == 6
     assert (cloud.faults() - before)["requests"] < 40  # for fifty files that are not there, each would be three
+    before = cloud.faults(**FAILING, hang_seconds=2.0)
     printed = workflow(*targets, "--cores", "2", *there).stdout
+    done = cloud.faults(fail=0.0, hang=0.0) - before
+    assert sum(done[kind] for kind in FAILURES) >= 5
     assert not re.search(r"Retrieving \S+ \S+ \S+corpus/(train|validation|test)\.parquet", printed)
     found, here = stored_results(cloud, "records"), local_results(workflow)
     described = [name for name in here if re.search(r"corpus/(parts/\d+|splits|corpus)\.json$", name)]  # have paths
@@ -302,8 +285,6 @@ def test_text_and_records_in_a_bucket(tmp_path, cloud):
     assert jobs(workflow(*targets, "-n", "--quiet", "rules", *there).stdout)["read_part"] == 1
 
 
-# Measured with a clock: the only files that differ from run to run.
-TIMED = ("timings.csv", "jobs.json", "report.html")
 PREFIX = f"gs://{BUCKET}/team/try"
 STORED = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", PREFIX]
 
@@ -335,34 +316,27 @@ def stored(trained, server, tmp_path_factory):
 
 def local_results(workflow):
     """Return the SHA-256 of every result on the disk by its path, but those that a clock decides."""
-    return {
-        str(path.relative_to(workflow.folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in (workflow / "results").rglob("*")
-        if path.is_file() and path.name not in TIMED and not path.name.startswith(".")
-    }
+    return {f"results/{name}": digest for name, digest in fingerprints(workflow / "results").items()}
 
 
 def stored_results(server, prefix="team/try"):
     """Return the same of the bucket."""
-    found = {name.removeprefix(f"{prefix}/"): value for name, value in server.objects(f"{prefix}/results/").items()}
     return {
-        name: hashlib.sha256(content).hexdigest()
-        for name, content in found.items()
-        if not name.endswith(TIMED) and "/.snakemake" not in name
+        name.removeprefix(f"{prefix}/"): hashlib.sha256(content).hexdigest()
+        for name, content in server.objects(f"{prefix}/results/").items()
+        if not name.endswith(tuple(TIMED)) and "/.snakemake" not in name
     }
 
 
 def configured(workflow, **keys):
     """Write a config into a copy of the workflow's folder with some keys replaced, given by their dotted names."""
-    config = read_yaml(workflow / "config.yaml")
-    for name, value in keys.items():
-        *path, last = name.split("__")
-        part = config
-        for key in path:
-            part = part[key]
-        part[last] = value
-    with open(workflow / "changed.yaml", "w") as file:
-        YAML(typ="safe", pure=True).dump(json.loads(json.dumps(config)), file)
+    with edited(workflow, "changed.yaml") as config:
+        for name, value in keys.items():
+            *path, last = name.split("__")
+            part = config
+            for key in path:
+                part = part[key]
+            part[last] = value
     return ["--configfile", "changed.yaml"]
 
 
@@ -403,11 +377,8 @@ def test_how_a_result_there_came_to_be_is_told(stored):
 def test_a_shard_that_is_deleted_there_is_written_again(trained, stored, server):
     """With its bytes, where Snakemake is asked for it; by its date, the segment before is made again."""
     first, printed = stored[1]
-    assert (
-        f"error: {SHARD.removeprefix('results/tfrecords/')}.tfrecord and 1 more of results/tfrecords were deleted, and "
-        "jobs of this run read them; snakemake tfrecords, with the options of this command, writes them again with the "
-        "same bytes; what was trained on them is trained again then.\n" in printed
-    )
+    (refused,) = (line for line in printed.splitlines() if line.startswith("error: "))
+    assert f"{SHARD.removeprefix('results/tfrecords/')}.tfrecord" in refused and "snakemake tfrecords" in refused
     assert (first + printed).count("start   train_mlm_tensorflow ") == 3  # of two segments
     found, here = stored_results(server), local_results(trained)
     for file in (f"{SHARD}.tfrecord", f"{SHARD}.index"):
@@ -427,7 +398,7 @@ def test_staleness_works_there(stored, server, tmp_path):
     assert "Nothing to be done" in other("-n", *TARGETS, *STORED).stdout
     longer = configured(workflow, mlm__runs__tiny__steps=30)
     printed = workflow(*TARGETS, "-n", "--quiet", "rules", *longer, *STORED).stdout
-    assert "note: mlm.runs.tiny trains again from step 10: schedule was" in printed
+    assert "note: mlm.runs.tiny trains again from step 10" in printed
     assert jobs(printed) == {"train_mlm_tensorflow": 2, "collect_history": 1, "plot_training": 1, "total": 4}
 
 
@@ -436,31 +407,31 @@ def test_the_report_and_upkeep_read_the_bucket(stored, server):
     workflow(*TARGETS, "--report", "report.zip", *STORED)
     with zipfile.ZipFile(workflow / "report.zip") as report:
         assert any(b"mlm-tiny" in report.read(name) for name in report.namelist())
-    assert re.search(r"\[verify\] \d+ artifacts are whole", workflow("verify", *STORED).stdout)
+    assert re.search(r"\[verify\] all \d+ artifacts are ok", workflow("verify", *STORED).stdout)
     name = "team/try/results/mlm/tiny/checkpoints/00000020/weights.safetensors"
     content = server.objects(name)[name]
     server.put(name, content[:-1])
     found = workflow("verify", *STORED, check=False)
-    assert found.returncode == 1 and "results/mlm/tiny/checkpoints: DAMAGED" in found.stdout
+    assert found.returncode == 1 and "results/mlm/tiny/checkpoints: corrupt" in found.stdout
     server.put(name, content)
     refused = workflow("clean", *STORED, check=False).stdout
-    assert "[clean] error: results are in gs://bucket/team/try/results, and only a local folder can be" in refused
+    assert "[clean] error: results are in gs://bucket/team/try/results" in refused
 
 
 def test_old_checkpoints_are_let_go_there(stored, server):
     workflow, *_ = stored
     last = configured(workflow, mlm__runs__tiny__keep_checkpoints="last")
-    target = "results/mlm/tiny/checkpoints/00000010/thinned.json"
+    target = "results/mlm/tiny/checkpoints/00000010/pruned.json"
     workflow(target, *last, *STORED)
     found = sorted(name.rpartition("/")[2] for name in server.objects(f"team/try/{target.rpartition('/')[0]}/"))
-    assert found == ["history.csv", "state.json", "thinned.json", "timings.csv"]
+    assert found == ["history.csv", "pruned.json", "state.json", "timings.csv"]
     assert "Nothing to be done" in workflow("-n", *TARGETS, target, *last, *STORED).stdout
 
 
 def test_a_bucket_that_is_not_there(cloud):
     bucket.check_writable(f"gs://{BUCKET}/probed")
     assert not [name for name in cloud.objects("probed")]
-    with pytest.raises(UserError, match=r"^there is no bucket gs://other; make it with: gcloud storage buckets create"):
+    with pytest.raises(UserError, match="^there is no bucket gs://other"):
         bucket.check_writable("gs://other/probed")
 
 
@@ -469,66 +440,24 @@ def test_a_prefix_belongs_to_one_folder(stored, server, tmp_path):
     other = steady(tmp_path / "elsewhere", stored[0])
     before = server.objects("team/try/")
     refused = other("corpus", "--forcerun", "build_corpus", *STORED, check=False)
-    prefix = f"gs://{BUCKET}/team/try"
     place = f"{socket.gethostname()}:{stored[0].folder}"
-    assert (
-        refused.returncode == 1
-        and (
-            f"error: {prefix} belongs to the working folder {place}; give this one a prefix of its own, or, "
-            f"when nobody works there any more, take it over: gcloud storage rm {prefix}/.belongs-to\n"
-        )
-        in refused.stdout
-    )
+    assert refused.returncode == 1 and f"error: {PREFIX} belongs to the working folder {place}" in refused.stdout
+    assert f"gcloud storage rm {PREFIX}/.belongs-to\n" in refused.stdout
     assert server.objects("team/try/") == before
 
 
 TOKENIZER = "results/tokenizer/tokenizer.json"
 
 
-@pytest.fixture
-def texts(tmp_path_factory):
-    """Return a function that makes a workflow of a few texts, in a folder of its own."""
-
-    def make(name):
-        workflow = steady(tmp_path_factory.mktemp(name) / "workflow")
-        source = {"source": "files", "files": ["texts.txt"], "column": "text"}
-        code = [path.read_text() for path in sorted((ROOT / "scripts").glob("*.py"))]
-        (workflow / "texts.txt").write_text("".join(code))
-        reduced(workflow, corpus=source, tokenizer={"vocab_size": 300})
-        (workflow / "small.yaml").rename(workflow / "config.yaml")
-        return workflow
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def expected(tmp_path_factory):
-    """Return a function that gives the results of such a workflow on this machine."""
-    made = {}
-
-    def results(make):
-        if not made:
-            workflow = make("here")
-            workflow(TOKENIZER, "--cores", "2")
-            made.update(local_results(workflow))
-        return made
-
-    return results
-
-
-def test_a_network_that_fails_loses_nothing(texts, expected, server):
-    server.faults(**FAILING, hang_seconds=2.0)
-    before = server.faults()
-    arguments = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", f"gs://{BUCKET}/fail"]
-    texts("fail")(TOKENIZER, "--cores", "2", *arguments)
-    done = server.faults(fail=0.0, hang=0.0) - before
-    found = stored_results(server, "fail")
-    assert TOKENIZER in found and found == {name: expected(texts)[name] for name in found}
-    assert sum(done[kind] for kind in ("429", "503", "reset", "lost", "cut")) >= 5
-
-
-def test_a_killed_upload_leaves_nothing_under_its_name(texts, expected, server):
-    workflow = texts("kill")
+def test_a_killed_upload_leaves_nothing_under_its_name(tmp_path, server):
+    workflow = steady(tmp_path / "workflow")
+    code = [path.read_text() for path in sorted((ROOT / "scripts").glob("*/*.py"))]
+    (workflow / "texts.txt").write_text("".join(code))
+    source = {"source": "files", "files": ["texts.txt"], "column": "text"}
+    reduced(workflow, corpus=source, tokenizer={"vocab_size": 300})
+    (workflow / "small.yaml").rename(workflow / "config.yaml")
+    workflow(TOKENIZER, "--cores", "2")
+    expected = local_results(workflow)
     arguments = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", f"gs://{BUCKET}/kill"]
     server.faults(rate=5000)
     before = server.faults()
@@ -540,17 +469,16 @@ def test_a_killed_upload_leaves_nothing_under_its_name(texts, expected, server):
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
     server.faults(rate=None)
-    here = expected(texts)
     left = stored_results(server, "kill")
-    assert left == {name: here[name] for name in left} and "results/corpus/train.parquet" not in left
+    assert left == {name: expected[name] for name in left} and "results/corpus/train.parquet" not in left
     workflow(TOKENIZER, "--cores", "1", *arguments)
     found = stored_results(server, "kill")
-    assert TOKENIZER in found and found == {name: here[name] for name in found}
+    assert TOKENIZER in found and found == {name: expected[name] for name in found}
 
 
 @pytest.mark.long  # a quarter of an hour
 def test_a_whole_run_on_a_network_that_fails(trained, server, tmp_path):
-    """All stages; the report, the staleness of late ones, the thinning of the checkpoints of a base model."""
+    """All stages, and the staleness of late ones."""
     workflow = steady(tmp_path / "workflow", trained)
     there = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", f"gs://{BUCKET}/whole"]
     before = server.faults(**FAILING, hang_seconds=2.0)
@@ -559,17 +487,8 @@ def test_a_whole_run_on_a_network_that_fails(trained, server, tmp_path):
     found = stored_results(server, "whole")
     check_results(found, trained, done, printed)
     assert len(found) > 80 and found == local_results(trained)
-    assert sum(done[kind] for kind in ("429", "503", "reset", "lost", "cut")) >= 100 and done["hang"] >= 20, done
+    assert sum(done[kind] for kind in FAILURES) >= 100 and done["hang"] >= 20, done
     assert "Nothing to be done" in workflow("-n", *there).stdout
     longer = configured(workflow, generation__max_length=25)
     stale = jobs(workflow("-n", "--quiet", "rules", *longer, *there).stdout)
     assert stale == {"generate": 1, "write_report": 1, "all": 1, "total": 3}
-    workflow("--report", "report.zip", *there)
-    with zipfile.ZipFile(workflow / "report.zip") as report:
-        assert any(b"finetune-python" in report.read(name) for name in report.namelist())
-    last = configured(workflow, base__small__keep_checkpoints="last")
-    target = "results/base-training/small/checkpoints/00000010/thinned.json"
-    workflow(target, *last, *there)
-    left = sorted(name.rpartition("/")[2] for name in server.objects(f"whole/{target.rpartition('/')[0]}/"))
-    assert left == ["history.csv", "state.json", "thinned.json", "timings.csv"]
-    assert "Nothing to be done" in workflow("-n", "base", *last, *there).stdout

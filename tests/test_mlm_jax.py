@@ -8,44 +8,55 @@ import pytest
 import warm
 from test_mlm_tensorflow import (  # noqa: F401 (a fixture)
     IN_TURN,
-    LENGTH,
+    MASKING,
     ONE_TYPE,
+    OPTIMIZER,
+    RECIPE,
+    SIZES,
     check_segments,
     manifest,
     records,
     run_and_stop,
     train,
 )
-from tpulm.config.masked_sizes import sizes_of
 from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.core.errors import UserError
 from tpulm.models import roberta
-from tpulm.records.masking import mask_batch
+from tpulm.records.masked_batches import mask_batch
+from tpulm.specs.masked_sizes import sizes_of
 
 LAYERS, HEADS, PAD = 2, 2, 3
+ON_JAX = {"microbatches": 1, "steps_per_execution": 1, "remat": False, "mesh": (-1, 1)}
 
-TRAIN = """
+# Common to the programs below: a step, described, and its records.
+STEP = """
 import json, sys
 job = json.loads(sys.argv[1])
 from functools import partial
 import numpy as np
 from tpulm.training import runtime
-from tpulm.config.training_step import TrainingStep
-from tpulm.core.arrays import load_arrays, save_arrays
-from tpulm.training.history import History
+from tpulm.specs.training_step import TrainingStep
 from tpulm.records.masked_batches import evaluation_batches, training_batch
 from tpulm.records.reader import Records
 
-runtime.start(1, job["devices"], job["recipe"]["precision"])
-import jax
-from tpulm.models.causal import assign
-from tpulm.training.jax_run import build_run
-from tpulm.training.jax_trainer import Trainer
-from tpulm.training.tasks import masked
 recipe, records = job["recipe"], Records(job["manifest"], "train")
+runtime.start(1, job["devices"], recipe["precision"])
+from tpulm.training.jax_run import build_run
 vocabulary = {"size": records.manifest["vocab_size"], "pad": records.manifest["special_ids"]["pad"]}
 known = {key: records.manifest[key] for key in ("sequence_length", "packing")} | {"vocabulary": vocabulary}
-run = build_run(TrainingStep.of("mlm", "mlm.runs.x", recipe, **known))
+step = TrainingStep.of("mlm", "mlm.runs.x", recipe, **known)
+"""
+
+TRAIN = (
+    STEP
+    + """
+import jax
+from tpulm.core.arrays import load_arrays, save_arrays
+from tpulm.models.causal import assign
+from tpulm.training.history import History
+from tpulm.training.jax_trainer import Trainer
+from tpulm.training.train_step import masked_lm
+run = build_run(step)
 if job["weights"]:
     assign(run.model.trainable_variables, load_arrays(job["weights"]), "weights")
 trainer, results = Trainer(run), {}
@@ -62,32 +73,25 @@ for name, first, last, previous in job["parts"]:
     results[name] = {key: [row[column] for row in rows] for key, column in columns.items()}
 if job["measured"]:
     results["held_out"] = trainer.evaluate(evaluation_batches(records))
-    inputs = {name: jax.numpy.asarray(array) for name, array in masked(training_batch(records, recipe, 0))[0].items()}
+    arrays = masked_lm(training_batch(records, recipe, 0))[0]
+    inputs = {name: jax.numpy.asarray(array) for name, array in arrays.items()}
     logits, _ = run.model.stateless_call(trainer.state.trainable, trainer.frozen, inputs, training=False)
     save_arrays(f"{job['folder']}/logits", {"logits": np.asarray(logits, np.float32)})
 print("RESULT" + json.dumps(results))
 """
+)
 
 
 def train_jax(
     manifest, folder, parts, devices=1, mesh=(-1, 1), weights=None, dropout=0.0, layers=1, measured=False, **recipe,  # noqa: F811
 ):  # fmt: skip
     """Train, as `train` does on TensorFlow; with `measured`, the logits of the first batch are saved at the end."""
-    optimizer = {"weight_decay": 0.01, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "global_clipnorm": 1.0}
-    base = {
-        "batch_size": 4, "seed": 3, "precision": "float32", "optimizer": optimizer,
-        "masking": {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1},
-        "microbatches": 1, "steps_per_execution": 1, "remat": False,
-    }  # fmt: skip
-    model = {
-        "architecture": "roberta", "hidden_size": 16, "num_hidden_layers": layers, "num_attention_heads": HEADS,
-        "intermediate_size": 32, "max_position_embeddings": LENGTH + 4, "hidden_dropout_prob": dropout,
-    }  # fmt: skip
+    model = SIZES | {"architecture": "roberta", "num_hidden_layers": layers, "hidden_dropout_prob": dropout}
     for name in parts:
         (folder / name).mkdir(parents=True)
     job = {
-        "recipe": base | {"model": model, "mesh": mesh} | recipe, "manifest": str(manifest), "devices": devices,
-        "weights": weights and str(weights), "folder": str(folder), "measured": measured,
+        "recipe": RECIPE | ON_JAX | {"model": model, "mesh": mesh} | recipe, "manifest": str(manifest),
+        "devices": devices, "weights": weights and str(weights), "folder": str(folder), "measured": measured,
         "parts": [(name, *part) for name, part in parts.items()],
     }  # fmt: skip
     return warm.result(warm.run("jax", TRAIN, json.dumps(job)))
@@ -95,7 +99,7 @@ def train_jax(
 
 def keras_weights(tensorflow, target):
     """Write TensorFlow's weights as those of the Keras model; return them by PyTorch's names."""
-    from tpulm.models.transformers_export import pytorch_arrays
+    from tpulm.models.masked_folders import pytorch_arrays
 
     arrays = pytorch_arrays(load_arrays(tensorflow))
     save_arrays(target, roberta.from_pytorch(arrays, LAYERS, HEADS, PAD))
@@ -146,12 +150,12 @@ from tpulm.training import runtime
 runtime.start(1, 8)
 import jax, keras_hub
 from tpulm.models import sharding
-from tpulm.config.training_step import TrainingStep
+from tpulm.specs.training_step import TrainingStep
 from tpulm.planning.abstract_run import AbstractRun
+optimizer, masking = json.loads(sys.argv[1])
 common = {"seed": 0, "sequence_length": 64, "batch_size": 8, "microbatches": 1, "steps_per_execution": 1}
-common |= {"remat": False, "precision": "float32", "mesh": [1, 8], "optimizer": json.loads(sys.argv[1])}
+common |= {"remat": False, "precision": "float32", "mesh": [1, 8], "optimizer": optimizer}
 common |= {"method": "lora", "rank": 4}
-masking = {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
 large = {"architecture": "roberta", "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
 runs = [("mlm", {"model": large, "masking": masking, "vocabulary": {"size": 50_264, "pad": 3}})]
 base = {"architecture": "roberta"}  # twelve heads, which eight devices cannot share
@@ -168,19 +172,14 @@ for stage, recipe in runs:
 
 def test_layout_maps_shard_what_they_should():
     """Every matrix is sharded over the axis model, but those named here, which are small or follow another."""
-    optimizer = {"weight_decay": 0.0, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "global_clipnorm": None}
-    done = warm.run("jax", LAYOUT, json.dumps(optimizer))
+    done = warm.run("jax", LAYOUT, json.dumps([OPTIMIZER, MASKING]))
     whole = [json.loads(line.removeprefix("RESULT")) for line in done.stdout.splitlines() if "RESULT" in line]
     assert whole[0] == ["intermediate_dense/kernel", "position_embedding/embeddings"]
     assert "self_attention_layer/query/kernel" in whole[1]
     for family in whole[2:]:
         assert family == ["attention/query/lora_kernel_b", "attention/value/lora_kernel_b"]
     said = [line.removeprefix("UNDIVIDED").strip() for line in done.stdout.splitlines() if "UNDIVIDED" in line]
-    assert said[0] == "" and re.match(
-        r"\d+ variable\(s\) are not sharded as the layout map says; the first, \S+: dimension \d of size 12 cannot be "
-        r'divided over 8 devices of the axis "model"; it is replicated$',
-        said[1],
-    )
+    assert said[0] == "" and re.match(r"\d+ variable.* of size 12 .* 8 devices", said[1])
 
 
 LOGITS = """
@@ -198,8 +197,8 @@ np.save(sys.argv[4], predictions(model, batch, training=False).numpy())
 
 def test_the_exported_folder_is_the_model(manifest, trained_by_both, tmp_path):  # noqa: F811
     """What we trained gives the same logits in transformers, within 1e-4."""
+    from tpulm.models.masked_folders import save_model
     from tpulm.models.transformers_config import model_config
-    from tpulm.models.transformers_export import save_model
 
     trained = trained_by_both[0] / "jax"
     arrays = roberta.to_pytorch(load_arrays(trained / "all/weights"), LAYERS, PAD)
@@ -210,17 +209,11 @@ def test_the_exported_folder_is_the_model(manifest, trained_by_both, tmp_path): 
 
     folder = tmp_path / "model"
     folder.mkdir()
-    sizes = {"hidden_size": 16, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 32}
-    model = {"architecture": "roberta", "max_position_embeddings": LENGTH + 4} | sizes | ONE_TYPE
+    model = SIZES | {"architecture": "roberta", "num_hidden_layers": LAYERS} | ONE_TYPE
     config = model_config(model, json.loads(manifest.read_text()), "mlm.runs.x.model")
     (folder / "config.json").write_text(config.to_json_string())
     save_model(folder / "model.safetensors", arrays)
-    recipe = {
-        "batch_size": 4,
-        "seed": 3,
-        "masking": {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1},
-    }
-    warm.run("tensorflow", LOGITS, str(folder), str(manifest), json.dumps(recipe), str(tmp_path / "logits.npy"))
+    warm.run("tensorflow", LOGITS, str(folder), str(manifest), json.dumps(RECIPE), str(tmp_path / "logits.npy"))
     ours = load_arrays(trained / "logits")["logits"]
     assert np.abs(np.load(tmp_path / "logits.npy") - ours).max() < 1e-4 < np.abs(ours).max()
 
@@ -229,34 +222,22 @@ def test_two_segments_give_the_bytes_of_one_dropout_included(manifest, tmp_path)
     check_segments(tmp_path, train_jax(manifest, tmp_path, IN_TURN, dropout=0.1))
 
 
-SEGMENT = """
-import json, sys
-job = json.loads(sys.argv[1])
-from functools import partial
-from tpulm.training import runtime
-from tpulm.config.training_step import TrainingStep
-from tpulm.records.masked_batches import evaluation_batches, training_batch
-from tpulm.records.reader import Records
-
-runtime.start(1, job["devices"])
-from tpulm.training.jax_run import build_run
+SEGMENT = (
+    STEP
+    + """
 from tpulm.training.jax_trainer import train_segment
-recipe, records = job["recipe"], Records(job["manifest"], "train")
-vocabulary = {"size": records.manifest["vocab_size"], "pad": records.manifest["special_ids"]["pad"]}
-known = {key: records.manifest[key] for key in ("sequence_length", "packing")} | {"vocabulary": vocabulary}
-step = TrainingStep.of("mlm", "mlm.runs.x", recipe, **known)
 
 def train(*rest):
     data = partial(training_batch, records, recipe), partial(evaluation_batches, records)
     train_segment(build_run(step), recipe, data, *rest)
 """
+)
 
 
 @pytest.mark.parametrize(("devices", "changes"), [(1, {}), (4, {"mesh": (2, 2), "steps_per_execution": 3})])
 def test_a_segment_that_is_stopped_goes_on_with_the_same_bytes(manifest, tmp_path, devices, changes):  # noqa: F811
     """Also where the state is sharded over devices, several steps at once."""
-    on_jax = {"microbatches": 1, "steps_per_execution": 1, "remat": False, "mesh": (-1, 1)}
-    run_and_stop("jax", SEGMENT, manifest, tmp_path, changes.get("steps_per_execution", 1), devices, on_jax | changes)
+    run_and_stop("jax", SEGMENT, manifest, tmp_path, changes.get("steps_per_execution", 1), devices, ON_JAX | changes)
 
 
 DROPOUT = """
@@ -283,12 +264,10 @@ for _ in range(2):
     assert abs(masks[-1].mean() - 0.75) < 0.02, masks[-1].mean()
     assert abs(np.corrcoef(masks[-1][:, :-1].ravel(), masks[-1][:, 1:].ravel())[0, 1]) < 0.05
 assert abs(np.corrcoef(*(mask.ravel() for mask in masks))[0, 1]) < 0.05
-text = jax.jit(lambda x: layer(x, training=True)).lower(inputs).as_text()
-assert text.count("optimization_barrier") == 2, text
 """
 
 
-def test_dropout_scales_what_it_keeps_with_the_mask_as_an_array():
+def test_dropout_scales_what_it_keeps():
     """Its random numbers are those of JAX's hash; without training, nothing happens."""
     warm.run("jax", DROPOUT)
 
@@ -305,35 +284,25 @@ def test_meshes_parts_and_dispatches_do_not_matter(manifest, tmp_path):  # noqa:
 
 def test_rows_of_a_batch_are_masked_as_in_the_whole():
     ids = np.random.default_rng(0).integers(5, 60, (12, 40))
-    arguments = (
-        (1, 2, 3),
-        {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1},
-        4,
-        [0, 1, 2, 3, 4],
-        60,
-    )
+    arguments = (1, 2, 3), MASKING, 4, [0, 1, 2, 3, 4], 60
     whole = mask_batch(ids, *arguments)
     part = mask_batch(ids[4:8], *arguments, slice(4, 8), 12)
     assert all((part[name] == array[4:8]).all() for name, array in whole.items())
 
 
 @pytest.mark.parametrize(
-    ("model", "message"),
+    ("key", "value", "allowed"),
     [
-        ({"architecture": "bert"}, "m.architecture is bert; allowed with backend: jax: roberta, modernbert."),
-        ({"layer_norm_eps": 1e-12}, "m.layer_norm_eps is 1e-12; allowed with backend: jax: 1e-05."),
-        (
-            {"attention_probs_dropout_prob": 0.2},
-            "m.attention_probs_dropout_prob is 0.2; allowed with backend: jax: 0.1 or 0.",
-        ),
-        ({"hidden_size": 770}, "m.hidden_size is 770; allowed: a multiple of num_attention_heads, 12."),
-        ({"num_hidden_layers": 0}, "m.num_hidden_layers is 0; allowed: a whole number, 1 or more."),
+        ("architecture", "bert", "modernbert"),
+        ("layer_norm_eps", 1e-12, "1e-05"),
+        ("attention_probs_dropout_prob", 0.2, "0.1 or 0"),
+        ("hidden_size", 770, "12"),
+        ("num_hidden_layers", 0, "1 or more"),
     ],
 )
-def test_models_that_keras_hub_does_not_have(model, message):
-    with pytest.raises(UserError) as error:
-        sizes_of({"architecture": "roberta"} | model, "m")
-    assert str(error.value) == message
+def test_models_that_keras_hub_does_not_have(key, value, allowed):
+    with pytest.raises(UserError, match=rf"^m\.{key} is {value}; allowed.*{allowed}"):
+        sizes_of({"architecture": "roberta", key: value}, "m")
 
 
 PROFILED = """
@@ -351,20 +320,16 @@ for step in range(1, 11):
     y = function(x)
     profile.at(step, y.block_until_ready, said.append)
 profile.end(10, said.append)
-print(said, json.dumps(profile.found))
-print(called("%fusion.3 = bf16[8,128]{1,0} fusion(%a)", "jit(step)/jvp(gelu)/mul:"))
+on_tpu = called("%fusion.3 = bf16[8,128]{1,0} fusion(%a)", "jit(step)/jvp(gelu)/mul:")
+print("RESULT" + json.dumps([said, profile.found, on_tpu]))
 """
 
 
 def test_a_profile_names_the_costliest_operations(tmp_path):
-    printed = warm.run("jax", PROFILED, str(tmp_path)).stdout
-    said, found = re.search(
-        r"\['profile of steps 3 to 4 in \S+/profile; its costliest operations: (.*)'\] (.*)", printed
-    ).groups()
-    shares = [float(share) for share in re.findall(r" ([\d.]+)%", said)]
-    found = json.loads(found)
-    assert found["steps"] == [3, 4]
-    assert ", ".join(f"{name} {share:.1%}" for name, share in found["operations"]) == said
-    assert printed.splitlines()[-1] == "fusion.3 (jvp(gelu)/mul)"
-    assert shares == sorted(shares, reverse=True) and 0 < sum(shares) <= 100.5
+    [said], found, on_tpu = warm.result(warm.run("jax", PROFILED, str(tmp_path)))
+    assert on_tpu == "fusion.3 (jvp(gelu)/mul)"
+    assert found["steps"] == [3, 4] and f"{tmp_path}/profile" in said
+    assert all(f"{name} {share:.1%}" in said for name, share in found["operations"])
+    shares = [share for _, share in found["operations"]]
+    assert shares == sorted(shares, reverse=True) and 0 < sum(shares) <= 1.005
     assert len(list(tmp_path.glob("profile/plugins/profile/*/*.xplane.pb"))) == 1  # where TensorBoard looks

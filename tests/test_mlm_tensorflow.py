@@ -7,11 +7,18 @@ import numpy as np
 import pytest
 import warm
 from conftest import copied
-from tpulm.records.packing import unpadded
+from tpulm.records.shards import unpadded
 from tpulm.records.tfrecord import write_records
 
 LENGTH, VOCABULARY = 16, 64
 ONE_TYPE = {"layer_norm_eps": 1e-5, "type_vocab_size": 1}  # as RoBERTa on JAX is
+MASKING = {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
+OPTIMIZER = {"weight_decay": 0.01, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "global_clipnorm": 1.0}
+RECIPE = {"batch_size": 4, "seed": 3, "masking": MASKING, "precision": "float32", "optimizer": OPTIMIZER}
+SIZES = {
+    "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
+    "max_position_embeddings": LENGTH + 4,
+}  # fmt: skip
 
 # Trains in a process of its own: devices and threads are settled once per process. Each part goes on from where the one
 # before ended, or from what an earlier one saved.
@@ -19,7 +26,7 @@ TRAIN = """
 import json, sys
 job = json.loads(sys.argv[1])
 from tpulm.core.arrays import load_arrays, save_arrays
-from tpulm.training.tensorflow_evaluation import evaluate
+from tpulm.training.tensorflow_trainer import evaluate
 from tpulm.training.tensorflow_model import predictions
 from tpulm.training.tensorflow_runtime import start, tf
 from tpulm.training.tensorflow_trainer import Trainer, batches
@@ -96,26 +103,15 @@ def train(
     **recipe,
 ):  # fmt: skip
     """Train parts: (first step, last step, the part to start from). What each saves is in a folder of its name."""
-    optimizer = {"weight_decay": 0.01, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "global_clipnorm": 1.0}
-    masking = {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
-    base = {"batch_size": 4, "seed": 3, "masking": masking, "precision": "float32", "optimizer": optimizer}
-    sizes = {"hidden_size": 16, "num_hidden_layers": layers, "num_attention_heads": 2, "intermediate_size": 32}
+    sizes = SIZES | {"architecture": architecture, "num_hidden_layers": layers} | (ONE_TYPE if one_type else {})
     dropouts = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     for name in parts:
         (folder / name).mkdir(parents=True)
     job = {
-        "recipe": base | recipe,
-        "model": {"architecture": architecture, "max_position_embeddings": LENGTH + 4}
-        | sizes
-        | dropouts
-        | (ONE_TYPE if one_type else {}),
-        "manifest": str(manifest),
-        "parts": [(name, *part) for name, part in parts.items()],
-        "devices": devices,
-        "one_type": one_type,
-        "measured": measured,
+        "recipe": RECIPE | recipe, "model": sizes | dropouts, "manifest": str(manifest), "devices": devices,
+        "parts": [(name, *part) for name, part in parts.items()], "one_type": one_type, "measured": measured,
         "folder": str(folder),
-    }
+    }  # fmt: skip
     return warm.result(warm.run("tensorflow", TRAIN, json.dumps(job)))
 
 
@@ -173,26 +169,9 @@ KERNELS = """
 from tpulm.training.tensorflow_runtime import start, tf
 start(1, 1)
 import numpy as np
-from tpulm.training.tensorflow_kernels import cross_entropy
+from tpulm.training.tensorflow_model import cross_entropy
 
 dice = np.random.default_rng(0)
-
-def compared(ours, plain, inputs, rtol):
-    found = []
-    for function in (ours, plain):
-        def differentiated(inputs):
-            with tf.GradientTape() as tape:
-                tape.watch(inputs)
-                outputs = function(inputs)
-            return outputs, tape.gradient(outputs, inputs, weights[: tf.shape(outputs)[0]])
-
-        any_shape = tf.TensorSpec([None] * len(inputs.shape), inputs.dtype)
-        in_graph = tf.function(differentiated, [any_shape], autograph=False)
-        found.append([array.numpy() for array in in_graph(inputs)])
-    for one, other in zip(*found, strict=True):
-        assert one.dtype == other.dtype
-        np.testing.assert_allclose(*(array.astype("f4") for array in (one, other)), rtol=rtol, atol=rtol)
-
 logits = dice.standard_normal((3, 4, 50)).astype("f4") * 5
 logits[0, 0, 7], logits[0, 1, 7], logits[0, 2] = 1e4, -1e4, 0
 labels = dice.integers(0, 50, (3, 4))
@@ -200,9 +179,22 @@ labels[0, :2] = 7
 logits[1, 0] = 8000 + 0.01 * dice.standard_normal(50)  # a small loss below large logits
 logits[1, 0, labels[1, 0]] = 8012
 weights = tf.constant(dice.standard_normal((3, 4)), "float32")
-plain = lambda logits: tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+
+def differentiated(function):
+    @tf.function(input_signature=[tf.TensorSpec([None, None, None], tf.float32)], autograph=False)
+    def in_graph(logits):
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            losses = function(logits)
+        return losses, tape.gradient(losses, logits, weights)
+
+    return [array.numpy() for array in in_graph(tf.constant(logits))]
+
+plain = differentiated(lambda logits: tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 for dtype in ("int32", "int64"):
-    compared(lambda logits: cross_entropy(logits, tf.constant(labels, dtype)), plain, tf.constant(logits), 1e-5)
+    ours = differentiated(lambda logits: cross_entropy(logits, tf.constant(labels, dtype)))
+    for one, other in zip(ours, plain, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 """
 
 
@@ -222,9 +214,8 @@ def test_two_replicas_give_the_losses_of_one_device(manifest, tmp_path):
     assert two["held_out"] == pytest.approx(one["held_out"], rel=1e-4)
 
 
-@pytest.mark.parametrize("architecture", ["bert", pytest.param("electra", marks=pytest.mark.long)])
-def test_other_architectures_train(manifest, tmp_path, architecture):
-    changes = {"architecture": architecture, "precision": "mixed_bfloat16"}
+def test_a_bert_trains_in_bfloat16(manifest, tmp_path):
+    changes = {"architecture": "bert", "precision": "mixed_bfloat16"}
     result = train(manifest, tmp_path, {"all": (0, 2, None)}, measured=True, **changes)
     assert np.isfinite(result["all"]["losses"]).all() and 0 <= result["held_out"]["accuracy"] <= 1
 
@@ -245,18 +236,15 @@ def test_beside_a_tpu_that_tensorflow_cannot_use(trained, tmp_path, monkeypatch)
         assert (workflow / "debug" / file).read_bytes() == (workflow / file).read_bytes()
     file = "results/mlm/tiny/checkpoints/00000010/state.json"
     said = warm.run("tensorflow", DEBUG, file, folder=workflow.folder, code=1).stderr
-    assert (
-        "[mlm tiny] error: TensorFlow cannot use the TPU that TPU_NAME or TPU_ACCELERATOR_TYPE names (TPUs not" in said
-    )
-    assert "the environment tpu-tensorflow has one that can." in said
+    assert "[mlm tiny] error: TensorFlow cannot use the TPU that TPU_NAME " in said and "tpu-tensorflow" in said
 
 
 # Trains a segment as a whole, then the same one stopped and going on; what comes before defines `train`.
 STOP = """
 import os, signal
 from pathlib import Path
-from tpulm.config.artifacts import CHECKPOINT_FILES, SEGMENT_FILES
-from tpulm.core.stopping import Stopped
+from tpulm.specs.artifacts import CHECKPOINT_FILES, SEGMENT_FILES
+from tpulm.core.processes import Stopped
 from tpulm.training.snapshots import Snapshots
 
 def segment(folder, stop_at=None):
@@ -282,21 +270,14 @@ print("RESULT" + json.dumps([segment(whole), segment(parts, job["stop_at"]), seg
 
 def run_and_stop(library, program, manifest, folder, stop_at, devices, changes):
     """Train with dropout, and evaluations within the segment; stopped at a line of progress, it has the same bytes."""
-    optimizer = {"weight_decay": 0.01, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "global_clipnorm": 1.0}
-    model = {
-        "architecture": "roberta", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-        "intermediate_size": 32, "max_position_embeddings": LENGTH + 4, "hidden_dropout_prob": 0.1,
-    }  # fmt: skip
-    recipe = {
-        "first": 0, "last": 12, "batch_size": 4, "seed": 3, "precision": "float32", "optimizer": optimizer,
-        "masking": {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}, "model": model,
-        "schedule": {"knots": [[0, 1e-3], [12, 0.0]]}, "evaluate_every": 6,
-    }  # fmt: skip
+    model = SIZES | {"architecture": "roberta", "hidden_dropout_prob": 0.1}
+    segment = {"first": 0, "last": 12, "schedule": {"knots": [[0, 1e-3], [12, 0.0]]}, "evaluate_every": 6}
+    recipe = RECIPE | segment | {"model": model}
     job = {"recipe": recipe | changes, "manifest": str(manifest), "devices": devices, "out": str(folder)}
     done = warm.run(library, program + STOP, json.dumps(job | {"stop_at": stop_at}))
     whole, stopped, again = warm.result(done)
     step = int(re.match(r"stopped by SIGTERM at step (\d+), of which a snapshot is kept:$", stopped[-1])[1])
-    assert 1 <= step < 12 and f"going on from the snapshot at step {step}" in again
+    assert 1 <= step < 12 and f"resuming from the snapshot at step {step}" in again
     assert [line for line in whole if line.startswith("step 6  held-out loss")]
     names = sorted(path.name for path in (folder / "whole").iterdir())
     assert names == sorted(path.name for path in (folder / "parts").iterdir())

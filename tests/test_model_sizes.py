@@ -15,7 +15,7 @@ from tpulm.config.model_sizes import (
 )
 from tpulm.config.reading import read_config
 from tpulm.config.runs import runs_of
-from tpulm.workflow.memory import fetching_mb
+from tpulm.workflow.resources import fetching_mb
 
 BUILD = """
 import json, math, sys
@@ -23,7 +23,7 @@ from tpulm.training import runtime
 runtime.start(1)
 import jax
 import numpy as np
-from tpulm.config.training_step import TrainingStep
+from tpulm.specs.training_step import TrainingStep
 from tpulm.planning.abstract_run import AbstractRun
 
 def count(variables):

@@ -8,13 +8,12 @@ import warm
 from openers import LOCKS
 from ruamel.yaml import YAML
 from test_mlm_jax import train_jax
-from test_mlm_tensorflow import manifest, records  # noqa: F401 (fixtures)
-from tpulm.config.masked_sizes import KINDS, sizes_of, told
+from test_mlm_tensorflow import MASKING, manifest  # noqa: F401 (a fixture)
 from tpulm.config.model_sizes import masked_size
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.models import modernbert
-from tpulm.models.attention_cost import block_pairs
+from tpulm.specs.masked_sizes import KINDS, sizes_of, told
 
 VOCABULARY, PAD, LENGTH = 64, 3, 24
 # Layers 0 and 3 attend globally, 1, 2 and 4 two tokens to each side; the thetas are apart.
@@ -34,7 +33,7 @@ from tpulm.training import runtime
 model_config, *rest = json.loads(sys.argv[1])
 runtime.start(1, 8)
 import jax, numpy as np
-from tpulm.config.masked_sizes import sizes_of
+from tpulm.specs.masked_sizes import sizes_of
 from tpulm.models import modernbert
 
 def made():
@@ -93,8 +92,8 @@ print("RESULT" + json.dumps({"class": type(model).__name__, "problems": problems
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     """A folder for transformers, made as the rule's script makes it, with what our model answers to `asked`."""
+    from tpulm.models.masked_folders import save_model
     from tpulm.models.transformers_config import model_config
-    from tpulm.models.transformers_export import save_model
 
     folder = tmp_path_factory.mktemp("modernbert")
     warm.run("jax", SAVE, json.dumps([TINY, str(folder)]))
@@ -134,11 +133,11 @@ def test_a_run_starts_from_what_is_exported(exported, tmp_path):
     assert init_config(config, MANIFEST, "mlm.runs.x", "jax").model_type == "modernbert"
     assert set(folder_weights(tmp_path, "modernbert", sizes_of(TINY, "m"))) == set(load_arrays(exported / "ours"))
     # No position is lost to padding, as there would be in a RoBERTa.
-    with pytest.raises(UserError, match="mlm.runs.x.init has 64 positions; allowed: a model with 65 or more"):
+    with pytest.raises(UserError, match="^mlm.runs.x.init has 64 positions; .*65"):
         init_recipe(config, MANIFEST | {"sequence_length": 65}, "mlm.runs.x")
-    with pytest.raises(UserError, match="which transformers does not have in TensorFlow; allowed for it: backend: jax"):
+    with pytest.raises(UserError, match="^mlm.runs.x.*TensorFlow"):
         save_folder(exported, "mlm.runs.x", "tensorflow", config, weights)
-    with pytest.raises(UserError, match="lack head.norm.weight; allowed: those of a ModernBertForMaskedLM"):
+    with pytest.raises(UserError, match="head.norm.weight"):
         arrays = load_arrays(exported / "model.safetensors")
         modernbert.from_pytorch({name: arrays[name] for name in arrays if name != "head.norm.weight"}, 5, 4, PAD)
 
@@ -148,9 +147,9 @@ OPENED = (
     + """
 from pathlib import Path
 from tpulm.core.arrays import load_arrays
-from tpulm.models.opened_masked import open_masked
+from tpulm.models.loading import load_masked
 folder = Path(rest[0])
-model, _ = open_masked(folder, "the.run", {"mesh": [1, 1]})
+model, _ = load_masked(folder, "the.run", {"mesh": [1, 1]})
 asked = load_arrays(folder / "asked")
 kept = asked["mask"] > 0
 found = logits(model, asked["ids"], asked["mask"])
@@ -202,9 +201,9 @@ SAME = (
     MODEL
     + """
 from tpulm.models.attention import fuse, needs_of
-from tpulm.models.fused_attention import Kernel
+from tpulm.models.attention import Kernel
 from tpulm.models.token_losses import token_losses
-from tpulm.training.tasks import masked
+from tpulm.training.train_step import masked_lm
 from tpulm.training.train_step import make_grad_fn
 
 model, dice = made(), np.random.default_rng(3)
@@ -223,14 +222,14 @@ batch["positions"] = np.arange(40, dtype="int32")[None]
 values = [[v.value for v in part] for part in (model.trainable_variables, model.non_trainable_variables)]
 
 def measured(z_loss=0.0):
-    (loss, _), gradients = jax.jit(make_grad_fn(model, masked, z_loss))(*values, [], batch, np.float32(40))
+    (loss, _), gradients = jax.jit(make_grad_fn(model, masked_lm, z_loss))(*values, [], batch, np.float32(40))
     return float(loss), [np.asarray(array, np.float64) for array in gradients]
 
 def difference(ours, theirs):
     return max(float(abs(a - b).max() / max(abs(b).max(), 1e-3)) for a, b in zip(ours, theirs, strict=True))
 
 def by_formula(trainable):
-    inputs, labels, weights = masked(batch)
+    inputs, labels, weights = masked_lm(batch)
     scores, _ = model.stateless_call(trainable, values[1], inputs, training=True)
     normalizer = jax.numpy.log(jax.numpy.exp(scores).sum(-1))
     return (token_losses(scores, labels) + 0.01 * normalizer**2).sum() / 40
@@ -241,7 +240,7 @@ z_loss = {"loss": abs(punished[0] - plain[0]), "gradients": difference(punished[
           "changed": difference(punished[1], plain[1])}
 needs = needs_of(model)._asdict()
 fuse(model, Kernel("splash", True, interpret=True))
-text = str(jax.make_jaxpr(lambda inputs: model(inputs))(masked(batch)[0]))
+text = str(jax.make_jaxpr(lambda inputs: model(inputs))(masked_lm(batch)[0]))
 fused = measured()
 kernel = {"loss": abs(fused[0] - plain[0]), "gradients": difference(fused[1], plain[1])}
 kernel["calls"] = text.count("pallas_call")
@@ -262,7 +261,7 @@ def test_documents_kernels_and_z_loss_are_as_they_are_defined():
 
 
 def test_eight_devices_train_as_one(manifest, tmp_path):  # noqa: F811
-    masking = {"mlm_probability": 0.3, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
+    masking = MASKING | {"mlm_probability": 0.3}
     more = {"model": TWO_LAYERS | {"initializer_range": 0.02}, "masking": masking, "z_loss": 1e-4, "batch_size": 8}
     parts = {"all": (0, 5, None)}
     one = train_jax(manifest, tmp_path / "one", parts, **more)
@@ -273,18 +272,12 @@ def test_eight_devices_train_as_one(manifest, tmp_path):  # noqa: F811
 
 
 @pytest.mark.unit
-def test_a_local_kernel_works_on_the_blocks_around_a_token():
-    assert block_pairs(1024, False, None) == 4 and block_pairs(1024, False, 64) == 4
-    assert block_pairs(8192, False, 64) == 3 * 16 - 2 and block_pairs(8192, False, 513) == 5 * 16 - 6
-
-
-@pytest.mark.unit
 def test_sizes_are_those_of_modernbert_base():
     assert masked_size({"architecture": "modernbert"}, 50_368).parameters == 149_655_232  # as published
     assert sizes_of({"architecture": "modernbert"}, "the.model") == KINDS["modernbert"].sizes
     theta = sizes_of({"architecture": "modernbert", "local_rope_theta": 7}, "the.model")["local_rope_theta"]
     assert theta == 7 and type(theta) is float
-    with pytest.raises(UserError, match='the.model has the key "hidden_act"; allowed with backend: jax: architecture'):
+    with pytest.raises(UserError, match="^the.model .*hidden_act"):
         sizes_of({"architecture": "modernbert", "hidden_act": "gelu"}, "the.model")
 
 

@@ -13,11 +13,9 @@ from pathlib import Path
 import loopback_hub
 import pytest
 from conftest import ROOT, existing, reduced
+from kills import fingerprints
 from ruamel.yaml import YAML
-from tpulm.config.page_facts import page_recipe
-from tpulm.config.reading import read_config, read_yaml
-from tpulm.config.runs import runs_of
-from tpulm.core.files import fingerprints
+from tpulm.config.reading import read_yaml
 
 OUTER = """
 configfile: "small.yaml"
@@ -76,7 +74,7 @@ def count(printed):
 def test_a_module_publishes(outer, monkeypatch):
     configure(outer, publish={"hub": "me/models", "artifacts": ["tokenizer"]})
     printed = outer("lm_publish", "--cores", "1", check=False).stdout
-    assert "HF_TOKEN is not in the environment; publish.hub needs it" in printed
+    assert "HF_TOKEN is not in the environment" in printed
     with loopback_hub.served() as hub:
         for name, value in (("HF_ENDPOINT", hub.url), ("HF_TOKEN", loopback_hub.TOKEN)):
             monkeypatch.setenv(name, value)
@@ -103,73 +101,47 @@ def test_a_module_makes_the_same_bytes(outer, trained):
     # How a file came to be is told of a module, too: with its scripts, logs and the records of its jobs.
     command = [sys.executable, ROOT / "tools/provenance.py", "lm/results/tfrecords/manifest.json"]
     told = subprocess.check_output(command, cwd=outer.folder, text=True)
-    assert re.search(r" by lm_merge_manifest  \(\S+/scripts/merge_manifest\.py, log lm/logs/", told), told
-    assert " by lm_read_part  (" in told and told.count(f", Python {platform.python_version()}") == told.count(
-        " by lm_"
-    )
+    assert re.search(r" by lm_merge_manifest  \(\S+, log lm/logs/", told), told
+    assert " by lm_read_part  (" in told and told.count(f"Python {platform.python_version()}") == told.count(" by lm_")
 
 
 @pytest.mark.long
 def test_a_module_makes_the_same_models(outer, trained):
     """A whole run."""
     outer("--cores", "2")
-    made, expected = (fingerprints(folder) for folder in (outer / "lm/results", trained / "results"))
-    clocks = re.compile(r"(timings\.(csv|html)|jobs\.json|report\.html)$")
-    assert {name for name in made if not clocks.search(name)} == {name for name in expected if not clocks.search(name)}
-    assert all(made[name] == expected[name] for name in made if not clocks.search(name))
+    assert fingerprints(outer / "lm/results") == fingerprints(trained / "results")
     page = json.loads((outer / "lm/logs/report.jobs.jsonl").read_text().splitlines()[0])["recipe"]
     assert len(page["runs"]) == 3 and all((outer / run["log"]).is_file() for run in page["runs"])
     said = outer("lm_verify", "lm_clean").stdout
-    assert "[verify] 17 artifacts are whole" in said and "[clean] 0 files that no run of the config needs" in said
+    assert re.search(r"\[verify\] all \d+ artifacts are ok", said) and "[clean] 0 files " in said
 
 
 def test_a_module_is_not_archived(outer):
     done = outer("lm_archive", "-n", check=False)
-    assert done.returncode and "error: an archive cannot be made of a module of another workflow" in done.stdout
-
-
-def test_the_page_of_a_module_reads_its_logs():
-    config = read_config([ROOT / "config.yaml"], {})
-    recipe = page_recipe(config, runs_of(config), [], {}, "lm/{}".format)
-    assert "lm/logs/mlm/tiny/metrics.jsonl" in [run["log"] for run in recipe["runs"]]
+    assert done.returncode == 1 and "error: an archive cannot be made of a module " in done.stdout
 
 
 def test_a_module_needs_its_checks(outer, fresh):
     write(outer, fresh, onstart="")
     done = outer("lm_corpus", "--cores", "1", check=False)
-    assert (
-        done.returncode == 1
-        and "error: the checks before the first job did not run: leave out --no-hooks; where" in done.stdout
-    )
+    assert done.returncode == 1 and "error: the checks before the first job did not run: " in done.stdout
 
 
 def test_a_module_keeps_within_its_spending_limit(outer):
-    resources = {"accelerator": "v5e-8"}
-    runs = {"finetune": {"runs": {"python": read_yaml(outer / "small.yaml")["finetune"]["runs"]["python"]}}}
-    runs["finetune"]["runs"]["python"]["resources"] = resources
-    configure(outer, plan={"topologies": ["v5e-8"], "spending_limit": 1.0}, **runs)
+    runs = read_yaml(outer / "small.yaml")["finetune"]["runs"]
+    runs["python"]["resources"] = {"accelerator": "v5e-8"}
+    configure(outer, plan={"topologies": ["v5e-8"], "spending_limit": 1.0}, finetune={"runs": runs})
     # Where jobs run elsewhere, a run takes the slice that it asks for.
     done = outer("--executor", "cluster-generic", "--cluster-generic-submit-cmd", "false", "--jobs", "1", check=False)
     assert done.returncode == 1
-    assert re.search(
-        r"error: plan\.spending_limit is 1, and of finetune\.runs\.python on v5e-8 no plan says", done.stdout
-    )
+    assert re.search(r"error: plan\.spending_limit is 1, .*finetune\.runs\.python on v5e-8 ", done.stdout)
     assert not (outer / "lm").exists() or not list((outer / "lm/results").rglob("*.parquet"))
-
-
-def test_a_module_asks_the_place_first(outer):
-    command = "{python} -c \"import sys; sys.exit('error: no room for ' + str(len(sys.stdin.read()) > 0))\""
-    done = outer(
-        "--executor", "cluster-generic", "--cluster-generic-submit-cmd", "false", "--jobs", "1",
-        "--default-resources", f"preflight={command!r}", check=False,
-    )  # fmt: skip
-    assert done.returncode == 1 and "error: no room for True" in done.stdout
 
 
 def test_a_second_start_of_a_module_is_refused(outer):
     inner = (outer / "profiles").resolve().parent
     waiting = "import time\nfrom pathlib import Path\nPath('started').touch()\ntime.sleep(600)\n"
-    (inner / "scripts/read_part.py").write_text(waiting)
+    (inner / "scripts/corpus/read_part.py").write_text(waiting)
     command = [str(Path(sys.executable).with_name("snakemake")), "lm_corpus", "--cores", "1"]
     first = subprocess.Popen(
         command, cwd=outer.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_corpus import FAST, build_parts
 from tpulm.corpus import near_duplicates
-from tpulm.corpus.assignment import assign
+from tpulm.corpus.decontamination import hash_ngrams, hash_words
 from tpulm.corpus.near_duplicates import bands_and_rows, find_clusters, hash_bands
-from tpulm.corpus.ngrams import hash_ngrams, hash_words
 from tpulm.corpus.parts import write_part
+from tpulm.corpus.splits import assign
 
 pytestmark = pytest.mark.unit
 

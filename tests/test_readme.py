@@ -22,18 +22,6 @@ def rows() -> list[tuple[str, str, str]]:
     return [(what, by, "\n".join(re.findall(r"`([^`]+)`", lines))) for what, by, lines in cells]
 
 
-ROWS = rows()
-
-
-@pytest.mark.unit
-def test_the_table_has_two_lines_for_each_thing_that_comes_out():
-    assert len(ROWS) > 10 and all(program.count("\n") == 1 for _, _, program in ROWS)
-    assert {by for _, by, _ in ROWS} <= {*HERE, "transformers 4, 5", "PEFT, transformers 4, 5", "mlcroissant"}
-    for what, _, program in ROWS:  # each opens a file of the kind that its row is of
-        folder = re.search(r"`(?:results/)?([a-z*]+)/", what)[1]
-        assert folder == "*" or f"results/{folder}" in program or f"{folder}/" in program, what
-
-
 def short(program: str) -> str:
     """Return a program for the fixture `trained`, whose masked model has fewer steps."""
     return program.replace("00001500", "00000020")
@@ -41,7 +29,7 @@ def short(program: str) -> str:
 
 def test_what_needs_no_framework_opens(trained, monkeypatch):
     monkeypatch.chdir(trained.folder)
-    for what, by, program in ROWS:
+    for what, by, program in rows():
         if by in QUICK:
             with redirect_stdout(io.StringIO()) as printed:
                 exec(short(program), {})
@@ -52,7 +40,7 @@ def test_what_needs_no_framework_opens(trained, monkeypatch):
 def test_every_line_of_the_table_opens_what_it_says(trained, openers, tmp_path):
     workflow = copied(trained, tmp_path)
     workflow("cards", "--cores", "2")
-    for what, by, program in ROWS:
+    for what, by, program in rows():
         if by in HERE:
             command = [sys.executable, "-c", short(program)]
             done = subprocess.run(command, cwd=workflow.folder, capture_output=True, text=True)

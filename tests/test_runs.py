@@ -2,14 +2,11 @@
 
 import pytest
 from conftest import ROOT
-from tpulm.config.artifacts import PAD_ID
-from tpulm.config.asked import sampling_of
 from tpulm.config.reading import read_config, read_yaml
-from tpulm.config.runs import by_stage, checkpoint_period, record_sets_of, runs_of, segment_outputs
-from tpulm.config.training_step import promised
+from tpulm.config.runs import by_stage, record_sets_of, runs_of
 from tpulm.corpus.sources import Part
+from tpulm.specs.training_step import promised
 from tpulm.workflow.resources import resources_of, tokenizer_threads
-from tpulm.workflow.shards import missing
 
 pytestmark = pytest.mark.unit
 CONFIG = str(ROOT / "config.yaml")
@@ -21,15 +18,6 @@ def config_with(**overrides):
 
 def run_of(stage, name, **overrides):
     return by_stage(runs_of(config_with(**overrides)))[stage][name]
-
-
-def test_every_run_has_its_key_and_its_folder():
-    found = [(run.key, run.folder, run.backend) for run in runs_of(config_with())]
-    assert found == [
-        ("mlm.runs.tiny", "results/mlm/tiny", "tensorflow"),
-        ("base.small", "results/base-training/small", "jax"),
-        ("finetune.runs.python", "results/finetune/python", "jax"),
-    ]
 
 
 def test_a_base_model_that_is_fetched_is_no_run():
@@ -47,16 +35,6 @@ def test_segments_share_the_schedule_and_not_the_number_of_steps():
     assert "steps" not in run.segment(750)
 
 
-def test_what_a_segment_takes_is_what_its_backend_reads():
-    tensorflow = run_of("mlm", "tiny").segment(750)
-    jax = run_of("mlm", "tiny", mlm={"runs": {"tiny": {"backend": "jax"}}}).segment(750)
-    assert set(jax) - set(tensorflow) == {"mesh", "layout", "microbatches", "remat", "steps_per_execution"}
-    assert {"masking", "model"} <= set(tensorflow) and "sequence_length" not in tensorflow
-    lora = run_of("finetune", "python").segment(300)
-    full = run_of("finetune", "python", finetune={"runs": {"python": {"method": "full"}}}).segment(300)
-    assert set(lora) - set(full) == {"rank", "alpha", "targets", "base_precision"}
-
-
 def test_determinism_is_in_a_recipe_only_where_bytes_are_not_promised():
     free = {"determinism": "steps"}
     base, tuned = run_of("base", "small"), run_of("finetune", "python")
@@ -64,7 +42,7 @@ def test_determinism_is_in_a_recipe_only_where_bytes_are_not_promised():
     free_base = run_of("base", "small", base={"small": free})
     free_tuned = run_of("finetune", "python", finetune={"runs": {"python": free}})
     recipes = [(base.segment(end), free_base.segment(end)), (base.plan(), free_base.plan())]
-    recipes.append((tuned.opening(), free_tuned.opening()))
+    recipes.append((tuned.loading_params(), free_tuned.loading_params()))
     for promising, other in recipes:
         assert other == promising | free and promised(promising) == {}
         assert promised(other) == free | {"bytes_promised": False}
@@ -75,44 +53,20 @@ def test_patience_is_in_a_segment_only_where_it_can_have_run_out():
     assert ["patience" in run.segment(last) for last in run.segment_ends] == [False, False, False, True, True]
 
 
-@pytest.mark.parametrize(("keep", "period"), [("all", 1), ("last", 6), ("every 2", 2), ("every 100", 100)])
-def test_the_period_of_kept_checkpoints(keep, period):
-    assert checkpoint_period(keep, 6) == period
-
-
-@pytest.mark.parametrize(("keep", "thinned"), [("all", []), ("last", [300, 600, 900, 1200]), ("every 2", [300, 900])])
+@pytest.mark.parametrize(
+    ("keep", "thinned"),
+    [("all", []), ("last", [300, 600, 900, 1200]), ("every 2", [300, 900]), ("every 100", [300, 600, 900, 1200])],
+)
 def test_what_is_thinned_is_never_the_last(keep, thinned):
     run = run_of("mlm", "tiny", mlm={"runs": {"tiny": {"checkpoint_every": 300, "keep_checkpoints": keep}}})
-    assert run.thinned == [f"results/mlm/tiny/checkpoints/{step:08d}/thinned.json" for step in thinned]
-
-
-def test_the_files_of_checkpoints():
-    run = run_of("base", "small")
-    assert run.checkpoint()["state"] == run.next_state(400) == run.in_every_checkpoint("state.json")[-1]
-    assert run.checkpoint(400)["best"] == "results/base-training/small/checkpoints/00000400/best.safetensors"
-    assert set(segment_outputs("x")) == {"weights", "optimizer", "best", "state", "history", "timings"}
+    assert run.pruned == [f"results/mlm/tiny/checkpoints/{step:08d}/pruned.json" for step in thinned]
 
 
 def test_a_plan_takes_what_decides_the_step():
-    assert run_of("mlm", "tiny").plan() == {"where": "mlm.runs.tiny", "backend": "tensorflow"}
     plan = run_of("mlm", "tiny", mlm={"runs": {"tiny": {"backend": "jax"}}}).plan()
-    assert plan["vocabulary"] == {"size": 2048, "pad": PAD_ID} and plan["sequence_length"] == 128
+    assert plan["vocabulary"]["size"] == 2048 and plan["sequence_length"] == 128
     finetuned = run_of("finetune", "python").plan()
     assert finetuned["base"]["vocab_size"] == 2048 and finetuned["rank"] == 8 and "schedule" not in finetuned
-
-
-def test_opening_a_finished_run_takes_no_training():
-    opening = run_of("finetune", "python").opening("batch_size")
-    assert set(opening) == {
-        "method", "rank", "alpha", "targets", "base_precision", "seed", "precision", "mesh", "layout",
-        "host_device_count", "cpu_threads", "batch_size",
-    }  # fmt: skip
-    assert run_of("finetune", "python").hub_base == {"hub_name": None, "hub_revision": None}
-
-
-def test_samplers_take_their_own_keys():
-    assert set(sampling_of(config_with())) == {"sampler", "max_length", "samples", "k", "temperature", "seed"}
-    assert set(sampling_of(config_with(generation={"sampler": "greedy"}))) == {"sampler", "max_length", "samples"}
 
 
 class Wildcards(dict):
@@ -139,19 +93,6 @@ def test_resources_say_what_and_never_where():
     assert several["hosts"] == several["nodes"] == several["tasks"] == 2 and several["tasks_per_gpu"] == 0
     measuring = asked({"accelerator": "v5e-16", "hosts": 2}, hosts=False)
     assert measuring["run_hosts"] == 2 and measuring["gres"] == "tpu:v5e:8" and "hosts" not in measuring
-
-
-def test_missing_shards_are_found_in_one_look(tmp_path):
-    config = config_with()
-    files = record_sets_of(config, runs_of(config))["tfrecords"].files
-    assert files[:2] == ["train/00000-of-00004.tfrecord", "train/00000-of-00004.index"] and len(files) == 12
-    assert missing(str(tmp_path), files) == files
-    for file in files:
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        (tmp_path / file).touch()
-    assert missing(str(tmp_path), files) == []
-    (tmp_path / "test/00000-of-00001.index").unlink()
-    assert missing(str(tmp_path), files) == ["test/00000-of-00001.index"]
 
 
 def test_runs_share_records_where_they_read_the_same():

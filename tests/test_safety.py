@@ -19,9 +19,8 @@ from conftest import CANARIES, ROOT
 from ruamel.yaml import YAML
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
-from tpulm.core.untrusted import refuse_unsafe_preset
-from tpulm.corpus.files import read_files
-from tpulm.corpus.hub import load_hub
+from tpulm.core.files import refuse_unsafe_preset
+from tpulm.corpus.files import load_hub, read_files
 from tpulm.corpus.rows import Form
 
 SECRETS = [*CANARIES.values(), "canary0004canary0004canary0004"]
@@ -151,35 +150,27 @@ def test_a_text_file_that_is_a_pickle(tmp_path, planted, name):
 def test_a_dataset_that_is_code(tmp_path, planted):
     folder = write_files(tmp_path / "evil", evil__py=planted[1])
     recipe = {"dataset": str(folder), "splits": {"train": "train"}, "column": "text"}
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=str(folder)):
         load_hub("corpus", recipe, Form("corpus", recipe))
-    assert str(folder) in str(error.value)
 
 
-TOKENIZER_CONFIG = {
-    "tokenizer_class": "EvilTokenizer", "auto_map": {"AutoTokenizer": ["evil.EvilTokenizer", "evil.EvilTokenizer"]},
-}  # fmt: skip
+EVIL_TOKENIZER = {"tokenizer_class": "EvilTokenizer", "auto_map": {"AutoTokenizer": 2 * ["evil.EvilTokenizer"]}}
 
 
 def test_a_tokenizer_with_code_of_its_own(tmp_path, planted):
-    folder = write_files(
-        tmp_path / "evil", evil__py=planted[1], tokenizer_config__json=json.dumps(TOKENIZER_CONFIG), vocab__json="{}"
-    )
-    from tpulm.tokenization.pretrained import save_pretrained  # as below: not for each process of the tests
+    config = json.dumps(EVIL_TOKENIZER)
+    folder = write_files(tmp_path / "evil", evil__py=planted[1], tokenizer_config__json=config, vocab__json="{}")
+    from tpulm.tokenization.folder import save_pretrained  # as below: not for each process of the tests
 
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=f"^tokenizer.pretrained is {folder}, .*tokenizer_config.json .*auto_map"):
         save_pretrained(str(folder), None, str(tmp_path / "out"))
-    assert str(error.value) == (
-        f"tokenizer.pretrained is {folder}, where tokenizer_config.json asks to run code of its own (auto_map); "
-        "code from data is never run."
-    )
 
 
 def test_a_tokenizer_that_is_a_pickle(tmp_path, planted):
     folder = write_files(tmp_path / "evil", tokenizer__json=planted[0], vocab__txt=planted[0])
-    from tpulm.tokenization.pretrained import save_pretrained
+    from tpulm.tokenization.folder import save_pretrained
 
-    with pytest.raises(UserError, match=f"tokenizer.pretrained is {folder}, which cannot be loaded"):
+    with pytest.raises(UserError, match=f"^tokenizer.pretrained is {folder}, "):
         save_pretrained(str(folder), None, str(tmp_path / "out"))
 
 
@@ -187,37 +178,26 @@ GEMMA = {"model_type": "gemma", "architectures": ["GemmaForCausalLM"], "hidden_s
 LAMBDA = {"module": "keras.layers", "class_name": "Lambda", "config": {}, "registered_name": None}
 FOREIGN = {"module": "os", "class_name": "system", "config": {}, "registered_name": "x>y"}
 PRESETS = [
-    (
-        {"config__json": json.dumps(GEMMA), "pytorch_model__bin": "PICKLE"},
-        "whose weights are in pytorch_model.bin, a pickle, which can run code when it is opened; allowed: weights in "
-        "HDF5 or safetensors.",
-    ),
+    ({"config__json": json.dumps(GEMMA), "pytorch_model__bin": "PICKLE"}, "pytorch_model.bin, a pickle"),
     (
         {"config__json": json.dumps(GEMMA | {"auto_map": {"AutoModel": "evil.Model"}}), "evil__py": "MODULE"},
-        "where config.json asks to run code of its own (auto_map); code from data is never run.",
+        "config.json .*auto_map",
     ),
-    (
-        {"config__json": json.dumps(LAMBDA), "model__weights__h5": b"\x89HDF\r\n\x1a\n"},
-        "where config.json names keras.layers.Lambda, no class of Keras; code from data is never run.",
-    ),
-    (
-        {"config__json": json.dumps({"registered_name": "a", "config": {"inner": FOREIGN}})},
-        "where config.json names os.system, no class of Keras; code from data is never run.",
-    ),
+    ({"config__json": json.dumps(LAMBDA), "model__weights__h5": b"\x89HDF\r\n\x1a\n"}, "keras.layers.Lambda"),
+    ({"config__json": json.dumps({"registered_name": "a", "config": {"inner": FOREIGN}})}, "config.json .*os.system"),
     (
         {"config__json": json.dumps({"registered_name": "a"}), "model__weights__h5": "PICKLE"},
-        "where model.weights.h5 is no HDF5 file; allowed: weights in HDF5 or safetensors.",
+        "model.weights.h5 is no HDF5 file",
     ),
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize(("contents", "sentence"), PRESETS)
-def test_presets_that_would_run_code(tmp_path, planted, contents, sentence):
+@pytest.mark.parametrize(("contents", "said"), PRESETS)
+def test_presets_that_would_run_code(tmp_path, planted, contents, said):
     stand_for = {"PICKLE": planted[0], "MODULE": planted[1]}
     folder = write_files(tmp_path / "evil", **{name: stand_for.get(text, text) for name, text in contents.items()})
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=f"^base.x.preset is evil, .*{said}"):
         refuse_unsafe_preset(folder, "base.x.preset is evil")
-    assert str(error.value) == f"base.x.preset is evil, {sentence}"
 
 
 def test_a_preset_with_a_pickle_is_refused_by_the_workflow(fresh, planted):
@@ -227,21 +207,19 @@ def test_a_preset_with_a_pickle_is_refused_by_the_workflow(fresh, planted):
         YAML(typ="safe", pure=True).dump(config, file)
     done = fresh("base", check=False)
     assert done.returncode == 1 and "Traceback" not in done.stdout
-    assert (
-        "error: base.evil.preset is ./evil, whose weights are in pytorch_model.bin, a pickle, which can" in done.stdout
-    )
-    assert not (fresh / "results/base/evil").exists()
+    assert re.search(r"error: base\.evil\.preset is ./evil, .*pytorch_model\.bin", done.stdout)
+    assert not (fresh / "results/base/evil/preset").exists()
 
 
 def test_a_real_preset_is_not_refused(trained, tmp_path):
-    folder = shutil.copytree(trained / "results/base/small", tmp_path / "preset")
+    folder = shutil.copytree(trained / "results/base/small/preset", tmp_path / "preset")
     refuse_unsafe_preset(Path(folder), "")
 
 
 def test_arrays_that_are_a_pickle(tmp_path, planted):
     path = tmp_path / "weights.safetensors"
     path.write_bytes(planted[0])
-    with pytest.raises(UserError, match=f"{path} is not a whole safetensors file"):
+    with pytest.raises(UserError, match=str(path)):
         load_arrays(str(path))
 
 
@@ -249,7 +227,7 @@ def test_a_model_with_code_of_its_own_is_an_unknown_key(tmp_path, planted):
     from tpulm.models.transformers_config import model_config
 
     manifest = {"special_ids": {"cls": 0, "sep": 1, "pad": 3}, "vocab_size": 10, "sequence_length": 8}
-    with pytest.raises(UserError, match='mlm.runs.x.model has the key "auto_map", which a bert config does not know'):
+    with pytest.raises(UserError, match='mlm.runs.x.model .*"auto_map"'):
         model_config({"architecture": "bert", "auto_map": {"AutoModel": "evil.Model"}}, manifest, "mlm.runs.x.model")
 
 

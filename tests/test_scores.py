@@ -4,9 +4,9 @@ import gzip
 import itertools
 import json
 import math
+import re
 from collections import Counter
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -14,16 +14,31 @@ import pytest
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
 from tpulm.core.scores import read_scores
-from tpulm.corpus.pair_sources import pair_sources
+from tpulm.corpus.sources import pair_sources
 from tpulm.evaluation import intervals
-from tpulm.evaluation.broken import KINDS, make_pairs, sentences
 from tpulm.evaluation.documents import TextSet, draw, read_sample, write_sample
+from tpulm.evaluation.minimal_pairs import (
+    KINDS,
+    Pair,
+    PairSet,
+    fetch_pairs,
+    make_pairs,
+    read_pairs,
+    sentences,
+    write_pairs,
+)
 from tpulm.evaluation.ngram_model import ORDER, KneserNey, Unigram
-from tpulm.evaluation.overlap import find_overlap
-from tpulm.evaluation.pairs import Pair, PairSet, fetch_pairs, read_pairs, write_pairs
-from tpulm.evaluation.rows import batched, causal_rows, masked_rows, summed
-from tpulm.evaluation.scored import MADE, Material
-from tpulm.evaluation.vocabularies import Encoded, MaskedVocabulary, costs_of, fitting
+from tpulm.evaluation.rows import (
+    Encoded,
+    MaskedVocabulary,
+    batched,
+    causal_rows,
+    costs_of,
+    fitting,
+    masked_rows,
+    summed,
+)
+from tpulm.evaluation.text_scores import MADE, Material, find_overlap
 from tpulm.tokenization import folder, merges
 from tpulm.tokenization.folder import load
 
@@ -75,19 +90,14 @@ def test_the_shares_of_all_tokens_add_up_to_one(model):
         assert total == pytest.approx(1) or (model is KneserNey and 0.5 < total < 1)
 
 
-def test_more_context_makes_text_cheaper():
-    text = ["a b c d e f g h"] * 3 + ["h g f e d c b a"] * 3
-    training, known = numbered(text)
-    five, one = (model(training, len(known)).nats(training[:1])[0] for model in (KneserNey, Unigram))
-    assert five < one / 3
-
-
-def test_an_interval_is_that_of_the_mean():
+def test_an_interval_is_that_of_the_mean(monkeypatch):
     values = np.random.default_rng(0).normal(3, 2, 2000)
     low, high = intervals.interval(values)
     wanted = values.mean() + np.array([-1.96, 1.96]) * values.std() / math.sqrt(2000)
     assert np.allclose((low, high), wanted, atol=0.02) and (low, high) == intervals.interval(values)
     assert intervals.interval(np.full(5, 0.5)) == pytest.approx((0.5, 0.5))
+    monkeypatch.setattr(intervals, "AT_ONCE", 10_000)
+    assert intervals.interval(values) == pytest.approx((low, high))  # in parts, which memory has room for
     # A document that is next to nothing of the text moves nothing.
     assert intervals.interval(np.array([9.0, *[1.0] * 9]), np.array([1e-9, *[5.0] * 9]))[1] == pytest.approx(
         1, abs=1e-6
@@ -99,13 +109,6 @@ def test_where_all_are_right_there_is_an_interval_still():
     assert intervals.interval(np.ones(20)) == pytest.approx((0.8389, 1.0), abs=1e-4)
     assert intervals.interval(np.zeros(20)) == pytest.approx((0.0, 0.1611), abs=1e-4)
     assert intervals.interval(np.ones(1)) == intervals.interval(np.array([2.8]), np.ones(1)) == (None, None)
-
-
-def test_an_interval_is_the_same_in_parts(monkeypatch):
-    values = np.random.default_rng(1).random(30)
-    whole = intervals.interval(values)
-    monkeypatch.setattr(intervals, "AT_ONCE", 100)
-    assert intervals.interval(values) == pytest.approx(whole)
 
 
 def write_corpus(folder, split, texts):
@@ -179,16 +182,8 @@ def test_pairs_are_lines_whatever_marks_a_line_in_unicode(tmp_path):
 
 
 def test_pairs_of_blimp_are_read_from_files(tmp_path):
-    rows = [
-        {
-            "sentence_good": f"Good {n}.",
-            "sentence_bad": f"Bad {n}.",
-            "linguistics_term": "binding",
-            "UID": "x",
-            "pairID": "0",
-        }
-        for n in range(3)
-    ]
+    common = {"linguistics_term": "binding", "UID": "x", "pairID": "0"}
+    rows = [common | {"sentence_good": f"Good {n}.", "sentence_bad": f"Bad {n}."} for n in range(3)]
     files = [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl.gz")]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:2]))
     with gzip.open(files[1], "wt") as file:
@@ -200,35 +195,26 @@ def test_pairs_of_blimp_are_read_from_files(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "sentence"),
+    ("row", "said"),
     [
-        (
-            {"sentence_good": "a", "sentence_bad": "b", "field": "c"},
-            "{file}, line 1 has no column linguistics_term (evaluation.pairs.sets.mine.phenomenon); found: "
-            "sentence_good, sentence_bad, field.",
-        ),
-        (
-            {"sentence_good": "a", "sentence_bad": 3, "linguistics_term": "c"},
-            "{file}, line 1: sentence_bad (evaluation.pairs.sets.mine) holds 3; allowed: text.",
-        ),
-        (None, "evaluation.pairs.sets.mine has no pairs; allowed: rows with sentence_good, sentence_bad, "
-         "linguistics_term."),
+        ({"sentence_good": "a", "sentence_bad": "b", "field": "c"},
+         r"line 1 .*linguistics_term \(evaluation.pairs.sets.mine.phenomenon\)"),
+        ({"sentence_good": "a", "sentence_bad": 3, "linguistics_term": "c"},
+         r"line 1: sentence_bad \(evaluation.pairs.sets.mine\) holds 3"),
+        (None, "^evaluation.pairs.sets.mine has no pairs"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_set_of_pairs(tmp_path, row, sentence):
+def test_what_is_wrong_with_a_set_of_pairs(tmp_path, row, said):
     file = tmp_path / "mine.jsonl"
     file.write_text("" if row is None else json.dumps(row) + "\n")
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=f"^{re.escape(str(file))}, {said}" if row else said):
         list(fetch_pairs("mine", {"files": [str(file)], "phenomenon": "linguistics_term"}, [str(file)]))
-    assert str(error.value) == sentence.format(file=file)
 
 
 def test_pairs_are_no_plain_text(tmp_path):
     (tmp_path / "a.txt").touch()
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match="^evaluation.pairs.sets.mine.files: .*a.txt .*.jsonl, .json, .csv or .parquet"):
         pair_sources("mine", {"files": [str(tmp_path / "*")]})
-    allowed = "allowed: .jsonl, .json, .csv or .parquet, and each of them with .gz."
-    assert str(error.value) == f"evaluation.pairs.sets.mine.files: {tmp_path}/a.txt has no columns; {allowed}"
     (tmp_path / "a.txt").rename(tmp_path / "a.jsonl")
     assert pair_sources("mine", {"files": [str(tmp_path / "*")]}) == [str(tmp_path / "a.jsonl")]
     assert pair_sources("mine", {"dataset": str(tmp_path)}) == [str(tmp_path / "a.jsonl")]
@@ -298,7 +284,7 @@ def test_a_long_text_is_read_in_pieces(tokenizer):
     assert labels == encoded[0].ids and {len(row.arrays["input_ids"]) for row in rows[:-4]} == {6}
 
 
-@pytest.mark.parametrize("tokens", [0, 1, 4, 5, 8, 9, 30])
+@pytest.mark.parametrize("tokens", [0, 1, 4, 5, 30])
 def test_a_causal_model_predicts_each_token_once(tokens):
     class Vocabulary:
         prefix = 99
@@ -328,12 +314,6 @@ def test_batches_have_few_shapes_and_lose_nothing(tokenizer):
     assert counted.tolist() == [len(one.ids) for one in encoded]
 
 
-def test_batches_of_causal_models_have_as_few_shapes():
-    encoded = [Encoded(list(range(tokens)), []) for tokens in (100, 100, 100, 100, 100, 20)]
-    batches = list(batched(causal_rows(encoded, SimpleNamespace(prefix=99), 128), 512, 128))
-    assert {batch.arrays["tokens"].shape for batch in batches} == {(4, 129), (16, 33)}
-
-
 def test_no_row_is_longer_than_the_model_reads(tmp_path):
     config = {"model_type": "roberta", "pad_token_id": 3, "max_position_embeddings": 36}
     write_json(tmp_path / "config.json", config)
@@ -361,9 +341,9 @@ def test_scores_are_written_with_what_stands_beside_them(tmp_path):
     material = Material([texts], [PairSet(MADE, pairs)], {"unigram": twice}, overlaps)
     assert set(material.distinct) == set(nats)
     output = {"scores": tmp_path / "scores.json", "by_item": tmp_path / "items.parquet"}
-    material.write(output, "base-training/small", "causal", nats, base_model=twice)
+    material.write(output, "base/small", "causal", nats, base_model=twice)
     head, scores = read_scores(output["scores"])
-    assert head == {"model": "base-training/small", "kind": "causal"}
+    assert head == {"model": "base/small", "kind": "causal"}
     found = {score.name: score for score in scores}
     assert list(found) == [
         "text, bits_per_byte: corpus test", "text, bits_per_byte: corpus test, in the training text",
@@ -387,7 +367,6 @@ def test_scores_are_written_with_what_stands_beside_them(tmp_path):
     assert read_scores(output["scores"])[1][0].metric == "pseudo_bits_per_byte"
     # Weights that have diverged have no score, and leave none.
     output = {"scores": tmp_path / "bad.json", "by_item": tmp_path / "bad.parquet"}
-    said = "^mlm/tiny cannot be scored: 2 of 8 texts cost it nan or inf nats; allowed: finite numbers. Its training has"
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match="^mlm/tiny .* 2 of 8 .*nan or inf"):
         material.write(output, "mlm/tiny", "masked", nats | {"g0": math.nan, "b0": math.inf})
     assert not any(path.exists() for path in output.values())

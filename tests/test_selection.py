@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 from conftest import ROOT, copied
+from tpulm.config.evaluations import selecting
 from tpulm.config.reading import merge, read_config, read_yaml
 from tpulm.config.runs import runs_of
-from tpulm.config.selection import selecting
 from tpulm.core.errors import UserError
 from tpulm.core.scores import read_scores, write_scores
 
@@ -26,7 +26,7 @@ def config_of(tmp_path, **changes):
 @pytest.mark.unit
 def test_the_files_of_a_model_are_those_of_what_selects(tmp_path):
     small = runs_of(config_of(tmp_path))[1]
-    checkpoint = "results/base-training/small/checkpoints/00000800"
+    checkpoint = "results/base/small/checkpoints/00000800"
     assert (small.best, small.state) == (f"{checkpoint}/best.safetensors", f"{checkpoint}/state.json")
     runs = runs_of(config_of(tmp_path, select_by="bits_per_byte"))
     assert [run.best for run in runs] == [f"{run.folder}/selected.safetensors" for run in runs]
@@ -42,23 +42,20 @@ def test_the_files_of_a_model_are_those_of_what_selects(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"select_by": "made"}, "evaluation.select_by is made; allowed: loss, bits_per_byte (loss, or a score: "),
-        ({"select_by": "bits_per_byte", "checkpoints": "last"},
-         "evaluation.select_by is bits_per_byte, and evaluation.checkpoints is last; allowed with it: all, "),
+        ({"select_by": "made"}, "allowed: loss, bits_per_byte"),
+        ({"select_by": "bits_per_byte", "checkpoints": "last"}, "evaluation.checkpoints is last"),
         ({"select_by": "bits_per_byte", "base": {"small": {"keep_checkpoints": "last"}}},
-         "evaluation.select_by is bits_per_byte, and base.small.keep_checkpoints is last; allowed with it: all, "),
-        ({"select_by": "bits_per_byte", "text": {"masked_documents": 0}},
-         "evaluation.select_by is bits_per_byte, and evaluation.text.masked_documents is 0; allowed with it: 1 or"),
+         "base.small.keep_checkpoints is last"),
+        ({"select_by": "bits_per_byte", "text": {"masked_documents": 0}}, "evaluation.text.masked_documents is 0"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_selected_by_is_named(tmp_path, changes, said):
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=f"evaluation.select_by is .*{said}"):
         config_of(tmp_path, **changes)
-    assert said in str(error.value)
 
 
 CONFIG = ["--config", "evaluation={checkpoints: all, select_by: bits_per_byte}"]
-RUN = "base-training/small"
+RUN = "base/small"
 
 
 def test_the_checkpoint_that_scores_best_is_selected(trained, tmp_path):
@@ -74,8 +71,7 @@ def test_the_checkpoint_that_scores_best_is_selected(trained, tmp_path):
         ]
         write_scores(folder / "scores.json", said["model"], said["kind"], changed)
         shutil.copy(scores / "items.parquet", folder)
-    printed = workflow("--cores", "1", f"results/{RUN}/selected.json", *CONFIG).stdout
-    assert "step 10 is selected of 2 checkpoints: text, bits_per_byte: corpus validation 2.5000" in printed
+    workflow("--cores", "1", f"results/{RUN}/selected.json", *CONFIG)
     folder = workflow / f"results/{RUN}"
     found, last = (
         json.loads(path.read_text()) for path in (folder / "selected.json", folder / "checkpoints/00000020/state.json")
@@ -92,7 +88,7 @@ def test_the_checkpoint_that_scores_best_is_selected(trained, tmp_path):
 @pytest.mark.long
 def test_a_selected_checkpoint_is_exported(trained, tmp_path):
     workflow = copied(trained, tmp_path)
-    targets = [f"results/{RUN}/metrics.json", f"results/evaluation/{RUN}/scores.json", f"results/{RUN}/README.md"]
+    targets = [f"results/{RUN}/metrics.json", f"results/evaluation/{RUN}/scores.json"]
     workflow("--cores", "2", *targets, *CONFIG)
     best = json.loads((workflow / f"results/{RUN}/selected.json").read_text())["best"]
     by_step = {
@@ -107,4 +103,3 @@ def test_a_selected_checkpoint_is_exported(trained, tmp_path):
     _, scores = read_scores(workflow / f"results/evaluation/{RUN}/scores.json")
     assert next(score.value for score in scores if score.on == "corpus validation") == best["value"]
     assert json.loads((workflow / f"results/{RUN}/metrics.json").read_text())["best_step"] == best["step"]
-    assert "the best checkpoint by its score" in " ".join((workflow / f"results/{RUN}/README.md").read_text().split())

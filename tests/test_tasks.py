@@ -1,7 +1,6 @@
 """Tasks with labels: what is read of them, how it is split and encoded, what is said of predictions."""
 
 import json
-import re
 from collections import Counter
 
 import numpy as np
@@ -13,13 +12,10 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from tpulm.config.reading import read_config, read_yaml
 from tpulm.config.tasks import Task, labelled_tasks
 from tpulm.core.errors import UserError
-from tpulm.corpus.examples import Fields, hold_out, key_of, labels_of, module_examples
+from tpulm.corpus.examples import Fields, hold_out, key_of, labels_of, module_examples, read_split, write_split
 from tpulm.corpus.files import read_files
 from tpulm.corpus.parts import clean
-from tpulm.corpus.task_files import read_split, write_split
-from tpulm.evaluation.task_baselines import BASELINES
-from tpulm.evaluation.task_metrics import interval, metrics_of
-from tpulm.evaluation.task_scores import measured, scores_of
+from tpulm.evaluation.task_scores import BASELINES, interval, measured, metrics_of, scores_of
 from tpulm.records.labelled_batches import (
     encode,
     encode_causal,
@@ -37,12 +33,6 @@ TRAINING = {
 }  # fmt: skip
 
 
-def fails(function, *arguments):
-    with pytest.raises(UserError) as caught:
-        function(*arguments)
-    return str(caught.value)
-
-
 def config_of(tmp_path, task, **sections):
     """Return the shipped config with one task instead of its own."""
     path = tmp_path / "config.json"
@@ -50,53 +40,41 @@ def config_of(tmp_path, task, **sections):
     return read_config([path], {})
 
 
-SMALL = "base-training/small"
+SMALL = "base/small"
 FILES = {"source": "files", "files": ["a.jsonl"]} | TRAINING
-HUB = {"source": "hub", "dataset": "some/set", "revision": "a" * 40} | TRAINING
 OTHER = {"mlm": {"runs": {"tiny": {
     "backend": "tensorflow", "model": {"architecture": "bert", "hidden_size": 16, "num_attention_heads": 2},
     "steps": 2, "checkpoint_every": 1, "batch_size": 4, "learning_rate": 1e-3,
 }}}}  # fmt: skip
 
 
+NO_REVISION = {"source": "hub", "dataset": "some/set"} | TRAINING
+
+
 @pytest.mark.parametrize(
-    ("changes", "sections", "said"),
+    ("task", "sections", "said"),
     [
-        ({"metrics": ["pearson"]}, {}, "metrics has pearson; allowed with predict: class: accuracy, f1, matthews."),
-        ({"models": ["mlm/none"]}, {},
-         'models has "mlm/none"; allowed: models of the config: mlm/tiny, base-training/small, finetune/python.'),
-        ({"models": ["base-training/small"], "predict": "token-classes"}, {},
-         "models has base-training/small, which reads no word after the one that it labels; allowed with predict: "
-         "token-classes: masked models."),
-        ({"models": ["mlm/tiny"]}, OTHER,
-         "models has mlm/tiny, whose architecture bert JAX cannot open as it is; allowed: roberta, modernbert, with "
-         "the sizes that backend: jax allows."),
-        ({"sequence_length": 129}, {}, "sequence_length is 129; allowed: 128 or less, the positions of mlm.runs.tiny."),
-        ({"steps": 5}, {}, "steps is 5; allowed: a multiple of checkpoint_every, 2."),
-        ({"mesh": [1, 2]}, {}, "mesh is [1, 2], which does not fit host_device_count, 1."),
-        ({"predict": "token-classes", "text_pair": "b"}, {},
-         "text_pair is given, which predict: token-classes has not."),
-        ({"learning_rates": []}, {}, "learning_rates is a list of 0; allowed: a list, at least 1 entries, none of them "
-         "twice."),
+        (FILES | {"metrics": ["pearson"]}, {}, "metrics has pearson"),
+        (FILES | {"models": ["mlm/none"]}, {}, 'models has "mlm/none".* mlm/tiny, base/small, finetune/python'),
+        (FILES | {"models": ["base/small"], "predict": "token-classes"}, {}, "models has base/small.* token-classes"),
+        (FILES | {"models": ["mlm/tiny"]}, OTHER, "models has mlm/tiny.* bert .* roberta, modernbert"),
+        (FILES | {"sequence_length": 129}, {}, "sequence_length is 129; .*128 .*mlm.runs.tiny"),
+        (FILES | {"steps": 5}, {}, "steps is 5; .* checkpoint_every, 2"),
+        (FILES | {"mesh": [1, 2]}, {}, r"mesh is \[1, 2\].* host_device_count, 1"),
+        (FILES | {"predict": "token-classes", "text_pair": "b"}, {}, "text_pair .*token-classes"),
+        (FILES | {"learning_rates": []}, {}, "learning_rates is a list of 0"),
+        (NO_REVISION, {}, "revision is missing"),
     ],
-)  # fmt: skip
-def test_what_does_not_fit_is_named_before_any_job(tmp_path, changes, sections, said):
-    with pytest.raises(UserError) as caught:
-        config_of(tmp_path, FILES | changes, **sections)
-    assert str(caught.value).endswith(f"{WHERE}.{said}")
-
-
-def test_a_dataset_of_the_hub_is_pinned(tmp_path):
-    task = {key: value for key, value in HUB.items() if key != "revision"}
-    assert f"{WHERE}.revision is missing; a dataset of the hub is pinned to a commit" in fails(
-        config_of, tmp_path, task
-    )
+)
+def test_what_does_not_fit_is_named_before_any_job(tmp_path, task, sections, said):
+    with pytest.raises(UserError, match=rf"{WHERE}\.{said}"):
+        config_of(tmp_path, task, **sections)
 
 
 def test_models_that_jax_cannot_open_are_left_out_where_none_is_named(tmp_path):
     config = config_of(tmp_path, FILES, **OTHER)
     assert labelled_tasks(config) == [] and chains_of(config) == []
-    assert Task("x", config).left_out == f"{WHERE} leaves out mlm.runs.tiny, which JAX cannot open."
+    assert f"{WHERE} " in Task("x", config).left_out and "mlm.runs.tiny" in Task("x", config).left_out
 
 
 def test_a_model_has_a_chain_for_each_rate_and_seed_and_kind_of_weights(tmp_path):
@@ -122,7 +100,11 @@ def test_chains_start_from_another_task(tmp_path):
         tasks = {"x": FILES | changes, **others}
         return config_of(tmp_path, FILES, evaluation={"tasks": tasks})
 
-    found = {chain.folder.rpartition("/")[2]: chain.start for chain in chains_of(config(init="y")) if chain.task == "x"}
+    found = {
+        chain.folder.rpartition("/")[2]: chain.initial_weights
+        for chain in chains_of(config(init="y"))
+        if chain.task == "x"
+    }
     best = "results/evaluation/tasks/y/mlm/tiny/pretrained-rate-0.001-seed-0/checkpoints/00000004/best.safetensors"
     assert found == {
         f"{weights}-rate-0.001-seed-{seed}": start
@@ -130,11 +112,10 @@ def test_chains_start_from_another_task(tmp_path):
         for seed in (0, 1)
     }
     for name, said in (
-        ("x", "is x; allowed: another task that starts from none itself: y, z, causal."),
-        ("z", "is z, which has 2 learning_rates; allowed: a task with one."),
-        ("causal", "is causal, which is not for mlm.runs.tiny; allowed: a task with the same models."),
-    ):
-        assert fails(lambda name=name: config(init=name)).endswith(f"{WHERE}.init {said}")
+        ("x", "y, z, causal"), ("z", "2 learning_rates"), ("causal", "mlm.runs.tiny"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=rf"{WHERE}\.init is {name}.*{said}"):
+            config(init=name)
 
 
 def test_chains_start_from_a_checkpoint(tmp_path):
@@ -149,8 +130,8 @@ def test_chains_start_from_a_checkpoint(tmp_path):
     ]  # fmt: skip
     masked, base, tuned = (chains[0] for chains in found)
     assert f"{exported}/mlm/tiny/00000010/model/model.safetensors" in masked.init_at(2)
-    assert base.preset == [f"{exported}/base-training/small/00000010/preset"]
-    assert base.fingerprints == [f"{exported}/base-training/small/00000010/preset.json"]
+    assert base.preset == [f"{exported}/base/small/00000010/preset"]
+    assert base.fingerprints == [f"{exported}/base/small/00000010/preset.json"]
     assert tuned.preset == [f"{exported}/finetune/python/00000010/model"]
     assert tuned.fingerprints[1] == "results/finetune/python/checkpoints/00000010/weights.safetensors"
     assert masked.model.named == {"path": "mlm/tiny", "step": 10} and found[0][1].model.named == {"path": "mlm/tiny"}
@@ -158,33 +139,17 @@ def test_chains_start_from_a_checkpoint(tmp_path):
     # A chain of another task that it starts from is of the same checkpoint.
     tasks = {"x": recipe | {"init": "y"}, "y": recipe}
     config = config_of(tmp_path, FILES, evaluation={"tasks": tasks})
-    assert Task("x", config).chains(task.models[0], 10)[0].start == [
+    assert Task("x", config).chains(task.models[0], 10)[0].initial_weights == [
         "results/evaluation/tasks/y/mlm/tiny/00000010/pretrained-rate-0.001-seed-0/checkpoints/00000004/best.safetensors"
     ]
     tasks["y"] = recipe | {"checkpoints": "last"}
-    assert fails(lambda: config_of(tmp_path, FILES, evaluation={"tasks": tasks})).endswith(
-        f"{WHERE}.checkpoints is all, and {WHERE}.init is y, whose checkpoints is last; allowed: the same of both, or "
-        "best."
-    )
+    with pytest.raises(UserError, match=rf"{WHERE}\.checkpoints is all.*{WHERE}\.init is y.* last"):
+        config_of(tmp_path, FILES, evaluation={"tasks": tasks})
 
 
 def test_two_tasks_have_two_titles(tmp_path):
-    titled = FILES | {"title": "y"}
-    said = fails(lambda: config_of(tmp_path, FILES, evaluation={"tasks": {"x": titled, "y": FILES}}))
-    assert said.endswith(
-        'evaluation.tasks.y.title is "y", as evaluation.tasks.x is called; allowed: a title of its own.'
-    )
-
-
-def test_chains_of_a_causal_model_follow_from_its_preset(tmp_path):
-    config = config_of(tmp_path, FILES | {"models": [SMALL, "finetune/python"]})
-    small, tuned = chains_of(config)[0], chains_of(config)[-1]
-    assert (small.preset, small.fingerprints) == (["results/base/small"], ["results/base/small.json"])
-    assert small.folder == f"results/evaluation/tasks/x/{SMALL}/pretrained-rate-0.001-seed-0"
-    assert tuned.preset == ["results/finetune/python/model"] and tuned.fingerprints == [
-        "results/base/small.json", "results/finetune/python/checkpoints/00000600/best.safetensors",
-    ]  # fmt: skip
-    assert small.init_files == tuned.init_files == [] and tuned.segment(4)["weights"] == "random"
+    with pytest.raises(UserError, match=r'evaluation\.tasks\.y\.title is "y", .*evaluation\.tasks\.x'):
+        config_of(tmp_path, FILES, evaluation={"tasks": {"x": FILES | {"title": "y"}, "y": FILES}})
 
 
 def test_an_example_has_the_place_of_its_document():
@@ -207,9 +172,8 @@ def test_splits_are_disjoint_and_the_shares_asked_for():
     ]
     given = {"train": examples, "validation": examples[:2], "test": examples[:3]}
     assert hold_out(WHERE, given, {}) == given
-    assert fails(hold_out, WHERE, given | {"test": []}, {}) == (
-        f"{WHERE}: there is no example in the split test; allowed: one or more in each."
-    )
+    with pytest.raises(UserError, match=f"^{WHERE}: .* split test"):
+        hold_out(WHERE, given | {"test": []}, {})
 
 
 def test_labels_are_in_order():
@@ -218,13 +182,10 @@ def test_labels_are_in_order():
     }
     assert labels_of(WHERE, rows, "class") == ["-1", "9", "10", "b"]
     assert labels_of(WHERE, rows, "number") == []
-    assert fails(labels_of, WHERE, rows | {"test": [("a", None, "c")]}, "class") == (
-        f"{WHERE}: the split test has the label c, which no training example has."
-    )
-    same = dict.fromkeys(rows, rows["train"][:1])
-    assert fails(labels_of, WHERE, same, "class") == (
-        f"{WHERE}: all training examples have the label 10; allowed: two labels or more."
-    )
+    with pytest.raises(UserError, match=f"^{WHERE}: the split test has the label c"):
+        labels_of(WHERE, rows | {"test": [("a", None, "c")]}, "class")
+    with pytest.raises(UserError, match=f"^{WHERE}: .* label 10"):
+        labels_of(WHERE, dict.fromkeys(rows, rows["train"][:1]), "class")
 
 
 def read(tmp_path, rows, name="a.jsonl", **recipe):
@@ -247,23 +208,20 @@ def test_examples_are_read_from_files(tmp_path):
 @pytest.mark.parametrize(
     ("row", "recipe", "said"),
     [
-        ({"text": "a"}, {}, "a.jsonl, line 1 has no column label (evaluation.tasks.x.label); found: text."),
-        ({"text": None, "label": 1}, {}, "line 1: text (evaluation.tasks.x.text) holds nothing; allowed: text."),
-        ({"text": 5, "label": 1}, {}, "line 1: text (evaluation.tasks.x.text) holds int '5'; allowed: text."),
-        ({"text": "a", "label": None}, {},
-         "label (evaluation.tasks.x.label) holds nothing; allowed: text or a whole number."),
-        ({"text": "a", "label": "b"}, {"predict": "number"},
-         "label (evaluation.tasks.x.label) holds str 'b'; allowed: a number."),
+        ({"text": "a"}, {}, r"line 1 .*label \(evaluation.tasks.x.label\); found: text"),
+        ({"text": None, "label": 1}, {}, r"line 1: text \(evaluation.tasks.x.text\) holds nothing"),
+        ({"text": 5, "label": 1}, {}, r"line 1: text \(evaluation.tasks.x.text\) holds int '5'"),
+        ({"text": "a", "label": None}, {}, r"label \(evaluation.tasks.x.label\) holds nothing"),
+        ({"text": "a", "label": "b"}, {"predict": "number"}, r"label \(evaluation.tasks.x.label\) holds str 'b'"),
         ({"text": ["a"], "label": ["b", "c"]}, {"predict": "token-classes"},
-         "line 1: 1 words have 2 labels (evaluation.tasks.x.label); allowed: as many."),
+         r"line 1: 1 words .* 2 labels \(evaluation.tasks.x.label\)"),
         ({"text": "a", "label": ["b"]}, {"predict": "token-classes"},
-         "line 1: text (evaluation.tasks.x.text) holds str 'a'; allowed: a list."),
-        ({"text": "a", "label": "b"}, {"label": "text"},
-         "evaluation.tasks.x: two of text, label name the same column; allowed: one each."),
+         r"line 1: text \(evaluation.tasks.x.text\) holds str 'a'"),
+        ({"text": "a", "label": "b"}, {"label": "text"}, "evaluation.tasks.x: two of text, label "),
     ],
 )  # fmt: skip
 def test_a_row_that_is_no_example_is_named(tmp_path, row, recipe, said):
-    with pytest.raises(UserError, match=re.escape(said)):
+    with pytest.raises(UserError, match=said):
         read(tmp_path, [row], **recipe)
 
 
@@ -272,9 +230,8 @@ def test_docstrings_belong_to_one_module():
     assert len(found) > 60 and {label for *_, label in found} == {"json", "random"}
     assert len({text for text, *_ in found}) == len(found)
     assert module_examples(WHERE, ["json", "jsonn", "random"]) == found  # what this Python lacks is left out
-    assert fails(module_examples, WHERE, ["json", "jsonn"]) == (
-        f"{WHERE}.modules has json of this Python's standard library; allowed: two or more."
-    )
+    with pytest.raises(UserError, match=rf"^{WHERE}\.modules has json "):
+        module_examples(WHERE, ["json", "jsonn"])
 
 
 def test_a_split_is_written_and_read_alike(tmp_path):
@@ -337,11 +294,8 @@ def test_texts_become_tokens_of_a_causal_model():
 
 
 def test_the_first_token_of_a_word_has_its_label(tokenizer):
-    words = {
-        "text": ["longer a longest b c"],
-        "words": [["longer", "a", "longest", "b", "c"]],
-        "label": [[1, 2, 3, 1, 2]],
-    }
+    text = "longer a longest b c"
+    words = {"text": [text], "words": [text.split()], "label": [[1, 2, 3, 1, 2]]}
     arrays = encode(tokenizer, words, "token-classes", 8, 3)  # c is cut off
     assert arrays["input_ids"].tolist() == [[0, 7, 8, 4, 7, 9, 5, 1]]
     assert arrays["labels"].tolist() == [[0, 1, 0, 2, 3, 0, 1, 0]]
@@ -414,52 +368,48 @@ CHAINS = [
     ("pretrained", 0.2, 0, 10, 9), ("pretrained", 0.2, 1, 3, 10),  # the best seed, and the best on test
     ("random", 0.1, 0, 5, 5), ("random", 0.1, 1, 5, 5), ("random", 0.2, 0, 6, 4), ("random", 0.2, 1, 5, 3),
 ]  # fmt: skip
+LABELS = [0.0, 1.0] * 5
+MAJORITY = pd.DataFrame(
+    {"baseline": "majority", "item": [f"{n:06d}" for n in range(10)], "label": LABELS, "prediction": 0.0}
+)
 RECIPE = {"metrics": ["accuracy"], "title": "is it one", "predict": "class", "selected_on_test": False}
 
 
 def test_the_rate_is_selected_by_its_mean_over_seeds_on_validation():
-    labels = [0.0, 1.0] * 5
-    predictions = predictions_of(CHAINS, labels)
+    predictions = predictions_of(CHAINS, LABELS)
     chains = measured(predictions, ["accuracy"], 2)
     selected = chains[chains["selected"]][["weights", "rate"]].drop_duplicates()
     assert list(map(tuple, selected.to_numpy())) == [("pretrained", 0.1), ("random", 0.2)]
-    baselines = pd.DataFrame(
-        {"baseline": "majority", "item": [f"{n:06d}" for n in range(10)], "label": labels, "prediction": 0.0}
-    )
-    (score,), items, _ = scores_of(RECIPE, predictions, baselines, 2)
+    (score,), items, _ = scores_of(RECIPE, predictions, MAJORITY, 2)
     assert (score.value, score.seeds, score.items, score.chance) == (0.6, [0.5, 0.7], 10, 0.5)
     assert score.baselines == {"most frequent label": 0.5, "same model from random weights": 0.35}
     assert score.low < 0.6 < score.high and score.higher_is_better and score.group == "task"
     assert items["value"].tolist() == [1, 1, 1, 1, 1, 0.5, 0.5, 0, 0, 0] and set(items["score"]) == {score.name}
     also = RECIPE | {"selected_on_test": True}
-    assert scores_of(also, predictions, baselines, 2)[0][0].on == "is it one (development set, which also selects)"
+    assert scores_of(also, predictions, MAJORITY, 2)[0][0].on == "is it one (development set, which also selects)"
 
 
 def test_examples_in_the_training_text_have_a_score_of_their_own():
-    labels = [0.0, 1.0] * 5
-    baselines = pd.DataFrame(
-        {"baseline": "majority", "item": [f"{n:06d}" for n in range(10)], "label": labels, "prediction": 0.0}
-    )
     seen = {"000000", "000005", "000009"}
-    (score, inside), items, _ = scores_of(RECIPE, predictions_of(CHAINS, labels), baselines, 2, seen)
+    (score, inside), items, _ = scores_of(RECIPE, predictions_of(CHAINS, LABELS), MAJORITY, 2, seen)
     assert score.value == 0.6 and inside.on == "is it one, in the training text"
     assert (inside.items, inside.seeds, inside.value) == (3, pytest.approx([1 / 3, 2 / 3]), pytest.approx(0.5))
     assert inside.baselines == pytest.approx({"most frequent label": 1 / 3, "same model from random weights": 1 / 3})
     assert items[items["score"] == inside.name]["value"].tolist() == [1, 0.5, 0]
     # Of words, those of the examples that overlap; of one item, a correlation says nothing.
-    words = predictions_of(CHAINS[:1], labels)
+    words = predictions_of(CHAINS[:1], LABELS)
     words["item"] = [f"{number // 2:06d}:{number % 2:03d}" for number in range(10)] * 2
-    (_, inside), _, _ = scores_of(RECIPE, words, baselines, 2, {"000001"})
+    (_, inside), _, _ = scores_of(RECIPE, words, MAJORITY, 2, {"000001"})
     assert (inside.items, inside.value) == (2, 1.0)
     numbers = RECIPE | {"metrics": ["pearson"], "predict": "number"}
-    (_, one), _, _ = scores_of(numbers, predictions_of(CHAINS[:1], labels), baselines, 0, {"000001"})
+    (_, one), _, _ = scores_of(numbers, predictions_of(CHAINS[:1], LABELS), MAJORITY, 0, {"000001"})
     assert (one.value, one.items, one.low, one.high) == (0.0, 1, 0.0, 0.0)
 
 
 def test_a_metric_that_is_no_mean_has_no_items():
     recipe = RECIPE | {"metrics": ["matthews"]}
     none = pd.DataFrame({"baseline": [], "item": [], "label": [], "prediction": []})
-    scores, items, chains = scores_of(recipe, predictions_of(CHAINS[:2], [0.0, 1.0] * 5), none, 2)
+    scores, items, chains = scores_of(recipe, predictions_of(CHAINS[:2], LABELS), none, 2)
     assert [(score.metric, score.chance, score.baselines) for score in scores] == [("matthews", 0.0, {})]
     assert items.empty and list(items.columns) == ["score", "item", "value"] and len(chains) == 2
 

@@ -15,7 +15,7 @@ import jax, keras, keras_hub, numpy as np
 from tpulm.models import sharding, token_losses
 from tpulm.models.causal import build_causal
 from tpulm.training.evaluation import make_eval_step
-from tpulm.training.tasks import causal
+from tpulm.training.train_step import causal_lm
 from tpulm.training.train_step import make_grad_fn
 
 token_losses.CHUNK, token_losses.SMALLEST = chunk, chunk // 8
@@ -33,15 +33,15 @@ values = [[v.value for v in part] for part in (model.trainable_variables, model.
 def measured(chunk):
     token_losses.CHUNK = chunk
     count = token_losses.head_of(model).chunks
-    step = jax.jit(make_grad_fn(model, causal))
+    step = jax.jit(make_grad_fn(model, causal_lm))
     (loss, _), gradients = step(*values, [], batch, np.float32(1))
-    sums = jax.jit(make_eval_step(model, causal))(*values, batch)
-    guess = jax.jit(token_losses.predict, static_argnums=(0, 5))
+    sums = jax.jit(make_eval_step(model, causal_lm))(*values, batch)
+    guess = jax.jit(token_losses.losses_and_correct, static_argnums=(0, 5))
     right = [np.asarray(guess(model, *values, inputs, labels, training)[1]) for training in (False, True)]
     held = step.lower(*values, [], batch, np.float32(1)).compile().memory_analysis().temp_size_in_bytes
     return count, held, np.mean(right), [np.asarray(array, np.float64) for array in (*sums, loss, *gradients)]
 
-inputs, _, _ = causal(batch)
+inputs, _, _ = causal_lm(batch)
 labels = model.stateless_call(*values, inputs)[0].argmax(-1)
 chunks, held, right, found = measured(token_losses.CHUNK)
 one, all_held, all_right, expected = measured(10**9)
@@ -59,7 +59,6 @@ LLAMA = {
 }  # fmt: skip
 CHUNK = 4096  # that of the last case is the one of models/token_losses.py
 CASES = {
-    "Gemma": (("GemmaBackbone", GEMMA, 16_384, (1, 1), "full", "float32", CHUNK), 4),
     "Gemma 2, LoRA": (
         ("GemmaBackbone", GEMMA | {"final_logit_soft_cap": 2.0}, 16_384, (1, 1), "lora", "float32", CHUNK),
         4,

@@ -1,5 +1,6 @@
 """profiles/tpu-vm against a simulated gcloud whose TPU VMs are processes of this machine."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -18,7 +19,7 @@ import pytest
 from conftest import ROOT, Workflow, copied, existing
 from gcloud_simulator import Cloud, parsed, processes
 from gcloud_simulator import hosts as hosts_there
-from ruamel.yaml import YAML
+from kills import edited, processes_in
 from tpulm.config.reading import read_yaml
 from tpulm.core.accelerators import slice_hosts
 from tpulm.core.errors import UserError
@@ -60,6 +61,14 @@ def until(condition):
         time.sleep(0.1)
 
 
+def command(process: int) -> str:
+    """Return the command of a process, nothing of one that has ended."""
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
 class Project:
     """A folder with a workflow, and a cloud of its own."""
 
@@ -82,10 +91,8 @@ class Project:
             (self.folder / "results/corpus").write_text("before\n")
             self.train("")
         # The image has the software already: installing it is tested apart, with software that is small.
-        here = os.getcwd()
-        os.chdir(self.folder)
-        software = self.cloud.folder / "image" / slices.software().removeprefix("$HOME/")
-        os.chdir(here)
+        with contextlib.chdir(self.folder):
+            software = self.cloud.folder / "image" / slices.software().removeprefix("$HOME/")
         software.mkdir()
         (software / "ready").touch()
         python = Workflow.python(self.steady)
@@ -141,13 +148,7 @@ class Project:
 
     def jobs_at_work(self, name: str) -> str:
         """Return the commands of a slice's processes."""
-        found = ""
-        for process in processes(name):
-            try:
-                found += Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue
-        return found
+        return "\n".join(command(process) for process in processes(name))
 
     def log(self) -> str:
         return (self.folder / ".snakemake/tpu-vm/log").read_text()
@@ -160,24 +161,12 @@ class Project:
 
     def tpu_name(self) -> str:
         """Return a name as a resource of this folder has it."""
-        here = os.getcwd()
-        os.chdir(self.folder)
-        name = state.new_resource_name("finetune-a", "v6e-8")
-        os.chdir(here)
-        return name
+        with contextlib.chdir(self.folder):
+            return state.new_resource_name("finetune-a", "v6e-8")
 
     def supervisors(self) -> list[int]:
         """Return the supervisors of this folder."""
-        found = []
-        for entry in os.listdir("/proc"):
-            if entry.isdigit():
-                try:
-                    arguments = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
-                    if b"supervise" in arguments and os.readlink(f"/proc/{entry}/cwd") == str(self.folder):
-                        found.append(int(entry))
-                except OSError:
-                    continue
-        return found
+        return [process for process in processes_in(self.folder) if " supervise " in command(process)]
 
     def places(self) -> list[str]:
         """Return where the jobs ran, in order."""
@@ -200,11 +189,6 @@ def begin(project: Project, text: str, *arguments: str, **settings: str) -> fork
     raise AssertionError("".join(seen))
 
 
-def errors(said: str) -> list[str]:
-    """Return what the supervisor refused."""
-    return [line.split(": ", 2)[2] for line in said.splitlines() if line.startswith("[tpu-vm] error: ")]
-
-
 def test_one_resource_serves_a_run_and_is_deleted(project):
     (project.folder / "results/corpus").unlink()
     said = project.run()
@@ -212,28 +196,12 @@ def test_one_resource_serves_a_run_and_is_deleted(project):
     assert first == "here" and second == third and second.endswith("/0")
     name = second.split("/")[0]
     assert project.cloud.names() == [] and not processes(name)
-    place = ["--zone=z", "--project=p", "--quiet"]
-    resources, nodes = ["compute", "tpus", "queued-resources"], ["compute", "tpus", "tpu-vm"]
-    assert project.cloud.calls("list") == [[*resources, "list", *place, "--format=json"]]
-    assert project.cloud.calls("create") == [
-        [
-            *(*resources, "create", name, f"--node-id={name}", "--accelerator-type=v5litepod-8"),
-            *("--runtime-version=v2-alpha-tpuv5-lite", "--scopes=https://www.googleapis.com/auth/cloud-platform"),
-            *("--spot", *place),
-        ]
-    ]
-    described = project.cloud.calls("describe")
-    assert described[:3] == [[*resources, "describe", name, *place, "--format=json"]] * 3
-    assert described[3] == [*nodes, "describe", name, *place, "--format=json"]
-    assert project.cloud.calls("delete") == [[*resources, "delete", name, "--force", *place]]
-    ssh = project.cloud.calls("ssh")
-    alive = "--ssh-flag=-oServerAliveInterval=30"
-    assert [call[:-1] for call in ssh] == [[*nodes, "ssh", name, "--worker=0", alive, *place]] * 3
-    commands = [call[-1].removeprefix("--command=") for call in ssh]
-    assert commands[0].startswith("{ touch mounted ; } >&2 && cd ")  # the software, once
-    assert commands[0].endswith(f" tpu {slices.PYTHON} >&2")
-    assert all(" work .snakemake/tpu-vm/jobs/train-" in command for command in commands[1:])
-    assert all("FORCE_TF_AVAILABLE=1" in command for command in commands[1:])
+    (created,) = project.cloud.calls("create")
+    assert created[4] == name and "--accelerator-type=v5litepod-8" in created and "--spot" in created
+    assert len(project.cloud.calls("list")) == len(project.cloud.calls("delete")) == 1
+    setup, *work = project.cloud.calls("ssh")
+    assert "setup.sh" in setup[-1] and len(work) == 2  # the software, once
+    assert all("FORCE_TF_AVAILABLE=1" in call[-1] and "setup.sh" not in call[-1] for call in work)
     # The terminal has what the jobs say of their progress, and not what Snakemake says of them on the workers.
     assert said.count("[train] begins") == 2 and said.count("\nrule train:") == 2
 
@@ -253,7 +221,7 @@ def test_errors_and_late_answers_are_waited_out(project):
     said = project.run()
     _, first, second = project.places()
     assert first != second and project.cloud.names() == []
-    assert "was lost" in said and "it was preempted" in said and not errors(said)
+    assert "it was preempted" in said and "[tpu-vm] error: " not in said
     # A resource asked for twice has one name: it is one.
     names = [call[4] for call in project.cloud.calls("create")]
     assert names[0] == names[1] == first.split("/")[0] and names[2:] == [second.split("/")[0]]
@@ -263,20 +231,15 @@ def test_an_error_that_stays_ends_in_one_sentence(project, monkeypatch):
     for name, value in project.environment().items():
         monkeypatch.setenv(name, value)
     project.cloud.fault("list", error="503: The service is currently unavailable", times=6)
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError, match="^`gcloud compute tpus queued-resources list .* failed 6 times.* 503: "):
         gcloud.own_resources()
-    assert str(refused.value) == (
-        "`gcloud compute tpus queued-resources list --zone=z --project=p` failed 6 times; the last time: "
-        "ERROR: (gcloud) 503: The service is currently unavailable."
-    )
     project.cloud.fault("create", error="NOT_FOUND: Project 'p' was not found")
     with pytest.raises(UserError, match="Project 'p' was not found"):
         gcloud.run(gcloud.create_arguments(project.tpu_name(), "v6e-8"))
     project.cloud.fault("create", error="RESOURCE_EXHAUSTED: Quota limit 'TPUV5s' has been exceeded")
-    assert errors(project.run(code=1)) == [
-        f"`gcloud {' '.join(project.cloud.calls('create')[1][:-1])}` failed: "
-        "ERROR: (gcloud) RESOURCE_EXHAUSTED: Quota limit 'TPUV5s' has been exceeded."
-    ]
+    said = project.run(code=1)
+    (error,) = (line for line in said.splitlines() if line.startswith("[tpu-vm] error: "))
+    assert "Quota limit 'TPUV5s' has been exceeded" in error
     assert len(project.cloud.calls("create")) == 2 and project.cloud.names() == []
 
 
@@ -330,7 +293,7 @@ def test_clean_deletes_also_what_resists_for_a_while(project):
     with project.cloud.resources() as found:
         found[name] = {"state": "PROVISIONING", "accelerator": "v6e-8"}
     done = project.tpu("clean")
-    assert (done.returncode, done.stderr) == (0, f"[tpu-vm] deleting {name}, which was left behind\n")
+    assert done.returncode == 0 and name in done.stderr
     assert project.cloud.names() == []
 
 
@@ -341,12 +304,12 @@ def test_what_cannot_be_deleted_is_named_and_stops_nothing(project):
     until(lambda: project.status(job) == "success")
     (name,) = project.cloud.names()
     project.stop()
-    again = "to delete it again: `python3 profiles/tpu-vm/tpu.py clean`."
-    assert project.log().endswith(f"error: {name} may still cost money; {again}\n")
+    last = project.log().splitlines()[-1]
+    assert "error: " in last and name in last and "tpu.py clean" in last
     with project.cloud.resources() as found:
         found[project.tpu_name()] = found[name]
     done = project.tpu("clean", TPU_POLL_SECONDS="0.03")
-    assert done.returncode == 1 and f"\nerror: {name} is still there and may cost money;" in done.stderr
+    assert done.returncode == 1 and f"\nerror: {name} " in done.stderr
     assert project.cloud.names() == [name]
 
 
@@ -354,8 +317,7 @@ def test_an_error_that_no_job_can_be_told_ends_the_supervisor(project):
     job = project.submit("cd .snakemake/tpu-vm/jobs/* && mkdir status.new")  # in the way of its status
     until(lambda: project.status(job) == "failed")
     assert project.cloud.names() == []
-    assert "error: the supervisor cannot go on: [Errno 21] Is a directory" in project.log()
-    assert project.log().endswith("no TPU is left\n")
+    assert "[Errno 21] Is a directory" in project.log() and project.log().endswith("no TPU is left\n")
 
 
 def test_whatever_happens_in_a_deletion_the_slice_is_named(monkeypatch):
@@ -386,7 +348,7 @@ def test_a_call_that_is_broken_off_ends_with_its_children(tmp_path, monkeypatch,
         with pytest.raises(gcloud.Stopped):
             gcloud.call([], stop, 100_000)
     else:
-        assert gcloud.call([], stop, 10) == (1, "", "no answer within 10 seconds")
+        assert gcloud.call([], stop, 10)[:2] == (1, "")
     child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
     until(lambda: not child.exists() or child.read_text().split()[2] == "Z")
 
@@ -407,13 +369,12 @@ def test_a_slice_that_idles_is_given_back(project):
     until(lambda: project.status(second) == "success")
     project.stop()
     assert len(project.cloud.calls("create")) == 2 and project.cloud.names() == []
-    assert "no job has come for it" in project.log()
 
 
 def test_a_job_ends_when_its_time_is_up_and_when_it_is_cancelled(project):
     late, next_one = project.submit("sleep 600", runtime=0.03), project.submit("sleep 600")
     until(lambda: project.status(late) == "failed")
-    assert "it took longer than resources.runtime of finetune.runs.x_1 allows, which is 0.03." in project.log()
+    assert "resources.runtime of finetune.runs.x_1 allows, which is 0.03" in project.log()
     (name,) = project.cloud.names()
     until(lambda: next_one in project.jobs_at_work(name))
     assert subprocess.run([project.folder / "profiles/tpu-vm/cancel", next_one], cwd=project.folder).returncode == 0
@@ -432,25 +393,21 @@ def test_a_slice_of_several_hosts(project):
     setups = [call for call in project.cloud.calls("ssh") if "setup.sh" in call[-1]]
     assert sorted(call[5] for call in setups) == ["--worker=0", "--worker=1"]
     (name,) = {call[4] for call in project.cloud.calls("ssh")}
-    assert f"[train] on {name}/1" in said
-    assert f"failed on {name}" in said and project.cloud.names() == []
+    assert f"[train] on {name}/1" in said and project.cloud.names() == []
     assert not list((project.folder / "results/a").glob("*"))
 
 
 @pytest.mark.parametrize(
     ("hosts", "accelerator", "allowed"),
-    [(2, "v6e-8", 1), (None, "v6e-16", 4), (None, "v5e-16", 4), (2, "v5e-16", 4), (1, "v3-32", 4), (1, "v5p-16", 2)],
+    [(2, "v6e-8", 1), (None, "v5e-16", 4), (1, "v3-32", 4), (1, "v5p-16", 2)],
 )
 def test_hosts_that_do_not_fit_the_slice_are_refused_before_there_is_one(hosts, accelerator, allowed):
     def asked(**resources):
         return jobs.request(PROPERTIES | {"resources": RESOURCES | {"accelerator": accelerator, **resources}})
 
-    with pytest.raises(UserError) as refused:
+    said = rf"^finetune\.runs\.x_1 .*resources\.hosts is {hosts or 1}, and {accelerator} .*; allowed: {allowed}\."
+    with pytest.raises(UserError, match=said):
         asked(hosts=hosts)
-    assert str(refused.value) == (
-        f"finetune.runs.x_1 cannot run on Cloud TPU VMs: resources.hosts is {hosts or 1}, and {accelerator} has "
-        f"{allowed} {'host' if allowed == 1 else 'hosts'}; allowed: {allowed}."
-    )
     assert asked(hosts=allowed)["hosts"] == allowed
     assert asked(run_hosts=allowed)["hosts"] == 1  # an evaluation
     assert slice_hosts(accelerator) == hosts_there(accelerator.replace("v5e", "v5litepod"))
@@ -466,59 +423,41 @@ def test_hosts_that_google_counts_differently_are_refused_too(tmp_path, monkeypa
     (tmp_path / "job.json").write_text(json.dumps(jobs.request(PROPERTIES)))
     stop = threading.Event()
     used = slices.Slice("finetune-x_1", "v6e-8", stop)
-    with pytest.raises(UserError, match=r"x_1 cannot .*: resources.hosts is 1, and v6e-8 has 2 hosts; allowed: 2\."):
+    with pytest.raises(UserError, match=r"x_1 .*resources\.hosts is 1, and v6e-8 .*; allowed: 2\."):
         used.make_ready(jobs.Job(tmp_path))
     stop.set()
     used.close()
 
 
 def test_mistakes_end_in_one_sentence(project):
-    said = project.run("--config", "accelerator=h100:4", code=1)
-    assert (
-        "error: finetune.runs.a cannot run on Cloud TPU VMs: resources.accelerator is h100:4; allowed: TPU slices"
-        in said
-    )
     script = project.folder / "script"
     script.write_text(f"# properties = {json.dumps(PROPERTIES)}\n")
-    for changed, sentence in {
-        ("TPU_ZONE", ""): "profiles/tpu-vm needs TPU_ZONE in the environment; its README.md says what that means.",
-        ("TPU_TIER", "cheap"): "TPU_TIER is cheap; allowed: spot, on-demand, flex-start.",
-        ("TPU_ENVIRONMENT", "local"): "TPU_ENVIRONMENT is local; allowed: tpu, tpu-tensorflow.",
-        (
-            "TPU_PREFIX",
-            "My",
-        ): "TPU_PREFIX is My; allowed: up to 20 lowercase letters, digits and hyphens, a letter first.",
-        ("TPU_IDLE_MINUTES", "five"): "TPU_IDLE_MINUTES is 'five'; allowed: a number.",
-        ("PATH", "/nowhere"): "gcloud is not on PATH; install the Google Cloud CLI.",
-    }.items():
-        done = project.tpu("submit", str(script), **dict([changed]))
-        assert (done.returncode, done.stdout, done.stderr) == (1, "", f"error: {sentence}\n")
+    for name, value, said in (
+        ("TPU_ZONE", "", "TPU_ZONE"),
+        ("TPU_TIER", "cheap", "TPU_TIER is cheap; allowed: spot, "),
+        ("TPU_ENVIRONMENT", "local", "TPU_ENVIRONMENT is local; allowed: tpu, "),
+        ("TPU_PREFIX", "My", "TPU_PREFIX is My; allowed: "),
+        ("TPU_IDLE_MINUTES", "five", "TPU_IDLE_MINUTES is 'five'; allowed: "),
+        ("PATH", "/nowhere", "gcloud is not on PATH"),
+    ):
+        done = project.tpu("submit", str(script), **{name: value})
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+        assert done.stderr.startswith("error: ") and said in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(
-    ("asked", "settings", "sentence"),
+    ("accelerator", "settings", "key"),
     [
-        (
-            {"accelerator": "h100:4"},
-            {},
-            "finetune.runs.python cannot run on Cloud TPU VMs: resources.accelerator is h100:4; allowed: TPU ",
-        ),
-        (
-            {"accelerator": "v5e-16"},
-            {},
-            "finetune.runs.python cannot run on Cloud TPU VMs: resources.hosts is 1, and v5e-16 has 4 hosts",
-        ),
-        ({"accelerator": "v5e-8"}, {"TPU_ZONE": ""}, "profiles/tpu-vm needs TPU_ZONE in the environment; "),
+        ("h100:4", {}, "finetune.runs.python cannot run on Cloud TPU VMs: resources.accelerator is h100:4; allowed: "),
+        ("v5e-8", {"TPU_ZONE": ""}, "profiles/tpu-vm needs TPU_ZONE "),
     ],
 )
-def test_mistakes_are_said_before_anything_runs(fresh, tmp_path, asked, settings, sentence):
-    config = read_yaml(fresh / "config.yaml")
-    config["finetune"]["runs"]["python"]["resources"] = asked
-    with open(fresh / "config.yaml", "w") as file:
-        YAML(typ="safe", pure=True).dump(config, file)
+def test_mistakes_are_said_before_anything_runs(fresh, tmp_path, accelerator, settings, key):
+    with edited(fresh) as config:
+        config["finetune"]["runs"]["python"]["resources"] = {"accelerator": accelerator}
     said = Project(tmp_path, fresh.folder).run("finetune", code=1, **settings)
     (last,) = [line for line in said.splitlines() if "error: " in line]
-    assert last.startswith(f"error: {sentence}") and said.rstrip().endswith(last) and "Traceback" not in said
+    assert last.startswith(f"error: {key}") and said.rstrip().endswith(last) and "Traceback" not in said
     assert not (fresh / "results/corpus").exists() and not (fresh / ".snakemake/tpu-vm/jobs").exists()
 
 
@@ -526,20 +465,15 @@ def test_a_python_without_packages_is_enough():
     """For this machine's `python3`, and for workers before they have any software."""
     bare = [sys.executable, "-I", "-S", str(ROOT / "profiles/tpu-vm/tpu.py")]
     done = subprocess.run([*bare, "list"], env={}, capture_output=True, text=True)
-    assert done.stderr.startswith("error: profiles/tpu-vm needs TPU_PROJECT and TPU_ZONE in the environment; ")
-    assert (
-        subprocess.run([*bare, "launch", "0", "echo here"], env={}, capture_output=True, text=True).stdout == "here\n"
-    )
+    assert done.stderr.startswith("error: profiles/tpu-vm needs TPU_PROJECT and TPU_ZONE ")
+    done = subprocess.run([*bare, "launch", "0", "echo here"], env={}, capture_output=True, text=True)
+    assert done.stdout == "here\n"
 
 
 def test_workers_get_a_python_that_the_locks_are_for():
     settings.check_python((3, 11))
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=r"^python3 is Python 3\.9 .*; allowed: 3\.11 to 3\.13"):
         settings.check_python((3, 9))
-    assert str(error.value) == (
-        "python3 is Python 3.9 here, which workers would get, too; allowed: 3.11 to 3.13, such as that of this folder: "
-        ". .venv/bin/activate"
-    )
 
 
 def test_what_costs_money_is_found_without_the_mount_line(project):
@@ -547,26 +481,16 @@ def test_what_costs_money_is_found_without_the_mount_line(project):
     assert (done.returncode, done.stdout) == (0, "")
     identity = (project.folder / ".snakemake/tpu-vm/folder").read_text()
     assert re.fullmatch("[0-9a-f]{8}", identity)  # of the folder, so that another machine finds it, too
-    assert f"none whose name begins with snakemake-{identity}- in " in done.stderr
+    assert f"snakemake-{identity}-" in done.stderr
     assert project.tpu("clean", TPU_MOUNT="").returncode == 0
 
 
 def test_tensorflow_needs_its_own_environment(monkeypatch):
     job = PROPERTIES | {"rule": "train_mlm_tensorflow"}
-    with pytest.raises(UserError, match="TPU_ENVIRONMENT is tpu; set it to tpu-tensorflow, or let the run have `bac"):
+    with pytest.raises(UserError, match="TPU_ENVIRONMENT is tpu; set it to tpu-tensorflow"):
         jobs.request(job)
     monkeypatch.setenv("TPU_ENVIRONMENT", "tpu-tensorflow")
     assert jobs.request(job)["accelerator"] == "v6e-8"
-
-
-def test_the_jobs_of_a_run_are_told_by_its_key():
-    asked = jobs.request(PROPERTIES)
-    assert asked == {
-        "rule": "train_finetune", "accelerator": "v6e-8", "run": "finetune.runs.x_1", "hosts": 1, "run_hosts": 1,
-        "runtime": 9, "threads": 2,
-    }  # fmt: skip
-    alone = {name: value for name, value in RESOURCES.items() if name != "run_key"}
-    assert jobs.request(PROPERTIES | {"resources": alone})["run"] == "rule train_finetune"
 
 
 @pytest.mark.parametrize(
@@ -594,13 +518,10 @@ def test_what_is_asked_for(monkeypatch, settings, accelerator, expected):
         monkeypatch.setenv(name, value)
     name = state.new_resource_name("finetune.runs." + "A_long_name-" * 9, accelerator)
     arguments = gcloud.create_arguments(name, accelerator)
-    command, named, flags = parsed(arguments)  # none that is not documented
-    assert command.startswith("alpha") == (settings.get("TPU_TIER") == "flex-start")
-    assert (
-        named == name
-        and len(name) <= 63
-        and name.startswith(state.name_prefix() + f"finetune-a-long-nam-{accelerator[:6]}-")
-    )
+    asked, named, flags = parsed(arguments)  # none that is not documented
+    assert flags["--scopes"] == "https://www.googleapis.com/auth/cloud-platform"
+    assert asked.startswith("alpha") == (settings.get("TPU_TIER") == "flex-start")
+    assert named == name and len(name) <= 63 and name.startswith(state.name_prefix())
     assert [flags[flag] for flag in ("--accelerator-type", "--runtime-version")] == expected[:2]
     always = {"--node-id", "--accelerator-type", "--runtime-version", "--scopes", "--zone", "--project", "--quiet"}
     assert [flag for flag in arguments if flag.startswith("--") and flag.split("=")[0] not in always] == expected[2:]
@@ -656,7 +577,7 @@ def test_software_comes_from_the_locks_with_their_hashes(tmp_path):
     assert setup("software").stdout == ""  # it is there
     done = setup("other")
     assert done.returncode == 1 and not (tmp_path / "other/ready").exists()
-    assert done.stdout.splitlines()[-1].startswith("error: the software of a worker could not be set up: '")
+    assert done.stdout.splitlines()[-1].startswith("error: the software of a worker ")
 
 
 def test_a_worker_that_sees_another_folder_is_refused(tmp_path, monkeypatch):
@@ -671,7 +592,7 @@ def test_a_worker_that_sees_another_folder_is_refused(tmp_path, monkeypatch):
     (folder / "job.json").write_text(json.dumps(jobs.request(PROPERTIES)))
     done = subprocess.run(["sh", "-c", slices.setup_command(jobs.Job(folder))], capture_output=True, text=True)
     assert done.returncode == 1 and gcloud.PERMANENT.search(done.stderr)
-    assert f"a worker does not see {tmp_path}: TPU_MOUNT has to mount it there" in done.stderr
+    assert f"a worker does not see {tmp_path}: TPU_MOUNT " in done.stderr
 
 
 def test_workers_get_the_lock_that_is_named(monkeypatch):
@@ -691,10 +612,8 @@ def test_the_profile_repeats_the_flags_of_the_default():
 def training(trained, tmp_path, name: str, **changes) -> Project:
     """Return a copy of the whole workflow with one more run, which is `finetune.runs.python` with changes."""
     workflow = copied(trained, tmp_path)
-    config = read_yaml(workflow / "config.yaml")
-    config["finetune"]["runs"][name] = config["finetune"]["runs"]["python"] | changes
-    with open(workflow / "config.yaml", "w") as file:
-        YAML(typ="safe", pure=True).dump(json.loads(json.dumps(config)), file)
+    with edited(workflow) as config:
+        config["finetune"]["runs"][name] = config["finetune"]["runs"]["python"] | changes
     return Project(tmp_path, workflow.folder)
 
 
@@ -724,13 +643,7 @@ def test_several_hosts_train_as_one(trained, tmp_path):
     (name,) = {call[4] for call in project.cloud.calls("create")}
     launched = [call for call in project.cloud.calls("ssh") if "TRAINING_PROCESS=1" in call[-1]]
     assert [call[4:6] for call in launched] == [[name, "--worker=1"]]
-    losses = [
-        [
-            float(row.split(",")[1])
-            for row in (project.folder / f"results/finetune/{run}/checkpoints/00000005/history.csv")
-            .read_text()
-            .split()[1:]
-        ]
-        for run in ("python", "pair")
-    ]
+    name = "checkpoints/00000005/history.csv"
+    histories = [project.folder / f"results/finetune/{run}/{name}" for run in ("python", "pair")]
+    losses = [[float(row.split(",")[1]) for row in path.read_text().split()[1:]] for path in histories]
     assert len(losses[0]) == 5 and losses[1] == pytest.approx(losses[0], rel=1e-5)

@@ -9,9 +9,8 @@ from importlib.util import find_spec
 import pytest
 from conftest import ROOT
 from tpulm.core.errors import UserError
-from tpulm.tracking.follow import figures, follow, samples
-from tpulm.tracking.live_metrics import FILE
-from tpulm.tracking.trackers import TRACKERS, check_installed, identity
+from tpulm.core.live_metrics import FILE
+from tpulm.workflow.trackers import TRACKERS, check_installed, figures, follow, identity, samples
 
 pytestmark = pytest.mark.unit
 # As TensorBoard itself reads a folder; in a process of its own, which TensorFlow is kept out of.
@@ -28,6 +27,9 @@ found = {
 }
 print(json.dumps(found, default=bytes.decode))
 """
+
+
+SAMPLE = json.dumps([{"prompt": "a [MASK]", "answers": [{"token_str": "b", "score": 0.5}]}])
 
 
 def step(number, loss, **more):
@@ -52,7 +54,7 @@ def specification(folder, replay, trackers=("tensorboard",)):
 def started(given):
     """Return the follower, as Snakemake starts it."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tpulm.tracking.follow"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "tpulm.workflow.trackers"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")},
     )  # fmt: skip
     process.stdin.write(f"{json.dumps(given)}\n")
@@ -68,12 +70,9 @@ def events(folder):
 
 def test_tensorboard_reads_the_metrics_of_a_run_that_was_trained_again(tmp_path):
     folder = tmp_path / "logs/mlm/tiny"
-    append(
-        folder, step(1, 7.0), step(9, 6.5), {"step": 9, "held_out": {"loss": 6.0, "accuracy": 0.5, "perplexity": 9.0}}
-    )
-    (folder / "fill_mask.json").write_text(
-        json.dumps([{"prompt": "a [MASK]", "answers": [{"token_str": "b", "score": 0.5}]}])
-    )
+    held_out = {"step": 9, "held_out": {"loss": 6.0, "accuracy": 0.5, "perplexity": 9.0}}
+    append(folder, step(1, 7.0), step(9, 6.5), held_out)
+    (folder / "fill_mask.json").write_text(SAMPLE)
     follower = started(specification(folder, replay=True))
     assert follower.communicate(timeout=120)[1] == "" and follower.returncode == 0
     found = events(folder)
@@ -124,9 +123,7 @@ def test_other_trackers_where_they_are_installed(tmp_path, monkeypatch, tracker)
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     folder = tmp_path / "logs/mlm/tiny"
     append(folder, step(1, 7.0), step(9, 6.5))
-    (folder / "fill_mask.json").write_text(
-        json.dumps([{"prompt": "a [MASK]", "answers": [{"token_str": "b", "score": 0.5}]}])
-    )
+    (folder / "fill_mask.json").write_text(SAMPLE)
     for _ in range(1 if tracker == "wandb" else 2):  # only its server knows of a run that goes on
         said = started(specification(folder, True, [tracker])).communicate(timeout=300)[1]
         assert "takes no more" not in said, said
@@ -182,9 +179,9 @@ def test_a_tracker_follows_a_log_as_it_grows_and_one_that_fails_stops_nothing(tm
             append(tmp_path, step(1, 9.0), step(2, 6.0))
         return len(turns) == 5
 
-    sentence = "failing takes no more of mlm/tiny: ConnectionError: no network"
     assert follow(specification(tmp_path, False, ["failing", "recorder"]), ended, said.append) == 1
-    assert turns == [0, 0, 2, 2, 4] and said == [sentence, sentence]
+    assert turns == [0, 0, 2, 2, 4] and len(said) == 2
+    assert all("failing" in one and "mlm/tiny" in one and "no network" in one for one in said)
     kept = [
         [entry if entry == "closed" else (entry[0], entry[1]["train/loss"]) for entry in tracker.said]
         for tracker in Recorder.opened
@@ -194,18 +191,10 @@ def test_a_tracker_follows_a_log_as_it_grows_and_one_that_fails_stops_nothing(tm
     assert Recorder.opened[1].said[2][1]["train/accuracy"] == 0.25
 
 
-def test_nothing_is_tracked_where_nothing_has_changed(tmp_path, monkeypatch):
-    monkeypatch.setitem(TRACKERS, "recorder", Recorder)
-    monkeypatch.setattr(Recorder, "opened", [])
-    append(tmp_path, step(1, 9.0))
-    assert follow(specification(tmp_path, False, ["recorder"]), lambda: True, print) == 0 and Recorder.opened == []
-
-
 def test_a_tracker_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match="^trackers names wandb, .*pip install wandb"):
         check_installed(["wandb", "mlflow"])
-    assert str(error.value) == ("trackers names wandb, which is not installed here; to install it: pip install wandb")
 
 
 def test_figures_and_samples_have_names(tmp_path):

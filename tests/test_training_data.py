@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tpulm.config.reading import schema
-from tpulm.config.record_arrays import masked_arrays
-from tpulm.config.schedule import learning_rates, segment_schedule
-from tpulm.records.masking import mask_batch
+from tpulm.records.masked_batches import mask_batch
 from tpulm.records.order import BLOCK, batch_records, epoch_order, record_range
+from tpulm.specs.record_arrays import masked_arrays
+from tpulm.specs.schedule import learning_rates, segment_schedule
 
 pytestmark = pytest.mark.unit
 
@@ -52,13 +52,8 @@ def test_batches_follow_each_other_over_the_end_of_an_epoch():
 
 
 def curve(shape, **more):
-    return {
-        "learning_rate": 2e-3,
-        "shape": shape,
-        "warmup_steps": 10,
-        "decay_steps": 30,
-        "final_learning_rate": 1e-4,
-    } | more
+    rates = {"learning_rate": 2e-3, "final_learning_rate": 1e-4}
+    return rates | {"shape": shape, "warmup_steps": 10, "decay_steps": 30} | more
 
 
 @given(

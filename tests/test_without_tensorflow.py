@@ -6,14 +6,14 @@ from contextlib import contextmanager
 import pytest
 import warm
 from conftest import Workflow, copied, outside
-from ruamel.yaml import YAML
+from kills import edited
 from tpulm.config.reading import read_yaml
 
 THEIRS = """
 import json, sys
 from pathlib import Path
 from tpulm.records.reader import Records
-from tpulm.training.tensorflow_evaluation import evaluate
+from tpulm.training.tensorflow_trainer import evaluate
 from tpulm.training.tensorflow_model import load_model
 from transformers import AutoTokenizer, pipeline
 
@@ -45,11 +45,9 @@ def on_jax(trained, tmp_path_factory):
     """The masked run of `trained` on JAX, where nothing can import TensorFlow."""
     folder = tmp_path_factory.mktemp("jax")
     built = copied(trained, folder)
-    config = read_yaml(built / "config.yaml")
-    config["mlm"]["runs"]["tiny"] |= {"backend": "jax", "steps": 10, "schedule": {"shape": "constant"}}
-    config["prompts"]["fill_mask"] = ["Return the [MASK] of the list.", "The [MASK] is a string, isn't it ?"]
-    with open(built / "config.yaml", "w") as file:
-        YAML(typ="safe", pure=True).dump(config, file)
+    with edited(built) as config:
+        config["mlm"]["runs"]["tiny"] |= {"backend": "jax", "steps": 10, "schedule": {"shape": "constant"}}
+        config["prompts"]["fill_mask"] = ["Return the [MASK] of the list.", "The [MASK] is a string, isn't it ?"]
     with without("tensorflow", folder):
         built("mlm", "results/evaluation/mlm/tiny/scores.json", "--cores", "2")
     return built
@@ -70,9 +68,7 @@ def test_the_answers_are_those_of_the_pipeline(on_jax, by_tensorflow):
         assert [list(answer) for answer in item["answers"]] == [["score", "token", "token_str", "sequence"]] * 5
         for ours, their in zip(item["answers"], theirs, strict=True):
             assert ours["score"] == pytest.approx(their["score"], abs=2e-6)
-            assert {key: ours[key] for key in ours if key != "score"} == {
-                key: their[key] for key in ours if key != "score"
-            }
+            assert ours | {"score": 0} == {key: their[key] for key in ours} | {"score": 0}
 
 
 def test_the_metrics_are_those_of_tensorflow(on_jax, by_tensorflow):
@@ -85,11 +81,8 @@ def test_the_metrics_are_those_of_tensorflow(on_jax, by_tensorflow):
 
 def test_tensorflow_measures_asks_and_scores_without_jax(trained, tmp_path):
     built = copied(trained, tmp_path)
-    files = [
-        "results/mlm/tiny/metrics.json",
-        "results/mlm/tiny/fill_mask.json",
-        "results/evaluation/mlm/tiny/scores.json",
-    ]
+    names = ("mlm/tiny/metrics", "mlm/tiny/fill_mask", "evaluation/mlm/tiny/scores")
+    files = [f"results/{name}.json" for name in names]
     before = [(built / file).read_bytes() for file in files]
     with without("jax", tmp_path):
         done = built(*files, "--cores", "2", "--forcerun", "evaluate_mlm", "fill_mask", "score_mlm")

@@ -22,11 +22,10 @@ from conftest import ROOT, Workflow, reduced
 from kills import fingerprints
 from ruamel.yaml import YAML
 from safetensors.numpy import load_file
-from tpulm.config.artifacts import SPLITS
 from tpulm.config.reading import read_config, read_yaml
 from tpulm.config.runs import runs_of
 from tpulm.core.scores import read_scores
-from tpulm.records.order import batch_records
+from tpulm.specs.artifacts import SPLITS
 
 
 @pytest.fixture(scope="module", params=["trained", pytest.param("finished", marks=pytest.mark.long)])
@@ -44,26 +43,16 @@ def load(path):
     return json.loads(path.read_text())
 
 
-def python(code, *arguments, **environment):
-    """Run code in a process of its own (TensorFlow and JAX each want to be set up alone); return what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        env={**os.environ, **environment}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
 def test_nothing_is_left_to_be_done(ready):
     assert "Nothing to be done" in ready("-n").stdout
+    assert not list((ready / "results").rglob("*.partial"))
 
 
 def test_a_target_that_a_config_lacks_is_one_sentence(fresh):
     (fresh / "text.yaml").write_text("corpus: {source: python-docs}\n")
-    said = fresh("tfrecord", "-n", "--configfile", "text.yaml", check=False)
-    assert said.returncode == 1 and "makes tfrecord; did you mean tfrecords?\n" in said.stdout
-    said = fresh("tfrecords", "-n", "--configfile", "text.yaml", check=False)
-    assert said.returncode == 1 and "error: the config asks for no records; masked models have theirs by" in said.stdout
+    for target in ("tfrecord", "tfrecords"):
+        said = fresh(target, "-n", "--configfile", "text.yaml", check=False)
+        assert said.returncode == 1 and re.search("error: .*tfrecords", said.stdout) and "Traceback" not in said.stdout
 
 
 def test_a_wrong_config_is_one_sentence_before_any_job(fresh):
@@ -71,8 +60,7 @@ def test_a_wrong_config_is_one_sentence_before_any_job(fresh):
     (fresh / "config.yaml").write_text(text.replace("vocab_size: 2048", "vocab_size: many", 1))
     done = fresh(check=False)
     assert done.returncode == 1
-    allowed = "allowed: a whole number, 6 or more, at most 1000000."
-    assert done.stdout.splitlines()[-1] == f'error: config.yaml: tokenizer.vocab_size is "many"; {allowed}'
+    assert done.stdout.splitlines()[-1].startswith('error: config.yaml: tokenizer.vocab_size is "many"; ')
     assert "Traceback" not in done.stdout
     assert not (fresh / "results").exists()
 
@@ -80,21 +68,10 @@ def test_a_wrong_config_is_one_sentence_before_any_job(fresh):
 @pytest.mark.parametrize(
     ("recipe", "jobs", "absent"),
     [
-        (
-            "imdb-gemma-7b",
-            {"fetch_base": 1, "train_finetune": 1},
-            ["train_tokenizer", "train_mlm_tensorflow", "train_base"],
-        ),
-        (
-            "wikitext103-roberta-base",
-            {"train_mlm_jax": 100, "thin_checkpoint": 95, "write_shard": 63},
-            ["train_finetune", "train_base", "train_mlm_tensorflow"],
-        ),
-        ("wikitext103-roberta-base-128", {"train_mlm_tensorflow": 100, "write_shard": 243}, ["train_mlm_jax"]),
-        ("imdb-gemma-2b-one-gpu", {"fetch_base": 1, "train_finetune": 2, "export_lora": 1}, ["train_base"]),
-        ("imdb-gemma-7b-full-v5e-64", {"fetch_base": 1, "train_finetune": 1, "export_finetune": 1}, ["export_lora"]),
-        ("imdb-gemma-7b-one-chip", {"fetch_base": 1, "train_finetune": 6, "thin_checkpoint": 5}, ["train_base"]),
-        ("glue-modernbert-base", {"train_task": 84, "thin_checkpoint": 59, "score_task": 8}, ["train_mlm_jax"]),
+        ("imdb-gemma-7b-one-chip", {"fetch_base": 1, "train_finetune": 6, "prune_checkpoint": 5}, ["train_base"]),
+        ("imdb-gemma-2b-one-gpu", {"fetch_base": 1, "train_finetune": 2, "export_lora": 1}, ["train_mlm_jax"]),
+        ("wikitext103-roberta-base", {"train_mlm_jax": 100, "prune_checkpoint": 95, "write_shard": 63}, ["train_base"]),
+        ("glue-modernbert-base", {"train_task": 84, "prune_checkpoint": 59, "score_task": 8}, ["train_mlm_jax"]),
         ("fineweb-edu-llama-1b", {"train_base": 40, "write_causal_shard": 130}, ["fetch_base", "train_finetune"]),
     ],
 )
@@ -114,15 +91,10 @@ def test_before_the_first_job_too_small_a_disk_is_refused_and_a_missing_accelera
     elsewhere = ("--executor", "cluster-generic", "--cluster-generic-submit-cmd", "false", "--jobs", "1")
     refused = fresh("mlm", *elsewhere, check=False)
     assert refused.returncode == 1 and not (fresh / "results/corpus").exists()
-    assert "note: mlm.runs.tiny asks for no accelerator and will train on CPUs; resources.accelerator" in refused.stdout
-    sentence = r"error: the jobs need up to [\d,.]+ GB of disk in results/ \(2 of mlm\.runs\.tiny \([\d,.]+ GB each, "
-    sentence += r"keep_checkpoints: last\) .*\), and [\d,.]+ GB are free there; free some, or"
+    assert re.search(r"note: mlm\.runs\.tiny .*resources\.accelerator", refused.stdout)
+    sentence = r"error: .*[\d,.]+ GB .*results/ .*mlm\.runs\.tiny .*keep_checkpoints: last\).*[\d,.]+ GB are free"
     assert re.search(sentence, refused.stdout), refused.stdout[-2000:]
     assert "Traceback" not in refused.stdout
-
-
-def test_no_partial_file_is_left(ready):
-    assert not list((ready / "results").rglob("*.partial"))
 
 
 def test_corpora(ready):
@@ -186,7 +158,6 @@ ids = np.array([ids])
 said = model(input_ids=ids, attention_mask=(ids != 3).astype(int), output_hidden_states=True)
 json.dump([rows, answers, said.hidden_states[0].numpy().tolist()], open(out, "w"))
 """
-SCRIPTS = str(ROOT / "scripts")
 IDS = [0, 64, 5, 4, 13, 1, 66, 3, 3]
 
 
@@ -195,12 +166,10 @@ def opened(ready, config, tmp_path_factory):
     """What TensorFlow and transformers make of the records and of the model: (rows, answers, hidden states)."""
     out = tmp_path_factory.mktemp("opened") / "out.json"
     length, prompts = config["tfrecords"]["sequence_length"], config["prompts"]["fill_mask"]
-    python(
-        TENSORFLOW,
-        json.dumps([str(ready / "results"), length, prompts, IDS, str(out)]),
-        TF_USE_LEGACY_KERAS="1",
-        PYTHONPATH=SCRIPTS,
-    )
+    asked = json.dumps([str(ready / "results"), length, prompts, IDS, str(out)])
+    environment = os.environ | {"TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": str(ROOT / "scripts")}
+    done = subprocess.run([sys.executable, "-c", TENSORFLOW, asked], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
     return load(out)
 
 
@@ -330,7 +299,7 @@ print("ANSWER" + model.generate("The function", max_length=24))
 
 
 def test_base_model_is_a_keras_preset(ready):
-    answer = warm.run("jax", PRESET, str(ready / "results/base/small")).stdout.split("ANSWER")[1]
+    answer = warm.run("jax", PRESET, str(ready / "results/base/small/preset")).stdout.split("ANSWER")[1]
     assert answer.startswith("The function") and len(answer) > len("The function") + 5
 
 
@@ -381,30 +350,9 @@ def test_report(ready):
     names = archive.namelist()
     assert any(name.endswith("report.html") for name in names)
     everything = b"".join(archive.read(name) for name in names)
+    assert b"Report of a training" in everything  # the page
     for curves in ("mlm-tiny", "base-small", "finetune-python"):
         assert (ready / f"results/figures/training/{curves}.svg").read_bytes() in everything, curves
-
-
-HOLDS = re.search(r"`results/` holds (\d+) files in (\d+) MB", (ROOT / "README.md").read_text())
-
-
-# Of the task, which the config has not where it is cut down.
-OF_TASKS = 34
-
-
-def test_the_readme_says_how_many_files_there_are(ready):
-    """Cut down, the config has the same files, but none of tasks."""
-    files = [path for path in (ready / "results").rglob("*") if path.is_file()]
-    tasks = [path for path in files if "/evaluation/tasks/" in str(path)]
-    assert int(HOLDS[1]) == len(files) - len(tasks) + OF_TASKS
-    assert len(tasks) in (0, OF_TASKS)
-
-
-@pytest.mark.long
-def test_the_readme_says_how_much_there_is(finished):
-    """The shipped config takes minutes."""
-    size = sum(path.stat().st_size for path in (finished / "results").rglob("*") if path.is_file())
-    assert int(HOLDS[2]) == pytest.approx(size / 1e6, abs=3)
 
 
 @pytest.mark.long
@@ -419,11 +367,3 @@ def test_any_number_of_cores_gives_the_same_bytes(trained, tmp_path):
     found = fingerprints(workflow / "results")
     assert len(found) > 100
     assert found == fingerprints(trained / "results")
-
-
-def test_the_first_batch_holds_the_records_that_the_order_says(ready, config):
-    from tpulm.records.reader import Records
-
-    records = Records(ready / "results/tfrecords/manifest.json", "train")
-    indices = batch_records(len(records), 0, config["mlm"]["runs"]["tiny"]["batch_size"], 0)
-    assert records.read(indices).shape == (len(indices), config["tfrecords"]["sequence_length"])

@@ -67,7 +67,7 @@ def preload(library: str) -> None:
     """Import what programs use, without starting a device, after which a process can be forked no more."""
     sys.path.insert(0, str(SCRIPTS))
     if library == "tensorflow":
-        from tpulm.training import tensorflow_evaluation, tensorflow_trainer  # noqa: F401
+        from tpulm.training import tensorflow_trainer  # noqa: F401
 
         importlib.import_module("transformers.models.roberta.modeling_tf_roberta")  # after it is told what to leave out
     else:
@@ -78,7 +78,10 @@ def preload(library: str) -> None:
         runtime.start(1)
         import keras_hub  # noqa: F401
         from tpulm.planning import plan  # noqa: F401
-        from tpulm.training import jax_run, jax_trainer  # noqa: F401
+        from tpulm.training import (
+            jax_run,  # noqa: F401
+            jax_trainer,  # noqa: F401
+        )
     SETTLED.update(os.environ)
 
 

@@ -40,7 +40,12 @@ def run(job: Any) -> None:
     """Run a job's script in this process, its outputs and log below the folder debug/."""
     given = script_object(job, beside)
     os.environ[TERMINAL] = "1"
-    runpy.run_path(str(ROOT / "scripts" / f"{job.rule.name}.py"), init_globals={"snakemake": given})
+    runpy.run_path(str(script_of(job)), init_globals={"snakemake": given})
+
+
+def script_of(job: Any) -> Path:
+    """Return the script of a job's rule."""
+    return Path(os.path.relpath(ROOT / "rules" / job.rule.script))
 
 
 def main() -> None:
@@ -61,7 +66,7 @@ def main() -> None:
         absent = [str(file) for file in job.input if not os.path.exists(file)]
         if absent:
             sys.exit(f"error: {absent[0]}, an input of rule {job.rule.name}, is not there: run snakemake {absent[0]}")
-        print(f"rule {job.rule.name}, scripts/{job.rule.name}.py; outputs and log: {DEBUG}/")
+        print(f"rule {job.rule.name}, {script_of(job)}; outputs and log: {DEBUG}/")
         try:
             run(job)
         except Exception:

@@ -15,8 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from tpulm.archive.provenance import provenance  # noqa: E402
 from tpulm.core.errors import UserError  # noqa: E402
+from tpulm.release.provenance import provenance  # noqa: E402
 
 
 def main() -> None:

@@ -19,16 +19,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from tpulm.config.asked import sampling_of  # noqa: E402
-from tpulm.config.masked_sizes import opens  # noqa: E402
+from tpulm.config.models import sampling_of  # noqa: E402
 from tpulm.config.reading import read_config  # noqa: E402
 from tpulm.core.errors import UserError  # noqa: E402
 from tpulm.core.files import read_json  # noqa: E402
+from tpulm.specs.masked_sizes import opens  # noqa: E402
 
 # A file that a finished model of each stage has, below the folder of the stage and of the run.
 WHOLE = {
     "mlm": ["model/model.safetensors"],
-    "base": ["config.json"],
+    "base": ["preset/config.json"],
     "finetune": ["model/config.json", "adapter.lora.h5"],
 }
 Ask = Callable[[str], list[str]]
@@ -75,7 +75,7 @@ def on_jax(folder: Path) -> tuple[Callable, str]:
     from tpulm.training import runtime
 
     runtime.start(os.cpu_count() or 1)
-    from tpulm.models.opened_masked import FillMask
+    from tpulm.models.loading import FillMask
 
     fill = FillMask(folder)
     return fill, fill.mask
@@ -120,11 +120,11 @@ def opened(asked: argparse.Namespace) -> Ask:
     given = {"max_length": asked.max_length, "samples": asked.samples, "seed": asked.seed}
     sampling |= {key: value for key, value in given.items() if value is not None and key in sampling}
     if stage == "base" or (folder / "model").is_dir():
-        return causal(folder if stage == "base" else folder / "model", None, sampling)
+        return causal(folder / ("preset" if stage == "base" else "model"), None, sampling)
     if name not in config["finetune"]["runs"]:
         files = ", ".join(map(str, asked.configfile))
         raise UserError(f"{files} has no finetune.runs.{name}, which says what the base of this adapter is.")
-    return causal(asked.results / "base" / config["finetune"]["runs"][name]["base"], folder, sampling)
+    return causal(asked.results / "base" / config["finetune"]["runs"][name]["base"] / "preset", folder, sampling)
 
 
 def main() -> None:

@@ -23,8 +23,8 @@ from urllib.parse import parse_qsl, urlsplit
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from tpulm.config.page_facts import page_recipe  # noqa: E402
 from tpulm.config.reading import read_config  # noqa: E402
+from tpulm.config.report import page_recipe  # noqa: E402
 from tpulm.config.runs import runs_of  # noqa: E402
 from tpulm.core import folder_lock  # noqa: E402
 from tpulm.core.errors import UserError  # noqa: E402

@@ -1,6 +1,6 @@
 """Ask Slurm whether it could ever run what the jobs ask for: what it would refuse ends in one sentence, here.
 
-Reads the jobs from standard input, as scripts/tpulm/workflow/preflight.py writes them. Where it cannot tell, it
+Reads the jobs from standard input, as scripts/tpulm/workflow/checks.py writes them. Where it cannot tell, it
 lets them pass.
 """
 

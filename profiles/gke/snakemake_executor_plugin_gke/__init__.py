@@ -27,8 +27,8 @@ from urllib3.exceptions import HTTPError
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
 
+from tpulm.core.accelerators import job_name, run_hosts
 from tpulm.core.errors import UserError
-from tpulm.core.job_request import job_name, run_hosts
 
 from .manifest import COMPLETION_INDEX, adapted, service
 from .outcome import DONE, last_error, outcome

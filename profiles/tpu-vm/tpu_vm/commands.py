@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> None:
 
 
 def preflight() -> None:
-    """Check settings, and what the jobs ask for that standard input lists: see scripts/tpulm/workflow/preflight.py."""
+    """Check settings, and what the jobs ask for that standard input lists: see scripts/tpulm/workflow/checks.py."""
     check_python()
     check_settings()
     for properties in json.load(sys.stdin)["jobs"]:

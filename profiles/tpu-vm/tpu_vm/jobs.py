@@ -12,9 +12,8 @@ import sys
 import threading
 from pathlib import Path
 
-from tpulm.core.accelerators import check_hosts, is_tpu, slice_hosts
+from tpulm.core.accelerators import check_hosts, is_tpu, job_name, run_hosts, slice_hosts
 from tpulm.core.errors import UserError
-from tpulm.core.job_request import job_name, run_hosts
 
 from tpu_vm.settings import setting
 from tpu_vm.state import say

@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from tpulm.core.local_devices import tpu_here
+from tpulm.core.devices import tpu_here
 
 from tpu_vm.gcloud import ssh_arguments
 from tpu_vm.state import try_lock
@@ -73,7 +73,7 @@ def take_over(name: str) -> Path:
 
 
 def launch(worker: str, command: str) -> None:
-    """Run a line of sh on a host of the slice that this job has, from worker 0: the `launcher` of tpulm.core.hosts."""
+    """Run a line of sh on a host of the slice that this job has, from worker 0: `launcher` of tpulm.core.processes."""
     node = os.environ.get("TPU_VM")
     line = ["sh", "-c", command] if worker == "0" or not node else ["gcloud", *ssh_arguments(node, worker, command)]
     os.execlp(line[0], *line)

@@ -43,7 +43,7 @@ def llama_head_dim(block: keras.layers.Layer) -> int:
 def attend_by_kernel(block: keras.layers.Layer, kernel: Any) -> None:
     """Let a decoder block of Gemma or Llama attend by a kernel wherever it fits, but for cached generation.
 
-    kernel  a tpulm.models.fused_attention.Kernel
+    kernel  a tpulm.models.attention.Kernel
 
     In place of a mask of pairs, the block then hands on segment ids [records, tokens, 1]: `padding_mask` as it stands.
 
@@ -106,7 +106,7 @@ def _of_llama(block: keras.layers.Layer, kernel: Any) -> None:
 def separate_documents(block: keras.layers.Layer, same_document: Callable, places_in: Callable) -> None:
     """Let a decoder block of Gemma read segment ids in place of the padding mask.
 
-    same_document, places_in  of tpulm.models.segments: which pairs of tokens see each other, and where tokens stand
+    same_document, places_in  of tpulm.models.document_masking: which tokens see each other, and where they stand
 
     Why: the blocks know of no documents in a record.
     Until: they take segment ids.

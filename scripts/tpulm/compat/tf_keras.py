@@ -1,7 +1,10 @@
-"""What is used of tf-keras 2.21, the Keras 2 of transformers' TensorFlow models, beyond its documented interface.
+"""What is used of tf-keras 2.21, and changed of the TensorFlow models of transformers 4.57, which need it.
 
 Until: `backend: tensorflow` goes. transformers 4.57 is the last version that has these models.
 """
+
+from collections.abc import Iterable
+from typing import Any
 
 import tensorflow as tf
 import tf_keras
@@ -24,3 +27,15 @@ def dropout_generators(model: tf_keras.Model) -> list[tf.random.Generator]:
     for source in sources:
         source._maybe_init()
     return [source._generator for source in sources if source._generator is not None]
+
+
+def follow_pad_id(layers: Iterable[Any], pad_id: int) -> None:
+    """Let the layers of a model that count positions from the pad id count from this one.
+
+    Why: models of the RoBERTa family take the pad id for 1, whatever the config says. PyTorch's follow the config, and
+    the same weights would give other logits.
+    Until: `backend: tensorflow` goes.
+    """
+    for layer in layers:
+        if hasattr(layer, "padding_idx"):
+            layer.padding_idx = pad_id

@@ -1,5 +1,4 @@
 """The config and what follows from it alone.
 
-Read, completed, checked; the description of each run; schedules, meshes, model sizes, and the names of artifacts that
-stages agree on.
+Read, completed, checked; the description of each run, task, set of records and evaluation; sizes of models.
 """

@@ -7,22 +7,20 @@ import os
 import re
 from collections.abc import Mapping
 
-from tpulm.config.architectures import find_architecture
-from tpulm.config.artifacts import PAD_ID, PAD_ID_OF_ROBERTA
-from tpulm.config.asked import same_origin
-from tpulm.config.causal_families import FAMILIES
-from tpulm.config.evaluations import check_pairs
-from tpulm.config.masked_sizes import check_heads, sizes_of
-from tpulm.config.mesh import check_mesh
-from tpulm.config.messages import describe
+from tpulm.config.evaluations import check_pairs, check_selection
+from tpulm.config.models import same_origin
 from tpulm.config.publications import check_publish
-from tpulm.config.selection import check_selection
-from tpulm.config.shard_files import check_records_elsewhere
-from tpulm.config.task_checks import check_tasks
+from tpulm.config.record_sets import check_records_elsewhere
+from tpulm.config.tasks import check_tasks
 from tpulm.config.texts import check_chat, sources_of, template_fields
-from tpulm.config.traced_steps import check_traced
 from tpulm.core.accelerators import topology
 from tpulm.core.errors import UserError
+from tpulm.specs.artifacts import PAD_ID, PAD_ID_OF_ROBERTA
+from tpulm.specs.causal_families import FAMILIES
+from tpulm.specs.masked_architectures import find_architecture
+from tpulm.specs.masked_sizes import check_heads, sizes_of
+from tpulm.specs.messages import describe
+from tpulm.specs.training_step import check_mesh
 
 
 def check(config: dict) -> None:
@@ -296,3 +294,20 @@ def check_prompts(recipe: dict) -> None:
                 f"prompts.fill_mask[{index}] is {describe(prompt)}, with {prompt.count('[MASK]')} times [MASK]; "
                 "allowed: one."
             )
+
+
+def check_traced(where: str, recipe: dict) -> None:
+    """Check that the steps of a run's profile lie in one segment, and that a dispatch ends among them.
+
+    A trace begins and ends between two dispatches, and each segment is a job of its own. Raises UserError.
+    """
+    traced = recipe["profile"].get("steps")
+    if not traced:
+        return
+    (first, last), steps, every = traced, recipe["steps"], recipe["checkpoint_every"]
+    if not (first < last <= steps and first // every == (last - 1) // every):
+        allowed = f"two steps up to {steps}, the first one smaller, and no checkpoint between them (one every {every})"
+        raise UserError(f"{where}.profile.steps is {traced}; allowed: {allowed}.")
+    at_once = recipe.get("steps_per_execution", 1)
+    if first % at_once or last % at_once:
+        raise UserError(f"{where}.profile.steps is {traced}; allowed: multiples of steps_per_execution, {at_once}.")

@@ -1,4 +1,4 @@
-"""What every model is scored on, and beside which simpler models: what follows from the section `evaluation`."""
+"""What every model is scored on, beside which baselines, and which checkpoint the scores select."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tpulm.config.evaluation_names import MADE_PAIRS
-from tpulm.config.model import Model
-from tpulm.config.runs import Run, pick
+from tpulm.config.models import Model
+from tpulm.config.runs import BITS_PER_BYTE, LOSS, Run, by_stage, pick, runs_of
 from tpulm.core.errors import UserError
+from tpulm.specs.artifacts import MADE_PAIRS, VALIDATION
 
 # What a base model and a finetuned one take of their recipes to be scored.
 BASE_KEYS = ("sequence_length", "batch_size", "microbatches", "precision", "mesh", "host_device_count")
@@ -58,7 +58,7 @@ class Evaluations:
     @cached_property
     def models(self) -> dict[str, Run]:
         """The models that are scored, as STAGE/RUN."""
-        stages = {"mlm": self.masked, "base-training": self.bases, "finetune": self.finetuned}
+        stages = {"mlm": self.masked, "base": self.bases, "finetune": self.finetuned}
         runs = {f"{stage}/{name}": run for stage, named in stages.items() for name, run in named.items()}
         return {name: run for name, run in runs.items() if self.pair_files or self.documents_of(run)}
 
@@ -151,13 +151,13 @@ class Evaluations:
             return [f"{folder}/tokenizer.json", f"{folder}/special_tokens_map.json"]
         name = run.name if run.stage == "base" else run.recipe["base"]
         if name in self.bases:
-            return [f"results/base-training/{name}/vocabulary.spm"]
-        return [f"results/base/{name}", f"results/base/{name}.json"]
+            return [f"results/base/{name}/vocabulary.spm"]
+        return [f"results/base/{name}/preset", f"results/base/{name}/preset.json"]
 
     @property
     def presets(self) -> set[str]:
         """The preset folders of base models, which have the vocabulary of those that are fetched."""
-        return {f"results/base/{name}" for name in self.config["base"]}
+        return {f"results/base/{name}/preset" for name in self.config["base"]}
 
     def scoring(self, model: Model) -> dict:
         """Return what the scores of a model take of the config."""
@@ -172,9 +172,13 @@ class Evaluations:
         }
         if run.stage == "mlm":
             here = run.name in self.measured
-            return found | run.measuring | {"length": self.config["tfrecords"]["sequence_length"] if here else LENGTH}
+            return (
+                found
+                | run.evaluation_params
+                | {"length": self.config["tfrecords"]["sequence_length"] if here else LENGTH}
+            )
         if run.stage == "finetune":
-            return found | run.opening(*TUNED_KEYS)
+            return found | run.loading_params(*TUNED_KEYS)
         kept = pick(run.recipe, *BASE_KEYS, *run.determinism_keys)
         return found | kept | {"cpu_threads": self.config["cpu_threads"]}
 
@@ -190,3 +194,44 @@ def check_pairs(sets: Mapping[str, Mapping]) -> None:
                 f"{where}.revision is missing; a dataset of the hub is pinned to a commit of 40 hexadecimal digits, "
                 "so that it cannot change."
             )
+
+
+def checkpoints_named(which: str, run: Run) -> list[int]:
+    """Return the steps of a run's checkpoints that `which` names beside the best one: best, last or all."""
+    ends = run.segment_ends
+    return {"best": [], "last": ends[-1:], "all": ends}[which]
+
+
+def selecting(run: Run) -> dict[str, str]:
+    """Return what tells the score that a run's checkpoint is selected by: group, and on what it is measured."""
+    if run.selected_by == BITS_PER_BYTE:
+        text = "finetune-text" if run.stage == "finetune" else "corpus"
+        return {"group": "text", "on": f"{text} {VALIDATION}"}
+    return {"group": "pairs", "on": run.selected_by}
+
+
+def check_selection(config: Mapping) -> None:
+    """Check that every checkpoint has the score that selects, and that the selected one is there. Raises UserError."""
+    found = config["evaluation"]
+    by, where = found["select_by"], "evaluation.select_by"
+    if by == LOSS:
+        return
+    known = [LOSS, BITS_PER_BYTE, *found["pairs"]["sets"]]
+    if by not in known:
+        raise UserError(f"{where} is {by}; allowed: {', '.join(known)} (loss, or a score: of text, or a set of pairs).")
+    if found["checkpoints"] != "all":
+        raise UserError(
+            f"{where} is {by}, and evaluation.checkpoints is {found['checkpoints']}; allowed with it: all, since the "
+            "scores of all are compared."
+        )
+    stages = by_stage(runs_of(config))
+    evaluated = Evaluations(config, stages["mlm"], stages["mlm"], stages["base"], stages["finetune"], [])
+    for run in runs_of(config):
+        if run.recipe["keep_checkpoints"] != "all":
+            raise UserError(
+                f"{where} is {by}, and {run.key}.keep_checkpoints is {run.recipe['keep_checkpoints']}; allowed with "
+                "it: all, since any of them may be selected when the last is scored."
+            )
+        if by == BITS_PER_BYTE and not evaluated.documents_of(run):
+            key = "masked_documents" if run.stage == "mlm" else "documents"
+            raise UserError(f"{where} is {by}, and evaluation.text.{key} is 0; allowed with it: 1 or more.")

@@ -1,4 +1,4 @@
-"""What can be published: of each artifact, its files, where they go, and its card.
+"""What can be published, archived and signed: of each artifact, its files, where they go, and its card.
 
 A name, such as mlm/tiny, stands for an artifact in publish.artifacts, in receipts, and, with `-` for `/`, in the names
 of repositories.
@@ -7,8 +7,12 @@ of repositories.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from tpulm.config.artifacts import (
+from tpulm.config.record_sets import RecordSet
+from tpulm.config.runs import LORA_KEYS, Run, checkpoint_period, pick, record_sets_of, runs_of
+from tpulm.core.errors import UserError
+from tpulm.specs.artifacts import (
     ADAPTER_FILES,
     CHECKPOINT_FILES,
     MANIFEST,
@@ -16,10 +20,7 @@ from tpulm.config.artifacts import (
     SEGMENT_FILES,
     TOKENIZER_FILES,
 )
-from tpulm.config.messages import describe
-from tpulm.config.record_sets import RecordSet
-from tpulm.config.runs import Run, checkpoint_period, record_sets_of, runs_of
-from tpulm.core.errors import UserError
+from tpulm.specs.messages import describe
 
 LONGEST = 96  # characters of a repository's name on the hub
 CHECKPOINTS = "checkpoints"  # folder, and branch beside main, of the checkpoints of a run
@@ -101,9 +102,9 @@ def publications_of_run(run: Run) -> list[Publication]:
         files = {file: f"{folder}/{file}" for file in MODEL_FILES}
         return [Publication(name, "mlm", name, files=files, card=folder, expected={"mlm": [run.name]}, run=run)]
     if run.stage == "base":
-        card, expected = f"base-training/{run.name}", {"base": [run.name]}
-        preset = Publication(name, "base", name, folder=name, card=card, expected=expected, run=run)
-        return [preset, for_transformers(run, card)]
+        expected = {"base": [run.name]}
+        preset = Publication(name, "base", name, folder=f"{name}/preset", card=name, expected=expected, run=run)
+        return [preset, for_transformers(run, name)]
 
     def model(called: str) -> Publication:
         return Publication(called, "model", called, {}, f"{name}/model", name, {"tuned": [run.name]}, run)
@@ -225,3 +226,110 @@ def check_kept(sync: str, run: Run | None) -> None:
             f"publish.sync is {sync}, and {run.key}.keep_checkpoints is {keep}, which lets some of these checkpoints "
             "go; allowed: to publish every Nth that is kept."
         )
+
+
+def archive_of(config: Mapping) -> str:
+    """Return the path of the archive."""
+    section = config["archive"]
+    return f"results/archive/{section['name']}-{section['version']}.zip"
+
+
+def signatures_of(config: Mapping) -> dict[str, dict[str, Any]]:
+    """Return the signature of every model by its path: files, what the rule reads; folder, and names of files in it."""
+    found = {}
+    for name, publication in publications_of(config).items():
+        if publication.kind not in ("mlm", "base", "adapter", "model", "transformers"):
+            continue
+        files = [f"results/{file}" for file in publication.files.values()]
+        folder = f"results/{publication.folder}" if publication.folder else files[0].rpartition("/")[0]
+        # Its card, too, where that lies beside it: the programs that check a signature allow no other files.
+        files += [f"{folder}/README.md"] if files and f"results/{publication.card}" == folder else []
+        names = [file.removeprefix(f"{folder}/") for file in files]
+        found[f"results/archive/models/{name.replace('/', '-')}.sig"] = {
+            "files": files or [folder],
+            "folder": folder,
+            "names": names,
+        }
+    return found
+
+
+def kept_of(run: Run) -> dict[str, Any]:
+    """Return what the history keeps of a run's config: the keys that decide what is trained."""
+    keys = ("base", "steps", "learning_rate", "schedule", *run.step_keys)
+    recipe = {key: run.recipe[key] for key in keys if key in run.recipe}
+    return {"stage": run.stage, "name": run.name, "recipe": recipe}
+
+
+# What a card says of how a model was trained, where its run has the key.
+TRAINING_KEYS = (
+    *("backend", "method", *LORA_KEYS, "steps", "batch_size", "sequence_length", "packing", "learning_rate"),
+    *("schedule", "optimizer", "masking", "precision", "mesh", "seed"),
+)
+
+
+def facts_of(publication: Publication) -> dict[str, list[str]]:
+    """Return the files that a card is made of, by name, below results/."""
+    if publication.kind == "tokenizer":
+        return {"metrics": ["tokenizer/metrics.json"], "corpus": ["corpus/corpus.json"]}
+    records = publication.records or (publication.run.records if publication.run else None)
+    if records is None:
+        return {}
+    data = {"manifest": [f"{records.folder}/{MANIFEST}"]}
+    if not records.made_elsewhere:
+        data["corpus"] = [f"{records.collection}/corpus.json"]
+    if publication.run is None:
+        return data
+    folder = publication.run.folder.removeprefix("results/")
+    state = publication.run.state.removeprefix("results/")
+    return data | {"metrics": [f"{folder}/metrics.json"], "timings": [f"{folder}/timings.csv"], "state": [state]}
+
+
+def described(publication: Publication, config: Mapping) -> dict:
+    """Return what a card takes of the config.
+
+    name, kind; source, where the artifact is to be loaded from: its repository, or its folder; of a tokenizer, where
+    it is from; of a model, its sizes and how it was trained; of a tuned one, its base
+    """
+    kept: dict = {"name": publication.name, "kind": publication.kind, "source": source_of(publication, config)}
+    if publication.kind == "tokenizer":
+        return kept | {"tokenizer": config["tokenizer"]}
+    if publication.run is None:
+        return kept
+    run = publication.run
+    unused = () if run.backend == "jax" else ("mesh",)
+    kept["training"] = {key: run.recipe[key] for key in TRAINING_KEYS if key in run.recipe and key not in unused}
+    if run.stage != "finetune":
+        return kept | pick(run.recipe, "model")
+    return kept | {"base": base_of_tuned(publication, config)}
+
+
+def base_of_tuned(publication: Publication, config: Mapping) -> dict:
+    """Return the base of a tuned model: its name, what keras-hub and transformers load it by, its name on the hub.
+
+    The last two are None where they are not known.
+    """
+    run = publication.run
+    assert run is not None
+    name = run.recipe["base"]
+    if "preset" in run.base:
+        return {"name": name, "preset": run.base["preset"], "transformers": None, "hub": run.hub_base["hub_name"]}
+    known = publications_of(config)
+    keras, transformers = (source_of(known[f"{kind}base/{name}"], config) for kind in ("", "transformers/"))
+    hub = transformers if "hub" in config.get("publish", {}) else None
+    return {"name": name, "preset": keras, "transformers": transformers, "hub": hub}
+
+
+def source_of(publication: Publication, config: Mapping) -> str:
+    """Return what libraries load an artifact by: the name of its repository, or its folder."""
+    section = config.get("publish", {})
+    if "hub" not in section:
+        return f"results/{publication.folder or publication.card}"
+    name = repository_name(section, publication)
+    return f"hf://{name}" if publication.kind in ("base", "model") else name
+
+
+def croissant_of(publication: Publication, config: Mapping) -> dict:
+    """Return what the metadata of a set of records takes of the config: its name, and the name of its repository."""
+    section = config.get("publish", {})
+    name = repository_name(section, publication) if "hub" in section else None
+    return {"name": publication.name.replace("/", "-"), "repository": name}

@@ -14,11 +14,10 @@ from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import YAMLError
 
 from tpulm.config.checks import check
-from tpulm.config.defaults import fill
-from tpulm.config.messages import describe
+from tpulm.config.schema import check_plain, fill, validate
 from tpulm.config.sweeps import expand
-from tpulm.config.validation import check_plain, validate
 from tpulm.core.errors import UserError
+from tpulm.specs.messages import describe
 
 SCHEMA = Path(__file__).parents[3] / "schemas" / "config.schema.yaml"
 

@@ -3,14 +3,16 @@
 A set is one folder: the shards of its splits and a manifest. Runs that read the same records share a set.
 """
 
-from collections.abc import Mapping
+import glob
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from tpulm.config.artifacts import MANIFEST, SPLITS
-from tpulm.config.shard_files import shard_files
 from tpulm.config.texts import has_responses
+from tpulm.core import bucket
 from tpulm.core.errors import UserError
+from tpulm.specs.artifacts import MANIFEST, SPLITS
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class RecordSet:
     @property
     def vocabulary(self) -> str:
         """The file of the tokenizer below results/; a base model that is fetched has its tokenizer elsewhere."""
-        return f"base-training/{self.base}/vocabulary.spm" if self.base else "tokenizer/tokenizer.json"
+        return f"base/{self.base}/vocabulary.spm" if self.base else "tokenizer/tokenizer.json"
 
     @property
     def manifest(self) -> str:
@@ -166,3 +168,49 @@ def no_records() -> list[str]:
         "the config asks for no records; masked models have theirs by the section tfrecords, such as "
         "tfrecords: {sequence_length: 128}, and causal models by a run under base or finetune.runs."
     )
+
+
+def shard_files(files: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """Return the files of each split in the order of their names; what tfrecords.files says, by split.
+
+    Raises UserError for a glob without files, and for a file that is in two splits.
+    """
+    found = {split: tuple(sorted({path for one in files[split] for path in matching(split, one)})) for split in SPLITS}
+    seen: dict[str, str] = {}
+    for split, paths in found.items():
+        for path in paths:
+            other = seen.setdefault(os.path.normpath(path), split)
+            if other != split:
+                raise UserError(
+                    f"tfrecords.files: {path} is in {other} and in {split}; allowed: each file in one split, since "
+                    "models are measured on records that they are not trained on."
+                )
+    return found
+
+
+def matching(split: str, pattern: str) -> list[str]:
+    """Return the files, or objects gs://BUCKET/NAME, that a glob of a split stands for. Raises UserError."""
+    if bucket.remote(pattern):
+        paths = list(bucket.matching(pattern))
+    else:
+        paths = [path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
+    if not paths:
+        hint = f", which is a folder; allowed: files, such as {os.path.join(pattern, '*.tfrecord')}"
+        raise UserError(f"tfrecords.files.{split}: no file matches {pattern}{hint if os.path.isdir(pattern) else ''}.")
+    return paths
+
+
+def check_records_elsewhere(config: Mapping) -> None:
+    """Check what records that were made elsewhere need: the tokenizer that they were made with. Raises UserError."""
+    if config.get("tfrecords", {}).get("source") != "files":
+        return
+    if "pretrained" not in config["tokenizer"]:
+        raise UserError(
+            "tfrecords.source is files, but the tokenizer is trained here; allowed: tokenizer.pretrained, the one that "
+            "the files were made with."
+        )
+    if config["tfrecords"]["packing"] == "segments":
+        raise UserError(
+            "tfrecords.packing is segments with source: files, whose records do not tell documents apart; allowed: "
+            "concat, pad."
+        )

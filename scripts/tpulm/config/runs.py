@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from tpulm.config.artifacts import CHECKPOINT_FILES, MODEL_FILES, PAD_ID, SEGMENT_FILES, SNAPSHOTS, THINNED
 from tpulm.config.record_sets import RecordSet, corpus_records, masked_records, tuning_records
-from tpulm.config.schedule import segment_schedule
+from tpulm.specs.artifacts import CHECKPOINT_FILES, MODEL_FILES, PAD_ID, PRUNED, SEGMENT_FILES, SNAPSHOTS
+from tpulm.specs.schedule import segment_schedule
 
 STAGES = ("mlm", "base", "finetune")
 # Keys of a run on JAX that say how a step is computed.
@@ -70,7 +70,7 @@ class Run:
     @property
     def folder(self) -> str:
         """Where its artifacts are; those of a base model's training lie apart from the preset folder."""
-        return f"results/{'base-training' if self.stage == 'base' else self.stage}/{self.name}"
+        return f"results/{self.stage}/{self.name}"
 
     @property
     def backend(self) -> str:
@@ -100,14 +100,14 @@ class Run:
         return self.init_files if last == self.recipe["checkpoint_every"] else self.init_files[:1]
 
     @property
-    def start(self) -> list[str]:
+    def initial_weights(self) -> list[str]:
         """The weights of another finetuning run that this one starts from: its best ones; none without `init`."""
         if self.stage != "finetune" or "init" not in self.recipe:
             return []
         return [Run(self.stage, self.recipe["init"], self.config).best]
 
     @property
-    def measuring(self) -> dict:
+    def evaluation_params(self) -> dict:
         """What the evaluation of a masked model takes of the recipe."""
         keys = ("batch_size", "microbatches", "mesh", "layout", "host_device_count") if self.backend == "jax" else ()
         recipe = {"batch_size": MEASURED_AT_ONCE} | self.recipe
@@ -159,10 +159,10 @@ class Run:
         return self.recipe["batch_size"] * section["sequence_length"]
 
     @property
-    def thinned(self) -> list[str]:
+    def pruned(self) -> list[str]:
         """The marks of the checkpoints that keep_checkpoints lets go: never the last one, which exports read."""
         period = checkpoint_period(self.recipe["keep_checkpoints"], len(self.segment_ends))
-        marks = self.in_every_checkpoint(THINNED)[:-1]
+        marks = self.in_every_checkpoint(PRUNED)[:-1]
         return [mark for number, mark in enumerate(marks, start=1) if number % period]
 
     @property
@@ -256,14 +256,14 @@ class Run:
         """All records that it reads."""
         return [self.records, self.corpus_records] if self.stage == "finetune" else [self.records]
 
-    def opening(self, *keys: str) -> dict:
+    def loading_params(self, *keys: str) -> dict:
         """Return what it takes to open a finished finetuning run, and these keys of its recipe."""
         kept = pick(self.recipe, *self.method_keys, *OPENING_KEYS, *self.determinism_keys, *keys)
         return kept | {"cpu_threads": self.config["cpu_threads"]}
 
     @property
     def hub_base(self) -> dict:
-        """Name and revision on the Hugging Face hub of the base model; None for one from elsewhere."""
+        """Name and revision on the Hugging Face hub of the base model; the name is None for one from elsewhere."""
         preset = "" if "adapter" in self.base else self.base.get("preset", "")
         name = preset.removeprefix("hf://") if preset.startswith("hf://") else None
         return {"hub_name": name, "hub_revision": self.base.get("revision")}

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
-from tpulm.config.messages import describe
 from tpulm.config.runs import Run
 from tpulm.core.errors import UserError
+from tpulm.specs.messages import describe
 
 KEY = "sweep"
 MOST = 1000  # runs of a sweep

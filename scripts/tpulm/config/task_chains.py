@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from tpulm.config.artifacts import MODEL_FILES, PAD_ID
-from tpulm.config.label_heads import exported_model, masked_model
-from tpulm.config.model import Model
+from tpulm.config.models import Model
 from tpulm.config.runs import LOSS, Run, pick
-from tpulm.config.schedule import segment_schedule
+from tpulm.specs.artifacts import MODEL_FILES, PAD_ID
+from tpulm.specs.label_heads import exported_model, masked_model
+from tpulm.specs.schedule import segment_schedule
 
 FOLDER = "results/evaluation/tasks"
 # Whose weights a chain starts from: the model's, or random ones, as a baseline.
@@ -144,7 +144,7 @@ class TaskChain(Run):
         return kept | {key: value for key, value in found.items() if key != "vocabulary" or not self.needs_manifest}
 
     @property
-    def start(self) -> list[str]:
+    def initial_weights(self) -> list[str]:
         """The weights that it starts from instead of the model's: of a chain of another task; none without `init`."""
         if "init" not in self.recipe or self.weights != PRETRAINED:
             return []

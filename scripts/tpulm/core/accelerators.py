@@ -1,15 +1,18 @@
-"""The accelerators that a config may name, and the only table of TPUs: peaks, shapes and names of their slices.
+"""The accelerators that a config may name: peaks, shapes and names of their slices, and what jobs ask of them.
 
 A slice is named VERSION-NUMBER, such as v5e-8, a number of GPUs KIND:NUMBER, such as h100:4. A device is what JAX
 calls one: a core of v2 and v3, a chip of all later versions (on v4 and v5p its two cores work as one, "megacore").
 Also read by the Python of profiles/tpu-vm, 3.9 or later.
+
+Snakemake passes resources to executors as names with numbers or strings: an executor plugin reads them from the job's
+`resources`, a script of the cluster-generic executor as JSON.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -266,3 +269,16 @@ def shape_name(chips: int, dimensions: int) -> str:
         return "2x2x1"
     smallest, larger = divmod(round(math.log2(chips)), dimensions)
     return "x".join(str(2 ** (smallest + (index >= dimensions - larger))) for index in range(dimensions))
+
+
+def job_name(resources: Mapping, rule: str) -> str:
+    """Return what to call a job where its user reads it: as the config calls its run, or else its rule.
+
+    resources  the job's; `run_key`, which the rules of runs set, is a key of the config such as finetune.runs.python
+    """
+    return resources.get("run_key") or f"rule {rule}"
+
+
+def run_hosts(resources: Mapping) -> int:
+    """Return how many hosts the run of a job trains on, also where the job itself, an evaluation, takes one of them."""
+    return resources.get("run_hosts") or resources.get("hosts") or 1

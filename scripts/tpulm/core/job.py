@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterator
 
 from tpulm.core import folder_lock
 from tpulm.core.errors import UserError
-from tpulm.core.hosts import count, number
-from tpulm.core.job_record import recorded
-from tpulm.core.redaction import redact_file, redacted
-from tpulm.core.stopping import AGAIN, Stopped
+from tpulm.core.job_record import recorded, redact_file, redacted
+from tpulm.core.processes import AGAIN, Stopped, count, number
 
 # What the machine, and not the program, can be at fault for; libraries in Rust and C++ say it in text only.
 FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOMEM, errno.EIO, errno.EMFILE}

@@ -74,7 +74,7 @@ class Score:
         return self.part == WHOLE and self.split != "validation"
 
     @property
-    def rivals(self) -> dict[str, float]:
+    def compared_with(self) -> dict[str, float]:
         """The values that it is to be held against: chance and those of baselines that are of the same measure."""
         if self.metric == PSEUDO_BITS_PER_BYTE:  # the baselines' are likelihoods
             return {}

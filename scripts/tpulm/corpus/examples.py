@@ -1,7 +1,11 @@
-"""Examples with labels, of which tasks are made: read from files, a dataset or the standard library, and split.
+"""Examples with labels, of which tasks are made: read, split, and kept as Parquet files.
 
 An example is (text, second text or None, label). The label is a str where one of several is predicted, a float where a
 number is, and a list of str, one for each word of the text, which is a list then, too, where words have labels.
+
+item        string, the same for every model
+text        string; text_pair  the second text, where there is one; words  list of string, where words have labels
+label       int32, an index of the labels; float64 where a number is predicted; list of int32 where words have labels
 """
 
 import ast
@@ -15,12 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from tpulm.config.artifacts import SPLITS
-from tpulm.config.label_heads import CLASS, NUMBER, TOKEN_CLASSES
 from tpulm.core.errors import UserError
+from tpulm.core.files import atomic_write
 from tpulm.corpus.rows import Form, encodable
 from tpulm.corpus.stdlib import SKIPPED, docstrings, paragraphs
+from tpulm.specs.artifacts import SPLITS
+from tpulm.specs.label_heads import CLASS, NUMBER, TOKEN_CLASSES
 
 Example = tuple[str | list[str], str | None, Any]
 KEYS = ("text", "text_pair", "label")  # of a task, that name columns
@@ -125,7 +132,7 @@ def hold_out(where: str, found: Mapping[str, list[Example]], shares: Mapping[str
     shares  of train for each split that `found` lacks; seed
 
     Examples with the same texts go to the same split, those with the lowest keys to test, the next to validation: see
-    tpulm.corpus.assignment. Raises UserError where a split stays empty.
+    tpulm.corpus.splits. Raises UserError where a split stays empty.
     """
     splits = dict(found)
     missing = [split for split in ("test", "validation") if split not in found]
@@ -184,3 +191,32 @@ def labels_of(where: str, splits: Mapping[str, list[Example]], predict: str) -> 
 def integral(label: str) -> bool:
     """Return whether a label is a whole number."""
     return label.removeprefix("-").isdecimal()
+
+
+LABELS = {CLASS: pa.int32(), NUMBER: pa.float64(), TOKEN_CLASSES: pa.list_(pa.int32())}
+
+
+def write_split(path: str, examples: Sequence[Example], labels: Sequence[str], predict: str) -> None:
+    """Write the examples of a split; labels  in the order of their indices."""
+    places = {label: index for index, label in enumerate(labels)}
+    given = [label for *_, label in examples]
+    if predict == CLASS:
+        given = [places[label] for label in given]
+    elif predict == TOKEN_CLASSES:
+        given = [[places[label] for label in row] for row in given]
+    columns: dict[str, pa.Array] = {
+        "item": pa.array([f"{number:06d}" for number in range(len(examples))]),
+        "text": pa.array(map(words_of, examples)),
+    }
+    if any(second is not None for _, second, _ in examples):
+        columns["text_pair"] = pa.array([second for _, second, _ in examples])
+    if predict == TOKEN_CLASSES:
+        columns["words"] = pa.array([words for words, *_ in examples], pa.list_(pa.string()))
+    columns["label"] = pa.array(given, LABELS[predict])
+    with atomic_write(path) as partial:
+        pq.write_table(pa.table(columns), partial, compression="zstd", write_statistics=False)
+
+
+def read_split(path: str | Path) -> Mapping[str, list]:
+    """Return the columns of a split by their names."""
+    return pq.read_table(path).to_pydict()

@@ -2,19 +2,55 @@
 
 Two documents whose sets of word n-grams have the Jaccard similarity s agree in a band of r minima with probability
 s^r, and in one of b bands at least with 1 - (1 - s^r)^b. Those that do are taken for near-duplicates.
+
+`Partitions` sorts rows of numbers into temporary files by the value of the first: each file is read by itself.
 """
 
+import tempfile
 from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
 
 from tpulm.core.random_streams import generator
-from tpulm.corpus.decisions import EXAMPLE_CHARACTERS, EXAMPLES, NEAR_DUPLICATE, TEST, TRAIN, VALIDATION
-from tpulm.corpus.ngrams import FACTOR, hash_ngrams, hash_words, mix
-from tpulm.corpus.partitions import Partitions
-from tpulm.corpus.reader import read_rows
-from tpulm.corpus.tables import read_columns
+from tpulm.corpus.decontamination import FACTOR, hash_ngrams, hash_words, mix
+from tpulm.corpus.documents import (
+    EXAMPLE_CHARACTERS,
+    EXAMPLES,
+    NEAR_DUPLICATE,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    read_columns,
+    read_rows,
+)
+
+MOST = 256  # files that are open at once
+
+
+class Partitions:
+    """Rows of 64-bit numbers, the first a hash, in files of equal size about: each has those in a range of hashes."""
+
+    def __init__(self, rows: int, size: int, width: int):
+        """Make room for so many rows of `width` numbers, in files of `size` rows, about."""
+        self.count, self.width = min(1 + rows // size, MOST), width
+        self.files = [tempfile.TemporaryFile() for _ in range(self.count)]
+
+    def add(self, *columns: np.ndarray) -> None:
+        """Write rows, given by their columns: uint64 of shape [rows]."""
+        partition = (columns[0] >> np.uint64(32)) * np.uint64(self.count) >> np.uint64(32)
+        order = np.argsort(partition, kind="stable")
+        rows = np.stack(columns, axis=1)[order]
+        bounds = np.searchsorted(partition[order], np.arange(self.count + 1))
+        for number in np.flatnonzero(np.diff(bounds)):
+            self.files[number].write(rows[bounds[number] : bounds[number + 1]].tobytes())
+
+    def read(self, partition: int) -> np.ndarray:
+        """Return the rows of a file in the order in which they came, uint64 of shape [width, rows]."""
+        file = self.files[partition]
+        file.seek(0)
+        return np.frombuffer(file.read(), np.uint64).reshape(-1, self.width).T
+
 
 PERMUTATIONS = 128  # of the n-grams' hashes, at the most
 STREAM = 1  # of the random numbers of the seed

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 
 from tpulm.core import bucket
 from tpulm.core.files import atomic_write, sha256
+from tpulm.corpus.documents import RESPONSES, DocumentFile
 from tpulm.corpus.filters import apply_filters
 from tpulm.corpus.near_duplicates import band_names, hash_bands
 from tpulm.corpus.rows import Document
-from tpulm.corpus.tables import RESPONSES, DocumentFile
 
 KEY_BYTES = 16  # of SHA-256: two documents in 10^14 have the same key with a probability of 10^-11
 SCHEMA = pa.schema({"text": pa.string(), "words": pa.int32(), "key": pa.binary(KEY_BYTES)})

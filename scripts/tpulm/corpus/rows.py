@@ -2,17 +2,26 @@
 
 A document is a str, None where a row has no text, or a pair where the responses count: the text, and the characters of
 each response, as (start, stop).
+
+A chat template is Jinja, which transformers renders in a sandbox; this is the same sandbox with the same options
+(transformers.utils.chat_template_utils), so that any tokenizer's template gives the same text. Only the clock is left
+out: `strftime_now` is not defined, and templates then take the date that they have for that case.
 """
 
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
+
+import jinja2
+from jinja2 import meta, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tpulm.config.texts import template_fields
 from tpulm.core.errors import UserError
-
-if TYPE_CHECKING:
-    from tpulm.corpus.chat import ChatTemplate
 
 Spans = list[tuple[int, int]]
 Document = str | None | tuple[str, Spans]
@@ -111,3 +120,174 @@ def plain(text: str) -> str:
     """Return a text that UTF-8 can hold, its line ends "\\n": before characters are counted."""
     text = encodable(text)
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+ROLES = ("system", "user", "assistant")
+# Around what is between {% generation %} and {% endgeneration %}: code points that are never characters.
+BEGIN, END = "\ufdd0", "\ufdd1"
+MARKER = re.compile(r"<[^<>\s'\"{}]+>|\[/?[A-Z_]+\]")
+
+
+class Generation(Extension):
+    """The block {% generation %}, by which a template says what the assistant generates."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """Return the node that marks what the block writes."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("mark"), [], [], body).set_lineno(line)
+
+    def mark(self, caller: Any) -> str:
+        """Return what the block writes, between marks."""
+        return f"{BEGIN}{caller()}{END}"
+
+
+def environment() -> ImmutableSandboxedEnvironment:
+    """Return Jinja as transformers sets it up for chat templates."""
+
+    def raise_exception(message: str) -> None:
+        raise jinja2.TemplateError(message)
+
+    def tojson(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+
+    made = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
+    )
+    made.filters["tojson"] = tojson
+    made.globals["raise_exception"] = raise_exception
+    return made
+
+
+class ChatTemplate:
+    """A chat template, ready to render."""
+
+    def __init__(self, described: Mapping):
+        """Take a template as rule fetch_chat_template describes it: where, template, bos_token, eos_token, special.
+
+        Raises UserError where it is no template, or needs a token that is not known.
+        """
+        where, template = described["where"], described["template"]
+        jinja = environment()
+        try:
+            names = meta.find_undeclared_variables(jinja.parse(template))
+            self.template = jinja.from_string(template)
+        except jinja2.TemplateError as error:
+            line = f", line {error.lineno}," if isinstance(error, jinja2.TemplateSyntaxError) else ""
+            raise UserError(f"{where}{line} is no chat template: {said(error)}.") from None
+        self.tokens = {name: described[name] for name in ("bos_token", "eos_token")}
+        if self.tokens["eos_token"] is None and "eos_token" in names:
+            raise UserError(f"{where} writes eos_token, which only a tokenizer's folder says; allowed: such a folder.")
+        self.marked = re.search(r"\{%-?\s*generation\s*-?%\}", template) is not None
+        self.markers = markers(template, described["special"]) | {token for token in self.tokens.values() if token}
+
+    def document(self, place: object, messages: object) -> tuple[str, Spans] | None:
+        """Return the text of a conversation and the characters that the assistant says, as (start, stop).
+
+        place  file, and perhaps line, and field: for the messages, made into text only there
+
+        None where the assistant says nothing but white space. The token that begins a text and the one that ends it
+        are left out where the template writes them there: they are added to every document. So is white space at the
+        end. Raises UserError for what is no conversation, or not for this template.
+        """
+        checked = self.checked(place, messages)
+        if not any(message["content"].strip() for message in checked if message["role"] == "assistant"):
+            return None
+        marked = self.render(place, checked)
+        text, spans = unmarked(marked) if self.marked else (marked, self.by_beginnings(place, checked, marked))
+        first = len(self.tokens["bos_token"] or "")
+        first = first if first and text.startswith(self.tokens["bos_token"] or "") else 0
+        end = text.rstrip()
+        end = end.removesuffix(self.tokens["eos_token"] or "").rstrip()
+        clipped = [(max(start, first) - first, min(stop, len(end)) - first) for start, stop in spans]
+        clipped = [(start, stop) for start, stop in clipped if start < stop]
+        if not clipped:
+            raise UserError(f"{place}: the chat template writes nothing of what the assistant says.")
+        return end[first:], clipped
+
+    def checked(self, place: object, messages: object) -> list[dict[str, str]]:
+        """Return role and content of messages. Raises UserError for what is no conversation."""
+        if not isinstance(messages, list) or not messages:
+            found = "an empty list" if messages == [] else type(messages).__name__
+            raise UserError(f"{place} holds {found}; allowed: a list of messages, each with role and content.")
+        checked = [self.message(place, number, message) for number, message in enumerate(messages)]
+        if all(message["role"] != "assistant" for message in checked):
+            raise UserError(f"{place} has no message of the assistant, so that there is nothing to learn from it.")
+        return checked
+
+    def message(self, place: object, number: int, message: object) -> dict[str, str]:
+        """Return role and content of a message, by its number. Raises UserError for what is none.
+
+        Also for one that has what the template itself writes around messages: it could pass for several.
+        """
+        if not isinstance(message, dict) or not {"role", "content"} <= set(message):
+            has = f"an object with {', '.join(map(str, message))}" if isinstance(message, dict) else "no object"
+            raise UserError(f"{place}[{number}] is {has}; allowed: an object with role and content.")
+        role, content = message["role"], message["content"]
+        if role not in ROLES:
+            raise UserError(f"{place}[{number}].role is {json.dumps(role)[:50]}; allowed: {', '.join(ROLES)}.")
+        if not isinstance(content, str):
+            raise UserError(f"{place}[{number}].content holds {type(content).__name__}; allowed: text.")
+        forged = sorted(marker for marker in (*self.markers, BEGIN, END) if marker in content)
+        if forged:
+            raise UserError(
+                f"{place}[{number}].content has {forged[0]!a}, which the chat template itself writes around messages; "
+                "allowed: text without it."
+            )
+        return {"role": role, "content": plain(content)}
+
+    def render(self, place: object, messages: Sequence[Mapping], prompt: bool = False) -> str:
+        """Return messages as text; with `prompt`, up to where the assistant begins. Raises UserError."""
+        tokens = {name: token or "" for name, token in self.tokens.items()}
+        try:
+            text = self.template.render(messages=messages, add_generation_prompt=prompt, **tokens)
+        except Exception as error:  # whatever the expressions of a template raise
+            raise UserError(f"{place} cannot be written by the chat template: {said(error)}.") from None
+        return text.replace("\r\n", "\n").replace("\r", "\n")
+
+    def by_beginnings(self, place: object, messages: list[dict[str, str]], text: str) -> Spans:
+        """Return where the assistant speaks, of a template that does not say: after the prompt of each of its turns.
+
+        text  of all messages. Raises UserError where the text of the first messages is not how that of all begins.
+        """
+        spans = []
+        for number, message in enumerate(messages):
+            if message["role"] == "assistant":
+                before = self.render(place, messages[:number], prompt=True)
+                after = self.render(place, messages[: number + 1])
+                if not text.startswith(after) or not after.startswith(before):
+                    raise UserError(
+                        f"{place}[{number}] is written by the chat template in one way if it is the last message and "
+                        "in another one if it is not; allowed: a template that does not, or that has "
+                        "{% generation %} and {% endgeneration %} around what the assistant says."
+                    )
+                spans.append((len(before), len(after)))
+        return spans
+
+
+def unmarked(text: str) -> tuple[str, Spans]:
+    """Return a text without the marks of {% generation %}, and where they were, as (start, stop)."""
+    parts = re.split(f"[{BEGIN}{END}]", text)
+    ends = [0]
+    for part in parts:
+        ends.append(ends[-1] + len(part))
+    return "".join(parts), list(zip(ends[1:-1:2], ends[2::2], strict=False))
+
+
+def markers(template: str, special: Sequence[str] | None) -> set[str]:
+    """Return what a template writes that no message may have.
+
+    special  the special tokens of the tokenizer; None where there is none: then what looks like them, <start> or
+             [START], but not the tags of a pair such as <think> and </think>, which a message may have
+    """
+    if special is not None:
+        return {token for token in special if token and token in template}
+    found = set(MARKER.findall(template))
+    return {one for one in found if not {f"<{one.strip('</>')}>", f"</{one.strip('</>')}>"} <= found}
+
+
+def said(error: Exception) -> str:
+    """Return what an error of Jinja says, in one line."""
+    return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__

@@ -1,4 +1,4 @@
-"""What a text is read from: the user's files or a dataset, in parts of which each is read by a job of its own.
+"""What a text, or a set of pairs of sentences, is read from: the user's files or a dataset, in parts for one job each.
 
 Snakemake asks for the parts while it reads the Snakefile: they follow from names and sizes of files only.
 """
@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tpulm.config.artifacts import SPLITS
 from tpulm.config.texts import has_responses, sources_of
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
+from tpulm.specs.artifacts import SPLITS
 
 KINDS = {".txt": "text", ".jsonl": "jsonl", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 ALLOWED = ".txt, .jsonl, .json, .csv or .parquet, and each of them with .gz"
@@ -237,3 +237,19 @@ def merging(where: str, text: dict) -> dict:
 def weights_of(where: str, text: dict) -> dict[str, float]:
     """Return how often each source of a text is taken."""
     return {name: source["weight"] for name, (_, source) in sources_of(where, text).items()}
+
+
+def pair_sources(name: str, recipe: Mapping) -> list[str]:
+    """Return the files that a set of pairs is read from, sorted: those of its globs, or of a dataset that is local.
+
+    name  of the set, under evaluation.pairs.sets. Raises UserError for a glob without files or with other files.
+    """
+    if "dataset" in recipe:
+        folder = Path(recipe["dataset"])
+        return sorted(str(path) for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+    where = f"evaluation.pairs.sets.{name}"
+    found = sorted({path for glob in recipe["files"] for path in expand(where, glob)})
+    for path in found:
+        if kind_of(path) == "text":
+            raise UserError(f"{where}.files: {path} has no columns; allowed: {ALLOWED.removeprefix('.txt, ')}.")
+    return found

@@ -8,11 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tpulm.config.evaluation_names import HELD_OUT
 from tpulm.core.files import atomic_write
 from tpulm.core.random_streams import generator
-from tpulm.corpus.reader import read_rows
-from tpulm.corpus.tables import count_documents, whole
+from tpulm.corpus.documents import count_documents, read_rows, whole
+from tpulm.specs.artifacts import HELD_OUT
 
 COLUMNS = pa.schema([("split", pa.string()), ("item", pa.string()), ("text", pa.string())])
 

@@ -17,7 +17,7 @@ from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 
 from tpulm.compat import lm_eval as compat
-from tpulm.config.harness_tasks import LOCAL, described, relocated
+from tpulm.config.harness import LOCAL, described, relocated
 from tpulm.core.errors import UserError
 from tpulm.core.scores import IN_TRAINING, IN_TRAINING_TEXT, WHOLE, Score
 from tpulm.evaluation.intervals import interval

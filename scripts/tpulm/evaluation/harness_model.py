@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from tpulm.core.errors import UserError
 from tpulm.models.sampling import make_sampler
 from tpulm.models.sharding import Sharded, batch_sharding, replicated_sharding
-from tpulm.models.token_losses import predict
+from tpulm.models.token_losses import losses_and_correct
 
 TOKENS = 4096  # of a batch: enough to keep a device busy, and of any model few enough for its memory
 SHORTEST = 16  # of the lengths that batches are padded to
@@ -106,7 +106,7 @@ class KerasLM(TemplateLM):
         """
         mask = (jax.numpy.arange(tokens.shape[1] - 1) < lengths[:, None]).astype("int32")
         inputs = {"token_ids": tokens[:, :-1], "padding_mask": mask}
-        return predict(self.model, trainable, frozen, inputs, tokens[:, 1:], training=False)[:2]
+        return losses_and_correct(self.model, trainable, frozen, inputs, tokens[:, 1:], training=False)[:2]
 
     def place(self, array: np.ndarray) -> jax.Array:
         """Return an array with its rows sharded over the devices."""
@@ -151,12 +151,12 @@ class KerasLM(TemplateLM):
                 tokens[place, : len(rows[row])] = rows[row]
                 lengths[place] = len(rows[row]) - 1
             made = self.compiled(*self.values, self.place(tokens), self.place(lengths))
-            losses, right = (np.asarray(array) for array in made)
+            losses, correct = (np.asarray(array) for array in made)
             self.check(losses[: len(chosen)], lengths[: len(chosen)])
             for place, row in enumerate(chosen):
                 stop = len(rows[row]) - 1
                 part = slice(stop - len(requests[row][2]), stop)
-                found[row] = (-float(losses[place, part].sum(dtype=np.float64)), bool(right[place, part].all()))
+                found[row] = (-float(losses[place, part].sum(dtype=np.float64)), bool(correct[place, part].all()))
         return found
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:

@@ -1,22 +1,23 @@
 """Score texts with a model on JAX. Needs tpulm.training.runtime.start first."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import jax
 import keras
 import numpy as np
 
-from tpulm.evaluation.rows import Batch, Row, batched, summed
+from tpulm.evaluation.rows import Batch, CausalVocabulary, Row, batched, causal_rows, costs_of, summed
 from tpulm.models.sharding import Sharded, batch_sharding
-from tpulm.models.token_losses import predict
-from tpulm.training.feeding import AHEAD, on_devices
+from tpulm.models.token_losses import losses_and_correct
+from tpulm.training.device_batches import AHEAD, on_devices
+from tpulm.training.train_step import causal_lm
 
 
 class Scorer:
     """Scores rows; compiled once for each shape, whatever the model's variables hold later."""
 
     def __init__(self, model: keras.Model, distribution: Sharded, task: Callable, tokens: int, longest: int):
-        """Take a model, how it is sharded, and what it predicts (of `tpulm.training.tasks`).
+        """Take a model, how it is sharded, and what it predicts (of `tpulm.training.train_step`).
 
         tokens  that it reads at once; longest  of a row, at most
         """
@@ -25,7 +26,7 @@ class Scorer:
 
         def costs(trainable: list, frozen: list, batch: dict[str, jax.Array]) -> jax.Array:
             inputs, labels, weights = task(batch)
-            losses, _, _ = predict(model, trainable, frozen, inputs, labels, training=False)
+            losses, _, _ = losses_and_correct(model, trainable, frozen, inputs, labels, training=False)
             return (losses * weights).sum(-1)
 
         self.costs = jax.jit(costs, out_shardings=self.sharding)
@@ -50,3 +51,26 @@ class Scorer:
                 yield done, np.asarray(costs)
         for done, costs in waiting:
             yield done, np.asarray(costs)
+
+
+class CausalScorer:
+    """Scores the same texts each time it is called, with the values that the model's variables hold then."""
+
+    def __init__(
+        self, model: keras.Model, distribution: Sharded, recipe: Mapping, vocabulary: str, texts: Sequence[str]
+    ):
+        """Take a model, how it is sharded, what its run says of it, and texts.
+
+        recipe      sequence_length; batch_size and microbatches, which say what fits into memory
+        vocabulary  the preset folder, whose tokenizer is the model's
+        """
+        self.vocabulary = CausalVocabulary(vocabulary, start=lambda: None)
+        self.texts, self.encoded = texts, self.vocabulary.encode(texts)
+        self.length = recipe["sequence_length"]
+        tokens = recipe["batch_size"] // recipe["microbatches"] * self.length
+        self.score = Scorer(model, distribution, causal_lm, tokens, self.length)
+
+    def __call__(self) -> dict[str, float]:
+        """Return the negative log-likelihood of each text, nats."""
+        rows = causal_rows(self.encoded, self.vocabulary, self.length)
+        return costs_of(self.texts, self.encoded, self.score(rows, len(self.texts)))

@@ -2,14 +2,28 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 from scipy import stats
 
 from tpulm.core.random_streams import generator
 from tpulm.core.scores import IN_TRAINING_TEXT, Score, verdict
 from tpulm.evaluation.intervals import interval
-from tpulm.evaluation.items import Values
+
+ITEM_COLUMNS = ("score", "item", "value")
+Values = dict[str, float]
+
+
+def read_items(path: str | Path) -> dict[str, Values]:
+    """Return the value of each item, by the name of the score."""
+    found: dict[str, Values] = {}
+    table = pq.read_table(path, columns=list(ITEM_COLUMNS))
+    for score, item, value in zip(*(table[name].to_pylist() for name in ITEM_COLUMNS), strict=True):
+        found.setdefault(score, {})[item] = value
+    return found
+
 
 LEVEL = 0.05
 DRAWS = 9999

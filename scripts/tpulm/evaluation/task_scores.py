@@ -1,15 +1,158 @@
-"""The scores of a model on a task, from the predictions of its chains and the baselines'."""
+"""The scores of a model on a task: its metrics, their intervals, and the baselines beside it."""
 
-from collections.abc import Collection, Mapping
+import warnings
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import stats
+from scipy.sparse import hstack
+from sklearn import metrics
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
+from threadpoolctl import threadpool_limits
 
 from tpulm.config.task_chains import PRETRAINED, RANDOM
+from tpulm.core.random_streams import generator
 from tpulm.core.scores import IN_TRAINING, IN_TRAINING_TEXT, WHOLE, Score
-from tpulm.evaluation.task_baselines import names_of
-from tpulm.evaluation.task_metrics import interval, metrics_of
+from tpulm.evaluation import intervals
+from tpulm.specs.label_heads import NUMBER, TOKEN_CLASSES
+
+Columns = Mapping[str, list]
+WORDS = r"(?u)\b\w+\b|[^\w\s]"  # what is counted: words and marks
+ITERATIONS = 1000
+
+
+def majority(train: Columns, held_out: Columns, predict: str) -> list:
+    """Return the most frequent label of training for each example, the lowest of several; or the mean number."""
+    if predict == NUMBER:
+        return [float(np.mean(train["label"]))] * len(held_out["label"])
+    labels = chain.from_iterable(train["label"]) if predict == TOKEN_CLASSES else train["label"]
+    best = min(Counter(labels).items(), key=lambda pair: (-pair[1], pair[0]))[0]
+    if predict == TOKEN_CLASSES:
+        return [[best] * len(words) for words in held_out["words"]]
+    return [best] * len(held_out["label"])
+
+
+def bag_of_words(train: Columns, held_out: Columns, predict: str) -> list:
+    """Return what a linear model of the counts of words predicts: logistic regression, or ridge regression for numbers.
+
+    Of two texts, each has counts of its own. Where words have labels, a word is all that the model sees.
+    """
+    if predict == TOKEN_CLASSES:
+        counts = [len(words) for words in held_out["words"]]
+        known, asked = ({"text": list(chain.from_iterable(columns["words"]))} for columns in (train, held_out))
+        known["label"] = list(chain.from_iterable(train["label"]))
+        found = iter(linear(known, asked, LogisticRegression(max_iter=ITERATIONS)))
+        return [[next(found) for _ in range(count)] for count in counts]
+    return linear(train, held_out, Ridge() if predict == NUMBER else LogisticRegression(max_iter=ITERATIONS))
+
+
+def linear(train: Columns, held_out: Columns, model: Any) -> list:
+    """Return what a linear model that is fitted to training predicts."""
+    features = []
+    for name in ("text", "text_pair"):
+        if name in train:
+            counter = CountVectorizer(token_pattern=WORDS)
+            features.append([counter.fit_transform(train[name]), counter.transform(held_out[name])])
+    with threadpool_limits(1):  # the order of sums, and with it the bytes
+        model.fit(hstack([ours for ours, _ in features]).tocsr(), train["label"])
+        return model.predict(hstack([theirs for _, theirs in features]).tocsr()).tolist()
+
+
+BASELINES: Mapping[str, Callable[[Columns, Columns, str], list]] = {"majority": majority, "bag_of_words": bag_of_words}
+
+
+def names_of(names: Sequence[str], predict: str) -> dict[str, str]:
+    """Return what the report calls baselines, by their names in the config."""
+    regression = "ridge regression" if predict == NUMBER else "logistic regression"
+    said = {
+        "majority": "mean" if predict == NUMBER else "most frequent label",
+        "bag_of_words": f"bag of words ({regression})",
+        "random_weights": "same model from random weights",
+    }
+    return {name: said[name] for name in names}
+
+
+BOOTSTRAP = 4  # key of the bootstrap's random stream
+
+
+def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Return the share of predictions that are right."""
+    return float((labels == predictions).mean())
+
+
+def f1(labels: np.ndarray, predictions: np.ndarray, count: int) -> float:
+    """Return the F1 score: of label 1 where the task has two labels, otherwise the mean over its labels (macro).
+
+    count  labels of the task. Of more than two, one that neither occurs nor is predicted is left out of the mean
+    """
+    if count == 2:
+        return float(metrics.f1_score(labels, predictions, pos_label=1.0, zero_division=0.0))
+    known = np.arange(count, dtype=np.float64)
+    return float(metrics.f1_score(labels, predictions, labels=known, average="macro", zero_division=np.nan))
+
+
+def matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Return the Matthews correlation coefficient."""
+    return float(metrics.matthews_corrcoef(labels, predictions))
+
+
+def correlation(function: Callable) -> Callable[[np.ndarray, np.ndarray], float]:
+    """Return a correlation of scipy as a metric: 0 where it is not defined, of one item or where a side is constant."""
+
+    def measured(labels: np.ndarray, predictions: np.ndarray) -> float:
+        if len(labels) < 2:
+            return 0.0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of constants
+            found = float(function(labels, predictions).statistic)
+        return found if np.isfinite(found) else 0.0
+
+    return measured
+
+
+Metric = Callable[[np.ndarray, np.ndarray], float]  # of labels and predictions
+
+
+def metrics_of(labels: int) -> Mapping[str, Metric]:
+    """Return the metrics of a task with so many labels, 0 where it predicts a number, by their names in the config."""
+    return {
+        "accuracy": accuracy,
+        "f1": partial(f1, count=labels),
+        "matthews": matthews,
+        "pearson": correlation(stats.pearsonr),
+        "spearman": correlation(stats.spearmanr),
+    }
+
+
+def interval(
+    metric: Metric, labels: np.ndarray, predictions: Sequence[np.ndarray], groups: np.ndarray
+) -> tuple[float, float]:
+    """Return the 95 % interval of the mean of a metric over seeds: percentiles of a bootstrap over examples.
+
+    labels       float64 [items]; predictions  of each seed, the same shape
+    groups       int64 [items]: items of one example, such as its words, are drawn together
+
+    Efron and Tibshirani 1993, chapter 13. It says nothing of the spread over seeds, which stands beside it.
+    """
+    count = int(groups.max()) + 1
+    order = np.argsort(groups, kind="stable")
+    starts = np.searchsorted(groups[order], np.arange(count + 1))
+    random, found = generator(BOOTSTRAP, count), []
+    alone = len(labels) == count
+    for _ in range(intervals.RESAMPLES):
+        drawn = random.integers(0, count, count)
+        rows = order[drawn] if alone else np.concatenate([order[starts[one] : starts[one + 1]] for one in drawn])
+        found.append(np.mean([metric(labels[rows], one[rows]) for one in predictions]))
+    low, high = np.percentile(found, intervals.LIMITS)
+    return float(low), float(high)
+
 
 # What a guess scores; of accuracy it depends on the number of labels, of f1 on their shares, too.
 CHANCE = {"matthews": 0.0, "pearson": 0.0, "spearman": 0.0}
@@ -26,9 +169,9 @@ def measured(predictions: pd.DataFrame, metrics: list[str], labels: int) -> pd.D
     The metrics' columns are validation_METRIC and test_METRIC.
     """
     rows, known = [], metrics_of(labels)
-    for (weights, rate, seed), chain in predictions.groupby(["weights", "rate", "seed"], sort=False):
+    for (weights, rate, seed), predicted in predictions.groupby(["weights", "rate", "seed"], sort=False):
         row = {"weights": weights, "rate": rate, "seed": seed}
-        for split, found in chain.groupby("split", sort=False):
+        for split, found in predicted.groupby("split", sort=False):
             values = found["label"].to_numpy(), found["prediction"].to_numpy()
             row |= {f"{split}_{metric}": known[metric](*values) for metric in metrics}
         rows.append(row)

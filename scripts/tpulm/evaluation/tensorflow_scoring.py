@@ -5,8 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from tpulm.evaluation.rows import Row, batched, summed
-from tpulm.training.tensorflow_kernels import cross_entropy
-from tpulm.training.tensorflow_model import predictions
+from tpulm.training.tensorflow_model import cross_entropy, predictions
 from tpulm.training.tensorflow_runtime import graph, tf, transformers
 
 # Of any number of rows and tokens, so that the model is traced once.

@@ -11,12 +11,11 @@ import keras
 import numpy as np
 
 from tpulm.compat.keras import scale_in_kernel
-from tpulm.config.causal_families import layers_of
-from tpulm.config.training_step import ModelSpec
 from tpulm.core.files import atomic_write, write_json
 from tpulm.models.building import open_model
-from tpulm.models.causal import assign, load_preset
-from tpulm.models.frozen import leaves
+from tpulm.models.causal import assign, leaves, load_preset
+from tpulm.specs.causal_families import layers_of
+from tpulm.specs.training_step import ModelSpec
 
 
 def save_adapters(spec: ModelSpec, arrays: Mapping[str, np.ndarray], weights: str | Path, config: str | Path) -> None:

@@ -1,19 +1,194 @@
 """The implementation of a model's attention: which one its devices, its sizes and the config allow, and its use.
 
 plain   what keras-hub does: scores of all pairs of tokens, in memory
-splash  on a TPU from v4 on; cudnn  on an NVIDIA GPU: see tpulm.models.fused_attention
+splash  on a TPU from v4 on; cudnn  on an NVIDIA GPU: FlashAttention (Dao et al. 2022), softmax in float32, a block of
+        keys at a time, in one kernel, whose scores never leave the chip
 
 Trainer and plan both ask here, so that what trains is what was planned. Needs tpulm.training.runtime.start first.
 """
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import keras
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
+from jax.sharding import PartitionSpec
 
 from tpulm.compat import keras_hub
-from tpulm.models.fused_attention import Kernel, length_error
+from tpulm.models.attention_cost import block_size, gradients_at_once, scope_of
+from tpulm.models.document_masking import visible
 from tpulm.models.sharding import Sharded
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of attention, and how a model uses it.
+
+    name       splash or cudnn
+    packed     whether records hold several documents
+    interpret  splash only: run by JAX's interpreter of Pallas, on any device
+    """
+
+    name: str
+    packed: bool = False
+    interpret: bool = False
+
+    def fits(self, length: int) -> bool:
+        """Return whether the kernel takes sequences of this many tokens."""
+        return length_error(self.name, length) is None
+
+    def __call__(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        segments: jax.Array,
+        causal: bool,
+        window: int | None = None,
+        soft_cap: float | None = None,
+    ) -> jax.Array:
+        """Return what each token attends to within its segment: [records, tokens, heads, head_dim].
+
+        query       [records, tokens, heads, head_dim], scaled
+        key, value  [records, tokens, key-value heads, head_dim]; the heads are a multiple of them
+        segments    int32 [records, tokens], see tpulm.models.document_masking; padding attends to padding
+        window      with causal: how many tokens a token sees, itself included; without: how far it sees to each side;
+                    None is no limit
+        soft_cap    c of c tanh(score / c); None is none
+        """
+        if self.name == "splash":
+            function = partial(splash, causal=causal, window=window, soft_cap=soft_cap, interpret=self.interpret)
+        else:
+            function = partial(cudnn, causal=causal, window=window, packed=self.packed)
+        return on_mesh(function, query, key, value, segments)
+
+
+def attend(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segments: jax.Array,
+    kernel: Kernel | None,
+    window: int | None = None,
+) -> jax.Array:
+    """Return what each token attends to within its document, in both directions: [records, tokens, heads, head_dim].
+
+    Arguments as for a kernel, the query not scaled. Plain attention where there is none, or none for this length.
+    """
+    scale = query.shape[-1] ** -0.5
+    if kernel is not None and kernel.fits(query.shape[1]):
+        return kernel(query * jnp.asarray(scale, query.dtype), key, value, segments, causal=False, window=window)
+    mask = visible(segments, window)[:, None]
+    return keras.ops.dot_product_attention(query, key, value, mask=mask, scale=scale, flash_attention=False)
+
+
+def length_error(name: str, length: int) -> str | None:
+    """Return why a kernel does not take sequences of so many tokens; None where it does."""
+    if name == "splash" and block_size(length) is None:
+        return f"splash attention takes a multiple of 128 tokens, not {length}"
+    if name == "cudnn" and length % 2:
+        return f"cuDNN's attention takes an even number of tokens, not {length}"
+    return None
+
+
+def splash(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segments: jax.Array,
+    causal: bool,
+    window: int | None,
+    soft_cap: float | None,
+    interpret: bool,
+) -> jax.Array:
+    """Return attention by JAX's splash kernels, of what one device has; arguments as for `Kernel`."""
+    length, heads = query.shape[1:3]
+    size, at_once = block_size(length), gradients_at_once(length)
+    blocks = splash_attention_kernel.BlockSizes(
+        block_q=size,
+        block_kv=size,
+        block_q_dkv=size,
+        block_kv_dkv=size,
+        block_q_dq=None if at_once else size,
+        block_kv_dq=None if at_once else size,
+        use_fused_bwd_kernel=at_once,
+    )
+    masks = splash_attention_mask.MultiHeadMask([mask_of(length, causal, window)] * heads)
+    kernel = splash_attention_kernel.make_splash_mha(
+        masks, block_sizes=blocks, head_shards=1, q_seq_shards=1, attn_logits_soft_cap=soft_cap, interpret=interpret
+    )
+
+    def of_record(query: jax.Array, key: jax.Array, value: jax.Array, segments: jax.Array) -> jax.Array:
+        return kernel(query, key, value, segment_ids=splash_attention_kernel.SegmentIds(segments, segments))
+
+    heads_first = (jnp.swapaxes(array, 1, 2) for array in (query, key, value))
+    with jax.named_scope(scope_of(causal, window)):
+        return jnp.swapaxes(jax.vmap(of_record)(*heads_first, segments), 1, 2)
+
+
+def mask_of(length: int, causal: bool, window: int | None) -> splash_attention_mask.Mask:
+    """Return which pairs of tokens the kernel looks at, segments aside: blocks without any are skipped."""
+    shape = (length, length)
+    if not causal:
+        if window is None or window >= length - 1:
+            return splash_attention_mask.FullMask(shape)
+        return splash_attention_mask.LocalMask(shape, (window, window), 0)
+    if window is None or window >= length:
+        return splash_attention_mask.CausalMask(shape)
+    return splash_attention_mask.LocalMask(shape, (window - 1, 0), 0)
+
+
+def cudnn(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    segments: jax.Array,
+    causal: bool,
+    window: int | None,
+    packed: bool,
+) -> jax.Array:
+    """Return attention by cuDNN's kernel, of what one device has; arguments as for `Kernel`.
+
+    It reads documents as a bias of pairs, two bytes each and the same for all heads. A causal model without them needs
+    none: padding comes last, where no token looks.
+    """
+    mask, local = None, None
+    if causal and not packed:
+        local = None if window is None else (window - 1, 0)
+    else:
+        mask = visible(segments, window - 1 if causal and window else window)[:, None]
+    return jax.nn.dot_product_attention(
+        query, key, value, mask=mask, scale=1.0, is_causal=causal, local_window_size=local, implementation="cudnn"
+    )
+
+
+def on_mesh(function: Callable, query: jax.Array, key: jax.Array, value: jax.Array, segments: jax.Array) -> jax.Array:
+    """Return `function` of these arrays, each device with its records and heads: XLA cannot divide a kernel.
+
+    Heads that the axis `model` does not divide are on all of its devices.
+    """
+    distribution = keras.distribution.distribution()
+    if distribution is None or distribution.device_mesh.backend_mesh.size == 1:
+        return function(query, key, value, segments)
+    mesh = distribution.device_mesh.backend_mesh
+    batch = "batch" if query.shape[0] % mesh.shape["batch"] == 0 else None
+    heads = "model" if query.shape[2] % mesh.shape["model"] == 0 else None
+    groups = heads if key.shape[2] % mesh.shape["model"] == 0 else None
+    if heads and not groups and key.shape[2] > 1:  # a device's heads may belong to any of them
+        key, value = (jnp.repeat(array, query.shape[2] // array.shape[2], axis=2) for array in (key, value))
+        groups = heads
+    of_query, of_key = PartitionSpec(batch, None, heads, None), PartitionSpec(batch, None, groups, None)
+    specs = (of_query, of_key, of_key, PartitionSpec(batch, None))
+    # A kernel says nothing of the axes that its outputs vary over: not to be checked.
+    return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=of_query, check_vma=False)(
+        query, key, value, segments
+    )
+
 
 FIRST_TPU = 4  # the compiler refuses the kernel's bfloat16 multiplication for those before
 FIRST_GPU = (8, 0)  # compute capability of Ampere, and of Hopper

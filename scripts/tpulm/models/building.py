@@ -9,24 +9,25 @@ import keras
 import keras_hub
 
 from tpulm.compat.keras import set_layout
-from tpulm.config.training_step import CausalArchitecture, MaskedArchitecture, ModelSpec, Preset
 from tpulm.core.arrays import load_arrays
 from tpulm.models import sharding
-from tpulm.models.attention import attention_of, fuse
+from tpulm.models.attention import Kernel, attention_of, fuse
 from tpulm.models.causal import (
     assign,
     backbone_class,
     build_as_preset,
     build_causal,
     draw_weights,
+    load_int8,
     load_preset,
+    policy_of,
     prepare_tuning,
+    without_activations,
 )
+from tpulm.models.document_masking import separate_documents
 from tpulm.models.dropout import draw_masks_once
-from tpulm.models.frozen import load_int8, policy_of, without_activations
-from tpulm.models.fused_attention import Kernel
 from tpulm.models.masked_models import MODULES
-from tpulm.models.segments import separate_documents
+from tpulm.specs.training_step import CausalArchitecture, MaskedArchitecture, ModelSpec, Preset
 
 
 def open_model(spec: ModelSpec, best: str | None = None) -> tuple[keras.Model, sharding.Sharded]:

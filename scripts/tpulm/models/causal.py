@@ -16,13 +16,13 @@ import keras
 import keras_hub
 import numpy as np
 
-from tpulm.compat.keras import flat_layers, skip_initialization
+from tpulm.compat.keras import flat_layers, round_weights_only, skip_initialization
 from tpulm.compat.keras_hub import plain_attention
-from tpulm.config.causal_families import FAMILIES, TARGETS, layers_of
-from tpulm.config.training_step import ModelSpec
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, write_json
 from tpulm.core.random_streams import generator
+from tpulm.specs.causal_families import FAMILIES, TARGETS, layers_of
+from tpulm.specs.training_step import ModelSpec
 
 EPOCH = "1970-01-01@00:00:00"  # in place of the clock, in the metadata of presets
 
@@ -64,7 +64,7 @@ def build_as_preset(preset: str | Path, seed: int) -> keras.Model:
 
 
 def make_preprocessor(architecture: str, proto: bytes, sequence_length: int) -> keras.layers.Layer:
-    """Return the preprocessor of an architecture of `tpulm.config.causal_families` for a SentencePiece vocabulary.
+    """Return the preprocessor of an architecture of `tpulm.specs.causal_families` for a SentencePiece vocabulary.
 
     proto            serialized SentencePiece model
     sequence_length  its default length, tokens
@@ -206,3 +206,80 @@ def normalise_metadata(preset: Path) -> None:
     path = preset / "metadata.json"
     if path.is_file():
         write_json(path, read_json(path) | {"date_saved": EPOCH})
+
+
+# The layers whose weights int8 stands for: all matrices.
+QUANTISED = [*layers_of(tuple(TARGETS)), "token_embedding"]
+# Only the weights: the default of Keras rounds activations, too.
+WEIGHTS_ONLY = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
+
+
+class StorageDtypePolicy(keras.dtype_policies.DTypePolicy):
+    """Variables of one type, arithmetic in another; Keras itself has only float32 variables for other arithmetic."""
+
+    def __init__(self, variables: str, arithmetic: str):
+        """Both are types such as bfloat16."""
+        super().__init__(arithmetic)
+        self.variables = variables
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StorageDtypePolicy) and self.name == other.name
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+    @property
+    def variable_dtype(self) -> str:
+        """The type of the variables."""
+        return self.variables
+
+    @property
+    def name(self) -> str:
+        """What Keras calls the policy."""
+        return f"{self.compute_dtype}_on_{self.variables}"
+
+
+def policy_of(spec: ModelSpec) -> keras.dtype_policies.DTypePolicy | None:
+    """Return the dtype policy of a model whose base has a precision of its own; None where the run's holds for all."""
+    run = keras.DTypePolicy(spec.precision)
+    if spec.base_precision == "int8":
+        names = "|".join(QUANTISED)
+        layers = {f"(.*/)?({names})": keras.dtype_policies.get(f"int8_from_{run.name}")}
+        return keras.dtype_policies.DTypePolicyMap(run, layers)
+    if spec.base_precision in (None, run.variable_dtype):
+        return None
+    return StorageDtypePolicy(spec.base_precision, run.compute_dtype)
+
+
+def without_activations(model: keras.Model) -> keras.Model:
+    """Let the int8 layers of a model round only their weights. Returns the model."""
+    for layer in flat_layers(model):
+        if layer.quantization_mode == "int8":
+            round_weights_only(layer)
+    return model
+
+
+def load_int8(preset: str | Path, policy: keras.dtype_policies.DTypePolicyMap) -> keras.Model:
+    """Return the model of a preset with int8 weights on its mesh, and one scale for each of a matrix' outputs.
+
+    The weights are read and quantised on the host: the devices never hold them in a wider type.
+    """
+    distribution = keras.distribution.distribution()
+    keras.distribution.set_distribution(None)
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        wide = load_preset(preset)
+        wide.backbone.quantize(config=WEIGHTS_ONLY, filters=lambda layer: layer.name in QUANTISED)
+    keras.distribution.set_distribution(distribution)
+    model = without_activations(rebuilt(wide, policy))
+    for target, source in zip(leaves(model.backbone), leaves(wide.backbone), strict=True):
+        values = {variable.name: variable for variable in source.variables}
+        for variable in target.variables:
+            variable.assign(np.asarray(values[variable.name].value))
+    return model
+
+
+def leaves(model: keras.Model) -> Iterator[keras.Layer]:
+    """Yield the layers of a model that have variables of their own and no layers."""
+    for layer in flat_layers(model, include_self=False):
+        if layer.variables and len(flat_layers(layer)) == 1:
+            yield layer

@@ -23,14 +23,14 @@ from safetensors import SafetensorError, safe_open
 
 from tpulm.compat.keras import skip_initialization
 from tpulm.compat.keras_hub import plain_attention
-from tpulm.config.artifacts import SHARD_INDEX
-from tpulm.config.causal_families import FAMILIES
 from tpulm.core.arrays import damaged
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.models.causal import make_preprocessor, task_of
-from tpulm.models.merged_peft import in_keras
+from tpulm.models.peft import in_keras
 from tpulm.models.transformers_causal import transformers_name
+from tpulm.specs.artifacts import SHARD_INDEX
+from tpulm.specs.causal_families import FAMILIES
 
 VOCABULARY = "tokenizer.model"
 LENGTH = 1024  # tokens, the default of keras-hub's preprocessors

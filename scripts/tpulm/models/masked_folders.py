@@ -1,6 +1,6 @@
-"""Masked language models from elsewhere: folders of transformers 4 or 5, with weights in safetensors or HDF5.
+"""Folders of transformers with masked language models: loaded of version 4 or 5, saved for both.
 
-What is kept of one is a folder as runs export it, see MODEL_FILES of tpulm.config.artifacts. Neither PyTorch nor
+What is kept of one is a folder as runs export it, see MODEL_FILES of tpulm.specs.artifacts. Neither PyTorch nor
 TensorFlow is imported.
 """
 
@@ -9,14 +9,38 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 from transformers import AutoConfig, PretrainedConfig
+from transformers.modeling_tf_pytorch_utils import apply_transpose, convert_tf_weight_name_to_pt_weight_name
 
-from tpulm.config.architectures import find_architecture
-from tpulm.config.masked_sizes import config_recipe, sizes_of
 from tpulm.core.errors import UserError
-from tpulm.core.files import read_json, write_text
-from tpulm.core.untrusted import refuse_code
-from tpulm.models.transformers_export import pytorch_arrays, save_model
+from tpulm.core.files import atomic_write, read_json, refuse_code, write_text
+from tpulm.specs.masked_architectures import find_architecture
+from tpulm.specs.masked_sizes import config_recipe, sizes_of
+
+
+def pytorch_arrays(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return a TensorFlow model's variables under PyTorch's names and in its layout (matrices transposed).
+
+    Raises UserError where two variables have one name.
+    """
+    arrays = {}
+    for name, array in weights.items():
+        if "#" in name:
+            raise UserError(
+                f"two variables of this architecture have the name {name.split('#')[0]}, which a model folder cannot "
+                "tell apart; train another architecture."
+            )
+        target, transpose = convert_tf_weight_name_to_pt_weight_name(name, tf_weight_shape=array.shape)
+        arrays[target] = np.ascontiguousarray(apply_transpose(transpose, array, pt_to_tf=False))
+    return arrays
+
+
+def save_model(path: str, arrays: dict[str, np.ndarray]) -> None:
+    """Write `model.safetensors`, arrays by PyTorch's names, marked `format: pt`, whole or not at all."""
+    with atomic_write(path) as partial:
+        save_file(arrays, partial, metadata={"format": "pt"})
+
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 HDF5 = "tf_model.h5"

@@ -6,12 +6,12 @@ from types import ModuleType
 
 import numpy as np
 
-from tpulm.config.architectures import check_vocabulary, find_architecture
-from tpulm.config.masked_sizes import config_recipe
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.models import modernbert, roberta
+from tpulm.specs.masked_architectures import check_vocabulary, find_architecture
+from tpulm.specs.masked_sizes import config_recipe
 
 # Each has PYTORCH_CLASS, backbone_class, build, draw_weights, to_pytorch and from_pytorch.
 MODULES: dict[str, ModuleType] = {"roberta": roberta, "modernbert": modernbert}

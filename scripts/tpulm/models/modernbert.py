@@ -1,7 +1,7 @@
 """ModernBERT masked language models (Warner et al. 2024): PyTorch's names for their variables. Keras is imported only
 where a model is built.
 
-Sizes are those of tpulm.config.masked_sizes.
+Sizes are those of tpulm.specs.masked_sizes.
 """
 
 from collections.abc import Mapping

@@ -2,8 +2,8 @@
 sublayer, rotary positions, a gated feed-forward layer, and attention that is global in every few layers and local in
 the others.
 
-The input `padding_mask` holds segment ids, see tpulm.models.segments: documents of a record do not see each other.
-Needs tpulm.training.runtime.start first.
+The input `padding_mask` holds segment ids, see tpulm.models.document_masking: documents of a record do not see each
+other. Needs tpulm.training.runtime.start first.
 """
 
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ import keras
 import keras_hub
 from keras import ops
 
+from tpulm.models.attention import Kernel, attend
+from tpulm.models.document_masking import places
 from tpulm.models.dropout import Dropout
-from tpulm.models.fused_attention import Kernel, attend
-from tpulm.models.segments import places
 
 EPSILON = 1e-5
 
@@ -85,7 +85,7 @@ class ModernBertBackbone(keras_hub.models.Backbone):
     attention_dropout = 0.0
 
     def __init__(self, sizes: Mapping, vocabulary_size: int):
-        """Build it; sizes  as of tpulm.config.masked_sizes."""
+        """Build it; sizes  as of tpulm.specs.masked_sizes."""
         layers, hidden = sizes["num_hidden_layers"], sizes["hidden_size"]
         self.token_embedding = keras.layers.ReversibleEmbedding(vocabulary_size, hidden, name="token_embedding")
         self.transformer_layers = [Block(sizes, number, name=f"transformer_layer_{number}") for number in range(layers)]

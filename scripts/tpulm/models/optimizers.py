@@ -58,7 +58,11 @@ def make_optimizer(recipe: Mapping) -> keras.Optimizer:
     """Return the optimizer of a recipe, not yet built, without weight decay on biases and on the scales of norms.
 
     recipe  name (adamw by default: Loshchilov and Hutter 2019; lion: Chen et al. 2023; adafactor) and the arguments
-            of Keras's class. The learning rate is given at each step, so the one here is never used.
+            of Keras's class
+
+    The learning rate is an argument of each step, and the one here is never used. A segment gets the knots of its own
+    steps (`specs.schedule`) in place of a LearningRateSchedule of the whole run, so that a run that is made longer, or
+    decays later, keeps the checkpoints of the steps for which the rate is the same.
     """
     arguments = dict(recipe)
     name = arguments.pop("name", "adamw")

@@ -1,7 +1,7 @@
 """RoBERTa masked language models: PyTorch's names for their variables. Keras is imported only where
 a model is built.
 
-Sizes are those of tpulm.config.masked_sizes.
+Sizes are those of tpulm.specs.masked_sizes.
 """
 
 from collections.abc import Mapping
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tpulm.config.masked_sizes import ATTENTION_DROPOUT, EPSILON, KINDS
 from tpulm.core.errors import UserError
 from tpulm.core.random_streams import generator
+from tpulm.specs.masked_sizes import ATTENTION_DROPOUT, EPSILON, KINDS
 
 if TYPE_CHECKING:
     import keras

@@ -1,8 +1,8 @@
 """RoBERTa (Liu et al. 2019) in Keras: an encoder with learned positions and normalization after each sublayer.
 
-Beside what keras-hub's has, the input `padding_mask` holds segment ids (tpulm.models.segments): documents of a record
-do not see each other, and with `separate_documents` each begins at position 0. The attention probabilities have a
-dropout of their own, and attention may be a kernel. Variables have the paths of keras-hub's.
+Beside what keras-hub's has, the input `padding_mask` holds segment ids (tpulm.models.document_masking): documents of a
+record do not see each other, and with `separate_documents` each begins at position 0. The attention probabilities have
+a dropout of their own, and attention may be a kernel. Variables have the paths of keras-hub's.
 
 Needs tpulm.training.runtime.start first.
 """
@@ -14,10 +14,10 @@ import keras
 import keras_hub
 from keras import ops
 
-from tpulm.config.masked_sizes import ATTENTION_DROPOUT, EPSILON
+from tpulm.models.attention import Kernel, attend
+from tpulm.models.document_masking import places, same_document
 from tpulm.models.dropout import Dropout
-from tpulm.models.fused_attention import Kernel, attend
-from tpulm.models.segments import places, same_document
+from tpulm.specs.masked_sizes import ATTENTION_DROPOUT, EPSILON
 
 
 class Embeddings(keras.layers.Layer):
@@ -133,7 +133,7 @@ class RobertaBackbone(keras_hub.models.Backbone):
     def __init__(self, sizes: Mapping, vocabulary_size: int, positions: int):
         """Build it for documents of so many positions at most.
 
-        sizes  as of tpulm.config.masked_sizes, with ATTENTION_DROPOUT and EPSILON
+        sizes  as of tpulm.specs.masked_sizes, with ATTENTION_DROPOUT and EPSILON
         """
         layers, hidden = sizes["num_hidden_layers"], sizes["hidden_size"]
         self.embeddings = Embeddings(vocabulary_size, positions, hidden, name="embeddings")

@@ -14,8 +14,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from keras.distribution import DeviceMesh, LayoutMap, ModelParallel, TensorLayout
 
 from tpulm.compat.keras import layout_of
+from tpulm.core.devices import IN_USE
 from tpulm.core.errors import UserError
-from tpulm.core.local_devices import IN_USE
 
 AXES = ["batch", "model"]
 # Llama's blocks and those that are built like them, with kernels [hidden, heads, width] of the projections. keras-hub's

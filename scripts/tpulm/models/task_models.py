@@ -10,14 +10,14 @@ import keras
 import numpy as np
 from keras import ops
 
-from tpulm.config.label_heads import TOKEN_CLASSES
-from tpulm.config.training_step import MaskedArchitecture, ModelSpec, TrainingStep
 from tpulm.core.errors import UserError
 from tpulm.core.random_streams import generator
 from tpulm.models.building import build_abstract_model, build_model
 from tpulm.models.dropout import Dropout
-from tpulm.models.opened_masked import load_folder
+from tpulm.models.loading import load_folder
 from tpulm.models.sharding import Sharded
+from tpulm.specs.label_heads import TOKEN_CLASSES
+from tpulm.specs.training_step import MaskedArchitecture, ModelSpec, TrainingStep
 
 HEAD = 3  # key of the random stream of a head's weights
 CAUSAL_DEVIATION = 0.02  # of a causal model's head: `initializer_range` of transformers' Llama, Gemma and others
@@ -42,7 +42,7 @@ class Head(keras.layers.Layer):
     def __init__(
         self, outputs: int, predict: str, dropout: float, pooling: str = "cls", bias: bool = True, **kwargs: Any
     ):
-        """Make it; predict  of `tpulm.config.label_heads`; bias  whether the last layer has one.
+        """Make it; predict  of `tpulm.specs.label_heads`; bias  whether the last layer has one.
 
         pooling  cls, the first token; last, the last that is no padding; or mean, of all but padding
         """

@@ -54,7 +54,7 @@ def of_labels(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return jnp.where(places == labels[..., None], logits, 0.0).sum(-1)
 
 
-def none_likelier(logits: jax.Array, labels: jax.Array) -> jax.Array:
+def label_has_top_logit(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """Return whether no id is likelier than the label of a token, bool of the labels' shape.
 
     It costs a step next to nothing: the loss has the highest logit and that of the label already.
@@ -71,7 +71,7 @@ def normalizer_penalty(logits: jax.Array) -> jax.Array:
     return jnp.square(jax.nn.logsumexp(logits.astype("float32"), -1))
 
 
-def predict(
+def losses_and_correct(
     model: keras.Model,
     trainable: list,
     frozen: list,
@@ -102,12 +102,12 @@ def predict(
         if z_loss:
             penalty = z_loss * normalizer_penalty(logits)
             losses += penalty - jax.lax.stop_gradient(penalty)
-        return losses, none_likelier(logits, labels) if training else logits.argmax(-1) == labels, changed
+        return losses, label_has_top_logit(logits, labels) if training else logits.argmax(-1) == labels, changed
     hidden, changed = model.backbone.stateless_call(trainable, frozen, inputs, training=training)
     values = zip([*model.trainable_variables, *model.non_trainable_variables], [*trainable, *frozen], strict=True)
     table = next(value for variable, value in values if variable is head.variable)
-    losses, right = chunked(hidden, table.T if head.untied else table, labels, head, not training)
-    return losses, right, changed
+    losses, correct = chunked(hidden, table.T if head.untied else table, labels, head, not training)
+    return losses, correct, changed
 
 
 def head_of(model: keras.Model) -> Head | None:
@@ -196,8 +196,8 @@ def of_device(
     sums, _ = jax.lax.scan(add_chunk, before, (firsts, table.reshape(head.chunks, rows, -1)))
     if over_rows:
         sums = sums.over_devices(over_rows)
-    right = sums.chosen >= sums.highest if sums.guess is None else sums.guess == labels
-    return sums.highest + jnp.log(sums.total) - sums.chosen, right
+    correct = sums.chosen >= sums.highest if sums.guess is None else sums.guess == labels
+    return sums.highest + jnp.log(sums.total) - sums.chosen, correct
 
 
 class Sums(NamedTuple):

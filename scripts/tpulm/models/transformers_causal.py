@@ -1,17 +1,100 @@
-"""Causal language models of keras-hub as transformers has them: config and weights.
+"""Causal language models of keras-hub as transformers has them: config, names and weights.
+
+Pure Python.
 
 keras-hub 0.32 has exporters of its own, for fewer families; Gemma's writes only the first of several key-value heads.
 """
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from huggingface_hub import split_state_dict_into_shards_factory
+from safetensors.numpy import save_file
 
 from tpulm.core.errors import UserError
-from tpulm.models.transformers_names import LAYER, MODULES, NORMS, OUTSIDE, WITH_HEADS, WITHOUT_POST_NORMS
-from tpulm.models.weight_shards import Tensor
+from tpulm.core.files import atomic_write, write_json
+from tpulm.specs.artifacts import SHARD_INDEX
+
+# Projections of a block, by keras-hub's names of the layers in all families; those with heads are of the first three.
+MODULES = {
+    "query": "self_attn.q_proj",
+    "key": "self_attn.k_proj",
+    "value": "self_attn.v_proj",
+    "attention_output": "self_attn.o_proj",
+    "ffw_gating": "mlp.gate_proj",
+    "ffw_gating_2": "mlp.up_proj",
+    "ffw_linear": "mlp.down_proj",
+    "feedforward_gate_dense": "mlp.gate_proj",
+    "feedforward_intermediate_dense": "mlp.up_proj",
+    "feedforward_output_dense": "mlp.down_proj",
+}
+WITH_HEADS = ("query", "key", "value")
+# Normalizations of a block. Gemma 1 has none after attention and feed-forward, and Llama's name for the one between.
+NORMS = {
+    "pre_attention_norm": "input_layernorm",
+    "post_attention_norm": "post_attention_layernorm",
+    "pre_ffw_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+    "query_norm": "self_attn.q_norm",
+    "key_norm": "self_attn.k_norm",
+    "self_attention_layernorm": "input_layernorm",
+    "feedforward_layernorm": "post_attention_layernorm",
+    "query_dense_layernorm": "self_attn.q_norm",
+    "key_dense_layernorm": "self_attn.k_norm",
+}
+WITHOUT_POST_NORMS = NORMS | {"pre_ffw_norm": "post_attention_layernorm"}
+# What is in no block, by the whole path of the variable.
+OUTSIDE = {
+    "token_embedding/embeddings": "model.embed_tokens.weight",
+    "token_embedding/reverse_embeddings": "lm_head.weight",
+    "final_normalization/scale": "model.norm.weight",
+    "sequence_output_layernorm/scale": "model.norm.weight",
+}
+# Of a layer in a block: the block's number and the layer's name.
+LAYER = re.compile(
+    rf"(?:decoder_block|transformer_layer)_(\d+)/(?:(?:self_)?attention/)?({'|'.join(MODULES | NORMS)})$"
+)
+
+
+SHARD_BYTES = 2_000_000_000
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor that is not in memory yet: its bytes, and a function that returns it."""
+
+    nbytes: int
+    read: Callable[[], np.ndarray]
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], itemsize: int, read: Callable[[], np.ndarray]) -> "Tensor":
+        """Return the tensor of a shape with elements of `itemsize` bytes."""
+        return cls(math.prod(shape) * itemsize, read)
+
+
+def save_shards(folder: Path, tensors: Mapping[str, Tensor], shard_bytes: int = SHARD_BYTES) -> None:
+    """Write tensors by name to `model.safetensors`, or to several files and an index where they are larger.
+
+    A shard is in memory at a time. A tensor that is larger than `shard_bytes` is a shard of its own.
+    """
+    split = split_state_dict_into_shards_factory(
+        dict(tensors),
+        get_storage_size=lambda tensor: tensor.nbytes,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=shard_bytes,
+    )
+    for file, names in split.filename_to_tensors.items():
+        with atomic_write(folder / file) as partial:
+            save_file({name: tensors[name].read() for name in names}, partial, metadata={"format": "pt"})
+    if split.is_sharded:
+        write_json(folder / SHARD_INDEX, {"metadata": split.metadata, "weight_map": split.tensor_to_filename})
+
 
 if TYPE_CHECKING:
     import keras

@@ -2,8 +2,8 @@
 
 from transformers import AutoConfig, PretrainedConfig
 
-from tpulm.config.architectures import check_vocabulary, find_architecture
 from tpulm.core.errors import UserError
+from tpulm.specs.masked_architectures import check_vocabulary, find_architecture
 
 
 def model_config(model: dict, manifest: dict, where: str, backend: str = "tensorflow") -> PretrainedConfig:

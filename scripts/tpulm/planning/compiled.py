@@ -11,15 +11,15 @@ from pathlib import Path
 import jax
 
 from tpulm.core.accelerators import Topology
-from tpulm.core.compile_cache import cache_folder
+from tpulm.core.devices import cache_folder
 from tpulm.core.files import read_json, sha256, write_json
-from tpulm.planning.program import read
+from tpulm.planning.timeline import read
 
 # What is wanted, and what the compiler leaves to a program on this chip.
 EXHAUSTED = re.compile(
     r"(?:HLO temporaries \(|Used )([\d.]+)([KMGT])(?:\) exceeds available HBM \(| of )([\d.]+)([KMGT])"
 )
-READERS = ("compiled.py", "hlo.py", "links.py", "program.py", "timeline.py", "work.py")  # of what the compiler says
+READERS = ("compiled.py", "hlo.py", "links.py", "timeline.py", "work.py")  # of what the compiler says
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -33,7 +33,7 @@ def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: list, atten
     the program's SHA-256.
 
     devices   of a topology description, in the order of the program's partitions
-    attended  see `tpulm.planning.program.read`
+    attended  see `tpulm.planning.timeline.read`
 
     The same program for the same slice and compiler is compiled once in a folder. Where it does not fit, the
     compiler stops and says only how much it needs in all, and how much is usable: then arguments and timeline are

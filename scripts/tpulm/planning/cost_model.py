@@ -7,13 +7,13 @@ import math
 
 from jax.experimental import topologies
 
-from tpulm.config.training_step import TrainingStep
 from tpulm.core.accelerators import Topology
 from tpulm.core.errors import UserError
+from tpulm.models.flops import model_flops_of
 from tpulm.planning.abstract_run import AbstractRun
 from tpulm.planning.compiled import compiled
 from tpulm.planning.estimate import times
-from tpulm.training.model_flops import model_flops_of
+from tpulm.specs.training_step import TrainingStep
 from tpulm.training.runtime import set_precision
 
 

@@ -1,18 +1,30 @@
 """The time of a training step: a lower bound that no run can be faster than, and an estimate.
 
+Three factors, the same for all chips, fitted by benchmarks/plan_table.py to training steps that others have measured
+and published (benchmarks/measured_steps.yaml has the sources, benchmarks/results/plan_table.md the comparison). A test
+fits them again.
+
 The lower bound is the roofline of the whole step (Williams, Waterman and Patterson 2009): the longest of its
 arithmetic, its traffic with HBM and its traffic between chips, each at the chip's published peak, as if they overlapped
 entirely. The estimate goes through the instructions in the order of the program (`tpulm.planning.timeline`): each takes
 the longer of arithmetic and HBM, collectives and copies run beside it where the compiler has scheduled them so, and
-peaks are reached to the shares of `tpulm.planning.efficiency`. Neither has input, dispatch and Python in it.
+peaks are reached to the shares in FACTORS. Neither has input, dispatch and Python in it.
 """
 
 from tpulm.core.accelerators import Topology
-from tpulm.planning import efficiency
 from tpulm.planning.timeline import seconds
 
+COMPUTE = 0.93  # of the peak of arithmetic, in multiplications of matrices
+MEMORY = 0.55  # of the peak bandwidth of HBM
+LINKS = 0.69  # of the peak bandwidth of the links between chips
+FACTORS = (COMPUTE, MEMORY, LINKS)
 
-def times(found: dict, slice_: Topology, steps: int = 1, factors: tuple[float, ...] = efficiency.FACTORS) -> dict:
+# How much longer than its estimate a step may take: the largest excess among those rows, each estimated with factors
+# that were fitted without it.
+ERROR = 0.34
+
+
+def times(found: dict, slice_: Topology, steps: int = 1, factors: tuple[float, ...] = FACTORS) -> dict:
     """Return what a device does in a step, and how long it takes: of a program that runs several steps, one's share.
 
     found    as `compiled` returns it
@@ -45,5 +57,5 @@ def times(found: dict, slice_: Topology, steps: int = 1, factors: tuple[float, .
         "bound_by": max(reached, key=reached.__getitem__),
         "lower_bound_seconds": max(roofs.values()),
         "estimated_seconds": estimate,
-        "estimate_error": efficiency.ERROR,
+        "estimate_error": ERROR,
     }

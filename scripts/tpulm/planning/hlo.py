@@ -96,7 +96,7 @@ class Module:
         """Return the computation that an instruction names by an attribute."""
         return self.computations[instruction.called[how][0]]
 
-    def turns(self, loop: Instruction) -> int | None:
+    def trip_count(self, loop: Instruction) -> int | None:
         """Return how often the body of a `while` runs; None where the text does not say so.
 
         backend_config may say it. Otherwise: a counter in the loop's tuple, from a constant, by a constant, up to one.
@@ -196,7 +196,7 @@ def instruction_of(name: str, text: str) -> Instruction:
     if opcode is None:
         raise ValueError(f"no instruction of HLO: {text[:80]}")
     result, rest = text[: opcode.start()], text[opcode.end() :]
-    end = closing(rest)
+    end = closing_parenthesis(rest)
     operands, attributes = rest[:end], rest[end + 1 :]
     scope = re.search(r'op_name="([^"]*)"', attributes)
     attributes = re.sub(r", metadata=\{[^{}]*\}", "", attributes)
@@ -212,10 +212,10 @@ def opcode_start(text: str) -> int:
     """Return where the opcode can begin: behind the result, which may be a tuple with layouts that have brackets."""
     if not text.startswith("("):
         return 0
-    return closing(text[1:]) + 1
+    return closing_parenthesis(text[1:]) + 1
 
 
-def closing(text: str) -> int:
+def closing_parenthesis(text: str) -> int:
     """Return where the bracket closes that stands open before a text."""
     depth = 1
     for place, letter in enumerate(text):

@@ -8,16 +8,16 @@ chips. An entry of a timeline is a list, so that JSON can keep it:
 ["start", name, seconds, way]   a collective that runs beside what follows; those that go the same way, one by one
 ["copy", name, memory]          a copy that runs beside what follows
 ["wait", name]                  until what has that name is done
-["loop", turns, entries]        entries, so many times
+["loop", trip_count, entries]        entries, so many times
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tpulm.core.accelerators import Topology
-from tpulm.planning.hlo import Computation, Instruction, Module
+from tpulm.planning.hlo import Computation, Instruction, Module, parse
 from tpulm.planning.links import KINDS, Links, Transfer
-from tpulm.planning.work import flops, hbm_bytes
+from tpulm.planning.work import flops, hbm_bytes, uncounted
 
 Timeline = list[list]
 Uses = dict[str, tuple[str, str]]
@@ -49,8 +49,8 @@ class Reader:
         self.totals = Totals()
         self.unknown: list[str] = []  # loops that do not say how often they run
 
-    def read(self, computation: Computation | None = None, turns: int = 1) -> Timeline:
-        """Return the timeline of a computation, the entry by default, and add what it does `turns` times to `totals`.
+    def read(self, computation: Computation | None = None, trip_count: int = 1) -> Timeline:
+        """Return the timeline of a computation, by default the entry; add to `totals` what it does, `trip_count` times.
 
         A loop that does not say how often it runs counts once, and stands in `unknown`.
         """
@@ -60,19 +60,19 @@ class Reader:
         for instruction in computation.instructions.values():
             opcode = instruction.opcode
             if opcode == "while":
-                known = self.module.turns(instruction)
+                known = self.module.trip_count(instruction)
                 if known is None:
                     self.unknown.append(instruction.name)
-                inside = self.read(self.module.called(instruction, "body"), turns * (known or 1))
+                inside = self.read(self.module.called(instruction, "body"), trip_count * (known or 1))
                 entries.append(["loop", known or 1, inside])
             elif opcode == "conditional":
-                entries.append(["loop", 1, self.read(self.cheapest(instruction), turns)])
+                entries.append(["loop", 1, self.read(self.cheapest(instruction), trip_count)])
             elif opcode == "call":
-                entries.append(["loop", 1, self.read(self.module.called(instruction, "to_apply"), turns)])
+                entries.append(["loop", 1, self.read(self.module.called(instruction, "to_apply"), trip_count)])
             elif opcode.endswith("-done"):
                 entries.append(["wait", instruction.operands[0]])
             else:
-                entries += self.work(computation, instruction, turns, uses)
+                entries += self.work(computation, instruction, trip_count, uses)
         return [entry for entry in entries if entry != ["loop", 1, []] and entry != ["run", 0.0, 0.0]]
 
     def cheapest(self, conditional: Instruction) -> Computation:
@@ -83,17 +83,17 @@ class Reader:
         times = [seconds(reader.read(branch)) for reader, branch in zip(readers, branches, strict=True)]
         return branches[times.index(min(times))]
 
-    def work(self, computation: Computation, instruction: Instruction, turns: int, uses: Uses) -> Timeline:
+    def work(self, computation: Computation, instruction: Instruction, trip_count: int, uses: Uses) -> Timeline:
         """Return the entries of an instruction that is no loop and waits for nothing."""
         done = flops(self.module, computation, instruction, self.attended)
         moved = hbm_bytes(self.module, computation, instruction)
-        self.totals.flops += turns * done
-        self.totals.bytes += turns * moved
+        self.totals.flops += trip_count * done
+        self.totals.bytes += trip_count * moved
         compute, memory = significant(done / self.slice.flops), significant(moved / self.slice.hbm_bandwidth)
         kind = instruction.opcode.removesuffix("-start")
         if kind in KINDS:
             transfer = self.links.transfer(computation, instruction)
-            sending = self.sent(transfer, turns)
+            sending = self.sent(transfer, trip_count)
             if instruction.opcode.endswith("-start"):
                 return [["start", instruction.name, sending, transfer.way]]
             return [["send", sending, memory]]
@@ -104,20 +104,20 @@ class Reader:
             first, final = uses.get(name, ("", ""))
             transfer = self.links.transfer(inner, collective, inner.name.startswith("all-reduce-scatter"))
             if not name:  # the core waits for it
-                sending = self.sent(transfer, turns)
+                sending = self.sent(transfer, trip_count)
                 alone = entries == [["run", 0.0, memory]]
                 entries = [["send", sending, memory]] if alone else [*entries, ["send", sending, 0.0]]
             if first == instruction.name:
-                entries = [["start", name, self.sent(transfer, turns), transfer.way], *entries]
+                entries = [["start", name, self.sent(transfer, trip_count), transfer.way], *entries]
             if final == instruction.name:
                 entries.append(["wait", name])
         return entries
 
-    def sent(self, transfer: Transfer, turns: int) -> float:
-        """Add a transfer to the totals, `turns` times. Returns its seconds."""
+    def sent(self, transfer: Transfer, trip_count: int) -> float:
+        """Add a transfer to the totals, `trip_count` times. Returns its seconds."""
         kinds = self.totals.sent
-        kinds[transfer.kind] = kinds.get(transfer.kind, 0) + turns * transfer.sent
-        self.totals.least += turns * transfer.least
+        kinds[transfer.kind] = kinds.get(transfer.kind, 0) + trip_count * transfer.sent
+        self.totals.least += trip_count * transfer.least
         return significant(transfer.seconds)
 
 
@@ -204,7 +204,7 @@ def wait(clock: Clock, entry: list, shares: tuple) -> None:
 
 
 def loop(clock: Clock, entry: list, shares: tuple) -> None:
-    """All turns alike; nothing goes on across the ends of a turn."""
+    """All iterations alike; nothing goes on across the ends of an iteration."""
     begin = max(clock.now, clock.copies, *clock.links.values()) if entry[1] > 1 else clock.now
     clock.now = begin + entry[1] * seconds(entry[2], *shares)
 
@@ -212,3 +212,30 @@ def loop(clock: Clock, entry: list, shares: tuple) -> None:
 ACTIONS: dict[str, Callable[[Clock, list, tuple], None]] = {
     "run": run, "send": send, "start": start, "copy": copy, "wait": wait, "loop": loop,
 }  # fmt: skip
+
+
+def read(text: str, slice_: Topology, coordinates: Iterable[Iterable[int]], attended: float = 1.0) -> dict:
+    """Return what a device does in a compiled program for a slice.
+
+    coordinates  of the chip of each device, in the order of the program's partitions
+    attended     share of pairs of positions that kernels of attention compute
+
+    flops, bytes      of multiplications of matrices; across HBM
+    collective_bytes  sent to other devices, by kind
+    link_seconds      the least that the links of a chip need for it
+    timeline          see `tpulm.planning.timeline`
+    uncounted         kernels whose FLOPs, and loops whose trip_count, nobody knows
+    """
+    module = parse(text)
+    links = Links(tuple(map(tuple, coordinates)), slice_.link_bandwidth, slice_.dimensions)
+    reader = Reader(module, slice_, links, attended)
+    timeline = reader.read()
+    totals = reader.totals
+    return {
+        "flops": totals.flops,
+        "bytes": totals.bytes,
+        "collective_bytes": totals.sent,
+        "link_seconds": totals.least,
+        "timeline": timeline,
+        "uncounted": sorted({*uncounted(module), *reader.unknown}),
+    }

@@ -51,7 +51,7 @@ def flops(module: Module, computation: Computation, instruction: Instruction, at
 
 
 def attention(computation: Computation, instruction: Instruction) -> tuple[float, float] | None:
-    """Return FLOPs and bytes of HBM of a kernel of `tpulm.models.fused_attention`; None for any other instruction."""
+    """Return FLOPs and bytes of HBM of a kernel of `tpulm.models.attention`; None for any other instruction."""
     arrays = (a for name in instruction.operands for a in computation.instructions[name].arrays)
     shapes = [a for a in arrays if len(a.dimensions) == 4][:2]
     if len(shapes) < 2:

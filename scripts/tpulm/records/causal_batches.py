@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from tpulm.config.record_arrays import LOSS_MASK, MORE_FEATURES
 from tpulm.records.order import BLOCK, batch_records, blocks_ahead
 from tpulm.records.reader import Records
+from tpulm.specs.record_arrays import LOSS_MASK, MORE_FEATURES
 
 ALL = slice(None)
 HELD_OUT_RECORDS = 2048  # of a split, at most, evenly spread: enough for a standard error of about 0.01 nats

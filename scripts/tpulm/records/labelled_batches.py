@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tpulm.config.label_heads import CLASS, NUMBER, TOKEN_CLASSES
-from tpulm.config.record_arrays import EVALUATION_BATCH
 from tpulm.records.order import batch_records
+from tpulm.specs.label_heads import CLASS, NUMBER, TOKEN_CLASSES
+from tpulm.specs.record_arrays import EVALUATION_BATCH
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
@@ -31,7 +31,7 @@ class Pieces(Protocol):
 def encode(tokenizer: "Tokenizer", columns: Mapping[str, list], predict: str, length: int, pad: int) -> Arrays:
     """Return the examples of a split as arrays, each with the examples in front.
 
-    columns  of the split, see tpulm.corpus.task_files; predict  of `tpulm.config.label_heads`
+    columns  of the split, see tpulm.corpus.examples; predict  of `tpulm.specs.label_heads`
     length   tokens of an example, special ones included: the longest text is cut off first, the rest is padded
 
     input_ids, attention_mask   int32 [examples, length]

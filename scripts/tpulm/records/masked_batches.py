@@ -1,13 +1,74 @@
 """Batches for masked language models, the same for both trainers: which records, and which tokens are masked."""
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 
 import numpy as np
 
-from tpulm.config.record_arrays import EVALUATION_BATCH, MORE_FEATURES
-from tpulm.records.masking import mask_batch
+from tpulm.core.random_streams import generator
 from tpulm.records.order import BLOCK, WINDOW, batch_records, blocks_ahead
 from tpulm.records.reader import Records
+from tpulm.specs.record_arrays import EVALUATION_BATCH, MORE_FEATURES, predictions_per_record
+
+
+def mask_batch(
+    input_ids: np.ndarray,
+    key: tuple[int, ...],
+    masking: dict,
+    mask_id: int,
+    special_ids: list[int],
+    vocab_size: int,
+    rows: slice = slice(None),
+    batch_size: int | None = None,
+) -> dict[str, np.ndarray]:
+    """Choose the tokens to predict and hide them (Devlin et al. 2019: 80 % mask, 10 % random, 10 % kept).
+
+    input_ids  integers of shape [records, sequence_length]
+    key        non-negative integers; the same key gives the same choice, whatever else runs
+    masking    mlm_probability; mask_replace_prob and random_replace_prob, the shares of the chosen ones
+    rows       which of the `batch_size` records of a batch these are: they are masked as in the whole batch
+
+    Returns input_ids (int32 [records, sequence_length], chosen tokens replaced), and of shape
+    [records, predictions_per_record]: positions (int32), labels (int32, the true ids) and weights
+    (float32, 1 for a prediction and 0 for padding). Special tokens are never chosen and never put
+    in. Per record the count is rate x (tokens that are not special), rounded up or down at random
+    so that its expectation is exact: a fixed shape, which a compiled step needs.
+    """
+    records, length = input_ids.shape
+    whole = batch_size or records
+    random = generator(*key)
+    mask, random_token = masking["mask_replace_prob"], masking["random_replace_prob"]
+    most = predictions_per_record(length, masking["mlm_probability"])
+    special = np.isin(input_ids, special_ids)
+    rank = np.where(special, 2.0, random.random((whole, length))[rows])
+    positions = np.argsort(rank, axis=1, kind="stable")[:, :most]
+    wanted = (length - special.sum(axis=1)) * masking["mlm_probability"] + random.random(whole)[rows]
+    chosen = np.arange(most) < np.minimum(np.floor(wanted + 1e-9), most)[:, None]
+    positions = np.where(chosen, positions, 0)
+
+    labels = np.take_along_axis(input_ids, positions, axis=1)
+    fate = random.random((whole, most))[rows]
+    ordinary = ordinary_ids(vocab_size, tuple(special_ids))
+    anything = ordinary[random.integers(0, len(ordinary), (whole, most))[rows]]
+    replaced = np.where(fate < mask, mask_id, np.where(fate < mask + random_token, anything, labels))
+    hidden = input_ids.copy()
+    row = np.broadcast_to(np.arange(records)[:, None], positions.shape)
+    hidden[row[chosen], positions[chosen]] = replaced[chosen]
+    return {
+        "input_ids": hidden.astype(np.int32),
+        "positions": positions.astype(np.int32),
+        "labels": np.where(chosen, labels, 0).astype(np.int32),
+        "weights": chosen.astype(np.float32),
+    }
+
+
+@lru_cache(maxsize=1)
+def ordinary_ids(vocab_size: int, special_ids: tuple[int, ...]) -> np.ndarray:
+    """Return the ids of a vocabulary without the special ones, ascending: int64, read-only."""
+    ids = np.setdiff1d(np.arange(vocab_size), special_ids)
+    ids.flags.writeable = False
+    return ids
+
 
 ALL = slice(None)
 ROW = ("input_ids", "segment_ids", "positions", "labels", "weights")  # of a batch of records with several documents
@@ -18,14 +79,14 @@ EVALUATION_MASKING = {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random
 
 
 def training_batch(records: Records, recipe: dict, step: int, rows: slice = ALL) -> dict[str, np.ndarray]:
-    """Return these rows of global batch `step` (counted from 0) of a run, as `masked` does.
+    """Return these rows of global batch `step` (counted from 0) of a run, as `apply_masking` does.
 
     recipe  batch_size, seed and masking of the run
     """
     seed, size = recipe["seed"], recipe["batch_size"]
     indices = batch_records(len(records), seed, size, step)
     found = read(records, indices[rows], lambda: blocks_ahead(len(records), seed, step * size))
-    return masked(records, found, (seed, MASKS, step), recipe["masking"], rows, len(indices))
+    return apply_masking(records, found, (seed, MASKS, step), recipe["masking"], rows, len(indices))
 
 
 def read(records: Records, indices: np.ndarray, upcoming: Callable[[], Iterable[int]]) -> dict[str, np.ndarray]:
@@ -33,7 +94,7 @@ def read(records: Records, indices: np.ndarray, upcoming: Callable[[], Iterable[
     return records.features(indices, ("input_ids", *MORE_FEATURES[records.manifest["packing"]]), upcoming)
 
 
-def masked(
+def apply_masking(
     records: Records,
     found: dict[str, np.ndarray],
     key: tuple[int, ...],
@@ -49,7 +110,7 @@ def masked(
 
 
 def evaluation_batches(records: Records, most: int = EVALUATION_BATCH) -> Iterator[dict[str, np.ndarray]]:
-    """Yield a whole split in its order, in batches of one size, as `masked` does.
+    """Yield a whole split in its order, in batches of one size, as `apply_masking` does.
 
     most  records that may go at once: a power of two of them do. What is masked does not depend on it
     The last batches are filled up with records of weight 0.
@@ -57,8 +118,8 @@ def evaluation_batches(records: Records, most: int = EVALUATION_BATCH) -> Iterat
     size = min(EVALUATION_BATCH, 1 << (most.bit_length() - 1))
     for start in range(0, len(records), EVALUATION_BATCH):
         indices = np.arange(start, start + EVALUATION_BATCH)
-        found = read(records, np.minimum(indices, len(records) - 1), following(records, start))
-        batch = masked(records, found, (EVALUATION, start), EVALUATION_MASKING)
+        found = read(records, np.minimum(indices, len(records) - 1), blocks_from(records, start))
+        batch = apply_masking(records, found, (EVALUATION, start), EVALUATION_MASKING)
         batch["weights"][indices >= len(records)] = 0
         for first in range(0, EVALUATION_BATCH, size):
             yield {name: array[first : first + size] for name, array in batch.items()}
@@ -73,7 +134,7 @@ def documents_apart(batches: Iterable[dict[str, np.ndarray]], pad: int) -> Itera
     waiting: list[dict[str, np.ndarray]] = []
     for batch in batches:
         for row in zip(*(batch[name] for name in ROW), strict=True):
-            waiting += alone(row, pad)
+            waiting += split_documents(row, pad)
         while len(waiting) >= EVALUATION_BATCH:
             yield stacked(waiting[:EVALUATION_BATCH])
             waiting = waiting[EVALUATION_BATCH:]
@@ -82,7 +143,7 @@ def documents_apart(batches: Iterable[dict[str, np.ndarray]], pad: int) -> Itera
         yield stacked(waiting + [nothing] * (EVALUATION_BATCH - len(waiting)))
 
 
-def alone(row: tuple[np.ndarray, ...], pad: int) -> Iterator[dict[str, np.ndarray]]:
+def split_documents(row: tuple[np.ndarray, ...], pad: int) -> Iterator[dict[str, np.ndarray]]:
     """Yield the documents of one record of a batch (its arrays as in ROW), each as a record of its own."""
     ids, segments, positions, labels, weights = row
     for number in range(1, int(segments.max()) + 1):
@@ -105,7 +166,7 @@ def stacked(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
-def following(records: Records, start: int) -> Callable[[], range]:
+def blocks_from(records: Records, start: int) -> Callable[[], range]:
     """Return a function that returns the blocks from record `start` on, of a split that is read in its order."""
     return lambda: range(start // BLOCK, min(start // BLOCK + WINDOW, -(-len(records) // BLOCK)))
 
@@ -118,7 +179,7 @@ def unigram_entropy(records: Records) -> float:
     """
     counts = np.zeros(records.manifest["vocab_size"], np.int64)
     for start in range(0, len(records), 4096):
-        ids = records.read(np.arange(start, min(start + 4096, len(records))), following(records, start))
+        ids = records.read(np.arange(start, min(start + 4096, len(records))), blocks_from(records, start))
         counts += np.bincount(ids.ravel(), minlength=len(counts))
     counts[sorted(set(records.manifest["special_ids"].values()))] = 0
     shares = counts[counts > 0] / counts.sum()

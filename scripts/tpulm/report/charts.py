@@ -1,7 +1,9 @@
-"""Charts of the report's page, as Vega-Lite specifications; sizes, colors and fonts are the page's script's."""
+"""Charts as Vega-Lite specifications (Satyanarayan et al. 2017): for the page, and as SVG."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from tpulm.core.files import atomic_write
 
 NUMBER = {"type": "quantitative"}
 CROSS = "#c8511b"  # of crosses; reads on light and on dark
@@ -124,3 +126,23 @@ def timeline(jobs: Sequence[Mapping[str, Any]], failed: Sequence[Mapping[str, An
             },
         ],
     }
+
+
+LIGHT, BLUE, ORANGE, GREY = "#c1d4e7", "#2f6fb0", "#d1701f", "#8a94a0"
+CONFIG = {
+    "font": "Liberation Sans",  # which vl-convert brings: a figure is the same on every machine
+    "background": "white",
+    "view": {"stroke": None},
+    "axis": {"gridColor": "#e4e7eb", "domainColor": "#9aa5b1", "labelColor": "#52606d", "titleColor": "#52606d"},
+    "legend": {"orient": "top", "labelLimit": 400, "symbolType": "stroke", "symbolStrokeWidth": 2},
+    "title": {"anchor": "start"},
+}
+
+
+def save(spec: dict[str, Any], path: str) -> None:
+    """Draw a Vega-Lite specification and write it as SVG, whole or not at all."""
+    import vl_convert
+
+    svg = vl_convert.vegalite_to_svg({"width": 620, **spec}, config=CONFIG)
+    with atomic_write(path) as partial:
+        partial.write_text(svg, encoding="utf-8")

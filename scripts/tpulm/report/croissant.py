@@ -7,7 +7,7 @@ manifest, by which a reader of TFRecord finds and checks the files.
 
 from collections.abc import Mapping
 
-from tpulm.config.artifacts import MANIFEST
+from tpulm.specs.artifacts import MANIFEST
 
 CONTEXT = {
     "@language": "en",

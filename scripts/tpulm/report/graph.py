@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from markupsafe import Markup
 
 # Stages side by side; those of a lane are one below the other.
-LANES = (("corpus", "tokenizer", "tfrecords"), ("mlm",), ("base", "finetune", "transformers"))
+LANES = (("corpus", "tokenizer", "tfrecords"), ("mlm",), ("base", "finetune"))
 # In pixels: of a rule's box, between boxes, above the first one, and of a lane.
 WIDTH, HEIGHT, GAP, TOP, LANE = 186, 28, 30, 26, 232
 MARGIN = 16  # on both sides of a box

@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from tpulm.report import findings, story
+from tpulm.report import data_section, result_section
 from tpulm.report.sources import STYLES, Sources, as_script, shown
 
 SECTIONS = {
@@ -43,7 +43,7 @@ def vega() -> str:
 def sections(recipe: Mapping[str, Any], sources: Sources, templates: Path) -> list[dict[str, Any]]:
     """Return the sections of the page: id, title, html, and a version that changes with it.
 
-    recipe     of tpulm.config.page_facts
+    recipe     of tpulm.config.report
     sources    the files to tell of, jobs.json among them; what is not there yet is left out
     templates  the folder report/page
     """
@@ -55,26 +55,26 @@ def sections(recipe: Mapping[str, Any], sources: Sources, templates: Path) -> li
         lstrip_blocks=True,
     )
     environment.filters |= {name: partial(shown, name) for name in STYLES}
-    environment.globals |= {"as_script": as_script, "bar": story.bar, "linked": sources.linked}
-    runs = findings.described(recipe, sources)
-    texts = story.texts(recipe, sources)
+    environment.globals |= {"as_script": as_script, "bar": data_section.bar, "linked": sources.linked}
+    runs = result_section.described(recipe, sources)
+    texts = data_section.texts(recipe, sources)
     contexts: dict[str, dict[str, Any]] = {
-        "summary": findings.summary(runs, sources) | {"texts": texts},
+        "summary": result_section.summary(runs, sources) | {"texts": texts},
         "text": {"texts": texts},
-        "tokenizer": story.tokenizer(sources),
-        "records": story.records(sources),
-        "training": findings.training(runs, sources),
-        "quality": findings.quality(runs, sources),
+        "tokenizer": data_section.tokenizer(sources),
+        "records": data_section.records(sources),
+        "training": result_section.training(runs, sources),
+        "quality": result_section.quality(runs, sources),
         "samples": {
-            "masks": story.masks(sources),
-            "generations": story.generations(sources),
-            "over_training": story.over_training(sources),
+            "masks": data_section.masks(sources),
+            "generations": data_section.generations(sources),
+            "over_training": data_section.over_training(sources),
         },
-        "runs": findings.compared(sources),
-        "plan": findings.plans(runs, sources),
-        "partitioning": story.partitioning(sources),
-        "jobs": findings.jobs(recipe, sources),
-        "workflow": findings.workflow(recipe, sources),
+        "runs": result_section.compared(sources),
+        "plan": result_section.plans(runs, sources),
+        "partitioning": data_section.partitioning(sources),
+        "jobs": result_section.jobs(recipe, sources),
+        "workflow": result_section.workflow(recipe, sources),
     }
     found = []
     for name, title in SECTIONS.items():

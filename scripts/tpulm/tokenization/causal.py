@@ -170,7 +170,7 @@ def tokenize(
     responses  where they are in the documents of each batch: characters, as (start, stop); None where all counts
 
     Each batch: ids int32 [tokens], one document after another; the number of each document's, int64 [documents]; with
-    responses, which tokens belong to one, int32 [tokens], see `belonging`
+    responses, which tokens belong to one, int32 [tokens], see `completion_mask`
     """
     bos, eos = tokenizer.special["bos"], tokenizer.special["eos"]
     opening = [] if bos is None else [bos]  # Qwen's vocabularies have none
@@ -184,7 +184,7 @@ def tokenize(
             yield ids, lengths
         else:
             found = zip(texts, tokenizer.places(texts), own, strict=True)
-            yield ids, lengths, np.concatenate([belonging(*one)[1 - len(opening) :] for one in found])
+            yield ids, lengths, np.concatenate([completion_mask(*one)[1 - len(opening) :] for one in found])
 
 
 def check_turns(batches: Iterable[list[str]], tokenizer: SentencePiece | KerasHub) -> Iterator[list[str]]:
@@ -205,7 +205,7 @@ def check_turns(batches: Iterable[list[str]], tokenizer: SentencePiece | KerasHu
         yield texts
 
 
-def belonging(text: str, places: Places, responses: list[tuple[int, int]]) -> np.ndarray:
+def completion_mask(text: str, places: Places, responses: list[tuple[int, int]]) -> np.ndarray:
     """Return 1 for each token of a document that belongs to a response and 0 for others: int32 [tokens + 2].
 
     places  characters of each token, as (start, stop); <bos> and <eos> are not among them

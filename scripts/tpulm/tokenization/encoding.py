@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tpulm.tokenization.ids import Ids, flat, interleaved
+from tpulm.tokenization.viterbi import Ids, flat, interleaved
 from tpulm.tokenization.word_ids import AnyWords, KnownWords, MarkedWords
 
 if TYPE_CHECKING:

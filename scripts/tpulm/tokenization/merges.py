@@ -11,8 +11,16 @@ from collections.abc import Iterable, Iterator
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.trainers import BpeTrainer
 
-from tpulm.tokenization.pipeline import PREFIX, SHORT, SPECIALS, WHOLE, assemble, check_largest, check_smallest
-from tpulm.tokenization.words import count_words
+from tpulm.tokenization.words import (
+    PREFIX,
+    SHORT,
+    SPECIALS,
+    WHOLE,
+    assemble,
+    check_largest,
+    check_smallest,
+    count_words,
+)
 
 REPEATED = 2  # a pair that occurs less often is not merged
 LINE = 10_000  # characters that the trainer is given at a time

@@ -7,8 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tpulm.tokenization.ids import Ids, flat, interleaved
-from tpulm.tokenization.viterbi import Segmenter
+from tpulm.tokenization.viterbi import Ids, Segmenter, flat, interleaved
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -1,17 +1,166 @@
-"""Count the distinct words of a text in bounded memory."""
+"""The distinct words of a text, counted in bounded memory: what cuts a text into words, and which documents count."""
 
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from zlib import crc32
 
 import numpy as np
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from tpulm.core.errors import UserError
-from tpulm.tokenization.pipeline import SPACE, SPECIALS, Cutting
+from tpulm.core.random_streams import generator
+from tpulm.specs.artifacts import SPECIAL_TOKENS
+
+SPECIALS = list(SPECIAL_TOKENS)
+SPACE = "▁"
+# Of a piece of WordPiece that does not begin a word.
+PREFIX = "##"
+
+
+@dataclass(frozen=True)
+class Cutting:
+    """How words are cut before a vocabulary is trained: longer ones into parts, one character always on its own.
+
+    A vocabulary has no pieces across cuts. The memory of a trainer depends on the longest word.
+    """
+
+    longest: int
+    alone: str = ""
+
+    def parts(self, word: str) -> list[str]:
+        """Return a word in parts of 1 to `longest` characters."""
+        if len(word) <= self.longest and not (self.alone and self.alone in word):
+            return [word]
+        alone = re.escape(self.alone)
+        return re.findall(f"{alone}|[^{alone}]{{1,{self.longest}}}" if alone else f"(?s).{{1,{self.longest}}}", word)
+
+
+WHOLE = Cutting(longest=256)
+# The time that WordPiece takes for a word grows with the square of its length. A word that begins with its prefix could
+# not be told from the middle of another word.
+SHORT = Cutting(longest=100, alone=PREFIX[0])
+
+
+def untrained(model: models.Model) -> Tokenizer:
+    """Return a tokenizer with the published procedure's normalizer, pre-tokenizer, template and decoder."""
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Replace("``", '"'), normalizers.Replace("''", '"')])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    if isinstance(model, models.WordPiece):
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Metaspace(),
+                pre_tokenizers.Split(SHORT.alone, "isolated"),
+                pre_tokenizers.FixedLength(SHORT.longest),
+            ]
+        )
+        tokenizer.decoder = decoders.Sequence([decoders.Replace(Regex(f"^{PREFIX}"), ""), decoders.Metaspace()])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", SPECIALS.index("[CLS]")), ("[SEP]", SPECIALS.index("[SEP]"))],
+    )
+    return tokenizer
+
+
+def assemble(model: models.Model) -> Tokenizer:
+    """Return the tokenizer of a trained model, in which the special tokens have the ids 0 to 4."""
+    tokenizer = untrained(model)
+    # The space before a masked word belongs to that word: [MASK] takes it along.
+    tokenizer.add_special_tokens([AddedToken(t, lstrip=t == "[MASK]", normalized=False) for t in SPECIALS])
+    return tokenizer
+
+
+def check_smallest(vocab_size: int, characters: int, what: str) -> None:
+    """Check that a vocabulary can hold every character. Raises UserError.
+
+    characters  pieces of one character that it needs
+    what        describes them
+    """
+    smallest = characters + len(SPECIALS)
+    if vocab_size < smallest:
+        raise UserError(
+            f"tokenizer.vocab_size is {vocab_size}; allowed: {smallest} or more, since the text has {what}, and "
+            f"there are {len(SPECIALS)} special tokens."
+        )
+
+
+def check_largest(vocab_size: int, largest: int) -> None:
+    """Check that the text has as many pieces as were asked for. Raises UserError."""
+    if largest < vocab_size:
+        raise UserError(
+            f"tokenizer.vocab_size is {vocab_size}; allowed: {largest} or less, "
+            "since the text has no more pieces that repeat."
+        )
+
+
+# Of the text that the vocabulary of a causal model is trained on, and that a tokenizer is evaluated on, at most.
+# SentencePiece holds some 20 bytes for each.
+CHARACTERS = 50_000_000
+DRAWS = 1 << 20  # made at once
+
+
+class Sample:
+    """Documents of a corpus, each drawn with the same probability, about `characters` worth; all if there are no more.
+
+    Iterating yields the chosen documents, in the order of the corpus and in lists of at least one. One document at
+    least is chosen. Only one list is held in memory.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[np.ndarray], Iterable[list[str]]],
+        lengths: Sequence[np.ndarray],
+        characters: int,
+        seed: int,
+    ):
+        """Draw.
+
+        read        function that yields the documents with ascending numbers, in lists
+        lengths     characters of each document, integers of shape [documents] of some at a time
+        characters  how many of the corpus to take, on average
+        """
+        self.read = read
+        self.corpus_documents = sum(map(len, lengths))
+        self.corpus_characters = sum(int(own.sum(dtype=np.int64)) for own in lengths)
+        # At least as high as the lowest, so that one document is chosen.
+        lowest = min((draws.min() for _, _, draws in drawn(seed, lengths)), default=1.0)
+        limit = max(lowest, characters / max(self.corpus_characters, 1))
+        chosen, self.characters = [np.empty(0, np.int64)], 0
+        for first, own, draws in drawn(seed, lengths):
+            rows = np.flatnonzero(draws <= limit)
+            chosen.append(rows + first)
+            self.characters += int(own[rows].sum(dtype=np.int64))
+        self.chosen = np.concatenate(chosen)
+        self.documents = len(self.chosen)
+
+    def __iter__(self) -> Iterator[list[str]]:
+        return iter(self.read(self.chosen))
+
+    def record(self) -> dict[str, int]:
+        """Return how many documents and characters of how many are chosen."""
+        return {
+            "training_documents": self.documents,
+            "training_characters": self.characters,
+            "corpus_documents": self.corpus_documents,
+            "corpus_characters": self.corpus_characters,
+        }
+
+
+def drawn(seed: int, lengths: Sequence[np.ndarray]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yield some documents at a time: the number of the first, their lengths, and for each a number from 0 to 1."""
+    draws, first = generator(seed), 0
+    for own in lengths:
+        for start in range(0, len(own), DRAWS):
+            some = own[start : start + DRAWS]
+            yield first + start, some, draws.random(len(some))
+        first += len(own)
+
 
 SPECIAL = re.compile("|".join(map(re.escape, SPECIALS)))
 # Distinct words are held up to this size: the sum of their lengths in characters, and WORD for each word. It bounds the

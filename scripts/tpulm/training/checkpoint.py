@@ -18,12 +18,12 @@ import shutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tpulm.config.artifacts import CHECKPOINT_ARRAYS, CHECKPOINT_FILES
-from tpulm.core import hosts
+from tpulm.core import processes
 from tpulm.core.arrays import save_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import atomic_write, read_json, sha256, sha256_of_each, write_json
 from tpulm.records.order import epochs
+from tpulm.specs.artifacts import CHECKPOINT_ARRAYS, CHECKPOINT_FILES
 from tpulm.training.history import History
 
 
@@ -36,7 +36,7 @@ def previous(files: list[str]) -> dict[str, str] | None:
     if not files:
         return None
     parts = dict(zip(CHECKPOINT_FILES, files, strict=True))
-    if not hosts.started():
+    if not processes.is_worker():
         check(parts)
     return parts
 
@@ -74,7 +74,7 @@ def save(
     evaluation: dict[str, float],
     previous: dict[str, str] | None,
     save_arrays: Callable[[str, Any], None] = save_arrays,
-    speaks: bool = True,
+    is_main_process: bool = True,
     notes: dict | None = None,
 ) -> None:
     """Write the checkpoint at the end of a segment.
@@ -83,7 +83,7 @@ def save(
     recipe      the segment's, its `last` step among it
     weights, optimizer  named arrays, as `save_arrays` takes them
     evaluation  held-out figures at that step, with `loss` among them; lower is better
-    speaks      whether this process is the one that writes what is not spread over several
+    is_main_process  whether this process writes what is not spread over several
     notes       what else the state says of how the segment was trained
 
     Raises UserError when the held-out loss is not finite: nothing is written then.
@@ -101,7 +101,7 @@ def save(
             best, best_arrays, since_best = before["best"], previous["best"], before["evaluations_since_best"] + 1
     save_arrays(outputs["weights"], weights)
     save_arrays(outputs["optimizer"], optimizer)
-    if not speaks:
+    if not is_main_process:
         return
     with atomic_write(outputs["best"]) as partial:
         shutil.copyfile(best_arrays, partial)

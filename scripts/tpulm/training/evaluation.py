@@ -7,9 +7,9 @@ import keras
 import numpy as np
 
 from tpulm.models.sharding import Sharded, batch_sharding, replicated_sharding
-from tpulm.models.token_losses import predict
-from tpulm.training.feeding import AHEAD, on_devices
-from tpulm.training.history import held_out_figures
+from tpulm.models.token_losses import losses_and_correct
+from tpulm.training.device_batches import AHEAD, on_devices
+from tpulm.training.history import held_out_metrics
 
 
 def make_eval_step(model: keras.Model, task: Callable) -> Callable:
@@ -17,8 +17,8 @@ def make_eval_step(model: keras.Model, task: Callable) -> Callable:
 
     def evaluation(trainable: list, frozen: list, batch: dict[str, jax.Array]) -> tuple:
         inputs, labels, weights = task(batch)
-        losses, right, _ = predict(model, trainable, frozen, inputs, labels, training=False)
-        return (losses * weights).sum(), (right * weights).sum(), weights.sum()
+        losses, correct, _ = losses_and_correct(model, trainable, frozen, inputs, labels, training=False)
+        return (losses * weights).sum(), (correct * weights).sum(), weights.sum()
 
     return evaluation
 
@@ -27,13 +27,13 @@ class Evaluator:
     """Measures a model on held-out batches; compiled once."""
 
     def __init__(self, model: keras.Model, distribution: Sharded, task: Callable):
-        """Take a model, how it is sharded, and what it predicts (of `tpulm.training.tasks`)."""
+        """Take a model, how it is sharded, and what it predicts (of `tpulm.training.train_step`)."""
         self.model, self.sharding = model, batch_sharding(distribution)
         self.replicas = distribution.num_model_replicas
         self.eval_step = jax.jit(make_eval_step(model, task), out_shardings=replicated_sharding(distribution))
 
     def __call__(self, data: Iterable[dict[str, np.ndarray]]) -> dict[str, float]:
-        """Return the figures of `held_out_figures` on held-out batches, with the values that the model holds."""
+        """Return the figures of `held_out_metrics` on held-out batches, with the values that the model holds."""
         trainable, frozen = (
             [v.value for v in part] for part in (self.model.trainable_variables, self.model.non_trainable_variables)
         )
@@ -50,7 +50,7 @@ class Evaluator:
             sums.append(self.eval_step(trainable, frozen, batch))
             if len(sums) > AHEAD:  # batches that wait take memory; on virtual devices, many of them wait for ever
                 jax.block_until_ready(sums[-AHEAD])
-        return held_out_figures(*np.array(sums, np.float64).sum(0))
+        return held_out_metrics(*np.array(sums, np.float64).sum(0))
 
     def place(self, array: np.ndarray) -> jax.Array:
         """Return an array that every process holds whole as one that is sharded over the devices."""

@@ -1,16 +1,19 @@
 """The history of a segment's steps: one CSV of numbers that repeat exactly, one of timings that do not.
 
-history.csv   step, loss (nats per predicted token), accuracy (share of its predictions that are right, ties
+history.csv   step, loss (nats per predicted token), accuracy (share of its predictions that are correct, ties
               included), learning_rate, gradient_norm (of all variables, before any clipping); held_out_loss at some
               steps, where evaluate_every asks for it
 timings.csv   step, seconds_per_step, tokens_per_second, devices (how many of which kind), profile (where a profile
               ended: JSON, see `History.profiled`)
+
+`Phases` tells what of the time of a segment is training, and what is the gap between two segments.
 """
 
 import csv
 import io
 import json
 import math
+import os
 import time
 from collections.abc import Callable
 
@@ -19,7 +22,7 @@ import numpy as np
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_text
 from tpulm.core.job import shown_in_place
-from tpulm.tracking.live_metrics import LiveMetrics, line
+from tpulm.core.live_metrics import LiveMetrics, line
 
 # Columns with a number in every row of history.csv and of timings.csv.
 FIGURES = ("step", "loss", "accuracy", "learning_rate", "gradient_norm")
@@ -153,12 +156,12 @@ class History:
         write_text(timings, table.getvalue())
 
 
-def held_out_figures(loss: float, right: float, count: float) -> dict[str, float]:
+def held_out_metrics(loss: float, correct: float, count: float) -> dict[str, float]:
     """Return what is said of a held-out split, from sums over its predictions.
 
     loss (nats per prediction), accuracy, perplexity (e to the loss), predictions (how many)
     """
-    loss, accuracy = float(loss / max(count, 1.0)), float(right / max(count, 1.0))
+    loss, accuracy = float(loss / max(count, 1.0)), float(correct / max(count, 1.0))
     perplexity = math.exp(min(loss, 700.0)) if math.isfinite(loss) else loss
     return {"loss": loss, "accuracy": accuracy, "perplexity": perplexity, "predictions": int(count)}
 
@@ -197,3 +200,41 @@ class FigureReader:
         self.history.add(losses, accuracies, norms, self.rates)
         self.due = 10 if self.due == 1 else max(1, min(1000, round(self.SECONDS / max(seconds, 1e-6))))
         self.figures, self.rates = [], []
+
+
+def process_age(process: int | str = "self") -> float:
+    """Return how many seconds ago a process was started (Linux), this one or that of an id.
+
+    0 where the system does not say.
+    """
+    try:
+        with open(f"/proc/{process}/stat", encoding="utf-8") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+class Phases:
+    """The seconds that the phases of a segment take, from the start of its process.
+
+    start       of Python, imports, inputs read, model built
+    load        the checkpoint or snapshot
+    compile     until the first step is dispatched
+    train       the steps, and what is between them
+    evaluate    at the end; write  the checkpoint
+    """
+
+    def __init__(self) -> None:
+        """The first phase began with the process."""
+        self.seconds: dict[str, float] = {}
+        self.mark = time.monotonic() - process_age()
+
+    def end(self, name: str) -> None:
+        """End a phase; the next one begins."""
+        now = time.monotonic()
+        self.seconds[name], self.mark = self.seconds.get(name, 0.0) + now - self.mark, now
+
+    def record(self, step: int) -> dict:
+        """Return the record of live metrics at the end of the segment."""
+        return {"step": step, "seconds": {name: round(taken, 3) for name, taken in self.seconds.items()}}

@@ -9,16 +9,14 @@ from dataclasses import dataclass
 import jax
 import keras
 
-from tpulm.config.mesh import check_batch_size
-from tpulm.config.training_step import TrainingStep
 from tpulm.core.errors import UserError
 from tpulm.models.attention import Attention, attention_of
 from tpulm.models.building import build_model, distribute
 from tpulm.models.optimizers import make_optimizer
 from tpulm.models.remat import remat
 from tpulm.models.sharding import Sharded
-from tpulm.training.tasks import TASKS
-from tpulm.training.train_step import TrainState, jit_train_step, train_variables
+from tpulm.specs.training_step import TrainingStep, check_batch_size
+from tpulm.training.train_step import OBJECTIVES, TrainState, jit_train_step, train_variables
 
 
 @dataclass(frozen=True)
@@ -37,8 +35,8 @@ class JaxRun:
 
     @property
     def task(self) -> Callable:
-        """What the model predicts, see `tpulm.training.tasks`."""
-        return TASKS[self.step.task]
+        """What the model predicts, see `tpulm.training.train_step`."""
+        return OBJECTIVES[self.step.task]
 
     @property
     def attention(self) -> Attention:

@@ -1,4 +1,9 @@
-"""The training loop on JAX: one segment of a run, from the previous checkpoint to its own."""
+"""The training loop on JAX: one segment of a run, from the previous checkpoint to its own.
+
+How the processes that train together agree on when all stop, or write a snapshot.
+
+Needs tpulm.training.runtime.start first.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -7,22 +12,46 @@ from functools import cached_property
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 
-from tpulm.config.schedule import learning_rates
+from tpulm.core.live_metrics import LiveMetrics
+from tpulm.core.processes import StopRequest
 from tpulm.models.causal import assign, count
+from tpulm.models.flops import seconds_at_peak
 from tpulm.models.sharding import Sharded, describe_devices, replication_notes, shardings
-from tpulm.tracking.live_metrics import LiveMetrics
+from tpulm.specs.schedule import learning_rates
 from tpulm.training import checkpoint, sharded_arrays
+from tpulm.training.callbacks import SingleProcess, StepCallbacks
+from tpulm.training.device_batches import AHEAD, batches
 from tpulm.training.evaluation import Evaluator
-from tpulm.training.feeding import AHEAD, batches
 from tpulm.training.history import FigureReader, History
 from tpulm.training.jax_run import JaxRun
-from tpulm.training.model_flops import seconds_at_peak
-from tpulm.training.pauses import Pauses
-from tpulm.training.processes import Processes
 from tpulm.training.profiling import Profile
 from tpulm.training.snapshots import Snapshots
 from tpulm.training.train_step import TrainState, seed_generators
+
+
+class MultiProcess(SingleProcess):
+    """All processes of the run; of one, it is `SingleProcess`.
+
+    SIGTERM at any of them reaches all through JAX's preemption service, which takes the signal from Python.
+    """
+
+    def first(self, values: list[int]) -> list[int]:
+        """Return the values of the first process."""
+        return multihost_utils.broadcast_one_to_all(np.array(values, np.int32)).tolist()
+
+    def gather(self, digest: str) -> list[str]:
+        """Return the SHA-256 of every process, after waiting for all of them."""
+        words = np.frombuffer(bytes.fromhex(digest), np.uint8)
+        rows = np.atleast_2d(multihost_utils.process_allgather(words))
+        return [row.astype(np.uint8).tobytes().hex() for row in rows]
+
+    def stops(self, request: StopRequest, moment: int) -> bool:
+        """Return whether all stop at this moment."""
+        if jax.process_count() == 1:
+            return super().stops(request, moment)
+        return multihost_utils.reached_preemption_sync_point(moment)
 
 
 class Trainer:
@@ -79,12 +108,12 @@ class Trainer:
         first: int,
         rates: np.ndarray,
         history: History,
-        pauses: Pauses | None = None,
+        callbacks: StepCallbacks | None = None,
     ) -> None:
         """Train from step `first`, counted from 0, on what `load` returns (see `batches`).
 
         rates   float32 [steps], the learning rate of each; a multiple of steps_per_execution of them
-        pauses  what happens between two dispatches
+        callbacks  what happens between two dispatches
         """
         if not len(rates):
             return
@@ -93,17 +122,17 @@ class Trainer:
         reader = FigureReader(history)
         pending: deque[jax.Array] = deque()
         data = batches(load, span, step.batch_size, steps, self.run.distribution)
-        for batch, some in zip(data, rates.reshape(-1, steps), strict=True):
-            self.state, figures = self.step(self.state, self.frozen, batch, some[0] if steps == 1 else some)
-            if pauses:
-                pauses.hear()
-            reader.add(figures, some)
+        for batch, step_rates in zip(data, rates.reshape(-1, steps), strict=True):
+            self.state, figures = self.step(self.state, self.frozen, batch, step_rates[0] if steps == 1 else step_rates)
+            if callbacks:
+                callbacks.defer_signals()
+            reader.add(figures, step_rates)
             pending.append(figures)
             if len(pending) > AHEAD:
                 pending.popleft().block_until_ready()
-            if pauses:
+            if callbacks:
                 first += steps
-                pauses(first, reader)
+                callbacks(first, reader)
         reader.finish()
 
     @cached_property
@@ -112,7 +141,7 @@ class Trainer:
         return Evaluator(self.run.model, self.run.distribution, self.run.task)
 
     def evaluate(self, data: Iterable[dict[str, np.ndarray]]) -> dict[str, float]:
-        """Return the figures of `held_out_figures` on held-out batches, those that fit what the model predicts."""
+        """Return the figures of `held_out_metrics` on held-out batches, those that fit what the model predicts."""
         figures = self.evaluator.measure(self.state.trainable, self.frozen, data)
         return {name: figures[name] for name in self.run.step.figures}
 
@@ -145,7 +174,7 @@ def train_segment(
     log       of the job, beside which live metrics are; profile  of some of the steps
     """
     (load, held_out), (outputs, previous), every = data, files, recipe.get("evaluate_every")
-    first, last, speaks = recipe["first"], recipe["last"], jax.process_index() == 0
+    first, last, is_main_process = recipe["first"], recipe["last"], jax.process_index() == 0
     trainer = Trainer(run)
     trained, total = count(run.model.trainable_variables), count(run.model.variables)
     parameters = f"{total:,}" if trained == total else f"{trained:,} of {total:,}"
@@ -162,17 +191,17 @@ def train_segment(
     def measure(watch: Callable) -> dict[str, float]:
         return trainer.evaluate(watch(held_out()))
 
-    with Pauses(trainer, measure, history, snapshots, say, every, Processes()) as pauses:
-        if not pauses.begin() and previous:
+    with StepCallbacks(trainer, measure, history, snapshots, say, every, MultiProcess()) as callbacks:
+        if not callbacks.resume() and previous:
             weights, optimizer = (sharded_arrays.Arrays(previous[part]) for part in ("weights", "optimizer"))
             trainer.load(weights, optimizer, f"the checkpoint with {previous['weights']}")
-        pauses.profile = profile
-        history.live = LiveMetrics(log, history.step) if speaks else None
-        pauses.catch_up()
-        trainer.train(load, history.step, rates[history.step - first :], history, pauses)
-        state = (trainer.weights(), trainer.optimizer(), pauses.finish())
-        checkpoint.save(outputs, recipe, *state, previous, sharded_arrays.save, speaks, run.attention.note)
-        if speaks:
+        callbacks.profile = profile
+        history.live = LiveMetrics(log, history.step) if is_main_process else None
+        callbacks.redo_evaluation()
+        trainer.train(load, history.step, rates[history.step - first :], history, callbacks)
+        state = (trainer.weights(), trainer.optimizer(), callbacks.finish())
+        checkpoint.save(outputs, recipe, *state, previous, sharded_arrays.save, is_main_process, run.attention.note)
+        if is_main_process:
             history.write(outputs["history"], outputs["timings"], bool(every))
-            pauses.written()
+            callbacks.segment_written()
         sharded_arrays.wait_for_all("checkpoint written")  # a process that ends first would take the others for dead

@@ -1,16 +1,35 @@
-"""Start Keras on JAX in this process: devices, threads, precision, cache of compiled programs.
+"""Start Keras on JAX in this process: devices, threads, memory, precision, cache of compiled programs.
 
 All of this must be set before JAX is imported. Only precision and determinism and, on a CPU, the numbers of threads and
 virtual devices have an effect on results.
 """
 
+import contextlib
+import ctypes
 import os
 
-from tpulm.compat.glibc import keep_freed_memory
 from tpulm.compat.tensorflow import keep_out
-from tpulm.core import hosts
-from tpulm.core.compile_cache import cache_folder
-from tpulm.core.local_devices import gpu_here, tpu_here
+from tpulm.core import processes
+from tpulm.core.devices import cache_folder, gpu_here, tpu_here
+
+# Of mallopt in glibc's malloc.h.
+M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
+NEVER = -1
+
+
+def keep_freed_memory() -> None:
+    """Keep memory that is freed for what is allocated next, where the C library is glibc. Call it before threads start.
+
+    In one arena, since the others of glibc cannot hold such blocks. The process gives nothing back until it ends.
+
+    Why: XLA for CPUs allocates the temporaries of a program anew at each call. By default, blocks of more than 32 MiB
+    come from the kernel each time, which sets them to zero page by page: a fifth of the time of a small step.
+    Until: XLA keeps temporaries between calls.
+    """
+    with contextlib.suppress(AttributeError, OSError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for parameter, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, NEVER), (M_ARENA_MAX, 1)):
+            mallopt(parameter, value)
 
 
 def start(
@@ -32,7 +51,7 @@ def start(
     keep_out()
     os.environ["KERAS_BACKEND"] = "jax"
     os.environ["NPROC"] = str(cpu_threads)  # what XLA sizes its thread pool by; one per device at the least
-    flags = [f"--xla_force_host_platform_device_count={max(1, host_device_count // hosts.count())}"]
+    flags = [f"--xla_force_host_platform_device_count={max(1, host_device_count // processes.count())}"]
     if determinism == "bytes":  # otherwise scatters, as in an embedding's gradient, add up in any order
         flags.append("--xla_gpu_deterministic_ops=true")
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags]).strip()
@@ -44,14 +63,14 @@ def start(
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
     if repeats and not tpu_here() and not gpu_here():
         keep_freed_memory()
-    if hosts.count() > 1:
+    if processes.count() > 1:
         import jax
 
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(
-            os.environ[hosts.COORDINATOR],
-            hosts.count(),
-            hosts.number(),
+            os.environ[processes.COORDINATOR],
+            processes.count(),
+            processes.number(),
             cluster_detection_method="deactivate",  # Slurm's would leave each process one GPU of its many
             shutdown_timeout_seconds=3600,
         )

@@ -25,7 +25,7 @@ from typing import Any, Self
 import numpy as np
 from safetensors import safe_open
 
-from tpulm.core import bucket, hosts
+from tpulm.core import bucket, processes
 from tpulm.core.arrays import save_arrays
 from tpulm.core.files import read_json, sha256, write_json
 from tpulm.core.job import TERMINAL
@@ -129,7 +129,7 @@ class Snapshots:
         described = [inputs.get(name) for name in DESCRIBING]
         files = [described[0], *list(inputs.previous)[-1:], *described[1:], *(inputs.get("model") or []), *inputs.code]
         found = cls(folder, key_of(recipe, [str(path) for path in files if path]), resources.get("snapshot_every", 0))
-        if not hosts.started():
+        if not processes.is_worker():
             found.delete_damaged(say)
         return found
 
@@ -190,7 +190,7 @@ class Snapshots:
         history what `History.restore` takes
         gather  returns the words of all processes, in their order
         """
-        name, number = self.part(step, hosts.number()), hosts.number()
+        name, number = self.part(step, processes.number()), processes.number()
         with self.staging() as folder:
             save_arrays(folder / name, parts)
             digest = sha256(folder / name)

@@ -7,8 +7,6 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from tpulm.config.label_heads import masked_model, outputs_of
-from tpulm.config.training_step import TrainingStep
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
@@ -17,11 +15,13 @@ from tpulm.models.optimizers import make_optimizer
 from tpulm.models.sharding import Sharded, batch_sharding, replicated_sharding
 from tpulm.models.task_models import TaskModel, build_task_model
 from tpulm.records.labelled_batches import Arrays, encode, encode_causal
+from tpulm.specs.label_heads import masked_model, outputs_of
+from tpulm.specs.training_step import TrainingStep
 from tpulm.tokenization.causal import load_tokenizer
 from tpulm.tokenization.folder import load, special_ids
-from tpulm.training.feeding import on_devices
+from tpulm.training.device_batches import on_devices
 from tpulm.training.jax_run import JaxRun, distributed, finished
-from tpulm.training.tasks import labelled
+from tpulm.training.train_step import labelling
 
 
 def folder_of(inputs: Mapping) -> Path:
@@ -110,7 +110,7 @@ def make_predictor(model: TaskModel, distribution: Sharded) -> Callable[[list, M
     sharding, replicas = batch_sharding(distribution), distribution.num_model_replicas
 
     def predicted(trainable: list, frozen: list, batch: dict[str, jax.Array]) -> jax.Array:
-        inputs, labels, _ = labelled(batch)
+        inputs, labels, _ = labelling(batch)
         logits, _ = model.stateless_call(trainable, frozen, inputs, training=False)
         found = logits.argmax(-1) if labels.dtype == "int32" else logits[..., 0]
         return jax.numpy.where(jax.numpy.isfinite(logits).all(-1), found.astype("float32"), jax.numpy.nan)

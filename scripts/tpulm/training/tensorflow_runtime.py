@@ -6,7 +6,7 @@ This module sets the environment variables that TensorFlow reads on import: impo
 import os
 from collections.abc import Callable
 
-from tpulm.core.compile_cache import tensorflow_flags
+from tpulm.core.devices import tensorflow_flags
 from tpulm.core.errors import UserError
 
 os.environ["TF_XLA_FLAGS"] = tensorflow_flags(os.environ.get("TF_XLA_FLAGS", ""))

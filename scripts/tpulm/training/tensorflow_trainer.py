@@ -1,21 +1,20 @@
-"""The training step of masked language models on TensorFlow, and the batches that it consumes."""
+"""The training loop of masked language models on TensorFlow, and their loss on a held-out split."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 import numpy as np
 
 from tpulm.compat.tf_keras import dropout_generators
-from tpulm.config.schedule import learning_rates
 from tpulm.core.arrays import load_arrays
-from tpulm.records.masked_batches import training_batch
+from tpulm.core.live_metrics import LiveMetrics
+from tpulm.records.masked_batches import documents_apart, evaluation_batches, training_batch
 from tpulm.records.reader import Records
-from tpulm.tracking.live_metrics import LiveMetrics
+from tpulm.specs.schedule import learning_rates
 from tpulm.training import checkpoint
-from tpulm.training.history import FigureReader, History
-from tpulm.training.pauses import Pauses
+from tpulm.training.callbacks import StepCallbacks
+from tpulm.training.history import FigureReader, History, held_out_metrics
 from tpulm.training.snapshots import Snapshots
-from tpulm.training.tensorflow_evaluation import evaluator
 from tpulm.training.tensorflow_model import (
     assign,
     build_model,
@@ -26,6 +25,52 @@ from tpulm.training.tensorflow_model import (
     right_sum,
 )
 from tpulm.training.tensorflow_runtime import alone, device_kind, graph, tf, tf_keras, transformers
+
+
+def evaluate(
+    model: transformers.TFPreTrainedModel, records: Records, strategy: tf.distribute.Strategy | None = None
+) -> dict[str, float]:
+    """Return the figures of `held_out_metrics` of a split, for its masked tokens."""
+    return evaluator(model, records, strategy)(iter)
+
+
+def evaluator(
+    model: transformers.TFPreTrainedModel, records: Records, strategy: tf.distribute.Strategy | None = None
+) -> Callable[[Callable[[Iterable], Iterator]], dict[str, float]]:
+    """Return a function that does what `evaluate` does, compiled once; what it is given passes on the batches."""
+    strategy = strategy or tf.distribute.get_strategy()
+    replicas = strategy.num_replicas_in_sync
+
+    def measure(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        logits = predictions(model, batch, training=False)
+        correct = tf.cast(tf.argmax(logits, -1, tf.int32) == batch["labels"], tf.float32) * batch["weights"]
+        return tf.stack([loss_sum(logits, batch), tf.reduce_sum(correct), tf.reduce_sum(batch["weights"])])
+
+    def distributed(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(measure, (batch,)), axis=None)
+
+    def spread(array: np.ndarray) -> tf.distribute.DistributedValues:
+        """Split an array's rows over the replicas; rows of zeros, which weigh nothing, make them equal in number."""
+        array = np.pad(array, [(0, -len(array) % replicas)] + [(0, 0)] * (array.ndim - 1))
+        parts = np.split(array, replicas)
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(parts[context.replica_id_in_sync_group])
+        )
+
+    one, several = graph(measure), graph(distributed, xla=False)
+    run, place = (one, tf.constant) if alone(strategy) else (several, spread)
+
+    def evaluation(watch: Callable[[Iterable], Iterator]) -> dict[str, float]:
+        totals = np.zeros(3)
+        batches = evaluation_batches(records)
+        if records.manifest["packing"] == "segments":
+            batches = documents_apart(batches, records.manifest["special_ids"]["pad"])
+        for batch in watch(batches):
+            totals += run({name: place(array) for name, array in batch.items()}).numpy()
+        return held_out_metrics(*totals)
+
+    return evaluation
+
 
 NOT_DECAYED = ["bias", "LayerNorm", "layer_norm", "layernorm"]  # searched for in the names of variables
 
@@ -73,7 +118,7 @@ class Trainer:
     def make_train_step(self, global_clipnorm: float | None) -> Callable:
         """Return the compiled function of one update: (batch, rate, number of the step) -> figures.
 
-        figures  float32 [3]: loss, nats per prediction; accuracy, the share of the predictions that are right; norm of
+        figures  float32 [3]: loss, nats per prediction; accuracy, the share of correct predictions; norm of
                  the gradients of all variables, before any clipping
         """
         # Where replicas have to talk within a step, only what each does alone is compiled by XLA.
@@ -126,11 +171,11 @@ class Trainer:
         first: int,
         rates: np.ndarray,
         history: History,
-        pauses: Pauses | None = None,
+        callbacks: StepCallbacks | None = None,
     ) -> None:
         """Train from step `first`, counted from 0, on what `load` returns (see `batches`); rates  float32 [steps].
 
-        pauses  what happens between two steps
+        callbacks  what happens between two steps
         """
         if not len(rates):
             return
@@ -138,11 +183,11 @@ class Trainer:
         data = batches(self.strategy, load, batch_size, first, first + len(rates))
         for step, (batch, rate) in enumerate(zip(data, rates, strict=True), first):
             figures = self.step(batch, tf.constant(rate), tf.constant(step, tf.int64))
-            if pauses:
-                pauses.hear()
+            if callbacks:
+                callbacks.defer_signals()
             reader.add(figures, rates[step - first : step - first + 1])
-            if pauses:
-                pauses(step + 1, reader)
+            if callbacks:
+                callbacks(step + 1, reader)
         reader.finish()
 
     def weights(self) -> dict[str, np.ndarray]:
@@ -190,17 +235,17 @@ def train_segment(
     history.devices = f"{replicas} replica(s) ({device_kind()})"
     rates, load = learning_rates(recipe["schedule"], first, last), partial(training_batch, train, recipe)
     measure = evaluator(trainer.model, validation, trainer.strategy)
-    with Pauses(trainer, measure, history, snapshots, say, every) as pauses:
-        if not pauses.begin() and previous:
+    with StepCallbacks(trainer, measure, history, snapshots, say, every) as callbacks:
+        if not callbacks.resume() and previous:
             weights, optimizer = (load_arrays(previous[part]) for part in ("weights", "optimizer"))
             trainer.load(weights, optimizer, f"the checkpoint with {previous['weights']}")
         history.live = LiveMetrics(log, history.step)
-        pauses.catch_up()
-        trainer.train(load, batch_size, history.step, rates[history.step - first :], history, pauses)
-        evaluation = pauses.finish()
+        callbacks.redo_evaluation()
+        trainer.train(load, batch_size, history.step, rates[history.step - first :], history, callbacks)
+        evaluation = callbacks.finish()
         checkpoint.save(outputs, recipe, trainer.weights(), trainer.optimizer_state(), evaluation, previous)
         history.write(outputs["history"], outputs["timings"], bool(every))
-        pauses.written()
+        callbacks.segment_written()
 
 
 def batches(

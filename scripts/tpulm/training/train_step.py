@@ -12,7 +12,52 @@ import jax.numpy as jnp
 import keras
 
 from tpulm.models.sharding import Sharded, replicated_sharding, shardings
-from tpulm.models.token_losses import predict
+from tpulm.models.token_losses import losses_and_correct
+
+
+def causal_lm(batch: dict) -> tuple:
+    """Return inputs, labels and weights of a causal model for a batch of records.causal_batches: each next token.
+
+    labels   int32 [records, sequence_length]; weights  float32 of that shape, 0 for padding; where documents are told
+             apart, for the first token of a document, <bos>: what comes before it says nothing of it; and where the
+             responses count, for all tokens but theirs
+    """
+    tokens, mask, segments = batch["tokens"], batch["mask"], batch.get("segment_ids")
+    weights = mask[:, 1:]
+    if segments is not None:
+        weights = jnp.logical_and(weights, segments[:, 1:] == segments[:, :-1])
+    if "loss_mask" in batch:
+        weights = jnp.logical_and(weights, batch["loss_mask"][:, 1:] > 0)
+    padding_mask = mask if segments is None else segments
+    inputs = {"token_ids": tokens[:, :-1], "padding_mask": padding_mask[:, :-1].astype("int32")}
+    return inputs, tokens[:, 1:], weights.astype("float32")
+
+
+def masked_lm(batch: dict) -> tuple:
+    """Return inputs, labels and weights of a masked model for a batch of records.masked_batches: chosen positions.
+
+    labels   int32 [records, predictions]; weights  float32 of that shape, 0 where nothing was chosen
+    """
+    tokens = batch["input_ids"]
+    padding_mask = next((batch[name] for name in ("segment_ids", "attention_mask") if name in batch), None)
+    padding_mask = jnp.ones_like(tokens) if padding_mask is None else padding_mask
+    inputs = {"token_ids": tokens, "padding_mask": padding_mask, "mask_positions": batch["positions"]}
+    return inputs, batch["labels"], batch["weights"]
+
+
+def labelling(batch: dict) -> tuple:
+    """Return inputs, labels and weights of a model with a head for labels, for a batch of records.labelled_batches.
+
+    labels   int32, or float32 for numbers, [records], or [records, tokens] where words have labels; weights  float32 of
+             that shape, 0 where nothing is to be predicted
+    """
+    inputs = {"token_ids": batch["input_ids"], "padding_mask": batch["attention_mask"]}
+    return inputs, batch["labels"], batch["weights"]
+
+
+# By the name that tpulm.specs.training_step has for them.
+OBJECTIVES: dict[str, Callable[[dict], tuple]] = {"causal": causal_lm, "masked": masked_lm, "labels": labelling}
+
 
 Batch = dict[str, jax.Array]
 
@@ -44,7 +89,7 @@ def make_grad_fn(model: keras.Model, task: Callable, z_loss: float = 0.0) -> Cal
     """Return the function (trainable, frozen, random, batch, weight) -> ((loss, (accuracy, random)), gradients).
 
     Loss and accuracy of a microbatch are its sums over `weight`, the number of predictions of the whole batch: they and
-    the gradients of microbatches just add up. z_loss  see `tpulm.models.token_losses.predict`
+    the gradients of microbatches just add up. z_loss  see `tpulm.models.token_losses.losses_and_correct`
     """
     indices = seed_generators(model)
 
@@ -53,8 +98,8 @@ def make_grad_fn(model: keras.Model, task: Callable, z_loss: float = 0.0) -> Cal
         for index, value in zip(indices, random, strict=True):
             frozen[index] = value
         inputs, labels, weights = task(batch)
-        losses, right, changed = predict(model, trainable, frozen, inputs, labels, True, z_loss)
-        accuracy = (right * weights).sum() / weight
+        losses, correct, changed = losses_and_correct(model, trainable, frozen, inputs, labels, True, z_loss)
+        accuracy = (correct * weights).sum() / weight
         return (losses * weights).sum() / weight, (accuracy, [changed[index] for index in indices])
 
     return jax.value_and_grad(loss_of, has_aux=True)
@@ -65,14 +110,14 @@ def make_train_step(
 ) -> Callable:
     """Return the function of one update: (state, frozen, batch, rate) -> (state, figures).
 
-    task          of `tpulm.training.tasks`
+    task          of `tpulm.training.train_step`
     microbatches  parts of equal size that a batch is worked through in, one after another, their gradients added up
                   before the one update (gradient accumulation over the parts of a batch)
-    z_loss        weight of the z-loss, see `tpulm.models.token_losses.predict`
+    z_loss        weight of the z-loss, see `tpulm.models.token_losses.losses_and_correct`
     state         TrainState of values; frozen  values of the model's non-trainable variables
     batch         arrays [records, ...]
     rate          float32, the learning rate: an argument, so that a schedule compiles nothing anew
-    figures       float32 [3]: loss, nats per prediction; accuracy, the share of the predictions that are right; norm of
+    figures       float32 [3]: loss, nats per prediction; accuracy, the share of correct predictions; norm of
                   the gradients of all variables, before any clipping
     """
     grad_fn = make_grad_fn(model, task, z_loss)
@@ -87,8 +132,8 @@ def make_train_step(
 
             def accumulate(carry: tuple, microbatch: Batch) -> tuple:
                 loss, accuracy, random, gradients = carry
-                (more, (right, random)), new = grad_fn(trainable, frozen, random, microbatch, weight)
-                return (loss + more, accuracy + right, random, jax.tree.map(jnp.add, gradients, new)), None
+                (more, (correct, random)), new = grad_fn(trainable, frozen, random, microbatch, weight)
+                return (loss + more, accuracy + correct, random, jax.tree.map(jnp.add, gradients, new)), None
 
             zeros = jax.tree.map(jnp.zeros_like, trainable)
             start = (jnp.zeros((), "float32"), jnp.zeros((), "float32"), random, zeros)

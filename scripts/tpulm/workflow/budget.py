@@ -1,14 +1,77 @@
-"""Time, cost and disk space of the steps that are still to be trained, according to the existing plans."""
+"""What is planned, and time, cost and disk space of the steps that are still to be trained."""
 
 import json
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from tpulm.config.artifacts import CHECKPOINT_FILES
-from tpulm.config.runs import checkpoint_period
+from tpulm.config.evaluations import checkpoints_named
+from tpulm.config.models import Model
+from tpulm.config.runs import Run, checkpoint_period, runs_of
+from tpulm.config.task_chains import TaskChain
+from tpulm.config.tasks import Task, labelled_tasks
 from tpulm.core import bucket
 from tpulm.core.accelerators import is_tpu, topology
 from tpulm.core.errors import UserError
+from tpulm.specs.artifacts import CHECKPOINT_FILES
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What one plan is of.
+
+    name     its folder below results/plan/: STAGE/RUN, or tasks/TASK/ and the path of the model
+    chains   what trains with the planned step, each a run of its own: the run alone, or all chains of a model on a task
+    """
+
+    name: str
+    chains: list[Run]
+
+    @property
+    def run(self) -> Run:
+        """The run, or the first of the chains."""
+        return self.chains[0]
+
+    @property
+    def key(self) -> str:
+        """How the config names it; of a model on a task, also the model."""
+        return f"{self.run.key}, {Model(self.run.model_run).path}" if isinstance(self.run, TaskChain) else self.run.key
+
+    @property
+    def task(self) -> str | None:
+        """The task; None for a run."""
+        return self.run.task if isinstance(self.run, TaskChain) else None
+
+    @property
+    def recipe(self) -> dict:
+        """What the plan takes of them, see `Run.plan`; of a task, also how many chains there are."""
+        return self.run.plan() | ({"chains": len(self.chains)} if self.task else {})
+
+    @property
+    def described(self) -> list[str]:
+        """The config.json of the model that it starts from, where that says what the config does not."""
+        return self.run.described if isinstance(self.run, TaskChain) else self.run.init_files[:1]
+
+
+def planned_of(config: Mapping) -> dict[str, Planned]:
+    """Return what is planned of a completed config, by name."""
+    runs = runs_of(config)
+    found = [Planned(f"{run.stage}/{run.name}", [run]) for run in runs]
+    trained = {Model(run).path for run in runs}
+    found += [
+        Planned(f"tasks/{task.name}/{path}", chains_on(task, model, path in trained))
+        for task in labelled_tasks(config)
+        for path, model in {Model(run).path: run for run in task.models}.items()
+    ]
+    return {planned.name: planned for planned in found}
+
+
+def chains_on(task: Task, model: Run, trained: bool) -> list[Run]:
+    """Return the chains of a model on a task, with those of its checkpoints where it is trained here."""
+    steps = checkpoints_named(task.recipe["checkpoints"], model) if trained else []
+    chains = [chain for at in (None, *steps) for chain in task.chains(model, at)]
+    return list({chain.folder: chain for chain in chains}.values())
+
 
 # What of a plan's recipe leaves the step as it is.
 OTHER = (
@@ -21,7 +84,7 @@ def unfinished(runs: list[dict], summary: list[dict[str, str]]) -> Counter:
     """Return how many segments of each run there are to train, by its key.
 
     runs     as `Start.planned` lists them
-    summary  as tpulm.workflow.summary has it
+    summary  as tpulm.release.untracked has it
     """
     todo = [f"/{row['output_file']}" for row in summary if row["plan"] == "update pending"]
     states = [path for path in todo if path.endswith(f"/{CHECKPOINT_FILES['state']}")]
@@ -121,7 +184,7 @@ def totals(pending: list[dict], topologies: list[str], prices: Mapping[str, floa
     return lines
 
 
-def check(pending: list[dict], limit: float | None, prices: Mapping[str, float]) -> None:
+def check_budget(pending: list[dict], limit: float | None, prices: Mapping[str, float]) -> None:
     """Refuse to start what cannot be on its slice, or may take more than `limit` by its plans: the estimates with
     their errors. Raises UserError.
 

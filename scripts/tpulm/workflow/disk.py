@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tpulm.config.asked import asked_of
 from tpulm.config.model_sizes import (
     FLOAT32,
     STORED,
@@ -24,6 +23,7 @@ from tpulm.config.model_sizes import (
     optimizer_bytes,
     weight_bytes,
 )  # fmt: skip
+from tpulm.config.models import asked_of
 from tpulm.config.runs import Run
 from tpulm.core.errors import UserError
 
@@ -76,7 +76,7 @@ def models(run: Run) -> dict[str, int]:
     if run.stage == "mlm":
         return {f"{run.folder}/model/model.safetensors": whole}
     if run.stage == "base":
-        return {f"results/base/{run.name}": whole, f"results/transformers/base/{run.name}": whole}
+        return {f"results/base/{run.name}/preset": whole, f"results/transformers/base/{run.name}": whole}
     # The formats of Keras and of PEFT, which has a B for each head.
     adapters = {f"{run.folder}/adapter.lora.h5": 3 * FLOAT32 * size.adapters}
     return adapters | {f"{run.folder}/model": whole, f"results/transformers/finetune/{run.name}": whole}
@@ -100,9 +100,8 @@ def needs_of(jobs: Iterable[Any], runs: Iterable[Run], config: Mapping, planned:
         f"results/{run.fetched}/model.safetensors": (FLOAT32 * model_size(run).parameters, assumed(run))
         for run in copies
     }
-    saved |= {
-        f"results/{folder}/{name}": size for name, size in fetched.items() for folder in ("base", "transformers/base")
-    }
+    for name, size in fetched.items():
+        saved |= {f"results/base/{name}/preset": size, f"results/transformers/base/{name}": size}
     found += grouped("models", (saved[path] for path in saved if path in made))
     return [*found, *chains_of_tasks(made, by_key.values()), *texts(made)]
 

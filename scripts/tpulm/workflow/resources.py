@@ -1,20 +1,191 @@
-"""What the jobs of a run request, as `resources` of their rules: what, never where."""
+"""What the jobs of a run request, as `resources` of their rules: what, never where.
+
+A device without memory of its own, a CPU, has its weights, gradients and activations there, too. What is said here
+is a request to a scheduler, which ends a job that takes more: it errs on the high side.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tpulm.config.model_sizes import (
+    FLOAT32,
+    STORED,
+    ModelSize,
+    base_size,
+    is_built,
+    model_bytes,
+    model_size,
+    optimizer_bytes,
+    weight_bytes,
+)  # fmt: skip
 from tpulm.config.runs import Run
 from tpulm.config.texts import sources_of
 from tpulm.core.accelerators import gres
 from tpulm.corpus.sources import Part
-from tpulm.workflow.memory import mem_mb
+from tpulm.specs.record_arrays import EVALUATION_BATCH, predictions_per_record
+
+MB = 10**6
+# Bytes of a process without its model: interpreter, libraries, batches, the compiler at work.
+PROCESS = 4 * 10**9
+LONGEST = 512  # tokens that a masked model is asked to read where the config has no records for it
+SHARD = 2 * 10**9  # bytes of a file of weights for transformers
+
+
+def mem_mb(run: Run, job: str) -> int:
+    """Return the megabytes that a job of a run asks for: what its `resources.mem_gb` says, or what the model needs.
+
+    job  a rule of the run's stage, without its framework: a key of JOBS
+    """
+    given = run.recipe["resources"]["mem_gb"]
+    return 1000 * given if given else -(-(PROCESS + JOBS[job](run)) // MB)
+
+
+def fetching_mb(base: Mapping) -> int:
+    """Return the megabytes that fetching a base model asks for; base  an entry under base in the config."""
+    return -(-(PROCESS + (loading(base_size(base), FLOAT32) if is_built(base) else 0)) // MB)
+
+
+def converting_mb(base: Mapping) -> int:
+    """Return the megabytes that saving a fetched base model for transformers asks for."""
+    return -(-(PROCESS + converting(base_size(base))) // MB)
+
+
+def loading(size: ModelSize, stored: int) -> int:
+    """Return the bytes of a model on the host while it is loaded: each variable is read beside the value it replaces.
+
+    stored  bytes of a weight
+    """
+    return stored * size.parameters + 2 * FLOAT32 * size.table
+
+
+def on_cpu(run: Run) -> bool:
+    """Return whether a run's devices share the main memory, as far as its config says."""
+    return not run.recipe["resources"].get("accelerator")
+
+
+def activations(run: Run, backward: bool) -> int:
+    """Return the bytes of the activations of a microbatch, all devices together.
+
+    Korthikanti et al. 2022, equation 2, which counts 16-bit numbers: s b h (34 + 5 a s / h) for a layer, all of which
+    a backward pass needs; with remat, 2 s b h for each layer, and one layer. Float32 takes twice that. And three times
+    the logits in float32: themselves, probabilities, gradients.
+    """
+    recipe, size = run.recipe, model_size(run)
+    length = recipe.get("sequence_length") or run.config.get("tfrecords", {}).get("sequence_length", LONGEST)
+    records = -(-recipe.get("batch_size", EVALUATION_BATCH) // recipe.get("microbatches", 1))
+    if run.stage == "mlm" and not backward:
+        records = min(records, EVALUATION_BATCH)
+    wide = 2 if recipe.get("precision", "float32") == "float32" else 1
+    inputs = 2 * length * records * size.hidden
+    layer = length * records * (34 * size.hidden + 5 * size.heads * length)
+    if not backward:
+        layers = layer
+    else:
+        layers = inputs * size.layers + layer if recipe.get("remat") else layer * size.layers
+    if "predict" in recipe:  # a head for labels
+        return wide * layers
+    masked = run.stage == "mlm" and "masking" in recipe  # a model that is not trained here has none
+    predicted = predictions_per_record(length, recipe["masking"]["mlm_probability"]) if masked else length
+    logits = 3 * FLOAT32 * records * predicted * size.vocabulary
+    return wide * layers + logits
+
+
+def opened(run: Run) -> int:
+    """Return the bytes on the host of a run's model that is opened to run it, on its devices.
+
+    An int8 base is read in the type that `precision` says and rounded on the host.
+    """
+    recipe, size = run.recipe, model_size(run)
+    rounded = recipe.get("base_precision") == "int8"
+    read = loading(size, STORED[recipe["precision"]]) if rounded else 2 * FLOAT32 * size.table
+    return read + (model_bytes(run) if on_cpu(run) or rounded else 0)
+
+
+def training(run: Run) -> int:
+    """Return the bytes that a host needs to train.
+
+    What it writes at once is its share of weights and optimizer state, for a snapshot, and all of one of them, for a
+    checkpoint where hosts share no folder.
+    """
+    weights, state = weight_bytes(run), optimizer_bytes(run)
+    hosts = run.recipe["resources"]["hosts"]
+    written = max((weights + state) // hosts, max(weights, state))
+    here = state + weights + activations(run, backward=True) if on_cpu(run) else 0  # also the gradients
+    fresh = loading(model_size(run), 0) + (model_bytes(run) if on_cpu(run) else 0)
+    return (fresh if run.stage != "finetune" else opened(run)) + here + written
+
+
+def tuned(run: Run) -> int:
+    """Return the bytes of a run's model with the weights of a checkpoint, which are read before they are assigned."""
+    return opened(run) + weight_bytes(run)
+
+
+def evaluating(run: Run) -> int:
+    """Return the bytes of a measurement: the model, and the activations of one layer."""
+    return tuned(run) + (activations(run, backward=False) if on_cpu(run) else 0)
+
+
+def adapters(run: Run) -> int:
+    """Return the bytes of saving adapters, for which the base model is opened without an accelerator."""
+    size = model_size(run)
+    return loading(size, STORED[run.recipe["precision"]]) + 3 * FLOAT32 * size.adapters
+
+
+def exported(run: Run) -> int:
+    """Return the bytes of saving a tuned model; where adapters are merged, that is another one, in float32."""
+    return tuned(run) + (FLOAT32 * model_size(run).parameters if run.recipe["method"] == "lora" else 0)
+
+
+def converting(size: ModelSize) -> int:
+    """Return the bytes of saving a model for transformers: the model, and two of the files that it is cut into."""
+    return loading(size, FLOAT32) + min(2 * SHARD, FLOAT32 * size.parameters)
+
+
+def copies(number: int) -> Callable[[Run], int]:
+    """Return a function of a run: the bytes of so many copies of its trained weights."""
+    return lambda run: number * weight_bytes(run)
+
+
+def opened_masked(run: Run) -> int:
+    """Return the bytes of opening the folder of a masked model."""
+    return (2 if run.backend == "tensorflow" else 3) * weight_bytes(run)
+
+
+def measured_masked(run: Run) -> int:
+    """Return the bytes of measuring a masked model: TensorFlow does so on the CPU, whatever has trained it."""
+    here = run.backend == "tensorflow" or on_cpu(run)
+    return opened_masked(run) + activations(run, backward=False) * here
+
+
+# By the rules that run a model of a run, what each holds beside its process.
+JOBS: dict[str, Callable[[Run], int]] = {
+    "train": training,
+    # What is read, what it becomes, and what is written.
+    "fetch_mlm": copies(3),
+    "export_mlm": copies(3),
+    "predict_task": lambda run: 3 * weight_bytes(run) + activations(run, backward=False) * on_cpu(run),
+    "fill_mask": opened_masked,
+    "evaluate_mlm": measured_masked,
+    # Built without an accelerator, then given the weights of a checkpoint.
+    "export_base": copies(2),
+    "evaluate_base": evaluating,
+    "export_lora": adapters,
+    "export_finetune": exported,
+    "export_transformers": lambda run: converting(model_size(run)),
+    "generate": tuned,
+    "evaluate_finetune": evaluating,
+    "run_harness": evaluating,
+    # As many tokens at once as the measurements above.
+    "score_mlm": measured_masked,
+    "score_causal": evaluating,
+}
 
 
 def resources_of(run_of: Callable[[Any], Run], job: str, prefix: str, hosts: bool = False) -> dict[str, Callable]:
     """Return the resources of a rule that runs a model.
 
     run_of  returns by the wildcards of a job which run says what the model asks for
-    job     the rule, see `tpulm.workflow.memory.JOBS`
+    job     the rule, see `tpulm.workflow.resources.JOBS`
     prefix  of a module's paths, which tells its runs from those of another one
     hosts   whether the rule trains, on all hosts of a run
 

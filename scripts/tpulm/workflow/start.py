@@ -10,18 +10,15 @@ from typing import Any, TypeVar
 
 from tpulm.compat.snakemake import executor_settings, jobs_before, pending_jobs, rule_name
 from tpulm.config.model_sizes import checkpoint_bytes
-from tpulm.config.planned import planned_of
 from tpulm.config.runs import Run, record_sets_of
 from tpulm.core import bucket, folder_lock
+from tpulm.core.devices import tpu_here
 from tpulm.core.errors import UserError
-from tpulm.core.local_devices import tpu_here
-from tpulm.tracking.trackers import absent, check_installed
-from tpulm.workflow import disk, trackers
-from tpulm.workflow.budget import check, pending
-from tpulm.workflow.place import Place
-from tpulm.workflow.preflight import preflight, requests
-from tpulm.workflow.shards import check_shards
-from tpulm.workflow.staleness import note
+from tpulm.workflow import disk, tracking
+from tpulm.workflow.budget import check_budget, pending, planned_of
+from tpulm.workflow.checks import check_shards, preflight, requests, why_retrained
+from tpulm.workflow.paths import Paths
+from tpulm.workflow.trackers import absent, check_installed
 
 Result = TypeVar("Result")
 
@@ -61,7 +58,7 @@ def check_token(jobs: Iterable) -> None:
 class Start:
     """The checks of a workflow, or of a module in another one."""
 
-    def __init__(self, workflow: Any, config: Mapping, runs: list[Run], place: Place):
+    def __init__(self, workflow: Any, config: Mapping, runs: list[Run], place: Paths):
         """Look at the working folder, while Snakemake reads the Snakefile.
 
         Raises UserError in a job whose workflow is gone.
@@ -84,7 +81,7 @@ class Start:
         Which runs train again and why, and whether results/ is writable.
         """
         results = self.place.located("results")
-        found = [note(run, self.place.located(run.folder)) for run in self.runs]
+        found = [why_retrained(run, self.place.located(run.folder)) for run in self.runs]
         return [text for text in (*found, *folder_lock.unwritable(results)) if text]
 
     def before_jobs(self) -> None:
@@ -109,7 +106,7 @@ class Start:
         check_token(jobs)
         todo = self.to_train(jobs)
         plan = self.config["plan"]
-        check(todo, plan["spending_limit"], plan["prices"])
+        check_budget(todo, plan["spending_limit"], plan["prices"])
         if not workflow.local_exec:
             tell_of_cpus(todo)
         needs = disk.needs_of(jobs, self.runs, self.config, todo)
@@ -125,14 +122,14 @@ class Start:
         if "tensorboard" in missing:
             say("tensorboard is not installed here, so there will be no event files; after pip install tensorboard, "
                 "`snakemake track` writes them.")  # fmt: skip
-        given = trackers.specification(self.config, self.runs, self.place, replay=False)
+        given = tracking.specification(self.config, self.runs, self.place, replay=False)
         given["trackers"] = [name for name in given["trackers"] if name not in missing]
-        self.follower = trackers.start(given)
+        self.follower = tracking.start(given)
 
     def after_jobs(self) -> None:
         """Let the trackers have the rest."""
         if self.follower:
-            trackers.end(self.follower)
+            tracking.end(self.follower)
 
     def to_train(self, jobs: list) -> list[dict]:
         """Return the runs and chains of tasks with segments among the jobs that are to run, see `pending`."""

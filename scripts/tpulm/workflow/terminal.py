@@ -4,12 +4,13 @@ A handler in the place of Snakemake's own one, which prints the inputs of every 
 there. Where the output is no terminal, all are plain lines, and nothing is shown in place.
 """
 
+import difflib
 import logging
 import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,16 @@ from typing import Any
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from tpulm.compat import snakemake as inside
-from tpulm.core import job_record
+from tpulm.core import job_record, live_metrics
 from tpulm.core.job import ERASE, IN_PLACE, MEMORY
-from tpulm.tracking import live_metrics
-from tpulm.workflow.targets import unknown
+
+
+def unknown(target: str, known: Iterable[str]) -> str:
+    """Return a sentence about a target that no rule makes, with those of the known ones that are like it."""
+    near = difflib.get_close_matches(target, list(known), n=3, cutoff=0.7)
+    more = f"did you mean {' or '.join(near)}?" if near else "`snakemake --list-rules` lists the targets by name."
+    return f"error: no rule of this config makes {target}; {more}"
+
 
 REFRESH = 0.5  # seconds
 TAIL = 20  # lines of a log

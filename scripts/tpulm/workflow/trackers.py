@@ -1,61 +1,363 @@
-"""The process beside Snakemake that passes the metrics of runs on to trackers."""
+"""Trackers of experiments: each a class that takes the metrics of one run, while it trains or afterwards.
 
+TensorBoard's event files are beside the live metrics. Weights & Biases, MLflow and Trackio have settings of their own
+in the environment (WANDB_MODE, MLFLOW_TRACKING_URI, TRACKIO_SPACE_ID), where they send what they are given included.
+
+    python -m tpulm.workflow.trackers < SPECIFICATION
+
+Snakemake starts it beside the jobs (tpulm.workflow.tracking), so that nothing that a tracker does, such as waiting for
+a network, reaches a trainer. It ends with its standard input. Its messages go to standard error.
+"""
+
+import contextlib
+import hashlib
+import importlib.util
 import json
 import os
-import subprocess
+import select
+import socket
 import sys
-from collections.abc import Iterable, Mapping
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from textwrap import indent
+from typing import Any, Protocol
 
-from tpulm.config.runs import Run
-from tpulm.workflow.place import Place
+from tpulm.core.errors import UserError
+from tpulm.core.live_metrics import FILE, records
 
-SCRIPTS = Path(__file__).parents[2]
-LOG = Path("logs") / "trackers.log"
-PATIENCE = 60  # seconds that it may take at the end, for what is still to be sent
-SAMPLES = {"mlm": "fill_mask.json", "finetune": "generations.json"}
-
-
-def specification(config: Mapping, runs: Iterable[Run], place: Place, replay: bool) -> dict:
-    """Return what tpulm.tracking.follow takes."""
-    return {
-        "trackers": config["trackers"],
-        "replay": replay,
-        "runs": [
-            {
-                "name": f"{run.stage}/{run.name}",
-                "folder": place.prefixed(f"logs/{run.stage}/{run.name}"),
-                "samples": place.located(f"{run.folder}/{SAMPLES[run.stage]}") if run.stage in SAMPLES else "",
-                "config": {key: value for key, value in run.recipe.items() if key != "resources"},
-            }
-            for run in runs
-        ],
-    }
+PROJECT = "tpulm"  # where the environment names none
+EVENTS = "events.out.tfevents.*"
 
 
-def start(given: dict) -> subprocess.Popen | None:
-    """Start the process with a specification; None where it names no tracker.
+class Tracker(Protocol):
+    """Takes what a run reports."""
 
-    It ends when this process does, however that ends.
-    """
-    if not given["trackers"]:
-        return None
-    LOG.parent.mkdir(parents=True, exist_ok=True)
-    folders = [str(SCRIPTS), *filter(None, [os.environ.get("PYTHONPATH")])]
-    with open(LOG, "w", encoding="utf-8") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "tpulm.tracking.follow"], stdin=subprocess.PIPE, stdout=log, stderr=log,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)}, start_new_session=True,
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Take figures of a step, by names such as train/loss."""
+
+    def text(self, step: int, name: str, text: str) -> None:
+        """Take a text in Markdown."""
+
+    def flush(self) -> None:
+        """Pass on what was taken."""
+
+    def close(self) -> None:
+        """Pass it on and end."""
+
+
+class TensorBoard:
+    """Event files in the folder of a run's logs; those of earlier are replaced."""
+
+    def __init__(self, name: str, folder: Path, config: Mapping):
+        """Begin a file. The package's writer of whole files would import TensorFlow, 0.7 GB, so this one is plain."""
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        for file in folder.glob(EVENTS):
+            file.unlink()
+        path = folder / f"events.out.tfevents.{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}"
+        self.writer = RecordWriter(open(path, "wb"))
+        self.add(file_version="brain.Event:2")
+        self.text(0, "config", as_code(config))
+
+    def add(self, **fields: Any) -> None:
+        """Append an event, at the time of now."""
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self.writer.write(Event(wall_time=time.time(), **fields).SerializeToString())
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Take figures of a step."""
+        from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+
+        for name, value in values.items():
+            self.add(step=step, summary=scalar_pb(name, value))
+
+    def text(self, step: int, name: str, text: str) -> None:
+        """Take a text."""
+        from tensorboard.plugins.text.summary_v2 import text_pb
+
+        self.add(step=step, summary=text_pb(name, text))
+
+    def flush(self) -> None:
+        """Write."""
+        self.writer.flush()
+
+    def close(self) -> None:
+        """Write and end."""
+        self.writer.close()
+
+
+class WeightsAndBiases:
+    """A run of Weights & Biases, which goes on where the same config is tracked again."""
+
+    def __init__(self, name: str, folder: Path, config: Mapping):
+        """Begin or go on."""
+        import wandb
+
+        project = os.environ.get("WANDB_PROJECT", PROJECT)
+        self.run = wandb.init(
+            project=project, id=identity(name, config), name=name, config=dict(config), dir=str(folder), resume="allow",
+            settings=wandb.Settings(silent=True, console="off"),
         )  # fmt: skip
-    assert process.stdin
-    process.stdin.write(f"{json.dumps(given)}\n".encode())
-    process.stdin.flush()
-    return process
+        self.html = wandb.Html
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Take figures of a step."""
+        self.run.log(dict(values), step=step)
+
+    def text(self, step: int, name: str, text: str) -> None:
+        """Take a text."""
+        import html
+
+        self.run.log({name: self.html(f"<pre>{html.escape(text)}</pre>")}, step=step)
+
+    def flush(self) -> None:
+        """Nothing to do: it sends by itself."""
+
+    def close(self) -> None:
+        """Send and end."""
+        self.run.finish()
 
 
-def end(process: subprocess.Popen) -> None:
-    """Let the process pass on the rest, and wait for that."""
+class MLflow:
+    """A run of MLflow, in the experiment that MLFLOW_EXPERIMENT_NAME names."""
+
+    def __init__(self, name: str, folder: Path, config: Mapping):
+        """Begin a run; one of the same config and name that was tracked before is deleted."""
+        from mlflow import MlflowClient
+
+        self.client = MlflowClient()
+        experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        found = self.client.get_experiment_by_name(experiment)
+        number = found.experiment_id if found else self.client.create_experiment(experiment)
+        mark = identity(name, config)
+        for run in self.client.search_runs([number], f"tags.tpulm = '{mark}'"):
+            self.client.delete_run(run.info.run_id)
+        self.run = self.client.create_run(number, run_name=name, tags={"tpulm": mark}).info.run_id
+        for key, value in config.items():
+            self.client.log_param(self.run, key, json.dumps(value)[:500])
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Take figures of a step."""
+        for name, value in values.items():
+            self.client.log_metric(self.run, name, value, step=step)
+
+    def text(self, step: int, name: str, text: str) -> None:
+        """Take a text, as a file."""
+        self.client.log_text(self.run, text, f"{name}.md")
+
+    def flush(self) -> None:
+        """Nothing to do: it sends by itself."""
+
+    def close(self) -> None:
+        """End the run."""
+        self.client.set_terminated(self.run)
+
+
+class Trackio:
+    """A run of Trackio."""
+
+    def __init__(self, name: str, folder: Path, config: Mapping):
+        """Begin a run; one of this name that was tracked before is deleted."""
+        import trackio
+
+        project = os.environ.get("TRACKIO_PROJECT", PROJECT)
+        self.library, self.name = trackio, name.replace("/", "-")
+        with contextlib.suppress(ValueError):  # there is no such project yet
+            for run in trackio.Api().runs(project):
+                if run.name == self.name:
+                    run.delete()
+        self.run = trackio.init(project=project, name=self.name, config=dict(config), embed=False)
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Take figures of a step."""
+        self.run.log(dict(values), step=step)
+
+    def text(self, step: int, name: str, text: str) -> None:
+        """Take a text."""
+        self.run.log({name: self.library.Markdown(text)}, step=step)
+
+    def flush(self) -> None:
+        """Nothing to do: it sends by itself."""
+
+    def close(self) -> None:
+        """Send and end."""
+        self.run.finish()
+
+
+# By the name of its package, which the config has, too; called with name, folder of the logs and config of a run.
+TRACKERS: dict[str, Callable[[str, Path, Mapping], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "wandb": WeightsAndBiases,
+    "mlflow": MLflow,
+    "trackio": Trackio,
+}
+
+
+def absent(names: list[str]) -> list[str]:
+    """Return which trackers are not installed here."""
+    return [name for name in names if importlib.util.find_spec(name) is None]
+
+
+def check_installed(names: list[str]) -> None:
+    """Raise UserError where a tracker is not installed."""
+    for name in absent(names):
+        raise UserError(f"trackers names {name}, which is not installed here; to install it: pip install {name}")
+
+
+def identity(name: str, config: Mapping) -> str:
+    """Return what tells a run from others of its name: the same for the same config."""
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]
+    return f"{name.replace('/', '-')}-{digest}"
+
+
+def as_code(config: Mapping) -> str:
+    """Return a config as a text in Markdown."""
+    return f"```json\n{json.dumps(config, indent=2, sort_keys=True)}\n```"
+
+
+SECONDS = 2.0  # between two looks at the logs
+
+
+class Followed:
+    """The log of a run, and the trackers that it goes to.
+
+    The trackers are opened when the log grows. A log that has become another one, as of a run that was trained again,
+    begins anew.
+    """
+
+    def __init__(self, run: dict, trackers: list[str], say: Callable[[str], None], replay: bool = False):
+        """Follow a run, of a specification; with `replay`, as if its whole log were new."""
+        self.run, self.names, self.say = run, trackers, say
+        self.path = Path(run["folder"]) / FILE
+        self.trackers: dict[str, Tracker] = {}
+        self.inode, self.size = (0, 0) if replay else self.version()
+        self.step = self.offset = 0  # up to which the trackers have the log
+
+    def version(self) -> tuple[int, int]:
+        """Return what tells whether the log is another one and whether it has grown: zeros where there is none."""
+        with contextlib.suppress(OSError):
+            found = os.stat(self.path)
+            return found.st_ino, found.st_size
+        return 0, 0
+
+    def advance(self) -> None:
+        """Pass on what is new."""
+        inode, size = self.version()
+        if not inode or (inode, size) == (self.inode, self.size):
+            return
+        if inode != self.inode or size < self.offset:
+            self.close()
+        self.inode, self.size = inode, size
+        if not self.trackers:
+            self.open()
+        with open(self.path, "rb") as file:
+            file.seek(self.offset)
+            added = file.read()
+        added = added[: added.rfind(b"\n") + 1]
+        self.offset += len(added)
+        for record in records(added.decode("utf-8", "replace").splitlines()):
+            self.step = record["step"]
+            values = figures(record)
+            if values:
+                self.each("scalars", self.step, values)
+        self.each("flush")
+
+    def open(self) -> None:
+        """Open every tracker anew."""
+        for name in self.names:
+            with self.reported(name):
+                self.trackers[name] = TRACKERS[name](self.run["name"], self.path.parent, self.run["config"])
+
+    def each(self, method: str, *arguments: object) -> None:
+        """Call a method of each tracker; one that fails gets no more."""
+        for name, tracker in list(self.trackers.items()):
+            with self.reported(name):
+                getattr(tracker, method)(*arguments)
+
+    @contextlib.contextmanager
+    def reported(self, name: str) -> Iterator[None]:
+        """Let what a tracker raises end no more than this tracker."""
+        try:
+            yield
+        except Exception as error:
+            traceback.print_exc()
+            self.trackers.pop(name, None)
+            self.say(f"{name} takes no more of {self.run['name']}: {type(error).__name__}: {error}")
+
+    def finish(self) -> None:
+        """Pass on the rest, and the samples of a model that was trained to its end."""
+        self.advance()
+        if self.trackers:
+            for name, text in samples(Path(self.run["samples"])):
+                self.each("text", self.step, name, text)
+        self.close()
+
+    def close(self) -> None:
+        """Close every tracker."""
+        self.each("close")
+        self.trackers, self.offset = {}, 0
+
+
+def figures(record: dict) -> dict[str, float]:
+    """Return the figures of a record of live metrics, by the names that trackers group by."""
+    if "held_out" in record:
+        figures = record["held_out"]
+        return {f"held_out/{name}": figures[name] for name in ("loss", "accuracy", "perplexity") if name in figures}
+    if "seconds" in record:
+        return {f"seconds/{name}": seconds for name, seconds in record["seconds"].items()}
+    groups = {"train": ("loss", "accuracy", "learning_rate", "gradient_norm"), "speed": ("tokens_per_second", "mfu")}
+    found = {f"{group}/{name}": record.get(name) for group, names in groups.items() for name in names}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def samples(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield name and text, in Markdown, of the samples of a finished run: generations.json or fill_mask.json."""
     try:
-        process.communicate(timeout=PATIENCE)
-    except subprocess.TimeoutExpired:
-        process.kill()
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    if isinstance(found, dict):
+        for number, row in enumerate(found["prompts"]):
+            texts = [f"{kind}:\n\n{indent(text, '    ')}" for kind in ("before", "after") for text in row[kind]]
+            yield f"samples/{number}", "\n\n".join([f"prompt: {row['prompt']}", *texts])
+    else:
+        for number, row in enumerate(found):
+            answers = ", ".join(f"{answer['token_str']} ({answer['score']:.3f})" for answer in row["answers"])
+            yield f"samples/{number}", f"{row['prompt']}\n\n{answers}"
+
+
+def follow(specification: dict, ended: Callable[[], bool], say: Callable[[str], None]) -> int:
+    """Pass the logs of all runs on until `ended` says so, then what is left; return how many runs were tracked.
+
+    specification  trackers, names of TRACKERS; replay, whether to pass on whole logs; runs, of each name, folder of its
+                   live metrics, samples (a file), config
+    """
+    runs = [Followed(run, specification["trackers"], say, specification["replay"]) for run in specification["runs"]]
+    tracked = set()
+    while True:
+        last = ended()
+        for followed in runs:
+            followed.advance()
+            if followed.trackers:
+                tracked.add(followed.run["name"])
+        if last:
+            break
+    for followed in runs:
+        followed.finish()
+    return len(tracked)
+
+
+def input_ended() -> bool:
+    """Return whether standard input has ended, after waiting for it a while."""
+    readable, _, _ = select.select([0], [], [], SECONDS)
+    return bool(readable) and not os.read(0, 1)
+
+
+if __name__ == "__main__":
+    given = b""
+    while not given.endswith(b"\n"):
+        given += os.read(0, 1 << 16) or b"{}\n"
+    follow(json.loads(given), input_ended, lambda text: print(text, file=sys.stderr, flush=True))

@@ -1,0 +1,49 @@
+"""Evaluate a base model that was trained here on its held-out splits.
+
+input.base                preset folder
+input.records             manifest.json of the records that it was trained on; its URL, if they are in a bucket
+input.state               JSON of the chain's last checkpoint, which names the best
+output                    JSON: best_step, steps, epochs, parameters; per split predicted (tokens: all, or
+                          responses), loss (nats per token), accuracy, perplexity, predictions; measured_as, of which
+                          kind these are; attention, its implementation in training, where an accelerator could have
+                          several; with determinism: steps that, and bytes_promised: false
+params.recipe             batch_size, microbatches, precision, mesh, cpu_threads, host_device_count; determinism, where
+                          it is steps
+"""
+
+from tpulm.core.files import read_json, write_json
+from tpulm.core.job import job
+from tpulm.core.scores import CAUSAL, measured_as
+from tpulm.records.causal_batches import held_out_batches, predicted
+from tpulm.records.reader import open_records, read_manifest
+from tpulm.specs.training_step import ModelSpec, promised
+from tpulm.training import runtime
+
+recipe, name = snakemake.params.recipe, snakemake.wildcards.name
+
+with job(snakemake.log[0], f"base {name}") as say:
+    determinism = recipe.get("determinism", "bytes")
+    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"], determinism)
+    from tpulm.models.building import open_model
+    from tpulm.models.causal import count
+    from tpulm.models.sharding import on_one_host
+    from tpulm.training.checkpoint import how_trained, trained_for
+    from tpulm.training.evaluation import Evaluator
+    from tpulm.training.train_step import causal_lm
+
+    base = snakemake.input.base
+    manifest = read_manifest(snakemake.input.records)
+    known = {"preset": base, "packing": manifest["packing"]}
+    spec = ModelSpec.of("base", f"base.{name}", on_one_host(recipe, snakemake.resources) | known)
+    model, distribution = open_model(spec)
+    evaluator = Evaluator(model, distribution, causal_lm)
+    state = read_json(snakemake.input.state)
+    metrics = {"best_step": state["best"]["step"], "parameters": count(model.variables)}
+    metrics |= measured_as(CAUSAL, f"base/{name}")
+    metrics |= trained_for(state, manifest) | promised(recipe) | how_trained(state)
+    for split in ("validation", "test"):
+        records = open_records(snakemake.input.records, split)
+        figures = evaluator(held_out_batches(records, recipe))
+        metrics[split] = {"predicted": predicted(records)} | figures
+        say(f"{split} loss {figures['loss']:.4f}, accuracy {figures['accuracy']:.3f}")
+    write_json(snakemake.output[0], metrics)

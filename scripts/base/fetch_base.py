@@ -1,0 +1,51 @@
+"""Fetch an existing base model: a keras-hub preset, a pinned model of a hub, or a local preset folder.
+
+input.adapter            the files of an adapter of PEFT; none where none is merged
+input.files              the files of a local preset folder; none for a preset that is downloaded
+output.folder            preset folder
+output.fingerprint       JSON: the SHA-256 of each of its files
+params.recipe.preset     folder, name, or handle
+params.recipe.adapter    folder or hf:// handle of the adapter, if there is one
+params.recipe.adapter_revision   commit of an hf:// adapter
+params.recipe.revision   commit of an hf:// repository, otherwise null
+"""
+
+import shutil
+
+from tpulm.core.errors import UserError
+from tpulm.core.files import PICKLES, fingerprints, refuse_unsafe_preset, write_json
+from tpulm.core.job import job
+from tpulm.models.peft import ADAPTER, merge_peft
+from tpulm.models.presets import is_keras_preset, locate
+from tpulm.training import runtime
+
+recipe, name = snakemake.params.recipe, snakemake.wildcards.name
+
+with job(snakemake.log[0], f"base {name}") as say:
+    runtime.start(cpu_threads=1, repeats=False)
+    from tpulm.models.causal import atomic_folder, load_preset, save_preset
+    from tpulm.models.from_transformers import load_transformers
+
+    where = f"base.{name}.preset"
+    say(f"fetching {recipe['preset']}")
+    folder = locate(recipe["preset"], recipe["revision"], where)
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{where} is {recipe['preset']}, which is no preset folder: it holds no config.json.")
+    refuse_unsafe_preset(folder, f"{where} is {recipe['preset']}")
+    keras_preset = is_keras_preset(folder)
+    if "adapter" in recipe:
+        model = load_preset(folder) if keras_preset else load_transformers(folder, where)
+        key = f"base.{name}.adapter"
+        adapter = locate(recipe["adapter"], recipe.get("adapter_revision"), key, ADAPTER)
+        changed = merge_peft(model, adapter, key)
+        say(f"{recipe['adapter']} is merged into {changed} matrices")
+        save_preset(model, snakemake.output.folder)
+    elif keras_preset:
+        unread = shutil.ignore_patterns(".*", "*.py", *(f"*{suffix}" for suffix in PICKLES))
+        with atomic_folder(snakemake.output.folder) as partial:
+            shutil.copytree(folder, partial, dirs_exist_ok=True, ignore=unread)
+    else:
+        say("converting it to a Keras preset")
+        save_preset(load_transformers(folder, where), snakemake.output.folder)
+    write_json(snakemake.output.fingerprint, fingerprints(snakemake.output.folder))
+    say(f"saved as {snakemake.output.folder}")

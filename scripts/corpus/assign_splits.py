@@ -1,0 +1,26 @@
+"""Assign each document of a text to a split, from the keys of all parts.
+
+input.parts         Parquet: text, words, key
+input.records       JSON of each part
+output.splits       NumPy array, uint8: for each document of the parts in order, the number of its split, or of the
+                    reason why it is in none
+output.record       JSON: the source, and how many documents of each split were dropped, by reason;
+                    how many each part has
+params.recipe.key   key of this text in the config
+params.recipe.parts the split that each part is named for
+params.recipe.sources        the source of each part, where a text has several
+params.recipe.held_out       shares of train that become the splits which no part is named for
+params.recipe.max_documents  how many documents a split has at the most
+params.recipe.near_duplicates  threshold of the similarity at which one of two documents is dropped; absent: none is
+"""
+
+import numpy as np
+from tpulm.core.files import atomic_write, write_json
+from tpulm.core.job import job
+from tpulm.corpus.splits import assign_text
+
+with job(snakemake.log[0], snakemake.wildcards.collection):
+    splits, record = assign_text(snakemake.params.recipe, snakemake.input.parts, snakemake.input.records)
+    with atomic_write(snakemake.output.splits) as partial, open(partial, "wb") as file:
+        np.save(file, splits)
+    write_json(snakemake.output.record, record)

@@ -1,0 +1,42 @@
+"""Score a causal model: one that was trained here, or a finetuned one beside its base model.
+
+input.texts, .pairs, .ngrams, .overlaps   as of score_mlm
+input.base        preset folder
+input.best        the tuned variables of a finetuned model; none of another one
+output.scores     JSON: model, kind (causal) and scores, see tpulm.core.scores; of a finetuned model, `base model` is
+                  one of the baselines
+output.by_item    Parquet: score (its name), item, value
+params.recipe     key and path of the model, step of a checkpoint; texts and pairs, the names of those; documents of
+                  each split; sequence_length, batch_size, microbatches, precision, mesh, cpu_threads,
+                  host_device_count, of a finetuned model method and keys of LoRA, seed, layout; determinism, where it
+                  is steps
+"""
+
+from tpulm.core.arrays import load_arrays
+from tpulm.core.job import job
+from tpulm.core.scores import CAUSAL
+from tpulm.specs.training_step import ModelSpec
+from tpulm.training import runtime
+
+recipe, base, best = snakemake.params.recipe, snakemake.input.base, snakemake.input.get("best")
+
+with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
+    determinism = recipe.get("determinism", "bytes")
+    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"], determinism)
+    from tpulm.evaluation.jax_scoring import CausalScorer
+    from tpulm.evaluation.text_scores import Material, spoken
+    from tpulm.models.building import open_model
+    from tpulm.models.causal import assign
+    from tpulm.models.sharding import on_one_host
+
+    stage, preset = ("finetune", {"base": {"preset": base}}) if best else ("base", {"preset": base})
+    opened = on_one_host(recipe, snakemake.resources) | preset
+    model, distribution = open_model(ModelSpec.of(stage, recipe["key"], opened))
+    material = Material.of(snakemake.input, recipe)
+    score = CausalScorer(model, distribution, recipe, base, material.distinct)
+    costs, beside = score(), {}
+    if best:
+        assign(model.trainable_variables, load_arrays(best), best)
+        costs, beside = score(), {"base_model": costs}
+    for line in spoken(material.write(snakemake.output, recipe["path"], CAUSAL, costs, **beside)):
+        say(line)

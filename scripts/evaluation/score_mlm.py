@@ -1,0 +1,55 @@
+"""Score a masked language model by pseudo-log-likelihood, with the library that has trained it, in float32.
+
+input.texts       Parquet files of held-out documents; input.pairs  JSON Lines files of pairs of sentences
+input.ngrams      Parquet files: what the same texts cost models that count
+input.overlaps    JSON: which of them are in a training text
+input.model       a Hugging Face model folder
+output.scores     JSON: model, kind (masked) and scores, see tpulm.core.scores
+output.by_item    Parquet: score (its name), item, value
+params.recipe     key and path of the model, step of a checkpoint; texts and pairs, the names of those; documents of
+                  each split; length, tokens that the model reads; backend; cpu_threads, where there is no accelerator;
+                  with backend jax also batch_size, microbatches, mesh, layout, host_device_count; determinism, where it
+                  is steps
+"""
+
+from pathlib import Path
+
+from tpulm.core.job import job
+from tpulm.core.scores import MASKED
+
+recipe = snakemake.params.recipe
+folder = Path(snakemake.input.model[0]).parent
+
+with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
+    from tpulm.evaluation.rows import MaskedVocabulary, costs_of, fitting, masked_rows
+    from tpulm.evaluation.text_scores import Material, spoken
+
+    vocabulary = MaskedVocabulary(folder / "tokenizer.json", folder / "special_tokens_map.json")
+    material = Material.of(snakemake.input, recipe)
+    encoded = vocabulary.encode(material.distinct)
+    length = fitting(recipe["length"], folder)
+    rows = masked_rows(encoded, vocabulary, length)
+    if recipe["backend"] == "tensorflow":
+        from tpulm.evaluation.tensorflow_scoring import score
+        from tpulm.specs.record_arrays import EVALUATION_BATCH
+        from tpulm.training import tensorflow_runtime
+        from tpulm.training.tensorflow_model import load_model
+
+        tensorflow_runtime.start(recipe["cpu_threads"], 1, tpu=False)
+        nats = score(load_model(folder), rows, len(encoded), EVALUATION_BATCH * length, length)
+    if recipe["backend"] == "jax":
+        from tpulm.training import runtime
+
+        determinism = recipe.get("determinism", "bytes")
+        runtime.start(recipe["cpu_threads"], recipe["host_device_count"], determinism=determinism)
+        from tpulm.evaluation.jax_scoring import Scorer
+        from tpulm.models.loading import load_masked
+        from tpulm.models.sharding import on_one_host
+        from tpulm.training.train_step import masked_lm
+
+        model, distribution = load_masked(folder, recipe["key"], on_one_host(recipe, snakemake.resources))
+        tokens = recipe["batch_size"] // recipe["microbatches"] * length
+        nats = Scorer(model, distribution, masked_lm, tokens, length)(rows, len(encoded))
+    costs = costs_of(material.distinct, encoded, nats)
+    for line in spoken(material.write(snakemake.output, recipe["path"], MASKED, costs)):
+        say(line)

@@ -1,0 +1,78 @@
+"""Evaluate a finetuned model against its base model, and record how its variables are sharded.
+
+input.base                           preset folder
+input.best                           the best checkpoint's tuned variables
+input.records                        manifest.json of the records of finetune.text; its URL, if they are in a bucket
+input.corpus_records                 the same of the records of the corpus
+input.state                          JSON of the chain's last checkpoint, which names the best
+output.metrics                       JSON: best_step, steps, epochs, parameters; on each text predicted (tokens: all, or
+                                     responses), and before and after loss (nats per token), accuracy, perplexity,
+                                     predictions; measured_as, of which kind these are; attention, its implementation
+                                     in training, where an accelerator could have several; with determinism: steps
+                                     that, and bytes_promised: false
+output.partitioning                  JSON: mesh, and for each variable shape, layout, bytes on a device
+params.recipe                        batch_size, microbatches, method and keys of LoRA, seed, precision, mesh,
+                                     layout, cpu_threads, host_device_count; determinism, where it is steps
+"""
+
+from tpulm.core.arrays import load_arrays
+from tpulm.core.files import read_json, write_json
+from tpulm.core.job import job
+from tpulm.core.scores import CAUSAL, measured_as
+from tpulm.records.causal_batches import held_out_batches, predicted
+from tpulm.records.reader import open_records
+from tpulm.specs.training_step import ModelSpec, promised
+from tpulm.training import runtime
+
+recipe, run = snakemake.params.recipe, snakemake.wildcards.run
+
+with job(snakemake.log[0], f"finetune {run}") as say:
+    determinism = recipe.get("determinism", "bytes")
+    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"], determinism)
+    from tpulm.models import sharding
+    from tpulm.models.building import open_model
+    from tpulm.models.causal import assign, count
+    from tpulm.training.checkpoint import how_trained, trained_for
+    from tpulm.training.evaluation import Evaluator
+    from tpulm.training.train_step import causal_lm
+
+    tuning, corpus = snakemake.input.records, snakemake.input.corpus_records
+    texts = {
+        "finetune_validation": open_records(tuning, "validation"),
+        "finetune_test": open_records(tuning, "test"),
+        "corpus_validation": open_records(corpus, "validation"),
+    }
+    # A model that tells documents apart reads records without segment ids as any other does.
+    packings = [records.manifest["packing"] for records in texts.values()]
+    known = {"base": {"preset": snakemake.input.base}, "packing": "segments" if "segments" in packings else "concat"}
+    opened = sharding.on_one_host(recipe, snakemake.resources) | known
+    model, distribution = open_model(ModelSpec.of("finetune", f"finetune.runs.{run}", opened))
+    evaluator = Evaluator(model, distribution, causal_lm)
+    before = {name: evaluator(held_out_batches(records, recipe)) for name, records in texts.items()}
+    best = snakemake.input.best
+    assign(model.trainable_variables, load_arrays(best), best)
+    after = {name: evaluator(held_out_batches(records, recipe)) for name, records in texts.items()}
+    for name in texts:
+        say(f"{name} loss {before[name]['loss']:.4f} before, {after[name]['loss']:.4f} after")
+
+    state = read_json(snakemake.input.state)
+    trainable, total = count(model.trainable_variables), count(model.variables)
+    write_json(
+        snakemake.output.metrics,
+        {
+            "best_step": state["best"]["step"],
+            **trained_for(state, texts["finetune_validation"].manifest),
+            "trainable_parameters": trainable,
+            "total_parameters": total,
+            "trainable_share": trainable / total,
+            "loss": {
+                name: {"predicted": predicted(records), "before": before[name], "after": after[name]}
+                for name, records in texts.items()
+            },
+            **measured_as(CAUSAL, f"finetune/{run}"),
+            **promised(recipe),
+            **how_trained(state),
+        },
+    )
+    mesh = {axis: size for axis, size in distribution.sizes.items()}
+    write_json(snakemake.output.partitioning, {"mesh": mesh, "variables": sharding.partitioning(model, distribution)})

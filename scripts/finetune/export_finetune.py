@@ -1,0 +1,28 @@
+"""Save the best checkpoint of a finetuning run as a Keras preset folder, LoRA weights merged into the base's.
+
+input.base      preset folder that the run started from
+input.best      safetensors, all variables, or the LoRA variables
+output          preset folder; of LoRA in float32, of the function that was trained: an int8 base is rounded as it was
+params.recipe   method, rank, alpha, targets, base_precision, seed, precision, mesh, layout, cpu_threads,
+                host_device_count
+"""
+
+from tpulm.core.job import job
+from tpulm.specs.training_step import ModelSpec
+from tpulm.training import runtime
+
+recipe, run = snakemake.params.recipe, snakemake.wildcards.run
+
+with job(snakemake.log[0], f"finetune {run}") as say:
+    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"], repeats=False)
+    from tpulm.models.adapters import merged
+    from tpulm.models.building import open_model
+    from tpulm.models.causal import save_preset
+    from tpulm.models.sharding import on_one_host
+
+    opened = on_one_host(recipe, snakemake.resources) | {"base": {"preset": snakemake.input.base}}
+    spec = ModelSpec.of("finetune", f"finetune.runs.{run}", opened)
+    best = snakemake.input.best
+    model = merged(spec, best) if recipe["method"] == "lora" else open_model(spec, best)[0]
+    save_preset(model, snakemake.output[0])
+    say(f"saved as {snakemake.output[0]}")

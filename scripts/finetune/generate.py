@@ -1,0 +1,44 @@
+"""Generate from the same prompts with the base model and the finetuned model, using the same random numbers.
+
+input.base      preset folder
+input.best      safetensors, the tuned variables of the best checkpoint
+output          JSON: sampling, and for each prompt the continuations before and after
+params.recipe   prompts, sampling (sampler, k, p, temperature, max_length in tokens, samples, seed);
+                method and keys of LoRA, seed, precision, mesh, layout, cpu_threads, host_device_count
+"""
+
+from tpulm.core.arrays import load_arrays
+from tpulm.core.files import write_json
+from tpulm.core.job import job
+from tpulm.specs.training_step import ModelSpec
+from tpulm.training import runtime
+from tpulm.training.history import Phases
+
+recipe, run = snakemake.params.recipe, snakemake.wildcards.run
+
+with job(snakemake.log[0], f"finetune {run}") as say:
+    phases = Phases()
+    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
+    from tpulm.models.building import open_model
+    from tpulm.models.causal import assign
+    from tpulm.models.sampling import Generator
+    from tpulm.models.sharding import on_one_host
+
+    prompts, best = recipe["prompts"], snakemake.input.best
+    opened = on_one_host(recipe, snakemake.resources) | {"base": {"preset": snakemake.input.base}}
+    model, distribution = open_model(ModelSpec.of("finetune", f"finetune.runs.{run}", opened))
+    generate = Generator(model, recipe["sampling"], distribution.num_model_replicas)
+    phases.end("start")
+    before = generate(prompts) if prompts else []
+    phases.end("before")
+    assign(model.trainable_variables, load_arrays(best), best)
+    after = generate(prompts) if prompts else []
+    phases.end("after")
+    rows = [{"prompt": p, "before": b, "after": a} for p, b, a in zip(prompts, before, after, strict=True)]
+    write_json(snakemake.output[0], {"sampling": recipe["sampling"], "prompts": rows})
+    took = phases.seconds
+    say(
+        f"{len(prompts)} prompts, {recipe['sampling']['samples']} samples each, before and after: "
+        f"{took['start']:.1f} s to start, {took['before']:.1f} s to compile and generate, "
+        f"{took['after']:.1f} s to generate again"
+    )

@@ -1,0 +1,24 @@
+"""Read the items of a task of lm-evaluation-harness, to be looked for in training text.
+
+input.data        files of the task's examples, in the order of its description; none of a task of the harness
+output            JSON: the text of each item by its name
+params.recipe     harness (name, file or task and revision, limit)
+"""
+
+import tempfile
+
+from tpulm.config.harness import HarnessTask
+from tpulm.core.files import write_json
+from tpulm.core.job import job
+
+asked = snakemake.params.recipe["harness"]
+
+with job(snakemake.log[0], asked["name"]) as say:
+    from tpulm.evaluation.harness import Silent, items_of, results_of
+
+    task = HarnessTask(asked["name"], asked)
+    with tempfile.TemporaryDirectory() as cache:
+        paths = dict(zip(task.data, map(str, snakemake.input.get("data", [])), strict=True))
+        items = items_of(results_of(Silent(), task.key, asked | {"examples": 0}, paths, cache))
+    write_json(snakemake.output[0], items)
+    say(f"{len(items)} items")

@@ -1,0 +1,71 @@
+"""Evaluate a masked language model on the held-out splits, with the library that has trained it, in float32.
+
+input.records               tfrecords/manifest.json, beside the shards that it names; its URL, if they are in a bucket
+input.model                 a Hugging Face model folder
+input.state                 JSON of the chain's last checkpoint, which says by what it was trained; none for a
+                            pretrained model
+output                      JSON: parameters; steps and epochs of what was trained here; measured_as, of which kind
+                            the figures are, see tpulm.core.scores; attention, its implementation in training, where an
+                            accelerator could have several; determinism, where it is steps, and bytes_promised: false;
+                            validation and test, each loss (nats per masked token), accuracy, perplexity, predictions,
+                            unigram_entropy (nats per token: the loss without context)
+params.recipe               backend; cpu_threads, where there is no accelerator; determinism, where it is steps; with
+                            backend jax also batch_size, microbatches, mesh, layout, host_device_count
+"""
+
+from functools import partial
+from pathlib import Path
+
+from tpulm.core.files import read_json, write_json
+from tpulm.core.job import job
+from tpulm.core.scores import MASKED, measured_as
+from tpulm.records.masked_batches import unigram_entropy
+from tpulm.records.reader import open_records, read_manifest
+from tpulm.specs.training_step import promised
+from tpulm.training.checkpoint import how_trained, trained_for
+
+recipe, run = snakemake.params.recipe, snakemake.wildcards.run
+folder = Path(snakemake.input.model[0]).parent
+
+with job(snakemake.log[0], f"mlm {run}") as say:
+    if recipe["backend"] == "tensorflow":
+        from tpulm.training import tensorflow_runtime
+        from tpulm.training.tensorflow_model import load_model
+        from tpulm.training.tensorflow_trainer import evaluate
+
+        tensorflow_runtime.start(recipe["cpu_threads"], 1, tpu=False)
+        model = load_model(folder)
+        parameters, measure = model.num_parameters(), partial(evaluate, model)
+    if recipe["backend"] == "jax":
+        from tpulm.training import runtime
+
+        determinism = recipe.get("determinism", "bytes")
+        runtime.start(recipe["cpu_threads"], recipe["host_device_count"], determinism=determinism)
+        from tpulm.core.arrays import load_arrays
+        from tpulm.models.loading import load_masked
+        from tpulm.models.sharding import on_one_host
+        from tpulm.records.masked_batches import evaluation_batches
+        from tpulm.training.evaluation import Evaluator
+        from tpulm.training.train_step import masked_lm
+
+        packing = {"packing": read_manifest(snakemake.input.records)["packing"]}
+        model, distribution = load_masked(folder, f"mlm.runs.{run}", on_one_host(recipe, snakemake.resources) | packing)
+        evaluator, most = Evaluator(model, distribution, masked_lm), recipe["batch_size"] // recipe["microbatches"]
+        parameters = sum(array.size for array in load_arrays(folder / "model.safetensors").values())
+
+        def measure(records):
+            """Return the figures on records."""
+            return evaluator(evaluation_batches(records, most))
+
+    metrics = {"parameters": parameters} | measured_as(MASKED, f"mlm/{run}") | promised(recipe)
+    if snakemake.input.state:
+        state = read_json(snakemake.input.state)
+        metrics |= trained_for(state, read_manifest(snakemake.input.records)) | how_trained(state)
+    for split in ("validation", "test"):
+        records = open_records(snakemake.input.records, split)
+        figures = metrics[split] = measure(records) | {"unigram_entropy": unigram_entropy(records)}
+        say(
+            f"{split}: loss {figures['loss']:.4f} (unigram entropy {figures['unigram_entropy']:.4f}), "
+            f"accuracy {figures['accuracy']:.3f}, perplexity {figures['perplexity']:.1f}"
+        )
+    write_json(snakemake.output[0], metrics)

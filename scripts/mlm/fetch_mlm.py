@@ -1,0 +1,33 @@
+"""Fetch a masked language model from a local folder or from the Hugging Face Hub.
+
+input.files                the files of the local folder; none for the hub
+output                     config.json, model.safetensors (float32), the tokenizer's files
+params.recipe.pretrained   local folder, or a name on the hub
+params.recipe.revision     commit on the hub; None for a local folder
+params.recipe.key          of the run in the config; backend, by which the model is to be opened
+"""
+
+import tempfile
+
+from tpulm.core.errors import UserError
+from tpulm.core.files import read_json, write_json
+from tpulm.core.job import job
+
+with job(snakemake.log[0], snakemake.wildcards.fetched) as say:
+    from tpulm.models.masked_folders import locate, save_folder
+    from tpulm.tokenization.folder import save_pretrained
+
+    recipe = snakemake.params.recipe
+    name, revision, key = recipe["pretrained"], recipe["revision"], recipe["key"]
+    config_json, weights, *tokenizer = snakemake.output
+    with tempfile.TemporaryDirectory() as scratch:
+        size = save_pretrained(name, revision, scratch, key)
+        config = save_folder(locate(name, revision, key), key, recipe["backend"], config_json, weights)
+        if size > config.vocab_size:
+            raise UserError(
+                f"{key} is {name}, whose tokenizer has {size:,} pieces and whose model knows {config.vocab_size:,}; "
+                "allowed: a model with its own tokenizer."
+            )
+        for target in tokenizer:
+            write_json(target, read_json(f"{scratch}/{target.rpartition('/')[2]}"))
+    say(f"{name}: {config.model_type}, vocabulary of {config.vocab_size:,}")

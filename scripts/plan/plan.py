@@ -1,0 +1,30 @@
+"""Print the plan of every run and task on every TPU slice of the config, and totals of what is still to be trained.
+
+input.plans     results/plan/{planned}/{topology}.json
+params.recipe   topologies; prices, of an hour on each; whether the compiler is there; runs, and chains of tasks, each
+                with its plan's recipe; arguments, the config files and values given to this Snakemake
+"""
+
+from tpulm.core.files import read_json
+from tpulm.core.job import job
+from tpulm.release.untracked import summary
+from tpulm.report.tables import as_text, notes_of, rows_of
+from tpulm.workflow.budget import pending, totals, unfinished
+
+recipe = snakemake.params.recipe
+
+with job(snakemake.log[0], "plan") as say:
+    if not recipe["topologies"]:
+        say("no TPU slice is named; name some, such as v5e-8, under plan.topologies in the config.")
+    elif not recipe["compiler"]:
+        say(
+            "nothing planned: the TPU compiler, libtpu, is not in this environment; "
+            "`make setup ENVIRONMENT=tpu` installs it, on Linux on x86-64."
+        )
+    else:
+        plans = [read_json(path) for path in snakemake.input.plans]
+        todo = pending(
+            recipe["runs"], unfinished(recipe["runs"], summary(recipe["arguments"], recipe["arguments"]["targets"][:1]))
+        )
+        for line in [*as_text(rows_of(plans)), *notes_of(plans), *totals(todo, recipe["topologies"], recipe["prices"])]:
+            say(line)

@@ -1,0 +1,31 @@
+"""Print the tables that compare all runs, say which differences between models are real, and what ran before.
+
+input.table     results/compare/runs.md
+input.models    results/compare/models.md
+input.history   what scripts/archive/keep_run.py has kept of each run, also of those that the config names no more
+params.recipe   current: the folders below results/ of the runs that the config names
+"""
+
+from pathlib import Path
+
+from tpulm.core.files import read_json
+from tpulm.core.job import job
+from tpulm.report.tables import compared, earlier, markdown, scores_then_and_now
+
+with job(snakemake.log[0], "compare") as say:
+    lines = Path(snakemake.input.table).read_text(encoding="utf-8").splitlines()
+    for line in lines or ["the config trains no run; see README.md, Sweeps."]:
+        say(line)
+    for line in Path(snakemake.input.models).read_text(encoding="utf-8").splitlines():
+        say(line)
+    kept = {path.removesuffix(".json"): read_json(path) for path in snakemake.input.history}
+    groups, metrics = earlier(kept, snakemake.params.recipe["current"])
+    if groups:
+        say("earlier runs, by the hash of the last state.json:")
+    for line in markdown(compared(groups, metrics)).splitlines():
+        say(line)
+    table = scores_then_and_now(kept, snakemake.params.recipe["current"])
+    if table:
+        say("their scores, beside those of the run of the same name today:")
+    for line in table.splitlines():
+        say(line)

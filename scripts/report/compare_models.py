@@ -1,0 +1,46 @@
+"""Test whether models differ: paired permutation tests over what they were scored on, Welch's t-test over seeds.
+
+input.scores, input.by_item   scores.json and items.parquet of every model, in the order of params.recipe
+output.csv                    a row for each pair of models and score, see tpulm.evaluation.significance
+output.table                  the same as a table of Markdown, as `snakemake compare` prints it
+params.recipe                 models: STAGE/RUN of each file; pairs: first, second, firsts, seconds, see
+                              tpulm.config.report
+"""
+
+import csv
+import io
+
+from tpulm.core.files import write_text
+from tpulm.core.job import job
+from tpulm.core.scores import read_scores
+from tpulm.evaluation.significance import COLUMNS, Trained, compared, read_items
+from tpulm.report.tables import table_of_tests
+
+recipe = snakemake.params.recipe
+
+with job(snakemake.log[0], "compare"):
+    scores: dict[str, dict] = {model: {} for model in recipe["models"]}
+    items: dict[str, dict] = {model: {} for model in recipe["models"]}
+    for model, of_scores, of_items in zip(
+        recipe["models"], snakemake.input.scores, snakemake.input.by_item, strict=True
+    ):
+        scores[model] |= {score.name: score for score in read_scores(of_scores)[1] if score.step is None}
+        items[model] |= read_items(of_items)
+
+    def trained(name: str, models: list[str]) -> Trained:
+        """Return a model of several runs."""
+        return Trained(name, [scores[model] for model in models], [items[model] for model in models])
+
+    rows = [
+        row
+        for pair in recipe["pairs"]
+        for row in compared(trained(pair["first"], pair["firsts"]), trained(pair["second"], pair["seconds"]))
+    ]
+    file = io.StringIO()
+    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(
+        {key: round(cell, 9) if isinstance(cell, float) else cell for key, cell in row.items()} for row in rows
+    )
+    write_text(snakemake.output.csv, file.getvalue())
+    write_text(snakemake.output.table, table_of_tests(rows))

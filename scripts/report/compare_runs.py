@@ -1,0 +1,24 @@
+"""Compare all runs by their held-out metrics; runs that differ by their seed only are one row, mean and spread.
+
+input.metrics   metrics.json of each run, in the order of params.recipe
+output.csv      a row for each run or group: stage, run, seeds (how many), settings (what the runs of the stage do not
+                have in common), and of each split the mean and the sample standard deviation of loss and accuracy
+output.table    the same as a table of Markdown
+params.recipe   groups: of each group stage, name, runs (how many, in the order of input.metrics), settings
+"""
+
+import csv
+import io
+
+from tpulm.core.files import read_json, write_text
+from tpulm.core.job import job
+from tpulm.report.tables import compared, markdown
+
+with job(snakemake.log[0], "compare"):
+    rows = compared(snakemake.params.recipe["groups"], [read_json(path) for path in snakemake.input.metrics])
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(rows[0]) if rows else ["stage", "run"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(snakemake.output.csv, file.getvalue())
+    write_text(snakemake.output.table, markdown(rows))

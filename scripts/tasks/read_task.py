@@ -1,0 +1,63 @@
+"""Read the examples of a task, and split them.
+
+input.train, .validation, .test   the user's files
+output.train, .validation, .test  Parquet, see tpulm.corpus.examples
+output.task                       JSON: predict, labels in order; of each split how many examples there are and,
+                                  where one label of several is predicted, how many of each
+params.recipe.key                 key of this task in the config
+params.recipe.source              python-modules, files or hub
+params.recipe.predict             class, number or token-classes
+params.recipe.modules             of the standard library
+params.recipe.text, .text_pair, .label              columns
+params.recipe.dataset, .name, .revision, .splits    what to load of the Hugging Face hub
+params.recipe.held_out            shares of the training examples for the splits that the source has not; seed
+"""
+
+import contextlib
+from collections import Counter
+from itertools import chain
+
+from tpulm.core.files import write_json
+from tpulm.core.job import job
+from tpulm.corpus.examples import Fields, hold_out, labels_of, module_examples, module_files, write_split
+from tpulm.corpus.files import read_files, unchanged
+from tpulm.specs.artifacts import SPLITS
+from tpulm.specs.label_heads import CLASS, NUMBER
+
+recipe, where = snakemake.params.recipe, snakemake.params.recipe["key"]
+predict = recipe["predict"]
+
+with job(snakemake.log[0], f"task {snakemake.wildcards.task}") as say:
+    if recipe["source"] == "python-modules":
+        found = {"train": module_examples(where, recipe["modules"])}
+        absent = [module for module in recipe["modules"] if not module_files(module)]
+        if absent:
+            say(f"note: {where}.modules: this Python does not have {', '.join(absent)}; left out")
+    elif recipe["source"] == "files":
+        files = {split: list(snakemake.input.get(split) or []) for split in SPLITS}
+        with contextlib.ExitStack() as stack:
+            for file in chain.from_iterable(files.values()):
+                stack.enter_context(unchanged(file))
+            fields = Fields(where, recipe)
+            batches = {split: read_files(named, "line", fields) for split, named in files.items() if named}
+            found = {split: list(chain.from_iterable(read)) for split, read in batches.items()}
+    else:
+        from tpulm.corpus.files import load_hub, read_hub
+
+        fields, found = Fields(where, recipe), {}
+        for split, expression in recipe["splits"].items():
+            loaded = load_hub(where, recipe | {"splits": {split: expression}}, fields)
+            found[split] = list(chain.from_iterable(read_hub(loaded, recipe["dataset"], fields)))
+    splits = hold_out(where, found, recipe["held_out"])
+    labels = labels_of(where, splits, predict)
+    described = {"predict": predict, "labels": labels, "splits": {}}
+    for split, examples in splits.items():
+        write_split(snakemake.output[split], examples, labels, predict)
+        described["splits"][split] = {"examples": len(examples)}
+        if predict == CLASS:
+            counts = Counter(label for *_, label in examples)
+            described["splits"][split]["labels"] = {label: counts[label] for label in labels}
+    write_json(snakemake.output.task, described)
+    counts = ", ".join(f"{len(examples):,} {split}" for split, examples in splits.items())
+    what = "numbers" if predict == NUMBER else f"{len(labels)} labels"
+    say(f"{counts} examples of {recipe['source']}, {what}")

@@ -1,0 +1,53 @@
+"""Train one segment of a model with a head for the labels of a task.
+
+input.train, .validation   Parquet, see tpulm.corpus.examples
+input.task                 JSON: labels of the task
+input.model                of a masked model, files of its folder: config.json and the tokenizer; its weights, for the
+                           first segment of a chain that starts from them
+input.base                 of a causal model, its preset folder; input.fingerprints  tell of a change in it
+input.start                weights of a chain of another task, which take the place of the model's; or nothing
+input.previous             the previous checkpoint: weights, optimizer, best, state; empty for the first segment
+output.*                   the checkpoint, see tpulm.training.checkpoint; history and timings, see
+                           tpulm.training.history
+params.recipe              key (of the task in the config), predict, first and last step, schedule, batch_size,
+                           sequence_length, optimizer, precision, mesh, seed, cpu_threads, host_device_count; of a
+                           causal model weights, pretrained or random
+resources.hosts            processes that train together; resources.launcher  how to start, see tpulm.core.processes
+resources.snapshots        where snapshots are, see tpulm.training.snapshots; resources.snapshot_every  minutes
+"""
+
+import sys
+from functools import partial
+
+from tpulm.config.task_chains import PRETRAINED
+from tpulm.core import processes
+from tpulm.core.files import read_json
+from tpulm.core.job import job
+from tpulm.corpus.examples import read_split
+from tpulm.records.labelled_batches import evaluation_batches, training_batch
+from tpulm.records.order import epochs_of
+from tpulm.training import checkpoint, runtime
+from tpulm.training.snapshots import Snapshots
+
+recipe, outputs = snakemake.params.recipe, dict(snakemake.output.items())
+
+with job(snakemake.log[0], snakemake.wildcards.chain.removeprefix("evaluation/tasks/")) as say:
+    previous = checkpoint.previous(snakemake.input.previous)
+    snapshots = Snapshots.of(snakemake.resources, recipe, snakemake.input, say)
+    if processes.launch_workers(snakemake.resources, say):
+        sys.exit()
+    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
+    from tpulm.training.jax_trainer import train_segment
+    from tpulm.training.task_run import build_task_run, encoder, folder_of, start_from, task_step
+
+    folder = folder_of(snakemake.input)
+    encode = encoder(folder, recipe)
+    train, validation = (encode(read_split(snakemake.input[split])) for split in ("train", "validation"))
+    say(epochs_of(recipe, len(train["labels"])))
+    own = any(path.endswith(".safetensors") for path in snakemake.input.model)
+    weights = own or (recipe.get("weights") == PRETRAINED and not previous)
+    run = build_task_run(task_step(recipe, folder, read_json(snakemake.input.task)), folder, weights)
+    if start := snakemake.input.get("start"):
+        start_from(run.model, start[0])
+    data = partial(training_batch, train, recipe), partial(evaluation_batches, validation)
+    train_segment(run, recipe, data, (outputs, previous), snapshots, say, snakemake.log[0])

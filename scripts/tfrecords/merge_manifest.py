@@ -1,0 +1,19 @@
+"""Merge the sidecars of all shards into the manifest, without reading the records again.
+
+input.train, .validation, .test  the shards' sidecars, in order, of the splits that there are
+output                           JSON: sequence_length, tokens_per_record, packing, tokenizer_sha256, vocab_size,
+                                 special_ids, splits; responses, where records say which tokens belong to one
+params.recipe                    sequence_length, tokens_per_record, packing; responses
+"""
+
+from tpulm.core.files import read_json, write_json
+from tpulm.core.job import job
+from tpulm.specs.artifacts import SPLITS
+
+with job(snakemake.log[0], snakemake.wildcards.records) as say:
+    from tpulm.records.shards import merge
+
+    sidecars = {split: [read_json(file) for file in snakemake.input.get(split, ())] for split in SPLITS}
+    manifest = merge({split: found for split, found in sidecars.items() if found}, snakemake.params.recipe)
+    write_json(snakemake.output[0], manifest)
+    say(", ".join(f"{split}: {entry['records']:,} records" for split, entry in manifest["splits"].items()))

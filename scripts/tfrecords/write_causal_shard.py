@@ -1,0 +1,39 @@
+"""Tokenize the documents of one shard for causal models, pack them into records, and write these as TFRecords.
+
+input.corpus      Parquet files, one document per row: text; responses, where they count
+input.tokenizer   vocabulary.spm, or the preset folder of the base model
+input.lengths     NumPy arrays: characters of each document of each of these files
+output.records    TFRecord file of tf.train.Example
+output.index      where each record begins, uint64 little-endian, records + 1 values
+output.sidecar    JSON: file, index, documents, records, tokens, dropped_tokens, bytes, sha256, index_sha256;
+                  vocabulary, which says of the tokenizer tokenizer_sha256, vocab_size, special_ids; where responses
+                  count loss_tokens, target_tokens, records_without_loss
+params.recipe     packing, sequence_length, tokens_per_record; shards and files, how many the split has; shards_key and
+                  length_key, the config keys;
+                  responses, true where records say which tokens belong to one; chat, true where a chat template has
+                  written documents
+"""
+
+from tpulm.core.files import write_json
+from tpulm.core.job import job
+from tpulm.corpus.documents import read_responses, read_texts
+from tpulm.records.shards import range_of_job, write_shard
+from tpulm.tokenization.causal import CLOSING, check_turns, describe, load_tokenizer, tokenize
+from tpulm.training import runtime
+
+wildcards, recipe, inputs = snakemake.wildcards, snakemake.params.recipe, snakemake.input
+split, shard, shards = wildcards.split, int(wildcards.shard), int(wildcards.shards)
+
+with job(snakemake.log[0], f"{wildcards.records} {split} {shard + 1}/{shards}") as say:
+    part = range_of_job(inputs.lengths, recipe, split, shard, shards)
+    tokenizer = load_tokenizer(inputs.tokenizer, lambda: runtime.start(cpu_threads=1))
+    place = inputs.corpus, part["start"], part["stop"]
+    responses = read_responses(*place) if recipe.get("responses") else None
+    texts = read_texts(*place)
+    documents = tokenize(check_turns(texts, tokenizer) if recipe.get("chat") else texts, tokenizer, responses)
+    pad, target = tokenizer.special["pad"], snakemake.output.records
+    written = write_shard(documents, recipe, pad, CLOSING, target, part["documents"])
+    write_json(snakemake.output.sidecar, written | {"vocabulary": describe(tokenizer, inputs.tokenizer)})
+    silent = f"; {written['records_without_loss']:,} have no response" if written.get("records_without_loss") else ""
+    sizes = f"{written['records']:,} records of {recipe['sequence_length']} tokens"
+    say(f"{sizes} from {part['documents']:,} documents{silent}")

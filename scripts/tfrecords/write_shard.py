@@ -1,0 +1,39 @@
+"""Tokenize the documents of one shard for masked models, pack them into records, and write these as TFRecords.
+
+input.corpus              Parquet files with a column `text`, one document per row
+input.tokenizer           tokenizer.json
+input.special_tokens_map  special_tokens_map.json
+input.lengths             NumPy arrays: characters of each document of each of these files
+output.records            TFRecord file of tf.train.Example
+output.index              where each record begins, uint64 little-endian, records + 1 values
+output.sidecar            JSON: file, index, documents, records, tokens, dropped_tokens, bytes, sha256, index_sha256;
+                          vocabulary, which says of the tokenizer tokenizer_sha256, vocab_size, special_ids
+params.recipe             packing, sequence_length, tokens_per_record; shards and files, how many the split has;
+                          shards_key and length_key, the config keys
+"""
+
+import os
+
+from tpulm.core.files import write_json
+from tpulm.core.job import job
+
+split, shard, shards = snakemake.wildcards.split, int(snakemake.wildcards.shard), int(snakemake.wildcards.shards)
+
+with job(snakemake.log[0], f"tfrecords {split} {shard + 1}/{shards}") as say:
+    os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
+
+    from tpulm.corpus.documents import read_batches
+    from tpulm.records.shards import range_of_job, write_shard
+    from tpulm.tokenization.encoding import template, tokenize
+    from tpulm.tokenization.folder import describe, load
+
+    recipe, inputs = snakemake.params.recipe, snakemake.input
+    part = range_of_job(inputs.lengths, recipe, split, shard, shards)
+    tokenizer = load(inputs.tokenizer)
+    vocabulary = describe(tokenizer, inputs.tokenizer, inputs.special_tokens_map)
+    documents = tokenize(tokenizer, read_batches(inputs.corpus, part["start"], part["stop"]))
+    suffix_tokens = len(template(tokenizer)[1])
+    pad, target = vocabulary["special_ids"]["pad"], snakemake.output.records
+    written = write_shard(documents, recipe, pad, suffix_tokens, target, part["documents"])
+    write_json(snakemake.output.sidecar, written | {"vocabulary": vocabulary})
+    say(f"{written['records']:,} records of {recipe['sequence_length']} tokens from {part['documents']:,} documents")

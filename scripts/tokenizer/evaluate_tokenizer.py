@@ -1,0 +1,34 @@
+"""Evaluate the tokenizer on the validation split, on a sample of it where it is very long.
+
+input.corpus              Parquet files with a column `text`, one document per row
+input.lengths             NumPy arrays: characters of each document
+input.tokenizer           tokenizer.json
+input.special_tokens_map  special_tokens_map.json
+input.training            training.json, where the tokenizer was trained here
+output.metrics            JSON, the figures of tpulm.tokenization.folder.measure, and those of training.json
+output.pieces             JSON, what tpulm.tokenization.folder.pieces returns
+"""
+
+import os
+
+from tpulm.core.files import read_json, write_json
+from tpulm.core.job import job
+
+with job(snakemake.log[0], "tokenizer") as say:
+    os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
+
+    from tpulm.corpus.documents import read_lengths, read_rows
+    from tpulm.tokenization.folder import cut, load, measure, pieces, special_ids
+    from tpulm.tokenization.words import CHARACTERS, Sample
+
+    tokenizer = load(snakemake.input.tokenizer)
+    ids = special_ids(tokenizer, snakemake.input.special_tokens_map)
+    lengths = read_lengths(snakemake.input.lengths)
+    sample = Sample(lambda rows: read_rows(snakemake.input.corpus, rows), lengths, CHARACTERS, 0)
+    found = cut(tokenizer, sample)
+    figures = measure(tokenizer, ids, found)
+    trained = [read_json(path) for path in snakemake.input.training]
+    measured = {key: value for record in (figures, *trained) for key, value in record.items()}
+    write_json(snakemake.output.metrics, measured)
+    write_json(snakemake.output.pieces, pieces(tokenizer, ids, found))
+    say(f"{figures['tokens_per_word']:.3f} tokens per word, {100 * figures['unknown_rate']:.2f} % unknown")

@@ -1,1 +1,0 @@
-"""What is kept: the archive of a workflow's results, how each file came to be, signatures, the history of runs."""

@@ -1,1 +1,0 @@
-"""Checks of the artifacts: which are damaged, missing or left over."""

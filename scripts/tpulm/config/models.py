@@ -1,0 +1,92 @@
+"""Models that are scored, prompted or finetuned on tasks, and the files that each is made of."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from tpulm.config.runs import Run, pick
+from tpulm.specs.artifacts import EXPORTED, MODEL_FILES
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a run ends with, or what it was at a checkpoint.
+
+    run  whose model it is: trained here or, of a masked or a base model, from elsewhere
+    at   the step of the checkpoint; None for what the run ends with
+    """
+
+    run: Run
+    at: int | None = None
+
+    @classmethod
+    def of(cls, run: Run, wildcards: Any) -> Self:
+        """Return what a run ends with or, where a job has the wildcard `step`, what it was at that checkpoint."""
+        return cls(run, int(wildcards.step) if "step" in wildcards.keys() else None)
+
+    @property
+    def path(self) -> str:
+        """Its path below results/, such as mlm/tiny; of a checkpoint mlm/tiny/00000750."""
+        path = self.run.folder.removeprefix("results/")
+        return path if self.at is None else f"{path}/{self.at:08d}"
+
+    @property
+    def named(self) -> dict:
+        """What results say of it: the path of the model that its run ends with; the step, where it is a checkpoint."""
+        return {"path": Model(self.run).path, **({} if self.at is None else {"step": self.at})}
+
+    @property
+    def weights(self) -> str:
+        """The trained variables."""
+        return self.run.best if self.at is None else self.run.checkpoint(self.at)["weights"]
+
+    @property
+    def tuned(self) -> str | list[str]:
+        """Those of a finetuned model, which belong to `preset`; none of another one."""
+        return self.weights if self.run.stage == "finetune" else []
+
+    @property
+    def exported(self) -> str:
+        """The folder of the model as a whole: a Hugging Face folder of a masked one, else a preset folder."""
+        if self.at is None:
+            return f"results/base/{self.run.name}/preset" if self.run.stage == "base" else f"{self.run.folder}/model"
+        return f"{EXPORTED}/{self.path}/{'preset' if self.run.stage == 'base' else 'model'}"
+
+    @property
+    def files(self) -> list[str]:
+        """The files of a masked model's folder."""
+        return [f"{self.exported}/{file}" for file in MODEL_FILES]
+
+    @property
+    def preset(self) -> str:
+        """The preset folder that a causal model is opened from: of a finetuned one, its base model's."""
+        return f"results/base/{self.run.recipe['base']}/preset" if self.run.stage == "finetune" else self.exported
+
+    @property
+    def fingerprint(self) -> str:
+        """The file that tells whether `preset` has changed, which Snakemake compares by its date only."""
+        return f"{self.preset}.json"
+
+
+def asked_of(config: Mapping, trained: Mapping[str, Run]) -> tuple[dict[str, Run], dict[str, Run]]:
+    """Return the masked models that are asked, by name, and those of them that are measured.
+
+    trained  those that are trained here. A pretrained model is measured where the records are in its vocabulary.
+    """
+    pretrained = {name: recipe for name, recipe in config["mlm"]["runs"].items() if "pretrained" in recipe}
+    asked = {**trained, **{name: Run("mlm", name, config) for name in pretrained}}
+    fits = [name for name in pretrained if "tfrecords" in config and same_origin(pretrained[name], config["tokenizer"])]
+    return asked, {name: run for name, run in asked.items() if name in trained or name in fits}
+
+
+def same_origin(one: Mapping, other: Mapping) -> bool:
+    """Return whether two sections of the config take what they take from the same folder, or commit of the hub."""
+    places = [section.get("pretrained") and os.path.normpath(section["pretrained"]) for section in (one, other)]
+    return bool(places[0]) and places[0] == places[1] and one.get("revision") == other.get("revision")
+
+
+def sampling_of(config: Mapping) -> dict:
+    """Return how samples are drawn: of the keys under generation, those that its sampler reads."""
+    own = {"greedy": (), "top_k": ("k", "temperature", "seed"), "top_p": ("p", "temperature", "seed")}
+    return pick(config["generation"], "sampler", "max_length", "samples", *own[config["generation"]["sampler"]])

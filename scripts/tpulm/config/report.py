@@ -1,0 +1,131 @@
+"""What the report's page and `snakemake compare` take of the config: runs, texts, records, models."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from tpulm.config.runs import STAGES, Run
+from tpulm.config.sweeps import name_of, repetitions
+from tpulm.core.errors import UserError
+from tpulm.specs.messages import describe
+
+
+def page_recipe(
+    config: Mapping,
+    runs: Iterable[Run],
+    texts: Iterable[str],
+    rules: Mapping[str, str],
+    prefixed: Callable[[str], str] = str,
+) -> dict[str, Any]:
+    """Return what the page is made from beside files.
+
+    texts     collections: folders below results/ that have a corpus.json
+    rules     the stage of each rule, by its name
+    prefixed  gives a path the prefix of the module that this workflow is, if it is one
+    """
+    return {
+        "title": config["title"],
+        "runs": [page_run(run, prefixed) for run in runs],
+        "texts": list(texts),
+        "prices": dict(config["plan"]["prices"]),
+        "cpu_threads": config["cpu_threads"],
+        "cpu_watts": config["report"]["cpu_watts"],
+        "cpu_price": config["report"]["cpu_price"],
+        "rules": dict(rules),
+    }
+
+
+def page_run(run: Run, prefixed: Callable[[str], str]) -> dict[str, Any]:
+    """Return stage and name of a run, its label, its folder below results/, and the log that grows while it trains.
+
+    Of a finetuned model also base, the label of what it was made of.
+    """
+    of = {"base": f"base/{run.recipe['base']}"} if run.stage == "finetune" else {}
+    return of | {
+        "stage": run.stage,
+        "name": run.name,
+        "label": f"{run.stage}/{run.name}",
+        "folder": run.folder.removeprefix("results/"),
+        "log": prefixed(f"logs/{run.stage}/{run.name}/metrics.jsonl"),
+    }
+
+
+def model_of(run: Run) -> str:
+    """Return the name of a model in files of scores, such as base/small."""
+    return f"{run.stage}/{run.name}"
+
+
+def groups_of(runs: Iterable[Run]) -> dict[str, list[str]]:
+    """Return the models that are repetitions of each other, with other seeds, by the name of all: STAGE/NAME."""
+    return {
+        f"{group[0].stage}/{name_of([run.name for run in group])}": [model_of(run) for run in group]
+        for group in repetitions(runs)
+    }
+
+
+def comparisons(config: Mapping, runs: Iterable[Run]) -> list[dict[str, Any]]:
+    """Return what is compared: names of two models, first and second, and the runs of each, firsts and seconds.
+
+    Those that evaluation.compare names; if it names none, every model with the first one of its stage, and every
+    finetuned model with its base model.
+    Raises UserError for a name that no model has.
+    """
+    runs = list(runs)
+    groups = groups_of(runs)
+    asked = [tuple(pair) for pair in config["evaluation"]["compare"]] or list(usual(runs, groups))
+    single = {model_of(run): [model_of(run)] for run in runs} | groups
+    for name in (name for pair in asked for name in pair):
+        if name not in single:
+            raise UserError(
+                f"evaluation.compare names {describe(name)}; allowed: {', '.join(sorted(single)) or 'nothing: no run'}."
+            )
+    return [
+        {"first": first, "second": second, "firsts": single[first], "seconds": single[second]}
+        for first, second in asked
+    ]
+
+
+def usual(runs: list[Run], groups: Mapping[str, list[str]]) -> Iterable[tuple[str, str]]:
+    """Yield the names of models that are compared if the config names none."""
+    for stage in STAGES:
+        first, *others = [name for name in groups if name.startswith(f"{stage}/")] or [""]
+        yield from ((first, other) for other in others)
+    group_of = {model: name for name, models in groups.items() for model in models}
+    pairs = [
+        (group_of[f"base/{run.recipe['base']}"], group_of[model_of(run)])
+        for run in runs
+        if run.stage == "finetune" and f"base/{run.recipe['base']}" in group_of
+    ]
+    yield from dict.fromkeys(pairs)
+
+
+class Comparisons:
+    """What `snakemake compare` reads: of each model that is compared, the files with its scores."""
+
+    def __init__(self, pairs: list[dict[str, Any]], files: list[str]):
+        """Take what is compared, see `comparisons`, and the list of all files of scores, which may still grow."""
+        self.pairs, self.files = pairs, files
+
+    @property
+    def folders(self) -> list[str]:
+        """The folders of those whose values are means over the items beside them, below results/evaluation."""
+        scores = [path for path in self.files if path.endswith("/scores.json")]
+        own = [path.removeprefix("results/evaluation/").removesuffix("/scores.json") for path in scores]
+        return [folder for folder in own if not folder.startswith("tasks/")]
+
+    def of(self, model: str, file: str) -> list[str]:
+        """Return the files of this name of a model, STAGE/RUN, as its run ends with it: on text, tasks, the harness."""
+        return [path for path in self.files if path.endswith(f"/{model}/{file}")]
+
+    @property
+    def compared(self) -> list[str]:
+        """The models that are held against others."""
+        return list(dict.fromkeys(model for pair in self.pairs for model in pair["firsts"] + pair["seconds"]))
+
+    @property
+    def models(self) -> list[str]:
+        """The model of each of `inputs`."""
+        return [model for model in self.compared for _ in self.of(model, "scores.json")]
+
+    def inputs(self, file: str) -> list[str]:
+        """Return the files of this name of all models that are compared."""
+        return [path for model in self.compared for path in self.of(model, file)]

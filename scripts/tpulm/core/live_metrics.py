@@ -1,0 +1,113 @@
+"""Live metrics of a run: a log of JSON objects, one a line, that grows while it trains.
+
+logs/.../RUN/metrics.jsonl, beside the logs of the run's segments. It is no output, which Snakemake would delete when a
+job fails. The progress on the terminal is made of the same records; trackers and pages can read the file as it grows.
+
+Every few seconds    step, last_step (of the segment), loss (nats per predicted token), accuracy, learning_rate,
+                     gradient_norm (of all variables, before any clipping; null where it is not finite), tokens (read
+                     since the first step of the run), tokens_per_second, mfu (null where it is not known), seconds_left
+                     (until the segment's last step)
+At an evaluation     step, held_out (loss, accuracy, perplexity, predictions)
+At a segment's end   step, seconds (of its phases, see tpulm.training.history)
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tpulm.core import job_record
+from tpulm.core.files import write_text
+
+FILE = "metrics.jsonl"
+# Of the phases of a segment, those in which nothing is trained.
+GAP = ("start", "load", "compile", "write")
+
+
+class LiveMetrics:
+    """The log of a run. One that cannot be written is left out: it must not end a training."""
+
+    def __init__(self, log: str, step: int):
+        """Go on after `step`: what the file says of later steps, trained again now, is dropped.
+
+        log  of the job, in whose folder the file is
+        """
+        self.path = Path(log).with_name(FILE)
+        found = list(read(self.path))
+        kept = [record for record in found if record["step"] <= step]
+        if len(kept) < len(found):
+            job_record.note(repeated_steps=max(record["step"] for record in found) - step)
+        with contextlib.suppress(OSError):
+            write_text(self.path, "".join(f"{json.dumps(record)}\n" for record in kept))
+
+    def write(self, record: dict) -> None:
+        """Append a record; a reader sees it at once, and all of it. NaN, which JSON has not, is left out."""
+        with contextlib.suppress(OSError, ValueError):
+            text = f"{json.dumps(record, allow_nan=False)}\n".encode()
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            try:
+                os.write(descriptor, text)
+            finally:
+                os.close(descriptor)
+
+
+def read(path: Path) -> Iterator[dict]:
+    """Yield the records of a log; none of one that cannot be read."""
+    try:
+        yield from records(path.read_text(encoding="utf-8", errors="replace").splitlines())
+    except OSError:
+        return
+
+
+def records(lines: Iterable[str]) -> Iterator[dict]:
+    """Yield the records of a log's lines; a line that a crash cut short is left out."""
+    for text in lines:
+        with contextlib.suppress(ValueError):
+            record = json.loads(text)
+            if isinstance(record, dict) and isinstance(record.get("step"), int):
+                yield record
+
+
+def line(record: dict) -> str:
+    """Return a record as a line of progress for the terminal."""
+    if "seconds" in record:
+        return phases_line(record)
+    if "held_out" in record:
+        held_out = record["held_out"]
+        accuracy = f", accuracy {held_out['accuracy']:.3f}" if "accuracy" in held_out else ""
+        return f"step {record['step']}  held-out loss {held_out['loss']:.4f}{accuracy}"
+    mfu = f"MFU {record['mfu']:.1%}  " if record["mfu"] is not None else ""
+    return (
+        f"step {record['step']}/{record['last_step']}  loss {record['loss']:.4f}  accuracy {record['accuracy']:.3f}  "
+        f"learning rate {record['learning_rate']:.3g}  {record['tokens_per_second']:,.0f} tokens/s  {mfu}"
+        f"{record['seconds_left'] / 60:.1f} min to the checkpoint"
+    )
+
+
+def short_line(record: dict) -> str:
+    """Return a record of a step as what fits beside the name of its job."""
+    mfu = f"MFU {record['mfu']:.1%}  " if record["mfu"] is not None else ""
+    return (
+        f"{record['step']}/{record['last_step']}  loss {record['loss']:.4f}  "
+        f"{record['tokens_per_second']:,.0f} tokens/s  {mfu}{record['seconds_left'] / 60:.1f} min left"
+    )
+
+
+def phases_line(record: dict) -> str:
+    """Return the record at a segment's end as a line for the terminal."""
+    seconds = record["seconds"]
+    gap, total = sum(seconds.get(name, 0.0) for name in GAP), sum(seconds.values())
+    parts = ", ".join(f"{name} {seconds[name]:.1f} s" for name in GAP if name in seconds)
+    return f"step {record['step']}  {gap / max(total, 1e-9):.1%} of {total:.1f} s was no training: {parts}"
+
+
+def latest(path: Path) -> dict | None:
+    """Return the last record of a training step, from the end of a log that may be growing; None for none."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 8192))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    return next((record for record in records(reversed(lines)) if "last_step" in record), None)

@@ -1,0 +1,229 @@
+"""Documents as Parquet, written and read in row groups that fit in memory, and what is decided about each.
+
+Several files are read as one. Of files in a bucket (gs://BUCKET/NAME) only the row groups that are wanted are read.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tpulm.core import bucket
+from tpulm.core.errors import UserError
+from tpulm.specs.artifacts import SPLITS
+
+# Of a text where the responses count: the characters of each, up to but without `stop`.
+RESPONSES = pa.field("responses", pa.list_(pa.struct({"start": pa.int32(), "stop": pa.int32()})))
+ROW_GROUP = 10_000  # documents
+ROW_GROUP_CHARACTERS = 4 << 20  # so that little more is read than is wanted, also of long documents
+
+
+class DocumentFile:
+    """A Parquet file with a column `text`, whose bytes do not depend on the batches that are written."""
+
+    def __init__(self, path: Path, schema: pa.Schema, compression: Mapping[str, str] | str = "zstd"):
+        """Open `path` for writing."""
+        self.schema = schema
+        self.writer = pq.ParquetWriter(
+            path, schema, compression=compression, use_dictionary=False, write_statistics=False
+        )
+        self.waiting: list[pa.RecordBatch] = []
+        self.rows = self.characters = 0  # that are waiting
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Write documents."""
+        ends = np.cumsum(pc.utf8_length(batch["text"]).to_numpy(zero_copy_only=False), dtype=np.int64)
+        start, passed = 0, 0
+        while start < len(ends):
+            full = int(np.searchsorted(ends, passed + ROW_GROUP_CHARACTERS - self.characters)) + 1
+            stop = min(start + ROW_GROUP - self.rows, full, len(ends))
+            self.waiting.append(batch.slice(start, stop - start))
+            self.rows += stop - start
+            self.characters += int(ends[stop - 1]) - passed
+            if self.rows == ROW_GROUP or self.characters >= ROW_GROUP_CHARACTERS:
+                self.flush()
+            start, passed = stop, int(ends[stop - 1])
+
+    def flush(self) -> None:
+        """Write what is waiting as a row group."""
+        if self.waiting:
+            # In one chunk: where chunks end, pages may.
+            table = pa.Table.from_batches(self.waiting, self.schema).combine_chunks()
+            self.writer.write_table(table, row_group_size=ROW_GROUP)
+        self.waiting, self.rows, self.characters = [], 0, 0
+
+    def close(self) -> None:
+        """Finish the file."""
+        self.flush()
+        self.writer.close()
+
+
+def count_documents(path: str) -> int:
+    """Return the number of documents of a part."""
+    with open_table(path) as file:
+        return file.metadata.num_rows
+
+
+def open_table(path: str | Path) -> pq.ParquetFile:
+    """Open a Parquet file of this machine, or one in a bucket, of which then only what is asked for is read."""
+    return pq.ParquetFile(bucket.Object(str(path)) if bucket.remote(path) else path)
+
+
+def read_columns(path: str | Path, *columns: str) -> Iterator[pa.RecordBatch]:
+    """Yield columns of a part, a row group at a time. Raises UserError when the file is damaged."""
+    with whole(path), open_table(path) as file:
+        for group in range(file.num_row_groups):
+            yield from file.read_row_group(group, columns=list(columns)).combine_chunks().to_batches()
+
+
+def read_array(path: str | Path, start: int, stop: int) -> np.ndarray:
+    """Return elements `start` to `stop` of a NumPy file of one dimension; of one in a bucket, no more is read."""
+    with bucket.Object(str(path)) if bucket.remote(path) else open(path, "rb") as file:
+        np.lib.format.read_magic(file)
+        _, _, dtype = np.lib.format.read_array_header_1_0(file)
+        file.seek(start * dtype.itemsize, os.SEEK_CUR)
+        return np.frombuffer(file.read((stop - start) * dtype.itemsize), dtype)
+
+
+@contextlib.contextmanager
+def whole(path: str | Path) -> Iterator[None]:
+    """Raise UserError where a Parquet file of this workflow turns out to be damaged while it is read."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, KeyError) as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise UserError(f"{path} is damaged ({said}); delete the file and run again.") from error
+
+
+Files = str | Sequence[str]
+
+
+@dataclass
+class RowGroup:
+    """Documents `start` to `stop` of the files: row group `number` of an open one."""
+
+    path: str
+    file: pq.ParquetFile
+    number: int
+    start: int
+    stop: int
+
+    def read(self, column: str = "text") -> pa.Array:
+        """Read a column of the documents. Raises UserError when the file is damaged."""
+        with whole(self.path):
+            return self.file.read_row_group(self.number, columns=[column])[column].combine_chunks()
+
+
+def row_groups(files: Files) -> Iterator[RowGroup]:
+    """Yield the row groups of files in order, unread. Raises UserError when a file is damaged."""
+    start = 0
+    for path in [files] if isinstance(files, str) else files:
+        with whole(path), open_table(path) as file:
+            for number in range(file.num_row_groups):
+                stop = start + file.metadata.row_group(number).num_rows
+                yield RowGroup(path, file, number, start, stop)
+                start = stop
+
+
+def read_batches(
+    files: Files, start: int = 0, stop: int | None = None, size: int = 1000, column: str = "text"
+) -> Iterator[pa.Array]:
+    """Yield documents `start` to `stop` of corpus files in order, as string arrays of at most `size`.
+
+    column  another one that is to be read instead
+
+    Only the row groups that hold them are read, one at a time. Raises UserError when a file is damaged.
+    """
+    for group in row_groups(files):
+        low, high = max(start, group.start), group.stop if stop is None else min(stop, group.stop)
+        if low < high:
+            values = group.read(column)
+            for first in range(low, high, size):
+                yield values.slice(first - group.start, min(size, high - first))
+        if stop is not None and stop <= group.stop:
+            return
+
+
+def read_texts(files: Files, start: int = 0, stop: int | None = None, size: int = 1000) -> Iterator[list[str]]:
+    """Yield documents `start` to `stop` of corpus files in order, as lists of at most `size`."""
+    for batch in read_batches(files, start, stop, size):
+        yield batch.to_pylist()
+
+
+def read_responses(
+    files: Files, start: int = 0, stop: int | None = None, size: int = 1000
+) -> Iterator[list[list[tuple[int, int]]]]:
+    """Yield where the responses of the documents are that `read_texts` yields: characters, as (start, stop)."""
+    for batch in read_batches(files, start, stop, size, "responses"):
+        yield [[(span["start"], span["stop"]) for span in spans] for spans in batch.to_pylist()]
+
+
+def read_rows(files: Files, rows: np.ndarray, size: int = 1000) -> Iterator[list[str]]:
+    """Yield the documents with these numbers, ascending integers of shape [n], as lists of at most `size`.
+
+    Row groups without any are not read. Raises UserError when a file is damaged.
+    """
+    for group in row_groups(files):
+        own = rows[slice(*np.searchsorted(rows, [group.start, group.stop]))] - group.start
+        if len(own):
+            texts = group.read()
+            for first in range(0, len(own), size):
+                yield texts.take(pa.array(own[first : first + size])).to_pylist()
+
+
+def read_lengths(files: Files) -> list[np.ndarray]:
+    """Return the characters of each document of each corpus file, int32 of shape [documents], from the files beside."""
+    return [np.load(path, mmap_mode="r") for path in ([files] if isinstance(files, str) else files)]
+
+
+TRAIN, VALIDATION, TEST = (SPLITS.index(split) for split in ("train", "validation", "test"))
+DUPLICATE, NEAR_DUPLICATE, CONTAMINATED, BEYOND = 10, 11, 12, 13
+# Codes of documents that are dropped, by the names of their counts. More than max_documents are left out, not dropped.
+REASONS = {"duplicates": DUPLICATE, "near_duplicates": NEAR_DUPLICATE}
+IN_WORDS = {
+    "empty": "empty", "short": "shorter than min_characters", "duplicates": "also in another split",
+    "near_duplicates": "near-duplicates", "contaminated": "contaminated",
+}  # fmt: skip
+# Of dropped documents that a record shows; and of each, characters.
+EXAMPLES, EXAMPLE_CHARACTERS = 20, 200
+
+
+def count_dropped(splits: Sequence[str], records: Sequence[dict], codes: np.ndarray) -> dict[str, dict[str, int]]:
+    """Return how many documents of each split were dropped, by reason: that of the split which a part is named for."""
+    dropped = {split: {"empty": 0, "short": 0, "duplicates": 0} for split in SPLITS}
+    first = 0
+    for split, record in zip(splits, records, strict=True):
+        stop = first + record["documents"]
+        counts = np.bincount(codes[first:stop], minlength=256)
+        here = record["dropped"] | {reason: int(counts[code]) for reason, code in REASONS.items()}
+        for reason, count in here.items():
+            if count:
+                dropped[split][reason] = dropped[split].get(reason, 0) + count
+        first = stop
+    basic = ("empty", "short", "duplicates")
+    return {
+        split: {reason: counts[reason] for reason in (*basic, *sorted(set(counts) - set(basic)))}
+        for split, counts in dropped.items()
+    }
+
+
+def refuse_empty(where: str, split: str, documents: int, dropped: dict[str, dict[str, int]]) -> None:
+    """Raise UserError when a split has no document, saying why they were dropped."""
+    if documents:
+        return
+    found, counts = "no document was found", dropped[split]
+    if any(counts.values()):
+        reasons = [f"{count} {in_words(reason)}" for reason, count in counts.items()]
+        found = f"of {sum(counts.values())} documents, {', '.join(reasons)}"
+    raise UserError(f"{where}: the split {split} is empty: {found}.")
+
+
+def in_words(reason: str) -> str:
+    """Return what is said of dropped documents after their number."""
+    return IN_WORDS.get(reason, f"by the filter {reason}")

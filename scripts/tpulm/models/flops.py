@@ -1,0 +1,59 @@
+"""The FLOPs that a training step needs at the least, for the model FLOPs utilization (MFU).
+
+Needs tpulm.training.runtime.start first.
+"""
+
+import math
+from typing import Protocol
+
+import jax
+import keras
+
+from tpulm.core.accelerators import peak_flops
+from tpulm.specs.training_step import MaskedArchitecture, TrainingStep
+
+
+class Built(Protocol):
+    """A run whose model is built, with values or without."""
+
+    @property
+    def step(self) -> TrainingStep:
+        """What it computes."""
+
+    @property
+    def model(self) -> keras.Model:
+        """With its trainable variables settled."""
+
+
+def seconds_at_peak(run: Built) -> float | None:
+    """Return what a step takes at the least on the devices here, at their published bfloat16 peak; None for a CPU."""
+    device = jax.devices()[0]
+    peak = peak_flops(device.device_kind) if device.platform != "cpu" else None
+    return model_flops_of(run) / (peak * jax.device_count()) if peak else None
+
+
+def model_flops_of(run: Built) -> float:
+    """Return the FLOPs that a step needs at the least (Chowdhery et al. 2022, appendix B).
+
+    Two per weight of a matrix and token, and 4 x width x length / 2 per token and layer for attention over what
+    lies before (all of it in a masked model, or what its local attention sees); the same again for gradients of
+    activations, and for gradients of weights where they are trained. A head and its logits only where the model
+    predicts.
+    """
+    step, backbone = run.step, run.model.backbone
+    length = step.sequence_length
+    table = next(v for v in backbone.variables if v.path.endswith("token_embedding/embeddings"))
+    inside, everywhere = (
+        sum(math.prod(v.shape) for v in part.variables if len(v.shape) > 1 and v.path.endswith("kernel"))
+        for part in (backbone, run.model)
+    )
+    head = everywhere - inside + math.prod(table.shape)
+    heads = getattr(backbone, "num_query_heads", None) or backbone.num_heads
+    width = heads * (getattr(backbone, "head_dim", None) or backbone.hidden_dim // heads)
+    seen = backbone.tokens_seen(length) if hasattr(backbone, "tokens_seen") else backbone.num_layers * length
+    predicted = step.predictions_per_record / length
+    if isinstance(step.model.source, MaskedArchitecture):
+        width *= 2
+    forward = 2 * inside + 2 * head * predicted + 2 * width * seen
+    passes = 2 if step.model.only_lora else 3
+    return float(step.tokens_per_step * forward * passes)

@@ -1,0 +1,96 @@
+"""A masked model of a Hugging Face folder on JAX, as a run there exported it: to be evaluated and prompted.
+
+Needs tpulm.training.runtime.start first.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+import keras
+import numpy as np
+
+from tpulm.core.errors import UserError
+from tpulm.core.files import read_json
+from tpulm.models.building import open_model
+from tpulm.models.causal import assign
+from tpulm.models.masked_models import folder_recipe, folder_weights
+from tpulm.models.sharding import Sharded
+from tpulm.specs.masked_sizes import EPSILON, KINDS, TYPES
+from tpulm.specs.training_step import ModelSpec
+from tpulm.tokenization.folder import load, special_ids
+
+TOP = 5  # answers to a prompt
+
+
+def load_masked(folder: Path, where: str, recipe: Mapping) -> tuple[keras.Model, Sharded]:
+    """Return the model of a folder, in float32, and how it is sharded over JAX's devices.
+
+    where    the config key of its run; recipe   of the run: mesh, and layout, packing, determinism if it has them
+
+    Raises UserError where the mesh does not fit the devices.
+    """
+    found = folder_recipe(folder)
+    # Of the types of tokens there is the first only, which is added to the positions.
+    own = {key: value for key, value in found["model"].items() if key not in (EPSILON, TYPES)}
+    recipe = {**recipe, **found, "model": own, "epsilon": found["model"].get(EPSILON)}
+    model, distribution = open_model(ModelSpec.of("mlm", where, recipe))
+    load_folder(model, folder / "model.safetensors")
+    return model, distribution
+
+
+def load_folder(model: keras.Model, weights: str | Path) -> None:
+    """Load the weights of a Hugging Face folder, model.safetensors there, into a model of its sizes.
+
+    Raises UserError where they are another model's.
+    """
+    folder = Path(weights).parent
+    found = folder_recipe(folder)["model"]
+    name = found["architecture"]
+    assign(model.trainable_variables, folder_weights(folder, name, KINDS[name].sizes | found), str(folder))
+
+
+class FillMask:
+    """Predicts the masked token of a prompt, as the fill-mask pipeline of transformers does."""
+
+    def __init__(self, folder: Path):
+        """Open the model and the tokenizer of a folder, on one device."""
+        self.tokenizer = load(folder / "tokenizer.json")
+        self.ids = special_ids(self.tokenizer, folder / "special_tokens_map.json")
+        self.mask = self.tokenizer.id_to_token(self.ids["mask"])
+        self.spaces = read_json(folder / "tokenizer_config.json").get("clean_up_tokenization_spaces", False)
+        self.model, _ = load_masked(folder, str(folder), {"mesh": [1, 1]})
+
+    def __call__(self, prompt: str) -> list[dict]:
+        """Return the five most likely tokens for the [MASK] of a prompt: score, token, token_str, sequence.
+
+        Raises UserError for a prompt that is longer than the model's positions.
+        """
+        ids = np.array([self.tokenizer.encode(prompt.replace("[MASK]", self.mask)).ids], np.int32)
+        most = self.model.backbone.max_sequence_length
+        if ids.shape[1] > most:
+            raise UserError(f'the prompt "{prompt}" has {ids.shape[1]} tokens; allowed: at most the model\'s {most}.')
+        positions = np.argwhere(ids[0] == self.ids["mask"])[:1].T.astype(np.int32)
+        inputs = {"token_ids": ids, "padding_mask": np.ones_like(ids), "mask_positions": positions}
+        scores = np.asarray(jax.nn.softmax(self.model(inputs, training=False)[0, 0]))
+        best = np.argsort(-scores, kind="stable")[:TOP]
+        return [self.answer(ids[0], int(positions[0, 0]), int(token), float(scores[token])) for token in best]
+
+    def answer(self, ids: np.ndarray, position: int, token: int, score: float) -> dict:
+        """Return an answer, the prompt with this token at the position of the mask in it."""
+        filled = np.where(np.arange(len(ids)) == position, token, ids)
+        kept = [int(one) for one in filled if one != self.ids["pad"]]
+        texts = {"token_str": self.text([token], special=True), "sequence": self.text(kept, special=False)}
+        return {"score": score, "token": token, **texts}
+
+    def text(self, ids: list[int], special: bool) -> str:
+        """Return the text of tokens, with special ones or without."""
+        text = self.tokenizer.decode(ids, skip_special_tokens=not special)
+        return without_spaces(text) if self.spaces else text
+
+
+def without_spaces(text: str) -> str:
+    """Return a text as transformers does where a tokenizer says clean_up_tokenization_spaces."""
+    for mark in (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're"):
+        text = text.replace(mark, mark.strip())
+    return text

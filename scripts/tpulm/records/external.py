@@ -1,0 +1,133 @@
+"""External TFRecords: files of tf.train.Example, checked, copied as they are, and indexed."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from tpulm.core import bucket
+from tpulm.core.errors import UserError
+from tpulm.core.files import atomic_write
+from tpulm.records.tfrecord import Example, decode, scan
+from tpulm.specs.record_arrays import LOSS_MASK
+
+
+def damage_of(data: bytes, manifest: Mapping) -> str | None:
+    """Return what is wrong with a record; None for one that is whole.
+
+    manifest  tokens_per_record, vocab_size, packing, special_ids; where records say which tokens count, responses
+    """
+    ids, mask = decode(data), decode(data, "attention_mask")
+    length, vocabulary, packing = manifest["tokens_per_record"], manifest["vocab_size"], manifest["packing"]
+    if len(ids) != length or len(mask) != length:
+        return f"{len(ids)} ids and {len(mask)} of attention_mask, not {length}."
+    if ids.min() < 0 or ids.max() >= vocabulary:
+        return f"an id is outside of 0 to {vocabulary - 1}."
+    if manifest.get("responses"):
+        loss_mask = decode(data, LOSS_MASK)
+        if len(loss_mask) != length or not np.isin(loss_mask, (0, 1)).all() or (loss_mask > mask).any():
+            return f"{LOSS_MASK} is not 0 or 1 for each of {length} tokens, and 0 for padding."
+    if packing == "pad":
+        if not np.isin(mask, (0, 1)).all() or (np.diff(mask) > 0).any():
+            return "attention_mask is not 1 for the tokens and then 0."
+        padding = (ids[mask == 0] == manifest["special_ids"]["pad"]).all()
+        return None if padding else "where attention_mask is 0, there is no padding."
+    if not (mask == 1).all():
+        return "attention_mask is not 1 throughout."
+    if packing == "segments":
+        segments = decode(data, "segment_ids")
+        if len(segments) != length or segments[0] != 1 or not np.isin(np.diff(segments), (0, 1)).all():
+            return f"segment_ids do not number the documents of {length} tokens from 1."
+    return None
+
+
+NEEDED = ("input_ids", "attention_mask")
+GZIP = b"\x1f\x8b"
+
+
+def take_shard(source: str, records: str | Path, expected: Mapping) -> dict:
+    """Copy a TFRecord file, write its index beside the copy, and return what the manifest says of the shard.
+
+    source    a file, or gs://BUCKET/NAME. Its records have the int64 features input_ids and attention_mask, as those of
+              the published script have; other features are not read
+    records   SPLIT/NUMBER-of-SHARDS.tfrecord, the copy; the index beside it has the extension .index
+    expected  tokens_per_record, packing, vocab_size, special_ids; length_key, how the config names the length
+
+    Raises UserError, naming the file and the record, for the first that is damaged or not as expected.
+    """
+    records = Path(records)
+    index, split = records.with_suffix(".index"), records.parent.name
+    with atomic_write(records) as partial:
+        with bucket.opened(source) as original, open(partial, "wb") as copy:
+            shutil.copyfileobj(original, copy, 1 << 22)
+        # The copy is checked, and no longer the file: what changes while it is read is found, too.
+        places, tokens = check_records(partial, source, expected)
+        with open(partial, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    table = np.array(places, "<u8").tobytes()
+    with atomic_write(index) as partial:
+        partial.write_bytes(table)
+    return {
+        "file": f"{split}/{records.name}",
+        "index": f"{split}/{index.name}",
+        "tokens": tokens,
+        "dropped_tokens": 0,
+        "records": len(places) - 1,
+        "bytes": places[-1],
+        "sha256": digest,
+        "index_sha256": hashlib.sha256(table).hexdigest(),
+    }
+
+
+def check_records(path: Path, source: str, expected: Mapping) -> tuple[list[int], int]:
+    """Return where the records of a file begin and the last one ends, and how many tokens they have without padding.
+
+    source  what messages call the file. Raises as `take_shard` does
+    """
+    with open(path, "rb") as file:
+        if file.read(2) == GZIP and os.path.getsize(path) > 2:
+            raise UserError(f"{source} is compressed by gzip; allowed: TFRecord files as they are.")
+    places, tokens = [0], 0
+    for stop, data in scan(path, source):
+        problem = mistake_in(data, expected)
+        if problem:
+            raise UserError(f"{source}: of record {len(places) - 1} (bytes {places[-1]} to {stop}), {problem}")
+        places.append(stop)
+        tokens += int(decode(data, "attention_mask").sum())
+    if len(places) == 1:
+        raise UserError(f"{source} has no records; allowed: one at least.")
+    return places, tokens
+
+
+def mistake_in(data: bytes, expected: Mapping) -> str | None:
+    """Return what of a record is not as expected, as the rest of a sentence; None where all is."""
+    allowed = "allowed: a tf.train.Example with input_ids and attention_mask as int64."
+    try:
+        features = Example.FromString(data).features.feature
+    except DecodeError:
+        return f"the content is no tf.train.Example; {allowed}"
+    # Looking up a feature would add it.
+    counts = {name: len(features[name].int64_list.value) if name in features else 0 for name in NEEDED}
+    if not all(counts.values()):
+        found = ", ".join(sorted(features)) or "nothing"
+        return f"the features are {found}, and {min(counts, key=counts.__getitem__)} has no integers; {allowed}"
+    length = expected["tokens_per_record"]
+    if set(counts.values()) != {length}:
+        return (
+            f"input_ids has {counts['input_ids']} values and attention_mask {counts['attention_mask']}; allowed: "
+            + (f"{length} each, {expected['length_key']}.")
+        )
+    ids, mask = decode(data), decode(data, "attention_mask")
+    outside = ids[(ids < 0) | (ids >= expected["vocab_size"])]
+    if outside.size:
+        return f"an id is {outside[0]}; allowed: 0 to {expected['vocab_size'] - 1}, those of the tokenizer."
+    if expected["packing"] == "concat" and np.isin(mask, (0, 1)).all() and not mask.all():
+        return (
+            "attention_mask is not 1 throughout: tokens are padding; allowed: tfrecords.packing pad, for such records."
+        )
+    problem = damage_of(data, expected)
+    return f"this is wrong: {problem}" if problem else None

@@ -1,0 +1,223 @@
+"""The provenance of a run as an RO-Crate of the profile Provenance Run Crate 0.5.
+
+https://www.researchobject.org/workflow-run-crate/profiles/provenance_run_crate: the Snakefile is the workflow, a rule's
+script a tool, a rule a step; the run of the workflow, and of each tool, is an action that has files as object and
+result. A file that the archive does not hold is named by its hash (RFC 6920).
+"""
+
+import base64
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from rocrate.model.contextentity import ContextEntity
+from rocrate.model.data_entity import DataEntity
+from rocrate.model.file import File
+from rocrate.rocrate import ROCrate
+
+from tpulm.release.provenance import script_run
+
+PROFILES = {
+    "https://w3id.org/ro/wfrun/process/0.5": "Process Run Crate",
+    "https://w3id.org/ro/wfrun/workflow/0.5": "Workflow Run Crate",
+    "https://w3id.org/ro/wfrun/provenance/0.5": "Provenance Run Crate",
+    "https://w3id.org/workflowhub/workflow-ro-crate/1.0": "Workflow RO-Crate",
+}
+WORKFLOW = "source/Snakefile"
+DONE, FAILED = "http://schema.org/CompletedActionStatus", "http://schema.org/FailedActionStatus"
+FORMATS = {
+    ".json": "application/json", ".csv": "text/csv", ".md": "text/markdown", ".html": "text/html",
+    ".svg": "image/svg+xml", ".parquet": "application/vnd.apache.parquet", ".py": "text/x-python", ".txt": "text/plain",
+    ".yaml": "text/yaml", ".zip": "application/zip",
+}  # fmt: skip
+# What an attempt has used: key of its record, unit as schema.org names it (UN/CEFACT), name.
+USAGE = {
+    "seconds": ("SEC", "elapsed time"),
+    "cpu_seconds": ("SEC", "processor time"),
+    "memory_bytes": ("AD", "peak memory"),
+}
+TERMS = "https://w3id.org/ro/terms/workflow-run"
+
+
+def crate_of(
+    recipe: Mapping[str, Any],
+    jobs: Sequence[Mapping[str, Any]],
+    manifest: Mapping[str, Any],
+    own: Mapping[str, str],
+    names: Iterable[str],
+) -> dict[str, Any]:
+    """Return ro-crate-metadata.json.
+
+    recipe    name, version, title, license
+    jobs      as tpulm.release.provenance has them, with checksums
+    manifest  artifacts, outside (what was read) and source (commit)
+    own       files of the workflow's source: their names in the archive by path
+    names     the files of the archive
+    """
+    return Crate(recipe, jobs, manifest, own).described(names)
+
+
+def when(seconds: float | None) -> str:
+    """Return a time in seconds since 1970 as ISO 8601 has it."""
+    return datetime.fromtimestamp(seconds or 0, UTC).isoformat(timespec="seconds")
+
+
+def named_by_hash(path: str, sha256: str) -> str:
+    """Return the ni: URI of a file, with its path, as files of the same content are several."""
+    digest = base64.urlsafe_b64encode(bytes.fromhex(sha256)).decode().rstrip("=")
+    return f"ni:///sha-256;{digest}?path={quote(path)}"
+
+
+class Crate:
+    """A crate under construction."""
+
+    def __init__(
+        self,
+        recipe: Mapping[str, Any],
+        jobs: Sequence[Mapping[str, Any]],
+        manifest: Mapping[str, Any],
+        own: Mapping[str, str],
+    ):
+        """Describe the archive as a whole."""
+        self.recipe, self.jobs, self.manifest, self.own = recipe, jobs, manifest, own
+        self.files: dict[str, Any] = {}
+        self.crate = ROCrate(gen_preview=False, version="1.1")
+        self.crate.metadata.extra_contexts.append(f"{TERMS}/context")
+        ends = [(job["start"] or 0) + (job["seconds"] or 0) for job in jobs]
+        self.began, self.ended = when(min(job["start"] or 0 for job in jobs)), when(max(ends))
+        root = self.crate.root_dataset
+        root["datePublished"] = self.ended
+        root["name"] = f"{recipe['title']}: {recipe['name']} {recipe['version']}"
+        root["description"] = "How the models and figures of a run came about, from the text on, and what came out."
+        root["license"] = recipe["license"] or "The license is not stated."
+        root["conformsTo"] = [
+            self.context(url, "CreativeWork", name=name, version=url.rpartition("/")[2])
+            for url, name in PROFILES.items()
+        ]
+
+    def context(self, uri: str, kind: str, **properties: Any) -> ContextEntity:
+        """Add an entity that is no file."""
+        return self.crate.add(ContextEntity(self.crate, uri, properties={"@type": kind, **properties}))
+
+    def file(self, path: str, digest: str | None, here: str | None, size: int | None = None) -> Any:
+        """Return the entity of a file, by the name `here` that it has in the archive, if it is there."""
+        if path not in self.files:
+            facts = {"name": path, "alternateName": path}
+            facts |= {"sha256": digest} if digest else {}
+            facts |= {"contentSize": str(size)} if size is not None else {}
+            facts |= {"encodingFormat": FORMATS.get(Path(path).suffix, "application/octet-stream")}
+            if here:
+                self.files[path] = self.crate.add(File(self.crate, dest_path=here, properties=facts))
+            elif digest:
+                facts["@type"] = "File"
+                self.files[path] = self.crate.add(DataEntity(self.crate, named_by_hash(path, digest), facts))
+            else:
+                self.files[path] = self.context(f"#{quote(path)}", "CreativeWork", **facts)
+        return self.files[path]
+
+    def artifact(self, path: str) -> list[Any]:
+        """Return the entities of what a job names: a file, or the files of a folder."""
+        known = self.manifest["artifacts"]
+        found = [path] if path in known else [name for name in known if name.startswith(f"{path}/")]
+        if found:
+            return [
+                self.file(name, known[name]["sha256"], name if known[name]["included"] else None, known[name]["bytes"])
+                for name in found
+            ]
+        return [self.file(path, self.manifest["outside"].get(path), self.own.get(path))]
+
+    def tools(self) -> tuple[dict[str, Any], dict[str, Any], ContextEntity]:
+        """Add the workflow, a tool and a step for each rule, and Snakemake; return tools and steps by rule, and it."""
+        scripts = {job["rule"]: "/".join(Path(script_run(job)).parts[-2:]) for job in self.jobs}
+        version = self.manifest["source"]["commit"] or self.recipe["version"]
+        engine = self.context(
+            "#snakemake", "SoftwareApplication", name="Snakemake", url="https://snakemake.github.io",
+            version=self.recipe["snakemake"],
+        )  # fmt: skip
+        language = self.context(
+            "https://w3id.org/workflowhub/workflow-ro-crate#snakemake", "ComputerLanguage", name="Snakemake",
+            identifier={"@id": "https://doi.org/10.1093/bioinformatics/bts480"}, url={"@id": "https://snakemake.readthedocs.io"},
+        )  # fmt: skip
+        tools, steps = {}, {}
+        for position, (rule, script) in enumerate(scripts.items()):
+            path = f"source/scripts/{script}"
+            facts = {"@type": ["File", "SoftwareSourceCode"], "name": Path(path).stem, "version": version}
+            facts |= {"encodingFormat": FORMATS[".py"], "programmingLanguage": "Python", "url": path}
+            if path not in self.files:
+                self.files[path] = self.crate.add(File(self.crate, dest_path=path, properties=facts))
+            tools[rule] = self.files[path]
+            step = f"{WORKFLOW}#{rule}"
+            steps[rule] = self.context(step, "HowToStep", position=str(position), workExample=tools[rule])
+        kind = ["File", "SoftwareSourceCode", "ComputationalWorkflow", "HowTo"]
+        facts = {"@type": kind, "name": self.recipe["title"], "version": version, "programmingLanguage": language}
+        facts |= {"hasPart": list(tools.values()), "step": list(steps.values()), "url": WORKFLOW}
+        self.workflow = self.crate.add(File(self.crate, dest_path=WORKFLOW, properties=facts))
+        self.crate.root_dataset["mainEntity"] = self.workflow
+        return tools, steps, engine
+
+    def action(self, job: Mapping[str, Any], tool: Any) -> ContextEntity:
+        """Add the run of a job; return it."""
+        last = job["attempts"][-1] if job["attempts"] else {"seconds": job["seconds"]}
+        used = [
+            self.context(
+                f"#{job['id']}/{key}", "PropertyValue", propertyID=f"{TERMS}#{key}", name=name, unitCode=unit,
+                value=str(last[key]),
+            )
+            for key, (unit, name) in USAGE.items() if last.get(key) is not None
+        ]  # fmt: skip
+        given = [entity for path in sorted(job["inputs"]) for entity in self.artifact(path)]
+        if job["params"] is not None:
+            value = json.dumps(job["params"], sort_keys=True, ensure_ascii=False, default=str)
+            given.append(self.context(f"#{job['id']}/recipe", "PropertyValue", name="recipe", value=value))
+        facts: dict[str, Any] = {"name": f"{job['rule']} {job['id']}", "instrument": tool, "object": given}
+        facts["result"] = [entity for path in sorted(job["outputs"]) for entity in self.artifact(path)]
+        facts |= {"startTime": when(job["start"]), "endTime": when((job["start"] or 0) + (job["seconds"] or 0))}
+        facts |= {"actionStatus": DONE, "resourceUsage": used, "description": told(job)}
+        return self.context(f"#{job['id']}", "CreateAction", **facts)
+
+    def described(self, names: Iterable[str]) -> dict[str, Any]:
+        """Add everything; return the metadata, in an order that does not depend on how they were made."""
+        tools, steps, engine = self.tools()
+        actions = [self.action(job, tools[job["rule"]]) for job in self.jobs]
+        controls = [
+            self.context(f"#control/{job['id']}", "ControlAction", instrument=steps[job["rule"]], object=action,
+                         name=f"step {job['rule']}")
+            for job, action in zip(self.jobs, actions, strict=True)
+        ]  # fmt: skip
+        here = set(names)
+        configs = [self.file(name, None, name) for name in sorted(here) if name.startswith("config/")]
+        read = [entity for path in self.manifest["outside"] for entity in self.artifact(path)]
+        results = [entity for path in self.manifest["artifacts"] for entity in self.artifact(path)]
+        run = self.context(
+            "#run", "CreateAction", name="the run of the workflow", instrument=self.workflow, object=[*configs, *read],
+            result=results, startTime=self.began, endTime=self.ended, actionStatus=DONE,
+        )  # fmt: skip
+        organized = self.context(
+            "#snakemake-run", "OrganizeAction", name="the run of Snakemake", instrument=engine, object=controls,
+            result=run, startTime=self.began, endTime=self.ended,
+        )  # fmt: skip
+        self.crate.root_dataset["mentions"] = [run, organized, *actions]
+        for name in sorted(here - {unquote(entity["@id"]) for entity in self.crate.data_entities}):
+            self.file(name, None, name)
+        metadata = self.crate.metadata.generate()
+        metadata["@graph"] = sorted(metadata["@graph"], key=lambda entity: entity["@id"])
+        return dict(metadata)
+
+
+def told(job: Mapping[str, Any]) -> str:
+    """Return where and with what a job ran, and its attempts, in words."""
+    host, parts = job["host"], [f"log {job['log']}"]
+    if host:
+        where = f"{host['processors']} x {host['processor']} ({host['machine']}, {host['system']})"
+        parts += [where, f"Python {host['python']}"]
+    parts += [f"{name} {version}" for name, version in sorted(job["software"].items())]
+    parts += [f"{count} x {kind}" for kind, count in sorted(job["accelerators"].items())]
+    if len(job["attempts"]) > 1:
+        parts.append(f"{len(job['attempts'])} attempts")
+    for attempt in job["attempts"]:
+        parts += [f"went on from step {attempt['resumed_from_step']}"] if "resumed_from_step" in attempt else []
+        parts += [f"{attempt['repeated_steps']} steps were repeated"] if "repeated_steps" in attempt else []
+    return "; ".join(parts)

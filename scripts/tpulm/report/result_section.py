@@ -1,0 +1,282 @@
+"""What the page says of how good the models are, what they cost, and how runs compare.
+
+Each function returns what a template of the same name in report/page/ shows; see tpulm.report.data_section.
+"""
+
+import json
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+from tpulm.core.scores import verdict
+from tpulm.report import charts
+from tpulm.report.curves import curves_of, first_measures, leading, over_tokens, scores_of
+from tpulm.report.graph import acyclic, drawing, reduced
+from tpulm.report.jobs import PAUSE
+from tpulm.report.sources import Sources, devices_of
+from tpulm.report.tables import HEAD, name_of, notes_of, rows_of, show
+from tpulm.specs.artifacts import CHECKPOINT_FILES
+
+KINDS = {"mlm": "a masked language model", "base": "a causal language model", "finetune": "a finetuned model"}
+METRIC = {"loss": "nats per token", "masked": "nats per masked token"}
+
+
+def described(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str, Any]]:
+    """Return every run with what is known of it."""
+    runs, devices = [], devices_of(recipe, sources)
+    for run in recipe["runs"]:
+        metrics, timings = (f"{run['folder']}/{file}" for file in ("metrics.json", "timings.csv"))
+        states = sources.names(f"{run['folder']}/checkpoints/*/{CHECKPOINT_FILES['state']}")
+        figures, state, measured = sources.json(metrics) or {}, states[-1] if states else "", sources.columns(timings)
+        runs.append(
+            run
+            | {
+                "kind": KINDS[run["stage"]],
+                "metrics": metrics,
+                "timings": timings,
+                "files": [file for file in (metrics, state, timings) if file in sources],
+                "figures": figures,
+                "state": sources.json(state) or {},
+                "parameters": figures.get("parameters", figures.get("total_parameters")),
+                "seconds": middle(measured.get("seconds_per_step")),
+                "speed": middle(measured.get("tokens_per_second")),
+                "operations": operations_of(measured),
+                "devices": devices[run["label"]],
+            }
+        )
+    return runs
+
+
+def middle(values: list | None) -> float | None:
+    """Return the median of a column; None where there is none."""
+    return median(values) if values else None
+
+
+def operations_of(timings: Mapping[str, list]) -> list[tuple[str, str, float]]:
+    """Return of each profile in timings the steps, and its costliest operations with their share of the time."""
+    found = []
+    for profile in (json.loads(text) for text in timings.get("profile", []) if text):
+        first, last = profile["steps"]
+        found += [(f"{first} to {last}", name, share) for name, share in profile["operations"]]
+    return found
+
+
+def training(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
+    """Return the curves of all runs that have begun."""
+    found = [pick(run) | curves_of(run, sources) for run in runs]
+    curves = [run for run in found if run["loss"]]
+    return {
+        "files": [file for run in curves for file in run.pop("files")],
+        "curves": {"runs": curves},
+        "runs": runs,
+        "unpromised": [run["label"] for run in runs if not run["figures"].get("bytes_promised", True)],
+    }
+
+
+def pick(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a curve says of its run."""
+    return {key: run[key] for key in ("stage", "name", "label")}
+
+
+def quality(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
+    """Return all scores, and the metrics of each stage."""
+    scores = scores_of(runs, sources)
+    groups: dict[tuple, list[dict[str, Any]]] = {}
+    for row in filter(leading, scores):
+        score = row["score"]
+        groups.setdefault((score.group, score.metric, score.on), []).append(row)
+    found = [
+        {
+            "metric": metric,
+            "on": on,
+            "higher": rows[0]["score"].higher_is_better,
+            "files": [row["file"] for row in rows],
+            "spec": charts.intervals(
+                [
+                    {
+                        "name": row["model"],
+                        "value": row["score"].value,
+                        "low": row["score"].low,
+                        "high": row["score"].high,
+                    }
+                    for row in rows
+                ],
+                [
+                    {"name": row["model"], "value": value, "which": name}
+                    for row in rows
+                    for name, value in row["score"].compared_with.items()
+                ],
+                metric.replace("_", " "),
+            ),
+        }
+        for (_, metric, on), rows in groups.items()
+    ]
+    # Not only those of runs: models from elsewhere are measured, too.
+    masked = [
+        {"name": file.split("/")[1], "metrics": file, "figures": sources.json(file)}
+        for file in sources.names("mlm/*/metrics.json")
+    ]
+    stages = {
+        stage: [run for run in runs if run["stage"] == stage and run["figures"]] for stage in ("base", "finetune")
+    }
+    return {
+        "charts": found,
+        "over_tokens": over_tokens(runs, sources),
+        "scores": scores,
+        "files": list(dict.fromkeys(row["file"] for row in scores)),
+        "masked": masked,
+        "base": stages["base"],
+        "tuned": stages["finetune"],
+    }
+
+
+def summary(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
+    """Return the first screen."""
+    totals = sources.json("jobs.json")["totals"]
+    best = best_of(runs, sources)
+    return {
+        "runs": runs,
+        "best": best,
+        "files": list(dict.fromkeys(row["file"] for row in best)),
+        "totals": totals,
+        "unknown_power": ", ".join(totals["unknown_power"]),
+    }
+
+
+def best_of(runs: list[dict[str, Any]], sources: Sources) -> list[dict[str, Any]]:
+    """Return the rows of the first table: scores of text, of pairs and of tasks, or else the losses on test text."""
+    rows = []
+    labels = {run["label"]: number for number, run in enumerate(runs)}
+    leaders = first_measures(filter(leading, scores_of(runs, sources)))
+    for row in sorted(leaders, key=lambda row: labels.get(row["model"], len(labels))):
+        score = row["score"]
+        baselines = sorted(score.compared_with.items(), key=lambda item: item[1], reverse=score.higher_is_better)
+        which, value = baselines[0] if baselines else ("", None)
+        shown = best_row(row["model"], score.on, score.metric, score.value, value, which, row["file"])
+        limits = {"low": score.low, "high": score.high}
+        rows.append(shown | limits | {"verdict": "" if value is None else score.beside(value)})
+    for run in runs:
+        if not run["figures"] or any(row["model"] == run["label"] for row in rows):
+            continue
+        on, metric, before, which = "corpus", METRIC["loss"], None, ""
+        if run["stage"] == "finetune":
+            on, which = "text to finetune on", "its base model"
+            value, before = (run["figures"]["loss"]["finetune_test"][when]["loss"] for when in ("after", "before"))
+        else:
+            value = run["figures"]["test"]["loss"]
+        if run["stage"] == "mlm":
+            metric, before, which = METRIC["masked"], run["figures"]["test"]["unigram_entropy"], "unigram entropy"
+        row = best_row(run["label"], on, metric, value, before, which, run["metrics"])
+        rows.append(row | {"verdict": "" if before is None else verdict(value, before, False, None, None)})
+    return rows
+
+
+def best_row(
+    model: str, on: str, metric: str, value: float, baseline: float | None, which: str, file: str
+) -> dict[str, Any]:
+    """Return a row of the first table, without an interval."""
+    row = {"model": model, "on": on, "metric": metric.replace("_", " "), "value": value, "file": file}
+    change = None if not baseline else value / baseline - 1
+    return row | {"baseline": baseline, "which": which, "change": change, "low": None, "high": None}
+
+
+def compared(sources: Sources) -> dict[str, Any]:
+    """Return the comparison of runs, of stages that have several."""
+    file = "compare/runs.csv"
+    columns = sources.columns(file) if file in sources else {}
+    stages = [str(stage) for stage in columns.get("stage", [])]
+    groups = []
+    for number, stage in enumerate(stages):
+        row: dict[str, Any] = {name: column[number] for name, column in columns.items()}
+        if stages.count(stage) > 1 or row["seeds"] > 1:
+            settings = str(row["settings"]) if isinstance(row["settings"], str) else ""
+            groups.append(row | {"settings": settings.split(), "several": row["seeds"] > 1})
+    found = [
+        {"stage": stage, "spec": spread([row for row in groups if row["stage"] == stage])}
+        for stage in dict.fromkeys(row["stage"] for row in groups)
+    ]
+    return {"groups": groups, "charts": found, "file": file}
+
+
+def spread(rows: list[dict[str, Any]]) -> dict:
+    """Return the chart of groups of runs: the loss on the test split, a standard deviation to both sides."""
+    points = []
+    for row in rows:
+        mean, deviation = row["test_loss"], row["test_loss_std"] if row["several"] else None
+        low, high = (None, None) if deviation is None else (mean - deviation, mean + deviation)
+        points.append({"name": row["run"], "value": mean, "low": low, "high": high})
+    return charts.intervals(points, [], "loss on the test split, nats per token")
+
+
+def plans(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
+    """Return the plans beside what was measured."""
+    by_label = {run["label"]: run for run in runs}
+    found = {file: sources.json(file) for file in sources.names("plan/*/*/*.json")}
+    found = {file: plan for file, plan in found.items() if "task" in plan or name_of(plan) in by_label}
+    rows, memory = [], []
+    for plan in found.values():
+        run = {} if "task" in plan else by_label[name_of(plan)]
+        for number, row in enumerate(rows_of([plan])):
+            measured = {"seconds": run.get("seconds"), "devices": run.get("devices")} if number == 0 else {}
+            rows.append({"cells": [show(cell) for cell in row]} | measured)
+        if plan["planned"]:
+            held, name = plan["memory"], f"{name_of(plan)} on {plan['topology']}"
+            parts = {key: held[key] for key in ("arguments", "temporaries", "program")}
+            if held["arguments"] is None:  # the compiler says of a step that does not fit only how much it is
+                parts = {"all together": held["total"]}
+            memory += [
+                {"name": name, "part": part, "share": size / held["hbm"]} for part, size in parts.items() if size
+            ]
+    planned = [plan | {"name": name_of(plan)} for plan in found.values() if plan["planned"]]
+    return {
+        "files": list(found),
+        "head": HEAD,
+        "rows": rows,
+        "notes": notes_of(found.values()),
+        "planned": planned,
+        "timed": [plan for plan in planned if plan["estimated_seconds"]],
+        "memory": charts.shares(memory) if memory else None,
+    }
+
+
+def jobs(recipe: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
+    """Return the timeline of jobs, with pauses cut out, and the time by rule."""
+    account = sources.json("jobs.json")
+    stages = recipe["rules"]
+
+    def on_axis(time: float) -> float:
+        """Return a time without the pauses before it; a tenth of PAUSE stays in the place of each, to be seen."""
+        before = (pause["seconds"] for pause in account["pauses"] if pause["after"] < time)
+        return round(time - sum(seconds - PAUSE / 10 for seconds in before), 3)
+
+    rows, failed = [], []
+    for job in account["jobs"]:
+        started = on_axis(job["started"])
+        times = {"ready": max(round(started - min(job["waited"], PAUSE), 3), 0.0), "started": started}
+        times["ended"] = round(started + job["seconds"], 3)
+        rows.append({"rule": job["rule"], "of": job["of"], "stage": stages.get(job["rule"], "other")} | times)
+        failed += [
+            {"rule": job["rule"], "of": job["of"], "failed": on_axis(attempt["ended"] or attempt["started"])}
+            for attempt in job.get("failed", [])
+        ]
+    rules = sorted(account["rules"], key=lambda name: -account["rules"][name]["seconds"])
+    return {
+        "jobs": rows,
+        "totals": account["totals"],
+        "timeline": charts.timeline(rows, failed),
+        "pauses": account["pauses"],
+        "rules": [account["rules"][name] | {"name": name, "stage": stages.get(name, "other")} for name in rules],
+    }
+
+
+def workflow(recipe: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
+    """Return the graph of the rules that had jobs."""
+    account = sources.json("jobs.json")
+    edges = [(one, other) for one, other in account["edges"]]
+    if not edges:
+        return {"graph": None}
+    stages = recipe["rules"]
+    counts = {name: rule["jobs"] for name, rule in account["rules"].items()}
+    before = reduced(acyclic(edges))
+    order = [(rule, sorted(before[rule])) for rule in account["rules"] if rule in before]
+    return {"graph": drawing(edges, stages, counts), "order": order}

@@ -1,0 +1,239 @@
+"""Tables for the terminal and the page: runs side by side, those that finished before, and plans."""
+
+import math
+import statistics
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tpulm.config.sweeps import differing
+from tpulm.core.scores import Score
+
+SPLITS = ("validation", "test")
+FIGURES = ("loss", "accuracy")
+
+
+def held_out(metrics: dict) -> dict[str, dict[str, float]]:
+    """Return the figures of the held-out splits of any run's metrics.json; of a finetuned model, after finetuning."""
+    if "loss" in metrics:
+        return {split: metrics["loss"][f"finetune_{split}"]["after"] for split in SPLITS}
+    return {split: metrics[split] for split in SPLITS}
+
+
+def compared(groups: Sequence[dict[str, Any]], metrics: Sequence[dict]) -> list[dict[str, Any]]:
+    """Return the rows of the table, by column.
+
+    groups   stage, name and settings of each group, and how many runs it has
+    metrics  metrics.json of each run, in the order of the groups
+
+    Means and sample standard deviations, with n - 1 in the denominator; empty for a single run.
+    """
+    rows, left = [], list(metrics)
+    for group in groups:
+        figures, left = [held_out(found) for found in left[: group["runs"]]], left[group["runs"] :]
+        row = {"stage": group["stage"], "run": group["name"], "seeds": group["runs"]}
+        row["settings"] = " ".join(f"{key}={value}" for key, value in group["settings"].items())
+        for split in SPLITS:
+            for name in FIGURES:
+                values = [found[split][name] for found in figures]
+                row[f"{split}_{name}"] = round(statistics.fmean(values), 9)
+                row[f"{split}_{name}_std"] = round(statistics.stdev(values), 9) if len(values) > 1 else ""
+        rows.append(row)
+    return rows
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """Return rows as a table of Markdown, aligned; the spread follows the mean, as in 5.812 +- 0.014."""
+    if not rows:
+        return ""
+    heads = ["stage", "run", "seeds", "settings", *(f"{split} {name}" for split in SPLITS for name in FIGURES)]
+    cells = [heads]
+    for row in rows:
+        values = [spread(row[f"{split}_{name}"], row[f"{split}_{name}_std"]) for split in SPLITS for name in FIGURES]
+        cells.append([row["stage"], row["run"], str(row["seeds"]), row["settings"], *values])
+    return aligned(cells)
+
+
+def aligned(cells: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells, the first of them the heads, as a table of Markdown in which columns stand straight."""
+    heads = cells[0]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(heads))]
+    lines = ["| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in cells]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(lines) + "\n"
+
+
+def spread(mean: float, deviation: float | str) -> str:
+    """Return a mean and its standard deviation as a reader takes them in; no deviation for a single run."""
+    text = f"{mean:.4f}" if math.isfinite(mean) else str(mean)
+    return text if deviation == "" else f"{text} +- {deviation:.4f}"
+
+
+def table_of_tests(rows: Sequence[dict[str, Any]]) -> str:
+    """Return tests of `tpulm.evaluation.significance` as tables of Markdown, one for each pair of models."""
+    parts = []
+    for first, second in dict.fromkeys((row["first"], row["second"]) for row in rows):
+        own = [row for row in rows if (row["first"], row["second"]) == (first, second)]
+        seeds = [
+            min(row[f"seeds_{which}"] for row in own) for which in ("second", "first")
+        ]  # a task has seeds of its own
+        cells = [["score", first, second, "difference, 95 %", "p", "items", "verdict"]]
+        for row in own:
+            limits = "" if row["low"] is None else f" [{row['low']:+.4f}, {row['high']:+.4f}]"
+            found = row["p"] is not None and row["verdict"] in ("better", "worse")
+            said = f"{second} is {row['verdict']}" if found else f"{row['verdict']}: {row['because']}"
+            if found and row["p_seeds"] is not None and row["because"]:
+                said += f" ({row['because']})"
+            cells.append(
+                [row["score"], f"{row['value_first']:.4f}", f"{row['value_second']:.4f}"]
+                + [f"{row['difference']:+.4f}{limits}", "" if row["p"] is None else f"{row['p']:.2g}"]
+                + [str(row["items"]), said]
+            )
+        alone = min(seeds) == 1
+        note = "; with one seed, a verdict is about these weights, not about training again" if alone else ""
+        parts.append(f"{second} beside {first}; seeds: {seeds[0]} and {seeds[1]}{note}\n\n{aligned(cells)}")
+    return "\n".join(parts)
+
+
+def earlier(kept: Mapping[str, Sequence[dict]], current: Collection[str]) -> tuple[list[dict[str, Any]], list[dict]]:
+    """Return the groups, and metrics, that `compared` takes of earlier runs: each is a group by itself.
+
+    kept     what is kept of the runs of each file, whose path ends in the run's folder below results/
+    current  the folders of the runs that the config names: of these the last one that is kept is no earlier one
+    """
+    groups, metrics = [], []
+    for path, runs in sorted(kept.items()):
+        settings = differing([run["recipe"] for run in runs])
+        before, _ = then_and_now(path, runs, current)
+        for run, differ in zip(before, settings, strict=False):
+            groups.append({"stage": run["stage"], "name": named(run), "runs": 1, "settings": differ})
+            metrics.append(run["metrics"])
+    return groups, metrics
+
+
+def then_and_now(path: str, runs: Sequence[dict], current: Collection[str]) -> tuple[Sequence[dict], dict | None]:
+    """Return what is kept of earlier runs, and of the last one where it is the run that the config names."""
+    if any(path.endswith(f"/{folder}") for folder in current):
+        return runs[:-1], runs[-1] if runs else None
+    return runs, None
+
+
+def named(run: Mapping[str, Any]) -> str:
+    """Return the name of an earlier run, with the beginning of the hash that tells it from others of that name."""
+    return f"{run['name']} {run['hash'][:8]}"
+
+
+def scores_then_and_now(kept: Mapping[str, Sequence[dict]], current: Collection[str]) -> str:
+    """Return the scores of earlier runs as a table of Markdown, beside those of today; empty where none are kept.
+
+    kept, current  as of `earlier`
+    """
+    cells = [["stage", "run", "score", "then, 95 %", "now", "difference"]]
+    for path, runs in sorted(kept.items()):
+        before, now = then_and_now(path, runs, current)
+        for run in before:
+            cells += rows_of_scores(run, now or {})
+    return aligned(cells) if len(cells) > 1 else ""
+
+
+def rows_of_scores(run: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Yield a row for each score of an earlier run; a difference only where as many items were scored.
+
+    now  what is kept of the run that the config names, or nothing
+    """
+    today = {score.name: score for score in measured(now)}
+    for score in measured(run):
+        if not score.leads:
+            continue
+        limits = "" if score.low is None else f" [{score.low:.4f}, {score.high:.4f}]"
+        name = f"{score.metric.replace('_', ' ')}: {score.on}"
+        row = [run["stage"], named(run), name, f"{score.value:.4f}{limits}"]
+        other = today.get(score.name)
+        if other is None:
+            yield [*row, "", ""]
+        elif other.items != score.items:
+            yield [*row, f"{other.value:.4f}", f"{score.items} items then, {other.items} now"]
+        else:
+            gain = other.value - score.value
+            yield [*row, f"{other.value:.4f}", f"{gain:+.4f} {other.beside(score.value)}" if gain else "0"]
+
+
+def measured(run: Mapping[str, Any]) -> list[Score]:
+    """Return the scores of the model that a run ended with."""
+    found = [Score(**score) for score in run.get("scores", [])]
+    return [score for score in found if score.step is None]
+
+
+HEAD = [
+    "run", "slice", "fits", "GiB / device", "of", "ms / step", "at least", "bound by", "tokens/s", "MFU", "hours",
+    "cost",
+]  # fmt: skip
+
+
+def name_of(plan: Mapping) -> str:
+    """Return what a plan is of, its folder below results/plan/: such as mlm/tiny or tasks/modules/mlm/tiny."""
+    run = f"{plan['stage']}/{plan['run']}"
+    return f"tasks/{plan['task']}/{run}" if "task" in plan else run
+
+
+def rows_of(plans: Iterable[Mapping]) -> list[list]:
+    """Return a row of HEAD for each plan, and one below it for each change that was compiled with it."""
+    rows = []
+    for plan in plans:
+        name = name_of(plan)
+        if not plan["planned"]:
+            rows.append([name, plan["topology"], "unplanned", *[None] * 9])
+            continue
+        rows.append([name, plan["topology"], *figures_of(plan), *in_all(plan)])
+        for change in plan["alternatives"]:
+            words = f"  {change['key']}: {str(change['value']).lower()}"
+            rows.append([words, plan["topology"], *figures_of(change), None, None])
+    return rows
+
+
+def figures_of(plan: Mapping) -> list:
+    """Return what a plan says of a step; what it does not know is None."""
+    memory, step = plan["memory"], plan["estimated_seconds"]
+    held = [significant(memory["total"] / 2**30), round(memory["hbm"] / 2**30)]
+    if step is None:
+        return ["no", *held, *[None] * 5]
+    least = plan["lower_bound_seconds"]
+    time = [round(step * 1e3, 2), round(least * 1e3, 2), plan["bound_by"], round(plan["tokens_per_second"])]
+    return ["yes", *held, *time, f"{plan['model_flops_utilisation']:.0%}"]
+
+
+def in_all(plan: Mapping) -> list:
+    """Return hours and cost of all steps of a plan."""
+    return [None if plan[key] is None else significant(plan[key]) for key in ("hours", "cost_of_run")]
+
+
+def significant(value: float) -> float:
+    """Return a number with three significant digits, two after the point at the most where it is large."""
+    return round(value, 2) if abs(value) >= 1 else float(f"{value:.3g}")
+
+
+def as_text(rows: list[list]) -> list[str]:
+    """Return lines of a table for a terminal, HEAD first; numbers to the right."""
+    shown = [HEAD, *([show(value) for value in row] for row in rows)]
+    widths = [max(len(row[column]) for row in shown) for column in range(len(HEAD))]
+    right = [any(isinstance(row[column], int | float) for row in rows) for column in range(len(HEAD))]
+    return [
+        "  ".join(
+            text.rjust(width) if number else text.ljust(width)
+            for text, width, number in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in shown
+    ]
+
+
+def show(value: object) -> str:
+    """Return a value as text, None as a dash."""
+    return "-" if value is None else f"{value:,}" if isinstance(value, int | float) else str(value)
+
+
+def notes_of(plans: Iterable[Mapping]) -> list[str]:
+    """Return the sentences of plans that do not fit or could not be made."""
+    return [
+        plan["sentence"] if plan["planned"] else f"{plan['recipe']['where']} on {plan['topology']}: {plan['reason']}"
+        for plan in plans
+        if not plan["planned"] or plan["sentence"]
+    ]

@@ -1,0 +1,1 @@
+"""What models and training steps are, as plain data: no library for it is imported here."""

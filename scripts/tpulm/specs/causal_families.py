@@ -1,0 +1,84 @@
+"""The causal families of keras-hub that can be trained here from scratch, and the names of what LoRA adapts in any.
+
+A preset may be of other families, too: what is not named here is then keras-hub's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+GEMMA_NORMS = {"use_post_ffw_norm": True, "use_post_attention_norm": True, "use_sliding_window_attention": True}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A causal architecture, as the config names it.
+
+    backbone   keras-hub's class of its backbone
+    head_dim   whether the width of a head is an argument of its own, and not hidden_dim / num_query_heads
+    tokenizer  keras-hub's class for a SentencePiece vocabulary
+    bos, eos   pieces of that vocabulary before and after a document, which the class expects
+    constants  arguments of the backbone that set the architecture apart, as published
+    """
+
+    backbone: str
+    head_dim: bool
+    tokenizer: str = "LlamaTokenizer"
+    bos: str = "<s>"
+    eos: str = "</s>"
+    constants: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def segments(self) -> bool:
+        """Whether `tpulm.models.document_masking` can keep the documents of a record apart in it."""
+        return self.backbone.startswith("Gemma")
+
+
+GEMMA_VOCABULARY = ("GemmaTokenizer", "<bos>", "<eos>")
+SOFT_CAPS = {"attention_logit_soft_cap": 50.0, "final_logit_soft_cap": 30.0}
+TEXT_ONLY = {"image_size": None, "vision_encoder": None}
+FAMILIES = {
+    # Gemma Team 2024a, 2024b, 2025
+    "gemma": Family("GemmaBackbone", True, *GEMMA_VOCABULARY),
+    "gemma2": Family("GemmaBackbone", True, *GEMMA_VOCABULARY, GEMMA_NORMS | SOFT_CAPS | {"sliding_window_size": 4096}),
+    "gemma3": Family(
+        "Gemma3Backbone", True, *GEMMA_VOCABULARY, GEMMA_NORMS | TEXT_ONLY | {"sliding_window_size": 1024}
+    ),
+    # Grattafiori et al. 2024
+    "llama3": Family("Llama3Backbone", False, constants={"rope_max_wavelength": 500_000}),
+    # Jiang et al. 2023
+    "mistral": Family("MistralBackbone", True, "MistralTokenizer", constants={"sliding_window": 4096}),
+    # Yang et al. 2024 (also Qwen 2.5), 2025
+    "qwen2": Family("QwenBackbone", False, constants={"rope_max_wavelength": 1_000_000}),
+    "qwen3": Family("Qwen3Backbone", True, constants={"rope_max_wavelength": 1_000_000}),
+}
+
+# What `targets` of a finetuning run may name, and the keras-hub layers of all families that each stands for.
+TARGETS = {
+    "query": ("query",),
+    "key": ("key",),
+    "value": ("value",),
+    "output": ("attention_output",),
+    "ffn": (
+        *("ffw_gating", "ffw_gating_2", "ffw_linear"),
+        *("feedforward_gate_dense", "feedforward_intermediate_dense", "feedforward_output_dense"),
+    ),
+}
+
+
+def layers_of(targets: tuple[str, ...]) -> list[str]:
+    """Return the names of the layers that `targets` stand for, in the order of TARGETS."""
+    return [name for target, names in TARGETS.items() if target in targets for name in names]
+
+
+def marks_of(model: Mapping) -> list[str]:
+    """Return the pieces before and after a document in the vocabulary of `model`, a base model's in the config."""
+    family = FAMILIES[model["architecture"]]
+    return [family.bos, family.eos]
+
+
+def constructor(model: Mapping) -> tuple[str, dict[str, Any]]:
+    """Return class and arguments of the backbone of `model`, a base model's in the config, but for the vocabulary."""
+    family = FAMILIES[model.get("architecture", "gemma")]
+    sizes = {key: value for key, value in model.items() if key != "architecture"}
+    return family.backbone, {**family.constants, **sizes}

@@ -1,0 +1,315 @@
+"""The description of a training step on JAX, from which both the trainer and the plan are built.
+
+Pure Python: dtypes are strings, and nothing here imports numpy or JAX.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from tpulm.core.errors import UserError
+from tpulm.specs.causal_families import constructor
+from tpulm.specs.label_heads import NUMBER, TOKEN_CLASSES, LabelHead
+from tpulm.specs.masked_sizes import EPSILON, sizes_of
+from tpulm.specs.record_arrays import Arrays, causal_arrays, labelled_arrays, masked_arrays, predictions_per_record
+
+
+def promised(recipe: Mapping) -> dict:
+    """Return what the metrics of a run say of its bytes: nothing, where another run has the same ones."""
+    if recipe.get("determinism", "bytes") == "bytes":
+        return {}
+    return {"determinism": recipe["determinism"], "bytes_promised": False}
+
+
+@dataclass(frozen=True)
+class MaskedArchitecture:
+    """A masked language model that is built.
+
+    sizes            as transformers names them, complete
+    vocabulary_size, pad_id   of the vocabulary
+    name             of its architecture, see tpulm.specs.masked_sizes
+    """
+
+    sizes: Mapping[str, Any]
+    vocabulary_size: int
+    pad_id: int
+    name: str = "roberta"
+
+
+@dataclass(frozen=True)
+class CausalArchitecture:
+    """A causal language model that is built.
+
+    family           keras-hub's class of its backbone, such as GemmaBackbone
+    sizes            arguments of the class, the vocabulary's size aside
+    vocabulary_size  of the vocabulary
+    """
+
+    family: str
+    sizes: Mapping[str, Any]
+    vocabulary_size: int
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A causal language model that is loaded.
+
+    name      a folder; for a plan also a name that keras-hub knows or a handle, at `revision`
+    revision  commit of an hf:// handle, otherwise None
+    """
+
+    name: str
+    revision: str | None = None
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Which model a run trains, and how it is sharded.
+
+    source      what it is built or loaded from
+    where       the config key of the run, such as base.small: messages name it
+    mesh        devices along the axes batch and model; -1 for one of them, all that are left
+    precision   float32, mixed_bfloat16 (variables float32, arithmetic bfloat16) or bfloat16 (both)
+    seed        of fresh weights and of dropout
+    segments    whether it tells the documents of a record apart by segment ids
+    layout      layouts of the run's own, before those of the layout map: mesh axes by regular expressions
+    determinism bytes, or steps: kernels that give other bytes at another time, where they are faster
+
+    What is trained:
+    method      lora or full for a finetuning run; None where nothing is tuned
+    rank        of LoRA's two matrices, of which alpha / rank times the product is added; None without LoRA
+    targets     what LoRA adapts, see `tpulm.specs.causal_families.TARGETS`
+    base_precision   type of the weights that LoRA leaves as they are; None for the one that `precision` says
+    """
+
+    source: MaskedArchitecture | CausalArchitecture | Preset
+    where: str
+    mesh: tuple[int, int]
+    precision: str
+    seed: int
+    segments: bool = False
+    layout: Mapping[str, list] = field(default_factory=dict)
+    determinism: str = "bytes"
+    method: str | None = None
+    rank: int | None = None
+    alpha: float | None = None
+    targets: tuple[str, ...] = ()
+    base_precision: str | None = None
+
+    @classmethod
+    def of(cls, stage: str, where: str, recipe: Mapping) -> Self:
+        """Return the model of a recipe, which holds of the run: mesh, precision; seed, packing, layout, determinism,
+        method and the keys of LoRA if it has them.
+
+        Beside them, of an mlm run, model (as in the config), vocabulary (size, pad) and, of a finished model, epsilon
+        (of its normalizations, None for the built-in one; on a task in `head`); of others, model (as in the config) and
+        vocab_size, or preset and maybe revision; of a finetuning run these stand in `base`.
+        Raises UserError, naming the key, for sizes that the models on JAX cannot have.
+        """
+        common: dict[str, Any] = {
+            "where": where,
+            "mesh": tuple(recipe["mesh"]),
+            "precision": recipe["precision"],
+            "seed": recipe.get("seed", 0),
+            "segments": recipe.get("packing") == "segments",
+            "layout": recipe.get("layout", {}),
+            "determinism": recipe.get("determinism", "bytes"),
+        }
+        if stage == "mlm":
+            sizes, vocabulary = sizes_of(recipe["model"], f"{where}.model"), recipe["vocabulary"]
+            epsilon = recipe.get("head", recipe).get("epsilon")
+            if epsilon is not None:
+                sizes |= {EPSILON: epsilon}
+            name = recipe["model"]["architecture"]
+            return cls(MaskedArchitecture(sizes, vocabulary["size"], vocabulary["pad"], name), **common)
+        base = recipe["base"] if stage == "finetune" else recipe
+        if stage == "finetune":
+            common |= {"method": recipe["method"]}
+            if recipe["method"] == "lora":
+                common |= adapters_of(recipe)
+        if "model" in base:
+            return cls(CausalArchitecture(*constructor(base["model"]), base["vocab_size"]), **common)
+        return cls(Preset(str(base["preset"]), base.get("revision")), **common)
+
+    @property
+    def architecture(self) -> MaskedArchitecture | CausalArchitecture:
+        """What the model is built from. Raises ValueError for one that is loaded."""
+        if isinstance(self.source, Preset):
+            raise ValueError(f"{self.where} is loaded from the preset {self.source.name}, not built")
+        return self.source
+
+    @property
+    def masked(self) -> MaskedArchitecture:
+        """What a masked model is built from. Raises ValueError for another one."""
+        if not isinstance(self.source, MaskedArchitecture):
+            raise ValueError(f"{self.where} is no masked model")
+        return self.source
+
+    @property
+    def preset(self) -> str:
+        """Folder or name of what the model is loaded from. Raises ValueError for one that is built."""
+        if not isinstance(self.source, Preset):
+            raise ValueError(f"{self.where} is built, not loaded from a preset")
+        return self.source.name
+
+    @property
+    def only_lora(self) -> bool:
+        """Whether LoRA's own variables are the only trainable ones."""
+        return self.method == "lora"
+
+
+def adapters_of(recipe: Mapping) -> dict[str, Any]:
+    """Return what a recipe says of LoRA, by the names of `ModelSpec`; what it leaves out is what the config would."""
+    rank, alpha = recipe["rank"], recipe.get("alpha")
+    return {
+        "rank": rank,
+        "alpha": float(rank if alpha is None else alpha),
+        "targets": tuple(recipe.get("targets", ("query", "value"))),
+        "base_precision": recipe.get("base_precision"),
+    }
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """A training step: a model and what one call of its compiled program does.
+
+    batch_size           records of a step, of all devices together (the global batch)
+    sequence_length      tokens of a record that the model reads
+    microbatches         parts of equal size that a batch is worked through in, one after another (gradient accumulation
+                         that leaves the global batch as it is)
+    steps_per_execution  steps that one dispatch of the program runs
+    remat                whether blocks recompute their activations in the backward pass (gradient checkpointing)
+    optimizer            name and arguments, see `tpulm.models.optimizers.make_optimizer`
+    packing              of the records: concat, segments or pad
+    responses            whether a causal model predicts the tokens of responses only
+    z_loss               weight of the squared logarithm of the softmax's divisor in the loss of a masked model
+    masking              of a masked model: mlm_probability, mask_replace_prob, random_replace_prob; otherwise None
+    head                 the head of a model that predicts labels; otherwise None
+    """
+
+    model: ModelSpec
+    batch_size: int
+    sequence_length: int
+    microbatches: int
+    steps_per_execution: int
+    remat: bool
+    optimizer: Mapping[str, Any]
+    packing: str
+    responses: bool = False
+    masking: Mapping[str, float] | None = None
+    z_loss: float = 0.0
+    head: LabelHead | None = None
+
+    @classmethod
+    def of(cls, stage: str, where: str, recipe: Mapping, **known: Any) -> Self:
+        """Return the training step of a recipe as a rule passes it in its params: a segment's or a plan's.
+
+        stage  of the model; of a model on a task, mlm where it is masked, else base
+        known  what the recipe leaves to the inputs of a job, by the names that a plan's recipe has for it:
+               sequence_length, packing and vocabulary (size, pad) of an mlm run, vocab_size of a base model, and the
+               base of a finetuning run, {"preset": folder}; on a task, outputs, and what `masked_model` returns, or
+               preset
+
+        Raises UserError, see `ModelSpec.of`.
+        """
+        recipe = {**recipe, **known}
+        head = LabelHead.of(recipe) if "predict" in recipe else None
+        return cls(
+            ModelSpec.of(stage, where, recipe),
+            recipe["batch_size"],
+            recipe["sequence_length"],
+            recipe.get("microbatches", 1),
+            recipe.get("steps_per_execution", 1),
+            recipe.get("remat", False),
+            recipe["optimizer"],
+            "pad" if head else recipe.get("packing", "concat"),
+            recipe.get("responses", False),
+            recipe["masking"] if stage == "mlm" and not head else None,
+            recipe.get("z_loss", 0.0),
+            head,
+        )
+
+    @property
+    def task(self) -> str:
+        """What the model predicts: masked (the chosen tokens), causal (each next token) or labels."""
+        if self.head:
+            return "labels"
+        return "causal" if self.masking is None else "masked"
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """What its held-out predictions are measured by, see `tpulm.training.history.held_out_metrics`."""
+        if self.head is None:
+            return ("loss", "accuracy", "perplexity", "predictions")
+        return ("loss", "predictions") if self.head.predict == NUMBER else ("loss", "accuracy", "predictions")
+
+    @property
+    def record_arrays(self) -> Arrays:
+        """Shape and dtype of each array of a record; those of a batch have `batch_size` in front."""
+        if self.head:
+            predict = self.head.predict
+            return labelled_arrays(self.sequence_length, predict == TOKEN_CLASSES, predict == NUMBER)
+        if self.masking is None:
+            return causal_arrays(self.sequence_length, self.packing, self.responses)
+        return masked_arrays(self.sequence_length, self.masking["mlm_probability"], self.packing)
+
+    @property
+    def predictions_per_record(self) -> int:
+        """Tokens of a record that the model predicts at most, out of its vocabulary."""
+        if self.head:
+            return 0
+        if self.masking is None:
+            return self.sequence_length
+        return predictions_per_record(self.sequence_length, self.masking["mlm_probability"])
+
+    @property
+    def microbatch_size(self) -> int:
+        """Records that are in memory at once, of all devices together."""
+        return self.batch_size // self.microbatches
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that the model reads in a step."""
+        return self.batch_size * self.sequence_length
+
+
+# host_device_count at the most, as in the schema, which planners cannot read: a test compares the two.
+MOST_HOST_DEVICES = 512
+
+
+def check_mesh(where: str, recipe: dict) -> None:
+    """Check a run's mesh, batch and steps per execution against each other. Raises UserError, naming the key `where`.
+
+    recipe  mesh, host_device_count, batch_size, microbatches, checkpoint_every, steps_per_execution, resources
+    """
+    mesh, devices = recipe["mesh"], recipe["host_device_count"]
+    if any(size < 1 and size != -1 for size in mesh) or mesh == [-1, -1]:
+        raise UserError(f"{where}.mesh is {mesh}; allowed: two sizes of 1 or more, one of which may be -1.")
+    known = math.prod(size for size in mesh if size != -1)
+    if devices % known or (-1 not in mesh and known != devices):
+        raise UserError(f"{where}.mesh is {mesh}, which does not fit host_device_count, {devices}.")
+    hosts = recipe["resources"]["hosts"]
+    if devices % hosts:
+        raise UserError(
+            f"{where}.resources.hosts is {hosts}; allowed: what host_device_count, {devices}, can be divided by."
+        )
+    batch_axis = devices // known if mesh[0] == -1 else mesh[0]
+    check_batch_size(where, recipe["batch_size"], batch_axis, recipe["microbatches"])
+    if recipe["checkpoint_every"] % recipe["steps_per_execution"]:
+        raise UserError(
+            f"{where}.checkpoint_every is {recipe['checkpoint_every']}; "
+            f"allowed: a multiple of steps_per_execution, {recipe['steps_per_execution']}."
+        )
+
+
+def check_batch_size(where: str, batch_size: int, batch_axis: int, microbatches: int) -> None:
+    """Check that each microbatch of a global batch can be divided over the batch axis of a mesh. Raises UserError.
+
+    batch_axis  devices along that axis, -1 resolved
+    """
+    if batch_size % (batch_axis * microbatches):
+        parts = f" times microbatches, {microbatches}" if microbatches > 1 else ""
+        raise UserError(
+            f"{where}.batch_size is {batch_size}; allowed: a multiple of the batch axis of mesh, {batch_axis}{parts}."
+        )

@@ -1,0 +1,209 @@
+"""Step callbacks: what a trainer does between two steps of a segment."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from tpulm.core import job_record, processes
+from tpulm.core.processes import Stopped, StopRequest
+from tpulm.training.history import FigureReader, History, Phases
+from tpulm.training.snapshots import Snapshots
+
+SNAPSHOT_INTERVAL = 50  # between two snapshots at the least, in multiples of the time that one takes
+SECONDS_BETWEEN_AGREEMENTS = 30  # between two moments at which processes agree whether a snapshot is due
+
+
+class Trainable(Protocol):
+    """What a trainer can do between two steps."""
+
+    def state_parts(self) -> tuple[dict[str, np.ndarray], dict[str, tuple[int, ...]]]:
+        """Return the parts of arrays that this process keeps, and the shapes of the arrays; see `Snapshots.save`."""
+
+    def load(self, weights: Any, optimizer: Any, source: str) -> None:
+        """Take the state from arrays by name; `source` names them in errors."""
+
+
+class Tracing(Protocol):
+    """A trace of some steps, see tpulm.training.profiling.
+
+    found  when it has ended, see `History.profiled`
+    """
+
+    found: dict | None
+
+    def at(self, step: int, wait: Callable[[], None], say: Callable[[str], None]) -> bool:
+        """Start or end it where so many steps are made; return whether it did."""
+
+    def end(self, step: int, say: Callable[[str], None]) -> None:
+        """End it, if it has begun."""
+
+
+class SingleProcess:
+    """How the processes that train agree, where there is one of them."""
+
+    def first(self, values: list[int]) -> list[int]:
+        """Return the values of the first process."""
+        return values
+
+    def gather(self, digest: str) -> list[str]:
+        """Return the SHA-256 of every process, after waiting for all of them."""
+        return [digest]
+
+    def stops(self, request: StopRequest, moment: int) -> bool:
+        """Return whether all stop at this moment; every process numbers the moments in the same way."""
+        return request.name is not None
+
+
+class StepCallbacks:
+    """The callbacks of one segment, a context: within it, SIGTERM and Ctrl-C wait for the end of a step.
+
+    trainer         holds the state; history  of the segment
+    measure         returns the held-out figures; takes a function that passes the batches on, and may raise
+    evaluate_every  steps between two evaluations within the segment; None for none
+    coordinator     how the processes that train agree
+    """
+
+    def __init__(
+        self,
+        trainer: Trainable,
+        measure: Callable[[Callable[[Iterable], Iterator]], dict[str, float]],
+        history: History,
+        snapshots: Snapshots,
+        say: Callable[[str], None],
+        evaluate_every: int | None = None,
+        coordinator: SingleProcess | None = None,
+    ):
+        self.trainer, self.measure, self.history = trainer, measure, history
+        self.snapshots, self.say, self.first = snapshots, say, history.step
+        self.evaluate_every, self.coordinator = evaluate_every, coordinator or SingleProcess()
+        self.request, self.moment = StopRequest(), 0
+        self.began = self.saved = time.monotonic()
+        self.steps, self.agreement, self.period = 0, 10, 60 * snapshots.every
+        self.profile: Tracing | None = None
+        self.phases = Phases()
+        self.phases.end("start")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give signals their effect back."""
+        self.request.restore()
+
+    def resume(self) -> bool:
+        """Go on from the segment's snapshot, if there is one; return whether there is."""
+        with ExitStack() as local:
+            snapshot = self.snapshots.latest(local)
+            if snapshot:
+                source = f"the snapshot at step {snapshot.step} in {self.snapshots.folder}"
+                self.trainer.load(snapshot.arrays("weights/"), snapshot.arrays("optimizer/"), source)
+                self.history.restore(snapshot.history)
+                job_record.note(resumed_from_step=snapshot.step)
+                self.say(f"resuming from the snapshot at step {snapshot.step}")
+        return snapshot is not None
+
+    def __call__(self, step: int, reader: FigureReader) -> None:
+        """Pause after `step` steps of the run, if there is reason to; `reader` has losses that are still to be read.
+
+        Raises Stopped, after a snapshot, where SIGTERM or Ctrl-C came.
+        """
+        # After the last step a trace would be of none: `finish` ends one that has begun.
+        within = step < self.history.last
+        if self.profile and within and self.profile.at(step, reader.finish, self.say):
+            self.history.profiled(self.profile.found)
+            self.history.restart_clock()
+        if self.evaluates_at(step):
+            reader.finish()
+            self.evaluate()
+        if self.stops():
+            reader.finish()
+            self.stop()
+        if self.snapshot_due():
+            reader.finish()
+            self.save()
+            self.history.restart_clock()
+
+    def defer_signals(self) -> None:
+        """Take note of signals from here on: called after each dispatch, so that the first can be broken off.
+
+        Where several processes train, JAX takes note, in all of them.
+        """
+        if "compile" not in self.phases.seconds:
+            self.phases.end("compile")
+        if processes.count() == 1 and not self.request.before:
+            self.request.defer()
+
+    def evaluates_at(self, step: int) -> bool:
+        """Return whether the model is measured after this step, within the segment."""
+        within = self.first < step < self.history.last
+        return bool(self.evaluate_every) and step % (self.evaluate_every or 1) == 0 and within
+
+    def redo_evaluation(self) -> None:
+        """Make the evaluation that was broken off when the snapshot was made from which training goes on."""
+        self.phases.end("load")
+        if self.evaluates_at(self.history.step) and self.history.step not in self.history.held_out:
+            self.evaluate()
+
+    def evaluate(self) -> dict[str, float]:
+        """Measure the model at the step that the history has come to; return the held-out figures."""
+        figures = self.measure(self.stop_between)
+        self.history.evaluated(figures, keep=bool(self.evaluate_every))
+        return figures
+
+    def stop_between(self, batches: Iterable) -> Iterator:
+        """Yield batches; stops between two of them where SIGTERM came. The state is that before the evaluation."""
+        for batch in batches:
+            if self.stops():
+                self.stop()
+            yield batch
+
+    def stops(self) -> bool:
+        """Return whether it is time to stop, in all processes alike."""
+        self.moment += 1
+        return self.coordinator.stops(self.request, self.moment)
+
+    def stop(self) -> None:
+        """Make a snapshot and raise Stopped."""
+        name, step = self.request.name or "SIGTERM", self.history.step
+        if self.snapshots.folder is None:
+            raise Stopped(f"stopped by {name} at step {step}; nothing of this job is kept, everything before it is:")
+        self.save()
+        raise Stopped(f"stopped by {name} at step {step}, of which a snapshot is kept:")
+
+    def snapshot_due(self) -> bool:
+        """Return whether it is time for a snapshot that nobody asked for, in all processes alike."""
+        self.steps += 1
+        if not self.period or self.snapshots.folder is None or self.steps < self.agreement:
+            return False
+        now = time.monotonic()
+        wait = max(1, round(SECONDS_BETWEEN_AGREEMENTS * self.steps / max(now - self.began, 1e-9)))
+        due, wait = self.coordinator.first([int(now - self.saved >= self.period), wait])
+        self.agreement = self.steps + wait
+        return bool(due)
+
+    def finish(self) -> dict[str, float]:
+        """Measure the model at the end of the segment; return the held-out figures."""
+        if self.profile:
+            self.profile.end(self.history.step, self.say)
+            self.history.profiled(self.profile.found)
+        self.phases.end("train")
+        figures = self.evaluate()
+        self.phases.end("evaluate")
+        return figures
+
+    def segment_written(self) -> None:
+        """Report where the time went, after the checkpoint is written; its snapshot is needed no more."""
+        self.phases.end("write")
+        self.history.report(self.phases.record(self.history.step))
+        self.snapshots.delete()
+
+    def save(self) -> None:
+        """Make a snapshot of the trainer's state and the history."""
+        began = time.monotonic()
+        parts, shapes = self.trainer.state_parts()
+        self.snapshots.save(self.history.step, parts, shapes, self.history.state(), self.coordinator.gather)
+        self.saved = time.monotonic()
+        self.period = max(60 * self.snapshots.every, SNAPSHOT_INTERVAL * (self.saved - began))

@@ -1,0 +1,175 @@
+"""Checks before the first job: shards that are gone, what the profile refuses, and what will be made again.
+
+What reads records depends on their manifest only, so Snakemake does not miss a shard that is gone. It writes it again
+where it is asked for the shards themselves: by the target `tfrecords`.
+
+A profile sets the resource `preflight` to a shell command, in which {python} is Snakemake's Python. It runs in the
+workflow's folder and reads a JSON object from standard input: `executor`, its settings, and `jobs`, the requests, one
+of each kind, with `rule`, `where`, `log`, `threads` and `resources`. If it exits with an error, no job runs, and the
+last line that it wrote to standard error is shown after "error: ".
+"""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+from tpulm.config.record_sets import RecordSet
+from tpulm.config.runs import Run
+from tpulm.core import bucket
+from tpulm.core.accelerators import job_name
+from tpulm.core.errors import UserError
+from tpulm.specs.artifacts import CHECKPOINT_FILES
+
+
+def missing(folder: str, files: Iterable[str]) -> list[str]:
+    """Return those of `files` that are not in `folder`, a path or the URL of one in a bucket."""
+    if bucket.remote(folder):
+        present = set(bucket.sizes(folder))
+        return [file for file in files if file not in present]
+    found: dict[str, set[str]] = {}
+    absent = []
+    for file in files:
+        parent, name = os.path.split(file)
+        if parent not in found:
+            path = os.path.join(folder, parent)
+            found[parent] = set(os.listdir(path)) if os.path.isdir(path) else set()
+        if name not in found[parent]:
+            absent.append(file)
+    return absent
+
+
+def check_shards(
+    before: Callable[[Any], Iterable],
+    jobs: list,
+    record_sets: Mapping[str, RecordSet],
+    located: Callable[[str], str],
+    target: str,
+) -> None:
+    """Raise UserError where shards are gone that one of the jobs reads, and that no job writes before it.
+
+    before       returns the jobs that make the inputs of one of Snakemake's
+    jobs         those that are going to run
+    record_sets  by their folders below results/; located  returns where a folder is
+    target       the name of the target that writes shards again
+    """
+    readers, running = [job for job in jobs if job.input.get("records")], set(jobs)
+    manifests = [job for reader in readers for job in before(reader) if job.output.get("manifest")]
+    for manifest in dict.fromkeys(manifests):
+        # A reader waits for the shards that are written only where it waits for the manifest.
+        writers = running.intersection(before(manifest)) if manifest in running else ()
+        places = [job.wildcards for job in writers if job.output.get("sidecar")]
+        written = {f"{place.split}/{place.shard}-of-{place.shards}" for place in places}
+        records = record_sets[manifest.wildcards.records]
+        folder = located(f"results/{records.folder}")
+        gone = [file for file in missing(folder, records.files) if file.rpartition(".")[0] not in written]
+        if gone:
+            more, were, them = (f" and {len(gone) - 1} more", "were", "them") if gone[1:] else ("", "was", "it")
+            # Snakemake compares objects by their dates alone.
+            then = f"; what was trained on {them} is trained again then" if bucket.remote(folder) else ""
+            raise UserError(
+                f"{gone[0]}{more} of results/{records.folder} {were} deleted, and jobs of this run read {them}; "
+                f"snakemake {target}, with the options of this command, writes {them} again with the same bytes{then}."
+            )
+
+
+def requests(jobs: Iterable) -> list[dict]:
+    """Return what jobs of Snakemake's that run elsewhere ask for, one of each kind, those with accelerators first.
+
+    `where` is how to name a job for the user: the key of its run, such as finetune.runs.python, or else its rule.
+    """
+    kinds: dict[str, dict] = {}
+    for job in jobs:
+        if job.is_local:
+            continue
+        # Not Snakemake's marks for what only a finished input decides.
+        resources = {name: value for name, value in job.resources.items() if type(value) in (bool, int, str)}
+        where = job_name(resources, job.rule.name)
+        found = {"rule": job.rule.name, "where": where, "threads": job.threads, "resources": resources}
+        kinds.setdefault(json.dumps(found), found | {"log": [*job.log]})
+    return sorted(
+        kinds.values(), key=lambda found: ("accelerator" not in found["resources"], found["where"], found["rule"])
+    )
+
+
+def preflight(asked: list[dict], executor: object, folder: str) -> None:
+    """Let the command that the profile named look at what is asked for. Raises UserError with its sentence.
+
+    executor  its settings, a dataclass or None
+    folder    the workflow's
+    """
+    settings = asdict(executor) if is_dataclass(executor) and not isinstance(executor, type) else {}
+    told = json.dumps({"executor": settings, "jobs": asked}, default=str)
+    for command in {request["resources"]["preflight"] for request in asked if "preflight" in request["resources"]}:
+        line = command.replace("{python}", shlex.quote(sys.executable))
+        done = subprocess.run(["sh", "-c", line], cwd=folder, input=told, text=True, stderr=subprocess.PIPE)
+        if not done.returncode:
+            sys.stderr.write(done.stderr)
+        else:
+            last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            sentence = last.removeprefix("error: ")
+            raise UserError(sentence if sentence != last else f"`{line}` ended with {done.returncode}: {last}")
+
+
+ALL_STEPS = "linear and cosine spread over all steps; constant and wsd keep what more steps leave as it was"
+
+
+def why_retrained(run: Run, folder: str) -> str | None:
+    """Return why a run trains again though it has checkpoints, as one sentence; None where it need not.
+
+    folder  of the run: a path or a URL
+    """
+    segments = [run.segment(last) for last in run.segment_ends]
+    for recipe, before in zip(segments, made_with(folder, segments)):  # noqa: B905 (it may end early)
+        changes = differences(before, recipe)
+        if changes:
+            step = last_kept_step(folder, segments, recipe["first"])
+            return f"{run.key} trains again from step {step}: {explain(changes, run.recipe['schedule']['shape'])}."
+    return None
+
+
+def made_with(folder: str, segments: list[dict]) -> Iterator[dict]:
+    """Yield the recipe with which each checkpoint of a run was made, up to the first that is not there, or damaged."""
+    for content in bucket.contents(
+        [f"{folder}/checkpoints/{recipe['last']:08d}/{CHECKPOINT_FILES['state']}" for recipe in segments]
+    ):
+        try:
+            yield json.loads(content)["recipe"]
+        except (ValueError, LookupError, TypeError):
+            return  # whoever needs it will say so
+
+
+def last_kept_step(folder: str, segments: list[dict], first: int) -> int:
+    """Return the last step up to `first` whose checkpoint still has its weights, 0 for none."""
+    steps = [recipe["first"] for recipe in segments if recipe["first"] <= first]
+    kept = [step for step in steps if bucket.exists(f"{folder}/checkpoints/{step:08d}/{CHECKPOINT_FILES['weights']}")]
+    return max(kept, default=0)
+
+
+def differences(before: dict, now: dict, prefix: str = "") -> dict[str, tuple]:
+    """Return what two recipes have in different values, by dotted key: (before, now)."""
+    found: dict[str, tuple] = {}
+    for key in sorted(set(before) | set(now)):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict) and key != "schedule":
+            found |= differences(old, new, f"{prefix}{key}.")
+        elif old != new:
+            found[f"{prefix}{key}"] = (old, new)
+    return found
+
+
+def explain(changes: dict[str, tuple], shape: str) -> str:
+    """Return changes in words."""
+    text = ", ".join(f"{key} was {shown(old)} and is {shown(new)}" for key, (old, new) in changes.items())
+    return f"{text} ({ALL_STEPS})" if set(changes) == {"schedule"} and shape in ("linear", "cosine") else text
+
+
+def shown(value: object) -> str:
+    """Return a value of a recipe as a user reads it."""
+    if value is None:
+        return "none"
+    return str(value.get("knots", value)) if isinstance(value, dict) else str(value)

@@ -1,0 +1,96 @@
+"""Where artifacts are: in the working folder, below the prefix of a Snakemake module, or in a bucket."""
+
+import os
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from snakemake.io import AnnotatedString, local
+
+from tpulm.compat.snakemake import default_storage, prefixing, source_input
+from tpulm.compat.snakemake_gcs import list_once
+from tpulm.core import bucket
+from tpulm.workflow.code_inputs import imported
+
+
+class Paths:
+    """Turns paths below results/ into where they are, and files of the workflow's source into inputs."""
+
+    def __init__(self, workflow: Any, storage: Any, root: Path):
+        """Take Snakemake's workflow and storage object while a Snakefile is parsed.
+
+        root  folder of this workflow's Snakefile: as a module, it is not the folder of the outer one
+        """
+        self.root, self.storage = root, storage
+        self.stored, prefix = default_storage(workflow)
+        self.bucket = f"{prefix.rstrip('/')}/" if self.stored == "gcs" else ""
+        if self.bucket and workflow.is_main_process:
+            list_once(self.bucket)
+        self.prefix = prefixing(workflow)
+
+    def prefixed(self, path: str) -> str:
+        """Return a path below results/ with the prefix that Snakemake gives to a module's paths."""
+        return self.prefix(path)
+
+    def located(self, path: str) -> str:
+        """Return where an artifact is: its path, or its URL where results go to Google Cloud Storage."""
+        return f"{self.bucket}{self.prefixed(path)}"
+
+    def in_place(self, path: str) -> Any:
+        """Return a file as an input that is read where it is: from a bucket, a script gets its URL.
+
+        Other inputs are copied from the bucket to the machine of the job first.
+        """
+        return self.storage.gcs(self.located(path), retrieve=False) if self.bucket else path
+
+    def text(self, path: str) -> Any:
+        """Return a file of the user's text as an input: of this machine, or read where it is in a bucket."""
+        return self.storage.gcs(path, retrieve=False) if bucket.remote(path) else local(path)
+
+    def source(self, path: Path) -> AnnotatedString:
+        """Return a file of the workflow's own source as an input, which no storage provider takes into its bucket.
+
+        The path is relative, so that the folder can be moved without making anything stale.
+        """
+        return self.marked(os.path.relpath(path))
+
+    def marked(self, relative: str) -> AnnotatedString:
+        """Return such an input of a relative path."""
+        return source_input(relative) if self.stored else local(relative)
+
+    def code_inputs(
+        self, script: str, environment: str | Callable[[Any], str]
+    ) -> Callable[[Any], list[AnnotatedString]]:
+        """Return the input function of a rule's code: its script, modules that this imports, its environment's lock.
+
+        environment  by its name, or what returns it by the wildcards: the backend of a job that has either
+
+        Snakemake itself follows a script's own text only, and the environment only under --sdm. A function, because
+        most rules have no job: to follow the imports of all would take a quarter of each start of Snakemake.
+        """
+
+        @cache
+        def paths(environment: str) -> list[str]:
+            scripts = self.root / "scripts"
+            path = scripts / f"{script}.py"
+            lock = self.root / "envs" / f"{environment}.txt"
+            return [os.path.relpath(file) for file in (path, *sorted(imported(path, scripts, environment)), lock)]
+
+        of = environment if callable(environment) else lambda wildcards: environment
+        return lambda wildcards: list(map(self.marked, paths(of(wildcards))))
+
+
+def local_files(paths: Iterable[str | Path]) -> list[AnnotatedString]:
+    """Return a user's files as inputs that no storage provider takes into its bucket, those that exist."""
+    return [local(str(path)) for path in paths if Path(path).is_file()]
+
+
+def preset_files(preset: str, endings: tuple[str, ...] = ("",)) -> list[AnnotatedString]:
+    """Return the files of a base model that is a local folder, hidden ones aside; none where it is downloaded.
+
+    endings  of the names of those that are read, by default all
+    """
+    folder = Path(preset)
+    files = [path for path in sorted(folder.rglob("*")) if path.name.endswith(endings)] if folder.is_dir() else []
+    return local_files(file for file in files if not any(p.startswith(".") for p in file.relative_to(folder).parts))

@@ -1,0 +1,61 @@
+"""The process beside Snakemake that passes the metrics of runs on to trackers."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from tpulm.config.runs import Run
+from tpulm.workflow.paths import Paths
+
+SCRIPTS = Path(__file__).parents[2]
+LOG = Path("logs") / "trackers.log"
+PATIENCE = 60  # seconds that it may take at the end, for what is still to be sent
+SAMPLES = {"mlm": "fill_mask.json", "finetune": "generations.json"}
+
+
+def specification(config: Mapping, runs: Iterable[Run], place: Paths, replay: bool) -> dict:
+    """Return what tpulm.workflow.trackers takes."""
+    return {
+        "trackers": config["trackers"],
+        "replay": replay,
+        "runs": [
+            {
+                "name": f"{run.stage}/{run.name}",
+                "folder": place.prefixed(f"logs/{run.stage}/{run.name}"),
+                "samples": place.located(f"{run.folder}/{SAMPLES[run.stage]}") if run.stage in SAMPLES else "",
+                "config": {key: value for key, value in run.recipe.items() if key != "resources"},
+            }
+            for run in runs
+        ],
+    }
+
+
+def start(given: dict) -> subprocess.Popen | None:
+    """Start the process with a specification; None where it names no tracker.
+
+    It ends when this process does, however that ends.
+    """
+    if not given["trackers"]:
+        return None
+    LOG.parent.mkdir(parents=True, exist_ok=True)
+    folders = [str(SCRIPTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with open(LOG, "w", encoding="utf-8") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "tpulm.workflow.trackers"], stdin=subprocess.PIPE, stdout=log, stderr=log,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)}, start_new_session=True,
+        )  # fmt: skip
+    assert process.stdin
+    process.stdin.write(f"{json.dumps(given)}\n".encode())
+    process.stdin.flush()
+    return process
+
+
+def end(process: subprocess.Popen) -> None:
+    """Let the process pass on the rest, and wait for that."""
+    try:
+        process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()

@@ -1,0 +1,17 @@
+"""Pass the metrics of every run that has been trained on to the trackers of the config, from the first step on.
+
+params.recipe   what tpulm.workflow.trackers takes
+"""
+
+from tpulm.core.errors import UserError
+from tpulm.core.job import job
+
+with job(snakemake.log[0], "track") as say:
+    from tpulm.workflow.trackers import check_installed, follow
+
+    recipe = snakemake.params.recipe
+    if not recipe["trackers"]:
+        raise UserError("trackers is an empty list; allowed here: tensorboard, wandb, mlflow and trackio, one or more.")
+    check_installed(recipe["trackers"])
+    count = follow(recipe, lambda: True, say)
+    say(f"{count} of {len(recipe['runs'])} runs have metrics, passed on to {', '.join(recipe['trackers'])}")
