@@ -73,12 +73,12 @@ class Training:
         from tpulm.models import building
         from tpulm.planning.abstract_run import without_preset
         from tpulm.training.jax_run import build_run
-        from tpulm.training.jax_trainer import Processes, Trainer
+        from tpulm.training.jax_trainer import MultiProcess, Trainer
 
         building.draw_weights = draw_on_devices
         step = TrainingStep.of(job["stage"], "benchmark", recipe)
         step = replace(step, model=without_preset(step.model))
-        self.run, self.processes = build_run(step), Processes()
+        self.run, self.processes = build_run(step), MultiProcess()
         self.trainer, self.step, self.seconds = Trainer(self.run), 0, math.nan
         vocabulary = step.model.architecture.vocabulary_size
         self.load = lambda at, rows: random_records(step.record_arrays, vocabulary, step.batch_size, at, rows)
