@@ -11,7 +11,7 @@ SETUP = command -v $(or $(PYTHON),python3) >/dev/null || \
 	$(or $(PYTHON),python3) envs/setup.py $(if $(PYTHON),--python $(PYTHON)) $(ENVIRONMENT) $(PROFILE)
 SHELL := /bin/bash
 
-.PHONY: run setup setup-tests lint check test test-all architecture bench bench-data bench-steps bench-packing bench-plan bench-report pictures lock format
+.PHONY: run setup setup-tests lint check test test-all architecture docs bench bench-data bench-steps bench-packing bench-plan bench-report pictures lock format
 
 run: setup
 	@.venv/bin/snakemake
@@ -51,22 +51,21 @@ bench: setup-tests
 	@failed=; for one in $(BENCHES); do $(MAKE) --no-print-directory $$one || failed="$$failed $$one"; done; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
-# Data preparation beside the tools that it replaces; writes the table of README.md and benchmarks/results/data.md.
+# Data preparation beside the tools that it replaces; writes benchmarks/results/data.md.
 bench-data: setup-tests
 	.venv/bin/python benchmarks/data.py
 
-# Training steps beside the published `fit`, and the gap between segments; writes the tables of README.md and
-# benchmarks/results/steps.md.
+# Training steps beside the published `fit`, and the gap between segments; writes benchmarks/results/steps.md.
 bench-steps: setup-tests
 	.venv/bin/python benchmarks/steps.py
 
-# Documents packed apart beside one a record; writes the table of README.md and benchmarks/results/packing.md.
+# Documents packed apart beside one a record; writes benchmarks/results/packing.md.
 bench-packing: setup-tests
 	.venv/bin/python benchmarks/packing.py
 
 # The time of steps as plans model it, beside what others have measured, how much of a TPU they use, and the plans of the
-# recipes; the tables are written to README.md and benchmarks/results/{plan_table,utilisation,recipes}.md. With `make
-# bench-plan COMPILE=1` their programs are compiled again: hours.
+# recipes; writes benchmarks/results/{plan_table,utilisation,recipes}.md. With `make bench-plan COMPILE=1` their programs
+# are compiled again: hours.
 bench-plan: setup-tests
 	$(if $(COMPILE),.venv/bin/python benchmarks/plan_table.py compile)
 	.venv/bin/python benchmarks/plan_table.py table
@@ -80,7 +79,7 @@ bench-plan: setup-tests
 bench-report: setup-tests
 	.venv/bin/python benchmarks/report.py
 
-# The pictures of README.md, from the report of the embedded job; needs Chromium.
+# The pictures of README.md and docs/, from the report of the embedded job; needs Chromium.
 pictures: setup-tests
 	.venv/bin/snakemake report
 	.venv/bin/python tools/pictures.py
@@ -88,6 +87,16 @@ pictures: setup-tests
 # Where every artifact and every key of the config has its code, as tables on the terminal.
 architecture: setup
 	@.venv/bin/python tools/architecture.py
+
+# The documentation, docs/_build/index.html, in an environment of its own. A warning is an error.
+docs: setup .venv-docs/ready
+	.venv/bin/python tools/reference.py docs/reference
+	.venv-docs/bin/sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build
+
+.venv-docs/ready: envs/docs.txt | setup
+	.venv/bin/uv venv --quiet --clear --python .venv/bin/python .venv-docs
+	.venv/bin/uv pip sync --quiet --require-hashes --python .venv-docs/bin/python envs/docs.txt
+	@touch $@
 
 # Resolve the locked environments again, after a change of envs/*.in.
 lock: setup-tests

@@ -3,7 +3,7 @@
     python benchmarks/data.py [--runs 5] [--megabytes 36] [--more-megabytes 400]
 
 Each pair is measured by turns in one run, in processes of their own, on the text of benchmarks/docstrings.py. A time is
-that of the whole process; processor time is that of all its processes together.
+that of the whole process; CPU time is that of all its processes together.
 
 - shards: `snakemake results/tfrecords/manifest.json`, from the text file to the manifest, Snakemake's own start
   included, beside benchmarks/published_shards.py. Both have the same tokenizer ready. The ids of a shard are compared
@@ -13,10 +13,11 @@ that of the whole process; processor time is that of all its processes together.
   texts: both get the documents without UNTRAINABLE; where it fails on those, half of them, and so on.
 - what Snakemake takes: a start with nothing to do; a job beyond its work, from one tiny text in 2 and in 42 shards.
 
-Prints a table of medians and ratios, and writes it to benchmarks/results/data.md and into README.md.
+Prints a table of medians and ratios, and writes it to benchmarks/results/data.md.
 """
 
 import argparse
+import datetime
 import json
 import os
 import platform
@@ -52,8 +53,6 @@ JOBS = 40  # more shards, to see what a job costs
 # Any text with this word ends the library's trainer ("likelihood is NAN").
 UNTRAINABLE = b'"<UNK>"'
 CHECKED = 20_000  # documents of a shard of which the ids are compared
-# Around the table in README.md.
-BEGIN, END = "<!-- `make bench-data` writes from here -->\n", "<!-- to here -->\n"
 # The trainer of the `tokenizers` library on the documents of a corpus file.
 LIBRARY = """
 import sys
@@ -70,10 +69,10 @@ tokenizer.save(sys.argv[3])
 
 
 class Time(NamedTuple):
-    """What a command took, in seconds: by the clock, and of the processors in all its processes."""
+    """What a command took, in seconds: by the clock, and the CPU time of all its processes."""
 
     clock: float
-    processors: float
+    cpu: float
 
 
 class Failed(Exception):
@@ -96,7 +95,7 @@ def by_turns(runs: int, *ways: Callable[[], Time]) -> list[list[Time]]:
     for _ in range(runs):
         for way, times in zip(ways, found, strict=True):
             times.append(way())
-            print(f"{times[-1].clock:.1f} s, {times[-1].processors:.1f} s of the processors", file=sys.stderr)
+            print(f"{times[-1].clock:.1f} s, {times[-1].cpu:.1f} s of CPU time", file=sys.stderr)
     return found
 
 
@@ -218,37 +217,33 @@ def measure_job(workflow: Workflow, kept: Path, scratch: Path, runs: int) -> tup
             lambda: snakemake(workflow, "results/tfrecords/manifest.json"),
         ),
     )
-    return start, Time((many.clock - few.clock) / JOBS, (many.processors - few.processors) / JOBS)
+    return start, Time((many.clock - few.clock) / JOBS, (many.cpu - few.cpu) / JOBS)
 
 
 def row(name: str, times: list[list[Time]], aim: str) -> str:
     """Return a row of the table: medians with the lowest and the highest, and their ratio."""
     cells = []
     for taken in times:
-        clock, processors = zip(*taken, strict=True)
+        clock, cpu = zip(*taken, strict=True)
         spread = f" ({min(clock):.1f} to {max(clock):.1f})" if len(taken) > 1 else ""
-        cells.append(f"{statistics.median(clock):.1f} s{spread}; {statistics.median(processors):.1f} s")
+        cells.append(f"{statistics.median(clock):.1f} s{spread}; {statistics.median(cpu):.1f} s")
     ours, other = map(median, times)
-    ratio = f"{other.clock / ours.clock:.1f}; {other.processors / ours.processors:.1f}"
+    ratio = f"{other.clock / ours.clock:.1f}; {other.cpu / ours.cpu:.1f}"
     return f"| {name} | {' | '.join(cells)} | {ratio} | {aim} |"
 
 
 def machine() -> str:
-    """Return the processors and the memory of this machine."""
+    """Return the CPUs and the memory of this machine."""
     model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{os.cpu_count()} processors ({model[1] if model else platform.machine()}), {memory:.0f} GiB of memory"
+    return f"{os.cpu_count()} CPUs ({model[1] if model else platform.machine()}), {memory:.0f} GiB of memory"
 
 
-def publish(lines: list[str], result: Path = RESULT, begin: str = BEGIN) -> None:
-    """Write the lines to a file of benchmarks/results and to README.md, in the place that begins with `begin`."""
-    table = "\n".join(lines) + "\n"
+def write(lines: list[str], result: Path, command: str) -> None:
+    """Write the lines to a file of benchmarks/results, below the command that measured them and today's date (UTC)."""
     result.parent.mkdir(exist_ok=True)
-    result.write_text(table)
-    readme = ROOT / "README.md"
-    before, rest = readme.read_text().split(begin)
-    _, after = rest.split(END, 1)
-    readme.write_text(f"{before}{begin}\n{table}\n{END}{after}")
+    today = datetime.datetime.now(datetime.UTC).date()
+    result.write_text("\n".join([f"`{command}`, {today}.", "", *lines]) + "\n")
 
 
 def main() -> None:
@@ -273,10 +268,10 @@ def main() -> None:
             shards.append(row(f"{size:g} MB of text to shards and manifest; `datasets` and TensorFlow", times, aim))
         start, job = measure_job(workflow, kept, scratch, min(arguments.runs, 3))
     name = f"{trained_on:.0f} MB of documents to a Unigram vocabulary of {VOCABULARY:,}; `tokenizers`"
-    publish(
+    write(
         [
-            f"Measured by `make bench-data` on {machine()}, Python {platform.python_version()}. "
-            "By the clock, and of the processors in all processes; the first row has the medians of "
+            f"{machine()}, Python {platform.python_version()}. Each time is by the clock, then CPU time of all "
+            "processes; the first row has the medians of "
             f"{arguments.runs} runs by turns, lowest and highest in brackets, the others one run each.",
             "",
             "| from; beside it | this workflow | beside it | ratios | aim |",
@@ -284,10 +279,12 @@ def main() -> None:
             *shards,
             row(name, trained, "4"),
             "",
-            f"A start of Snakemake with nothing to do takes {start.clock:.1f} s ({start.processors:.1f} s of the "
-            f"processors); a job takes {job.processors:.2f} s of the processors beyond its work. Tokens per word on "
-            f"unseen text: {quality}. SHA-256 of the texts: {'; '.join(digests)}.",
-        ]
+            f"A start of Snakemake with nothing to do takes {start.clock:.1f} s ({start.cpu:.1f} s of CPU time); a job "
+            f"takes {job.cpu:.2f} s of CPU time beyond its work. Tokens per word on unseen text: {quality}. SHA-256 of "
+            f"the texts: {'; '.join(digests)}.",
+        ],
+        RESULT,
+        "make bench-data",
     )
     print(RESULT.read_text())
 

@@ -9,9 +9,9 @@
   `text`.
 - on a TPU: the estimated time of a step of both, by their plans for one v5e chip, where attention is a kernel that
   tells documents apart without a mask in memory.
-- here: steps of a small RoBERTa on the processors, by turns; attention is plain.
+- here: steps of a small RoBERTa on the CPUs, by turns; attention is plain.
 
-Prints a table, and writes it to benchmarks/results/packing.md and into README.md.
+Prints a table, and writes it to benchmarks/results/packing.md.
 """
 
 import argparse
@@ -33,11 +33,10 @@ from worker import Worker
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results/packing.md"
-BEGIN = "<!-- `make bench-packing` writes from here -->\n"
 LENGTH, DOCUMENTS, SLICE = 512, 25_000, "v5e-1"
 MEAN, DEVIATION, TOKENS_PER_WORD, SPECIAL = 5.25, 0.65, 1.33, 2
 PACKINGS = ("pad", "segments")
-# Records of a step on the processors, and its model.
+# Records of a step on the CPUs, and its model.
 RECORDS, SMALL = 8, {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}
 
 
@@ -159,9 +158,9 @@ def main() -> None:
         lines.append(row(runs[name]["title"], "v5e, estimated", found, records, share))
     here = measured(arguments.rounds, arguments.quick)
     records = 2 if arguments.quick else RECORDS
-    lines.append(row(f"RoBERTa of 2 x 128, {LENGTH} tokens, {records} records", "processors", here, records, share))
+    lines.append(row(f"RoBERTa of 2 x 128, {LENGTH} tokens, {records} records", "CPUs", here, records, share))
     if not arguments.quick:
-        data.publish(lines, RESULT, BEGIN)
+        data.write(lines, RESULT, "make bench-packing")
     print("\n".join(lines))
 
 

@@ -6,7 +6,7 @@
 The rows are in measured_steps.yaml, and those that benchmarks/tpu.py measured in results/tpu_steps.yaml. `compile`
 takes a minute or more for each and writes what the model needs of the compiled program to results/steps/ROW.json; with
 --texts, the text of the program is kept, compressed, and read again instead of compiled. `table` takes seconds: it
-writes results/plan_table.md and the table of README.md, and prints the factors and the error that
+writes results/plan_table.md, and prints the factors and the error that
 scripts/tpulm/planning/estimate.py holds.
 """
 
@@ -30,7 +30,6 @@ from tpulm.planning.estimate import times
 HERE = Path(__file__).parent
 ROWS, OWN = HERE / "measured_steps.yaml", HERE / "results/tpu_steps.yaml"
 STEPS, TABLE = HERE / "results/steps", HERE / "results/plan_table.md"
-BEGIN = "<!-- `make bench-plan` writes the comparison from here -->\n"
 START, TOLERANCE = (0.8, 0.8, 0.6), 0.35  # of the fit; of an estimate
 # keras-hub's layouts of Gemma before and after its pull request 1491, by the dimension that they shard. LoRA's
 # matrices had none: their paths did not match.
@@ -241,7 +240,7 @@ def write_table() -> None:
     lines += ["", f"Off by at most, with all rows of a version left out of the fit: {worst}."]
     import data  # it needs the tests' environment, which is not on a TPU
 
-    data.publish(lines, TABLE, BEGIN)
+    data.write(lines, TABLE, "make bench-plan")
     print("\n".join(lines))
     for line in found:
         print(line)

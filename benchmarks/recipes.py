@@ -11,7 +11,7 @@ takes longer than the minutes to compile is named as such. With --layers, figure
 layers, as in utilisation.py. Models on tasks are planned in this way only; what their plans take of a hub is in
 published_tasks.yaml. Compiled programs are kept in .snakemake/compiled. `check` lowers each program again without
 compiling it, half a minute for each: changes of recipes, models and kernels show in it. `table` takes seconds, and
-writes results/recipes.md and the table of README.md. Nothing is downloaded.
+writes results/recipes.md. Nothing is downloaded.
 """
 
 import argparse
@@ -37,7 +37,6 @@ from tpulm.workflow.budget import Planned, planned_of
 RECIPES = ROOT / "recipes"
 PUBLISHED = ROOT / "benchmarks/published_tasks.yaml"
 PLANS, RESULT = ROOT / "benchmarks/results/recipe_plans.json", ROOT / "benchmarks/results/recipes.md"
-BEGIN = "<!-- `make bench-plan` writes from here -->\n"
 NOT_YET = {"planned": False, "reason": "not compiled yet"}
 STALE = {"planned": False, "reason": "changed since it was compiled"}
 KEPT = (
@@ -265,7 +264,7 @@ def write_table() -> None:
     for reason, recipes in missing.items():
         said = [f"{name} ({', '.join(dict.fromkeys(slices))})" for name, slices in recipes.items()]
         lines += ["", f"Without a plan here, {reason}: {', '.join(said)}."]
-    data.publish(lines, RESULT, BEGIN)
+    data.write(lines, RESULT, "make bench-plan")
     print("\n".join(lines))
 
 

@@ -51,7 +51,7 @@ def recipe_of(job: dict) -> dict:
 
 
 def published(job: dict, folder: Path, train: Records, held_out: Records) -> Ways:
-    """Return the published procedure, in one process on the processors."""
+    """Return the published procedure, in one process on the CPUs."""
     from tpulm.models.transformers_config import model_config
     from tpulm.training import tensorflow_runtime as runtime
 

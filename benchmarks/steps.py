@@ -8,9 +8,8 @@
 - gap: what of a segment of the shipped config is no training, by its record (tpulm.training.history), and which part
   of a segment that would be in each recipe that benchmarks/recipes.py has planned, by the estimate of a step.
 
-Prints tables, and writes them to benchmarks/results/steps.md and into README.md. A part that fails is named there, and
-the others are measured all the same; README.md is written only where all parts are there. With --quick, all of it is at
-tiny size, and nothing is written.
+Prints tables, and writes them to benchmarks/results/steps.md. A part that fails is named there, and the others are
+measured all the same. With --quick, all of it is at tiny size, and nothing is written.
 """
 
 import argparse
@@ -32,7 +31,6 @@ from step_table import OURS, PUBLISHED, ratios, step_rows
 from step_training import FULL, QUICK, Size, Training, prepared, workflow_in
 
 RESULT = ROOT / "benchmarks/results/steps.md"
-BEGIN = "<!-- `make bench-steps` writes from here -->\n"
 SEEDS = (0, 1, 2)
 PARTS_MEASURED = ("steps", "gap")
 
@@ -113,14 +111,10 @@ def main() -> None:
             "gap": partial(gap_lines, scratch, arguments.quick),
         }
         lines, failed = measured({name: parts[name] for name in arguments.only or PARTS_MEASURED})
-    head = f"Measured by `make bench-steps` on {machine()}, Python {platform.python_version()}."
-    text = "\n".join([head, "", *lines]) + "\n"
-    print(text)
+    lines = [f"{machine()}, Python {platform.python_version()}.", "", *lines]
+    print("\n".join(lines))
     if not (arguments.quick or arguments.only):
-        if failed:
-            RESULT.write_text(text)
-        else:
-            data.publish(text.splitlines(), RESULT, BEGIN)
+        data.write(lines, RESULT, "make bench-steps")
     if failed:
         sys.exit(f"error: not measured: {', '.join(failed)}; the messages are above")
 

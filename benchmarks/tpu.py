@@ -223,7 +223,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--steps", nargs="*", help="only these: roberta-base, gemma-2b-lora")
     parser.add_argument("--output", type=Path, default=plan_table.OWN)
-    parser.add_argument("--tiny", action="store_true", help="tiny models, on this machine's processors")
+    parser.add_argument("--tiny", action="store_true", help="tiny models, on this machine's CPUs")
     parser.add_argument("--slice", default="v5e-1", help="that --tiny plans for")
     parser.add_argument("--hosts", type=int, default=1)
     parser.add_argument("--number", type=int, default=0)

@@ -33,7 +33,6 @@ from tpulm.planning.estimate import times
 
 ROWS, RECIPE = ROOT / "benchmarks/utilisation.yaml", ROOT / "recipes/tpu-plans.yaml"
 KEPT, RESULT = ROOT / "benchmarks/results/utilisation.json", ROOT / "benchmarks/results/utilisation.md"
-BEGIN = "<!-- `make bench-plan` writes the utilization from here -->\n"
 SUMMED = ("estimated_seconds", "total", "model_flops")  # what each layer adds to
 
 
@@ -254,7 +253,7 @@ def write_table() -> None:
         lines += ["", "Where it is missed, the costliest groups of instructions, with their shares:", "", *missed]
     if missing:
         lines += ["", f"Not compiled yet: {', '.join(missing)}."]
-    data.publish(lines, RESULT, BEGIN)
+    data.write(lines, RESULT, "make bench-plan")
     print("\n".join(lines))
 
 

@@ -60,8 +60,9 @@ TOGETHER = [
     (("tensorflow-gpu", "jax-gpu", "harness-gpu"), ALL, TENSORFLOW_GPU),
     (("tensorflow-tpu",), X86_64, TENSORFLOW_TPU),
 ]
-# What only opens results, as users have it elsewhere: each an environment by itself, which agrees with no other.
-ALONE = ("openers", "openers-transformers4", "openers-minicons", "openers-harness", "openers-crates")
+# What only opens results, as users have it elsewhere, and what builds the documentation: each an environment by itself,
+# which agrees with no other.
+ALONE = ("openers", "openers-transformers4", "openers-minicons", "openers-harness", "openers-crates", "docs")
 REPLACED = r"(tensorflow|tensorflow-cpu|tensorflow-text|tf-keras|libtpu)=="
 
 
@@ -96,7 +97,7 @@ def compiled(folder: Path, output: str, stages: tuple[str, ...], targets: Target
 
 
 def line_of(package: dict, targets: Targets) -> str:
-    """Return the line of a lock for a package as pylock.toml describes it."""
+    """Return the line of a lock for a package as pylock.toml describes it; empty where no target installs it."""
     marker = Marker(package.get("marker", "python_version > '3'"))
     own, hashes = [], set()
     for python, machine in targets:
@@ -109,6 +110,8 @@ def line_of(package: dict, targets: Targets) -> str:
             }
             hashes |= wheels or {package["sdist"]["hashes"]["sha256"]}
     pin = f"{package['name']}=={package['version']}"
+    if not own:  # what PyPy needs
+        return ""
     if own != targets:
         (machine,) = {machine for _, machine in own}
         if own != [target for target in targets if target[1] == machine]:

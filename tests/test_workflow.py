@@ -148,7 +148,7 @@ for split in rows:
         assert tf.reduce_all(example["attention_mask"] == 1)
         rows[split].append(example["input_ids"].numpy().tolist())
 
-# transformers 4.57 cannot read the file itself with TensorFlow alone: CONTRIBUTING.md, "Upstream".
+# transformers 4.57 cannot read the file itself with TensorFlow alone: docs/development/upstream.md.
 model = load_model(Path(f"{results}/mlm/tiny/model"))
 tokenizer = AutoTokenizer.from_pretrained(f"{results}/mlm/tiny/model")
 fill = pipeline("fill-mask", model=model, tokenizer=tokenizer, framework="tf", dtype=None)

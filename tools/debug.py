@@ -23,7 +23,7 @@ from snakemake.settings.types import Quietness
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from tpulm.compat.snakemake import job_of, script_object  # noqa: E402
+from tpulm.compat.snakemake import job_of, script_object, workflow_of  # noqa: E402
 from tpulm.core.job import TERMINAL  # noqa: E402
 
 DEBUG = Path("debug")
@@ -60,7 +60,7 @@ def main() -> None:
         for path in asked.configfile:
             if not path.is_file():
                 sys.exit(f"error: --configfile is {path}, which does not exist.")
-        job = job_of(api, ROOT / "Snakefile", asked.file, asked.configfile, asked.cores)
+        job = job_of(workflow_of(api, ROOT / "Snakefile", asked.configfile, asked.cores), asked.file)
         if job is None:
             sys.exit(f"error: no rule makes {asked.file}; `snakemake --summary` lists the files that the config names.")
         absent = [str(file) for file in job.input if not os.path.exists(file)]

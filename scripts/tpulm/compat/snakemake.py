@@ -180,17 +180,14 @@ def missing_target(message: str) -> str | None:
     return missing[1] if missing else None
 
 
-# One job by hand, for tools/debug.py.
+# Rules and single jobs, for tools/.
 
 
-def job_of(api: Any, snakefile: Path, file: str, configfiles: Sequence[Path], cores: int) -> Any:
-    """Return the job that makes a file, without a graph of others; None where no rule makes it.
+def workflow_of(api: Any, snakefile: Path, configfiles: Sequence[Path], cores: int) -> Any:
+    """Return Snakemake's workflow of a Snakefile, with its rules and without a graph of jobs.
 
-    api  Snakemake's SnakemakeApi, whose workflow is private: it can run one or list its files, not return a job
+    api  Snakemake's SnakemakeApi, whose workflow is private: it can run one or list its files, not return its rules
     """
-    from snakemake.dag import DAG
-    from snakemake.jobs import Job
-
     described = api.workflow(
         resource_settings=ResourceSettings(cores=cores),
         config_settings=ConfigSettings(configfiles=configfiles),
@@ -200,6 +197,14 @@ def job_of(api: Any, snakefile: Path, file: str, configfiles: Sequence[Path], co
     )
     workflow = described._get_workflow(dag_settings=DAGSettings())
     workflow.include(snakefile, overwrite_default_target=True)
+    return workflow
+
+
+def job_of(workflow: Any, file: str) -> Any:
+    """Return the job of a workflow that makes a file; None where no rule makes it."""
+    from snakemake.dag import DAG
+    from snakemake.jobs import Job
+
     rule = next((rule for rule in workflow.rules if rule.is_producer(file)), None)
     return rule and Job(rule, DAG(workflow, rules=[rule]), rule.get_wildcards(file))
 

@@ -103,7 +103,7 @@ def outside_of(jobs: Iterable[dict[str, Any]], own: Container[str]) -> dict[str,
 # What of the workflow's folder is its source; other files there, such as texts, are the user's.
 PARTS = (
     *("Snakefile", "config.yaml", "rules", "scripts", "schemas", "envs", "profiles", "report", "recipes", "tools"),
-    *("tests", "benchmarks", ".ci", "Makefile", "pyproject.toml", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"),
+    *("tests", "benchmarks", ".ci", "Makefile", "pyproject.toml", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs"),
     *("CHANGELOG.md", "CITATION.cff", "LICENSE"),
 )
 ENDINGS = (".pyc", ".pyo", ".partial")

@@ -104,11 +104,15 @@ def found_at_length(error: jsonschema.ValidationError) -> str:
 
 def allowed(error: jsonschema.ValidationError) -> str:
     """Return in words what the schema of an error allows."""
-    schema: dict[str, Any] = error.schema
+    if error.validator == "enum" and "allowed" not in error.schema:
+        return ", ".join(map(str, error.validator_value))
+    return allowed_by(error.schema)
+
+
+def allowed_by(schema: dict[str, Any]) -> str:
+    """Return in words which values a part of the schema allows."""
     if "allowed" in schema:
         return schema["allowed"]
-    if error.validator == "enum":
-        return ", ".join(map(str, error.validator_value))
     kinds = schema.get("type", [])
     words = [KINDS[kind] for kind in ([kinds] if isinstance(kinds, str) else kinds)]
     bounds = [text.format(schema[name]) for name, text in LIMITS.items() if name in schema]
