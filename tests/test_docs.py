@@ -1,0 +1,155 @@
+"""README and the documentation: what they tell a user to paste works, and their links lead somewhere."""
+
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, copied
+from openers import LOCKS
+from ruamel.yaml import YAML
+from tpulm.config.reading import schema
+from tpulm.config.schema import ConfigValidator
+
+DOCS = ROOT / "docs"
+PAGES = [path for path in sorted(DOCS.rglob("*.md")) if not {"_build", "reference"} & set(path.parts)]
+READ = [*PAGES, *sorted(ROOT.glob("*.md")), *sorted((ROOT / "profiles").glob("*/README.md"))]
+# What is in the environment of the workflow, as the table names it; the others are in those of tests/openers.py.
+HERE = ("tokenizers", "pandas", "TensorFlow", "safetensors", "keras-hub", "TensorBoard")
+QUICK = ("tokenizers", "pandas", "safetensors")
+# What is wrong in a piece of a config, whatever the rest of the config says.
+WRONG = ("additionalProperties", "enum", "type", "pattern", "minimum", "maximum")
+
+
+def named(path: Path) -> str:
+    """Return the path of a page in the repository."""
+    return str(path.relative_to(ROOT))
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    """Return the blocks of a page in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(encoding="utf-8"), re.S | re.M)
+
+
+def rows() -> list[tuple[str, str, str]]:
+    """Return the rows of the table of what opens what: what comes out, what opens it, and the program."""
+    text = (DOCS / "guides/use-models.md").read_text(encoding="utf-8")
+    table = text.split("| what opens it |")[1].split("\n\n")[0].splitlines()[2:]
+    cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in table]
+    return [(what, by, "\n".join(re.findall(r"`([^`]+)`", lines))) for what, by, lines in cells]
+
+
+def short(program: str) -> str:
+    """Return a program for the fixture `trained`, whose masked model has fewer steps."""
+    return program.replace("00001500", "00000020")
+
+
+def test_what_needs_no_framework_opens(trained, monkeypatch):
+    monkeypatch.chdir(trained.folder)
+    for what, by, program in rows():
+        if by in QUICK:
+            with redirect_stdout(io.StringIO()) as printed:
+                exec(short(program), {})
+            assert len(printed.getvalue()) > 10, what
+
+
+@pytest.mark.long
+def test_every_line_of_the_table_opens_what_it_says(trained, openers, tmp_path):
+    workflow = copied(trained, tmp_path)
+    workflow("cards", "--cores", "2")
+    for what, by, program in rows():
+        if by in HERE:
+            command = [sys.executable, "-c", short(program)]
+            done = subprocess.run(command, cwd=workflow.folder, capture_output=True, text=True)
+            assert done.returncode == 0, f"{what}:\n{done.stderr[-3000:]}"
+            printed = [done.stdout]
+        else:
+            environments = [which for which in LOCKS if which[-1] in by] or ["transformers 5"]
+            printed = [openers(which, short(program), folder=workflow.folder) for which in environments]
+        assert all(text.strip() not in ("", "0", "[]", "{}") for text in printed), what
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("path", READ, ids=named)
+def test_pieces_of_configs_are_of_the_schema(path):
+    for block in blocks(path, "yaml"):
+        piece = YAML(typ="safe", pure=True).load(block)
+        errors = [error for error in ConfigValidator(schema()).iter_errors(piece) if error.validator in WRONG]
+        assert not errors, f"{block}\n{errors[0].json_path}: {errors[0].message}"
+
+
+def links(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the file and the heading of every link of a page that is not of the web."""
+    text = re.sub(r"^```.*?^```|`[^`\n]*`", "", path.read_text(encoding="utf-8"), flags=re.S | re.M)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not re.match(r"\w+:", link):
+            file, _, heading = link.partition("#")
+            yield file, heading
+
+
+def headings(path: Path) -> set[str]:
+    """Return what links may name after `#` in a page."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.S | re.M)
+    titles = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles} | set(
+        re.findall(r"^\(([\w.-]+)\)=$", text, re.M)
+    )
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("path", READ, ids=named)
+def test_links_lead_somewhere(path):
+    for file, heading in links(path):
+        target = (path.parent / file).resolve() if file else path
+        if DOCS / "reference" in target.parents:  # generated
+            continue
+        assert target.exists(), file
+        assert not heading or target.suffix != ".md" or heading in headings(target), f"{file}#{heading}"
+
+
+@pytest.mark.unit
+def test_the_reference_names_every_key_and_target(tmp_path):
+    subprocess.run([sys.executable, ROOT / "tools/reference.py", tmp_path], check=True, cwd=ROOT)
+    config = (tmp_path / "config.md").read_text(encoding="utf-8")
+    for text in ("## `corpus`", "`vocab_size`", "#### `mlm.runs.NAME.masking`", "`mlm_probability`", "`0.15`"):
+        assert text in config
+    assert "`fetch_shard`" in (tmp_path / "artifacts.md").read_text(encoding="utf-8")
+    assert "`snakemake verify`" in (tmp_path / "targets.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.long
+def test_the_documentation_builds_without_a_warning():
+    subprocess.run(["make", "docs"], check=True, cwd=ROOT)
+    for page in ("index", "tutorial", "guides/data", "reference/config", "benchmarks/index", "notebooks/quickstart"):
+        assert (DOCS / f"_build/{page}.html").stat().st_size > 5_000
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", [path for path in PAGES if blocks(path, "sh")], ids=named)
+def test_the_commands_of_a_page_run_as_pasted(path, trained, tmp_path):
+    """At the size of the fixture, without those of make, which set the environment up."""
+    workflow = copied(trained, tmp_path)
+    commands = [block for block in blocks(path, "sh") if not re.match(r"make\b", block)]
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    script = "\n".join(["set -e", *commands]).replace(". .venv/bin/activate\n", "")
+    done = subprocess.run(["bash", "-c", script], cwd=workflow.folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{script}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+@pytest.mark.long
+def test_the_quickstart_notebook_runs(tmp_path):
+    """As on a machine of a cloud: a clone, set up, the embedded job, a change, prompts."""
+    subprocess.run(["make", ".venv-docs/ready"], check=True, cwd=ROOT)
+    (tmp_path / "quickstart.ipynb").write_bytes((DOCS / "notebooks/quickstart.ipynb").read_bytes())
+    command = [ROOT / ".venv-docs/bin/jupyter", "execute", "--inplace", "--timeout=3600", "quickstart.ipynb"]
+    environment = os.environ | {"REPOSITORY": str(ROOT)}
+    subprocess.run(command, check=True, cwd=tmp_path, env=environment)
+    ran = tmp_path / "workflow/results"
+    assert (ran / "report.html").exists() and (ran / "compare/runs.csv").exists()
+    assert "learning_rate: 1e-2" in (tmp_path / "workflow/config.yaml").read_text()
+    assert "srcdoc=" in (tmp_path / "quickstart.ipynb").read_text()
