@@ -326,14 +326,15 @@ def test_a_card_without_a_hub_names_the_folder(trained):
     assert '"results/finetune/python/adapter.lora.json"' in used and '"results/base/small/preset"' in used
 
 
-# As a card says, with the files of the repository in the working folder; the model that is asked is what was published.
-USE = """
+# As a card says, with the files of the repository in the working folder; the model is what was published.
+BLOCK = r"```python\n(.*?)```"
+USE = f"""
 import os, re, sys
 from huggingface_hub import snapshot_download
 for repository, kind in [argument.split(":") for argument in sys.argv[1:]]:
     os.chdir(snapshot_download(repository, repo_type=kind))
-    for block in re.findall(r"```python\\n(.*?)```", open("README.md").read(), re.S):
-        if "transformers" not in block or "fill" in block or "AutoTokenizer" in block:
+    for block in re.findall({BLOCK!r}, open("README.md").read(), re.S):
+        if "transformers" not in block or "AutoTokenizer" in block:
             exec(block, globals())
     print(repository, "used")
 print(next(iter(examples))["input_ids"].shape)
@@ -341,7 +342,7 @@ print(next(iter(examples))["input_ids"].shape)
 
 
 @pytest.mark.long
-def test_everything_is_published_and_used_as_its_card_says(trained, server, storage, tmp_path, monkeypatch):
+def test_everything_is_published_and_used_as_its_card_says(trained, server, storage, openers, tmp_path, monkeypatch):
     workflow = copied(trained, tmp_path)
     place = f"gs://{loopback_bucket.BUCKET}/all"
     asked = with_publish(workflow, hub="me/models", gcs=place, license="mit", sync="every 1")
@@ -369,6 +370,9 @@ def test_everything_is_published_and_used_as_its_card_says(trained, server, stor
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.count(" used\n") == 5, done.stderr[-3000:]
     assert done.stdout.endswith("(128,)\n")
+    card_of_mlm = server.repositories["models/me/models-mlm-tiny"].files()[CARD].decode()
+    [program] = re.findall(BLOCK, card_of_mlm, re.S)  # it needs PyTorch, and finds the model that was downloaded
+    assert "token_str" in openers("transformers 5", program)
 
 
 CROISSANT = """
