@@ -74,13 +74,13 @@ def test_gpus_are_of_each_host():
 def test_other_names_are_no_slices(name):
     assert not is_tpu(name)
     for function in (topology, slice_hosts, cloud_tpu_type, parse_tpu):
-        with pytest.raises(UserError, match=f'^"{name}" is no TPU slice; .*v6e'):
+        with pytest.raises(UserError, match=f'^"{name}" .*v6e'):
             function(name)
 
 
 @pytest.mark.parametrize("name", ["v5e-2", "v5e-12", "v5e-512", "v3-1", "v3-2", "v3-9", "v3-1024", "v4-2", "v4-16384"])
 def test_slices_without_a_known_shape(name):
-    with pytest.raises(UserError, match=f'^"{name}" is no TPU slice with a shape known here; .*{name[:2]}'):
+    with pytest.raises(UserError, match=f'^"{name}" .* shape.*{name[:2]}'):
         topology(name)
 
 

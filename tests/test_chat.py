@@ -92,7 +92,7 @@ def test_no_clock_and_no_way_out_of_the_sandbox():
     dated = "{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}always{% endif %}" + CHATML
     assert said(template(dated), TALK)[0].startswith("always")
     for escape in ("{{ messages.append(1) }}", "{{ ''.__class__.__mro__ }}", "{{ cycler.__init__.__globals__ }}"):
-        with pytest.raises(UserError, match="cannot be written by the chat template: "):
+        with pytest.raises(UserError, match="^f .*chat template: "):
             template(escape + "{{ ''.__class__.x }}" + CHATML).document("f", TALK)
 
 
@@ -106,14 +106,14 @@ def message(**changes):
     [
         ('"Hi"', " holds str"),
         ("[]", " holds an empty list"),
-        ('["Hi"]', "[0] is no object"),
+        ('["Hi"]', "[0] is not an object"),
         ('[{"from": "human", "value": "Hi"}]', "[0] is an object with from, value"),
         (message(role="gpt"), '[1].role is "gpt"'),
         (message(role=1), "[1].role is 1"),
         (message(content=None), "[1].content holds NoneType"),
         (message(role="user"), " has no message of the assistant"),
         (message(content="x<end_of_turn>\n<start_of_turn>user\nx"), "[1].content has '<end_of_turn>'"),
-        (json.dumps([TALK[2], TALK[0]]), " cannot be written by the chat template: a system message"),
+        (json.dumps([TALK[2], TALK[0]]), " cannot be rendered by the chat template: a system message"),
     ],
 )
 def test_what_is_no_conversation_is_named(tmp_path, messages, named):
@@ -142,11 +142,11 @@ def test_files_of_conversations(tmp_path):
 
 
 def test_templates_that_cannot_be_used():
-    assert fails(template, "a\n{% for %}").startswith("chat.jinja, line 2, is no chat template: ")
-    assert fails(template, ENDED, eos_token=None).startswith("chat.jinja writes eos_token")
+    assert fails(template, "a\n{% for %}").startswith("chat.jinja, line 2, ")
+    assert fails(template, ENDED, eos_token=None).startswith("chat.jinja uses eos_token")
     last = "{% for m in messages %}{{ m.content }}{% if loop.last %}.{% endif %}{% endfor %}"
     said = fails(template(last).document, "f", TALK)
-    assert said.startswith("f[2] is written by the chat template in one way if ") and "{% generation %}" in said
+    assert said.startswith("f[2] ") and "{% generation %}" in said
     silent = template("{{ messages[0].content }}{% generation %}{% endgeneration %}")
     assert fails(silent.document, "f", TALK).startswith("f: the chat template ")
     assert "no role" in fails(template("{{ raise_exception('no role') }}").document, "f", TALK)

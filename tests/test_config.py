@@ -70,10 +70,10 @@ WRONG = [
     ({f"{PYTHON}.targets": []}, f"{PYTHON}.targets is a list of 0"),
     ({f"{PYTHON}.base_precision": "int4"}, f'{PYTHON}.base_precision is "int4"', "float32, bfloat16, int8"),
     ({f"{SMALL}.model.head_dim": 15}, f"{SMALL}.model.head_dim is 15", "2 or more, at most 4096, a multiple of 2"),
-    ({"plan.topologies": ["v5e-8", "v5e-8"]}, "plan.topologies is a list of 2", "twice"),
+    ({"plan.topologies": ["v5e-8", "v5e-8"]}, "plan.topologies is a list of 2", "duplicates"),
     ({"plan.topologies": ["v9-8"]}, 'plan.topologies: "v9-8"', "v5e"),
     ({f"{PYTHON}.resources.accelerator": "v9-8"}, f'{PYTHON}.resources.accelerator is "v9-8"', "v5e-8", "h100:4"),
-    ({"prompts.fill_mask": ["no mask"]}, 'prompts.fill_mask[0] is "no mask"', "0 times [MASK]"),
+    ({"prompts.fill_mask": ["no mask"]}, 'prompts.fill_mask[0] is "no mask"', "[MASK] 0 times"),
     # texts
     ({"corpus": {"held_out": {}}}, "corpus needs one of source ", "sources"),
     ({"corpus": {"sources": {"a": {"source": "python-docs"}}, "files": ["a.txt"]}}, "corpus.source is missing"),
@@ -269,7 +269,7 @@ WRONG = [
         {"publish": {"hub": "me/a", "artifacts": ["mlm", "mlm/tin"]}},
         'publish.artifacts[1] is "mlm/tin"', "tokens/small/finetune-text/pad-64, mlm/tiny, base/small",
     ),
-    ({"publish": {"hub": "me/a-"}}, 'publish.hub makes "a--tokenizer"', "at most 96 characters"),
+    ({"publish": {"hub": "me/a-"}}, 'publish.hub names a repository "a--tokenizer"', "at most 96 characters"),
     ({"publish": {"hub": "me/a", "sync": "often"}}, 'publish.sync is "often"', "every 10"),
     (
         {"publish": {"hub": "me/a", "sync": "every 1"}, f"{TINY}.keep_checkpoints": "last"},

@@ -433,10 +433,10 @@ def test_damaged_parts_and_splits_are_named(tmp_path):
     lengths = tmp_path / "train.lengths.npy"
     lengths.write_bytes(lengths.read_bytes()[:-1] + b"\1")
     (damage,) = check_corpus(tmp_path, files)
-    assert damage.startswith(f"{lengths} is damaged")
+    assert damage.startswith(f"{lengths} is corrupt")
     part.write_bytes(part.read_bytes()[:-1])
     os.replace(outputs["test"], outputs["train"])
-    damaged = [f"{part} is damaged", f"{outputs['train']} is damaged", f"{lengths} is damaged"]
+    damaged = [f"{part} is corrupt", f"{outputs['train']} is corrupt", f"{lengths} is corrupt"]
     damages = list(check_corpus(tmp_path, files))
     for damage, beginning in zip(damages, [*damaged, f"{outputs['test']} is missing"], strict=True):
         assert damage.startswith(beginning)

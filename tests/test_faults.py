@@ -89,11 +89,11 @@ BAD_TEXTS = [
     ("invalid UTF-8", "a.txt", b"good\nbad \xff\xfe byte\n", "a.txt, line 2, is not UTF-8 text: byte 5 "),
     ("no column, CSV", "a.csv", b"body,n\nx,1\n", "a.csv has no column text (corpus.column); found: body, n."),
     ("no column, Parquet", "a.parquet", parquet(body=["x"]), "a.parquet has no column text "),
-    ("no Parquet", "a.parquet", b"PAR1 this is no table PAR1", "a.parquet is not a whole Parquet file: "),
+    ("no Parquet", "a.parquet", b"PAR1 this is no table PAR1", "a.parquet is not a complete Parquet file: "),
     ("no field", "a.jsonl", b'{"body": "x"}\n', "a.jsonl, line 1 has no column text "),
     ("a line cut short", "a.jsonl", (JSON_LINE * 3).encode()[:-12], "a.jsonl, line 3, is not valid JSON: "),
-    ("gzip cut short", "a.txt.gz", gzip.compress(TEXT.encode())[:-300], "a.txt.gz is not a whole gzip file."),
-    ("no gzip", "a.txt.gz", TEXT.encode(), "a.txt.gz is not a whole gzip file."),
+    ("gzip cut short", "a.txt.gz", gzip.compress(TEXT.encode())[:-300], "a.txt.gz is not a complete gzip file."),
+    ("no gzip", "a.txt.gz", TEXT.encode(), "a.txt.gz is not a complete gzip file."),
 ]
 
 
@@ -171,7 +171,7 @@ def test_sizes_that_do_not_fit_the_text(fresh):
     corpus = fresh / "results/corpus/train.parquet"
     corpus.write_bytes(corpus.read_bytes()[:-100])
     sentence = refusal(fresh, "results/tokenizer/tokenizer.json")
-    assert sentence.startswith("results/corpus/train.parquet is damaged ") and "delete the file" in sentence
+    assert sentence.startswith("results/corpus/train.parquet is corrupt ") and "delete the file" in sentence
 
 
 NAMES = ["../x", "-n", "x" * 300, "größe", "", "tiny\n", "TINY"]
@@ -198,7 +198,7 @@ YAMLS = [
     ("- a list\n", "config.yaml holds a list; "),
     ("", "config.yaml is empty; "),
     ("title: !!python/object/apply:os.system ['touch owned']\n", "config.yaml, line 1: not valid YAML: "),
-    ("title: &a [*a]\n", "config.yaml: title[0][0] nests deeper "),
+    ("title: &a [*a]\n", "config.yaml: title[0][0] is nested deeper "),
 ]
 
 
@@ -252,7 +252,7 @@ def test_trainers_refuse_what_is_damaged_before_the_first_step(small):
     change(small, "mlm", batch_size=4)
     flip(shard)
     done = small("results/mlm/tiny/history.csv", check=False)
-    assert "error: results/tfrecords/train/00002-of-00004.tfrecord is damaged: " in done.stdout
+    assert "error: results/tfrecords/train/00002-of-00004.tfrecord is corrupt: " in done.stdout
     assert done.returncode == 1 and "step 1/" not in done.stdout
     shard.write_bytes(whole[:-7])
     with pytest.raises(UserError, match=f"^{shard} has {len(whole) - 7} bytes; .* {len(whole)}: delete the file"):
@@ -266,7 +266,7 @@ def test_a_damaged_checkpoint_is_named(small, monkeypatch):
     target = "results/base/small/checkpoints/00000020/state.json"
     shutil.rmtree(weights.parents[1] / "00000020")
     whole = weights.read_bytes()
-    damaged = "results/base/small/checkpoints/00000010/weights.safetensors is damaged: "
+    damaged = "results/base/small/checkpoints/00000010/weights.safetensors is corrupt: "
     weights.write_bytes(whole[:-5])
     sentence = refusal(small, target)
     assert sentence.startswith(damaged) and "delete the file" in sentence
@@ -280,7 +280,7 @@ def test_a_damaged_checkpoint_is_named(small, monkeypatch):
     text = state.read_text()
     state.write_text(text[:50])
     sentence = refusal(small, target)
-    assert sentence.startswith("results/base/small/checkpoints/00000010/state.json is damaged")
+    assert sentence.startswith("results/base/small/checkpoints/00000010/state.json is corrupt")
     # What the sentence says to do, mends it: the same bytes again, with another number of cores, and the run goes on.
     state.write_text(text)
     weights.unlink()
@@ -307,14 +307,14 @@ def test_verify_names_each_damage(small):
     said = small("verify", check=False).stdout
     for sentence in (
         "results/corpus/validation.parquet",
-        "results/tfrecords/train/00001-of-00004.index is damaged",
-        "results/tokens/small/finetune-text/pad-64/test/00000-of-00001.tfrecord is damaged",
-        "results/mlm/tiny/checkpoints/00000010/optimizer.safetensors is damaged",
+        "results/tfrecords/train/00001-of-00004.index is corrupt",
+        "results/tokens/small/finetune-text/pad-64/test/00000-of-00001.tfrecord is corrupt",
+        "results/mlm/tiny/checkpoints/00000010/optimizer.safetensors is corrupt",
         "results/mlm/tiny/model/special_tokens_map.json is missing",
         "results/finetune/python/checkpoints/00000005/state.json says step 6",
         "the chain is broken at results/finetune/python/checkpoints/00000010",
         "results/base/small/preset/model.weights.h5 cannot be read",
-        "results/base/small/history.csv is damaged",
+        "results/base/small/history.csv is corrupt",
         "results/finetune/python/metrics.json cannot be read",
         "results/tokenizer/tokenizer.json is not the tokenizer",
     ):
@@ -351,7 +351,7 @@ def test_tables_that_are_cut_or_changed_are_named(tmp_path, name, text, said):
     """What training wrote has all its numbers."""
     (tmp_path / f"{name}.csv").write_text(text)
     [damage] = check_texts(tmp_path)
-    assert damage.startswith(f"{tmp_path / name}.csv is damaged: {said}")
+    assert damage.startswith(f"{tmp_path / name}.csv is corrupt: {said}")
 
 
 def test_a_loss_that_is_not_finite_is_no_checkpoint(tmp_path):
@@ -403,7 +403,7 @@ def test_two_workflows_in_one_folder(small):
         first.wait()
         orphaned = small(check=False)
         assert orphaned.returncode == 1
-        assert "error: jobs of a snakemake that was killed still run in this folder" in orphaned.stdout
+        assert "error: jobs of a snakemake that was killed are still running" in orphaned.stdout
     finally:
         os.killpg(first.pid, signal.SIGKILL)
 

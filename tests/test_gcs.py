@@ -136,7 +136,7 @@ def test_damage_is_never_read(manifest, cloud):
     cloud.put(name, bytes(content))
     streamed = open_records(there, "train")
     assert streamed.read(np.arange(1540)).shape == (1540, LENGTH)
-    with pytest.raises(UserError, match=r"^gs://bucket/damaged/train/00002\S+ is damaged"):
+    with pytest.raises(UserError, match=r"^gs://bucket/damaged/train/00002\S+ is corrupt"):
         streamed.read(np.arange(1540, 4040))
     cloud.put(name, shard.read_bytes()[:-1])
     with pytest.raises(UserError, match=r"^gs://bucket/damaged/train/00002\S+ has \d+ bytes"):
@@ -146,7 +146,7 @@ def test_damage_is_never_read(manifest, cloud):
     content = bytearray((manifest.parent / "train/00001-of-00004.index").read_bytes())
     content[9] ^= 1
     cloud.put(index, bytes(content))
-    with pytest.raises(UserError, match=r"^gs://bucket/damaged/train/00001\S+index is damaged"):
+    with pytest.raises(UserError, match=r"^gs://bucket/damaged/train/00001\S+index is corrupt"):
         open_records(there, "train")
     cloud.put("nowhere/manifest.json", manifest.read_bytes())
     with pytest.raises(UserError, match=r"^gs://bucket/nowhere/train/00000-of-00004.tfrecord is missing"):
@@ -203,7 +203,7 @@ def test_documents_are_read_where_they_lie_and_no_others(tmp_path, cloud, monkey
     # A row group for the one, the first and the last for the other, and twice the end of the file.
     assert done["bytes of .parquet"] < 0.15 * len(content) and done["bytes of .npy"] < 2000
     cloud.put("corpus/a.parquet", content[:-9] + b"123456789")
-    with pytest.raises(UserError, match=r"^gs://bucket/corpus/a.parquet is damaged"):
+    with pytest.raises(UserError, match=r"^gs://bucket/corpus/a.parquet is corrupt"):
         list(read_texts(url))
 
 

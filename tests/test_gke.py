@@ -319,7 +319,7 @@ ENDS = {
     "node": "no node with 4 google.com/tpu, tpu-v6e-slice, 2x2 in 0 minutes",
     "memory": "resources.mem_gb",
     "long": "resources.runtime",
-    "gone": "its pod is gone",
+    "gone": "its pod was deleted",
     "script": "[finetune x] error: the loss became NaN at step 7.",
 }
 
@@ -451,7 +451,7 @@ def test_ctrl_c_deletes_what_runs(workflow, bucket, tmp_path):
             finally:
                 cluster.answering.set()
             printed, _ = running.communicate()
-        assert running.returncode == 1 and "somebody deleted it" not in printed, printed
+        assert running.returncode == 1 and "job was deleted" not in printed, printed
         assert any(name.startswith("secrets/") for name in cluster.deleted)
 
 

@@ -261,7 +261,7 @@ def test_a_guess_is_one_among_the_answers(jax_backend):
         (TASK.replace("dataset_path: json", "dataset_path: some/set"), "dataset_path is some/set; allowed: json, csv"),
         (TASK.replace("dataset_path: json", ""), "dataset_path is missing; allowed: json, csv"),
         ("[1]", "no keys"),
-        ("{", "no YAML"),
+        ("{", "not valid YAML"),
     ],
 )
 def test_a_file_that_is_no_task_is_named(tmp_path, text, message):

@@ -146,7 +146,7 @@ def test_processes_train_as_one(manifest, tmp_path, processes, mesh):  # noqa: F
     ("when", "sentence"),
     [
         ("failing", "the disk of this host is gone."),
-        ("raising", "RuntimeError: INTERNAL: no answer; its log says where."),
+        ("raising", "RuntimeError: INTERNAL: no answer; see its log."),
     ],
 )
 def test_a_failure_on_one_ends_all_with_one_message(manifest, tmp_path, when, sentence):  # noqa: F811

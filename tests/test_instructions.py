@@ -88,7 +88,7 @@ def test_conversations_and_answers_become_records(configured):
     assert "would run  fetch_chat_template " in printed and not re.search(r"would run  \w+ finetune-text", printed)
     (configured / "turns.jinja").write_text("{% for %}")
     printed = configured("tfrecords", "--cores", "2", check=False).stdout
-    assert "turns.jinja, line 1, is no chat template: " in printed and "Traceback" not in printed
+    assert "turns.jinja, line 1, " in printed and "Traceback" not in printed
 
 
 def pasted():

@@ -82,7 +82,7 @@ WRONG = [
     (records(OTHER.SerializeToString()), "record 0 .bytes 0 to {more}.* tokens.*input_ids"),
     (records(example(ids(0)[:-1])), "record 0 .*input_ids has 15 .*16 each, tfrecords.sequence_length"),
     (records(example([*ids(0)[:-1], VOCABULARY])), "record 0 .* 300; allowed: 0 to 299"),
-    (records(example(ids(0), [1] * 15 + [0])), "record 0 .*attention_mask.*tfrecords.packing pad"),
+    (records(example(ids(0), [1] * 15 + [0])), "record 0 .*attention_mask.*tfrecords.packing"),
 ]
 
 

@@ -192,7 +192,7 @@ def test_a_run_starts_from_the_weights(given, tmp_path, backend):
     for name, array in original.items():
         np.testing.assert_allclose(found[name], array, atol=1e-6, err_msg=name)
     for changed, named in (
-        ({"vocab_size": 99}, "mlm.runs.x.init has a vocabulary of 22 tokens, and the records one of 99"),
+        ({"vocab_size": 99}, "mlm.runs.x.init has a vocabulary of 22 tokens, but the records have 99"),
         ({"sequence_length": 99}, "mlm.runs.x.init"),
     ):
         arguments = str(given), str(tmp_path / "no"), json.dumps(recipe), json.dumps(manifest | changed)

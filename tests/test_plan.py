@@ -464,13 +464,13 @@ def test_spending(tmp_path, monkeypatch):
     ("plan", "changes", "prices", "said"),
     [
         ({}, {}, {}, "plan.prices .*v5e-8"),
-        ({}, {"recipe": STEP | {"rank": 8}}, PRICES, "finetune.runs.x on v5e-8 no plan"),  # another step
+        ({}, {"recipe": STEP | {"rank": 8}}, PRICES, "finetune.runs.x on v5e-8 there is no plan"),  # another step
         ({}, {"recipe": STEP | {"backend": "tensorflow"}}, PRICES, "finetune.runs.x .*v5e-8.* TensorFlow"),
-        ({}, {"accelerator": "h100:4"}, PRICES, "h100:4.* TPUs only"),
+        ({}, {"accelerator": "h100:4"}, PRICES, "h100:4.* only TPUs"),
         # To name it under plan.topologies would be of no use: the config would be refused.
-        ({}, {"accelerator": "v5e-12"}, PRICES, "v5e-12.* other sizes only"),
+        ({}, {"accelerator": "v5e-12"}, PRICES, "v5e-12.* of this size"),
         # Of a version that estimated nothing.
-        ({"estimate_error": None}, {}, PRICES, "finetune.runs.x on v5e-8 no plan"),
+        ({"estimate_error": None}, {}, PRICES, "finetune.runs.x on v5e-8 there is no plan"),
         ({"planned": False, "reason": "finetune.runs.x.mesh is [1, 16]."}, {}, PRICES,
          r"finetune.runs.x .*v5e-8: finetune.runs.x.mesh is \[1, 16\]"),
     ],

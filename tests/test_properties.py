@@ -140,9 +140,9 @@ def test_one_flipped_bit_or_a_cut_is_always_found(tmp_path_factory, drawn, data)
     flipped = bytearray(whole)
     flipped[place] ^= 1 << data.draw(st.integers(0, 7))
     path.write_bytes(flipped)
-    with pytest.raises(UserError, match="is damaged: its SHA-256"):
+    with pytest.raises(UserError, match="is corrupt: its SHA-256"):
         Records(manifest, "train").verify()
-    with pytest.raises(UserError, match=r"is damaged at bytes \d+ to \d+") as error:
+    with pytest.raises(UserError, match=r"is corrupt at bytes \d+ to \d+") as error:
         list(scan(path))
     start, stop = (int(part) for part in str(error.value).split("at bytes ")[1].split(":")[0].split(" to "))
     assert start <= place < stop  # a length that is damaged is found by its own checksum

@@ -187,7 +187,7 @@ PRESETS = [
     ({"config__json": json.dumps({"registered_name": "a", "config": {"inner": FOREIGN}})}, "config.json .*os.system"),
     (
         {"config__json": json.dumps({"registered_name": "a"}), "model__weights__h5": "PICKLE"},
-        "model.weights.h5 is no HDF5 file",
+        "model.weights.h5 is not an HDF5 file",
     ),
 ]
 

@@ -282,7 +282,7 @@ def test_what_slurm_does_not_have_is_said_before_anything_runs(slurm, fresh):
     with running(slurm, fresh, "finetune") as process:
         printed = finish(process, fresh, 1)
     (said,) = [line for line in printed.splitlines() if line.startswith("error: ")]
-    assert said.startswith("error: finetune.runs.python asks for accelerator: v5e-64, ")
+    assert said.startswith("error: finetune.runs.python requests accelerator: v5e-64, ")
     assert printed.rstrip().endswith(said) and "Traceback" not in printed
     new = jobs_since(slurm, before)
     assert {(job["JobName"], job["JobState"]) for job in new} <= {("preflight", "FAILED"), ("preflight", "CANCELLED")}
@@ -305,7 +305,7 @@ def test_what_slurm_does_not_have(slurm, changed, wanted, why):
     resources = resources_of(lambda wildcards: run[wildcards.run], "train", "", hosts=True)
     asked = {name: value(wildcards, 1) if name == "runtime" else value(wildcards) for name, value in resources.items()}
     done = ask(slurm, {name: value for name, value in asked.items() if value is not None})
-    assert done.returncode == 1 and done.stderr.startswith(f"error: rule x asks for {wanted}")
+    assert done.returncode == 1 and done.stderr.startswith(f"error: rule x requests {wanted}")
     assert why in done.stderr
 
 
@@ -373,7 +373,7 @@ def test_jobs_outlive_their_controller_and_are_not_doubled(slurm, through, tmp_p
         assert {"n0", "n1"} <= set(steps), steps
         with running(slurm, workflow, target) as process:
             printed = finish(process, workflow, 1)
-        assert "error: jobs of a snakemake that was killed still run in this folder" in printed
+        assert "error: jobs of a snakemake that was killed are still running" in printed
         running_still.close()
         while jobs_of(slurm, training, "RUNNING", "COMPLETING"):
             time.sleep(0.5)

@@ -146,7 +146,7 @@ def test_a_job_that_was_killed_says_so_and_its_last_words(tmp_path, events, kill
     take(LogEvent.ERROR, said, logging.ERROR, exception="RuleException")
     fail(take, 7, log)
     shown = stream.getvalue()
-    assert "Signals.SIGKILL" in shown and "step 1" in shown and ("memory runs out" in shown) == killed
+    assert "Signals.SIGKILL" in shown and "step 1" in shown and ("memory ran out" in shown) == killed
 
 
 def test_other_errors_are_shown_in_full():

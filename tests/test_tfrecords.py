@@ -112,9 +112,9 @@ def test_every_flipped_bit_is_found(written):
         path.write_bytes(damaged)
         fresh = reader.Records(manifest, "train")
         fresh.read(np.array([number - 1, number + 1]))
-        with pytest.raises(UserError, match=rf"^{path} is damaged at bytes {start} to {stop} \(record 3\)"):
+        with pytest.raises(UserError, match=rf"^{path} is corrupt at bytes {start} to {stop} \(record 3\)"):
             fresh.read(np.array([number]))
-    with pytest.raises(UserError, match=f"^{path} is damaged"):
+    with pytest.raises(UserError, match=f"^{path} is corrupt"):
         fresh.verify()
 
 

@@ -126,7 +126,7 @@ def test_other_trackers_where_they_are_installed(tmp_path, monkeypatch, tracker)
     (folder / "fill_mask.json").write_text(SAMPLE)
     for _ in range(1 if tracker == "wandb" else 2):  # only its server knows of a run that goes on
         said = started(specification(folder, True, [tracker])).communicate(timeout=300)[1]
-        assert "takes no more" not in said, said
+        assert "stopped tracking" not in said, said
     done = subprocess.run([sys.executable, "-c", READERS[tracker]], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [[1, 7.0], [9, 6.5]]

@@ -350,7 +350,7 @@ def test_report(ready):
     names = archive.namelist()
     assert any(name.endswith("report.html") for name in names)
     everything = b"".join(archive.read(name) for name in names)
-    assert b"Report of a training" in everything  # the page
+    assert b"Training report" in everything  # the page
     for curves in ("mlm-tiny", "base-small", "finetune-python"):
         assert (ready / f"results/figures/training/{curves}.svg").read_bytes() in everything, curves
 

@@ -70,7 +70,7 @@ def test_what_cannot_be_written_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("tpulm.release.archive.LARGEST", 1000)
     with pytest.raises(UserError, match="^a has 1,001 bytes; .* 1,000"):
         write_zip(tmp_path / "a.zip", {"a": bytes(1001)}, {})
-    with pytest.raises(UserError, match="leads out of the folder"):
+    with pytest.raises(UserError, match=r"\.\./a was added"):
         write_zip(tmp_path / "a.zip", {"../a": b""}, {})
 
 
@@ -88,7 +88,7 @@ NAMES = ["source/../../evil.txt", "/evil.txt", "source/./a", "source//etc", "con
 @pytest.mark.parametrize("name", NAMES)
 def test_no_name_leads_out_of_the_folder(tmp_path, name):
     path = forged(tmp_path / "a.zip", {name: b"evil"})
-    assert any("leads out of the folder" in damage for damage in damages_of(path))
+    assert any(f"{name} was added: " in damage for damage in damages_of(path))
     folder = tmp_path / "in" / "again"
     with zipfile.ZipFile(path) as archive:
         said = unpack(archive, read_manifest(path), folder)
@@ -151,7 +151,7 @@ def test_an_entry_has_the_size_of_the_manifest(tmp_path):
         archive.writestr("a", content)
         archive.writestr(MANIFEST, text)
         archive.comment = verify.COMMENT + hashlib.sha256(text).hexdigest().encode()
-    assert any(damage.startswith("a is damaged: ") for damage in damages_of(path))
+    assert any(damage.startswith("a is corrupt: ") for damage in damages_of(path))
 
 
 def test_a_rebuild_needs_a_folder(tmp_path):

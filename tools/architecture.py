@@ -1,4 +1,4 @@
-"""Print where every artifact and every key of the config has its code, as two Markdown tables. `make architecture`.
+"""Print the code of each artifact and each key of the config, as two Markdown tables. `make architecture`.
 
 An artifact's rows are read from the outputs of the rules: the rule has the name of its script. A key's rows are the
 modules, scripts and rules that name it in quotes.

@@ -1,4 +1,4 @@
-"""Run the script that makes a file of results/ by hand, as Snakemake would, for debugging.
+"""Run the script that writes a file of results/ without Snakemake, for debugging.
 
     python tools/debug.py results/tfrecords/train/00000-of-00004.tfrecord
     python tools/debug.py results/mlm/tiny/metrics.json --pdb --configfile my.yaml
@@ -51,10 +51,10 @@ def script_of(job: Any) -> Path:
 def main() -> None:
     """Run the script of the job that makes the file named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", help="a file that a rule makes, such as results/tokenizer/tokenizer.json")
+    parser.add_argument("file", help="an output of a rule, such as results/tokenizer/tokenizer.json")
     parser.add_argument("--configfile", type=Path, nargs="*", default=[], help="as for snakemake")
     parser.add_argument("--cores", type=int, default=os.cpu_count(), help="as for snakemake")
-    parser.add_argument("--pdb", action="store_true", help="open the debugger at an error")
+    parser.add_argument("--pdb", action="store_true", help="open the debugger on an error")
     asked = parser.parse_args()
     with SnakemakeApi(OutputSettings(quiet={Quietness.ALL})) as api:
         for path in asked.configfile:
@@ -62,10 +62,10 @@ def main() -> None:
                 sys.exit(f"error: --configfile is {path}, which does not exist.")
         job = job_of(workflow_of(api, ROOT / "Snakefile", asked.configfile, asked.cores), asked.file)
         if job is None:
-            sys.exit(f"error: no rule makes {asked.file}; `snakemake --summary` lists the files that the config names.")
+            sys.exit(f"error: no rule makes {asked.file}; `snakemake --summary` lists the files of the config.")
         absent = [str(file) for file in job.input if not os.path.exists(file)]
         if absent:
-            sys.exit(f"error: {absent[0]}, an input of rule {job.rule.name}, is not there: run snakemake {absent[0]}")
+            sys.exit(f"error: {absent[0]}, an input of rule {job.rule.name}, does not exist: run snakemake {absent[0]}")
         print(f"rule {job.rule.name}, {script_of(job)}; outputs and log: {DEBUG}/")
         try:
             run(job)

@@ -1,4 +1,4 @@
-"""Take the two pictures of README.md: the first screen of results/report.html, and its curves.
+"""Write the two pictures of README.md: the first screen of results/report.html, and its curves.
 
     python tools/pictures.py
 
@@ -23,7 +23,7 @@ def main() -> None:
 
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if not browser or not REPORT.is_file():
-        sys.exit(f"error: there is no {'Chromium on this machine' if not browser else REPORT}; nothing to take.")
+        sys.exit(f"error: {'Chromium is not installed' if not browser else f'{REPORT} does not exist'}.")
     FOLDER.mkdir(exist_ok=True)
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"] if os.geteuid() == 0 else [])

@@ -1,4 +1,4 @@
-"""Print how a file of the results came to be, back to the text, as a tree: rule, params, inputs, when and where.
+"""Print the provenance of a result, back to the text, as a tree: rule, params, inputs, time and host.
 
     python tools/provenance.py results/mlm/tiny/metrics.json
     python tools/provenance.py results/mlm/tiny/metrics.json --from results/archive/models-1.zip
@@ -22,9 +22,9 @@ from tpulm.release.provenance import provenance  # noqa: E402
 def main() -> None:
     """Print the tree of the file that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", help="a file that the workflow made, such as results/mlm/tiny/metrics.json")
+    parser.add_argument("file", help="a file that the workflow wrote, such as results/mlm/tiny/metrics.json")
     parser.add_argument("--from", dest="place", type=Path, default=Path(), help="an archive, or a working folder")
-    parser.add_argument("--all", action="store_true", help="tell of every job, also of thousands that are alike")
+    parser.add_argument("--all", action="store_true", help="print every job, including thousands of similar ones")
     asked = parser.parse_args()
     try:
         for line in provenance(asked.file, asked.place, asked.all):

@@ -44,21 +44,21 @@ CONFIG = """\
 # Config
 
 Every key of `config.yaml`. NAME stands for a name that you choose. A key without a default and without *required* is
-not set unless you set it. Paths are relative to the folder in which you start `snakemake`."""
+optional and not set by default. Paths are relative to the folder in which you start `snakemake`."""
 ARTIFACTS = """\
 # Artifacts
 
-Every artifact below `results/`, with the rule that makes it, in the order of the stages. The script of a rule has its
-name, and its first lines describe each output: `train_tokenizer` of `rules/tokenizer.smk` runs
+Every artifact below `results/`, with the rule that writes it, in the order of the stages. The script of a rule has the
+same name, and its first lines describe each output: `train_tokenizer` of `rules/tokenizer.smk` runs
 `scripts/tokenizer/train_tokenizer.py`.
 
 Names in capitals vary. RUN, NAME and TASK are names of the config. STEP is a number of steps. COLLECTION is `corpus` or
-`finetune-text`. RECORDS is `tfrecords` or a folder below `tokens/`. STAGE is `mlm`, `base` or `finetune`; CHAIN and MODEL
-are STAGE/NAME, or a model on a task."""
+`finetune-text`. RECORDS is `tfrecords` or a folder below `tokens/`. STAGE is `mlm`, `base` or `finetune`; CHAIN and
+MODEL are STAGE/NAME, or a model on a task."""
 TARGETS = """\
 # Targets
 
-Name one of these after `snakemake`, or the path of any file below `results/`."""
+Run `snakemake TARGET` with one of these targets, or with the path of any file below `results/`."""
 TARGET = "Target: "  # how the docstring of a rule begins that users name
 TRAINING = "every run that is trained"  # the keys that masked models, base models and finetuning share
 FEW = 3  # keys that a mapping shares with the one that it is in; fewer are described again

@@ -1,4 +1,4 @@
-"""Ask a finished model of results/ in a terminal, or one prompt; takes no lock, so that it runs beside the workflow.
+"""Run a trained model of results/ on prompts, in a terminal or from options. Can be used while the workflow runs.
 
     python tools/try.py tiny
     python tools/try.py finetune/python --prompt "def "
@@ -53,8 +53,8 @@ def chosen(run: str, results: Path) -> tuple[str, str]:
     if len(found) == 1:
         stage, _, name = found[0].partition("/")
         return stage, name
-    said = "which is there more than once" if found else "which is no finished model"
-    raise UserError(f"the run is {run}, {said} in {results}; allowed: {', '.join(found or there) or 'none is there'}.")
+    said = "which is ambiguous" if found else "which is not a trained model"
+    raise UserError(f"the run is {run}, {said} in {results}; allowed: {', '.join(found or there) or 'none'}.")
 
 
 def masked(folder: Path) -> Ask:
@@ -123,19 +123,19 @@ def opened(asked: argparse.Namespace) -> Ask:
         return causal(folder / ("preset" if stage == "base" else "model"), None, sampling)
     if name not in config["finetune"]["runs"]:
         files = ", ".join(map(str, asked.configfile))
-        raise UserError(f"{files} has no finetune.runs.{name}, which says what the base of this adapter is.")
+        raise UserError(f"{files} has no finetune.runs.{name}, which names the base model of this adapter.")
     return causal(asked.results / "base" / config["finetune"]["runs"][name]["base"] / "preset", folder, sampling)
 
 
 def main() -> None:
     """Answer the prompt of the command line, or those that are typed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", help="a run of the config: its name, or STAGE/NAME where several stages have it")
-    parser.add_argument("--prompt", action="append", help="answer this and end; may be given several times")
+    parser.add_argument("run", help="a run of the config: its name, or STAGE/NAME if the name is ambiguous")
+    parser.add_argument("--prompt", action="append", help="run the model on this prompt and exit; repeatable")
     parser.add_argument("--configfile", type=Path, nargs="+", default=[Path("config.yaml")], help="as for snakemake")
     parser.add_argument("--results", type=Path, default=Path("results"), help="where the models are")
     for key in ("max_length", "samples", "seed"):
-        parser.add_argument(f"--{key.replace('_', '-')}", type=int, help=f"in place of generation.{key} of the config")
+        parser.add_argument(f"--{key.replace('_', '-')}", type=int, help=f"instead of generation.{key} of the config")
     asked = parser.parse_args()
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -157,7 +157,7 @@ def typed() -> Iterator[str]:
     """Yield what the user types, up to an empty line or the end of the input."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (lets lines be edited and repeated)
-    print("A prompt, then Enter; an empty line ends.", file=sys.stderr)
+    print("Enter a prompt; an empty line exits.", file=sys.stderr)
     while True:
         try:
             line = input("> ")

@@ -1,4 +1,4 @@
-"""Look at a workflow while it runs: the report's page, in a browser, from what is there so far.
+"""Show the report in a browser while the workflow runs, from the results so far.
 
     python tools/watch.py
     python tools/watch.py --configfile recipes/imdb-gemma-7b.yaml --port 8765
@@ -183,7 +183,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--configfile", type=Path, nargs="+", default=[Path("config.yaml")], help="as for snakemake")
     parser.add_argument("--results", type=Path, default=Path("results"), help="where the artifacts are")
-    parser.add_argument("--port", type=int, default=0, help="of 127.0.0.1; by default one that is free")
+    parser.add_argument("--port", type=int, default=0, help="on 127.0.0.1; default: a free port")
     asked = parser.parse_args()
     try:
         config = read_config(asked.configfile, {})
@@ -194,7 +194,7 @@ def main() -> None:
         try:
             server = ThreadingHTTPServer(("127.0.0.1", asked.port), handler(look, token, ended, told))
         except (OSError, OverflowError) as error:
-            raise UserError(f"--port {asked.port} cannot be had: {error}; without it, a free one is taken.") from None
+            raise UserError(f"--port {asked.port} is not available: {error}; omit it to use a free port.") from None
     except UserError as error:
         sys.exit(f"error: {error}")
     server.daemon_threads = True
@@ -202,8 +202,8 @@ def main() -> None:
     print(f"http://127.0.0.1:{server.server_port}/{token}/", flush=True)
     working = at_work()
     if not working:
-        why = "No snakemake is at work here" if working is False else "The last snakemake here was that of another host"
-        print(f"{why}; the page shows what is there, until Ctrl-C or the end of the next.", flush=True)
+        why = "No snakemake is running here" if working is False else "The last snakemake here ran on another host"
+        print(f"{why}; the page shows the results so far, until Ctrl-C or the end of the next snakemake.", flush=True)
     try:
         while not at_work():
             time.sleep(SECONDS)
@@ -211,7 +211,7 @@ def main() -> None:
             time.sleep(SECONDS)
         ended.set()
         told.wait(LAST)
-        print("The workflow has ended; results/report.html has the page if it was built to its end.", flush=True)
+        print("The workflow has ended; if it succeeded, the page is in results/report.html.", flush=True)
     except KeyboardInterrupt:
         pass
     server.shutdown()

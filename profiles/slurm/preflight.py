@@ -54,7 +54,7 @@ def words(request: dict) -> str:
         "hosts": resources.get("hosts"),
         "mem_gb": f"{resources['mem_mb'] / 1000:g}" if "mem_mb" in resources else None,
         "runtime": resources.get("runtime"),
-        "processors": request["threads"] if request["threads"] > 1 else None,
+        "CPUs": request["threads"] if request["threads"] > 1 else None,
     }
     return ", ".join(f"{name}: {value}" for name, value in asked.items() if value) or "nothing"
 
@@ -63,7 +63,7 @@ def refusal(request: dict, line: list[str], partition: dict[str, str]) -> str | 
     """Return why Slurm would not run such a job; None where it would, be it later."""
     limit = minutes(partition.get("MaxTime", ""))
     if float(request["resources"].get("runtime") or 0) > limit:
-        return f"its partition has {limit:g} minutes at the most"
+        return f"its partition allows at most {limit:g} minutes"
     if not run(*line, "--test-only").returncode:
         return None
     # That refuses, too, what only has to wait, such as for nodes that are down today. A job that does nothing tells
@@ -77,7 +77,7 @@ def refusal(request: dict, line: list[str], partition: dict[str, str]) -> str | 
             return said[-1].removeprefix("sbatch: error: ").removeprefix("Batch job submission failed: ").rstrip(".")
         job = validate_or_get_slurm_job_id(done.stdout.strip(), done.stdout)
         reason = run("squeue", "--noheader", f"--jobs={job}", "--format=%r").stdout.strip()
-        return f"it would wait for ever ({reason})" if reason in NEVER else None
+        return f"it would wait forever ({reason})" if reason in NEVER else None
     finally:
         if job:
             run("scancel", job)
@@ -111,7 +111,7 @@ def run(*line: str) -> subprocess.CompletedProcess:
 def check_slurm() -> None:
     """End with a sentence where this machine has no Slurm, or Slurm does not answer."""
     if not shutil.which("sbatch"):
-        sys.exit("error: this machine has no Slurm: sbatch is not on PATH; log in to a node that submits jobs.")
+        sys.exit("error: sbatch is not on PATH; log in to a node from which Slurm jobs can be submitted.")
     answer = run("scontrol", "ping")
     if answer.returncode:
         said = (answer.stdout + answer.stderr).strip().splitlines() or ["scontrol ping failed"]
@@ -123,7 +123,7 @@ def note_cancelling(partition: dict[str, str]) -> None:
     if "CANCEL" in partition.get("PreemptMode", ""):
         print(
             f"note: the partition {partition['PartitionName']} cancels jobs that it preempts (PreemptMode=CANCEL), and "
-            "Snakemake waits for such a job for ever: then press Ctrl-C and type the command again.",
+            "Snakemake waits for such a job forever: press Ctrl-C and run the command again.",
             file=sys.stderr,
         )
 
@@ -151,7 +151,7 @@ def main() -> None:
             why = str(error).rstrip(".")
         if why:
             sys.exit(
-                f"error: {request['where']} asks for {words(request)}, and Slurm refuses that: {why}. "
+                f"error: {request['where']} requests {words(request)}, but Slurm refuses it: {why}. "
                 "`sinfo -o '%P %l %c %m %G'` lists what each partition has."
             )
 

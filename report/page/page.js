@@ -177,7 +177,7 @@ function read() {
   }
   const output = box.querySelector(".reading");
   output.replaceChildren(table);
-  if (reading.runs.length > 12) output.append(`and ${reading.runs.length - 12} more runs; untick some of them above`);
+  if (reading.runs.length > 12) output.append(`and ${reading.runs.length - 12} more runs; deselect some of the runs above`);
   for (const name of names) {
     try { reading.view.data(`cursor_${name}`, [{x}]); } catch { /* drawn anew at this moment */ }
   }
@@ -289,7 +289,7 @@ async function ask() {
     if (ended) return;
   } catch {
     silent += 1;
-    label.textContent = silent < 5 ? "no answer" : "no answer; it has ended";
+    label.textContent = silent < 5 ? "no answer" : "no answer; the server has stopped";
     if (silent === 5) return;
   }
   setTimeout(ask, 2000);

@@ -20,4 +20,4 @@ with job(snakemake.log[0], "history") as say:
     run["metrics"] = read_json(snakemake.input.metrics)
     run["scores"] = [score for path in sorted(snakemake.input.scores) for score in read_json(path)["scores"]]
     write_json(path, [*(before for before in known if before["hash"] != run["hash"]), run])
-    say(f"{len(known)} finished before")
+    say(f"{len(known)} earlier runs are kept")

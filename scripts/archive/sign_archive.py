@@ -12,4 +12,6 @@ with job(snakemake.log[0], "sign") as say:
     from tpulm.release.verify import signature_command
 
     sign(snakemake.input.archive, snakemake.input.key, snakemake.output[0])
-    say(f"{snakemake.output[0]}; to check it: python {' '.join(signature_command(snakemake.input.archive, 'KEY.pub'))}")
+    say(
+        f"{snakemake.output[0]}; to verify it: python {' '.join(signature_command(snakemake.input.archive, 'KEY.pub'))}"
+    )

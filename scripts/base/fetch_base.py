@@ -30,7 +30,7 @@ with job(snakemake.log[0], f"base {name}") as say:
     say(f"fetching {recipe['preset']}")
     folder = locate(recipe["preset"], recipe["revision"], where)
     if not (folder / "config.json").is_file():
-        raise UserError(f"{where} is {recipe['preset']}, which is no preset folder: it holds no config.json.")
+        raise UserError(f"{where} is {recipe['preset']}, which is not a preset folder: it has no config.json.")
     refuse_unsafe_preset(folder, f"{where} is {recipe['preset']}")
     keras_preset = is_keras_preset(folder)
     if "adapter" in recipe:

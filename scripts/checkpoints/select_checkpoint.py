@@ -39,4 +39,4 @@ with job(snakemake.log[0], chain) as say:
     with atomic_write(snakemake.output.weights) as partial:
         shutil.copyfile(snakemake.input.weights[number], partial)
     write_json(snakemake.output.state, state | {"best": best})
-    say(f"step {score.step} is selected of {len(found)} checkpoints: {score.name} {score.value:.4f}")
+    say(f"selected step {score.step} of {len(found)} checkpoints: {score.name} {score.value:.4f}")

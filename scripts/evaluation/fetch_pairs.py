@@ -13,4 +13,4 @@ name = snakemake.wildcards.pairs
 with job(snakemake.log[0], f"evaluation {name}") as say:
     pairs = list(fetch_pairs(name, snakemake.params.recipe, snakemake.input.files))
     write_pairs(snakemake.output[0], pairs)
-    say(f"{len(pairs):,} pairs, about {len({pair.phenomenon for pair in pairs})} things")
+    say(f"{len(pairs):,} pairs of {len({pair.phenomenon for pair in pairs})} phenomena")

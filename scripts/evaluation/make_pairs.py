@@ -16,5 +16,5 @@ with job(snakemake.log[0], "evaluation pairs") as say:
     _, texts = draw(snakemake.input.documents, DOCUMENTS, recipe["seed"])
     pairs = make_pairs(texts, recipe["made"], recipe["seed"])
     write_pairs(snakemake.output[0], pairs)
-    more = "" if pairs else ": they are made of words between spaces; evaluation.pairs.sets takes pairs from files"
-    say(f"{len(pairs)} pairs of {len({pair.phenomenon for pair in pairs})} kinds{more}")
+    more = "" if pairs else ": pairs need words separated by spaces; evaluation.pairs.sets reads pairs from files"
+    say(f"{len(pairs)} pairs of {len({pair.phenomenon for pair in pairs})} phenomena{more}")

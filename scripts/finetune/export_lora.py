@@ -35,4 +35,4 @@ with job(snakemake.log[0], f"finetune {run}") as say:
         save_file(tensors, partial, metadata={"format": "pt"})
     write_json(snakemake.output.peft_config, config)
     save_adapters(spec, arrays, snakemake.output.keras, snakemake.output.keras_config)
-    say(f"saved as {snakemake.output.keras} and, for PEFT with rank {config['r']}, beside it")
+    say(f"saved as {snakemake.output.keras} and, for PEFT (rank {config['r']}), in the same folder")

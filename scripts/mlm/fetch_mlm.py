@@ -25,7 +25,7 @@ with job(snakemake.log[0], snakemake.wildcards.fetched) as say:
         config = save_folder(locate(name, revision, key), key, recipe["backend"], config_json, weights)
         if size > config.vocab_size:
             raise UserError(
-                f"{key} is {name}, whose tokenizer has {size:,} pieces and whose model knows {config.vocab_size:,}; "
+                f"{key} is {name}, whose tokenizer has {size:,} pieces, but whose model has {config.vocab_size:,}; "
                 "allowed: a model with its own tokenizer."
             )
         for target in tokenizer:

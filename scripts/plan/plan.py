@@ -15,11 +15,11 @@ recipe = snakemake.params.recipe
 
 with job(snakemake.log[0], "plan") as say:
     if not recipe["topologies"]:
-        say("no TPU slice is named; name some, such as v5e-8, under plan.topologies in the config.")
+        say("plan.topologies is empty; add TPU slices, such as v5e-8, to plan them.")
     elif not recipe["compiler"]:
         say(
-            "nothing planned: the TPU compiler, libtpu, is not in this environment; "
-            "`make setup ENVIRONMENT=tpu` installs it, on Linux on x86-64."
+            "nothing is planned: the TPU compiler, libtpu, is not installed in this environment; "
+            "`make setup ENVIRONMENT=tpu` installs it on Linux x86-64."
         )
     else:
         plans = [read_json(path) for path in snakemake.input.plans]

@@ -14,7 +14,7 @@ from tpulm.report.tables import compared, earlier, markdown, scores_then_and_now
 
 with job(snakemake.log[0], "compare") as say:
     lines = Path(snakemake.input.table).read_text(encoding="utf-8").splitlines()
-    for line in lines or ["the config trains no run; see README.md, Sweeps."]:
+    for line in lines or ["the config trains no runs; there is nothing to compare."]:
         say(line)
     for line in Path(snakemake.input.models).read_text(encoding="utf-8").splitlines():
         say(line)
@@ -26,6 +26,6 @@ with job(snakemake.log[0], "compare") as say:
         say(line)
     table = scores_then_and_now(kept, snakemake.params.recipe["current"])
     if table:
-        say("their scores, beside those of the run of the same name today:")
+        say("their scores, and those of the current run of the same name:")
     for line in table.splitlines():
         say(line)

@@ -61,4 +61,4 @@ with job(snakemake.log[0], f"{wildcards.task} {wildcards.model}") as say:
             tables.append(pa.table(columns))
     with atomic_write(snakemake.output[0]) as partial:
         pq.write_table(pa.concat_tables(tables).combine_chunks(), partial, compression="zstd", write_statistics=False)
-    say(f"{len(tables) // 2} chains have predicted {len(read['test']['item']):,} test examples")
+    say(f"{len(tables) // 2} chains predicted {len(read['test']['item']):,} test examples")

@@ -32,7 +32,7 @@ with job(snakemake.log[0], f"task {snakemake.wildcards.task}") as say:
         found = {"train": module_examples(where, recipe["modules"])}
         absent = [module for module in recipe["modules"] if not module_files(module)]
         if absent:
-            say(f"note: {where}.modules: this Python does not have {', '.join(absent)}; left out")
+            say(f"note: {where}.modules: this Python does not have {', '.join(absent)}; skipped")
     elif recipe["source"] == "files":
         files = {split: list(snakemake.input.get(split) or []) for split in SPLITS}
         with contextlib.ExitStack() as stack:

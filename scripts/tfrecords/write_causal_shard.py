@@ -34,6 +34,6 @@ with job(snakemake.log[0], f"{wildcards.records} {split} {shard + 1}/{shards}") 
     pad, target = tokenizer.special["pad"], snakemake.output.records
     written = write_shard(documents, recipe, pad, CLOSING, target, part["documents"])
     write_json(snakemake.output.sidecar, written | {"vocabulary": describe(tokenizer, inputs.tokenizer)})
-    silent = f"; {written['records_without_loss']:,} have no response" if written.get("records_without_loss") else ""
+    silent = f"; {written['records_without_loss']:,} without a response" if written.get("records_without_loss") else ""
     sizes = f"{written['records']:,} records of {recipe['sequence_length']} tokens"
     say(f"{sizes} from {part['documents']:,} documents{silent}")

@@ -37,5 +37,5 @@ with job(snakemake.log[0], "verify") as say, contextlib.ExitStack() as place:
     if absent:
         say(f"not built yet: {', '.join(absent)}")
     if damages:
-        raise UserError(f"{len(damages)} damage(s) in {built} artifacts; the first: {damages[0]}")
+        raise UserError(f"{len(damages)} error(s) in {built} artifacts; the first: {damages[0]}")
     say(f"all {built} artifacts are ok")

@@ -47,9 +47,9 @@ class ExecutorSettings(kubernetes_executor.ExecutorSettings):
     """The Kubernetes executor's settings, and those of GKE."""
 
     wait_minutes: int = field(
-        default=60, metadata={"help": "How long pods may wait for a node with what they ask for."}
+        default=60, metadata={"help": "How long pods may wait for a node with the requested resources."}
     )
-    spot: bool = field(default=False, metadata={"help": "Run jobs that ask for accelerators on spot nodes."})
+    spot: bool = field(default=False, metadata={"help": "Run jobs that request accelerators on spot nodes."})
     shared_volume: str = field(
         default="",
         metadata={"help": "Claim (ReadWriteMany) of the volume on which the hosts of one job share its folder."},
@@ -78,7 +78,7 @@ class Executor(kubernetes_executor.Executor):
         self.owner = hashlib.sha256(prefix.encode()).hexdigest()[:16]
         try:
             if "/snakemake/snakemake:" in f"/{self.workflow.remote_execution_settings.container_image}":
-                raise UserError("--container-image is not given; allowed: an image made by profiles/gke/Dockerfile.")
+                raise UserError("--container-image is not given; allowed: an image built from profiles/gke/Dockerfile.")
             for job in self.dag.needrun_jobs():
                 if not job.is_local:
                     self.placement(job)
@@ -102,8 +102,9 @@ class Executor(kubernetes_executor.Executor):
             running = [job for job in jobs if job.status.active]
             if running:
                 raise UserError(
-                    f"{len(running)} jobs of another or a killed snakemake still make these results; wait until they "
-                    f"end, or stop them: kubectl delete jobs --namespace {self.namespace} --selector {selector}"
+                    f"{len(running)} jobs of another snakemake, or of one that was killed, still write these results; "
+                    "wait until they end, or stop them: "
+                    f"kubectl delete jobs --namespace {self.namespace} --selector {selector}"
                 )
         except (UserError, ApiException, HTTPError):
             self.unregister_secret()
@@ -115,8 +116,8 @@ class Executor(kubernetes_executor.Executor):
         accelerator, hosts, name = asked.get("accelerator"), asked.get("hosts") or 1, job_name(asked, job.name)
         if hosts > 1 and not self.settings.shared_volume:
             raise UserError(
-                f"{name} asks for resources.hosts: {hosts}, and --gke-shared-volume is not given; allowed: the claim "
-                "of a volume that all hosts can write (profiles/gke/README.md)."
+                f"{name} requests resources.hosts: {hosts}, but --gke-shared-volume is not given; allowed: the claim "
+                "of a volume that all hosts can write to (profiles/gke/README.md)."
             )
         try:
             share = asked.get("run_hosts") is not None
@@ -128,7 +129,7 @@ class Executor(kubernetes_executor.Executor):
         """Send a job, as the Kubernetes executor writes it, with what its resources ask for."""
         placement, hosts = self.placement(job), job.resources.get("hosts") or 1
         if placement:
-            self.logger.info(f"{job.name} asks for {placement}{f', on each of {hosts} hosts' if hosts > 1 else ''}.")
+            self.logger.info(f"{job.name} requests {placement}{f', on each of {hosts} hosts' if hosts > 1 else ''}.")
         self.batchapi.change = functools.partial(
             adapted,
             placement=placement,
@@ -156,7 +157,9 @@ class Executor(kubernetes_executor.Executor):
                 try:
                     ended = self.outcome(info)
                 except (ApiException, HTTPError) as error:
-                    self.logger.warning(f"The cluster does not answer ({reason(error)}); jobs run on, asking again.")
+                    self.logger.warning(
+                        f"The cluster does not answer ({reason(error)}); jobs continue to run; trying again."
+                    )
                     ended = None
             if ended is None:
                 yield info
@@ -175,10 +178,10 @@ class Executor(kubernetes_executor.Executor):
             job = self.authenticated(lambda: self.batchapi.read_namespaced_job_status(name, self.namespace))
         except ApiException as error:
             if error.status == 404:
-                return "its Kubernetes job is gone; somebody deleted it." if self.wait else None
+                return "its Kubernetes job was deleted." if self.wait else None
             raise
         pods = self.authenticated(lambda: self.pods(name))
-        wants = self.placement(info.job) or "the processors and the memory that it asks for"
+        wants = self.placement(info.job) or "the CPUs and the memory that it requests"
         return outcome(job, pods, self.settings.wait_minutes, str(wants))
 
     def authenticated(self, question: Callable):
@@ -222,7 +225,7 @@ class Executor(kubernetes_executor.Executor):
             try:
                 self.authenticated(lambda: self.safe_delete_job(info.external_jobid))
             except (ApiException, HTTPError) as error:
-                self.logger.warning(f"The Kubernetes job {info.external_jobid} is left behind: {reason(error)}.")
+                self.logger.warning(f"The Kubernetes job {info.external_jobid} could not be deleted: {reason(error)}.")
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
         """Delete every Job that this Snakemake sent: `active_jobs` lacks those that are just being looked at."""
@@ -239,7 +242,7 @@ class Executor(kubernetes_executor.Executor):
             except (ApiException, HTTPError) as error:
                 if pause is None:
                     self.logger.error(
-                        f"Jobs may run on, the cluster does not delete them ({reason(error)}); stop them: "
+                        f"Jobs may still run, because the cluster did not delete them ({reason(error)}); stop them: "
                         f"kubectl delete jobs --namespace {self.namespace} --selector {selector}"
                     )
                 else:

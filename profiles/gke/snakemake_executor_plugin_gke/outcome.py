@@ -15,7 +15,7 @@ NEVER_STARTS = {
     "ImagePullBackOff",
     "InvalidImageName",
 }
-OUT_OF_MEMORY = "it was killed for using more main memory than the node had; ask for more with resources.mem_gb."
+OUT_OF_MEMORY = "it was killed because it used more memory than the node had; request more with resources.mem_gb."
 
 
 def outcome(job: V1Job, pods: Sequence[V1Pod], patience: float, wants: str) -> str | None:
@@ -29,7 +29,7 @@ def outcome(job: V1Job, pods: Sequence[V1Pod], patience: float, wants: str) -> s
         return DONE
     if "Failed" in conditions:
         failed = [sentence for pod in pods if (sentence := failure(pod))]
-        return failed[0] if failed else "its pod is gone: deleted, or lost with its node."
+        return failed[0] if failed else "its pod was deleted or lost with its node."
     for pod in pods:
         stuck = startup_error(pod)
         if stuck:
@@ -54,7 +54,7 @@ def failure(pod: V1Pod) -> str | None:
     ):
         return "it was preempted; run again."
     if status.reason == "DeadlineExceeded":
-        return "it took longer than resources.runtime; allow more, or set a smaller checkpoint_every."
+        return "it took longer than resources.runtime; increase it, or reduce checkpoint_every."
     own = container(pod)
     ended = own.state.terminated if own else None
     if ended and ended.reason == "OOMKilled":

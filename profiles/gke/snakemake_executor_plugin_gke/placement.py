@@ -74,5 +74,5 @@ def check_offered(accelerator: str, kind: str, offered: dict) -> None:
     """Raise UserError where GKE has no nodes with this kind of accelerator."""
     if kind not in offered:
         raise UserError(
-            f"resources.accelerator is {accelerator}, and GKE has no {kind}; allowed: {', '.join(offered)}."
+            f"resources.accelerator is {accelerator}, but GKE has no {kind}; allowed: {', '.join(offered)}."
         )

@@ -78,7 +78,7 @@ def status(name: str) -> None:
             found = path.read_text()  # the supervisor may have ended between the two looks
             found = "lost" if found == "running" else found
     if found == "lost":
-        print("error: the supervisor of the TPUs is gone; run snakemake again to go on.", file=sys.stderr)
+        print("error: the TPU supervisor is not running; run snakemake again to resume.", file=sys.stderr)
         found = "failed"
     print(found)
 
@@ -98,7 +98,7 @@ def list_resources() -> None:
         print(name, state)
     if not found:
         where = f"{setting('TPU_ZONE')} of {setting('TPU_PROJECT')}"
-        print(f"none whose name begins with {name_prefix()} in {where}", file=sys.stderr)
+        print(f"no queued resources whose names begin with {name_prefix()} in {where}", file=sys.stderr)
 
 
 def clean() -> None:
@@ -107,5 +107,5 @@ def clean() -> None:
     STATE.mkdir(parents=True, exist_ok=True)
     with open(LOCK, "a") as lock:
         if not try_lock(lock.fileno()):
-            raise UserError("a snakemake uses the TPUs of this folder; stop it, and they are deleted.")
+            raise UserError("a snakemake is using the TPUs of this folder; stop it, and it deletes them.")
         gcloud.delete_all(gcloud.own_resources())

@@ -105,7 +105,7 @@ def run(arguments: list[str], stop: threading.Event | None = None, seconds: floa
             return ""  # an earlier attempt got through, and its answer did not
         if missing or PERMANENT.search(said):
             raise UserError(f"`{what}` failed: {error_line(said)}")
-    raise UserError(f"`{what}` failed {ATTEMPTS} times; the last time: {error_line(said)}")
+    raise UserError(f"`{what}` failed {ATTEMPTS} times; the last error: {error_line(said)}")
 
 
 def call(arguments: list[str], stop: threading.Event | None, seconds: float) -> tuple[int, str, str]:
@@ -163,14 +163,14 @@ def delete(name: str) -> None:
         except UserError as error:
             refused = error
     told = " ".join(["gcloud compute tpus queued-resources delete", name, "--force", *location()])
-    raise UserError(f"{name} is still there and may cost money; delete it by hand: `{told}`. {refused or ''}".strip())
+    raise UserError(f"{name} still exists and may cost money; delete it manually: `{told}`. {refused or ''}".strip())
 
 
 def delete_all(names: Iterable[str]) -> None:
     """Delete resources that were left behind. Raises UserError, once all have had their turn, for those that resist."""
     refusals = []
     for name in names:
-        say(f"deleting {name}, which was left behind")
+        say(f"deleting {name}, which is left from an earlier run")
         try:
             delete(name)
         except UserError as refused:

@@ -35,8 +35,8 @@ def request(properties: dict) -> dict:
         check_accelerator(run, accelerator, hosts)
     if rule.endswith("train_mlm_tensorflow") and accelerator and setting("TPU_ENVIRONMENT") != "tpu-tensorflow":
         raise UserError(
-            f"{run} trains with TensorFlow on {accelerator}, and TPU_ENVIRONMENT is {setting('TPU_ENVIRONMENT')}; "
-            "set it to tpu-tensorflow, or let the run have `backend: jax`."
+            f"{run} trains with TensorFlow on {accelerator}, but TPU_ENVIRONMENT is {setting('TPU_ENVIRONMENT')}; "
+            "set it to tpu-tensorflow, or set `backend: jax` for the run."
         )
     return {
         "rule": rule,

@@ -50,8 +50,8 @@ def check_python(version: tuple[int, int] = sys.version_info[:2]) -> None:
     least, above = re.search(r'requires-python = ">=3\.(\d+),<3\.(\d+)"', PYPROJECT.read_text()).groups()
     if not (3, int(least)) <= version < (3, int(above)):
         raise UserError(
-            f"python3 is Python {version[0]}.{version[1]} here, which workers would get, too; allowed: 3.{least} to "
-            f"3.{int(above) - 1}, such as that of this folder: . .venv/bin/activate"
+            f"python3 is Python {version[0]}.{version[1]} here, and workers get the same version; allowed: "
+            f"3.{least} to 3.{int(above) - 1}, such as in the environment of this folder: . .venv/bin/activate"
         )
 
 
@@ -64,14 +64,14 @@ def check_settings(mount: bool = True) -> None:
     missing = [name for name in needed if not setting(name)]
     if missing:
         names = " and ".join([", ".join(missing[:-1]), missing[-1]] if missing[1:] else missing)
-        raise UserError(f"profiles/tpu-vm needs {names} in the environment; its README.md says what that means.")
+        raise UserError(f"profiles/tpu-vm needs {names} in the environment; see its README.md.")
     for name, allowed in CHOICES.items():
         if setting(name) not in allowed:
             raise UserError(f"{name} is {setting(name)}; allowed: {', '.join(allowed)}.")
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,19}", setting("TPU_PREFIX")):
         raise UserError(
             f"TPU_PREFIX is {setting('TPU_PREFIX')}; allowed: up to 20 lowercase letters, digits and hyphens, "
-            "a letter first."
+            "beginning with a letter."
         )
     for name in NUMBERS:
         number(name)

@@ -57,7 +57,7 @@ class Slice:
                     job = self.jobs.get(timeout=0.2)
                 except queue.Empty:
                     if self.name and time.monotonic() - idle > 60 * number("TPU_IDLE_MINUTES"):
-                        self.release("no job has come for it")
+                        self.release("it was idle")
                     continue
                 try:
                     job.end("success" if self.complete(job) else "failed")
@@ -66,10 +66,10 @@ class Slice:
                 except Exception as error:  # whatever it is, the job ends, and the resource does with the supervisor
                     job.fail(str(error) if isinstance(error, UserError) else repr(error))
                     if not self.workers:
-                        self.release("it could not be made ready")
+                        self.release("it could not be set up")
                 idle = time.monotonic()
         except Exception as error:
-            why = "the supervisor cannot go on"
+            why = "the supervisor cannot continue"
             say(f"error: {why}: {error}.")
         self.stop.set()
         self.release(why)
@@ -106,7 +106,7 @@ class Slice:
             # A VM that is being taken away ends its jobs before Google says so.
             if self.healthy() and not self.stop.wait(number("TPU_POLL_SECONDS")) and self.healthy():
                 if code is not None:
-                    say(f"{job.name} failed on {self.name}; all that it printed: {job.folder / 'output'}")
+                    say(f"{job.name} failed on {self.name}; its output: {job.folder / 'output'}")
                     return False
                 lost += 1
                 say(f"the connection to {self.name} was lost; {job.name} starts again")
@@ -115,7 +115,7 @@ class Slice:
                 self.release("it was preempted")
                 say(f"{job.name} starts again on a new {self.accelerator}")
         raise UserError(
-            f"its slices were preempted {preempted} times: a smaller checkpoint_every makes shorter jobs."
+            f"its slices were preempted {preempted} times; reduce checkpoint_every for shorter jobs."
             if preempted > PREEMPTIONS
             else f"the connection to {self.name} was lost {lost} times."
         )
@@ -126,7 +126,7 @@ class Slice:
         Raises UserError, Stopped, and Missing where it is gone again.
         """
         self.name = self.name or new_resource_name(self.run, self.accelerator)
-        say(f"asking for {self.accelerator} ({setting('TPU_TIER')}): {self.name}")
+        say(f"requesting {self.accelerator} ({setting('TPU_TIER')}): {self.name}")
         gcloud.run(gcloud.create_arguments(self.name, self.accelerator), self.stop)
         self.wait_until_active(job)
         workers = len(gcloud.describe("tpu-vm", self.name, self.stop)["networkEndpoints"])
@@ -144,7 +144,7 @@ class Slice:
             state = found.get("state")
             if state == "FAILED":
                 reason = found.get("failedData", {}).get("error", {}).get("message", "Google gave no reason")
-                raise UserError(f"{self.name} could not be had: {reason.rstrip('.')}.")
+                raise UserError(f"{self.name} could not be created: {reason.rstrip('.')}.")
             if state in ("SUSPENDING", "SUSPENDED"):
                 raise Missing
             if state != "ACTIVE" and (self.stop.wait(number("TPU_POLL_SECONDS")) or job.cancelled()):
@@ -182,9 +182,7 @@ class Slice:
                 if self.stop.is_set() or job.cancelled():
                     raise Stopped
                 if time.monotonic() > deadline:
-                    raise UserError(
-                        f"it took longer than resources.runtime of {job.run} allows, which is {job.minutes}."
-                    )
+                    raise UserError(f"it took longer than resources.runtime of {job.run}, {job.minutes} minutes.")
                 if time.monotonic() - looked > poll:
                     if not self.healthy():
                         return None

@@ -35,7 +35,7 @@ def ensure_supervisor(controller: int) -> None:
         if os.pread(descriptor, 20, 0).decode() == str(controller):
             return
         if not told:
-            say("waiting until the TPUs of the snakemake before are deleted")
+            say("waiting until the TPUs of the previous snakemake are deleted")
         told = True
         time.sleep(0.5)
     os.ftruncate(descriptor, 0)
@@ -94,9 +94,9 @@ def say_what_is_left(slices: Collection[Slice]) -> None:
     left = [name for used in slices for name in (*used.undeleted, used.name) if name]
     if left:
         names = " and ".join(left)
-        say(f"error: {names} may still cost money; to delete it again: `python3 profiles/tpu-vm/tpu.py clean`.")
+        say(f"error: {names} may still cost money; to delete them: `python3 profiles/tpu-vm/tpu.py clean`.")
     elif slices:
-        say("no TPU is left")
+        say("all TPUs are deleted")
 
 
 def wait_for_end(process: int, stop: threading.Event) -> None:

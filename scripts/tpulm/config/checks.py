@@ -54,7 +54,7 @@ def check_text(where: str, text: dict) -> None:
         check_source(key, recipe)
         whole = next((name for name in ("response", "messages") if name in recipe), None)
         if whole and "c4" in text["filters"]:
-            raise UserError(f"{where}.filters.c4 takes lines out of documents, of which {key}.{whole} needs all.")
+            raise UserError(f"{where}.filters.c4 removes lines from documents, but {key}.{whole} needs all lines.")
 
 
 def check_source(where: str, recipe: Mapping) -> None:
@@ -64,7 +64,7 @@ def check_source(where: str, recipe: Mapping) -> None:
             template_fields(f"{where}.{name}", recipe[name])
     if recipe["source"] == "hub" and "revision" not in recipe and not os.path.isdir(recipe["dataset"]):
         raise UserError(
-            f"{where}.revision is missing; a dataset of the hub is pinned to a commit of 40 hexadecimal digits, "
+            f"{where}.revision is missing; a dataset on the hub must be pinned to a commit of 40 hexadecimal digits, "
             "so that it cannot change."
         )
 
@@ -74,7 +74,7 @@ def check_pinned(where: str, recipe: Mapping) -> None:
     pretrained = recipe.get("pretrained")
     if pretrained and not os.path.isdir(pretrained) and "revision" not in recipe:
         raise UserError(
-            f"{where}.pretrained is {describe(pretrained)}, which is no local folder; a name on the hub needs "
+            f"{where}.pretrained is {describe(pretrained)}, which is not a local folder; a name on the hub needs "
             f"{where}.revision, a commit of 40 hexadecimal digits."
         )
 
@@ -91,7 +91,7 @@ def check_masked_model(where: str, recipe: dict, config: dict) -> None:
             found = f"tokenizer.pretrained is {describe(given)}" if given else "the tokenizer is trained here"
             raise UserError(
                 f"{where}.init is {pinned(recipe['init'])}, but {found}; allowed: tokenizer.pretrained and revision as "
-                "in init, since a model reads records of its own tokenizer only."
+                "in init, because a model needs records of its own tokenizer."
             )
     check_mlm_run(where, recipe, config)
 
@@ -108,7 +108,7 @@ def check_jax_run(where: str, recipe: dict) -> None:
         try:
             re.compile(key)
         except re.error as error:
-            raise UserError(f"{where}.layout: {describe(key)} is no regular expression: {error}.") from None
+            raise UserError(f"{where}.layout: {describe(key)} is not a valid regular expression: {error}.") from None
         named = [axis for axis in axes if axis]
         if len(set(named)) < len(named):
             raise UserError(
@@ -133,7 +133,7 @@ def check_mlm_run(where: str, recipe: dict, config: dict) -> None:
         check_replicas(where, recipe)
         if config["tfrecords"]["packing"] == "segments":
             raise UserError(
-                f"tfrecords.packing is segments, which {where} cannot read with backend: tensorflow; allowed with it: "
+                f"tfrecords.packing is segments, which {where} cannot read with backend: tensorflow; allowed: "
                 "concat, pad."
             )
         # What the config leaves out has the default of transformers, which for many keys differs by architecture.
@@ -176,12 +176,12 @@ def check_base(where: str, recipe: dict) -> None:
         preset = recipe["preset"]
         if preset.startswith((".", "/")) and not os.path.isfile(f"{preset}/config.json"):
             raise UserError(
-                f"{where}.preset is {describe(preset)}, which is no preset folder: it holds no config.json."
+                f"{where}.preset is {describe(preset)}, which is not a preset folder: it has no config.json."
             )
         adapter = recipe.get("adapter", "hf://")
         if not adapter.startswith("hf://") and not os.path.isfile(f"{adapter}/adapter_config.json"):
             raise UserError(
-                f"{where}.adapter is {describe(adapter)}, which holds no adapter_config.json; allowed: a local folder "
+                f"{where}.adapter is {describe(adapter)}, which has no adapter_config.json; allowed: a local folder "
                 "that PEFT saved, or an hf:// handle."
             )
         return
@@ -200,7 +200,7 @@ def check_packing(where: str, recipe: dict, model: dict) -> None:
     """Check that an architecture that is trained here can read the records of a run."""
     name = model["architecture"]
     if recipe["packing"] == "segments" and not FAMILIES[name].segments:
-        raise UserError(f"{where}.packing is segments, which {name} cannot read; allowed with it: concat, pad.")
+        raise UserError(f"{where}.packing is segments, which {name} cannot read; allowed: concat, pad.")
 
 
 def check_heads_of(where: str, model: dict) -> None:
@@ -219,8 +219,8 @@ def check_finetune_run(where: str, recipe: dict, bases: dict) -> None:
     check_jax_run(where, recipe)
     if recipe["base_precision"] == "float32" and recipe["precision"] == "bfloat16":
         raise UserError(
-            f"{where}.base_precision is float32 with precision: bfloat16; weights in float32 under arithmetic in "
-            "bfloat16 are precision: mixed_bfloat16."
+            f"{where}.base_precision is float32 with precision: bfloat16; for float32 weights and bfloat16 "
+            "arithmetic, set precision: mixed_bfloat16."
         )
     if "model" in bases[recipe["base"]]:
         check_packing(where, recipe, bases[recipe["base"]]["model"])
@@ -241,8 +241,8 @@ def check_start(name: str, runs: Mapping[str, dict]) -> None:
         for key in ("base", "method", *lora):
             if recipe[key] != runs[before][key]:
                 raise UserError(
-                    f"{where}.init is {describe(before)}, of which {key} is {runs[before][key]}, and here {recipe[key]}"
-                    "; allowed: the same."
+                    f"{where}.init is {describe(before)}, whose {key} is {runs[before][key]}, but here it is "
+                    f"{recipe[key]}; allowed: the same."
                 )
         where, recipe, seen = f"finetune.runs.{before}", runs[before], [*seen, before]
 
@@ -291,8 +291,8 @@ def check_prompts(recipe: dict) -> None:
     for index, prompt in enumerate(recipe["fill_mask"]):
         if prompt.count("[MASK]") != 1:
             raise UserError(
-                f"prompts.fill_mask[{index}] is {describe(prompt)}, with {prompt.count('[MASK]')} times [MASK]; "
-                "allowed: one."
+                f"prompts.fill_mask[{index}] is {describe(prompt)}, which has [MASK] {prompt.count('[MASK]')} times; "
+                "allowed: once."
             )
 
 
@@ -306,7 +306,7 @@ def check_traced(where: str, recipe: dict) -> None:
         return
     (first, last), steps, every = traced, recipe["steps"], recipe["checkpoint_every"]
     if not (first < last <= steps and first // every == (last - 1) // every):
-        allowed = f"two steps up to {steps}, the first one smaller, and no checkpoint between them (one every {every})"
+        allowed = f"two steps up to {steps}, the first smaller, without a checkpoint between them (one every {every})"
         raise UserError(f"{where}.profile.steps is {traced}; allowed: {allowed}.")
     at_once = recipe.get("steps_per_execution", 1)
     if first % at_once or last % at_once:

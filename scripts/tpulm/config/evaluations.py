@@ -188,11 +188,11 @@ def check_pairs(sets: Mapping[str, Mapping]) -> None:
     for name, recipe in sets.items():
         where = f"evaluation.pairs.sets.{name}"
         if name == MADE_PAIRS:
-            raise UserError(f"{where} has the name of the pairs that are made of the corpus; allowed: another name.")
+            raise UserError(f"{where} has the name of the pairs that are made from the corpus; allowed: another name.")
         if "dataset" in recipe and "revision" not in recipe and not os.path.isdir(recipe["dataset"]):
             raise UserError(
-                f"{where}.revision is missing; a dataset of the hub is pinned to a commit of 40 hexadecimal digits, "
-                "so that it cannot change."
+                f"{where}.revision is missing; a dataset on the hub must be pinned to a commit of 40 hexadecimal "
+                "digits, so that it cannot change."
             )
 
 
@@ -221,17 +221,17 @@ def check_selection(config: Mapping) -> None:
         raise UserError(f"{where} is {by}; allowed: {', '.join(known)} (loss, or a score: of text, or a set of pairs).")
     if found["checkpoints"] != "all":
         raise UserError(
-            f"{where} is {by}, and evaluation.checkpoints is {found['checkpoints']}; allowed with it: all, since the "
-            "scores of all are compared."
+            f"{where} is {by}, and evaluation.checkpoints is {found['checkpoints']}; allowed: all, because the "
+            "scores of all checkpoints are compared."
         )
     stages = by_stage(runs_of(config))
     evaluated = Evaluations(config, stages["mlm"], stages["mlm"], stages["base"], stages["finetune"], [])
     for run in runs_of(config):
         if run.recipe["keep_checkpoints"] != "all":
             raise UserError(
-                f"{where} is {by}, and {run.key}.keep_checkpoints is {run.recipe['keep_checkpoints']}; allowed with "
-                "it: all, since any of them may be selected when the last is scored."
+                f"{where} is {by}, and {run.key}.keep_checkpoints is {run.recipe['keep_checkpoints']}; allowed: "
+                "all, because any checkpoint may be selected after the last one is scored."
             )
         if by == BITS_PER_BYTE and not evaluated.documents_of(run):
             key = "masked_documents" if run.stage == "mlm" else "documents"
-            raise UserError(f"{where} is {by}, and evaluation.text.{key} is 0; allowed with it: 1 or more.")
+            raise UserError(f"{where} is {by}, and evaluation.text.{key} is 0; allowed: 1 or more.")

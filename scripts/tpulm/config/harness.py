@@ -72,13 +72,15 @@ def read(key: str, path: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise UserError(f"{key}.file is {path}, which is not UTF-8 text.") from None
     if CODE in text:
-        raise UserError(f"{key}.file is {path}, which has {CODE}; allowed: a task without code of its own.")
+        raise UserError(f"{key}.file is {path}, which has {CODE}; allowed: a task without custom code.")
     try:
         found = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise UserError(f"{key}.file is {path}, which is no YAML: {' '.join(str(error).split())[:200]}.") from None
+        raise UserError(
+            f"{key}.file is {path}, which is not valid YAML: {' '.join(str(error).split())[:200]}."
+        ) from None
     if not isinstance(found, dict):
-        raise UserError(f"{key}.file is {path}, which holds no keys; allowed: a task of lm-evaluation-harness.")
+        raise UserError(f"{key}.file is {path}, which has no keys; allowed: a task of lm-evaluation-harness.")
     return found
 
 
@@ -107,7 +109,7 @@ def described(key: str, file: str) -> dict[str, Any]:
     found = merged(key, Path(file))
     task, place = found.get("task"), found.get("dataset_path")
     if not isinstance(task, str):
-        raise UserError(f"{key}.file is {file}, which names no `task`; allowed: one task, no group.")
+        raise UserError(f"{key}.file is {file}, which has no key `task`; allowed: a single task, not a group.")
     if place not in LOCAL or not listed(found):
         raise UserError(
             f"{key}.file is {file}, whose dataset_path is {place or 'missing'}; allowed: {', '.join(LOCAL)}, with the "

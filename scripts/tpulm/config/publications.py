@@ -194,8 +194,8 @@ def check_publish(config: Mapping) -> None:
     for index, part in enumerate(section.get("artifacts", ())):
         if not any(f"{name}/".startswith(f"{part}/") for name in names):
             raise UserError(
-                f"publish.artifacts[{index}] is {describe(part)}; allowed: {', '.join(names)}, or the beginning of one "
-                "up to a slash."
+                f"publish.artifacts[{index}] is {describe(part)}; allowed: {', '.join(names)}, or a prefix of one "
+                "that ends before a slash."
             )
     for publication in chosen(config).values():
         check_repository(section, publication)
@@ -210,8 +210,8 @@ def check_repository(section: Mapping, publication: Publication) -> None:
     name = repository_name(section, publication).rpartition("/")[2]
     if len(name) > LONGEST or re.search(r"--|\.\.|[-.]\Z", name):
         raise UserError(
-            f"publish.hub makes {describe(name)} the name of a repository; allowed: at most {LONGEST} characters, "
-            "without -- and .., the last a letter, a digit or _."
+            f"publish.hub names a repository {describe(name)}; allowed: at most {LONGEST} characters, without -- and "
+            ".., ending in a letter, a digit or _."
         )
 
 
@@ -223,8 +223,8 @@ def check_kept(sync: str, run: Run | None) -> None:
     kept = checkpoint_period(keep, len(run.segment_ends))
     if period_of(sync) % kept and period_of(sync) < len(run.segment_ends):
         raise UserError(
-            f"publish.sync is {sync}, and {run.key}.keep_checkpoints is {keep}, which lets some of these checkpoints "
-            "go; allowed: to publish every Nth that is kept."
+            f"publish.sync is {sync}, but {run.key}.keep_checkpoints is {keep}, which deletes some of these "
+            "checkpoints; allowed: every Nth checkpoint that is kept."
         )
 
 

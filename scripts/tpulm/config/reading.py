@@ -34,7 +34,7 @@ def read_yaml(path: str | Path) -> Any:
     except DuplicateKeyError as error:
         # The key stands in quotes in the library's message, whose other lines are advice to programmers.
         key = error.problem.split('"')[1] if '"' in error.problem else "?"
-        raise UserError(f'{path}, line {error.problem_mark.line + 1}: the key "{key}" stands twice.') from None
+        raise UserError(f'{path}, line {error.problem_mark.line + 1}: the key "{key}" occurs twice.') from None
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}, line {mark.line + 1}" if mark else str(path)
@@ -43,7 +43,7 @@ def read_yaml(path: str | Path) -> Any:
     except ValueError as error:  # a number or a date that Python cannot hold
         raise UserError(f"{path} holds a value that cannot be read: {' '.join(str(error).split())[:100]}.") from None
     except RecursionError:
-        raise UserError(f"{path} nests too deep to be read.") from None
+        raise UserError(f"{path} is nested too deeply.") from None
 
 
 @cache

@@ -165,8 +165,8 @@ def causal_records(
 def no_records() -> list[str]:
     """Say that a config has no records: a UserError."""
     raise UserError(
-        "the config asks for no records; masked models have theirs by the section tfrecords, such as "
-        "tfrecords: {sequence_length: 128}, and causal models by a run under base or finetune.runs."
+        "the config defines no records; for masked models, add the section tfrecords, such as "
+        "tfrecords: {sequence_length: 128}, and for causal models a run under base or finetune.runs."
     )
 
 
@@ -182,8 +182,8 @@ def shard_files(files: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]
             other = seen.setdefault(os.path.normpath(path), split)
             if other != split:
                 raise UserError(
-                    f"tfrecords.files: {path} is in {other} and in {split}; allowed: each file in one split, since "
-                    "models are measured on records that they are not trained on."
+                    f"tfrecords.files: {path} is in {other} and in {split}; allowed: each file in one split, because "
+                    "models are evaluated on records that they are not trained on."
                 )
     return found
 
@@ -206,11 +206,11 @@ def check_records_elsewhere(config: Mapping) -> None:
         return
     if "pretrained" not in config["tokenizer"]:
         raise UserError(
-            "tfrecords.source is files, but the tokenizer is trained here; allowed: tokenizer.pretrained, the one that "
-            "the files were made with."
+            "tfrecords.source is files, but the tokenizer is trained here; allowed: tokenizer.pretrained, the "
+            "tokenizer that the files were written with."
         )
     if config["tfrecords"]["packing"] == "segments":
         raise UserError(
-            "tfrecords.packing is segments with source: files, whose records do not tell documents apart; allowed: "
+            "tfrecords.packing is segments with source: files, whose records do not mark documents; allowed: "
             "concat, pad."
         )

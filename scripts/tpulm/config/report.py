@@ -76,7 +76,7 @@ def comparisons(config: Mapping, runs: Iterable[Run]) -> list[dict[str, Any]]:
     for name in (name for pair in asked for name in pair):
         if name not in single:
             raise UserError(
-                f"evaluation.compare names {describe(name)}; allowed: {', '.join(sorted(single)) or 'nothing: no run'}."
+                f"evaluation.compare has {describe(name)}; allowed: {', '.join(sorted(single)) or 'none: no runs'}."
             )
     return [
         {"first": first, "second": second, "firsts": single[first], "seconds": single[second]}

@@ -29,7 +29,7 @@ def only_with(
             # What is no value of the other key has an error of its own.
             if key in instance and value in part["enum"] and value not in values:
                 owners = " and ".join(f"{other}: {owner}" for owner in values)
-                problem = f"is given with {other}: {value}; it belongs to {owners}."
+                problem = f"is given with {other}: {value}; it is allowed with {owners}."
                 yield jsonschema.ValidationError(problem, path=[key])
 
 
@@ -53,11 +53,11 @@ def check_plain(value: object, path: tuple = ()) -> None:
     YAML knows more: keys that are no text, dates, binary data, infinity, a list that holds itself.
     """
     if len(path) > DEEPEST:
-        raise UserError(f"{dotted(path[:3])} nests deeper than {DEEPEST} levels.")
+        raise UserError(f"{dotted(path[:3])} is nested deeper than {DEEPEST} levels.")
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):
-                raise UserError(f"{dotted(path)} has the key {describe(key)}; allowed: text, in quotes if need be.")
+                raise UserError(f"{dotted(path)} has the key {describe(key)}; allowed: text, in quotes if necessary.")
             check_plain(inner, (*path, key))
     elif isinstance(value, list):
         for index, inner in enumerate(value):

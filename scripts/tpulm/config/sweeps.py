@@ -44,7 +44,7 @@ def expanded(where: str, runs: dict) -> dict:
         for variant, recipe in variants(f"{where}.{name}", str(name), runs[name]):
             if variant in found:
                 raise UserError(
-                    f"{where}.{name}.{KEY} makes a run named {variant}, and {where} has one of this name already; "
+                    f"{where}.{name}.{KEY} creates a run named {variant}, but {where} already has a run of this name; "
                     "rename one of them."
                 )
             found[variant] = recipe
@@ -61,7 +61,7 @@ def variants(where: str, name: str, recipe: dict) -> Iterator[tuple[str, dict]]:
         parts = [f"{key.rpartition('.')[2]}-{in_a_name(value)}" for key, value in zip(axes, values, strict=True)]
         full = "-".join([name, *parts])
         if len(full) > LONGEST:
-            raise UserError(f"{where}.{KEY} makes a run named {full}; allowed: up to {LONGEST} characters.")
+            raise UserError(f"{where}.{KEY} creates a run named {full}; allowed: up to {LONGEST} characters.")
         yield full, variant
 
 
@@ -79,10 +79,10 @@ def checked(where: str, sweep: Any) -> dict[str, list]:
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice or any(isinstance(value, dict) for value in values):
             found = f"{twice} twice" if twice else "a mapping"
-            raise UserError(f"{where}.{key} holds {found}; allowed: numbers, texts and lists, none of them twice.")
+            raise UserError(f"{where}.{key} holds {found}; allowed: numbers, texts and lists, without duplicates.")
         count *= len(values)
     if count > MOST:
-        raise UserError(f"{where} makes {count:,} runs; allowed: at most {MOST:,}.")
+        raise UserError(f"{where} creates {count:,} runs; allowed: at most {MOST:,}.")
     return {str(key): values for key, values in sweep.items()}
 
 
@@ -91,7 +91,7 @@ def put(recipe: dict, path: list[str], value: Any, where: str) -> None:
     for key in path[:-1]:
         recipe = recipe.setdefault(key, {})
         if not isinstance(recipe, dict):
-            raise UserError(f"{where}.{'.'.join(path)} is given, and {key} is no mapping here.")
+            raise UserError(f"{where}.{'.'.join(path)} is given, but {key} is not a mapping.")
     recipe[path[-1]] = value
 
 

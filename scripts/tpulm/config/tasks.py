@@ -120,7 +120,7 @@ class Task:
         if "models" in self.recipe:
             return None
         found = [run.key for run in masked_candidates(self.config).values() if obstacle(run) is not None]
-        return f"{self.key} leaves out {', '.join(found)}, which JAX cannot open." if found else None
+        return f"{self.key} skips {', '.join(found)}, which JAX cannot load." if found else None
 
 
 def labelled_tasks(config: Mapping) -> list[Task]:
@@ -186,7 +186,7 @@ def check_titles(config: Mapping) -> None:
         title = task.scoring["title"]
         if title in known:
             raise UserError(
-                f"{task.key}.title is {describe(title)}, as {known[title].key} is called; allowed: a title of its own."
+                f"{task.key}.title is {describe(title)}, like that of {known[title].key}; allowed: a unique title."
             )
         known[title] = task
 
@@ -202,13 +202,13 @@ def check_task(task: Task) -> None:
             )
     if recipe["source"] == "hub" and "revision" not in recipe and not os.path.isdir(recipe["dataset"]):
         raise UserError(
-            f"{where}.revision is missing; a dataset of the hub is pinned to a commit of 40 hexadecimal digits, "
+            f"{where}.revision is missing; a dataset on the hub must be pinned to a commit of 40 hexadecimal digits, "
             "so that it cannot change."
         )
     if recipe["source"] == "python-modules" and recipe["predict"] != CLASS:
         raise UserError(f"{where}.predict is {recipe['predict']}; allowed with source: python-modules: {CLASS}.")
     if recipe["predict"] == TOKEN_CLASSES and "text_pair" in recipe:
-        raise UserError(f"{where}.text_pair is given, which predict: {TOKEN_CLASSES} has not.")
+        raise UserError(f"{where}.text_pair is set, but predict: {TOKEN_CLASSES} does not use it.")
 
 
 def check_init(task: Task) -> None:
@@ -220,15 +220,15 @@ def check_init(task: Task) -> None:
     allowed = [other for other, own in others.items() if other != task.name and "init" not in own]
     if name not in allowed:
         known = ", ".join(allowed) or "none"
-        raise UserError(f"{where} is {name}; allowed: another task that starts from none itself: {known}.")
+        raise UserError(f"{where} is {name}; allowed: another task without this key: {known}.")
     other = Task(name, task.config)
     rates = other.recipe["learning_rates"]
     if len(rates) > 1:
         raise UserError(f"{where} is {name}, which has {len(rates)} learning_rates; allowed: a task with one.")
     if recipe["checkpoints"] not in ("best", other.recipe["checkpoints"]):
         raise UserError(
-            f"{task.key}.checkpoints is {recipe['checkpoints']}, and {where} is {name}, whose checkpoints is "
-            f"{other.recipe['checkpoints']}; allowed: the same of both, or best."
+            f"{task.key}.checkpoints is {recipe['checkpoints']}, but {where} is {name}, whose checkpoints is "
+            f"{other.recipe['checkpoints']}; allowed: the same for both, or best."
         )
     missing = sorted({run.key for run in task.models} - {run.key for run in other.models})
     if missing:
@@ -245,14 +245,14 @@ def check_models(task: Task) -> None:
             )
         if recipe["predict"] == TOKEN_CLASSES and kind_of(path) == CAUSAL:
             raise UserError(
-                f"{where}.models has {path}, which reads no word after the one that it labels; allowed with predict: "
-                f"{TOKEN_CLASSES}: masked models."
+                f"{where}.models has {path}, which does not see the words after the one that it labels; allowed with "
+                f"predict: {TOKEN_CLASSES}: masked models."
             )
         if obstacle(known[path]):
             architecture = known[path].recipe["model"]["architecture"]
             raise UserError(
-                f"{where}.models has {path}, whose architecture {architecture} JAX cannot open as it is; allowed: "
-                f"{', '.join(KINDS)}, with the sizes that backend: jax allows."
+                f"{where}.models has {path}, whose architecture {architecture} JAX cannot load with these sizes; "
+                f"allowed: {', '.join(KINDS)}, with the sizes that backend: jax allows."
             )
     for run in task.models:
         check_length(where, recipe["sequence_length"], run)

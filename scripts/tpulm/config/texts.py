@@ -47,32 +47,32 @@ def check_chat(where: str, text: Mapping) -> None:
     template = text.get("chat_template")
     allowed = f"allowed: {GEMMA}, a .jinja file, or a tokenizer that has one (a local folder, or a name on the hub)"
     if chats and template is None:
-        raise UserError(f"{where}.chat_template is missing; {chats[0]}.messages needs it; {allowed}.")
+        raise UserError(f"{where}.chat_template is missing; {chats[0]}.messages requires it; {allowed}.")
     if template is None:
         return
     if not chats:
-        raise UserError(f"{where}.chat_template is given, but no source has messages, which it is for.")
+        raise UserError(f"{where}.chat_template is set, but no source has messages.")
     files = chat_template_files(template)
     if template == GEMMA or (files and os.path.isfile(files[0])):
         return
     if files or os.path.isdir(template):
-        raise UserError(f"{where}.chat_template is {template}, where there is no chat template; {allowed}.")
+        raise UserError(f"{where}.chat_template is {template}, which has no chat template; {allowed}.")
     if "chat_template_revision" not in text:
         raise UserError(
-            f"{where}.chat_template is {template}, which is no local file or folder; a name on the hub needs "
+            f"{where}.chat_template is {template}, which is not a local file or folder; a name on the hub needs "
             f"{where}.chat_template_revision, a commit of 40 hexadecimal digits."
         )
 
 
 def template_fields(where: str, template: str) -> list[tuple[str, str | None]]:
     """Return the parts of a template: text, and the field that follows it or None. Raises UserError."""
-    allowed = "allowed: text with fields as {name}; {{ and }} stand for braces"
+    allowed = "allowed: text with fields such as {name}; {{ and }} are literal braces"
     try:
         parts = list(Formatter().parse(template))
     except ValueError as error:
         raise UserError(f"{where} cannot be read ({error}); {allowed}.") from None
     if any(field == "" or spec or conversion for _, field, spec, conversion in parts):
-        raise UserError(f"{where} has a field that is no name; {allowed}.")
+        raise UserError(f"{where} has a field that is not a name; {allowed}.")
     if not any(field for _, field, _, _ in parts):
-        raise UserError(f"{where} names no field; {allowed}.")
+        raise UserError(f"{where} has no field; {allowed}.")
     return [(text, field) for text, field, _, _ in parts]

@@ -125,7 +125,7 @@ def parse_tpu(accelerator: str) -> tuple[str, int]:
     """Return version and number of a slice's name: ("v5e", 8) of v5e-8. Raises UserError for another name."""
     if not is_tpu(accelerator):
         versions = ", ".join(TPUS)
-        raise UserError(f'"{accelerator}" is no TPU slice; allowed: one of {versions}, and a size, such as v5e-8.')
+        raise UserError(f'"{accelerator}" is not a TPU slice; allowed: one of {versions}, and a size, such as v5e-8.')
     version, number = accelerator.split("-")
     return version, int(number)
 
@@ -191,7 +191,7 @@ def check_hosts(hosts: int, accelerator: str, allowed: Collection[int]) -> None:
     if hosts not in allowed:
         found = " or ".join(map(str, allowed))
         noun = "host" if list(allowed) == [1] else "hosts"
-        raise UserError(f"resources.hosts is {hosts}, and {accelerator} has {found} {noun}; allowed: {found}.")
+        raise UserError(f"resources.hosts is {hosts}, but {accelerator} has {found} {noun}; allowed: {found}.")
 
 
 def cloud_tpu_type(accelerator: str) -> str:
@@ -241,7 +241,7 @@ def topology(accelerator: str) -> Topology:
     if chips * per_chip != number or chips not in sizes or chips > LARGEST_SLICES[tpu.dimensions]:
         allowed = ", ".join(str(per_chip * size) for size in sizes[:6])
         raise UserError(
-            f'"{accelerator}" is no TPU slice with a shape known here; allowed for {version}: {allowed}, ... '
+            f'"{accelerator}" is not a TPU slice with a known shape; allowed for {version}: {allowed}, ... '
             f"{per_chip * LARGEST_SLICES[tpu.dimensions]}."
         )
     share = 1 / tpu.devices

@@ -26,4 +26,4 @@ def load_arrays(path: str | Path) -> dict[str, np.ndarray]:
 
 def damaged(path: str | Path, error: SafetensorError) -> UserError:
     """Return the error for a file that is no safetensors file."""
-    return UserError(f"{path} is not a whole safetensors file ({error}); delete it and run again.")
+    return UserError(f"{path} is not a complete safetensors file ({error}); delete it and run again.")

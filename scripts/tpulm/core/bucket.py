@@ -219,7 +219,7 @@ def check_writable(folder: str) -> None:
             file_system().pipe_file(probe, b"")
     except FileNotFoundError:
         name = "/".join(folder.split("/")[:3])
-        raise UserError(f"there is no bucket {name}; make it with: gcloud storage buckets create {name}") from None
+        raise UserError(f"there is no bucket {name}; create it with: gcloud storage buckets create {name}") from None
     delete([probe])
 
 
@@ -241,8 +241,8 @@ def claim(mark: str, identity: str) -> None:
     token, _, place = (owner() or "").partition(" ")
     if token != identity.partition(" ")[0]:
         raise UserError(
-            f"{mark.rpartition('/')[0]} belongs to the working folder {place}; give this one a prefix of its own, or, "
-            f"when nobody works there any more, take it over: gcloud storage rm {mark}"
+            f"{mark.rpartition('/')[0]} belongs to the working folder {place}; use another prefix here, or, if that "
+            f"folder is no longer used, take it over: gcloud storage rm {mark}"
         )
 
 
@@ -255,4 +255,4 @@ def sentences(url: str) -> Iterator[None]:
         raise
     except Exception as error:  # of aiohttp, requests, google.auth, gcsfs
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise UserError(f"{url} cannot be reached: {lines[0][:200]}; mend that, or wait, and run again.") from error
+        raise UserError(f"{url} cannot be reached: {lines[0][:200]}; fix this, or wait, and run again.") from error

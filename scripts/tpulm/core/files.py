@@ -80,7 +80,7 @@ def refuse_code(folder: Path, given: str) -> None:
     for path in sorted(folder.glob("*.json")):
         described = read(path)
         if isinstance(described, dict) and described.get("auto_map"):
-            raise UserError(f"{given}, where {path.name} asks to run code of its own (auto_map); {NO_CODE}.")
+            raise UserError(f"{given}, where {path.name} requires custom code (auto_map); {NO_CODE}.")
 
 
 def refuse_unsafe_preset(folder: Path, given: str) -> None:
@@ -89,16 +89,20 @@ def refuse_unsafe_preset(folder: Path, given: str) -> None:
     for path in sorted(folder.rglob("*.json")):
         for module, name in named_classes(read(path)):
             if module.split(".")[0] not in TRUSTED or name in ("Lambda", "__lambda__"):
-                raise UserError(f"{given}, where {path.name} names {module}.{name}, no class of Keras; {NO_CODE}.")
+                raise UserError(
+                    f"{given}, where {path.name} names {module}.{name}, which is not a class of Keras; {NO_CODE}."
+                )
     for path in sorted(folder.rglob("*.h5")):
         with open(path, "rb") as file:
             if file.read(len(HDF5)) != HDF5:
-                raise UserError(f"{given}, where {path.name} is no HDF5 file; allowed: weights in HDF5 or safetensors.")
+                raise UserError(
+                    f"{given}, where {path.name} is not an HDF5 file; allowed: weights in HDF5 or safetensors."
+                )
     weights = {path for end in ("*.h5", "*.safetensors") for path in folder.rglob(end)}
     pickles = sorted(path for path in folder.rglob("*") if path.suffix in PICKLES)
     if pickles and not weights:
         raise UserError(
-            f"{given}, whose weights are in {pickles[0].name}, a pickle, which can run code when it is opened; "
+            f"{given}, whose weights are in {pickles[0].name}, a pickle, which can run code when it is loaded; "
             "allowed: weights in HDF5 or safetensors."
         )
 

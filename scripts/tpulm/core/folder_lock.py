@@ -46,7 +46,7 @@ def enter(seen: int) -> None:
     if not taken(descriptor, fcntl.LOCK_EX):
         raise UserError(refusal(descriptor))
     if os.fstat(descriptor).st_size and os.fstat(descriptor).st_mtime_ns != seen:
-        raise UserError("another snakemake worked in this folder since this one looked; type the command again.")
+        raise UserError("another snakemake has run in this folder since this one started; run the command again.")
     os.ftruncate(descriptor, 0)
     os.environ[START] = secrets.token_hex(8)
     words = (os.getpid(), time.strftime("%H:%M:%S"), os.environ[START], socket.gethostname())
@@ -67,8 +67,8 @@ def check_entered() -> None:
     """Raise UserError in a job whose workflow took no folder: one that is a module, and was not asked to."""
     if AWAITED in os.environ and START not in os.environ:
         raise UserError(
-            "the checks before the first job did not run: leave out --no-hooks; where this workflow is a module, add "
-            "`onstart: NAME.onstart()` to the Snakefile, NAME being the name of the module."
+            "the checks before the first job did not run: remove --no-hooks; if this workflow is a module, add "
+            "`onstart: NAME.onstart()` to the Snakefile, where NAME is the name of the module."
         )
 
 
@@ -88,7 +88,7 @@ def check_start() -> None:
             return
     except OSError:  # no folder that is shared with the workflow
         return
-    raise UserError("the snakemake that queued this job is gone, and another one works in this folder since.")
+    raise UserError("the snakemake that queued this job has ended, and another one has run in this folder since.")
 
 
 def check_writable(results: str) -> None:
@@ -146,14 +146,14 @@ def refusal(descriptor: int) -> str:
     process, since, _, host = holder(descriptor)
     if alive(descriptor):
         return (
-            f"another snakemake is at work in this folder (process {process}, since {since}); wait for it, or stop it."
+            f"another snakemake is running in this folder (process {process}, since {since}); wait for it, or stop it."
         )
     if alive(descriptor) is None:
         return (
-            f"another snakemake, or jobs that it left, are at work in this folder (process {process} on {host}, since "
+            f"another snakemake, or its jobs, are running in this folder (process {process} on {host}, since "
             f"{since}); wait for them, or stop them."
         )
     return (
-        "jobs of a snakemake that was killed still run in this folder; type the command again when they have ended, or "
-        "stop them: pgrep -af .snakemake/scripts lists those of this machine, squeue those of Slurm."
+        "jobs of a snakemake that was killed are still running in this folder; run the command again when they have "
+        "ended, or stop them: pgrep -af .snakemake/scripts lists those on this machine, squeue those of Slurm."
     )

@@ -20,7 +20,7 @@ FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, er
 # How JAX and TensorFlow say that a device, or the memory here, is too small; and what a user can do about it.
 EXHAUSTED = re.compile(r"RESOURCE_EXHAUSTED|ResourceExhausted|OOM when allocating|OUT_OF_MEMORY|STATUS_ALLOC_FAILED")
 QUOTA = re.compile(r"\bquota\b|\b429\b", re.IGNORECASE)  # of a service, which has the same words for it
-MEMORY = "a training takes less with a smaller batch_size and, on JAX, with more microbatches or with remat"
+MEMORY = "training needs less with a smaller batch_size and, on JAX, with more microbatches or with remat"
 
 heard: list[str] = []  # names of the signals that this process was to end by
 # In the environment of a script that tools/debug.py runs: no log takes the terminal, and errors pass.
@@ -87,7 +87,7 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
             raise
         sys.exit(1)
     except Stopped as stopped:
-        kept = str(stopped) or f"stopped by {heard[0]}; nothing of this job is kept, everything before it is:"
+        kept = str(stopped) or f"stopped by {heard[0]}; the work of this job is lost, earlier results are kept;"
         say(f"error: {kept} {AGAIN}")
         sys.exit(1)
     except Exception as error:
@@ -97,13 +97,13 @@ def job(log: str, label: str) -> Iterator[Callable[[str], None]]:
             traceback.print_exc()
         fault = fault_of_machine(error)
         if fault:
-            say(f"error: {fault}; nothing of this job is kept: mend that and run again.")
+            say(f"error: {fault}; the work of this job is lost: fix this and run again.")
         elif memory := memory_error(error):
             say(f"error: memory ran out: {memory}; {MEMORY}.")
         else:
             terminal.write(f"{erase}{redacted(traceback.format_exc())}")
             if count() > 1:  # the others wait for this process, which would wait for them before it ends
-                say(f"error: {type(error).__name__}: {' '.join(str(error).split())[:300]}; its log says where.")
+                say(f"error: {type(error).__name__}: {' '.join(str(error).split())[:300]}; see its log.")
         sys.exit(1)
     finally:
         with contextlib.suppress(OSError):

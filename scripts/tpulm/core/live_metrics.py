@@ -99,7 +99,7 @@ def phases_line(record: dict) -> str:
     seconds = record["seconds"]
     gap, total = sum(seconds.get(name, 0.0) for name in GAP), sum(seconds.values())
     parts = ", ".join(f"{name} {seconds[name]:.1f} s" for name in GAP if name in seconds)
-    return f"step {record['step']}  {gap / max(total, 1e-9):.1%} of {total:.1f} s was no training: {parts}"
+    return f"step {record['step']}  {gap / max(total, 1e-9):.1%} of {total:.1f} s was not spent on training: {parts}"
 
 
 def latest(path: Path) -> dict | None:

@@ -217,7 +217,7 @@ def watch(children: list[subprocess.Popen], say: Callable[[str], None], request:
             index, words, code = events.get(timeout=0.2)
         except queue.Empty:
             if time.monotonic() > limit:
-                return 0, f"stopped by {request.name} without an answer; what was kept before still is: {AGAIN}"
+                return 0, f"stopped by {request.name} before the processes answered; earlier results are kept; {AGAIN}"
             continue
         if code is None:
             if index == 0:
@@ -243,4 +243,4 @@ def cause(events: queue.Queue, index: int, words: str) -> tuple[int, str]:
     return index, words
 
 
-AGAIN = "run again to go on."  # what a sentence about a stop ends with
+AGAIN = "run again to resume."  # what a sentence about a stop ends with

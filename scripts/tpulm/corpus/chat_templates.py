@@ -88,8 +88,8 @@ def fetched(where: str, name: str, revision: str | None) -> dict[str, str]:
         except Exception as error:  # network, credentials, terms that were not accepted, no such repository
             reason = str(error).strip().splitlines()[0][:200].rstrip(". ") if str(error).strip() else "no reason given"
             raise UserError(
-                f"{where} is {name} at revision {revision}, which could not be fetched ({type(error).__name__}: "
-                f"{reason}); it needs the network or a copy in the cache of huggingface_hub, and HF_TOKEN where it is "
-                "not public."
+                f"{where} is {name} at revision {revision}, which could not be downloaded "
+                f"({type(error).__name__}: {reason}); it needs the network or a copy in the cache of huggingface_hub, "
+                "and HF_TOKEN if it is not public."
             ) from None
     return found

@@ -98,7 +98,7 @@ def whole(path: str | Path) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, KeyError) as error:
         said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise UserError(f"{path} is damaged ({said}); delete the file and run again.") from error
+        raise UserError(f"{path} is corrupt ({said}); delete the file and run again.") from error
 
 
 Files = str | Sequence[str]
@@ -217,7 +217,7 @@ def refuse_empty(where: str, split: str, documents: int, dropped: dict[str, dict
     """Raise UserError when a split has no document, saying why they were dropped."""
     if documents:
         return
-    found, counts = "no document was found", dropped[split]
+    found, counts = "no documents were found", dropped[split]
     if any(counts.values()):
         reasons = [f"{count} {in_words(reason)}" for reason, count in counts.items()]
         found = f"of {sum(counts.values())} documents, {', '.join(reasons)}"

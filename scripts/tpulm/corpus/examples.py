@@ -43,7 +43,7 @@ class Fields(Form):
         named = [key for key in KEYS if key in self.recipe]
         self.columns = {self.recipe[key]: key for key in named}
         if len(self.columns) < len(named):
-            raise UserError(f"{self.where}: two of {', '.join(named)} name the same column; allowed: one each.")
+            raise UserError(f"{self.where}: two of {', '.join(named)} name the same column; allowed: one column each.")
         self.words = self.recipe["predict"] == TOKEN_CLASSES
 
     def document(self, place: object, values: Sequence[object]) -> Example:  # type: ignore[override]
@@ -53,7 +53,7 @@ class Fields(Form):
             words, labels = ([str(one) for one in self.listed(place, key, given[key])] for key in ("text", "label"))
             if len(words) != len(labels):
                 raise UserError(
-                    f"{place}: {len(words)} words have {len(labels)} labels ({self.where}.label); allowed: as many."
+                    f"{place}: {len(words)} words have {len(labels)} labels ({self.where}.label); allowed: one each."
                 )
             return [encodable(word) for word in words], None, labels
         second = self.plain(place, "text_pair", given["text_pair"]) if "text_pair" in given else None
@@ -150,7 +150,7 @@ def hold_out(where: str, found: Mapping[str, list[Example]], shares: Mapping[str
             splits[split] = [found["train"][index] for index in chosen]
     for split in SPLITS:
         if not splits[split]:
-            raise UserError(f"{where}: there is no example in the split {split}; allowed: one or more in each.")
+            raise UserError(f"{where}: there are no examples in the split {split}; allowed: one or more in each.")
     return {split: splits[split] for split in SPLITS}
 
 
@@ -184,7 +184,9 @@ def labels_of(where: str, splits: Mapping[str, list[Example]], predict: str) -> 
     for split in ("validation", "test"):
         unknown = sorted(found[split] - set(known))
         if unknown:
-            raise UserError(f"{where}: the split {split} has the label {unknown[0]}, which no training example has.")
+            raise UserError(
+                f"{where}: the split {split} has the label {unknown[0]}, which is not in the training split."
+            )
     return known
 
 

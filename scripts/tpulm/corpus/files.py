@@ -146,7 +146,7 @@ def read_files(files: Sequence[str], sample_by: str, form: Form, piece: tuple[in
             if not bucket.state(file)[0]:
                 if packed(file) or kind_of(file) in ("csv", "parquet"):  # of these, something is in every file
                     raise UserError(
-                        f"{file} is empty, 0 bytes: it is not a whole {'gzip' if packed(file) else name_of(file)} file."
+                        f"{file} is empty: it is not a complete {'gzip' if packed(file) else name_of(file)} file."
                     )
                 continue
             try:
@@ -163,7 +163,7 @@ def unchanged(file: str) -> Iterator[None]:
     before = bucket.state(file)
     yield
     if bucket.state(file) != before:
-        raise UserError(f"{file} changed while it was read; run again when nothing writes to it.")
+        raise UserError(f"{file} changed while it was read; run again when it no longer changes.")
 
 
 def read_file(file: str, sample_by: str, form: Form, piece: tuple[int, int]) -> Documents:
@@ -208,7 +208,7 @@ def read_csv(file: str, form: Form) -> Documents:
     with opened(file) as data:
         for frame in pandas.read_csv(data, **options):
             if not isinstance(frame.index, pandas.RangeIndex):  # else the first field would be lost
-                raise UserError(f"{file}, line 2, has more fields than line 1 has names; allowed: as many.")
+                raise UserError(f"{file}, line 2, has more fields than line 1 has names; allowed: the same number.")
             yield form.documents(file, [frame[column].tolist() for column in form.columns])
 
 
@@ -285,8 +285,8 @@ def mistake(file: str, error: Exception) -> UserError:
         byte = bad.object[bad.start]
         return UserError(f"{file}, line {number}, is not UTF-8 text: byte {bad.start + 1} of the line is {byte:#04x}.")
     except (EOFError, gzip.BadGzipFile, zlib.error):
-        return UserError(f"{file} is not a whole gzip file.")
-    return UserError(f"{file} is not a whole {name_of(file)} file: {reason(error)}.")
+        return UserError(f"{file} is not a complete gzip file.")
+    return UserError(f"{file} is not a complete {name_of(file)} file: {reason(error)}.")
 
 
 def name_of(file: str) -> str:
@@ -330,18 +330,18 @@ def load_hub(where: str, recipe: dict, form: Form) -> "Dataset":
         if "scripts are no longer supported" not in str(error):
             raise
         raise UserError(
-            f"{where}.dataset is {recipe['dataset']}, which is code to be run ({str(error).rsplit(' ', 1)[1]}); "
-            "allowed: a dataset that is files of data."
+            f"{where}.dataset is {recipe['dataset']}, which is a script ({str(error).rsplit(' ', 1)[1]}); "
+            "allowed: a dataset of data files."
         ) from error
     except (OSError, datasets.exceptions.DatasetsError) as error:
         at = f" at revision {recipe['revision']}" if recipe.get("revision") else ""
         raise UserError(
-            f"{where}.dataset is {recipe['dataset']}{at}, which could not be fetched ({reason(error)}); it needs "
-            "the network or a copy in the cache of `datasets`, and HF_TOKEN where it is not public."
+            f"{where}.dataset is {recipe['dataset']}{at}, which could not be downloaded ({reason(error)}); it needs "
+            "the network or a copy in the cache of `datasets`, and HF_TOKEN if it is not public."
         ) from error
     except ValueError as error:
         raise UserError(
-            f"{where}: {recipe['dataset']} has no such data (name {recipe.get('name') or 'not given'}, "
+            f"{where}: {recipe['dataset']} does not have this data (name {recipe.get('name') or 'not set'}, "
             f"splits.{split} {expression}): {reason(error)}."
         ) from error
     form.check(recipe["dataset"], loaded.column_names)

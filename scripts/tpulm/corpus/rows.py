@@ -62,7 +62,7 @@ class Form:
         for column, key in self.columns.items():
             if column not in found:
                 comma = len(found) == 1 and ";" in str(found[0])
-                more = " Columns are separated by commas, not semicolons." if comma else ""
+                more = " Columns must be separated by commas, not semicolons." if comma else ""
                 raise UserError(
                     f"{place} has no column {column} ({self.where}.{key}); found: {', '.join(map(str, found))}.{more}"
                 )
@@ -101,7 +101,7 @@ class Form:
         if not isinstance(row, dict):
             name, key = next(iter(self.columns.items()))
             raise UserError(
-                f"{place}, is no JSON object; allowed: an object with the field {name} ({self.where}.{key})."
+                f"{place}, is not a JSON object; allowed: an object with the field {name} ({self.where}.{key})."
             )
         self.check(place, list(row))
         return self.document(place, [row[column] for column in self.columns])
@@ -176,10 +176,12 @@ class ChatTemplate:
             self.template = jinja.from_string(template)
         except jinja2.TemplateError as error:
             line = f", line {error.lineno}," if isinstance(error, jinja2.TemplateSyntaxError) else ""
-            raise UserError(f"{where}{line} is no chat template: {said(error)}.") from None
+            raise UserError(f"{where}{line} is not a valid chat template: {said(error)}.") from None
         self.tokens = {name: described[name] for name in ("bos_token", "eos_token")}
         if self.tokens["eos_token"] is None and "eos_token" in names:
-            raise UserError(f"{where} writes eos_token, which only a tokenizer's folder says; allowed: such a folder.")
+            raise UserError(
+                f"{where} uses eos_token, which only the folder of a tokenizer defines; allowed: such a folder."
+            )
         self.marked = re.search(r"\{%-?\s*generation\s*-?%\}", template) is not None
         self.markers = markers(template, described["special"]) | {token for token in self.tokens.values() if token}
 
@@ -204,7 +206,7 @@ class ChatTemplate:
         clipped = [(max(start, first) - first, min(stop, len(end)) - first) for start, stop in spans]
         clipped = [(start, stop) for start, stop in clipped if start < stop]
         if not clipped:
-            raise UserError(f"{place}: the chat template writes nothing of what the assistant says.")
+            raise UserError(f"{place}: the chat template does not write the messages of the assistant.")
         return end[first:], clipped
 
     def checked(self, place: object, messages: object) -> list[dict[str, str]]:
@@ -214,7 +216,7 @@ class ChatTemplate:
             raise UserError(f"{place} holds {found}; allowed: a list of messages, each with role and content.")
         checked = [self.message(place, number, message) for number, message in enumerate(messages)]
         if all(message["role"] != "assistant" for message in checked):
-            raise UserError(f"{place} has no message of the assistant, so that there is nothing to learn from it.")
+            raise UserError(f"{place} has no message of the assistant; allowed: one or more.")
         return checked
 
     def message(self, place: object, number: int, message: object) -> dict[str, str]:
@@ -223,7 +225,7 @@ class ChatTemplate:
         Also for one that has what the template itself writes around messages: it could pass for several.
         """
         if not isinstance(message, dict) or not {"role", "content"} <= set(message):
-            has = f"an object with {', '.join(map(str, message))}" if isinstance(message, dict) else "no object"
+            has = f"an object with {', '.join(map(str, message))}" if isinstance(message, dict) else "not an object"
             raise UserError(f"{place}[{number}] is {has}; allowed: an object with role and content.")
         role, content = message["role"], message["content"]
         if role not in ROLES:
@@ -233,7 +235,7 @@ class ChatTemplate:
         forged = sorted(marker for marker in (*self.markers, BEGIN, END) if marker in content)
         if forged:
             raise UserError(
-                f"{place}[{number}].content has {forged[0]!a}, which the chat template itself writes around messages; "
+                f"{place}[{number}].content has {forged[0]!a}, which is markup of the chat template; "
                 "allowed: text without it."
             )
         return {"role": role, "content": plain(content)}
@@ -244,7 +246,7 @@ class ChatTemplate:
         try:
             text = self.template.render(messages=messages, add_generation_prompt=prompt, **tokens)
         except Exception as error:  # whatever the expressions of a template raise
-            raise UserError(f"{place} cannot be written by the chat template: {said(error)}.") from None
+            raise UserError(f"{place} cannot be rendered by the chat template: {said(error)}.") from None
         return text.replace("\r\n", "\n").replace("\r", "\n")
 
     def by_beginnings(self, place: object, messages: list[dict[str, str]], text: str) -> Spans:
@@ -259,9 +261,9 @@ class ChatTemplate:
                 after = self.render(place, messages[: number + 1])
                 if not text.startswith(after) or not after.startswith(before):
                     raise UserError(
-                        f"{place}[{number}] is written by the chat template in one way if it is the last message and "
-                        "in another one if it is not; allowed: a template that does not, or that has "
-                        "{% generation %} and {% endgeneration %} around what the assistant says."
+                        f"{place}[{number}] is rendered differently by the chat template when it is the last message; "
+                        "allowed: a template that renders it the same, or that has {% generation %} and "
+                        "{% endgeneration %} around the messages of the assistant."
                     )
                 spans.append((len(before), len(after)))
         return spans

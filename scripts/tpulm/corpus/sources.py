@@ -16,7 +16,7 @@ from tpulm.core.errors import UserError
 from tpulm.specs.artifacts import SPLITS
 
 KINDS = {".txt": "text", ".jsonl": "jsonl", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
-ALLOWED = ".txt, .jsonl, .json, .csv or .parquet, and each of them with .gz"
+ALLOWED = ".txt, .jsonl, .json, .csv or .parquet, optionally with .gz"
 # Bytes of a part, about. Small files share one part; a large file of lines is read in pieces. Parts of a very large
 # source are larger, by a power of two, so that there are not too many.
 PART_BYTES = 32 << 20
@@ -106,7 +106,9 @@ def source_files(where: str, recipe: Mapping) -> dict[str, list[str]]:
     plain = [path for paths in found.values() for path in paths if kind_of(path) == "text"]
     for key in ("template", "messages"):
         if plain and key in recipe:
-            raise UserError(f"{where}.{key}: {plain[0]} is text without fields; allowed: files of the other formats.")
+            raise UserError(
+                f"{where}.{key}: {plain[0]} is plain text without fields; allowed: files of the other formats."
+            )
     return found
 
 
@@ -115,7 +117,7 @@ def task_files(where: str, recipe: Mapping) -> dict[str, list[str]]:
     found = source_files(where, recipe)
     plain = [path for split in SPLITS for path in found.get(split, []) if kind_of(path) == "text"]
     if plain:
-        raise UserError(f"{where}.files: {plain[0]} is text without fields; allowed: files of the other formats.")
+        raise UserError(f"{where}.files: {plain[0]} is plain text without fields; allowed: files of the other formats.")
     return found
 
 
@@ -142,7 +144,7 @@ def expand(where: str, pattern: str) -> list[str]:
         raise UserError(f"{where}.files: no file matches {pattern}{hint if os.path.isdir(pattern) else ''}.")
     for path in sorted(paths):
         if not kind_of(path):
-            raise UserError(f"{where}.files: {path} has an extension that is not known; allowed: {ALLOWED}.")
+            raise UserError(f"{where}.files: {path} has an unknown extension; allowed: {ALLOWED}.")
     return paths
 
 

@@ -151,7 +151,7 @@ def hold_out(where: str, shares: dict[int, float], keys: Keys, codes: np.ndarray
     sizes = {split: max(1, int(share * distinct + 0.5)) for split, share in shares.items()}
     if sum(sizes.values()) >= distinct:
         named = " and ".join(f"{size} for {SPLITS[split]}" for split, size in sizes.items())
-        raise UserError(f"{where}: holding out {named} of {distinct} distinct documents leaves none to train on.")
+        raise UserError(f"{where}: holding out {named} of {distinct} distinct documents leaves no training documents.")
     lowest = np.repeat(np.array(list(sizes), np.uint8), list(sizes.values()))
     passed = 0
     for partition in range(keys.partitions):

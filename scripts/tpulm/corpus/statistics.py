@@ -101,7 +101,7 @@ def merged_source(splits: Sequence[str], records: Sequence[dict]) -> dict:
         named |= record["source"].get("splits", {})
         for file in record["files"]:
             if sizes.setdefault(file["path"], file["bytes"]) != file["bytes"]:
-                raise UserError(f"{file['path']} changed while it was read; run again when nothing writes to it.")
+                raise UserError(f"{file['path']} changed while it was read; run again when it no longer changes.")
             if "sha256" in file:
                 files.setdefault("dataset" if named else split, []).append(file)
     lines = {"removed_lines": dict(sorted(removed.items()))} if "removed_lines" in records[0] else {}

@@ -70,7 +70,7 @@ def pin(manager: TaskManager, key: str, name: str, revision: str | None) -> None
     leaves = list(members(manager, name))
     if not leaves:
         raise UserError(
-            f"{key}.task is {name}, which lm-evaluation-harness does not know; `lm-eval ls tasks` lists all."
+            f"{key}.task is {name}, which lm-evaluation-harness does not have; `lm-eval ls tasks` lists its tasks."
         )
     for entry in leaves:
         if (entry.cfg or {}).get("dataset_path") in LOCAL:
@@ -78,8 +78,8 @@ def pin(manager: TaskManager, key: str, name: str, revision: str | None) -> None
         if revision is None:
             place = (entry.cfg or {}).get("dataset_path")
             raise UserError(
-                f"{key}.revision is missing; the examples of {entry.name} are {place} of the hub, pinned to a commit "
-                "of 40 hexadecimal digits so that they cannot change."
+                f"{key}.revision is missing; the examples of {entry.name} are {place} on the hub, which must be "
+                "pinned to a commit of 40 hexadecimal digits, so that they cannot change."
             )
     if revision is None:
         return
@@ -207,8 +207,8 @@ def metrics(total: Mapping[str, Any]) -> dict[str, float]:
             if not math.isfinite(value):
                 what = f"{label.partition(',')[0]} of {total.get('alias', 'a task')}"
                 raise UserError(
-                    f"evaluation.harness: {what} is {value}; allowed: finite numbers. The model is too bad for this "
-                    "metric: train it for longer, or leave the metric out."
+                    f"evaluation.harness: {what} is {value}; allowed: finite numbers. The model is too weak for this "
+                    "metric: train it for longer, or remove the metric."
                 )
             found[label] = float(value)
     return found

@@ -118,8 +118,8 @@ class KerasLM(TemplateLM):
         rows = int((counts & ~np.isfinite(losses)).any(1).sum())
         if rows:
             raise UserError(
-                f"{self.name} cannot be scored: {rows:,} of {len(losses):,} texts of a batch cost it nan or inf nats; "
-                "allowed: finite numbers. Its training has diverged, or its precision is too low: try a lower "
+                f"{self.name} cannot be scored: its loss is nan or inf for {rows:,} of {len(losses):,} texts in a "
+                "batch; allowed: finite numbers. Its training has diverged, or its precision is too low: try a lower "
                 "learning_rate, or float32."
             )
 
@@ -139,8 +139,8 @@ class KerasLM(TemplateLM):
         if any(len(request[2]) > self.max_length for request in requests):
             longest = max(len(request[2]) for request in requests)
             raise UserError(
-                f"evaluation.harness: a continuation has {longest} tokens, and the model sees {self.max_length} at "
-                "once; allowed: a larger max_length of the task."
+                f"evaluation.harness: a continuation has {longest} tokens, but the context of the model has "
+                f"{self.max_length}; allowed: a larger max_length of the task."
             )
         rows = [[*context, *continuation][-(self.max_length + 1) :] for _, context, continuation in requests]
         found: list[Scored] = [(0.0, False)] * len(rows)
@@ -202,8 +202,8 @@ class KerasLM(TemplateLM):
         new = asked["max_gen_toks"]
         if new >= self.max_length:
             raise UserError(
-                f"evaluation.harness: a task generates {new} tokens, and the model sees {self.max_length} at once; "
-                "allowed: a larger max_length of the task, or a smaller max_gen_toks in its file."
+                f"evaluation.harness: a task generates {new} tokens, but the context of the model has "
+                f"{self.max_length}; allowed: a larger max_length of the task, or a smaller max_gen_toks in its file."
             )
         encoded = [self.tok_encode(context)[-(self.max_length - new) :] for context in contexts]
         generate = self.generator(asked)

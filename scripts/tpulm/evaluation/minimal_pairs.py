@@ -110,7 +110,7 @@ def configurations(where: str, recipe: Mapping) -> list[str]:
     except (OSError, RuntimeError, ValueError, datasets.exceptions.DatasetsError) as error:
         raise UserError(
             f"{where}.dataset is {recipe['dataset']}, whose configurations could not be listed ({reason(error)}); it "
-            "needs the network or a copy in the cache of `datasets`, and HF_TOKEN where it is not public."
+            "needs the network or a copy in the cache of `datasets`, and HF_TOKEN if it is not public."
         ) from error
 
 

@@ -200,7 +200,7 @@ def check_costs(model: str, costs: Costs) -> None:
     bad = sum(not math.isfinite(cost) for cost in costs.values())
     if bad:
         raise UserError(
-            f"{model} cannot be scored: {bad:,} of {len(costs):,} texts cost it nan or inf nats; allowed: finite "
+            f"{model} cannot be scored: its loss is nan or inf for {bad:,} of {len(costs):,} texts; allowed: finite "
             "numbers. Its training has diverged, or its precision is too low: try a lower learning_rate, or float32."
         )
 

@@ -100,7 +100,7 @@ def backbone_class(preset: str | Path) -> type:
     name = read_json(Path(preset) / "config.json").get("registered_name", "")
     found = keras.saving.get_registered_object(name)
     if found is None:
-        raise UserError(f"{preset}/config.json names the model {name or '(none)'}, which keras-hub does not know.")
+        raise UserError(f"{preset}/config.json names the model {name or '(none)'}, which keras-hub does not have.")
     return found
 
 
@@ -147,7 +147,7 @@ def adapt(model: keras.Model, spec: ModelSpec) -> None:
     for target in spec.targets:
         if not any(layer.name in TARGETS[target] and hasattr(layer, "enable_lora") for layer in layers):
             raise UserError(
-                f"{spec.where}.targets names {target}, of which {type(model.backbone).__name__} has no layer that LoRA "
+                f"{spec.where}.targets names {target}, but {type(model.backbone).__name__} has no such layer that LoRA "
                 "can adapt."
             )
     model.backbone.enable_lora(spec.rank, target_layer_names=layers_of(spec.targets))

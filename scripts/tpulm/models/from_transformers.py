@@ -98,14 +98,14 @@ def read_weights(backbone: keras.Model, folder: Path, given: str) -> bool:
         nothing = name.endswith("o_proj.bias") and not read(files[name], name).any()
         if not (name.endswith(BUFFERS) or nothing or (tied and name == "lm_head.weight")):
             raise UserError(
-                f"{given}, whose weights have {name}, which a {type(backbone).__name__} has no place for; allowed: "
-                "models of Gemma, Llama, Mistral and Qwen as transformers has them."
+                f"{given}, whose weights have {name}, which a {type(backbone).__name__} does not have; allowed: "
+                "Gemma, Llama, Mistral and Qwen models with the architecture of transformers."
             )
     for weight, name in zip(backbone.weights, names, strict=True):
         array = read(files[name], name)
         if array.size != math.prod(weight.shape):
             raise UserError(
-                f"{given}, whose {name} has the shape {list(array.shape)}, which is not what its config says."
+                f"{given}, whose {name} has the shape {list(array.shape)}, which does not match its config."
             )
         layer, _, kind = weight.path.rpartition("/")
         if kind == "kernel":

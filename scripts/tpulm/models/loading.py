@@ -69,7 +69,7 @@ class FillMask:
         ids = np.array([self.tokenizer.encode(prompt.replace("[MASK]", self.mask)).ids], np.int32)
         most = self.model.backbone.max_sequence_length
         if ids.shape[1] > most:
-            raise UserError(f'the prompt "{prompt}" has {ids.shape[1]} tokens; allowed: at most the model\'s {most}.')
+            raise UserError(f'the prompt "{prompt}" has {ids.shape[1]} tokens; allowed: at most {most}.')
         positions = np.argwhere(ids[0] == self.ids["mask"])[:1].T.astype(np.int32)
         inputs = {"token_ids": ids, "padding_mask": np.ones_like(ids), "mask_positions": positions}
         scores = np.asarray(jax.nn.softmax(self.model(inputs, training=False)[0, 0]))

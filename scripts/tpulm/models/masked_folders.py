@@ -28,8 +28,8 @@ def pytorch_arrays(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     for name, array in weights.items():
         if "#" in name:
             raise UserError(
-                f"two variables of this architecture have the name {name.split('#')[0]}, which a model folder cannot "
-                "tell apart; train another architecture."
+                f"two variables of this architecture have the name {name.split('#')[0]}, so that a model folder "
+                "cannot hold both; train another architecture."
             )
         target, transpose = convert_tf_weight_name_to_pt_weight_name(name, tf_weight_shape=array.shape)
         arrays[target] = np.ascontiguousarray(apply_transpose(transpose, array, pt_to_tf=False))
@@ -75,8 +75,9 @@ def locate(name: str, revision: str | None, where: str) -> Path:
     except Exception as error:  # network, credentials, terms that were not accepted, no such repository
         reason = str(error).strip().splitlines()[0][:200].rstrip(". ") if str(error).strip() else "no reason given"
         raise UserError(
-            f"{where} is {name} at revision {revision}, which could not be fetched ({type(error).__name__}: {reason}); "
-            "it needs the network or a copy in the cache of huggingface_hub, and HF_TOKEN where it is not public."
+            f"{where} is {name} at revision {revision}, which could not be downloaded ({type(error).__name__}: "
+            f"{reason}); it needs the network or a copy in the cache of huggingface_hub, and HF_TOKEN if it is "
+            "not public."
         ) from None
 
 
@@ -88,7 +89,8 @@ def read_config(folder: Path, where: str, backend: str) -> PretrainedConfig:
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().splitlines()[0][:200].rstrip(". :")
         raise UserError(
-            f"{where} is {folder}, whose config.json cannot be read ({reason}); allowed: a folder of transformers."
+            f"{where} is {folder}, whose config.json cannot be read ({reason}); allowed: a folder in the format of "
+            "transformers."
         ) from None
     find_architecture(config.model_type, where, backend)
     config.torch_dtype = None
@@ -111,7 +113,7 @@ def read_weights(folder: Path, where: str) -> dict[str, np.ndarray]:
             found |= read_file(folder / file, where)
     else:
         raise UserError(
-            f"{where} is {folder}, which has no {WEIGHTS}; allowed: weights in safetensors, or TensorFlow's in {HDF5}."
+            f"{where} is {folder}, which has no {WEIGHTS}; allowed: weights in safetensors, or in {HDF5} (TensorFlow)."
         )
     for tied, name in BIASES.items():
         if tied in found and name not in found:

@@ -108,7 +108,9 @@ def from_pytorch(arrays: dict[str, np.ndarray], layers: int, heads: int, pad_id:
     names, found = plain_names(layers), {}
     missing = [theirs for theirs in (*names.values(), *joined_names(layers)) if theirs not in arrays]
     if missing:
-        raise UserError(f"the weights of the model folder lack {missing[0]}; allowed: those of a {PYTORCH_CLASS}.")
+        raise UserError(
+            f"the weights of the model folder lack {missing[0]}; allowed: the weights of a {PYTORCH_CLASS}."
+        )
     hidden = arrays[names[WORDS]].shape[1]
     for ours, theirs in names.items():
         array = arrays[theirs]

@@ -160,7 +160,9 @@ def merge_peft(model: "keras.Model", folder: Path, where: str) -> int:
         variable.assign(np.asarray(variable, np.float32) + in_keras(layer, match[2], added, tuple(variable.shape)))
     if left:
         block, module = min(left)
-        raise UserError(f"{where} is {folder}, which adapts {module} of block {block}, which the base model has not.")
+        raise UserError(
+            f"{where} is {folder}, which adapts {module} of block {block}, which the base model does not have."
+        )
     return count
 
 

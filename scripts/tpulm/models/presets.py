@@ -34,8 +34,8 @@ def locate(preset: str, revision: str | None, where: str, files: Sequence[str] |
     except Exception as error:  # of any of the libraries that fetch: network, credentials, terms not accepted
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else ""
         raise UserError(
-            f"{where} is {preset}, which could not be fetched ({type(error).__name__}: {reason}); it needs the "
-            "network, and for a gated model accepted terms and credentials in the environment: HF_TOKEN, or "
+            f"{where} is {preset}, which could not be downloaded ({type(error).__name__}: {reason}); it needs the "
+            "network and, for a gated model, accepted terms and credentials in the environment: HF_TOKEN, or "
             "KAGGLE_USERNAME and KAGGLE_KEY."
         ) from None
 

@@ -107,7 +107,9 @@ def from_pytorch(arrays: dict[str, np.ndarray], layers: int, heads: int, pad_id:
     """
     missing = [theirs for theirs in (PYTORCH_WORDS, PYTORCH_POSITIONS, *names(layers).values()) if theirs not in arrays]
     if missing:
-        raise UserError(f"the weights of the model folder lack {missing[0]}; allowed: those of a RobertaForMaskedLM.")
+        raise UserError(
+            f"the weights of the model folder lack {missing[0]}; allowed: the weights of a RobertaForMaskedLM."
+        )
     hidden = arrays[PYTORCH_WORDS].shape[1]
     found = {
         WORDS: arrays[PYTORCH_WORDS],

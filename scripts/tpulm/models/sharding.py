@@ -76,7 +76,7 @@ def mesh_shape(mesh: list[int], devices: int, kind: str, where: str) -> tuple[in
     if not fits:
         raise UserError(
             f"{where} is {mesh}, which does not fit the {devices} {kind} device(s) here; allowed: two sizes "
-            f"whose product is at most {devices}, or -1 for one of them, all that are left."
+            f"whose product is at most {devices}, or -1 for one of them, the remaining devices."
         )
     batch, model = (devices // known if size == -1 else size for size in mesh)
     return batch, model
@@ -126,7 +126,7 @@ class Sharded(ModelParallel):
         matches = [key for key in self.overrides if re.fullmatch(key, path)]
         if len(matches) > 1:
             both = " and ".join(f'"{key}"' for key in matches[:2])
-            raise UserError(f"{self.where}.layout: {both} both match the variable {path}; allowed: one of them.")
+            raise UserError(f"{self.where}.layout: {both} both match the variable {path}; allowed: one match.")
         if matches:
             return matches[0], self.overrides[matches[0]]
         layer, _, name = path.rpartition("/")
@@ -213,7 +213,7 @@ def set_up(
     if jax.process_count() > 1 and shape[0] * shape[1] < len(devices):
         raise UserError(
             f"{where}.mesh is {mesh}, which takes {shape[0] * shape[1]} of the {len(devices)} devices of all hosts; "
-            "allowed with several hosts: a mesh of all."
+            "allowed with several hosts: a mesh of all devices."
         )
     device_mesh = DeviceMesh(shape, AXES, devices=np.array(devices[: shape[0] * shape[1]]))
     layout_map = layout_map_of(backbone, device_mesh)

@@ -182,8 +182,8 @@ def refuse_unknown(kind: str, sizes: Mapping[str, Any]) -> None:
     wrong += [key for key, plain in scaled.items() if sizes.get(key, plain) != plain]
     if wrong:
         raise UserError(
-            f"a {kind} with {wrong[0]} {sizes[wrong[0]]} cannot be saved for transformers, whose model has no such "
-            "setting."
+            f"a {kind} with {wrong[0]} {sizes[wrong[0]]} cannot be saved for transformers, whose model does not "
+            "have this setting."
         )
 
 

@@ -17,7 +17,7 @@ def model_config(model: dict, manifest: dict, where: str, backend: str = "tensor
     known = AutoConfig.for_model(architecture).to_dict()
     unknown = sorted(set(model) - set(known) - {"architecture"})
     if unknown:
-        raise UserError(f'{where} has the key "{unknown[0]}", which a {architecture} config does not know.')
+        raise UserError(f'{where} has the key "{unknown[0]}", which a {architecture} config does not have.')
     ids = manifest["special_ids"]
     sizes = {key: value for key, value in model.items() if key != "architecture"}
     special = {"bos_token_id": ids["cls"], "eos_token_id": ids["sep"], "pad_token_id": ids["pad"]}

@@ -59,10 +59,10 @@ def preset_backbone(preset: str, revision: str | None) -> tuple[type, dict]:
         else:
             config = read_preset_file(preset, "config.json")
     except Exception as error:
-        raise Unreachable(f"the sizes of {preset} cannot be had: {' '.join(str(error).split())[:200]}") from None
+        raise Unreachable(f"the sizes of {preset} cannot be read: {' '.join(str(error).split())[:200]}") from None
     family = keras.saving.get_registered_object(config.get("registered_name", ""))
     if family is None:
-        raise UserError(f"{preset} is not in Keras's format, or a model that keras-hub does not know.")
+        raise UserError(f"{preset} is not in the format of Keras, or is a model that keras-hub does not have.")
     return family, config["config"]
 
 

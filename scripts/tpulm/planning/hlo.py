@@ -186,7 +186,7 @@ def parse(text: str) -> Module:
             if found[1]:
                 current.root = instruction
     if entry is None:
-        raise ValueError("no entry computation in the text of a compiled program")
+        raise ValueError("a compiled program has no entry computation")
     return Module(computations, entry)
 
 
@@ -194,7 +194,7 @@ def instruction_of(name: str, text: str) -> Instruction:
     """Return the instruction of a line: what stands behind the name and `=`."""
     opcode = OPCODE.search(text, opcode_start(text))
     if opcode is None:
-        raise ValueError(f"no instruction of HLO: {text[:80]}")
+        raise ValueError(f"not an HLO instruction: {text[:80]}")
     result, rest = text[: opcode.start()], text[opcode.end() :]
     end = closing_parenthesis(rest)
     operands, attributes = rest[:end], rest[end + 1 :]

@@ -26,7 +26,7 @@ def damage_of(data: bytes, manifest: Mapping) -> str | None:
     if len(ids) != length or len(mask) != length:
         return f"{len(ids)} ids and {len(mask)} of attention_mask, not {length}."
     if ids.min() < 0 or ids.max() >= vocabulary:
-        return f"an id is outside of 0 to {vocabulary - 1}."
+        return f"an id is not in 0 to {vocabulary - 1}."
     if manifest.get("responses"):
         loss_mask = decode(data, LOSS_MASK)
         if len(loss_mask) != length or not np.isin(loss_mask, (0, 1)).all() or (loss_mask > mask).any():
@@ -35,7 +35,7 @@ def damage_of(data: bytes, manifest: Mapping) -> str | None:
         if not np.isin(mask, (0, 1)).all() or (np.diff(mask) > 0).any():
             return "attention_mask is not 1 for the tokens and then 0."
         padding = (ids[mask == 0] == manifest["special_ids"]["pad"]).all()
-        return None if padding else "where attention_mask is 0, there is no padding."
+        return None if padding else "a token where attention_mask is 0 is not padding."
     if not (mask == 1).all():
         return "attention_mask is not 1 throughout."
     if packing == "segments":
@@ -90,16 +90,16 @@ def check_records(path: Path, source: str, expected: Mapping) -> tuple[list[int]
     """
     with open(path, "rb") as file:
         if file.read(2) == GZIP and os.path.getsize(path) > 2:
-            raise UserError(f"{source} is compressed by gzip; allowed: TFRecord files as they are.")
+            raise UserError(f"{source} is compressed with gzip; allowed: uncompressed TFRecord files.")
     places, tokens = [0], 0
     for stop, data in scan(path, source):
         problem = mistake_in(data, expected)
         if problem:
-            raise UserError(f"{source}: of record {len(places) - 1} (bytes {places[-1]} to {stop}), {problem}")
+            raise UserError(f"{source}: in record {len(places) - 1} (bytes {places[-1]} to {stop}), {problem}")
         places.append(stop)
         tokens += int(decode(data, "attention_mask").sum())
     if len(places) == 1:
-        raise UserError(f"{source} has no records; allowed: one at least.")
+        raise UserError(f"{source} has no records; allowed: at least one.")
     return places, tokens
 
 
@@ -109,7 +109,7 @@ def mistake_in(data: bytes, expected: Mapping) -> str | None:
     try:
         features = Example.FromString(data).features.feature
     except DecodeError:
-        return f"the content is no tf.train.Example; {allowed}"
+        return f"the content is not a tf.train.Example; {allowed}"
     # Looking up a feature would add it.
     counts = {name: len(features[name].int64_list.value) if name in features else 0 for name in NEEDED}
     if not all(counts.values()):
@@ -124,10 +124,8 @@ def mistake_in(data: bytes, expected: Mapping) -> str | None:
     ids, mask = decode(data), decode(data, "attention_mask")
     outside = ids[(ids < 0) | (ids >= expected["vocab_size"])]
     if outside.size:
-        return f"an id is {outside[0]}; allowed: 0 to {expected['vocab_size'] - 1}, those of the tokenizer."
+        return f"an id is {outside[0]}; allowed: 0 to {expected['vocab_size'] - 1}, the ids of the tokenizer."
     if expected["packing"] == "concat" and np.isin(mask, (0, 1)).all() and not mask.all():
-        return (
-            "attention_mask is not 1 throughout: tokens are padding; allowed: tfrecords.packing pad, for such records."
-        )
+        return "attention_mask is not 1 throughout: there is padding; for such records, set tfrecords.packing to pad."
     problem = damage_of(data, expected)
-    return f"this is wrong: {problem}" if problem else None
+    return f"there is an error: {problem}" if problem else None

@@ -119,7 +119,7 @@ class Records:
         framed = self.framed(shard, number, start, stop)
         if not intact(framed):
             raise UserError(
-                f"{self.paths[shard]} is damaged at bytes {start} to {stop} (record {number}): a checksum is wrong; "
+                f"{self.paths[shard]} is corrupt at bytes {start} to {stop} (record {number}): a checksum is wrong; "
                 "delete the file and run again."
             )
         return framed[HEAD:-4]
@@ -135,7 +135,7 @@ class Records:
 def check_size(path: str | Path, found: int | None, size: int) -> None:
     """Raise UserError when a file is absent, `found` None, or has another size than `size` bytes."""
     if found is None:
-        raise UserError(f"{path} is missing, though manifest.json names it; run again to write it.")
+        raise UserError(f"{path} is missing, but manifest.json lists it; run again to write it.")
     if found != size:
         raise UserError(f"{path} has {found} bytes; manifest.json says {size}: delete the file and run again.")
 
@@ -144,7 +144,7 @@ def check_digest(path: str | Path, found: str, expected: str) -> None:
     """Raise UserError when the SHA-256 of a file is not the one that the manifest says."""
     if found != expected:
         raise UserError(
-            f"{path} is damaged: its SHA-256 is not the one in manifest.json; delete the file and run again."
+            f"{path} is corrupt: its SHA-256 is not the one in manifest.json; delete the file and run again."
         )
 
 

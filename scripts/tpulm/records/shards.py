@@ -234,8 +234,8 @@ def write_shard(
     def reason() -> str:
         keys = f"{recipe['shards_key']}.{split} is {int(shards)} with {recipe['length_key']} {layout.sequence_length}"
         return (
-            f"{keys}, but shard {int(shard)} has only {packer.tokens} tokens; allowed: so few shards, or so short a "
-            "sequence, that each shard has one record at least."
+            f"{keys}, but shard {int(shard)} has only {packer.tokens} tokens; allowed: fewer shards, or shorter "
+            "sequences, so that each shard has at least one record."
         )
 
     counts = Counter(loss_tokens=0, target_tokens=0, records_without_loss=0) if layout.responses else Counter()
@@ -298,7 +298,7 @@ def merge(splits: dict[str, list[dict]], layout: dict) -> dict:
         if not sums.get("loss_tokens", 1):
             raise UserError(
                 f"no record of {split} has a token of a response: with sequence_length {layout['sequence_length']}, "
-                "each ends before its document's response begins; allowed: so long a sequence that some do not."
+                "each ends before the response of its document begins; allowed: a larger sequence_length."
             )
         entries[split] = {**sums, "shards": shards}
     return {**layout, **vocabulary, "splits": entries}

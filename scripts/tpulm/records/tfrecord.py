@@ -180,11 +180,11 @@ def scan(path: str | Path, name: str | None = None) -> Iterator[tuple[int, bytes
     size, place = os.path.getsize(path), 0
     with open(path, "rb") as file:
         while head := file.read(HEAD):
-            damaged = f"{name or path} is damaged at bytes {place} to"
+            damaged = f"{name or path} is corrupt at bytes {place} to"
             if len(head) < HEAD:
-                raise UserError(f"{damaged} {size}: the file ends within a record's head.")
+                raise UserError(f"{damaged} {size}: the file ends within the header of a record.")
             if CRC.unpack_from(head, 8)[0] != masked_crc(head[:8]):
-                raise UserError(f"{damaged} {place + HEAD}: the checksum of a record's length is wrong.")
+                raise UserError(f"{damaged} {place + HEAD}: the checksum of the length of a record is wrong.")
             stop = place + FRAME + LENGTH.unpack_from(head)[0]
             body = file.read(stop - place - HEAD)
             if place + HEAD + len(body) < stop:

@@ -59,8 +59,8 @@ def artifacts_of(jobs: Sequence[dict[str, Any]], largest: int) -> dict[str, dict
                 now = sha256(path) if size is not None else digest
                 if path == output and digest and now != digest:
                     raise UserError(
-                        f"{path} is not the file that {job['rule']} made: its SHA-256 has changed since; nothing is "
-                        f"archived. To make it again: snakemake --forcerun {path}."
+                        f"{path} is not the file that {job['rule']} wrote: its SHA-256 has changed; nothing is "
+                        f"archived. To write it again: snakemake --forcerun {path}."
                     )
                 compare = TIME if any(part in path for part in OF_THIS_RUN) else kinds[job["id"]]
                 included = size is not None and (size <= largest or path.endswith(REPORT))
@@ -103,8 +103,8 @@ def outside_of(jobs: Iterable[dict[str, Any]], own: Container[str]) -> dict[str,
 # What of the workflow's folder is its source; other files there, such as texts, are the user's.
 PARTS = (
     *("Snakefile", "config.yaml", "rules", "scripts", "schemas", "envs", "profiles", "report", "recipes", "tools"),
-    *("tests", "benchmarks", ".ci", "Makefile", "pyproject.toml", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs"),
-    *("CHANGELOG.md", "CITATION.cff", "LICENSE"),
+    *("tests", "benchmarks", ".ci", "Makefile", "pyproject.toml", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"),
+    *("docs", "CHANGELOG.md", "CITATION.cff", "LICENSE"),
 )
 ENDINGS = (".pyc", ".pyo", ".partial")
 PRIVATE = re.compile(rb"^-----BEGIN [A-Z ]*PRIVATE KEY-----", re.MULTILINE)
@@ -140,8 +140,8 @@ def check(name: str, path: Path, root: Path) -> None:
         )
     if PRIVATE.search(path.read_bytes()):
         raise UserError(
-            f"{name} of the workflow's folder holds a private key, which an archive would give away; nothing is "
-            "archived. Move it out of the folders of the source, or have git ignore it."
+            f"{name} of the workflow's folder has a private key, which an archive would publish; nothing is "
+            "archived. Move it out of the source folders, or add it to .gitignore."
         )
 
 
@@ -198,7 +198,7 @@ def write_zip(path: Path, files: Mapping[str, bytes | Path], manifest: Mapping[s
         archive.comment = COMMENT + hashlib.sha256(text + b"\n").hexdigest().encode()
     damages = damages_of(path)
     if damages:
-        raise UserError(f"the archive is not what was to be written, and is not kept; the first damage: {damages[0]}")
+        raise UserError(f"the archive was not written correctly and is not kept; the first error: {damages[0]}")
 
 
 def add(archive: zipfile.ZipFile, target: Any, name: str, content: bytes) -> str:
@@ -266,7 +266,9 @@ def contents(
     """
     jobs = ancestors(list(targets), jobs_of(Path()))
     if not jobs:
-        raise UserError("no record of the jobs that made the results is there: neither .snakemake/metadata nor logs/.")
+        raise UserError(
+            "there are no records of the jobs that made the results: neither .snakemake/metadata nor logs/."
+        )
     largest = int(recipe["largest_file_mb"] * 1e6)
     source = source_files(root)
     own = {os.path.relpath(path): f"source/{name}" for name, path in source.items()}

@@ -76,17 +76,17 @@ def read_csv(path: Path) -> None:
         rows = csv.reader(file, strict=True)
         head = next(rows, None)
         if not head:
-            raise UserError(f"{path} is damaged: it is empty.")
+            raise UserError(f"{path} is corrupt: it is empty.")
         if tuple(head[: len(columns)]) != columns:
-            raise UserError(f"{path} is damaged: its columns do not begin with {', '.join(columns)}.")
+            raise UserError(f"{path} is corrupt: its columns do not begin with {', '.join(columns)}.")
         for row in rows:
             try:
                 for name, cell in zip(head, row, strict=True):
                     if name in columns or (cell and name not in TEXT_COLUMNS):
                         float(cell)
             except ValueError:
-                kind = f"no row of the columns {', '.join(head)}"
-                raise UserError(f"{path} is damaged: {json.dumps(','.join(row))[:100]} is {kind}.") from None
+                kind = f"not a row of the columns {', '.join(head)}"
+                raise UserError(f"{path} is corrupt: {json.dumps(','.join(row))[:100]} is {kind}.") from None
 
 
 def check_scores(folder: Path) -> Iterator[str]:
@@ -105,9 +105,9 @@ def check_scores(folder: Path) -> Iterator[str]:
         if score.low is None and not own:  # no mean over items, such as a perplexity
             continue
         if len(own) != score.items or not math.isclose(sum(own) / max(len(own), 1), score.value, abs_tol=1e-9):
-            yield f"{folder}/scores.json is damaged: {score.name} is not the mean of its items in items.parquet."
+            yield f"{folder}/scores.json is corrupt: {score.name} is not the mean of its items in items.parquet."
     for name in values:
-        yield f"{folder}/items.parquet has the score {name}, which scores.json has not."
+        yield f"{folder}/items.parquet has the score {name}, which scores.json does not have."
 
 
 def read_shard(path: Path, manifest: dict) -> list[int]:
@@ -117,7 +117,7 @@ def read_shard(path: Path, manifest: dict) -> list[int]:
     for stop, data in scan(path):
         damage = damage_of(data, manifest)
         if damage:
-            raise UserError(f"{path} is damaged at bytes {start} to {stop} (record {len(ends)}): {damage}")
+            raise UserError(f"{path} is corrupt at bytes {start} to {stop} (record {len(ends)}): {damage}")
         ends.append(stop)
         start = stop
     return ends
@@ -143,7 +143,7 @@ def refuse_damaged(expected: dict, results: Path) -> None:
     nothing |= {"scores": []}
     for _, damages in artifacts(nothing | expected, results):
         if damages:
-            raise UserError(f"{damages[0].rstrip('.')}; nothing of it is published: `snakemake verify` has the rest.")
+            raise UserError(f"{damages[0].rstrip('.')}; it is not published; `snakemake verify` lists all errors.")
 
 
 def artifacts(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | None]]:
@@ -196,7 +196,7 @@ def damages_of(folder: Path, check: Callable[[Path], Iterator[str]]) -> Iterator
     try:
         yield from check(folder)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
-        yield f"{folder} has a JSON file of another form than this workflow writes: {type(error).__name__}: {error}."
+        yield f"{folder} has a JSON file of another form: {type(error).__name__}: {error}."
 
 
 def check_corpus(folder: Path, files: dict[str, list[str]]) -> Iterator[str]:
@@ -209,7 +209,7 @@ def check_corpus(folder: Path, files: dict[str, list[str]]) -> Iterator[str]:
         yield from damages
         part = path.with_suffix(".parquet")
         if record is not None and attempt(part, sha256)[0] != record["sha256"]:
-            yield f"{part} is damaged or missing: its SHA-256 is not the one that {path.name} has."
+            yield f"{part} is corrupt or missing: its SHA-256 is not the one that {path.name} has."
     record, damages = attempt(folder / "corpus.json", read_json)
     yield from damages
     for split, names in files.items():
@@ -219,18 +219,18 @@ def check_corpus(folder: Path, files: dict[str, list[str]]) -> Iterator[str]:
         if record is not None and not any(damages for _, damages in found):
             figures = combined([told for (told, _), _ in found])
             if {key: record["splits"][split].get(key) for key in figures} != figures:
-                what = f"{paths[0]} is damaged: its" if len(paths) == 1 else f"{folder / split} is damaged: the"
+                what = f"{paths[0]} is corrupt: its" if len(paths) == 1 else f"{folder / split} is corrupt: the"
                 yield f"{what} documents are not those that corpus.json describes."
             for path, ((_, whole), _) in zip(paths, found, strict=True):
                 if not whole:
-                    yield f"{lengths_file(str(path))} is damaged: the lengths are not those of the documents beside it."
+                    yield f"{lengths_file(str(path))} is corrupt: the lengths are not those of the documents beside it."
 
 
 def figures_of(path: Path) -> tuple[dict, bool]:
     """Return the figures of a Parquet file, as corpus.json has them, and whether the lengths beside it are right."""
     names = pq.ParquetFile(path).schema_arrow.names
     if names not in (["text"], ["text", RESPONSES.name]):
-        raise UserError(f"{path} has other columns than text and, where the responses count, {RESPONSES.name}.")
+        raise UserError(f"{path} has columns other than text and, with responses, {RESPONSES.name}.")
     figures = Figures()
     columns = [read_batches(str(path), column=name) for name in names]
     for texts, *responses in zip(*columns, strict=True):
@@ -256,11 +256,11 @@ def check_shards(folder: Path, expected: dict[str, list[str]], vocabulary: Path)
     if manifest is None:
         return
     if vocabulary.exists() and sha256(vocabulary) != manifest["tokenizer_sha256"]:
-        yield f"{vocabulary} is not the tokenizer that {folder}/{MANIFEST} names: their SHA-256 differ."
+        yield f"{vocabulary} is not the tokenizer that {folder}/{MANIFEST} lists: their SHA-256 differ."
     for split, names in expected.items():
         shards = manifest["splits"].get(split, {"shards": []})["shards"]
         if [str(folder / shard["file"]) for shard in shards] != [str(folder / f"{name}.tfrecord") for name in names]:
-            yield f"{folder}/{MANIFEST} names other shards of {split} than the config."
+            yield f"{folder}/{MANIFEST} does not list the shards of {split} in the config."
         for shard in shards:
             yield from check_shard(folder, shard, manifest)
 
@@ -274,10 +274,10 @@ def check_shard(folder: Path, shard: dict, manifest: dict) -> list[str]:
     if len(ends) != shard["records"]:
         return [f"{path} has {len(ends)} records; {MANIFEST} says {shard['records']}."]
     if sha256(path) != shard["sha256"]:
-        return [f"{path} is whole, but not the shard that {MANIFEST} names: their SHA-256 differ."]
+        return [f"{path} is intact, but is not the shard that {MANIFEST} lists: their SHA-256 differ."]
     places, damages = attempt(index, lambda path: np.fromfile(path, "<u8").tolist())
     if damages or places != [0, *ends]:
-        return damages or [f"{index} is damaged: it does not say where the records of {path} begin."]
+        return damages or [f"{index} is corrupt: it does not say where the records of {path} begin."]
     return []
 
 
@@ -304,7 +304,7 @@ def check_chain(folder: Path, steps: list[int]) -> Iterator[str]:
                 continue
             found, damages = attempt(Path(path), sha256)
             if found and found != state["sha256"][name]:
-                damages = [f"{path} is damaged: its SHA-256 is not the one in {CHECKPOINT_FILES['state']} beside it."]
+                damages = [f"{path} is corrupt: its SHA-256 is not the one in {CHECKPOINT_FILES['state']} beside it."]
             yield from damages or attempt(Path(path), load_arrays)[1]
 
 
@@ -317,7 +317,7 @@ def check_model(folder: Path, own: bool = False) -> Iterator[str]:
     if config is not None and found:
         rows = {shape[0] for name, shape in found.items() if name.endswith("word_embeddings.weight")}
         if rows and rows != {config.get("vocab_size")}:
-            yield f"{folder} is damaged: config.json says vocab_size {config.get('vocab_size')}, the weights {rows}."
+            yield f"{folder} is corrupt: config.json says vocab_size {config.get('vocab_size')}, the weights {rows}."
     made_with = folder.parents[2] / "tokenizer" / "tokenizer.json"
     if not own and made_with.exists() and (folder / "tokenizer.json").exists():
         if sha256(made_with) != sha256(folder / "tokenizer.json"):
@@ -340,7 +340,7 @@ def check_causal(folder: Path) -> Iterator[str]:
         found |= read or {}
     rows = found.get("model.embed_tokens.weight", (None,))[0]
     if config is not None and rows is not None and rows != config.get("vocab_size"):
-        yield f"{folder} is damaged: config.json says vocab_size {config.get('vocab_size')}, the weights {rows}."
+        yield f"{folder} is corrupt: config.json says vocab_size {config.get('vocab_size')}, the weights {rows}."
 
 
 def shapes(path: Path) -> dict[str, tuple[int, ...]]:
@@ -358,7 +358,7 @@ def check_preset(folder: Path) -> Iterator[str]:
     found = fingerprints(folder)
     for name in sorted(set(said or {}) | set(found) if said else ()):
         if said.get(name) != found.get(name):
-            yield f"{folder / name} is damaged: its SHA-256 is not the one in {folder.name}.json beside the folder."
+            yield f"{folder / name} is corrupt: its SHA-256 is not the one in {folder.name}.json beside the folder."
 
 
 def check_adapter(folder: Path) -> Iterator[str]:

@@ -194,7 +194,7 @@ def known_jobs(place: Path) -> list[dict[str, Any]]:
     """Return the jobs of an archive (the file, or the folder that it was unpacked to) or of a working folder."""
     if place.is_file():
         if not zipfile.is_zipfile(place):
-            raise UserError(f"{place} is no archive; allowed: a folder, or an archive of `snakemake archive`.")
+            raise UserError(f"{place} is not an archive; allowed: a folder, or an archive of `snakemake archive`.")
         with zipfile.ZipFile(place) as archive:
             return list(json.loads(archive.read(JOBS)))
     if (place / JOBS).is_file():
@@ -211,8 +211,8 @@ def provenance(file: str, place: Path, everything: bool = False) -> Iterator[str
     job = maker_of(file, made)
     if job is None:
         near = sorted(path for path in made if Path(path).name == Path(file).name)[:3]
-        more = f"; did you mean {', '.join(near)}?" if near else "; allowed: a file that the workflow made."
-        raise UserError(f"no job in {place} is known to have made {file}{more}")
+        more = f"; did you mean {', '.join(near)}?" if near else "; allowed: a file that the workflow wrote."
+        raise UserError(f"no known job in {place} made {file}{more}")
     shown: set[str] = set()
     # What is still to be said, the next thing last: a line, or a job with its indent and how many like it led here. A
     # chain of checkpoints can be longer than Python's stack.
@@ -245,9 +245,9 @@ def lines_of(
     outside, groups = read_by(job, made)
     few = len(outside) if everything else ALIKE
     for path in outside[:few]:
-        yield f"{indent}  |- {path}{digest(job['inputs'][path])}  from outside of the workflow"
+        yield f"{indent}  |- {path}{digest(job['inputs'][path])}  from outside the workflow"
     if len(outside) > few:
-        yield f"{indent}  |- … and {len(outside) - few:,} more from outside of the workflow"
+        yield f"{indent}  |- … and {len(outside) - few:,} more from outside the workflow"
     rules = Counter(before["rule"] for before, _ in groups.values())
     told: Counter[str] = Counter()
     for number, (before, paths) in enumerate(groups.values(), start=1):
@@ -268,7 +268,7 @@ def lines_of(
             links = depth + 1
             skipped, first = chain_before(before, made) if links >= ALIKE and not everything else (0, before)
             if skipped:
-                yield f"{inner}  … after {skipped:,} more of the same rule, the first of which came to be:"
+                yield f"{inner}  … after {skipped:,} more of the same rule; the first:"
                 before = first
         yield before, inner, links
 
@@ -317,4 +317,4 @@ def when(job: Mapping[str, Any]) -> str:
     if host:
         parts.append(f"{host['processors']} x {host['processor']}, Python {host['python']}")
     parts += [f"{count} x {kind}" for kind, count in job["accelerators"].items()]
-    return ", ".join(parts) or "when and where is not known"
+    return ", ".join(parts) or "time and place are not known"

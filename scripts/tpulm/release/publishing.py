@@ -167,7 +167,7 @@ def make(api: "HfApi", place: Mapping, recipe: Mapping) -> None:
         private = recipe["private"]
     if recipe["private"] and not private:
         raise UserError(
-            f"{recipe['repository']} is public on the hub, and publish.private is true; make it private there, or set "
+            f"{recipe['repository']} is public on the hub, but publish.private is true; make it private there, or set "
             "private: false."
         )
     if recipe["branch"] != "main":
@@ -189,7 +189,7 @@ def bring(api: "HfApi", place: Mapping, recipe: Mapping, found: Mapping[str, Con
         *(CommitOperationDelete(path) for path in gone),
     ]
     if not operations:
-        say(f"{recipe['repository']} has all {len(found)} files as they are")
+        say(f"{recipe['repository']} is up to date: {len(found)} files")
         return str(api.repo_info(**place, revision=recipe["branch"]).sha)
     commit = ""
     for start in range(0, len(operations), AT_ONCE):
@@ -237,7 +237,7 @@ def patiently(attempt: Callable[[], Result], repository: str, say: Callable[[str
             temporary, sentence = said
             if not temporary or wait is None:
                 raise UserError(f"{repository} cannot be published: {sentence}") from error
-            say(f"{repository}: {sentence}; again in {wait} s")
+            say(f"{repository}: {sentence}; retrying in {wait} s")
             time.sleep(wait)
     raise AssertionError("an attempt returns or raises")
 
@@ -251,7 +251,7 @@ def reason(error: BaseException) -> tuple[bool, str] | None:
         if isinstance(cause, HfHubHTTPError):
             status = cause.response.status_code if cause.response is not None else 0
             if status in (401, 403):
-                what = "does not know" if status == 401 else "gives no right to write there to"
+                what = "does not accept" if status == 401 else "does not give write access to"
                 return False, f"the hub {what} the token in HF_TOKEN (HTTP {status})."
             return status in TEMPORARY, f"the hub answers {status}: {in_a_line(cause)}"
         if isinstance(cause, ConnectionError | Timeout | ChunkedEncodingError):

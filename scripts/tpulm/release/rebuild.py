@@ -35,7 +35,7 @@ def rebuild(archive: Path, manifest: Mapping[str, Any], folder: Path, environmen
         if any(folder.iterdir()):
             return f"error: --rebuild is {folder}, which is not empty."
     except OSError as error:
-        return f"error: --rebuild is {folder}, which cannot be an empty folder: {error.strerror}."
+        return f"error: --rebuild is {folder}, which cannot be created or read: {error.strerror}."
     with zipfile.ZipFile(archive) as kept:
         jobs = json.loads(kept.read("jobs.json"))
         here, made = f"{sys.version_info[0]}.{sys.version_info[1]}", minors_of(jobs)
@@ -44,12 +44,12 @@ def rebuild(archive: Path, manifest: Mapping[str, Any], folder: Path, environmen
         missing = unpack(kept, manifest, folder)
         if missing:
             return f"error: {missing}"
-        print(f"installing the environment {environment}, from the package index that pip is set to")
+        print(f"installing the environment {environment}, from the package index of pip")
         if run(folder, [sys.executable, "envs/setup.py", environment, "--python", sys.executable]):
-            return f"error: the environment could not be installed in {folder}; that needs a package index."
+            return f"error: the environment could not be installed in {folder}; it needs a package index."
         print("running the workflow")
         if run(folder, command_of(manifest, cores)):
-            return f"error: the workflow did not run to its end; {folder}/logs says why."
+            return f"error: the workflow failed; see {folder}/logs."
         return compare(kept, manifest, jobs, folder)
 
 
@@ -62,7 +62,7 @@ def unpack(archive: zipfile.ZipFile, manifest: Mapping[str, Any], folder: Path) 
     for name in manifest["files"]:
         if name.startswith(("source/", GIVEN)):
             if not inside(name):
-                return f"{name} in the archive leads out of {folder}; nothing more is unpacked."
+                return f"{name} in the archive is outside {folder}; nothing more is unpacked."
             target = folder / name.removeprefix("source/")
             target.parent.mkdir(parents=True, exist_ok=True)
             with archive.open(name) as file, open(target, "wb") as copy:
@@ -72,10 +72,10 @@ def unpack(archive: zipfile.ZipFile, manifest: Mapping[str, Any], folder: Path) 
         copied = below(target, folder)
         here = Path(path) if copied else target.resolve()
         if not here.is_file():
-            place = "in the folder where you are" if copied else f"at {here.resolve()}"
-            return f"{path}, which the run read, is not in the archive, and not {place}; put it there."
+            place = "in the current folder" if copied else f"at {here.resolve()}"
+            return f"{path}, which the run read, is neither in the archive nor {place}; copy it there."
         if digest and sha256(here) != digest:
-            return f"{path} is not the file that the run read: the SHA-256 of {here.resolve()} is another."
+            return f"{path} is not the file that the run read: the SHA-256 of {here.resolve()} differs."
         if copied:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(here, target)
@@ -114,7 +114,8 @@ def compare(
     same = kind_of(jobs) == kind_of(there)
     if not same:
         print(
-            f"made on {kind_of(jobs)}, and again on {kind_of(there)}: numbers of models are compared to {RELATIVE:.0%}."
+            f"made on {kind_of(jobs)}, and again on {kind_of(there)}: the numbers of models are compared with a "
+            f"tolerance of {RELATIVE:.0%}."
         )
     found: Counter = Counter()
     first = None
@@ -146,7 +147,7 @@ def verdict_on(
     same         whether both were made on the same kind of processor
     """
     if before["compare"] == "time":
-        return "tell of time"
+        return "depend on time"
     if now is None:
         return "different: it was not made again"
     if before["sha256"] == now["sha256"]:
@@ -154,7 +155,7 @@ def verdict_on(
     if same or before["compare"] == "bytes":
         return "different: other bytes"
     if Path(path).name not in EVALUATED_MODELS or not before["included"]:
-        return "not compared on another processor"
+        return "not compared on another CPU"
     numbers = dict(numbers_of(json.loads(archive.read(path)), "")), dict(numbers_of(read(folder / path), ""))
     for key in sorted(numbers[0].keys() | numbers[1].keys()):
         one, other = numbers[0].get(key, math.nan), numbers[1].get(key, math.nan)
@@ -184,7 +185,7 @@ def kind_of(jobs: list[Mapping[str, Any]]) -> str:
     """Return the kinds of processors that jobs ran on: what floating-point sums depend on."""
     hosts = [(job["host"], job["accelerators"]) for job in jobs if job["host"]]
     kinds = {" ".join([host[key] for key in PROCESSOR] + sorted(devices)) for host, devices in hosts}
-    return ", ".join(sorted(kinds)) or "a processor that is not known"
+    return ", ".join(sorted(kinds)) or "an unknown CPU"
 
 
 def minors_of(jobs: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -26,8 +26,8 @@ def check_key(key: str) -> None:
         ) from None
     if not isinstance(loaded, EllipticCurvePrivateKey) or loaded.curve.name not in CURVES:
         raise UserError(
-            f"archive.sign is {key}, a key of another kind; allowed: an elliptic curve, as "
-            "`openssl ecparam -name prime256v1 -genkey -noout` makes one."
+            f"archive.sign is {key}, which is not an elliptic curve key; to create one: "
+            "`openssl ecparam -name prime256v1 -genkey -noout`."
         )
 
 

@@ -52,11 +52,11 @@ def leftovers(recipe: dict) -> list[Path]:
     if bucket.remote(recipe["results"]):
         raise UserError(
             f"results are in {recipe['results']}, and only a local folder can be cleaned; "
-            "list and delete there with: gcloud storage ls -r, gcloud storage rm."
+            "to list and delete files there: gcloud storage ls -r, gcloud storage rm."
         )
     needed = {row["output_file"] for row in summary(recipe, recipe["targets"])}
     if not needed:
-        raise UserError("Snakemake names no output of this config, so nothing is listed or deleted.")
+        raise UserError("Snakemake lists no output of this config, so nothing is listed or deleted.")
     found = []
     for path in sorted(Path(recipe["results"]).rglob("*"), key=lambda path: (path.parent, path.name)):
         if path.is_dir() and not path.is_symlink():

@@ -79,13 +79,13 @@ def frame_damages(raw: mmap.mmap, archive: zipfile.ZipFile) -> Iterator[str]:
         local, central = headers(entry)
         found = raw[place : place + len(local)]
         if entry.header_offset != place or found != local:
-            yield f"{entry.filename} is damaged: its header is not one that `snakemake archive` writes."
+            yield f"{entry.filename} is corrupt: its header is not one that `snakemake archive` writes."
         place += len(local) + entry.compress_size
         directory += central
     if raw[place : place + len(directory)] != directory:
-        yield "the directory at the end of the archive is damaged."
+        yield "the directory at the end of the archive is corrupt."
     if raw[place + len(directory) :] != end_of(len(archive.infolist()), len(directory), place, archive.comment):
-        yield "the end of the archive is damaged."
+        yield "the end of the archive is corrupt."
 
 
 def content_damages(raw: mmap.mmap, archive: zipfile.ZipFile) -> Iterator[str]:
@@ -96,15 +96,15 @@ def content_damages(raw: mmap.mmap, archive: zipfile.ZipFile) -> Iterator[str]:
         text = archive.read(MANIFEST)
         known = json.loads(text)["files"]
     except Exception as error:
-        yield f"{MANIFEST} is damaged: {error}."
+        yield f"{MANIFEST} is corrupt: {error}."
         return
     if COMMENT + hashlib.sha256(text).hexdigest().encode() != archive.comment:
-        yield f"{MANIFEST} or the comment of the archive is damaged: they do not agree."
+        yield f"{MANIFEST} or the comment of the archive is corrupt: they do not agree."
     entries = {entry.filename: entry for entry in archive.infolist()}
     if len(entries) != len(archive.infolist()):
-        yield "the archive has several files of one name."
+        yield "the archive has several files with the same name."
     for name in sorted(name for name in entries if not inside(name)):
-        yield f"{name} was added: its name leads out of the folder that the archive is unpacked to."
+        yield f"{name} was added: its path is outside the folder that the archive is unpacked to."
     for name in sorted(known.keys() - entries.keys()):
         yield f"{name} is missing."
     for name in sorted(entries.keys() - known.keys() - {MANIFEST}):
@@ -115,9 +115,9 @@ def content_damages(raw: mmap.mmap, archive: zipfile.ZipFile) -> Iterator[str]:
         with memoryview(raw) as view, view[start : start + entry.compress_size] as part:
             packed = hashlib.sha256(part).hexdigest()
         if (entry.file_size, packed) != (known[name]["bytes"], known[name]["packed"]):
-            yield f"{name} is damaged: its size or SHA-256 is not the one in {MANIFEST}."
+            yield f"{name} is corrupt: its size or SHA-256 is not the one in {MANIFEST}."
         elif content_of(archive, entry) != known[name]["sha256"]:
-            yield f"{name} is damaged: its SHA-256 is not the one in {MANIFEST}."
+            yield f"{name} is corrupt: its SHA-256 is not the one in {MANIFEST}."
 
 
 def content_of(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> str:
@@ -142,7 +142,7 @@ def damages_of(path: Path) -> list[str]:
         ):
             return [*content_damages(raw, archive), *frame_damages(raw, archive)]
     except Exception as error:  # what Python makes of a damaged directory is of many types
-        return [f"the archive cannot be opened, its directory or its end is damaged: {error}."]
+        return [f"the archive cannot be opened, its directory or its end is corrupt: {error}."]
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -163,14 +163,14 @@ def check_signature(path: Path, key: str | None) -> str:
     command = signature_command(path, key or "KEY.pub")
     if key is None:
         if not signed:
-            return "no signature is beside it: who changed it on purpose would not be found out."
-        return f"a signature is beside it; this checks it: python {' '.join(command)}"
+            return "it has no signature, so that deliberate changes cannot be detected."
+        return f"it has a signature; to verify it: python {' '.join(command)}"
     if not Path(key).is_file():
-        sys.exit(f"error: --public-key is {key}, which is no file.")
+        sys.exit(f"error: --public-key is {key}, which is not a file.")
     if not signed:
-        sys.exit(f"error: {path}.sig is not there, so nothing says that the owner of {key} signed this archive.")
+        sys.exit(f"error: {path}.sig does not exist, so the signature of the owner of {key} cannot be verified.")
     if not all(importlib.util.find_spec(name) for name in ("model_signing", "OpenSSL")):
-        sys.exit("error: the signature was not checked: model-signing is not installed; "
+        sys.exit("error: the signature was not verified: model-signing is not installed; "
                  "pip install model-signing pyopenssl.")  # fmt: skip
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True)
     if done.returncode:
@@ -185,29 +185,31 @@ def main(default: str | None = None) -> None:
     if default is None:
         parser.add_argument("archive", type=Path, help="NAME-VERSION.zip")
     parser.add_argument(
-        "--public-key", metavar="FILE", help="check the signature with this key; not by the program in the archive"
+        "--public-key",
+        metavar="FILE",
+        help="verify the signature with this key; not possible with the program in the archive",
     )
-    parser.add_argument("--rebuild", type=Path, metavar="FOLDER", help="an empty folder to make everything again in")
+    parser.add_argument("--rebuild", type=Path, metavar="FOLDER", help="an empty folder in which to rebuild everything")
     parser.add_argument("--environment", default="local", help="for --rebuild: local, gpu, tpu or tpu-tensorflow")
     parser.add_argument("--cores", default="all", help="for --rebuild: as for snakemake")
     asked = parser.parse_args()
     path = Path(default) if default else asked.archive
     if not path.is_file():
-        sys.exit(f"error: {path} is no file.")
+        sys.exit(f"error: {path} is not a file.")
     if default and asked.public_key:
         command = " ".join(signature_command(path, asked.public_key))
-        sys.exit("error: --public-key asks the program in the archive: who changed the one can have changed the other. "
-                 f"This checks the signature: python {command}")  # fmt: skip
+        sys.exit("error: --public-key is not available in the program in the archive, which may have been changed too. "
+                 f"To verify the signature: python {command}")  # fmt: skip
     damages = damages_of(path)
     if damages:
         for damage in damages:
             print(f"  {damage}", file=sys.stderr)
-        sys.exit(f"error: {path} has {len(damages)} damage(s); the first: {damages[0]}")
+        sys.exit(f"error: {path} has {len(damages)} error(s); the first: {damages[0]}")
     manifest = read_manifest(path)
     kept = sum(artifact["included"] for artifact in manifest["artifacts"].values())
     artifacts = len(manifest["artifacts"])
-    print(f"{path} is whole: {len(manifest['files'])} files, {kept} of {artifacts} artifacts; of the others it has "
-          "the checksums.")  # fmt: skip
+    print(f"{path} is intact: {len(manifest['files'])} files, {kept} of {artifacts} artifacts; for the others it has "
+          "checksums.")  # fmt: skip
     print(check_signature(path, asked.public_key))
     if asked.rebuild:
         sys.path.insert(0, f"{path}/source/scripts")

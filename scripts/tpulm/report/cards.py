@@ -29,7 +29,7 @@ def adapter_use(recipe: Mapping) -> str:
         return f"{text}\n\nWith PEFT:\n\n" + code(f"{imports}\n\n{load}\n{peft}")
     if not base["hub"]:
         return text
-    return f"{text}\n\nWith PEFT, on the same base in transformers (`base`):\n\n" + code(
+    return f"{text}\n\nWith PEFT, with the same base model in transformers (`base`):\n\n" + code(
         f"from peft import PeftModel\n\n{peft}"
     )
 
@@ -63,7 +63,7 @@ USES = {"base": keras_use, "adapter": adapter_use, "model": keras_use, "transfor
 
 
 FRAMEWORKS = {"tensorflow": "transformers and TensorFlow", "jax": "Keras and JAX"}
-CAUSAL = "Loss in nats per token, on text that was not trained on."
+CAUSAL = "Loss in nats per token, on held-out text."
 SPLITS = ("validation", "test")
 ELSEWHERE = {"source": "TFRecord files"}  # in the place of a corpus, of records that were made elsewhere
 
@@ -108,7 +108,7 @@ def tokenizer_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]
     settings, figures = recipe["tokenizer"], facts["metrics"]
     if "pretrained" in settings:
         revision = f" at revision {settings['revision']}" if settings.get("revision") else ""
-        origin = f"The tokenizer of {settings['pretrained']}{revision}, as it is."
+        origin = f"The unchanged tokenizer of {settings['pretrained']}{revision}."
     else:
         origin = (
             f"A vocabulary of {settings['vocab_size']:,} pieces ({figures['model']}), trained on "
@@ -147,10 +147,10 @@ def records_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
     ]
     sections = {
         "Records": f"TFRecord files of `tf.train.Example`, each with {manifest['tokens_per_record']:,} token ids "
-        f"(`input_ids`, int64). Documents became records by packing: {manifest['packing']}. The vocabulary has "
+        f"(`input_ids`, int64). Packing of documents into records: {manifest['packing']}. The vocabulary has "
         f"{manifest['vocab_size']:,} tokens; the SHA-256 of its file is `{manifest['tokenizer_sha256']}`. "
-        "`manifest.json` has the SHA-256 of every shard; an `.index` says where each record of one begins, as 64-bit "
-        "numbers; `croissant.json` describes the files as MLCommons Croissant metadata.",
+        "`manifest.json` has the SHA-256 of every shard; an `.index` has the offset of each of its records, as "
+        "64-bit numbers; `croissant.json` describes the files as MLCommons Croissant metadata.",
         "How to use": code(
             "import tensorflow as tf\n\n"
             'records = tf.data.TFRecordDataset(tf.io.gfile.glob("train/*.tfrecord"))\n'
@@ -188,8 +188,8 @@ def masked_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
         ),
         "Data": data(facts["corpus"]),
         "Training": procedure(recipe),
-        "Figures": "Loss in nats per masked token; the unigram entropy is the loss of a model that knows frequencies "
-        "only. Validation chose the checkpoint; test was only measured.\n\n"
+        "Figures": "Loss in nats per masked token; the unigram entropy is the loss of a model that knows only token "
+        "frequencies. The checkpoint was selected on validation; test is only reported.\n\n"
         + table(["split", "loss", "unigram entropy", "perplexity", "accuracy", "predictions"], rows),
         "Hardware": hardware(facts["timings"]),
     }
@@ -232,7 +232,7 @@ def tuned_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
         + [loss["before"]["accuracy"], loss["after"]["accuracy"]]
         for name, loss in metrics["loss"].items()
     ]
-    what = "LoRA adapter of" if adapter else "causal language model, tuned from"
+    what = "LoRA adapter of" if adapter else "causal language model, finetuned from"
     columns = ["text", "tokens", "loss before", "loss after", "accuracy before", "accuracy after"]
     sections = {
         "Model": f"A {what} {base['hub'] or base['name']}: {metrics['trainable_parameters']:,} of "
@@ -241,7 +241,8 @@ def tuned_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
         "How to use": USES[recipe["kind"]](recipe),
         "Data": data(facts["corpus"]),
         "Training": procedure(recipe),
-        "Figures": f"{CAUSAL} The corpus is the text of the base model: what was forgotten.\n\n" + table(columns, rows),
+        "Figures": f"{CAUSAL} The corpus is the text of the base model and shows what was forgotten.\n\n"
+        + table(columns, rows),
         "Hardware": hardware(facts["timings"]),
     }
     return head, sections
@@ -264,7 +265,7 @@ def best(state: Mapping) -> str:
 def data(corpus: Mapping) -> str:
     """Return where a text is from, and how much of it each split has."""
     if corpus is ELSEWHERE:
-        return "TFRecord files that were made elsewhere."
+        return "Existing TFRecord files."
     lines = [source_of(dict(corpus))]
     for name, source in corpus.get("sources", {"": corpus}).items():
         if source.get("dataset"):
@@ -287,7 +288,7 @@ def procedure(recipe: Mapping) -> str:
     rows = [[key, written(value)] for key, value in recipe["training"].items() if value is not None]
     rows += [[f"model.{key}", written(value)] for key, value in recipe.get("model", {}).items()]
     backend = FRAMEWORKS[recipe["training"].get("backend", "jax")]
-    return f"With {backend}, by a Snakemake workflow with these keys:\n\n" + table(["key", "value"], rows)
+    return f"Trained with {backend} by a Snakemake workflow with these keys:\n\n" + table(["key", "value"], rows)
 
 
 def hardware(timings: Iterable[Mapping]) -> str:
@@ -297,7 +298,7 @@ def hardware(timings: Iterable[Mapping]) -> str:
     if not rows:
         return ""
     seconds, speed = (median(float(row[key]) for row in rows) for key in ("seconds_per_step", "tokens_per_second"))
-    return f"{', then '.join(devices) or 'Not recorded'}; {seconds:.3g} s a step, {speed:,.0f} tokens/s (medians)."
+    return f"{', then '.join(devices) or 'Not recorded'}; {seconds:.3g} s per step, {speed:,.0f} tokens/s (medians)."
 
 
 def written(value: object) -> str:

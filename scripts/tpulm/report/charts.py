@@ -87,7 +87,7 @@ def shares(rows: Sequence[Mapping[str, Any]]) -> dict:
                 "mark": {"type": "bar", "tooltip": True},
                 "encoding": {
                     "y": y,
-                    "x": {"field": "share", **NUMBER, "title": "share of the memory", "axis": {"format": "%"}},
+                    "x": {"field": "share", **NUMBER, "title": "share of device memory", "axis": {"format": "%"}},
                     "color": {"field": "part", "type": "nominal", "title": None, "legend": {"orient": "top"}},
                 },
             },
@@ -103,7 +103,7 @@ def timeline(jobs: Sequence[Mapping[str, Any]], failed: Sequence[Mapping[str, An
     failed  rule, of, failed (seconds)
     """
     y = {"field": "rule", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 220}}
-    x = {"field": "started", **NUMBER, "title": "seconds since the first job began", "axis": {"tickCount": 10}}
+    x = {"field": "started", **NUMBER, "title": "seconds since the start of the first job", "axis": {"tickCount": 10}}
     color = {"field": "stage", "type": "nominal", "title": None, "sort": None, "legend": {"orient": "top"}}
     bar = {"type": "bar", "tooltip": {"content": "data"}, "height": {"band": 0.8}, "minBandSize": 2}
     waiting = {"y": y, "x": x | {"field": "ready"}, "x2": {"field": "started"}}

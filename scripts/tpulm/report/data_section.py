@@ -94,7 +94,7 @@ def tokenizer(sources: Sources) -> dict[str, Any]:
             for key, which in (("used", "occur"), ("unused", "do not"))
         ]
         found["lengths"] = charts.bars(counted, "characters", "pieces", ("characters", "pieces"), "which")
-        found["words"] = charts.bars(pieces["words"], "tokens", "words", ("tokens of a word", "words"))
+        found["words"] = charts.bars(pieces["words"], "tokens", "words", ("tokens per word", "words"))
         found["hardest"] = pieces["hardest"][:SHOWN]
     return found
 
@@ -239,7 +239,7 @@ def grid(mesh: Mapping[str, int], spec: list[str | None]) -> Markup:
         cells.append(
             '<i class="whole"></i>' if parts == 1 else f'<i style="--part:{part / max(parts - 1, 1):.3f}"></i>'
         )
-    words = "each device holds all of it" if parts == 1 else f"cut along {' and '.join(cut)}"
+    words = "each device holds the whole variable" if parts == 1 else f"sharded along {' and '.join(cut)}"
     return Markup('<span class="mesh-grid" role="img" aria-label="{}" style="--columns:{}">{}</span>').format(
         words, columns, Markup("".join(cells))
     )

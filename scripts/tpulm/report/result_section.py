@@ -160,7 +160,7 @@ def best_of(runs: list[dict[str, Any]], sources: Sources) -> list[dict[str, Any]
             continue
         on, metric, before, which = "corpus", METRIC["loss"], None, ""
         if run["stage"] == "finetune":
-            on, which = "text to finetune on", "its base model"
+            on, which = "finetuning text", "its base model"
             value, before = (run["figures"]["loss"]["finetune_test"][when]["loss"] for when in ("after", "before"))
         else:
             value = run["figures"]["test"]["loss"]
@@ -223,7 +223,7 @@ def plans(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
             held, name = plan["memory"], f"{name_of(plan)} on {plan['topology']}"
             parts = {key: held[key] for key in ("arguments", "temporaries", "program")}
             if held["arguments"] is None:  # the compiler says of a step that does not fit only how much it is
-                parts = {"all together": held["total"]}
+                parts = {"total": held["total"]}
             memory += [
                 {"name": name, "part": part, "share": size / held["hbm"]} for part, size in parts.items() if size
             ]

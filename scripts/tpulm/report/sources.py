@@ -160,7 +160,7 @@ REASONS = {
 def source_of(corpus: Mapping[str, Any]) -> str:
     """Return where a text is from, in a sentence."""
     if "sources" in corpus:
-        return "Several sources; a weight says how often each training document of a source is taken."
+        return "Several sources; the weight is how often each training document of a source is used."
     version = f" of Python {corpus['python_version']}" if "python_version" in corpus else ""
     return f"Source: {corpus['source']}{version}."
 

@@ -89,8 +89,8 @@ def table_of_tests(rows: Sequence[dict[str, Any]]) -> str:
                 + [str(row["items"]), said]
             )
         alone = min(seeds) == 1
-        note = "; with one seed, a verdict is about these weights, not about training again" if alone else ""
-        parts.append(f"{second} beside {first}; seeds: {seeds[0]} and {seeds[1]}{note}\n\n{aligned(cells)}")
+        note = "; with one seed, a verdict holds for these weights, not for other training runs" if alone else ""
+        parts.append(f"{second} compared with {first}; seeds: {seeds[0]} and {seeds[1]}{note}\n\n{aligned(cells)}")
     return "\n".join(parts)
 
 

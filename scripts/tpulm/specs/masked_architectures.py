@@ -66,8 +66,7 @@ def find_architecture(name: str, where: str, backend: str = "tensorflow") -> Arc
         if backend == "jax":
             return JAX_ONLY[name]
         raise UserError(
-            f'{where}.architecture is "{name}", which transformers does not have in TensorFlow; allowed for it: '
-            "backend: jax."
+            f'{where}.architecture is "{name}", which transformers does not have in TensorFlow; set backend: jax.'
         )
     known = [other for other, found in ARCHITECTURES.items() if not found.refused]
     if name not in ARCHITECTURES:
@@ -90,6 +89,6 @@ def check_vocabulary(size: int, manifest: Mapping, where: str) -> None:
     """
     if size < manifest["vocab_size"]:
         raise UserError(
-            f"{where}.init has a vocabulary of {size:,} tokens, and the records one of {manifest['vocab_size']:,}; "
+            f"{where}.init has a vocabulary of {size:,} tokens, but the records have {manifest['vocab_size']:,}; "
             "allowed: a model with the tokenizer of the records."
         )

@@ -144,9 +144,9 @@ def check_number(where: str, value: Any, share: bool, theta: bool) -> None:
     """Check a size: a count, or a share, or a theta. Raises UserError."""
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if share:
-        good, allowed = number and 0 <= value < 1, "a number from 0 to less than 1"
+        good, allowed = number and 0 <= value < 1, "a number, 0 or more, less than 1"
     elif theta:
-        good, allowed = number and value > 0, "a number of more than 0"
+        good, allowed = number and value > 0, "a number, more than 0"
     else:
         good, allowed = number and isinstance(value, int) and value > 0, "a whole number, 1 or more"
     if not good:

@@ -14,7 +14,7 @@ KINDS = {
 LIMITS = {
     "minimum": "{} or more", "exclusiveMinimum": "more than {}", "maximum": "at most {}",
     "exclusiveMaximum": "less than {}", "multipleOf": "a multiple of {}", "minLength": "at least {} character",
-    "minItems": "at least {} entries", "maxItems": "at most {} entries", "uniqueItems": "none of them twice",
+    "minItems": "at least {} entries", "maxItems": "at most {} entries", "uniqueItems": "without duplicates",
 }  # fmt: skip
 # Keys of earlier versions, by what they are named now.
 RENAMED = {
@@ -89,7 +89,7 @@ def unknown_key(where: str, given: Iterable[str], known: list[str]) -> str:
     unknown = [key for key in given if key not in known]
     renamed = [key for key in unknown if RENAMED.get(key, "").split(".")[0] in known]
     if renamed:
-        return f"{where} has no key {describe(renamed[0])}; it is named {RENAMED[renamed[0]]}."
+        return f"{where} has no key {describe(renamed[0])}; use {RENAMED[renamed[0]]}."
     near = difflib.get_close_matches(unknown[0], known, 1)
     hint = f'; did you mean "{near[0]}"?' if near else f"; known: {', '.join(known)}."
     return f"{where} has no key {describe(unknown[0])}{hint}"

@@ -143,7 +143,7 @@ class ModelSpec:
     def masked(self) -> MaskedArchitecture:
         """What a masked model is built from. Raises ValueError for another one."""
         if not isinstance(self.source, MaskedArchitecture):
-            raise ValueError(f"{self.where} is no masked model")
+            raise ValueError(f"{self.where} is not a masked model")
         return self.source
 
     @property
@@ -291,9 +291,7 @@ def check_mesh(where: str, recipe: dict) -> None:
         raise UserError(f"{where}.mesh is {mesh}, which does not fit host_device_count, {devices}.")
     hosts = recipe["resources"]["hosts"]
     if devices % hosts:
-        raise UserError(
-            f"{where}.resources.hosts is {hosts}; allowed: what host_device_count, {devices}, can be divided by."
-        )
+        raise UserError(f"{where}.resources.hosts is {hosts}; allowed: a divisor of host_device_count, {devices}.")
     batch_axis = devices // known if mesh[0] == -1 else mesh[0]
     check_batch_size(where, recipe["batch_size"], batch_axis, recipe["microbatches"])
     if recipe["checkpoint_every"] % recipe["steps_per_execution"]:

@@ -143,8 +143,8 @@ class KerasHub:
             ids, places = [], []
         if ids != self.encode(texts):
             raise UserError(
-                f"the base model's {type(self.tokenizer).__name__} does not say which characters a token has, which "
-                "it takes to train on responses only; allowed: tokenizers of SentencePiece or byte-pair encoding."
+                f"the base model's {type(self.tokenizer).__name__} does not give the characters of a token, which "
+                "training on responses only needs; allowed: SentencePiece or byte-pair encoding tokenizers."
             )
         return places
 
@@ -199,8 +199,8 @@ def check_turns(batches: Iterable[list[str]], tokenizer: SentencePiece | KerasHu
         for piece in plain:
             if any(piece in text for text in texts):
                 raise UserError(
-                    f"the chat template writes {piece} between turns, which the base model's tokenizer reads as plain "
-                    "text; allowed: another template, or conversations of one turn."
+                    f"the chat template writes {piece} between turns, which the tokenizer of the base model reads as "
+                    "plain text; allowed: another template, or conversations of one turn."
                 )
         yield texts
 

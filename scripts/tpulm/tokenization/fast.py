@@ -36,7 +36,7 @@ def fast_tokenizer(tokenizer: SentencePiece | KerasHub) -> Tokenizer:
     else:
         raise UserError(
             f"the base model's {type(tokenizer.tokenizer).__name__} cannot be saved for transformers; allowed: "
-            "tokenizers of SentencePiece or byte-pair encoding."
+            "SentencePiece or byte-pair encoding tokenizers."
         )
     bos = tokenizer.special["bos"]
     if bos is not None:
@@ -64,8 +64,8 @@ def from_sentencepiece(serialized: bytes) -> Tokenizer:
     normalizes = spec.precompiled_charsmap or spec.remove_extra_whitespaces
     if normalizes or kind not in (UNIGRAM, BPE) or (kind == BPE and spec.add_dummy_prefix and own):
         raise UserError(
-            "the base model's SentencePiece vocabulary cannot be saved for transformers; allowed: Unigram, or BPE that "
-            "has no pieces of the user where it puts a space before a text, without normalization."
+            "the base model's SentencePiece vocabulary cannot be saved for transformers; allowed: Unigram or BPE "
+            "without normalization, and BPE that adds a space before a text must not have user-defined pieces."
         )
     tokenizer = Tokenizer(unigram(pieces) if kind == UNIGRAM else byte_pairs(pieces))
     marked = normalizers.Replace(" ", SPACE)

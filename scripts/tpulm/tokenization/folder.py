@@ -218,12 +218,12 @@ def save_pretrained(name: str, revision: str | None, folder: str, where: str = "
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise UserError(
             f"{where} is {pinned}, which cannot be loaded ({reason.rstrip('.')}); allowed: a folder with "
-            "tokenizer.json, or a name on the Hugging Face hub, within reach of the network."
+            "tokenizer.json, or a name on the Hugging Face hub, with access to the network."
         ) from None
     if tokenizer.init_kwargs.get("auto_map"):
-        raise UserError(f"{where} is {pinned}, which asks to run code of its own (auto_map); {NO_CODE}.")
+        raise UserError(f"{where} is {pinned}, which requires custom code (auto_map); {NO_CODE}.")
     if not tokenizer.is_fast:
-        raise UserError(f"{where} is {pinned}, which has no tokenizer.json; allowed: one that has.")
+        raise UserError(f"{where} is {pinned}, which has no tokenizer.json; allowed: a tokenizer with this file.")
     missing = [role for role in REQUIRED if getattr(tokenizer, role) is None]
     if missing:
         raise UserError(

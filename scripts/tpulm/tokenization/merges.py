@@ -48,7 +48,7 @@ def train_wordpiece(batches: Iterable[list[str]], vocab_size: int) -> Tokenizer:
     Its vocabulary is chosen like that of BPE, as by the library's own WordPieceTrainer; text is cut greedily.
     """
     words = count_words(batches, SHORT)
-    what = f"{len(words.first)} different characters that begin a word and {len(words.other)} inside of words"
+    what = f"{len(words.first)} different characters at the beginning of words and {len(words.other)} inside words"
     check_smallest(vocab_size, len(words.first) + len(words.other), what)
     characters = sorted(words.first) + [PREFIX + character for character in sorted(words.other)]
     # The trainer also keeps each character without the prefix.

@@ -85,7 +85,7 @@ def check_smallest(vocab_size: int, characters: int, what: str) -> None:
     smallest = characters + len(SPECIALS)
     if vocab_size < smallest:
         raise UserError(
-            f"tokenizer.vocab_size is {vocab_size}; allowed: {smallest} or more, since the text has {what}, and "
+            f"tokenizer.vocab_size is {vocab_size}; allowed: {smallest} or more, because the text has {what}, and "
             f"there are {len(SPECIALS)} special tokens."
         )
 
@@ -95,7 +95,7 @@ def check_largest(vocab_size: int, largest: int) -> None:
     if largest < vocab_size:
         raise UserError(
             f"tokenizer.vocab_size is {vocab_size}; allowed: {largest} or less, "
-            "since the text has no more pieces that repeat."
+            "because the text has no more pieces that repeat."
         )
 
 
@@ -209,7 +209,7 @@ def count_words(batches: Iterable[list[str]], cutting: Cutting) -> Words:
         if size > 2 * LIMIT:
             counts, size = most_frequent(counts)
     if not counts:
-        raise UserError("corpus: the training split has no words, so there is nothing to train a tokenizer on.")
+        raise UserError("corpus: the training split has no words, so that a tokenizer cannot be trained.")
     if size > LIMIT:
         counts, _ = most_frequent(counts)
     return Words(dict(sorted(counts.items())), first, other)

@@ -169,9 +169,9 @@ class StepCallbacks:
         """Make a snapshot and raise Stopped."""
         name, step = self.request.name or "SIGTERM", self.history.step
         if self.snapshots.folder is None:
-            raise Stopped(f"stopped by {name} at step {step}; nothing of this job is kept, everything before it is:")
+            raise Stopped(f"stopped by {name} at step {step}; the work of this job is lost, earlier results are kept;")
         self.save()
-        raise Stopped(f"stopped by {name} at step {step}, of which a snapshot is kept:")
+        raise Stopped(f"stopped by {name} at step {step}; a snapshot is kept;")
 
     def snapshot_due(self) -> bool:
         """Return whether it is time for a snapshot that nobody asked for, in all processes alike."""

@@ -48,7 +48,7 @@ def check(parts: dict[str, str]) -> dict:
     for part, digest in zip(CHECKPOINT_ARRAYS, digests, strict=True):
         if digest != state["sha256"][part]:
             raise UserError(
-                f"{parts[part]} is damaged: its SHA-256 is not the one in state.json beside it; "
+                f"{parts[part]} is corrupt: its SHA-256 is not the one in state.json beside it; "
                 "delete the file and run again."
             )
     return state
@@ -63,7 +63,7 @@ def read_state(path: str) -> dict:
             return state
     except (ValueError, TypeError, KeyError):
         pass
-    raise UserError(f"{path} is damaged: it is not what a checkpoint's state is; delete the file and run again.")
+    raise UserError(f"{path} is corrupt: it is not the state of a checkpoint; delete the file and run again.")
 
 
 def save(

@@ -102,7 +102,7 @@ def finished(run: JaxRun) -> JaxRun:
     """
     if any(variable.dtype == "bfloat16" for variable in run.model.trainable_variables):
         raise UserError(
-            f"{run.step.model.where}.precision is bfloat16, which no optimizer here can train all parameters in; "
+            f"{run.step.model.where}.precision is bfloat16, which does not support training all parameters; "
             "allowed: float32, mixed_bfloat16."
         )
     if run.step.remat:

@@ -180,7 +180,7 @@ def train_segment(
     parameters = f"{total:,}" if trained == total else f"{trained:,} of {total:,}"
     say(f"steps {first + 1} to {last}, {parameters} parameters, {describe_devices(run.distribution)}")
     if run.step.responses:
-        say("the loss is over tokens of responses only")
+        say("the loss covers tokens of responses only")
     say(f"attention: {run.attention}")
     for sentence in replication_notes(run.distribution):
         say(sentence)

@@ -60,7 +60,7 @@ class Profile:
         trace = max(self.folder.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime)
         operations = costliest(trace)
         named = ", ".join(f"{name} {share:.1%}" for name, share in operations) or "none"
-        say(f"profile of steps {self.since + 1} to {step} in {self.folder}; its costliest operations: {named}")
+        say(f"profile of steps {self.since + 1} to {step} in {self.folder}; its most expensive operations: {named}")
         self.found = {"steps": [self.since + 1, step], "operations": operations}
         self.since, self.last = None, -1
 

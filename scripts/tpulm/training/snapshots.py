@@ -173,7 +173,7 @@ class Snapshots:
                 except DAMAGES:
                     whole = False
             if not whole:
-                say(f"the snapshot at step {step} in {self.folder} is damaged, and is not used.")
+                say(f"the snapshot at step {step} in {self.folder} is corrupt and is ignored.")
                 self.delete(only=f"{self.key}-{step:08d}.")
 
     def save(

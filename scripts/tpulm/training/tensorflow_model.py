@@ -60,7 +60,7 @@ def construct(config: transformers.PretrainedConfig) -> transformers.TFPreTraine
     try:
         model = transformers.TFAutoModelForMaskedLM.from_config(config)
     except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"no {config.model_type} model can be built with these values: {error}.") from error
+        raise UserError(f"a {config.model_type} model cannot be built with these values: {error}.") from error
     follow_pad_id(flat_layers(model), config.pad_token_id)
     model.build_in_name_scope()
     return model
@@ -103,7 +103,7 @@ def assign(items: list, arrays: Mapping[str, np.ndarray], path: str) -> None:
     """Put named arrays back into variables. Raises UserError when `path` holds another model's."""
     names = list(named_arrays(items))
     if set(arrays) != set(names):
-        raise UserError(f"{path} holds other variables than the model of the config has; delete it and run again.")
+        raise UserError(f"{path} does not have the variables of the model in the config; delete it and run again.")
     for name, item in zip(names, items, strict=True):
         if tuple(item.shape) != arrays[name].shape:
             raise UserError(f"{path}: {name} has shape {arrays[name].shape}; the config says {tuple(item.shape)}.")

@@ -37,7 +37,7 @@ def start(cpu_threads: int, host_device_count: int, tpu: bool = True) -> tf.dist
         except tf.errors.NotFoundError as error:
             raise UserError(
                 "TensorFlow cannot use the TPU that TPU_NAME or TPU_ACCELERATOR_TYPE names "
-                f"({str(error).split('.')[0]}); the environment tpu-tensorflow has one that can."
+                f"({str(error).split('.')[0]}); use the environment tpu-tensorflow."
             ) from None
         return tf.distribute.TPUStrategy(resolver)
     if tf.config.list_physical_devices("GPU"):

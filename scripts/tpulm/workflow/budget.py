@@ -161,7 +161,7 @@ def take(run: dict, name: str, prices: Mapping[str, float]) -> dict | None:
 def totals(pending: list[dict], topologies: list[str], prices: Mapping[str, float]) -> list[str]:
     """Return a line per slice: what all pending steps take there, one run after another."""
     if not pending:
-        return ["Every run of the config is trained: nothing is pending."]
+        return ["All runs of the config are trained: nothing is pending."]
     lines = []
     for name in topologies:
         found = [take(run, name, prices) for run in pending]
@@ -203,22 +203,22 @@ def check_budget(pending: list[dict], limit: float | None, prices: Mapping[str, 
             continue
         if why:
             raise UserError(
-                f"plan.spending_limit is {limit:g}, and no plan can say what {where} takes on {name}: {why}; take the "
-                "limit away to train it."
+                f"plan.spending_limit is {limit:g}, but {where} on {name} cannot be planned: {why}; remove the "
+                "limit to train it."
             )
         part = take(run, name, prices)
         if part is None or part["cost"] is None:
-            what = "no plan says what it costs" if part is None else f"plan.prices names no price for {name}"
+            what = "there is no plan of its cost" if part is None else f"plan.prices has no price for {name}"
             raise UserError(
-                f"plan.spending_limit is {limit:g}, and of {where} on {name} {what}; "
-                f"name {name} under plan.topologies and plan.prices and run: snakemake plan"
+                f"plan.spending_limit is {limit:g}, but for {where} on {name} {what}; "
+                f"add {name} to plan.topologies and plan.prices and run: snakemake plan"
             )
         estimated += part["cost"]
         spent += part["cost_at_most"]
     if limit is not None and spent > limit:
         raise UserError(
-            f"the pending steps may cost {spent:,.2f} by their plans ({estimated:,.2f} estimated, and the error of the "
-            f"estimate), more than plan.spending_limit, {limit:g}."
+            f"according to the plans, the pending steps may cost {spent:,.2f} ({estimated:,.2f} estimated, plus the "
+            f"error of the estimate), more than plan.spending_limit, {limit:g}."
         )
 
 
@@ -227,9 +227,9 @@ def unplannable(run: dict, name: str) -> str | None:
     if run["recipe"].get("backend") == "tensorflow":
         return "it runs on TensorFlow"
     if not is_tpu(name):
-        return "there are plans for TPUs only"
+        return "only TPUs are supported"
     try:
         topology(name)
     except UserError:
-        return "there are plans for slices of other sizes only"
+        return "slices of this size are not supported"
     return None

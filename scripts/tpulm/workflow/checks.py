@@ -70,7 +70,7 @@ def check_shards(
         if gone:
             more, were, them = (f" and {len(gone) - 1} more", "were", "them") if gone[1:] else ("", "was", "it")
             # Snakemake compares objects by their dates alone.
-            then = f"; what was trained on {them} is trained again then" if bucket.remote(folder) else ""
+            then = f"; models trained on {them} are then trained again" if bucket.remote(folder) else ""
             raise UserError(
                 f"{gone[0]}{more} of results/{records.folder} {were} deleted, and jobs of this run read {them}; "
                 f"snakemake {target}, with the options of this command, writes {them} again with the same bytes{then}."
@@ -110,12 +110,12 @@ def preflight(asked: list[dict], executor: object, folder: str) -> None:
         if not done.returncode:
             sys.stderr.write(done.stderr)
         else:
-            last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            last = (done.stderr.strip().splitlines() or ["no output"])[-1]
             sentence = last.removeprefix("error: ")
             raise UserError(sentence if sentence != last else f"`{line}` ended with {done.returncode}: {last}")
 
 
-ALL_STEPS = "linear and cosine spread over all steps; constant and wsd keep what more steps leave as it was"
+ALL_STEPS = "linear and cosine depend on all steps; with constant and wsd, more steps do not change earlier ones"
 
 
 def why_retrained(run: Run, folder: str) -> str | None:

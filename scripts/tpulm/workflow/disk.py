@@ -49,7 +49,7 @@ class Need:
     @property
     def said(self) -> str:
         """How to say it."""
-        return f"{self.what} if as large as {self.assumed}" if self.assumed else self.what
+        return f"{self.what}, if as large as {self.assumed}" if self.assumed else self.what
 
 
 def fetched_bytes(base: Mapping) -> int:
@@ -204,13 +204,13 @@ def check(
     free = shutil.disk_usage(folder).free + sum(bytes_of(str(path)) for job in jobs for path in job.output)
     if sum(need.bytes for need in found if not need.assumed) > free:
         raise UserError(
-            f"the jobs need up to {needed}, and {gigabytes(free)} are free there; free some, or keep fewer checkpoints "
-            "with keep_checkpoints: last, or every N."
+            f"the jobs need up to {needed}, but {gigabytes(free)} are free there; free disk space, or keep fewer "
+            "checkpoints with keep_checkpoints: last, or every N."
         )
     if total > free:
         say(
             f"the jobs may need up to {needed}, and {gigabytes(free)} are free; the size of a model on a hub is "
-            "assumed."
+            "an assumption."
         )
         return
     say(f"the jobs will need up to {needed}; {gigabytes(free)} are free.")

@@ -105,11 +105,11 @@ class CheckpointFiles:
             if run.recipe["patience"]:
                 raise UserError(
                     f"{key} is {which}, but {run.key} has patience, and checkpoints after an early "
-                    "stop hold no weights of their own; allowed with it: best."
+                    "stop have no weights of their own; allowed: best."
                 )
         self.key, self.which, self.chains, self.located = key, which, chains, located
         scored = not key.startswith("prompts.")
-        self.pattern, self.done = (SCORES.format(above=above), "scored") if scored else (SAMPLES, "asked")
+        self.pattern, self.done = (SCORES.format(above=above), "scored") if scored else (SAMPLES, "sampled")
 
     def asked(self, chain: str) -> list[int]:
         """Return the steps of a run whose checkpoints the config names, beside the best one."""
@@ -164,9 +164,9 @@ class CheckpointFiles:
             return None
         run = self.chains[chain]
         return (
-            f"{self.key} is {self.which}, but {run.key}.keep_checkpoints has let go the weights at "
-            f"{'step' if len(gone) == 1 else 'steps'} {', '.join(map(str, gone))}, which are not {self.done}; to have "
-            f"them, delete {run.folder}/checkpoints and train again."
+            f"{self.key} is {self.which}, but {run.key}.keep_checkpoints has deleted the weights at "
+            f"{'step' if len(gone) == 1 else 'steps'} {', '.join(map(str, gone))}, which are not {self.done}; to "
+            f"restore them, delete {run.folder}/checkpoints and train again."
         )
 
 

@@ -28,8 +28,9 @@ def only_here(place: str, main: bool) -> list[str]:
     """Return no further input. Raises UserError where results are in a bucket, or this is a module of a workflow."""
     if not main:
         raise UserError(
-            "an archive cannot be made of a module of another workflow, whose source and config it would lack; run "
-            "this one by itself with the same config, which gives the same bytes: snakemake archive --configfile FILE."
+            "a module of another workflow cannot be archived, because the archive would lack the source and config of "
+            "that workflow; run this workflow alone with the same config, which gives the same bytes: "
+            "snakemake archive --configfile FILE."
         )
     if place:
         raise UserError(
@@ -42,10 +43,10 @@ def only_here(place: str, main: bool) -> list[str]:
 def signing_key(path: str | None) -> Any:
     """Return the private key as an input that no storage provider takes into its bucket. Raises UserError."""
     if path is None:
-        raise UserError("archive.sign is missing in the config; say by which key, such as archive: {sign: key.pem}.")
+        raise UserError("archive.sign is missing; set it to a private key, such as archive: {sign: key.pem}.")
     if not os.path.isfile(path):
         raise UserError(
-            f"archive.sign is {path}, which is no file; a key is made by "
+            f"archive.sign is {path}, which is not a file; to create a key: "
             f"`openssl ecparam -name prime256v1 -genkey -noout -out {path}`."
         )
     return local(path)
@@ -87,9 +88,7 @@ def archived(config: Mapping, paths: Sequence[str], overrides: Mapping, target: 
 
 def no_place() -> None:
     """Raise the UserError of a config that names no place to publish to."""
-    raise UserError(
-        "publish is missing in the config; say where to, such as publish: {hub: OWNER/NAME} or {gcs: gs://BUCKET/PREFIX}."
-    )
+    raise UserError("publish is missing; set it, such as publish: {hub: OWNER/NAME} or {gcs: gs://BUCKET/PREFIX}.")
 
 
 class Publishing:

@@ -43,16 +43,14 @@ def tell_of_cpus(todo: list[dict]) -> None:
     """
     keys = list(dict.fromkeys(run["recipe"]["where"] for run in todo if run["accelerator"] is None))
     if keys:
-        which = f"{', '.join(keys[:-1])} and {keys[-1]} ask" if keys[1:] else f"{keys[0]} asks"
-        say(f"{which} for no accelerator and will train on CPUs; resources.accelerator, such as v5e-8, asks for one.")
+        which = f"{', '.join(keys[:-1])} and {keys[-1]} request" if keys[1:] else f"{keys[0]} requests"
+        say(f"{which} no accelerator and will train on CPUs; to request one, set resources.accelerator, such as v5e-8.")
 
 
 def check_token(jobs: Iterable) -> None:
     """Refuse to publish on the hub without a token. Raises UserError."""
     if any(job.output.get("hub_receipt") for job in jobs) and not os.environ.get("HF_TOKEN"):
-        raise UserError(
-            "HF_TOKEN is not in the environment; publish.hub needs it: a token of the Hugging Face Hub that may write."
-        )
+        raise UserError("HF_TOKEN is not set; publish.hub needs it: a token of the Hugging Face Hub with write access.")
 
 
 class Start:
@@ -120,7 +118,7 @@ class Start:
         """Pass the metrics of what trains from here on to the trackers."""
         missing = absent(self.config["trackers"])
         if "tensorboard" in missing:
-            say("tensorboard is not installed here, so there will be no event files; after pip install tensorboard, "
+            say("tensorboard is not installed here, so no event files are written; after pip install tensorboard, "
                 "`snakemake track` writes them.")  # fmt: skip
         given = tracking.specification(self.config, self.runs, self.place, replay=False)
         given["trackers"] = [name for name in given["trackers"] if name not in missing]

@@ -105,7 +105,7 @@ class Terminal(logging.Handler):
             path = Path(str(log).split(" ", 1)[0])
             killed = job_record.cut_short(path, since)
             if killed:
-                lines.append(f"    it was killed, as the system does where memory runs out, or crashed; {MEMORY}")
+                lines.append(f"    it was killed, for example because memory ran out, or it crashed; {MEMORY}")
             lines.append(f"    log: {log}")
             words, told = last_words(path)
             if killed or elsewhere or not told:

@@ -285,7 +285,7 @@ class Followed:
         except Exception as error:
             traceback.print_exc()
             self.trackers.pop(name, None)
-            self.say(f"{name} takes no more of {self.run['name']}: {type(error).__name__}: {error}")
+            self.say(f"{name} stopped tracking {self.run['name']}: {type(error).__name__}: {error}")
 
     def finish(self) -> None:
         """Pass on the rest, and the samples of a model that was trained to its end."""
