@@ -17,4 +17,5 @@ myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 nb_execution_mode = "off"  # a notebook does the whole embedded job; the tests execute it
 copybutton_prompt_text = "$ "
-suppress_warnings = []
+copybutton_line_continuation_character = "\\"
+copybutton_here_doc_delimiter = "END"
