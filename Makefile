@@ -88,10 +88,10 @@ pictures: setup-tests
 architecture: setup
 	@.venv/bin/python tools/architecture.py
 
-# The documentation, docs/_build/index.html, in an environment of its own. A warning is an error.
+# The documentation, docs/_build/html/index.html, in an environment of its own. A warning is an error.
 docs: setup .venv-docs/ready
 	.venv/bin/python tools/reference.py docs/reference
-	.venv-docs/bin/sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build
+	.venv-docs/bin/sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build/html
 
 .venv-docs/ready: envs/docs.txt | setup
 	.venv/bin/uv venv --quiet --clear --python .venv/bin/python .venv-docs
