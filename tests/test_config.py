@@ -258,10 +258,10 @@ WRONG = [
     ),
     (
         {"evaluation": {"harness": {"piqa": {"examples": 0}}}},
-        "evaluation.harness.piqa.revision is missing", HUB,
+        "evaluation.harness.piqa needs file or revision", HUB,
     ),
     # publishing
-    ({"publish": {"private": True}}, "publish needs one of hub ", "gcs"),
+    ({"publish": {"private": True}}, "publish needs hub ", "gcs"),
     ({"publish": {"hub": "me"}}, 'publish.hub is "me"', "OWNER/NAME"),
     ({"publish": {"gcs": "gs://bucket/"}}, 'publish.gcs is "gs://bucket/"', "gs://BUCKET or gs://BUCKET/PREFIX"),
     ({"publish": {"gcs": "gs://bucket", "branch": "b"}}, "publish.hub is missing", "publish.branch"),

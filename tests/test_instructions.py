@@ -92,19 +92,18 @@ def test_conversations_and_answers_become_records(configured):
 
 
 def pasted():
-    """Return the commands of README's example: what makes the data, the config, and what runs."""
-    section = (ROOT / "README.md").read_text().split("\n### Instruction data\n")[1]
-    block = section.split("```sh\n")[1].split("```")[0]
+    """Return the commands of the guide's example: what makes the data, the config, and what runs."""
+    block = (ROOT / "docs/guides/instruction-data.md").read_text().split("```sh\n")[1].split("```")[0]
     data, rest = block.split("cat > sums.yaml <<'END'\n")
     config, run = rest.split("END\n")
     return data, YAML(typ="safe", pure=True).load(config), run
 
 
 @pytest.mark.unit
-def test_the_example_of_the_readme(tmp_path):
+def test_the_example_of_the_guide(tmp_path):
     data, config, run = pasted()
     subprocess.run(data, shell=True, check=True, cwd=tmp_path)
-    completed = complete(config, "README.md")
+    completed = complete(config, "sums.yaml")
     text = completed["finetune"]["text"]
     form = Form("finetune.text", text)
     rows = [row for batch in read_files([str(tmp_path / "sums.jsonl")], "line", form) for row in batch]

@@ -351,14 +351,14 @@ def test_a_merged_model_opens_as_it_was_tuned(jax_backend, openers, vocabulary, 
 
 
 def example(word):
-    """Return the example of README's section "Use a model" with this word in it."""
-    section = (ROOT / "README.md").read_text().split("\n### Use a model\n")[1]
-    return next(block for block in re.findall(r"```python\n(.*?)```", section, re.S) if word in block)
+    """Return the example of the guide "Use the models" with this word in it."""
+    guide = (ROOT / "docs/guides/use-models.md").read_text()
+    return next(block for block in re.findall(r"```python\n(.*?)```", guide, re.S) if word in block)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("which", LOCKS)
-def test_the_examples_of_the_readme_open_what_was_trained(trained, openers, which):
+def test_the_examples_of_the_guide_open_what_was_trained(trained, openers, which):
     assert openers(which, example("peft"), folder=trained.folder).startswith("def ")
     found = ast.literal_eval(openers(which, example("fill-mask"), folder=trained.folder).splitlines()[-1])
     [kept] = [
