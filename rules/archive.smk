@@ -1,4 +1,4 @@
-"""The archive of a run, signed if the config names a key; the runs of before, in results/history/."""
+"""The archive of a run, signed if the config has a key, and the history of runs in results/history/."""
 
 from tpulm.config.publications import archive_of, kept_of, signatures_of
 from tpulm.workflow.publishing import archived, kept_runs, only_here, signing_key
@@ -9,7 +9,7 @@ SIGNED_MODELS = signatures_of(config)
 
 
 rule archive:
-    """Target: results/archive/NAME-VERSION.zip: how everything came about, and what came out; signed with archive.sign."""
+    """Target: write results/archive/NAME-VERSION.zip: results, provenance, code, config; signed with archive.sign."""
     localrule: True
     input:
         ARCHIVE,
@@ -17,7 +17,7 @@ rule archive:
 
 
 rule write_archive:
-    """Archive what was made, how each file came to be, the source, the config and the locks."""
+    """Archive the results, the provenance of each file, the source code, the config and the locks."""
     localrule: True
     input:
         TARGETS,
@@ -76,7 +76,7 @@ rule sign_model:
 
 
 rule keep_run:
-    """Add a finished run to those of before: what it was, by what weights, and how good it is."""
+    """Add a finished run to the history: its recipe, the checksum of its weights, and its scores."""
     input:
         metrics=lambda w: f"{RUN_FOLDERS[w.chain].folder}/metrics.json",
         state=lambda w: RUN_FOLDERS[w.chain].state,

@@ -1,10 +1,10 @@
-"""Base causal language models, trained here from scratch or fetched; each is a Keras preset folder."""
+"""Base causal language models, trained here from scratch or existing ones; each is a Keras preset folder."""
 
 FETCHED_BASES = [name for name in BASE if name not in TRAINED_BASES]
 
 
 rule base:
-    """Target: every base model, with the metrics of those trained here."""
+    """Target: every base model, and the metrics of those trained here."""
     localrule: True
     input:
         expand("results/base/{name}/preset", name=BASE),
@@ -29,7 +29,7 @@ rule train_base_vocabulary:
         name=one_of(TRAINED_BASES),
     threads: 1
     resources:
-        mem_mb=4000,  # whatever the size of the corpus
+        mem_mb=4000,  # does not depend on the size of the corpus
         disk_mb=4000,
     conda:
         "../envs/jax.yaml"
@@ -38,7 +38,7 @@ rule train_base_vocabulary:
 
 
 rule train_base:
-    """Train one segment of a base model: make checkpoint k from checkpoint k-1."""
+    """Train one segment of a base model, from the previous checkpoint to the next."""
     input:
         records=lambda w: in_place(TRAINED_BASES[w.name].records.manifest),
         previous=lambda w: previous_checkpoint(TRAINED_BASES[w.name], int(w.step)),
@@ -104,7 +104,7 @@ rule fetch_base:
     threads: 1
     resources:
         mem_mb=lambda w: fetching_mb(BASE[w.name]),
-        # The download, and its copy in results/.
+        # The download and its copy in results/.
         disk_mb=lambda w: 4000 + 2 * fetched_bytes(BASE[w.name]) // MB,
     conda:
         "../envs/jax.yaml"
@@ -113,7 +113,7 @@ rule fetch_base:
 
 
 rule evaluate_base:
-    """Evaluate a base model that was trained here on its held-out splits."""
+    """Evaluate a base model trained here on its held-out splits."""
     input:
         base=ancient("results/base/{name}/preset"),
         fingerprint="results/base/{name}/preset.json",

@@ -1,12 +1,12 @@
-"""Checkpoints as models: exported to be scored, asked and finetuned on tasks; selected by their scores, and plotted."""
+"""Checkpoints as models: export for evaluation, selection of the best one, and plots of the scores."""
 
 from tpulm.specs.artifacts import EXPORTED
 from tpulm.config.runs import LOSS
 from tpulm.config.evaluations import selecting
 
-# Everything that a checkpoint's weights are read for, and pruning waits for.
+# What reads the weights of checkpoints. Pruning waits for it.
 OF_STEPS = [AT_STEPS, SAMPLED, *TASK_STEPS.values(), *HARNESS_STEPS.values()]
-# What the report draws of each run.
+# The scores of each run that the report plots.
 SCORED_STEPS = {
     chain: [file for kind in OF_STEPS if kind is not SAMPLED and chain in kind.chains for file in kind.files(chain)]
     for chain in RUN_FOLDERS
@@ -16,7 +16,7 @@ if workflow.is_main_process:
         say(text)
 
 
-# The rules that export models, with the wildcard `step`: a rule's outputs are all `temp` or none.
+# The rules that export models, with the wildcard `step`. Separate rules, because the outputs are `temp`.
 if MLM:
 
     use rule export_mlm as export_mlm_at_step with:
@@ -34,7 +34,7 @@ use rule export_base as export_base_at_step with:
         "logs/evaluation/base/{name}/{step}-export.log",
 
 
-# To be finetuned on tasks.
+# For finetuning on tasks.
 use rule export_finetune as export_finetune_at_step with:
     output:
         temp(directory(f"{EXPORTED}/finetune/{{run}}/{{step}}/model")),
@@ -43,7 +43,7 @@ use rule export_finetune as export_finetune_at_step with:
 
 
 rule select_checkpoint:
-    """Select the checkpoint of a run that scores best."""
+    """Select the checkpoint of a run with the best score."""
     input:
         scores=lambda w: AT_STEPS.files(w.chain),
         states=lambda w: RUN_FOLDERS[w.chain].in_every_checkpoint("state.json"),
@@ -66,7 +66,7 @@ rule select_checkpoint:
 
 
 rule plot_checkpoints:
-    """Plot the scores of a run's checkpoints against the tokens that it has seen."""
+    """Plot the scores of a run's checkpoints against the number of training tokens."""
     input:
         scores=lambda w: SCORED_STEPS[w.chain],
         code=code_inputs("checkpoints/plot_checkpoints", "workflow"),

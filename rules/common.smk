@@ -1,11 +1,11 @@
-"""Shared by all stages: the checked config, its runs, the places of artifacts, the checks before the first job."""
+"""Shared by all stages: the checked config, its runs, the paths of artifacts, and the checks before the first job."""
 
 import os
 import re
 import sys
 from pathlib import Path
 
-# When this is a module of another workflow, `workflow.basedir` is the folder of the other one.
+# If this is a module of another workflow, `workflow.basedir` is the folder of the other workflow.
 ROOT = Path(str(workflow.current_basedir)).parent
 if str(ROOT / "scripts") not in sys.path:
     sys.path.insert(0, str(ROOT / "scripts"))
@@ -30,14 +30,14 @@ from tpulm.workflow.start import Start, or_exit, say
 from tpulm.workflow.terminal import Terminal
 from tpulm.workflow.tracking import specification
 
-# Each segment depends on the previous one; Snakemake walks such chains by recursion.
+# Each segment depends on the previous one, and Snakemake follows such chains by recursion.
 sys.setrecursionlimit(max(sys.getrecursionlimit(), 100_000))
 
 IS_MAIN = is_main(workflow)
 if IS_MAIN and workflow.is_main_process:
     replace_handler(workflow, Terminal)
-# A config named on the command line takes the place of config.yaml. Snakemake's `configfile:` would merge the two, take
-# 1e-4 for text, and name neither file nor line of what is no YAML.
+# A config on the command line replaces config.yaml. Snakemake's `configfile:` would merge the two, read 1e-4 as text,
+# and report invalid YAML without file and line.
 GIVEN, OVERRIDES = config_given(workflow)
 CONFIG_FILES = [os.path.relpath(path) for path in GIVEN or ["config.yaml"] if IS_MAIN]
 if IS_MAIN:
@@ -48,16 +48,16 @@ else:
 RUNS = runs_of(config)
 STAGE_RUNS = by_stage(RUNS)
 MLM, TRAINED_BASES, FINETUNE = STAGE_RUNS["mlm"], STAGE_RUNS["base"], STAGE_RUNS["finetune"]
-# Masked models that are asked, also pretrained ones; and those that read the records of this config.
+# Masked models that predict, including pretrained ones, and those that are evaluated on the records of this config.
 INFERENCE_MODELS, EVALUATED_MODELS = asked_of(config, MLM)
 OPENED = STAGE_RUNS | {"mlm": INFERENCE_MODELS}
 BASE = config["base"]
-# Every set of records by its folder under results/, which is the wildcard `records`.
+# Every set of records by its folder below results/, which is the wildcard `records`.
 RECORD_SETS = or_exit(record_sets_of, config, RUNS)
-# Every run by its folder under results/; every chain of checkpoints, those of tasks too, which is the wildcard `chain`.
+# Every run by its folder below results/. Every chain of checkpoints, also of tasks, which is the wildcard `chain`.
 RUN_FOLDERS = {run.folder.removeprefix("results/"): run for run in RUNS}
 CHAINS = dict(RUN_FOLDERS)
-# Every text: its folder under results/, its key in the config, and its section of the config.
+# Every text by its folder below results/: its key in the config, and its section of the config.
 TEXTS = {"corpus": ("corpus", config["corpus"])}
 if "text" in config["finetune"]:
     TEXTS["finetune-text"] = ("finetune.text", config["finetune"]["text"])
@@ -85,17 +85,17 @@ if workflow.is_main_process:
 
 
 def one_of(names) -> str:
-    """Return a wildcard constraint that matches just these names; with no names, nothing."""
+    """Return a wildcard constraint that matches only these names; without names, it matches nothing."""
     return "|".join(map(re.escape, names)) or "(?!)"
 
 
 def of_stage(stage: str):
-    """Return what tells which run of this stage a job is of: its wildcard `run` or `name`."""
+    """Return a function from wildcards (`run` or `name`) to the run of this stage."""
     return lambda wildcards: OPENED[stage][wildcards.get("run") or wildcards.get("name")]
 
 
 def asks(run_of, job: str, hosts: bool = False) -> dict:
-    """Return the resources of a rule that runs the model of a run; with `hosts`, on all hosts of the run."""
+    """Return the resources of a rule that loads the model of a run; with `hosts`, on all hosts of the run."""
     return resources_of(run_of, job, PLACE.prefixed(""), hosts)
 
 
@@ -105,9 +105,9 @@ def asks_to_train(run_of, hosts: bool = True) -> dict:
 
 
 def previous_checkpoint(run, last: int) -> list[str]:
-    """Return the files of the checkpoint that a segment starts from: none for the first.
+    """Return the files of the checkpoint that a segment starts from; none for the first segment.
 
-    The arrays are `ancient`: state.json, which has their checksums, tells whether they have changed.
+    The arrays are `ancient`, because state.json changes with them: it has their checksums.
     """
     first = last - run.recipe["checkpoint_every"]
     files = run.checkpoint(first).items() if first else []
@@ -115,7 +115,7 @@ def previous_checkpoint(run, last: int) -> list[str]:
 
 
 def base_of(wildcards) -> str:
-    """Return the preset folder that a finetuning run starts from; `ancient`, since its fingerprint tells of a change."""
+    """Return the preset folder that a finetuning run starts from; `ancient`, because its fingerprint shows changes."""
     return ancient(Model(FINETUNE[wildcards.run]).preset)
 
 

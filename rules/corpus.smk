@@ -1,4 +1,4 @@
-"""Text: the documents of the corpus and of the finetuning text, in disjoint splits."""
+"""Texts: the documents of the corpus and of the finetuning text, in disjoint splits."""
 
 from tpulm.config.texts import chat_template_files, has_messages
 from tpulm.corpus.sources import (
@@ -7,24 +7,24 @@ from tpulm.corpus.sources import (
 
 PARTS = {collection: or_exit(parts_of, key, text) for collection, (key, text) in TEXTS.items()}
 
-# The texts of which each part has files of its own, and those of which each split is one file.
+# The texts whose parts have their own files, and those whose splits are one file each.
 DIVIDED = [name for name, (_, text) in TEXTS.items() if divided(text, PARTS[name])]
 WHOLE = [name for name in TEXTS if name not in DIVIDED]
-# The files of each split: Parquet.
+# The Parquet files of each split.
 DOCUMENTS = {
     (collection, split): split_files(collection, split, text, PARTS[collection])
     for collection, (_, text) in TEXTS.items()
     for split in SPLITS
 }
-# The same as inputs of jobs that read some of the documents.
+# The same files as inputs of jobs that read only some of the documents.
 DOCUMENTS_IN_PLACE = {key: list(map(in_place, files)) for key, files in DOCUMENTS.items()}
-# The benchmarks that a text is to be without.
+# The benchmarks that are removed from a text.
 BENCHMARKS = {
     collection: or_exit(benchmark_files, key, text)
     for collection, (key, text) in TEXTS.items()
     if "decontaminate" in text
 }
-# The texts of which jobs need the split of each document before documents are written, or to write them.
+# The texts for which a separate job assigns the split of each document, because other jobs need it.
 ASSIGNED = [name for name in TEXTS if name in DIVIDED or name in BENCHMARKS]
 
 
@@ -45,7 +45,7 @@ CHATS = {
 
 
 rule fetch_chat_template:
-    """Find the chat template of a text: Gemma's, that of a file, or that of a tokenizer."""
+    """Read the chat template of a text: the template of Gemma, of a file, or of a tokenizer."""
     input:
         files=lambda w: list(map(local, CHATS[w.collection])),
         code=code_inputs("corpus/fetch_chat_template", "data"),
@@ -96,9 +96,9 @@ rule read_part:
 
 
 rule assign_splits:
-    """Assign each document to a split, or to none where it is in another one, too; see `build_corpus`."""
+    """Assign each document to one split, without duplicates between splits; see `build_corpus`."""
     input:
-        # Of the documents, only the keys are read.
+        # Only the keys of the documents are read.
         parts=lambda w: list(map(in_place, part_files(w, PARTS, ".parquet"))),
         records=lambda w: part_files(w, PARTS, ".json"),
         code=code_inputs("corpus/assign_splits", "data"),
@@ -113,7 +113,7 @@ rule assign_splits:
         "../envs/data.yaml"
     threads: 1
     resources:
-        mem_mb=4000,  # whatever the size of the input
+        mem_mb=4000,  # does not depend on the size of the input
         disk_mb=16000,
     params:
         recipe=lambda w: assigning(*TEXTS[w.collection], PARTS[w.collection]),
@@ -136,7 +136,7 @@ rule collect_ngrams:
         "../envs/data.yaml"
     threads: 1
     resources:
-        mem_mb=4000,  # whatever the size of the input
+        mem_mb=4000,  # does not depend on the size of the input
         disk_mb=16000,
     params:
         recipe=lambda w: pick(TEXTS[w.collection][1]["decontaminate"], "ngram", "column")
@@ -146,7 +146,7 @@ rule collect_ngrams:
 
 
 rule find_contamination:
-    """Find the training documents of a part that share a word n-gram with held-out documents and benchmarks."""
+    """Find the training documents of a part that share a word n-gram with held-out documents or benchmarks."""
     input:
         part="results/{collection}/parts/{part}.parquet",
         splits=lambda w: in_place(f"results/{w.collection}/splits.npy"),
@@ -171,7 +171,7 @@ rule find_contamination:
 
 
 rule build_corpus:
-    """Write the documents to one Parquet file per split, which it assigns them to where no other job does."""
+    """Write the documents to one Parquet file per split; also assign the splits if no other job does."""
     input:
         parts=lambda w: part_files(w, PARTS, ".parquet"),
         records=lambda w: [] if w.collection in ASSIGNED else part_files(w, PARTS, ".json"),
@@ -196,7 +196,7 @@ rule build_corpus:
         "../envs/data.yaml"
     threads: 1
     resources:
-        mem_mb=4000,  # whatever the size of the input
+        mem_mb=4000,  # does not depend on the size of the input
     params:
         recipe=lambda w: building(*TEXTS[w.collection], PARTS[w.collection])
         | ({} if w.collection in ASSIGNED else {"assigning": assigning(*TEXTS[w.collection], PARTS[w.collection])}),
@@ -237,7 +237,7 @@ rule split_part:
 
 
 rule merge_corpus:
-    """Merge what is recorded of the parts of a very large text."""
+    """Merge the statistics of the parts of a very large text."""
     input:
         parts=lambda w: part_files(w, PARTS, ".figures.json"),
         record="results/{collection}/splits.json",

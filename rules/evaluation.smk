@@ -1,4 +1,4 @@
-"""How good every model is: bits per byte of held-out text and pairs of sentences, beside simpler models."""
+"""Evaluation of every model on held-out text (bits per byte) and on sentence pairs, with n-gram models as baselines."""
 
 from tpulm.specs.artifacts import HELD_OUT
 from tpulm.config.evaluations import Evaluations, overlap
@@ -11,7 +11,7 @@ PAIRS = EVALUATED.pairs
 TEXT_FILES = EVALUATED.text_files
 # The files that sets of pairs are read from.
 PAIR_SOURCES = {name: or_exit(pair_sources, name, recipe) for name, recipe in PAIRS["sets"].items()}
-# What `evaluation` makes, and `all` with it; other files of rules/ add to it.
+# The files of the target `evaluation`, also built by `all`. Other files of rules/ add to them.
 SCORES = [
     f"results/evaluation/{model}/{file}" for model in EVALUATED.models for file in ("scores.json", "items.parquet")
 ]
@@ -23,8 +23,8 @@ AT_STEPS = or_exit(
     located,
 )
 SCORES += [file for chain in AT_STEPS.chains for file in AT_STEPS.files(chain)]
-# Every model that is scored on text and pairs, by its path below results/, which is the wildcard `model`: mlm/tiny, as
-# its run ends with it, or mlm/tiny/00000750, as it was at a checkpoint.
+# Every model that is evaluated on text and pairs, by its path below results/, which is the wildcard `model`: mlm/tiny
+# for the exported model of a run, or mlm/tiny/00000750 for a checkpoint.
 SCORED = {path: Model(run) for path, run in EVALUATED.models.items()} | AT_STEPS.models
 
 
@@ -36,7 +36,7 @@ rule evaluation:
 
 
 rule sample_texts:
-    """Draw the held-out documents that models are scored on."""
+    """Sample the held-out documents that models are evaluated on."""
     input:
         documents=lambda w: [file for split in HELD_OUT for file in DOCUMENTS_IN_PLACE[w.collection, split]],
         lengths=lambda w: [lengths_file(file) for split in HELD_OUT for file in DOCUMENTS[w.collection, split]],
@@ -58,7 +58,7 @@ rule sample_texts:
 
 
 rule make_pairs:
-    """Make pairs of sentences of the test split, the second of each broken."""
+    """Make sentence pairs from the test split by corrupting the second sentence of each."""
     input:
         documents=DOCUMENTS_IN_PLACE["corpus", "test"],
         lengths=list(map(lengths_file, DOCUMENTS["corpus", "test"])),
@@ -79,7 +79,7 @@ rule make_pairs:
 
 
 rule fetch_pairs:
-    """Read a set of pairs of sentences from files or from the Hugging Face Hub."""
+    """Read a set of sentence pairs from files or from the Hugging Face Hub."""
     input:
         files=lambda w: list(map(PLACE.text, PAIR_SOURCES[w.pairs])),
         code=code_inputs("evaluation/fetch_pairs", "data"),
@@ -101,13 +101,13 @@ rule fetch_pairs:
 
 
 rule score_ngrams:
-    """Score a unigram and a 5-gram model of a text's training documents, in the vocabulary of a model."""
+    """Train and evaluate a unigram and a 5-gram model on the training split, with the vocabulary of a model."""
     input:
         documents=lambda w: DOCUMENTS_IN_PLACE[w.collection, "train"],
         lengths=lambda w: list(map(lengths_file, DOCUMENTS[w.collection, "train"])),
         texts=lambda w: [TEXT_FILES[w.collection]] if TEXT_FILES else [],
         pairs=lambda w: EVALUATED.pair_files_of(w.collection),
-        # A preset folder is `ancient`: its fingerprint tells of a change.
+        # A preset folder is `ancient`, because its fingerprint shows changes.
         vocabulary=lambda w: [
             ancient(file) if file in EVALUATED.presets else file for file in EVALUATED.vocabularies[w.vocabulary]
         ],
@@ -130,7 +130,7 @@ rule score_ngrams:
 
 
 rule score_mlm:
-    """Score a masked language model, by pseudo-log-likelihood."""
+    """Evaluate a masked language model on text and sentence pairs, by pseudo-log-likelihood."""
     input:
         **EVALUATED.scored_on(SCORED),
         model=lambda w: SCORED[w.model].files,
@@ -154,7 +154,7 @@ rule score_mlm:
 
 
 rule score_causal:
-    """Score a base model that was trained here, or a finetuned model beside its base model."""
+    """Evaluate a base model trained here, or a finetuned model and its base model, on text and sentence pairs."""
     input:
         **EVALUATED.scored_on(SCORED),
         **opened(SCORED),

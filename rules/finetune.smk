@@ -1,4 +1,4 @@
-"""Finetuning of a base model: a chain of checkpoints, export of the best one, evaluation before and after."""
+"""Finetuning of base models: checkpoints, export of the best one, evaluation before and after finetuning."""
 
 LORA_RUNS = [name for name, run in FINETUNE.items() if run.recipe["method"] == "lora"]
 FULL_RUNS = [name for name in FINETUNE if name not in LORA_RUNS]
@@ -6,7 +6,7 @@ MERGED_RUNS = [name for name in LORA_RUNS if FINETUNE[name].recipe["merge"]]
 
 
 rule finetune:
-    """Target: every finetuning run, with its metrics and samples."""
+    """Target: every finetuned model, with its metrics and generated text."""
     localrule: True
     input:
         expand("results/finetune/{run}/{file}", run=LORA_RUNS, file=ADAPTER_FILES),
@@ -20,12 +20,12 @@ rule finetune:
 
 
 rule train_finetune:
-    """Train one segment of a finetuning run: make checkpoint k from checkpoint k-1."""
+    """Train one segment of a finetuning run, from the previous checkpoint to the next."""
     input:
         base=base_of,
         fingerprint=fingerprint_of,
         records=lambda w: in_place(FINETUNE[w.run].records.manifest),
-        # Only the first segment starts from there.
+        # Only the first segment starts from these weights.
         start=lambda w: [] if previous_checkpoint(FINETUNE[w.run], int(w.step)) else FINETUNE[w.run].initial_weights,
         previous=lambda w: previous_checkpoint(FINETUNE[w.run], int(w.step)),
         code=code_inputs("finetune/train_finetune", "jax"),
@@ -47,7 +47,7 @@ rule train_finetune:
 
 
 rule export_lora:
-    """Save the LoRA weights of the best checkpoint in the formats of Keras and PEFT."""
+    """Export the LoRA weights of the best checkpoint in the formats of Keras and PEFT."""
     input:
         base=base_of,
         fingerprint=fingerprint_of,
@@ -74,7 +74,7 @@ rule export_lora:
 
 
 rule export_finetune:
-    """Save the model of the best checkpoint as a Keras preset folder, LoRA weights merged into the base's."""
+    """Export the best checkpoint as a Keras preset folder, with LoRA weights merged into the base model."""
     input:
         base=base_of,
         fingerprint=fingerprint_of,
@@ -98,7 +98,7 @@ rule export_finetune:
 
 
 rule generate:
-    """Generate from the same prompts with the base model and the finetuned model."""
+    """Generate text with the base model and the finetuned model from the same prompts."""
     input:
         base=base_of,
         fingerprint=fingerprint_of,
@@ -123,7 +123,7 @@ rule generate:
 
 
 rule evaluate_finetune:
-    """Evaluate a finetuned model against its base model, and record how its variables are sharded."""
+    """Evaluate a finetuned model and its base model, and record how the variables are sharded."""
     input:
         base=base_of,
         fingerprint=fingerprint_of,
@@ -150,7 +150,7 @@ rule evaluate_finetune:
         "../scripts/finetune/evaluate_finetune.py"
 
 
-# By stage and name, the preset folder; of a base model, its fingerprint tells whether that has changed.
+# Preset folders by stage and name. The fingerprint of a base model shows changes.
 PRESETS = {
     "base": {name: [ancient(f"results/base/{name}/preset"), f"results/base/{name}/preset.json"] for name in BASE},
     "finetune": {run: [f"results/finetune/{run}/model"] for run in FULL_RUNS + MERGED_RUNS},
@@ -159,14 +159,14 @@ MADE_HERE = [f"base/{name}" for name in TRAINED_BASES] + [f"finetune/{run}" for 
 
 
 rule transformers:
-    """Target: every causal model that is whole, as a folder of transformers; `all` leaves out base models that were fetched."""
+    """Target: every whole causal model as a transformers folder; `all` builds only those trained here."""
     localrule: True
     input:
         [f"results/transformers/{stage}/{name}" for stage, names in PRESETS.items() for name in names],
 
 
 rule export_transformers:
-    """Save a causal model as a folder that transformers loads."""
+    """Export a causal model as a transformers folder."""
     input:
         preset=lambda w: PRESETS[w.stage][w.name],
         code=code_inputs("finetune/export_transformers", "jax"),

@@ -1,13 +1,13 @@
-"""Causal models on tasks of lm-evaluation-harness: base models, and finetuned ones beside them."""
+"""Evaluation of base models and finetuned models on tasks of lm-evaluation-harness."""
 
 from tpulm.config.harness import tasks_of
 from tpulm.config.runs import Run
 from tpulm.workflow.inputs import opener, opening
 
 HARNESS = tasks_of(config)
-# The files of a task's description.
+# The files that describe a task.
 HARNESS_FILES = {name: or_exit(getattr, task, "files") for name, task in HARNESS.items()}
-# Of its examples: of the user, or artifacts of this workflow.
+# The files with its examples: those of the user, or artifacts of this workflow.
 HARNESS_DATA = {
     name: [file if file.startswith("results/") else PLACE.text(file) for file in or_exit(getattr, task, "data")]
     for name, task in HARNESS.items()
@@ -23,7 +23,7 @@ HARNESS_STEPS = {
     )
     for name, task in HARNESS.items()
 }
-# Every model that is asked, as in SCORED: those that runs end with, also base models that were fetched; checkpoints.
+# Every model that is evaluated, as in SCORED: exported models of runs, existing base models, and checkpoints.
 ASKED_BY_HARNESS = {
     model.path: model
     for model in map(Model, [*(Run("base", name, config) for name in BASE), *FINETUNE.values()])
@@ -41,7 +41,7 @@ for steps in HARNESS_STEPS.values():
 
 
 rule read_harness_task:
-    """Read the items of a task of lm-evaluation-harness, to be looked for in training text."""
+    """Read the items of a task of lm-evaluation-harness, for the search for overlap with training text."""
     input:
         task=lambda w: local_files(HARNESS_FILES[w.task]),
         data=lambda w: HARNESS_DATA[w.task],
@@ -64,7 +64,7 @@ rule read_harness_task:
 
 
 rule run_harness:
-    """Score a causal model on a task of lm-evaluation-harness."""
+    """Evaluate a causal model on a task of lm-evaluation-harness."""
     input:
         **opened(ASKED_BY_HARNESS),
         task=lambda w: local_files(HARNESS_FILES[w.task]),

@@ -1,8 +1,8 @@
-"""Masked language models: a chain of checkpoints, export of the best one as a Hugging Face folder, evaluation."""
+"""Masked language models: checkpoints, export of the best one as a transformers folder, evaluation."""
 
-# Files of a model's local folder that may be read, by their endings.
+# Suffixes of the files in a local model folder that may be read.
 MODEL_SOURCES = (".h5", ".json", ".model", ".safetensors", ".txt")
-# What is fetched: models that are asked, and those that runs start from.
+# Existing models: those that are evaluated, and those that runs start from.
 FETCHED = {run.fetched: run for run in INFERENCE_MODELS.values() if run.origin}
 
 
@@ -46,7 +46,7 @@ rule fetch_mlm:
 
 
 rule train_mlm_tensorflow:
-    """Train one segment with transformers and TensorFlow: make checkpoint k from checkpoint k-1."""
+    """Train one segment with transformers and TensorFlow, from the previous checkpoint to the next."""
     input:
         records=lambda w: in_place(RECORD_SETS["tfrecords"].manifest),
         init=lambda w: MLM[w.run].init_at(int(w.step)),
@@ -70,7 +70,7 @@ rule train_mlm_tensorflow:
 
 
 rule train_mlm_jax:
-    """Train one segment with Keras on JAX: make checkpoint k from checkpoint k-1."""
+    """Train one segment with Keras on JAX, from the previous checkpoint to the next."""
     input:
         records=lambda w: in_place(RECORD_SETS["tfrecords"].manifest),
         init=lambda w: MLM[w.run].init_at(int(w.step)),
@@ -94,7 +94,7 @@ rule train_mlm_jax:
 
 
 rule export_mlm:
-    """Export the best checkpoint as a Hugging Face model folder."""
+    """Export the best checkpoint as a transformers folder."""
     input:
         manifest=lambda w: RECORD_SETS["tfrecords"].manifest,
         tokenizer=lambda w: list(TOKENIZER.values()),

@@ -1,6 +1,6 @@
-"""Is what models are evaluated on in text that they are trained on?"""
+"""Search for evaluation data in the training text of the models."""
 
-# What is looked for, as inputs of the search: texts and pairs, the test examples of tasks, the items of harness tasks.
+# Inputs of the search: texts and pairs, the test examples of tasks, and the items of harness tasks.
 SEARCHED = {
     f"texts/{name}": {"texts": [TEXT_FILES[name]] if TEXT_FILES else [], "pairs": EVALUATED.pair_files_of(name)}
     for name in TEXTS
@@ -10,7 +10,7 @@ SEARCHED |= {f"harness/{name}": {"questions": [f"results/evaluation/harness/{nam
 
 
 rule find_overlap:
-    """Find what models are evaluated on in the training documents of a text."""
+    """Find the evaluation items that overlap with the training documents of a text."""
     input:
         unpack(lambda w: SEARCHED[w.searched]),
         documents=lambda w: DOCUMENTS_IN_PLACE[w.collection, "train"],

@@ -1,16 +1,16 @@
-"""Plans: the needs of each run on TPUs, from the TPU compiler, without a TPU."""
+"""Plans: memory, time and price of each run on TPU slices, from the TPU compiler, without a TPU."""
 
 from importlib.util import find_spec
 
 from tpulm.compat.snakemake import uses_conda
 
 TOPOLOGIES = config["plan"]["topologies"]
-# In this environment, or in the conda environment of the job.
+# The compiler is in this environment, or in the conda environment of the job.
 COMPILER = find_spec("libtpu") is not None or uses_conda(workflow)
 
 
 rule plan:
-    """Target: print the plan of every run and task on every TPU slice of the config, and totals of what is pending."""
+    """Target: print the plan of every run and task for every TPU slice of the config, and totals of pending steps."""
     localrule: True
     input:
         plans=PLANNED if COMPILER else [],
@@ -35,9 +35,9 @@ rule plan:
 rule plan_training:
     """Compile the training step of a run, or of a model on a task, for a TPU slice."""
     input:
-        # For the vocabulary size and special ids, if the config does not give them.
+        # For the vocabulary size and special ids, if the config does not set them.
         manifest=lambda w: "results/tfrecords/manifest.json" if PLANS[w.planned].run.needs_manifest else [],
-        # Its sizes, if it starts from another model.
+        # For the sizes of the model that it starts from.
         init=lambda w: PLANS[w.planned].described,
         # For the number of labels.
         task=lambda w: f"{TASKS_FOLDER}/{PLANS[w.planned].task}/task.json" if PLANS[w.planned].task else [],
@@ -57,7 +57,7 @@ rule plan_training:
     wildcard_constraints:
         planned=one_of(PLANS),
         topology=one_of(TOPOLOGIES),
-    # On this machine, all: each compilation takes gigabytes, so one runs at a time. A cluster node may have fewer.
+    # A local job takes all cores, so that one job runs at a time: each needs gigabytes. A cluster node may have fewer.
     threads: lambda wildcards: workflow.cores if workflow.local_exec else 8
     resources:
         mem_mb=16000,

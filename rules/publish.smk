@@ -1,6 +1,6 @@
-"""Cards of what was built, and its publication on the Hugging Face Hub and in Google Cloud Storage.
+"""Cards of artifacts, and publishing on the Hugging Face Hub and Google Cloud Storage.
 
-No other target needs a file of these rules. They run on the machine of Snakemake: there is the token.
+No other target needs files of these rules. The jobs run on the machine of Snakemake, because it has the token.
 """
 
 from tpulm.workflow.publishing import Publishing
@@ -9,14 +9,14 @@ PUBLISHING = Publishing(config)
 
 
 rule publish:
-    """Target: what `publish` in the config names, at the places that it names."""
+    """Target: publish the artifacts of `publish` in the config on the Hugging Face Hub and Google Cloud Storage."""
     localrule: True
     input:
         PUBLISHING.receipts,
 
 
 rule cards:
-    """Target: the card of every artifact that can be published, with Croissant metadata of records."""
+    """Target: the card of every artifact that can be published, and Croissant metadata of records."""
     localrule: True
     input:
         [f"results/{folder}/README.md" for folder in PUBLISHING.cards],
@@ -24,7 +24,7 @@ rule cards:
 
 
 rule write_card:
-    """Describe an artifact: its data, procedure and figures, and how to use it."""
+    """Write the card of an artifact: its data, training, metrics and usage."""
     localrule: True
     input:
         unpack(PUBLISHING.facts),
@@ -45,7 +45,7 @@ rule write_card:
 
 
 rule write_croissant:
-    """Describe the files of a set of records as Croissant metadata."""
+    """Write Croissant metadata of the files of a set of records."""
     localrule: True
     input:
         manifest="results/{records}/manifest.json",
@@ -64,7 +64,7 @@ rule write_croissant:
 
 
 rule publish_to_hub:
-    """Publish an artifact, or a checkpoint, in a repository of the Hugging Face Hub."""
+    """Publish an artifact or a checkpoint in a repository on the Hugging Face Hub."""
     localrule: True
     input:
         files=PUBLISHING.files,
@@ -87,7 +87,7 @@ rule publish_to_hub:
 
 
 rule publish_to_bucket:
-    """Publish an artifact, or a checkpoint, in a folder of a bucket."""
+    """Publish an artifact or a checkpoint in a folder of a bucket."""
     localrule: True
     input:
         files=PUBLISHING.files,

@@ -1,11 +1,11 @@
-"""The report: its page, the curves that stand beside it in Snakemake's own, and runs and models side by side."""
+"""The report: its page, training curves for the report of Snakemake, and comparisons of runs and models."""
 
 from tpulm.compat.snakemake import snakefiles
 from tpulm.config.report import Comparisons, comparisons
 from tpulm.config.runs import Run
 
 FIGURES = "results/figures"
-# Files that the page tells of: of the text, tokenizer, records and runs of this config.
+# Input files of the page: those of the texts, tokenizer, records and runs of this config.
 TOLD = [f"results/{collection}/corpus.json" for collection in TEXTS]
 TOLD += ["results/tokenizer/metrics.json", "results/tokenizer/pieces.json"] if "tokenizer" in config else []
 TOLD += [records.manifest for records in RECORD_SETS.values()]
@@ -18,15 +18,15 @@ TOLD += [f"results/finetune/{name}/generations.json" for name in FINETUNE if con
 TOLD += SAMPLES
 TOLD += ["results/compare/runs.csv"] if any(len(runs) > 1 for runs in STAGE_RUNS.values()) else []
 PAGE_FILES = sorted((ROOT / "report" / "page").iterdir())
-# The page shows those plans that have been made, and asks for none.
+# The page shows existing plans and does not make new ones.
 PLANNED = [f"results/plan/{name}/{slice_}.json" for name in PLANS for slice_ in config["plan"]["topologies"]]
-# Base models that were fetched are scored by the harness only.
+# Existing base models are evaluated only with the harness.
 FETCHED_AND_SCORED = [Run("base", name, config) for name in FETCHED_BASES if HARNESS]
 COMPARED = Comparisons(or_exit(comparisons, config, [*EVALUATED.models.values(), *FETCHED_AND_SCORED]), SCORES)
 
 
 rule report:
-    """Target: write the report's page, and the curves of all runs for Snakemake's own report."""
+    """Target: write the page of the report, and the curves of all runs for the report of Snakemake."""
     localrule: True
     input:
         "results/report.html",
@@ -35,9 +35,9 @@ rule report:
 
 
 rule write_report:
-    """Write the report's page: one file with everything in it."""
+    """Write the page of the report, a single HTML file."""
 
-    # It tells of all jobs by what Snakemake knows of them: a pod, for one, has nothing of that.
+    # It reads what Snakemake recorded of the jobs, which a job on another machine, such as a pod, does not have.
     localrule: bool(PLACE.bucket)
     input:
         results=TOLD,
@@ -91,7 +91,7 @@ rule collect_history:
 
 
 rule plot_training:
-    """Plot a run's loss and learning rate."""
+    """Plot the loss and the learning rate of a run."""
     input:
         history=lambda w: f"{STAGE_RUNS[w.stage][w.run].folder}/history.csv",
         states=lambda w: STAGE_RUNS[w.stage][w.run].in_every_checkpoint("state.json"),
@@ -115,12 +115,12 @@ rule plot_training:
 
 
 rule compare:
-    """Target: print a table of all runs, seeds as mean and spread, and which differences between models are real."""
+    """Target: print a table of all runs, with mean and spread over seeds, and tests of differences between models."""
     localrule: True
     input:
         table="results/compare/runs.md",
         models="results/compare/models.md",
-        # Also those of runs that the config names no more.
+        # Also those of runs that are no longer in the config.
         history=lambda w: sorted({*HISTORY, *kept_runs(located("results/history"))}),
         code=code_inputs("report/compare", "workflow"),
     params:
@@ -135,7 +135,7 @@ rule compare:
 
 
 rule compare_runs:
-    """Compare all runs by their held-out metrics, over their seeds."""
+    """Compare the held-out metrics of all runs, with mean and spread over seeds."""
     input:
         metrics=[f"{run.folder}/metrics.json" for group in repetitions(RUNS) for run in group],
         code=code_inputs("report/compare_runs", "workflow"),
@@ -154,7 +154,7 @@ rule compare_runs:
 
 
 rule compare_models:
-    """Test which differences between models are real, over items and over seeds."""
+    """Test which differences between models are significant, over items and over seeds."""
     input:
         scores=lambda w: COMPARED.inputs("scores.json"),
         by_item=lambda w: COMPARED.inputs("items.parquet"),

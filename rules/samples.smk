@@ -1,8 +1,8 @@
-"""What models say when they are asked, also as they were at checkpoints; `generate` of finetune.smk asks finetuned ones."""
+"""Predictions and generated text of models and checkpoints; finetune.smk has `generate` for finetuned models."""
 
 from tpulm.workflow.inputs import opening
 
-# What is asked of each stage's models.
+# Prompts for the models of each stage.
 PROMPTS = {"mlm": config["prompts"]["fill_mask"]} | dict.fromkeys(("base", "finetune"), config["prompts"]["generate"])
 SAMPLED = or_exit(
     CheckpointFiles,
@@ -12,7 +12,7 @@ SAMPLED = or_exit(
     located,
 )
 SAMPLES = [file for chain in SAMPLED.chains for file in SAMPLED.files(chain)]
-# Masked models by their answers, files below results/ without the ending, which is the wildcard `answers`.
+# Masked models by the path of their predictions below results/, without suffix, which is the wildcard `answers`.
 ANSWERS = {f"mlm/{name}/fill_mask": Model(run) for name, run in INFERENCE_MODELS.items()} | {
     f"samples/{path}": model for path, model in SAMPLED.models.items() if model.run.stage == "mlm"
 }
@@ -46,7 +46,7 @@ rule fill_mask:
 
 
 rule sample_checkpoint:
-    """Generate from the prompts with a causal model as it was at a checkpoint, with the random numbers of `generate`."""
+    """Generate text from the prompts with a checkpoint of a causal model, with the same seed as `generate`."""
     input:
         **opened(SAMPLED.models),
         code=code_inputs("samples/sample_checkpoint", "jax"),

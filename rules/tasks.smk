@@ -1,4 +1,4 @@
-"""Tasks with labels: models are finetuned on them, each with several rates and seeds, and scored on held-out examples."""
+"""Tasks with labels: finetuning of models with several learning rates and seeds, and scores on held-out examples."""
 
 from tpulm.workflow.budget import planned_of
 from tpulm.config.task_chains import FOLDER as TASKS_FOLDER
@@ -18,7 +18,7 @@ TASK_STEPS = {
     )
     for name, task in TASKS.items()
 }
-# By task and model, as in SCORED: the chains of checkpoints.
+# The chains of checkpoints by task and model, as in SCORED.
 TASK_CHAINS = {(name, Model(run).path): task.chains(run) for name, task in TASKS.items() for run in task.models}
 TASK_MODELS = list(TASK_CHAINS)
 TASK_CHAINS |= {
@@ -26,18 +26,18 @@ TASK_CHAINS |= {
     for name, steps in TASK_STEPS.items()
     for path, model in steps.models.items()
 }
-# Every chain by its folder below results/, which is the wildcard `chain`; pruned and verified as runs are.
+# Every chain by its folder below results/, which is the wildcard `chain`. Chains are pruned and verified like runs.
 TUNED = {chain.folder.removeprefix("results/"): chain for chains in TASK_CHAINS.values() for chain in chains}
 CHAINS |= TUNED
-# What is planned, runs and models on tasks, by its folder under results/plan/, which is the wildcard `planned`.
+# Runs and models on tasks that have plans, by folder below results/plan/, which is the wildcard `planned`.
 PLANS = planned_of(config)
-# Those files of each model's folder that predictions need: all but its weights.
+# The files of each model folder that predictions need: all except the weights.
 TASK_TOKENIZERS = {
     key: [file for file in chains[0].init_files if not file.endswith(".safetensors")]
     for key, chains in TASK_CHAINS.items()
 }
 TASK_SOURCES = {name: or_exit(task_files, task.key, task.reading) for name, task in TASKS.items()}
-# What `compare` and the report read.
+# Files that `compare` and the report read.
 TASK_SCORES = [
     f"{TASKS_FOLDER}/{task}/{model}/{file}" for task, model in TASK_MODELS for file in ("scores.json", "items.parquet")
 ]
@@ -51,7 +51,7 @@ if workflow.is_main_process:
 
 
 rule tasks:
-    """Target: every model on every task of evaluation.tasks, with its scores."""
+    """Target: the scores of every model on every task of evaluation.tasks."""
     localrule: True
     input:
         TASK_SCORES,
@@ -59,7 +59,7 @@ rule tasks:
 
 
 rule read_task:
-    """Read the examples of a task, and split them."""
+    """Read the examples of a task and split them."""
     input:
         train=lambda w: list(map(PLACE.text, TASK_SOURCES[w.task].get("train", []))),
         validation=lambda w: list(map(PLACE.text, TASK_SOURCES[w.task].get("validation", []))),
@@ -85,7 +85,7 @@ rule read_task:
 
 
 rule fit_task_baselines:
-    """Predict the labels of a task without a language model."""
+    """Fit the baselines of a task and predict its labels with them."""
     input:
         train=f"{TASKS_FOLDER}/{{task}}/train.parquet",
         test=f"{TASKS_FOLDER}/{{task}}/test.parquet",
@@ -108,16 +108,16 @@ rule fit_task_baselines:
 
 
 rule train_task:
-    """Train one segment of a model on a task: make checkpoint k from checkpoint k-1."""
+    """Train one segment of a model on a task, from the previous checkpoint to the next."""
     input:
         train=lambda w: f"{TASKS_FOLDER}/{TUNED[w.chain].task}/train.parquet",
         validation=lambda w: f"{TASKS_FOLDER}/{TUNED[w.chain].task}/validation.parquet",
         task=lambda w: f"{TASKS_FOLDER}/{TUNED[w.chain].task}/task.json",
         model=lambda w: TUNED[w.chain].init_at(int(w.step)),
-        # A preset folder is `ancient`: its fingerprints tell of a change.
+        # A preset folder is `ancient`, because its fingerprints show changes.
         base=lambda w: list(map(ancient, TUNED[w.chain].preset)),
         fingerprints=lambda w: TUNED[w.chain].fingerprints,
-        # Only the first segment starts from there.
+        # Only the first segment starts from these weights.
         start=lambda w: [] if previous_checkpoint(TUNED[w.chain], int(w.step)) else TUNED[w.chain].initial_weights,
         previous=lambda w: previous_checkpoint(TUNED[w.chain], int(w.step)),
         code=code_inputs("tasks/train_task", "jax"),
@@ -139,7 +139,7 @@ rule train_task:
 
 
 rule predict_task:
-    """Predict the labels of a task's held-out examples with the best weights of every chain of a model."""
+    """Predict the labels of held-out examples with the best weights of every chain of a model."""
     input:
         validation=f"{TASKS_FOLDER}/{{task}}/validation.parquet",
         test=f"{TASKS_FOLDER}/{{task}}/test.parquet",
@@ -169,7 +169,7 @@ rule predict_task:
 
 
 rule score_task:
-    """Score a model on a task, over seeds, beside the baselines."""
+    """Score a model and the baselines on a task, with the mean over seeds."""
     input:
         predictions=f"{TASKS_FOLDER}/{{task}}/{{model}}/predictions.parquet",
         baselines=f"{TASKS_FOLDER}/{{task}}/baselines.parquet",

@@ -1,4 +1,4 @@
-"""TFRecords: tokenize documents and pack them into records of one length; each shard is written by its own job."""
+"""TFRecords: tokenized documents, packed into records of one length. Each shard is written by its own job."""
 
 from tpulm.config.record_sets import no_records
 
@@ -7,7 +7,7 @@ SHARDS = ShardInputs(RECORD_SETS, DOCUMENTS, TRAINED_BASES, in_place, PLACE.text
 
 
 rule tfrecords:
-    """Target: the records of every split, of all models."""
+    """Target: the records of every split for all models."""
     localrule: True
     input:
         [
@@ -22,7 +22,7 @@ rule tfrecords:
 if "tfrecords" in RECORD_SETS and RECORD_SETS["tfrecords"].made_elsewhere:
 
     rule fetch_shard:
-        """Check a TFRecord file that was made elsewhere, copy it and write its index."""
+        """Check and copy an existing TFRecord file, and write its index."""
         input:
             source=lambda w: SHARDS.elsewhere("tfrecords", w),
             tokenizer=TOKENIZER["tokenizer"],
@@ -62,7 +62,7 @@ elif "tfrecords" in RECORD_SETS:
             "logs/tfrecords/{split}/{shard}-of-{shards}.log",
         threads: 1
         resources:
-            mem_mb=4000,  # whatever the size of the corpus
+            mem_mb=4000,  # does not depend on the size of the corpus
         conda:
             "../envs/data.yaml"
         script:

@@ -1,7 +1,7 @@
-"""The tokenizer, trained on the corpus or fetched, and its evaluation on unseen text."""
+"""The tokenizer, trained on the corpus or an existing one, and its evaluation on held-out text."""
 
 TOKENIZER = {name: f"results/tokenizer/{file}" for name, file in TOKENIZER_FILES.items()}
-# Files that a tokenizer folder may have; model weights next to them are not read.
+# Files of a tokenizer folder. Model weights in the same folder are not read.
 TOKENIZER_SOURCES = [
     "added_tokens.json", "chat_template.jinja", "config.json", "merges.txt", "sentencepiece.bpe.model",
     "special_tokens_map.json", "spiece.model", "tokenizer.json", "tokenizer.model", "tokenizer_config.json",
@@ -53,7 +53,7 @@ else:
             "logs/train_tokenizer.log",
         threads: tokenizer_threads(TEXTS["corpus"][1], PARTS["corpus"])
         resources:
-            mem_mb=4000,  # whatever the size of the corpus
+            mem_mb=4000,  # does not depend on the size of the corpus
             disk_mb=4000,
         conda:
             "../envs/data.yaml"
@@ -77,7 +77,7 @@ rule evaluate_tokenizer:
         "logs/evaluate_tokenizer.log",
     threads: 1
     resources:
-        mem_mb=4000,  # whatever the size of the corpus
+        mem_mb=4000,  # does not depend on the size of the corpus
         disk_mb=4000,
     conda:
         "../envs/data.yaml"

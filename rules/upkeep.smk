@@ -1,10 +1,10 @@
-"""Maintenance: prune old checkpoints, verify all artifacts, find files that no run needs."""
+"""Maintenance: prune old checkpoints, verify all artifacts, and find files that no run needs."""
 
 from tpulm.compat.snakemake import rule_name
 
-# Without a place to publish to, `publish` has nothing to list.
+# `publish` is a target only if the config has the key.
 PLACES = ["publish"] if "publish" in config else []
-# To ask another Snakemake process for the outputs of this workflow.
+# Arguments of another Snakemake process that lists the outputs of this workflow.
 SNAKEMAKE_ARGUMENTS = {
     "snakefile": os.path.relpath(workflow.main_snakefile),
     "profile": os.path.relpath(ROOT / "profiles" / "default"),
@@ -18,10 +18,10 @@ SNAKEMAKE_ARGUMENTS = {
 
 
 rule prune_checkpoint:
-    """Delete the arrays of a checkpoint that keep_checkpoints does not keep; its history and evaluation stay."""
+    """Delete the arrays of a checkpoint that keep_checkpoints does not keep, but not its history and metrics."""
     localrule: True
     input:
-        # Only when the next checkpoint is complete: until then, a killed segment restarts from this one.
+        # The next checkpoint must be complete: until then, an interrupted segment restarts from this one.
         following=lambda w: in_place(CHAINS[w.chain].next_state(int(w.step))),
         measured=lambda w: [
             file for kind in OF_STEPS if w.chain in kind.chains for file in kind.before_pruning(w.chain, int(w.step))
@@ -41,10 +41,10 @@ rule prune_checkpoint:
 
 
 rule verify:
-    """Target: read every artifact back from the disk or the bucket."""
+    """Target: read and check every artifact on the disk or in the bucket."""
     localrule: True
     input:
-        # No artifact is an input: Snakemake would rebuild what should be reported.
+        # Artifacts are not inputs, because Snakemake would rebuild damaged ones instead of reporting them.
         code=code_inputs("upkeep/verify", "data"),
     params:
         recipe={
@@ -79,7 +79,7 @@ rule verify:
 
 
 rule clean:
-    """Target: list the files under results/ that no run of the config needs."""
+    """Target: list the files below results/ that no run of the config needs."""
     localrule: True
     input:
         code=code_inputs("upkeep/clean", "workflow"),
@@ -95,7 +95,7 @@ rule clean:
 
 
 rule clean_delete:
-    """Target: delete what `clean` lists."""
+    """Target: delete the files that `clean` lists."""
     localrule: True
     input:
         code=code_inputs("upkeep/clean_delete", "workflow"),
@@ -111,7 +111,7 @@ rule clean_delete:
 
 
 rule track:
-    """Target: pass the metrics of finished runs on to the trackers of the config."""
+    """Target: send the metrics of finished runs to the trackers of the config."""
     localrule: True
     input:
         code=code_inputs("upkeep/track", "workflow"),

@@ -132,7 +132,7 @@ def cell(text: str | None) -> str:
 
 def anchor(path: str) -> str:
     """Return the name that other pages link a mapping of the config by."""
-    return f"config-{path.replace(' ', '-')}"
+    return f"config-{re.sub(r'[ ._]', '-', path.lower())}"
 
 
 class Keys:
