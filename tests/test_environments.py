@@ -19,7 +19,8 @@ import setup  # noqa: E402
 
 LOCK_LINE = re.compile(r'([a-z0-9-]+)==(\S+)( ; platform_machine == "(x86_64|aarch64)")?( --hash=sha256:[0-9a-f]{64})+')
 STAGES = sorted(path.stem for path in ENVS.glob("*.in"))
-OPENERS = {stage for stage in STAGES if stage.startswith("openers")}  # of tests alone, each an environment by itself
+# Of tests and of the documentation alone, each an environment by itself.
+APART = {stage for stage in STAGES if stage.startswith(("openers", "docs"))}
 # What `make setup` installs: the locks of an environment, and of what is added to it.
 LOCKS = {name: [path.stem for path in setup.locks_of([name])] for name in setup.ENVIRONMENTS + setup.ADDITIONS}
 # What may differ in a variant for accelerators.
@@ -46,7 +47,7 @@ def test_a_lock_has_what_its_stage_asks_for_with_versions_and_hashes(stage):
 
 
 def test_every_lock_is_installed_somewhere():
-    assert {stage for stages in LOCKS.values() for stage in stages} == set(STAGES) - OPENERS
+    assert {stage for stages in LOCKS.values() for stage in stages} == set(STAGES) - APART
 
 
 @pytest.mark.parametrize(

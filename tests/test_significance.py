@@ -131,5 +131,5 @@ def test_models_that_the_config_names_are_compared_alone():
     found = config(compare=[["mlm/tiny-seed-1", "mlm/wide"]])
     assert [row["firsts"] for row in comparisons(found, runs_of(found))] == [["mlm/tiny-seed-1"]]
     found = config(compare=[["mlm/tiny", "mlm/none"]])
-    with pytest.raises(UserError, match='^evaluation.compare names "mlm/none"; .*base/small'):
+    with pytest.raises(UserError, match='^evaluation.compare has "mlm/none"; .*base/small'):
         comparisons(found, runs_of(found))

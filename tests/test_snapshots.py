@@ -184,7 +184,7 @@ def test_a_segment_that_is_stopped_goes_on_as_if_it_were_not(tmp_path, where):
         whole, value = segment(Snapshots(folder, "k"), said)
         assert list(whole.held_out) == [12, 16, 20]
         step = where.get("stop_at") or where["evaluations"][0]
-        with pytest.raises(Stopped, match=f"^stopped by SIGTERM at step {step}, "):
+        with pytest.raises(Stopped, match=f"^stopped by SIGTERM at step {step};"):
             segment(Snapshots(folder, "k"), said, **where)
         assert signal.getsignal(signal.SIGTERM) is handler
         history, again = segment(Snapshots(folder, "k"), said, again=True)
