@@ -69,7 +69,7 @@ tfrecords: {sequence_length: $length, shards: {train: $shards}}
 CPUS = Template("""
 mlm:
   runs:
-    small:
+    roberta-mini:
       backend: jax
       model: {architecture: roberta, hidden_size: 128, num_hidden_layers: 2, num_attention_heads: 2,
               intermediate_size: 512, max_position_embeddings: 132, hidden_dropout_prob: $dropout,
@@ -77,7 +77,7 @@ mlm:
 $masked
 
 base:
-  small:   # a Gemma
+  gemma-mini:
     model: {num_layers: 2, num_query_heads: 8, num_key_value_heads: 8, hidden_dim: 128, intermediate_dim: 1024,
             head_dim: 16}
     vocab_size: $size
