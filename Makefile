@@ -79,7 +79,7 @@ bench-plan: setup-tests
 bench-report: setup-tests
 	.venv/bin/python benchmarks/report.py
 
-# The pictures of README.md and docs/, from the report of the embedded job; needs Chromium.
+# The picture of README.md, from the report of the embedded job; needs Chromium.
 pictures: setup-tests
 	.venv/bin/snakemake report
 	.venv/bin/python tools/pictures.py
@@ -90,8 +90,9 @@ architecture: setup
 
 # The documentation, docs/_build/html/index.html, in an environment of its own. A warning is an error.
 docs: setup .venv-docs/ready
+	@rm -rf docs/reference docs/_build
 	.venv/bin/python tools/reference.py docs/reference
-	.venv-docs/bin/sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build/html
+	.venv-docs/bin/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going docs docs/_build/html
 
 .venv-docs/ready: envs/docs.txt | setup
 	.venv/bin/uv venv --quiet --clear --python .venv/bin/python .venv-docs

@@ -7,7 +7,7 @@ The rows are in utilisation.yaml. `compile` takes minutes for each. It compiles 
 take the same time and memory, so all of them follow from the two. With one number of `--layers`, the run itself: 0 is
 all that it has. What the table needs is kept in results/utilisation.json, row by row; with --texts, the text of each
 program is kept, compressed, and read again instead of compiled. `table` takes seconds, and writes
-results/utilisation.md and the table of README.md.
+results/utilisation.md.
 """
 
 import argparse

@@ -60,9 +60,9 @@ TOGETHER = [
     (("tensorflow-gpu", "jax-gpu", "harness-gpu"), ALL, TENSORFLOW_GPU),
     (("tensorflow-tpu",), X86_64, TENSORFLOW_TPU),
 ]
-# What only opens results, as users have it elsewhere, and what builds the documentation: each an environment by itself,
-# which agrees with no other.
-ALONE = ("openers", "openers-transformers4", "openers-minicons", "openers-harness", "openers-crates", "docs")
+# What only opens results, as users have it elsewhere: each an environment by itself, which agrees with no other. So is
+# that which builds the documentation, on any machine.
+ALONE = ("openers", "openers-transformers4", "openers-minicons", "openers-harness", "openers-crates")
 REPLACED = r"(tensorflow|tensorflow-cpu|tensorflow-text|tf-keras|libtpu)=="
 
 
@@ -175,6 +175,7 @@ def main() -> None:
             first = first or versions
         for stage in ALONE:
             lock(Path(name), (stage,), X86_64, [], [], lines)
+        lock(Path(name), ("docs",), ALL, [], [], lines)
     conda.main()
 
 

@@ -101,9 +101,9 @@ def test_the_schema_allows_what_the_table_knows():
 
 def test_a_run_takes_all_hosts_of_its_slice():
     check_hosts(2, "v5e-8", [1, 2])
-    with pytest.raises(UserError, match=r"^resources\.hosts is 3, and v5e-8 has 1 or 2"):
+    with pytest.raises(UserError, match=r"^resources\.hosts is 3, but v5e-8 has 1 or 2"):
         check_hosts(3, "v5e-8", [1, 2])
-    with pytest.raises(UserError, match=r"^resources\.hosts is 3, and v5e-4 has 1 "):
+    with pytest.raises(UserError, match=r"^resources\.hosts is 3, but v5e-4 has 1 "):
         check_hosts(3, "v5e-4", [1])
 
 

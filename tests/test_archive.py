@@ -68,7 +68,7 @@ def test_an_archive_answers_alone(archived):
     # Run by itself, without anything installed.
     done = subprocess.run([sys.executable, "-I", "-S", archived / ARCHIVE], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "is whole" in done.stdout
+    assert "is intact" in done.stdout
     with zipfile.ZipFile(archived / ARCHIVE) as archive:
         names, jobs = archive.namelist(), json.loads(archive.read("jobs.json"))
         artifacts = json.loads(archive.read(MANIFEST))["artifacts"]

@@ -65,9 +65,9 @@ def test_a_job_on_one_host_gets_what_one_host_of_the_run_has(accelerator, hosts,
         ("v2-8", 1, "resources.accelerator is v2-8, .*; allowed: v3, v4, v5e, v5p, v6e"),
         ("gtx:1", 1, "resources.accelerator is gtx:1, .*; allowed: t4, v100, l4, a100"),
         ("v5e-12", 3, '"v5e-12" .* allowed for v5e: 1, 4, 8, 16, '),
-        ("v5e-16", 1, "resources.hosts is 1, and v5e-16 .*; allowed: 4"),
-        ("v5e-8", 4, "resources.hosts is 4, and v5e-8 .*; allowed: 1 or 2"),
-        ("v5p-8", 2, "resources.hosts is 2, and v5p-8 .*; allowed: 1"),
+        ("v5e-16", 1, "resources.hosts is 1, but v5e-16 .*; allowed: 4"),
+        ("v5e-8", 4, "resources.hosts is 4, but v5e-8 .*; allowed: 1 or 2"),
+        ("v5p-8", 2, "resources.hosts is 2, but v5p-8 .*; allowed: 1"),
     ],
 )
 def test_what_gke_does_not_have_is_said(accelerator, hosts, said):

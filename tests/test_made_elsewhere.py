@@ -145,7 +145,7 @@ def test_records_made_elsewhere_train_the_same_model(trained, tmp_path):
     workflow(name, "--cores", "1")
     assert (workflow / name).read_bytes() == (workflow / "elsewhere/train/dataset-1-100.tfrecord").read_bytes()
     workflow("results/tfrecords/README.md", "results/tfrecords/croissant.json", "--cores", "1")
-    assert "made elsewhere" in (workflow / "results/tfrecords/README.md").read_text()
+    assert "Existing TFRecord files" in (workflow / "results/tfrecords/README.md").read_text()
     assert "documents" not in (workflow / "results/tfrecords/croissant.json").read_text().lower()
 
 

@@ -423,7 +423,7 @@ def test_hosts_that_google_counts_differently_are_refused_too(tmp_path, monkeypa
     (tmp_path / "job.json").write_text(json.dumps(jobs.request(PROPERTIES)))
     stop = threading.Event()
     used = slices.Slice("finetune-x_1", "v6e-8", stop)
-    with pytest.raises(UserError, match=r"x_1 .*resources\.hosts is 1, and v6e-8 .*; allowed: 2\."):
+    with pytest.raises(UserError, match=r"x_1 .*resources\.hosts is 1, but v6e-8 .*; allowed: 2\."):
         used.make_ready(jobs.Job(tmp_path))
     stop.set()
     used.close()

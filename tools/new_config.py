@@ -194,13 +194,22 @@ def patterns(path: str) -> list[str]:
 
 
 def by_split(files: Sequence[str]) -> dict[str, list[str]] | None:
-    """Return globs by split where each file is named for one, such as train.txt; None otherwise."""
-    found: dict[str | None, list[str]] = {}
+    """Return globs by split where each file is named for one, such as train.txt or test-1.txt; None otherwise."""
+    found: dict[str | None, list[tuple[str, str]]] = {}
     for file in files:
-        found.setdefault(SPLITS.get(re.split(r"[-_.]", Path(file).name.lower())[0]), []).append(glob.escape(file))
-    if None in found or "train" not in found or len(files) > 9:
+        word = re.split(r"[-_.]", Path(file).name)[0]
+        found.setdefault(SPLITS.get(word.lower()), []).append((file, word))
+    if None in found or "train" not in found:
         return None
-    return {split: found[split] for split in ("train", "validation", "test") if split in found}
+    return {split: alike(found[split]) for split in ("train", "validation", "test") if split in found}
+
+
+def alike(files: Sequence[tuple[str, str]]) -> list[str]:
+    """Return globs of the files of a split, named with their first words: few ones if these match no other files."""
+    names = [file for file, _ in files]
+    ends = {os.path.join(glob.escape(os.path.dirname(file)), f"{word}*{Path(file).suffix}") for file, word in files}
+    same = sorted(file for end in ends for file in glob.glob(end)) == sorted(names)
+    return sorted(ends) if same and len(names) > len(ends) else list(map(glob.escape, names))
 
 
 def fewer(globs: list[str], files: Sequence[str]) -> list[str]:
@@ -224,11 +233,13 @@ def column_of(files: Sequence[str]) -> str:
     """Return `text`, or else the column with the most characters in the first row. Raises UserError."""
     for file in files:
         for row in next(filter(None, read_files([file], "line", ROWS)), [])[:1]:
-            cells = row.items() if isinstance(row, dict) else ()
-            lengths = {name: len(value) for name, value in cells if isinstance(value, str)}
+            cells = row if isinstance(row, dict) else {}
+            lengths = {name: len(value) for name, value in cells.items() if isinstance(value, str)}
+            if "text" in cells:
+                return "text"
             if not lengths:
                 raise UserError(f"{file} has no text in its first row; allowed: rows with a column of text.")
-            return "text" if "text" in lengths else max(lengths, key=lambda name: lengths[name])
+            return max(lengths, key=lambda name: lengths[name])
     raise UserError(f"{files[0]} is empty; allowed: rows with a column of text.")
 
 

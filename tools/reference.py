@@ -29,7 +29,16 @@ from tpulm.config.schema import resolve  # noqa: E402
 from tpulm.specs.artifacts import SPLITS  # noqa: E402
 from tpulm.specs.messages import allowed_by  # noqa: E402
 
-# What config.yaml does not use: models and tokenizers that are fetched, records that exist.
+# Two configs that together use every rule: with a model that is trained, and with what is fetched or exists.
+TRAINED = """
+corpus: {source: python-docs}
+tokenizer: {vocab_size: 400}
+tfrecords: {sequence_length: 64}
+mlm:
+  runs:
+    run: {backend: jax, model: {architecture: roberta, max_position_embeddings: 68}, steps: 1, checkpoint_every: 1,
+          batch_size: 8, learning_rate: 1e-3}
+"""
 FETCHED = """
 corpus: {source: python-docs}
 tokenizer: {pretrained: FOLDER}
@@ -40,6 +49,7 @@ tfrecords:
 mlm: {runs: {fetched: {pretrained: FOLDER, backend: jax}}}
 base: {fetched: {preset: FOLDER}}
 """
+ARCHIVE = "models-1"  # NAME-VERSION where the config sets neither
 CONFIG = """\
 # Config
 
@@ -54,7 +64,9 @@ same name, and its first lines describe each output: `train_tokenizer` of `rules
 
 Names in capitals vary. RUN, NAME and TASK are names of the config. STEP is a number of steps. COLLECTION is `corpus` or
 `finetune-text`. RECORDS is `tfrecords` or a folder below `tokens/`. STAGE is `mlm`, `base` or `finetune`; CHAIN and
-MODEL are STAGE/NAME, or a model on a task."""
+MODEL are STAGE/NAME, or a model on a task. PART and SHARD are numbers. ANSWERS is `mlm/RUN/fill_mask`, FETCHED the
+folder of a downloaded masked model, CARD the folder of an artifact that has a card, PLANNED a run or a task, SEARCHED
+what is searched for in training text, and PAIRS a set of pairs."""
 TARGETS = """\
 # Targets
 
@@ -64,21 +76,22 @@ TRAINING = "every run that is trained"  # the keys that masked models, base mode
 FEW = 3  # keys that a mapping shares with the one that it is in; fewer are described again
 
 
-def workflow_rules(configfiles: list[Path]) -> list[Any]:
-    """Return the rules of the workflow, in the order in which the files of rules/ name them."""
+def workflow_rules(folder: Path, config: str) -> list[Any]:
+    """Return the rules of the workflow with a config, in the order in which the files of rules/ name them."""
+    path = folder / "config.yaml"
+    path.write_text(config.replace("FOLDER", str(folder)))
     with SnakemakeApi(OutputSettings(quiet={Quietness.ALL})) as api:
-        return list(workflow_of(api, ROOT / "Snakefile", configfiles, cores=1).rules)
+        return list(workflow_of(api, ROOT / "Snakefile", [path], cores=1).rules)
 
 
 def all_rules() -> list[Any]:
-    """Return every rule once, file by file: those of config.yaml, and those that only other configs use."""
-    with tempfile.TemporaryDirectory() as folder:
+    """Return every rule once, file by file."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         for split in SPLITS:
-            (Path(folder) / f"{split}.tfrecord").touch()
-        (Path(folder) / "config.json").write_text('{"model_type": "roberta"}')
-        config = Path(folder) / "fetched.yaml"
-        config.write_text(FETCHED.replace("FOLDER", folder))
-        rules = [*workflow_rules([]), *workflow_rules([config])]
+            (folder / f"{split}.tfrecord").touch()
+        (folder / "config.json").write_text('{"model_type": "roberta"}')
+        rules = [rule for config in (TRAINED, FETCHED) for rule in workflow_rules(folder, config)]
     files = list(dict.fromkeys(rule.snakefile for rule in rules))
     once = {rule.name: rule for rule in reversed(rules)}
     return sorted(once.values(), key=lambda rule: (files.index(rule.snakefile), rule.lineno))
@@ -86,7 +99,8 @@ def all_rules() -> list[Any]:
 
 def plain(path: str) -> str:
     """Return the path of an output with its wildcards as names in capitals, without what they match."""
-    return re.sub(r"\{(\w+)(,[^{}]*(\{[^{}]*\}[^{}]*)*)?\}", lambda found: found[1].upper(), path)
+    named = re.sub(r"\{(\w+)(,[^{}]*(\{[^{}]*\}[^{}]*)*)?\}", lambda found: found[1].upper(), path)
+    return named.replace(ARCHIVE, "NAME-VERSION")
 
 
 def folders(paths: list[str]) -> str:
@@ -95,10 +109,13 @@ def folders(paths: list[str]) -> str:
     for path in paths:
         folder, _, name = path.rpartition("/")
         by_folder.setdefault(folder, []).append(name)
-    return "<br>".join(
-        f"`{folder}/{names[0]}`" if len(names) == 1 else f"`{folder}/`: {', '.join(f'`{name}`' for name in names)}"
-        for folder, names in by_folder.items()
-    )
+    cells = []
+    for folder, names in by_folder.items():
+        own = ", ".join(f"`{name}`" for name in names)
+        cells.append(
+            f"`{folder}/{names[0]}`" if folder and len(names) == 1 else f"`{folder}/`: {own}" if folder else own
+        )
+    return "<br>".join(cells)
 
 
 def artifacts(rules: list[Any]) -> Iterator[str]:
@@ -133,6 +150,15 @@ def cell(text: str | None) -> str:
 def anchor(path: str) -> str:
     """Return the name that other pages link a mapping of the config by."""
     return f"config-{re.sub(r'[ ._]', '-', path.lower())}"
+
+
+def required_of(mapping: dict) -> dict[str, list[str]]:
+    """Return the keys that a mapping of the schema requires, by when it does: "" is always."""
+    found = {"": list(mapping.get("required", ()))}
+    for rule in (mapping, *mapping.get("allOf", ())):
+        if needed := rule.get("else", {}).get("required"):
+            found[f" without `{rule['if']['required'][0]}`"] = list(needed)
+    return {when: keys for when, keys in found.items() if keys}
 
 
 class Keys:
@@ -187,6 +213,7 @@ class Keys:
         if len(properties) - len(own) < FEW:
             own = properties
         self.described.setdefault(self.content(mapping), anchor(path + suffix))
+        required = required_of(mapping)
         title = path if path in (TRAINING, "top level") else f"`{path}{suffix}`"
         yield from ("", f"({anchor(path + suffix)})=", f"{'#' * min(level, 4)} {title}", "")
         if text := mapping.get("description"):
@@ -197,6 +224,8 @@ class Keys:
         if len(own) < len(properties):
             shared = ", ".join(f"`{key}`" for key in properties if key not in own)
             yield from (f"As for [{above[0]}](#{anchor(above[0])}): {shared}.", "")
+        for when, keys in required.items():
+            yield from (f"Required{when}: {', '.join(f'`{key}`' for key in keys)}.", "")
         yield from ("| key | meaning | allowed | default |", "| --- | --- | --- | --- |")
         nested: list[tuple[str, dict]] = []
         for key in own:
@@ -208,7 +237,7 @@ class Keys:
         """Return the row of a key; a mapping that is not described yet is added to `nested`."""
         part = resolve(mapping["properties"][key], self.root)
         inside = self.inner(part)
-        meaning, kinds = cell(part.get("description", "")), allowed_by(part).removesuffix(", at least 1 character")
+        meaning, kinds = cell(part.get("description", "")), allowed_by(part).removesuffix(", not empty")
         if part.get("enum"):
             kinds = ", ".join(f"`{'null' if value is None else value}`" for value in part["enum"])
         if inside:
@@ -225,8 +254,8 @@ class Keys:
         ]
         if only:
             meaning += f" (only with {' or '.join(only)})"
-        default = "required" if key in mapping.get("required", ()) else ""
-        if "default" in part and not inside:
+        default = "required" if any(key in keys for keys in required_of(mapping).values()) else ""
+        if "default" in part and not inside and not default:
             default = f"`{json.dumps(part['default'], ensure_ascii=False)}`"
         return f"| `{key}` | {meaning} | {kinds} | {default} |"
 

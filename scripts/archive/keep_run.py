@@ -19,5 +19,6 @@ with job(snakemake.log[0], "history") as say:
     run = {"hash": sha256(snakemake.input.state)} | snakemake.params.recipe
     run["metrics"] = read_json(snakemake.input.metrics)
     run["scores"] = [score for path in sorted(snakemake.input.scores) for score in read_json(path)["scores"]]
-    write_json(path, [*(before for before in known if before["hash"] != run["hash"]), run])
-    say(f"{len(known)} earlier runs are kept")
+    earlier = [before for before in known if before["hash"] != run["hash"]]
+    write_json(path, [*earlier, run])
+    say(f"earlier runs: {len(earlier)}")

@@ -28,7 +28,7 @@ def only_with(
             value = instance.get(other, part.get("default"))
             # What is no value of the other key has an error of its own.
             if key in instance and value in part["enum"] and value not in values:
-                owners = " and ".join(f"{other}: {owner}" for owner in values)
+                owners = " or ".join(f"{other}: {owner}" for owner in values)
                 problem = f"is given with {other}: {value}; it is allowed with {owners}."
                 yield jsonschema.ValidationError(problem, path=[key])
 

@@ -249,10 +249,9 @@ def check_models(task: Task) -> None:
                 f"predict: {TOKEN_CLASSES}: masked models."
             )
         if obstacle(known[path]):
-            architecture = known[path].recipe["model"]["architecture"]
             raise UserError(
-                f"{where}.models has {path}, whose architecture {architecture} JAX cannot load with these sizes; "
-                f"allowed: {', '.join(KINDS)}, with the sizes that backend: jax allows."
+                f"{where}.models has {path}, which JAX cannot load: {obstacle(known[path]).rstrip('.')}; allowed: "
+                f"{', '.join(KINDS)}, with the sizes that backend: jax allows."
             )
     for run in task.models:
         check_length(where, recipe["sequence_length"], run)

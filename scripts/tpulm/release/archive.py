@@ -107,6 +107,7 @@ PARTS = (
     *("docs", "CHANGELOG.md", "CITATION.cff", "LICENSE"),
 )
 ENDINGS = (".pyc", ".pyo", ".partial")
+GENERATED = ("docs/_build/", "docs/reference/")  # by `make docs`
 PRIVATE = re.compile(rb"^-----BEGIN [A-Z ]*PRIVATE KEY-----", re.MULTILINE)
 
 
@@ -120,6 +121,7 @@ def source_files(root: Path) -> dict[str, Path]:
         places = [root / part for part in PARTS]
         paths = [path for place in places for path in ([place] if place.is_file() else place.rglob("*"))]
         names = [path.relative_to(root).as_posix() for path in paths]
+        names = [name for name in names if not name.startswith(GENERATED)]
     found = {}
     for name in sorted(set(names)):
         path = root / name

@@ -115,7 +115,7 @@ def compare(
     if not same:
         print(
             f"made on {kind_of(jobs)}, and again on {kind_of(there)}: the numbers of models are compared with a "
-            f"tolerance of {RELATIVE:.0%}."
+            f"tolerance of {RELATIVE:.0%} or {ABSOLUTE}."
         )
     found: Counter = Counter()
     first = None

@@ -13,7 +13,7 @@ KINDS = {
 }  # fmt: skip
 LIMITS = {
     "minimum": "{} or more", "exclusiveMinimum": "more than {}", "maximum": "at most {}",
-    "exclusiveMaximum": "less than {}", "multipleOf": "a multiple of {}", "minLength": "at least {} character",
+    "exclusiveMaximum": "less than {}", "multipleOf": "a multiple of {}", "minLength": "not empty",
     "minItems": "at least {} entries", "maxItems": "at most {} entries", "uniqueItems": "without duplicates",
 }  # fmt: skip
 # Keys of earlier versions, by what they are named now.
@@ -115,5 +115,8 @@ def allowed_by(schema: dict[str, Any]) -> str:
         return schema["allowed"]
     kinds = schema.get("type", [])
     words = [KINDS[kind] for kind in ([kinds] if isinstance(kinds, str) else kinds)]
-    bounds = [text.format(schema[name]) for name, text in LIMITS.items() if name in schema]
+    limits = LIMITS | ({"minItems": "not empty"} if schema.get("minItems") == 1 else {})
+    if "minItems" in schema and schema["minItems"] == schema.get("maxItems"):
+        limits = limits | {"minItems": "exactly {} entries", "maxItems": ""}
+    bounds = [text.format(schema[name]) for name, text in limits.items() if text and name in schema]
     return ", ".join([*([" or ".join(words)] if words else []), *bounds])
