@@ -405,7 +405,7 @@ def test_hosts_that_do_not_fit_the_slice_are_refused_before_there_is_one(hosts, 
     def asked(**resources):
         return jobs.request(PROPERTIES | {"resources": RESOURCES | {"accelerator": accelerator, **resources}})
 
-    said = rf"^finetune\.runs\.x_1 .*resources\.hosts is {hosts or 1}, and {accelerator} .*; allowed: {allowed}\."
+    said = rf"^finetune\.runs\.x_1 .*resources\.hosts is {hosts or 1}, but {accelerator} .*; allowed: {allowed}\."
     with pytest.raises(UserError, match=said):
         asked(hosts=hosts)
     assert asked(hosts=allowed)["hosts"] == allowed
