@@ -145,7 +145,7 @@ def test_generation_is_greedy_and_ends_where_the_task_says(jax_backend, preset):
     sampled = {"do_sample": True, "temperature": 0.7, "top_k": 5, "until": [], "max_gen_toks": 5}
     again = [lm.generate_until(asked((contexts[0], sampled))) for _ in range(2)]
     assert again[0] == again[1]
-    with pytest.raises(UserError, match="24 tokens, .* 24 at once"):
+    with pytest.raises(UserError, match="24 tokens, .* 24; allowed: a larger max_length"):
         lm.generate_until(asked(("the", {"max_gen_toks": 24})))
 
 
