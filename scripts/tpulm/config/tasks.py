@@ -248,9 +248,9 @@ def check_models(task: Task) -> None:
                 f"{where}.models has {path}, which does not see the words after the one that it labels; allowed with "
                 f"predict: {TOKEN_CLASSES}: masked models."
             )
-        if obstacle(known[path]):
+        if found := obstacle(known[path]):
             raise UserError(
-                f"{where}.models has {path}, which JAX cannot load: {obstacle(known[path]).rstrip('.')}; allowed: "
+                f"{where}.models has {path}, which JAX cannot load: {found.rstrip('.')}; allowed: "
                 f"{', '.join(KINDS)}, with the sizes that backend: jax allows."
             )
     for run in task.models:
