@@ -12,7 +12,7 @@ from tpulm.core.scores import CAUSAL, MASKED
 from tpulm.specs.artifacts import PAD_ID, PAD_ID_OF_ROBERTA
 from tpulm.specs.label_heads import CLASS, NUMBER, TOKEN_CLASSES, exported_model, without_either
 from tpulm.specs.masked_architectures import find_architecture
-from tpulm.specs.masked_sizes import KINDS, sizes_of
+from tpulm.specs.masked_sizes import sizes_of
 from tpulm.specs.messages import describe
 
 # The metrics that fit what is predicted; the first one is the default.
@@ -249,10 +249,7 @@ def check_models(task: Task) -> None:
                 f"predict: {TOKEN_CLASSES}: masked models."
             )
         if found := obstacle(known[path]):
-            raise UserError(
-                f"{where}.models has {path}, which JAX cannot load: {found.rstrip('.')}; allowed: "
-                f"{', '.join(KINDS)}, with the sizes that backend: jax allows."
-            )
+            raise UserError(f"{where}.models has {path}, which JAX cannot load: {found}")
     for run in task.models:
         check_length(where, recipe["sequence_length"], run)
 
