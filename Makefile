@@ -33,7 +33,7 @@ lint: setup-tests
 	PYTHONPATH=scripts .venv/bin/lint-imports
 	.venv/bin/mypy
 
-# While you work, a minute: lint, types, and the tests that import neither TensorFlow nor JAX.
+# While you work, some minutes: lint, types, and the tests that import neither TensorFlow nor JAX.
 check: lint
 	.venv/bin/pytest -m unit
 

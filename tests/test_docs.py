@@ -3,6 +3,7 @@
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,8 +16,11 @@ from conftest import ROOT, copied
 from openers import LOCKS
 from ruamel.yaml import YAML
 from tpulm.config.reading import schema
-from tpulm.config.schema import ConfigValidator, resolve
+from tpulm.config.schema import ConfigValidator
 from tpulm.config.sweeps import expand
+
+sys.path.insert(0, str(ROOT / "tools"))
+from architecture import keys  # noqa: E402
 
 DOCS = ROOT / "docs"
 PAGES = [path for path in sorted(DOCS.rglob("*.md")) if not {"_build", "reference"} & set(path.parts)]
@@ -115,22 +119,12 @@ def test_links_lead_somewhere(path):
         assert not heading or target.suffix != ".md" or heading in headings(target), f"{file}#{heading}"
 
 
-def named_in(part: dict) -> Iterator[str]:
-    """Yield the last name of every key below a part of the schema."""
-    part = resolve(part, schema())
-    for name, inner in part.get("properties", {}).items():
-        yield name
-        yield from named_in(inner)
-    if isinstance(part.get("additionalProperties"), dict):
-        yield from named_in(part["additionalProperties"])
-
-
 @pytest.mark.unit
 def test_the_reference_names_every_key_artifact_and_target(tmp_path):
     subprocess.run([sys.executable, ROOT / "tools/reference.py", tmp_path], check=True, cwd=ROOT)
     config = (tmp_path / "config.md").read_text(encoding="utf-8")
-    for name in named_in(schema()):
-        assert f"`{name}`" in config, name
+    for key in keys(schema()):
+        assert f"`{key.rpartition('.')[2]}`" in config, key
     assert re.search(r"\| `mlm_probability` \|.*\| `0.15` \|", config)
     rules = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "rules").glob("*.smk"))
     artifacts = (tmp_path / "artifacts.md").read_text(encoding="utf-8")
@@ -154,6 +148,8 @@ def test_the_documentation_builds_without_a_warning():
 def test_the_commands_of_a_page_run_as_pasted(path, trained, tmp_path):
     """At the size of the fixture, without those of make, which set the environment up."""
     workflow = copied(trained, tmp_path)
+    shutil.copytree(DOCS / "guides", workflow / "docs/guides")
+    shutil.copy(ROOT / "README.md", workflow.folder)
     commands = [re.sub(r"^make\b.*\n", "", block, flags=re.M) for block in blocks(path, "sh")]
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     script = "\n".join(["set -e", *commands]).replace(". .venv/bin/activate\n", "")

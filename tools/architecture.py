@@ -1,7 +1,7 @@
 """Print the code of each artifact and each key of the config, as two Markdown tables. `make architecture`.
 
-An artifact's rows are read from the outputs of the rules: the rule has the name of its script. A key's rows are the
-modules, scripts and rules that name it in quotes.
+Artifacts and their rules are those of reference.py; a script has the name of its rule. A key's rows are the modules,
+scripts and rules that name it in quotes.
 """
 
 import re
@@ -13,19 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+from reference import all_rules, artifacts  # noqa: E402
 from tpulm.config.reading import schema  # noqa: E402
 from tpulm.config.schema import resolve  # noqa: E402
-
-RULE = re.compile(r"^ *(?:use rule \w+ as|rule) (\w+)(?: with)?:\n(.*?)(?=^ *(?:use )?rule |\Z)", re.M | re.S)
-OUTPUT = re.compile(r"^( +)output:\n((?:\1 +[^\n]*\n)+)", re.M)
-
-
-def artifacts() -> Iterator[tuple[str, str, str]]:
-    """Yield of each rule with outputs what it makes, as its file writes it, its name, and its file."""
-    for path in sorted((ROOT / "rules").glob("*.smk")):
-        for rule, body in RULE.findall(path.read_text(encoding="utf-8")):
-            for _, made in OUTPUT.findall(body):
-                yield " ".join(made.split()).rstrip(","), rule, f"rules/{path.name}"
 
 
 def keys(part: dict, above: str = "") -> Iterator[str]:
@@ -52,9 +42,7 @@ def naming(key: str) -> list[str]:
 def main() -> None:
     """Print the tables."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    print("| artifact | rule and script | in |\n| --- | --- | --- |")
-    for made, rule, file in artifacts():
-        print(f"| `{made}` | `{rule}` | `{file}` |")
+    print(*artifacts(all_rules()), sep="\n")
     print("\n| key | named in |\n| --- | --- |")
     for key in dict.fromkeys(keys(schema())):
         print(f"| `{key}` | {', '.join(f'`{file}`' for file in naming(key))} |")

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from snakemake.api import OutputSettings, SnakemakeApi
-from snakemake.io import is_flagged
 from snakemake.settings.types import Quietness
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -112,16 +111,15 @@ def folders(paths: list[str]) -> str:
     cells = []
     for folder, names in by_folder.items():
         own = ", ".join(f"`{name}`" for name in names)
-        cells.append(
-            f"`{folder}/{names[0]}`" if folder and len(names) == 1 else f"`{folder}/`: {own}" if folder else own
-        )
+        one = f"`{folder}/{names[0]}`" if len(names) == 1 else f"`{folder}/`: {own}"
+        cells.append(one if folder else own)
     return "<br>".join(cells)
 
 
 def artifacts(rules: list[Any]) -> Iterator[str]:
     """Yield the lines of the page of artifacts."""
     yield ARTIFACTS
-    making = [rule for rule in rules if any(not is_flagged(path, "temp") for path in rule.output)]
+    making = [rule for rule in rules if rule.output]
     for file, group in groupby(making, key=lambda rule: Path(rule.snakefile).name):
         about = re.match(r'"""(.*?)(\n\n|""")', (ROOT / "rules" / file).read_text(encoding="utf-8"), re.S)
         yield from ("", f"## {Path(file).stem}", "", cell(about and about[1]), "")
@@ -213,7 +211,6 @@ class Keys:
         if len(properties) - len(own) < FEW:
             own = properties
         self.described.setdefault(self.content(mapping), anchor(path + suffix))
-        required = required_of(mapping)
         title = path if path in (TRAINING, "top level") else f"`{path}{suffix}`"
         yield from ("", f"({anchor(path + suffix)})=", f"{'#' * min(level, 4)} {title}", "")
         if text := mapping.get("description"):
@@ -224,7 +221,7 @@ class Keys:
         if len(own) < len(properties):
             shared = ", ".join(f"`{key}`" for key in properties if key not in own)
             yield from (f"As for [{above[0]}](#{anchor(above[0])}): {shared}.", "")
-        for when, keys in required.items():
+        for when, keys in required_of(mapping).items():
             yield from (f"Required{when}: {', '.join(f'`{key}`' for key in keys)}.", "")
         yield from ("| key | meaning | allowed | default |", "| --- | --- | --- | --- |")
         nested: list[tuple[str, dict]] = []
