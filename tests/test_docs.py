@@ -25,6 +25,7 @@ from architecture import keys  # noqa: E402
 DOCS = ROOT / "docs"
 PAGES = [path for path in sorted(DOCS.rglob("*.md")) if not {"_build", "reference"} & set(path.parts)]
 READ = [*PAGES, *sorted(ROOT.glob("*.md")), *sorted((ROOT / "profiles").glob("*/README.md"))]
+PASTED = [ROOT / "README.md", DOCS / "tutorial.md", *sorted((DOCS / "guides").glob("*.md"))]
 # What is in the environment of the workflow, as the table names it; the others are in those of tests/openers.py.
 HERE = ("tokenizers", "pandas", "TensorFlow", "safetensors", "keras-hub", "TensorBoard")
 QUICK = ("tokenizers", "pandas", "safetensors")
@@ -144,7 +145,7 @@ def test_the_documentation_builds_without_a_warning():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("path", [path for path in [ROOT / "README.md", *PAGES] if blocks(path, "sh")], ids=named)
+@pytest.mark.parametrize("path", [path for path in PASTED if blocks(path, "sh")], ids=named)
 def test_the_commands_of_a_page_run_as_pasted(path, trained, tmp_path):
     """At the size of the fixture, without those of make, which set the environment up."""
     workflow = copied(trained, tmp_path)
