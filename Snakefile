@@ -41,7 +41,7 @@ include: "rules/upkeep.smk"
 
 
 TARGETS = [rules.corpus.input, rules.base.input, rules.finetune.input, SCORES, rules.report.input]
-TARGETS.append([f"results/transformers/{model}" for model in MADE_HERE])
+TARGETS.append([f"<results>/transformers/{model}" for model in MADE_HERE])
 if "tokenizer" in config:
     TARGETS.append(rules.tokenizer.input)
 if "tfrecords" in config:

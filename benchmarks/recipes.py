@@ -31,6 +31,7 @@ from ruamel.yaml import YAML
 from tpulm.config.reading import read_config
 from tpulm.core.accelerators import GIB, topology
 from tpulm.core.files import read_json
+from tpulm.specs.artifacts import experiment_folder, in_experiment
 from tpulm.specs.label_heads import masked_model
 from tpulm.workflow.budget import Planned, planned_of
 
@@ -90,7 +91,7 @@ def plan(recipe: Path, planned: Planned, slice_: str, minutes: float) -> dict:
         compiled.mkdir(parents=True, exist_ok=True)
         (workflow / ".snakemake").mkdir()
         (workflow / ".snakemake/compiled").symlink_to(compiled)
-        file = f"results/plan/{planned.name}/{slice_}.json"
+        file = in_experiment(f"<results>/plan/{planned.name}/{slice_}.json", experiment_folder(run.config))
         snakemake = str(Path(sys.executable).with_name("snakemake"))
         command = [snakemake, "--configfile", f"recipes/{recipe.name}", "--cores", str(os.cpu_count()), file]
         process = subprocess.Popen(

@@ -4,7 +4,7 @@ from tpulm.config.publications import archive_of, kept_of, signatures_of
 from tpulm.workflow.publishing import archived, kept_runs, only_here, signing_key
 
 ARCHIVE = archive_of(config)
-HISTORY = [f"results/history/{chain}.json" for chain in RUN_FOLDERS]
+HISTORY = [f"<results>/history/{chain}.json" for chain in RUN_FOLDERS]
 SIGNED_MODELS = signatures_of(config)
 
 
@@ -27,9 +27,9 @@ rule write_archive:
     output:
         ARCHIVE,
     params:
-        recipe=lambda w: archived(config, CONFIG_FILES, OVERRIDES, ARCHIVE, ROOT),
+        recipe=lambda w: archived(config, CONFIG_FILES, OVERRIDES, located(ARCHIVE), ROOT),
     log:
-        "logs/archive/archive.log",
+        "<logs>/archive/archive.log",
     threads: 1
     conda:
         "../envs/archive.yaml"
@@ -47,7 +47,7 @@ rule sign_archive:
     output:
         f"{ARCHIVE}.sig",
     log:
-        "logs/archive/sign.log",
+        "<logs>/archive/sign.log",
     threads: 1
     conda:
         "../envs/archive.yaml"
@@ -55,19 +55,24 @@ rule sign_archive:
         "../scripts/archive/sign_archive.py"
 
 
+def signed_model(wildcards) -> dict:
+    """Return files, folder and names of the model that a signature is of."""
+    return SIGNED_MODELS[f"<results>/archive/models/{wildcards.artifact}.sig"]
+
+
 rule sign_model:
     """Sign the files of a model."""
     localrule: True
     input:
-        files=lambda w: SIGNED_MODELS[f"results/archive/models/{w.artifact}.sig"]["files"],
+        files=lambda w: signed_model(w)["files"],
         key=lambda w: or_exit(signing_key, config["archive"]["sign"]),
         code=code_inputs("archive/sign_model", "archive"),
     output:
-        "results/archive/models/{artifact}.sig",
+        "<results>/archive/models/{artifact}.sig",
     params:
-        recipe=lambda w: pick(SIGNED_MODELS[f"results/archive/models/{w.artifact}.sig"], "folder", "names"),
+        recipe=lambda w: {"folder": located(signed_model(w)["folder"]), "names": signed_model(w)["names"]},
     log:
-        "logs/archive/models/{artifact}.log",
+        "<logs>/archive/models/{artifact}.log",
     threads: 1
     conda:
         "../envs/archive.yaml"
@@ -83,11 +88,11 @@ rule keep_run:
         scores=lambda w: [file for file in SCORES if Path(file).match(f"{w.chain}/scores.json")],
         code=code_inputs("archive/keep_run", "workflow"),
     output:
-        update("results/history/{chain}.json"),
+        update("<results>/history/{chain}.json"),
     params:
         recipe=lambda w: kept_of(RUN_FOLDERS[w.chain]),
     log:
-        "logs/history/{chain}.log",
+        "<logs>/history/{chain}.log",
     wildcard_constraints:
         chain=one_of(RUN_FOLDERS),
     threads: 1

@@ -7,9 +7,9 @@ rule base:
     """Target: every base model, and the metrics of those trained here."""
     localrule: True
     input:
-        expand("results/base/{name}/preset", name=BASE),
-        expand("results/base/{name}/preset.json", name=BASE),
-        expand("results/base/{name}/{file}", name=TRAINED_BASES, file=["history.csv", "metrics.json"]),
+        expand("<results>/base/{name}/preset", name=BASE),
+        expand("<results>/base/{name}/preset.json", name=BASE),
+        expand("<results>/base/{name}/{file}", name=TRAINED_BASES, file=["history.csv", "metrics.json"]),
         [run.pruned for run in TRAINED_BASES.values()],
 
 
@@ -20,11 +20,11 @@ rule train_base_vocabulary:
         lengths=list(map(lengths_file, DOCUMENTS["corpus", "train"])),
         code=code_inputs("base/train_base_vocabulary", "jax"),
     output:
-        "results/base/{name}/vocabulary.spm",
+        "<results>/base/{name}/vocabulary.spm",
     params:
         recipe=lambda w: pick(BASE[w.name], "vocab_size", "seed") | {"marks": marks_of(BASE[w.name]["model"])},
     log:
-        "logs/base/{name}/vocabulary.log",
+        "<logs>/base/{name}/vocabulary.log",
     wildcard_constraints:
         name=one_of(TRAINED_BASES),
     threads: 1
@@ -44,11 +44,11 @@ rule train_base:
         previous=lambda w: previous_checkpoint(TRAINED_BASES[w.name], int(w.step)),
         code=code_inputs("base/train_base", "jax"),
     output:
-        **segment_outputs("results/base/{name}"),
+        **segment_outputs("<results>/base/{name}"),
     params:
         recipe=lambda w: TRAINED_BASES[w.name].segment(int(w.step)),
     log:
-        "logs/base/{name}/{step}.log",
+        "<logs>/base/{name}/{step}.log",
     wildcard_constraints:
         name=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
@@ -64,16 +64,16 @@ rule export_base:
     """Save the best checkpoint of a base model as a Keras preset folder."""
     input:
         best=lambda w: Model.of(TRAINED_BASES[w.name], w).weights,
-        vocabulary="results/base/{name}/vocabulary.spm",
+        vocabulary="<results>/base/{name}/vocabulary.spm",
         code=code_inputs("base/export_base", "jax"),
     output:
-        folder=directory("results/base/{name}/preset"),
-        fingerprint="results/base/{name}/preset.json",
+        folder=directory("<results>/base/{name}/preset"),
+        fingerprint="<results>/base/{name}/preset.json",
     params:
         recipe=lambda w: pick(BASE[w.name], "model", "sequence_length", "precision")
         | {"cpu_threads": config["cpu_threads"]},
     log:
-        "logs/base/{name}/export.log",
+        "<logs>/base/{name}/export.log",
     wildcard_constraints:
         name=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
@@ -92,13 +92,13 @@ rule fetch_base:
         adapter=lambda w: preset_files(BASE[w.name]["adapter"]) if "adapter" in BASE[w.name] else [],
         code=code_inputs("base/fetch_base", "jax"),
     output:
-        folder=directory("results/base/{name}/preset"),
-        fingerprint="results/base/{name}/preset.json",
+        folder=directory("<results>/base/{name}/preset"),
+        fingerprint="<results>/base/{name}/preset.json",
     params:
         recipe=lambda w: {"preset": BASE[w.name]["preset"], "revision": BASE[w.name].get("revision")}
         | {key: BASE[w.name][key] for key in ("adapter", "adapter_revision") if key in BASE[w.name]},
     log:
-        "logs/base/{name}/fetch.log",
+        "<logs>/base/{name}/fetch.log",
     wildcard_constraints:
         name=one_of(FETCHED_BASES),
     threads: 1
@@ -115,13 +115,13 @@ rule fetch_base:
 rule evaluate_base:
     """Evaluate a base model trained here on its held-out splits."""
     input:
-        base=ancient("results/base/{name}/preset"),
-        fingerprint="results/base/{name}/preset.json",
+        base=ancient("<results>/base/{name}/preset"),
+        fingerprint="<results>/base/{name}/preset.json",
         records=lambda w: in_place(TRAINED_BASES[w.name].records.manifest),
         state=lambda w: TRAINED_BASES[w.name].state,
         code=code_inputs("base/evaluate_base", "jax"),
     output:
-        "results/base/{name}/metrics.json",
+        "<results>/base/{name}/metrics.json",
     params:
         recipe=lambda w: pick(
             BASE[w.name],
@@ -130,7 +130,7 @@ rule evaluate_base:
         )
         | {"cpu_threads": config["cpu_threads"]},
     log:
-        "logs/base/{name}/evaluate.log",
+        "<logs>/base/{name}/evaluate.log",
     wildcard_constraints:
         name=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]

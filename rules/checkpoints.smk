@@ -23,7 +23,7 @@ if MLM:
         output:
             [temp(f"{EXPORTED}/mlm/{{run}}/{{step}}/model/{file}") for file in MODEL_FILES],
         log:
-            "logs/evaluation/mlm/{run}/{step}-export.log",
+            "<logs>/evaluation/mlm/{run}/{step}-export.log",
 
 
 use rule export_base as export_base_at_step with:
@@ -31,7 +31,7 @@ use rule export_base as export_base_at_step with:
         folder=temp(directory(f"{EXPORTED}/base/{{name}}/{{step}}/preset")),
         fingerprint=temp(f"{EXPORTED}/base/{{name}}/{{step}}/preset.json"),
     log:
-        "logs/evaluation/base/{name}/{step}-export.log",
+        "<logs>/evaluation/base/{name}/{step}-export.log",
 
 
 # For finetuning on tasks.
@@ -39,7 +39,7 @@ use rule export_finetune as export_finetune_at_step with:
     output:
         temp(directory(f"{EXPORTED}/finetune/{{run}}/{{step}}/model")),
     log:
-        "logs/evaluation/finetune/{run}/{step}-export.log",
+        "<logs>/evaluation/finetune/{run}/{step}-export.log",
 
 
 rule select_checkpoint:
@@ -50,12 +50,12 @@ rule select_checkpoint:
         weights=lambda w: RUN_FOLDERS[w.chain].in_every_checkpoint("weights.safetensors"),
         code=code_inputs("checkpoints/select_checkpoint", "data"),
     output:
-        weights="results/{chain}/selected.safetensors",
-        state="results/{chain}/selected.json",
+        weights="<results>/{chain}/selected.safetensors",
+        state="<results>/{chain}/selected.json",
     params:
         recipe=lambda w: selecting(RUN_FOLDERS[w.chain]),
     log:
-        "logs/{chain}/select.log",
+        "<logs>/{chain}/select.log",
     wildcard_constraints:
         chain=one_of(RUN_FOLDERS if config["evaluation"]["select_by"] != LOSS else []),
     threads: 1
@@ -72,7 +72,7 @@ rule plot_checkpoints:
         code=code_inputs("checkpoints/plot_checkpoints", "workflow"),
     output:
         report(
-            "results/figures/checkpoints/{chain}.svg",
+            "<results>/figures/checkpoints/{chain}.svg",
             caption="../report/checkpoints.rst",
             category="2. Checkpoints",
             labels={"stage": "{chain}", "run": "all", "shows": "scores of checkpoints"},
@@ -80,7 +80,7 @@ rule plot_checkpoints:
     params:
         recipe=lambda w: {"tokens_per_step": RUN_FOLDERS[w.chain].tokens_per_step},
     log:
-        "logs/figures/checkpoints-{chain}.log",
+        "<logs>/figures/checkpoints-{chain}.log",
     wildcard_constraints:
         chain=one_of(SCORED_STEPS),
     threads: 1

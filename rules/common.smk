@@ -13,7 +13,7 @@ if str(ROOT / "scripts") not in sys.path:
 from snakemake.io import local
 
 from tpulm.compat.snakemake import config_given, is_main, replace_handler
-from tpulm.specs.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER_FILES, lengths_file
+from tpulm.specs.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER_FILES, experiment_folder, lengths_file
 from tpulm.config.models import asked_of, sampling_of
 from tpulm.specs.causal_families import marks_of
 from tpulm.config.models import Model
@@ -55,16 +55,23 @@ BASE = config["base"]
 # Every set of records by its folder below results/, which is the wildcard `records`.
 RECORD_SETS = or_exit(record_sets_of, config, RUNS)
 # Every run by its folder below results/. Every chain of checkpoints, also of tasks, which is the wildcard `chain`.
-RUN_FOLDERS = {run.folder.removeprefix("results/"): run for run in RUNS}
+RUN_FOLDERS = {run.path: run for run in RUNS}
 CHAINS = dict(RUN_FOLDERS)
 # Every text by its folder below results/: its key in the config, and its section of the config.
 TEXTS = {"corpus": ("corpus", config["corpus"])}
 if "text" in config["finetune"]:
     TEXTS["finetune-text"] = ("finetune.text", config["finetune"]["text"])
 
-PLACE = Paths(workflow, storage, ROOT)
+PLACE = Paths(workflow, storage, ROOT, experiment_folder(config))
 code_inputs, in_place, located = PLACE.code_inputs, PLACE.in_place, PLACE.located
-START = or_exit(Start, workflow, config, RUNS, PLACE)
+
+
+pathvars:
+    results=PLACE.resolved("<results>"),
+    logs=PLACE.resolved("<logs>"),
+
+
+START = or_exit(Start, workflow, config, RUNS, PLACE, {"configfiles": CONFIG_FILES, "config": OVERRIDES})
 
 
 onstart:

@@ -32,7 +32,7 @@ rule corpus:
     """Target: the documents of every split."""
     input:
         DOCUMENTS.values(),
-        expand("results/{collection}/corpus.json", collection=TEXTS),
+        expand("<results>/{collection}/corpus.json", collection=TEXTS),
     localrule: True
 
 
@@ -50,9 +50,9 @@ rule fetch_chat_template:
         files=lambda w: list(map(local, CHATS[w.collection])),
         code=code_inputs("corpus/fetch_chat_template", "data"),
     output:
-        "results/{collection}/chat_template.json",
+        "<results>/{collection}/chat_template.json",
     log:
-        "logs/{collection}/chat_template.log",
+        "<logs>/{collection}/chat_template.log",
     wildcard_constraints:
         collection=one_of(CHATS),
     conda:
@@ -72,16 +72,16 @@ rule read_part:
     input:
         files=lambda w: list(map(PLACE.text, PARTS[w.collection][int(w.part)].files)),
         chat_template=lambda w: (
-            [f"results/{w.collection}/chat_template.json"]
+            [f"<results>/{w.collection}/chat_template.json"]
             if has_messages(*TEXTS[w.collection], PARTS[w.collection][int(w.part)].source)
             else []
         ),
         code=code_inputs("corpus/read_part", "data"),
     output:
-        part="results/{collection}/parts/{part}.parquet",
-        record="results/{collection}/parts/{part}.json",
+        part="<results>/{collection}/parts/{part}.parquet",
+        record="<results>/{collection}/parts/{part}.json",
     log:
-        "logs/{collection}/parts/{part}.log",
+        "<logs>/{collection}/parts/{part}.log",
     wildcard_constraints:
         part=r"\d{5}",
     conda:
@@ -103,10 +103,10 @@ rule assign_splits:
         records=lambda w: part_files(w, PARTS, ".json"),
         code=code_inputs("corpus/assign_splits", "data"),
     output:
-        splits="results/{collection}/splits.npy",
-        record="results/{collection}/splits.json",
+        splits="<results>/{collection}/splits.npy",
+        record="<results>/{collection}/splits.json",
     log:
-        "logs/{collection}/splits.log",
+        "<logs>/{collection}/splits.log",
     wildcard_constraints:
         collection=one_of(ASSIGNED),
     conda:
@@ -125,13 +125,13 @@ rule collect_ngrams:
     """Collect the word n-grams of held-out documents and benchmarks."""
     input:
         parts=lambda w: list(map(in_place, part_files(w, PARTS, ".parquet"))),
-        splits="results/{collection}/splits.npy",
+        splits="<results>/{collection}/splits.npy",
         benchmarks=lambda w: list(map(PLACE.text, BENCHMARKS[w.collection])),
         code=code_inputs("corpus/collect_ngrams", "data"),
     output:
-        "results/{collection}/ngrams.npy",
+        "<results>/{collection}/ngrams.npy",
     log:
-        "logs/{collection}/ngrams.log",
+        "<logs>/{collection}/ngrams.log",
     conda:
         "../envs/data.yaml"
     threads: 1
@@ -148,15 +148,15 @@ rule collect_ngrams:
 rule find_contamination:
     """Find the training documents of a part that share a word n-gram with held-out documents or benchmarks."""
     input:
-        part="results/{collection}/parts/{part}.parquet",
-        splits=lambda w: in_place(f"results/{w.collection}/splits.npy"),
-        record="results/{collection}/splits.json",
-        ngrams="results/{collection}/ngrams.npy",
+        part="<results>/{collection}/parts/{part}.parquet",
+        splits=lambda w: in_place(f"<results>/{w.collection}/splits.npy"),
+        record="<results>/{collection}/splits.json",
+        ngrams="<results>/{collection}/ngrams.npy",
         code=code_inputs("corpus/find_contamination", "data"),
     output:
-        "results/{collection}/parts/{part}.contamination.json",
+        "<results>/{collection}/parts/{part}.contamination.json",
     log:
-        "logs/{collection}/parts/{part}.contamination.log",
+        "<logs>/{collection}/parts/{part}.contamination.log",
     wildcard_constraints:
         part=r"\d{5}",
     conda:
@@ -176,20 +176,20 @@ rule build_corpus:
         parts=lambda w: part_files(w, PARTS, ".parquet"),
         records=lambda w: [] if w.collection in ASSIGNED else part_files(w, PARTS, ".json"),
         splits=lambda w: (
-            [f"results/{w.collection}/splits.npy", f"results/{w.collection}/splits.json"]
+            [f"<results>/{w.collection}/splits.npy", f"<results>/{w.collection}/splits.json"]
             if w.collection in ASSIGNED
             else []
         ),
         contamination=lambda w: part_files(w, PARTS, ".contamination.json") if w.collection in BENCHMARKS else [],
         code=code_inputs("corpus/build_corpus", "data"),
     output:
-        train="results/{collection}/train.parquet",
-        validation="results/{collection}/validation.parquet",
-        test="results/{collection}/test.parquet",
-        lengths=expand("results/{{collection}}/{split}.lengths.npy", split=SPLITS),
-        record="results/{collection}/corpus.json",
+        train="<results>/{collection}/train.parquet",
+        validation="<results>/{collection}/validation.parquet",
+        test="<results>/{collection}/test.parquet",
+        lengths=expand("<results>/{{collection}}/{split}.lengths.npy", split=SPLITS),
+        record="<results>/{collection}/corpus.json",
     log:
-        "logs/{collection}/corpus.log",
+        "<logs>/{collection}/corpus.log",
     wildcard_constraints:
         collection=one_of(WHOLE),
     conda:
@@ -207,21 +207,21 @@ rule build_corpus:
 rule split_part:
     """Write the documents of a part of a very large text to one Parquet file per split."""
     input:
-        part="results/{collection}/parts/{part}.parquet",
-        splits=lambda w: in_place(f"results/{w.collection}/splits.npy"),
-        record="results/{collection}/splits.json",
+        part="<results>/{collection}/parts/{part}.parquet",
+        splits=lambda w: in_place(f"<results>/{w.collection}/splits.npy"),
+        record="<results>/{collection}/splits.json",
         contamination=lambda w: (
-            f"results/{w.collection}/parts/{w.part}.contamination.json" if w.collection in BENCHMARKS else []
+            f"<results>/{w.collection}/parts/{w.part}.contamination.json" if w.collection in BENCHMARKS else []
         ),
         code=code_inputs("corpus/split_part", "data"),
     output:
-        train="results/{collection}/train/{part}.parquet",
-        validation="results/{collection}/validation/{part}.parquet",
-        test="results/{collection}/test/{part}.parquet",
-        lengths=expand("results/{{collection}}/{split}/{{part}}.lengths.npy", split=SPLITS),
-        record="results/{collection}/parts/{part}.figures.json",
+        train="<results>/{collection}/train/{part}.parquet",
+        validation="<results>/{collection}/validation/{part}.parquet",
+        test="<results>/{collection}/test/{part}.parquet",
+        lengths=expand("<results>/{{collection}}/{split}/{{part}}.lengths.npy", split=SPLITS),
+        record="<results>/{collection}/parts/{part}.figures.json",
     log:
-        "logs/{collection}/parts/{part}.splits.log",
+        "<logs>/{collection}/parts/{part}.splits.log",
     wildcard_constraints:
         collection=one_of(DIVIDED),
         part=r"\d{5}",
@@ -240,13 +240,13 @@ rule merge_corpus:
     """Merge the statistics of the parts of a very large text."""
     input:
         parts=lambda w: part_files(w, PARTS, ".figures.json"),
-        record="results/{collection}/splits.json",
+        record="<results>/{collection}/splits.json",
         contamination=lambda w: part_files(w, PARTS, ".contamination.json") if w.collection in BENCHMARKS else [],
         code=code_inputs("corpus/merge_corpus", "data"),
     output:
-        "results/{collection}/corpus.json",
+        "<results>/{collection}/corpus.json",
     log:
-        "logs/{collection}/corpus.log",
+        "<logs>/{collection}/corpus.log",
     wildcard_constraints:
         collection=one_of(DIVIDED),
     conda:

@@ -13,7 +13,7 @@ TEXT_FILES = EVALUATED.text_files
 PAIR_SOURCES = {name: or_exit(pair_sources, name, recipe) for name, recipe in PAIRS["sets"].items()}
 # The files of the target `evaluation`, also built by `all`. Other files of rules/ add to them.
 SCORES = [
-    f"results/evaluation/{model}/{file}" for model in EVALUATED.models for file in ("scores.json", "items.parquet")
+    f"<results>/evaluation/{model}/{file}" for model in EVALUATED.models for file in ("scores.json", "items.parquet")
 ]
 AT_STEPS = or_exit(
     CheckpointFiles,
@@ -42,12 +42,12 @@ rule sample_texts:
         lengths=lambda w: [lengths_file(file) for split in HELD_OUT for file in DOCUMENTS[w.collection, split]],
         code=code_inputs("evaluation/sample_texts", "data"),
     output:
-        "results/evaluation/texts/{collection}.parquet",
+        "<results>/evaluation/texts/{collection}.parquet",
     params:
         recipe=lambda w: EVALUATED.sampling
         | {"files": {split: len(DOCUMENTS[w.collection, split]) for split in HELD_OUT}},
     log:
-        "logs/evaluation/texts-{collection}.log",
+        "<logs>/evaluation/texts-{collection}.log",
     threads: 1
     resources:
         mem_mb=4000,
@@ -64,11 +64,11 @@ rule make_pairs:
         lengths=list(map(lengths_file, DOCUMENTS["corpus", "test"])),
         code=code_inputs("evaluation/make_pairs", "data"),
     output:
-        "results/evaluation/pairs/made.jsonl",
+        "<results>/evaluation/pairs/made.jsonl",
     params:
         recipe=pick(PAIRS, "made", "seed"),
     log:
-        "logs/evaluation/pairs-made.log",
+        "<logs>/evaluation/pairs-made.log",
     threads: 1
     resources:
         mem_mb=4000,
@@ -84,11 +84,11 @@ rule fetch_pairs:
         files=lambda w: list(map(PLACE.text, PAIR_SOURCES[w.pairs])),
         code=code_inputs("evaluation/fetch_pairs", "data"),
     output:
-        "results/evaluation/pairs/sets/{pairs}.jsonl",
+        "<results>/evaluation/pairs/sets/{pairs}.jsonl",
     params:
         recipe=lambda w: PAIRS["sets"][w.pairs],
     log:
-        "logs/evaluation/pairs-{pairs}.log",
+        "<logs>/evaluation/pairs-{pairs}.log",
     wildcard_constraints:
         pairs=one_of(PAIRS["sets"]),
     threads: 1
@@ -113,11 +113,11 @@ rule score_ngrams:
         ],
         code=code_inputs("evaluation/score_ngrams", "jax"),
     output:
-        "results/evaluation/ngrams/{collection}/{vocabulary}.parquet",
+        "<results>/evaluation/ngrams/{collection}/{vocabulary}.parquet",
     params:
         recipe=lambda w: {"pairs": EVALUATED.pairs_of(w.collection)},
     log:
-        "logs/evaluation/ngrams-{collection}-{vocabulary}.log",
+        "<logs>/evaluation/ngrams-{collection}-{vocabulary}.log",
     wildcard_constraints:
         vocabulary=one_of(EVALUATED.vocabularies),
     threads: 1
@@ -136,12 +136,12 @@ rule score_mlm:
         model=lambda w: SCORED[w.model].files,
         code=code_inputs("evaluation/score_mlm", lambda w: SCORED[w.model].run.backend),
     output:
-        scores="results/evaluation/{model}/scores.json",
-        by_item="results/evaluation/{model}/items.parquet",
+        scores="<results>/evaluation/{model}/scores.json",
+        by_item="<results>/evaluation/{model}/items.parquet",
     params:
         recipe=lambda w: EVALUATED.scoring(SCORED[w.model]),
     log:
-        "logs/evaluation/{model}.log",
+        "<logs>/evaluation/{model}.log",
     wildcard_constraints:
         model=one_of(path for path, model in SCORED.items() if model.run.stage == "mlm"),
     threads: config["cpu_threads"]
@@ -160,12 +160,12 @@ rule score_causal:
         **opened(SCORED),
         code=code_inputs("evaluation/score_causal", "jax"),
     output:
-        scores="results/evaluation/{model}/scores.json",
-        by_item="results/evaluation/{model}/items.parquet",
+        scores="<results>/evaluation/{model}/scores.json",
+        by_item="<results>/evaluation/{model}/items.parquet",
     params:
         recipe=lambda w: EVALUATED.scoring(SCORED[w.model]),
     log:
-        "logs/evaluation/{model}.log",
+        "<logs>/evaluation/{model}.log",
     wildcard_constraints:
         model=one_of(path for path, model in SCORED.items() if model.run.stage != "mlm"),
     threads: config["cpu_threads"]

@@ -9,10 +9,10 @@ rule finetune:
     """Target: every finetuned model, with its metrics and generated text."""
     localrule: True
     input:
-        expand("results/finetune/{run}/{file}", run=LORA_RUNS, file=ADAPTER_FILES),
-        expand("results/finetune/{run}/model", run=FULL_RUNS + MERGED_RUNS),
+        expand("<results>/finetune/{run}/{file}", run=LORA_RUNS, file=ADAPTER_FILES),
+        expand("<results>/finetune/{run}/model", run=FULL_RUNS + MERGED_RUNS),
         expand(
-            "results/finetune/{run}/{file}",
+            "<results>/finetune/{run}/{file}",
             run=FINETUNE,
             file=["history.csv", "metrics.json", "partitioning.json", "generations.json"],
         ),
@@ -30,11 +30,11 @@ rule train_finetune:
         previous=lambda w: previous_checkpoint(FINETUNE[w.run], int(w.step)),
         code=code_inputs("finetune/train_finetune", "jax"),
     output:
-        **segment_outputs("results/finetune/{run}"),
+        **segment_outputs("<results>/finetune/{run}"),
     params:
         recipe=lambda w: FINETUNE[w.run].segment(int(w.step)),
     log:
-        "logs/finetune/{run}/{step}.log",
+        "<logs>/finetune/{run}/{step}.log",
     wildcard_constraints:
         run=one_of(FINETUNE),
     threads: config["cpu_threads"]
@@ -54,14 +54,14 @@ rule export_lora:
         best=lambda w: FINETUNE[w.run].best,
         code=code_inputs("finetune/export_lora", "jax"),
     output:
-        keras="results/finetune/{run}/adapter.lora.h5",
-        keras_config="results/finetune/{run}/adapter.lora.json",
-        peft="results/finetune/{run}/adapter/adapter_model.safetensors",
-        peft_config="results/finetune/{run}/adapter/adapter_config.json",
+        keras="<results>/finetune/{run}/adapter.lora.h5",
+        keras_config="<results>/finetune/{run}/adapter.lora.json",
+        peft="<results>/finetune/{run}/adapter/adapter_model.safetensors",
+        peft_config="<results>/finetune/{run}/adapter/adapter_config.json",
     params:
         recipe=lambda w: FINETUNE[w.run].loading_params() | FINETUNE[w.run].hub_base,
     log:
-        "logs/finetune/{run}/export.log",
+        "<logs>/finetune/{run}/export.log",
     wildcard_constraints:
         run=one_of(LORA_RUNS),
     threads: config["cpu_threads"]
@@ -81,11 +81,11 @@ rule export_finetune:
         best=lambda w: Model.of(FINETUNE[w.run], w).weights,
         code=code_inputs("finetune/export_finetune", "jax"),
     output:
-        directory("results/finetune/{run}/model"),
+        directory("<results>/finetune/{run}/model"),
     params:
         recipe=lambda w: FINETUNE[w.run].loading_params(),
     log:
-        "logs/finetune/{run}/model.log",
+        "<logs>/finetune/{run}/model.log",
     wildcard_constraints:
         run=one_of(FINETUNE),
     threads: config["cpu_threads"]
@@ -105,12 +105,12 @@ rule generate:
         best=lambda w: FINETUNE[w.run].best,
         code=code_inputs("finetune/generate", "jax"),
     output:
-        "results/finetune/{run}/generations.json",
+        "<results>/finetune/{run}/generations.json",
     params:
         recipe=lambda w: FINETUNE[w.run].loading_params()
         | {"prompts": config["prompts"]["generate"], "sampling": sampling_of(config)},
     log:
-        "logs/finetune/{run}/generate.log",
+        "<logs>/finetune/{run}/generate.log",
     wildcard_constraints:
         run=one_of(FINETUNE),
     threads: config["cpu_threads"]
@@ -133,12 +133,12 @@ rule evaluate_finetune:
         state=lambda w: FINETUNE[w.run].state,
         code=code_inputs("finetune/evaluate_finetune", "jax"),
     output:
-        metrics="results/finetune/{run}/metrics.json",
-        partitioning="results/finetune/{run}/partitioning.json",
+        metrics="<results>/finetune/{run}/metrics.json",
+        partitioning="<results>/finetune/{run}/partitioning.json",
     params:
         recipe=lambda w: FINETUNE[w.run].loading_params("batch_size", "microbatches"),
     log:
-        "logs/finetune/{run}/evaluate.log",
+        "<logs>/finetune/{run}/evaluate.log",
     wildcard_constraints:
         run=one_of(FINETUNE),
     threads: config["cpu_threads"]
@@ -152,8 +152,8 @@ rule evaluate_finetune:
 
 # Preset folders by stage and name. The fingerprint of a base model shows changes.
 PRESETS = {
-    "base": {name: [ancient(f"results/base/{name}/preset"), f"results/base/{name}/preset.json"] for name in BASE},
-    "finetune": {run: [f"results/finetune/{run}/model"] for run in FULL_RUNS + MERGED_RUNS},
+    "base": {name: [ancient(f"<results>/base/{name}/preset"), f"<results>/base/{name}/preset.json"] for name in BASE},
+    "finetune": {run: [f"<results>/finetune/{run}/model"] for run in FULL_RUNS + MERGED_RUNS},
 }
 MADE_HERE = [f"base/{name}" for name in TRAINED_BASES] + [f"finetune/{run}" for run in PRESETS["finetune"]]
 
@@ -162,7 +162,7 @@ rule transformers:
     """Target: every whole causal model as a transformers folder; `all` builds only those trained here."""
     localrule: True
     input:
-        [f"results/transformers/{stage}/{name}" for stage, names in PRESETS.items() for name in names],
+        [f"<results>/transformers/{stage}/{name}" for stage, names in PRESETS.items() for name in names],
 
 
 rule export_transformers:
@@ -171,11 +171,11 @@ rule export_transformers:
         preset=lambda w: PRESETS[w.stage][w.name],
         code=code_inputs("finetune/export_transformers", "jax"),
     output:
-        directory("results/transformers/{stage}/{name}"),
+        directory("<results>/transformers/{stage}/{name}"),
     params:
         recipe={"cpu_threads": config["cpu_threads"]},
     log:
-        "logs/transformers/{stage}-{name}.log",
+        "<logs>/transformers/{stage}-{name}.log",
     wildcard_constraints:
         stage=one_of(PRESETS),
     threads: 1

@@ -9,7 +9,7 @@ HARNESS = tasks_of(config)
 HARNESS_FILES = {name: or_exit(getattr, task, "files") for name, task in HARNESS.items()}
 # The files with its examples: those of the user, or artifacts of this workflow.
 HARNESS_DATA = {
-    name: [file if file.startswith("results/") else PLACE.text(file) for file in or_exit(getattr, task, "data")]
+    name: [file if file.startswith("<results>/") else PLACE.text(file) for file in or_exit(getattr, task, "data")]
     for name, task in HARNESS.items()
 }
 HARNESS_STEPS = {
@@ -30,7 +30,7 @@ ASKED_BY_HARNESS = {
     if HARNESS
 }
 SCORES += [
-    f"results/evaluation/harness/{task}/{model}/{file}"
+    f"<results>/evaluation/harness/{task}/{model}/{file}"
     for task in HARNESS
     for model in ASKED_BY_HARNESS
     for file in ("scores.json", "items.parquet")
@@ -47,11 +47,11 @@ rule read_harness_task:
         data=lambda w: HARNESS_DATA[w.task],
         code=code_inputs("harness/read_harness_task", "harness"),
     output:
-        "results/evaluation/harness/{task}/items.json",
+        "<results>/evaluation/harness/{task}/items.json",
     params:
         recipe=lambda w: HARNESS[w.task].items,
     log:
-        "logs/evaluation/harness/{task}/read.log",
+        "<logs>/evaluation/harness/{task}/read.log",
     wildcard_constraints:
         task=one_of(HARNESS),
     threads: 1
@@ -74,12 +74,12 @@ rule run_harness:
         ],
         code=code_inputs("harness/run_harness", "harness"),
     output:
-        scores="results/evaluation/harness/{task}/{model}/scores.json",
-        by_item="results/evaluation/harness/{task}/{model}/items.parquet",
+        scores="<results>/evaluation/harness/{task}/{model}/scores.json",
+        by_item="<results>/evaluation/harness/{task}/{model}/items.parquet",
     params:
         recipe=lambda w: opening(ASKED_BY_HARNESS[w.model]) | HARNESS[w.task].asked,
     log:
-        "logs/evaluation/harness/{task}/{model}.log",
+        "<logs>/evaluation/harness/{task}/{model}.log",
     wildcard_constraints:
         task=one_of(HARNESS),
         model=one_of(ASKED_BY_HARNESS),

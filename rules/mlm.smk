@@ -10,15 +10,15 @@ rule mlm:
     """Target: every masked language model, with its metrics and predictions."""
     localrule: True
     input:
-        expand("results/mlm/{run}/model/{file}", run=MLM, file=MODEL_FILES),
-        expand("results/mlm/{run}/history.csv", run=MLM),
-        expand("results/mlm/{run}/metrics.json", run=EVALUATED_MODELS),
+        expand("<results>/mlm/{run}/model/{file}", run=MLM, file=MODEL_FILES),
+        expand("<results>/mlm/{run}/history.csv", run=MLM),
+        expand("<results>/mlm/{run}/metrics.json", run=EVALUATED_MODELS),
         expand(
-            "results/mlm/{run}/model/{file}",
+            "<results>/mlm/{run}/model/{file}",
             run=[name for name in INFERENCE_MODELS if name not in MLM],
             file=MODEL_FILES,
         ),
-        expand("results/mlm/{run}/fill_mask.json", run=INFERENCE_MODELS),
+        expand("<results>/mlm/{run}/fill_mask.json", run=INFERENCE_MODELS),
         [run.pruned for run in MLM.values()],
 
 
@@ -28,12 +28,12 @@ rule fetch_mlm:
         files=lambda w: preset_files(FETCHED[w.fetched].origin["pretrained"], MODEL_SOURCES),
         code=code_inputs("mlm/fetch_mlm", "data"),
     output:
-        [f"results/{{fetched}}/{file}" for file in MODEL_FILES],
+        [f"<results>/{{fetched}}/{file}" for file in MODEL_FILES],
     params:
         recipe=lambda w: FETCHED[w.fetched].origin
         | {"key": FETCHED[w.fetched].key, "backend": FETCHED[w.fetched].backend},
     log:
-        "logs/{fetched}/fetch.log",
+        "<logs>/{fetched}/fetch.log",
     wildcard_constraints:
         fetched=one_of(FETCHED),
     threads: 1
@@ -53,11 +53,11 @@ rule train_mlm_tensorflow:
         previous=lambda w: previous_checkpoint(MLM[w.run], int(w.step)),
         code=code_inputs("mlm/train_mlm_tensorflow", "tensorflow"),
     output:
-        **segment_outputs("results/mlm/{run}"),
+        **segment_outputs("<results>/mlm/{run}"),
     params:
         recipe=lambda w: MLM[w.run].segment(int(w.step)),
     log:
-        "logs/mlm/{run}/{step}.log",
+        "<logs>/mlm/{run}/{step}.log",
     wildcard_constraints:
         run=one_of(name for name, run in MLM.items() if run.backend == "tensorflow"),
     threads: config["cpu_threads"]
@@ -77,11 +77,11 @@ rule train_mlm_jax:
         previous=lambda w: previous_checkpoint(MLM[w.run], int(w.step)),
         code=code_inputs("mlm/train_mlm_jax", "jax"),
     output:
-        **segment_outputs("results/mlm/{run}"),
+        **segment_outputs("<results>/mlm/{run}"),
     params:
         recipe=lambda w: MLM[w.run].segment(int(w.step)),
     log:
-        "logs/mlm/{run}/{step}.log",
+        "<logs>/mlm/{run}/{step}.log",
     wildcard_constraints:
         run=one_of(name for name, run in MLM.items() if run.backend == "jax"),
     threads: config["cpu_threads"]
@@ -102,11 +102,11 @@ rule export_mlm:
         best=lambda w: Model.of(MLM[w.run], w).weights,
         code=code_inputs("mlm/export_mlm", "data"),
     output:
-        [f"results/mlm/{{run}}/model/{file}" for file in MODEL_FILES],
+        [f"<results>/mlm/{{run}}/model/{file}" for file in MODEL_FILES],
     params:
         recipe=lambda w: pick(MLM[w.run].recipe, "backend", "init" if MLM[w.run].init_files else "model"),
     log:
-        "logs/mlm/{run}/export.log",
+        "<logs>/mlm/{run}/export.log",
     wildcard_constraints:
         run=one_of(MLM),
     threads: 1
@@ -122,15 +122,15 @@ rule evaluate_mlm:
     """Evaluate a masked language model on the held-out splits."""
     input:
         records=lambda w: in_place(RECORD_SETS["tfrecords"].manifest),
-        model=expand("results/mlm/{{run}}/model/{file}", file=MODEL_FILES),
+        model=expand("<results>/mlm/{{run}}/model/{file}", file=MODEL_FILES),
         state=lambda w: MLM[w.run].state if w.run in MLM else [],
         code=code_inputs("mlm/evaluate_mlm", lambda w: INFERENCE_MODELS[w.run].backend),
     output:
-        "results/mlm/{run}/metrics.json",
+        "<results>/mlm/{run}/metrics.json",
     params:
         recipe=lambda w: INFERENCE_MODELS[w.run].evaluation_params,
     log:
-        "logs/mlm/{run}/evaluate.log",
+        "<logs>/mlm/{run}/evaluate.log",
     wildcard_constraints:
         run=one_of(INFERENCE_MODELS),
     threads: config["cpu_threads"]

@@ -6,7 +6,7 @@ SEARCHED = {
     for name in TEXTS
 }
 SEARCHED |= {f"tasks/{name}": {"test": [f"{task.folder}/test.parquet"]} for name, task in TASKS.items()}
-SEARCHED |= {f"harness/{name}": {"questions": [f"results/evaluation/harness/{name}/items.json"]} for name in HARNESS}
+SEARCHED |= {f"harness/{name}": {"questions": [f"<results>/evaluation/harness/{name}/items.json"]} for name in HARNESS}
 
 
 rule find_overlap:
@@ -20,7 +20,7 @@ rule find_overlap:
     params:
         recipe=config["evaluation"]["overlap"],
     log:
-        "logs/evaluation/{searched}-overlap-{collection}.log",
+        "<logs>/evaluation/{searched}-overlap-{collection}.log",
     wildcard_constraints:
         searched=one_of(SEARCHED),
     threads: 1

@@ -24,7 +24,7 @@ rule plan:
             "arguments": SNAKEMAKE_ARGUMENTS,
         },
     log:
-        "logs/plan.log",
+        "<logs>/plan.log",
     threads: 1
     conda:
         "../envs/workflow.yaml"
@@ -36,14 +36,14 @@ rule plan_training:
     """Compile the training step of a run, or of a model on a task, for a TPU slice."""
     input:
         # For the vocabulary size and special ids, if the config does not set them.
-        manifest=lambda w: "results/tfrecords/manifest.json" if PLANS[w.planned].run.needs_manifest else [],
+        manifest=lambda w: "<results>/tfrecords/manifest.json" if PLANS[w.planned].run.needs_manifest else [],
         # For the sizes of the model that it starts from.
         init=lambda w: PLANS[w.planned].described,
         # For the number of labels.
         task=lambda w: f"{TASKS_FOLDER}/{PLANS[w.planned].task}/task.json" if PLANS[w.planned].task else [],
         code=code_inputs("plan/plan_training", "plan"),
     output:
-        "results/plan/{planned}/{topology}.json",
+        "<results>/plan/{planned}/{topology}.json",
     params:
         recipe=lambda w: PLANS[w.planned].recipe
         | pick(PLANS[w.planned].run.recipe, "host_device_count", "checkpoint_every")
@@ -53,7 +53,7 @@ rule plan_training:
             "alternatives": config["plan"]["alternatives"],
         },
     log:
-        "logs/plan/{planned}/{topology}.log",
+        "<logs>/plan/{planned}/{topology}.log",
     wildcard_constraints:
         planned=one_of(PLANS),
         topology=one_of(TOPOLOGIES),

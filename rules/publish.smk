@@ -19,8 +19,8 @@ rule cards:
     """Target: the card of every artifact that can be published, and Croissant metadata of records."""
     localrule: True
     input:
-        [f"results/{folder}/README.md" for folder in PUBLISHING.cards],
-        [f"results/{folder}/croissant.json" for folder in RECORD_SETS],
+        [f"<results>/{folder}/README.md" for folder in PUBLISHING.cards],
+        [f"<results>/{folder}/croissant.json" for folder in RECORD_SETS],
 
 
 rule write_card:
@@ -30,11 +30,11 @@ rule write_card:
         unpack(PUBLISHING.facts),
         code=code_inputs("publish/write_card", "data"),
     output:
-        "results/{card}/README.md",
+        "<results>/{card}/README.md",
     params:
         recipe=PUBLISHING.described,
     log:
-        "logs/cards/{card}.log",
+        "<logs>/cards/{card}.log",
     wildcard_constraints:
         card=one_of(PUBLISHING.cards),
     threads: 1
@@ -48,14 +48,14 @@ rule write_croissant:
     """Write Croissant metadata of the files of a set of records."""
     localrule: True
     input:
-        manifest="results/{records}/manifest.json",
+        manifest="<results>/{records}/manifest.json",
         code=code_inputs("publish/write_croissant", "data"),
     output:
-        "results/{records}/croissant.json",
+        "<results>/{records}/croissant.json",
     params:
         recipe=PUBLISHING.croissant,
     log:
-        "logs/cards/{records}-croissant.log",
+        "<logs>/cards/{records}-croissant.log",
     threads: 1
     conda:
         "../envs/data.yaml"
@@ -72,11 +72,11 @@ rule publish_to_hub:
         card=PUBLISHING.card,
         code=code_inputs("publish/publish_to_hub", "data"),
     output:
-        hub_receipt="results/publish/hub/{artifact}.json",
+        hub_receipt="<results>/publish/hub/{artifact}.json",
     params:
         recipe=PUBLISHING.to_hub,
     log:
-        "logs/publish/hub/{artifact}.log",
+        "<logs>/publish/hub/{artifact}.log",
     wildcard_constraints:
         artifact=one_of(PUBLISHING.published),
     threads: 1
@@ -95,11 +95,11 @@ rule publish_to_bucket:
         card=PUBLISHING.card,
         code=code_inputs("publish/publish_to_bucket", "data"),
     output:
-        "results/publish/gcs/{artifact}.json",
+        "<results>/publish/gcs/{artifact}.json",
     params:
         recipe=PUBLISHING.to_bucket,
     log:
-        "logs/publish/gcs/{artifact}.log",
+        "<logs>/publish/gcs/{artifact}.log",
     wildcard_constraints:
         artifact=one_of(PUBLISHING.published),
     threads: 1

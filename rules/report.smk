@@ -4,22 +4,22 @@ from tpulm.compat.snakemake import snakefiles
 from tpulm.config.report import Comparisons, comparisons
 from tpulm.config.runs import Run
 
-FIGURES = "results/figures"
+FIGURES = "<results>/figures"
 # Input files of the page: those of the texts, tokenizer, records and runs of this config.
-TOLD = [f"results/{collection}/corpus.json" for collection in TEXTS]
-TOLD += ["results/tokenizer/metrics.json", "results/tokenizer/pieces.json"] if "tokenizer" in config else []
+TOLD = [f"<results>/{collection}/corpus.json" for collection in TEXTS]
+TOLD += ["<results>/tokenizer/metrics.json", "<results>/tokenizer/pieces.json"] if "tokenizer" in config else []
 TOLD += [records.manifest for records in RECORD_SETS.values()]
 TOLD += [f"{run.folder}/{file}" for run in RUNS for file in ("history.csv", "timings.csv", "metrics.json")]
 TOLD += [state for run in RUNS for state in run.in_every_checkpoint("state.json")]
-TOLD += [f"results/mlm/{name}/metrics.json" for name in EVALUATED_MODELS if name not in MLM]
-TOLD += [f"results/mlm/{name}/fill_mask.json" for name in INFERENCE_MODELS if config["prompts"]["fill_mask"]]
-TOLD += [f"results/finetune/{name}/partitioning.json" for name in FINETUNE]
-TOLD += [f"results/finetune/{name}/generations.json" for name in FINETUNE if config["prompts"]["generate"]]
+TOLD += [f"<results>/mlm/{name}/metrics.json" for name in EVALUATED_MODELS if name not in MLM]
+TOLD += [f"<results>/mlm/{name}/fill_mask.json" for name in INFERENCE_MODELS if config["prompts"]["fill_mask"]]
+TOLD += [f"<results>/finetune/{name}/partitioning.json" for name in FINETUNE]
+TOLD += [f"<results>/finetune/{name}/generations.json" for name in FINETUNE if config["prompts"]["generate"]]
 TOLD += SAMPLES
-TOLD += ["results/compare/runs.csv"] if any(len(runs) > 1 for runs in STAGE_RUNS.values()) else []
+TOLD += ["<results>/compare/runs.csv"] if any(len(runs) > 1 for runs in STAGE_RUNS.values()) else []
 PAGE_FILES = sorted((ROOT / "report" / "page").iterdir())
 # The page shows existing plans and does not make new ones.
-PLANNED = [f"results/plan/{name}/{slice_}.json" for name in PLANS for slice_ in config["plan"]["topologies"]]
+PLANNED = [f"<results>/plan/{name}/{slice_}.json" for name in PLANS for slice_ in config["plan"]["topologies"]]
 # Existing base models are evaluated only with the harness.
 FETCHED_AND_SCORED = [Run("base", name, config) for name in FETCHED_BASES if HARNESS]
 COMPARED = Comparisons(or_exit(comparisons, config, [*EVALUATED.models.values(), *FETCHED_AND_SCORED]), SCORES)
@@ -29,7 +29,7 @@ rule report:
     """Target: write the page of the report, and the curves of all runs for the report of Snakemake."""
     localrule: True
     input:
-        "results/report.html",
+        "<results>/report.html",
         [f"{FIGURES}/training/{run.stage}-{run.name}.svg" for run in RUNS],
         [f"{FIGURES}/checkpoints/{chain}.svg" for chain, files in SCORED_STEPS.items() if files],
 
@@ -41,18 +41,18 @@ rule write_report:
     localrule: bool(PLACE.bucket)
     input:
         results=TOLD,
-        plans=lambda w: [name for name in PLANNED if os.path.exists(in_place(name))],
+        plans=lambda w: [name for name in PLANNED if PLACE.exists(name)],
         scores=lambda w: [file for file in SCORES if file.endswith("scores.json")],
         templates=[PLACE.source(path) for path in PAGE_FILES],
         code=code_inputs("report/write_report", "workflow"),
     output:
         page=report(
-            "results/report.html",
+            "<results>/report.html",
             caption="../report/page.rst",
             category="0. The page",
             labels={"stage": "all", "run": "all", "shows": "everything, on one page"},
         ),
-        jobs="results/jobs.json",
+        jobs="<results>/jobs.json",
     params:
         recipe=lambda w: page_recipe(
             config,
@@ -62,7 +62,7 @@ rule write_report:
             PLACE.prefixed,
         ),
     log:
-        "logs/report.log",
+        "<logs>/report.log",
     threads: 1
     conda:
         "../envs/workflow.yaml"
@@ -77,10 +77,10 @@ rule collect_history:
         timings=lambda w: CHAINS[w.chain].in_every_checkpoint("timings.csv"),
         code=code_inputs("report/collect_history", "workflow"),
     output:
-        history="results/{chain}/history.csv",
-        timings="results/{chain}/timings.csv",
+        history="<results>/{chain}/history.csv",
+        timings="<results>/{chain}/timings.csv",
     log:
-        "logs/{chain}/history.log",
+        "<logs>/{chain}/history.log",
     wildcard_constraints:
         chain=one_of(CHAINS),
     threads: 1
@@ -104,7 +104,7 @@ rule plot_training:
             labels={"stage": "{stage}", "run": "{run}", "shows": "loss and learning rate"},
         ),
     log:
-        "logs/figures/training-{stage}-{run}.log",
+        "<logs>/figures/training-{stage}-{run}.log",
     wildcard_constraints:
         stage=one_of(STAGE_RUNS),
     threads: 1
@@ -118,15 +118,15 @@ rule compare:
     """Target: print a table of all runs, with mean and spread over seeds, and tests of differences between models."""
     localrule: True
     input:
-        table="results/compare/runs.md",
-        models="results/compare/models.md",
+        table="<results>/compare/runs.md",
+        models="<results>/compare/models.md",
         # Also those of runs that are no longer in the config.
-        history=lambda w: sorted({*HISTORY, *kept_runs(located("results/history"))}),
+        history=lambda w: sorted({*HISTORY, *kept_runs(located("<results>/history"))}),
         code=code_inputs("report/compare", "workflow"),
     params:
         recipe={"current": list(RUN_FOLDERS)},
     log:
-        "logs/compare/table.log",
+        "<logs>/compare/table.log",
     threads: 1
     conda:
         "../envs/workflow.yaml"
@@ -140,12 +140,12 @@ rule compare_runs:
         metrics=[f"{run.folder}/metrics.json" for group in repetitions(RUNS) for run in group],
         code=code_inputs("report/compare_runs", "workflow"),
     output:
-        csv="results/compare/runs.csv",
-        table="results/compare/runs.md",
+        csv="<results>/compare/runs.csv",
+        table="<results>/compare/runs.md",
     params:
         recipe={"groups": groups_of(RUNS)},
     log:
-        "logs/compare/runs.log",
+        "<logs>/compare/runs.log",
     threads: 1
     conda:
         "../envs/workflow.yaml"
@@ -160,12 +160,12 @@ rule compare_models:
         by_item=lambda w: COMPARED.inputs("items.parquet"),
         code=code_inputs("report/compare_models", "data"),
     output:
-        csv="results/compare/models.csv",
-        table="results/compare/models.md",
+        csv="<results>/compare/models.csv",
+        table="<results>/compare/models.md",
     params:
         recipe=lambda w: {"models": COMPARED.models, "pairs": COMPARED.pairs},
     log:
-        "logs/compare/models.log",
+        "<logs>/compare/models.log",
     threads: 1
     conda:
         "../envs/data.yaml"

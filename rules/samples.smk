@@ -24,7 +24,7 @@ rule fill_mask:
         model=lambda w: ANSWERS[w.answers].files,
         code=code_inputs("samples/fill_mask", lambda w: ANSWERS[w.answers].run.backend),
     output:
-        "results/{answers}.json",
+        "<results>/{answers}.json",
     params:
         recipe=lambda w: {
             **ANSWERS[w.answers].named,
@@ -33,7 +33,7 @@ rule fill_mask:
             "cpu_threads": config["cpu_threads"],
         },
     log:
-        "logs/{answers}.log",
+        "<logs>/{answers}.log",
     wildcard_constraints:
         answers=one_of(ANSWERS),
     threads: config["cpu_threads"]
@@ -51,12 +51,12 @@ rule sample_checkpoint:
         **opened(SAMPLED.models),
         code=code_inputs("samples/sample_checkpoint", "jax"),
     output:
-        "results/samples/{model}.json",
+        "<results>/samples/{model}.json",
     params:
         recipe=lambda w: opening(SAMPLED.models[w.model])
         | {"prompts": config["prompts"]["generate"], "sampling": sampling_of(config)},
     log:
-        "logs/samples/{model}.log",
+        "<logs>/samples/{model}.log",
     wildcard_constraints:
         model=one_of(path for path, model in SAMPLED.models.items() if model.run.stage != "mlm"),
     threads: config["cpu_threads"]

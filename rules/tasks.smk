@@ -27,7 +27,7 @@ TASK_CHAINS |= {
     for path, model in steps.models.items()
 }
 # Every chain by its folder below results/, which is the wildcard `chain`. Chains are pruned and verified like runs.
-TUNED = {chain.folder.removeprefix("results/"): chain for chains in TASK_CHAINS.values() for chain in chains}
+TUNED = {chain.path: chain for chains in TASK_CHAINS.values() for chain in chains}
 CHAINS |= TUNED
 # Runs and models on tasks that have plans, by folder below results/plan/, which is the wildcard `planned`.
 PLANS = planned_of(config)
@@ -72,7 +72,7 @@ rule read_task:
     params:
         recipe=lambda w: TASKS[w.task].reading,
     log:
-        "logs/evaluation/tasks/{task}/read.log",
+        "<logs>/evaluation/tasks/{task}/read.log",
     wildcard_constraints:
         task=one_of(TASKS),
     threads: 1
@@ -95,7 +95,7 @@ rule fit_task_baselines:
     params:
         recipe=lambda w: TASKS[w.task].baselines,
     log:
-        "logs/evaluation/tasks/{task}/baselines.log",
+        "<logs>/evaluation/tasks/{task}/baselines.log",
     wildcard_constraints:
         task=one_of(TASKS),
     threads: 1
@@ -122,11 +122,11 @@ rule train_task:
         previous=lambda w: previous_checkpoint(TUNED[w.chain], int(w.step)),
         code=code_inputs("tasks/train_task", "jax"),
     output:
-        **segment_outputs("results/{chain}"),
+        **segment_outputs("<results>/{chain}"),
     params:
         recipe=lambda w: TUNED[w.chain].segment(int(w.step)),
     log:
-        "logs/{chain}/{step}.log",
+        "<logs>/{chain}/{step}.log",
     wildcard_constraints:
         chain=one_of(TUNED),
     threads: config["cpu_threads"]
@@ -155,7 +155,7 @@ rule predict_task:
         recipe=lambda w: TASK_CHAINS[w.task, w.model][0].predicting
         | {"chains": [chain.named for chain in TASK_CHAINS[w.task, w.model]]},
     log:
-        "logs/evaluation/tasks/{task}/{model}/predict.log",
+        "<logs>/evaluation/tasks/{task}/{model}/predict.log",
     wildcard_constraints:
         task=one_of(TASKS),
         model=one_of({model for _, model in TASK_CHAINS}),
@@ -186,7 +186,7 @@ rule score_task:
     params:
         recipe=lambda w: TASKS[w.task].scoring | TASK_CHAINS[w.task, w.model][0].model.named,
     log:
-        "logs/evaluation/tasks/{task}/{model}/score.log",
+        "<logs>/evaluation/tasks/{task}/{model}/score.log",
     wildcard_constraints:
         task=one_of(TASKS),
         model=one_of({model for _, model in TASK_CHAINS}),

@@ -11,7 +11,7 @@ rule tfrecords:
     localrule: True
     input:
         [
-            f"results/{folder}/{file}"
+            f"<results>/{folder}/{file}"
             for folder, records in RECORD_SETS.items()
             for file in ("manifest.json", *records.files)
         ]
@@ -29,13 +29,13 @@ if "tfrecords" in RECORD_SETS and RECORD_SETS["tfrecords"].made_elsewhere:
             special_tokens_map=TOKENIZER["special_tokens_map"],
             code=code_inputs("tfrecords/fetch_shard", "data"),
         output:
-            records="results/tfrecords/{split}/{shard}-of-{shards}.tfrecord",
-            index="results/tfrecords/{split}/{shard}-of-{shards}.index",
-            sidecar="results/tfrecords/{split}/{shard}-of-{shards}.json",
+            records="<results>/tfrecords/{split}/{shard}-of-{shards}.tfrecord",
+            index="<results>/tfrecords/{split}/{shard}-of-{shards}.index",
+            sidecar="<results>/tfrecords/{split}/{shard}-of-{shards}.json",
         params:
             recipe=RECORD_SETS["tfrecords"].layout,
         log:
-            "logs/tfrecords/{split}/{shard}-of-{shards}.log",
+            "<logs>/tfrecords/{split}/{shard}-of-{shards}.log",
         threads: 1
         conda:
             "../envs/data.yaml"
@@ -53,13 +53,13 @@ elif "tfrecords" in RECORD_SETS:
             special_tokens_map=TOKENIZER["special_tokens_map"],
             code=code_inputs("tfrecords/write_shard", "data"),
         output:
-            records="results/tfrecords/{split}/{shard}-of-{shards}.tfrecord",
-            index="results/tfrecords/{split}/{shard}-of-{shards}.index",
-            sidecar="results/tfrecords/{split}/{shard}-of-{shards}.json",
+            records="<results>/tfrecords/{split}/{shard}-of-{shards}.tfrecord",
+            index="<results>/tfrecords/{split}/{shard}-of-{shards}.index",
+            sidecar="<results>/tfrecords/{split}/{shard}-of-{shards}.json",
         params:
             recipe=lambda w: SHARDS.layout("tfrecords", w),
         log:
-            "logs/tfrecords/{split}/{shard}-of-{shards}.log",
+            "<logs>/tfrecords/{split}/{shard}-of-{shards}.log",
         threads: 1
         resources:
             mem_mb=4000,  # does not depend on the size of the corpus
@@ -78,13 +78,13 @@ rule write_causal_shard:
         fingerprint=lambda w: SHARDS.fingerprint(w.records),
         code=code_inputs("tfrecords/write_causal_shard", "jax"),
     output:
-        records="results/{records}/{split}/{shard}-of-{shards}.tfrecord",
-        index="results/{records}/{split}/{shard}-of-{shards}.index",
-        sidecar="results/{records}/{split}/{shard}-of-{shards}.json",
+        records="<results>/{records}/{split}/{shard}-of-{shards}.tfrecord",
+        index="<results>/{records}/{split}/{shard}-of-{shards}.index",
+        sidecar="<results>/{records}/{split}/{shard}-of-{shards}.json",
     params:
         recipe=lambda w: SHARDS.layout(w.records, w),
     log:
-        "logs/{records}/{split}/{shard}-of-{shards}.log",
+        "<logs>/{records}/{split}/{shard}-of-{shards}.log",
     wildcard_constraints:
         records=one_of(CAUSAL_RECORDS),
     threads: 1
@@ -99,18 +99,18 @@ rule merge_manifest:
     input:
         unpack(
             lambda w: {
-                split: [f"results/{w.records}/{name}.json" for name in names]
+                split: [f"<results>/{w.records}/{name}.json" for name in names]
                 for split, names in RECORD_SETS[w.records].names.items()
             }
         ),
         code=code_inputs("tfrecords/merge_manifest", "data"),
     output:
-        manifest="results/{records}/manifest.json",
+        manifest="<results>/{records}/manifest.json",
     params:
         recipe=lambda w: pick(RECORD_SETS[w.records].layout, "sequence_length", "tokens_per_record", "packing")
         | RECORD_SETS[w.records].loss,
     log:
-        "logs/{records}/manifest.log",
+        "<logs>/{records}/manifest.log",
     threads: 1
     conda:
         "../envs/data.yaml"

@@ -1,6 +1,6 @@
 """The tokenizer, trained on the corpus or an existing one, and its evaluation on held-out text."""
 
-TOKENIZER = {name: f"results/tokenizer/{file}" for name, file in TOKENIZER_FILES.items()}
+TOKENIZER = {name: f"<results>/tokenizer/{file}" for name, file in TOKENIZER_FILES.items()}
 # Files of a tokenizer folder. Model weights in the same folder are not read.
 TOKENIZER_SOURCES = [
     "added_tokens.json", "chat_template.jinja", "config.json", "merges.txt", "sentencepiece.bpe.model",
@@ -14,7 +14,7 @@ rule tokenizer:
     localrule: True
     input:
         TOKENIZER.values(),
-        "results/tokenizer/metrics.json",
+        "<results>/tokenizer/metrics.json",
 
 
 if "pretrained" in config["tokenizer"]:
@@ -29,7 +29,7 @@ if "pretrained" in config["tokenizer"]:
         params:
             recipe={key: config["tokenizer"].get(key) for key in ("pretrained", "revision")},
         log:
-            "logs/fetch_tokenizer.log",
+            "<logs>/fetch_tokenizer.log",
         threads: 1
         conda:
             "../envs/data.yaml"
@@ -46,11 +46,11 @@ else:
             code=code_inputs("tokenizer/train_tokenizer", "data"),
         output:
             **TOKENIZER,
-            training="results/tokenizer/training.json",
+            training="<results>/tokenizer/training.json",
         params:
             recipe=pick(config["tokenizer"], "model", "vocab_size", "train_on"),
         log:
-            "logs/train_tokenizer.log",
+            "<logs>/train_tokenizer.log",
         threads: tokenizer_threads(TEXTS["corpus"][1], PARTS["corpus"])
         resources:
             mem_mb=4000,  # does not depend on the size of the corpus
@@ -68,13 +68,13 @@ rule evaluate_tokenizer:
         lengths=list(map(lengths_file, DOCUMENTS["corpus", "validation"])),
         tokenizer=TOKENIZER["tokenizer"],
         special_tokens_map=TOKENIZER["special_tokens_map"],
-        training=[] if "pretrained" in config["tokenizer"] else ["results/tokenizer/training.json"],
+        training=[] if "pretrained" in config["tokenizer"] else ["<results>/tokenizer/training.json"],
         code=code_inputs("tokenizer/evaluate_tokenizer", "data"),
     output:
-        metrics="results/tokenizer/metrics.json",
-        pieces="results/tokenizer/pieces.json",
+        metrics="<results>/tokenizer/metrics.json",
+        pieces="<results>/tokenizer/pieces.json",
     log:
-        "logs/evaluate_tokenizer.log",
+        "<logs>/evaluate_tokenizer.log",
     threads: 1
     resources:
         mem_mb=4000,  # does not depend on the size of the corpus

@@ -10,7 +10,8 @@ SNAKEMAKE_ARGUMENTS = {
     "profile": os.path.relpath(ROOT / "profiles" / "default"),
     "configfiles": CONFIG_FILES or [os.path.relpath(path) for path in GIVEN],
     "config": OVERRIDES,
-    "results": located("results"),
+    "results": located("<results>"),
+    "bucket": PLACE.bucket,
     "targets": [
         rule_name(workflow, name) for name in ("all", "plan", "tfrecords", "compare", "transformers", "cards", *PLACES)
     ],
@@ -28,9 +29,9 @@ rule prune_checkpoint:
         ],
         code=code_inputs("upkeep/prune_checkpoint", "data"),
     output:
-        "results/{chain}/checkpoints/{step}/pruned.json",
+        "<results>/{chain}/checkpoints/{step}/pruned.json",
     log:
-        "logs/{chain}/{step}-pruned.log",
+        "<logs>/{chain}/{step}-pruned.log",
     wildcard_constraints:
         chain=one_of(CHAINS),
     threads: 1
@@ -48,10 +49,11 @@ rule verify:
         code=code_inputs("upkeep/verify", "data"),
     params:
         recipe={
-            "results": located("results"),
+            "results": located("<results>"),
             "collections": {
                 collection: {
-                    split: [file.removeprefix("results/") for file in DOCUMENTS[collection, split]] for split in SPLITS
+                    split: [file.removeprefix("<results>/") for file in DOCUMENTS[collection, split]]
+                    for split in SPLITS
                 }
                 for collection in TEXTS
             },
@@ -70,7 +72,7 @@ rule verify:
             "scores": COMPARED.folders,
         },
     log:
-        "logs/verify.log",
+        "<logs>/verify.log",
     threads: 1
     conda:
         "../envs/data.yaml"
@@ -86,7 +88,7 @@ rule clean:
     params:
         recipe=SNAKEMAKE_ARGUMENTS,
     log:
-        "logs/clean.log",
+        "<logs>/clean.log",
     threads: 1
     conda:
         "../envs/workflow.yaml"
@@ -102,7 +104,7 @@ rule clean_delete:
     params:
         recipe=SNAKEMAKE_ARGUMENTS,
     log:
-        "logs/clean_delete.log",
+        "<logs>/clean_delete.log",
     threads: 1
     conda:
         "../envs/workflow.yaml"
@@ -118,7 +120,7 @@ rule track:
     params:
         recipe=specification(config, RUNS, PLACE, replay=True),
     log:
-        "logs/track.log",
+        "<logs>/track.log",
     threads: 1
     conda:
         "../envs/workflow.yaml"

@@ -35,7 +35,7 @@ def chains(**tiny):
     found = read_yaml(ROOT / "config.yaml")
     found["mlm"]["runs"]["tiny"] |= {"steps": 1500, "checkpoint_every": 500} | tiny
     runs = runs_of(complete(found, "config.yaml"))
-    return {run.folder.removeprefix("results/"): run for run in runs}
+    return {run.path: run for run in runs}
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def touch(folder, *files):
         (folder / file).touch()
 
 
-RUN = "results/mlm/tiny/checkpoints"
-SCORES = "results/evaluation/mlm/tiny"
+RUN = "<results>/mlm/tiny/checkpoints"
+SCORES = "<results>/evaluation/mlm/tiny"
 
 
 def test_the_config_names_the_checkpoints_that_are_scored(scored, tmp_path):
@@ -64,7 +64,7 @@ def test_the_config_names_the_checkpoints_that_are_scored(scored, tmp_path):
         scored("all", patience=2)
     # Those that are asked.
     asked = CheckpointFiles("prompts.checkpoints", "all", chains(), lambda path: str(tmp_path / path))
-    samples = [f"results/samples/mlm/tiny/{step:08d}.json" for step in (500, 1000, 1500)]
+    samples = [f"<results>/samples/mlm/tiny/{step:08d}.json" for step in (500, 1000, 1500)]
     assert asked.files("mlm/tiny") == samples and asked.before_pruning("mlm/tiny", 500) == samples[:1]
 
 

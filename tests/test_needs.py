@@ -194,12 +194,12 @@ def test_too_little_disk_is_refused_and_enough_is_told(tmp_path, monkeypatch):
     said = []
     # What a job writes anew is free again.
     disk.check(wanted, [job(x=str(old))], str(tmp_path), said.append)
-    needed = "4.0 GB of disk in results/ (models 3.0 GB; two 1.0 GB)"
-    assert needed in said[0]
-    with pytest.raises(UserError, match=rf"{re.escape(needed)}, but 4\.0 GB are free"):
+    needed = "4.0 GB of disk in {}/ (models 3.0 GB; two 1.0 GB)"
+    assert needed.format(tmp_path) in said[0]
+    with pytest.raises(UserError, match=rf"{re.escape(needed.format(tmp_path))}, but 4\.0 GB are free"):
         disk.check(wanted, [], str(tmp_path), said.append)
     disk.check(wanted, [], "gs://bucket/results", said.append)
-    assert needed in said[1] and "free" not in said[1]
+    assert needed.format("gs://bucket/results") in said[1] and "free" not in said[1]
     disk.check([disk.Need(0, "none")], [], str(tmp_path), said.append)
     assert len(said) == 2
 

@@ -26,7 +26,7 @@ def config_of(tmp_path, **changes):
 @pytest.mark.unit
 def test_the_files_of_a_model_are_those_of_what_selects(tmp_path):
     small = runs_of(config_of(tmp_path))[1]
-    checkpoint = "results/base/small/checkpoints/00000800"
+    checkpoint = "<results>/base/small/checkpoints/00000800"
     assert (small.best, small.state) == (f"{checkpoint}/best.safetensors", f"{checkpoint}/state.json")
     runs = runs_of(config_of(tmp_path, select_by="bits_per_byte"))
     assert [run.best for run in runs] == [f"{run.folder}/selected.safetensors" for run in runs]
@@ -35,7 +35,7 @@ def test_the_files_of_a_model_are_those_of_what_selects(tmp_path):
     ]  # fmt: skip
     by_pairs = runs_of(config_of(tmp_path, select_by="blimp", pairs={"sets": SETS}))[0]
     assert selecting(by_pairs) == {"group": "pairs", "on": "blimp"}
-    assert by_pairs.state == "results/mlm/tiny/selected.json"
+    assert by_pairs.state == "<results>/mlm/tiny/selected.json"
 
 
 @pytest.mark.unit

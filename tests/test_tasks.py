@@ -86,11 +86,11 @@ def test_a_model_has_a_chain_for_each_rate_and_seed_and_kind_of_weights(tmp_path
         for rate in ("0.001", "0.0003")
         for seed in (0, 1)
     ]
-    assert chains[0].folder.startswith("results/evaluation/tasks/x/mlm/tiny/")
+    assert chains[0].folder.startswith("<results>/evaluation/tasks/x/mlm/tiny/")
     # Random weights do not depend on those of the model, and no chain reads them after its first segment.
-    assert "results/mlm/tiny/model/model.safetensors" in chains[0].init_at(2)
+    assert "<results>/mlm/tiny/model/model.safetensors" in chains[0].init_at(2)
     for chain, step in ((chains[0], 4), (chains[-1], 2)):
-        assert "results/mlm/tiny/model/model.safetensors" not in chain.init_at(step)
+        assert "<results>/mlm/tiny/model/model.safetensors" not in chain.init_at(step)
     assert chains[0].segment(2)["seed"] == 0 and chains[-1].segment(4)["schedule"] == {"knots": [[2, 3e-4], [4, 3e-4]]}
 
 
@@ -105,7 +105,7 @@ def test_chains_start_from_another_task(tmp_path):
         for chain in chains_of(config(init="y"))
         if chain.task == "x"
     }
-    best = "results/evaluation/tasks/y/mlm/tiny/pretrained-rate-0.001-seed-0/checkpoints/00000004/best.safetensors"
+    best = "<results>/evaluation/tasks/y/mlm/tiny/pretrained-rate-0.001-seed-0/checkpoints/00000004/best.safetensors"
     assert found == {
         f"{weights}-rate-0.001-seed-{seed}": start
         for weights, start in (("pretrained", [best]), ("random", []))
@@ -123,7 +123,7 @@ def test_chains_start_from_a_checkpoint(tmp_path):
     config = config_of(tmp_path, recipe)
     task = Task("x", config)
     found = [task.chains(model, 10) for model in task.models]
-    place, exported = "results/evaluation/tasks/x", "results/evaluation/checkpoints"
+    place, exported = "<results>/evaluation/tasks/x", "<results>/evaluation/checkpoints"
     # Random weights are those of no checkpoint.
     assert [chain.folder for chain in found[0]] == [
         f"{place}/mlm/tiny/00000010/pretrained-rate-0.001-seed-0", f"{place}/mlm/tiny/random-rate-0.001-seed-0",
@@ -133,14 +133,14 @@ def test_chains_start_from_a_checkpoint(tmp_path):
     assert base.preset == [f"{exported}/base/small/00000010/preset"]
     assert base.fingerprints == [f"{exported}/base/small/00000010/preset.json"]
     assert tuned.preset == [f"{exported}/finetune/python/00000010/model"]
-    assert tuned.fingerprints[1] == "results/finetune/python/checkpoints/00000010/weights.safetensors"
+    assert tuned.fingerprints[1] == "<results>/finetune/python/checkpoints/00000010/weights.safetensors"
     assert masked.model.named == {"path": "mlm/tiny", "step": 10} and found[0][1].model.named == {"path": "mlm/tiny"}
     assert masked.segment(2) == task.chains(task.models[0])[0].segment(2)
     # A chain of another task that it starts from is of the same checkpoint.
     tasks = {"x": recipe | {"init": "y"}, "y": recipe}
     config = config_of(tmp_path, FILES, evaluation={"tasks": tasks})
     assert Task("x", config).chains(task.models[0], 10)[0].initial_weights == [
-        "results/evaluation/tasks/y/mlm/tiny/00000010/pretrained-rate-0.001-seed-0/checkpoints/00000004/best.safetensors"
+        "<results>/evaluation/tasks/y/mlm/tiny/00000010/pretrained-rate-0.001-seed-0/checkpoints/00000004/best.safetensors"
     ]
     tasks["y"] = recipe | {"checkpoints": "last"}
     with pytest.raises(UserError, match=rf"{WHERE}\.checkpoints is all.*{WHERE}\.init is y.* last"):

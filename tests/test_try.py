@@ -9,7 +9,7 @@ import pytest
 import warm
 from conftest import ROOT
 from tpulm.core.files import fingerprints
-from tpulm.core.folder_lock import LOCK
+from tpulm.core.folder_lock import lock_of
 from tpulm.specs.masked_sizes import opens
 
 PROGRAM = ROOT / "tools/try.py"
@@ -54,7 +54,7 @@ def test_a_model_that_is_not_there_is_named_with_those_that_are(tmp_path):
 )
 def test_a_model_answers_while_a_workflow_has_the_folder(trained, run, prompt, lines):
     before = fingerprints(trained / "results")
-    with open(trained / str(LOCK)) as lock:
+    with open(trained / str(lock_of(""))) as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)  # as long as a workflow runs
         done = warm.run("jax", BESIDE, str(PROGRAM), run, "--prompt", prompt, "--seed", "1", folder=trained.folder)
     answers = done.stdout.splitlines()

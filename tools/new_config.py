@@ -53,6 +53,7 @@ SENTENCE = re.compile(r"(?:^|(?<=[.!?] )|(?<=[。！？]))[^\W\d_][\w ,;'’、�
 TEXT = Template("""\
 # For $found. Every key: schemas/config.schema.yaml
 title: $title
+experiment: $experiment   # everything is below experiments/$experiment/
 
 corpus:
   source: files
@@ -373,6 +374,7 @@ def config_of(text: Text, paths: Sequence[str], accelerator: str | None) -> str:
     values |= {
         "found": text.found,
         "title": quoted(f"Language models of {named.stem or 'text'}"),
+        "experiment": re.sub("[^a-z0-9_-]+", "-", named.stem.lower())[:64].strip("-_") or "text",
         "files": quoted(text.source["files"]),
         "unit": text.source.get("sample_by", ""),
         "column": quoted(text.source["column"]) if "column" in text.source else "",

@@ -23,6 +23,7 @@ from tpulm.config.models import sampling_of  # noqa: E402
 from tpulm.config.reading import read_config  # noqa: E402
 from tpulm.core.errors import UserError  # noqa: E402
 from tpulm.core.files import read_json  # noqa: E402
+from tpulm.specs.artifacts import experiment_folder, in_experiment  # noqa: E402
 from tpulm.specs.masked_sizes import opens  # noqa: E402
 
 # A file that a finished model of each stage has, below the folder of the stage and of the run.
@@ -111,11 +112,12 @@ def causal(folder: Path, adapter: Path | None, sampling: dict) -> Ask:
 
 def opened(asked: argparse.Namespace) -> Ask:
     """Return what answers the prompts of the model that was asked for. Raises UserError."""
-    stage, name = chosen(asked.run, asked.results)
-    folder = asked.results / stage / name
+    config = read_config(asked.configfile, {})
+    results = asked.results or Path(in_experiment("<results>", experiment_folder(config)))
+    stage, name = chosen(asked.run, results)
+    folder = results / stage / name
     if stage == "mlm":
         return masked(folder / "model")
-    config = read_config(asked.configfile, {})
     sampling = sampling_of(config)
     given = {"max_length": asked.max_length, "samples": asked.samples, "seed": asked.seed}
     sampling |= {key: value for key, value in given.items() if value is not None and key in sampling}
@@ -124,7 +126,7 @@ def opened(asked: argparse.Namespace) -> Ask:
     if name not in config["finetune"]["runs"]:
         files = ", ".join(map(str, asked.configfile))
         raise UserError(f"{files} has no finetune.runs.{name}, which names the base model of this adapter.")
-    return causal(asked.results / "base" / config["finetune"]["runs"][name]["base"] / "preset", folder, sampling)
+    return causal(results / "base" / config["finetune"]["runs"][name]["base"] / "preset", folder, sampling)
 
 
 def main() -> None:
@@ -133,7 +135,7 @@ def main() -> None:
     parser.add_argument("run", help="a run of the config: its name, or STAGE/NAME if the name is ambiguous")
     parser.add_argument("--prompt", action="append", help="run the model on this prompt and exit; repeatable")
     parser.add_argument("--configfile", type=Path, nargs="+", default=[Path("config.yaml")], help="as for snakemake")
-    parser.add_argument("--results", type=Path, default=Path("results"), help="where the models are")
+    parser.add_argument("--results", type=Path, help="where the models are; default: the results of the config")
     for key in ("max_length", "samples", "seed"):
         parser.add_argument(f"--{key.replace('_', '-')}", type=int, help=f"instead of generation.{key} of the config")
     asked = parser.parse_args()

@@ -3,6 +3,7 @@
     python tools/watch.py
     python tools/watch.py --configfile recipes/imdb-gemma-7b.yaml --port 8765
 
+Without --configfile, the page is of the config of the snakemake that is running in this folder, else of config.yaml.
 Prints an address of this machine alone, with a token in it that nobody can guess, and ends with the workflow, or with
 Ctrl-C. It takes no lock, and nothing can be written through it. From another machine: ssh -L PORT:127.0.0.1:PORT HOST.
 """
@@ -15,6 +16,8 @@ import secrets
 import sys
 import threading
 import time
+from collections.abc import Mapping
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,7 @@ from tpulm.core.errors import UserError  # noqa: E402
 from tpulm.report.jobs import account  # noqa: E402
 from tpulm.report.page import page, sections, vega  # noqa: E402
 from tpulm.report.sources import Sources, devices_of  # noqa: E402
+from tpulm.specs.artifacts import experiment_folder, in_experiment  # noqa: E402
 
 TEMPLATES = ROOT / "report" / "page"
 # Files below results/ that the page tells of.
@@ -78,7 +82,8 @@ class Look:
                 files[name], stats[name] = path, (stat.st_mtime_ns, stat.st_size)
         sources = Sources(files, linked=False)
         sources.read = {name: said for name, (stat, said) in self.known.items() if stats.get(name) == stat}
-        given = [str(path) for name, path in files.items() if not name.startswith("logs/")]
+        logs = {run["log"] for run in self.recipe["runs"]}
+        given = [str(path) for name, path in files.items() if name not in logs]
         made = account(given, self.recipe, devices_of(self.recipe, sources))
         self.stats = stats
         sources.files["jobs.json"] = self.results / "jobs.json"
@@ -163,13 +168,16 @@ def handler(look: Look, token: str, ended: threading.Event, told: threading.Even
     return Handler
 
 
-def at_work() -> bool | None:
-    """Return whether a workflow runs in this folder, without touching its lock; None where another host has to tell."""
-    try:
-        with open(folder_lock.LOCK, "rb") as file:
-            return folder_lock.alive(file.fileno())
-    except OSError:
-        return False
+def given_config(files: list[Path] | None) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the config, completed, and how it was given, as `folder_lock.config_of` does.
+
+    files  of --configfile; without them the config is that of the snakemake that is running here
+    """
+    running = [lock for lock, alive in folder_lock.at_work().items() if alive is not False]
+    given = {"configfiles": files or ["config.yaml"], "config": {}}
+    if running and not files:
+        given = folder_lock.config_of(running[0])
+    return read_config(list(map(Path, given["configfiles"])), given["config"]), given
 
 
 def stages_of_rules() -> dict[str, str]:
@@ -181,14 +189,20 @@ def stages_of_rules() -> dict[str, str]:
 def main() -> None:
     """Serve the page until the workflow ends."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--configfile", type=Path, nargs="+", default=[Path("config.yaml")], help="as for snakemake")
-    parser.add_argument("--results", type=Path, default=Path("results"), help="where the artifacts are")
+    parser.add_argument(
+        "--configfile", type=Path, nargs="+", help="default: that of the running snakemake, or config.yaml"
+    )
+    parser.add_argument("--results", type=Path, help="where the artifacts are; default: the results of the config")
     parser.add_argument("--port", type=int, default=0, help="on 127.0.0.1; default: a free port")
     asked = parser.parse_args()
     try:
-        config = read_config(asked.configfile, {})
+        config, given = given_config(asked.configfile)
+        folder = experiment_folder(config)
+        results = asked.results or Path(in_experiment("<results>", folder))
+        lock = folder_lock.lock_of(folder)
         texts = ["corpus", *(["finetune-text"] if "text" in config["finetune"] else [])]
-        look = Look(page_recipe(config, runs_of(config), texts, stages_of_rules()), asked.results)
+        recipe = page_recipe(config, runs_of(config), texts, stages_of_rules(), partial(in_experiment, folder=folder))
+        look = Look(recipe, results)
         token, ended, told = secrets.token_urlsafe(24), threading.Event(), threading.Event()
         vega()
         try:
@@ -200,18 +214,19 @@ def main() -> None:
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(f"http://127.0.0.1:{server.server_port}/{token}/", flush=True)
-    working = at_work()
+    print(f"The config: {' '.join(map(str, given['configfiles']))}; the results: {results}/", flush=True)
+    working = folder_lock.at_work().get(lock, False)
     if not working:
-        why = "No snakemake is running here" if working is False else "The last snakemake here ran on another host"
+        why = "No snakemake is running on it" if working is False else "The last snakemake on it ran on another host"
         print(f"{why}; the page shows the results so far, until Ctrl-C or the end of the next snakemake.", flush=True)
     try:
-        while not at_work():
+        while not folder_lock.at_work().get(lock):
             time.sleep(SECONDS)
-        while at_work():
+        while folder_lock.at_work().get(lock):
             time.sleep(SECONDS)
         ended.set()
         told.wait(LAST)
-        print("The workflow has ended; if it succeeded, the page is in results/report.html.", flush=True)
+        print(f"The workflow has ended; if it succeeded, the page is {results}/report.html.", flush=True)
     except KeyboardInterrupt:
         pass
     server.shutdown()

@@ -16,7 +16,7 @@ BASE_KEYS = ("sequence_length", "batch_size", "microbatches", "precision", "mesh
 TUNED_KEYS = ("sequence_length", "batch_size", "microbatches")
 # Tokens that a masked model reads at once where no records say how many it was trained with.
 LENGTH = 128
-FOLDER = "results/evaluation"
+FOLDER = "<results>/evaluation"
 
 
 def overlap(searched: str, collection: str) -> str:
@@ -147,17 +147,17 @@ class Evaluations:
     def vocabulary_files(self, run: Run) -> list[str]:
         """Return the files of the vocabulary of a model: a tokenizer's, SentencePiece's, or a preset's."""
         if run.stage == "mlm":
-            folder = "results/tokenizer" if run.name in self.measured else f"results/mlm/{run.name}/model"
+            folder = "<results>/tokenizer" if run.name in self.measured else f"<results>/mlm/{run.name}/model"
             return [f"{folder}/tokenizer.json", f"{folder}/special_tokens_map.json"]
         name = run.name if run.stage == "base" else run.recipe["base"]
         if name in self.bases:
-            return [f"results/base/{name}/vocabulary.spm"]
-        return [f"results/base/{name}/preset", f"results/base/{name}/preset.json"]
+            return [f"<results>/base/{name}/vocabulary.spm"]
+        return [f"<results>/base/{name}/preset", f"<results>/base/{name}/preset.json"]
 
     @property
     def presets(self) -> set[str]:
         """The preset folders of base models, which have the vocabulary of those that are fetched."""
-        return {f"results/base/{name}/preset" for name in self.config["base"]}
+        return {f"<results>/base/{name}/preset" for name in self.config["base"]}
 
     def scoring(self, model: Model) -> dict:
         """Return what the scores of a model take of the config."""

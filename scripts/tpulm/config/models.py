@@ -28,7 +28,7 @@ class Model:
     @property
     def path(self) -> str:
         """Its path below results/, such as mlm/tiny; of a checkpoint mlm/tiny/00000750."""
-        path = self.run.folder.removeprefix("results/")
+        path = self.run.path
         return path if self.at is None else f"{path}/{self.at:08d}"
 
     @property
@@ -50,7 +50,7 @@ class Model:
     def exported(self) -> str:
         """The folder of the model as a whole: a Hugging Face folder of a masked one, else a preset folder."""
         if self.at is None:
-            return f"results/base/{self.run.name}/preset" if self.run.stage == "base" else f"{self.run.folder}/model"
+            return f"<results>/base/{self.run.name}/preset" if self.run.stage == "base" else f"{self.run.folder}/model"
         return f"{EXPORTED}/{self.path}/{'preset' if self.run.stage == 'base' else 'model'}"
 
     @property
@@ -61,7 +61,7 @@ class Model:
     @property
     def preset(self) -> str:
         """The preset folder that a causal model is opened from: of a finetuned one, its base model's."""
-        return f"results/base/{self.run.recipe['base']}/preset" if self.run.stage == "finetune" else self.exported
+        return f"<results>/base/{self.run.recipe['base']}/preset" if self.run.stage == "finetune" else self.exported
 
     @property
     def fingerprint(self) -> str:

@@ -19,6 +19,7 @@ from tpulm.specs.artifacts import (
     MODEL_FILES,
     SEGMENT_FILES,
     TOKENIZER_FILES,
+    experiment_folder,
 )
 from tpulm.specs.messages import describe
 
@@ -128,7 +129,7 @@ def for_transformers(run: Run, beside: str) -> Publication:
 
 def checkpoints_of(run: Run, period: int) -> list[Publication]:
     """Return every `period`th checkpoint of a run, and the last."""
-    name, chain = f"{run.stage}/{run.name}", run.folder.removeprefix("results/")
+    name, chain = f"{run.stage}/{run.name}", run.path
     found = []
     for number, step in enumerate(run.segment_ends, start=1):
         if number % period and step != run.segment_ends[-1]:
@@ -231,7 +232,7 @@ def check_kept(sync: str, run: Run | None) -> None:
 def archive_of(config: Mapping) -> str:
     """Return the path of the archive."""
     section = config["archive"]
-    return f"results/archive/{section['name']}-{section['version']}.zip"
+    return f"<results>/archive/{section['name']}-{section['version']}.zip"
 
 
 def signatures_of(config: Mapping) -> dict[str, dict[str, Any]]:
@@ -240,12 +241,12 @@ def signatures_of(config: Mapping) -> dict[str, dict[str, Any]]:
     for name, publication in publications_of(config).items():
         if publication.kind not in ("mlm", "base", "adapter", "model", "transformers"):
             continue
-        files = [f"results/{file}" for file in publication.files.values()]
-        folder = f"results/{publication.folder}" if publication.folder else files[0].rpartition("/")[0]
+        files = [f"<results>/{file}" for file in publication.files.values()]
+        folder = f"<results>/{publication.folder}" if publication.folder else files[0].rpartition("/")[0]
         # Its card, too, where that lies beside it: the programs that check a signature allow no other files.
-        files += [f"{folder}/README.md"] if files and f"results/{publication.card}" == folder else []
+        files += [f"{folder}/README.md"] if files and f"<results>/{publication.card}" == folder else []
         names = [file.removeprefix(f"{folder}/") for file in files]
-        found[f"results/archive/models/{name.replace('/', '-')}.sig"] = {
+        found[f"<results>/archive/models/{name.replace('/', '-')}.sig"] = {
             "files": files or [folder],
             "folder": folder,
             "names": names,
@@ -279,8 +280,8 @@ def facts_of(publication: Publication) -> dict[str, list[str]]:
         data["corpus"] = [f"{records.collection}/corpus.json"]
     if publication.run is None:
         return data
-    folder = publication.run.folder.removeprefix("results/")
-    state = publication.run.state.removeprefix("results/")
+    folder = publication.run.path
+    state = publication.run.state.removeprefix("<results>/")
     return data | {"metrics": [f"{folder}/metrics.json"], "timings": [f"{folder}/timings.csv"], "state": [state]}
 
 
@@ -323,7 +324,7 @@ def source_of(publication: Publication, config: Mapping) -> str:
     """Return what libraries load an artifact by: the name of its repository, or its folder."""
     section = config.get("publish", {})
     if "hub" not in section:
-        return f"results/{publication.folder or publication.card}"
+        return f"{experiment_folder(config)}results/{publication.folder or publication.card}"
     name = repository_name(section, publication)
     return f"hf://{name}" if publication.kind in ("base", "model") else name
 

@@ -70,7 +70,7 @@ class RecordSet:
     @property
     def manifest(self) -> str:
         """The file that has the checksum of every shard."""
-        return f"results/{self.folder}/{MANIFEST}"
+        return f"<results>/{self.folder}/{MANIFEST}"
 
     @property
     def layout(self) -> dict:

@@ -44,8 +44,8 @@ def page_run(run: Run, prefixed: Callable[[str], str]) -> dict[str, Any]:
         "stage": run.stage,
         "name": run.name,
         "label": f"{run.stage}/{run.name}",
-        "folder": run.folder.removeprefix("results/"),
-        "log": prefixed(f"logs/{run.stage}/{run.name}/metrics.jsonl"),
+        "folder": run.path,
+        "log": prefixed(f"<logs>/{run.stage}/{run.name}/metrics.jsonl"),
     }
 
 
@@ -109,7 +109,7 @@ class Comparisons:
     def folders(self) -> list[str]:
         """The folders of those whose values are means over the items beside them, below results/evaluation."""
         scores = [path for path in self.files if path.endswith("/scores.json")]
-        own = [path.removeprefix("results/evaluation/").removesuffix("/scores.json") for path in scores]
+        own = [path.removeprefix("<results>/evaluation/").removesuffix("/scores.json") for path in scores]
         return [folder for folder in own if not folder.startswith("tasks/")]
 
     def of(self, model: str, file: str) -> list[str]:

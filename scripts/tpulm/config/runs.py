@@ -68,9 +68,14 @@ class Run:
         return f"base.{self.name}" if self.stage == "base" else f"{self.stage}.runs.{self.name}"
 
     @property
+    def path(self) -> str:
+        """Its path below results/, such as mlm/tiny."""
+        return f"{self.stage}/{self.name}"
+
+    @property
     def folder(self) -> str:
-        """Where its artifacts are; those of a base model's training lie apart from the preset folder."""
-        return f"results/{self.stage}/{self.name}"
+        """Where its artifacts are."""
+        return f"<results>/{self.path}"
 
     @property
     def backend(self) -> str:
@@ -93,7 +98,7 @@ class Run:
         """The files of the masked model whose weights it starts from; none for a run from scratch."""
         if self.stage != "mlm" or "init" not in self.recipe:
             return []
-        return [f"results/{self.fetched}/{file}" for file in MODEL_FILES]
+        return [f"<results>/{self.fetched}/{file}" for file in MODEL_FILES]
 
     def init_at(self, last: int) -> list[str]:
         """Return those of `init_files` that the segment up to step `last` reads: after the first, the sizes only."""

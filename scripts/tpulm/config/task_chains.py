@@ -13,7 +13,8 @@ from tpulm.specs.artifacts import MODEL_FILES, PAD_ID
 from tpulm.specs.label_heads import exported_model, masked_model
 from tpulm.specs.schedule import segment_schedule
 
-FOLDER = "results/evaluation/tasks"
+PATH = "evaluation/tasks"  # below results/
+FOLDER = f"<results>/{PATH}"
 # Whose weights a chain starts from: the model's, or random ones, as a baseline.
 PRETRAINED, RANDOM = "pretrained", "random"
 # Keys of a task that decide what a training step computes; and those of a segment's recipe that are the task's.
@@ -69,9 +70,9 @@ class TaskChain(Run):
         return f"evaluation.tasks.{self.task}"
 
     @property
-    def folder(self) -> str:
-        """Where its checkpoints are."""
-        return f"{FOLDER}/{self.task}/{self.model.path}/{self.weights}-rate-{self.rate:g}-seed-{self.seed}"
+    def path(self) -> str:
+        """The path of its checkpoints below results/."""
+        return f"{PATH}/{self.task}/{self.model.path}/{self.weights}-rate-{self.rate:g}-seed-{self.seed}"
 
     @property
     def backend(self) -> str:
@@ -125,7 +126,7 @@ class TaskChain(Run):
     def described(self) -> list[str]:
         """The config.json of a masked model from elsewhere, which says what a plan needs to know; none of others."""
         elsewhere = self.stage == "mlm" and self.origin
-        return [f"results/{self.model_run.fetched}/{MODEL_FILES[0]}"] if elsewhere else []
+        return [f"<results>/{self.model_run.fetched}/{MODEL_FILES[0]}"] if elsewhere else []
 
     def plan(self) -> dict:
         """Return what a plan takes of it, as of all chains of its model on its task, see `Run.plan`.

@@ -138,7 +138,7 @@ def candidates(config: Mapping) -> dict[str, Run]:
     """Return the models of a completed config by their paths below results/, such as mlm/tiny or finetune/python."""
     causal = [Run("base", name, config) for name in config["base"]]
     causal += [Run("finetune", name, config) for name in config["finetune"]["runs"]]
-    return masked_candidates(config) | {run.folder.removeprefix("results/"): run for run in causal}
+    return masked_candidates(config) | {run.path: run for run in causal}
 
 
 def masked_candidates(config: Mapping) -> dict[str, Run]:

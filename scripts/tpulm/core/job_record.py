@@ -18,6 +18,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import resource
 import sys
 import time
@@ -44,6 +45,7 @@ SOFTWARE = {
 current: list[Path] = []  # the record of this process' job
 # Below it are Snakemake's copies of what is in buckets: BUCKET/NAME.
 COPIES = ".snakemake/storage/gcs/"
+TOP = re.compile(r"/((?:experiments|results|logs)/)")  # folders of artifacts in a working folder or a bucket
 STORE = "TPULM_STORE_RECORDS"  # in the environment of a job whose folder goes with its machine
 
 
@@ -60,12 +62,8 @@ def path_of(log: str | Path) -> Path:
 
 def name_here(path: str) -> str:
     """Return the path of a result or a log in a working folder, also for its URL and for Snakemake's copy of it."""
-    if bucket.remote(path) or COPIES in path:
-        for folder in ("results/", "logs/"):
-            _, found, name = path.partition(f"/{folder}")
-            if found:
-                return folder + name
-    return path
+    known = TOP.search(path) if bucket.remote(path) or COPIES in path else None
+    return path[known.start(1) :] if known else path
 
 
 def url_of(path: str | Path) -> str | None:

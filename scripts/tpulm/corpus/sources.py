@@ -66,15 +66,15 @@ def divided(text: Mapping, parts: Sequence[Part]) -> bool:
 def split_files(collection: str, split: str, text: Mapping, parts: Sequence[Part]) -> list[str]:
     """Return the files of a split in order. Of parts that are named for a split, those that have its documents."""
     if not divided(text, parts):
-        return [f"results/{collection}/{split}.parquet"]
+        return [f"<results>/{collection}/{split}.parquet"]
     source = split if split in {part.split for part in parts} else "train"
     numbers = [number for number, part in enumerate(parts) if part.split == source]
-    return [f"results/{collection}/{split}/{number:05d}.parquet" for number in numbers]
+    return [f"<results>/{collection}/{split}/{number:05d}.parquet" for number in numbers]
 
 
 def part_files(wildcards: Any, parts: Mapping[str, list[Part]], suffix: str) -> list[str]:
     """Return the files of all parts of a text with this suffix, in order; parts by collection, which is a wildcard."""
-    folder = f"results/{wildcards.collection}/parts"
+    folder = f"<results>/{wildcards.collection}/parts"
     return [f"{folder}/{number:05d}{suffix}" for number in range(len(parts[wildcards.collection]))]
 
 

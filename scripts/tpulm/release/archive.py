@@ -22,7 +22,7 @@ from tpulm.release.data_sheet import data_sheet
 from tpulm.release.provenance import JOBS, ancestors, jobs_of, maker_of, makers
 from tpulm.release.rebuild import minors_of
 from tpulm.release.verify import COMMENT, EPOCH, LOCAL_HEADER, MANIFEST, damages_of, signature_command
-from tpulm.specs.artifacts import CHECKPOINT_FILES
+from tpulm.specs.artifacts import CHECKPOINT_FILES, experiment_folder, in_experiment
 
 # How an artifact made again is compared: `bytes`, the same on every machine; `numbers`, it follows from floating-point
 # sums, and has the same bytes on the same kind of processor only; `time`, it tells of time or of other runs, and
@@ -241,7 +241,7 @@ How every number of this run came about: what was trained, on what, by which job
 
 | | |
 | --- | --- |
-| `results/` | artifacts, those of at most {largest} bytes |
+| `{results}/` | artifacts, those of at most {largest} bytes |
 | `manifest.json` | size and SHA-256 of every artifact, also of the larger ones, and of each file in here |
 | `jobs.json` | every job: rule, params, inputs and outputs with SHA-256, when, where, with what software, attempts |
 | `ro-crate-metadata.json` | the same as a Provenance Run Crate (https://w3id.org/ro/wfrun/provenance/0.5) |
@@ -250,7 +250,7 @@ How every number of this run came about: what was trained, on what, by which job
 | `source/` | the workflow{commit}, with the locks of its environments in `source/envs` |
 | `verify.py` | checks this archive, and rebuilds; it needs Python 3.11 or later only |
 
-{kept} of {all} artifacts are in here. The others lay in `results/` of the folder where the workflow ran.
+{kept} of {all} artifacts are in here. The others lay in `{results}/` of the folder where the workflow ran.
 {changed}"""
 
 
@@ -320,6 +320,7 @@ def readme(recipe: Mapping[str, Any], manifest: Mapping[str, Any], largest: int,
         python=f"python{pythons[0] if pythons else 3}",
         check=" ".join(signature_command(file, "KEY.pub")),
         largest=f"{largest:,}",
+        results=in_experiment("<results>", experiment_folder(recipe["completed"])),
         commit=commit + (" and changed since" if version["changed"] else ""),
         kept=sum(facts["included"] for facts in artifacts.values()),
         all=len(artifacts),

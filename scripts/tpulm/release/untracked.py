@@ -18,7 +18,7 @@ def summary(arguments: dict, targets: list[str]) -> list[dict[str, str]]:
     """Return the rows of `snakemake TARGETS --summary`: output_file, status, plan and more, for each output.
 
     arguments  snakefile, configfiles and config, as given to this Snakemake; profile, what makes a job stale;
-               results, where they are
+               results, where they are; bucket, the URL that their paths are below, or ""
     Raises UserError when Snakemake cannot say.
     """
     command = [sys.executable, "-m", "snakemake", *targets, "--summary", "--snakefile", arguments["snakefile"]]
@@ -27,9 +27,8 @@ def summary(arguments: dict, targets: list[str]) -> list[dict[str, str]]:
         command += ["--configfile", *arguments["configfiles"]]
     if arguments["config"]:
         command += ["--config", *(f"{key}={json.dumps(value)}" for key, value in arguments["config"].items())]
-    if bucket.remote(arguments["results"]):
-        prefix = arguments["results"].removesuffix("/results")
-        command += ["--default-storage-provider", "gcs", "--default-storage-prefix", prefix]
+    if arguments["bucket"]:
+        command += ["--default-storage-provider", "gcs", "--default-storage-prefix", arguments["bucket"]]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
     start = next((number for number, line in enumerate(lines) if line.startswith("output_file\t")), None)

@@ -15,7 +15,7 @@ from tpulm.report.sources import source_of
 def adapter_use(recipe: Mapping) -> str:
     """Return how an adapter is loaded: by Keras, and by PEFT where its base is on the hub."""
     base = recipe["base"]
-    folder = recipe["source"].removesuffix("adapter") if recipe["source"].startswith("results/") else ""
+    folder = recipe["source"].removesuffix("adapter") if "/results/" in f"/{recipe['source']}" else ""
     text = code(
         "import json\n\nimport keras_hub\n\n"
         f'model = keras_hub.models.CausalLM.from_preset("{base["preset"]}")\n'

@@ -65,7 +65,7 @@ def check_shards(
         places = [job.wildcards for job in writers if job.output.get("sidecar")]
         written = {f"{place.split}/{place.shard}-of-{place.shards}" for place in places}
         records = record_sets[manifest.wildcards.records]
-        folder = located(f"results/{records.folder}")
+        folder = located(f"<results>/{records.folder}")
         gone = [file for file in missing(folder, records.files) if file.rpartition(".")[0] not in written]
         if gone:
             more, were, them = (f" and {len(gone) - 1} more", "were", "them") if gone[1:] else ("", "was", "it")

@@ -31,7 +31,7 @@ from tpulm.core.errors import UserError
 # four characters or more make a token, of which an id takes two or three bytes in a TFRecord.
 RECORDS_PER_CHARACTER, DOCUMENTS_PER_CHARACTER = 0.75, 1.0
 # The weights of a checkpoint of a model on a task; the group is the model.
-TASK_WEIGHTS = r"results/evaluation/tasks/[^/]+/([^/]+/[^/]+)/(?:\d{8,9}/)?[^/]+/checkpoints/\d+/weights\.safetensors"
+TASK_WEIGHTS = r"<results>/evaluation/tasks/[^/]+/([^/]+/[^/]+)/(?:\d{8,9}/)?[^/]+/checkpoints/\d+/weights\.safetensors"
 UNPACKED = 4  # characters of a byte of a compressed file, about
 
 
@@ -76,10 +76,10 @@ def models(run: Run) -> dict[str, int]:
     if run.stage == "mlm":
         return {f"{run.folder}/model/model.safetensors": whole}
     if run.stage == "base":
-        return {f"results/base/{run.name}/preset": whole, f"results/transformers/base/{run.name}": whole}
+        return {f"<results>/base/{run.name}/preset": whole, f"<results>/transformers/base/{run.name}": whole}
     # The formats of Keras and of PEFT, which has a B for each head.
     adapters = {f"{run.folder}/adapter.lora.h5": 3 * FLOAT32 * size.adapters}
-    return adapters | {f"{run.folder}/model": whole, f"results/transformers/finetune/{run.name}": whole}
+    return adapters | {f"{run.folder}/model": whole, f"<results>/transformers/finetune/{run.name}": whole}
 
 
 def needs_of(jobs: Iterable[Any], runs: Iterable[Run], config: Mapping, planned: Iterable[Mapping]) -> list[Need]:
@@ -97,11 +97,11 @@ def needs_of(jobs: Iterable[Any], runs: Iterable[Run], config: Mapping, planned:
     masked, _ = asked_of(config, {run.name: run for run in by_key.values() if run.stage == "mlm"})
     copies = [run for run in masked.values() if run.origin]
     saved |= {
-        f"results/{run.fetched}/model.safetensors": (FLOAT32 * model_size(run).parameters, assumed(run))
+        f"<results>/{run.fetched}/model.safetensors": (FLOAT32 * model_size(run).parameters, assumed(run))
         for run in copies
     }
     for name, size in fetched.items():
-        saved |= {f"results/base/{name}/preset": size, f"results/transformers/base/{name}": size}
+        saved |= {f"<results>/base/{name}/preset": size, f"<results>/transformers/base/{name}": size}
     found += grouped("models", (saved[path] for path in saved if path in made))
     return [*found, *chains_of_tasks(made, by_key.values()), *texts(made)]
 
@@ -116,16 +116,18 @@ def grouped(what: str, sizes: Iterable[tuple[int, str | None]]) -> list[Need]:
 
 def chains_of_tasks(made: Iterable[str], runs: Iterable[Run]) -> list[Need]:
     """Return what the checkpoints of models that are finetuned on tasks take: weights, best ones, optimizer's state."""
-    sizes = {
-        run.folder.removeprefix("results/"): (4 * FLOAT32 * model_size(run).parameters, assumed(run)) for run in runs
-    }
+    sizes = {run.path: (4 * FLOAT32 * model_size(run).parameters, assumed(run)) for run in runs}
     matches = (re.match(TASK_WEIGHTS, path) for path in made)
     return grouped("checkpoints of tasks", (sizes[match[1]] for match in matches if match and match[1] in sizes))
 
 
 def below(path: str) -> str:
-    """Return the path of an output from results/ on: a module has a prefix before it, a bucket the copy's folder."""
-    return "".join(path.partition("results/")[1:])
+    """Return the path of an output from <results>/ on.
+
+    A module has a prefix before it, an experiment its folder, a bucket the copy's folder.
+    """
+    _, found, name = f"/{path}".partition("/results/")
+    return f"<results>/{name}" if found else ""
 
 
 def texts(made: Mapping[str, Any]) -> list[Need]:
@@ -145,7 +147,7 @@ def texts(made: Mapping[str, Any]) -> list[Need]:
         if copied:
             records += sum(map(bytes_of, copied))
             continue
-        collection = folder.split("/")[3] if folder.startswith("results/tokens/") else "corpus"
+        collection = folder.split("/")[3] if folder.startswith("<results>/tokens/") else "corpus"
         known = characters(Path(str(next(iter(writers[0].input)))).parents, collection)
         records += RECORDS_PER_CHARACTER * max(known, of_files(read.get(collection, [])))
     sizes = {"documents": sum(documents.values()), "records": records}
@@ -197,7 +199,7 @@ def check(
     if not total:
         return
     parts = "; ".join([need.said for need in found] + [f"{key}, from a hub, not counted" for key in unknown])
-    needed = f"{gigabytes(total)} of disk in results/ ({parts})"
+    needed = f"{gigabytes(total)} of disk in {folder}/ ({parts})"
     if "://" in folder:
         say(f"the jobs will need up to {needed}.")
         return

@@ -68,18 +68,18 @@ class ShardInputs:
         """Return the tokenizer of a set of records; a base model trained here has its vocabulary before its weights."""
         base = self.record_sets[records].base
         if base in self.trained:
-            return f"results/base/{base}/vocabulary.spm"
-        return ancient(f"results/base/{base}/preset")  # a folder: the fingerprint tells whether it has changed
+            return f"<results>/base/{base}/vocabulary.spm"
+        return ancient(f"<results>/base/{base}/preset")  # a folder: the fingerprint tells whether it has changed
 
     def fingerprint(self, records: str) -> str | list[str]:
         """Return the fingerprint of the preset folder that has the tokenizer, where there is one."""
         base = self.record_sets[records].base
-        return [] if base in self.trained else f"results/base/{base}/preset.json"
+        return [] if base in self.trained else f"<results>/base/{base}/preset.json"
 
 
 # The file that is made of a checkpoint: its scores, below a folder for each evaluation; what it says.
-SCORES = "results/evaluation/{above}{{chain}}/{{step:08d}}/scores.json"
-SAMPLES = "results/samples/{chain}/{step:08d}.json"
+SCORES = "<results>/evaluation/{above}{{chain}}/{{step:08d}}/scores.json"
+SAMPLES = "<results>/samples/{chain}/{step:08d}.json"
 
 
 class CheckpointFiles:

@@ -1,4 +1,8 @@
-"""Where artifacts are: in the working folder, below the prefix of a Snakemake module, or in a bucket."""
+"""Where artifacts are: in the working folder, in the folder of an experiment, in a module's prefix, in a bucket.
+
+Paths of artifacts and logs begin with <results>/ and <logs>/, Snakemake's pathvars. Snakemake puts the folders in their
+place in inputs, outputs and logs. In params and for what the Snakefile itself reads, `Paths` does.
+"""
 
 import os
 from collections.abc import Callable, Iterable
@@ -11,38 +15,48 @@ from snakemake.io import AnnotatedString, local
 from tpulm.compat.snakemake import default_storage, prefixing, source_input
 from tpulm.compat.snakemake_gcs import list_once
 from tpulm.core import bucket
+from tpulm.specs.artifacts import in_experiment
 from tpulm.workflow.code_inputs import imported
 
 
 class Paths:
-    """Turns paths below results/ into where they are, and files of the workflow's source into inputs."""
+    """Turns paths below <results>/ into where they are, and files of the workflow's source into inputs."""
 
-    def __init__(self, workflow: Any, storage: Any, root: Path):
+    def __init__(self, workflow: Any, storage: Any, root: Path, folder: str):
         """Take Snakemake's workflow and storage object while a Snakefile is parsed.
 
-        root  folder of this workflow's Snakefile: as a module, it is not the folder of the outer one
+        root    folder of this workflow's Snakefile: as a module, it is not the folder of the outer one
+        folder  the folder of the experiment, see `experiment_folder`
         """
-        self.root, self.storage = root, storage
+        self.root, self.storage, self.folder = root, storage, folder
         self.stored, prefix = default_storage(workflow)
         self.bucket = f"{prefix.rstrip('/')}/" if self.stored == "gcs" else ""
         if self.bucket and workflow.is_main_process:
             list_once(self.bucket)
         self.prefix = prefixing(workflow)
 
+    def resolved(self, path: str) -> str:
+        """Return a path with the folders of its pathvars."""
+        return in_experiment(path, self.folder)
+
     def prefixed(self, path: str) -> str:
-        """Return a path below results/ with the prefix that Snakemake gives to a module's paths."""
-        return self.prefix(path)
+        """Return a resolved path with the prefix that Snakemake gives to a module's paths."""
+        return self.prefix(self.resolved(path))
 
     def located(self, path: str) -> str:
         """Return where an artifact is: its path, or its URL where results go to Google Cloud Storage."""
         return f"{self.bucket}{self.prefixed(path)}"
+
+    def exists(self, path: str) -> bool:
+        """Return whether an artifact has been made."""
+        return bucket.exists(self.located(path))
 
     def in_place(self, path: str) -> Any:
         """Return a file as an input that is read where it is: from a bucket, a script gets its URL.
 
         Other inputs are copied from the bucket to the machine of the job first.
         """
-        return self.storage.gcs(self.located(path), retrieve=False) if self.bucket else path
+        return self.storage.gcs(self.located(path), retrieve=False) if self.bucket else self.resolved(path)
 
     def text(self, path: str) -> Any:
         """Return a file of the user's text as an input: of this machine, or read where it is in a bucket."""

@@ -55,7 +55,7 @@ def signing_key(path: str | None) -> Any:
 def kept_runs(folder: str) -> list[str]:
     """Return the files of the history in the folder where it is; those in a bucket are only known by the config."""
     found = [] if bucket.remote(folder) else Path(folder).rglob("[!.]*.json")
-    return [f"results/history/{path.relative_to(folder).as_posix()}" for path in found]
+    return [f"<results>/history/{path.relative_to(folder).as_posix()}" for path in found]
 
 
 def archived(config: Mapping, paths: Sequence[str], overrides: Mapping, target: str, root: Path) -> dict[str, Any]:
@@ -109,14 +109,14 @@ class Publishing:
         if not self.section:
             or_exit(no_place)
         places = [place for place in ("hub", "gcs") if place in self.section]
-        return [f"results/publish/{place}/{name}.json" for place in places for name in self.published]
+        return [f"<results>/publish/{place}/{name}.json" for place in places for name in self.published]
 
     def files(self, wildcards: Any) -> list:
         """Return the files of an artifact, or its folder; folders and checkpoints as `ancient`, see `changes`."""
         publication = self.published[wildcards.artifact]
         if publication.folder:
-            return [ancient(f"results/{publication.folder}")]
-        files = [f"results/{file}" for file in publication.files.values()]
+            return [ancient(f"<results>/{publication.folder}")]
+        files = [f"<results>/{file}" for file in publication.files.values()]
         return [ancient(file) for file in files] if publication.kind == "checkpoint" else files
 
     def changes(self, wildcards: Any) -> list[str]:
@@ -125,12 +125,12 @@ class Publishing:
         if publication.run and publication.kind in ("model", "transformers", "checkpoint"):
             step = int(wildcards.artifact.rpartition("/")[2]) if publication.kind == "checkpoint" else None
             return [publication.run.checkpoint(step)["state"]]
-        return [f"results/{publication.folder}.json"] if publication.folder else []
+        return [f"<results>/{publication.folder}.json"] if publication.folder else []
 
     def card(self, wildcards: Any) -> list[str]:
         """Return the card of an artifact; a checkpoint has none."""
         folder = self.published[wildcards.artifact].card
-        return [f"results/{folder}/README.md"] if folder else []
+        return [f"<results>/{folder}/README.md"] if folder else []
 
     def to_hub(self, wildcards: Any) -> dict:
         """Return what publishing an artifact on the hub takes of the config."""
@@ -150,7 +150,7 @@ class Publishing:
     def facts(self, wildcards: Any) -> dict[str, list[str]]:
         """Return the files that a card is made of, by name."""
         found = facts_of(self.cards[wildcards.card])
-        return {name: [f"results/{file}" for file in files] for name, files in found.items()}
+        return {name: [f"<results>/{file}" for file in files] for name, files in found.items()}
 
     def described(self, wildcards: Any) -> dict:
         """Return what a card takes of the config."""

@@ -56,29 +56,31 @@ def check_token(jobs: Iterable) -> None:
 class Start:
     """The checks of a workflow, or of a module in another one."""
 
-    def __init__(self, workflow: Any, config: Mapping, runs: list[Run], place: Paths):
+    def __init__(self, workflow: Any, config: Mapping, runs: list[Run], place: Paths, given: Mapping):
         """Look at the working folder, while Snakemake reads the Snakefile.
+
+        given  the config as it was given: configfiles; config, the keys of --config
 
         Raises UserError in a job whose workflow is gone.
         """
-        self.workflow, self.config, self.runs, self.place = workflow, config, runs, place
+        self.workflow, self.config, self.runs, self.place, self.given = workflow, config, runs, place, given
         self.record_sets = record_sets_of(config, runs)
         self.tfrecords = rule_name(workflow, "tfrecords")  # the target, also of a module
         self.follower: subprocess.Popen | None = None  # what passes metrics on to trackers
         if workflow.is_main_process:
-            self.seen = folder_lock.last_start()
+            self.seen = folder_lock.last_start(self.place.folder)
             # A module's checks run only where the outer workflow calls its `onstart`.
             os.environ[folder_lock.AWAITED] = "1"
         else:
             folder_lock.join()
-            folder_lock.check_start()
+            folder_lock.check_start(self.place.folder)
 
     def notes(self) -> list[str]:
         """Return what to tell before jobs start.
 
         Which runs train again and why, and whether results/ is writable.
         """
-        results = self.place.located("results")
+        results = self.place.located("<results>")
         found = [why_retrained(run, self.place.located(run.folder)) for run in self.runs]
         return [text for text in (*found, *folder_lock.unwritable(results)) if text]
 
@@ -88,7 +90,7 @@ class Start:
         Raises UserError: an unwritable folder, another workflow at work, shards that are gone, a budget that is too
         small, a disk that is too full, a place that cannot run the jobs, no token to publish with.
         """
-        workflow, results = self.workflow, self.place.located("results")
+        workflow, results = self.workflow, self.place.located("<results>")
         # Without TensorBoard, which is the default, there is a note.
         check_installed([name for name in self.config["trackers"] if name != "tensorboard"])
         if bucket.remote(results):
@@ -96,7 +98,7 @@ class Start:
             bucket.claim(self.place.located(".belongs-to"), folder_lock.identity())
         else:
             folder_lock.check_writable(results)
-        folder_lock.enter(self.seen)
+        folder_lock.enter(self.place.folder, self.seen, self.given)
         if workflow.touch:
             return
         jobs = pending_jobs(workflow)
@@ -122,7 +124,7 @@ class Start:
                 "`snakemake track` writes them.")  # fmt: skip
         given = tracking.specification(self.config, self.runs, self.place, replay=False)
         given["trackers"] = [name for name in given["trackers"] if name not in missing]
-        self.follower = tracking.start(given)
+        self.follower = tracking.start(given, self.place)
 
     def after_jobs(self) -> None:
         """Let the trackers have the rest."""
@@ -148,7 +150,7 @@ class Start:
         here = self.workflow.local_exec and not tpu_here()
         return [
             {
-                "key": f"{run.key} {run.folder.removeprefix('results/')}" if planned.task else run.key,
+                "key": f"{run.key} {run.path}" if planned.task else run.key,
                 "stage": run.stage,
                 "name": run.name,
                 "folder": self.place.prefixed(run.folder),
@@ -159,7 +161,7 @@ class Start:
                 "recipe": planned.recipe,
                 # None where it is this machine, without a TPU, that trains.
                 "accelerator": None if here else run.recipe["resources"].get("accelerator"),
-                "plans": self.place.located(f"results/plan/{planned.name}"),
+                "plans": self.place.located(f"<results>/plan/{planned.name}"),
             }
             for planned in planned_of(self.config).values()
             for run in planned.chains

@@ -11,7 +11,6 @@ from tpulm.config.runs import Run
 from tpulm.workflow.paths import Paths
 
 SCRIPTS = Path(__file__).parents[2]
-LOG = Path("logs") / "trackers.log"
 PATIENCE = 60  # seconds that it may take at the end, for what is still to be sent
 SAMPLES = {"mlm": "fill_mask.json", "finetune": "generations.json"}
 
@@ -24,7 +23,7 @@ def specification(config: Mapping, runs: Iterable[Run], place: Paths, replay: bo
         "runs": [
             {
                 "name": f"{run.stage}/{run.name}",
-                "folder": place.prefixed(f"logs/{run.stage}/{run.name}"),
+                "folder": place.prefixed(f"<logs>/{run.stage}/{run.name}"),
                 "samples": place.located(f"{run.folder}/{SAMPLES[run.stage]}") if run.stage in SAMPLES else "",
                 "config": {key: value for key, value in run.recipe.items() if key != "resources"},
             }
@@ -33,16 +32,17 @@ def specification(config: Mapping, runs: Iterable[Run], place: Paths, replay: bo
     }
 
 
-def start(given: dict) -> subprocess.Popen | None:
+def start(given: dict, place: Paths) -> subprocess.Popen | None:
     """Start the process with a specification; None where it names no tracker.
 
     It ends when this process does, however that ends.
     """
     if not given["trackers"]:
         return None
-    LOG.parent.mkdir(parents=True, exist_ok=True)
+    path = Path(place.resolved("<logs>/trackers.log"))
+    path.parent.mkdir(parents=True, exist_ok=True)
     folders = [str(SCRIPTS), *filter(None, [os.environ.get("PYTHONPATH")])]
-    with open(LOG, "w", encoding="utf-8") as log:
+    with open(path, "w", encoding="utf-8") as log:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "tpulm.workflow.trackers"], stdin=subprocess.PIPE, stdout=log, stderr=log,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)}, start_new_session=True,

@@ -1,0 +1,132 @@
+"""Experiments beside each other in one folder: results and logs of each, the lock, cleaning, the past, modules."""
+
+import fcntl
+import json
+import subprocess
+import sys
+
+import pytest
+from conftest import Workflow, existing
+from kills import fingerprints
+from ruamel.yaml import YAML
+from test_module import ONSTART, OUTER
+from tpulm.core.folder_lock import lock_of
+from tpulm.release.provenance import jobs_of, maker_of, makers
+
+WORDS = "the quick brown fox jumps over a lazy dog while seven wizards box with jugs of liquor".split()
+
+
+def text(seed: int) -> str:
+    """Return 300 documents."""
+    return "\n".join(" ".join(WORDS[(seed + row * word) % len(WORDS)] for word in range(3, 30)) for row in range(300))
+
+
+def configure(workflow, name, experiment=None, seed=1, **sections):
+    """Write NAME.yaml, a config that needs neither TensorFlow nor JAX, and its text."""
+    (workflow / f"{name}.txt").write_text(text(seed))
+    config = {"experiment": experiment} if experiment else {}
+    config |= {"corpus": {"source": "files", "files": [f"{name}.txt"], "held_out": {"validation": 0.1, "test": 0.1}}}
+    config |= {"tokenizer": {"vocab_size": 40}, "tfrecords": {"sequence_length": 16, "shards": {"train": 2}}} | sections
+    with open(workflow / f"{name}.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(config, file)
+
+
+def run(workflow, name, *arguments, **options):
+    """Run Snakemake with the config NAME.yaml."""
+    return workflow(*(arguments or ["tfrecords"]), "--cores", "2", "--configfile", f"{name}.yaml", **options)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory):
+    """Three configs that have run in one folder: one without an experiment, two with."""
+    workflow = Workflow(tmp_path_factory.mktemp("three") / "workflow")
+    for seed, (name, experiment) in enumerate({"plain": None, "one": "one", "two": "two"}.items(), start=1):
+        configure(workflow, name, experiment, seed)
+        run(workflow, name)
+    return workflow
+
+
+def test_going_back_and_forth_runs_nothing(three):
+    for name in ("two", "plain", "one", "two"):
+        assert "Nothing to be done" in run(three, name, "tfrecords", "-n").stdout
+    places = [three / "results", three / "experiments/one/results", three / "experiments/two/results"]
+    assert len({(place / "tokenizer/tokenizer.json").read_text() for place in places}) == 3
+    assert all(list((place.parent / "logs").rglob("*.log")) for place in places)
+
+
+def test_an_experiment_has_the_bytes_of_its_config_without_one(three):
+    configure(three, "other", "other")
+    (three / "other.yaml").write_text((three / "one.yaml").read_text().replace("experiment: one", "experiment: other"))
+    run(three, "other")
+    assert fingerprints(three / "experiments/other/results") == fingerprints(three / "experiments/one/results")
+
+
+def test_a_changed_key_of_one_leaves_the_others(three):
+    text = (three / "two.yaml").read_text()
+    (three / "two.yaml").write_text(text.replace("vocab_size: 40", "vocab_size: 44"))
+    assert "train_tokenizer" in run(three, "two", "tfrecords", "-n").stdout
+    for name in ("plain", "one"):
+        assert "Nothing to be done" in run(three, name, "tfrecords", "-n").stdout
+    (three / "two.yaml").write_text(text)
+
+
+def test_cleaning_and_verifying_see_one_experiment(three):
+    stray = three / "experiments/one/results/stray.txt"
+    stray.write_text("of no job")
+    before = fingerprints(three / "experiments/two/results") | fingerprints(three / "results")
+    for name in ("plain", "one", "two"):
+        run(three, name, "clean_delete")
+    assert not stray.exists()
+    assert fingerprints(three / "experiments/two/results") | fingerprints(three / "results") == before
+    shard = three / "experiments/two/results/tfrecords/train/00000-of-00002.tfrecord"
+    kept = shard.read_bytes()
+    shard.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    done = run(three, "two", "verify", check=False)
+    assert done.returncode == 1 and "00000-of-00002" in done.stdout
+    assert run(three, "one", "verify").returncode == 0
+    shard.write_bytes(kept)
+
+
+def test_each_experiment_has_its_own_lock(three):
+    with open(three / str(lock_of("experiments/one/"))) as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        refused = run(three, "one", "tokenizer", "--forcerun", "evaluate_tokenizer", check=False)
+        assert refused.returncode == 1 and "error: " in refused.stdout and "experiments/one" in refused.stdout
+        run(three, "two", "tokenizer", "--forcerun", "evaluate_tokenizer")
+
+
+def test_the_past_of_each_is_told_apart(three):
+    made = makers(jobs_of(three.folder))
+    for name, folder in (("plain", ""), ("one", "experiments/one/"), ("two", "experiments/two/")):
+        job = maker_of(f"{folder}results/corpus/parts/00000.parquet", made)
+        assert f"{name}.txt" in job["inputs"]
+        tokenizer = maker_of(f"{folder}results/tokenizer/tokenizer.json", made)
+        assert all(path.startswith(f"{folder}results/") for path in tokenizer["inputs"])
+    told = subprocess.run(
+        [sys.executable, "tools/provenance.py", "experiments/two/results/tfrecords/manifest.json"],
+        cwd=three.folder, stdout=subprocess.PIPE, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert "two.txt" in told and "one.txt" not in told and "plain.txt" not in told
+
+
+def test_an_experiment_of_a_module_is_below_its_prefix(fresh, tmp_path):
+    configure(fresh, "small", "inner")
+    outer = existing(tmp_path / "outer")
+    outer.folder.mkdir()
+    (outer / "profiles").symlink_to(fresh / "profiles")
+    for name in ("small.yaml", "small.txt"):
+        (fresh / name).rename(outer / name)
+    (outer / "Snakefile").write_text(OUTER.format(snakefile=str(fresh / "Snakefile"), onstart=ONSTART))
+    outer("lm_tfrecords", "--cores", "2")
+    manifest = json.loads((outer / "lm/experiments/inner/results/tfrecords/manifest.json").read_text())
+    assert manifest["splits"]["train"] and (outer / "lm/experiments/inner/logs").is_dir()
+    assert "Nothing to be done" in outer("lm_tfrecords", "-n").stdout
+
+
+@pytest.mark.parametrize("name", ["../up", "/abs", "a/b", "A", ""])
+def test_the_name_of_an_experiment_cannot_lead_elsewhere(fresh, name):
+    configure(fresh, "bad")
+    (fresh / "bad.yaml").write_text(f"experiment: {json.dumps(name)}\n" + (fresh / "bad.yaml").read_text())
+    done = run(fresh, "bad", "tfrecords", "-n", check=False)
+    assert done.returncode == 1 and done.stdout.count("error: bad.yaml: experiment") == 1
+    assert not (fresh / "experiments").exists()
