@@ -18,7 +18,8 @@ from tpulm.config.models import asked_of, sampling_of
 from tpulm.specs.causal_families import marks_of
 from tpulm.config.models import Model
 from tpulm.config.report import page_recipe
-from tpulm.config.reading import complete, read_config, typed
+from tpulm.config.reading import complete, read_config, schema
+from tpulm.config.schema import typed
 from tpulm.config.runs import by_stage, pick, record_sets_of, runs_of, segment_outputs
 from tpulm.config.sweeps import groups_of, repetitions
 from tpulm.workflow.disk import fetched_bytes
@@ -43,7 +44,7 @@ CONFIG_FILES = [os.path.relpath(path) for path in GIVEN or ["config.yaml"] if IS
 if IS_MAIN:
     config = or_exit(read_config, CONFIG_FILES, OVERRIDES)
 else:
-    config = or_exit(complete, typed(config), "the config of the module")
+    config = or_exit(complete, typed(schema(), config, schema()), "the config of the module")
 
 RUNS = runs_of(config)
 STAGE_RUNS = by_stage(RUNS)

@@ -311,6 +311,14 @@ def test_yaml_1_2(tmp_path):
 def test_overrides_of_the_command_line_are_numbers():
     config = read_config([ROOT / "config.yaml"], {"mlm": {"runs": {"tiny": {"learning_rate": "1e-4"}}}})
     assert config["mlm"]["runs"]["tiny"]["learning_rate"] == 1e-4
+    sizes = {"mlm": {"runs": {"tiny": {"model": {"layer_norm_eps": "1e-5"}}}}}
+    assert read_config([ROOT / "config.yaml"], sizes)["mlm"]["runs"]["tiny"]["model"]["layer_norm_eps"] == 1e-5
+
+
+def test_text_that_reads_as_a_number_stays_text_where_text_is_meant():
+    given = {"title": "2024", "archive": {"version": "1"}, "corpus": {"source": "files", "files": ["1", "2.txt"]}}
+    config = read_config([ROOT / "config.yaml"], given)
+    assert (config["title"], config["archive"]["version"], config["corpus"]["files"]) == ("2024", "1", ["1", "2.txt"])
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """Read and complete the config; every mistake ends in one sentence before any job starts."""
 
-import contextlib
 import copy
-import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -14,7 +12,7 @@ from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import YAMLError
 
 from tpulm.config.checks import check
-from tpulm.config.schema import check_plain, fill, validate
+from tpulm.config.schema import check_plain, fill, typed, validate
 from tpulm.config.sweeps import expand
 from tpulm.core.errors import UserError
 from tpulm.specs.messages import describe
@@ -68,7 +66,7 @@ def read_config(paths: Sequence[str | Path], overrides: dict) -> dict:
         if not isinstance(part, dict):
             raise UserError(f"{path} holds {describe(part)}; allowed: keys and values, such as `corpus: ...`.")
         merge(config, part)
-    merge(config, typed(overrides))
+    merge(config, typed(schema(), overrides, schema()))
     return complete(config, ", ".join(map(str, paths)))
 
 
@@ -99,16 +97,3 @@ def merge(target: dict, extra: dict) -> None:
             merge(target[key], value)
         else:
             target[key] = copy.deepcopy(value)
-
-
-def typed(value: Any) -> Any:
-    """Return what `--config` gave, with numbers such as 1e-4 as numbers (Snakemake reads them by YAML 1.1)."""
-    if isinstance(value, dict):
-        return {key: typed(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [typed(item) for item in value]
-    if isinstance(value, str):
-        for kind in (int, float):
-            with contextlib.suppress(ValueError):
-                return kind(value) if math.isfinite(kind(value)) else value
-    return value

@@ -1,6 +1,8 @@
 """The config against its schema: the first error in one sentence, then the defaults."""
 
+import contextlib
 import copy
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -79,6 +81,32 @@ def resolve(schema: dict, root: dict) -> dict:
     if "$ref" not in schema:
         return schema
     return root["$defs"][schema["$ref"].removeprefix("#/$defs/")] | schema
+
+
+def typed(schema: dict, value: Any, root: dict) -> Any:
+    """Return `value` with text that reads as a number as one, where the schema allows no text.
+
+    Snakemake reads --config and the config of a module by YAML 1.1, in which 1e-4 is text.
+    """
+    schema = resolve(schema, root)
+    choices = [schema, *(resolve(part, root) for key in ("anyOf", "oneOf") for part in schema.get(key, []))]
+    if isinstance(value, dict):
+        properties = {key: part for choice in choices for key, part in choice.get("properties", {}).items()}
+        others = next((part for one in choices if isinstance(part := one.get("additionalProperties"), dict)), {})
+        return {key: typed(properties.get(key, others), item, root) for key, item in value.items()}
+    if isinstance(value, list):
+        items = next((choice["items"] for choice in choices if "items" in choice), {})
+        return [typed(items, item, root) for item in value]
+    if isinstance(value, str) and not any(allows_text(choice) for choice in choices):
+        for kind in (int, float):
+            with contextlib.suppress(ValueError):
+                return kind(value) if math.isfinite(kind(value)) else value
+    return value
+
+
+def allows_text(schema: dict) -> bool:
+    """Return whether text is valid by a schema, as far as its own type says."""
+    return "string" in schema.get("type", ()) or any(isinstance(one, str) for one in schema.get("enum", ()))
 
 
 def fill(schema: dict, value: Any, root: dict) -> Any:
