@@ -29,7 +29,7 @@ from tpulm.specs.artifacts import TOKENIZER_FILES
 
 RECIPE = {
     "repository": "me/models-mlm-tiny", "type": "model", "branch": "main", "private": True, "name": "mlm/tiny",
-    "checkpoint": False, "whole": True,
+    "whole": True,
 }  # fmt: skip
 KEY = "models/me/models-mlm-tiny"
 
@@ -59,10 +59,10 @@ def artifact(tmp_path):
     return here
 
 
-def published(artifact, said=None, **changes):
-    """Publish a folder; return the receipt."""
+def published(artifact, said=None, before=None, **changes):
+    """Publish a folder after the receipt `before`; return the receipt."""
     recipe, say = RECIPE | changes, (said if said is not None else []).append
-    return publishing.publish_to_hub(recipe, contents(recipe, [str(artifact)], []), say)
+    return publishing.publish_to_hub(recipe, contents(recipe, [str(artifact)], []), before or {}, say)
 
 
 def held(artifact):
@@ -85,17 +85,21 @@ def test_a_repository_holds_the_files_and_the_receipt_says_which(server, artifac
     receipt = published(artifact)
     found = server.repositories[KEY]
     assert found.private and of_ours(found.files()) == held(artifact)
-    assert receipt == {"commit": found.branches["main"][-1], "files": hashes_of(artifact)}
+    place = "me/models-mlm-tiny@main"
+    assert receipt == {"place": place, "commit": found.branches["main"][-1], "files": hashes_of(artifact)}
     assert server.counts["commits"] == 1 and server.counts["parts"] == 3
     assert server.cards == [(artifact / CARD).read_text()]  # validated before it was committed
     # What is unchanged makes no commit, what is gone goes, and what others put there stays.
     assert published(artifact) == receipt and server.counts["commits"] == 1
-    found.commit("main", "by hand", found.files() | {"picture.png": b"mine", "train/notes.txt": b"mine"})
+    others = {"picture.png": b"mine", "onnx/config.json": b"mine", "train/8.tfrecord": b"mine"}
+    found.commit("main", "by hand", found.files() | others)
     (artifact / "config.json").write_text('{"a": 1}\n')
     (artifact / "train/2.tfrecord").unlink()
-    published(artifact)
-    assert of_ours(found.files()) == held(artifact) | {"picture.png": b"mine", "train/notes.txt": b"mine"}
-    assert server.counts["commits"] == 2 and server.counts["large files"] == 4  # none was sent again
+    elsewhere = published(artifact, before=receipt | {"place": "me/other@main"})
+    assert of_ours(found.files()) == held(artifact) | others | {"train/2.tfrecord": b"record 2"}
+    published(artifact, before=receipt | elsewhere | {"files": receipt["files"]})
+    assert of_ours(found.files()) == held(artifact) | others
+    assert server.counts["commits"] == 3 and server.counts["large files"] == 4  # none was sent again
 
 
 def test_broken_connections_change_nothing(server, artifact):
@@ -141,9 +145,9 @@ def test_branches_and_checkpoints_beside_each_other(server, artifact, tmp_path):
     checkpoint = tmp_path / "weights.safetensors"
     for step in (10, 20):
         checkpoint.write_bytes(b"%d" % step)
-        recipe = RECIPE | {"branch": "checkpoints", "checkpoint": True, "whole": False}
+        recipe = RECIPE | {"branch": "checkpoints", "whole": False}
         recipe["names"] = [f"checkpoints/{step:08d}/weights.safetensors"]
-        publishing.publish_to_hub(recipe, contents(recipe, [str(checkpoint)], []), print)
+        publishing.publish_to_hub(recipe, contents(recipe, [str(checkpoint)], []), {}, print)
     found = server.repositories[KEY]
     own = {f"checkpoints/000000{step}/weights.safetensors": b"%d" % step for step in (10, 20)}
     assert of_ours(found.files("checkpoints")) == held(artifact) | own
@@ -171,28 +175,31 @@ def storage(tmp_path_factory):
 
 
 def test_a_folder_of_a_bucket(storage, artifact):
-    recipe = {"folder": f"gs://{loopback_bucket.BUCKET}/models/mlm-tiny", "checkpoint": False, "whole": True}
+    recipe = {"folder": f"gs://{loopback_bucket.BUCKET}/models/mlm-tiny", "whole": True}
 
     said = []
 
-    def publish():
-        return publishing.publish_to_bucket(recipe, contents(recipe, [str(artifact)], []), said.append)
+    def publish(before):
+        return publishing.publish_to_bucket(recipe, contents(recipe, [str(artifact)], []), before, said.append)
 
     def objects():
         found = storage.objects("models/mlm-tiny/")
         return {name.removeprefix("models/mlm-tiny/"): content for name, content in found.items()}
 
     storage.faults(fail=0.2)
-    first = publish()
+    first = publish({})
     storage.faults(fail=0.0)
-    assert objects() == held(artifact) and first == {"files": hashes_of(artifact)}
-    assert publish() == first and ": 0 of 6 files" in said[-1]
-    storage.put("models/mlm-tiny/notes.txt", b"mine")
+    assert objects() == held(artifact) and first == {"place": recipe["folder"], "files": hashes_of(artifact)}
+    assert publish(first) == first and ": 0 of 6 files" in said[-1]
+    storage.put("models/mlm-tiny/4bit/model.safetensors", b"mine")
     storage.put("models/mlm-tiny/checkpoints/00000010/weights.safetensors", b"10")
     (artifact / "train/2.tfrecord").unlink()
     (artifact / "config.json").write_text('{"a": 1}\n')
-    second = publish()["files"]
-    assert objects() == held(artifact) | {"notes.txt": b"mine", "checkpoints/00000010/weights.safetensors": b"10"}
+    second = publish(first)["files"]
+    assert objects() == held(artifact) | {
+        "4bit/model.safetensors": b"mine",
+        "checkpoints/00000010/weights.safetensors": b"10",
+    }
     assert [path for path in second if second[path] != first["files"][path]] == ["config.json"]
 
 

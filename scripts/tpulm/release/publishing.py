@@ -1,5 +1,8 @@
 """Artifacts at the Hugging Face Hub and in buckets: what differs is written, and nothing else.
 
+What is not of the artifact any more is deleted only where the receipt of the last publication names it: what others put
+beside it, or another clone, stays.
+
 At the hub, an attempt that fails is repeated after 1, 2, 4, 8 and 16 seconds, and begins with asking what is there:
 files that arrived before the connection broke are not sent again, and a commit whose answer was lost is not made again.
 HF_ENDPOINT sets another hub, as for all of its clients. HF_TOKEN is the token; no other place is looked at for one.
@@ -9,21 +12,18 @@ import base64
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from tpulm.config.publications import CARD, CHECKPOINTS, CROISSANT
+from tpulm.config.publications import CARD, CROISSANT
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
-from tpulm.core.files import sha256
+from tpulm.core.files import read_json, sha256
 from tpulm.specs.artifacts import MANIFEST
 
-# What this workflow writes, and takes away where an artifact has it no more. What else is there stays.
-OURS = ("*.tfrecord", "*.index", "*.safetensors", "*.h5", "*.json", "assets/*")
 # What tells of the other files: it comes when they are there.
 LAST = (CROISSANT, MANIFEST, CARD)
 
@@ -83,36 +83,42 @@ def root_of(path: str, name: str) -> Path:
     return Path(path.removesuffix(f"/{name}"))
 
 
-def outdated(found: Iterable[str], wanted: Mapping[str, Content], checkpoint: bool) -> list[str]:
-    """Return the files at a place that are of this workflow, and not of the artifact any more.
+def last_receipt(path: str) -> dict:
+    """Return the receipt of the last publication; an empty one where there is none."""
+    return dict(read_json(path)) if Path(path).is_file() else {}
 
-    A checkpoint takes nothing away: others are beside it.
+
+def outdated(there: Container[str], wanted: Container[str], before: Mapping, place: str) -> list[str]:
+    """Return the files at a place that the last publication sent there, and that the artifact has no more.
+
+    before  the receipt of the last publication
     """
-    if checkpoint:
-        return []
-    others = (path for path in found if path not in wanted and not path.startswith(f"{CHECKPOINTS}/"))
-    return sorted(path for path in others if any(fnmatch(path, pattern) for pattern in OURS))
+    sent = before.get("files", {}) if before.get("place") == place else {}
+    return sorted(path for path in sent if path in there and path not in wanted)
 
 
-def publish_to_bucket(recipe: Mapping, found: Mapping[str, Content], say: Callable[[str], None]) -> dict:
+def publish_to_bucket(
+    recipe: Mapping, found: Mapping[str, Content], before: Mapping, say: Callable[[str], None]
+) -> dict:
     """Bring a folder of a bucket to hold these files; return the receipt.
 
-    recipe  folder, gs://BUCKET/NAME; checkpoint, whether files of other checkpoints stay
+    recipe  folder, gs://BUCKET/NAME
     found   the files by their paths there
+    before  the receipt of the last publication
 
-    Objects that arrived before a connection broke are not sent again. The receipt has `files`, the SHA-256 of each.
-    Raises UserError.
+    Objects that arrived before a connection broke are not sent again. The receipt has `place`, and `files`, the SHA-256
+    of each. Raises UserError.
     """
     folder = recipe["folder"]
     there = bucket.objects(folder)
     changed = in_order(path for path, content in found.items() if path not in there or there[path].md5 != md5(content))
     for path in changed:
         bucket.upload(found[path].path, f"{folder}/{path}")
-    gone = outdated(there, found, recipe["checkpoint"])
+    gone = outdated(there, found, before, folder)
     bucket.delete(f"{folder}/{path}" for path in gone)
     megabytes = sum(found[path].bytes for path in changed) / 1e6
     say(f"{folder}: {len(changed)} of {len(found)} files, {megabytes:,.1f} MB, {len(gone)} deleted")
-    return {"files": hashes(found)}
+    return {"place": folder, "files": hashes(found)}
 
 
 def md5(content: Content) -> str:
@@ -133,14 +139,14 @@ AT_ONCE = 500  # files of a commit: the hub ends requests that take long
 Result = TypeVar("Result")
 
 
-def publish_to_hub(recipe: Mapping, found: Mapping[str, Content], say: Callable[[str], None]) -> dict:
+def publish_to_hub(recipe: Mapping, found: Mapping[str, Content], before: Mapping, say: Callable[[str], None]) -> dict:
     """Bring a repository to hold these files, in a commit if one is needed; return the receipt.
 
-    recipe  repository, OWNER/NAME; type, model or dataset; branch; private; name, of the artifact; checkpoint, whether
-            files of other checkpoints stay
+    recipe  repository, OWNER/NAME; type, model or dataset; branch; private; name, of the artifact
     found   the files by their paths there
+    before  the receipt of the last publication
 
-    The receipt has `commit`, and `files`, the SHA-256 of each. Raises UserError.
+    The receipt has `place`, `commit`, and `files`, the SHA-256 of each. Raises UserError.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.utils import disable_progress_bars
@@ -149,8 +155,13 @@ def publish_to_hub(recipe: Mapping, found: Mapping[str, Content], say: Callable[
     api = HfApi(token=os.environ["HF_TOKEN"])
     place = {"repo_id": recipe["repository"], "repo_type": recipe["type"]}
     patiently(lambda: make(api, place, recipe), recipe["repository"], say)
-    commit = patiently(lambda: bring(api, place, recipe, found, say), recipe["repository"], say)
-    return {"commit": commit, "files": hashes(found)}
+    commit = patiently(lambda: bring(api, place, recipe, found, before, say), recipe["repository"], say)
+    return {"place": place_of(recipe), "commit": commit, "files": hashes(found)}
+
+
+def place_of(recipe: Mapping) -> str:
+    """Return what a receipt calls the branch of a repository."""
+    return f"{recipe['repository']}@{recipe['branch']}"
 
 
 def make(api: "HfApi", place: Mapping, recipe: Mapping) -> None:
@@ -174,7 +185,9 @@ def make(api: "HfApi", place: Mapping, recipe: Mapping) -> None:
         api.create_branch(**place, branch=recipe["branch"], exist_ok=True)
 
 
-def bring(api: "HfApi", place: Mapping, recipe: Mapping, found: Mapping[str, Content], say: Callable) -> str:
+def bring(
+    api: "HfApi", place: Mapping, recipe: Mapping, found: Mapping[str, Content], before: Mapping, say: Callable
+) -> str:
     """Commit what differs; return the commit that the branch is at then.
 
     Of many files, a commit takes some, in the order of `in_order`.
@@ -183,7 +196,7 @@ def bring(api: "HfApi", place: Mapping, recipe: Mapping, found: Mapping[str, Con
 
     there = listing(api, place, recipe["branch"])
     changed = in_order(path for path, content in found.items() if not same(content, there.get(path)))
-    gone = outdated(there, found, recipe["checkpoint"])
+    gone = outdated(there, found, before, place_of(recipe))
     operations: list[CommitOperationAdd | CommitOperationDelete] = [
         *(CommitOperationAdd(path, found[path].path) for path in changed),
         *(CommitOperationDelete(path) for path in gone),

@@ -169,5 +169,4 @@ def what_is_published(publication: Publication) -> dict:
         "whole": bool(publication.folder),
         "root": publication.folder or next(iter(publication.files.values())),
         "expected": publication.expected,
-        "checkpoint": publication.kind == "checkpoint",
     }
