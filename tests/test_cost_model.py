@@ -105,6 +105,8 @@ def test_flops_in_a_kernel_of_attention():
     assert flops == call_cost("fwd", query, query, 2, True, 100)[0]
     other = read(entry(*lines).replace("splash_mha_fwd_residuals", "somebody_elses"), V5E, EIGHT)
     assert other["flops"] == 0 and other["uncounted"] == ["somebody_elses.3"]
+    narrow = read(entry("%q = q7[2,128]{1,0} parameter(0)", "%r = q7[2,128]{1,0} copy(%q)"), V5E, EIGHT)
+    assert narrow["uncounted"] == ["q", "r"]  # a type whose size nobody knows
 
 
 LOOP = """

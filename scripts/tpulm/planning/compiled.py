@@ -14,13 +14,19 @@ from tpulm.core.accelerators import Topology
 from tpulm.core.devices import cache_folder
 from tpulm.core.files import read_json, sha256, write_json
 from tpulm.planning.timeline import read
+from tpulm.workflow.code_inputs import imported
 
 # What is wanted, and what the compiler leaves to a program on this chip.
 EXHAUSTED = re.compile(
     r"(?:HLO temporaries \(|Used )([\d.]+)([KMGT])(?:\) exceeds available HBM \(| of )([\d.]+)([KMGT])"
 )
-READERS = ("compiled.py", "hlo.py", "links.py", "timeline.py", "work.py")  # of what the compiler says
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def readers() -> list[Path]:
+    """Return the files that decide how a compiled program is read."""
+    timeline = Path(__file__).with_name("timeline.py")
+    return [Path(__file__), timeline, *sorted(imported(timeline, Path(__file__).parents[2]))]
 
 
 def program_sha256(lowered: jax.stages.Lowered) -> str:
@@ -29,7 +35,7 @@ def program_sha256(lowered: jax.stages.Lowered) -> str:
 
 
 def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: list, attended: float = 1.0) -> dict:
-    """Return what the compiler says of a program, per device: bytes of memory, and what `program.read` returns; and
+    """Return what the compiler says of a program, per device: bytes of memory, and what `timeline.read` returns; and
     the program's SHA-256.
 
     devices   of a topology description, in the order of the program's partitions
@@ -42,7 +48,7 @@ def compiled(lowered: jax.stages.Lowered, slice_: Topology, devices: list, atten
     same = program_sha256(lowered)
     places = [list(device.coords) for device in devices]
     words = [version("libtpu"), version("jax"), slice_.compiler_name, same, str(places), str(attended)]
-    words += [sha256(Path(__file__).with_name(name)) for name in READERS]
+    words += [sha256(path) for path in readers()]
     key = hashlib.sha256(" ".join(words).encode()).hexdigest()
     kept = Path(cache_folder("plans")) / f"{key}.json"
     if not kept.is_file():

@@ -74,14 +74,24 @@ def kernel_flops(computation: Computation, instruction: Instruction) -> float:
 
 
 def uncounted(module: Module) -> list[str]:
-    """Return the names of Pallas kernels whose FLOPs nobody knows."""
+    """Return the names of instructions whose FLOPs or bytes nobody knows.
+
+    They are Pallas kernels, convolutions without the order of their dimensions, and arrays of an unknown type.
+    """
     return sorted(
         instruction.name
         for computation in module.computations.values()
         for instruction in computation.instructions.values()
-        if 'custom_call_target="tpu_custom_call"' in instruction.attributes
-        and not (attention(computation, instruction) or kernel_flops(computation, instruction))
+        if unknown_flops(computation, instruction)
+        or any(array.dimensions and array.kind not in BYTES for array in instruction.arrays)
     )
+
+
+def unknown_flops(computation: Computation, instruction: Instruction) -> bool:
+    """Return whether an instruction computes something of which nobody knows the FLOPs."""
+    if 'custom_call_target="tpu_custom_call"' in instruction.attributes:
+        return not (attention(computation, instruction) or kernel_flops(computation, instruction))
+    return instruction.opcode == "convolution" and "dim_labels=" not in instruction.attributes
 
 
 def convolution_flops(computation: Computation, instruction: Instruction) -> float:
