@@ -75,7 +75,7 @@ class Training:
         from tpulm.training.jax_run import build_run
         from tpulm.training.jax_trainer import MultiProcess, Trainer
 
-        building.draw_weights = draw_on_devices
+        building.draw_causal_weights = draw_on_devices
         step = TrainingStep.of(job["stage"], "benchmark", recipe)
         step = replace(step, model=without_preset(step.model))
         self.run, self.processes = build_run(step), MultiProcess()

@@ -14,9 +14,9 @@ from snakemake.io import local
 
 from tpulm.compat.snakemake import config_given, is_main, replace_handler
 from tpulm.specs.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER_FILES, experiment_folder, lengths_file
-from tpulm.config.models import asked_of, sampling_of
+from tpulm.config.exported_models import asked_of, sampling_of
 from tpulm.specs.causal_families import marks_of
-from tpulm.config.models import Model
+from tpulm.config.exported_models import Model
 from tpulm.config.report import page_recipe
 from tpulm.config.reading import complete, read_config, schema
 from tpulm.config.schema import typed

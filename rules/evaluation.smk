@@ -4,7 +4,7 @@ from tpulm.specs.artifacts import HELD_OUT
 from tpulm.config.evaluations import Evaluations, overlap
 from tpulm.corpus.sources import pair_sources
 from tpulm.workflow.inputs import CheckpointFiles
-from tpulm.workflow.inputs import opened
+from tpulm.workflow.inputs import model_inputs
 
 EVALUATED = Evaluations(config, INFERENCE_MODELS, EVALUATED_MODELS, TRAINED_BASES, FINETUNE, list(TEXTS))
 PAIRS = EVALUATED.pairs
@@ -157,7 +157,7 @@ rule score_causal:
     """Evaluate a base model trained here, or a finetuned model and its base model, on text and sentence pairs."""
     input:
         **EVALUATED.scored_on(SCORED),
-        **opened(SCORED),
+        **model_inputs(SCORED),
         code=code_inputs("evaluation/score_causal", "jax"),
     output:
         scores="<results>/evaluation/{model}/scores.json",

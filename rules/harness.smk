@@ -66,7 +66,7 @@ rule read_harness_task:
 rule run_harness:
     """Evaluate a causal model on a task of lm-evaluation-harness."""
     input:
-        **opened(ASKED_BY_HARNESS),
+        **model_inputs(ASKED_BY_HARNESS),
         task=lambda w: local_files(HARNESS_FILES[w.task]),
         data=lambda w: HARNESS_DATA[w.task],
         overlaps=lambda w: [

@@ -48,7 +48,7 @@ rule fill_mask:
 rule sample_checkpoint:
     """Generate text from the prompts with a checkpoint of a causal model, with the same seed as `generate`."""
     input:
-        **opened(SAMPLED.models),
+        **model_inputs(SAMPLED.models),
         code=code_inputs("samples/sample_checkpoint", "jax"),
     output:
         "<results>/samples/{model}.json",

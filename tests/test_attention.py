@@ -144,7 +144,7 @@ runtime.start(1)
 import jax, keras_hub, numpy as np
 from tpulm.models import roberta
 from tpulm.models.attention import fuse
-from tpulm.models.causal import build_causal, draw_weights
+from tpulm.models.causal import build_causal, draw_causal_weights
 from tpulm.models.attention import Kernel
 from tpulm.models.remat import remat
 from tpulm.models.document_masking import separate_documents
@@ -166,7 +166,7 @@ def measured(kernel):
         batch["segment_ids"] = segments[:, :-1] if packed else (segments[:, :-1] > 0).astype("i4")
     else:
         model, task = build_causal(getattr(keras_hub.models, family), {"vocabulary_size": 64, **sizes}), causal_lm
-        draw_weights(model.backbone, 0)
+        draw_causal_weights(model.backbone, 0)
         batch = {"tokens": ids, "mask": segments > 0} | ({"segment_ids": segments} if packed else {})
     if packed:
         separate_documents(model, "the.run")

@@ -118,6 +118,14 @@ def test_the_page_on_the_architecture_names_files_that_are_there():
 
 
 @pytest.mark.unit
+def test_the_page_on_the_architecture_names_every_module_and_every_script():
+    named = set(re.findall(r"[\w]+", (ROOT / "ARCHITECTURE.md").read_text()))
+    files = [path for path in SCRIPTS.glob("tpulm/*/*.py") if path.parent.name != "compat"]
+    scripts = [path for path in SCRIPTS.glob("*/*.py") if path.parent.name != "tpulm"]
+    assert {path.stem for path in files + scripts if not path.stem.startswith("_")} - named == set()
+
+
+@pytest.mark.unit
 def test_the_tables_have_every_rule_and_every_key_has_code():
     done = subprocess.run([sys.executable, ROOT / "tools/architecture.py"], capture_output=True, text=True, check=True)
     rows = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| `")]

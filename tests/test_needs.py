@@ -174,10 +174,12 @@ def test_text_of_a_hub_is_said_not_to_be_counted(tmp_path):
     hub, local = ({"recipe": {"key": "corpus", "source": source}} for source in ("hub", "files"))
     jobs = [job(part="results/corpus/parts/00000.parquet"), job(part="results/corpus/parts/00001.parquet")]
     jobs[0].params, jobs[1].params = local, local
-    assert disk.uncounted(jobs) == []
+    assert disk.texts_of_unknown_size(jobs) == []
     jobs[1].params = hub
     said = []
-    disk.check([disk.Need(1_000_000_000, "models 1.0 GB")], [], "gs://b/results", said.append, disk.uncounted(jobs))
+    disk.check(
+        [disk.Need(1_000_000_000, "models 1.0 GB")], [], "gs://b/results", said.append, disk.texts_of_unknown_size(jobs)
+    )
     assert "corpus, from a hub, not counted" in said[0]
 
 

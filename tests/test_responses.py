@@ -65,8 +65,8 @@ def test_which_tokens_belong_to_a_response(tokenizer):
 
 def test_tokens_between_turns_that_are_read_as_text(tokenizer):
     good = ["Q: it is<eof>"]
-    assert list(causal.check_turns([good], tokenizer)) == [good]
-    said = fails(list, causal.check_turns([good, ["it is<eos>Q:"]], tokenizer))
+    assert list(causal.check_control_tokens([good], tokenizer)) == [good]
+    said = fails(list, causal.check_control_tokens([good, ["it is<eos>Q:"]], tokenizer))
     assert said.startswith("the chat template writes <eos> between turns")
 
 

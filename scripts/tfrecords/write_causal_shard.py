@@ -18,7 +18,7 @@ from tpulm.core.files import write_json
 from tpulm.core.job import job
 from tpulm.corpus.documents import read_responses, read_texts
 from tpulm.records.shards import range_of_job, write_shard
-from tpulm.tokenization.causal import CLOSING, check_turns, describe, load_tokenizer, tokenize
+from tpulm.tokenization.causal import CLOSING, check_control_tokens, describe, load_tokenizer, tokenize
 from tpulm.training import runtime
 
 wildcards, recipe, inputs = snakemake.wildcards, snakemake.params.recipe, snakemake.input
@@ -30,7 +30,7 @@ with job(snakemake.log[0], f"{wildcards.records} {split} {shard + 1}/{shards}") 
     place = inputs.corpus, part["start"], part["stop"]
     responses = read_responses(*place) if recipe.get("responses") else None
     texts = read_texts(*place)
-    documents = tokenize(check_turns(texts, tokenizer) if recipe.get("chat") else texts, tokenizer, responses)
+    documents = tokenize(check_control_tokens(texts, tokenizer) if recipe.get("chat") else texts, tokenizer, responses)
     pad, target = tokenizer.special["pad"], snakemake.output.records
     written = write_shard(documents, recipe, pad, CLOSING, target, part["documents"])
     write_json(snakemake.output.sidecar, written | {"vocabulary": describe(tokenizer, inputs.tokenizer)})

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 from tpulm.config.evaluations import check_pairs, check_selection
-from tpulm.config.models import same_origin
+from tpulm.config.exported_models import same_origin
 from tpulm.config.publications import check_publish
 from tpulm.config.record_sets import check_records_elsewhere
 from tpulm.config.tasks import check_tasks

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tpulm.config.models import Model
+from tpulm.config.exported_models import Model
 from tpulm.config.runs import BITS_PER_BYTE, LOSS, Run, by_stage, pick, runs_of
 from tpulm.core.errors import UserError
 from tpulm.specs.artifacts import MADE_PAIRS, VALIDATION

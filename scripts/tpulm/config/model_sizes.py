@@ -158,10 +158,10 @@ def masked_model_of(run: Run) -> tuple[Mapping[str, Any], int]:
     """Return the sizes of a masked model and of its vocabulary: of its config, or of the folder that it comes from."""
     if run.origin is None:
         return run.recipe["model"], run.config["tokenizer"].get("vocab_size", UNKNOWN_VOCABULARY)
-    return masked_folder(run.origin["pretrained"]) or (UNKNOWN_MASKED, UNKNOWN_VOCABULARY)
+    return sizes_in_folder(run.origin["pretrained"]) or (UNKNOWN_MASKED, UNKNOWN_VOCABULARY)
 
 
-def masked_folder(place: str) -> tuple[Mapping[str, Any], int] | None:
+def sizes_in_folder(place: str) -> tuple[Mapping[str, Any], int] | None:
     """Return the sizes of a masked model in a folder and of its vocabulary; None where there is no such folder."""
     try:
         found = json.loads((Path(place) / "config.json").read_text())
@@ -173,7 +173,7 @@ def masked_folder(place: str) -> tuple[Mapping[str, Any], int] | None:
 def assumed(run: Run) -> str | None:
     """Return the model whose size is taken for a run's, because only a hub knows it; None where it is known."""
     if run.stage == "mlm":
-        return ASSUMED_MASKED if run.origin and not masked_folder(run.origin["pretrained"]) else None
+        return ASSUMED_MASKED if run.origin and not sizes_in_folder(run.origin["pretrained"]) else None
     return assumed_base(run.recipe if run.stage == "base" else run.base)
 
 

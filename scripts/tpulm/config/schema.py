@@ -95,7 +95,7 @@ def typed(schema: dict, value: Any, root: dict) -> Any:
         others = next((part for one in choices if isinstance(part := one.get("additionalProperties"), dict)), {})
         return {key: typed(properties.get(key, others), item, root) for key, item in value.items()}
     if isinstance(value, list):
-        items = next((choice["items"] for choice in choices if "items" in choice), {})
+        items: dict = next((choice["items"] for choice in choices if "items" in choice), {})
         return [typed(items, item, root) for item in value]
     if isinstance(value, str) and not any(allows_text(choice) for choice in choices):
         for kind in (int, float):

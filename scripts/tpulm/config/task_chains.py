@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from tpulm.config.models import Model
+from tpulm.config.exported_models import Model
 from tpulm.config.runs import LOSS, Run, pick
 from tpulm.specs.artifacts import MODEL_FILES, PAD_ID
 from tpulm.specs.label_heads import exported_model, masked_model

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tpulm.config.models import asked_of
+from tpulm.config.exported_models import asked_of
 from tpulm.config.runs import Run, pick, runs_of
 from tpulm.config.task_chains import FIXED, FOLDER, PRETRAINED, RANDOM, TaskChain
 from tpulm.core.errors import UserError

@@ -178,7 +178,7 @@ def read_file(file: str, sample_by: str, form: Form, piece: tuple[int, int]) -> 
     elif kind == "parquet":
         yield from read_parquet(file, form)
     elif kind == "jsonl" or is_json_lines(file):
-        yield from read_json_lines(file, form, piece)
+        yield from json_lines_documents(file, form, piece)
     else:
         rows = json.loads(whole(file))
         rows = rows if isinstance(rows, list) else [rows]
@@ -238,7 +238,7 @@ def is_json_lines(file: str) -> bool:
     return False
 
 
-def read_json_lines(file: str, form: Form, piece: tuple[int, int]) -> Documents:
+def json_lines_documents(file: str, form: Form, piece: tuple[int, int]) -> Documents:
     """Yield the documents of a JSON Lines file, or of a piece of it: an object per line, whose other fields may differ.
 
     Read as lines: readers of JSON tables guess a type for the column (dates, numbers) and change the text.

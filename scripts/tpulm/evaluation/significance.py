@@ -119,7 +119,7 @@ def compared(one: Trained, two: Trained) -> list[dict]:
     verdict  of the second model: better, worse or cannot tell; because  what limits it
     """
     names = [name for name in one.common if name in two.common and one.scores[0][name].part != IN_TRAINING_TEXT]
-    rows = [row_of(one, two, name) for name in names]
+    rows = [comparison_row(one, two, name) for name in names]
     larger = [max((p for p in (row["p_items"], row["p_seeds"]) if p is not None), default=None) for row in rows]
     again = min(len(one.scores), len(two.scores)) > 1
     for row, p in zip(rows, holm(larger), strict=True):
@@ -128,7 +128,7 @@ def compared(one: Trained, two: Trained) -> list[dict]:
     return rows
 
 
-def row_of(one: Trained, two: Trained, score: str) -> dict:
+def comparison_row(one: Trained, two: Trained, score: str) -> dict:
     """Return what is known of a score of two models before all are weighed together."""
     names = sorted(one.shared(score) & two.shared(score))
     has_items = bool(one.shared(score) or two.shared(score))

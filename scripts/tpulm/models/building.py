@@ -17,7 +17,7 @@ from tpulm.models.causal import (
     backbone_class,
     build_as_preset,
     build_causal,
-    draw_weights,
+    draw_causal_weights,
     load_int8,
     load_preset,
     policy_of,
@@ -72,7 +72,7 @@ def build_model(spec: ModelSpec, distribution: sharding.Sharded, weights: bool =
     if isinstance(source, MaskedArchitecture):
         MODULES[source.name].draw_weights(model, source.sizes["initializer_range"], spec.seed)
     elif isinstance(source, CausalArchitecture):
-        draw_weights(model.backbone, spec.seed)
+        draw_causal_weights(model.backbone, spec.seed)
     prepare(model, spec, distribution)
     sharding.check(model.variables, distribution)
     return model

@@ -59,7 +59,7 @@ def build_as_preset(preset: str | Path, seed: int) -> keras.Model:
     family: Any = backbone_class(preset)
     config = read_json(Path(preset) / "config.json")["config"]
     backbone = family.from_config(config | {"dtype": keras.config.dtype_policy()})
-    draw_weights(backbone, seed)
+    draw_causal_weights(backbone, seed)
     return plain_attention(task_of(family)(backbone=backbone, preprocessor=None, compile=False))
 
 
@@ -76,7 +76,7 @@ def make_preprocessor(architecture: str, proto: bytes, sequence_length: int) -> 
     return preprocessor(tokenizer, sequence_length=sequence_length)
 
 
-def draw_weights(backbone: keras.Model, seed: int) -> None:
+def draw_causal_weights(backbone: keras.Model, seed: int) -> None:
     """Draw embeddings and kernels anew: normal, variance 1/inputs, 1/(2 layers) of that into the residual.
 
     keras-hub makes query, key, value and output from one initializer: the same numbers in all four. It draws

@@ -187,7 +187,7 @@ def tokenize(
             yield ids, lengths, np.concatenate([completion_mask(*one)[1 - len(opening) :] for one in found])
 
 
-def check_turns(batches: Iterable[list[str]], tokenizer: SentencePiece | KerasHub) -> Iterator[list[str]]:
+def check_control_tokens(batches: Iterable[list[str]], tokenizer: SentencePiece | KerasHub) -> Iterator[list[str]]:
     """Yield documents that a chat template has written.
 
     Raises UserError where one has <bos> or <eos> between its turns, and the tokenizer reads that as plain text.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tpulm.config.evaluations import checkpoints_named
-from tpulm.config.models import Model
+from tpulm.config.exported_models import Model
 from tpulm.config.runs import Run, checkpoint_period, runs_of
 from tpulm.config.task_chains import TaskChain
 from tpulm.config.tasks import Task, labelled_tasks

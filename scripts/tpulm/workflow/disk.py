@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tpulm.config.exported_models import asked_of
 from tpulm.config.model_sizes import (
     FLOAT32,
     STORED,
@@ -23,7 +24,6 @@ from tpulm.config.model_sizes import (
     optimizer_bytes,
     weight_bytes,
 )  # fmt: skip
-from tpulm.config.models import asked_of
 from tpulm.config.runs import Run
 from tpulm.core.errors import UserError
 
@@ -154,7 +154,7 @@ def texts(made: Mapping[str, Any]) -> list[Need]:
     return [Need(int(size), f"{what} {gigabytes(size)}") for what, size in sizes.items()]
 
 
-def uncounted(jobs: Iterable[Any]) -> list[str]:
+def texts_of_unknown_size(jobs: Iterable[Any]) -> list[str]:
     """Return the keys of the texts that jobs read from a hub, whose size nobody knows before they are read."""
     recipes = [job.params.get("recipe") for job in jobs if "part" in job.output.keys()]
     return sorted({recipe["key"] for recipe in recipes if recipe["source"] == "hub"})

@@ -10,7 +10,7 @@ from typing import Any
 from snakemake.io import ancient
 
 from tpulm.config.evaluations import checkpoints_named
-from tpulm.config.models import Model
+from tpulm.config.exported_models import Model
 from tpulm.config.record_sets import RecordSet, files_of_shard
 from tpulm.config.runs import Run, pick
 from tpulm.core import bucket
@@ -173,7 +173,7 @@ class CheckpointFiles:
 OF_FETCHED = 0  # the seed that samples of a model are drawn by which has no run of its own
 
 
-def opened(models: Mapping[str, Model]) -> dict[str, Callable[[Any], Any]]:
+def model_inputs(models: Mapping[str, Model]) -> dict[str, Callable[[Any], Any]]:
     """Return the inputs that open one of these models, by the wildcard `model`.
 
     The preset folder is `ancient`: its fingerprint tells of a change.

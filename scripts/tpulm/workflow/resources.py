@@ -90,7 +90,7 @@ def activations(run: Run, backward: bool) -> int:
     return wide * layers + logits
 
 
-def opened(run: Run) -> int:
+def memory_to_open(run: Run) -> int:
     """Return the bytes on the host of a run's model that is opened to run it, on its devices.
 
     An int8 base is read in the type that `precision` says and rounded on the host.
@@ -112,12 +112,12 @@ def training(run: Run) -> int:
     written = max((weights + state) // hosts, max(weights, state))
     here = state + weights + activations(run, backward=True) if on_cpu(run) else 0  # also the gradients
     fresh = loading(model_size(run), 0) + (model_bytes(run) if on_cpu(run) else 0)
-    return (fresh if run.stage != "finetune" else opened(run)) + here + written
+    return (fresh if run.stage != "finetune" else memory_to_open(run)) + here + written
 
 
 def tuned(run: Run) -> int:
     """Return the bytes of a run's model with the weights of a checkpoint, which are read before they are assigned."""
-    return opened(run) + weight_bytes(run)
+    return memory_to_open(run) + weight_bytes(run)
 
 
 def evaluating(run: Run) -> int:

@@ -110,7 +110,7 @@ class Start:
         if not workflow.local_exec:
             tell_of_cpus(todo)
         needs = disk.needs_of(jobs, self.runs, self.config, todo)
-        disk.check(needs, jobs, results, say, disk.uncounted(jobs))
+        disk.check(needs, jobs, results, say, disk.texts_of_unknown_size(jobs))
         if not workflow.local_exec:
             preflight(requests(jobs), executor_settings(workflow), str(self.place.root))
         if any(job.output.get("state") for job in jobs):
