@@ -1,11 +1,15 @@
 """Texts: the documents of the corpus and of the finetuning text, in disjoint splits."""
 
 from tpulm.config.texts import chat_template_files, has_messages
+from tpulm.corpus.files import look_at
 from tpulm.corpus.sources import (
     assigning, benchmark_files, building, divided, memory_of, merging, part_files, parts_of, reading, split_files,
 )  # fmt: skip
 
 PARTS = {collection: or_exit(parts_of, key, text) for collection, (key, text) in TEXTS.items()}
+if workflow.is_main_process:
+    for collection, (key, text) in TEXTS.items():
+        or_exit(look_at, key, text, PARTS[collection])
 
 # The texts whose parts have their own files, and those whose splits are one file each.
 DIVIDED = [name for name, (_, text) in TEXTS.items() if divided(text, PARTS[name])]

@@ -1,6 +1,7 @@
 """Experiments beside each other in one folder: results and logs of each, the lock, cleaning, the past, modules."""
 
 import fcntl
+import gzip
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from conftest import Workflow, existing
 from kills import fingerprints
 from ruamel.yaml import YAML
 from test_module import ONSTART, OUTER
+from tpulm.config.reading import read_yaml
 from tpulm.core.folder_lock import lock_of
 from tpulm.release.provenance import jobs_of, maker_of, makers
 
@@ -130,3 +132,36 @@ def test_the_name_of_an_experiment_cannot_lead_elsewhere(fresh, name):
     done = run(fresh, "bad", "tfrecords", "-n", check=False)
     assert done.returncode == 1 and done.stdout.count("error: bad.yaml: experiment") == 1
     assert not (fresh / "experiments").exists()
+
+
+MISTAKES = {
+    "a field that no row has": ({"files": ["rows.jsonl"], "column": "body"}, "rows.jsonl, line 1 has no column body"),
+    "a column that no table has": ({"files": ["rows.csv"], "column": "body"}, "rows.csv has no column body"),
+    "a field of a template": ({"files": ["rows.jsonl"], "template": "{body}"}, "rows.jsonl, line 1 has no column body"),
+    "another encoding": ({"files": ["latin.txt"]}, "latin.txt, line 1, is not UTF-8 text"),
+    "an empty file": ({"files": ["empty.txt"]}, "empty.txt is empty"),
+    "no file": ({"files": ["gone.txt"]}, "no file matches gone.txt"),
+    "a number where text is": ({"files": ["numbers.jsonl"], "column": "text"}, "numbers.jsonl, line 1: text"),
+    "half a file": ({"files": ["half.txt.gz"]}, "half.txt.gz is not a complete gzip file"),
+}
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_a_mistake_deletes_nothing(three, kind):
+    for name, content in {
+        "rows.jsonl": b'{"text": "a b c"}\n', "rows.csv": b"text\na b c\n", "latin.txt": b"caf\xe9 au lait\n",
+        "empty.txt": b"", "numbers.jsonl": b'{"text": 1}\n', "half.txt.gz": gzip.compress(b"a b c " * 1000)[:40],
+    }.items():  # fmt: skip
+        (three / name).write_bytes(content)
+    given, sentence = MISTAKES[kind]
+    config = read_yaml(three / "plain.yaml")
+    config["corpus"] = {"source": "files", "held_out": {"validation": 0.1, "test": 0.1}} | given
+    with open(three / "wrong.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(config, file)
+    before = fingerprints(three / "results")
+    for more in ([], ["-n"]):
+        done = run(three, "wrong", "tfrecords", *more, check=False)
+        errors = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
+        assert done.returncode == 1 and len(errors) == 1 and sentence in errors[0]
+    assert fingerprints(three / "results") == before
+    assert "Nothing to be done" in run(three, "plain", "tfrecords", "-n").stdout

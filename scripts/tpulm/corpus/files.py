@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
 from tpulm.corpus.rows import Documents, Form
-from tpulm.corpus.sources import kind_of, packed
+from tpulm.corpus.sources import Part, divisible, kind_of, packed, reading
 
 CHARACTERS = 4 << 20  # that are read at once
 EMPTY_LINE = re.compile(rb"\n(?=(\r?\n))")
@@ -157,6 +157,37 @@ def read_files(files: Sequence[str], sample_by: str, form: Form, piece: tuple[in
                 raise mistake(file, error) from error
 
 
+LOOK = 1 << 16  # bytes that are looked at of a file that can be read in pieces
+LOOK_WHOLE = 1 << 20  # and of one that cannot, at the most
+
+
+def look_at(where: str, text: Mapping, parts: Iterable[Part]) -> None:
+    """Read the beginning of the first file of each source and split of a text. Raises UserError.
+
+    A wrong column, field, template or encoding is found so before the first job, and before a job deletes what an
+    earlier config has made. Hubs and buckets are left to the jobs.
+    """
+    by_split: dict[tuple, list[Part]] = {}
+    for part in parts:
+        by_split.setdefault((part.source, part.split), []).append(part)
+    for found in by_split.values():
+        recipe = reading(where, dict(text), found[0])
+        files = [file for part in found for file in part.files]
+        if recipe["source"] != "files" or bucket.remote(files[0]):
+            continue
+        if not any(map(os.path.getsize, files)):
+            raise UserError(f"{recipe['key']}.files: {files[0]} is empty; allowed: files with text.")
+        first = next(file for file in files if os.path.getsize(file))
+        size = os.path.getsize(first)
+        pieces = -(-size // LOOK) if divisible(first, recipe["sample_by"]) else 1
+        if "messages" in recipe or (pieces == 1 and size > LOOK_WHOLE and kind_of(first) in ("text", "json")):
+            continue
+        with contextlib.closing(
+            read_files([first], recipe["sample_by"], Form(recipe["key"], recipe), (0, pieces))
+        ) as read:
+            next(read, None)
+
+
 @contextlib.contextmanager
 def unchanged(file: str) -> Iterator[None]:
     """Raise UserError when a file has another size or date at the end than at the beginning."""
@@ -283,7 +314,10 @@ def mistake(file: str, error: Exception) -> UserError:
                     line.decode("utf-8")
     except UnicodeDecodeError as bad:
         byte = bad.object[bad.start]
-        return UserError(f"{file}, line {number}, is not UTF-8 text: byte {bad.start + 1} of the line is {byte:#04x}.")
+        return UserError(
+            f"{file}, line {number}, is not UTF-8 text: byte {bad.start + 1} of the line is {byte:#04x}. "
+            f"To convert text in Latin-1: iconv -f ISO-8859-1 -t UTF-8 {file} > NEW."
+        )
     except (EOFError, gzip.BadGzipFile, zlib.error):
         return UserError(f"{file} is not a complete gzip file.")
     return UserError(f"{file} is not a complete {name_of(file)} file: {reason(error)}.")
