@@ -111,6 +111,18 @@ def test_the_past_of_each_is_told_apart(three):
     assert "two.txt" in told and "one.txt" not in told and "plain.txt" not in told
 
 
+def test_what_was_replaced_is_not_told_as_what_was_read(three):
+    """Another text in the same folder: what was made of the first one says so."""
+    configure(three, "first", "again", 1)
+    run(three, "first", "tfrecords")
+    configure(three, "second", "again", 5)
+    run(three, "second", "corpus")
+    tool = [sys.executable, "tools/provenance.py", "experiments/again/results/tfrecords/manifest.json"]
+    told = subprocess.run(tool, cwd=three.folder, stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert "replaced since by build_corpus experiments/again/logs/" in told
+    assert "second.txt" not in told
+
+
 def test_an_experiment_of_a_module_is_below_its_prefix(fresh, tmp_path):
     configure(fresh, "small", "inner")
     outer = existing(tmp_path / "outer")

@@ -83,8 +83,15 @@ def test_what_an_interruption_repeats_is_noted(tmp_path, monkeypatch):
     live = LiveMetrics(str(log), 0)
     for step in (5, 10, 15):
         live.write({"step": step, "last_step": 20})
+    starts = [{"event": "start", "time": 0.0}, {"event": "start", "time": 1.0}]
+    job_record.path_of(log).write_text(json.dumps(starts[0]) + "\n")
+    kept = live.path.read_text()
+    LiveMetrics(str(log), 10)  # the job was done before: another config trains it again
+    assert len(job_record.read(job_record.path_of(log))) == 1
+    live.path.write_text(kept)
+    job_record.append(job_record.path_of(log), starts[1])
     LiveMetrics(str(log), 10)
-    assert json.loads(job_record.path_of(log).read_text()) == {"event": "note", "repeated_steps": 5}
+    assert job_record.read(job_record.path_of(log))[2:] == [{"event": "note", "repeated_steps": 5}]
 
 
 def test_no_secret_is_in_a_record_however_it_is_spelled(tmp_path, monkeypatch):

@@ -75,7 +75,7 @@ function curvePoints(runs, name) {
 function panel(runs, name, width, height, last, colors) {
   const x = {field: "x", type: "quantitative", title: last ? AXES[state.x] : null, axis: {labels: last, ticks: last, format: state.x === "tokens" ? "~s" : undefined, tickCount: Math.max(3, Math.floor(width / 110))}, scale: {zero: false, nice: false}};
   const y = {field: "y", type: "quantitative", title: SHORT[name] || NAMES[name], axis: {tickCount: height > 120 ? 6 : 3, format: name === "mfu" ? ".0%" : name === "loss" ? undefined : "~s", minExtent: 44, maxExtent: 44}, scale: name === "loss" ? {type: state.scale, ...(state.scale === "linear" && {zero: false})} : {zero: name !== "learning_rate"}};
-  if (name === "learning_rate") y.axis.format = "~g";
+  if (name === "learning_rate") y.axis.format = ".3~g";
   const color = {field: "run", type: "nominal", legend: null, scale: colors};
   const layer = [{data: {values: curvePoints(runs, name)}, mark: {type: "line", strokeWidth: 1.6, clip: true}, encoding: {x, y, color}}];
   if (name === "loss") {

@@ -55,6 +55,11 @@ def note(**facts: int) -> None:
         append(path, {"event": "note"} | facts)
 
 
+def attempts() -> int:
+    """Return how many attempts of this job there have been since it last succeeded, this one included."""
+    return sum(line["event"] == "start" for path in current for line in read(path))
+
+
 def path_of(log: str | Path) -> Path:
     """Return the record of the job with this log."""
     return Path(str(log).removesuffix(".log") + ENDING)

@@ -36,7 +36,7 @@ class LiveMetrics:
         self.path = Path(log).with_name(FILE)
         found = list(read(self.path))
         kept = [record for record in found if record["step"] <= step]
-        if len(kept) < len(found):
+        if len(kept) < len(found) and job_record.attempts() > 1:  # else a later config trains them again
             job_record.note(repeated_steps=max(record["step"] for record in found) - step)
         with contextlib.suppress(OSError):
             write_text(self.path, "".join(f"{json.dumps(record)}\n" for record in kept))

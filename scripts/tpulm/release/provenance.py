@@ -30,6 +30,7 @@ from typing import Any
 
 from tpulm.core import job_record
 from tpulm.core.errors import UserError
+from tpulm.core.files import sha256
 from tpulm.core.job_record import name_here
 
 METADATA = Path(".snakemake") / "metadata"
@@ -216,7 +217,9 @@ def provenance(file: str, place: Path, everything: bool = False) -> Iterator[str
     shown: set[str] = set()
     # What is still to be said, the next thing last: a line, or a job with its indent and how many like it led here. A
     # chain of checkpoints can be longer than Python's stack.
-    waiting: list[str | tuple[Job, str, int]] = [(job, "", 0), file]
+    known, now = job["outputs"].get(file), place / file
+    changed = known and now.is_file() and sha256(now) != known
+    waiting: list[str | tuple[Job, str, int]] = [(job, "", 0), f"{file}{'  changed since' if changed else ''}"]
     while waiting:
         told = waiting.pop()
         if isinstance(told, str):
@@ -242,12 +245,18 @@ def lines_of(
     if job["params"]:
         text = json.dumps(job["params"], ensure_ascii=False, sort_keys=True, default=str)
         yield f"{indent}  params {text if len(text) <= WIDTH else text[: WIDTH - 3] + '...'}"
-    outside, groups = read_by(job, made)
+    outside, replaced, groups = read_by(job, made)
     few = len(outside) if everything else ALIKE
     for path in outside[:few]:
         yield f"{indent}  |- {path}{digest(job['inputs'][path])}  from outside the workflow"
     if len(outside) > few:
         yield f"{indent}  |- … and {len(outside) - few:,} more from outside the workflow"
+    few = len(replaced) if everything else ALIKE
+    for path, later in replaced[:few]:
+        moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(later["start"] or 0))
+        yield f"{indent}  |- {path}{digest(job['inputs'][path])}  replaced since by {later['rule']} {later['id']}, {moment}"
+    if len(replaced) > few:
+        yield f"{indent}  |- … and {len(replaced) - few:,} more that were replaced since"
     rules = Counter(before["rule"] for before, _ in groups.values())
     told: Counter[str] = Counter()
     for number, (before, paths) in enumerate(groups.values(), start=1):
@@ -273,24 +282,40 @@ def lines_of(
         yield before, inner, links
 
 
-def read_by(job: Job, made: Mapping[str, Job]) -> tuple[list[str], dict[str, tuple[Job, list[str]]]]:
-    """Return the inputs of a job that no job made, and by the id of those that made the others, each with its files."""
+def read_by(
+    job: Job, made: Mapping[str, Job]
+) -> tuple[list[str], list[tuple[str, Job]], dict[str, tuple[Job, list[str]]]]:
+    """Return the inputs of a job that no job made; those that a later job replaced, with it; and the others.
+
+    The others are by the id of the job that made them, each with its files.
+    """
     groups: dict[str, tuple[Job, list[str]]] = {}
-    outside = []
+    outside, replaced = [], []
     for path in sorted(job["inputs"]):
         before = maker_of(path, made)
         if before is None:
             outside.append(path)
+        elif replaced_since(job, path, before):
+            replaced.append((path, before))
         else:
             groups.setdefault(before["id"], (before, []))[1].append(path)
-    return outside, groups
+    return outside, replaced, groups
+
+
+def replaced_since(job: Job, path: str, maker: Job) -> bool:
+    """Return whether the file that a job read is not the one that its last maker wrote: by checksums, else by time."""
+    read, written = job["inputs"].get(path), maker["outputs"].get(path)
+    if read and written:
+        return bool(read != written)
+    return bool(job["start"] and maker["start"] and maker["start"] > job["start"])
 
 
 def chain_before(job: Job, made: Mapping[str, Job]) -> tuple[int, Job]:
     """Return how many jobs of a chain of one rule are left out to come from a job to the first one, and the first."""
     seen = {job["id"]}
     while True:
-        before = [one for path in job["inputs"] if (one := maker_of(path, made)) and one["rule"] == job["rule"]]
+        known = [(path, one) for path in job["inputs"] if (one := maker_of(path, made))]
+        before = [one for path, one in known if one["rule"] == job["rule"] and not replaced_since(job, path, one)]
         earlier = next((one for one in before if one["id"] not in seen), None)
         if earlier is None:
             return len(seen) - 1, job

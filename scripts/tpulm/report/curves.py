@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,8 @@ def curves_of(run: dict[str, Any], sources: Sources) -> dict[str, Any]:
     run was at some steps, for other axes. `files` are those that they are from, without the log.
     """
     folder, log = run["folder"], run["log"]
-    history, timings = (parts_of(folder, file, sources) for file in SEGMENT_FILES.values())
     live = list(live_metrics.read(sources.files[log])) if log in sources else []
+    history, timings = (parts_of(folder, file, sources, log, live) for file in SEGMENT_FILES.values())
     # Of a segment that still runs only the log tells.
     done = history[1]["step"][-1] if history[1] else 0
     going = [record for record in live if record["step"] > done and "last_step" in record]
@@ -56,9 +57,17 @@ def curves_of(run: dict[str, Any], sources: Sources) -> dict[str, Any]:
     return found | {"files": [*history[0], *timings[0]]}
 
 
-def parts_of(folder: str, file: str, sources: Sources) -> tuple[list[str], dict]:
-    """Return files and columns of a run's history or timings: of the whole run, or of the checkpoints there are."""
-    names = [f"{folder}/{file}"] if f"{folder}/{file}" in sources else sources.names(f"{folder}/checkpoints/*/{file}")
+def parts_of(folder: str, file: str, sources: Sources, log: str, live: list[dict]) -> tuple[list[str], dict]:
+    """Return files and columns of a run's history or timings: of the whole run, or of the checkpoints there are.
+
+    Where the log is newer than the file of the whole run, the run trains again: what is beyond the log's last step is
+    of the training before.
+    """
+    names, whole = sources.names(f"{folder}/checkpoints/*/{file}"), f"{folder}/{file}"
+    if whole in sources:
+        again = live and sources.files[log].stat().st_mtime_ns > sources.files[whole].stat().st_mtime_ns
+        last = live[-1]["step"] if again else 0
+        names = [name for name in names if int(Path(name).parent.name) <= last] if again else [whole]
     return names, sources.columns(names[0]) if len(names) == 1 else columns_of([sources.files[name] for name in names])
 
 
