@@ -182,10 +182,7 @@ def look_at(where: str, text: Mapping, parts: Iterable[Part]) -> None:
         pieces = -(-size // LOOK) if divisible(first, recipe["sample_by"]) else 1
         if "messages" in recipe or (pieces == 1 and size > LOOK_WHOLE and kind_of(first) in ("text", "json")):
             continue
-        with contextlib.closing(
-            read_files([first], recipe["sample_by"], Form(recipe["key"], recipe), (0, pieces))
-        ) as read:
-            next(read, None)
+        next(read_files([first], recipe["sample_by"], Form(recipe["key"], recipe), (0, pieces)), None)
 
 
 @contextlib.contextmanager
