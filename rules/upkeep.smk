@@ -4,11 +4,12 @@ from tpulm.compat.snakemake import rule_name
 
 # `publish` is a target only if the config has the key.
 PLACES = ["publish"] if "publish" in config else []
+GIVEN_FILES = [os.path.relpath(path) for path in GIVEN]
 # Arguments of another Snakemake process that lists the outputs of this workflow.
 SNAKEMAKE_ARGUMENTS = {
     "snakefile": os.path.relpath(workflow.main_snakefile),
     "profile": os.path.relpath(ROOT / "profiles" / "default"),
-    "configfiles": CONFIG_FILES or [os.path.relpath(path) for path in GIVEN],
+    "configfiles": CONFIG_FILES or GIVEN_FILES,
     "config": OVERRIDES,
     "results": located("<results>"),
     "bucket": PLACE.bucket,
@@ -70,6 +71,7 @@ rule verify:
             "tuned": FULL_RUNS + MERGED_RUNS,
             "transformers": [f"{stage}/{name}" for stage, names in PRESETS.items() for name in names],
             "scores": COMPARED.folders,
+            "options": ["--configfile", *GIVEN_FILES] if GIVEN_FILES else [],
         },
     log:
         "<logs>/verify.log",

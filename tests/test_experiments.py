@@ -3,6 +3,7 @@
 import fcntl
 import gzip
 import json
+import os
 import subprocess
 import sys
 
@@ -87,6 +88,26 @@ def test_cleaning_and_verifying_see_one_experiment(three):
     assert done.returncode == 1 and "00000-of-00002" in done.stdout
     assert run(three, "one", "verify").returncode == 0
     shard.write_bytes(kept)
+
+
+def test_verify_prints_the_command_that_repairs(three):
+    """A flipped bit in a file that only its job's record tells of, and a file that is gone."""
+    folder = three / "experiments/one/results"
+    before = fingerprints(folder)
+    pieces = folder / "tokenizer/special_tokens_map.json"
+    dates = pieces.stat()
+    pieces.write_bytes(pieces.read_bytes().replace(b"C", b"D", 1))
+    os.utime(pieces, ns=(dates.st_atime_ns, dates.st_mtime_ns))
+    (folder / "corpus/parts/00000.parquet").unlink()
+    assert "Nothing to be done" in run(three, "one", "tfrecords", "-n").stdout  # neither is needed
+    done = run(three, "one", "verify", check=False)
+    assert done.returncode == 1
+    said = [line.removeprefix("[verify] ") for line in done.stdout.splitlines()]
+    command = next(line for line in said if line.startswith("snakemake --force "))
+    assert str(pieces.relative_to(three.folder)) in command and "parts/00000.parquet" in command
+    three(*command.split()[1:], "--cores", "2")
+    assert fingerprints(folder) == before and run(three, "one", "verify").returncode == 0
+    assert "Nothing to be done" in run(three, "one", "tfrecords", "-n").stdout
 
 
 def test_each_experiment_has_its_own_lock(three):

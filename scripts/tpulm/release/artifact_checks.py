@@ -24,6 +24,7 @@ from tpulm.corpus.documents import RESPONSES, read_batches
 from tpulm.corpus.statistics import Figures, combined
 from tpulm.records.external import damage_of
 from tpulm.records.tfrecord import scan
+from tpulm.release.provenance import makers
 from tpulm.specs.artifacts import (
     CHECKPOINT_ARRAYS,
     CHECKPOINT_FILES,
@@ -124,6 +125,8 @@ def read_shard(path: Path, manifest: dict) -> list[int]:
 
 
 PRESET = ("config.json", "model.weights.h5", "tokenizer.json")
+ARRAYS = [CHECKPOINT_FILES[name] for name in CHECKPOINT_ARRAYS]
+KEPT = [("archive",), ("history",)]  # folders below results/ of what does not follow from the config alone
 
 
 def verify(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | None]]:
@@ -134,6 +137,29 @@ def verify(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | Non
     """
     yield from artifacts(expected, results)
     yield examine(results, "", check_texts)
+
+
+def check_records(jobs: list[dict[str, Any]], results: Path) -> Iterator[tuple[str, str]]:
+    """Yield each file below `results` that is not as its job left it, and the sentence that says so.
+
+    Its SHA-256 has changed, or it is gone though what was made of it is there. The arrays of a pruned checkpoint are
+    not missed, nor is what the history tells of.
+
+    jobs  of `tpulm.release.provenance.jobs_of`
+    """
+
+    def ours(path: str) -> bool:
+        return Path(path).is_relative_to(results) and Path(path).relative_to(results).parts[:1] not in KEPT
+
+    for path, job in makers(jobs).items():
+        known = job["outputs"][path]
+        if known and ours(path) and Path(path).is_file() and sha256(path) != known:
+            yield path, f"{path} is corrupt: its SHA-256 is not the one that {job['rule']} recorded."
+    of_there = [job for job in jobs if any(ours(path) and Path(path).exists() for path in job["outputs"])]
+    read = {path for job in of_there for path in job["inputs"] if ours(path)}
+    for path in sorted(path for path in read if not Path(path).exists()):
+        if not (Path(path).name in ARRAYS and Path(path).with_name(PRUNED).exists()):
+            yield path, f"{path} is missing."
 
 
 def refuse_damaged(expected: dict, results: Path) -> None:

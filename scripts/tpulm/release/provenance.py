@@ -254,7 +254,8 @@ def lines_of(
     few = len(replaced) if everything else ALIKE
     for path, later in replaced[:few]:
         moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(later["start"] or 0))
-        yield f"{indent}  |- {path}{digest(job['inputs'][path])}  replaced since by {later['rule']} {later['id']}, {moment}"
+        by = f"{later['rule']} {later['id']}, {moment}"
+        yield f"{indent}  |- {path}{digest(job['inputs'][path])}  replaced since by {by}"
     if len(replaced) > few:
         yield f"{indent}  |- … and {len(replaced) - few:,} more that were replaced since"
     rules = Counter(before["rule"] for before, _ in groups.values())
