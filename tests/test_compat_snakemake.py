@@ -44,7 +44,7 @@ def has(owner: type, *names: str) -> None:
         (PathModifier, "replace_prefix"),
         (ConfigSettings, "configfiles config"),
         (StorageSettings, "default_storage_provider default_storage_prefix"),
-        (DAG, "needrun_jobs job_dependencies"),
+        (DAG, "needrun_jobs job_dependencies untilrules"),
         (Rule, "name snakefile has_wildcards products input is_producer get_wildcards workflow"),
         (Job, "input output params wildcards threads resources log rule is_local"),
         (LoggerManager, "logger settings"),

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT
+from snakemake.io import Namedlist
 from tpulm.config.model_sizes import MODELS, causal_size, checkpoint_bytes, masked_size, model_size, optimizer_bytes
 from tpulm.config.reading import read_config
 from tpulm.config.runs import runs_of
@@ -14,6 +15,7 @@ from tpulm.records.order import epochs, epochs_of
 from tpulm.training.checkpoint import trained_for
 from tpulm.workflow import disk
 from tpulm.workflow.resources import JOBS, converting_mb, fetching_mb, mem_mb
+from tpulm.workflow.start import check_until
 
 pytestmark = pytest.mark.unit
 GEMMA_7B = 8_537_680_896
@@ -204,6 +206,17 @@ def test_too_little_disk_is_refused_and_enough_is_told(tmp_path, monkeypatch):
     assert needed.format("gs://bucket/results") in said[1] and "free" not in said[1]
     disk.check([disk.Need(0, "none")], [], str(tmp_path), said.append)
     assert len(said) == 2
+
+
+def test_until_a_rule_that_trains_is_refused():
+    def segment(rule, step):
+        output = Namedlist(fromdict={"state": f"results/base/small/checkpoints/{step:08d}/state.json"})
+        return SimpleNamespace(rule=SimpleNamespace(name=rule), output=output)
+
+    jobs = [segment("train_base", 100), segment("train_base", 200), segment("train_finetune", 300)]
+    check_until(jobs, {"build_corpus"})
+    with pytest.raises(UserError, match=r"--until is train_base, .*such as results/base/small/checkpoints/00000200/"):
+        check_until(jobs, {"train_base"})
 
 
 def test_epochs_are_passes_over_the_records():

@@ -123,6 +123,11 @@ def pending_jobs(workflow: Any) -> list:
     return list(workflow.dag.needrun_jobs())
 
 
+def until(workflow: Any) -> set[str]:
+    """Return the rules that --until names."""
+    return set(workflow.dag.untilrules)
+
+
 def jobs_before(workflow: Any, job: Any) -> list:
     """Return the jobs that make the inputs of a job."""
     return list(workflow.dag.job_dependencies(job))

@@ -4,11 +4,11 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from tpulm.compat.snakemake import executor_settings, jobs_before, pending_jobs, rule_name
+from tpulm.compat.snakemake import executor_settings, jobs_before, pending_jobs, rule_name, until
 from tpulm.config.model_sizes import checkpoint_bytes
 from tpulm.config.runs import Run, record_sets_of
 from tpulm.core import bucket, folder_lock
@@ -51,6 +51,20 @@ def check_token(jobs: Iterable) -> None:
     """Refuse to publish on the hub without a token. Raises UserError."""
     if any(job.output.get("hub_receipt") for job in jobs) and not os.environ.get("HF_TOKEN"):
         raise UserError("HF_TOKEN is not set; publish.hub needs it: a token of the Hugging Face Hub with write access.")
+
+
+def check_until(jobs: Iterable, rules: Collection[str]) -> None:
+    """Refuse --until with a rule that trains: Snakemake ends after the first checkpoint. Raises UserError.
+
+    rules  that --until names
+    """
+    states = [(job.rule.name, str(job.output.state)) for job in jobs if job.output.get("state")]
+    found = [(rule, state) for rule, state in states if rule in rules]
+    if found:
+        raise UserError(
+            f"--until is {found[0][0]}, whose jobs need each other, so Snakemake would end after the first; name a "
+            f"target instead, such as {max(state for _, state in found)}."
+        )
 
 
 class Start:
@@ -103,6 +117,7 @@ class Start:
             return
         jobs = pending_jobs(workflow)
         check_shards(partial(jobs_before, workflow), jobs, self.record_sets, self.place.located, self.tfrecords)
+        check_until(jobs, until(workflow))
         check_token(jobs)
         todo = self.to_train(jobs)
         plan = self.config["plan"]
