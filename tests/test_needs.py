@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT
-from snakemake.io import Namedlist
+from snakemake.iocontainers import Namedlist
 from tpulm.config.model_sizes import MODELS, causal_size, checkpoint_bytes, masked_size, model_size, optimizer_bytes
 from tpulm.config.reading import read_config
 from tpulm.config.runs import runs_of
