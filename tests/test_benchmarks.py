@@ -127,7 +127,7 @@ def test_training_on_a_gpu_is_measured_beside_transformers_at_tiny_size(tmp_path
 def test_packing_is_measured_at_tiny_size(tmp_path):
     printed = ran("packing.py", "--quick", "--rounds", "1", folder=tmp_path)
     rows = [cells(line) for line in printed.splitlines() if line.startswith("|")][2:]
-    assert [row[1] for row in rows] == ["v5e, estimated", "v5e, estimated", "processors"]
+    assert [row[1] for row in rows] == ["v5e, estimated", "v5e, estimated", "CPUs"]
     assert all(1 < float(row[6]) < 2.5 for row in rows[:2])
 
 
