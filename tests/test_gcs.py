@@ -18,6 +18,7 @@ import pytest
 from conftest import ROOT, Workflow, reduced
 from kills import TIMED, edited, fingerprints
 from loopback_bucket import BUCKET, served
+from test_experiments import configure, run
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
 from tpulm.corpus import documents
@@ -416,6 +417,20 @@ def test_the_report_and_upkeep_read_the_bucket(stored, server):
     server.put(name, content)
     refused = workflow("clean", *STORED, check=False).stdout
     assert "[clean] error: results are in gs://bucket/team/try/results" in refused
+
+
+def test_experiments_lie_beside_each_other_in_a_bucket(fresh, cloud):
+    configure(fresh, "one", "one", 1)
+    configure(fresh, "two", "two", 2)
+    more = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", f"gs://{BUCKET}/team/experiments"]
+    for name in ("one", "two"):
+        run(fresh, name, "tfrecords", *more)
+    for name in ("one", "two"):
+        assert "Nothing to be done" in run(fresh, name, "tfrecords", "-n", *more).stdout
+        assert cloud.objects(f"team/experiments/experiments/{name}/results/tfrecords/manifest.json")
+        assert re.search(r"all \d+ artifacts are ok", run(fresh, name, "verify", *more).stdout)
+        told = "\n".join(provenance(f"experiments/{name}/results/tfrecords/manifest.json", fresh.folder))
+        assert f"{name}.txt" in told and ("two" if name == "one" else "one") not in told
 
 
 def test_old_checkpoints_are_let_go_there(stored, server):

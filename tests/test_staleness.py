@@ -633,7 +633,7 @@ def test_every_key_of_the_schema_has_a_row():
     schema = read_yaml(SCHEMA)
     rows = [row[0] for row in ROWS]
     assert len(rows) == len(set(rows)) > 100
-    assert set(leaves(schema, schema)) == {*rows, "experiment"}  # whose results are elsewhere: tests/test_experiments.py
+    assert set(leaves(schema, schema)) == {*rows, "experiment"}  # tests/test_experiments.py: its results are elsewhere
 
 
 def changed(config, changes):

@@ -45,7 +45,8 @@ SOFTWARE = {
 current: list[Path] = []  # the record of this process' job
 # Below it are Snakemake's copies of what is in buckets: BUCKET/NAME.
 COPIES = ".snakemake/storage/gcs/"
-TOP = re.compile(r"/((?:experiments|results|logs)/)")  # folders of artifacts in a working folder or a bucket
+# Where the path in a working folder begins.
+IN_EXPERIMENT, IN_FOLDER = re.compile(r"/experiments/[^/]+/(?:results|logs)/"), re.compile(r"/(?:results|logs)/")
 STORE = "TPULM_STORE_RECORDS"  # in the environment of a job whose folder goes with its machine
 
 
@@ -67,8 +68,8 @@ def path_of(log: str | Path) -> Path:
 
 def name_here(path: str) -> str:
     """Return the path of a result or a log in a working folder, also for its URL and for Snakemake's copy of it."""
-    known = TOP.search(path) if bucket.remote(path) or COPIES in path else None
-    return path[known.start(1) :] if known else path
+    known = (IN_EXPERIMENT.search(path) or IN_FOLDER.search(path)) if bucket.remote(path) or COPIES in path else None
+    return path[known.start() + 1 :] if known else path
 
 
 def url_of(path: str | Path) -> str | None:
