@@ -4,11 +4,12 @@ import fcntl
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
-from conftest import Workflow, existing
+from conftest import Workflow, copied, existing
 from kills import fingerprints
 from ruamel.yaml import YAML
 from test_module import ONSTART, OUTER
@@ -102,12 +103,30 @@ def test_verify_prints_the_command_that_repairs(three):
     assert "Nothing to be done" in run(three, "one", "tfrecords", "-n").stdout  # neither is needed
     done = run(three, "one", "verify", check=False)
     assert done.returncode == 1
-    said = [line.removeprefix("[verify] ") for line in done.stdout.splitlines()]
-    command = next(line for line in said if line.startswith("snakemake --force "))
-    assert str(pieces.relative_to(three.folder)) in command and "parts/00000.parquet" in command
-    three(*command.split()[1:], "--cores", "2")
+    command = repairs(done.stdout)
+    assert str(pieces.relative_to(three.folder)) in command and "parts/00000.parquet" in " ".join(command)
+    three(*command, "--cores", "2")
     assert fingerprints(folder) == before and run(three, "one", "verify").returncode == 0
     assert "Nothing to be done" in run(three, "one", "tfrecords", "-n").stdout
+
+
+def repairs(said):
+    """Return the arguments of the command that `snakemake verify` prints at its end."""
+    lines = [line.removeprefix("[verify] ") for line in said.splitlines()]
+    return next(line for line in lines if line.startswith("snakemake --force ")).split()[1:]
+
+
+def test_a_file_of_a_folder_and_a_checkpoint_are_made_again(trained, tmp_path):
+    workflow = copied(trained, tmp_path)
+    before = fingerprints(workflow / "results")
+    (workflow / "results/base/small/preset/model.weights.h5").unlink()
+    shutil.rmtree(workflow / "results/mlm/tiny/checkpoints/00000010")
+    done = workflow("verify", check=False)
+    assert done.returncode == 1
+    workflow(*repairs(done.stdout), "--cores", "2")
+    assert fingerprints(workflow / "results") == before
+    workflow("verify")
+    assert "Nothing to be done" in workflow("-n").stdout
 
 
 def test_each_experiment_has_its_own_lock(three):

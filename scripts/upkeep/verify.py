@@ -19,7 +19,7 @@ recipe = snakemake.params.recipe
 with job(snakemake.log[0], "verify") as say, contextlib.ExitStack() as place:
     from tpulm.core.job_record import name_here
     from tpulm.release.artifact_checks import check_records, verify
-    from tpulm.release.provenance import jobs_of, maker_of, makers
+    from tpulm.release.provenance import jobs_of, maker_of, makers, target_of
 
     jobs, results = jobs_of(Path()), Path(recipe["results"])
     if bucket.remote(recipe["results"]):
@@ -47,7 +47,7 @@ with job(snakemake.log[0], "verify") as say, contextlib.ExitStack() as place:
     damages += recorded.values()
     made = makers(jobs)
     paths = {damage.split()[0].rstrip(".:") for damage in damages} | set(recorded)
-    again = {job["id"]: path for path in sorted(paths) if (job := maker_of(path, made))}
+    again = {job["id"]: target_of(path, job) for path in sorted(paths) if (job := maker_of(path, made))}
     if again:
         say("to make them again with the same bytes:")
         say(shlex.join(["snakemake", "--force", *again.values(), *recipe["options"]]))

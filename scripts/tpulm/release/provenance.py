@@ -9,6 +9,7 @@ A job is a dictionary that JSON can hold:
 id        its log below logs/, without the ending, such as mlm/tiny/00001500
 rule, wildcards, params, log
 inputs, code, outputs  sha256 (None where it is not known) by path: data; scripts, modules and lock; what it made
+folders   those of the outputs that are folders, whose files `outputs` has
 start, seconds         when it began (seconds since 1970), how long it took
 attempts               of each: start, and what `end` and `note` of the record say; `exit` is None where it was killed
 host, software, accelerators  of the last attempt; empty where there is no record
@@ -83,7 +84,7 @@ def identity(log: str) -> str:
 def blank(log: str) -> dict[str, Any]:
     """Return a job of which only its log is known."""
     known: dict[str, Any] = {"id": identity(log), "rule": "", "wildcards": {}, "params": None, "log": log}
-    known |= {"inputs": {}, "code": {}, "outputs": {}, "start": None, "seconds": None}
+    known |= {"inputs": {}, "code": {}, "outputs": {}, "folders": [], "start": None, "seconds": None}
     return known | {"attempts": [], "host": {}, "software": {}, "accelerators": {}}
 
 
@@ -146,6 +147,7 @@ def add_record(job: dict[str, Any], lines: list[dict[str, Any]]) -> None:
             # Of a folder, Snakemake knows the folder only.
             folders = [path for path in job["outputs"] if any(file.startswith(f"{path}/") for file in made)]
             job["outputs"] = {path: None for path in job["outputs"] if path not in folders} | made
+            job["folders"] = folders
     if job["attempts"] and job["start"] is None:
         job |= {"start": job["attempts"][-1]["start"], "seconds": job["attempts"][-1].get("seconds")}
 
@@ -167,6 +169,11 @@ def maker_of(path: str, made: Mapping[str, dict[str, Any]]) -> dict[str, Any] | 
     files, folder = list(made), f"{path.rstrip('/')}/"
     at = bisect_left(files, folder)
     return made[files[at]] if at < len(files) and files[at].startswith(folder) else None
+
+
+def target_of(path: str, job: Mapping[str, Any]) -> str:
+    """Return what Snakemake makes again for a file that a job made: the folder that is the output, if it is in one."""
+    return next((folder for folder in job["folders"] if path.startswith(f"{folder}/")), path)
 
 
 def ancestors(paths: list[str], jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
