@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import urllib.request
 
 import pytest
 from conftest import Workflow, copied, existing
@@ -217,3 +218,24 @@ def test_a_mistake_deletes_nothing(three, kind):
         assert done.returncode == 1 and len(errors) == 1 and sentence in errors[0]
     assert fingerprints(three / "results") == before
     assert "Nothing to be done" in run(three, "plain", "tfrecords", "-n").stdout
+
+
+def test_the_page_is_of_the_snakemake_that_is_running(three):
+    """Three configs have run; the page that shows one while it runs is asked for without its config."""
+    with open(three / "one.yaml", "a") as file:
+        file.write("title: The first of three\n")
+    worker = subprocess.Popen(["sleep", "600"])
+    lock = three / str(lock_of("experiments/one/"))
+    given = {"configfiles": ["one.yaml"], "config": {}}
+    lock.write_text(f"{worker.pid} 00:00:00 token {os.uname().nodename}\n{json.dumps(given)}\n")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    page = subprocess.Popen([sys.executable, "tools/watch.py"], cwd=three.folder, **pipes)
+    try:
+        address, said = page.stdout.readline().strip(), page.stdout.readline()
+        assert "one.yaml" in said and "experiments/one/results/" in said
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            assert "The first of three" in answer.read().decode()
+    finally:
+        for one in (page, worker):
+            one.kill()
+            one.wait()

@@ -151,8 +151,13 @@ def at_work() -> dict[Path, bool | None]:
 
 
 def config_of(lock: Path) -> dict:
-    """Return the config of the workflow that entered last: configfiles, as given, and what --config gave, as config."""
-    return dict(json.loads(lock.read_text(encoding="utf-8").partition("\n")[2]))
+    """Return the config of the workflow that entered last: configfiles, as given, and what --config gave, as config.
+
+    A module of another workflow has none, nor has one that entered before this was kept.
+    """
+    with contextlib.suppress(ValueError):
+        return dict(json.loads(lock.read_text(encoding="utf-8").partition("\n")[2]))
+    return {"configfiles": [], "config": {}}
 
 
 def alive(descriptor: int) -> bool | None:
