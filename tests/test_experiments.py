@@ -122,6 +122,9 @@ def test_a_file_of_a_folder_and_a_checkpoint_are_made_again(trained, tmp_path):
     before = fingerprints(workflow / "results")
     (workflow / "results/base/small/preset/model.weights.h5").unlink()
     shutil.rmtree(workflow / "results/mlm/tiny/checkpoints/00000010")
+    refused = workflow("finetune", "--forcerun", "generate", "--cores", "2", check=False).stdout
+    assert "error: results/base/small/preset/model.weights.h5 was deleted" in refused
+    assert "snakemake --force results/base/small/preset, " in refused
     done = workflow("verify", check=False)
     assert done.returncode == 1
     workflow(*repairs(done.stdout), "--cores", "2")

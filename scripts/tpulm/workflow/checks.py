@@ -20,7 +20,7 @@ from typing import Any
 
 from tpulm.config.record_sets import RecordSet
 from tpulm.config.runs import Run
-from tpulm.core import bucket
+from tpulm.core import bucket, job_record
 from tpulm.core.accelerators import job_name
 from tpulm.core.errors import UserError
 from tpulm.specs.artifacts import CHECKPOINT_FILES
@@ -75,6 +75,26 @@ def check_shards(
                 f"{gone[0]}{more} of results/{records.folder} {were} deleted, and jobs of this run read {them}; "
                 f"snakemake {target}, with the options of this command, writes {them} again with the same bytes{then}."
             )
+
+
+def check_folders(before: Callable[[Any], Iterable], jobs: list) -> None:
+    """Raise UserError where a file is gone of a folder that one of the jobs reads, and that no job writes before it.
+
+    Snakemake knows of the folder only; the record of the job that made it has its files. before, jobs: `check_shards`
+    """
+    running = set(jobs)
+    makers = {maker: None for job in jobs for maker in before(job) if maker not in running and maker.log}
+    for maker in makers:
+        folders = [str(output) for output in maker.output if os.path.isdir(output)]
+        ends = [line for line in job_record.read(job_record.path_of(maker.log[0])) if line.get("exit") == 0]
+        files = ends[-1].get("outputs", {}) if folders and ends else {}
+        for folder in folders:
+            gone = next((file for file in files if file.startswith(f"{folder}/") and not os.path.exists(file)), None)
+            if gone:
+                raise UserError(
+                    f"{gone} was deleted, and jobs of this run read {folder}; snakemake --force {folder}, with the "
+                    "options of this command, writes it again with the same bytes."
+                )
 
 
 def requests(jobs: Iterable) -> list[dict]:
