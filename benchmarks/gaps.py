@@ -22,7 +22,7 @@ def gaps(workflow: Workflow) -> dict[str, tuple[str, dict[str, float]]]:
     """
     found = {}
     for run in runs_of(read_config([str(workflow / "config.yaml")], {})):
-        log = workflow / f"{run.folder.replace('results/', 'logs/')}/metrics.jsonl"
+        log = workflow / f"logs/{run.path}/metrics.jsonl"
         records = [record["seconds"] for record in read(log) if "seconds" in record]
         if not records:
             raise LookupError(f"{log} has no record of the end of a segment")
