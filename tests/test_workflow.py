@@ -210,7 +210,7 @@ def test_masked_models_are_measured_on_what_they_were_not_trained_on(ready, conf
 def test_metrics_say_of_which_kind_they_are(ready, config):
     """And the file that they name for the bits per byte has those, under that name."""
     for run in runs_of(config):
-        folder = ready / run.folder
+        folder = ready / "results" / run.path
         said = load(folder / "metrics.json")["measured_as"]
         assert said["kind"] == ("masked" if run.stage == "mlm" else "causal")
         in_bytes = said["bits_per_byte"]
