@@ -135,7 +135,7 @@ def test_what_a_plan_reads_of_models_from_elsewhere(tmp_path):
         return planned_of(config_of(tmp_path, task, **(MODELS | {"tokenizer": tokenizer})))
 
     given = planned(["mlm/given"], MODELS["tokenizer"])["tasks/x/mlm/given"]
-    assert given.described == ["results/mlm/given/model/config.json"] and not given.run.needs_manifest
+    assert given.described == ["<results>/mlm/given/model/config.json"] and not given.run.needs_manifest
     assert "model" not in given.recipe
     ours = planned(["mlm/jax"], {"pretrained": "given", "revision": "a" * 40})["tasks/x/mlm/jax"]
     assert ours.described == [] and ours.run.needs_manifest and "vocabulary" not in ours.recipe

@@ -110,14 +110,20 @@ def causal(folder: Path, adapter: Path | None, sampling: dict) -> Ask:
     return lambda prompt: [f"{prompt}{text}" for text in generate([prompt])[0]]
 
 
+def results_of(files: list[Path]) -> Path:
+    """Return the results of a config; where there is no config, those of this folder."""
+    config = read_config(files, {}) if all(map(Path.is_file, files)) else {}
+    return Path(in_experiment("<results>", experiment_folder(config)))
+
+
 def opened(asked: argparse.Namespace) -> Ask:
     """Return what answers the prompts of the model that was asked for. Raises UserError."""
-    config = read_config(asked.configfile, {})
-    results = asked.results or Path(in_experiment("<results>", experiment_folder(config)))
+    results = asked.results or results_of(asked.configfile)
     stage, name = chosen(asked.run, results)
     folder = results / stage / name
     if stage == "mlm":
         return masked(folder / "model")
+    config = read_config(asked.configfile, {})
     sampling = sampling_of(config)
     given = {"max_length": asked.max_length, "samples": asked.samples, "seed": asked.seed}
     sampling |= {key: value for key, value in given.items() if value is not None and key in sampling}
