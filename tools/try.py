@@ -32,6 +32,7 @@ WHOLE = {
     "base": ["preset/config.json"],
     "finetune": ["model/config.json", "adapter.lora.h5"],
 }
+CONFIG = Path("config.yaml")
 Ask = Callable[[str], list[str]]
 
 
@@ -112,7 +113,7 @@ def causal(folder: Path, adapter: Path | None, sampling: dict) -> Ask:
 
 def results_of(files: list[Path]) -> Path:
     """Return the results of a config; where there is no config, those of this folder."""
-    config = read_config(files, {}) if all(map(Path.is_file, files)) else {}
+    config = {} if files == [CONFIG] and not CONFIG.is_file() else read_config(files, {})
     return Path(in_experiment("<results>", experiment_folder(config)))
 
 
@@ -140,7 +141,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="a run of the config: its name, or STAGE/NAME if the name is ambiguous")
     parser.add_argument("--prompt", action="append", help="run the model on this prompt and exit; repeatable")
-    parser.add_argument("--configfile", type=Path, nargs="+", default=[Path("config.yaml")], help="as for snakemake")
+    parser.add_argument("--configfile", type=Path, nargs="+", default=[CONFIG], help="as for snakemake")
     parser.add_argument("--results", type=Path, help="where the models are; default: the results of the config")
     for key in ("max_length", "samples", "seed"):
         parser.add_argument(f"--{key.replace('_', '-')}", type=int, help=f"instead of generation.{key} of the config")
