@@ -6,6 +6,8 @@ from tpulm.workflow.publishing import archived, kept_runs, only_here, signing_ke
 ARCHIVE = archive_of(config)
 HISTORY = [f"<results>/history/{chain}.json" for chain in RUN_FOLDERS]
 SIGNED_MODELS = signatures_of(config)
+# By the wildcard `artifact`.
+SIGNED = {Path(path).stem: model for path, model in SIGNED_MODELS.items()}
 
 
 rule archive:
@@ -55,22 +57,17 @@ rule sign_archive:
         "../scripts/archive/sign_archive.py"
 
 
-def signed_model(wildcards) -> dict:
-    """Return files, folder and names of the model that a signature is of."""
-    return SIGNED_MODELS[f"<results>/archive/models/{wildcards.artifact}.sig"]
-
-
 rule sign_model:
     """Sign the files of a model."""
     localrule: True
     input:
-        files=lambda w: signed_model(w)["files"],
+        files=lambda w: SIGNED[w.artifact]["files"],
         key=lambda w: or_exit(signing_key, config["archive"]["sign"]),
         code=code_inputs("archive/sign_model", "archive"),
     output:
         "<results>/archive/models/{artifact}.sig",
     params:
-        recipe=lambda w: {"folder": located(signed_model(w)["folder"]), "names": signed_model(w)["names"]},
+        recipe=lambda w: {"folder": located(SIGNED[w.artifact]["folder"]), "names": SIGNED[w.artifact]["names"]},
     log:
         "<logs>/archive/models/{artifact}.log",
     threads: 1

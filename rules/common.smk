@@ -14,9 +14,8 @@ from snakemake.io import local
 
 from tpulm.compat.snakemake import config_given, is_main, replace_handler
 from tpulm.specs.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER_FILES, experiment_folder, lengths_file
-from tpulm.config.exported_models import asked_of, sampling_of
 from tpulm.specs.causal_families import marks_of
-from tpulm.config.exported_models import Model
+from tpulm.config.exported_models import Model, asked_of, sampling_of
 from tpulm.config.report import page_recipe
 from tpulm.config.reading import complete, read_config, schema
 from tpulm.config.schema import typed
@@ -63,7 +62,7 @@ TEXTS = {"corpus": ("corpus", config["corpus"])}
 if "text" in config["finetune"]:
     TEXTS["finetune-text"] = ("finetune.text", config["finetune"]["text"])
 
-PLACE = Paths(workflow, storage, ROOT, experiment_folder(config))
+PLACE = or_exit(Paths, workflow, storage, ROOT, experiment_folder(config))
 code_inputs, in_place, located = PLACE.code_inputs, PLACE.in_place, PLACE.located
 
 
@@ -72,6 +71,7 @@ pathvars:
     logs=PLACE.resolved("<logs>"),
 
 
+or_exit(PLACE.check, workflow.pathvars)
 START = or_exit(Start, workflow, config, RUNS, PLACE, {"configfiles": CONFIG_FILES, "config": OVERRIDES})
 
 

@@ -9,7 +9,10 @@ HARNESS = tasks_of(config)
 HARNESS_FILES = {name: or_exit(getattr, task, "files") for name, task in HARNESS.items()}
 # The files with its examples: those of the user, or artifacts of this workflow.
 HARNESS_DATA = {
-    name: [file if file.startswith("<results>/") else PLACE.text(file) for file in or_exit(getattr, task, "data")]
+    name: [
+        f"<results>/{file.removeprefix('results/')}" if file.startswith("results/") else PLACE.text(file)
+        for file in or_exit(getattr, task, "data")
+    ]
     for name, task in HARNESS.items()
 }
 HARNESS_STEPS = {

@@ -72,7 +72,7 @@ rule publish_to_hub:
         card=PUBLISHING.card,
         code=code_inputs("publish/publish_to_hub", "data"),
     output:
-        hub_receipt=update("<results>/publish/hub/{artifact}.json"),
+        hub_receipt="<results>/publish/hub/{artifact}.json",
     params:
         recipe=PUBLISHING.to_hub,
     log:
@@ -95,7 +95,7 @@ rule publish_to_bucket:
         card=PUBLISHING.card,
         code=code_inputs("publish/publish_to_bucket", "data"),
     output:
-        update("<results>/publish/gcs/{artifact}.json"),
+        "<results>/publish/gcs/{artifact}.json",
     params:
         recipe=PUBLISHING.to_bucket,
     log:

@@ -1,18 +1,22 @@
 """Maintenance: prune old checkpoints, verify all artifacts, and find files that no run needs."""
 
+import json
+
 from tpulm.compat.snakemake import rule_name
 
 # `publish` is a target only if the config has the key.
 PLACES = ["publish"] if "publish" in config else []
-GIVEN_FILES = [os.path.relpath(path) for path in GIVEN]
+# The options of this command that say what is made, and where.
+FILES = CONFIG_FILES or [os.path.relpath(path) for path in GIVEN]
+OPTIONS = ["--configfile", *FILES] if FILES else []
+OPTIONS += ["--config", *(f"{key}={json.dumps(value)}" for key, value in OVERRIDES.items())] if OVERRIDES else []
+OPTIONS += ["--default-storage-provider", "gcs", "--default-storage-prefix", PLACE.bucket] if PLACE.bucket else []
 # Arguments of another Snakemake process that lists the outputs of this workflow.
 SNAKEMAKE_ARGUMENTS = {
     "snakefile": os.path.relpath(workflow.main_snakefile),
     "profile": os.path.relpath(ROOT / "profiles" / "default"),
-    "configfiles": CONFIG_FILES or GIVEN_FILES,
-    "config": OVERRIDES,
+    "options": OPTIONS,
     "results": located("<results>"),
-    "bucket": PLACE.bucket,
     "targets": [
         rule_name(workflow, name) for name in ("all", "plan", "tfrecords", "compare", "transformers", "cards", *PLACES)
     ],
@@ -71,7 +75,7 @@ rule verify:
             "tuned": FULL_RUNS + MERGED_RUNS,
             "transformers": [f"{stage}/{name}" for stage, names in PRESETS.items() for name in names],
             "scores": COMPARED.folders,
-            "options": ["--configfile", *GIVEN_FILES] if GIVEN_FILES else [],
+            "options": OPTIONS,
         },
     log:
         "<logs>/verify.log",

@@ -422,12 +422,12 @@ def test_the_report_and_upkeep_read_the_bucket(stored, server):
 def test_experiments_lie_beside_each_other_in_a_bucket(fresh, cloud):
     configure(fresh, "one", "one", 1)
     configure(fresh, "two", "two", 2)
-    more = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", f"gs://{BUCKET}/team/experiments"]
+    more = ["--workflow-profile", "profiles/gcs", "--default-storage-prefix", f"gs://{BUCKET}/team/two"]
     for name in ("one", "two"):
         run(fresh, name, "tfrecords", *more)
     for name in ("one", "two"):
         assert "Nothing to be done" in run(fresh, name, "tfrecords", "-n", *more).stdout
-        assert cloud.objects(f"team/experiments/experiments/{name}/results/tfrecords/manifest.json")
+        assert cloud.objects(f"team/two/experiments/{name}/results/tfrecords/manifest.json")
         assert re.search(r"all \d+ artifacts are ok", run(fresh, name, "verify", *more).stdout)
         told = "\n".join(provenance(f"experiments/{name}/results/tfrecords/manifest.json", fresh.folder))
         assert f"{name}.txt" in told and ("two" if name == "one" else "one") not in told

@@ -53,7 +53,7 @@ SENTENCE = re.compile(r"(?:^|(?<=[.!?] )|(?<=[。！？]))[^\W\d_][\w ,;'’、�
 TEXT = Template("""\
 # For $found. Every key: schemas/config.schema.yaml
 title: $title
-experiment: $experiment   # everything is below experiments/$experiment/
+experiment: $experiment   # results and logs are below experiments/NAME/
 
 corpus:
   source: files
@@ -371,10 +371,12 @@ def config_of(text: Text, paths: Sequence[str], accelerator: str | None) -> str:
     limit = 0 if accelerator else int(enough / text.characters * text.documents)
     masks, beginnings = prompts_of(text)
     named = Path(paths[0]).parent if len(paths) > 1 or glob.has_magic(paths[0]) else Path(paths[0])
+    name = re.sub("[^a-z0-9_-]+", "-", named.stem.lower())[:64].strip("-_") or "text"
+    name = f"{name}-text" if name in ("results", "logs") else name
     values |= {
         "found": text.found,
         "title": quoted(f"Language models of {named.stem or 'text'}"),
-        "experiment": re.sub("[^a-z0-9_-]+", "-", named.stem.lower())[:64].strip("-_") or "text",
+        "experiment": quoted(name),
         "files": quoted(text.source["files"]),
         "unit": text.source.get("sample_by", ""),
         "column": quoted(text.source["column"]) if "column" in text.source else "",

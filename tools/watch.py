@@ -173,7 +173,7 @@ def given_config(files: list[Path] | None) -> tuple[Mapping[str, Any], Mapping[s
 
     files  of --configfile; without them the config is that of the snakemake that is running here
     """
-    running = [lock for lock, alive in folder_lock.at_work().items() if alive is not False]
+    running = [lock for lock, alive in folder_lock.at_work().items() if alive]
     given = {"configfiles": files, "config": {}} if files or not running else folder_lock.config_of(running[0])
     given["configfiles"] = given["configfiles"] or ["config.yaml"]
     return read_config(list(map(Path, given["configfiles"])), given["config"]), given

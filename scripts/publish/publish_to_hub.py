@@ -2,7 +2,7 @@
 
 input.files      the artifact's files, or its folder
 input.card       README.md; none of a checkpoint
-output           the receipt, JSON: place; commit; files, the SHA-256 of each; before, that of the last publication
+output           the receipt, JSON: place; commit; files, the SHA-256 of each
 params.recipe    names, of the files in the repository; name, of the artifact; whole, whether input.files is a folder;
                  root, what the first file is called below results/; expected, what is verified before;
                  repository, type, branch, private: see tpulm.release.publishing
@@ -10,15 +10,14 @@ params.recipe    names, of the files in the repository; name, of the artifact; w
 HF_TOKEN in the environment is the token.
 """
 
-from tpulm.core.files import write_json
 from tpulm.core.job import job
 
 recipe, given = snakemake.params.recipe, snakemake.input
 
 with job(snakemake.log[0], f"publish {recipe['name']}") as say:
     from tpulm.release.artifact_checks import refuse_damaged
-    from tpulm.release.publishing import contents, last_receipt, publish_to_hub, root_of
+    from tpulm.release.publishing import contents, last_receipt, publish_to_hub, root_of, write_receipt
 
     refuse_damaged(recipe["expected"], root_of(given.files[0], recipe["root"]))
     found, before = contents(recipe, given.files, given.card), last_receipt(snakemake.output[0])
-    write_json(snakemake.output[0], publish_to_hub(recipe, found, before, say))
+    write_receipt(snakemake.output[0], publish_to_hub(recipe, found, before, say))

@@ -9,19 +9,18 @@ from pathlib import Path
 from tpulm.core import bucket
 from tpulm.core.files import write_json
 from tpulm.core.job import job
-from tpulm.specs.artifacts import CHECKPOINT_ARRAYS, CHECKPOINT_FILES
+from tpulm.specs.artifacts import ARRAY_FILES
 
-ARRAYS = {CHECKPOINT_FILES[part] for part in CHECKPOINT_ARRAYS}
 step = snakemake.wildcards.step
 
 with job(snakemake.log[0], snakemake.wildcards.chain):
     folder, following = Path(snakemake.output[0]).parent, snakemake.input.following
     if bucket.remote(following):
         place = f"{following.rsplit('/', 2)[0]}/{step}"
-        names = sorted(ARRAYS & set(bucket.sizes(place)))
+        names = sorted(ARRAY_FILES & set(bucket.sizes(place)))
         bucket.delete(f"{place}/{name}" for name in names)
     else:
-        names = sorted(name for name in ARRAYS if (folder / name).is_file())
+        names = sorted(name for name in ARRAY_FILES if (folder / name).is_file())
         for name in names:
             (folder / name).unlink()
     write_json(snakemake.output[0], {"step": int(step), "deleted": names})

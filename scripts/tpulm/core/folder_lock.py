@@ -33,7 +33,10 @@ def lock_of(folder: str) -> Path:
 
 
 def last_start(folder: str) -> int:
-    """Return when a workflow last started in a folder, (ns since 1970); 0 for never, -1 where one is at work now."""
+    """Return when a workflow last started in a folder (ns since 1970); 0 for never, -1 where one is at work now.
+
+    folder  see `lock_of`
+    """
     try:
         with open(lock_of(folder), "rb") as file:
             return os.fstat(file.fileno()).st_mtime_ns if taken(file.fileno(), fcntl.LOCK_EX) else -1
@@ -62,7 +65,7 @@ def enter(folder: str, seen: int, config: object) -> None:
     os.ftruncate(descriptor, 0)
     os.environ |= {START: start, LOCKS: os.pathsep.join(held)}
     words = (os.getpid(), time.strftime("%H:%M:%S"), start, socket.gethostname())
-    os.pwrite(descriptor, f"{' '.join(map(str, words))}\n{json.dumps(config)}\n".encode(), 0)
+    os.pwrite(descriptor, f"{' '.join(map(str, words))}\n{json.dumps(config, default=str)}\n".encode(), 0)
     if not taken(descriptor, fcntl.LOCK_SH):  # so that its jobs can share it
         raise UserError(refusal(descriptor, folder))
 

@@ -173,16 +173,17 @@ def look_at(where: str, text: Mapping, parts: Iterable[Part]) -> None:
     for found in by_split.values():
         recipe = reading(where, dict(text), found[0])
         files = [file for part in found for file in part.files]
-        if recipe["source"] != "files" or bucket.remote(files[0]):
+        if recipe["source"] != "files" or any(map(bucket.remote, files)):
             continue
         if not any(map(os.path.getsize, files)):
             raise UserError(f"{recipe['key']}.files: {files[0]} is empty; allowed: files with text.")
         first = next(file for file in files if os.path.getsize(file))
-        size = os.path.getsize(first)
-        pieces = -(-size // LOOK) if divisible(first, recipe["sample_by"]) else 1
-        if "messages" in recipe or (pieces == 1 and size > LOOK_WHOLE and kind_of(first) in ("text", "json")):
+        size, by = os.path.getsize(first), "line"  # of text only the encoding can be wrong
+        pieces = -(-size // LOOK) if divisible(first, by) else 1
+        whole = kind_of(first) == "json" or (kind_of(first) == "parquet" and packed(first))
+        if "messages" in recipe or (whole and size > LOOK_WHOLE):
             continue
-        next(read_files([first], recipe["sample_by"], Form(recipe["key"], recipe), (0, pieces)), None)
+        next(read_files([first], by, Form(recipe["key"], recipe), (0, pieces)), None)
 
 
 @contextlib.contextmanager
@@ -311,9 +312,9 @@ def mistake(file: str, error: Exception) -> UserError:
                     line.decode("utf-8")
     except UnicodeDecodeError as bad:
         byte = bad.object[bad.start]
+        hint = "" if packed(file) else f" To convert text in Latin-1: iconv -f ISO-8859-1 -t UTF-8 {file} > NEW."
         return UserError(
-            f"{file}, line {number}, is not UTF-8 text: byte {bad.start + 1} of the line is {byte:#04x}. "
-            f"To convert text in Latin-1: iconv -f ISO-8859-1 -t UTF-8 {file} > NEW."
+            f"{file}, line {number}, is not UTF-8 text: byte {bad.start + 1} of the line is {byte:#04x}.{hint}"
         )
     except (EOFError, gzip.BadGzipFile, zlib.error):
         return UserError(f"{file} is not a complete gzip file.")

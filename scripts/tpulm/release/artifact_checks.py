@@ -26,8 +26,11 @@ from tpulm.records.external import damage_of
 from tpulm.records.tfrecord import scan
 from tpulm.release.provenance import makers
 from tpulm.specs.artifacts import (
+    ARRAY_FILES,
     CHECKPOINT_ARRAYS,
     CHECKPOINT_FILES,
+    EXPORTED,
+    KEPT_FOLDERS,
     MANIFEST,
     MODEL_FILES,
     PRUNED,
@@ -125,8 +128,6 @@ def read_shard(path: Path, manifest: dict) -> list[int]:
 
 
 PRESET = ("config.json", "model.weights.h5", "tokenizer.json")
-ARRAYS = [CHECKPOINT_FILES[name] for name in CHECKPOINT_ARRAYS]
-KEPT = [("archive",), ("history",)]  # folders below results/ of what does not follow from the config alone
 
 
 def verify(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | None]]:
@@ -143,13 +144,14 @@ def check_records(jobs: list[dict[str, Any]], results: Path) -> Iterator[tuple[s
     """Yield each file below `results` that is not as its job left it, and the sentence that says so.
 
     Its SHA-256 has changed, or it is gone though what was made of it is there. The arrays of a pruned checkpoint are
-    not missed, nor is what the history tells of.
+    not missed, nor models of checkpoints, which are deleted after use, nor what the history tells of.
 
     jobs  of `tpulm.release.provenance.jobs_of`
     """
 
     def ours(path: str) -> bool:
-        return Path(path).is_relative_to(results) and Path(path).relative_to(results).parts[:1] not in KEPT
+        below = Path(path).relative_to(results) if Path(path).is_relative_to(results) else Path(KEPT_FOLDERS[0])
+        return below.parts[0] not in KEPT_FOLDERS and not below.is_relative_to(EXPORTED.removeprefix("<results>/"))
 
     for path, job in makers(jobs).items():
         known = job["outputs"][path]
@@ -158,7 +160,7 @@ def check_records(jobs: list[dict[str, Any]], results: Path) -> Iterator[tuple[s
     of_there = [job for job in jobs if any(ours(path) and Path(path).exists() for path in job["outputs"])]
     read = {path for job in of_there for path in job["inputs"] if ours(path)}
     for path in sorted(path for path in read if not Path(path).exists()):
-        if not (Path(path).name in ARRAYS and Path(path).with_name(PRUNED).exists()):
+        if not (Path(path).name in ARRAY_FILES and Path(path).with_name(PRUNED).exists()):
             yield path, f"{path} is missing."
 
 

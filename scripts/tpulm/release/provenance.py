@@ -6,7 +6,7 @@ Jobs whose results are in a bucket are told as if those were in the folder, to w
 
 A job is a dictionary that JSON can hold:
 
-id        its log below logs/, without the ending, such as mlm/tiny/00001500
+id        its log, without the ending and logs/ at its beginning, such as mlm/tiny/00001500
 rule, wildcards, params, log
 inputs, code, outputs  sha256 (None where it is not known) by path: data; scripts, modules and lock; what it made
 folders   those of the outputs that are folders, whose files `outputs` has
@@ -69,7 +69,7 @@ def jobs_of(folder: Path) -> list[dict[str, Any]]:
             known = sums.get(path, "").removeprefix("sha256:") or None
             job["code" if is_code(path) else "inputs"][name_here(path)] = known
     logs = {folder / place for job in found.values() for place in Path(job["log"]).parents if place.name == LOGS.name}
-    places = [*({folder / LOGS} | logs), folder / job_record.COPIES]
+    places = [*({folder / LOGS, *folder.glob(f"experiments/*/{LOGS}")} | logs), folder / job_record.COPIES]
     for path in sorted(path for place in places for path in place.rglob(f"*{job_record.ENDING}")):
         log = name_here(str(path.relative_to(folder))).removesuffix(job_record.ENDING) + ".log"
         add_record(found.setdefault(identity(log), blank(log)), job_record.read(path))
@@ -172,8 +172,9 @@ def maker_of(path: str, made: Mapping[str, dict[str, Any]]) -> dict[str, Any] | 
 
 
 def target_of(path: str, job: Mapping[str, Any]) -> str:
-    """Return what Snakemake makes again for a file that a job made: the folder that is the output, if it is in one."""
-    return next((folder for folder in job["folders"] if path.startswith(f"{folder}/")), path)
+    """Return the output of a job by which Snakemake makes a file again: the folder, where it is in one."""
+    folder = next((folder for folder in job["folders"] if f"{path}/".startswith(f"{folder}/")), None)
+    return folder or (path if path in job["outputs"] else min(job["outputs"]))
 
 
 def ancestors(paths: list[str], jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -312,7 +313,9 @@ def read_by(
 
 def replaced_since(job: Job, path: str, maker: Job) -> bool:
     """Return whether the file that a job read is not the one that its last maker wrote: by checksums, else by time."""
-    read, written = job["inputs"].get(path), maker["outputs"].get(path)
+    # The fingerprint beside a folder tells whether it is the same.
+    known = f"{path}.json" if path in maker["folders"] and f"{path}.json" in job["inputs"] else path
+    read, written = job["inputs"].get(known), maker["outputs"].get(known)
     if read and written:
         return bool(read != written)
     return bool(job["start"] and maker["start"] and maker["start"] > job["start"])

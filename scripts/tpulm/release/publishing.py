@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, TypeVar
 from tpulm.config.publications import CARD, CROISSANT
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
-from tpulm.core.files import read_json, sha256
+from tpulm.core.files import read_json, sha256, write_json
+from tpulm.core.job_record import name_here
 from tpulm.specs.artifacts import MANIFEST
 
 # What tells of the other files: it comes when they are there.
@@ -83,9 +84,21 @@ def root_of(path: str, name: str) -> Path:
     return Path(path.removesuffix(f"/{name}"))
 
 
+SENT = Path(".snakemake") / "published"  # copies of receipts: Snakemake deletes a receipt before its job runs
+
+
 def last_receipt(path: str) -> dict:
-    """Return the receipt of the last publication; an empty one where there is none."""
-    return dict(read_json(path)) if Path(path).is_file() else {}
+    """Return the receipt of the last publication from this folder; an empty one where there is none."""
+    kept = SENT / name_here(path)
+    return dict(read_json(kept)) if kept.is_file() else {}
+
+
+def write_receipt(path: str, receipt: Mapping) -> None:
+    """Write a receipt, and keep it for the next publication."""
+    kept = SENT / name_here(path)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    write_json(kept, receipt)
+    write_json(path, receipt)
 
 
 def outdated(there: Container[str], wanted: Container[str], before: Mapping, place: str) -> list[str]:

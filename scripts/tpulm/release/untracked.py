@@ -1,7 +1,6 @@
 """Files under results/ that are not an output of any job of the config."""
 
 import csv
-import json
 import os
 import subprocess
 import sys
@@ -11,34 +10,25 @@ from pathlib import Path
 
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
-from tpulm.specs.artifacts import CHECKPOINT_FILES, PRUNED, SNAPSHOTS
+from tpulm.specs.artifacts import CHECKPOINT_FILES, KEPT_FOLDERS, PRUNED, SNAPSHOTS
 
 
 def summary(arguments: dict, targets: list[str]) -> list[dict[str, str]]:
     """Return the rows of `snakemake TARGETS --summary`: output_file, status, plan and more, for each output.
 
-    arguments  snakefile, configfiles and config, as given to this Snakemake; profile, what makes a job stale;
-               results, where they are; bucket, the URL that their paths are below, or ""
+    arguments  snakefile; options, as given to this Snakemake; profile, what makes a job stale;
+               results, where they are
     Raises UserError when Snakemake cannot say.
     """
     command = [sys.executable, "-m", "snakemake", *targets, "--summary", "--snakefile", arguments["snakefile"]]
     command += ["--workflow-profile", arguments["profile"]]
-    if arguments["configfiles"]:
-        command += ["--configfile", *arguments["configfiles"]]
-    if arguments["config"]:
-        command += ["--config", *(f"{key}={json.dumps(value)}" for key, value in arguments["config"].items())]
-    if arguments["bucket"]:
-        command += ["--default-storage-provider", "gcs", "--default-storage-prefix", arguments["bucket"]]
+    command += arguments["options"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
     start = next((number for number, line in enumerate(lines) if line.startswith("output_file\t")), None)
     if done.returncode or start is None:
         raise UserError(f"Snakemake could not list what the config needs: {(done.stderr.strip() or '?')[-300:]}")
     return list(csv.DictReader(lines[start:], delimiter="\t"))
-
-
-# Folders below results/ of what is kept though the config may name it no more.
-KEPT = ("archive", "history")
 
 
 def leftovers(recipe: dict) -> list[Path]:
@@ -64,7 +54,7 @@ def leftovers(recipe: dict) -> list[Path]:
             continue  # the mark of what was let go, also where the config would now keep it
         if snapshot_of_use(path, needed) or made_of_checkpoint(path, needed):
             continue
-        if path.relative_to(recipe["results"]).parts[0] in KEPT:
+        if path.relative_to(recipe["results"]).parts[0] in KEPT_FOLDERS:
             continue
         if not any(str(part) in needed for part in (path, *path.parents)):
             found.append(path)

@@ -124,7 +124,7 @@ def attempts_of(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 def label(log: str) -> str:
     """Return what tells a job from others of its rule, by the name of its log."""
-    return (log.partition("logs/")[2] or log).removesuffix(".log")
+    return (f"/{log}".partition("/logs/")[2] or log).removesuffix(".log")
 
 
 def busy(jobs: Iterable[Mapping[str, Any]]) -> list[tuple[float, float]]:

@@ -72,7 +72,7 @@ def check_shards(
             # Snakemake compares objects by their dates alone.
             then = f"; models trained on {them} are then trained again" if bucket.remote(folder) else ""
             raise UserError(
-                f"{gone[0]}{more} of results/{records.folder} {were} deleted, and jobs of this run read {them}; "
+                f"{gone[0]}{more} of {folder} {were} deleted, and jobs of this run read {them}; "
                 f"snakemake {target}, with the options of this command, writes {them} again with the same bytes{then}."
             )
 

@@ -87,7 +87,7 @@ def needs_of(jobs: Iterable[Any], runs: Iterable[Run], config: Mapping, planned:
 
     runs, config  of the workflow; planned  of the runs with something to train, see `tpulm.workflow.budget.pending`
     """
-    made = {below(str(path)): job for job in jobs for path in job.output}
+    made = {name: job for job in jobs for path in job.output if (name := below(str(path)))}
     by_key = {run.key: run for run in runs}
     found = [checkpoints(by_key[run["key"]], run) for run in planned if run["key"] in by_key]
     saved = {path: (size, assumed(run)) for run in by_key.values() for path, size in models(run).items()}

@@ -15,6 +15,7 @@ from snakemake.io import AnnotatedString, local
 from tpulm.compat.snakemake import default_storage, prefixing, source_input
 from tpulm.compat.snakemake_gcs import list_once
 from tpulm.core import bucket
+from tpulm.core.errors import UserError
 from tpulm.specs.artifacts import in_experiment
 from tpulm.workflow.code_inputs import imported
 
@@ -25,12 +26,20 @@ class Paths:
     def __init__(self, workflow: Any, storage: Any, root: Path, folder: str):
         """Take Snakemake's workflow and storage object while a Snakefile is parsed.
 
+        Raises UserError for a bucket in which paths could not be told from the prefix.
+
         root    folder of this workflow's Snakefile: as a module, it is not the folder of the outer one
         folder  the folder of the experiment, see `experiment_folder`
         """
         self.root, self.storage, self.folder = root, storage, folder
         self.stored, prefix = default_storage(workflow)
         self.bucket = f"{prefix.rstrip('/')}/" if self.stored == "gcs" else ""
+        parts = {"experiments", "results", "logs"} & set(self.bucket.split("/")[3:])
+        if parts:
+            raise UserError(
+                f"--default-storage-prefix is {prefix}, which has the folder {min(parts)}; allowed: others than "
+                "experiments, results and logs, which the workflow makes there."
+            )
         if self.bucket and workflow.is_main_process:
             list_once(self.bucket)
         self.prefix = prefixing(workflow)
@@ -38,6 +47,15 @@ class Paths:
     def resolved(self, path: str) -> str:
         """Return a path with the folders of its pathvars."""
         return in_experiment(path, self.folder)
+
+    def check(self, pathvars: Any) -> None:
+        """Raise UserError where Snakemake's pathvars are not those that params follow, as a module's user can set."""
+        for name in ("results", "logs"):
+            if pathvars.get(name) != self.resolved(f"<{name}>"):
+                raise UserError(
+                    f"pathvars.{name} is {pathvars.get(name)}; set `experiment` in the config of this workflow "
+                    "instead, or `prefix` of the module."
+                )
 
     def prefixed(self, path: str) -> str:
         """Return a resolved path with the prefix that Snakemake gives to a module's paths."""

@@ -53,18 +53,18 @@ def check_token(jobs: Iterable) -> None:
         raise UserError("HF_TOKEN is not set; publish.hub needs it: a token of the Hugging Face Hub with write access.")
 
 
-def check_until(jobs: Iterable, rules: Collection[str]) -> None:
-    """Refuse --until with a rule that trains: Snakemake ends after the first checkpoint. Raises UserError.
+def check_until(before: Callable[[Any], Iterable], jobs: Collection, rules: Collection[str]) -> None:
+    """Refuse --until with a rule whose jobs need each other: Snakemake ends after the first. Raises UserError.
 
-    rules  that --until names
+    before  returns the jobs that make the inputs of one of Snakemake's
+    jobs    those that are going to run; rules  that --until names
     """
-    states = [(job.rule.name, str(job.output.state)) for job in jobs if job.output.get("state")]
-    found = [(rule, state) for rule, state in states if rule in rules]
-    if found:
-        raise UserError(
-            f"--until is {found[0][0]}, whose jobs need each other, so Snakemake would end after the first; name a "
-            f"target instead, such as {max(state for _, state in found)}."
-        )
+    for job in jobs:
+        if job.rule.name in rules and any(one.rule.name == job.rule.name and one in jobs for one in before(job)):
+            raise UserError(
+                f"--until is {job.rule.name}, whose jobs need each other, so Snakemake would end after the first; name "
+                f"a target instead, such as {next(iter(job.output))}."
+            )
 
 
 class Start:
@@ -118,7 +118,7 @@ class Start:
         jobs = pending_jobs(workflow)
         check_shards(partial(jobs_before, workflow), jobs, self.record_sets, self.place.located, self.tfrecords)
         check_folders(partial(jobs_before, workflow), jobs)
-        check_until(jobs, until(workflow))
+        check_until(partial(jobs_before, workflow), jobs, until(workflow))
         check_token(jobs)
         todo = self.to_train(jobs)
         plan = self.config["plan"]
