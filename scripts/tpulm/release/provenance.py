@@ -9,7 +9,7 @@ A job is a dictionary that JSON can hold:
 id        its log, without the ending and logs/ at its beginning, such as mlm/tiny/00001500
 rule, wildcards, params, log
 inputs, code, outputs  sha256 (None where it is not known) by path: data; scripts, modules and lock; what it made
-folders   those of the outputs that are folders, whose files `outputs` has
+folders   those of the outputs that are folders, whose files `outputs` has; archives of 0.1.0 do not have them
 start, seconds         when it began (seconds since 1970), how long it took
 attempts               of each: start, and what `end` and `note` of the record say; `exit` is None where it was killed
 host, software, accelerators  of the last attempt; empty where there is no record
@@ -173,7 +173,7 @@ def maker_of(path: str, made: Mapping[str, dict[str, Any]]) -> dict[str, Any] | 
 
 def target_of(path: str, job: Mapping[str, Any]) -> str:
     """Return the output of a job by which Snakemake makes a file again: the folder, where it is in one."""
-    folder = next((folder for folder in job["folders"] if f"{path}/".startswith(f"{folder}/")), None)
+    folder = next((folder for folder in job.get("folders", ()) if f"{path}/".startswith(f"{folder}/")), None)
     return folder or (path if path in job["outputs"] else min(job["outputs"]))
 
 
@@ -314,7 +314,7 @@ def read_by(
 def replaced_since(job: Job, path: str, maker: Job) -> bool:
     """Return whether the file that a job read is not the one that its last maker wrote: by checksums, else by time."""
     # The fingerprint beside a folder tells whether it is the same.
-    known = f"{path}.json" if path in maker["folders"] and f"{path}.json" in job["inputs"] else path
+    known = f"{path}.json" if path in maker.get("folders", ()) and f"{path}.json" in job["inputs"] else path
     read, written = job["inputs"].get(known), maker["outputs"].get(known)
     if read and written:
         return bool(read != written)
