@@ -9,7 +9,9 @@ PLACES = ["publish"] if "publish" in config else []
 # The options of this command that say what is made, and where.
 FILES = CONFIG_FILES or [os.path.relpath(path) for path in GIVEN]
 OPTIONS = ["--configfile", *FILES] if FILES else []
-OPTIONS += ["--config", *(f"{key}={json.dumps(value)}" for key, value in OVERRIDES.items())] if OVERRIDES else []
+OPTIONS += (
+    ["--config", *(f"{key}={json.dumps(value, default=str)}" for key, value in OVERRIDES.items())] if OVERRIDES else []
+)
 OPTIONS += ["--default-storage-provider", "gcs", "--default-storage-prefix", PLACE.bucket] if PLACE.bucket else []
 # Arguments of another Snakemake process that lists the outputs of this workflow.
 SNAKEMAKE_ARGUMENTS = {

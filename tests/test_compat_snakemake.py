@@ -38,7 +38,7 @@ def has(owner: type, *names: str) -> None:
         (
             Workflow,
             "modifier config_settings storage_settings deployment_settings executor_settings dag rules logger_manager "
-            "is_main_process local_exec touch cores current_basedir main_snakefile include",
+            "is_main_process pathvars local_exec touch cores current_basedir main_snakefile include",
         ),
         (WorkflowModifier, "is_main_snakefile modify_rulename path_modifier"),
         (PathModifier, "replace_prefix"),

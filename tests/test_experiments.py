@@ -9,9 +9,10 @@ import shutil
 import subprocess
 import sys
 import urllib.request
+import zipfile
 
 import pytest
-from conftest import Workflow, copied, existing
+from conftest import Workflow, copied, existing, reduced
 from kills import fingerprints
 from ruamel.yaml import YAML
 from test_module import ONSTART, OUTER
@@ -167,6 +168,28 @@ def test_what_was_replaced_is_not_told_as_what_was_read(three):
     told = subprocess.run(tool, cwd=three.folder, stdout=subprocess.PIPE, text=True, check=True).stdout
     assert "replaced since by build_corpus experiments/again/logs/" in told
     assert "second.txt" not in told
+
+
+def test_an_archive_of_an_experiment_is_whole(three):
+    run(three, "two", "archive")
+    [archive] = (three / "experiments/two/results/archive").glob("*.zip")
+    done = subprocess.run([sys.executable, archive], stdout=subprocess.PIPE, text=True)
+    assert done.returncode == 0, done.stdout
+    with zipfile.ZipFile(archive) as kept:
+        names = kept.namelist()
+    assert "experiments/two/results/tfrecords/manifest.json" in names
+    assert not [name for name in names if name.startswith(("results/", "experiments/one/"))]
+
+
+def test_data_of_the_harness_is_of_the_experiment(fresh):
+    """recipes/tasks/last-word.yaml names a file below results/."""
+    harness = {"last-word": {"file": "recipes/tasks/last-word.yaml"}}
+    reduced(fresh, evaluation={"harness": harness}, experiment="one")
+    target = "experiments/one/results/evaluation/harness/last-word/items.json"
+    printed = fresh(target, "-n", "--verbose", "--configfile", "small.yaml").stdout
+    [given] = set(re.findall(r"^rule read_harness_task:\n +input: (.+)$", printed, re.M))
+    assert "experiments/one/results/evaluation/texts/corpus.parquet" in given.split(", ")
+    assert not [path for path in given.split(", ") if path.startswith("results/")]
 
 
 def test_an_experiment_of_a_module_is_below_its_prefix(fresh, tmp_path):

@@ -102,6 +102,19 @@ def test_a_repository_holds_the_files_and_the_receipt_says_which(server, artifac
     assert server.counts["commits"] == 3 and server.counts["large files"] == 4  # none was sent again
 
 
+def test_what_was_sent_is_known_when_snakemake_has_deleted_the_receipt(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").mkdir()
+    assert publishing.last_receipt("results/a.json") == {}
+    publishing.write_receipt("results/a.json", {"place": "me/a@main", "files": {"b": "0"}})
+    assert read_json("results/a.json") == {"place": "me/a@main", "files": {"b": "0"}}
+    (tmp_path / "results/a.json").unlink()
+    assert publishing.last_receipt("results/a.json") == {"place": "me/a@main", "files": {"b": "0"}}
+    # The same receipt where results are in a bucket: Snakemake's copy of it.
+    copy = ".snakemake/storage/gcs/bucket/team/results/a.json"
+    assert publishing.last_receipt(copy)["place"] == "me/a@main"
+
+
 def test_broken_connections_change_nothing(server, artifact):
     for method, path, how in (
         ("GET", KEY, "reset"), ("POST", "/repos/create", "lost"), ("GET", "/tree/", "503"),
