@@ -85,7 +85,7 @@ rule keep_run:
         scores=lambda w: [file for file in SCORES if Path(file).match(f"{w.chain}/scores.json")],
         code=code_inputs("archive/keep_run", "workflow"),
     output:
-        update("<results>/history/{chain}.json"),
+        "<results>/history/{chain}.json",
     params:
         recipe=lambda w: kept_of(RUN_FOLDERS[w.chain]),
     log:

@@ -32,7 +32,7 @@ rule write_card:
     output:
         "<results>/{card}/README.md",
     params:
-        recipe=PUBLISHING.described,
+        recipe=PUBLISHING.card_recipe,
     log:
         "<logs>/cards/{card}.log",
     wildcard_constraints:

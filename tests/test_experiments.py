@@ -1,5 +1,6 @@
 """Experiments beside each other in one folder: results and logs of each, the lock, cleaning, the past, modules."""
 
+import contextlib
 import fcntl
 import gzip
 import json
@@ -8,17 +9,22 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import urllib.request
 import zipfile
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from conftest import Workflow, copied, existing, reduced
+from conftest import ROOT, Workflow, copied, existing, reduced
 from kills import fingerprints
 from ruamel.yaml import YAML
 from test_module import ONSTART, OUTER
 from tpulm.config.reading import read_yaml
+from tpulm.core.errors import UserError
 from tpulm.core.folder_lock import lock_of
-from tpulm.release.provenance import jobs_of, maker_of, makers
+from tpulm.core.past_jobs import jobs_of, maker_of, makers, refuse_changed
+from tpulm.workflow.checks import check_writable
 
 WORDS = "the quick brown fox jumps over a lazy dog while seven wizards box with jugs of liquor".split()
 
@@ -134,6 +140,57 @@ def test_a_file_of_a_folder_and_a_checkpoint_are_made_again(trained, tmp_path):
     workflow("verify")
     again = re.findall(r"^would run  (\w+)", workflow("-n").stdout, re.M)
     assert not {"export_mlm", "finetune"} & set(again) and not [rule for rule in again if rule.startswith("train")]
+
+
+def test_a_read_only_output_ends_in_a_sentence():
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "corpus.json"
+        output.touch()
+        output.chmod(0o444)
+        Path(folder).chmod(0o755)
+        reading, writing = os.pipe()
+        child = os.fork()  # root may write anything
+        if not child:
+            if not os.geteuid():
+                os.setuid(65534)
+            try:
+                check_writable([SimpleNamespace(output=[str(output)])])
+            except UserError as error:
+                os.write(writing, str(error).encode())
+            os._exit(0)
+        os.close(writing)
+        os.waitpid(child, 0)
+        with open(reading) as said:
+            assert re.match(rf"{output} is read-only.*chmod", said.read())
+
+
+def test_what_was_changed_by_hand_is_neither_signed_nor_published(three, tmp_path):
+    jobs = jobs_of(three.folder)
+    with contextlib.chdir(three.folder):
+        refuse_changed(["results/tokenizer", "results/tfrecords/manifest.json"], jobs)
+        path = Path("results/tokenizer/tokenizer.json")
+        before = path.read_bytes()
+        path.write_bytes(before + b" ")
+        try:
+            with pytest.raises(UserError, match=f"^{path} is not what train_tokenizer wrote; snakemake --force "):
+                refuse_changed(["results/tokenizer"], jobs)
+        finally:
+            path.write_bytes(before)
+
+
+def test_runs_of_two_folders_are_compared(trained, tmp_path):
+    two = shutil.copytree(trained / "results", tmp_path / "two")
+    metrics = json.loads((two / "mlm/tiny/metrics.json").read_text())
+    metrics["test"]["loss"] = 1.2345
+    (two / "mlm/tiny/metrics.json").write_text(json.dumps(metrics))
+    tool = [sys.executable, ROOT / "tools/compare.py"]
+    lines = subprocess.check_output([*tool, trained / "results", two], text=True).splitlines()
+    (one,) = (line for line in lines if str(trained / "results/mlm/tiny") in line and "| mlm " in line)
+    (other,) = (line for line in lines if str(two / "mlm/tiny") in line and "| mlm " in line)
+    assert "1.2345" in other and "1.2345" not in one
+    assert any("bits per byte" in line and str(two / "base/small") in line for line in lines)
+    done = subprocess.run([*tool, tmp_path], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.startswith(f"error: {tmp_path} has no finished runs")
 
 
 def test_each_experiment_has_its_own_lock(three):
@@ -262,7 +319,9 @@ def test_the_page_is_of_the_snakemake_that_is_running(three):
         address, said = page.stdout.readline().strip(), page.stdout.readline()
         assert "one.yaml" in said and "experiments/one/results/" in said
         with urllib.request.urlopen(address, timeout=60) as answer:
-            assert "The first of three" in answer.read().decode()
+            text = answer.read().decode()
+        assert "The first of three" in text
+        assert re.search(r"tfrecords/manifest.json</code> <span[^>]*>older than this run", text)
     finally:
         for one in (page, worker):
             one.kill()

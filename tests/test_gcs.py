@@ -21,6 +21,7 @@ from loopback_bucket import BUCKET, served
 from test_experiments import configure, run
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
+from tpulm.core.past_jobs import jobs_of
 from tpulm.corpus import documents
 from tpulm.corpus.documents import DocumentFile, read_array, read_rows, read_texts
 from tpulm.corpus.files import read_files, unchanged
@@ -32,7 +33,7 @@ from tpulm.records.masked_batches import evaluation_batches, training_batch, uni
 from tpulm.records.reader import Records, open_records
 from tpulm.records.shards import unpadded
 from tpulm.records.tfrecord import write_records
-from tpulm.release.provenance import jobs_of, provenance
+from tpulm.release.provenance import provenance
 
 LENGTH, VOCABULARY, SHARDS = 16, 64, (1500, 40, 2500, 1000)
 MASKING = {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
@@ -511,6 +512,8 @@ def test_a_whole_run_on_a_network_that_fails(trained, server, tmp_path):
     assert len(found) > 80 and found == local_results(trained)
     assert sum(done[kind] for kind in FAILURES) >= 100 and done["hang"] >= 20, done
     assert "Nothing to be done" in workflow("-n", *there).stdout
+    workflow("results/history/mlm/tiny.json", "--cores", "1", "--forcerun", "keep_run", *there)
+    assert stored_results(server, "whole") == found
     longer = configured(workflow, generation__max_length=25)
     stale = jobs(workflow("-n", "--quiet", "rules", *longer, *there).stdout)
     assert stale == {"generate": 1, "write_report": 1, "all": 1, "total": 3}

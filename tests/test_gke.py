@@ -18,7 +18,8 @@ from gcp_storage_emulator.server import create_server
 from kubernetes import client
 from kubernetes_api import UNSCHEDULABLE, Cluster
 from tpulm.core.errors import UserError
-from tpulm.release.provenance import jobs_of, provenance
+from tpulm.core.past_jobs import jobs_of
+from tpulm.release.provenance import provenance
 
 sys.path.insert(0, str(ROOT / "profiles/gke"))
 

@@ -11,6 +11,7 @@ import pytest
 from conftest import ROOT
 from page_reader import PLANNED, Page, check_page
 from tpulm.core import accelerators
+from tpulm.core.past_jobs import METADATA
 from tpulm.core.scores import IN_TRAINING, IN_TRAINING_TEXT, KIND, Score, write_scores
 from tpulm.report import graph, jobs
 from tpulm.report.curves import POINTS, kept, reading
@@ -294,11 +295,11 @@ def record(folder: Path, file: str, rule: str, inputs: list[str], start: float, 
 def test_jobs_are_followed_from_the_files_back_to_the_text(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     long = "results/" + "x" * 300 + ".parquet"
-    record(jobs.METADATA, long, "read_part", ["text.txt"], 1000, 1010, "logs/read.log")
-    record(jobs.METADATA, "results/a", "train", [long], 1015, 1025, "logs/mlm/one/00000004.log")
-    record(jobs.METADATA, "results/b", "train", [long], 1015, 1026, "logs/mlm/one/00000004.log")
-    record(jobs.METADATA, "results/c", "tell", ["results/a", "results/b"], 2000, 2001, "logs/tell.log")
-    record(jobs.METADATA, "results/elsewhere", "tell", [], 1, 2, "logs/other.log")
+    record(METADATA, long, "read_part", ["text.txt"], 1000, 1010, "logs/read.log")
+    record(METADATA, "results/a", "train", [long], 1015, 1025, "logs/mlm/one/00000004.log")
+    record(METADATA, "results/b", "train", [long], 1015, 1026, "logs/mlm/one/00000004.log")
+    record(METADATA, "results/c", "tell", ["results/a", "results/b"], 2000, 2001, "logs/tell.log")
+    record(METADATA, "results/elsewhere", "tell", [], 1, 2, "logs/other.log")
     found = jobs.account(["results/c"], RECIPE, {"mlm/one": "4 device(s) (TPU v4)"})
     assert [(job["rule"], job["started"], job["seconds"], job["waited"], job["outputs"]) for job in found["jobs"]] == [
         ("read_part", 0, 10, 0, 1), ("train", 15, 11, 5, 2), ("tell", 1000, 1, 974, 1),
@@ -317,14 +318,16 @@ def test_what_was_interrupted_counts(tmp_path, monkeypatch):
     """Nine hours on a slice, an hour's pause, a kill, and ten minutes more."""
     monkeypatch.chdir(tmp_path)
     log, hour = Path("logs/mlm/one/00000004.log"), 3600
-    record(jobs.METADATA, "results/a", "train", [], 1000 + 10 * hour, 1600 + 10 * hour, str(log))
+    record(METADATA, "results/a", "train", [], 1000 + 10 * hour, 1600 + 10 * hour, str(log))
     log.parent.mkdir(parents=True)
+    start = {"event": "start", "rule": "train", "wildcards": {}, "recipe": {}, "inputs": [], "host": {}}
+    end = {"event": "end", "exit": 0, "accelerators": {"TPU v4": 4}}
     lines = [
-        {"event": "start", "time": 1000},
-        {"event": "end", "time": 1000 + 9 * hour, "cpu_seconds": 500.0, "accelerators": {"TPU v4": 4}},
-        {"event": "start", "time": 990 + 10 * hour},
-        {"event": "start", "time": 1000 + 10 * hour},
-        {"event": "end", "time": 1600 + 10 * hour, "cpu_seconds": 30.0, "accelerators": {"TPU v4": 4}},
+        start | {"time": 1000},
+        end | {"time": 1000 + 9 * hour, "cpu_seconds": 500.0, "exit": 1},
+        start | {"time": 990 + 10 * hour},
+        start | {"time": 1000 + 10 * hour},
+        end | {"time": 1600 + 10 * hour, "cpu_seconds": 30.0},
     ]
     Path(str(log).replace(".log", ".jobs.jsonl")).write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = jobs.account(["results/a"], RECIPE | {"prices": {"v4-8": 9.0}}, {})

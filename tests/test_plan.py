@@ -3,7 +3,6 @@
 import json
 import re
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import warm
@@ -47,11 +46,11 @@ def plans(folder, *wanted):
 @pytest.mark.long  # the TPU compiler takes half a minute for each step of a model of 8.5e9 parameters
 def test_the_shipped_configs(fresh):
     """The published tuning, and the same made fast: what README says of both."""
-    for name in ("recipes/imdb-gemma-7b.yaml", "recipes/imdb-gemma-7b-fast.yaml"):
-        fresh("results/plan/finetune/imdb/v3-8.json", "--configfile", name)
-        made = fresh / "results/plan/finetune/imdb/v3-8.json"
-        made.rename(fresh / f"{Path(name).stem}.json")
-    published, fast = (json.loads((fresh / f"imdb-gemma-7b{end}.json").read_text()) for end in ("", "-fast"))
+    names = ("imdb-gemma-7b", "imdb-gemma-7b-fast")
+    paths = [f"experiments/{name}/results/plan/finetune/imdb/v3-8.json" for name in names]
+    for name, path in zip(names, paths, strict=True):
+        fresh(path, "--configfile", f"recipes/{name}.yaml")
+    published, fast = (json.loads((fresh / path).read_text()) for path in paths)
     memory = published["memory"]
     assert memory["arguments"] == pytest.approx(4.4e9, rel=0.05) and memory["fits"]
     assert memory["temporaries"] == pytest.approx(0.62e9, rel=0.05)

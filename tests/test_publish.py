@@ -16,7 +16,7 @@ from conftest import copied
 from huggingface_hub import DatasetCard, DatasetCardData, ModelCard, ModelCardData, constants
 from loopback_hub import TOKEN
 from ruamel.yaml import YAML
-from tpulm.config.publications import CARD, croissant_of, described, facts_of, publications_of
+from tpulm.config.publications import CARD, card_recipe, croissant_of, facts_of, publications_of
 from tpulm.config.reading import complete, read_yaml
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
@@ -312,7 +312,7 @@ def test_every_card_says_what_was_measured_and_is_what_the_hub_reads(trained):
     ]  # fmt: skip
     for name, publication in publications.items():
         known = facts(trained, publication)
-        text = card(described(publication, config) | {"license": "apache-2.0"}, known)
+        text = card(card_recipe(publication, config) | {"license": "apache-2.0"}, known)
         _, head, body = text.split("---\n", 2)
         of, data = (DatasetCard, DatasetCardData) if publication.type == "dataset" else (ModelCard, ModelCardData)
         told = yaml.safe_load(head)
@@ -335,13 +335,13 @@ def test_every_card_says_what_was_measured_and_is_what_the_hub_reads(trained):
 
 def test_a_card_without_a_hub_names_the_folder(trained):
     publications, config = artifacts_of(trained)
-    sources = {name: described(publication, config)["source"] for name, publication in publications.items()}
+    sources = {name: card_recipe(publication, config)["source"] for name, publication in publications.items()}
     assert sources["mlm/tiny"] == "results/mlm/tiny/model" and sources["base/small"] == "results/base/small/preset"
     text = card(
-        described(publications["tokenizer"], config) | {"license": None}, facts(trained, publications["tokenizer"])
+        card_recipe(publications["tokenizer"], config) | {"license": None}, facts(trained, publications["tokenizer"])
     )
     assert 'from_pretrained("results/tokenizer")' in text and "license" not in text
-    adapter = described(publications["finetune/python"], config)
+    adapter = card_recipe(publications["finetune/python"], config)
     used = adapter_use(adapter)
     assert '"results/finetune/python/adapter.lora.json"' in used and '"results/base/small/preset"' in used
 

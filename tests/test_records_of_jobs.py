@@ -13,8 +13,8 @@ from tpulm.config.publications import chosen
 from tpulm.config.reading import read_config
 from tpulm.core import job_record
 from tpulm.core.live_metrics import LiveMetrics
+from tpulm.core.past_jobs import jobs_of
 from tpulm.release.archive import source_files, version_of
-from tpulm.release.provenance import jobs_of
 
 pytestmark = pytest.mark.unit
 

@@ -57,9 +57,9 @@ POLICY = (
 class Look:
     """What the page says at this moment; made anew when it is asked for, and at most every SECONDS."""
 
-    def __init__(self, recipe: dict[str, Any], results: Path):
-        """Take the page's recipe, and the folder that the files are in."""
-        self.recipe, self.results = recipe, results
+    def __init__(self, recipe: dict[str, Any], results: Path, workflow: Path):
+        """Take the page's recipe, the folder that the files are in, and the lock of the workflow that writes them."""
+        self.recipe, self.results, self.workflow = recipe, results, workflow
         self.lock = threading.Lock()
         self.made, self.found = 0.0, []
         self.known: dict[str, tuple[tuple[int, int], Any]] = {}  # what files said, by their dates and sizes
@@ -80,7 +80,8 @@ class Look:
             with contextlib.suppress(FileNotFoundError):  # Snakemake deletes what a job is about to make again
                 stat = path.stat()
                 files[name], stats[name] = path, (stat.st_mtime_ns, stat.st_size)
-        sources = Sources(files, linked=False)
+        running = folder_lock.at_work().get(self.workflow)
+        sources = Sources(files, linked=False, since=self.workflow.stat().st_mtime if running else None)
         sources.read = {name: said for name, (stat, said) in self.known.items() if stats.get(name) == stat}
         logs = {run["log"] for run in self.recipe["runs"]}
         given = [str(path) for name, path in files.items() if name not in logs]
@@ -201,7 +202,7 @@ def main() -> None:
         lock = folder_lock.lock_of(folder)
         texts = ["corpus", *(["finetune-text"] if "text" in config["finetune"] else [])]
         recipe = page_recipe(config, runs_of(config), texts, stages_of_rules(), partial(in_experiment, folder=folder))
-        look = Look(recipe, results)
+        look = Look(recipe, results, lock)
         token, ended, told = secrets.token_urlsafe(24), threading.Event(), threading.Event()
         vega()
         try:

@@ -18,8 +18,8 @@ recipe = snakemake.params.recipe
 
 with job(snakemake.log[0], "verify") as say, contextlib.ExitStack() as place:
     from tpulm.core.job_record import name_here
+    from tpulm.core.past_jobs import jobs_of, maker_of, makers, target_of
     from tpulm.release.artifact_checks import check_records, verify
-    from tpulm.release.provenance import jobs_of, maker_of, makers, target_of
 
     jobs, results = jobs_of(Path()), Path(recipe["results"])
     if bucket.remote(recipe["results"]):

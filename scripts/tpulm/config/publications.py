@@ -285,7 +285,7 @@ def facts_of(publication: Publication) -> dict[str, list[str]]:
     return data | {"metrics": [f"{folder}/metrics.json"], "timings": [f"{folder}/timings.csv"], "state": [state]}
 
 
-def described(publication: Publication, config: Mapping) -> dict:
+def card_recipe(publication: Publication, config: Mapping) -> dict:
     """Return what a card takes of the config.
 
     name, kind; source, where the artifact is to be loaded from: its repository, or its folder; of a tokenizer, where

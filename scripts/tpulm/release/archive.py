@@ -17,9 +17,10 @@ from typing import Any
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import sha256
+from tpulm.core.past_jobs import ancestors, jobs_of, maker_of, makers
 from tpulm.release.crate import crate_of
 from tpulm.release.data_sheet import data_sheet
-from tpulm.release.provenance import JOBS, ancestors, jobs_of, maker_of, makers
+from tpulm.release.provenance import JOBS
 from tpulm.release.rebuild import minors_of
 from tpulm.release.verify import COMMENT, EPOCH, LOCAL_HEADER, MANIFEST, damages_of, signature_command
 from tpulm.specs.artifacts import CHECKPOINT_FILES, experiment_folder, in_experiment

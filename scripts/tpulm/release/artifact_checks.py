@@ -19,12 +19,12 @@ from safetensors import safe_open
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import fingerprints, read_json, sha256
+from tpulm.core.past_jobs import makers
 from tpulm.core.scores import read_scores
 from tpulm.corpus.documents import RESPONSES, read_batches
 from tpulm.corpus.statistics import Figures, combined
 from tpulm.records.external import damage_of
 from tpulm.records.tfrecord import scan
-from tpulm.release.provenance import makers
 from tpulm.specs.artifacts import (
     ARRAY_FILES,
     CHECKPOINT_ARRAYS,
@@ -146,7 +146,7 @@ def check_records(jobs: list[dict[str, Any]], results: Path) -> Iterator[tuple[s
     Its SHA-256 has changed, or it is gone though what was made of it is there. The arrays of a pruned checkpoint are
     not missed, nor models of checkpoints, which are deleted after use, nor what the history tells of.
 
-    jobs  of `tpulm.release.provenance.jobs_of`
+    jobs  of `tpulm.core.past_jobs.jobs_of`
     """
 
     def ours(path: str) -> bool:

@@ -1,39 +1,21 @@
 """The jobs that made a set of files: when each ran, what it waited for, and what all of them cost.
 
-Snakemake keeps a record of every file that a job made (.snakemake/metadata), and each job one of its attempts
-(tpulm.core.job_record). They are no artifacts: a job without the first is left out, one without the second counts as
-Snakemake saw it. Where results are in a bucket, Snakemake's records have their URLs.
+The records of jobs (tpulm.core.past_jobs) are no artifacts. A job without one of its own counts as Snakemake saw it.
 """
 
-import json
-from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tpulm.core import job_record
+from tpulm.core import past_jobs
 from tpulm.core.accelerators import mean_watts, slice_named
+from tpulm.core.job_record import name_here
 
-METADATA = Path(".snakemake") / "metadata"
-NAME_MAX = 255  # of a file's name; Snakemake cuts longer ones into folders
 MODELS = ("mlm", "base", "finetune")  # stages whose jobs compute with cpu_threads; others have one
 PAUSE = 60  # seconds in which no job ran that count as a pause between two commands
 
 
-def record_of(file: str, folder: Path) -> dict[str, Any] | None:
-    """Return Snakemake's record of a file that a job made; None where it has none."""
-    name = urlsafe_b64encode(file.encode()).decode()
-    size = NAME_MAX - 1
-    parts = [name[start : start + size] for start in range(0, len(name), size)]
-    path = folder.joinpath(*(f"@{part}" for part in parts[:-1]), parts[-1])
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return record if record.get("starttime") and record.get("endtime") and record.get("rule") else None
-
-
-def jobs_behind(files: Iterable[str], folder: Path = METADATA) -> tuple[list[dict[str, Any]], list[list[str]]]:
+def jobs_behind(files: Iterable[str]) -> tuple[list[dict[str, Any]], list[list[str]]]:
     """Return the jobs from which files came to be, directly or not, and which rules waited for which.
 
     Each job has rule, of (what tells it from others of its rule), started (seconds since 1970, of its last attempt),
@@ -41,84 +23,53 @@ def jobs_behind(files: Iterable[str], folder: Path = METADATA) -> tuple[list[dic
     `attempts_of` says; they are in the order in which they began. An edge is a pair of rules, the first of which made
     an input of the second.
     """
-    jobs: dict[tuple, dict[str, Any]] = {}
-    makers: dict[str, dict[str, Any] | None] = {}
-    reads: list[tuple[str, dict[str, Any]]] = []
-    waiting = list(files)
-    while waiting:
-        file = waiting.pop()
-        file = job_record.url_of(file) or file
-        if file in makers:
-            continue
-        record = record_of(file, folder)
-        makers[file] = add(jobs, file, record) if record else None
-        if record and (job := makers[file]):
-            reads += [(name, job) for name in record["input"]]
-            waiting += record["input"]
-    records = job_record.of_logs(job["log"] for job in jobs.values())
-    for job in jobs.values():
-        job |= attempts_of(records.get(job["log"], []))
-    edges, ready = set(), dict.fromkeys(jobs, 0.0)
-    for file, job in reads:
-        if maker := makers[file]:
-            edges.add((maker["rule"], job["rule"]))
-            ready[job["rule"], job["log"]] = max(ready[job["rule"], job["log"]], maker["ended"])
-    found = sorted(jobs.values(), key=lambda job: (job["started"], job["rule"], job["of"]))
-    for job in found:
-        since = ready[job["rule"], job.pop("log")]
-        job["waited"] = round(max(job["started"] - since, 0.0), 3) if since else 0.0
-        job["seconds"] = round(max(job.pop("ended") - job["started"], 0.0), 3)
-    return found, sorted(map(list, edges))
+    known = past_jobs.jobs_of(Path(), pods=True)
+    made = past_jobs.makers(known)
+    behind = [job for job in past_jobs.ancestors([name_here(file) for file in files], known) if job["seconds"]]
+    spans = {job["id"]: span_of(job) for job in behind}
+    found, edges = [], set()
+    for job in behind:
+        makers = [maker for path in job["inputs"] if (maker := past_jobs.read_from(job, path, made))]
+        edges |= {(maker["rule"], job["rule"]) for maker in makers}
+        started, ended = spans[job["id"]]
+        ready = max((spans[maker["id"]][1] for maker in makers if maker["id"] in spans), default=started)
+        told = {"rule": job["rule"], "of": label(job["log"]), "started": started}
+        told |= {"outputs": len(job["outputs"]), "waited": round(max(started - ready, 0.0), 3)}
+        found.append(told | {"seconds": round(max(ended - started, 0.0), 3)} | attempts_of(job))
+    return sorted(found, key=lambda job: (job["started"], job["rule"], job["of"])), sorted(map(list, edges))
 
 
-def add(jobs: dict[tuple, dict[str, Any]], file: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Add a file's record to that of its job, and return that: the files of a job share its log."""
-    log = record["log"][0] if record.get("log") else file
-    job = jobs.setdefault(
-        (record["rule"], log),
-        {
-            "rule": record["rule"],
-            "of": label(log),
-            "log": log,
-            "started": record["starttime"],
-            "ended": 0.0,
-            "outputs": 0,
-        },
-    )
-    job["started"] = min(job["started"], record["starttime"])
-    job["ended"] = max(job["ended"], record["endtime"])
-    job["outputs"] += 1
-    return job
+def span_of(job: past_jobs.Job) -> tuple[float, float]:
+    """Return when the last attempt of a job began and ended, seconds since 1970: by its record, else by Snakemake's."""
+    started, seconds = job["start"], job["seconds"]
+    if job["attempts"] and "seconds" in job["attempts"][-1]:
+        started, seconds = job["attempts"][-1]["start"], job["attempts"][-1]["seconds"]
+    return started, started + seconds
 
 
-def attempts_of(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what a job says of its attempts, by the lines of its record; nothing without one.
+def attempts_of(job: past_jobs.Job) -> dict[str, Any]:
+    """Return what a job's record says of its attempts; nothing where it has none, or lacks the end of the last.
 
-    started, ended  of the last one, seconds since 1970
     cpu_seconds     of the last one
     accelerators    of the last one: how many, by kind
     failed          attempts before it, each with started, ended and cpu_seconds (None if it was killed)
     repeated_steps  of training, done again after an attempt that ended early
     """
-    attempts: list[dict[str, Any]] = []
-    for line in lines:
-        if line["event"] == "start":
-            attempts.append({"started": line["time"], "ended": None, "cpu_seconds": None, "repeated": 0})
-        elif attempts and line["event"] == "end":
-            attempts[-1] |= {"ended": line["time"], "cpu_seconds": line.get("cpu_seconds", 0.0)}
-            attempts[-1]["accelerators"] = line.get("accelerators", {})
-        elif attempts:
-            attempts[-1]["repeated"] += line.get("repeated_steps", 0)
-    if not attempts or attempts[-1]["ended"] is None:
+    if not job["attempts"] or "seconds" not in job["attempts"][-1]:
         return {}
-    *failed, last = attempts
+    *failed, last = job["attempts"]
     return {
-        "started": last["started"],
-        "ended": last["ended"],
-        "cpu_seconds": last["cpu_seconds"],
-        "accelerators": last["accelerators"],
-        "failed": [{key: attempt[key] for key in ("started", "ended", "cpu_seconds")} for attempt in failed],
-        "repeated_steps": sum(attempt["repeated"] for attempt in attempts),
+        "cpu_seconds": last.get("cpu_seconds", 0.0),
+        "accelerators": job["accelerators"],
+        "failed": [
+            {
+                "started": attempt["start"],
+                "ended": attempt["start"] + attempt["seconds"] if "seconds" in attempt else None,
+                "cpu_seconds": attempt.get("cpu_seconds", 0.0) if "seconds" in attempt else None,
+            }
+            for attempt in failed
+        ],
+        "repeated_steps": sum(attempt.get("repeated_steps", 0) for attempt in job["attempts"]),
     }
 
 

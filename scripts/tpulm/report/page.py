@@ -55,6 +55,7 @@ def sections(recipe: Mapping[str, Any], sources: Sources, templates: Path) -> li
         lstrip_blocks=True,
     )
     environment.filters |= {name: partial(shown, name) for name in STYLES}
+    environment.tests["older"] = sources.older
     environment.globals |= {"as_script": as_script, "bar": data_section.bar, "linked": sources.linked}
     runs = result_section.described(recipe, sources)
     texts = data_section.texts(recipe, sources)

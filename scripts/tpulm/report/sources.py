@@ -20,17 +20,23 @@ NAMES = ("run", "devices", "profile")
 class Sources:
     """The files that a page may be made of; what is not among them is not read."""
 
-    def __init__(self, files: Mapping[str, Path], linked: bool = True):
+    def __init__(self, files: Mapping[str, Path], linked: bool = True, since: float | None = None):
         """Take the path of each file by its name: below results/, or from logs/ on.
 
         linked  whether the page lies in results/, so that its links to files lead there
+        since   when the workflow that is running began, seconds since 1970; None where none is
         """
         self.files = dict(files)
-        self.linked = linked
+        self.linked, self.since = linked, since
         self.read: dict[str, Any] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self.files
+
+    def older(self, name: str) -> bool:
+        """Return whether a file was written before the workflow that is running began."""
+        path = self.files.get(name)
+        return bool(self.since and path and path.exists() and path.stat().st_mtime < self.since)
 
     def names(self, pattern: str) -> list[str]:
         """Return the names that match a pattern, sorted; * stands for anything, folders too."""

@@ -11,9 +11,9 @@ from snakemake.io import ancient, local
 from tpulm.config.publications import (
     Publication,
     branch_of,
+    card_recipe,
     chosen,
     croissant_of,
-    described,
     facts_of,
     folder_name,
     publications_of,
@@ -152,9 +152,9 @@ class Publishing:
         found = facts_of(self.cards[wildcards.card])
         return {name: [f"<results>/{file}" for file in files] for name, files in found.items()}
 
-    def described(self, wildcards: Any) -> dict:
+    def card_recipe(self, wildcards: Any) -> dict:
         """Return what a card takes of the config."""
-        return described(self.cards[wildcards.card], self.config) | {"license": self.section.get("license")}
+        return card_recipe(self.cards[wildcards.card], self.config) | {"license": self.section.get("license")}
 
     def croissant(self, wildcards: Any) -> dict:
         """Return what the metadata of a set of records take of the config."""

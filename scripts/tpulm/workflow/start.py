@@ -16,7 +16,7 @@ from tpulm.core.devices import tpu_here
 from tpulm.core.errors import UserError
 from tpulm.workflow import disk, tracking
 from tpulm.workflow.budget import check_budget, pending, planned_of
-from tpulm.workflow.checks import check_folders, check_shards, preflight, requests, why_retrained
+from tpulm.workflow.checks import check_folders, check_shards, check_writable, preflight, requests, why_retrained
 from tpulm.workflow.paths import Paths
 from tpulm.workflow.trackers import absent, check_installed
 
@@ -116,6 +116,7 @@ class Start:
         if workflow.touch:
             return
         jobs = pending_jobs(workflow)
+        check_writable(jobs)
         check_shards(partial(jobs_before, workflow), jobs, self.record_sets, self.place.located, self.tfrecords)
         check_folders(partial(jobs_before, workflow), jobs)
         check_until(partial(jobs_before, workflow), jobs, until(workflow))
