@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from tpulm.core import accelerators
 from tpulm.core.past_jobs import METADATA
 from tpulm.core.scores import IN_TRAINING, IN_TRAINING_TEXT, KIND, Score, write_scores
 from tpulm.report import graph, jobs
-from tpulm.report.curves import POINTS, kept, reading
+from tpulm.report.curves import POINTS, curves_of, kept, reading
 from tpulm.report.page import SECTIONS, sections
 from tpulm.report.sources import STYLES, Sources
 from tpulm.report.tables import scores_then_and_now
@@ -75,6 +76,18 @@ def results(tmp_path) -> Path:
     pairs = [{"prompt": "def ", "before": ["an old word"] * 5, "after": ["a new word </pre>"] * 5}]
     write(tmp_path, "finetune/two/generations.json", {"sampling": {}, "prompts": pairs})
     return tmp_path
+
+
+def test_the_curve_of_a_run_that_trains_again_is_the_new_one(results):
+    log = {"last_step": 4, "learning_rate": 0.5, "tokens": 8, "tokens_per_second": 80.0, "mfu": None}
+    lines = [json.dumps(log | {"step": step, "loss": 1.0 + step}) for step in (1, 2)]
+    write(results, RUN["log"], "\n".join([*lines, ""]))
+    now = (results / "mlm/one/history.csv").stat().st_mtime
+    os.utime(results / RUN["log"], (now + 5, now + 5))
+    found = curves_of(RUN, sources_of(results))
+    assert (found["loss"]["steps"], found["loss"]["values"]) == ([1, 2], [2.0, 3.0])
+    os.utime(results / RUN["log"], (now - 5, now - 5))  # of the training that is in the history
+    assert curves_of(RUN, sources_of(results))["loss"]["steps"] == [1, 2, 3, 4]
 
 
 def test_an_empty_folder_has_a_page(tmp_path):

@@ -145,6 +145,8 @@ def test_curves_can_be_read_off_by_keyboard_and_pointer(browser, report):
         page.locator(f"[data-control={control}]").select_option(value)
     page.locator("#curves .runs input").first.uncheck()
     page.locator(".reading tbody tr:nth-child(3)").wait_for(state="detached")
+    labels = page.locator("#curves svg .role-axis-label text").all_text_contents()
+    assert labels and max(map(len, labels)) < 9, labels
     assert complaints == []
     links = page.locator("main a:not([href^='#'])")
     assert links.count() > 20 and all((report.parent / link.get_attribute("href")).is_file() for link in links.all())

@@ -6,6 +6,8 @@ The short tests are about one causal model; the long ones about all runs, killed
 import csv
 import json
 import os
+import random
+import re
 import shutil
 import signal
 import subprocess
@@ -15,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from conftest import copied
-from kills import checkpoints, edited, fingerprints, half_written, prepare, start, torment
+from kills import checkpoints, edited, fingerprints, half_written, kill_in_rules, prepare, start, torment
 from safetensors.numpy import load_file
 
 # Two segments for each trainer, long enough to be killed within.
@@ -127,6 +129,20 @@ def test_kills_change_no_byte(undisturbed, tmp_path):
 def test_twenty_kills_change_no_byte(tmp_path):
     expected = undisturbed_run(tmp_path / "undisturbed", LONG_SEGMENTS)
     check_kills(expected, tmp_path / "killed", LONG_SEGMENTS, TWENTY, seed=0)
+
+
+@pytest.mark.long
+def test_kills_in_rules_drawn_by_a_seed_change_no_byte(trained, tmp_path):
+    workflow, dice = copied(trained, tmp_path), random.Random(3)
+    for folder in ("results", "logs", ".snakemake"):
+        shutil.rmtree(workflow / folder)
+    listed = workflow("-n", "--quiet", "rules").stdout
+    rules = [name for name in re.findall(r"^(\w+) +\d+$", listed, re.M) if name not in ("all", "total")]
+    within, forgotten = kill_in_rules(workflow, set(dice.sample(sorted(rules), 20)), dice)
+    assert within >= 10 and forgotten == []
+    assert start(workflow).wait() == 0, (workflow / "snakemake.out").read_text()[-3000:]
+    assert fingerprints(workflow / "results") == fingerprints(trained / "results")
+    assert "artifacts are ok" in workflow("verify").stdout
 
 
 def check_kills(undisturbed, folder, segments, kinds, seed):
