@@ -26,7 +26,7 @@ def main() -> None:
         sys.exit(f"error: {'Chromium is not installed' if not browser else f'{REPORT} does not exist'}.")
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"] if os.geteuid() == 0 else [])
-        page = opened.new_page(viewport={"width": 1240, "height": 760}, color_scheme="light")
+        page = opened.new_page(viewport={"width": 1240, "height": 900}, color_scheme="light")
         page.goto(REPORT.resolve().as_uri())
         page.screenshot(path=PICTURE)
         opened.close()
