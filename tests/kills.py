@@ -119,38 +119,42 @@ def kill_at(workflow: Workflow, process: subprocess.Popen, kind: str, dice: rand
     return False
 
 
-def attempts(workflow: Workflow) -> dict[str, tuple[str, int, bool]]:
-    """Return what the record of each job says: its rule, how many attempts, and whether the last one has ended."""
+def attempts(workflow: Workflow) -> dict[str, tuple[str, str, int, bool]]:
+    """Return what each job's record says: rule, wildcards, how many attempts, and whether the last one has ended."""
     found = {}
     for path in (workflow / "logs").rglob("*.jobs.jsonl"):
         lines = job_record.read(path)
         starts = [line for line in lines if line["event"] == "start"]
         if starts:
-            found[str(path)] = (starts[-1]["rule"], len(starts), lines[-1]["event"] == "end")
+            rule, wildcards = starts[-1]["rule"], " ".join(starts[-1]["wildcards"].values())
+            found[str(path)] = (rule, wildcards, len(starts), lines[-1]["event"] == "end")
     return found
 
 
 def kill_in_rules(workflow: Workflow, rules: set[str], dice: random.Random) -> tuple[int, list[str]]:
     """Kill a workflow once in a job of each of `rules`, as they come; it goes on after each.
 
-    Returns how many kills hit a job before its end, and the rules whose job the next start did not list.
+    Returns how many kills hit a job before its end, and such jobs as the next start did not list.
     """
     left, within, forgotten = set(rules), 0, []
     while left:
         before, process, hit = attempts(workflow), start(workflow), None
-        while hit is None and process.poll() is None:
+        alive = True
+        while hit is None and alive:
             time.sleep(0.01)
-            begun = {rule for log, (rule, *at) in attempts(workflow).items() if before.get(log, ("",))[1:] != tuple(at)}
+            alive = process.poll() is None
+            begun = {found[0] for log, found in attempts(workflow).items() if before.get(log) != found}
             hit = next(iter(sorted(begun & left)), None)
         assert hit, f"no job of {sorted(left)} began: {(workflow / 'snakemake.out').read_text()[-3000:]}"
         time.sleep(dice.uniform(0.0, 0.3))
-        os.killpg(process.pid, signal.SIGKILL)
+        if alive:
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         left.remove(hit)
-        cut = [rule for rule, _, ended in attempts(workflow).values() if rule == hit and not ended]
-        within += bool(cut)
-        if cut and hit not in workflow("-n", "--quiet", "rules").stdout:
-            forgotten.append(hit)
+        cut = [" ".join([rule, of]).strip() for rule, of, _, ended in attempts(workflow).values() if not ended]
+        within += any(job.split()[0] == hit for job in cut)
+        listed = workflow("-n").stdout
+        forgotten += [job for job in cut if f"would run  {job}  " not in listed]
     return within, forgotten
 
 

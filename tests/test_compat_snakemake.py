@@ -11,7 +11,7 @@ import pytest
 import snakemake
 from snakemake.api import SnakemakeApi, WorkflowApi
 from snakemake.dag import DAG
-from snakemake.exceptions import MissingRuleException
+from snakemake.exceptions import MissingRuleException, ProtectedOutputException
 from snakemake.jobs import Job, Reason
 from snakemake.logging import ColorizingTextHandler, DefaultFormatter, LoggerManager
 from snakemake.modules import WorkflowModifier
@@ -93,6 +93,14 @@ def test_what_snakemake_says_of_a_target_that_no_rule_makes():
     said = str(MissingRuleException("results/x.json"))
     assert inside.missing_target(f"MissingRuleException:\n{said}") == "results/x.json"
     assert inside.missing_target("MissingInputException") is None
+
+
+def test_what_snakemake_says_of_an_output_that_is_read_only():
+    rule = SimpleNamespace(name="a", lineno=1, snakefile="Snakefile", __str__=lambda self: "a")
+    job = SimpleNamespace(rule=rule, output=["results/a.json", "results/b.json"], wildcards={})
+    said = str(ProtectedOutputException(job, ["results/b.json", "results/a.json"]))
+    assert inside.read_only(f"ProtectedOutputException in rule a:\n{said}") == "results/b.json"
+    assert inside.read_only("MissingInputException") is None
 
 
 def test_a_reason_is_that_of_snakemake():

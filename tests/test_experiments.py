@@ -1,6 +1,5 @@
 """Experiments beside each other in one folder: results and logs of each, the lock, cleaning, the past, modules."""
 
-import contextlib
 import fcntl
 import gzip
 import json
@@ -9,11 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import urllib.request
 import zipfile
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT, Workflow, copied, existing, reduced
@@ -21,10 +17,8 @@ from kills import fingerprints
 from ruamel.yaml import YAML
 from test_module import ONSTART, OUTER
 from tpulm.config.reading import read_yaml
-from tpulm.core.errors import UserError
 from tpulm.core.folder_lock import lock_of
-from tpulm.core.past_jobs import jobs_of, maker_of, makers, refuse_changed
-from tpulm.workflow.checks import check_writable
+from tpulm.core.past_jobs import jobs_of, maker_of, makers
 
 WORDS = "the quick brown fox jumps over a lazy dog while seven wizards box with jugs of liquor".split()
 
@@ -140,42 +134,6 @@ def test_a_file_of_a_folder_and_a_checkpoint_are_made_again(trained, tmp_path):
     workflow("verify")
     again = re.findall(r"^would run  (\w+)", workflow("-n").stdout, re.M)
     assert not {"export_mlm", "finetune"} & set(again) and not [rule for rule in again if rule.startswith("train")]
-
-
-def test_a_read_only_output_ends_in_a_sentence():
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "corpus.json"
-        output.touch()
-        output.chmod(0o444)
-        Path(folder).chmod(0o755)
-        reading, writing = os.pipe()
-        child = os.fork()  # root may write anything
-        if not child:
-            if not os.geteuid():
-                os.setuid(65534)
-            try:
-                check_writable([SimpleNamespace(output=[str(output)])])
-            except UserError as error:
-                os.write(writing, str(error).encode())
-            os._exit(0)
-        os.close(writing)
-        os.waitpid(child, 0)
-        with open(reading) as said:
-            assert re.match(rf"{output} is read-only.*chmod", said.read())
-
-
-def test_what_was_changed_by_hand_is_neither_signed_nor_published(three, tmp_path):
-    jobs = jobs_of(three.folder)
-    with contextlib.chdir(three.folder):
-        refuse_changed(["results/tokenizer", "results/tfrecords/manifest.json"], jobs)
-        path = Path("results/tokenizer/tokenizer.json")
-        before = path.read_bytes()
-        path.write_bytes(before + b" ")
-        try:
-            with pytest.raises(UserError, match=f"^{path} is not what train_tokenizer wrote; snakemake --force "):
-                refuse_changed(["results/tokenizer"], jobs)
-        finally:
-            path.write_bytes(before)
 
 
 def test_runs_of_two_folders_are_compared(trained, tmp_path):

@@ -263,6 +263,17 @@ def test_a_damaged_artifact_is_refused(trained, server, tmp_path):
     assert "error: results/tokenizer/special_tokens_map.json " in done.stdout
 
 
+def test_what_was_changed_by_hand_is_not_published(trained, server, tmp_path):
+    workflow = copied(trained, tmp_path)
+    asked = with_publish(workflow, hub="me/models", artifacts=["tokenizer"])
+    with open(workflow / "results/tokenizer/tokenizer.json", "a") as file:
+        file.write(" ")
+    workflow("--touch", *asked)
+    done = workflow("publish", *asked, check=False)
+    assert done.returncode == 1 and not server.repositories
+    assert "error: results/tokenizer/tokenizer.json is not what train_tokenizer wrote" in done.stdout
+
+
 def test_a_model_and_its_checkpoints_go_to_hub_and_bucket(trained, server, storage, tmp_path, monkeypatch):
     workflow = copied(trained, tmp_path)
     monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")

@@ -7,8 +7,9 @@ hold bits per byte against each other, of the same text.
 """
 
 import argparse
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +18,30 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from tpulm.config.runs import STAGES  # noqa: E402
 from tpulm.config.sweeps import differing  # noqa: E402
+from tpulm.core import bucket  # noqa: E402
 from tpulm.core.errors import UserError  # noqa: E402
 from tpulm.core.files import read_json  # noqa: E402
 from tpulm.core.scores import read_scores  # noqa: E402
-from tpulm.report.tables import aligned, compared, markdown  # noqa: E402
+from tpulm.report.tables import aligned, compared, in_words, markdown  # noqa: E402
 
 
-def trained(run: Path) -> dict[str, Any]:
-    """Return what a run was trained with: steps and peak learning rate, and what its segments have in common."""
+def trained(run: Path, steps: int) -> dict[str, Any]:
+    """Return the recipe of a run's last segment, with steps and peak learning rate; nothing of a model as it was given.
+
+    steps  of metrics.json: checkpoints beyond them are of an earlier, longer run, or were copied after an early stop
+    """
     segments = [read_json(state)["recipe"] for state in sorted(run.glob("checkpoints/*/state.json"))]
+    segments = [segment for segment in segments if segment["first"] < steps]
     if not segments:
         return {}
-    rate = max(rate for segment in segments for _, rate in segment["schedule"]["knots"])
     own = ("first", "last", "schedule")
-    return {key: value for key, value in segments[-1].items() if key not in own} | {
-        "steps": segments[-1]["last"],
-        "learning_rate": rate,
-    }
+    recipe = {key: value for key, value in segments[-1].items() if key not in own}
+    return recipe | {"steps": steps, "learning_rate": max(peak(segment["schedule"]) for segment in segments)}
+
+
+def peak(schedule: Mapping) -> float:
+    """Return the highest learning rate of a segment, see `tpulm.specs.schedule.segment_schedule`."""
+    return schedule["cosine"]["peak"] if "cosine" in schedule else max(rate for _, rate in schedule["knots"])
 
 
 def scores_of(folder: Path, model: str) -> Iterator[list[str]]:
@@ -41,13 +49,16 @@ def scores_of(folder: Path, model: str) -> Iterator[list[str]]:
     for path in sorted(folder.glob(f"evaluation/**/{model}/scores.json")):
         for score in read_scores(path)[1]:
             if score.leads and score.step is None:
-                limits = "" if score.low is None else f" [{score.low:.4f}, {score.high:.4f}]"
-                name = f"{score.metric.replace('_', ' ')}: {score.on}"
-                yield [name, str(folder / model), f"{score.value:.4f}{limits}", str(score.items)]
+                name, value = in_words(score)
+                yield [name, str(folder / model), value, str(score.items)]
 
 
-def tables(folders: list[Path]) -> Iterator[str]:
+def tables(names: list[str]) -> Iterator[str]:
     """Yield the tables. Raises UserError for a folder without finished runs."""
+    remote = next(filter(bucket.remote, names), None)
+    if remote:
+        raise UserError(f"{remote} is in a bucket; copy it here first: gcloud storage cp -r {remote} FOLDER.")
+    folders = list(map(Path, names))
     runs: dict[str, list[tuple[Path, Path]]] = {stage: [] for stage in STAGES}
     for folder in folders:
         found = {stage: sorted(folder.glob(f"{stage}/*/metrics.json")) for stage in STAGES}
@@ -55,15 +66,15 @@ def tables(folders: list[Path]) -> Iterator[str]:
             raise UserError(f"{folder} has no finished runs; allowed: folders with results, such as results.")
         for stage, paths in found.items():
             runs[stage] += [(folder, path.parent) for path in paths]
+    metrics = {run: read_json(run / "metrics.json") for own in runs.values() for _, run in own}
     groups: list[dict[str, Any]] = []
     for stage, own in runs.items():
-        settings = differing([trained(run) for _, run in own])
-        groups += [
-            {"stage": stage, "name": str(run), "runs": 1, "settings": differ}
-            for (_, run), differ in zip(own, settings, strict=True)
-        ]
+        recipes = {run: trained(run, metrics[run].get("steps", 0)) for _, run in own}
+        of_trained = {run: recipe for run, recipe in recipes.items() if recipe}
+        settings = dict(zip(of_trained, differing(list(of_trained.values())), strict=True))
+        groups += [{"stage": stage, "name": str(run), "runs": 1, "settings": settings.get(run, {})} for run in recipes]
     every = [one for own in runs.values() for one in own]
-    yield markdown(compared(groups, [read_json(run / "metrics.json") for _, run in every]))
+    yield markdown(compared(groups, [metrics[run] for _, run in every]))
     cells = [cell for folder, run in every for cell in scores_of(folder, str(run.relative_to(folder)))]
     if cells:
         yield aligned([["score", "model", "value, 95 %", "items"], *sorted(cells)])
@@ -72,12 +83,16 @@ def tables(folders: list[Path]) -> Iterator[str]:
 def main() -> None:
     """Print the tables of the folders that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=Path, help="results of an experiment, such as results")
+    parser.add_argument("folders", nargs="+", help="results of an experiment, such as results")
     try:
-        for table in tables(parser.parse_args().folders):
-            print(table)
+        print("\n".join(tables(parser.parse_args().folders)), flush=True)
     except UserError as error:
         sys.exit(f"error: {error}")
+    except BrokenPipeError:
+        # What reads has enough; Python would say so when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (ValueError, LookupError) as error:
+        sys.exit(f"error: a file of the results cannot be read: {error!r}; it may be written at this moment.")
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ TOLD = (
 WHOLE = ("plan", "samples")  # folders of which it tells every JSON file
 # A rule, or one that is made of another one by another name.
 RULE = re.compile(r"^ *(?:rule|use rule \w+ as) (\w+)(?: with)?:", re.M)
-SECONDS = 1.0  # between two looks at the files
+SECONDS = 1.0  # between two looks at the files, at least; ten times what a look takes, where that is more
 TRIES = 5  # to read files that are being replaced
 LAST = 6.0  # seconds for the page to ask once more after the end
 POLICY = (
@@ -61,7 +61,7 @@ class Look:
         """Take the page's recipe, the folder that the files are in, and the lock of the workflow that writes them."""
         self.recipe, self.results, self.workflow = recipe, results, workflow
         self.lock = threading.Lock()
-        self.made, self.found = 0.0, []
+        self.made, self.took, self.found = 0.0, 0.0, []
         self.known: dict[str, tuple[tuple[int, int], Any]] = {}  # what files said, by their dates and sizes
 
     def files(self) -> dict[str, Path]:
@@ -87,14 +87,14 @@ class Look:
         given = [str(path) for name, path in files.items() if name not in logs]
         made = account(given, self.recipe, devices_of(self.recipe, sources))
         self.stats = stats
-        sources.files["jobs.json"] = self.results / "jobs.json"
         sources.read["jobs.json"] = made
         return sources
 
     def sections(self) -> list[dict[str, Any]]:
         """Return the sections of the page; those of before, where a file is being replaced right now."""
         with self.lock:
-            if time.monotonic() - self.made > SECONDS:
+            if time.monotonic() - self.made > max(SECONDS, 10 * self.took):
+                began = time.monotonic()
                 with contextlib.suppress(OSError, ValueError):
                     sources = self.sources()
                     self.found = sections(self.recipe, sources, TEMPLATES)
@@ -102,6 +102,7 @@ class Look:
                         name: (stat, sources.read[name]) for name, stat in self.stats.items() if name in sources.read
                     }
                 self.made = time.monotonic()
+                self.took = self.made - began
             return self.found
 
     def page(self, live: str) -> str:

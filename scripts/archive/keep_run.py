@@ -7,20 +7,21 @@ output          JSON: a list of runs, each with hash (of state.json), stage, nam
                 tpulm.core.scores); the newest last
 params.recipe   stage, name and recipe of the run
 
-Snakemake deletes the output before the job. The runs of before are in a hidden file beside it, in a bucket too.
+Snakemake deletes the output before the job. The runs of before are in a hidden file beside it, in a bucket too:
+see tpulm.core.files.hidden_copy.
 """
 
 import json
 from pathlib import Path
 
 from tpulm.core import bucket
-from tpulm.core.files import read_json, sha256, write_json
+from tpulm.core.files import hidden_copy, read_json, sha256, write_json
 from tpulm.core.job import job
 from tpulm.core.job_record import url_of
 
 with job(snakemake.log[0], "history") as say:
     path = Path(snakemake.output[0])
-    kept = path.with_name(f".{path.name}")
+    kept = hidden_copy(path)
     place = url_of(kept) or str(kept)
     known = json.loads(bucket.opened(place).read()) if bucket.exists(place) else []
     run = {"hash": sha256(snakemake.input.state)} | snakemake.params.recipe

@@ -22,6 +22,6 @@ with job(snakemake.log[0], f"publish {recipe['name']}") as say:
     from tpulm.release.publishing import contents, last_receipt, publish_to_hub, root_of, write_receipt
 
     refuse_damaged(recipe["expected"], root_of(given.files[0], recipe["root"]))
-    refuse_changed(given.files, jobs_of(Path()))
+    refuse_changed([*given.files, *given.card], jobs_of(Path(), pods=True))
     found, before = contents(recipe, given.files, given.card), last_receipt(snakemake.output[0])
     write_receipt(snakemake.output[0], publish_to_hub(recipe, found, before, say))

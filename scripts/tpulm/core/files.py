@@ -69,6 +69,11 @@ def fingerprints(folder: str | Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): sha256(path) for path in paths}
 
 
+def hidden_copy(path: str | Path) -> Path:
+    """Return where a copy of a file is kept that Snakemake does not know, and does not delete before a job."""
+    return Path(path).with_name(f".{Path(path).name}")
+
+
 NO_CODE = "code from data is never run"
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".npy"}
 HDF5 = b"\x89HDF\r\n\x1a\n"

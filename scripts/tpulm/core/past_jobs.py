@@ -53,12 +53,12 @@ def jobs_of(folder: Path, pods: bool = False) -> list[Job]:
     for output, record in metadata(folder / METADATA):
         log = name_here(record["log"][0]) if record.get("log") else f"logs/{record['rule']}.log"
         job = found.setdefault(identity(log), blank(log))
-        logs_of |= {identity(log): path for path in record.get("log") or []}
         later = record["starttime"] - (job["start"] or record["starttime"])
         if later < -SAME_JOB:
             continue
         if later > SAME_JOB:
             job = found[identity(log)] = blank(log)
+        logs_of |= {identity(log): path for path in record.get("log") or []}
         job |= {"rule": record["rule"], "params": params(record), "start": record["starttime"]}
         job["seconds"] = max(job["seconds"] or 0.0, record["endtime"] - record["starttime"])
         job["outputs"][name_here(output)] = None
@@ -120,8 +120,11 @@ def params(record: Mapping[str, Any]) -> Any:
     return found[0] if len(found) == 1 else found or None
 
 
-def add_record(job: dict[str, Any], lines: list[Job]) -> None:
-    """Add to a job what its own record says."""
+def add_record(job: Job, lines: list[dict[str, Any]]) -> None:
+    """Add to a job what its own record says, unless that is of an earlier job."""
+    starts = [line["time"] for line in lines if line["event"] == "start"]
+    if job["start"] and starts and starts[-1] < job["start"] - job_record.CLOCKS_DIFFER:
+        return
     # Snakemake names the inputs as they are in the workflow, a record as the job saw them: copies, perhaps.
     named = bool(job["inputs"] or job["code"])
     for line in lines:
@@ -174,6 +177,8 @@ def maker_of(path: str, made: Mapping[str, dict[str, Any]]) -> dict[str, Any] | 
 
 def refuse_changed(paths: Iterable[str | Path], jobs: list[Job]) -> None:
     """Raise UserError for a file that is not as its job left it, by the SHA-256 of the job's record.
+
+    A record has those of files of up to `job_record.LARGEST` bytes; weights have another one in state.json.
 
     paths  files, and folders with files
     """

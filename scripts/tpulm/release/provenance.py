@@ -10,12 +10,11 @@ from typing import Any
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import sha256
-from tpulm.core.past_jobs import CODE, jobs_of, maker_of, makers, replaced_since
+from tpulm.core.past_jobs import CODE, Job, jobs_of, maker_of, makers, replaced_since
 
 WIDTH = 110  # characters of params that are shown
 ALIKE, FILES = 3, 8  # jobs of one rule, and files of one job, that a job's inputs are shown of
 JOBS = "jobs.json"  # in an archive
-Job = dict[str, Any]  # of tpulm.core.past_jobs
 
 
 def script_run(job: Mapping[str, Any]) -> str:

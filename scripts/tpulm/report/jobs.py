@@ -19,13 +19,15 @@ def jobs_behind(files: Iterable[str]) -> tuple[list[dict[str, Any]], list[list[s
     """Return the jobs from which files came to be, directly or not, and which rules waited for which.
 
     Each job has rule, of (what tells it from others of its rule), started (seconds since 1970, of its last attempt),
-    seconds, waited (seconds from the end of the last job that made one of its inputs), outputs (how many), and what
-    `attempts_of` says; they are in the order in which they began. An edge is a pair of rules, the first of which made
+    seconds, waited (seconds from the end of the last job that made one of its inputs), outputs (how many files), and
+    what `attempts_of` says; they are in the order in which they began. An edge is a pair of rules: the first has made
     an input of the second.
     """
     known = past_jobs.jobs_of(Path(), pods=True)
     made = past_jobs.makers(known)
-    behind = [job for job in past_jobs.ancestors([name_here(file) for file in files], known) if job["seconds"]]
+    behind = [
+        job for job in past_jobs.ancestors([name_here(file) for file in files], known) if job["seconds"] is not None
+    ]
     spans = {job["id"]: span_of(job) for job in behind}
     found, edges = [], set()
     for job in behind:

@@ -144,9 +144,7 @@ def rows_of_scores(run: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[l
     for score in measured(run):
         if not score.leads:
             continue
-        limits = "" if score.low is None else f" [{score.low:.4f}, {score.high:.4f}]"
-        name = f"{score.metric.replace('_', ' ')}: {score.on}"
-        row = [run["stage"], named(run), name, f"{score.value:.4f}{limits}"]
+        row = [run["stage"], named(run), *in_words(score)]
         other = today.get(score.name)
         if other is None:
             yield [*row, "", ""]
@@ -155,6 +153,12 @@ def rows_of_scores(run: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[l
         else:
             gain = other.value - score.value
             yield [*row, f"{other.value:.4f}", f"{gain:+.4f} {other.beside(score.value)}" if gain else "0"]
+
+
+def in_words(score: Score) -> tuple[str, str]:
+    """Return what a score is of, and its value with its 95 % interval."""
+    limits = "" if score.low is None else f" [{score.low:.4f}, {score.high:.4f}]"
+    return f"{score.metric.replace('_', ' ')}: {score.on}", f"{score.value:.4f}{limits}"
 
 
 def measured(run: Mapping[str, Any]) -> list[Score]:

@@ -97,15 +97,6 @@ def check_folders(before: Callable[[Any], Iterable], jobs: list) -> None:
                 )
 
 
-def check_writable(jobs: Iterable) -> None:
-    """Raise UserError where an output of one of the jobs is there and cannot be replaced."""
-    for path in (path for job in jobs for path in map(str, job.output)):
-        if os.path.exists(path) and not os.access(path, os.W_OK):
-            raise UserError(
-                f"{path} is read-only, and a job of this run replaces it; to allow that: chmod -R u+w {path}."
-            )
-
-
 def requests(jobs: Iterable) -> list[dict]:
     """Return what jobs of Snakemake's that run elsewhere ask for, one of each kind, those with accelerators first.
 

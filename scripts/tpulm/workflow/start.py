@@ -1,11 +1,13 @@
 """Additional checks at the start of Snakemake: while it reads the Snakefile, and before the first job."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from tpulm.compat.snakemake import executor_settings, jobs_before, pending_jobs, rule_name, until
@@ -14,9 +16,10 @@ from tpulm.config.runs import Run, record_sets_of
 from tpulm.core import bucket, folder_lock
 from tpulm.core.devices import tpu_here
 from tpulm.core.errors import UserError
+from tpulm.core.files import hidden_copy
 from tpulm.workflow import disk, tracking
 from tpulm.workflow.budget import check_budget, pending, planned_of
-from tpulm.workflow.checks import check_folders, check_shards, check_writable, preflight, requests, why_retrained
+from tpulm.workflow.checks import check_folders, check_shards, preflight, requests, why_retrained
 from tpulm.workflow.paths import Paths
 from tpulm.workflow.trackers import absent, check_installed
 
@@ -67,6 +70,13 @@ def check_until(before: Callable[[Any], Iterable], jobs: Collection, rules: Coll
             )
 
 
+def keep_history(folder: Path) -> None:
+    """Copy the history of runs to where `rule keep_run` looks for it, where only the history is there."""
+    for path in folder.rglob("[!.]*.json"):
+        if not hidden_copy(path).exists():
+            shutil.copyfile(path, hidden_copy(path))
+
+
 class Start:
     """The checks of a workflow, or of a module in another one."""
 
@@ -113,10 +123,10 @@ class Start:
         else:
             folder_lock.check_writable(results)
         folder_lock.enter(self.place.folder, self.seen, self.given)
+        keep_history(Path(results, "history"))
         if workflow.touch:
             return
         jobs = pending_jobs(workflow)
-        check_writable(jobs)
         check_shards(partial(jobs_before, workflow), jobs, self.record_sets, self.place.located, self.tfrecords)
         check_folders(partial(jobs_before, workflow), jobs)
         check_until(partial(jobs_before, workflow), jobs, until(workflow))

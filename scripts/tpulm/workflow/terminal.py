@@ -116,8 +116,12 @@ class Terminal(logging.Handler):
         """Return what Snakemake says, but for what only the log gets."""
         if inside.only_for_the_log(record):
             return ""
-        target = inside.missing_target(record.getMessage())
-        return unknown(target, inside.targets(self.workflow)) if target else self.plain.format(record)
+        said = record.getMessage()
+        if target := inside.missing_target(said):
+            return unknown(target, inside.targets(self.workflow))
+        if path := inside.read_only(said):
+            return f"error: {path} is read-only, and a job of this run replaces it; to allow that: chmod u+w {path}."
+        return self.plain.format(record)
 
     def write(self, text: str) -> None:
         """Write over what is shown in place; all at once, since a thread draws that."""
