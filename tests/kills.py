@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -153,8 +154,9 @@ def kill_in_rules(workflow: Workflow, rules: set[str], dice: random.Random) -> t
         left.remove(hit)
         cut = [" ".join([rule, of]).strip() for rule, of, _, ended in attempts(workflow).values() if not ended]
         within += any(job.split()[0] == hit for job in cut)
-        listed = workflow("-n").stdout
-        forgotten += [job for job in cut if f"would run  {job}  " not in listed]
+        # Not the order of the wildcards.
+        listed = [sorted(job.split()) for job in re.findall("would run  (.+?)  reason: ", workflow("-n").stdout)]
+        forgotten += [job for job in cut if sorted(job.split()) not in listed]
     return within, forgotten
 
 
