@@ -199,6 +199,18 @@ def test_models_are_signed_file_by_file(archived, tmp_path):
         check.verify(model, signature)
 
 
+@pytest.mark.skipif(not SIGNED, reason="model-signing is not installed")
+def test_a_model_that_was_changed_by_hand_is_not_signed(archived, tmp_path):
+    workflow, signature = copied(archived, tmp_path), "results/archive/models/mlm-tiny.sig"
+    (workflow / signature).unlink()
+    with open(workflow / "results/mlm/tiny/model/config.json", "a") as file:
+        file.write(" ")
+    shutil.copy2(archived / "key.pem", workflow.folder)
+    done = workflow(signature, "--cores", "1", "--config", "archive={sign: key.pem}", check=False)
+    assert done.returncode and "error: results/mlm/tiny/model/config.json is not what export_mlm wrote" in done.stdout
+    assert not (workflow / signature).exists()
+
+
 def test_provenance_goes_back_to_the_text(archived, tmp_path):
     tool, file = ROOT / "tools/provenance.py", "results/finetune/python/metrics.json"
     lines = subprocess.check_output([sys.executable, tool, file], cwd=archived.folder, text=True)

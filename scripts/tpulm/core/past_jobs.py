@@ -175,14 +175,14 @@ def maker_of(path: str, made: Mapping[str, dict[str, Any]]) -> dict[str, Any] | 
     return made[files[at]] if at < len(files) and files[at].startswith(folder) else None
 
 
-def refuse_changed(paths: Iterable[str | Path], jobs: list[Job]) -> None:
+def refuse_changed(paths: Iterable[str | Path]) -> None:
     """Raise UserError for a file that is not as its job left it, by the SHA-256 of the job's record.
 
     A record has those of files of up to `job_record.LARGEST` bytes; weights have another one in state.json.
 
     paths  files, and folders with files
     """
-    made = makers(jobs)
+    made = makers(jobs_of(Path(), pods=True))
     for given in map(Path, paths):
         for file in sorted(given.rglob("*")) if given.is_dir() else [given]:
             name = name_here(str(file))
