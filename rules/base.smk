@@ -7,9 +7,9 @@ rule base:
     """Target: every base model, and the metrics of those trained here."""
     localrule: True
     input:
-        expand("<results>/base/{name}/preset", name=BASE),
-        expand("<results>/base/{name}/preset.json", name=BASE),
-        expand("<results>/base/{name}/{file}", name=TRAINED_BASES, file=["history.csv", "metrics.json"]),
+        expand("<results>/base/{run}/preset", run=BASE),
+        expand("<results>/base/{run}/preset.json", run=BASE),
+        expand("<results>/base/{run}/{file}", run=TRAINED_BASES, file=["history.csv", "metrics.json"]),
         [run.pruned for run in TRAINED_BASES.values()],
 
 
@@ -20,13 +20,13 @@ rule train_base_vocabulary:
         lengths=list(map(lengths_file, DOCUMENTS["corpus", "train"])),
         code=code_inputs("base/train_base_vocabulary", "jax"),
     output:
-        "<results>/base/{name}/vocabulary.spm",
+        "<results>/base/{run}/vocabulary.spm",
     params:
-        recipe=lambda w: pick(BASE[w.name], "vocab_size", "seed") | {"marks": marks_of(BASE[w.name]["model"])},
+        recipe=lambda w: pick(BASE[w.run], "vocab_size", "seed") | {"marks": marks_of(BASE[w.run]["model"])},
     log:
-        "<logs>/base/{name}/vocabulary.log",
+        "<logs>/base/{run}/vocabulary.log",
     wildcard_constraints:
-        name=one_of(TRAINED_BASES),
+        run=one_of(TRAINED_BASES),
     threads: 1
     resources:
         mem_mb=4000,  # does not depend on the size of the corpus
@@ -40,17 +40,17 @@ rule train_base_vocabulary:
 rule train_base:
     """Train one segment of a base model, from the previous checkpoint to the next."""
     input:
-        records=lambda w: in_place(TRAINED_BASES[w.name].records.manifest),
-        previous=lambda w: previous_checkpoint(TRAINED_BASES[w.name], int(w.step)),
+        records=lambda w: in_place(TRAINED_BASES[w.run].records.manifest),
+        previous=lambda w: previous_checkpoint(TRAINED_BASES[w.run], int(w.step)),
         code=code_inputs("base/train_base", "jax"),
     output:
-        **segment_outputs("<results>/base/{name}"),
+        **segment_outputs("<results>/base/{run}"),
     params:
-        recipe=lambda w: TRAINED_BASES[w.name].segment(int(w.step)),
+        recipe=lambda w: TRAINED_BASES[w.run].segment(int(w.step)),
     log:
-        "<logs>/base/{name}/{step}.log",
+        "<logs>/base/{run}/{step}.log",
     wildcard_constraints:
-        name=one_of(TRAINED_BASES),
+        run=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
     resources:
         **asks_to_train(of_stage("base")),
@@ -63,22 +63,22 @@ rule train_base:
 rule export_base:
     """Save the best checkpoint of a base model as a Keras preset folder."""
     input:
-        best=lambda w: Model.of(TRAINED_BASES[w.name], w).weights,
-        vocabulary="<results>/base/{name}/vocabulary.spm",
+        best=lambda w: Model.of(TRAINED_BASES[w.run], w).weights,
+        vocabulary="<results>/base/{run}/vocabulary.spm",
         code=code_inputs("base/export_base", "jax"),
     output:
-        folder=directory("<results>/base/{name}/preset"),
-        fingerprint="<results>/base/{name}/preset.json",
+        folder=directory("<results>/base/{run}/preset"),
+        fingerprint="<results>/base/{run}/preset.json",
     params:
-        recipe=lambda w: pick(BASE[w.name], "model", "sequence_length", "precision")
+        recipe=lambda w: pick(BASE[w.run], "model", "sequence_length", "precision")
         | {"cpu_threads": config["cpu_threads"]},
     log:
-        "<logs>/base/{name}/export.log",
+        "<logs>/base/{run}/export.log",
     wildcard_constraints:
-        name=one_of(TRAINED_BASES),
+        run=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
     resources:
-        mem_mb=lambda w: mem_mb(TRAINED_BASES[w.name], "export_base"),
+        mem_mb=lambda w: mem_mb(TRAINED_BASES[w.run], "export_base"),
     conda:
         "../envs/jax.yaml"
     script:
@@ -88,24 +88,24 @@ rule export_base:
 rule fetch_base:
     """Fetch an existing base model as a Keras preset folder."""
     input:
-        files=lambda w: preset_files(BASE[w.name]["preset"]),
-        adapter=lambda w: preset_files(BASE[w.name]["adapter"]) if "adapter" in BASE[w.name] else [],
+        files=lambda w: preset_files(BASE[w.run]["preset"]),
+        adapter=lambda w: preset_files(BASE[w.run]["adapter"]) if "adapter" in BASE[w.run] else [],
         code=code_inputs("base/fetch_base", "jax"),
     output:
-        folder=directory("<results>/base/{name}/preset"),
-        fingerprint="<results>/base/{name}/preset.json",
+        folder=directory("<results>/base/{run}/preset"),
+        fingerprint="<results>/base/{run}/preset.json",
     params:
-        recipe=lambda w: {"preset": BASE[w.name]["preset"], "revision": BASE[w.name].get("revision")}
-        | {key: BASE[w.name][key] for key in ("adapter", "adapter_revision") if key in BASE[w.name]},
+        recipe=lambda w: {"preset": BASE[w.run]["preset"], "revision": BASE[w.run].get("revision")}
+        | {key: BASE[w.run][key] for key in ("adapter", "adapter_revision") if key in BASE[w.run]},
     log:
-        "<logs>/base/{name}/fetch.log",
+        "<logs>/base/{run}/fetch.log",
     wildcard_constraints:
-        name=one_of(FETCHED_BASES),
+        run=one_of(FETCHED_BASES),
     threads: 1
     resources:
-        mem_mb=lambda w: fetching_mb(BASE[w.name]),
+        mem_mb=lambda w: fetching_mb(BASE[w.run]),
         # The download and its copy in results/.
-        disk_mb=lambda w: 4000 + 2 * fetched_bytes(BASE[w.name]) // MB,
+        disk_mb=lambda w: 4000 + 2 * fetched_bytes(BASE[w.run]) // MB,
     conda:
         "../envs/jax.yaml"
     script:
@@ -115,24 +115,24 @@ rule fetch_base:
 rule evaluate_base:
     """Evaluate a base model trained here on its held-out splits."""
     input:
-        base=ancient("<results>/base/{name}/preset"),
-        fingerprint="<results>/base/{name}/preset.json",
-        records=lambda w: in_place(TRAINED_BASES[w.name].records.manifest),
-        state=lambda w: TRAINED_BASES[w.name].state,
+        base=ancient("<results>/base/{run}/preset"),
+        fingerprint="<results>/base/{run}/preset.json",
+        records=lambda w: in_place(TRAINED_BASES[w.run].records.manifest),
+        state=lambda w: TRAINED_BASES[w.run].state,
         code=code_inputs("base/evaluate_base", "jax"),
     output:
-        "<results>/base/{name}/metrics.json",
+        "<results>/base/{run}/metrics.json",
     params:
         recipe=lambda w: pick(
-            BASE[w.name],
+            BASE[w.run],
             *("batch_size", "microbatches", "precision", "mesh", "host_device_count"),
-            *TRAINED_BASES[w.name].determinism_keys,
+            *TRAINED_BASES[w.run].determinism_keys,
         )
         | {"cpu_threads": config["cpu_threads"]},
     log:
-        "<logs>/base/{name}/evaluate.log",
+        "<logs>/base/{run}/evaluate.log",
     wildcard_constraints:
-        name=one_of(TRAINED_BASES),
+        run=one_of(TRAINED_BASES),
     threads: config["cpu_threads"]
     resources:
         **asks(of_stage("base"), "evaluate_base"),

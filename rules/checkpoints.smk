@@ -28,10 +28,10 @@ if MLM:
 
 use rule export_base as export_base_at_step with:
     output:
-        folder=temp(directory(f"{EXPORTED}/base/{{name}}/{{step}}/preset")),
-        fingerprint=temp(f"{EXPORTED}/base/{{name}}/{{step}}/preset.json"),
+        folder=temp(directory(f"{EXPORTED}/base/{{run}}/{{step}}/preset")),
+        fingerprint=temp(f"{EXPORTED}/base/{{run}}/{{step}}/preset.json"),
     log:
-        "<logs>/evaluation/base/{name}/{step}-export.log",
+        "<logs>/evaluation/base/{run}/{step}-export.log",
 
 
 # For finetuning on tasks.

@@ -168,22 +168,22 @@ rule transformers:
 rule export_transformers:
     """Export a causal model as a transformers folder."""
     input:
-        preset=lambda w: PRESETS[w.stage][w.name],
+        preset=lambda w: PRESETS[w.stage][w.run],
         code=code_inputs("finetune/export_transformers", "jax"),
     output:
-        directory("<results>/transformers/{stage}/{name}"),
+        directory("<results>/transformers/{stage}/{run}"),
     params:
         recipe={"cpu_threads": config["cpu_threads"]},
     log:
-        "<logs>/transformers/{stage}-{name}.log",
+        "<logs>/transformers/{stage}-{run}.log",
     wildcard_constraints:
         stage=one_of(PRESETS),
     threads: 1
     resources:
         mem_mb=lambda w: (
-            mem_mb(STAGE_RUNS[w.stage][w.name], "export_transformers")
-            if w.name in STAGE_RUNS[w.stage]
-            else converting_mb(BASE[w.name])
+            mem_mb(STAGE_RUNS[w.stage][w.run], "export_transformers")
+            if w.run in STAGE_RUNS[w.stage]
+            else converting_mb(BASE[w.run])
         ),
     conda:
         "../envs/jax.yaml"

@@ -61,9 +61,9 @@ Every artifact below `results/`, with the rule that writes it, in the order of t
 same name, and its first lines describe each output: `train_tokenizer` of `rules/tokenizer.smk` runs
 `scripts/tokenizer/train_tokenizer.py`.
 
-Names in capitals vary. RUN, NAME and TASK are names of the config. STEP is a number of steps. COLLECTION is `corpus` or
+Names in capitals vary. RUN, TASK and NAME are names in the config. STEP is a number of steps. COLLECTION is `corpus` or
 `finetune-text`. RECORDS is `tfrecords` or a folder below `tokens/`. STAGE is `mlm`, `base` or `finetune`; CHAIN and
-MODEL are STAGE/NAME, or a model on a task. PART and SHARD are numbers. ANSWERS is `mlm/RUN/fill_mask`, FETCHED the
+MODEL are STAGE/RUN, or a model on a task. PART and SHARD are numbers. ANSWERS is `mlm/RUN/fill_mask`, FETCHED the
 folder of a downloaded masked model, CARD the folder of an artifact that has a card, PLANNED a run or a task, SEARCHED
 what is searched for in training text, and PAIRS a set of pairs."""
 TARGETS = """\

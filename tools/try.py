@@ -139,7 +139,7 @@ def opened(asked: argparse.Namespace) -> Ask:
 def main() -> None:
     """Answer the prompt of the command line, or those that are typed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", help="a run of the config: its name, or STAGE/NAME if the name is ambiguous")
+    parser.add_argument("run", help="a run of the config: its name, or STAGE/RUN if the name is ambiguous")
     parser.add_argument("--prompt", action="append", help="run the model on this prompt and exit; repeatable")
     parser.add_argument("--configfile", type=Path, nargs="+", default=[CONFIG], help="as for snakemake")
     parser.add_argument("--results", type=Path, help="where the models are; default: the results of the config")

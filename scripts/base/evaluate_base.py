@@ -19,9 +19,9 @@ from tpulm.records.reader import open_records, read_manifest
 from tpulm.specs.training_step import ModelSpec, promised
 from tpulm.training import runtime
 
-recipe, name = snakemake.params.recipe, snakemake.wildcards.name
+recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
-with job(snakemake.log[0], f"base {name}") as say:
+with job(snakemake.log[0], f"base {run}") as say:
     determinism = recipe.get("determinism", "bytes")
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"], determinism)
     from tpulm.models.building import open_model
@@ -34,12 +34,12 @@ with job(snakemake.log[0], f"base {name}") as say:
     base = snakemake.input.base
     manifest = read_manifest(snakemake.input.records)
     known = {"preset": base, "packing": manifest["packing"]}
-    spec = ModelSpec.of("base", f"base.{name}", on_one_host(recipe, snakemake.resources) | known)
+    spec = ModelSpec.of("base", f"base.{run}", on_one_host(recipe, snakemake.resources) | known)
     model, distribution = open_model(spec)
     evaluator = Evaluator(model, distribution, causal_lm)
     state = read_json(snakemake.input.state)
     metrics = {"best_step": state["best"]["step"], "parameters": count(model.variables)}
-    metrics |= measured_as(CAUSAL, f"base/{name}")
+    metrics |= measured_as(CAUSAL, f"base/{run}")
     metrics |= trained_for(state, manifest) | promised(recipe) | how_trained(state)
     for split in ("validation", "test"):
         records = open_records(snakemake.input.records, split)

@@ -17,9 +17,9 @@ from tpulm.specs.training_step import CausalArchitecture
 from tpulm.tokenization.causal import SentencePiece
 from tpulm.training import runtime
 
-recipe, name = snakemake.params.recipe, snakemake.wildcards.name
+recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
-with job(snakemake.log[0], f"base {name}") as say:
+with job(snakemake.log[0], f"base {run}") as say:
     size = SentencePiece(snakemake.input.vocabulary).size
     runtime.start(recipe["cpu_threads"], precision=recipe["precision"], repeats=False)
     from tpulm.models.building import construct_causal

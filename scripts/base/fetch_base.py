@@ -19,14 +19,14 @@ from tpulm.models.peft import ADAPTER, merge_peft
 from tpulm.models.presets import is_keras_preset, locate
 from tpulm.training import runtime
 
-recipe, name = snakemake.params.recipe, snakemake.wildcards.name
+recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
-with job(snakemake.log[0], f"base {name}") as say:
+with job(snakemake.log[0], f"base {run}") as say:
     runtime.start(cpu_threads=1, repeats=False)
     from tpulm.models.causal import atomic_folder, load_preset, save_preset
     from tpulm.models.from_transformers import load_transformers
 
-    where = f"base.{name}.preset"
+    where = f"base.{run}.preset"
     say(f"fetching {recipe['preset']}")
     folder = locate(recipe["preset"], recipe["revision"], where)
     if not (folder / "config.json").is_file():
@@ -35,7 +35,7 @@ with job(snakemake.log[0], f"base {name}") as say:
     keras_preset = is_keras_preset(folder)
     if "adapter" in recipe:
         model = load_preset(folder) if keras_preset else load_transformers(folder, where)
-        key = f"base.{name}.adapter"
+        key = f"base.{run}.adapter"
         adapter = locate(recipe["adapter"], recipe.get("adapter_revision"), key, ADAPTER)
         changed = merge_peft(model, adapter, key)
         say(f"{recipe['adapter']} is merged into {changed} matrices")

@@ -25,10 +25,10 @@ from tpulm.specs.training_step import TrainingStep
 from tpulm.training import checkpoint, runtime
 from tpulm.training.snapshots import Snapshots
 
-recipe, name = snakemake.params.recipe, snakemake.wildcards.name
+recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 outputs = dict(snakemake.output.items())
 
-with job(snakemake.log[0], f"base {name}") as say:
+with job(snakemake.log[0], f"base {run}") as say:
     previous = checkpoint.previous(snakemake.input.previous)
     if checkpoint.stopped_early(outputs, recipe, previous, say):
         sys.exit()
@@ -36,7 +36,7 @@ with job(snakemake.log[0], f"base {name}") as say:
     snapshots = Snapshots.of(snakemake.resources, recipe, snakemake.input, say)
     if processes.launch_workers(snakemake.resources, say):
         sys.exit()
-    step = TrainingStep.of("base", f"base.{name}", recipe, vocab_size=train.manifest["vocab_size"])
+    step = TrainingStep.of("base", f"base.{run}", recipe, vocab_size=train.manifest["vocab_size"])
     say(epochs_of(recipe, len(train)))
     devices = recipe["cpu_threads"], recipe["host_device_count"]
     runtime.start(*devices, recipe["precision"], step.model.determinism)

@@ -14,13 +14,13 @@ from tpulm.corpus.documents import read_lengths, read_rows
 from tpulm.tokenization.causal import train_vocabulary
 from tpulm.tokenization.words import CHARACTERS, Sample
 
-recipe, name = snakemake.params.recipe, snakemake.wildcards.name
+recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
-with job(snakemake.log[0], f"base {name}") as say:
+with job(snakemake.log[0], f"base {run}") as say:
     lengths = read_lengths(snakemake.input.lengths)
     sample = Sample(lambda rows: read_rows(snakemake.input.corpus, rows), lengths, CHARACTERS, recipe["seed"])
     documents = (text for texts in sample for text in texts)
-    where = f"base.{name}.vocab_size"
+    where = f"base.{run}.vocab_size"
     proto = train_vocabulary(documents, recipe["vocab_size"], where, tuple(recipe["marks"]))
     with atomic_write(snakemake.output[0]) as partial:
         partial.write_bytes(proto)

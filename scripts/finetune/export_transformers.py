@@ -14,9 +14,9 @@ from tpulm.core.job import job
 from tpulm.tokenization.causal import load_tokenizer
 from tpulm.training import runtime
 
-stage, name = snakemake.wildcards.stage, snakemake.wildcards.name
+stage, run = snakemake.wildcards.stage, snakemake.wildcards.run
 
-with job(snakemake.log[0], f"{stage} {name}") as say:
+with job(snakemake.log[0], f"{stage} {run}") as say:
     runtime.start(snakemake.params.recipe["cpu_threads"], repeats=False)
     from tpulm.models.causal import atomic_folder, load_on_host
     from tpulm.models.transformers_causal import save_shards, tensors_of, transformers_config

@@ -55,7 +55,7 @@ def model_of(run: Run) -> str:
 
 
 def groups_of(runs: Iterable[Run]) -> dict[str, list[str]]:
-    """Return the models that are repetitions of each other, with other seeds, by the name of all: STAGE/NAME."""
+    """Return the models that are repetitions of each other, with other seeds, by the name of all: STAGE/RUN."""
     return {
         f"{group[0].stage}/{name_of([run.name for run in group])}": [model_of(run) for run in group]
         for group in repetitions(runs)

@@ -183,8 +183,8 @@ def artifacts(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | 
               where that is below results); chains (folder below results to the steps of its checkpoints); mlm, asked
               (masked models with a tokenizer of their own) and base (names); adapters and tuned (finetuning runs that
               have LoRA weights, and those that have a whole model);
-              transformers (causal models that may have a folder of transformers, as STAGE/NAME); scores (models that
-              are scored, as STAGE/NAME)
+              transformers (causal models that may have a folder of transformers, as STAGE/RUN); scores (models that
+              are scored, as STAGE/RUN)
     """
     for collection, files in expected["collections"].items():
         yield examine(results / collection, "corpus.json", partial(check_corpus, files=files))

@@ -39,7 +39,7 @@ TOKENIZER_FILES = {
 }
 # results/mlm/RUN/model/: what AutoModelForMaskedLM.from_pretrained reads.
 MODEL_FILES = ("config.json", "model.safetensors", *TOKENIZER_FILES.values())
-# results/transformers/STAGE/NAME/ of a causal model whose weights are in several files: which tensor is in which.
+# results/transformers/STAGE/RUN/ of a causal model whose weights are in several files: which tensor is in which.
 SHARD_INDEX = "model.safetensors.index.json"
 # results/finetune/RUN/ of a run with method: lora: for Keras, and for PEFT.
 ADAPTER_FILES = (
