@@ -10,6 +10,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from tpulm.core.accelerators import ANY_DEVICES
+
 NEEDED = ("munged", "slurmctld", "slurmd", "srun")
 COMMANDS = ("sbatch", "srun", "squeue", "scancel", "sinfo", "scontrol")
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
@@ -34,7 +36,8 @@ class Slurm:
             command = shutil.which(name, path=PATH)
             wrapper.write_text(f'#!/bin/sh\nSLURM_CONF={folder}/slurm.conf exec {command} "$@"\n')
             wrapper.chmod(0o755)
-        self.environment = {"PATH": f"{folder}/bin:{os.environ['PATH']}"}
+        # Its accelerators are names only.
+        self.environment = {"PATH": f"{folder}/bin:{os.environ['PATH']}", ANY_DEVICES: "1"}
 
     def start(self) -> None:
         """Start the daemons. Raises RuntimeError with the log when the nodes do not come up."""

@@ -7,7 +7,9 @@ from conftest import ROOT
 from tpulm.config.reading import read_yaml
 from tpulm.core.accelerators import (
     ACCELERATOR_PATTERN,
+    ANY_DEVICES,
     TPUS,
+    check_devices,
     check_hosts,
     cloud_tpu_type,
     gres,
@@ -111,3 +113,46 @@ def test_a_job_is_called_by_its_run_or_its_rule():
     assert job_name({"run_key": "finetune.runs.python"}, "train_finetune") == "finetune.runs.python"
     assert job_name({}, "build_corpus") == "rule build_corpus"
     assert [run_hosts(asked) for asked in ({}, {"hosts": 4}, {"run_hosts": 4}, {"hosts": 1})] == [1, 4, 4, 1]
+
+
+@pytest.mark.parametrize(
+    ("requested", "hosts", "number", "kind"),
+    [
+        (None, 1, 8, "cpu"),
+        ("v3-8", 1, 8, "TPU v3"),
+        ("v3-8", 1, 8, "TPU"),  # in TensorFlow
+        ("v4-8", 1, 4, "TPU v4"),
+        ("v5e-16", 4, 16, "TPU v5 lite"),
+        ("a100_80gb:8", 2, 16, "NVIDIA A100-SXM4-80GB"),
+        ("l4:1", 1, 1, "NVIDIA L4"),
+        ("gpu:2", 1, 2, "NVIDIA RTX 6000 Ada Generation"),
+    ],
+)
+def test_the_devices_of_a_request(requested, hosts, number, kind):
+    resources = {"hosts": hosts, "run_key": "mlm.runs.tiny"}
+    check_devices(resources | ({"accelerator": requested} if requested else {}), number, kind)
+
+
+@pytest.mark.parametrize(
+    ("requested", "hosts", "number", "kind"),
+    [
+        ("v3-8", 1, 8, "cpu"),
+        ("v3-8", 1, 4, "TPU v3"),
+        ("v3-8", 1, 8, "TPU v5 lite"),
+        ("v5e-16", 4, 4, "TPU v5 lite"),
+        ("h100:1", 1, 1, "CPU"),
+        ("h100:2", 1, 1, "NVIDIA H100 80GB HBM3"),
+        ("h100:1", 1, 1, "NVIDIA L4"),
+        ("gpu:1", 1, 1, "cpu"),
+        ("gpu:8", 1, 8, "TPU v3"),
+    ],
+)
+def test_other_devices_than_requested(monkeypatch, requested, hosts, number, kind):
+    resources = {"accelerator": requested, "hosts": hosts, "run_key": "mlm.runs.tiny"}
+    with pytest.raises(UserError) as raised:
+        check_devices(resources, number, kind)
+    message = str(raised.value)
+    assert message.startswith(f"mlm.runs.tiny.resources.accelerator is {requested}, ")
+    assert f"{number} device(s) ({kind})" in message
+    monkeypatch.setenv(ANY_DEVICES, "1")
+    check_devices(resources, number, kind)

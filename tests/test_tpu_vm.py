@@ -21,7 +21,7 @@ from gcloud_simulator import Cloud, parsed, processes
 from gcloud_simulator import hosts as hosts_there
 from kills import edited, processes_in
 from tpulm.config.reading import read_yaml
-from tpulm.core.accelerators import slice_hosts
+from tpulm.core.accelerators import ANY_DEVICES, slice_hosts
 from tpulm.core.errors import UserError
 
 sys.path.insert(0, str(ROOT / "profiles/tpu-vm"))
@@ -81,7 +81,9 @@ class Project:
         program.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT}/tests/gcloud_simulator.py "$@"\n')
         program.chmod(0o755)
         passed = {name: value for name, value in os.environ.items() if name.startswith(forked.READ_ON_IMPORT)}
-        (self.cloud.folder / "environment.json").write_text(json.dumps(passed))
+        (self.cloud.folder / "environment.json").write_text(
+            json.dumps(passed | {ANY_DEVICES: "1"})
+        )  # there are no TPUs
         if not workflow:
             self.folder.mkdir()
             (self.folder / "Snakefile").write_text(CHAIN)

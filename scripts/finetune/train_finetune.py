@@ -12,6 +12,7 @@ params.recipe             first and last step, schedule, batch_size, sequence_le
                           cpu_threads, host_device_count; patience where it can matter; evaluate_every,
                           determinism, where they are given
 resources.hosts           processes that train together; resources.launcher  how to start them, see tpulm.core.processes
+resources.accelerator     what the run requests; the job fails on other devices
 resources.snapshots       where snapshots are, see tpulm.training.snapshots; resources.snapshot_every  minutes
 resources.profile         steps to trace, see tpulm.training.profiling
 """
@@ -43,7 +44,7 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     step = TrainingStep.of("finetune", f"finetune.runs.{run}", recipe, base={"preset": snakemake.input.base})
     say(epochs_of(recipe, len(train)))
     devices = recipe["cpu_threads"], recipe["host_device_count"]
-    runtime.start(*devices, recipe["precision"], step.model.determinism)
+    runtime.start(*devices, recipe["precision"], step.model.determinism, resources=snakemake.resources)
     from tpulm.models.causal import assign
     from tpulm.training.jax_run import build_run
     from tpulm.training.jax_trainer import train_segment

@@ -10,6 +10,7 @@ params.recipe         first and last step, schedule, batch_size, model, masking,
                       patience where it can matter; evaluate_every,
                       determinism, where they are given
 resources.hosts       processes that train together; resources.launcher  how to start them, see tpulm.core.processes
+resources.accelerator what the run requests; the job fails on other devices
 resources.snapshots   where snapshots are, see tpulm.training.snapshots; resources.snapshot_every  minutes
 resources.profile     steps to trace, see tpulm.training.profiling
 """
@@ -46,7 +47,7 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     step = TrainingStep.of("mlm", f"mlm.runs.{run}", recipe, **known)
     say(epochs_of(recipe, len(train)))
     devices = recipe["cpu_threads"], recipe["host_device_count"]
-    runtime.start(*devices, recipe["precision"], step.model.determinism)
+    runtime.start(*devices, recipe["precision"], step.model.determinism, resources=snakemake.resources)
     from tpulm.models.loading import load_folder
     from tpulm.training.jax_run import build_run
     from tpulm.training.jax_trainer import train_segment

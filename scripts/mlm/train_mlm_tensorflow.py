@@ -7,6 +7,7 @@ input.previous        the previous checkpoint: weights, optimizer, best, state; 
 output.*              the checkpoint, see tpulm.training.checkpoint; history and timings, see tpulm.training.history
 params.recipe         first and last step, schedule, batch_size, model, masking, optimizer, precision, seed,
                       cpu_threads, host_device_count; patience where it can matter; evaluate_every if it is given
+resources.accelerator what the run requests; the job fails on other devices
 resources.snapshots   where snapshots are, see tpulm.training.snapshots; resources.snapshot_every  minutes
 """
 
@@ -32,7 +33,7 @@ with job(snakemake.log[0], f"mlm {run}") as say:
     train, validation = open_to_train(snakemake.input.records)
     snapshots = Snapshots.of(snakemake.resources, recipe, snakemake.input, say)
     say(epochs_of(recipe, len(train)))
-    strategy = runtime.start(recipe["cpu_threads"], recipe["host_device_count"])
+    strategy = runtime.start(recipe["cpu_threads"], recipe["host_device_count"], resources=snakemake.resources)
     init, key = snakemake.input.init, f"mlm.runs.{run}"
     if init:
         config = init_config(init[0], train.manifest, key)

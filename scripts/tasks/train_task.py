@@ -13,6 +13,7 @@ params.recipe              key (of the task in the config), predict, first and l
                            sequence_length, optimizer, precision, mesh, seed, cpu_threads, host_device_count; of a
                            causal model weights, pretrained or random
 resources.hosts            processes that train together; resources.launcher  how to start, see tpulm.core.processes
+resources.accelerator      what the run requests; the job fails on other devices
 resources.snapshots        where snapshots are, see tpulm.training.snapshots; resources.snapshot_every  minutes
 """
 
@@ -36,7 +37,8 @@ with job(snakemake.log[0], snakemake.wildcards.chain.removeprefix("evaluation/ta
     snapshots = Snapshots.of(snakemake.resources, recipe, snakemake.input, say)
     if processes.launch_workers(snakemake.resources, say):
         sys.exit()
-    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
+    devices = recipe["cpu_threads"], recipe["host_device_count"]
+    runtime.start(*devices, recipe["precision"], resources=snakemake.resources)
     from tpulm.training.jax_trainer import train_segment
     from tpulm.training.task_run import build_task_run, encoder, folder_of, start_from, task_step
 

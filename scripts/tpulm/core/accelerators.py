@@ -11,6 +11,7 @@ Snakemake passes resources to executors as names with numbers or strings: an exe
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -110,6 +111,9 @@ GPU_FLOPS = {
 # Mean power of a chip while it trains, in watts, where it is published: Jouppi et al. 2023 (arXiv 2304.01433), table 4.
 TPU_WATTS = {"v3": 220.0, "v4": 170.0}
 
+# In the environment of a job that trains on the devices that it finds, whatever its run requests: to try a config.
+ANY_DEVICES = "TPULM_ANY_DEVICES"
+
 # What `resources.accelerator` may be. A test holds the pattern in schemas/config.schema.yaml against this one.
 TPU_PATTERN = f"v({'|'.join(version.removeprefix('v') for version in TPUS)})-[1-9][0-9]{{0,4}}"
 GPU_PATTERN = "[a-z][a-z0-9_.]{0,31}:[1-9][0-9]?"
@@ -166,6 +170,34 @@ def slice_named(devices: str) -> str | None:
         return None
     chips = number // TPUS[version].devices
     return f"{version}-{2 * chips if TPUS[version].counts == 'cores' else chips}"
+
+
+def check_devices(resources: Mapping, number: int, kind: str) -> None:
+    """Raise UserError where a job has not found the devices that its run requests. Without a request, any will do.
+
+    resources  of the job: accelerator, hosts, run_key
+    number     devices found, on all hosts
+    kind       what JAX calls them, such as TPU v3 or NVIDIA L4; TensorFlow says TPU of every version
+    """
+    requested = resources.get("accelerator")
+    if not requested or os.environ.get(ANY_DEVICES):
+        return
+    if is_tpu(requested):
+        version, _ = parse_tpu(requested)
+        fits = kind == "TPU" or JAX_TPUS.get(kind) == version
+        expected = slice_chips(requested) * TPUS[version].devices
+    else:
+        name, of_a_host = parse_gpu(requested)
+        # Clusters choose these names. Those of GKE are the vendor's, which the device has, too.
+        known = name in GKE_GPUS and name.split("_")[0] not in re.findall("[a-z0-9]+", kind.lower())
+        fits = not (known or kind in JAX_TPUS or kind.lower() in ("cpu", "tpu"))
+        expected = of_a_host * resources.get("hosts", 1)
+    if not fits or number != expected:
+        raise UserError(
+            f"{resources['run_key']}.resources.accelerator is {requested}, which is {expected} device(s), but this job "
+            f"found {number} device(s) ({kind}); allowed: that accelerator, with the environment for it in .venv, or "
+            f"the config without the key. {ANY_DEVICES}=1 in the environment trains on any devices."
+        )
 
 
 def slice_chips(accelerator: str) -> int:

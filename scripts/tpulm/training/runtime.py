@@ -7,9 +7,11 @@ virtual devices have an effect on results.
 import contextlib
 import ctypes
 import os
+from collections.abc import Mapping
 
 from tpulm.compat.tensorflow import keep_out
 from tpulm.core import processes
+from tpulm.core.accelerators import check_devices
 from tpulm.core.devices import cache_folder, gpu_here, tpu_here
 
 # Of mallopt in glibc's malloc.h.
@@ -38,6 +40,7 @@ def start(
     precision: str = "float32",
     determinism: str = "bytes",
     repeats: bool = True,
+    resources: Mapping | None = None,
 ) -> None:
     """Import Keras with the JAX backend, once per process.
 
@@ -47,6 +50,9 @@ def start(
     precision          float32, mixed_bfloat16 (variables float32, arithmetic bfloat16) or bfloat16 (both)
     determinism        bytes, or steps: on a GPU, operations that add up in any order
     repeats            whether programs run again and again, so that what one frees is kept for the next on a CPU
+    resources          of a job that trains: it needs the devices that its run requests
+
+    Raises UserError where other devices are found.
     """
     keep_out()
     os.environ["KERAS_BACKEND"] = "jax"
@@ -80,6 +86,10 @@ def start(
     import keras
     import keras_hub  # noqa: F401
 
+    if resources:
+        import jax
+
+        check_devices(resources, jax.device_count(), jax.devices()[0].device_kind)
     set_precision(precision)
     # What tpulm.models.attention chooses, as planned; on a TPU, Keras 3.15 would take no mask for a causal one.
     keras.config.disable_flash_attention()

@@ -4,9 +4,10 @@ This module sets the environment variables that TensorFlow reads on import: impo
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from tpulm.core.devices import tensorflow_flags
+from tpulm.core.accelerators import check_devices, is_tpu
+from tpulm.core.devices import tensorflow_flags, tpu_here
 from tpulm.core.errors import UserError
 
 os.environ["TF_XLA_FLAGS"] = tensorflow_flags(os.environ.get("TF_XLA_FLAGS", ""))
@@ -18,25 +19,38 @@ import tf_keras  # noqa: E402
 import transformers  # noqa: E402, F401, whose models of TensorFlow are taken from here
 
 
-def start(cpu_threads: int, host_device_count: int, tpu: bool = True) -> tf.distribute.Strategy:
+def start(
+    cpu_threads: int, host_device_count: int, tpu: bool = True, resources: Mapping | None = None
+) -> tf.distribute.Strategy:
     """Return the strategy for the devices that are there: a TPU, several GPUs, logical CPUs, or one device.
 
-    tpu  whether to take a TPU: what only runs a model does it beside one, with any TensorFlow
+    tpu        whether to take a TPU: what only runs a model does it beside one, with any TensorFlow
+    resources  of a job that trains: it needs the devices that its run requests
 
-    Raises UserError where the environment names a TPU that this TensorFlow cannot use.
+    Raises UserError where the environment names a TPU that this TensorFlow cannot use, or other devices are found.
     Dropout follows explicit generators from here on, which `train_step` sets by the step.
     """
     tf.config.threading.set_intra_op_parallelism_threads(cpu_threads)
     tf.config.threading.set_inter_op_parallelism_threads(cpu_threads)
     tf_keras.backend.experimental.enable_tf_random_generator()
-    if tpu and ("TPU_NAME" in os.environ or "TPU_ACCELERATOR_TYPE" in os.environ):
+    requested = (resources or {}).get("accelerator", "")
+    named = "TPU_NAME" in os.environ or "TPU_ACCELERATOR_TYPE" in os.environ
+    strategy = strategy_here(tpu and (named or (is_tpu(requested) and tpu_here())), host_device_count)
+    if resources:
+        check_devices(resources, strategy.num_replicas_in_sync, device_name())
+    return strategy
+
+
+def strategy_here(tpu: bool, host_device_count: int) -> tf.distribute.Strategy:
+    """Return the strategy for a TPU, or else for the GPUs or the CPU of this machine; see `start`."""
+    if tpu:
         try:
             resolver = tf.distribute.cluster_resolver.TPUClusterResolver(os.environ.get("TPU_NAME", "local"))
             tf.config.experimental_connect_to_cluster(resolver)
             tf.tpu.experimental.initialize_tpu_system(resolver)
         except tf.errors.NotFoundError as error:
             raise UserError(
-                "TensorFlow cannot use the TPU that TPU_NAME or TPU_ACCELERATOR_TYPE names "
+                "TensorFlow cannot use the TPU that TPU_NAME or TPU_ACCELERATOR_TYPE names, or the run requests "
                 f"({str(error).split('.')[0]}); use the environment tpu-tensorflow."
             ) from None
         return tf.distribute.TPUStrategy(resolver)
@@ -55,6 +69,14 @@ def device_kind() -> str:
     """Return what a model is trained on: TPU, GPU or CPU."""
     kinds = {device.device_type for device in tf.config.list_logical_devices()}
     return next(kind for kind in ("TPU", "GPU", "CPU") if kind in kinds)
+
+
+def device_name() -> str:
+    """Return what the maker calls the first GPU where a model is trained on one; else TPU or CPU."""
+    if device_kind() != "GPU":
+        return device_kind()
+    details = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])
+    return details.get("device_name", "GPU")
 
 
 def graph(function: Callable, xla: bool = True) -> Callable:
