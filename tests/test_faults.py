@@ -262,7 +262,7 @@ def test_trainers_refuse_what_is_damaged_before_the_first_step(small):
 def test_no_step_is_trained_on_other_devices_than_requested(small):
     """With TensorFlow and with JAX, on this machine, too."""
     change(small, "mlm", batch_size=4, resources={"accelerator": "v3-8"})
-    change(small, "base", batch_size=4, resources={"accelerator": "h100:1"})
+    change(small, "base", batch_size=2, resources={"accelerator": "h100:1"})
     done = small("results/mlm/tiny/history.csv", "results/base/small/history.csv", "--keep-going", check=False)
     assert done.returncode == 1 and "step 1/" not in done.stdout
     for key in ("mlm.runs.tiny.resources.accelerator is v3-8", "base.small.resources.accelerator is h100:1"):
