@@ -85,8 +85,8 @@ def asked(resources, hosts, prefix=""):
 def test_resources_say_what_and_never_where():
     one = asked({"accelerator": "v5e-8", "mem_gb": 16, "runtime": 30}, hosts=True)
     assert one == {
-        "run_key": "finetune.runs.python", "accelerator": "v5e-8", "gres": "tpu:v5e:8", "mem_mb": 16_000,
-        "runtime": 60, "tasks_per_gpu": None, "hosts": None, "nodes": None, "tasks": None,
+        "run_key": "finetune.runs.python", "backend": "jax", "accelerator": "v5e-8", "gres": "tpu:v5e:8",
+        "mem_mb": 16_000, "runtime": 60, "tasks_per_gpu": None, "hosts": None, "nodes": None, "tasks": None,
     }  # fmt: skip
     several = asked({"accelerator": "h100:4", "hosts": 2}, hosts=True, prefix="lm/")
     assert several["run_key"] == "lm/finetune.runs.python" and several["gres"] == "gpu:h100:4"

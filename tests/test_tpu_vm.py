@@ -81,9 +81,8 @@ class Project:
         program.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT}/tests/gcloud_simulator.py "$@"\n')
         program.chmod(0o755)
         passed = {name: value for name, value in os.environ.items() if name.startswith(forked.READ_ON_IMPORT)}
-        (self.cloud.folder / "environment.json").write_text(
-            json.dumps(passed | {ANY_DEVICES: "1"})
-        )  # there are no TPUs
+        passed[ANY_DEVICES] = "1"  # there are no TPUs
+        (self.cloud.folder / "environment.json").write_text(json.dumps(passed))
         if not workflow:
             self.folder.mkdir()
             (self.folder / "Snakefile").write_text(CHAIN)
@@ -94,7 +93,7 @@ class Project:
             self.train("")
         # The image has the software already: installing it is tested apart, with software that is small.
         with contextlib.chdir(self.folder):
-            software = self.cloud.folder / "image" / slices.software().removeprefix("$HOME/")
+            software = self.cloud.folder / "image" / slices.software("tpu").removeprefix("$HOME/")
         software.mkdir()
         (software / "ready").touch()
         python = Workflow.python(self.steady)
@@ -437,7 +436,6 @@ def test_mistakes_end_in_one_sentence(project):
     for name, value, said in (
         ("TPU_ZONE", "", "TPU_ZONE"),
         ("TPU_TIER", "cheap", "TPU_TIER is cheap; allowed: spot, "),
-        ("TPU_ENVIRONMENT", "local", "TPU_ENVIRONMENT is local; allowed: tpu, "),
         ("TPU_PREFIX", "My", "TPU_PREFIX is My; allowed: "),
         ("TPU_IDLE_MINUTES", "five", "TPU_IDLE_MINUTES is 'five'; allowed: "),
         ("PATH", "/nowhere", "gcloud is not on PATH"),
@@ -485,14 +483,6 @@ def test_what_costs_money_is_found_without_the_mount_line(project):
     assert re.fullmatch("[0-9a-f]{8}", identity)  # of the folder, so that another machine finds it, too
     assert f"snakemake-{identity}-" in done.stderr
     assert project.tpu("clean", TPU_MOUNT="").returncode == 0
-
-
-def test_tensorflow_needs_its_own_environment(monkeypatch):
-    job = PROPERTIES | {"rule": "train_mlm_tensorflow"}
-    with pytest.raises(UserError, match="TPU_ENVIRONMENT is tpu; set it to tpu-tensorflow"):
-        jobs.request(job)
-    monkeypatch.setenv("TPU_ENVIRONMENT", "tpu-tensorflow")
-    assert jobs.request(job)["accelerator"] == "v6e-8"
 
 
 @pytest.mark.parametrize(
@@ -597,13 +587,18 @@ def test_a_worker_that_sees_another_folder_is_refused(tmp_path, monkeypatch):
     assert f"a worker does not see {tmp_path}: TPU_MOUNT " in done.stderr
 
 
-def test_workers_get_the_lock_that_is_named(monkeypatch):
+def test_workers_install_what_their_run_trains_with(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    folders = set()
-    for name in settings.CHOICES["TPU_ENVIRONMENT"]:
-        monkeypatch.setenv("TPU_ENVIRONMENT", name)
-        folders.add(slices.software())
-    assert len(folders) == 2
+    monkeypatch.setenv("TPU_MOUNT", "true")
+    commands = {}
+    for backend in ("jax", "tensorflow"):
+        asked = jobs.request(PROPERTIES | {"resources": RESOURCES | {"backend": backend}})
+        (tmp_path / "job.json").write_text(json.dumps(asked))
+        job = jobs.Job(tmp_path)
+        commands[backend] = slices.setup_command(job)
+        assert slices.software(asked["environment"]) in commands[backend]
+        assert f"{slices.software(asked['environment'])}/environment/bin/python" in slices.work_command(job, "vm", 1)
+    assert " tpu 3." in commands["jax"] and " tpu-tensorflow 3." in commands["tensorflow"]
 
 
 def test_the_profile_repeats_the_flags_of_the_default():

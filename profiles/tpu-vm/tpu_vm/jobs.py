@@ -15,17 +15,20 @@ from pathlib import Path
 from tpulm.core.accelerators import check_hosts, is_tpu, job_name, run_hosts, slice_hosts
 from tpulm.core.errors import UserError
 
-from tpu_vm.settings import setting
 from tpu_vm.state import say
 from tpu_vm.worker import ENDED
+
+# What workers install, by the backend of a run. No environment can train with both on TPUs.
+ENVIRONMENTS = {"jax": "tpu", "tensorflow": "tpu-tensorflow"}
 
 
 def request(properties: dict) -> dict:
     """Return what a job asks for, from what Snakemake says of it: the content of job.json.
 
-    run        how the config calls the job's run, or the rule of a job that belongs to none: the jobs of one run
-               share a slice
-    run_hosts  on which the run trains, also where this job, such as an evaluation, takes one of them
+    run          how the config calls the job's run, or the rule of a job that belongs to none: the jobs of one run
+                 share a slice
+    run_hosts    on which the run trains, also where this job, such as an evaluation, takes one of them
+    environment  of envs/, by the run's backend
 
     Raises UserError where the accelerator is no TPU slice, or has another number of hosts.
     """
@@ -33,14 +36,10 @@ def request(properties: dict) -> dict:
     run, accelerator, hosts = job_name(resources, rule), resources.get("accelerator"), run_hosts(resources)
     if accelerator:
         check_accelerator(run, accelerator, hosts)
-    if rule.endswith("train_mlm_tensorflow") and accelerator and setting("TPU_ENVIRONMENT") != "tpu-tensorflow":
-        raise UserError(
-            f"{run} trains with TensorFlow on {accelerator}, but TPU_ENVIRONMENT is {setting('TPU_ENVIRONMENT')}; "
-            "set it to tpu-tensorflow, or set `backend: jax` for the run."
-        )
     return {
         "rule": rule,
         "accelerator": accelerator,
+        "environment": ENVIRONMENTS[resources.get("backend", "jax")],
         "run": run,
         "hosts": resources.get("hosts") or 1,
         "run_hosts": hosts,
@@ -72,6 +71,7 @@ class Job:
         self.folder, self.name = folder, folder.name
         asked = json.loads((folder / "job.json").read_text())
         self.accelerator, self.run, self.rule = asked["accelerator"], asked["run"], asked["rule"]
+        self.environment = asked["environment"]
         self.hosts, self.run_hosts = asked["hosts"], asked["run_hosts"]
         self.minutes, self.threads = asked["runtime"], asked["threads"]
 

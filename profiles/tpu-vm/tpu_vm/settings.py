@@ -16,7 +16,6 @@ SETTINGS = {
     "TPU_ZONE": None,
     "TPU_MOUNT": None,
     "TPU_TIER": "spot",
-    "TPU_ENVIRONMENT": "tpu",
     "TPU_RUNTIME": "",
     "TPU_PREFIX": "snakemake",
     "TPU_NETWORK": "",
@@ -27,7 +26,7 @@ SETTINGS = {
     "TPU_MAX_HOURS": "24",
     "TPU_POLL_SECONDS": "15",
 }
-CHOICES = {"TPU_TIER": ("spot", "on-demand", "flex-start"), "TPU_ENVIRONMENT": ("tpu", "tpu-tensorflow")}
+TIERS = ("spot", "on-demand", "flex-start")
 PYPROJECT = Path(os.path.realpath(__file__)).parents[3] / "pyproject.toml"
 NUMBERS = ("TPU_IDLE_MINUTES", "TPU_MAX_HOURS", "TPU_POLL_SECONDS")
 
@@ -65,9 +64,8 @@ def check_settings(mount: bool = True) -> None:
     if missing:
         names = " and ".join([", ".join(missing[:-1]), missing[-1]] if missing[1:] else missing)
         raise UserError(f"profiles/tpu-vm needs {names} in the environment; see its README.md.")
-    for name, allowed in CHOICES.items():
-        if setting(name) not in allowed:
-            raise UserError(f"{name} is {setting(name)}; allowed: {', '.join(allowed)}.")
+    if setting("TPU_TIER") not in TIERS:
+        raise UserError(f"TPU_TIER is {setting('TPU_TIER')}; allowed: {', '.join(TIERS)}.")
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,19}", setting("TPU_PREFIX")):
         raise UserError(
             f"TPU_PREFIX is {setting('TPU_PREFIX')}; allowed: up to 20 lowercase letters, digits and hyphens, "

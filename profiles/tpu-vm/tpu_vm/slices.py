@@ -200,11 +200,11 @@ class Slice:
             return False
 
 
-def software() -> str:
+def software(environment: str) -> str:
     """Return the folder of a worker's software, for sh on the worker: named by what it is made from."""
-    environment = Path("envs") / f"{setting('TPU_ENVIRONMENT')}.txt"
-    locks = re.findall(r"^-r (\S+)$", environment.read_text(), re.M)
-    sources = [environment, *(environment.with_name(name) for name in (*locks, "gcs.txt"))]
+    lock = Path("envs") / f"{environment}.txt"
+    locks = re.findall(r"^-r (\S+)$", lock.read_text(), re.M)
+    sources = [lock, *(lock.with_name(name) for name in (*locks, "gcs.txt"))]
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     return f"$HOME/.cache/tpu-vm/{PYTHON}-{digest}"
 
@@ -215,7 +215,7 @@ def setup_command(job: Job) -> str:
     blind = shlex.quote(f"ERROR: a worker does not see {os.getcwd()}: TPU_MOUNT has to mount it there")
     return (
         f"{{ {setting('TPU_MOUNT')} ; }} >&2 && cd {folder} && test -e {proof} || {{ echo {blind} >&2; exit 1; }}; "
-        f"sh {shlex.quote(str(PROFILE / 'setup.sh'))} {software()} {setting('TPU_ENVIRONMENT')} {PYTHON} >&2"
+        f"sh {shlex.quote(str(PROFILE / 'setup.sh'))} {software(job.environment)} {job.environment} {PYTHON} >&2"
     )
 
 
@@ -231,4 +231,4 @@ def work_command(job: Job, name: str, workers: int) -> str:
         variables |= {"TPU_PROCESS_BOUNDS": "1,1,1", "TPU_CHIPS_PER_PROCESS_BOUNDS": chips}
     pairs = shlex.join(f"{variable}={value}" for variable, value in variables.items())
     folder, program = shlex.quote(os.getcwd()), shlex.quote(str(PROGRAM))
-    return f"cd {folder} && exec {software()}/environment/bin/python {program} work {job.folder} {pairs}"
+    return f"cd {folder} && exec {software(job.environment)}/environment/bin/python {program} work {job.folder} {pairs}"

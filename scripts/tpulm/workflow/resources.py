@@ -189,7 +189,7 @@ def resources_of(run_of: Callable[[Any], Run], job: str, prefix: str, hosts: boo
     prefix  of a module's paths, which tells its runs from those of another one
     hosts   whether the rule trains, on all hosts of a run
 
-    run_key      what to call the run, such as mlm.runs.tiny
+    run_key      what to call the run, such as mlm.runs.tiny; backend  jax or tensorflow
     accelerator  as the config names it; gres  a host's share of it, in the notation of schedulers
     hosts        processes that train together; nodes, tasks  the same for schedulers, of which Slurm's executor would
                  take `tasks` for those of each GPU without tasks_per_gpu
@@ -207,6 +207,7 @@ def resources_of(run_of: Callable[[Any], Run], job: str, prefix: str, hosts: boo
     # Snakemake does not ask for a resource that is None.
     found: dict[str, Callable] = {
         "run_key": lambda wildcards: f"{prefix}{run_of(wildcards).key}",
+        "backend": lambda wildcards: run_of(wildcards).backend,
         "accelerator": lambda wildcards: asked(wildcards).get("accelerator"),
         "gres": lambda wildcards: gres(asked(wildcards).get("accelerator"), asked(wildcards)["hosts"]),
         "mem_mb": lambda wildcards: mem_mb(run_of(wildcards), job),
