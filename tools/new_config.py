@@ -86,7 +86,7 @@ base:
 $causal
 
 prompts: {fill_mask: $masks,
-          generate: $beginnings}
+          generate: $beginnings, checkpoints: last}
 generation: {sampler: top_k, k: 8, temperature: 0.8, samples: 2}
 evaluation: {text: {documents: 100, masked_documents: 8}, pairs: {made: $pairs}}   # few, to take minutes
 """)
@@ -110,7 +110,7 @@ base:
 $causal
 
 prompts: {fill_mask: $masks,
-          generate: $beginnings}
+          generate: $beginnings, checkpoints: last}
 plan: $plan
 """)
 
@@ -222,7 +222,9 @@ def fewer(globs: list[str], files: Sequence[str]) -> list[str]:
 
 def unit_of(files: Sequence[str]) -> str:
     """Return what a document of .txt files is: a file if there are many small ones, a paragraph, or a line."""
-    if len(files) >= 2 * FEWEST and max(map(size_of, files)) <= 1 << 20:
+    sizes = list(map(size_of, files))
+    # Splits take whole documents, and an evaluation the beginning of each.
+    if len(files) >= 2 * FEWEST and max(sizes) <= 1 << 20 and statistics.median(sizes) <= 1 << 16:
         return "document"
     lines = [line for file in files[:8] for line in next(read_files([file], "line", ROWS), [])]
     full = sum(bool(line.strip()) for line in lines)

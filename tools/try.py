@@ -56,7 +56,8 @@ def chosen(run: str, results: Path) -> tuple[str, str]:
         stage, _, name = found[0].partition("/")
         return stage, name
     said = "which is ambiguous" if found else "which is not a trained model"
-    raise UserError(f"the run is {run}, {said} in {results}; allowed: {', '.join(found or there) or 'none'}.")
+    hint = "" if there else " The models of an experiment need --configfile, with its config."
+    raise UserError(f"the run is {run}, {said} in {results}; allowed: {', '.join(found or there) or 'none'}.{hint}")
 
 
 def masked(folder: Path) -> Ask:
@@ -67,9 +68,14 @@ def masked(folder: Path) -> Ask:
         if prompt.count("[MASK]") != 1:
             raise UserError("a masked model needs a prompt with one [MASK].")
         found = fill(prompt.replace("[MASK]", mask))
-        return [f"{answer['score']:6.1%}  {answer['token_str']}" for answer in found]
+        return ["\n".join(f"{answer['score']:6.1%}  {visible(answer['token_str'])}" for answer in found)]
 
     return ask
+
+
+def visible(token: str) -> str:
+    """Return a token, in quotes if its characters cannot be seen."""
+    return token if token.isprintable() and token.strip() else repr(token)
 
 
 def on_jax(folder: Path) -> tuple[Callable, str]:
@@ -155,7 +161,7 @@ def main() -> None:
     refused = False
     for prompt in asked.prompt or typed():
         try:
-            print("\n".join(ask(prompt)), flush=True)
+            print("\n---\n".join(ask(prompt)), flush=True)
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
             refused = True
