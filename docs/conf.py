@@ -12,6 +12,7 @@ release = re.search(r"^version: (\S+)$", CITATION, re.M)[1]
 extensions = ["myst_nb", "sphinx_copybutton"]
 html_theme = "furo"
 html_title = project
+html_static_path, html_css_files = ["static"], ["tables.css"]
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
