@@ -98,8 +98,8 @@ def one_of(names) -> str:
 
 
 def of_stage(stage: str):
-    """Return a function from wildcards (`run` or `name`) to the run of this stage."""
-    return lambda wildcards: OPENED[stage][wildcards.get("run") or wildcards.get("name")]
+    """Return a function from wildcards to the run of this stage."""
+    return lambda wildcards: OPENED[stage][wildcards.run]
 
 
 def asks(run_of, job: str, hosts: bool = False) -> dict:
@@ -136,7 +136,6 @@ wildcard_constraints:
     split=one_of(SPLITS),
     step=r"\d{8,9}",
     run="[a-z0-9][a-z0-9_-]{0,63}",
-    name="[a-z0-9][a-z0-9_-]{0,63}",
     collection=one_of(TEXTS),
     records=one_of(RECORD_SETS),
     shard=r"\d{5}",

@@ -125,6 +125,8 @@ def test_a_job_is_called_by_its_run_or_its_rule():
         ("v5e-16", 4, 16, "TPU v5 lite"),
         ("a100_80gb:8", 2, 16, "NVIDIA A100-SXM4-80GB"),
         ("l4:1", 1, 1, "NVIDIA L4"),
+        ("v100:1", 1, 1, "Tesla V100S-PCIE-32GB"),
+        ("h100_mega:8", 1, 8, "NVIDIA H100 80GB HBM3"),
         ("gpu:2", 1, 2, "NVIDIA RTX 6000 Ada Generation"),
     ],
 )
@@ -143,6 +145,7 @@ def test_the_devices_of_a_request(requested, hosts, number, kind):
         ("h100:1", 1, 1, "CPU"),
         ("h100:2", 1, 1, "NVIDIA H100 80GB HBM3"),
         ("h100:1", 1, 1, "NVIDIA L4"),
+        ("a100_80gb:1", 1, 1, "NVIDIA A100-SXM4-40GB"),
         ("gpu:1", 1, 1, "cpu"),
         ("gpu:8", 1, 8, "TPU v3"),
     ],

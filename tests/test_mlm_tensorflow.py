@@ -220,23 +220,18 @@ def test_a_bert_trains_in_bfloat16(manifest, tmp_path):
     assert np.isfinite(result["all"]["losses"]).all() and 0 <= result["held_out"]["accuracy"] <= 1
 
 
-# A script by hand, as its rule would run it; what it makes goes to debug/.
-DEBUG = """
-import runpy, sys
-runpy.run_path("tools/debug.py", run_name="__main__")
-"""
-
-
 def test_beside_a_tpu_that_tensorflow_cannot_use(trained, tmp_path, monkeypatch):
     """A run on JAX is evaluated there all the same; training ends in a sentence, and not on the processor."""
     workflow = copied(trained, tmp_path)
     monkeypatch.setenv("TPU_NAME", "local")
     for file in ("results/mlm/tiny/metrics.json", "results/mlm/tiny/fill_mask.json"):
-        warm.run("tensorflow", DEBUG, file, folder=workflow.folder)
+        warm.run("tensorflow", warm.DEBUG, file, folder=workflow.folder)
         assert (workflow / "debug" / file).read_bytes() == (workflow / file).read_bytes()
     file = "results/mlm/tiny/checkpoints/00000010/state.json"
-    said = warm.run("tensorflow", DEBUG, file, folder=workflow.folder, code=1).stderr
-    assert "[mlm tiny] error: TensorFlow cannot use the TPU that TPU_NAME " in said and "tpu-tensorflow" in said
+    said = warm.run("tensorflow", warm.DEBUG, file, folder=workflow.folder, code=1).stderr
+    assert (
+        "[mlm tiny] error: TensorFlow cannot use the TPU " in said and "TPU_NAME" in said and "tpu-tensorflow" in said
+    )
 
 
 # Trains a segment as a whole, then the same one stopped and going on; what comes before defines `train`.

@@ -67,6 +67,13 @@ def small_files(folder):
     return ".", {"sample_by": "document", "files": ["./**/*.txt"]}
 
 
+def long_files(folder):
+    for number in range(40):
+        some = random.Random(number).sample(ENGLISH, len(ENGLISH))
+        (folder / f"book-{number}.txt").write_text("\n\n".join("\n".join(some[n : n + 4]) for n in range(0, 2000, 4)))
+    return ".", {"sample_by": "paragraph", "files": ["./**/*.txt"]}
+
+
 def json_lines(folder):
     rows = [{"id": str(number), "content": text, "note": None} for number, text in enumerate(ENGLISH)]
     (folder / "data").mkdir()
@@ -102,7 +109,10 @@ def japanese(folder):
     return "ja.txt", {"sample_by": "line"}
 
 
-ON_CPUS = [(text, None) for text in (prose, lines, small_files, json_lines, many_json_lines, csv, parquet, japanese)]
+ON_CPUS = [
+    (text, None)
+    for text in (prose, lines, small_files, long_files, json_lines, many_json_lines, csv, parquet, japanese)
+]
 ON_SLICES = [(prose, "v2-8"), (prose, "v4-1024"), (prose, "h100:3"), (json_lines, "v5e-8"), (japanese, "v5e-8")]
 
 

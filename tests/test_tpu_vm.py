@@ -81,7 +81,6 @@ class Project:
         program.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT}/tests/gcloud_simulator.py "$@"\n')
         program.chmod(0o755)
         passed = {name: value for name, value in os.environ.items() if name.startswith(forked.READ_ON_IMPORT)}
-        passed[ANY_DEVICES] = "1"  # there are no TPUs
         (self.cloud.folder / "environment.json").write_text(json.dumps(passed))
         if not workflow:
             self.folder.mkdir()
@@ -106,6 +105,7 @@ class Project:
     def environment(self, **settings: str) -> dict:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "TPU_"))}
         given = {"TPU_PROJECT": "p", "TPU_ZONE": "z", "TPU_MOUNT": "touch mounted", "TPU_POLL_SECONDS": "0.3"}
+        given[ANY_DEVICES] = "1"  # there are no TPUs
         path = f"{self.cloud.folder}/bin:{os.environ['PATH']}"
         return kept | given | {"CLOUD": str(self.cloud.folder), "PATH": path} | settings
 

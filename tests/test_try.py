@@ -68,7 +68,7 @@ def test_a_model_answers_while_a_workflow_has_the_folder(trained, run, prompt, l
         shown = token if token.isprintable() and token.strip() else repr(token)  # of white space, nothing is seen
         assert len(answers) == lines and answers[0] == f"{first['score']:6.1%}  {shown}"
     else:
-        assert done.stdout.count(prompt) >= lines
+        assert done.stdout.count(prompt) >= lines and "\n---\n" in done.stdout
     assert fingerprints(trained / "results") == before
 
 

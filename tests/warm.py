@@ -21,6 +21,12 @@ SCRIPTS = Path(__file__).parents[1] / "scripts"
 QUICK = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
 SETTLED: dict[str, str] = {}  # the environment that a library was imported in, and what its import added
 
+# A script by hand, as its rule would run it; what it makes goes to debug/.
+DEBUG = """
+import runpy, sys
+runpy.run_path("tools/debug.py", run_name="__main__")
+"""
+
 
 def start(
     library: str, program: str, *arguments: str, folder: Path | None = None, environment: Mapping[str, str] = os.environ

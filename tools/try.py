@@ -56,8 +56,7 @@ def chosen(run: str, results: Path) -> tuple[str, str]:
         stage, _, name = found[0].partition("/")
         return stage, name
     said = "which is ambiguous" if found else "which is not a trained model"
-    hint = "" if there else " The models of an experiment need --configfile, with its config."
-    raise UserError(f"the run is {run}, {said} in {results}; allowed: {', '.join(found or there) or 'none'}.{hint}")
+    raise UserError(f"the run is {run}, {said} in {results}; allowed: {', '.join(found or there) or 'none'}.")
 
 
 def masked(folder: Path) -> Ask:
@@ -126,6 +125,8 @@ def results_of(files: list[Path]) -> Path:
 def opened(asked: argparse.Namespace) -> Ask:
     """Return what answers the prompts of the model that was asked for. Raises UserError."""
     results = asked.results or results_of(asked.configfile)
+    if not models(results) and asked.results is None and asked.configfile == [CONFIG]:
+        raise UserError(f"there is no trained model in {results}; those of another config need --configfile.")
     stage, name = chosen(asked.run, results)
     folder = results / stage / name
     if stage == "mlm":

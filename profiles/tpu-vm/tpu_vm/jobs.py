@@ -18,8 +18,8 @@ from tpulm.core.errors import UserError
 from tpu_vm.state import say
 from tpu_vm.worker import ENDED
 
-# What workers install, by the backend of a run. No environment can train with both on TPUs.
-ENVIRONMENTS = {"jax": "tpu", "tensorflow": "tpu-tensorflow"}
+# What workers install, by the backend of a run; tpu for any other. No environment can train with both on TPUs.
+ENVIRONMENTS = {"tensorflow": "tpu-tensorflow"}
 
 
 def request(properties: dict) -> dict:
@@ -39,7 +39,7 @@ def request(properties: dict) -> dict:
     return {
         "rule": rule,
         "accelerator": accelerator,
-        "environment": ENVIRONMENTS[resources.get("backend", "jax")],
+        "environment": ENVIRONMENTS.get(resources.get("backend"), "tpu"),
         "run": run,
         "hosts": resources.get("hosts") or 1,
         "run_hosts": hosts,

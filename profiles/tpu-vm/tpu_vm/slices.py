@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from tpulm.core.accelerators import HOST_CHIPS, shape_name
+from tpulm.core.accelerators import ANY_DEVICES, HOST_CHIPS, shape_name
 from tpulm.core.errors import UserError
 
 from tpu_vm import gcloud
@@ -225,6 +225,7 @@ def work_command(job: Job, name: str, workers: int) -> str:
     variables |= {"TPU_INTERNAL_IPS": "1"} if setting("TPU_INTERNAL_IPS") else {}
     # transformers looks for TensorFlow under the names of packages, and tensorflow-tpu is not among them.
     variables["FORCE_TF_AVAILABLE"] = "1"
+    variables |= {ANY_DEVICES: os.environ[ANY_DEVICES]} if ANY_DEVICES in os.environ else {}
     if job.hosts == 1 < workers:
         # One process of a slice with several hosts: it would wait for the others, unless its own chips are all.
         chips = f"{shape_name(HOST_CHIPS, 2).replace('x', ',')},1"

@@ -188,15 +188,17 @@ def check_devices(resources: Mapping, number: int, kind: str) -> None:
         expected = slice_chips(requested) * TPUS[version].devices
     else:
         name, of_a_host = parse_gpu(requested)
-        # Clusters choose these names. Those of GKE are the vendor's, which the device has, too.
-        known = name in GKE_GPUS and name.split("_")[0] not in re.findall("[a-z0-9]+", kind.lower())
-        fits = not (known or kind in JAX_TPUS or kind.lower() in ("cpu", "tpu"))
+        # Clusters choose these names. Those of GKE are the vendor's: a100_80gb is in NVIDIA A100-SXM4-80GB, too.
+        parts = name.removesuffix("_mega").split("_") if name in GKE_GPUS else []
+        named = all(re.search(rf"\b{part}[a-z]?\b", kind.lower()) for part in parts)
+        fits = named and kind not in JAX_TPUS and kind.lower() not in ("cpu", "tpu")
         expected = of_a_host * resources.get("hosts", 1)
     if not fits or number != expected:
         raise UserError(
             f"{resources['run_key']}.resources.accelerator is {requested}, which is {expected} device(s), but this job "
-            f"found {number} device(s) ({kind}); allowed: that accelerator, with the environment for it in .venv, or "
-            f"the config without the key. {ANY_DEVICES}=1 in the environment trains on any devices."
+            f"found {number} device(s) ({kind}); allowed: that accelerator, with the packages for it (where there are "
+            "more GPUs, CUDA_VISIBLE_DEVICES names those to use), or the config without the key. "
+            f"{ANY_DEVICES}=1 in the environment trains on any devices."
         )
 
 

@@ -25,6 +25,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tpulm.core.accelerators import ANY_DEVICES
+
 GRACE = 5  # seconds
 WORD = 1.0  # seconds by which the word of a process that was killed may come after that of one that missed it
 STOP_LIMIT = 600  # seconds in which processes that are asked to stop must have said what is kept
@@ -126,6 +128,7 @@ def launch_workers(resources: Mapping, say: Callable[[str], None]) -> bool:
 def start(processes: int, index: int, coordinator: str, launcher: str | None) -> subprocess.Popen:
     """Start this script once more, as process `index`."""
     place = {COUNT: str(processes), NUMBER: str(index), COORDINATOR: coordinator}
+    place |= {ANY_DEVICES: os.environ[ANY_DEVICES]} if ANY_DEVICES in os.environ else {}
     command = [sys.executable, sys.argv[0]]
     if launcher:
         settings = [f"{name}={value}" for name, value in place.items()]

@@ -50,7 +50,7 @@ def strategy_here(tpu: bool, host_device_count: int) -> tf.distribute.Strategy:
             tf.tpu.experimental.initialize_tpu_system(resolver)
         except tf.errors.NotFoundError as error:
             raise UserError(
-                "TensorFlow cannot use the TPU that TPU_NAME or TPU_ACCELERATOR_TYPE names, or the run requests "
+                "TensorFlow cannot use the TPU that the run requests, or that TPU_NAME or TPU_ACCELERATOR_TYPE names "
                 f"({str(error).split('.')[0]}); use the environment tpu-tensorflow."
             ) from None
         return tf.distribute.TPUStrategy(resolver)

@@ -14,7 +14,8 @@ from tpulm.compat.snakemake import executor_settings, jobs_before, pending_jobs,
 from tpulm.config.model_sizes import checkpoint_bytes
 from tpulm.config.runs import Run, record_sets_of
 from tpulm.core import bucket, folder_lock
-from tpulm.core.devices import tpu_here
+from tpulm.core.accelerators import ANY_DEVICES, is_tpu
+from tpulm.core.devices import gpu_here, tpu_here
 from tpulm.core.errors import UserError
 from tpulm.core.files import hidden_copy
 from tpulm.workflow import disk, tracking
@@ -48,6 +49,18 @@ def tell_of_cpus(todo: list[dict]) -> None:
     if keys:
         which = f"{', '.join(keys[:-1])} and {keys[-1]} request" if keys[1:] else f"{keys[0]} requests"
         say(f"{which} no accelerator and will train on CPUs; to request one, set resources.accelerator, such as v5e-8.")
+
+
+def check_this_machine(todo: Iterable[Mapping]) -> None:
+    """Raise UserError where a run requests an accelerator of a kind that this machine, which trains it, has none of."""
+    for run in todo:
+        requested = run["requested"]
+        if requested and not os.environ.get(ANY_DEVICES) and not (tpu_here() if is_tpu(requested) else gpu_here()):
+            raise UserError(
+                f"{run['recipe']['where']}.resources.accelerator is {requested}, but this machine has no "
+                f"{'TPU' if is_tpu(requested) else 'GPU'}; allowed: a profile whose jobs run elsewhere, or the config "
+                f"without the key. {ANY_DEVICES}=1 in the environment trains on any devices."
+            )
 
 
 def check_token(jobs: Iterable) -> None:
@@ -134,7 +147,9 @@ class Start:
         todo = self.to_train(jobs)
         plan = self.config["plan"]
         check_budget(todo, plan["spending_limit"], plan["prices"])
-        if not workflow.local_exec:
+        if workflow.local_exec:
+            check_this_machine(todo)
+        else:
             tell_of_cpus(todo)
         needs = disk.needs_of(jobs, self.runs, self.config, todo)
         disk.check(needs, jobs, results, say, disk.texts_of_unknown_size(jobs))
@@ -172,7 +187,7 @@ class Start:
         """Return what plans and the budget need to know of every run, and of every chain of a task.
 
         key, of the config, for a chain also its folder; stage, name; folder; segments, and what of the recipe says how
-        long they are and which checkpoints stay; recipe and folder of its plans; accelerator
+        long they are and which checkpoints stay; recipe and folder of its plans; accelerator, and the one requested
         """
         here = self.workflow.local_exec and not tpu_here()
         return [
@@ -188,6 +203,7 @@ class Start:
                 "recipe": planned.recipe,
                 # None where it is this machine, without a TPU, that trains.
                 "accelerator": None if here else run.recipe["resources"].get("accelerator"),
+                "requested": run.recipe["resources"].get("accelerator"),
                 "plans": self.place.located(f"<results>/plan/{planned.name}"),
             }
             for planned in planned_of(self.config).values()
