@@ -64,9 +64,8 @@ def start(
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if not tpu_here():
         os.environ.setdefault("TPU_LOAD_LIBRARY", "0")  # libtpu, there for plans, would complain that it has no TPU
-    if (
-        resources and gpu_here() and "XLA_PYTHON_CLIENT_MEM_FRACTION" not in os.environ
-    ):  # its former name, refused beside the new one
+    # JAX refuses the former name beside the new one.
+    if resources and gpu_here() and "XLA_PYTHON_CLIENT_MEM_FRACTION" not in os.environ:
         os.environ.setdefault("XLA_CLIENT_MEM_FRACTION", "0.9")  # JAX alone takes 0.75 of a GPU
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache_folder("jax"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
