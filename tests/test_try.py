@@ -32,7 +32,9 @@ def ask(folder, *arguments, code=0, typed=""):
 
 @pytest.mark.unit
 def test_a_model_that_is_not_there_is_named_with_those_that_are(tmp_path):
-    assert ask(tmp_path, "tiny", code=1).startswith("error: the run is tiny, ")
+    assert "--configfile" in (said := ask(tmp_path, "tiny", code=1)) and said.startswith(
+        "error: there is no trained model"
+    )
     for file in ("mlm/tiny/model/model.safetensors", "finetune/tiny/adapter.lora.h5", "base/small/preset/config.json"):
         (tmp_path / "results" / file).parent.mkdir(parents=True)
         (tmp_path / "results" / file).touch()
