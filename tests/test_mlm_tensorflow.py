@@ -229,9 +229,8 @@ def test_beside_a_tpu_that_tensorflow_cannot_use(trained, tmp_path, monkeypatch)
         assert (workflow / "debug" / file).read_bytes() == (workflow / file).read_bytes()
     file = "results/mlm/tiny/checkpoints/00000010/state.json"
     said = warm.run("tensorflow", warm.DEBUG, file, folder=workflow.folder, code=1).stderr
-    assert (
-        "[mlm tiny] error: TensorFlow cannot use the TPU " in said and "TPU_NAME" in said and "tpu-tensorflow" in said
-    )
+    assert "[mlm tiny] error: TensorFlow cannot use the TPU " in said
+    assert "TPU_NAME" in said and "tpu-tensorflow" in said
 
 
 # Trains a segment as a whole, then the same one stopped and going on; what comes before defines `train`.
