@@ -15,6 +15,7 @@ peft. Prints a table and writes it to benchmarks/results/gpu.md. MFU is by the F
 """
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -87,8 +88,10 @@ def cases(tiny: bool) -> list[Case]:
     ]  # fmt: skip
 
 
-def started(case: Case, batch_size: int, arguments: argparse.Namespace, folder: Path) -> dict[str, Worker]:
-    """Return the processes of both ways, each after the compilation of its step."""
+def start(
+    case: Case, batch_size: int, arguments: argparse.Namespace, folder: Path, stack: contextlib.ExitStack
+) -> dict[str, Worker]:
+    """Return the processes of both ways, each after the compilation of its step; the stack ends them."""
     ours = {
         "stage": case.stage,
         "recipe": case.recipe | {"batch_size": batch_size},
@@ -105,15 +108,15 @@ def started(case: Case, batch_size: int, arguments: argparse.Namespace, folder: 
         # Otherwise JAX takes three quarters of the card for itself.
         alone = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         workers[way] = Worker(command, folder / way / f"{batch_size}.log", alone)
+        stack.callback(workers[way].end)
         workers[way].ask(f"train {WARM}")
     return workers
 
 
 def measured(case: Case, batch_size: int, arguments: argparse.Namespace, folder: Path) -> dict:
     """Return what both ways are and the answers of their rounds, by turns, with so many records in a batch."""
-    workers: dict[str, Worker] = {}
-    try:
-        workers = started(case, batch_size, arguments, folder)
+    with contextlib.ExitStack() as stack:
+        workers = start(case, batch_size, arguments, folder, stack)
         abouts = {way: worker.ask("about") for way, worker in workers.items()}
         slowest = max(worker.ask(f"train {WARM}")["seconds"] / WARM for worker in workers.values())
         steps = max(1, round(arguments.seconds / slowest))
@@ -123,9 +126,6 @@ def measured(case: Case, batch_size: int, arguments: argparse.Namespace, folder:
                 rounds[way].append(worker.ask(f"train {steps}"))
                 print(f"{way}: {1e3 * rounds[way][-1]['seconds'] / steps:.1f} ms a step", file=sys.stderr)
         return {"abouts": abouts, "steps": steps, "rounds": rounds, "batch_size": batch_size}
-    finally:
-        for worker in workers.values():
-            worker.end()
 
 
 def fitting(case: Case, arguments: argparse.Namespace, folder: Path) -> dict:
@@ -190,7 +190,7 @@ def main() -> None:
     card = driver()
     if card == "no NVIDIA GPU" and not arguments.tiny:
         sys.exit("error: there is no NVIDIA GPU here; to try this without one: python benchmarks/gpu.py --tiny")
-    lines = [
+    table = [
         "| model | records | trained by | tokens/s | MFU | ratio | aims | loss, first and last round | GiB |",
         "| --- | ---: | --- | --- | ---: | --- | --- | --- | ---: |",
     ]
@@ -200,19 +200,22 @@ def main() -> None:
                 found = fitting(case, arguments, Path(temporary) / str(index))
             except Ended as error:
                 sys.exit(f"error: {case.title}: a way has ended:\n{error}")
-            lines += rows(case.title, found)
-    about = found["abouts"]
+            table += rows(case.title, found)
+            if not arguments.tiny:  # so that a case that fails costs none of those before it
+                RESULT.parent.mkdir(exist_ok=True)
+                RESULT.write_text(result(card, found["abouts"], arguments, table))
+    print(result(card, found["abouts"], arguments, table))
+
+
+def result(card: str, abouts: dict, arguments: argparse.Namespace, table: list[str]) -> str:
+    """Return what was measured, on what, as text in Markdown; abouts  of both ways, as `measured` returns it."""
     head = (
         f"Measured by `python benchmarks/gpu.py` on {card}, Python {platform.python_version()}; "
-        f"{about[WAYS[1]]['versions']}, torch.compile with {arguments.compile}; attention here: "
-        f"{about[WAYS[0]]['attention']}. Medians of {arguments.rounds} rounds by turns, lowest and highest in "
-        "brackets; random records."
+        f"{abouts[WAYS[0]]['versions']}; {abouts[WAYS[1]]['versions']}, torch.compile with {arguments.compile}; "
+        f"attention here: {abouts[WAYS[0]]['attention']}. Medians of {arguments.rounds} rounds by turns, lowest and "
+        "highest in brackets; random records."
     )
-    text = "\n".join([head, "", *lines]) + "\n"
-    if not arguments.tiny:
-        RESULT.parent.mkdir(exist_ok=True)
-        RESULT.write_text(text)
-    print(text)
+    return "\n".join([head, "", *table]) + "\n"
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ no accelerator). A preset is not loaded: its weights are drawn. Commands come a 
 line of JSON:
 
     about         device (what JAX calls it), devices, process (which of several), tokens of a step, predictions (what
-                  its loss is over, at the most), model_flops of a step, attention (its implementation)
+                  its loss is over, at the most), model_flops of a step, attention (its implementation), versions
     train N       seconds of the next N steps; loss of the last; peak_bytes, the most memory that the first device had
                   in use, null where it does not say
     fill SECONDS  steps, how many of them take so long, by the last that were trained; all processes agree
@@ -86,6 +86,7 @@ class Training:
     def about(self) -> dict:
         """Return what is trained, and on what."""
         import jax
+        import keras
         from tpulm.models.flops import model_flops_of
 
         step = self.run.step
@@ -97,6 +98,7 @@ class Training:
             "predictions": step.predictions_per_record * step.batch_size,
             "model_flops": model_flops_of(self.run),
             "attention": str(self.run.attention),
+            "versions": f"jax {jax.__version__}, keras {keras.__version__}",
         }
 
     def train(self, steps: str) -> dict:

@@ -1,11 +1,14 @@
 """Runs: what the config says of each, and what follows from it."""
 
+import re
+
 import pytest
 from conftest import ROOT
 from tpulm.config.reading import read_config, read_yaml
 from tpulm.config.runs import by_stage, record_sets_of, runs_of
 from tpulm.corpus.sources import Part
 from tpulm.specs.training_step import promised
+from tpulm.workflow import resources
 from tpulm.workflow.resources import resources_of, tokenizer_threads
 
 pytestmark = pytest.mark.unit
@@ -73,8 +76,8 @@ class Wildcards(dict):
     __getattr__ = dict.__getitem__
 
 
-def asked(resources, hosts, prefix=""):
-    runs = by_stage(runs_of(config_with(finetune={"runs": {"python": {"resources": resources}}})))["finetune"]
+def asked(given, hosts, prefix=""):
+    runs = by_stage(runs_of(config_with(finetune={"runs": {"python": {"resources": given}}})))["finetune"]
     found = resources_of(lambda wildcards: runs[wildcards.run], "train", prefix, hosts)
     wildcards = Wildcards(run="python")
     return {
@@ -87,12 +90,35 @@ def test_resources_say_what_and_never_where():
     assert one == {
         "run_key": "finetune.runs.python", "backend": "jax", "accelerator": "v5e-8", "gres": "tpu:v5e:8",
         "mem_mb": 16_000, "runtime": 60, "tasks_per_gpu": None, "hosts": None, "nodes": None, "tasks": None,
+        "device": None,
     }  # fmt: skip
     several = asked({"accelerator": "h100:4", "hosts": 2}, hosts=True, prefix="lm/")
     assert several["run_key"] == "lm/finetune.runs.python" and several["gres"] == "gpu:h100:4"
     assert several["hosts"] == several["nodes"] == several["tasks"] == 2 and several["tasks_per_gpu"] == 0
     measuring = asked({"accelerator": "v5e-16", "hosts": 2}, hosts=False)
     assert measuring["run_hosts"] == 2 and measuring["gres"] == "tpu:v5e:8" and "hosts" not in measuring
+
+
+def test_on_a_machine_with_an_accelerator_one_job_at_a_time_uses_it(monkeypatch):
+    monkeypatch.setattr(resources, "accelerator_here", lambda: True)
+    assert asked({}, hosts=True)["device"] == 1
+    assert read_yaml(ROOT / "profiles/default/config.yaml")["resources"] == ["device=1"]
+
+
+def test_a_job_that_requests_nothing_leaves_accelerators_alone():
+    """Its script starts its library on the CPU; one whose rule requests devices does not."""
+    starts = re.compile(r"runtime\.start\((.*)")
+    found = []
+    for rules in sorted((ROOT / "rules").glob("*.smk")):
+        for rule in re.split(r"^rule ", rules.read_text(), flags=re.M)[1:]:
+            script = re.search(r'"\.\./(scripts/.*\.py)"', rule)
+            text = (ROOT / script[1]).read_text() if script else ""
+            if "JAX_PLATFORMS" in text:  # a plan
+                continue
+            for start in starts.findall(text):
+                assert ("on_cpu=True" in start) != ("asks" in rule), script[1]
+                found.append(script[1])
+    assert len(found) > 15
 
 
 def test_runs_share_records_where_they_read_the_same():

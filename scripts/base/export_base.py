@@ -21,7 +21,7 @@ recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
 with job(snakemake.log[0], f"base {run}") as say:
     size = SentencePiece(snakemake.input.vocabulary).size
-    runtime.start(recipe["cpu_threads"], precision=recipe["precision"], repeats=False)
+    runtime.start(recipe["cpu_threads"], precision=recipe["precision"], repeats=False, on_cpu=True)
     from tpulm.models.building import construct_causal
     from tpulm.models.causal import assign, make_preprocessor, save_preset
 

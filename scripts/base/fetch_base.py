@@ -22,7 +22,7 @@ from tpulm.training import runtime
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
 with job(snakemake.log[0], f"base {run}") as say:
-    runtime.start(cpu_threads=1, repeats=False)
+    runtime.start(cpu_threads=1, repeats=False, on_cpu=True)
     from tpulm.models.causal import atomic_folder, load_preset, save_preset
     from tpulm.models.from_transformers import load_transformers
 

@@ -25,7 +25,7 @@ with job(snakemake.log[0], f"evaluation {wildcards.collection} {wildcards.vocabu
     if first.endswith("tokenizer.json"):
         vocabulary = MaskedVocabulary(first, *others)
     else:
-        vocabulary = CausalVocabulary(first, lambda: runtime.start(cpu_threads=1))
+        vocabulary = CausalVocabulary(first, lambda: runtime.start(cpu_threads=1, on_cpu=True))
     lengths = read_lengths(snakemake.input.lengths)
     sample = Sample(lambda rows: read_rows(snakemake.input.documents, rows), lengths, CHARACTERS, 0)
     training = encoded_documents(vocabulary, sample)

@@ -24,7 +24,8 @@ from tpulm.training import runtime
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
 with job(snakemake.log[0], f"finetune {run}") as say:
-    runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"], repeats=False)
+    devices = recipe["cpu_threads"], recipe["host_device_count"]
+    runtime.start(*devices, recipe["precision"], repeats=False, on_cpu=True)
     from tpulm.models.adapters import save_adapters
 
     opened = recipe | {"base": {"preset": snakemake.input.base}}

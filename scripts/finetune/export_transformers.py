@@ -17,7 +17,7 @@ from tpulm.training import runtime
 stage, run = snakemake.wildcards.stage, snakemake.wildcards.run
 
 with job(snakemake.log[0], f"{stage} {run}") as say:
-    runtime.start(snakemake.params.recipe["cpu_threads"], repeats=False)
+    runtime.start(snakemake.params.recipe["cpu_threads"], repeats=False, on_cpu=True)
     from tpulm.models.causal import atomic_folder, load_on_host
     from tpulm.models.transformers_causal import save_shards, tensors_of, transformers_config
     from tpulm.tokenization.fast import is_byte_level, save_fast

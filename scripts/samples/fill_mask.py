@@ -19,7 +19,7 @@ with job(snakemake.log[0], recipe["path"]) as say:
         from tpulm.training.tensorflow_model import load_model
         from transformers import AutoTokenizer, pipeline
 
-        tensorflow_runtime.start(recipe["cpu_threads"], 1, tpu=False)
+        tensorflow_runtime.start(recipe["cpu_threads"], 1, on_cpu=True)
         tokenizer = AutoTokenizer.from_pretrained(folder)
         predict = pipeline("fill-mask", model=load_model(folder), tokenizer=tokenizer, framework="tf", dtype=None)
 
@@ -30,7 +30,7 @@ with job(snakemake.log[0], recipe["path"]) as say:
     if recipe["backend"] == "jax":
         from tpulm.training import runtime
 
-        runtime.start(recipe["cpu_threads"])
+        runtime.start(recipe["cpu_threads"], on_cpu=True)
         from tpulm.models.loading import FillMask
 
         fill = FillMask(folder)

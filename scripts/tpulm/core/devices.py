@@ -26,6 +26,11 @@ def gpu_here() -> bool:
     return Path("/dev/nvidiactl").exists()
 
 
+def accelerator_here() -> bool:
+    """Return whether this machine has an accelerator, which one process at a time can have."""
+    return tpu_here() or gpu_here()
+
+
 def cache_folder(library: str) -> str:
     """Return the folder for what a library compiles on a machine like this one, and make it.
 

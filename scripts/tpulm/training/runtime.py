@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from tpulm.compat.tensorflow import keep_out
 from tpulm.core import processes
 from tpulm.core.accelerators import check_devices
-from tpulm.core.devices import cache_folder, gpu_here, tpu_here
+from tpulm.core.devices import accelerator_here, cache_folder, gpu_here, tpu_here
 
 # Of mallopt in glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
@@ -41,6 +41,7 @@ def start(
     determinism: str = "bytes",
     repeats: bool = True,
     resources: Mapping | None = None,
+    on_cpu: bool = False,
 ) -> None:
     """Import Keras with the JAX backend, once per process.
 
@@ -51,11 +52,14 @@ def start(
     determinism        bytes, or steps: on a GPU, operations that add up in any order
     repeats            whether programs run again and again, so that what one frees is kept for the next on a CPU
     resources          of a job that trains: it needs the devices that its run requests
+    on_cpu             whether to leave accelerators of this machine to other jobs: of a rule that requests none
 
     Raises UserError where other devices are found.
     """
     keep_out()
     os.environ["KERAS_BACKEND"] = "jax"
+    if on_cpu:
+        os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["NPROC"] = str(cpu_threads)  # what XLA sizes its thread pool by; one per device at the least
     flags = [f"--xla_force_host_platform_device_count={max(1, host_device_count // processes.count())}"]
     if determinism == "bytes":  # otherwise scatters, as in an embedding's gradient, add up in any order
@@ -70,7 +74,7 @@ def start(
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache_folder("jax"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-    if repeats and not tpu_here() and not gpu_here():
+    if repeats and (on_cpu or not accelerator_here()):
         keep_freed_memory()
     if processes.count() > 1:
         import jax

@@ -20,12 +20,17 @@ import transformers  # noqa: E402, F401, whose models of TensorFlow are taken fr
 
 
 def start(
-    cpu_threads: int, host_device_count: int, tpu: bool = True, resources: Mapping | None = None
+    cpu_threads: int,
+    host_device_count: int,
+    tpu: bool = True,
+    resources: Mapping | None = None,
+    on_cpu: bool = False,
 ) -> tf.distribute.Strategy:
     """Return the strategy for the devices that are there: a TPU, several GPUs, logical CPUs, or one device.
 
     tpu        whether to take a TPU: what only runs a model does it beside one, with any TensorFlow
     resources  of a job that trains: it needs the devices that its run requests
+    on_cpu     whether to leave accelerators of this machine to other jobs: of a rule that requests none
 
     Raises UserError where the environment names a TPU that this TensorFlow cannot use, or other devices are found.
     Dropout follows explicit generators from here on, which `train_step` sets by the step.
@@ -33,9 +38,11 @@ def start(
     tf.config.threading.set_intra_op_parallelism_threads(cpu_threads)
     tf.config.threading.set_inter_op_parallelism_threads(cpu_threads)
     tf_keras.backend.experimental.enable_tf_random_generator()
+    if on_cpu:
+        tf.config.set_visible_devices([], "GPU")
     requested = (resources or {}).get("accelerator", "")
     named = "TPU_NAME" in os.environ or "TPU_ACCELERATOR_TYPE" in os.environ
-    strategy = strategy_here(tpu and (named or (is_tpu(requested) and tpu_here())), host_device_count)
+    strategy = strategy_here(tpu and not on_cpu and (named or (is_tpu(requested) and tpu_here())), host_device_count)
     if resources:
         check_devices(resources, strategy.num_replicas_in_sync, device_name())
     return strategy

@@ -21,6 +21,7 @@ from tpulm.config.model_sizes import (
 from tpulm.config.runs import Run
 from tpulm.config.texts import sources_of
 from tpulm.core.accelerators import gres
+from tpulm.core.devices import accelerator_here
 from tpulm.corpus.sources import Part
 from tpulm.specs.record_arrays import EVALUATION_BATCH, predictions_per_record
 
@@ -193,6 +194,7 @@ def resources_of(run_of: Callable[[Any], Run], job: str, prefix: str, hosts: boo
     accelerator  as the config names it; gres  a host's share of it, in the notation of schedulers
     hosts        processes that train together; nodes, tasks  the same for schedulers, of which Slurm's executor would
                  take `tasks` for those of each GPU without tasks_per_gpu
+    device       1 where this machine has an accelerator: profiles/default lets one job at a time have it
     run_hosts    for what is no trainer, and runs on one host of a run that trains on several: how many those are
     mem_mb       of each host; runtime  minutes, of one attempt
     """
@@ -210,6 +212,7 @@ def resources_of(run_of: Callable[[Any], Run], job: str, prefix: str, hosts: boo
         "backend": lambda wildcards: run_of(wildcards).backend,
         "accelerator": lambda wildcards: asked(wildcards).get("accelerator"),
         "gres": lambda wildcards: gres(asked(wildcards).get("accelerator"), asked(wildcards)["hosts"]),
+        "device": lambda wildcards: 1 if accelerator_here() else None,
         "mem_mb": lambda wildcards: mem_mb(run_of(wildcards), job),
         # A segment that ran out of time has twice, then three times as much.
         "runtime": lambda wildcards, attempt: attempt * asked(wildcards)["runtime"],
