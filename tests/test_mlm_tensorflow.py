@@ -214,6 +214,44 @@ def test_two_replicas_give_the_losses_of_one_device(manifest, tmp_path):
     assert two["held_out"] == pytest.approx(one["held_out"], rel=1e-4)
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+def test_microbatches_give_the_update_of_the_whole_batch(manifest, tmp_path, devices):
+    parts = {"all": (0, 5, None)}
+    whole = train(manifest, tmp_path / "whole", parts)
+    split = train(manifest, tmp_path / "split", parts, devices=devices, microbatches=2)
+    for figure in ("losses", "accuracies", "norms"):  # float32 numbers are added up in another order
+        assert split["all"][figure] == pytest.approx(whole["all"][figure], rel=1e-4)
+
+
+# The loss of a record alone, and of four copies of it, each of which is a microbatch.
+COPIES = """
+import json, sys
+job = json.loads(sys.argv[1])
+from tpulm.training.tensorflow_runtime import start, tf
+from tpulm.training.tensorflow_trainer import Trainer
+from tpulm.models.transformers_config import model_config
+from tpulm.records.masked_batches import training_batch
+from tpulm.records.reader import Records
+
+records, strategy, losses = Records(job["manifest"], "train"), start(1, 1), []
+for copies in (1, 4):
+    recipe = job["recipe"] | {"batch_size": copies, "microbatches": copies}
+    trainer = Trainer(strategy, model_config(job["model"], records.manifest, "mlm.runs.x.model"), recipe)
+    first = {name: array[:1] for name, array in training_batch(records, job["recipe"], 0).items()}
+    batch = {name: tf.repeat(tf.constant(array), copies, axis=0) for name, array in first.items()}
+    losses.append(float(trainer.step(batch, tf.constant(1e-3), tf.constant(0, tf.int64))[0]))
+print("RESULT" + json.dumps(losses))
+"""
+
+
+def test_microbatches_draw_dropout_of_their_own(manifest):
+    for dropout in (0.0, 0.5):
+        model = SIZES | {"architecture": "roberta", "hidden_dropout_prob": dropout, "attention_probs_dropout_prob": 0}
+        job = {"recipe": RECIPE, "manifest": str(manifest), "model": model}
+        one, four = warm.result(warm.run("tensorflow", COPIES, json.dumps(job)))
+        assert (one == pytest.approx(four, rel=1e-6)) == (dropout == 0)
+
+
 def test_a_bert_trains_in_bfloat16(manifest, tmp_path):
     changes = {"architecture": "bert", "precision": "mixed_bfloat16"}
     result = train(manifest, tmp_path, {"all": (0, 2, None)}, measured=True, **changes)

@@ -6,7 +6,8 @@ input.init            config.json of the model that the run starts from, for the
 input.previous        the previous checkpoint: weights, optimizer, best, state; empty for the first segment
 output.*              the checkpoint, see tpulm.training.checkpoint; history and timings, see tpulm.training.history
 params.recipe         first and last step, schedule, batch_size, model, masking, optimizer, precision, seed,
-                      cpu_threads, host_device_count; patience where it can matter; evaluate_every if it is given
+                      cpu_threads, host_device_count; microbatches where there are several; patience where it can
+                      matter; evaluate_every if it is given
 resources.accelerator what the run requests; the job fails on other devices
 resources.snapshots   where snapshots are, see tpulm.training.snapshots; resources.snapshot_every  minutes
 """

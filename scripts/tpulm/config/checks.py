@@ -151,9 +151,11 @@ def check_replicas(where: str, recipe: dict) -> None:
     hosts, devices = recipe["resources"]["hosts"], recipe["host_device_count"]
     if hosts > 1:
         raise UserError(f"{where}.resources.hosts is {hosts}; allowed with backend: tensorflow: 1.")
-    if recipe["batch_size"] % devices:
+    microbatches = recipe["microbatches"]
+    if recipe["batch_size"] % (devices * microbatches):
+        parts = f" times microbatches, {microbatches}" if microbatches > 1 else ""
         raise UserError(
-            f"{where}.batch_size is {recipe['batch_size']}; allowed: a multiple of host_device_count, {devices}."
+            f"{where}.batch_size is {recipe['batch_size']}; allowed: a multiple of host_device_count, {devices}{parts}."
         )
 
 

@@ -188,11 +188,17 @@ class Run:
         return ("z_loss",) if self.recipe.get("z_loss") else ()
 
     @property
+    def backend_keys(self) -> tuple[str, ...]:
+        """The keys that say how the backend computes a step; on TensorFlow, microbatches where there are several."""
+        if self.backend == "jax":
+            return tuple(key for key in JAX_KEYS if key != "determinism")
+        return ("microbatches",) if self.recipe["microbatches"] > 1 else ()
+
+    @property
     def step_keys(self) -> tuple[str, ...]:
         """The keys of the recipe that decide what a training step computes."""
-        jax_keys = [key for key in JAX_KEYS if key != "determinism"] if self.backend == "jax" else []
         own = [key for key in STAGE_KEYS[self.stage] if key != "model" or not self.init_files]
-        return (*STEP_KEYS, *own, *self.method_keys, *self.z_loss_keys, *jax_keys, *self.determinism_keys)
+        return (*STEP_KEYS, *own, *self.method_keys, *self.z_loss_keys, *self.backend_keys, *self.determinism_keys)
 
     def segment(self, last: int) -> dict:
         """Return the recipe of the segment that ends at step `last`, with its part of the schedule.

@@ -20,7 +20,7 @@ FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, er
 # How JAX and TensorFlow say that a device, or the memory here, is too small; and what a user can do about it.
 EXHAUSTED = re.compile(r"RESOURCE_EXHAUSTED|ResourceExhausted|OOM when allocating|OUT_OF_MEMORY|STATUS_ALLOC_FAILED")
 QUOTA = re.compile(r"\bquota\b|\b429\b", re.IGNORECASE)  # of a service, which has the same words for it
-MEMORY = "training needs less with a smaller batch_size and, on JAX, with more microbatches or with remat"
+MEMORY = "training needs less with a smaller batch_size, with more microbatches and, on JAX, with remat"
 
 heard: list[str] = []  # names of the signals that this process was to end by
 # In the environment of a script that tools/debug.py runs: no log takes the terminal, and errors pass.

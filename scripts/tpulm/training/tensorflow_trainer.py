@@ -7,6 +7,7 @@ import numpy as np
 
 from tpulm.compat.tf_keras import dropout_generators
 from tpulm.core.arrays import load_arrays
+from tpulm.core.errors import UserError
 from tpulm.core.live_metrics import LiveMetrics
 from tpulm.records.masked_batches import documents_apart, evaluation_batches, training_batch
 from tpulm.records.reader import Records
@@ -102,10 +103,13 @@ class Trainer:
     ):
         """Build model and optimizer.
 
-        recipe  seed, precision, optimizer
+        recipe  seed, precision, optimizer, batch_size; microbatches, if there are several
         init    model.safetensors to start from, by PyTorch's names; without it, fresh weights
+
+        Raises UserError where the replicas cannot divide the microbatches of a batch.
         """
-        self.strategy, self.seed = strategy, recipe["seed"]
+        self.strategy, self.seed, self.microbatches = strategy, recipe["seed"], recipe.get("microbatches", 1)
+        check_microbatches(recipe["batch_size"], strategy.num_replicas_in_sync, self.microbatches)
         tf_keras.mixed_precision.set_global_policy(recipe["precision"])
         with strategy.scope():
             self.model = build_model(config, recipe["seed"])
@@ -152,11 +156,37 @@ class Trainer:
         return graph(distributed, xla=False)
 
     def gradients(self, batch: dict[str, tf.Tensor], number: tf.Tensor, weight: tf.Tensor) -> tuple:
-        """Return this replica's part of the figures, sums over `weight`, the predictions of all, and the gradients."""
+        """Return this replica's part of the figures, sums over `weight`, the predictions of all, and the gradients.
+
+        With several microbatches, their sums are added up, one after another.
+        """
+        batch = dict(batch)
+        replica = batch.pop("replica")
         for index, dropout in enumerate(self.dropouts):
             # Philox state: a counter of 128 bits and a key. Dropout, too, is a function of seed and step.
-            key = self.seed * 1_000_003 + index + batch["replica"] * 100_003
+            key = self.seed * 1_000_003 + index + replica * 100_003
             dropout.state.assign(tf.stack([tf.zeros((), tf.int64), number, key]))
+        if self.microbatches == 1:
+            return self.gradients_at_once(batch, weight)
+        parts = {name: tf.reshape(array, split_shape(array, self.microbatches)) for name, array in batch.items()}
+
+        def accumulate(index: tf.Tensor, figures: tf.Tensor, grads: list[tf.Tensor]) -> tuple:
+            part = {name: array[index] for name, array in parts.items()}
+            more, new = self.gradients_at_once(part, weight)
+            return index + 1, figures + more, [one + other for one, other in zip(grads, new, strict=True)]
+
+        zeros = [tf.zeros_like(variable) for variable in self.model.trainable_variables]
+        _, figures, grads = tf.while_loop(
+            lambda index, *_: index < self.microbatches,
+            accumulate,
+            (tf.constant(0), tf.zeros(2), zeros),
+            parallel_iterations=1,
+            maximum_iterations=self.microbatches,
+        )
+        return figures, grads
+
+    def gradients_at_once(self, batch: dict[str, tf.Tensor], weight: tf.Tensor) -> tuple:
+        """Return what `gradients` does for records that are in memory together."""
         with tf.GradientTape() as tape:
             logits = predictions(self.model, batch, training=True)
             loss = loss_sum(logits, batch) / weight
@@ -209,6 +239,20 @@ class Trainer:
         """Continue from the arrays of a checkpoint; `source` names it in errors."""
         assign(self.model.weights, weights, source)
         assign(self.optimizer.variables, optimizer, source)
+
+
+def check_microbatches(batch_size: int, replicas: int, microbatches: int) -> None:
+    """Raise UserError where the share of a replica cannot be divided into as many equal microbatches."""
+    if microbatches > 1 and batch_size % (replicas * microbatches):
+        raise UserError(
+            f"batch_size is {batch_size}; allowed: a multiple of microbatches, {microbatches}, times the {replicas} "
+            "replica(s) of this job."
+        )
+
+
+def split_shape(array: tf.Tensor, parts: int) -> list[int]:
+    """Return the shape of [records, ...] as [parts, records / parts, ...]."""
+    return [parts, array.shape[0] // parts, *array.shape[1:]]
 
 
 def train_segment(
