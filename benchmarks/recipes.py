@@ -81,8 +81,6 @@ def plan(recipe: Path, planned: Planned, slice_: str, minutes: float) -> dict:
     run = planned.run
     if planned.task:
         return {"planned": False, "reason": "of a model on a task, which --layers plans"}
-    if run.backend == "tensorflow":
-        return {"planned": False, "reason": "trains on TensorFlow"}
     if run.needs_manifest:
         return {"planned": False, "reason": "takes its tokenizer from a hub"}
     with tempfile.TemporaryDirectory() as temporary:

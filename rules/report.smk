@@ -17,6 +17,9 @@ TOLD += [f"<results>/finetune/{name}/partitioning.json" for name in FINETUNE]
 TOLD += [f"<results>/finetune/{name}/generations.json" for name in FINETUNE if config["prompts"]["generate"]]
 TOLD += SAMPLES
 TOLD += ["<results>/compare/runs.csv"] if any(len(runs) > 1 for runs in STAGE_RUNS.values()) else []
+REPEATED = [run for run in RUNS if "published" in run.recipe]
+BESIDE_PUBLISHED = ["<results>/compare/published.json"] if REPEATED else []
+TOLD += BESIDE_PUBLISHED
 PAGE_FILES = sorted((ROOT / "report" / "page").iterdir())
 # The page shows existing plans and does not make new ones.
 PLANNED = [f"<results>/plan/{name}/{slice_}.json" for name in PLANS for slice_ in config["plan"]["topologies"]]
@@ -120,6 +123,7 @@ rule compare:
     input:
         table="<results>/compare/runs.md",
         models="<results>/compare/models.md",
+        published=BESIDE_PUBLISHED,
         # Also those of runs that are no longer in the config.
         history=lambda w: sorted({*HISTORY, *kept_runs(located("<results>/history"))}),
         code=code_inputs("report/compare", "workflow"),
@@ -151,6 +155,27 @@ rule compare_runs:
         "../envs/workflow.yaml"
     script:
         "../scripts/report/compare_runs.py"
+
+
+rule compare_published:
+    """Set the figures of runs beside the published ones that they repeat."""
+    input:
+        metrics=[f"{run.folder}/metrics.json" for run in REPEATED],
+        history=[f"{run.folder}/history.csv" for run in REPEATED],
+        timings=[f"{run.folder}/timings.csv" for run in REPEATED],
+        answers=[f"{run.folder}/fill_mask.json" for run in REPEATED if "answers" in run.recipe["published"]],
+        code=code_inputs("report/compare_published", "workflow"),
+    output:
+        "<results>/compare/published.json",
+    params:
+        recipe=[{"path": run.path, "published": run.recipe["published"]} for run in REPEATED],
+    log:
+        "<logs>/compare/published.log",
+    threads: 1
+    conda:
+        "../envs/workflow.yaml"
+    script:
+        "../scripts/report/compare_published.py"
 
 
 rule compare_models:

@@ -8,6 +8,7 @@ from tpulm.config.model_sizes import checkpoint_bytes, model_size
 from tpulm.config.reading import read_config, read_yaml
 from tpulm.config.runs import runs_of
 from tpulm.core.accelerators import is_tpu, slice_hosts
+from tpulm.specs.masked_sizes import sizes_of
 from tpulm.workflow.budget import most_at_once
 
 pytestmark = pytest.mark.unit
@@ -71,15 +72,21 @@ def test_a_task_trains_for_the_epochs_that_it_names():
 
 
 def test_the_published_run_has_the_numbers_of_its_card():
-    card, article = (runs(f"wikitext103-roberta-base{name}")["mlm.runs.roberta-base"] for name in ("", "-128"))
-    for run in (card, article):
+    names = ("", "-tensorflow", "-128")
+    on_jax, card, article = (runs(f"wikitext103-roberta-base{name}")["mlm.runs.roberta-base"] for name in names)
+    for run in (on_jax, card, article):
         recipe, schedule = run.recipe, run.recipe["schedule"]
         assert recipe["steps"] == 14_675 + 278_825 == 500 * (300_917 // 512)
         assert (schedule["shape"], schedule["warmup_steps"], recipe["learning_rate"]) == ("linear", 14_675, 1e-4)
         assert recipe["precision"] == "mixed_bfloat16" and recipe["optimizer"]["weight_decay"] == 1e-3
         assert recipe["batch_size"] * run.config["tfrecords"]["sequence_length"] == 512 * 512
         assert recipe["steps"] % recipe["checkpoint_every"] == 0 and recipe["evaluate_every"] == 587
-    assert card.config["tfrecords"]["sequence_length"] == 512 and article.backend == "tensorflow"
+        assert recipe["resources"]["accelerator"] == "v3-8" and recipe["batch_size"] % (8 * recipe["microbatches"]) == 0
+    assert card.config["tfrecords"] == on_jax.config["tfrecords"] and card.config["tfrecords"]["sequence_length"] == 512
+    assert (on_jax.backend, card.backend, article.backend) == ("jax", "tensorflow", "tensorflow")
+    different = {key for key in card.recipe if card.recipe[key] != on_jax.recipe[key]}
+    assert different == {"backend", "mesh"}
+    assert sizes_of(card.plan()["model"], "x") == sizes_of(on_jax.plan()["model"], "x")
 
 
 def test_the_sizes_that_the_recipes_name():

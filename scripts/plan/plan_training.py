@@ -11,10 +11,10 @@ output           JSON: planned; task, of a model on one; where it is not planned
                  estimate_error (how much longer a step may take, as a share); as estimated: tokens_per_second,
                  model_flops_utilisation, hours (and hours_lower_bound), cost_of_run; price_per_hour, advice;
                  alternatives, what each of them would make of a step
-params.recipe    its recipe, of the stages before what it takes to know the model, price_per_hour, and
-                 alternatives, whether to compile those too; host_device_count, checkpoint_every and
-                 resources.hosts, by which the config would allow a change or not; of a model on a task, chains, the
-                 number of those that train with the step
+params.recipe    its recipe, without steps where JAX does not train the model; of the stages before what it takes to
+                 know the model, price_per_hour, and alternatives, whether to compile those too; host_device_count,
+                 checkpoint_every and resources.hosts, by which the config would allow a change or not; of a model on a
+                 task, chains, the number of those that train with the step
 """
 
 import os
@@ -35,8 +35,8 @@ with job(snakemake.log[0], f"plan {wildcards.planned} {wildcards.topology}") as 
     slice_ = topology(wildcards.topology)
     head = {"stage": stage, "run": run, **({"task": of_task[1]} if of_task else {})}
     head |= {"topology": slice_.name, "chips": slice_.chips, "recipe": recipe}
-    if recipe.get("backend") == "tensorflow":
-        reason = "unplanned: a step of TensorFlow cannot be compiled for a TPU that is not there; backend: jax can"
+    if "steps" not in recipe:
+        reason = "unplanned: JAX does not train this model, and a step of TensorFlow is not compiled without the TPU"
         write_json(snakemake.output[0], head | {"planned": False, "reason": reason})
         say(reason)
     else:

@@ -2,6 +2,7 @@
 
 input.table     results/compare/runs.md
 input.models    results/compare/models.md
+input.published results/compare/published.json, if a run repeats a published one
 input.history   what scripts/archive/keep_run.py has kept of each run, also of those that the config names no more
 params.recipe   current: the folders below results/ of the runs that the config names
 """
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from tpulm.core.files import read_json
 from tpulm.core.job import job
+from tpulm.report.published import markdown as markdown_of_published
 from tpulm.report.tables import compared, earlier, markdown, scores_then_and_now
 
 with job(snakemake.log[0], "compare") as say:
@@ -18,6 +20,9 @@ with job(snakemake.log[0], "compare") as say:
         say(line)
     for line in Path(snakemake.input.models).read_text(encoding="utf-8").splitlines():
         say(line)
+    for path in snakemake.input.published:
+        for line in markdown_of_published(read_json(path)).splitlines():
+            say(line)
     kept = {path.removesuffix(".json"): read_json(path) for path in snakemake.input.history}
     groups, metrics = earlier(kept, snakemake.params.recipe["current"])
     if groups:

@@ -11,6 +11,7 @@ from tpulm.config.evaluations import check_pairs, check_selection
 from tpulm.config.exported_models import same_origin
 from tpulm.config.publications import check_publish
 from tpulm.config.record_sets import check_records_elsewhere
+from tpulm.config.runs import runs_of
 from tpulm.config.tasks import check_tasks
 from tpulm.config.texts import check_chat, sources_of, template_fields
 from tpulm.core.accelerators import topology
@@ -45,6 +46,7 @@ def check(config: dict) -> None:
     check_plan(config["plan"])
     check_prompts(config["prompts"])
     check_publish(config)
+    check_published(config)
 
 
 def check_text(where: str, text: dict) -> None:
@@ -55,6 +57,20 @@ def check_text(where: str, text: dict) -> None:
         whole = next((name for name in ("response", "messages") if name in recipe), None)
         if whole and "c4" in text["filters"]:
             raise UserError(f"{where}.filters.c4 removes lines from documents, but {key}.{whole} needs all lines.")
+
+
+def check_published(config: dict) -> None:
+    """Check that the figures of published runs are figures that these runs have."""
+    for run in runs_of(config):
+        published, where = run.recipe.get("published", {}), f"{run.key}.published"
+        last = published.get("last_steps", 1)
+        if last > run.recipe["steps"]:
+            raise UserError(f"{where}.last_steps is {last}; allowed: at most steps, {run.recipe['steps']}.")
+        asked = config["prompts"]["fill_mask"] if run.stage == "mlm" else []
+        for prompt in published.get("answers", {}):
+            if prompt not in asked:
+                allowed = ", ".join(map(describe, asked)) or "none: this run answers no prompt"
+                raise UserError(f"{where}.answers has {describe(prompt)}; allowed: prompts.fill_mask, {allowed}.")
 
 
 def check_source(where: str, recipe: Mapping) -> None:

@@ -9,11 +9,13 @@ from functools import cached_property
 
 from tpulm.config.record_sets import RecordSet, corpus_records, masked_records, tuning_records
 from tpulm.specs.artifacts import CHECKPOINT_FILES, MODEL_FILES, PAD_ID, PRUNED, SEGMENT_FILES, SNAPSHOTS
+from tpulm.specs.label_heads import exported_model, without_either
+from tpulm.specs.masked_sizes import config_recipe, opens
 from tpulm.specs.schedule import segment_schedule
 
 STAGES = ("mlm", "base", "finetune")
-# Keys of a run on JAX that say how a step is computed.
-JAX_KEYS = ("mesh", "layout", "microbatches", "remat", "steps_per_execution", "determinism")
+# Keys of a run on JAX that say how a step is computed, beside determinism.
+JAX_KEYS = ("mesh", "layout", "microbatches", "remat", "steps_per_execution")
 # Keys that every training step takes from its run, and those of each stage beside them.
 STEP_KEYS = ("batch_size", "optimizer", "precision", "seed")
 STAGE_KEYS = {
@@ -191,7 +193,7 @@ class Run:
     def backend_keys(self) -> tuple[str, ...]:
         """The keys that say how the backend computes a step; on TensorFlow, microbatches where there are several."""
         if self.backend == "jax":
-            return tuple(key for key in JAX_KEYS if key != "determinism")
+            return JAX_KEYS
         return ("microbatches",) if self.recipe["microbatches"] > 1 else ()
 
     @property
@@ -223,11 +225,19 @@ class Run:
         }
 
     def plan(self) -> dict:
-        """Return what a plan takes of the run: what decides its step, and how many of them there are."""
-        where = {"where": self.key}
+        """Return what a plan takes of the run: what decides its step, and how many of them there are.
+
+        Of a run on TensorFlow, the step on JAX of the same model; without steps where JAX does not train the model.
+        """
+        where: dict = {"where": self.key}
         if self.backend == "tensorflow":
-            return where | {"backend": "tensorflow"}
+            where |= {"backend": "tensorflow"}
+            if not self.model_on_jax:
+                return where
+            where |= pick(self.recipe, *JAX_KEYS)
         kept = where | pick(self.recipe, "steps", *self.step_keys) | self.records.loss
+        if self.backend == "tensorflow":
+            kept |= {"model": self.model_on_jax}
         if self.stage == "base":
             return kept | pick(self.recipe, "vocab_size")
         if self.stage == "finetune":
@@ -239,9 +249,19 @@ class Run:
         return kept | {"vocabulary": {"size": self.config["tokenizer"]["vocab_size"], "pad": PAD_ID}}
 
     @property
+    def model_on_jax(self) -> dict | None:
+        """The sizes of a masked model on TensorFlow as one on JAX; None where JAX does not train such a model."""
+        if "model" not in self.recipe or "architecture" not in self.recipe["model"]:
+            return None
+        model = exported_model(self.recipe["model"], self.backend)
+        config = {**model, "model_type": model["architecture"]}
+        return without_either(config_recipe(config)) if opens(config) else None
+
+    @property
     def needs_manifest(self) -> bool:
         """Whether only the TFRecords' manifest says how large the vocabulary is."""
-        return self.stage == "mlm" and self.backend == "jax" and "pretrained" in self.config["tokenizer"]
+        on_jax = self.backend == "jax" or self.model_on_jax
+        return self.stage == "mlm" and bool(on_jax) and "pretrained" in self.config["tokenizer"]
 
     @property
     def base(self) -> dict:

@@ -14,8 +14,8 @@ from tpulm.specs.messages import describe
 
 KEY = "sweep"
 MOST = 1000  # runs of a sweep
-# Keys by which repetitions of a run differ.
-IGNORED = ("seed", "resources")
+# Keys by which repetitions of a run differ, or which say nothing of what it computes.
+IGNORED = ("seed", "resources", "published")
 LONGEST = 64  # name of a run, see $defs/name of the schema
 
 

@@ -18,6 +18,7 @@ from tpulm.report.tables import HEAD, name_of, notes_of, rows_of, show
 from tpulm.specs.artifacts import CHECKPOINT_FILES
 
 KINDS = {"mlm": "a masked language model", "base": "a causal language model", "finetune": "a finetuned model"}
+PUBLISHED = "compare/published.json"
 METRIC = {"loss": "nats per token", "masked": "nats per masked token"}
 
 
@@ -127,6 +128,8 @@ def quality(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
         "masked": masked,
         "base": stages["base"],
         "tuned": stages["finetune"],
+        "published": sources.json(PUBLISHED) or [],
+        "published_file": PUBLISHED,
     }
 
 

@@ -184,6 +184,8 @@ def rows_of(plans: Iterable[Mapping]) -> list[list]:
     rows = []
     for plan in plans:
         name = name_of(plan)
+        if stands_for_tensorflow(plan):
+            name += ", as on JAX"
         if not plan["planned"]:
             rows.append([name, plan["topology"], "unplanned", *[None] * 9])
             continue
@@ -192,6 +194,11 @@ def rows_of(plans: Iterable[Mapping]) -> list[list]:
             words = f"  {change['key']}: {str(change['value']).lower()}"
             rows.append([words, plan["topology"], *figures_of(change), None, None])
     return rows
+
+
+def stands_for_tensorflow(plan: Mapping) -> bool:
+    """Return whether a plan is of a step on JAX, and its run trains on TensorFlow."""
+    return plan["planned"] and plan["recipe"].get("backend") == "tensorflow"
 
 
 def figures_of(plan: Mapping) -> list:
@@ -235,9 +242,15 @@ def show(value: object) -> str:
 
 
 def notes_of(plans: Iterable[Mapping]) -> list[str]:
-    """Return the sentences of plans that do not fit or could not be made."""
-    return [
-        plan["sentence"] if plan["planned"] else f"{plan['recipe']['where']} on {plan['topology']}: {plan['reason']}"
-        for plan in plans
-        if not plan["planned"] or plan["sentence"]
-    ]
+    """Return the sentences of plans that do not fit, could not be made, or are of another framework."""
+    notes = []
+    for plan in plans:
+        where = plan["recipe"]["where"]
+        if not plan["planned"]:
+            notes.append(f"{where} on {plan['topology']}: {plan['reason']}")
+            continue
+        if plan["sentence"]:
+            notes.append(plan["sentence"])
+        if stands_for_tensorflow(plan):
+            notes.append(f"{where} trains on TensorFlow; its plan is of the step on JAX with the same sizes.")
+    return list(dict.fromkeys(notes))

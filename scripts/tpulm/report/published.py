@@ -1,0 +1,81 @@
+"""Figures of a published run beside those of the run that repeats it."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median
+from typing import Any
+
+from tpulm.report.tables import aligned, held_out
+
+# Figures as the config names them: what they are called, and whether higher is better.
+FIGURES = {
+    "train_loss": ("train loss", False),
+    "train_accuracy": ("train accuracy", True),
+    "validation_loss": ("validation loss", False),
+    "validation_accuracy": ("validation accuracy", True),
+    "seconds_per_step": ("seconds per step", False),
+}
+REACHED = "reached"
+
+
+def verdict(published: float, reached: float, higher_is_better: bool) -> str:
+    """Return whether a figure is at least as good as the published one; if not, the relative difference."""
+    if reached >= published if higher_is_better else reached <= published:
+        return REACHED
+    return f"missed by {abs(reached / published - 1):.1%}"
+
+
+def beside_published(published: Mapping[str, Any], metrics: dict, history: Mapping, timings: Mapping) -> list[dict]:
+    """Return a row for each published number: figure, published, reached, verdict.
+
+    published  of a run's config
+    metrics    metrics.json of the run
+    history    columns of history.csv: figures of training are means over published.last_steps, by default all steps
+    timings    columns of timings.csv: the time of a step is the median
+    """
+    last = published.get("last_steps", len(history["loss"]))
+    found = {f"train_{name}": fmean(history[name][-last:]) for name in ("loss", "accuracy")}
+    found |= {f"validation_{name}": held_out(metrics)["validation"][name] for name in ("loss", "accuracy")}
+    found["seconds_per_step"] = median(timings["seconds_per_step"])
+    rows = []
+    for key, (name, higher) in FIGURES.items():
+        if key in published:
+            mean = f", mean of the last {last:,} steps" if key.startswith("train") else ""
+            told = {"figure": name + mean, "published": published[key], "reached": found[key]}
+            rows.append(told | {"verdict": verdict(published[key], found[key], higher)})
+    return rows
+
+
+def answers_beside(published: Mapping[str, Sequence[str]], answers: Sequence[Mapping]) -> list[dict]:
+    """Return a row for each prompt with published answers: figure, published, reached, verdict.
+
+    answers  of fill_mask.json
+    """
+    ours = {answer["prompt"]: [found["token_str"].strip() for found in answer["answers"]] for answer in answers}
+    rows = []
+    for prompt, words in published.items():
+        same = len({word.strip() for word in words} & set(ours[prompt]))
+        told = {"figure": prompt, "published": quoted(words), "reached": quoted(ours[prompt])}
+        rows.append(told | {"verdict": f"{same} of {len(words)} are the same"})
+    return rows
+
+
+def quoted(words: Sequence[str]) -> str:
+    """Return answers as a reader takes them in, the empty one, too."""
+    return ", ".join(word.strip() or "(nothing)" for word in words)
+
+
+def shown(value: float | str) -> str:
+    """Return a figure of a row as text."""
+    return value if isinstance(value, str) else f"{value:.4f}"
+
+
+def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Return the rows of all runs as tables of Markdown; runs  each with run, source and rows."""
+    parts = []
+    for run in runs:
+        cells = [["figure", "published", "reached", "verdict"]]
+        cells += [
+            [row["figure"], shown(row["published"]), shown(row["reached"]), row["verdict"]] for row in run["rows"]
+        ]
+        parts.append(f"{run['run']} beside what is published in {run['source']}:\n\n{aligned(cells)}")
+    return "\n".join(parts)
