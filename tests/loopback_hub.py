@@ -183,11 +183,20 @@ class Handler(BaseHTTPRequestHandler):
             name = key.partition("/")[2]
             self.answer(200, {"id": name, "sha": sha, "private": found.private, "siblings": siblings})
         elif what == "tree":
-            self.answer(200, [self.entry(path, content) for path, content in found.files(revision).items()])
+            whole = self.query.get("recursive", ["false"])[0].lower() == "true"
+            self.answer(200, self.listing(found.files(revision), "".join(f"{part}/" for part in rest[2:]), whole))
         elif what == "preupload":
             self.preupload(found.files(revision), json.loads(body)["files"])
         elif what == "commit":
             self.commit(key, revision, [json.loads(line) for line in body.splitlines()])
+
+    def listing(self, files: dict[str, bytes], inside: str, whole: bool) -> list[dict]:
+        """Return the entries of a folder, "" or with a slash at the end; with `whole`, of those in it, too."""
+        found = {path: content for path, content in files.items() if path.startswith(inside)}
+        folders = {path[: at + 1] for path in found for at in range(len(inside), len(path)) if path[at] == "/"}
+        told = [self.entry(path, content) for path, content in found.items()]
+        told += [{"type": "directory", "path": path[:-1], "oid": blob_id(path.encode())} for path in sorted(folders)]
+        return [entry for entry in told if whole or "/" not in entry["path"][len(inside) :]]
 
     def entry(self, path: str, content: bytes) -> dict:
         """Return what a listing says of a file."""
