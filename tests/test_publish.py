@@ -11,6 +11,7 @@ import sys
 import loopback_bucket
 import loopback_hub
 import pytest
+import safetensors.numpy
 import yaml
 from conftest import copied
 from huggingface_hub import DatasetCard, DatasetCardData, ModelCard, ModelCardData, constants
@@ -249,6 +250,7 @@ def test_a_checkpoint_is_published_while_its_run_goes_on(trained, tmp_path):
     receipt = "results/publish/hub/checkpoints/mlm/tiny/{:08d}.json"
     assert listed(workflow, receipt.format(10), *asked) == ["publish_to_hub"]  # needs nothing that is after it
     assert listed(workflow, receipt.format(20), *asked) == ["train_mlm_tensorflow", "publish_to_hub"]
+    assert workflow("-n", receipt.format(10), *asked).stdout.count("would run  export_mlm_at_step") == 1
     assert "publish_to_hub" not in listed(workflow, "mlm", *asked)  # no receipt is an input of training
 
 
@@ -284,6 +286,15 @@ def test_a_model_and_its_checkpoints_go_to_hub_and_bucket(trained, server, stora
     assert of_ours(found.files()) == held(model) and found.private
     last = workflow / "results/mlm/tiny/checkpoints/00000020"
     own = {f"checkpoints/00000020/{path}": content for path, content in held(last).items()}
+    weights, opens = "checkpoints/00000020/model.safetensors", held(model).keys() - {CARD}
+    own |= {f"checkpoints/00000020/{path}": held(model)[path] for path in opens}
+    # The model that is exported is the best one; a checkpoint opens as it was at its step.
+    own[weights] = found.files("checkpoints")[weights]
+    shapes = [
+        {name: array.shape for name, array in safetensors.numpy.load(content).items()}
+        for content in (own[weights], held(model)["model.safetensors"])
+    ]
+    assert shapes[0] == shapes[1]
     assert {path: content for path, content in found.files("checkpoints").items() if "/" in path} == own
     objects = {name.removeprefix("whole/mlm-tiny/"): content for name, content in storage.objects("whole/").items()}
     assert objects == held(model) | own

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tpulm.config.exported_models import Model
 from tpulm.config.record_sets import RecordSet
 from tpulm.config.runs import LORA_KEYS, Run, checkpoint_period, pick, record_sets_of, runs_of
 from tpulm.core.errors import UserError
@@ -128,7 +129,7 @@ def for_transformers(run: Run, beside: str) -> Publication:
 
 
 def checkpoints_of(run: Run, period: int) -> list[Publication]:
-    """Return every `period`th checkpoint of a run, and the last."""
+    """Return every `period`th checkpoint of a run, and the last; of a masked model, also as the folder that opens."""
     name, chain = f"{run.stage}/{run.name}", run.path
     found = []
     for number, step in enumerate(run.segment_ends, start=1):
@@ -136,6 +137,9 @@ def checkpoints_of(run: Run, period: int) -> list[Publication]:
             continue
         here = f"{CHECKPOINTS}/{step:08d}"
         files = {f"{here}/{file}": f"{chain}/{here}/{file}" for file in (CHECKPOINT_FILES | SEGMENT_FILES).values()}
+        if run.stage == "mlm":
+            exported = [file.removeprefix("<results>/") for file in Model(run, step).files]
+            files |= {f"{here}/{file}": path for file, path in zip(MODEL_FILES, exported, strict=True)}
         full = f"{CHECKPOINTS}/{name}/{step:08d}"
         found.append(Publication(full, "checkpoint", name, files=files, expected={"chains": {chain: [step]}}, run=run))
     return found
