@@ -225,7 +225,9 @@ def check_all(names: list[str]) -> bool:
 def said_of(planned: Planned) -> str:
     """Return how the table calls what is planned."""
     number = len(planned.chains)
-    return f"`{planned.run.key}`" + (f", {number} chains" if number > 1 else ", 1 chain" if planned.task else "")
+    chains = f", {number} chains" if number > 1 else ", 1 chain" if planned.task else ""
+    as_on_jax = ", as on JAX" if planned.recipe.get("backend") == "tensorflow" else ""
+    return f"`{planned.run.key}`{chains}{as_on_jax}"
 
 
 def write_table() -> None:

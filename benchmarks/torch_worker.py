@@ -23,7 +23,7 @@ import time
 import torch
 import transformers
 
-RATE, IGNORED = 1e-4, -100
+RATE, IGNORED, MASK = 1e-4, -100, 4
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -82,6 +82,8 @@ class Training:
             labels = torch.full(shape, IGNORED)
             chosen = torch.linspace(1, shape[1] - 2, self.job["predicted"]).long()
             labels[:, chosen] = ids[:, chosen]
+            ids = ids.clone()
+            ids[:, chosen] = MASK
         return {name: value.to(DEVICE, non_blocking=True) for name, value in (("input_ids", ids), ("labels", labels))}
 
     def train(self, steps: str) -> dict:

@@ -1,5 +1,6 @@
 """Runs: what the config says of each, and what follows from it."""
 
+import ast
 import re
 
 import pytest
@@ -102,23 +103,29 @@ def test_resources_say_what_and_never_where():
 def test_on_a_machine_with_an_accelerator_one_job_at_a_time_uses_it(monkeypatch):
     monkeypatch.setattr(resources, "accelerator_here", lambda: True)
     assert asked({}, hosts=True)["device"] == 1
-    assert read_yaml(ROOT / "profiles/default/config.yaml")["resources"] == ["device=1"]
+    for profile in ("default", "gcs"):  # under which jobs run on this machine
+        assert read_yaml(ROOT / f"profiles/{profile}/config.yaml")["resources"] == ["device=1"]
+
+
+def starts(script):
+    """Return of each call of `runtime.start` in a script whether it keeps to the CPU."""
+    calls = [node for node in ast.walk(ast.parse(script)) if isinstance(node, ast.Call)]
+    found = [call for call in calls if ast.unparse(call.func).endswith("runtime.start")]
+    return ["on_cpu" in [keyword.arg for keyword in call.keywords] for call in found]
 
 
 def test_a_job_that_requests_nothing_leaves_accelerators_alone():
     """Its script starts its library on the CPU; one whose rule requests devices does not."""
-    starts = re.compile(r"runtime\.start\((.*)")
     found = []
     for rules in sorted((ROOT / "rules").glob("*.smk")):
-        for rule in re.split(r"^rule ", rules.read_text(), flags=re.M)[1:]:
+        for rule in re.split(r"^ *rule ", rules.read_text(), flags=re.M)[1:]:
             script = re.search(r'"\.\./(scripts/.*\.py)"', rule)
             text = (ROOT / script[1]).read_text() if script else ""
-            if "JAX_PLATFORMS" in text:  # a plan
-                continue
-            for start in starts.findall(text):
-                assert ("on_cpu=True" in start) != ("asks" in rule), script[1]
-                found.append(script[1])
+            if "JAX_PLATFORMS" not in text:  # a plan sets it itself
+                found += [(script[1], on_cpu, "**asks" in rule) for on_cpu in starts(text)]
     assert len(found) > 15
+    for script, on_cpu, requests in found:
+        assert on_cpu != requests, script
 
 
 def test_runs_share_records_where_they_read_the_same():

@@ -29,13 +29,14 @@ with job(snakemake.log[0], f"mlm {run}") as say:
         sys.exit()
     from tpulm.models.transformers_config import init_config, model_config
     from tpulm.training import tensorflow_runtime as runtime
-    from tpulm.training.tensorflow_trainer import Trainer, train_segment
+    from tpulm.training.tensorflow_trainer import Trainer, check_microbatches, train_segment
 
     train, validation = open_to_train(snakemake.input.records)
     snapshots = Snapshots.of(snakemake.resources, recipe, snakemake.input, say)
     say(epochs_of(recipe, len(train)))
     strategy = runtime.start(recipe["cpu_threads"], recipe["host_device_count"], resources=snakemake.resources)
     init, key = snakemake.input.init, f"mlm.runs.{run}"
+    check_microbatches(key, recipe, strategy.num_replicas_in_sync)
     if init:
         config = init_config(init[0], train.manifest, key)
     else:

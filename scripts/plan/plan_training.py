@@ -11,8 +11,8 @@ output           JSON: planned; task, of a model on one; where it is not planned
                  estimate_error (how much longer a step may take, as a share); as estimated: tokens_per_second,
                  model_flops_utilisation, hours (and hours_lower_bound), cost_of_run; price_per_hour, advice;
                  alternatives, what each of them would make of a step
-params.recipe    its recipe, without steps where JAX does not train the model; of the stages before what it takes to
-                 know the model, price_per_hour, and alternatives, whether to compile those too; host_device_count,
+params.recipe    its recipe, without steps where a run on TensorFlow has no plan; of the stages before what it takes
+                 to know the model, price_per_hour, and alternatives, whether to compile those too; host_device_count,
                  checkpoint_every and resources.hosts, by which the config would allow a change or not; of a model on a
                  task, chains, the number of those that train with the step
 """
@@ -36,7 +36,7 @@ with job(snakemake.log[0], f"plan {wildcards.planned} {wildcards.topology}") as 
     head = {"stage": stage, "run": run, **({"task": of_task[1]} if of_task else {})}
     head |= {"topology": slice_.name, "chips": slice_.chips, "recipe": recipe}
     if "steps" not in recipe:
-        reason = "unplanned: JAX does not train this model, and a step of TensorFlow is not compiled without the TPU"
+        reason = "unplanned: of runs on TensorFlow, a RoBERTa trained from scratch has a plan, that of its step on JAX"
         write_json(snakemake.output[0], head | {"planned": False, "reason": reason})
         say(reason)
     else:

@@ -21,6 +21,7 @@ with job(snakemake.log[0], "compare") as say:
     for line in Path(snakemake.input.models).read_text(encoding="utf-8").splitlines():
         say(line)
     for path in snakemake.input.published:
+        say("")
         for line in markdown_of_published(read_json(path)).splitlines():
             say(line)
     kept = {path.removesuffix(".json"): read_json(path) for path in snakemake.input.history}

@@ -5,6 +5,7 @@ output           JSON: for each prompt the five most likely tokens, as the fill-
 params.recipe    path of the model, step of a checkpoint; prompts (each with one [MASK]), backend, cpu_threads
 """
 
+import os
 from pathlib import Path
 
 from tpulm.core.files import write_json
@@ -15,6 +16,7 @@ folder = Path(snakemake.input.model[0]).parent
 
 with job(snakemake.log[0], recipe["path"]) as say:
     if recipe["backend"] == "tensorflow":
+        os.environ["TPU_LOAD_LIBRARY"] = "0"  # or the import of TensorFlow takes the TPU of this machine
         from tpulm.training import tensorflow_runtime
         from tpulm.training.tensorflow_model import load_model
         from transformers import AutoTokenizer, pipeline

@@ -16,7 +16,7 @@ from tpulm.config.tasks import check_tasks
 from tpulm.config.texts import check_chat, sources_of, template_fields
 from tpulm.core.accelerators import topology
 from tpulm.core.errors import UserError
-from tpulm.specs.artifacts import PAD_ID, PAD_ID_OF_ROBERTA
+from tpulm.specs.artifacts import PAD_ID, PAD_ID_OF_ROBERTA, PUBLISHED_FIGURES
 from tpulm.specs.causal_families import FAMILIES
 from tpulm.specs.masked_architectures import find_architecture
 from tpulm.specs.masked_sizes import check_heads, sizes_of
@@ -66,11 +66,19 @@ def check_published(config: dict) -> None:
         last = published.get("last_steps", 1)
         if last > run.recipe["steps"]:
             raise UserError(f"{where}.last_steps is {last}; allowed: at most steps, {run.recipe['steps']}.")
-        asked = config["prompts"]["fill_mask"] if run.stage == "mlm" else []
+        figures = [*PUBLISHED_FIGURES, *(["answers"] if run.stage == "mlm" else [])]
+        if published and not any(key in published for key in figures):
+            raise UserError(f"{where} has no figure; allowed: {', '.join(figures)}.")
+        if "answers" in published and "answers" not in figures:
+            raise UserError(f"{where}.answers is given; allowed: only for a masked model, under mlm.runs.")
+        asked = config["prompts"]["fill_mask"]
         for prompt in published.get("answers", {}):
             if prompt not in asked:
-                allowed = ", ".join(map(describe, asked)) or "none: this run answers no prompt"
-                raise UserError(f"{where}.answers has {describe(prompt)}; allowed: prompts.fill_mask, {allowed}.")
+                allowed = ", ".join(map(describe, asked)) or "none, because there are none"
+                raise UserError(f"{where}.answers has {describe(prompt)}; allowed: prompts.fill_mask: {allowed}.")
+        for key in published.get("differs", {}):
+            if key not in published or key not in PUBLISHED_FIGURES:
+                raise UserError(f"{where}.differs has {describe(key)}; allowed: numbers under {where}.")
 
 
 def check_source(where: str, recipe: Mapping) -> None:

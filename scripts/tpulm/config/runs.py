@@ -227,14 +227,15 @@ class Run:
     def plan(self) -> dict:
         """Return what a plan takes of the run: what decides its step, and how many of them there are.
 
-        Of a run on TensorFlow, the step on JAX of the same model; without steps where JAX does not train the model.
+        Of a run on TensorFlow, the step on JAX of the same model; without steps where there is none, see
+        `model_on_jax`.
         """
         where: dict = {"where": self.key}
         if self.backend == "tensorflow":
             where |= {"backend": "tensorflow"}
             if not self.model_on_jax:
                 return where
-            where |= pick(self.recipe, *JAX_KEYS)
+            where |= pick(self.recipe, "mesh", "microbatches")
         kept = where | pick(self.recipe, "steps", *self.step_keys) | self.records.loss
         if self.backend == "tensorflow":
             kept |= {"model": self.model_on_jax}
@@ -250,8 +251,11 @@ class Run:
 
     @property
     def model_on_jax(self) -> dict | None:
-        """The sizes of a masked model on TensorFlow as one on JAX; None where JAX does not train such a model."""
-        if "model" not in self.recipe or "architecture" not in self.recipe["model"]:
+        """The sizes of a masked model on TensorFlow as one on JAX.
+
+        None where JAX does not train such a model, and where the run starts from another one, which says the sizes.
+        """
+        if "model" not in self.recipe:
             return None
         model = exported_model(self.recipe["model"], self.backend)
         config = {**model, "model_type": model["architecture"]}

@@ -116,7 +116,7 @@ def written(value: float) -> str:
 
 
 def repetitions(runs: Iterable[Run]) -> list[list[Run]]:
-    """Return runs in groups that differ by nothing but their seed and where they run, in their order."""
+    """Return runs in groups that differ by nothing but IGNORED, in their order."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         kept = {key: value for key, value in run.recipe.items() if key not in IGNORED}

@@ -5,15 +5,8 @@ from statistics import fmean, median
 from typing import Any
 
 from tpulm.report.tables import aligned, held_out
+from tpulm.specs.artifacts import PUBLISHED_FIGURES
 
-# Figures as the config names them: what they are called, and whether higher is better.
-FIGURES = {
-    "train_loss": ("train loss", False),
-    "train_accuracy": ("train accuracy", True),
-    "validation_loss": ("validation loss", False),
-    "validation_accuracy": ("validation accuracy", True),
-    "seconds_per_step": ("seconds per step", False),
-}
 REACHED = "reached"
 
 
@@ -21,7 +14,7 @@ def verdict(published: float, reached: float, higher_is_better: bool) -> str:
     """Return whether a figure is at least as good as the published one; if not, the relative difference."""
     if reached >= published if higher_is_better else reached <= published:
         return REACHED
-    return f"missed by {abs(reached / published - 1):.1%}"
+    return f"missed by {100 * abs(reached / published - 1):.2g} %"
 
 
 def beside_published(published: Mapping[str, Any], metrics: dict, history: Mapping, timings: Mapping) -> list[dict]:
@@ -30,18 +23,22 @@ def beside_published(published: Mapping[str, Any], metrics: dict, history: Mappi
     published  of a run's config
     metrics    metrics.json of the run
     history    columns of history.csv: figures of training are means over published.last_steps, by default all steps
-    timings    columns of timings.csv: the time of a step is the median
+    timings    columns of timings.csv
     """
-    last = published.get("last_steps", len(history["loss"]))
+    steps = len(history["loss"])
+    last = min(published.get("last_steps", steps), steps)
     found = {f"train_{name}": fmean(history[name][-last:]) for name in ("loss", "accuracy")}
     found |= {f"validation_{name}": held_out(metrics)["validation"][name] for name in ("loss", "accuracy")}
     found["seconds_per_step"] = median(timings["seconds_per_step"])
     rows = []
-    for key, (name, higher) in FIGURES.items():
-        if key in published:
-            mean = f", mean of the last {last:,} steps" if key.startswith("train") else ""
-            told = {"figure": name + mean, "published": published[key], "reached": found[key]}
-            rows.append(told | {"verdict": verdict(published[key], found[key], higher)})
+    for key, (name, higher) in PUBLISHED_FIGURES.items():
+        if key not in published:
+            continue
+        said = name + (f", mean of the last {last:,} steps" if key.startswith("train") else "")
+        said += f", on {timings['devices'][-1]}" if key == "seconds_per_step" else ""
+        given, reason = published[key], published.get("differs", {}).get(key)
+        words = f"not the same: {reason}" if reason else verdict(given, found[key], higher)
+        rows.append({"figure": said, "published": given, "reached": found[key], "verdict": words})
     return rows
 
 

@@ -14,7 +14,7 @@ from tpulm.report.curves import curves_of, first_measures, leading, over_tokens,
 from tpulm.report.graph import acyclic, drawing, reduced
 from tpulm.report.jobs import PAUSE
 from tpulm.report.sources import Sources, devices_of
-from tpulm.report.tables import HEAD, name_of, notes_of, rows_of, show
+from tpulm.report.tables import HEAD, name_of, notes_of, rows_of, show, title_of
 from tpulm.specs.artifacts import CHECKPOINT_FILES
 
 KINDS = {"mlm": "a masked language model", "base": "a causal language model", "finetune": "a finetuned model"}
@@ -223,14 +223,14 @@ def plans(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
             measured = {"seconds": run.get("seconds"), "devices": run.get("devices")} if number == 0 else {}
             rows.append({"cells": [show(cell) for cell in row]} | measured)
         if plan["planned"]:
-            held, name = plan["memory"], f"{name_of(plan)} on {plan['topology']}"
+            held, name = plan["memory"], f"{title_of(plan)} on {plan['topology']}"
             parts = {key: held[key] for key in ("arguments", "temporaries", "program")}
             if held["arguments"] is None:  # the compiler says of a step that does not fit only how much it is
                 parts = {"total": held["total"]}
             memory += [
                 {"name": name, "part": part, "share": size / held["hbm"]} for part, size in parts.items() if size
             ]
-    planned = [plan | {"name": name_of(plan)} for plan in found.values() if plan["planned"]]
+    planned = [plan | {"name": title_of(plan)} for plan in found.values() if plan["planned"]]
     return {
         "files": list(found),
         "head": HEAD,

@@ -183,9 +183,7 @@ def rows_of(plans: Iterable[Mapping]) -> list[list]:
     """Return a row of HEAD for each plan, and one below it for each change that was compiled with it."""
     rows = []
     for plan in plans:
-        name = name_of(plan)
-        if stands_for_tensorflow(plan):
-            name += ", as on JAX"
+        name = title_of(plan)
         if not plan["planned"]:
             rows.append([name, plan["topology"], "unplanned", *[None] * 9])
             continue
@@ -194,6 +192,11 @@ def rows_of(plans: Iterable[Mapping]) -> list[list]:
             words = f"  {change['key']}: {str(change['value']).lower()}"
             rows.append([words, plan["topology"], *figures_of(change), None, None])
     return rows
+
+
+def title_of(plan: Mapping) -> str:
+    """Return `name_of` a plan, and whether it stands for a step of TensorFlow."""
+    return name_of(plan) + (", as on JAX" if stands_for_tensorflow(plan) else "")
 
 
 def stands_for_tensorflow(plan: Mapping) -> bool:

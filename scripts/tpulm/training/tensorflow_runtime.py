@@ -61,11 +61,11 @@ def strategy_here(tpu: bool, host_device_count: int) -> tf.distribute.Strategy:
                 f"({str(error).split('.')[0]}); use the environment tpu-tensorflow."
             ) from None
         return tf.distribute.TPUStrategy(resolver)
-    if tf.config.list_physical_devices("GPU"):
+    if tf.config.get_visible_devices("GPU"):
         tf.config.experimental.enable_op_determinism()  # otherwise scatters, as in an embedding's gradient, differ
-    if len(tf.config.list_physical_devices("GPU")) > 1:
+    if len(tf.config.get_visible_devices("GPU")) > 1:
         return tf.distribute.MirroredStrategy()
-    if tf.config.list_physical_devices("GPU") or host_device_count == 1:
+    if tf.config.get_visible_devices("GPU") or host_device_count == 1:
         return tf.distribute.get_strategy()
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * host_device_count)

@@ -103,13 +103,10 @@ class Trainer:
     ):
         """Build model and optimizer.
 
-        recipe  seed, precision, optimizer, batch_size; microbatches, if there are several
+        recipe  seed, precision, optimizer; microbatches, if there are several
         init    model.safetensors to start from, by PyTorch's names; without it, fresh weights
-
-        Raises UserError where the replicas cannot divide the microbatches of a batch.
         """
         self.strategy, self.seed, self.microbatches = strategy, recipe["seed"], recipe.get("microbatches", 1)
-        check_microbatches(recipe["batch_size"], strategy.num_replicas_in_sync, self.microbatches)
         tf_keras.mixed_precision.set_global_policy(recipe["precision"])
         with strategy.scope():
             self.model = build_model(config, recipe["seed"])
@@ -241,12 +238,17 @@ class Trainer:
         assign(self.optimizer.variables, optimizer, source)
 
 
-def check_microbatches(batch_size: int, replicas: int, microbatches: int) -> None:
-    """Raise UserError where the share of a replica cannot be divided into as many equal microbatches."""
-    if microbatches > 1 and batch_size % (replicas * microbatches):
+def check_microbatches(where: str, recipe: Mapping, replicas: int) -> None:
+    """Raise UserError where the share of a replica cannot be divided into equal microbatches.
+
+    where   the config key of the run
+    recipe  batch_size; microbatches, if there are several
+    """
+    size, microbatches = recipe["batch_size"], recipe.get("microbatches", 1)
+    if microbatches > 1 and size % (replicas * microbatches):
         raise UserError(
-            f"batch_size is {batch_size}; allowed: a multiple of microbatches, {microbatches}, times the {replicas} "
-            "replica(s) of this job."
+            f"{where}.batch_size is {size}; allowed: a multiple of the {replicas} device(s) of this job times "
+            f"microbatches, {microbatches}."
         )
 
 

@@ -50,7 +50,9 @@ class Planned:
     @property
     def described(self) -> list[str]:
         """The config.json of the model that it starts from, where that says what the config does not."""
-        return self.run.described if isinstance(self.run, TaskChain) else self.run.init_files[:1]
+        if isinstance(self.run, TaskChain):
+            return self.run.described
+        return self.run.init_files[:1] if self.run.backend == "jax" else []
 
 
 def planned_of(config: Mapping) -> dict[str, Planned]:
@@ -177,6 +179,9 @@ def totals(pending: list[dict], topologies: list[str], prices: Mapping[str, floa
         )
         missing = len(found) - len(known)
         rest = f"; {missing} of {len(found)} pending runs are not planned there" if missing else ""
+        kept = [run for run, part in zip(pending, found, strict=True) if part]
+        as_on_jax = sum(run["recipe"].get("backend") == "tensorflow" for run in kept)
+        rest += f"; {as_on_jax} of them by the step on JAX, but trained on TensorFlow" if as_on_jax else ""
         lines.append(
             f"pending on {name}: {hours:,.2f} hours estimated ({least:,.2f} to {most:,.2f}), {money}, "
             f"{disk / 1e9:,.2f} GB of checkpoints{rest}"
@@ -225,7 +230,7 @@ def check_budget(pending: list[dict], limit: float | None, prices: Mapping[str, 
 def unplannable(run: dict, name: str) -> str | None:
     """Return why no plan can be made of a run on an accelerator of the config; None where one can."""
     if run["recipe"].get("backend") == "tensorflow":
-        return "it runs on TensorFlow"
+        return "its plan is of the step on JAX, but it trains on TensorFlow"
     if not is_tpu(name):
         return "only TPUs are supported"
     try:

@@ -1,0 +1,78 @@
+"""Figures of published runs beside those of runs that repeat them."""
+
+import pytest
+from conftest import ROOT
+from tpulm.config.reading import read_config
+from tpulm.core.errors import UserError
+from tpulm.report.published import answers_beside, beside_published, markdown, verdict
+
+pytestmark = pytest.mark.unit
+HISTORY = {"loss": [9.0, 3.0, 1.0], "accuracy": [0.0, 0.25, 0.75]}
+TIMINGS = {"seconds_per_step": [9.0, 0.5, 0.4], "devices": ["8 device(s) (TPU v3)"] * 3}
+METRICS = {"validation": {"loss": 2.5, "accuracy": 0.5}, "test": {}}
+MASK = "Return the [MASK] of the list."
+
+
+@pytest.mark.parametrize(
+    ("published", "reached", "higher", "words"),
+    [
+        (2.0, 2.0, False, "reached"), (2.0, 1.5, False, "reached"), (2.0, 2.1, False, "missed by 5 %"),
+        (0.5, 0.6, True, "reached"), (0.5, 0.4, True, "missed by 20 %"), (1.0, 1.0004, False, "missed by 0.04 %"),
+    ],
+)  # fmt: skip
+def test_a_figure_is_reached_or_missed(published, reached, higher, words):
+    assert verdict(published, reached, higher) == words
+
+
+def test_each_published_figure_has_a_row():
+    published = {
+        "source": "a card", "last_steps": 2, "train_loss": 2.0, "train_accuracy": 0.6, "validation_loss": 2.0,
+        "seconds_per_step": 0.4, "differs": {"validation_loss": "another text"},
+    }  # fmt: skip
+    rows = beside_published(published, METRICS, HISTORY, TIMINGS)
+    assert [(row["published"], row["reached"], row["verdict"]) for row in rows] == [
+        (2.0, 2.0, "reached"), (0.6, 0.5, "missed by 17 %"), (2.0, 2.5, "not the same: another text"),
+        (0.4, 0.5, "missed by 25 %"),
+    ]  # fmt: skip
+    assert "last 2 steps" in rows[0]["figure"] and "TPU v3" in rows[3]["figure"]
+    whole = beside_published({"source": "a card", "train_loss": 1.0, "last_steps": 9}, METRICS, HISTORY, TIMINGS)
+    assert whole[0]["reached"] == pytest.approx(13 / 3) and "last 3 steps" in whole[0]["figure"]  # it stopped early
+    assert "a card" in markdown([{"run": "mlm/tiny", "source": "a card", "rows": rows}])
+
+
+def test_answers_that_are_the_same_are_counted():
+    answers = [{"prompt": MASK, "answers": [{"token_str": " be"}, {"token_str": ""}, {"token_str": "end"}]}]
+    (row,) = answers_beside({MASK: ["be", "", "work"]}, answers)
+    assert (row["published"], row["reached"]) == ("be, (nothing), work", "be, (nothing), end")
+    assert row["verdict"] == "2 of 3 are the same"
+
+
+@pytest.mark.parametrize(
+    ("run", "published", "said"),
+    [
+        ("mlm.runs.tiny", {"source": "x"}, r"mlm\.runs\.tiny\.published .*train_loss"),
+        ("mlm.runs.tiny", {"source": "x", "train_loss": 1, "last_steps": 9999}, r"published\.last_steps .*9999.*1500"),
+        ("mlm.runs.tiny", {"source": "x", "answers": {"A [MASK].": ["b"]}}, r"published\.answers .*fill_mask"),
+        ("finetune.runs.python", {"source": "x", "train_loss": 1, "answers": {MASK: ["b"]}}, r"answers .*mlm\.runs"),
+        ("base.small", {"source": "x", "train_loss": 1, "differs": {"train_accuracy": "y"}}, r"differs .*base\.small"),
+        ("base.small", {"train_loss": 1}, "source"),
+    ],
+)
+def test_what_cannot_be_compared_is_said(run, published, said):
+    changes = {"published": published}
+    for part in reversed(run.split(".")):
+        changes = {part: changes}
+    with pytest.raises(UserError, match=said):
+        read_config([str(ROOT / "config.yaml")], changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"microbatches": 3}, r"mlm\.runs\.tiny\.batch_size is 16; .*microbatches, 3"),
+        ({"microbatches": 4, "host_device_count": 8}, r"mlm\.runs\.tiny\.batch_size .*8 times microbatches, 4"),
+    ],
+)
+def test_microbatches_of_tensorflow_have_to_divide_the_batch(changes, said):
+    with pytest.raises(UserError, match=said):
+        read_config([str(ROOT / "config.yaml")], {"mlm": {"runs": {"tiny": changes}}})
