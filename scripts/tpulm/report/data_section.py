@@ -104,7 +104,8 @@ def records(sources: Sources) -> dict[str, Any]:
     sets = []
     for file in sources.names(f"*{MANIFEST}"):
         manifest = sources.json(file)
-        counts = [shard["records"] for shard in manifest["splits"]["train"]["shards"]]
+        # The corpus of a base model that is fetched is only evaluated on: it has no training records.
+        counts = [shard["records"] for shard in manifest["splits"].get("train", {"shards": []})["shards"]]
         chart = charts.many_bars(counts, ("shard", "records")) if len(counts) > 1 else None
         sets.append(manifest | {"name": file.removesuffix(f"/{MANIFEST}"), "file": file, "chart": chart})
     responses = [found for found in sets if all("loss_tokens" in split for split in found["splits"].values())]
