@@ -293,7 +293,7 @@ def test_what_slurm_does_not_have_is_said_before_anything_runs(slurm, fresh):
     ("changed", "wanted", "why"),
     [
         ({"accelerator": "h100:4"}, "accelerator: h100:4, ", "generic resource"),
-        ({"accelerator": "v5e-32", "hosts": 4}, "accelerator: v5e-32, hosts: 4, ", "PartitionConfig"),
+        ({"accelerator": "v5e-32", "hosts": 4}, "accelerator: v5e-32, hosts: 4, ", "it would wait forever"),
         ({"mem_gb": 90_000}, "mem_gb: 90000, ", "Requested node configuration is not available"),
     ],
 )
