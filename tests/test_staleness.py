@@ -259,7 +259,7 @@ OTHER_RUN = OTHER_NUMBERS | {
 OTHER_ON_JAX = {"microbatches": 2, "determinism": "steps", "remat": True, "steps_per_execution": 5}
 OTHER_PUBLISHED = {
     "source": "here", "last_steps": 5, "train_loss": 1.0, "train_accuracy": 0.5, "validation_loss": 1.0,
-    "validation_accuracy": 0.5, "seconds_per_step": 0.1,
+    "validation_accuracy": 0.5, "seconds_per_step": 0.1, "differs": {"train_loss": "another text"},
 }  # fmt: skip
 OTHER_PLACE = {
     "resources.accelerator": "v5e-8", "resources.mem_gb": 16, "resources.runtime": 30, "resources.snapshot_every": 5,
