@@ -53,7 +53,11 @@ def test_answers_that_are_the_same_are_counted():
         ("mlm.runs.tiny", {"source": "x"}, r"mlm\.runs\.tiny\.published .*train_loss"),
         ("mlm.runs.tiny", {"source": "x", "train_loss": 1, "last_steps": 9999}, r"published\.last_steps .*9999.*1500"),
         ("mlm.runs.tiny", {"source": "x", "answers": {"A [MASK].": ["b"]}}, r"published\.answers .*fill_mask"),
-        ("finetune.runs.python", {"source": "x", "train_loss": 1, "answers": {MASK: ["b"]}}, r"answers .*mlm\.runs"),
+        (
+            "finetune.runs.python",
+            {"source": "x", "train_loss": 1, "answers": {MASK: ["b"]}},
+            r"finetune\.runs\.python\.published has no key .answers.",
+        ),
         ("base.small", {"source": "x", "train_loss": 1, "differs": {"train_accuracy": "y"}}, r"differs .*base\.small"),
         ("base.small", {"train_loss": 1}, "source"),
     ],
