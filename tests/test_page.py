@@ -243,7 +243,7 @@ def test_plans_of_runs_and_of_models_on_tasks_are_shown(results):
     memory = {"arguments": 2**33, "temporaries": 2**30, "program": 0, "total": 2**33 + 2**30, "hbm": 2**34}
     memory |= {"weights": 2**32, "optimizer": 2**32, "gradients": 2**29}
     plan = {"stage": "mlm", "run": "one", "topology": "v5e-8", "planned": True, "hours": 0.5, "memory": memory}
-    plan |= PLANNED
+    plan |= PLANNED | {"recipe": {"where": "mlm.runs.one"}}
     plan["alternatives"] = [plan | {"key": "batch_size", "value": 64}]
     large = {"memory": memory | {"arguments": None, "temporaries": None, "total": 2**35}, "estimated_seconds": None}
     large |= {"topology": "v5e-1", "hours": None, "sentence": "mlm.runs.one does not fit v5e-1: <b>"}

@@ -603,7 +603,10 @@ def test_workers_install_what_their_run_trains_with(tmp_path, monkeypatch):
 
 def test_the_profile_repeats_the_flags_of_the_default():
     ours, default = (read_yaml(ROOT / f"profiles/{name}/config.yaml") for name in ("tpu-vm", "default"))
-    assert {key: ours.get(key) for key in default} == dict(default)
+    own = {"resources"}  # runs do not take turns: each has a slice
+    assert {key: ours.get(key) for key in default if key not in own} == {
+        key: value for key, value in default.items() if key not in own
+    }
 
 
 def training(trained, tmp_path, name: str, **changes) -> Project:
