@@ -386,6 +386,9 @@ def test_what_only_some_texts_and_runs_have_is_shown(results):
     entry |= {"target_tokens": 297, "loss_tokens": 99, "records_without_loss": 2}
     manifest = {"sequence_length": 100, "packing": "pad", "splits": {"train": entry}}
     write(results, "tokens/small/manifest.json", manifest)
+    write(
+        results, "tokens/given/manifest.json", manifest | {"splits": {"validation": entry}}
+    )  # a corpus for evaluation
     metrics = json.loads((results / "mlm/one/metrics.json").read_text())
     write(results, "mlm/one/metrics.json", metrics | {"bytes_promised": False})
     write(results, "mlm/asked/metrics.json", metrics | {"parameters": 124_697_433})

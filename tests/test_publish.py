@@ -11,7 +11,6 @@ import sys
 import loopback_bucket
 import loopback_hub
 import pytest
-import safetensors.numpy
 import yaml
 from conftest import copied
 from huggingface_hub import DatasetCard, DatasetCardData, ModelCard, ModelCardData, constants
@@ -286,15 +285,9 @@ def test_a_model_and_its_checkpoints_go_to_hub_and_bucket(trained, server, stora
     assert of_ours(found.files()) == held(model) and found.private
     last = workflow / "results/mlm/tiny/checkpoints/00000020"
     own = {f"checkpoints/00000020/{path}": content for path, content in held(last).items()}
-    weights, opens = "checkpoints/00000020/model.safetensors", held(model).keys() - {CARD}
-    own |= {f"checkpoints/00000020/{path}": held(model)[path] for path in opens}
-    # The model that is exported is the best one; a checkpoint opens as it was at its step.
-    own[weights] = found.files("checkpoints")[weights]
-    shapes = [
-        {name: array.shape for name, array in safetensors.numpy.load(content).items()}
-        for content in (own[weights], held(model)["model.safetensors"])
-    ]
-    assert shapes[0] == shapes[1]
+    # It opens as the model that it was, here the one that is exported: the last checkpoint is the best.
+    assert read_json(last / "state.json")["best"]["step"] == 20
+    own |= {f"checkpoints/00000020/{path}": held(model)[path] for path in held(model).keys() - {CARD}}
     assert {path: content for path, content in found.files("checkpoints").items() if "/" in path} == own
     objects = {name.removeprefix("whole/mlm-tiny/"): content for name, content in storage.objects("whole/").items()}
     assert objects == held(model) | own

@@ -108,10 +108,11 @@ def test_on_a_machine_with_an_accelerator_one_job_at_a_time_uses_it(monkeypatch)
 
 
 def starts(script):
-    """Return of each call of `runtime.start` in a script whether it keeps to the CPU."""
+    """Return of each call in a script that starts a library whether it keeps to the CPU."""
     calls = [node for node in ast.walk(ast.parse(script)) if isinstance(node, ast.Call)]
     found = [call for call in calls if ast.unparse(call.func).endswith("runtime.start")]
-    return ["on_cpu" in [keyword.arg for keyword in call.keywords] for call in found]
+    kept = "keep_to_cpu()" in script
+    return [kept or "on_cpu" in [keyword.arg for keyword in call.keywords] for call in found]
 
 
 def test_a_job_that_requests_nothing_leaves_accelerators_alone():

@@ -14,13 +14,13 @@ from tpulm.report.published import answers_beside, beside_published
 from tpulm.report.sources import columns_of
 
 with job(snakemake.log[0], "compare published"):
-    answers, found = list(snakemake.input.answers), []
+    answers, found = iter(snakemake.input.answers), []
     for run, *paths in zip(
         snakemake.params.recipe, snakemake.input.metrics, snakemake.input.history, snakemake.input.timings, strict=True
     ):
         metrics, history, timings = read_json(paths[0]), *(columns_of([Path(path)]) for path in paths[1:])
         rows = beside_published(run["published"], metrics, history, timings)
         if "answers" in run["published"]:
-            rows += answers_beside(run["published"]["answers"], read_json(answers.pop(0)))
+            rows += answers_beside(run["published"]["answers"], read_json(next(answers)))
         found.append({"run": run["path"], "source": run["published"]["source"], "rows": rows})
     write_json(snakemake.output[0], found)

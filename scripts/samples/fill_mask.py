@@ -5,9 +5,9 @@ output           JSON: for each prompt the five most likely tokens, as the fill-
 params.recipe    path of the model, step of a checkpoint; prompts (each with one [MASK]), backend, cpu_threads
 """
 
-import os
 from pathlib import Path
 
+from tpulm.core.devices import keep_to_cpu
 from tpulm.core.files import write_json
 from tpulm.core.job import job
 
@@ -16,12 +16,12 @@ folder = Path(snakemake.input.model[0]).parent
 
 with job(snakemake.log[0], recipe["path"]) as say:
     if recipe["backend"] == "tensorflow":
-        os.environ["TPU_LOAD_LIBRARY"] = "0"  # or the import of TensorFlow takes the TPU of this machine
+        keep_to_cpu()
         from tpulm.training import tensorflow_runtime
         from tpulm.training.tensorflow_model import load_model
         from transformers import AutoTokenizer, pipeline
 
-        tensorflow_runtime.start(recipe["cpu_threads"], 1, on_cpu=True)
+        tensorflow_runtime.start(recipe["cpu_threads"], 1, tpu=False)
         tokenizer = AutoTokenizer.from_pretrained(folder)
         predict = pipeline("fill-mask", model=load_model(folder), tokenizer=tokenizer, framework="tf", dtype=None)
 

@@ -11,12 +11,12 @@ from tpulm.config.evaluations import check_pairs, check_selection
 from tpulm.config.exported_models import same_origin
 from tpulm.config.publications import check_publish
 from tpulm.config.record_sets import check_records_elsewhere
-from tpulm.config.runs import runs_of
+from tpulm.config.report import check_published
 from tpulm.config.tasks import check_tasks
 from tpulm.config.texts import check_chat, sources_of, template_fields
 from tpulm.core.accelerators import topology
 from tpulm.core.errors import UserError
-from tpulm.specs.artifacts import PAD_ID, PAD_ID_OF_ROBERTA, PUBLISHED_FIGURES
+from tpulm.specs.artifacts import PAD_ID, PAD_ID_OF_ROBERTA
 from tpulm.specs.causal_families import FAMILIES
 from tpulm.specs.masked_architectures import find_architecture
 from tpulm.specs.masked_sizes import check_heads, sizes_of
@@ -57,26 +57,6 @@ def check_text(where: str, text: dict) -> None:
         whole = next((name for name in ("response", "messages") if name in recipe), None)
         if whole and "c4" in text["filters"]:
             raise UserError(f"{where}.filters.c4 removes lines from documents, but {key}.{whole} needs all lines.")
-
-
-def check_published(config: dict) -> None:
-    """Check that the figures of published runs are figures that these runs have."""
-    for run in runs_of(config):
-        published, where = run.recipe.get("published", {}), f"{run.key}.published"
-        last = published.get("last_steps", 1)
-        if last > run.recipe["steps"]:
-            raise UserError(f"{where}.last_steps is {last}; allowed: at most steps, {run.recipe['steps']}.")
-        figures = [*PUBLISHED_FIGURES, *(["answers"] if run.stage == "mlm" else [])]
-        if published and not any(key in published for key in figures):
-            raise UserError(f"{where} has no figure; allowed: {', '.join(figures)}.")
-        asked = config["prompts"]["fill_mask"]
-        for prompt in published.get("answers", {}):
-            if prompt not in asked:
-                allowed = ", ".join(map(describe, asked)) or "none, because there are none"
-                raise UserError(f"{where}.answers has {describe(prompt)}; allowed: prompts.fill_mask: {allowed}.")
-        for key in published.get("differs", {}):
-            if key not in published or key not in PUBLISHED_FIGURES:
-                raise UserError(f"{where}.differs has {describe(key)}; allowed: numbers under {where}.")
 
 
 def check_source(where: str, recipe: Mapping) -> None:

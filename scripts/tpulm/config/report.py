@@ -3,10 +3,19 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tpulm.config.runs import STAGES, Run
+from tpulm.config.runs import STAGES, Run, runs_of
 from tpulm.config.sweeps import name_of, repetitions
 from tpulm.core.errors import UserError
 from tpulm.specs.messages import describe
+
+# Figures of a published run that the config may give: what they are called, and whether higher is better.
+PUBLISHED_FIGURES = {
+    "train_loss": ("train loss", False),
+    "train_accuracy": ("train accuracy", True),
+    "validation_loss": ("validation loss of the best checkpoint", False),
+    "validation_accuracy": ("validation accuracy of the best checkpoint", True),
+    "seconds_per_step": ("seconds per step, median", False),
+}
 
 
 def page_recipe(
@@ -129,3 +138,23 @@ class Comparisons:
     def inputs(self, file: str) -> list[str]:
         """Return the files of this name of all models that are compared."""
         return [path for model in self.compared for path in self.of(model, file)]
+
+
+def check_published(config: Mapping) -> None:
+    """Check that the figures of published runs are figures that these runs have."""
+    for run in runs_of(config):
+        published, where = run.recipe.get("published", {}), f"{run.key}.published"
+        last = published.get("last_steps", 1)
+        if last > run.recipe["steps"]:
+            raise UserError(f"{where}.last_steps is {last}; allowed: at most steps, {run.recipe['steps']}.")
+        figures = [*PUBLISHED_FIGURES, *(["answers"] if run.stage == "mlm" else [])]
+        if published and not any(key in published for key in figures):
+            raise UserError(f"{where} has no figure; allowed: {', '.join(figures)}.")
+        asked = config["prompts"]["fill_mask"]
+        for prompt in published.get("answers", {}):
+            if prompt not in asked:
+                allowed = ", ".join(map(describe, asked)) or "none, because there are none"
+                raise UserError(f"{where}.answers has {describe(prompt)}; allowed: prompts.fill_mask: {allowed}.")
+        for key in published.get("differs", {}):
+            if key not in published or key not in PUBLISHED_FIGURES:
+                raise UserError(f"{where}.differs has {describe(key)}; allowed: numbers under {where}.")

@@ -31,6 +31,11 @@ def accelerator_here() -> bool:
     return tpu_here() or gpu_here()
 
 
+def keep_to_cpu() -> None:
+    """Leave the accelerators of this machine to other jobs. Call it before JAX or TensorFlow is imported."""
+    os.environ |= {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "-1", "TPU_LOAD_LIBRARY": "0"}
+
+
 def cache_folder(library: str) -> str:
     """Return the folder for what a library compiles on a machine like this one, and make it.
 

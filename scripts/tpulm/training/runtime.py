@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from tpulm.compat.tensorflow import keep_out
 from tpulm.core import processes
 from tpulm.core.accelerators import check_devices
-from tpulm.core.devices import accelerator_here, cache_folder, gpu_here, tpu_here
+from tpulm.core.devices import accelerator_here, cache_folder, gpu_here, keep_to_cpu, tpu_here
 
 # Of mallopt in glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
@@ -59,7 +59,7 @@ def start(
     keep_out()
     os.environ["KERAS_BACKEND"] = "jax"
     if on_cpu:
-        os.environ["JAX_PLATFORMS"] = "cpu"
+        keep_to_cpu()
     os.environ["NPROC"] = str(cpu_threads)  # what XLA sizes its thread pool by; one per device at the least
     flags = [f"--xla_force_host_platform_device_count={max(1, host_device_count // processes.count())}"]
     if determinism == "bytes":  # otherwise scatters, as in an embedding's gradient, add up in any order

@@ -20,17 +20,12 @@ import transformers  # noqa: E402, F401, whose models of TensorFlow are taken fr
 
 
 def start(
-    cpu_threads: int,
-    host_device_count: int,
-    tpu: bool = True,
-    resources: Mapping | None = None,
-    on_cpu: bool = False,
+    cpu_threads: int, host_device_count: int, tpu: bool = True, resources: Mapping | None = None
 ) -> tf.distribute.Strategy:
     """Return the strategy for the devices that are there: a TPU, several GPUs, logical CPUs, or one device.
 
     tpu        whether to take a TPU: what only runs a model does it beside one, with any TensorFlow
     resources  of a job that trains: it needs the devices that its run requests
-    on_cpu     whether to leave accelerators of this machine to other jobs: of a rule that requests none
 
     Raises UserError where the environment names a TPU that this TensorFlow cannot use, or other devices are found.
     Dropout follows explicit generators from here on, which `train_step` sets by the step.
@@ -38,11 +33,9 @@ def start(
     tf.config.threading.set_intra_op_parallelism_threads(cpu_threads)
     tf.config.threading.set_inter_op_parallelism_threads(cpu_threads)
     tf_keras.backend.experimental.enable_tf_random_generator()
-    if on_cpu:
-        tf.config.set_visible_devices([], "GPU")
     requested = (resources or {}).get("accelerator", "")
     named = "TPU_NAME" in os.environ or "TPU_ACCELERATOR_TYPE" in os.environ
-    strategy = strategy_here(tpu and not on_cpu and (named or (is_tpu(requested) and tpu_here())), host_device_count)
+    strategy = strategy_here(tpu and (named or (is_tpu(requested) and tpu_here())), host_device_count)
     if resources:
         check_devices(resources, strategy.num_replicas_in_sync, device_name())
     return strategy
@@ -61,11 +54,11 @@ def strategy_here(tpu: bool, host_device_count: int) -> tf.distribute.Strategy:
                 f"({str(error).split('.')[0]}); use the environment tpu-tensorflow."
             ) from None
         return tf.distribute.TPUStrategy(resolver)
-    if tf.config.get_visible_devices("GPU"):
+    if tf.config.list_physical_devices("GPU"):
         tf.config.experimental.enable_op_determinism()  # otherwise scatters, as in an embedding's gradient, differ
-    if len(tf.config.get_visible_devices("GPU")) > 1:
+    if len(tf.config.list_physical_devices("GPU")) > 1:
         return tf.distribute.MirroredStrategy()
-    if tf.config.get_visible_devices("GPU") or host_device_count == 1:
+    if tf.config.list_physical_devices("GPU") or host_device_count == 1:
         return tf.distribute.get_strategy()
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * host_device_count)

@@ -181,7 +181,7 @@ def totals(pending: list[dict], topologies: list[str], prices: Mapping[str, floa
         rest = f"; {missing} of {len(found)} pending runs are not planned there" if missing else ""
         kept = [run for run, part in zip(pending, found, strict=True) if part]
         as_on_jax = sum(run["recipe"].get("backend") == "tensorflow" for run in kept)
-        rest += f"; {as_on_jax} of them by the step on JAX, but trained on TensorFlow" if as_on_jax else ""
+        rest += f"; {as_on_jax} with TensorFlow, by the step on JAX" if as_on_jax else ""
         lines.append(
             f"pending on {name}: {hours:,.2f} hours estimated ({least:,.2f} to {most:,.2f}), {money}, "
             f"{disk / 1e9:,.2f} GB of checkpoints{rest}"
