@@ -111,7 +111,7 @@ def test_what_the_embedded_run_has_not_is_drawn_as_well(browser, trained, tmp_pa
     plan = {"stage": "base", "run": "small", "topology": "v5e-8", "planned": True, "hours": 0.5}
     plan |= {"memory": {"arguments": 2**33, "temporaries": 2**30, "program": 0, "total": 2**33 + 2**30, "hbm": 2**34}}
     plan["memory"] |= {"weights": 2**32, "optimizer": 2**32, "gradients": None}
-    plan |= PLANNED | {"lower_bound_seconds": 2e-5}
+    plan |= PLANNED | {"lower_bound_seconds": 2e-5, "recipe": {"where": "base.runs.small"}}
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     results = trained / "results"
     files = {
