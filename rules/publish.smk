@@ -36,7 +36,7 @@ rule write_card:
     log:
         "<logs>/cards/{card}.log",
     wildcard_constraints:
-        card=one_of(PUBLISHING.cards),
+        card=one_of([*PUBLISHING.cards, *PUBLISHING.checkpoint_cards]),
     threads: 1
     conda:
         "../envs/data.yaml"
@@ -70,6 +70,7 @@ rule publish_to_hub:
         files=PUBLISHING.files,
         changes=PUBLISHING.changes,
         card=PUBLISHING.card,
+        before=PUBLISHING.before,
         code=code_inputs("publish/publish_to_hub", "data"),
     output:
         hub_receipt="<results>/publish/hub/{artifact}.json",

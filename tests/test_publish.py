@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 
 import loopback_bucket
 import loopback_hub
@@ -29,7 +30,7 @@ from tpulm.specs.artifacts import TOKENIZER_FILES
 
 RECIPE = {
     "repository": "me/models-mlm-tiny", "type": "model", "branch": "main", "private": True, "name": "mlm/tiny",
-    "whole": True,
+    "whole": True, "newest": None,
 }  # fmt: skip
 KEY = "models/me/models-mlm-tiny"
 
@@ -247,8 +248,10 @@ def test_a_checkpoint_is_published_while_its_run_goes_on(trained, tmp_path):
     shutil.rmtree(workflow / "results/mlm/tiny/checkpoints/00000020")
     asked = with_publish(workflow, hub="me/models", sync="every 1")
     receipt = "results/publish/hub/checkpoints/mlm/tiny/{:08d}.json"
-    assert listed(workflow, receipt.format(10), *asked) == ["publish_to_hub"]  # needs nothing that is after it
-    assert listed(workflow, receipt.format(20), *asked) == ["train_mlm_tensorflow", "publish_to_hub"]
+    one = ["publish_to_hub", "write_card"]
+    assert sorted(listed(workflow, receipt.format(10), *asked)) == one  # needs nothing that is after it
+    # In order: the models' branch ends with the newest.
+    assert sorted(listed(workflow, receipt.format(20), *asked)) == sorted([*one, *one, "train_mlm_tensorflow"])
     assert workflow("-n", receipt.format(10), *asked).stdout.count("would run  export_mlm_at_step") == 1
     assert "publish_to_hub" not in listed(workflow, "mlm", *asked)  # no receipt is an input of training
 
@@ -279,15 +282,23 @@ def test_a_model_and_its_checkpoints_go_to_hub_and_bucket(trained, server, stora
     workflow = copied(trained, tmp_path)
     monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
     place = f"gs://{loopback_bucket.BUCKET}/whole"
-    asked = with_publish(workflow, hub="me/models", gcs=place, artifacts=["mlm"], sync="every 2", license="mit")
-    printed = workflow("publish", *asked).stdout
+    asked = with_publish(workflow, hub="me/models", gcs=place, artifacts=["mlm"], sync="every 1", license="mit")
+    printed = workflow("results/publish/hub/checkpoints/mlm/tiny/00000010.json", *asked).stdout
     found, model = server.repositories[KEY], workflow / "results/mlm/tiny/model"
+    newest = of_ours(found.files())  # while the run goes on
+    assert (
+        newest.keys() == held(model).keys() | {CARD} and newest["model.safetensors"] != held(model)["model.safetensors"]
+    )
+    assert "after step 10 of 20" in ModelCard(newest[CARD].decode()).text
+    printed += workflow("publish", *asked).stdout
     assert of_ours(found.files()) == held(model) and found.private
-    last = workflow / "results/mlm/tiny/checkpoints/00000020"
-    own = {f"checkpoints/00000020/{path}": content for path, content in held(last).items()}
-    # It opens as the model that it was, here the one that is exported: the last checkpoint is the best.
-    assert read_json(last / "state.json")["best"]["step"] == 20
-    own |= {f"checkpoints/00000020/{path}": held(model)[path] for path in held(model).keys() - {CARD}}
+    folder, own = workflow / "results/mlm/tiny/checkpoints", {}
+    # Each opens as the model that it was, the last as the one that is exported: the last checkpoint is the best.
+    assert read_json(folder / "00000020/state.json")["best"]["step"] == 20
+    for step, opened in (("00000010", newest), ("00000020", held(model))):
+        files = held(folder / step) | {path: opened[path] for path in opened.keys() - {CARD}}
+        files[CARD] = (workflow / f"results/publish/cards/mlm/tiny/{step}/{CARD}").read_bytes()
+        own |= {f"checkpoints/{step}/{path}": content for path, content in files.items()}
     assert {path: content for path, content in found.files("checkpoints").items() if "/" in path} == own
     objects = {name.removeprefix("whole/mlm-tiny/"): content for name, content in storage.objects("whole/").items()}
     assert objects == held(model) | own
@@ -313,9 +324,12 @@ def artifacts_of(workflow, **section):
 def facts(workflow, publication):
     """Return what a card is made of, read."""
     found = {}
-    for name, (path,) in facts_of(publication).items():
-        with open(workflow / f"results/{path}") as file:
-            found[name] = list(csv.DictReader(file)) if path.endswith(".csv") else json.load(file)
+    for name, paths in facts_of(publication).items():
+        read = []
+        for path in paths:
+            with open(workflow / f"results/{path}") as file:
+                read.append(list(csv.DictReader(file)) if path.endswith(".csv") else json.load(file))
+        found[name] = read if name == "states" else read[0]
     return found
 
 
@@ -339,6 +353,11 @@ def test_every_card_says_what_was_measured_and_is_what_the_hub_reads(trained):
         if publication.run:
             assert f"step {known['state']['best']['step']}, the best" in body
             assert re.search(r"\(cpu\)", body, re.I)
+            for state in known["states"]:
+                evaluation = state["evaluation"]
+                assert f"| {state['step']} | " in body and f" | {evaluation['loss']:.4g} | " in body
+            library = "transformers" if name == "mlm/tiny" else "keras"
+            assert f"\n- {library} {version(library)}\n" in body
             test = known["metrics"].get("test") or known["metrics"]["loss"]["finetune_test"]["after"]
             results = {
                 (found["dataset"]["split"], metric["type"]): metric["value"]

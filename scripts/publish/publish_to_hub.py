@@ -5,7 +5,8 @@ input.card       README.md; none of a checkpoint
 output           the receipt, JSON: place; commit; files, the SHA-256 of each
 params.recipe    names, of the files in the repository; name, of the artifact; whole, whether input.files is a folder;
                  root, what the first file is called below results/; expected, what is verified before;
-                 repository, type, branch, private: see tpulm.release.publishing
+                 repository, type, branch, private, newest: see tpulm.release.publishing
+input.before     the receipt of what has to be there before
 
 HF_TOKEN in the environment is the token.
 """

@@ -29,6 +29,8 @@ CHECKPOINTS = "checkpoints"  # folder, and branch beside main, of the checkpoint
 CROISSANT = "croissant.json"
 ARCHIVE = "archive"  # published where publish.artifacts names it
 CARD = "README.md"
+# Below results/: cards of checkpoints that open as models.
+CHECKPOINT_CARDS = "publish/cards"
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Publication:
     repository  the name of the artifact whose repository takes it: of a checkpoint, that of its run
     files       of what rules name file by file: path in the repository, and below results/
     folder      of what rules name as a folder: its path below results/; else ""
-    card        the folder below results/ that has the card, README.md; "" of a checkpoint
+    card        the folder below results/ that has the card, README.md; "" of a checkpoint, whose card is in `files`
     expected    what `verify` is to find, as it is told of the whole of results/
     run         the training run that made it
     records     the set of records that it is
@@ -61,6 +63,21 @@ class Publication:
     def type(self) -> str:
         """What the repository is called by the hub: a dataset or a model."""
         return "dataset" if self.kind in ("records", "archive") else "model"
+
+    @property
+    def step(self) -> int:
+        """The step of a checkpoint."""
+        return int(self.name.rpartition("/")[2])
+
+    @property
+    def ends(self) -> bool:
+        """Whether it is the checkpoint that its run ends with."""
+        return self.kind == "checkpoint" and self.run is not None and self.step == self.run.segment_ends[-1]
+
+    @property
+    def opens(self) -> bool:
+        """Whether it is a checkpoint that is also a folder that from_pretrained opens: one of a masked model."""
+        return self.kind == "checkpoint" and self.run is not None and self.run.stage == "mlm"
 
 
 def publications_of(config: Mapping) -> dict[str, Publication]:
@@ -140,6 +157,7 @@ def checkpoints_of(run: Run, period: int) -> list[Publication]:
         if run.stage == "mlm":
             exported = [file.removeprefix("<results>/") for file in Model(run, step).files]
             files |= {f"{here}/{file}": path for file, path in zip(MODEL_FILES, exported, strict=True)}
+            files[f"{here}/{CARD}"] = f"{CHECKPOINT_CARDS}/{name}/{step:08d}/{CARD}"
         full = f"{CHECKPOINTS}/{name}/{step:08d}"
         found.append(Publication(full, "checkpoint", name, files=files, expected={"chains": {chain: [step]}}, run=run))
     return found
@@ -165,6 +183,18 @@ def chosen(config: Mapping) -> dict[str, Publication]:
         period = period_of(section["sync"])
         found |= {made.name: made for run in runs.values() for made in checkpoints_of(run, period)}
     return found
+
+
+def newest_of(section: Mapping, publication: Publication) -> dict[str, Any] | None:
+    """Return what of a checkpoint the branch of the models holds until the run has ended, as its newest model.
+
+    branch; files: what each file that is at its top is called in the folder of the checkpoint. None where there is
+    none: from_pretrained does not open the checkpoint, or the run ends with it.
+    """
+    if not publication.opens or publication.ends:
+        return None
+    files = {file: f"{CHECKPOINTS}/{publication.step:08d}/{file}" for file in (*MODEL_FILES, CARD)}
+    return {"branch": section["branch"], "files": files}
 
 
 def period_of(sync: str) -> int:
@@ -284,9 +314,16 @@ def facts_of(publication: Publication) -> dict[str, list[str]]:
         data["corpus"] = [f"{records.collection}/corpus.json"]
     if publication.run is None:
         return data
-    folder = publication.run.path
-    state = publication.run.state.removeprefix("<results>/")
-    return data | {"metrics": [f"{folder}/metrics.json"], "timings": [f"{folder}/timings.csv"], "state": [state]}
+    run, folder = publication.run, publication.run.path
+    below = len("<results>/")
+    if publication.kind == "checkpoint":
+        return data | {"state": [run.checkpoint(publication.step)["state"][below:]]}
+    return data | {
+        **{name: [f"{folder}/{file}"] for name, file in SEGMENT_FILES.items()},
+        "metrics": [f"{folder}/metrics.json"],
+        "state": [run.state[below:]],
+        "states": [path[below:] for path in run.in_every_checkpoint(CHECKPOINT_FILES["state"])],
+    }
 
 
 def card_recipe(publication: Publication, config: Mapping) -> dict:

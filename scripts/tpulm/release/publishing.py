@@ -155,7 +155,8 @@ Result = TypeVar("Result")
 def publish_to_hub(recipe: Mapping, found: Mapping[str, Content], before: Mapping, say: Callable[[str], None]) -> dict:
     """Bring a repository to hold these files, in a commit if one is needed; return the receipt.
 
-    recipe  repository, OWNER/NAME; type, model or dataset; branch; private; name, of the artifact
+    recipe  repository, OWNER/NAME; type, model or dataset; branch; private; name, of the artifact; newest: None, or
+            another branch, and which of `found` its files are then, by their paths there
     found   the files by their paths there
     before  the receipt of the last publication
 
@@ -167,8 +168,14 @@ def publish_to_hub(recipe: Mapping, found: Mapping[str, Content], before: Mappin
     disable_progress_bars()
     api = HfApi(token=os.environ["HF_TOKEN"])
     place = {"repo_id": recipe["repository"], "repo_type": recipe["type"]}
-    patiently(lambda: make(api, place, recipe), recipe["repository"], say)
-    commit = patiently(lambda: bring(api, place, recipe, found, before, say), recipe["repository"], say)
+
+    def brought(recipe: Mapping, found: Mapping[str, Content], before: Mapping) -> str:
+        patiently(lambda: make(api, place, recipe), recipe["repository"], say)
+        return patiently(lambda: bring(api, place, recipe, found, before, say), recipe["repository"], say)
+
+    commit = brought(recipe, found, before)
+    if newest := recipe["newest"]:
+        brought({**recipe, **newest}, {path: found[name] for path, name in newest["files"].items()}, {})
     return {"place": place_of(recipe), "commit": commit, "files": hashes(found)}
 
 

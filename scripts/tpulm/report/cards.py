@@ -1,15 +1,17 @@
 """Cards of artifacts, README.md: metadata of the Hugging Face Hub in YAML, then how to use them and what was measured.
 
-`recipe` is what tpulm.config.publications.described takes of the config.
+`recipe` is what tpulm.config.publications.card_recipe takes of the config.
 
 The metadata are written by huggingface_hub, whose classes name the fields that the hub knows.
 """
 
 from collections.abc import Iterable, Mapping
-from statistics import median
+from itertools import pairwise
+from statistics import fmean, median
 from typing import Any
 
 from tpulm.report.sources import source_of
+from tpulm.training.checkpoint import trained_for
 
 
 def adapter_use(recipe: Mapping) -> str:
@@ -31,6 +33,15 @@ def adapter_use(recipe: Mapping) -> str:
         return text
     return f"{text}\n\nWith PEFT, with the same base model in transformers (`base`):\n\n" + code(
         f"from peft import PeftModel\n\n{peft}"
+    )
+
+
+def fill_mask_use(recipe: Mapping) -> str:
+    """Return how a masked model is loaded."""
+    return code(
+        "from transformers import pipeline\n\n"
+        f'fill = pipeline("fill-mask", model="{recipe["source"]}")\n'
+        'print(fill(f"A sentence with one {fill.tokenizer.mask_token}."))'
     )
 
 
@@ -71,8 +82,8 @@ ELSEWHERE = {"source": "TFRecord files"}  # in the place of a corpus, of records
 def card(recipe: Mapping, facts: Mapping) -> str:
     """Return the card of an artifact.
 
-    recipe  name, kind, source and more, see tpulm.config.publications.described; license, or None
-    facts   the content of metrics, corpus, manifest, state and timings, those that there are
+    recipe  name, kind, source and more, see tpulm.config.publications.card_recipe; license, or None
+    facts   the content of metrics, corpus, manifest, state, states, history and timings, those that there are
     """
     head, parts = KINDS[recipe["kind"]](recipe, {"corpus": ELSEWHERE, **facts})
     sections = [f"## {title}\n\n{text.strip()}\n" for title, text in parts.items() if text]
@@ -181,19 +192,32 @@ def masked_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
     sections = {
         "Model": f"A masked language model ({described}), "
         f"trained {start} on sequences of {facts['manifest']['sequence_length']:,} tokens. {best(facts['state'])}",
-        "How to use": code(
-            "from transformers import pipeline\n\n"
-            f'fill = pipeline("fill-mask", model="{recipe["source"]}")\n'
-            'print(fill(f"A sentence with one {fill.tokenizer.mask_token}."))'
-        ),
+        "How to use": fill_mask_use(recipe),
         "Data": data(facts["corpus"]),
         "Training": procedure(recipe),
         "Figures": "Loss in nats per masked token; the unigram entropy is the loss of a model that knows only token "
         "frequencies. The checkpoint was selected on validation; test is only reported.\n\n"
         + table(["split", "loss", "unigram entropy", "perplexity", "accuracy", "predictions"], rows),
+        "Checkpoints": checkpoints(facts),
         "Hardware": hardware(facts["timings"]),
+        "Framework versions": versions(facts["timings"]),
     }
     return head, sections
+
+
+def checkpoint_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
+    """Return head and sections of the card of a checkpoint of a masked language model whose training goes on."""
+    state = facts["state"]
+    steps, last, evaluation = state["step"], recipe["training"]["steps"], state["evaluation"]
+    sections = {
+        "Model": f"A masked language model after step {steps:,} of {last:,}: its training goes on, and the card of the "
+        f"model that it ends with has all figures. Loss on the validation split: {evaluation['loss']:.4f}. "
+        + best(state),
+        "How to use": fill_mask_use(recipe),
+        "Data": data(facts["corpus"]),
+        "Training": procedure(recipe),
+    }
+    return metadata(recipe, facts, library_name="transformers", pipeline_tag="fill-mask"), sections
 
 
 def base_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
@@ -213,7 +237,9 @@ def base_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
         "Data": data(facts["corpus"]),
         "Training": procedure(recipe),
         "Figures": f"{CAUSAL}\n\n" + table(["split", *keys], rows),
+        "Checkpoints": checkpoints(facts),
         "Hardware": hardware(facts["timings"]),
+        "Framework versions": versions(facts["timings"]),
     }
     return head, sections
 
@@ -243,7 +269,9 @@ def tuned_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
         "Training": procedure(recipe),
         "Figures": f"{CAUSAL} The corpus is the text of the base model and shows what was forgotten.\n\n"
         + table(columns, rows),
+        "Checkpoints": checkpoints(facts),
         "Hardware": hardware(facts["timings"]),
+        "Framework versions": versions(facts["timings"]),
     }
     return head, sections
 
@@ -291,6 +319,34 @@ def procedure(recipe: Mapping) -> str:
     return f"Trained with {backend} by a Snakemake workflow with these keys:\n\n" + table(["key", "value"], rows)
 
 
+ROWS = 50  # of the table of checkpoints, about
+
+
+def checkpoints(facts: Mapping) -> str:
+    """Return a table of a run's checkpoints, or of every nth of many, and the last.
+
+    The training loss is the mean over the steps since the row before, so that with checkpoints at the ends of epochs
+    it is that of an epoch.
+    """
+    of_step = {trained_for(state, facts["manifest"])["steps"]: state for state in facts["states"]}
+    every = -(-len(of_step) // ROWS)
+    kept = sorted({*list(of_step)[every - 1 :: every], max(of_step)})
+    losses = {int(row["step"]): float(row["loss"]) for row in facts["history"]}
+    rows = []
+    for before, step in pairwise([0, *kept]):
+        state = of_step[step]
+        trained, evaluation = trained_for(state, facts["manifest"]), state["evaluation"]
+        since = [loss for at, loss in losses.items() if before < at <= step]
+        rows.append([trained["epochs"], step, fmean(since), evaluation["loss"], evaluation["accuracy"]])
+    return table(["epoch", "step", "train loss", "validation loss", "validation accuracy"], rows)
+
+
+def versions(timings: Iterable[Mapping]) -> str:
+    """Return what a model was trained with, as a list."""
+    found = list(dict.fromkeys(row["software"] for row in timings if row.get("software")))
+    return "\n\nthen\n\n".join("\n".join(f"- {each}" for each in text.split(", ")) for text in found)
+
+
 def hardware(timings: Iterable[Mapping]) -> str:
     """Return on what a model was trained, and how fast: medians of the lines of progress."""
     rows = list(timings)
@@ -330,6 +386,7 @@ KINDS = {
     "tokenizer": tokenizer_card,
     "records": records_card,
     "mlm": masked_card,
+    "checkpoint": checkpoint_card,
     "base": base_card,
     "adapter": tuned_card,
     "model": tuned_card,

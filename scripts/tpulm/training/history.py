@@ -3,8 +3,8 @@
 history.csv   step, loss (nats per predicted token), accuracy (share of its predictions that are correct, ties
               included), learning_rate, gradient_norm (of all variables, before any clipping); held_out_loss at some
               steps, where evaluate_every asks for it
-timings.csv   step, seconds_per_step, tokens_per_second, devices (how many of which kind), profile (where a profile
-              ended: JSON, see `History.profiled`)
+timings.csv   step, seconds_per_step, tokens_per_second, devices (how many of which kind), software (names and versions
+              of what the process has imported), profile (where a profile ended: JSON, see `History.profiled`)
 
 `Phases` tells what of the time of a segment is training, and what is the gap between two segments.
 """
@@ -22,6 +22,7 @@ import numpy as np
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_text
 from tpulm.core.job import shown_in_place
+from tpulm.core.job_record import software
 from tpulm.core.live_metrics import LiveMetrics, line
 
 # Columns with a number in every row of history.csv and of timings.csv.
@@ -149,10 +150,11 @@ class History:
         write_text(history, head + "".join(rows))
         table = io.StringIO()
         writer = csv.writer(table, lineterminator="\n")
-        writer.writerow([*TIMINGS, "devices", "profile"])
+        writer.writerow([*TIMINGS, "devices", "software", "profile"])
+        versions = ", ".join(f"{name} {version}" for name, version in software().items())
         for row in csv.reader(self.timings):
             found = self.profiles.get(int(row[0]))
-            writer.writerow([*row, json.dumps(found) if found else ""])
+            writer.writerow([*row, versions, json.dumps(found) if found else ""])
         write_text(timings, table.getvalue())
 
 

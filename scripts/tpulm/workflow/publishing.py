@@ -9,6 +9,7 @@ from typing import Any
 from snakemake.io import ancient, local
 
 from tpulm.config.publications import (
+    CHECKPOINT_CARDS,
     Publication,
     branch_of,
     card_recipe,
@@ -16,6 +17,7 @@ from tpulm.config.publications import (
     croissant_of,
     facts_of,
     folder_name,
+    newest_of,
     publications_of,
     repository_name,
 )
@@ -96,6 +98,7 @@ class Publishing:
 
     cards      what can be published, by the folder below results/ that has its card: the wildcard `card`
     published  what is published, by name: the wildcard `artifact`
+    checkpoint_cards  the checkpoints that have a card because they open as models, as `cards` has what is published
     """
 
     def __init__(self, config: Mapping):
@@ -103,6 +106,11 @@ class Publishing:
         self.config, self.section = config, config.get("publish", {})
         self.cards = {publication.card: publication for publication in publications_of(config).values()}
         self.published = chosen(config)
+        self.checkpoint_cards = {
+            f"{CHECKPOINT_CARDS}/{made.repository}/{made.step:08d}": made
+            for made in self.published.values()
+            if made.opens
+        }
 
     def receipts(self, wildcards: Any) -> list[str]:
         """Return the receipt of each artifact at each place that the config names. Exits where it names none."""
@@ -123,7 +131,7 @@ class Publishing:
         """Return the file that tells whether what is `ancient` has changed: a fingerprint, or the state of a run."""
         publication = self.published[wildcards.artifact]
         if publication.run and publication.kind in ("model", "transformers", "checkpoint"):
-            step = int(wildcards.artifact.rpartition("/")[2]) if publication.kind == "checkpoint" else None
+            step = publication.step if publication.kind == "checkpoint" else None
             return [publication.run.checkpoint(step)["state"]]
         return [f"<results>/{publication.folder}.json"] if publication.folder else []
 
@@ -131,6 +139,20 @@ class Publishing:
         """Return the card of an artifact; a checkpoint has none."""
         folder = self.published[wildcards.artifact].card
         return [f"<results>/{folder}/README.md"] if folder else []
+
+    def before(self, wildcards: Any) -> list[str]:
+        """Return the receipt of what has to be on the hub before an artifact; see `newest_of`.
+
+        Checkpoints that open as models go there in order, and the model that the run ends with comes last.
+        """
+        publication = self.published[wildcards.artifact]
+        earlier = [
+            made
+            for made in self.published.values()
+            if made.opens and made.repository == publication.repository
+            if publication.kind != "checkpoint" or made.step < publication.step
+        ]
+        return [f"<results>/publish/hub/{made.name}.json" for made in earlier[-1:]]
 
     def to_hub(self, wildcards: Any) -> dict:
         """Return what publishing an artifact on the hub takes of the config."""
@@ -140,6 +162,7 @@ class Publishing:
             "type": publication.type,
             "branch": branch_of(self.section, publication),
             "private": self.section["private"],
+            "newest": newest_of(self.section, publication),
         }
 
     def to_bucket(self, wildcards: Any) -> dict:
@@ -149,12 +172,16 @@ class Publishing:
 
     def facts(self, wildcards: Any) -> dict[str, list[str]]:
         """Return the files that a card is made of, by name."""
-        found = facts_of(self.cards[wildcards.card])
+        found = facts_of(self.card_of(wildcards))
         return {name: [f"<results>/{file}" for file in files] for name, files in found.items()}
 
     def card_recipe(self, wildcards: Any) -> dict:
         """Return what a card takes of the config."""
-        return card_recipe(self.cards[wildcards.card], self.config) | {"license": self.section.get("license")}
+        return card_recipe(self.card_of(wildcards), self.config) | {"license": self.section.get("license")}
+
+    def card_of(self, wildcards: Any) -> Publication:
+        """Return what a card is of."""
+        return (self.cards | self.checkpoint_cards)[wildcards.card]
 
     def croissant(self, wildcards: Any) -> dict:
         """Return what the metadata of a set of records take of the config."""
