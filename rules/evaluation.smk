@@ -23,6 +23,12 @@ AT_STEPS = or_exit(
     located,
 )
 SCORES += [file for chain in AT_STEPS.chains for file in AT_STEPS.files(chain)]
+# Those of generated responses, and the responses.
+SCORES += [
+    f"<results>/evaluation/responses/{run.path}/{file}"
+    for run in EVALUATED.generating.values()
+    for file in ("scores.json", "items.parquet", "responses.json")
+]
 # Every model that is evaluated on text and pairs, by its path below results/, which is the wildcard `model`: mlm/tiny
 # for the exported model of a run, or mlm/tiny/00000750 for a checkpoint.
 SCORED = {path: Model(run) for path, run in EVALUATED.models.items()} | AT_STEPS.models
@@ -44,7 +50,7 @@ rule sample_texts:
     output:
         "<results>/evaluation/texts/{collection}.parquet",
     params:
-        recipe=lambda w: EVALUATED.sampling
+        recipe=lambda w: EVALUATED.sampling_of(w.collection)
         | {"files": {split: len(DOCUMENTS[w.collection, split]) for split in HELD_OUT}},
     log:
         "<logs>/evaluation/texts-{collection}.log",
@@ -175,3 +181,30 @@ rule score_causal:
         "../envs/jax.yaml"
     script:
         "../scripts/evaluation/score_causal.py"
+
+
+rule score_responses:
+    """Generate the responses to held-out prompts with a finetuned model and its base model, and compare them."""
+    input:
+        texts=lambda w: TEXT_FILES["finetune-text"],
+        base=base_of,
+        fingerprint=fingerprint_of,
+        best=lambda w: FINETUNE[w.run].best,
+        code=code_inputs("evaluation/score_responses", "jax"),
+    output:
+        scores="<results>/evaluation/responses/finetune/{run}/scores.json",
+        by_item="<results>/evaluation/responses/finetune/{run}/items.parquet",
+        responses="<results>/evaluation/responses/finetune/{run}/responses.json",
+    params:
+        recipe=lambda w: EVALUATED.generation(FINETUNE[w.run]),
+    log:
+        "<logs>/evaluation/responses/finetune/{run}.log",
+    wildcard_constraints:
+        run=one_of(EVALUATED.generating),
+    threads: config["cpu_threads"]
+    resources:
+        **asks(of_stage("finetune"), "score_responses"),
+    conda:
+        "../envs/jax.yaml"
+    script:
+        "../scripts/evaluation/score_responses.py"

@@ -16,6 +16,7 @@ TOLD += [f"<results>/mlm/{name}/fill_mask.json" for name in INFERENCE_MODELS if 
 TOLD += [f"<results>/finetune/{name}/partitioning.json" for name in FINETUNE]
 TOLD += [f"<results>/finetune/{name}/generations.json" for name in FINETUNE if config["prompts"]["generate"]]
 TOLD += SAMPLES
+TOLD += [file for file in SCORES if file.endswith("/responses.json")]
 TOLD += ["<results>/compare/runs.csv"] if any(len(runs) > 1 for runs in STAGE_RUNS.values()) else []
 REPEATED = [run for run in RUNS if "published" in run.recipe]
 BESIDE_PUBLISHED = ["<results>/compare/published.json"] if REPEATED else []

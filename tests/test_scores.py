@@ -14,9 +14,10 @@ import pytest
 from tpulm.core.errors import UserError
 from tpulm.core.files import write_json
 from tpulm.core.scores import read_scores
+from tpulm.corpus.documents import RESPONSES
 from tpulm.corpus.sources import pair_sources
 from tpulm.evaluation import intervals
-from tpulm.evaluation.documents import TextSet, draw, read_sample, write_sample
+from tpulm.evaluation.documents import Answered, TextSet, bytes_of, draw, read_sample, write_sample
 from tpulm.evaluation.minimal_pairs import (
     KINDS,
     Pair,
@@ -29,6 +30,7 @@ from tpulm.evaluation.minimal_pairs import (
 )
 from tpulm.evaluation.ngram_model import ORDER, KneserNey, Unigram
 from tpulm.evaluation.rows import (
+    CausalVocabulary,
     Encoded,
     MaskedVocabulary,
     batched,
@@ -135,6 +137,47 @@ def test_documents_are_drawn_by_their_seed(tmp_path):
     assert draw(files["test"], 99, 0)[1] != texts and sorted(draw(files["test"], 99, 0)[1]) == sorted(texts)
     write_sample(tmp_path / "again", "corpus", files, recipe)
     assert (tmp_path / "again").read_bytes() == (tmp_path / "sample").read_bytes()
+
+
+def test_of_instruction_data_the_responses_are_scored(tmp_path):
+    import pyarrow as pa
+
+    texts, spans = ["Q: 1 + 2 A: 3", "Q: 2 A: 2 Q: 3 A: 33", "all of it"], [[(11, 13)], [(7, 9), (17, 20)], [(0, 9)]]
+    responses = [[{"start": start, "stop": stop} for start, stop in own] for own in spans]
+    table = pa.table({"text": texts, "responses": pa.array(responses, RESPONSES.type)})
+    pq.write_table(table, tmp_path / "texts.parquet")
+    files = dict.fromkeys(("validation", "test"), [str(tmp_path / "texts.parquet")])
+    recipe = {"documents": 9, "characters": 10, "seed": 0, "responses": True}
+    write_sample(tmp_path / "sample", "finetune-text", files, recipe)
+    one, _ = read_sample(tmp_path / "sample", "finetune-text")
+    assert one.name == "finetune-text validation" and one.scored == "finetune-text validation, responses"
+    # No more than `characters`, but for the first response.
+    cut = [Answered(texts[0], ((11, 13),)), Answered("Q: 2 A: 2 ", ((7, 9),)), Answered(texts[2], ((0, 9),))]
+    assert sorted(one.texts) == sorted(cut) and [bytes_of(passage) for passage in cut] == [2, 2, 9]
+    assert sorted(one.whole.texts) == sorted(passage.text for passage in cut) and one.whole.scored == one.name
+
+    class Tokenizer:
+        def encode(self, texts):
+            return [list(text.encode()) for text in texts]
+
+        def places(self, texts):
+            return [[(place, place + 1) for place in range(len(text))] for text in texts]
+
+    vocabulary = CausalVocabulary.__new__(CausalVocabulary)
+    vocabulary.tokenizer, vocabulary.prefix = Tokenizer(), 0
+    encoded = vocabulary.encode([*cut, "plain"])
+    for length in (4, 99):
+        said = ["" for _ in encoded]
+        for row in causal_rows(encoded, vocabulary, length):
+            said[row.text] += bytes(row.arrays["tokens"][row.arrays["loss_mask"] > 0].tolist()).decode()
+        assert said == [" 3", " 2", "all of it", "plain"]
+    # So do the models that count.
+    training = vocabulary.ids(["Q: 1 A: 1"] * 3)
+    for model in (KneserNey(training, 256), Unigram(training, 256)):
+        whole, *parts = model.nats(
+            [one.ids for one in encoded[:1] * 3], [None, encoded[0].scored, 1 - encoded[0].scored]
+        )
+        assert 0 < parts[0] < whole and sum(parts) == pytest.approx(whole)
 
 
 PROSE = [

@@ -33,6 +33,10 @@ def test_the_files_of_a_model_are_those_of_what_selects(tmp_path):
     assert [selecting(run)["on"] for run in runs] == [
         "corpus validation", "corpus validation", "finetune-text validation",
     ]  # fmt: skip
+    asked = {"source": "files", "files": ["a.jsonl"], "template": "{q}", "response": "{a}"}
+    config = config_of(tmp_path, select_by="bits_per_byte")
+    config["finetune"]["text"] = asked
+    assert selecting(runs_of(config)[2])["on"] == "finetune-text validation, responses"
     by_pairs = runs_of(config_of(tmp_path, select_by="blimp", pairs={"sets": SETS}))[0]
     assert selecting(by_pairs) == {"group": "pairs", "on": "blimp"}
     assert by_pairs.state == "<results>/mlm/tiny/selected.json"

@@ -80,7 +80,10 @@ TOKENIZER = "train_tokenizer evaluate_tokenizer score_ngrams:corpus,tokenizer " 
 SCORED_ON = "sample_texts:corpus make_pairs " + OVERLAPS[0] + OVERLAPS[2]
 WRITTEN = "build_corpus:corpus " + SCORED_ON + OVERLAPS[1] + TOKENIZER + " " + shards(CORPUS_SET) + VOCABULARY
 CORPUS = "read_part:corpus,00000 " + WRITTEN
-TUNING_SCORED_ON = "sample_texts:finetune-text score_ngrams:finetune-text,base-small " + OVERLAPS[2] + OVERLAPS[3]
+TUNING_SCORED_ON = (
+    "sample_texts:finetune-text score_ngrams:finetune-text,base-small score_causal:base/small "
+    + OVERLAPS[2] + OVERLAPS[3]
+)  # fmt: skip
 TUNING_WRITTEN = "build_corpus:finetune-text " + TUNING_SCORED_ON + OVERLAPS[1] + shards(TUNING_SET) + FINETUNE
 TUNING = "read_part:finetune-text,00000 " + TUNING_WRITTEN
 # Where tokenizer and base model come from elsewhere, they do not depend on the corpus.
@@ -314,12 +317,12 @@ def rows_of_text(text, collection, source, states, written, fetched):
     yield from rows_of("mixed", listed, written, {"weight": 2.5})
     yield from rows_of("mixed", listed, parts[3] + written, {"files": ["text/a.txt"], "sample_by": "document"})
     yield f"{text}.sources.NAME.source", "mixed", listed, {"source": "python-docs"}, parts[3] + written
-    other = {"template": "{other}", "response": "{other}"}
-    yield from rows_of(asked, text, three + written, other)
-    yield from rows_of(several_asked, f"{text}.sources.one", three + written, other)
-    yield from rows_of(chatted, text, three + written, {"messages": "other"})
-    yield from rows_of(several_chatted, f"{text}.sources.one", three + written, {"messages": "other"})
-    again = f"fetch_chat_template:{collection} {three}{written}"
+    other, answered = {"template": "{other}", "response": "{other}"}, f"{three}{written} score_responses:python"
+    yield from rows_of(asked, text, answered, other)
+    yield from rows_of(several_asked, f"{text}.sources.one", answered, other)
+    yield from rows_of(chatted, text, answered, {"messages": "other"})
+    yield from rows_of(several_chatted, f"{text}.sources.one", answered, {"messages": "other"})
+    again = f"fetch_chat_template:{collection} {answered}"
     yield from rows_of(chatted, text, again, {"chat_template": "gemma"})
     yield from rows_of(several_chatted, text, again, {"chat_template_revision": B})
     again = f"collect_ngrams:{collection} find_contamination:{collection},00000 {written}"
@@ -578,6 +581,7 @@ ROWS = [
     ),
     *rows_of("trained", "evaluation.text", DRAWN, {"documents": 100, "characters": 500, "seed": 1}),
     *rows_of("trained", "evaluation.text", "score_mlm:mlm/tiny", {"masked_documents": 9}),
+    *rows_of("answered", "evaluation.text", "score_responses:python", {"responses": 9}),
     *rows_of("trained", "evaluation.pairs", "make_pairs " + PAIRED, {"made": 9, "seed": 1}),
     *rows_of(
         "paired", "evaluation.pairs.sets.mine", "fetch_pairs:mine " + PAIRED,
@@ -719,6 +723,10 @@ def in_state(trained, tmp_path_factory):
             for part in sorted((workflow / "results").glob("*/parts/00000.*")):
                 for number in range(1, 7):
                     shutil.copy(part, part.with_name(f"0000{number}{part.suffix}"))
+            if name in ("asked", "answered", "chatted", "talked"):
+                made = workflow / "results/evaluation/finetune/python"
+                shutil.copytree(made, workflow / "results/evaluation/responses/finetune/python")
+                (workflow / "results/evaluation/responses/finetune/python/responses.json").touch()
             for name in changes.get("evaluation.pairs.sets", []):
                 (workflow / "results/evaluation/pairs/sets").mkdir(exist_ok=True)
                 (workflow / f"results/evaluation/pairs/sets/{name}.jsonl").touch()

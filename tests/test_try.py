@@ -2,6 +2,8 @@
 
 import fcntl
 import json
+import os
+import pty
 import runpy
 import subprocess
 import sys
@@ -9,7 +11,7 @@ import sys
 import pytest
 import warm
 from conftest import ROOT
-from tpulm.core.files import fingerprints
+from tpulm.core.files import fingerprints, write_json
 from tpulm.core.folder_lock import lock_of
 from tpulm.specs.masked_sizes import opens
 
@@ -52,7 +54,21 @@ def test_a_model_that_is_not_there_is_named_with_those_that_are(tmp_path):
     said = ask(tmp_path, "big", "--configfile", "one.yaml", code=1)
     assert "in experiments/one/results; allowed: none" in said
     said = ask(tmp_path, "finetune.runs.tiny", code=1)
-    assert said.startswith("error: config.yaml has no finetune.runs.tiny") and said.count("\n") == 1
+    assert "base model of results/finetune/tiny is not known" in said and said.count("\n") == 1
+    # What Snakemake kept of the run says it.
+    write_json(tmp_path / "results/history/finetune/tiny.json", [{"recipe": {"base": "small"}}])
+    base_of = runpy.run_path(str(PROGRAM))["base_of"]
+    assert base_of("tiny", tmp_path / "results", {}) == "small"
+    assert base_of("tiny", tmp_path / "results", {"finetune": {"runs": {"tiny": {"base": "large"}}}}) == "large"
+
+
+@pytest.mark.unit
+def test_without_the_environment_there_is_a_sentence():
+    for tool in ("try", "new_config", "watch", "compare"):
+        done = subprocess.run(
+            [sys.executable, "-S", "-I", ROOT / f"tools/{tool}.py", "x"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 1 and done.stderr.startswith("error: ") and "activate" in done.stderr, tool
 
 
 @pytest.mark.parametrize(
@@ -84,8 +100,15 @@ def test_a_prompt_without_a_mask_is_an_error(trained):
     whole = "Return the [MASK] of the list."
     printed = ask(trained.folder, "mlm/tiny", "--prompt", "no mask", "--prompt", whole, code=1)
     assert "error: " in printed and said in printed and printed.count("%") == 5
-    typed = ask(trained.folder, "mlm/tiny", typed=f"no mask\n{whole}\n\n")
-    assert said in typed and typed.count("%") == 5  # one that is typed can be typed again
+    assert said in ask(trained.folder, "mlm/tiny", typed="no mask\n", code=1)
+    folder = str(trained.folder / "results/mlm/tiny")
+    piped = ask(trained.folder.parent, folder, typed=f"Of several lines.\n{whole}\n")
+    assert piped.count("%") == 5 and "error" not in piped
+    terminal, end = pty.openpty()
+    os.write(terminal, b"no mask\nReturn the [MASK]\\\nof the list.\n\n")
+    command = [sys.executable, PROGRAM, "mlm/tiny"]
+    done = subprocess.run(command, cwd=trained.folder, capture_output=True, text=True, stdin=end, check=True)
+    assert said in done.stderr and done.stdout.count("%") == 5  # one that is typed can be typed again
 
 
 @pytest.mark.unit

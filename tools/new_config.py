@@ -26,20 +26,23 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-import numpy as np  # noqa: E402
-from ruamel.yaml import YAML  # noqa: E402
-from tpulm.config.model_sizes import model_size  # noqa: E402
-from tpulm.config.reading import complete  # noqa: E402
-from tpulm.config.runs import runs_of  # noqa: E402
-from tpulm.core.accelerators import GIB, GPU_PATTERN, parse_gpu, slice_hosts, topology  # noqa: E402
-from tpulm.core.bucket import remote  # noqa: E402
-from tpulm.core.errors import UserError  # noqa: E402
-from tpulm.corpus.files import read_files  # noqa: E402
-from tpulm.corpus.rows import Form  # noqa: E402
-from tpulm.corpus.sources import ALLOWED, expand, kind_of, packed, parts_of, size_of  # noqa: E402
-from tpulm.specs.record_arrays import predictions_per_record  # noqa: E402
-from tpulm.specs.training_step import MOST_HOST_DEVICES  # noqa: E402
-from tpulm.tokenization import unigram  # noqa: E402
+try:
+    import numpy as np
+    from ruamel.yaml import YAML
+    from tpulm.config.model_sizes import model_size
+    from tpulm.config.reading import complete
+    from tpulm.config.runs import runs_of
+    from tpulm.core.accelerators import GIB, GPU_PATTERN, parse_gpu, slice_hosts, topology
+    from tpulm.core.bucket import remote
+    from tpulm.core.errors import UserError
+    from tpulm.corpus.files import read_files
+    from tpulm.corpus.rows import Form
+    from tpulm.corpus.sources import ALLOWED, expand, kind_of, packed, parts_of, size_of
+    from tpulm.specs.record_arrays import predictions_per_record
+    from tpulm.specs.training_step import MOST_HOST_DEVICES
+    from tpulm.tokenization import unigram
+except ModuleNotFoundError as error:
+    sys.exit(f"error: this Python has no {error.name}; activate the environment: `. .venv/bin/activate`.")
 
 SAMPLE = 64 << 20  # bytes of text that are read
 OF_A_FILE = 4 << 20  # of each file at least, because files are read in blocks of this size

@@ -3,28 +3,34 @@
     python tools/try.py tiny
     python tools/try.py finetune/python --prompt "def "
     python tools/try.py tiny --prompt "Return the [MASK] of the list."
+    python tools/try.py experiments/sums/results/finetune/sums < question.txt
 
 A masked model fills in the [MASK] of a prompt, with the probability of each of five answers; a causal model (base,
-finetuned, or an adapter on its base) continues it, sampled as `generation` of the config says. The model runs on the
-CPU, beside a training that has the accelerator, unless JAX_PLATFORMS and CUDA_VISIBLE_DEVICES say otherwise.
+finetuned, or an adapter on its base) continues it, sampled as `generation` of its config says, or with the defaults
+where that config is not given. What is piped in is one prompt, of any number of lines. At the terminal, a line that
+ends with a backslash goes on in the next one. The model runs on the CPU, beside a training that has the accelerator,
+unless JAX_PLATFORMS and CUDA_VISIBLE_DEVICES say otherwise.
 """
 
 import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from tpulm.config.exported_models import sampling_of  # noqa: E402
-from tpulm.config.reading import read_config  # noqa: E402
-from tpulm.core.errors import UserError  # noqa: E402
-from tpulm.core.files import read_json  # noqa: E402
-from tpulm.specs.artifacts import experiment_folder, in_experiment  # noqa: E402
-from tpulm.specs.masked_sizes import opens  # noqa: E402
+try:
+    from tpulm.config.exported_models import sampling_of
+    from tpulm.config.reading import complete, read_config
+    from tpulm.core.errors import UserError
+    from tpulm.core.files import read_json
+    from tpulm.specs.artifacts import experiment_folder, in_experiment
+    from tpulm.specs.masked_sizes import opens
+except ModuleNotFoundError as error:
+    sys.exit(f"error: this Python has no {error.name}; activate the environment: `. .venv/bin/activate`.")
 
 # A file that a finished model of each stage has, below the folder of the stage and of the run.
 WHOLE = {
@@ -116,39 +122,57 @@ def causal(folder: Path, adapter: Path | None, sampling: dict) -> Ask:
     return lambda prompt: [f"{prompt}{text}" for text in generate([prompt])[0]]
 
 
-def results_of(files: list[Path]) -> Path:
-    """Return the results of a config; where there is no config, those of this folder."""
-    config = {} if files == [CONFIG] and not CONFIG.is_file() else read_config(files, {})
+def results_of(config: Mapping) -> Path:
+    """Return the results of a config; without one, those of this folder."""
     return Path(in_experiment("<results>", experiment_folder(config)))
+
+
+def place_of(asked: argparse.Namespace, config: Mapping) -> tuple[Path, str]:
+    """Return the results that have the run, and the run, which the user may give as a folder. Raises UserError."""
+    folder = Path(asked.run)
+    if folder.is_dir() and folder.parent.name in WHOLE:
+        return folder.parents[1], f"{folder.parent.name}/{folder.name}"
+    results = asked.results or results_of(config)
+    if not models(results) and asked.results is None and asked.configfile is None:
+        raise UserError(f"there is no trained model in {results}; those of another config need --configfile.")
+    return results, asked.run
+
+
+def base_of(name: str, results: Path, config: Mapping) -> str:
+    """Return the base model of an adapter: by its config, or else by what `snakemake` has kept of the run."""
+    if name in config.get("finetune", {}).get("runs", {}):
+        return str(config["finetune"]["runs"][name]["base"])
+    kept = results / "history" / "finetune" / f"{name}.json"
+    if not kept.is_file():
+        raise UserError(f"the base model of {results}/finetune/{name} is not known; name its config with --configfile.")
+    return str(read_json(kept)[-1]["recipe"]["base"])
 
 
 def opened(asked: argparse.Namespace) -> Ask:
     """Return what answers the prompts of the model that was asked for. Raises UserError."""
-    results = asked.results or results_of(asked.configfile)
-    if not models(results) and asked.results is None and asked.configfile == [CONFIG]:
-        raise UserError(f"there is no trained model in {results}; those of another config need --configfile.")
-    stage, name = chosen(asked.run, results)
+    files = asked.configfile or [CONFIG]
+    config = read_config(files, {}) if asked.configfile or CONFIG.is_file() else {}
+    results, run = place_of(asked, config)
+    stage, name = chosen(run, results)
     folder = results / stage / name
     if stage == "mlm":
         return masked(folder / "model")
-    config = read_config(asked.configfile, {})
-    sampling = sampling_of(config)
+    if asked.configfile is None and results.resolve() != results_of(config).resolve():
+        config = {}  # that of another experiment
+    sampling = sampling_of(config or complete({"corpus": {"source": "python-docs"}}, "config.yaml"))
     given = {"max_length": asked.max_length, "samples": asked.samples, "seed": asked.seed}
     sampling |= {key: value for key, value in given.items() if value is not None and key in sampling}
     if stage == "base" or (folder / "model").is_dir():
         return causal(folder / ("preset" if stage == "base" else "model"), None, sampling)
-    if name not in config["finetune"]["runs"]:
-        files = ", ".join(map(str, asked.configfile))
-        raise UserError(f"{files} has no finetune.runs.{name}, which names the base model of this adapter.")
-    return causal(results / "base" / config["finetune"]["runs"][name]["base"] / "preset", folder, sampling)
+    return causal(results / "base" / base_of(name, results, config) / "preset", folder, sampling)
 
 
 def main() -> None:
     """Answer the prompt of the command line, or those that are typed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", help="a run of the config: its name, or STAGE/RUN if the name is ambiguous")
+    parser.add_argument("run", help="a run: its name, STAGE/RUN if the name is ambiguous, or its folder")
     parser.add_argument("--prompt", action="append", help="run the model on this prompt and exit; repeatable")
-    parser.add_argument("--configfile", type=Path, nargs="+", default=[CONFIG], help="as for snakemake")
+    parser.add_argument("--configfile", type=Path, nargs="+", help="as for snakemake")
     parser.add_argument("--results", type=Path, help="where the models are; default: the results of the config")
     for key in ("max_length", "samples", "seed"):
         parser.add_argument(f"--{key.replace('_', '-')}", type=int, help=f"instead of generation.{key} of the config")
@@ -166,22 +190,22 @@ def main() -> None:
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
             refused = True
-    sys.exit(bool(asked.prompt) and refused)
+    sys.exit(refused and (bool(asked.prompt) or not sys.stdin.isatty()))  # what is typed can be typed again
 
 
 def typed() -> Iterator[str]:
-    """Yield what the user types, up to an empty line or the end of the input."""
+    """Yield what the user types, up to an empty line or the end of the input; all at once what is piped in."""
+    if not sys.stdin.isatty():
+        yield sys.stdin.read().removesuffix("\n")
+        return
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (lets lines be edited and repeated)
     print("Enter a prompt; an empty line exits.", file=sys.stderr)
-    while True:
-        try:
-            line = input("> ")
-        except (EOFError, KeyboardInterrupt):
-            return
-        if not line:
-            return
-        yield line
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
+        while line := input("> "):
+            while line.endswith("\\"):
+                line = f"{line[:-1]}\n{input('. ')}"
+            yield line
 
 
 if __name__ == "__main__":

@@ -26,21 +26,25 @@ from urllib.parse import parse_qsl, urlsplit
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from tpulm.config.reading import read_config  # noqa: E402
-from tpulm.config.report import page_recipe  # noqa: E402
-from tpulm.config.runs import runs_of  # noqa: E402
-from tpulm.core import folder_lock  # noqa: E402
-from tpulm.core.errors import UserError  # noqa: E402
-from tpulm.report.jobs import account  # noqa: E402
-from tpulm.report.page import page, sections, vega  # noqa: E402
-from tpulm.report.sources import Sources, devices_of  # noqa: E402
-from tpulm.specs.artifacts import experiment_folder, in_experiment  # noqa: E402
+try:
+    from tpulm.config.reading import read_config
+    from tpulm.config.report import page_recipe
+    from tpulm.config.runs import runs_of
+    from tpulm.core import folder_lock
+    from tpulm.core.errors import UserError
+    from tpulm.report.jobs import account
+    from tpulm.report.page import page, sections, vega
+    from tpulm.report.sources import Sources, devices_of
+    from tpulm.specs.artifacts import experiment_folder, in_experiment
+except ModuleNotFoundError as error:
+    sys.exit(f"error: this Python has no {error.name}; activate the environment: `. .venv/bin/activate`.")
 
 TEMPLATES = ROOT / "report" / "page"
 # Files below results/ that the page tells of.
 TOLD = (
     "corpus.json", "metrics.json", "pieces.json", "manifest.json", "history.csv", "timings.csv", "state.json",
     "fill_mask.json", "generations.json", "partitioning.json", "runs.csv", "scores.json",
+    "responses.json",
 )  # fmt: skip
 WHOLE = ("plan", "samples")  # folders of which it tells every JSON file
 # A rule, or one that is made of another one by another name.

@@ -1,9 +1,10 @@
 """Draw the held-out documents of a text that models are scored on.
 
 input.documents   Parquet files of the held-out splits, one document per row
-output            Parquet: split, item (a name), text; those of each split in the order in which they were drawn
+output            Parquet: split, item (a name), text, and responses where they are scored; those of each split in the
+                  order in which they were drawn
 params.recipe     documents of each split; characters of a document, from its beginning; seed; files, how many each
-                  split has
+                  split has; responses, where these are scored, given what is before each
 """
 
 from tpulm.core.job import job

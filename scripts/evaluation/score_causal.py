@@ -32,7 +32,7 @@ with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
     stage, preset = ("finetune", {"base": {"preset": base}}) if best else ("base", {"preset": base})
     opened = on_one_host(recipe, snakemake.resources) | preset
     model, distribution = open_model(ModelSpec.of(stage, recipe["key"], opened))
-    material = Material.of(snakemake.input, recipe)
+    material = Material.of(snakemake.input, recipe, CAUSAL)
     score = CausalScorer(model, distribution, recipe, base, material.distinct)
     costs, beside = score(), {}
     if best:

@@ -25,7 +25,7 @@ with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
     from tpulm.evaluation.text_scores import Material, spoken
 
     vocabulary = MaskedVocabulary(folder / "tokenizer.json", folder / "special_tokens_map.json")
-    material = Material.of(snakemake.input, recipe)
+    material = Material.of(snakemake.input, recipe, MASKED)
     encoded = vocabulary.encode(material.distinct)
     length = fitting(recipe["length"], folder)
     rows = masked_rows(encoded, vocabulary, length)

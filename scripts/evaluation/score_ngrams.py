@@ -30,6 +30,7 @@ with job(snakemake.log[0], f"evaluation {wildcards.collection} {wildcards.vocabu
     sample = Sample(lambda rows: read_rows(snakemake.input.documents, rows), lengths, CHARACTERS, 0)
     training = encoded_documents(vocabulary, sample)
     texts = [one for path in snakemake.input.texts for one in read_sample(path, wildcards.collection)]
+    texts = [one.whole for one in texts] if isinstance(vocabulary, MaskedVocabulary) else texts
     material = Material(texts, read_sets(snakemake.input.pairs, recipe["pairs"]), {}, [])
     write_costs(snakemake.output[0], vocabulary, training, material.distinct)
     say(f"counted {sum(map(len, training)):,} tokens")

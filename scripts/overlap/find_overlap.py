@@ -19,12 +19,12 @@ inputs, recipe, wildcards = snakemake.input, snakemake.params.recipe, snakemake.
 with job(snakemake.log[0], f"{wildcards.searched}, {wildcards.collection}") as say:
     from tpulm.corpus.documents import read_texts
     from tpulm.corpus.examples import read_split
-    from tpulm.evaluation.documents import read_sample
+    from tpulm.evaluation.documents import read_sample, text_of
     from tpulm.evaluation.text_scores import find_overlap, read_sets, told
 
     name, sets = wildcards.searched.rpartition("/")[2], {}
     for path in inputs.get("texts", []):
-        sets |= {one.name: (one.items, one.texts) for one in read_sample(path, name)}
+        sets |= {one.name: (one.items, list(map(text_of, one.texts))) for one in read_sample(path, name)}
     pairs = inputs.get("pairs", [])
     for one in read_sets(pairs, [Path(path).stem for path in pairs]):
         sets[one.name] = ([pair.item for pair in one.pairs], [pair.good for pair in one.pairs])

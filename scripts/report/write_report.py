@@ -13,9 +13,12 @@ from pathlib import Path
 
 from tpulm.core.files import write_json, write_text
 from tpulm.core.job import job
+from tpulm.report.curves import scores_of
 from tpulm.report.jobs import account
 from tpulm.report.page import page
+from tpulm.report.result_section import described
 from tpulm.report.sources import Sources, devices_of, named
+from tpulm.report.verdicts import verdicts
 
 with job(snakemake.log[0], "report") as say:
     recipe = snakemake.params.recipe
@@ -25,6 +28,9 @@ with job(snakemake.log[0], "report") as say:
     sources.files |= {run["log"]: Path(run["log"]) for run in recipe["runs"] if Path(run["log"]).is_file()}
     write_json(snakemake.output.jobs, account(given, recipe, devices_of(recipe, sources)))
     sources.files["jobs.json"] = Path(snakemake.output.jobs)
+    runs = described(recipe, sources)
+    for verdict in verdicts(runs, scores_of(runs, sources), sources):
+        say(f"{verdict.label}: {'WARNING: ' if verdict.warning else ''}{verdict.sentence}")
     text = page(recipe, sources, Path(snakemake.input.templates[0]).parent)
     write_text(snakemake.output.page, text)
     say(f"{snakemake.output.page}: {len(text.encode()) / 1e6:.1f} MB; open it in a browser")

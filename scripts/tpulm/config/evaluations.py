@@ -8,8 +8,9 @@ from typing import Any
 
 from tpulm.config.exported_models import Model
 from tpulm.config.runs import BITS_PER_BYTE, LOSS, Run, by_stage, pick, runs_of
+from tpulm.config.texts import has_responses
 from tpulm.core.errors import UserError
-from tpulm.specs.artifacts import MADE_PAIRS, VALIDATION
+from tpulm.specs.artifacts import MADE_PAIRS, OF_RESPONSES, VALIDATION
 
 # What a base model and a finetuned one take of their recipes to be scored.
 BASE_KEYS = ("sequence_length", "batch_size", "microbatches", "precision", "mesh", "host_device_count")
@@ -81,13 +82,20 @@ class Evaluations:
         text = self.text
         return pick(text, "characters", "seed") | {"documents": max(text["documents"], text["masked_documents"])}
 
+    def sampling_of(self, collection: str) -> dict:
+        """Return how documents of a text are drawn, and whether responses are scored, given what is before each."""
+        return self.sampling | ({"responses": True} if scores_responses(self.config, collection) else {})
+
     def documents_of(self, run: Run) -> int:
         """Return how many documents of each held-out split a model is scored on."""
         return self.text["masked_documents" if run.stage == "mlm" else "documents"]
 
     def collections_of(self, run: Run) -> list[str]:
-        """Return the texts that a model is scored on."""
-        return ["corpus", *(["finetune-text"] if run.stage == "finetune" else [])]
+        """Return the texts that a model is scored on: a base model also on the one that it is finetuned on."""
+        if run.stage == "finetune":
+            return ["finetune-text", "corpus"]
+        tuned = run.stage == "base" and any(one.recipe["base"] == run.name for one in self.finetuned.values())
+        return ["corpus", *(["finetune-text"] if tuned else [])]
 
     def scored_with(self, run: Run) -> list[str]:
         """Return the texts that a model is scored on; the pairs go with the corpus."""
@@ -100,6 +108,17 @@ class Evaluations:
     def pair_files_of(self, collection: str) -> list[str]:
         """Return the files of these sets."""
         return [self.pair_files[name] for name in self.pairs_of(collection)]
+
+    @cached_property
+    def generating(self) -> dict[str, Run]:
+        """The finetuning runs, by name, whose models generate the responses of held-out documents."""
+        asked = self.text["responses"] and self.text_files and scores_responses(self.config, "finetune-text")
+        return dict(self.finetuned) if self.finetuned and asked else {}
+
+    def generation(self, run: Run) -> dict:
+        """Return what generating the responses of held-out documents takes of the config."""
+        kept = pick(self.text, "responses", "characters") | {"path": run.path}
+        return kept | run.loading_params("batch_size", "microbatches")
 
     def scored_on(self, models: Mapping[str, Model]) -> dict[str, Any]:
         """Return inputs of a rule that scores models, named by its wildcard `model`: on what, and beside what."""
@@ -196,6 +215,11 @@ def check_pairs(sets: Mapping[str, Mapping]) -> None:
             )
 
 
+def scores_responses(config: Mapping, collection: str) -> bool:
+    """Return whether causal models are scored on the responses of a text alone, as they are trained on them."""
+    return has_responses(config["corpus"] if collection == "corpus" else config["finetune"]["text"])
+
+
 def checkpoints_named(which: str, run: Run) -> list[int]:
     """Return the steps of a run's checkpoints that `which` names beside the best one: best, last or all."""
     ends = run.segment_ends
@@ -206,7 +230,8 @@ def selecting(run: Run) -> dict[str, str]:
     """Return what tells the score that a run's checkpoint is selected by: group, and on what it is measured."""
     if run.selected_by == BITS_PER_BYTE:
         text = "finetune-text" if run.stage == "finetune" else "corpus"
-        return {"group": "text", "on": f"{text} {VALIDATION}"}
+        ending = OF_RESPONSES if run.stage != "mlm" and scores_responses(run.config, text) else ""
+        return {"group": "text", "on": f"{text} {VALIDATION}{ending}"}
     return {"group": "pairs", "on": run.selected_by}
 
 

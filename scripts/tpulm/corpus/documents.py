@@ -164,17 +164,19 @@ def read_responses(
         yield [[(span["start"], span["stop"]) for span in spans] for spans in batch.to_pylist()]
 
 
-def read_rows(files: Files, rows: np.ndarray, size: int = 1000) -> Iterator[list[str]]:
+def read_rows(files: Files, rows: np.ndarray, size: int = 1000, column: str = "text") -> Iterator[list]:
     """Yield the documents with these numbers, ascending integers of shape [n], as lists of at most `size`.
+
+    column  another one that is to be read instead
 
     Row groups without any are not read. Raises UserError when a file is damaged.
     """
     for group in row_groups(files):
         own = rows[slice(*np.searchsorted(rows, [group.start, group.stop]))] - group.start
         if len(own):
-            texts = group.read()
+            values = group.read(column)
             for first in range(0, len(own), size):
-                yield texts.take(pa.array(own[first : first + size])).to_pylist()
+                yield values.take(pa.array(own[first : first + size])).to_pylist()
 
 
 def read_lengths(files: Files) -> list[np.ndarray]:

@@ -1,8 +1,9 @@
 """Held-out documents that models are scored on: drawn by a seed, the same for every model."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -10,10 +11,44 @@ import pyarrow.parquet as pq
 
 from tpulm.core.files import atomic_write
 from tpulm.core.random_streams import generator
-from tpulm.corpus.documents import count_documents, read_rows, whole
-from tpulm.specs.artifacts import HELD_OUT
+from tpulm.corpus.documents import RESPONSES, count_documents, read_rows, whole
+from tpulm.specs.artifacts import HELD_OUT, OF_RESPONSES
 
 COLUMNS = pa.schema([("split", pa.string()), ("item", pa.string()), ("text", pa.string())])
+
+
+class Answered(NamedTuple):
+    """A document whose responses are scored, given what is before each: the characters of each, as (start, stop)."""
+
+    text: str
+    responses: tuple[tuple[int, int], ...]
+
+
+Passage = str | Answered  # what is scored: all of a text, or its responses
+
+
+def text_of(passage: Passage) -> str:
+    """Return the whole text of a passage."""
+    return passage if isinstance(passage, str) else passage.text
+
+
+def responses_of(passage: Passage) -> list[tuple[int, int]]:
+    """Return the characters of a passage that are scored, as (start, stop)."""
+    return [(0, len(passage))] if isinstance(passage, str) else list(passage.responses)
+
+
+def bytes_of(passage: Passage) -> int:
+    """Return how many bytes of UTF-8 of a passage are scored."""
+    return sum(len(text_of(passage)[start:stop].encode()) for start, stop in responses_of(passage))
+
+
+def beginning(passage: Passage, characters: int) -> Passage:
+    """Return the beginning of a passage; of one with responses, no less than its first response, up to `characters`."""
+    if isinstance(passage, str):
+        return passage[:characters]
+    kept = [passage.responses[0], *(response for response in passage.responses[1:] if response[0] < characters)]
+    kept = [(start, min(stop, max(characters, start + characters))) for start, stop in kept]
+    return Answered(passage.text[: max(characters, kept[-1][1])], tuple(kept))
 
 
 @dataclass(frozen=True)
@@ -27,8 +62,18 @@ class TextSet:
 
     name: str
     items: list[str]
-    texts: list[str]
+    texts: list[Passage]
     split: str
+
+    @property
+    def scored(self) -> str:
+        """What of them is scored, in words, such as corpus validation, responses."""
+        return self.name if all(isinstance(text, str) for text in self.texts) else f"{self.name}{OF_RESPONSES}"
+
+    @property
+    def whole(self) -> "TextSet":
+        """The same with whole texts, as models are scored on that are trained on all tokens."""
+        return replace(self, texts=list(map(text_of, self.texts)))
 
 
 def draw(files: Sequence[str], number: int, *key: int) -> tuple[np.ndarray, list[str]]:
@@ -39,28 +84,63 @@ def draw(files: Sequence[str], number: int, *key: int) -> tuple[np.ndarray, list
     """
     total = sum(map(count_documents, files))
     rows = generator(*key).permutation(total)[:number]
+    return rows, in_order(files, rows)
+
+
+def in_order(files: Sequence[str], rows: np.ndarray, column: str = "text") -> list:
+    """Return the values of a column of documents with these numbers, in this order."""
     order = np.argsort(rows)
-    ascending = [text for batch in read_rows(files, rows[order]) for text in batch]
-    texts = [""] * len(rows)
-    for place, text in zip(order, ascending, strict=True):
-        texts[place] = text
-    return rows, texts
+    values = [value for batch in read_rows(files, rows[order], column=column) for value in batch]
+    return [values[place] for place in np.argsort(order)]
 
 
 def write_sample(path: str | Path, collection: str, files: Mapping[str, Sequence[str]], recipe: Mapping) -> int:
     """Draw documents of a text and write them as Parquet: split, item, text. Returns how many there are.
 
-    files   of each held-out split; recipe  documents of each, characters of a document, seed
+    files   of each held-out split
+    recipe  documents of each, characters of a document, seed; responses, where these are scored
     """
-    table: dict[str, list[str]] = {name: [] for name in COLUMNS.names}
+    columns = COLUMNS.append(RESPONSES) if recipe.get("responses") else COLUMNS
+    table: dict[str, list] = {name: [] for name in columns.names}
     for number, split in enumerate(HELD_OUT):
         rows, texts = draw(files[split], recipe["documents"], recipe["seed"], number)
-        table["split"] += [split] * len(rows)
-        table["item"] += [f"{collection}/{split}/{row}" for row in rows]
-        table["text"] += [text[: recipe["characters"]] for text in texts]
+        passages: list[Passage] = list(texts)
+        if recipe.get("responses"):
+            spans = in_order(files[split], rows, RESPONSES.name)
+            passages = [answered(text, own) for text, own in zip(texts, spans, strict=True)]
+        # Those of a conversation may all be empty.
+        chosen = [
+            (f"{collection}/{split}/{row}", beginning(passage, recipe["characters"]))
+            for row, passage in zip(rows, passages, strict=True)
+            if bytes_of(passage)
+        ]
+        table["split"] += [split] * len(chosen)
+        table["item"] += [item for item, _ in chosen]
+        table["text"] += [text_of(passage) for _, passage in chosen]
+        if recipe.get("responses"):
+            table[RESPONSES.name] += responses_column([passage for _, passage in chosen])
     with atomic_write(path) as partial:
-        pq.write_table(pa.table(table, COLUMNS), partial, compression="zstd")
+        pq.write_table(pa.table(table, columns), partial, compression="zstd")
     return len(table["item"])
+
+
+def answered(text: str, responses: Sequence[Mapping[str, int]] | None) -> Passage:
+    """Return the passage of a row, whose `responses` are as `RESPONSES` has them; None where all of it is scored."""
+    return text if responses is None else Answered(text, tuple((one["start"], one["stop"]) for one in responses))
+
+
+def responses_column(passages: Sequence[Passage]) -> list[list[dict[str, int]] | None]:
+    """Return the responses of passages as `RESPONSES` has them, None where all of a text is scored."""
+    return [
+        None if isinstance(passage, str) else [{"start": start, "stop": stop} for start, stop in passage.responses]
+        for passage in passages
+    ]
+
+
+def passages_of(columns: Mapping[str, list]) -> list[Passage]:
+    """Return the passages of a table with a column `text` and, where responses are scored, `responses`."""
+    responses = columns.get(RESPONSES.name, [None] * len(columns["text"]))
+    return [answered(*row) for row in zip(columns["text"], responses, strict=True)]
 
 
 def read_sample(path: str | Path, collection: str, documents: int | None = None) -> list[TextSet]:
@@ -72,7 +152,7 @@ def read_sample(path: str | Path, collection: str, documents: int | None = None)
     """
     with whole(str(path)):
         columns = pq.read_table(path).to_pydict()
-    rows = list(zip(*(columns[name] for name in COLUMNS.names), strict=True))
+    rows = list(zip(columns["split"], columns["item"], passages_of(columns), strict=True))
     found = []
     for split in HELD_OUT:
         own = [(item, text) for name, item, text in rows if name == split][:documents]

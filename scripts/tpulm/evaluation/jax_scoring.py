@@ -6,6 +6,7 @@ import jax
 import keras
 import numpy as np
 
+from tpulm.evaluation.documents import Passage
 from tpulm.evaluation.rows import Batch, CausalVocabulary, Row, batched, causal_rows, costs_of, summed
 from tpulm.models.sharding import Sharded, batch_sharding
 from tpulm.models.token_losses import losses_and_correct
@@ -57,7 +58,7 @@ class CausalScorer:
     """Scores the same texts each time it is called, with the values that the model's variables hold then."""
 
     def __init__(
-        self, model: keras.Model, distribution: Sharded, recipe: Mapping, vocabulary: str, texts: Sequence[str]
+        self, model: keras.Model, distribution: Sharded, recipe: Mapping, vocabulary: str, texts: Sequence[Passage]
     ):
         """Take a model, how it is sharded, what its run says of it, and texts.
 
@@ -70,7 +71,7 @@ class CausalScorer:
         tokens = recipe["batch_size"] // recipe["microbatches"] * self.length
         self.score = Scorer(model, distribution, causal_lm, tokens, self.length)
 
-    def __call__(self) -> dict[str, float]:
+    def __call__(self) -> dict[Passage, float]:
         """Return the negative log-likelihood of each text, nats."""
         rows = causal_rows(self.encoded, self.vocabulary, self.length)
         return costs_of(self.texts, self.encoded, self.score(rows, len(self.texts)))

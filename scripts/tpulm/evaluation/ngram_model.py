@@ -9,10 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tpulm.core.files import atomic_write
+from tpulm.corpus.documents import RESPONSES
+from tpulm.evaluation.documents import Passage, responses_column, text_of
 from tpulm.evaluation.rows import CausalVocabulary, MaskedVocabulary, unknown_nats
 
 ORDER = 5
 Ids = Sequence[Sequence[int]]
+Scored = Sequence[np.ndarray | None] | None
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,8 @@ class KneserNey:
             kinds = np.bincount(before[counts > 0], minlength=size)
             self.tables.insert(0, Table(keys[order - 1], counts, totals, kinds, discount))
 
-    def nats(self, documents: Ids) -> np.ndarray:
-        """Return the negative log-likelihood of each document without its end, float64 [documents]."""
+    def nats(self, documents: Ids, scored: Scored = None) -> np.ndarray:
+        """Return the negative log-likelihood of each document without its end, float64 [documents]; see `summed`."""
         stream, predicted = joined(documents, self.start)
         numbers = np.zeros(len(stream), np.int64)
         shares = np.full(len(stream), 1 / (self.base - 1))
@@ -79,7 +82,7 @@ class KneserNey:
             likely = (np.maximum(counts - table.discount, 0) + rest) / np.maximum(totals, 1)
             shares = np.where(totals > 0, likely, shares)
             numbers = np.where(found, places, -1)
-        return summed(-np.log(shares[predicted]), documents)
+        return summed(-np.log(shares[predicted]), documents, scored)
 
 
 class Unigram:
@@ -91,10 +94,10 @@ class Unigram:
         counts = np.bincount(flat, minlength=vocabulary) + 1
         self.costs = np.log(counts.sum()) - np.log(counts)
 
-    def nats(self, documents: Ids) -> np.ndarray:
-        """Return the negative log-likelihood of each document, float64 [documents]."""
+    def nats(self, documents: Ids, scored: Scored = None) -> np.ndarray:
+        """Return the negative log-likelihood of each document, float64 [documents]; see `summed`."""
         flat = np.fromiter((token for ids in documents for token in ids), np.int64)
-        return summed(self.costs[flat], documents)
+        return summed(self.costs[flat], documents, scored)
 
 
 def joined(documents: Ids, start: int) -> tuple[np.ndarray, np.ndarray]:
@@ -115,8 +118,14 @@ def estimate(counts: np.ndarray) -> float:
     return once / (once + 2 * twice) if once else 0.5
 
 
-def summed(values: np.ndarray, documents: Ids) -> np.ndarray:
-    """Return the sum of the values of each document, of which each token has one; float64 [documents]."""
+def summed(values: np.ndarray, documents: Ids, scored: Scored = None) -> np.ndarray:
+    """Return the sum of the values of each document, of which each token has one; float64 [documents].
+
+    scored  of each document, 1 for each token whose value counts, and 0 for others; None where all do
+    """
+    if scored is not None:
+        counted = (np.ones(len(ids)) if own is None else own for ids, own in zip(documents, scored, strict=True))
+        values = values * np.concatenate([np.empty(0), *counted])
     owners = np.repeat(np.arange(len(documents)), [len(ids) for ids in documents])
     return np.bincount(owners, values, len(documents))
 
@@ -146,14 +155,19 @@ def write_costs(
     path: str | Path,
     vocabulary: MaskedVocabulary | CausalVocabulary,
     training: Sequence[np.ndarray],
-    texts: Sequence[str],
+    texts: Sequence[Passage],
 ) -> None:
-    """Write what each text costs the models of training documents, as Parquet: text, unigram, kneser_ney (nats)."""
+    """Write what each text costs the models of training documents, as Parquet: text, unigram, kneser_ney (nats).
+
+    Where responses are scored, also `responses`; see `documents.passages_of`.
+    """
     encoded = vocabulary.encode(texts)
-    ids, unknown = [one.ids for one in encoded], unknown_nats(encoded)
+    ids, scored, unknown = [one.ids for one in encoded], [one.scored for one in encoded], unknown_nats(encoded)
     models = {"unigram": Unigram, "kneser_ney": KneserNey}
-    columns: dict[str, list] = {"text": list(texts)}
+    columns = {"text": pa.array(map(text_of, texts), pa.string())}
+    if any(own is not None for own in scored):
+        columns[RESPONSES.name] = pa.array(responses_column(texts), RESPONSES.type)
     for name, model in models.items():
-        columns[name] = (model(training, vocabulary.size).nats(ids) + unknown).tolist()
+        columns[name] = pa.array(model(training, vocabulary.size).nats(ids, scored) + unknown, pa.float64())
     with atomic_write(path) as partial:
         pq.write_table(pa.table(columns), partial, compression="zstd")

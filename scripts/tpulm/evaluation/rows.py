@@ -1,15 +1,16 @@
 """The rows that a model reads to score texts: token ids, what a vocabulary cannot say, batches of few shapes."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from tpulm.core.files import read_json
+from tpulm.evaluation.documents import Passage, responses_of, text_of
 from tpulm.specs.masked_architectures import ARCHITECTURES, JAX_ONLY
-from tpulm.tokenization.causal import load_tokenizer
+from tpulm.tokenization.causal import completion_mask, load_tokenizer
 from tpulm.tokenization.encoding import template
 from tpulm.tokenization.folder import load, special_ids, vocabulary_size
 
@@ -21,11 +22,13 @@ class Encoded:
     ids      of its tokens
     words    the number of the word of each token, or None; of no use for causal models, which have none
     unknown  bytes of UTF-8 that stand behind tokens for unknown characters
+    scored   1 for each token that is scored, 0 for others, int32 [tokens]; None where all are
     """
 
     ids: list[int]
     words: list[int | None]
     unknown: int = 0
+    scored: np.ndarray | None = None
 
 
 class MaskedVocabulary:
@@ -38,10 +41,11 @@ class MaskedVocabulary:
         self.special = special_ids(self.tokenizer, special_tokens_map)
         self.before, self.after = template(self.tokenizer)
 
-    def encode(self, texts: Sequence[str]) -> list[Encoded]:
-        """Return the tokens of texts."""
+    def encode(self, passages: Sequence[Passage]) -> list[Encoded]:
+        """Return the tokens of passages, all of which are scored."""
         unknown, found = self.special.get("unk"), []
-        for text, one in zip(texts, self.tokenizer.encode_batch(list(texts), add_special_tokens=False), strict=True):
+        texts = list(map(text_of, passages))
+        for text, one in zip(texts, self.tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
             spans = [text[slice(*span)] for token, span in zip(one.ids, one.offsets, strict=True) if token == unknown]
             found.append(Encoded(one.ids, one.word_ids, sum(len(span.encode()) for span in spans)))
         return found
@@ -62,9 +66,15 @@ class CausalVocabulary:
         # As the harness does it: what has no beginning of a text has its end before it.
         self.prefix = special["eos"] if special["bos"] is None else special["bos"]
 
-    def encode(self, texts: Sequence[str]) -> list[Encoded]:
-        """Return the tokens of texts."""
-        return [Encoded(ids, []) for ids in self.ids(texts)]
+    def encode(self, passages: Sequence[Passage]) -> list[Encoded]:
+        """Return the tokens of passages. Raises UserError where the tokenizer does not say which are of a response."""
+        found = [Encoded(ids, []) for ids in self.ids(list(map(text_of, passages)))]
+        some = [place for place, passage in enumerate(passages) if not isinstance(passage, str)]
+        places = self.tokenizer.places([text_of(passages[place]) for place in some]) if some else []
+        for place, own in zip(some, places, strict=True):
+            mask = completion_mask(text_of(passages[place]), own, responses_of(passages[place]))
+            found[place] = replace(found[place], scored=mask[1:-1])
+        return found
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the tokens of many texts, without the rest."""
@@ -79,7 +89,7 @@ def unknown_nats(encoded: Sequence[Encoded]) -> np.ndarray:
     return np.array([one.unknown for one in encoded]) * np.log(256)
 
 
-def costs_of(texts: Sequence[str], encoded: Sequence[Encoded], nats: np.ndarray) -> dict[str, float]:
+def costs_of(texts: Sequence[Passage], encoded: Sequence[Encoded], nats: np.ndarray) -> dict[Passage, float]:
     """Return what each text costs a model, with its unknown characters; nats  of its tokens, float64 [texts]."""
     return dict(zip(texts, (nats + unknown_nats(encoded)).tolist(), strict=True))
 
@@ -143,6 +153,8 @@ def masked_rows(encoded: Sequence[Encoded], vocabulary: MaskedVocabulary, length
 def causal_rows(encoded: Sequence[Encoded], vocabulary: CausalVocabulary, length: int) -> Iterator[Row]:
     """Yield the rows by which a causal model scores texts: each token is predicted once, the end of a text is not.
 
+    Of a text whose responses are scored, tokens before them are read, and those of the responses are predicted.
+
     length  tokens that the model reads at most. A longer text is read in windows, as lm-evaluation-harness does it:
             each predicts what follows the one before, and the last one begins so early that it is as long as others
 
@@ -155,7 +167,10 @@ def causal_rows(encoded: Sequence[Encoded], vocabulary: CausalVocabulary, length
             end = min(done + length, len(tokens))
             start = max(0, end - length - 1)
             predicted = (np.arange(start, end) >= done).astype(np.int32)
-            yield Row(number, {"tokens": tokens[start:end], "mask": predicted >= 0, "loss_mask": predicted})
+            if one.scored is not None:
+                predicted[done - start :] &= one.scored[done - 1 : end - 1]
+            if predicted.any():
+                yield Row(number, {"tokens": tokens[start:end], "mask": predicted >= 0, "loss_mask": predicted})
             done = end
 
 

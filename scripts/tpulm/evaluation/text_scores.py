@@ -19,13 +19,14 @@ from tpulm.core.scores import (
     IN_TRAINING,
     IN_TRAINING_TEXT,
     KIND,
+    MASKED,
     OF_TEXT,
     WHOLE,
     Score,
     write_scores,
 )
 from tpulm.corpus.decontamination import contained, hash_ngrams, hash_words
-from tpulm.evaluation.documents import TextSet, read_sample
+from tpulm.evaluation.documents import Passage, TextSet, bytes_of, passages_of, read_sample
 from tpulm.evaluation.intervals import interval
 from tpulm.evaluation.minimal_pairs import PairSet, read_pairs
 from tpulm.specs.artifacts import MADE_PAIRS, VALIDATION
@@ -103,7 +104,7 @@ def overlapping(records: Iterable[Mapping], name: str) -> set[str]:
 MADE = "pairs made of held-out text"
 BASELINES = {"unigram": "unigram", "kneser_ney": "5-gram"}
 ITEMS = pa.schema([("score", pa.string()), ("item", pa.string()), ("value", pa.float64())])
-Costs = Mapping[str, float]
+Costs = Mapping[Passage, float]
 
 
 @dataclass(frozen=True)
@@ -125,15 +126,19 @@ class Material:
     selects: str | None = None
 
     @classmethod
-    def of(cls, inputs: Mapping, recipe: Mapping) -> "Material":
-        """Return what a job names: inputs texts, pairs, ngrams, overlaps; recipe texts, pairs, documents, step."""
+    def of(cls, inputs: Mapping, recipe: Mapping, kind: str) -> "Material":
+        """Return what a job names: inputs texts, pairs, ngrams, overlaps; recipe texts, pairs, documents, step.
+
+        kind  of the model, masked or causal: masked ones are trained on all tokens
+        """
         names = zip(inputs["texts"], recipe["texts"], strict=True)
         texts = [one for path, name in names for one in read_sample(path, name, recipe["documents"])]
-        baselines: dict[str, dict[str, float]] = {name: {} for name in BASELINES.values()}
+        texts = [one.whole for one in texts] if kind == MASKED else texts
+        baselines: dict[str, dict[Passage, float]] = {name: {} for name in BASELINES.values()}
         for path in inputs["ngrams"]:
             columns = pq.read_table(path).to_pydict()
             for column, name in BASELINES.items():
-                baselines[name] |= dict(zip(columns["text"], columns[column], strict=True))
+                baselines[name] |= dict(zip(passages_of(columns), columns[column], strict=True))
         return cls(
             texts,
             read_sets(inputs["pairs"], recipe["pairs"]),
@@ -144,10 +149,10 @@ class Material:
         )
 
     @property
-    def distinct(self) -> list[str]:
+    def distinct(self) -> list[Passage]:
         """Every text that is to be scored, each once."""
         held_out = [text for one in self.texts for text in one.texts]
-        return list(dict.fromkeys(held_out + sentences_of(self.pairs)))
+        return list(dict.fromkeys([*held_out, *sentences_of(self.pairs)]))
 
     def results(self, costs: Costs, kind: str, baselines: Mapping[str, Costs]) -> Iterator[tuple[Score, dict]]:
         """Yield each score of a model with its value by item.
@@ -157,12 +162,12 @@ class Material:
         beside = {**self.baselines, **baselines}
         for texts in self.texts:
             chosen = list(zip(texts.items, texts.texts, strict=True))
-            for part, on, some in self.parts(texts.name, chosen):
+            for part, on, some in self.parts(texts.name, texts.scored, chosen):
                 score, values = bits_per_byte(on, some, costs, beside, kind)
                 yield replace(score, part=part, split=texts.split), values
         for pairs in self.pairs:
             by_item = [(pair.item, pair) for pair in pairs.pairs]
-            for part, on, some in self.parts(pairs.name, by_item):
+            for part, on, some in self.parts(pairs.name, pairs.name, by_item):
                 score, values = accuracy(on, some, costs, beside)
                 yield replace(score, part=part, split=VALIDATION if pairs.name == self.selects else None), values
             phenomena = defaultdict(list)
@@ -172,13 +177,16 @@ class Material:
                 score, values = accuracy(f"{pairs.name}: {phenomenon}", some, costs, beside)
                 yield replace(score, part=KIND), values
 
-    def parts(self, name: str, chosen: list[tuple]) -> Iterator[tuple[str, str, list[tuple]]]:
-        """Yield a set, and apart those of its items that are in a training text: which part it is, its name, itself."""
-        yield WHOLE, name, chosen
+    def parts(self, name: str, on: str, chosen: list[tuple]) -> Iterator[tuple[str, str, list[tuple]]]:
+        """Yield a set, and apart those of its items that are in a training text: which part it is, its name, itself.
+
+        on  what of the set `name` is scored, in words
+        """
+        yield WHOLE, on, chosen
         seen = overlapping(self.overlaps, name)
         inside = [one for one in chosen if one[0] in seen]
         if inside:
-            yield IN_TRAINING_TEXT, f"{name}{IN_TRAINING}", inside
+            yield IN_TRAINING_TEXT, f"{on}{IN_TRAINING}", inside
 
     def write(self, output: Mapping, model: str, kind: str, costs: Costs, **baselines: Costs) -> list[Score]:
         """Write the scores of a model and its values by item; see `results`. Returns the scores.
@@ -217,14 +225,15 @@ def sentences_of(sets: Sequence[PairSet]) -> list[str]:
 
 
 def bits_per_byte(
-    on: str, chosen: list[tuple[str, str]], costs: Costs, beside: Mapping[str, Costs], kind: str
+    on: str, chosen: list[tuple[str, Passage]], costs: Costs, beside: Mapping[str, Costs], kind: str
 ) -> tuple[Score, dict[str, float]]:
     """Return the bits per byte of documents, and by document its bits by the bytes of a mean document.
 
-    So the mean over the documents is the bits of all by the bytes of all. A masked model's are no likelihood, and have
-    a name of their own.
+    Of documents whose responses are scored, both the bits and the bytes are those of the responses. So the mean over
+    the documents is the bits of all by the bytes of all. A masked model's are no likelihood, and have a name of their
+    own.
     """
-    sizes = np.array([len(text.encode()) for _, text in chosen], np.float64)
+    sizes = np.array([bytes_of(text) for _, text in chosen], np.float64)
 
     def bits(own: Costs) -> np.ndarray:
         return np.array([own[text] for _, text in chosen]) / np.log(2)

@@ -142,6 +142,18 @@ def generations(sources: Sources) -> list[dict[str, Any]]:
     ]
 
 
+def responses(sources: Sources) -> list[dict[str, Any]]:
+    """Return what each finetuned model responded to held-out prompts, some wrong responses first, then right ones."""
+    found = []
+    for file in sources.names("evaluation/responses/*/*/responses.json"):
+        rows = sources.json(file)["rows"]
+        judged = {right: [row for row in rows if (row["after"] == row["response"]) == right] for right in (False, True)}
+        shown = [row | {"right": right} for right, own in judged.items() for row in own[:SHOWN]]
+        name = file.split("/")[3]
+        found.append({"name": name, "file": file, "rows": shown, "right": len(judged[True]), "asked": len(rows)})
+    return [run for run in found if run["rows"]]
+
+
 def over_training(sources: Sources) -> list[dict[str, Any]]:
     """Return what each run said at its checkpoints, side by side, with what is new at each marked."""
     chains: dict[str, list[str]] = {}

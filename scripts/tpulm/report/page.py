@@ -69,6 +69,7 @@ def sections(recipe: Mapping[str, Any], sources: Sources, templates: Path) -> li
         "samples": {
             "masks": data_section.masks(sources),
             "generations": data_section.generations(sources),
+            "responses": data_section.responses(sources),
             "over_training": data_section.over_training(sources),
         },
         "runs": result_section.compared(sources),

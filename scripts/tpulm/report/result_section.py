@@ -15,6 +15,7 @@ from tpulm.report.graph import acyclic, drawing, reduced
 from tpulm.report.jobs import PAUSE
 from tpulm.report.sources import Sources, devices_of
 from tpulm.report.tables import HEAD, name_of, notes_of, rows_of, show, title_of
+from tpulm.report.verdicts import verdicts
 from tpulm.specs.artifacts import CHECKPOINT_FILES
 
 KINDS = {"mlm": "a masked language model", "base": "a causal language model", "finetune": "a finetuned model"}
@@ -138,6 +139,7 @@ def summary(runs: list[dict[str, Any]], sources: Sources) -> dict[str, Any]:
     totals = sources.json("jobs.json")["totals"]
     best = best_of(runs, sources)
     return {
+        "verdicts": verdicts(runs, scores_of(runs, sources), sources),
         "runs": runs,
         "best": best,
         "files": list(dict.fromkeys(row["file"] for row in best)),

@@ -1,0 +1,165 @@
+"""What to think of each model, in a sentence or two: what it is better and worse than, and what to do next.
+
+The guide "Evaluation" of the docs lists the rules.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+from typing import Any
+
+from tpulm.core.scores import BETTER, BITS_PER_BYTE, WORSE, Score
+from tpulm.report.curves import BASE, held_out
+from tpulm.report.sources import Sources
+
+# Share of the validation loss between two checkpoints: what is less counts as no change.
+CHANGE = 0.01
+# By how much the validation loss may be above the training loss.
+GAP = 0.1
+# Characters of training text up to which a small network is expected to lose against a 5-gram model.
+LITTLE = 20_000_000
+# By how much the loss on the corpus may rise by finetuning.
+FORGOTTEN = 0.1
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What to think of a model.
+
+    label     of its run, such as mlm/tiny
+    sentence  in plain words
+    warning   whether it is no better than something much simpler
+    """
+
+    label: str
+    sentence: str
+    warning: bool
+
+
+def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]], sources: Sources) -> list[Verdict]:
+    """Return the verdict on each run that has been evaluated.
+
+    runs    of `result_section.described`; scores  of `curves.scores_of`
+    """
+    scores, found = list(scores), []
+    for run in runs:
+        if not run["figures"]:
+            continue
+        own = [row["score"] for row in scores if row["model"] == run["label"] and row["score"].leads]
+        said, warning = STANDINGS[run["stage"]](run["figures"], own, sources)
+        course = course_of(run, sources)
+        found.append(Verdict(run["label"], " ".join(filter(None, [said, advice(course, warning, run)])), warning))
+    return found
+
+
+def standing_of_masked(figures: Mapping[str, Any], scores: list[Score], sources: Sources) -> tuple[str, bool]:
+    """Return what a masked model is better or worse than, and whether that is a warning."""
+    loss, entropy = figures["test"]["loss"], figures["test"]["unigram_entropy"]
+    if loss >= entropy:
+        return f"No better than token frequencies: loss {loss:.2f}, and their entropy is {entropy:.2f}.", True
+    return f"Better than token frequencies: loss {loss:.2f}, and their entropy is {entropy:.2f}.", False
+
+
+def standing_of_base(figures: Mapping[str, Any], scores: list[Score], sources: Sources) -> tuple[str, bool]:
+    """Return the same of a causal model that was trained here."""
+    score = next((one for one in scores if one.metric == BITS_PER_BYTE and one.on.startswith("corpus ")), None)
+    if score is None or "5-gram" not in score.baselines:
+        return f"Loss {figures['test']['loss']:.2f} nats per token on the test split.", False
+    unigram, ngram = score.baselines["unigram"], score.baselines["5-gram"]
+    figure = f"{score.value:.2f} bits per byte"
+    if score.beside(unigram) != BETTER:
+        return f"No better than token frequencies: {figure}, and they have {unigram:.2f}.", True
+    if score.beside(ngram) != WORSE:
+        how = "Better than" if score.beside(ngram) == BETTER else "As good as"
+        return f"{how} a 5-gram model of the same text: {figure}, and that has {ngram:.2f}.", False
+    characters = (sources.json("corpus/corpus.json") or {"splits": {"train": {}}})["splits"]["train"].get("characters")
+    said = f"Better than token frequencies, worse than a 5-gram model of the same text: {figure}, and that has "
+    if characters is not None and characters > LITTLE:
+        return f"{said}{ngram:.2f}. With so much text, a network should be better.", True
+    return f"{said}{ngram:.2f}. That is usual for a short training on little text.", False
+
+
+def standing_of_tuned(figures: Mapping[str, Any], scores: list[Score], sources: Sources) -> tuple[str, bool]:
+    """Return the same of a finetuned model, beside its base model."""
+    of_text = figures["loss"]["finetune_test"]
+    before, after, unit = of_text["before"]["loss"], of_text["after"]["loss"], "nats per token"
+    score = next((one for one in scores if one.metric == BITS_PER_BYTE and one.on.startswith("finetune-text ")), None)
+    better = after < before
+    if score and BASE in score.baselines:
+        before, after, unit = score.baselines[BASE], score.value, "bits per byte"
+        better = score.beside(before) == BETTER
+    said = f"{'Better' if better else 'No better'} than its base model on the finetuning text: {after:.2f} {unit}, "
+    sentences = [f"{said}and that has {before:.2f}."]
+    answers = next((one for one in scores if one.metric == "exact_match"), None)
+    if answers:
+        sentences.append(f"{answers.value:.0%} of its responses to {answers.items:,} held-out prompts are right.")
+        frequent = answers.baselines["most frequent response"]
+        if answers.beside(frequent) != BETTER:
+            sentences.append(f"To give the most frequent response each time would be right in {frequent:.0%}.")
+            better = False
+    corpus = figures["loss"].get("corpus_validation")
+    if corpus and corpus["after"]["loss"] > (1 + FORGOTTEN) * corpus["before"]["loss"]:
+        rise = corpus["after"]["loss"] / corpus["before"]["loss"] - 1
+        sentences.append(f"It has forgotten some of the corpus: the loss there rose by {rise:.0%}.")
+    return " ".join(sentences), not better
+
+
+STANDINGS = {"mlm": standing_of_masked, "base": standing_of_base, "finetune": standing_of_tuned}
+
+
+@dataclass(frozen=True)
+class Course:
+    """How a training went: validation losses by step, and the mean training loss since the last but one of them."""
+
+    held_out: dict[int, float]
+    train: float | None
+
+    @property
+    def best(self) -> int:
+        """The step with the lowest validation loss."""
+        return min(self.held_out, key=lambda step: self.held_out[step])
+
+    @property
+    def change(self) -> float | None:
+        """By which share the validation loss fell at the end, between the last two evaluations; None for one only."""
+        losses = list(self.held_out.values())
+        return None if len(losses) < 2 else 1 - losses[-1] / losses[-2]
+
+
+def course_of(run: dict[str, Any], sources: Sources) -> Course | None:
+    """Return how a run went; None where it has no checkpoints here."""
+    history = sources.columns(f"{run['folder']}/history.csv")
+    curve = held_out(run, history, [], sources)
+    if curve is None:
+        return None
+    losses = dict(zip(curve["steps"], curve["values"], strict=True))
+    *_, (since, last) = pairwise([0, *losses])
+    steps, of_train = (map(float, history.get(name, [])) for name in ("step", "loss"))
+    recent = [loss for step, loss in zip(steps, of_train, strict=True) if since < step <= last]
+    return Course(losses, fmean(recent) if recent else None)
+
+
+def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
+    """Return what to do next. A loss of finetuning is compared with itself only: its two texts differ by design."""
+    if course is None:
+        return ""
+    last, change = max(course.held_out), course.change
+    loss, lowest = course.held_out[last], course.held_out[course.best]
+    if loss > (1 + CHANGE) * lowest:
+        epochs = run["figures"].get("epochs")
+        passes = f", after {epochs:,.0f} passes over its text" if epochs and epochs >= 2 else ""
+        return (
+            f"The validation loss has risen from {lowest:.2f} at step {course.best:,} to {loss:.2f}{passes}, and the "
+            "model is that of the lowest: train it on more text, or in fewer steps."
+        )
+    if change is not None and change > CHANGE:
+        return f"The validation loss was still falling, by {change:.1%} at the end: train longer (steps)."
+    if warning:
+        return "Try another learning_rate, three times as high or as low, then more steps."
+    if course.train is not None and run["stage"] != "finetune" and loss > (1 + GAP) * course.train:
+        known = f"loss {course.train:.2f} in training, {loss:.2f} in validation"
+        return f"It knows its training text better than held-out text ({known}): train on more text."
+    if change is None:
+        return "With a second checkpoint, the report can say whether to train longer (checkpoint_every)."
+    return "The validation loss has levelled off: a larger model or more text will do more than more steps."

@@ -1,0 +1,97 @@
+"""Verdicts on models: what they are better and worse than, and what to do next."""
+
+import json
+
+import pytest
+from tpulm.core.scores import Score
+from tpulm.report.sources import Sources
+from tpulm.report.verdicts import LITTLE, verdicts
+
+pytestmark = pytest.mark.unit
+
+
+def score(metric, on, value, width, baselines, group="text", higher=False):
+    """Return a score with an interval of this width to both sides."""
+    limits = {"low": value - width, "high": value + width, "higher_is_better": higher, "items": 100}
+    return Score(group=group, metric=metric, on=on, value=value, **limits, baselines=baselines, split="test")
+
+
+@pytest.fixture
+def judged(tmp_path):
+    """Return a function that gives the sentence on a run, and whether it is a warning."""
+
+    def judge(stage, figures, scores=(), losses=(5.0, 4.0), train=4.0, characters=1_000_000):
+        files = {"corpus/corpus.json": {"splits": {"train": {"characters": characters}}}}
+        for number, loss in enumerate(losses, start=1):
+            state = {"step": 100 * number, "stopped_at": None, "evaluation": {"loss": loss}}
+            files[f"{stage}/one/checkpoints/{100 * number:08d}/state.json"] = state
+        sources = Sources({name: tmp_path / name for name in files})
+        for name, content in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(json.dumps(content))
+        sources.read[f"{stage}/one/history.csv"] = {
+            "step": [float(step) for step in range(1, 100 * len(losses) + 1)],
+            "loss": [9.0] * 100 * (len(losses) - 1) + [train] * 100,
+        }
+        run = {"stage": stage, "label": f"{stage}/one", "folder": f"{stage}/one", "figures": figures}
+        (verdict,) = verdicts([run], [{"model": f"{stage}/one", "score": one} for one in scores], sources)
+        return verdict.sentence, verdict.warning
+
+    return judge
+
+
+def masked(loss):
+    return {"test": {"loss": loss, "unigram_entropy": 6.25}, "epochs": 12.0}
+
+
+def test_a_masked_model_stands_beside_token_frequencies(judged):
+    said, warning = judged("mlm", masked(5.81))
+    assert said.startswith("Better than token frequencies: loss 5.81") and "6.25" in said and not warning
+    said, warning = judged("mlm", masked(6.3), losses=(6.3, 6.29))
+    assert said.startswith("No better than token frequencies") and warning and "learning_rate" in said
+
+
+def test_the_course_of_training_says_what_to_do_next(judged):
+    assert "still falling, by 20.0%" in judged("mlm", masked(4.0))[0]
+    said = judged("mlm", masked(4.0), losses=(5.0, 4.0, 4.3))[0]
+    assert "risen from 4.00 at step 200 to 4.30, after 12 passes" in said and "more text, or in fewer steps" in said
+    assert "levelled off" in judged("mlm", masked(4.0), losses=(4.01, 4.0))[0]
+    assert "loss 2.00 in training, 4.00 in validation" in judged("mlm", masked(4.0), losses=(4.01, 4.0), train=2.0)[0]
+    assert "checkpoint_every" in judged("mlm", masked(4.0), losses=(4.0,))[0]
+
+
+def test_a_causal_model_stands_beside_models_that_count(judged):
+    def of(value, characters=1_000_000):
+        beside = {"unigram": 2.5, "5-gram": 1.5}
+        scores = [score("bits_per_byte", "corpus test", value, 0.05, beside)]
+        return judged("base", {"test": {"loss": 4.0}}, scores, characters=characters)
+
+    assert of(2.48)[0].startswith("No better than token frequencies") and of(2.48)[1]
+    said, warning = of(2.0)
+    assert said.startswith("Better than token frequencies, worse than a 5-gram") and "usual" in said and not warning
+    said, warning = of(2.0, characters=LITTLE + 1)
+    assert "should be better" in said and warning
+    assert of(1.52)[0].startswith("As good as a 5-gram") and of(1.2)[0].startswith("Better than a 5-gram")
+    assert judged("base", {"test": {"loss": 4.0}})[0].startswith("Loss 4.00 nats per token")
+
+
+def test_a_finetuned_model_stands_beside_its_base_model(judged):
+    def figures(before, after, corpus=4.0):
+        losses = {"finetune_test": (before, after), "corpus_validation": (4.0, corpus)}
+        return {"loss": {name: {"before": {"loss": a}, "after": {"loss": b}} for name, (a, b) in losses.items()}}
+
+    said, warning = judged("finetune", figures(7.1, 2.8))
+    assert said.startswith("Better than its base model on the finetuning text: 2.80 nats") and not warning
+    said, warning = judged("finetune", figures(7.1, 7.2, 5.0), losses=(7.2, 7.2))
+    assert said.startswith("No better than its base model") and warning and "loss there rose by 25%" in said
+    text = score("bits_per_byte", "finetune-text test, responses", 1.6, 0.1, {"base model": 6.5})
+
+    def answered(share):
+        beside = {"base model": 0.0, "most frequent response": 0.05}
+        exact = score("exact_match", "finetune-text test, responses", share, 0.04, beside, "responses", higher=True)
+        return judged("finetune", figures(7.1, 2.8), [text, exact])
+
+    said, warning = answered(0.92)
+    assert "1.60 bits per byte, and that has 6.50" in said and "92% of its responses to 100" in said and not warning
+    said, warning = answered(0.06)
+    assert "most frequent response" in said and warning
