@@ -581,7 +581,7 @@ ROWS = [
     ),
     *rows_of("trained", "evaluation.text", DRAWN, {"documents": 100, "characters": 500, "seed": 1}),
     *rows_of("trained", "evaluation.text", "score_mlm:mlm/tiny", {"masked_documents": 9}),
-    *rows_of("answered", "evaluation.text", "score_responses:python", {"responses": 9}),
+    *rows_of("answered", "evaluation.text", "score_responses:python keep_run:finetune/python", {"responses": 9}),
     *rows_of("trained", "evaluation.pairs", "make_pairs " + PAIRED, {"made": 9, "seed": 1}),
     *rows_of(
         "paired", "evaluation.pairs.sets.mine", "fetch_pairs:mine " + PAIRED,

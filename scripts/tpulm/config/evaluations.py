@@ -91,10 +91,11 @@ class Evaluations:
         return self.text["masked_documents" if run.stage == "mlm" else "documents"]
 
     def collections_of(self, run: Run) -> list[str]:
-        """Return the texts that a model is scored on: a base model also on the one that it is finetuned on."""
+        """Return the texts that a model is scored on: a base model also on the one for finetuning."""
         if run.stage == "finetune":
             return ["finetune-text", "corpus"]
-        tuned = run.stage == "base" and any(one.recipe["base"] == run.name for one in self.finetuned.values())
+        # Whichever base a run names: to name another one must not score both again.
+        tuned = run.stage == "base" and "finetune-text" in self.collections
         return ["corpus", *(["finetune-text"] if tuned else [])]
 
     def scored_with(self, run: Run) -> list[str]:
@@ -217,7 +218,8 @@ def check_pairs(sets: Mapping[str, Mapping]) -> None:
 
 def scores_responses(config: Mapping, collection: str) -> bool:
     """Return whether causal models are scored on the responses of a text alone, as they are trained on them."""
-    return has_responses(config["corpus"] if collection == "corpus" else config["finetune"]["text"])
+    text = config.get("corpus") if collection == "corpus" else config["finetune"].get("text")
+    return text is not None and has_responses(text)
 
 
 def checkpoints_named(which: str, run: Run) -> list[int]:
