@@ -256,6 +256,7 @@ def test_live_metrics_go_on_where_a_run_does(tmp_path):
         "step": 3, "last_step": 20, "loss": 5.0, "accuracy": 0.25, "learning_rate": 0.1, "gradient_norm": 2.0,
         "tokens": 384, "tokens_per_second": 0, "mfu": 0, "seconds_left": 0,
     }  # fmt: skip
+    assert records[0]["seconds_left"] is None and records[1]["seconds_left"] is not None  # without the compilation
     assert records[1]["mfu"] is not None and records[2]["held_out"]["loss"] == 5.5
     assert [record["step"] for record in read(LiveMetrics(log, 2).path)] == [1]  # later steps are trained again
     assert history.live.path.read_text().endswith("}\n")

@@ -24,7 +24,7 @@ with job(snakemake.log[0], f"responses {recipe['path']}") as say:
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
     from tpulm.evaluation.documents import read_sample
     from tpulm.evaluation.exact_match import LONGEST, exact_match, generated, questions_of
-    from tpulm.evaluation.text_scores import spoken, write_items
+    from tpulm.evaluation.text_scores import in_a_line, write_items
     from tpulm.models.building import open_model
     from tpulm.models.causal import assign
     from tpulm.models.sampling import Generator
@@ -59,7 +59,5 @@ with job(snakemake.log[0], f"responses {recipe['path']}") as say:
     write_items(snakemake.output.by_item, found)
     write_scores(snakemake.output.scores, recipe["path"], CAUSAL, [score for score, _ in found])
     write_json(snakemake.output.responses, {"rows": rows})
-    for line in spoken([score for score, _ in found]):
-        say(line)
-    if not found:
-        say(f"no response of the test split has at most {LONGEST} tokens")
+    nothing = f"no response of the test split has at most {LONGEST} tokens"
+    say(in_a_line([score for score, _ in found]) or nothing)

@@ -34,3 +34,6 @@ with job(snakemake.log[0], "report") as say:
     text = page(recipe, sources, Path(snakemake.input.templates[0]).parent)
     write_text(snakemake.output.page, text)
     say(f"{snakemake.output.page}: {len(text.encode()) / 1e6:.1f} MB; open it in a browser")
+    here = [folder for run in runs if (folder := Path(snakemake.output.page).parent / run["folder"]).is_dir()]
+    if here:
+        say(f"try a model: python tools/try.py {here[0]}")

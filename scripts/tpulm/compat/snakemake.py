@@ -33,7 +33,7 @@ DEFAULT_HANDLER = "DefaultStreamHandler"  # how Snakemake names the handler that
 CHATTER = (
     "Building DAG", "Select jobs", "Execute ", "Using shell", "Conda environments: ignored", "Singularity containers",
     "Group jobs: inactive", "Assuming unrestricted", "Shutting down", "Some jobs were triggered by provenance",
-    "Rules with provenance", "Storing output", "Reasons:",
+    "Rules with provenance", "Storing output", "Reasons:", "Exiting because a job execution failed",
 )  # fmt: skip
 SILENT = (LogEvent.WORKFLOW_STARTED, LogEvent.RESOURCES_INFO, LogEvent.GROUP_INFO, LogEvent.RULEGRAPH,
           LogEvent.PROGRESS)  # fmt: skip
@@ -178,6 +178,11 @@ def only_for_the_log(record: logging.LogRecord) -> bool:
     if getattr(record, "exception", None) == "RuleException":
         return ENDED in said
     return getattr(record, "event", None) in SILENT or said.startswith(CHATTER)
+
+
+def ended_with_failures(message: str) -> bool:
+    """Return whether a message of Snakemake says, as its last one, that jobs have failed."""
+    return "At least one job did not complete successfully" in message
 
 
 def missing_target(message: str) -> str | None:

@@ -6,7 +6,7 @@ job fails. The progress on the terminal is made of the same records; trackers an
 Every few seconds    step, last_step (of the segment), loss (nats per predicted token), accuracy, learning_rate,
                      gradient_norm (of all variables, before any clipping; null where it is not finite), tokens (read
                      since the first step of the run), tokens_per_second, mfu (null where it is not known), seconds_left
-                     (until the segment's last step)
+                     (until the segment's last step; null of the first record, whose step includes the compilation)
 At an evaluation     step, held_out (loss, accuracy, perplexity, predictions)
 At a segment's end   step, seconds (of its phases, see tpulm.training.history)
 """
@@ -81,8 +81,14 @@ def line(record: dict) -> str:
     return (
         f"step {record['step']}/{record['last_step']}  loss {record['loss']:.4f}  accuracy {record['accuracy']:.3f}  "
         f"learning rate {record['learning_rate']:.3g}  {record['tokens_per_second']:,.0f} tokens/s  {mfu}"
-        f"{record['seconds_left'] / 60:.1f} min to the checkpoint"
+        f"{minutes_left(record, 'to the checkpoint')}"
     )
+
+
+def minutes_left(record: dict, until: str) -> str:
+    """Return how long a segment still takes, in words; until  what comes then."""
+    left = record["seconds_left"]
+    return "with the compilation" if left is None else f"{left / 60:.1f} min {until}"
 
 
 def short_line(record: dict) -> str:
@@ -90,7 +96,7 @@ def short_line(record: dict) -> str:
     mfu = f"MFU {record['mfu']:.1%}  " if record["mfu"] is not None else ""
     return (
         f"{record['step']}/{record['last_step']}  loss {record['loss']:.4f}  "
-        f"{record['tokens_per_second']:,.0f} tokens/s  {mfu}{record['seconds_left'] / 60:.1f} min left"
+        f"{record['tokens_per_second']:,.0f} tokens/s  {mfu}{minutes_left(record, 'left')}"
     )
 
 

@@ -287,6 +287,17 @@ def write_items(path: str | Path, found: Sequence[tuple[Score, dict[str, float]]
         pq.write_table(pa.Table.from_pylist(rows, ITEMS), partial, compression="zstd")
 
 
+def in_a_line(scores: Sequence[Score]) -> str:
+    """Return the scores that stand for the others, with what each is to be held against."""
+    said = []
+    for score in scores:
+        if score.leads:
+            beside = ", ".join(f"{name} {value:.3f}" for name, value in score.compared_with.items())
+            metric = score.metric.replace("_", " ")
+            said.append(f"{score.on}: {metric} {score.value:.3f}{f' ({beside})' if beside else ''}")
+    return "; ".join(said)
+
+
 def spoken(scores: Sequence[Score]) -> Iterator[str]:
     """Yield a line about each score."""
     for score in scores:

@@ -54,6 +54,7 @@ class History:
         self.seconds_at_peak = seconds_at_peak
         self.devices = ""  # how many of which kind the trainer has
         self.live: LiveMetrics | None = None  # takes the records that the lines are made of
+        self.compiling = True
         self.rows: list[str] = []
         self.timings: list[str] = []
         self.held_out: dict[int, float] = {}
@@ -110,9 +111,11 @@ class History:
                 "tokens": self.step * self.tokens_per_step,
                 "tokens_per_second": round(speed, 1),
                 "mfu": self.seconds_at_peak and round(self.seconds_at_peak / max(seconds, 1e-9), 4),
-                "seconds_left": round((self.last - self.step) * seconds, 1),
+                # The first step that this process trains includes the compilation.
+                "seconds_left": None if self.compiling else round((self.last - self.step) * seconds, 1),
             }
         )
+        self.compiling = False
         self.restart_clock()
 
     def evaluated(self, figures: dict[str, float], keep: bool) -> None:

@@ -31,6 +31,7 @@ def unknown(target: str, known: Iterable[str]) -> str:
 
 REFRESH = 0.5  # seconds
 TAIL = 20  # lines of a log
+ERROR = "error: "
 
 
 class Terminal(logging.Handler):
@@ -46,6 +47,7 @@ class Terminal(logging.Handler):
         self.workflow, self.plain, self.dryrun = workflow, plain, settings.dryrun
         self.filters = plain.filters
         self.running: dict[int, tuple[str, list[str], float]] = {}  # label, logs and start of each job
+        self.failures: dict[str, str] = {}  # what was wrong, by the label of the job
         self.total = self.left = 0
         self.in_place = plain.can_color_tty() and not (settings.dryrun or settings.quiet or "CI" in os.environ)
         self.closed = threading.Event()
@@ -93,6 +95,7 @@ class Terminal(logging.Handler):
         if record.job_id not in self.running:  # with --quiet rules, which is silent about the start
             return ""
         label, _, since = self.running.pop(record.job_id)
+        self.failures.pop(label, None)  # of an earlier attempt
         return f"{moment('done', label)}  {lasted(since)}  {self.left} left"
 
     def failed(self, record: Any) -> str:
@@ -101,6 +104,7 @@ class Terminal(logging.Handler):
         lines = [f"{moment('FAILED', label)}  after {lasted(since)}"]
         elsewhere = ({"message": record.rule_msg} if record.rule_msg else {}) | (record.aux or {})  # by a scheduler
         lines += [f"    {name}: {value}" for name, value in elsewhere.items()]
+        self.failures[label] = f"it failed; see {record.log[0]}." if record.log else "it failed."
         for log in record.log:
             path = Path(str(log).split(" ", 1)[0])
             killed = job_record.cut_short(path, since)
@@ -108,6 +112,8 @@ class Terminal(logging.Handler):
                 lines.append(f"    it was killed, for example because memory ran out, or it crashed; {MEMORY}")
             lines.append(f"    log: {log}")
             words, told = last_words(path)
+            if words and words[0].startswith(ERROR):
+                self.failures[label] = words[0].removeprefix(ERROR)
             if killed or elsewhere or not told:
                 lines += [f"        {line}" for line in words]
         return "\n".join(lines)
@@ -119,6 +125,8 @@ class Terminal(logging.Handler):
         said = record.getMessage()
         if target := inside.missing_target(said):
             return unknown(target, inside.targets(self.workflow))
+        if self.failures and inside.ended_with_failures(said):
+            return "\n".join(f"{ERROR}{label}: {sentence}" for label, sentence in self.failures.items())
         if path := inside.read_only(said):
             return f"error: {path} is read-only, and a job of this run replaces it; to allow that: chmod u+w {path}."
         return self.plain.format(record)
