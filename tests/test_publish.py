@@ -289,7 +289,8 @@ def test_a_model_and_its_checkpoints_go_to_hub_and_bucket(trained, server, stora
     assert (
         newest.keys() == held(model).keys() | {CARD} and newest["model.safetensors"] != held(model)["model.safetensors"]
     )
-    assert "after step 10 of 20" in ModelCard(newest[CARD].decode()).text
+    told = ModelCard(newest[CARD].decode()).text
+    assert "after step 10 of a training of 20" in told and 'subfolder="checkpoints/00000010"' in told
     printed += workflow("publish", *asked).stdout
     assert of_ours(found.files()) == held(model) and found.private
     folder, own = workflow / "results/mlm/tiny/checkpoints", {}
@@ -308,6 +309,9 @@ def test_a_model_and_its_checkpoints_go_to_hub_and_bucket(trained, server, stora
         assert path.is_dir() or TOKEN.encode() not in path.read_bytes()
     assert TOKEN not in printed
     assert "Nothing to be done" in workflow("publish", "-n", *asked).stdout
+    # A checkpoint that is published again takes nothing of a finished model away.
+    workflow("results/publish/hub/checkpoints/mlm/tiny/00000010.json", *asked, "--forcerun", "publish_to_hub")
+    assert of_ours(found.files()) == held(model)
     card = ModelCard.load(workflow / "results/mlm/tiny/model/README.md")
     assert card.data.license == "mit" and {result.metric_type for result in card.data.eval_results} == {
         "loss", "perplexity", "accuracy",

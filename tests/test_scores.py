@@ -18,6 +18,7 @@ from tpulm.corpus.documents import RESPONSES
 from tpulm.corpus.sources import pair_sources
 from tpulm.evaluation import intervals
 from tpulm.evaluation.documents import Answered, TextSet, bytes_of, draw, read_sample, write_sample
+from tpulm.evaluation.exact_match import exact_match, generated, questions_of
 from tpulm.evaluation.minimal_pairs import (
     KINDS,
     Pair,
@@ -147,13 +148,17 @@ def test_of_instruction_data_the_responses_are_scored(tmp_path):
     table = pa.table({"text": texts, "responses": pa.array(responses, RESPONSES.type)})
     pq.write_table(table, tmp_path / "texts.parquet")
     files = dict.fromkeys(("validation", "test"), [str(tmp_path / "texts.parquet")])
-    recipe = {"documents": 9, "characters": 10, "seed": 0, "responses": True}
+    recipe = {"documents": 9, "characters": 18, "seed": 0, "responses": True}
     write_sample(tmp_path / "sample", "finetune-text", files, recipe)
     one, _ = read_sample(tmp_path / "sample", "finetune-text")
     assert one.name == "finetune-text validation" and one.scored == "finetune-text validation, responses"
-    # No more than `characters`, but for the first response.
-    cut = [Answered(texts[0], ((11, 13),)), Answered("Q: 2 A: 2 ", ((7, 9),)), Answered(texts[2], ((0, 9),))]
-    assert sorted(one.texts) == sorted(cut) and [bytes_of(passage) for passage in cut] == [2, 2, 9]
+    # No more than `characters`, and nothing where no response begins in them.
+    cut = [Answered(texts[0], ((11, 13),)), Answered(texts[1][:18], ((7, 9), (17, 18))), Answered(texts[2], ((0, 9),))]
+    assert sorted(one.texts) == sorted(cut) and [bytes_of(passage) for passage in cut] == [2, 3, 9]
+    write_sample(tmp_path / "short", "finetune-text", files, recipe | {"characters": 10})
+    assert sorted(read_sample(tmp_path / "short", "finetune-text")[0].texts) == [
+        Answered("Q: 2 A: 2 ", ((7, 9),)), Answered("all of it", ((0, 9),)),
+    ]  # fmt: skip
     assert sorted(one.whole.texts) == sorted(passage.text for passage in cut) and one.whole.scored == one.name
 
     class Tokenizer:
@@ -170,7 +175,7 @@ def test_of_instruction_data_the_responses_are_scored(tmp_path):
         said = ["" for _ in encoded]
         for row in causal_rows(encoded, vocabulary, length):
             said[row.text] += bytes(row.arrays["tokens"][row.arrays["loss_mask"] > 0].tolist()).decode()
-        assert said == [" 3", " 2", "all of it", "plain"]
+        assert said == [" 3", " 2 ", "all of it", "plain"]
     # So do the models that count.
     training = vocabulary.ids(["Q: 1 A: 1"] * 3)
     for model in (KneserNey(training, 256), Unigram(training, 256)):
@@ -178,6 +183,36 @@ def test_of_instruction_data_the_responses_are_scored(tmp_path):
             [one.ids for one in encoded[:1] * 3], [None, encoded[0].scored, 1 - encoded[0].scored]
         )
         assert 0 < parts[0] < whole and sum(parts) == pytest.approx(whole)
+
+
+def test_generated_responses_are_right_where_they_are_those_of_the_text():
+    class Tokenizer:  # words, each with the space before it
+        def places(self, texts):
+            return [[match.span() for match in re.finditer(r" ?[^ ]+", text)] for text in texts]
+
+    passages = [
+        Answered("1 + 2 = 3", ((8, 9),)),  # the space before it belongs to its first token
+        Answered("2 + 2 = 4 and 2 + 3 = 5", ((8, 9), (22, 23))),  # the last one is asked for
+        Answered("2 + 4 = 5", ((8, 9),)),
+        Answered("2 + 5 = 7 .", ((8, 9),)),  # does not end with it
+        Answered("all of it", ((0, 9),)),  # no prompt
+        Answered("a " * 40, ((3, 80),)),  # long
+        Answered("8 + 8 = 16 and so on and on", ((8, 27),)),  # cut, perhaps
+        "plain text",
+    ]
+    items = [str(number) for number in range(len(passages))]
+    texts = TextSet("finetune-text test", items, passages, "test")
+    found = list(questions_of(texts, Tokenizer(), 27, 100))
+    assert [tuple(one) for one in found] == [
+        ("0", "1 + 2 =", " 3"), ("1", "2 + 2 = 4 and 2 + 3 =", " 5"), ("2", "2 + 4 =", " 5"),
+    ]  # fmt: skip
+    assert [one.item for one in questions_of(texts, Tokenizer(), 27, 7)] == ["0", "2"]  # that fit
+    prompts = [one.prompt for one in found]
+    assert generated(lambda batch: [text[:5] for text in batch], prompts, 2) == [prompt[:5] for prompt in prompts]
+    score, values = exact_match(texts, found, ["", "5", "6"], ["3 ", " 5", "6"])
+    assert values == {"0": 1, "1": 1, "2": 0} and score.value == pytest.approx(2 / 3) and score.low < score.value
+    assert score.baselines == pytest.approx({"base model": 1 / 3, "most frequent response": 2 / 3})
+    assert score.leads and score.on == "finetune-text test, responses"
 
 
 PROSE = [

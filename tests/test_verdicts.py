@@ -33,6 +33,7 @@ def judged(tmp_path):
             "step": [float(step) for step in range(1, 100 * len(losses) + 1)],
             "loss": [9.0] * 100 * (len(losses) - 1) + [train] * 100,
         }
+        sources.read[f"{stage}/one/history.csv"]["held_out_loss"] = [1.0] * 100 * len(losses)  # between checkpoints
         run = {"stage": stage, "label": f"{stage}/one", "folder": f"{stage}/one", "figures": figures}
         (verdict,) = verdicts([run], [{"model": f"{stage}/one", "score": one} for one in scores], sources)
         return verdict.sentence, verdict.warning
@@ -89,7 +90,8 @@ def test_a_finetuned_model_stands_beside_its_base_model(judged):
     def answered(share):
         beside = {"base model": 0.0, "most frequent response": 0.05}
         exact = score("exact_match", "finetune-text test, responses", share, 0.04, beside, "responses", higher=True)
-        return judged("finetune", figures(7.1, 2.8), [text, exact])
+        harness = score("exact_match", "gsm8k", 0.5, 0.1, {}, "harness", higher=True)
+        return judged("finetune", figures(7.1, 2.8), [text, harness, exact])
 
     said, warning = answered(0.92)
     assert "1.60 bits per byte, and that has 6.50" in said and "92% of its responses to 100" in said and not warning

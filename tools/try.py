@@ -127,15 +127,24 @@ def results_of(config: Mapping) -> Path:
     return Path(in_experiment("<results>", experiment_folder(config)))
 
 
-def place_of(asked: argparse.Namespace, config: Mapping) -> tuple[Path, str]:
-    """Return the results that have the run, and the run, which the user may give as a folder. Raises UserError."""
-    folder = Path(asked.run)
+def place_of(asked: argparse.Namespace) -> tuple[Path, str, Mapping]:
+    """Return the results that have the run, the run, which the user may give as a folder, and its config.
+
+    The config is empty where it is not known. Raises UserError.
+    """
+    folder = Path(os.path.abspath(asked.run))
     if folder.is_dir() and folder.parent.name in WHOLE:
-        return folder.parents[1], f"{folder.parent.name}/{folder.name}"
+        config = read_config(asked.configfile, {}) if asked.configfile else {}
+        if not config and CONFIG.is_file():
+            with contextlib.suppress(UserError):
+                here = read_config([CONFIG], {})
+                config = here if results_of(here).resolve() == folder.parents[1].resolve() else {}
+        return Path(os.path.relpath(folder.parents[1])), f"{folder.parent.name}/{folder.name}", config
+    config = read_config(asked.configfile or [CONFIG], {}) if asked.configfile or CONFIG.is_file() else {}
     results = asked.results or results_of(config)
     if not models(results) and asked.results is None and asked.configfile is None:
         raise UserError(f"there is no trained model in {results}; those of another config need --configfile.")
-    return results, asked.run
+    return results, asked.run, config
 
 
 def base_of(name: str, results: Path, config: Mapping) -> str:
@@ -150,15 +159,11 @@ def base_of(name: str, results: Path, config: Mapping) -> str:
 
 def opened(asked: argparse.Namespace) -> Ask:
     """Return what answers the prompts of the model that was asked for. Raises UserError."""
-    files = asked.configfile or [CONFIG]
-    config = read_config(files, {}) if asked.configfile or CONFIG.is_file() else {}
-    results, run = place_of(asked, config)
+    results, run, config = place_of(asked)
     stage, name = chosen(run, results)
     folder = results / stage / name
     if stage == "mlm":
         return masked(folder / "model")
-    if asked.configfile is None and results.resolve() != results_of(config).resolve():
-        config = {}  # that of another experiment
     sampling = sampling_of(config or complete({"corpus": {"source": "python-docs"}}, "config.yaml"))
     given = {"max_length": asked.max_length, "samples": asked.samples, "seed": asked.seed}
     sampling |= {key: value for key, value in given.items() if value is not None and key in sampling}
@@ -196,7 +201,8 @@ def main() -> None:
 def typed() -> Iterator[str]:
     """Yield what the user types, up to an empty line or the end of the input; all at once what is piped in."""
     if not sys.stdin.isatty():
-        yield sys.stdin.read().removesuffix("\n")
+        if text := sys.stdin.read().removesuffix("\n"):
+            yield text
         return
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (lets lines be edited and repeated)

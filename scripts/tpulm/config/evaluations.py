@@ -113,13 +113,18 @@ class Evaluations:
     @cached_property
     def generating(self) -> dict[str, Run]:
         """The finetuning runs, by name, whose models generate the responses of held-out documents."""
-        asked = self.text["responses"] and self.text_files and scores_responses(self.config, "finetune-text")
-        return dict(self.finetuned) if self.finetuned and asked else {}
+        asked = self.responses and scores_responses(self.config, "finetune-text")
+        return dict(self.finetuned) if asked else {}
+
+    @property
+    def responses(self) -> int:
+        """How many responses are generated, at most."""
+        return min(self.text["responses"], self.text["documents"])
 
     def generation(self, run: Run) -> dict:
         """Return what generating the responses of held-out documents takes of the config."""
-        kept = pick(self.text, "responses", "characters") | {"path": run.path}
-        return kept | run.loading_params("batch_size", "microbatches")
+        kept = {"responses": self.responses, "characters": self.text["characters"], "path": run.path}
+        return kept | run.loading_params("sequence_length", "batch_size", "microbatches")
 
     def scored_on(self, models: Mapping[str, Model]) -> dict[str, Any]:
         """Return inputs of a rule that scores models, named by its wildcard `model`: on what, and beside what."""
@@ -218,7 +223,7 @@ def check_pairs(sets: Mapping[str, Mapping]) -> None:
 
 def scores_responses(config: Mapping, collection: str) -> bool:
     """Return whether causal models are scored on the responses of a text alone, as they are trained on them."""
-    text = config.get("corpus") if collection == "corpus" else config["finetune"].get("text")
+    text = config["corpus"] if collection == "corpus" else config["finetune"].get("text")
     return text is not None and has_responses(text)
 
 

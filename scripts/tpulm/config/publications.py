@@ -43,7 +43,8 @@ class Publication:
     repository  the name of the artifact whose repository takes it: of a checkpoint, that of its run
     files       of what rules name file by file: path in the repository, and below results/
     folder      of what rules name as a folder: its path below results/; else ""
-    card        the folder below results/ that has the card, README.md; "" of a checkpoint, whose card is in `files`
+    card        the folder below results/ that has the card, README.md; "" of a checkpoint; a masked model's has its
+                card in `files`
     expected    what `verify` is to find, as it is told of the whole of results/
     run         the training run that made it
     records     the set of records that it is
@@ -186,15 +187,21 @@ def chosen(config: Mapping) -> dict[str, Publication]:
 
 
 def newest_of(section: Mapping, publication: Publication) -> dict[str, Any] | None:
-    """Return what of a checkpoint the branch of the models holds until the run has ended, as its newest model.
+    """Return what of a checkpoint the branch of the models holds until the run was published, as its newest model.
 
-    branch; files: what each file that is at its top is called in the folder of the checkpoint. None where there is
-    none: from_pretrained does not open the checkpoint, or the run ends with it.
+    branch; files: what each file that is at its top is called in the repository; model: the name of what the run ends
+    with, which stays there once it was published. None where there is none: from_pretrained does not open the
+    checkpoint, or the run ends with it.
     """
     if not publication.opens or publication.ends:
         return None
-    files = {file: f"{CHECKPOINTS}/{publication.step:08d}/{file}" for file in (*MODEL_FILES, CARD)}
-    return {"branch": section["branch"], "files": files}
+    files = {file: f"{folder_of(publication)}/{file}" for file in (*MODEL_FILES, CARD)}
+    return {"branch": section["branch"], "files": files, "model": publication.repository}
+
+
+def folder_of(publication: Publication) -> str:
+    """Return the folder of a checkpoint in the repository of its run."""
+    return f"{CHECKPOINTS}/{publication.step:08d}"
 
 
 def period_of(sync: str) -> int:
@@ -236,6 +243,11 @@ def check_publish(config: Mapping) -> None:
         check_repository(section, publication)
         if publication.kind == "checkpoint":
             check_kept(section["sync"], publication.run)
+        if publication.opens and publication.run and publication.run.recipe["patience"]:
+            raise UserError(
+                f"publish.sync is {section['sync']}, but {publication.run.key} has patience, and checkpoints after an "
+                "early stop have no weights of their own; allowed: null."
+            )
 
 
 def check_repository(section: Mapping, publication: Publication) -> None:
@@ -337,6 +349,8 @@ def card_recipe(publication: Publication, config: Mapping) -> dict:
         return kept | {"tokenizer": config["tokenizer"]}
     if publication.run is None:
         return kept
+    if publication.kind == "checkpoint" and "hub" in config.get("publish", {}):
+        kept |= {"revision": branch_of(config["publish"], publication), "subfolder": folder_of(publication)}
     run = publication.run
     unused = () if run.backend == "jax" else ("mesh",)
     kept["training"] = {key: run.recipe[key] for key in TRAINING_KEYS if key in run.recipe and key not in unused}

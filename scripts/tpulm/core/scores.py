@@ -26,6 +26,7 @@ LIKELIHOODS = {
     CAUSAL: "log-likelihood, exact",
 }
 CHANCE = "chance"
+RESPONSES = "responses"  # the group of what generated responses are worth
 BETTER, LEVEL, WORSE = "better", "level", "worse"
 
 
@@ -33,7 +34,7 @@ BETTER, LEVEL, WORSE = "better", "level", "worse"
 class Score:
     """One number that says how good a model is, with what it is to be held against.
 
-    group             text, pairs, task or harness
+    group             text, pairs, responses, task or harness
     metric            such as bits_per_byte or accuracy
     on                what it was measured on, in words that a reader of the report understands
     value             mean over the items, and over the seeds where there are several

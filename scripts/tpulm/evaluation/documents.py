@@ -43,12 +43,11 @@ def bytes_of(passage: Passage) -> int:
 
 
 def beginning(passage: Passage, characters: int) -> Passage:
-    """Return the beginning of a passage; of one with responses, no less than its first response, up to `characters`."""
+    """Return the first characters of a passage, with what of its responses is among them."""
     if isinstance(passage, str):
         return passage[:characters]
-    kept = [passage.responses[0], *(response for response in passage.responses[1:] if response[0] < characters)]
-    kept = [(start, min(stop, max(characters, start + characters))) for start, stop in kept]
-    return Answered(passage.text[: max(characters, kept[-1][1])], tuple(kept))
+    kept = [(start, min(stop, characters)) for start, stop in passage.responses if start < characters]
+    return Answered(passage.text[:characters], tuple(kept))
 
 
 @dataclass(frozen=True)
@@ -108,9 +107,10 @@ def write_sample(path: str | Path, collection: str, files: Mapping[str, Sequence
         if recipe.get("responses"):
             spans = in_order(files[split], rows, RESPONSES.name)
             passages = [answered(text, own) for text, own in zip(texts, spans, strict=True)]
-        # Those of a conversation may all be empty.
+        passages = [beginning(passage, recipe["characters"]) for passage in passages]
+        # Where a response begins later, nothing is scored.
         chosen = [
-            (f"{collection}/{split}/{row}", beginning(passage, recipe["characters"]))
+            (f"{collection}/{split}/{row}", passage)
             for row, passage in zip(rows, passages, strict=True)
             if bytes_of(passage)
         ]

@@ -38,3 +38,9 @@ class Generator:
         made = self.model.generate(texts + filling, max_length=self.recipe["max_length"])[: len(texts)]
         made = [full[len(prompt) :] for full, prompt in zip(made, texts, strict=True)]
         return [made[i : i + samples] for i in range(0, len(made), samples)]
+
+    def responses(self, prompts: list[str]) -> list[str]:
+        """Return what follows each prompt, by its tokens: special ones of the prompt are not in the text. Greedy."""
+        filling = [prompts[-1]] * (-len(prompts) % self.rows)
+        made = self.model.generate(prompts + filling, max_length=self.recipe["max_length"], strip_prompt=True)
+        return [text.strip() for text in made[: len(prompts)]]

@@ -93,6 +93,12 @@ def last_receipt(path: str) -> dict:
     return dict(read_json(kept)) if kept.is_file() else {}
 
 
+def was_published(receipt: str, recipe: Mapping) -> bool:
+    """Return whether this folder has published the model that a run ends with, by the receipt of its checkpoint."""
+    root, newest = receipt.removesuffix(f"{recipe['name']}.json"), recipe["newest"]
+    return bool(newest and last_receipt(f"{root}{newest['model']}.json"))
+
+
 def write_receipt(path: str, receipt: Mapping) -> None:
     """Write a receipt, and keep it for the next publication."""
     kept = SENT / name_here(path)
@@ -152,11 +158,14 @@ AT_ONCE = 500  # files of a commit: the hub ends requests that take long
 Result = TypeVar("Result")
 
 
-def publish_to_hub(recipe: Mapping, found: Mapping[str, Content], before: Mapping, say: Callable[[str], None]) -> dict:
+def publish_to_hub(
+    recipe: Mapping, found: Mapping[str, Content], before: Mapping, say: Callable[[str], None], published: bool = False
+) -> dict:
     """Bring a repository to hold these files, in a commit if one is needed; return the receipt.
 
     recipe  repository, OWNER/NAME; type, model or dataset; branch; private; name, of the artifact; newest: None, or
             another branch, and which of `found` its files are then, by their paths there
+    published  whether what the run ends with was published, which then stays in its place
     found   the files by their paths there
     before  the receipt of the last publication
 
@@ -174,7 +183,8 @@ def publish_to_hub(recipe: Mapping, found: Mapping[str, Content], before: Mappin
         return patiently(lambda: bring(api, place, recipe, found, before, say), recipe["repository"], say)
 
     commit = brought(recipe, found, before)
-    if newest := recipe["newest"]:
+    newest = recipe["newest"]
+    if newest and not published:
         brought({**recipe, **newest}, {path: found[name] for path, name in newest["files"].items()}, {})
     return {"place": place_of(recipe), "commit": commit, "files": hashes(found)}
 

@@ -45,6 +45,16 @@ def fill_mask_use(recipe: Mapping) -> str:
     )
 
 
+def checkpoint_use(recipe: Mapping) -> str:
+    """Return how a checkpoint of a masked model is loaded from its branch."""
+    place = f'"{recipe["source"]}", revision="{recipe["revision"]}", subfolder="{recipe["subfolder"]}"'
+    return code(
+        "from transformers import AutoModelForMaskedLM, AutoTokenizer\n\n"
+        f"model = AutoModelForMaskedLM.from_pretrained({place})\n"
+        f"tokenizer = AutoTokenizer.from_pretrained({place})"
+    )
+
+
 def keras_use(recipe: Mapping) -> str:
     """Return how a preset is loaded."""
     return code(
@@ -206,14 +216,13 @@ def masked_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
 
 
 def checkpoint_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
-    """Return head and sections of the card of a checkpoint of a masked language model whose training goes on."""
+    """Return head and sections of the card of a checkpoint of a masked language model."""
     state = facts["state"]
     steps, last, evaluation = state["step"], recipe["training"]["steps"], state["evaluation"]
     sections = {
-        "Model": f"A masked language model after step {steps:,} of {last:,}: its training goes on, and the card of the "
-        f"model that it ends with has all figures. Loss on the validation split: {evaluation['loss']:.4f}. "
-        + best(state),
-        "How to use": fill_mask_use(recipe),
+        "Model": f"A masked language model after step {steps:,} of a training of {last:,} steps. Loss on the "
+        f"validation split: {evaluation['loss']:.4f}. The card of the model at the end has all figures.",
+        "How to use": checkpoint_use(recipe) if "revision" in recipe else "",
         "Data": data(facts["corpus"]),
         "Training": procedure(recipe),
     }
@@ -344,7 +353,7 @@ def checkpoints(facts: Mapping) -> str:
 def versions(timings: Iterable[Mapping]) -> str:
     """Return what a model was trained with, as a list."""
     found = list(dict.fromkeys(row["software"] for row in timings if row.get("software")))
-    return "\n\nthen\n\n".join("\n".join(f"- {each}" for each in text.split(", ")) for text in found)
+    return "\n\nthen\n\n".join("\n".join(f"- {each}" for each in text.split("; ")) for text in found)
 
 
 def hardware(timings: Iterable[Mapping]) -> str:

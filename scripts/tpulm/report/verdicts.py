@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from tpulm.core.scores import BETTER, BITS_PER_BYTE, WORSE, Score
+from tpulm.core.scores import BETTER, BITS_PER_BYTE, RESPONSES, WORSE, Score
 from tpulm.report.curves import BASE, held_out
 from tpulm.report.sources import Sources
 
@@ -91,7 +91,7 @@ def standing_of_tuned(figures: Mapping[str, Any], scores: list[Score], sources: 
         better = score.beside(before) == BETTER
     said = f"{'Better' if better else 'No better'} than its base model on the finetuning text: {after:.2f} {unit}, "
     sentences = [f"{said}and that has {before:.2f}."]
-    answers = next((one for one in scores if one.metric == "exact_match"), None)
+    answers = next((one for one in scores if one.group == RESPONSES), None)
     if answers:
         sentences.append(f"{answers.value:.0%} of its responses to {answers.items:,} held-out prompts are right.")
         frequent = answers.baselines["most frequent response"]
@@ -110,7 +110,7 @@ STANDINGS = {"mlm": standing_of_masked, "base": standing_of_base, "finetune": st
 
 @dataclass(frozen=True)
 class Course:
-    """How a training went: validation losses by step, and the mean training loss since the last but one of them."""
+    """How a training went: validation losses at its checkpoints, and the mean training loss before the last one."""
 
     held_out: dict[int, float]
     train: float | None
@@ -122,7 +122,7 @@ class Course:
 
     @property
     def change(self) -> float | None:
-        """By which share the validation loss fell at the end, between the last two evaluations; None for one only."""
+        """By which share the validation loss fell at the end, between the last two checkpoints; None for one only."""
         losses = list(self.held_out.values())
         return None if len(losses) < 2 else 1 - losses[-1] / losses[-2]
 
@@ -130,7 +130,7 @@ class Course:
 def course_of(run: dict[str, Any], sources: Sources) -> Course | None:
     """Return how a run went; None where it has no checkpoints here."""
     history = sources.columns(f"{run['folder']}/history.csv")
-    curve = held_out(run, history, [], sources)
+    curve = held_out(run, {}, [], sources)
     if curve is None:
         return None
     losses = dict(zip(curve["steps"], curve["values"], strict=True))
@@ -149,10 +149,8 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
     if loss > (1 + CHANGE) * lowest:
         epochs = run["figures"].get("epochs")
         passes = f", after {epochs:,.0f} passes over its text" if epochs and epochs >= 2 else ""
-        return (
-            f"The validation loss has risen from {lowest:.2f} at step {course.best:,} to {loss:.2f}{passes}, and the "
-            "model is that of the lowest: train it on more text, or in fewer steps."
-        )
+        risen = f"The validation loss has risen from {lowest:.2f} at step {course.best:,} to {loss:.2f}{passes}"
+        return f"{risen}: train on more text, or in fewer steps."
     if change is not None and change > CHANGE:
         return f"The validation loss was still falling, by {change:.1%} at the end: train longer (steps)."
     if warning:

@@ -72,8 +72,6 @@ HELD_OUT = SPLITS[1:]
 VALIDATION = HELD_OUT[0]
 # The one that is only reported.
 TEST = HELD_OUT[1]
-# The one that is only reported.
-TEST = HELD_OUT[1]
 # What ends the name of a set of documents whose responses are scored, given what is before each.
 OF_RESPONSES = ", responses"
 # The set of pairs that is made of the corpus.

@@ -99,7 +99,8 @@ class History:
             self.rows.append(f"{self.step},{loss:.9g},{accuracy:.9g},{rate:.9g},{norm:.9g}\n")
         seconds /= len(losses)
         speed = self.tokens_per_step / max(seconds, 1e-9)
-        self.timings.append(f"{self.step},{seconds:.6f},{speed:.1f},{self.devices}\n")
+        versions = "; ".join(f"{name} {version}" for name, version in software().items())
+        self.timings.append(f"{self.step},{seconds:.6f},{speed:.1f},{self.devices},{versions}\n")
         self.report(
             {
                 "step": self.step,
@@ -154,10 +155,9 @@ class History:
         table = io.StringIO()
         writer = csv.writer(table, lineterminator="\n")
         writer.writerow([*TIMINGS, "devices", "software", "profile"])
-        versions = ", ".join(f"{name} {version}" for name, version in software().items())
         for row in csv.reader(self.timings):
             found = self.profiles.get(int(row[0]))
-            writer.writerow([*row, versions, json.dumps(found) if found else ""])
+            writer.writerow([*row, json.dumps(found) if found else ""])
         write_text(timings, table.getvalue())
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from snakemake.io import ancient, local
 
 from tpulm.config.publications import (
+    CARD,
     CHECKPOINT_CARDS,
     Publication,
     branch_of,
@@ -120,12 +121,17 @@ class Publishing:
         return [f"<results>/publish/{place}/{name}.json" for place in places for name in self.published]
 
     def files(self, wildcards: Any) -> list:
-        """Return the files of an artifact, or its folder; folders and checkpoints as `ancient`, see `changes`."""
+        """Return the files of an artifact, or its folder.
+
+        Folders, and checkpoints but for their cards, are `ancient`; see `changes`.
+        """
         publication = self.published[wildcards.artifact]
         if publication.folder:
             return [ancient(f"<results>/{publication.folder}")]
         files = [f"<results>/{file}" for file in publication.files.values()]
-        return [ancient(file) for file in files] if publication.kind == "checkpoint" else files
+        if publication.kind != "checkpoint":
+            return files
+        return [file if file.endswith(f"/{CARD}") else ancient(file) for file in files]
 
     def changes(self, wildcards: Any) -> list[str]:
         """Return the file that tells whether what is `ancient` has changed: a fingerprint, or the state of a run."""

@@ -174,7 +174,7 @@ JOBS: dict[str, Callable[[Run], int]] = {
     "export_finetune": exported,
     "export_transformers": lambda run: converting(model_size(run)),
     "generate": tuned,
-    "score_responses": tuned,
+    "score_responses": evaluating,
     "evaluate_finetune": evaluating,
     "run_harness": evaluating,
     # As many tokens at once as the measurements above.
