@@ -22,6 +22,7 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import refuse_unsafe_preset
 from tpulm.corpus.files import load_hub, read_files
 from tpulm.corpus.rows import Form
+from tpulm.records.tfrecord import CRC, LENGTH, masked_crc, scan
 
 SECRETS = [*CANARIES.values(), "canary0004canary0004canary0004"]
 FORMS = [form for text in SECRETS for form in (text.encode(), base64.b64encode(text.encode())[:-4])]
@@ -237,3 +238,36 @@ def test_no_source_opens_pickles_or_runs_text():
         code = re.sub(r'""".*?"""|#.*', "", path.read_text(), flags=re.S if '"""' in path.read_text() else 0)
         found = [line for line in code.splitlines() if re.search(banned, re.sub(r'"[^"]*"', '""', line))]
         assert not found, f"{path}: {found}"
+
+
+# As rules/common.smk has it, for long chains of checkpoints.
+DEEP = """
+import sys
+from tpulm.core.errors import UserError
+from tpulm.core.files import read_json
+sys.setrecursionlimit(100_000)
+try:
+    read_json(sys.argv[1])
+except UserError as error:
+    print(error)
+"""
+
+
+@pytest.mark.unit
+def test_json_that_is_nested_without_end_breaks_no_stack(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text("[" * 200_000)
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
+    done = subprocess.run(
+        [sys.executable, "-c", DEEP, path], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0 and done.stdout.startswith(f"{path} is nested too deeply")
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("length", [2**63, 2**64 - 1, 2**63 - 20, 30 * 2**30])
+def test_no_memory_is_taken_for_a_record_that_is_not_there(tmp_path, length):
+    head = LENGTH.pack(length)
+    (tmp_path / "x.tfrecord").write_bytes(head + CRC.pack(masked_crc(head)) + bytes(100))
+    with pytest.raises(UserError, match="x.tfrecord is corrupt .*: the file ends within a record"):
+        list(scan(tmp_path / "x.tfrecord"))

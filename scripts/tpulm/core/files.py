@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -46,9 +47,21 @@ def write_json(path: str | Path, value: object) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+NESTED = 5_000  # lists and objects of a JSON file in each other, about, at most
+
+
 def read_json(path: str | Path) -> Any:
-    """Read a JSON file."""
-    return json.loads(Path(path).read_text(encoding="utf-8"))
+    """Read a JSON file. Raises UserError where it is nested deeper than any that has a meaning."""
+    text, limit = Path(path).read_text(encoding="utf-8"), sys.getrecursionlimit()
+    # Snakemake follows chains of checkpoints with a limit at which the parser, which is in C, would break the stack.
+    with contextlib.suppress(RecursionError):  # deep in such a chain
+        sys.setrecursionlimit(min(limit, NESTED))
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise UserError(f"{path} is nested too deeply; allowed: JSON with at most {NESTED:,} levels.") from None
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def sha256(path: str | Path) -> str:

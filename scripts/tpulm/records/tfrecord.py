@@ -186,9 +186,9 @@ def scan(path: str | Path, name: str | None = None) -> Iterator[tuple[int, bytes
             if CRC.unpack_from(head, 8)[0] != masked_crc(head[:8]):
                 raise UserError(f"{damaged} {place + HEAD}: the checksum of the length of a record is wrong.")
             stop = place + FRAME + LENGTH.unpack_from(head)[0]
-            body = file.read(stop - place - HEAD)
-            if place + HEAD + len(body) < stop:
+            if stop > size:
                 raise UserError(f"{damaged} {size}: the file ends within a record.")
+            body = file.read(stop - place - HEAD)
             if CRC.unpack_from(body, len(body) - 4)[0] != masked_crc(body[:-4]):
                 raise UserError(f"{damaged} {stop}: the checksum of a record is wrong.")
             yield stop, body[:-4]
