@@ -224,7 +224,8 @@ def test_runs_have_scores_of_the_same_items(trained):
             values = [row["value"] for row in rows if row["score"] == score.name]
             assert len(values) == score.items and np.mean(values) == pytest.approx(score.value)
         measured = {score.on for score in scores if score.group == "text" and "training text" not in score.on}
-        texts = ["corpus", "finetune-text"] if model == "finetune/python" else ["corpus"]
+        # A base model also on the text for finetuning, so that `compare` has both.
+        texts = ["corpus"] if model == "mlm/tiny" else ["corpus", "finetune-text"]
         assert measured == {f"{text} {split}" for text in texts for split in ("validation", "test")}
         read[model] = {row["item"] for row in rows if row["score"].endswith("corpus test")}
     assert read["mlm/tiny"] <= read["base/small"] == read["finetune/python"]
