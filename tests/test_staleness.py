@@ -407,7 +407,7 @@ ROWS = [
     ),
     *rows_of_text(
         "finetune.text", "finetune-text", "python-docs", ("answered", "asked", "talked", "chatted"), TUNING_WRITTEN,
-        TUNING_WRITTEN.replace(OVERLAPS[1], ""),
+        TUNING_WRITTEN.replace(OVERLAPS[1], "").replace("score_causal:base/small ", ""),
     ),
     *rows_of_tasks(),
     *rows_of("trained", "", "", {"title": "Other words", "trackers": []}),

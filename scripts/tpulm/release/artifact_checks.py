@@ -65,7 +65,7 @@ def read_hdf5(path: Path) -> None:
 
 # What was measured on, the costliest operations; what weights a chain began with; what is compared, and what came out.
 TEXT_COLUMNS = {
-    "devices", "profile", "weights", "selected", "stage", "run", "settings", "first", "second", "score",
+    "devices", "software", "profile", "weights", "selected", "stage", "run", "settings", "first", "second", "score",
     "higher_is_better", "verdict", "because",
 }  # fmt: skip
 

@@ -48,6 +48,7 @@ class Terminal(logging.Handler):
         self.filters = plain.filters
         self.running: dict[int, tuple[str, list[str], float]] = {}  # label, logs and start of each job
         self.failures: dict[str, str] = {}  # what was wrong, by the label of the job
+        self.buried = False  # whether other jobs were shown since
         self.total = self.left = 0
         self.in_place = plain.can_color_tty() and not (settings.dryrun or settings.quiet or "CI" in os.environ)
         self.closed = threading.Event()
@@ -86,6 +87,7 @@ class Terminal(logging.Handler):
         if self.dryrun:
             return f"would run  {label}  reason: {'; '.join(inside.reasons(record.reason))}"
         self.running[record.jobid] = label, list(record.log), time.time()
+        self.buried = bool(self.failures)
         stale = inside.stale(record.reason)
         return moment("start", label) + (f"  reason: {stale}" if stale else "")
 
@@ -96,6 +98,7 @@ class Terminal(logging.Handler):
             return ""
         label, _, since = self.running.pop(record.job_id)
         self.failures.pop(label, None)  # of an earlier attempt
+        self.buried = bool(self.failures)
         return f"{moment('done', label)}  {lasted(since)}  {self.left} left"
 
     def failed(self, record: Any) -> str:
@@ -126,7 +129,8 @@ class Terminal(logging.Handler):
         if target := inside.missing_target(said):
             return unknown(target, inside.targets(self.workflow))
         if self.failures and inside.ended_with_failures(said):
-            return "\n".join(f"{ERROR}{label}: {sentence}" for label, sentence in self.failures.items())
+            last = [f"{ERROR}{label}: {sentence}" for label, sentence in self.failures.items()]
+            return "\n".join(last) if self.buried else ""
         if path := inside.read_only(said):
             return f"error: {path} is read-only, and a job of this run replaces it; to allow that: chmod u+w {path}."
         return self.plain.format(record)
