@@ -22,7 +22,9 @@ from tpulm.core.accelerators import (
     slice_chips,
     slice_hosts,
     topology,
+    tpu_name,
 )
+from tpulm.core.devices import tpu_versions
 from tpulm.core.errors import UserError
 
 # From Google's pages on each version: chips, hosts, devices of JAX, shape, accelerator type, Slurm's share of a host.
@@ -120,7 +122,7 @@ def test_a_job_is_called_by_its_run_or_its_rule():
     [
         (None, 1, 8, "cpu", True),
         ("v3-8", 1, 8, "TPU v3", True),
-        ("v3-8", 1, 8, "TPU", True),  # in TensorFlow
+        ("v3-8", 1, 8, "TPU", True),  # one whose version nothing tells
         ("v3-8", 1, 8, "cpu", False),
         ("v3-8", 1, 4, "TPU v3", False),
         ("v3-8", 1, 8, "TPU v5 lite", False),
@@ -151,3 +153,25 @@ def test_devices_are_those_of_the_request(monkeypatch, requested, hosts, number,
     assert f"{number} device(s) ({kind})" in message
     monkeypatch.setenv(ANY_DEVICES, "1")
     check_devices(resources, number, kind)
+
+
+@pytest.mark.parametrize(
+    ("device", "requested", "name"),
+    [
+        ("0x0027", "v3-8", "TPU v3"),
+        ("0x0027", "v2-8", "TPU v2"),
+        ("0x0027", "v5e-8", "TPU"),  # refused for their number or, with as many devices, not to be told
+        ("0x0027", "", "TPU"),
+        ("0x0063", "", "TPU v5 lite"),
+        ("0x0063", "v3-8", "TPU v5 lite"),
+        ("0x0062", "v5p-8", "TPU v5"),
+        ("0x0076", "v5p-8", "TPU"),
+    ],
+)
+def test_tensorflow_names_a_tpu_by_its_pci_device(tmp_path, device, requested, name):
+    for place, vendor, found in (("0000:00:04.0", "0x1ae0", "0x0042"), ("0000:00:05.0", "0x1ae0", device)):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "vendor").write_text(f"{vendor}\n")
+        (tmp_path / place / "device").write_text(f"{found}\n")
+    assert tpu_name(tpu_versions(tmp_path) or (), requested) == name
+    assert tpu_versions(tmp_path / "0000:00:04.0") is None

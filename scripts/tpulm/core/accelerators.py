@@ -155,6 +155,16 @@ def counted(devices: str) -> tuple[int, str]:
     return (int(found[1]), found[2]) if found else (0, "")
 
 
+def tpu_name(versions: Collection[str], requested: str) -> str:
+    """Return what JAX calls a TPU that is of one of these versions; TPU where that does not tell its version.
+
+    requested  accelerator of the run, which decides between several versions; empty for none
+    """
+    of_request = [version for version in versions if is_tpu(requested) and parse_tpu(requested)[0] == version]
+    found = of_request or list(versions)
+    return next(name for name in JAX_TPUS if JAX_TPUS[name] == found[0]) if len(found) == 1 else "TPU"
+
+
 def mean_watts(devices: str) -> float | None:
     """Return the power of devices that train, as timings.csv names them; None where it is not published."""
     number, kind = counted(devices)
@@ -177,7 +187,7 @@ def check_devices(resources: Mapping, number: int, kind: str) -> None:
 
     resources  of the job: accelerator, hosts, run_key
     number     devices found, on all hosts
-    kind       what JAX calls them, such as TPU v3 or NVIDIA L4; TensorFlow says TPU of every version
+    kind       what JAX calls them, such as TPU v3 or NVIDIA L4; TPU of an unknown version
     """
     requested = resources.get("accelerator")
     if not requested or os.environ.get(ANY_DEVICES):

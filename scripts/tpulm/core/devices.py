@@ -9,16 +9,25 @@ from pathlib import Path
 
 IN_USE: dict[str, int] = {}  # those that this process computes on, by their kind; empty where it has not said
 GOOGLE = "0x1ae0"  # PCI vendor, of network adapters, too
-TPUS = {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"}  # PCI devices: v2 and v3, ..., v7
+# TPU versions by PCI device, of those that JAX, too, takes for a TPU; none where no config can name it.
+TPUS: dict[str, tuple[str, ...]] = {
+    "0x0027": ("v2", "v3"), "0x0056": (), "0x005e": ("v4",), "0x0062": ("v5p",), "0x0063": ("v5e",),
+    "0x006f": ("v6e",), "0x0076": (),
+}  # fmt: skip
 
 
 def tpu_here() -> bool:
     """Return whether this machine has a TPU: a PCI device that JAX, too, takes for one."""
-    for vendor in Path("/sys/bus/pci/devices").glob("*/vendor"):
-        device = vendor.with_name("device")
-        if vendor.read_text().strip() == GOOGLE and device.read_text().strip() in TPUS:
-            return True
-    return False
+    return tpu_versions() is not None
+
+
+def tpu_versions(machine: Path = Path("/sys/bus/pci/devices")) -> tuple[str, ...] | None:
+    """Return of which version the TPU of this machine can be, by its PCI device; None without a TPU."""
+    for vendor in sorted(machine.glob("*/vendor")):
+        device = vendor.with_name("device").read_text().strip()
+        if vendor.read_text().strip() == GOOGLE and device in TPUS:
+            return TPUS[device]
+    return None
 
 
 def gpu_here() -> bool:

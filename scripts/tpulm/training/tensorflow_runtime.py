@@ -6,8 +6,8 @@ This module sets the environment variables that TensorFlow reads on import: impo
 import os
 from collections.abc import Callable, Mapping
 
-from tpulm.core.accelerators import check_devices, is_tpu
-from tpulm.core.devices import tensorflow_flags, tpu_here
+from tpulm.core.accelerators import check_devices, is_tpu, tpu_name
+from tpulm.core.devices import IN_USE, tensorflow_flags, tpu_here, tpu_versions
 from tpulm.core.errors import UserError
 
 os.environ["TF_XLA_FLAGS"] = tensorflow_flags(os.environ.get("TF_XLA_FLAGS", ""))
@@ -36,8 +36,10 @@ def start(
     requested = (resources or {}).get("accelerator", "")
     named = "TPU_NAME" in os.environ or "TPU_ACCELERATOR_TYPE" in os.environ
     strategy = strategy_here(tpu and (named or (is_tpu(requested) and tpu_here())), host_device_count)
+    name = device_name(requested)
     if resources:
-        check_devices(resources, strategy.num_replicas_in_sync, device_name())
+        check_devices(resources, strategy.num_replicas_in_sync, name)
+    IN_USE[name] = strategy.num_replicas_in_sync
     return strategy
 
 
@@ -71,12 +73,23 @@ def device_kind() -> str:
     return next(kind for kind in ("TPU", "GPU", "CPU") if kind in kinds)
 
 
-def device_name() -> str:
-    """Return what the maker calls the first GPU where a model is trained on one; else TPU or CPU."""
-    if device_kind() != "GPU":
-        return device_kind()
+def device_name(requested: str) -> str:
+    """Return what JAX calls the devices that a model is trained on, such as TPU v3 or NVIDIA L4, or else CPU.
+
+    TensorFlow says TPU of every version, and v2 and v3 are the same PCI device: `requested`, the accelerator of the
+    run, decides between them.
+    """
+    if device_kind() == "TPU":
+        return tpu_name(tpu_versions() or (), requested)
+    if device_kind() == "CPU":
+        return "CPU"
     details = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])
     return details.get("device_name", "GPU")
+
+
+def describe_devices() -> str:
+    """Return how many replicas train on devices of which kind, such as 8 replica(s) (TPU v3)."""
+    return ", ".join(f"{number} replica(s) ({kind})" for kind, number in IN_USE.items())
 
 
 def graph(function: Callable, xla: bool = True) -> Callable:

@@ -25,7 +25,7 @@ from tpulm.training.tensorflow_model import (
     predictions,
     right_sum,
 )
-from tpulm.training.tensorflow_runtime import alone, device_kind, graph, tf, tf_keras, transformers
+from tpulm.training.tensorflow_runtime import alone, describe_devices, graph, tf, tf_keras, transformers
 
 
 def evaluate(
@@ -275,10 +275,9 @@ def train_segment(
     """
     (train, validation), (outputs, previous), every = records, files, recipe.get("evaluate_every")
     first, last, batch_size = recipe["first"], recipe["last"], recipe["batch_size"]
-    size, replicas = trainer.model.num_parameters(), trainer.strategy.num_replicas_in_sync
-    say(f"steps {first + 1} to {last}, {size:,} parameters, {replicas} replica(s) ({device_kind()})")
+    say(f"steps {first + 1} to {last}, {trainer.model.num_parameters():,} parameters, {describe_devices()}")
     history = History(first, last, batch_size * train.sequence_length, say)
-    history.devices = f"{replicas} replica(s) ({device_kind()})"
+    history.devices = describe_devices()
     rates, load = learning_rates(recipe["schedule"], first, last), partial(training_batch, train, recipe)
     measure = evaluator(trainer.model, validation, trainer.strategy)
     with StepCallbacks(trainer, measure, history, snapshots, say, every) as callbacks:
