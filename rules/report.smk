@@ -39,7 +39,7 @@ rule report:
 
 
 rule write_report:
-    """Write the page of the report, a single HTML file."""
+    """Write the page of the report, a single HTML file, and the verdicts on models."""
 
     # It reads what Snakemake recorded of the jobs, which a job on another machine, such as a pod, does not have.
     localrule: bool(PLACE.bucket)
@@ -57,6 +57,7 @@ rule write_report:
             labels={"stage": "all", "run": "all", "shows": "everything, on one page"},
         ),
         jobs="<results>/jobs.json",
+        verdicts="<results>/verdicts.json",
     params:
         recipe=lambda w: page_recipe(
             config,

@@ -354,6 +354,8 @@ def test_figures(trained, kind, saved, texts):
     assert figures["characters_per_token"] == sum(map(len, held_out)) / len(tokens)
     assert figures["vocabulary_used"] == len(set(tokens) - set(range(5))) / 995
     assert figures["unknown_rate"] == tokens.count(2) / len(tokens)
+    blank = [number for number in set(tokens) if number > 4 and not trained.decode([number]).strip()]
+    assert figures["whitespace_rate"] == sum(map(tokens.count, blank)) / len(tokens)
     assert figures["unigram_entropy"] == pytest.approx(-sum(p * math.log(p) for p in shares if p))
 
 

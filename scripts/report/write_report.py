@@ -7,8 +7,10 @@ input.templates   templates, style and script of the page
 input.code  modules and lock
 output.page   HTML
 output.jobs   jobs.json: see tpulm.report.jobs.account
+output.verdicts  verdicts.json: label, sentence and warning of each: see tpulm.report.verdicts
 """
 
+from dataclasses import asdict
 from pathlib import Path
 
 from tpulm.core.files import write_json, write_text
@@ -29,7 +31,9 @@ with job(snakemake.log[0], "report") as say:
     write_json(snakemake.output.jobs, account(given, recipe, devices_of(recipe, sources)))
     sources.files["jobs.json"] = Path(snakemake.output.jobs)
     runs = described(recipe, sources)
-    for verdict in verdicts(runs, scores_of(runs, sources), sources):
+    judged = verdicts(runs, scores_of(runs, sources), sources)
+    write_json(snakemake.output.verdicts, [asdict(verdict) for verdict in judged])
+    for verdict in judged:
         say(f"{verdict.label}: {'WARNING: ' if verdict.warning else ''}{verdict.sentence}")
     text = page(recipe, sources, Path(snakemake.input.templates[0]).parent)
     write_text(snakemake.output.page, text)

@@ -11,6 +11,7 @@ from statistics import fmean, median
 from typing import Any
 
 from tpulm.report.sources import source_of
+from tpulm.report.verdicts import standing_of_masked, standing_of_tuned
 from tpulm.training.checkpoint import trained_for
 
 
@@ -135,7 +136,8 @@ def tokenizer_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]
             f"A vocabulary of {settings['vocab_size']:,} pieces ({figures['model']}), trained on "
             f"{figures['training_documents']:,} documents of {figures['training_characters']:,} characters."
         )
-    keys = ("tokens_per_word", "characters_per_token", "vocabulary_used", "unknown_rate", "unigram_entropy")
+    keys = ("tokens_per_word", "characters_per_token", "vocabulary_used", "unknown_rate", "whitespace_rate",
+            "unigram_entropy")  # fmt: skip
     rows = [[key.replace("_", " "), figures[key]] for key in keys]
     sections = {
         "Tokenizer": origin,
@@ -205,9 +207,9 @@ def masked_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
         "How to use": fill_mask_use(recipe),
         "Data": data(facts["corpus"]),
         "Training": procedure(recipe),
-        "Figures": "Loss in nats per masked token; the unigram entropy is the loss of a model that knows only token "
-        "frequencies. The checkpoint was selected on validation; test is only reported.\n\n"
-        + table(["split", "loss", "unigram entropy", "perplexity", "accuracy", "predictions"], rows),
+        "Figures": f"{standing_of_masked(metrics)[0]}\n\nLoss in nats per masked token; the unigram entropy is the "
+        "loss of a model that knows only token frequencies. The checkpoint was selected on validation; test is only "
+        "reported.\n\n" + table(["split", "loss", "unigram entropy", "perplexity", "accuracy", "predictions"], rows),
         "Checkpoints": checkpoints(facts),
         "Hardware": hardware(facts["timings"]),
         "Framework versions": versions(facts["timings"]),
@@ -276,8 +278,8 @@ def tuned_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
         "How to use": USES[recipe["kind"]](recipe),
         "Data": data(facts["corpus"]),
         "Training": procedure(recipe),
-        "Figures": f"{CAUSAL} The corpus is the text of the base model and shows what was forgotten.\n\n"
-        + table(columns, rows),
+        "Figures": f"{standing_of_tuned(metrics)[0]}\n\n{CAUSAL} The corpus is the text of the base model and "
+        "shows what was forgotten.\n\n" + table(columns, rows),
         "Checkpoints": checkpoints(facts),
         "Hardware": hardware(facts["timings"]),
         "Framework versions": versions(facts["timings"]),

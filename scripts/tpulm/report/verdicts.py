@@ -1,9 +1,11 @@
 """What to think of each model, in a sentence or two: what it is better and worse than, and what to do next.
 
+The tokenizer and the records get one only where they are unusual.
+
 The guide "Evaluation" of the docs lists the rules.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
@@ -12,6 +14,7 @@ from typing import Any
 from tpulm.core.scores import BETTER, BITS_PER_BYTE, RESPONSES, WORSE, Score
 from tpulm.report.curves import BASE, held_out
 from tpulm.report.sources import Sources
+from tpulm.specs.artifacts import MANIFEST
 
 # Share of the validation loss between two checkpoints: what is less counts as no change.
 CHANGE = 0.01
@@ -21,13 +24,25 @@ GAP = 0.1
 LITTLE = 20_000_000
 # By how much the loss on the corpus may rise by finetuning.
 FORGOTTEN = 0.1
+# By how much the mean training loss before the last checkpoint may be above the lowest before any.
+DIVERGED = 0.1
+# Tokens of an English word by OpenAI's tokenizers: "1 token is about 3/4 of a word" (its help page on tokens).
+USUAL_TOKENS = 4 / 3
+# Characters between white space, up to which that divides a text into words.
+LONGEST_WORD = 12
+# Shares of tokens that may be unknown, or white space.
+UNKNOWN, WHITESPACE = 0.001, 0.2
+# Share of a vocabulary that should occur in a text of so many times as many tokens.
+USED, TOKENS_PER_PIECE = 0.5, 10
+# Share of padding that records may have.
+PADDING = 0.5
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What to think of a model.
+    """What to think of a model, of the tokenizer or of a set of records.
 
-    label     of its run, such as mlm/tiny
+    label     of its run, such as mlm/tiny; tokenizer; or the folder of the records
     sentence  in plain words
     warning   whether it is no better than something much simpler
     """
@@ -38,30 +53,81 @@ class Verdict:
 
 
 def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]], sources: Sources) -> list[Verdict]:
-    """Return the verdict on each run that has been evaluated.
+    """Return what is unusual about the tokenizer and the records, and the verdict on each run that has been evaluated.
 
     runs    of `result_section.described`; scores  of `curves.scores_of`
     """
-    scores, found = list(scores), []
+    scores, found = list(scores), [*of_tokenizer(sources), *of_records(sources)]
+    corpus = sources.json("corpus/corpus.json") or {"splits": {"train": {}}}
     for run in runs:
         if not run["figures"]:
             continue
         own = [row["score"] for row in scores if row["model"] == run["label"] and row["score"].leads]
-        said, warning = STANDINGS[run["stage"]](run["figures"], own, sources)
+        characters = corpus["splits"]["train"].get("characters")
+        said, warning = STANDINGS[run["stage"]](run["figures"], own, characters)
         course = course_of(run, sources)
         found.append(Verdict(run["label"], " ".join(filter(None, [said, advice(course, warning, run)])), warning))
     return found
 
 
-def standing_of_masked(figures: Mapping[str, Any], scores: list[Score], sources: Sources) -> tuple[str, bool]:
-    """Return what a masked model is better or worse than, and whether that is a warning."""
+def of_tokenizer(sources: Sources) -> Iterator[Verdict]:
+    """Yield what is unusual about how the tokenizer cuts the validation split."""
+    figures = sources.json("tokenizer/metrics.json")
+    if not figures:
+        return
+    per_word, trained_here = figures["tokens_per_word"], "training_documents" in figures
+    if figures["unknown_rate"] > UNKNOWN:
+        said = f"{figures['unknown_rate']:.1%} of the tokens are unknown: models cannot read or write their characters."
+        yield Verdict("tokenizer", f"{said} {MORE_TEXT if trained_here else ANOTHER}", True)
+    if figures.get("whitespace_rate", 0.0) > WHITESPACE:
+        said = f"{figures['whitespace_rate']:.0%} of the tokens are only white space, so that records hold less text: "
+        yield Verdict("tokenizer", f"{said}replace repeated spaces in the text by one.", True)
+    elif per_word > 2 * USUAL_TOKENS and figures["characters"] < LONGEST_WORD * figures["words"]:
+        said = f"{per_word:.1f} tokens per word, where tokenizers of large models have {USUAL_TOKENS:.1f} in English: "
+        yield Verdict("tokenizer", f"{said}{'a larger vocab_size gives fewer' if trained_here else ANOTHER}.", False)
+    pieces = sources.json("tokenizer/pieces.json")
+    count = sum(row["used"] + row["unused"] for row in pieces["lengths"]) if pieces else 0
+    if trained_here and figures["vocabulary_used"] < USED and figures["tokens"] > TOKENS_PER_PIECE * count > 0:
+        said = f"Only {figures['vocabulary_used']:.0%} of its pieces occur in the validation split"
+        yield Verdict("tokenizer", f"{said}: a smaller vocab_size makes smaller models.", False)
+
+
+def of_records(sources: Sources) -> Iterator[Verdict]:
+    """Yield which sets of training records are mostly padding."""
+    for file in sources.names(f"*{MANIFEST}"):
+        manifest = sources.json(file)
+        split = manifest["splits"].get("train")
+        if manifest["packing"] != "pad" or not split or not split["records"]:
+            continue
+        length = (split["tokens"] - split["dropped_tokens"]) / split["records"]
+        padding = 1 - length / manifest["sequence_length"]
+        if padding > PADDING:
+            said = f"{padding:.0%} of the records is padding, which takes time and teaches nothing: documents have "
+            said += f"{length:.0f} tokens on average. Use a smaller sequence_length, or packing: concat."
+            yield Verdict(file.removesuffix(f"/{MANIFEST}"), said, False)
+
+
+MORE_TEXT = "Train it on more of the text (tokenizer.train_on)."
+ANOTHER = "another tokenizer fits this text better"
+
+
+def standing_of_masked(
+    figures: Mapping[str, Any], scores: Sequence[Score] = (), characters: int | None = None
+) -> tuple[str, bool]:
+    """Return what a masked model is better or worse than, and whether that is a warning.
+
+    figures     its metrics.json; scores  those that lead
+    characters  of the training split of the corpus
+    """
     loss, entropy = figures["test"]["loss"], figures["test"]["unigram_entropy"]
     if loss >= entropy:
         return f"No better than token frequencies: loss {loss:.2f}, and their entropy is {entropy:.2f}.", True
     return f"Better than token frequencies: loss {loss:.2f}, and their entropy is {entropy:.2f}.", False
 
 
-def standing_of_base(figures: Mapping[str, Any], scores: list[Score], sources: Sources) -> tuple[str, bool]:
+def standing_of_base(
+    figures: Mapping[str, Any], scores: Sequence[Score] = (), characters: int | None = None
+) -> tuple[str, bool]:
     """Return the same of a causal model that was trained here."""
     score = next((one for one in scores if one.metric == BITS_PER_BYTE and one.on.startswith("corpus ")), None)
     if score is None or "5-gram" not in score.baselines:
@@ -73,14 +139,15 @@ def standing_of_base(figures: Mapping[str, Any], scores: list[Score], sources: S
     if score.beside(ngram) != WORSE:
         how = "Better than" if score.beside(ngram) == BETTER else "As good as"
         return f"{how} a 5-gram model of the same text: {figure}, and that has {ngram:.2f}.", False
-    characters = (sources.json("corpus/corpus.json") or {"splits": {"train": {}}})["splits"]["train"].get("characters")
     said = f"Better than token frequencies, worse than a 5-gram model of the same text: {figure}, and that has "
     if characters is not None and characters > LITTLE:
         return f"{said}{ngram:.2f}. With so much text, a network should be better.", True
     return f"{said}{ngram:.2f}. That is usual for a short training on little text.", False
 
 
-def standing_of_tuned(figures: Mapping[str, Any], scores: list[Score], sources: Sources) -> tuple[str, bool]:
+def standing_of_tuned(
+    figures: Mapping[str, Any], scores: Sequence[Score] = (), characters: int | None = None
+) -> tuple[str, bool]:
     """Return the same of a finetuned model, beside its base model."""
     of_text = figures["loss"]["finetune_test"]
     before, after, unit = of_text["before"]["loss"], of_text["after"]["loss"], "nats per token"
@@ -110,10 +177,10 @@ STANDINGS = {"mlm": standing_of_masked, "base": standing_of_base, "finetune": st
 
 @dataclass(frozen=True)
 class Course:
-    """How a training went: validation losses at its checkpoints, and the mean training loss before the last one."""
+    """How a training went: validation losses at its checkpoints, and the mean training loss before each of them."""
 
     held_out: dict[int, float]
-    train: float | None
+    train: list[float]
 
     @property
     def best(self) -> int:
@@ -134,10 +201,12 @@ def course_of(run: dict[str, Any], sources: Sources) -> Course | None:
     if curve is None:
         return None
     losses = dict(zip(curve["steps"], curve["values"], strict=True))
-    *_, (since, last) = pairwise([0, *losses])
-    steps, of_train = (map(float, history.get(name, [])) for name in ("step", "loss"))
-    recent = [loss for step, loss in zip(steps, of_train, strict=True) if since < step <= last]
-    return Course(losses, fmean(recent) if recent else None)
+    steps, of_train = (list(map(float, history.get(name, []))) for name in ("step", "loss"))
+    spans = [
+        [loss for step, loss in zip(steps, of_train, strict=True) if since < step <= until]
+        for since, until in pairwise([0, *losses])
+    ]
+    return Course(losses, [fmean(span) for span in spans if span])
 
 
 def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
@@ -146,6 +215,9 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
         return ""
     last, change = max(course.held_out), course.change
     loss, lowest = course.held_out[last], course.held_out[course.best]
+    if course.train and course.train[-1] > (1 + DIVERGED) * min(course.train):
+        risen = f"The training loss has risen again, from {min(course.train):.2f} to {course.train[-1]:.2f}"
+        return f"{risen}: try a third of the learning_rate, or more warmup_steps."
     if loss > (1 + CHANGE) * lowest:
         epochs = run["figures"].get("epochs")
         passes = f", after {epochs:,.0f} passes over its text" if epochs and epochs >= 2 else ""
@@ -155,8 +227,8 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
         return f"The validation loss was still falling, by {change:.1%} at the end: train longer (steps)."
     if warning:
         return "Try another learning_rate, three times as high or as low, then more steps."
-    if course.train is not None and run["stage"] != "finetune" and loss > (1 + GAP) * course.train:
-        known = f"loss {course.train:.2f} in training, {loss:.2f} in validation"
+    if course.train and run["stage"] != "finetune" and loss > (1 + GAP) * course.train[-1]:
+        known = f"loss {course.train[-1]:.2f} in training, {loss:.2f} in validation"
         return f"It knows its training text better than held-out text ({known}): train on more text."
     if change is None:
         return "With a second checkpoint, the report can say whether to train longer (checkpoint_every)."

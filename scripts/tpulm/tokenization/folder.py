@@ -138,12 +138,18 @@ def measure(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str
     tokens_per_word, characters_per_token               their ratios
     vocabulary_used     share of the ordinary pieces that occur
     unknown_rate        share of tokens that are unk
+    whitespace_rate     share of tokens that stand for white space only
     unigram_entropy     -sum p ln p over the tokens' shares p, nats per token (Shannon 1948)
     """
     counts, words = found.counts, found.words.total()
     tokens = int(counts.sum())
     special = sorted(set(ids.values()))
     shares = counts[counts > 0] / tokens
+    blank = [
+        number
+        for number, text in enumerate(tokenizer.decode_batch([[number] for number in range(len(counts))]))
+        if number not in special and not text.strip()
+    ]
     return {
         "tokens": tokens,
         "words": words,
@@ -152,6 +158,7 @@ def measure(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str
         "characters_per_token": found.characters / tokens,
         "vocabulary_used": int((np.delete(counts, special) > 0).sum()) / (tokenizer.get_vocab_size() - len(special)),
         "unknown_rate": int(counts[ids["unk"]]) / tokens if "unk" in ids else 0.0,
+        "whitespace_rate": int(counts[blank].sum()) / tokens,
         "unigram_entropy": round(float(-(shares * np.log(shares)).sum()), 9),
     }
 
