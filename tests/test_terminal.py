@@ -175,6 +175,23 @@ def test_jobs_go_on_where_nobody_reads_what_is_shown():
     start(take, 7)
 
 
+def test_where_nothing_is_shown_in_place_jobs_that_are_silent_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(terminal, "SILENCE", 1)
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(METRICS) + "\n")
+    take, stream, shown = shows()
+    take(LogEvent.RUN_INFO, "Job stats: ...", stats={"write_shard": 5, "total": 5})
+    start(take, 1, "train_mlm", {"run": "tiny", "step": "00000750"}, log=[str(tmp_path / "00000750.log")])
+    for jobid in range(2, 6):
+        start(take, jobid, "plan_training", {"run": f"run{jobid}"})
+    deadline = time.time() + 20
+    while " runs " not in stream.getvalue() and time.time() < deadline:
+        time.sleep(0.1)
+    shown.close()
+    (said,) = [line for line in stream.getvalue().splitlines() if re.match(r"\S+  runs ", line)][:1]
+    assert "train_mlm" not in said and "plan_training run2  0:00:0" in said and "run4" in said
+    assert "run5" not in said and said.endswith("and 1 more  5 left")
+
+
 def test_a_training_shows_its_progress_in_place(tmp_path, monkeypatch):
     monkeypatch.setattr(terminal, "REFRESH", 0.01)
     monkeypatch.setenv("COLUMNS", "200")

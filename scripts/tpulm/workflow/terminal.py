@@ -1,9 +1,10 @@
 """What Snakemake shows on the terminal: a line for each job that starts and ends, and in place what is running.
 
 A handler in the place of Snakemake's own one, which prints the inputs of every job; tpulm.compat.snakemake puts it
-there. Where the output is no terminal, all are plain lines, and nothing is shown in place.
+there. Where the output is no terminal, all are plain lines; what is running is told after half a minute without one.
 """
 
+import contextlib
 import difflib
 import logging
 import os
@@ -30,6 +31,8 @@ def unknown(target: str, known: Iterable[str]) -> str:
 
 
 REFRESH = 0.5  # seconds
+SILENCE = 30  # seconds without a line
+NAMED = 3  # jobs that run, in a line
 TAIL = 20  # lines of a log
 ERROR = "error: "
 
@@ -51,10 +54,11 @@ class Terminal(logging.Handler):
         self.buried = False  # whether other jobs were shown since
         self.total = self.left = 0
         self.in_place = plain.can_color_tty() and not (settings.dryrun or settings.quiet or "CI" in os.environ)
-        self.closed = threading.Event()
-        self.drawing = threading.Thread(target=self.draw, daemon=True)
+        self.closed, self.written = threading.Event(), time.time()
+        self.drawing = threading.Thread(target=self.draw if self.in_place else self.remind, daemon=True)
         if self.in_place:
             os.environ[IN_PLACE] = "1"  # for jobs, which then print no progress
+        if not self.dryrun:
             self.drawing.start()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -137,6 +141,7 @@ class Terminal(logging.Handler):
 
     def write(self, text: str) -> None:
         """Write over what is shown in place; all at once, since a thread draws that."""
+        self.written = time.time()
         self.plain.stream.write(f"{ERASE}{text}" if self.in_place else text)
         self.plain.flush()
 
@@ -151,11 +156,22 @@ class Terminal(logging.Handler):
                 if jobs and not self.closed.is_set():
                     self.write("".join(f"{line[: columns - 1]}\n" for line in lines) + f"\x1b[{len(lines)}A\r")
 
+    def remind(self) -> None:
+        """Write which jobs are running whenever there was SILENCE; what trains tells of its progress by itself."""
+        while not self.closed.wait(max(REFRESH, self.written + SILENCE - time.time())):
+            with self.lock or threading.Lock(), contextlib.suppress(BrokenPipeError):
+                jobs = [f"{label}  {lasted(since)}" for label, logs, since in self.running.values()
+                        if not progress(label, logs)]  # fmt: skip
+                if jobs and time.time() >= self.written + SILENCE and not self.closed.is_set():
+                    more = [f"and {len(jobs) - NAMED} more"] if len(jobs) > NAMED else []
+                    self.write(f"{moment('runs', '; '.join(jobs[:NAMED] + more))}  {self.left} left\n")
+
     def close(self) -> None:
         """End; nothing is left in place."""
         self.closed.set()
+        if self.drawing.is_alive():
+            self.drawing.join(REFRESH)  # not for ever: whoever closes may hold the lock that it waits for
         if self.in_place:
-            self.drawing.join()
             self.write("")
         super().close()
 
