@@ -91,7 +91,8 @@ def test_the_curve_of_a_run_that_trains_again_is_the_new_one(results):
 
 
 def test_an_empty_folder_has_a_page(tmp_path):
-    assert len(re.findall(r"<h2 ", told(tmp_path))) == len(SECTIONS)
+    runs = [RUN, RUN | {"name": "two"}, RUN | {"stage": "finetune"}]
+    assert len(re.findall(r"<h2 ", told(tmp_path, RECIPE | {"runs": runs}))) == len(SECTIONS)
 
 
 def test_names_of_files_stay_text(results):
@@ -233,7 +234,7 @@ def test_samples_over_the_course_of_training_stand_side_by_side(results):
         for chain in ("mlm/one", "base/two"):
             state = {"step": step, "evaluation": {"loss": 1.0}, "stopped_at": None, "best": {"step": 4}}
             write(results, f"{chain}/checkpoints/{named}/state.json", state | {"recipe": {"batch_size": 16}})
-    text = told(results).partition('id="samples-title"')[2].partition('id="runs-title"')[0]
+    text = told(results).partition('id="samples-title"')[2].partition('id="plan-title"')[0]
     assert text.count(">step ") == 2 * 8  # some of the checkpoints
     assert text.count("<ins><code>&lt;b&gt;") == 2  # where the answer is another one: of twelve steps, at two
     assert "same <ins>" in text and "same 1</pre>" in text
@@ -270,7 +271,8 @@ def test_runs_that_differ_by_a_setting_are_compared(results):
         "mlm,many,3,learning_rate=0.1,5.7,0.02,0.14,0.01,5.75,0.03,0.15,0.01",
     ]
     write(results, "compare/runs.csv", "\n".join([head, *rows, ""]))
-    text = told(results)
+    many = RUN | {"name": "many", "label": "mlm/many", "folder": "mlm/many"}
+    text = told(results, RECIPE | {"runs": [RUN, many]})
     assert "learning_rate=0.1" in text and "5.750" in text and "0.0300" in text
 
 
@@ -384,7 +386,7 @@ def test_what_only_some_texts_and_runs_have_is_shown(results):
     write(results, "corpus/corpus.json", corpus | {"sources": {"wi<ki": source}})
     entry = {"records": 3, "tokens": 300, "bytes": 1000, "shards": [{"records": 3}]}
     entry |= {"target_tokens": 297, "loss_tokens": 99, "records_without_loss": 2}
-    manifest = {"sequence_length": 100, "packing": "pad", "splits": {"train": entry}}
+    manifest = {"sequence_length": 100, "packing": "concat", "splits": {"train": entry}}
     write(results, "tokens/small/manifest.json", manifest)
     write(
         results, "tokens/given/manifest.json", manifest | {"splits": {"validation": entry}}
@@ -396,3 +398,12 @@ def test_what_only_some_texts_and_runs_have_is_shown(results):
     for shown in ("wi&lt;ki", "2.500", "end_marks", ">97<", "c4 sentences", "7,103", "33.3 %", "124,697,433"):
         assert shown in text, shown
     assert "may give other bytes" in text and "dropped: in another" not in text
+
+
+def test_sections_that_a_config_never_fills_are_left_out(tmp_path):
+    def shown(*stages):
+        runs = [RUN | {"stage": stage, "label": f"{stage}/{number}"} for number, stage in enumerate(stages)]
+        return [one["id"] for one in sections(RECIPE | {"runs": runs}, sources_of(tmp_path), TEMPLATES)]
+
+    assert shown("mlm", "base", "finetune") == [name for name in SECTIONS if name != "runs"]
+    assert shown("mlm", "mlm") == [name for name in SECTIONS if name != "partitioning"]

@@ -40,6 +40,13 @@ def vega() -> str:
     return javascript_bundle("window.vegaEmbed = vegaEmbed;")
 
 
+def always_empty(recipe: Mapping[str, Any]) -> set[str]:
+    """Return the sections that no result of this config fills: the page leaves them out."""
+    stages = [run["stage"] for run in recipe["runs"]]
+    filled = {"runs": len(stages) > len(set(stages)), "partitioning": "finetune" in stages}
+    return {name for name, some in filled.items() if not some}
+
+
 def sections(recipe: Mapping[str, Any], sources: Sources, templates: Path) -> list[dict[str, Any]]:
     """Return the sections of the page: id, title, html, and a version that changes with it.
 
@@ -80,6 +87,8 @@ def sections(recipe: Mapping[str, Any], sources: Sources, templates: Path) -> li
     }
     found = []
     for name, title in SECTIONS.items():
+        if name in always_empty(recipe):
+            continue
         html = environment.get_template(f"{name}.html").render(contexts[name])
         version = hashlib.sha256(html.encode()).hexdigest()[:16]
         found.append({"id": name, "title": title, "html": Markup(html), "version": version})
