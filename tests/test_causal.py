@@ -606,6 +606,21 @@ def test_samples_repeat(preset, sampler):
         assert generate(["the", "of a value"]) != first
 
 
+def test_special_tokens_of_a_prompt_are_no_part_of_its_samples(jax_backend):
+    import keras_hub
+    from tpulm.models.sampling import Generator
+
+    pieces = ["a", "b", "\u0120", "\u010a", "ab"]
+    pieces += [f"<|{name}|>" for name in ("begin_of_text", "end_of_text", "start_header_id", "end_header_id", "eot_id")]
+    tokenizer = keras_hub.tokenizers.Llama3Tokenizer({piece: i for i, piece in enumerate(pieces)}, ["a b"])
+    sizes = {"num_layers": 1, "num_query_heads": 1, "num_key_value_heads": 1, "hidden_dim": 8, "intermediate_dim": 8}
+    backbone = keras_hub.models.Llama3Backbone(vocabulary_size=len(pieces), **sizes)
+    model = keras_hub.models.Llama3CausalLM(backbone, keras_hub.models.Llama3CausalLMPreprocessor(tokenizer))
+    recipe = {"sampler": "top_k", "k": 5, "temperature": 1.0, "max_length": 20, "samples": 8, "seed": 0}
+    (samples,) = Generator(model, recipe, 1)(["<|start_header_id|>ab<|end_header_id|>\nab a"])
+    assert all(set(text) <= set("ab \n") and len(text) <= 2 * 13 for text in samples) and any(samples)
+
+
 FORMER_NAME = """
 from tpulm.training import runtime
 

@@ -35,8 +35,11 @@ class Generator:
         samples = self.recipe["samples"]
         texts = [prompt for prompt in prompts for _ in range(samples)]
         filling = [texts[-1]] * (-len(texts) % self.rows)
-        made = self.model.generate(texts + filling, max_length=self.recipe["max_length"])[: len(texts)]
-        made = [full[len(prompt) :] for full, prompt in zip(made, texts, strict=True)]
+        length, preprocessor = self.recipe["max_length"], self.model.preprocessor
+        made = self.model.generate(texts + filling, max_length=length)[: len(texts)]
+        # As the prompts are in what was generated: without special tokens, and no longer than that.
+        shown = preprocessor.generate_postprocess(preprocessor.generate_preprocess(texts, sequence_length=length))
+        made = [full[len(prompt) :] for full, prompt in zip(made, shown, strict=True)]
         return [made[i : i + samples] for i in range(0, len(made), samples)]
 
     def responses(self, prompts: list[str]) -> list[str]:
