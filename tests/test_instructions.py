@@ -111,4 +111,4 @@ def test_the_example_of_the_guide(tmp_path):
     text, [(start, stop)] = rows[51]
     assert (text, text[start:stop]) == ("Question: What is 1 + 1?\nAnswer: 2", " 2")
     assert run == "snakemake --configfile sums.yaml\n"
-    assert [run.records.responses for run in runs_of(completed)] == [False, True]
+    assert [run.records.responses for run in runs_of(completed)] == [False, True, True]
