@@ -116,6 +116,7 @@ USUAL = {
     [
         ({}, None, False),
         ({"unknown_rate": 0.02}, "2.0% of the tokens are unknown", True),
+        ({"unknown_rate": 0.02, "unknown_words": 0.02}, None, False),  # WikiText has this word
         ({"whitespace_rate": 0.46, "tokens_per_word": 3.0}, "46% of the tokens are only white space", True),
         ({"tokens_per_word": 3.0}, "3.0 tokens per word", False),
         ({"tokens_per_word": 30.0, "words": 900}, None, False),  # a language without spaces

@@ -76,8 +76,9 @@ def of_tokenizer(sources: Sources) -> Iterator[Verdict]:
     if not figures:
         return
     per_word, trained_here = figures["tokens_per_word"], "training_documents" in figures
-    if figures["unknown_rate"] > UNKNOWN:
-        said = f"{figures['unknown_rate']:.1%} of the tokens are unknown: models cannot read or write their characters."
+    unknown = figures["unknown_rate"] - figures.get("unknown_words", 0.0)
+    if unknown > UNKNOWN:
+        said = f"{unknown:.1%} of the tokens are unknown: models cannot read or write their characters."
         yield Verdict("tokenizer", f"{said} {MORE_TEXT if trained_here else ANOTHER}", True)
     if figures.get("whitespace_rate", 0.0) > WHITESPACE:
         said = f"{figures['whitespace_rate']:.0%} of the tokens are only white space, so that records hold less text: "

@@ -138,6 +138,7 @@ def measure(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str
     tokens_per_word, characters_per_token               their ratios
     vocabulary_used     share of the ordinary pieces that occur
     unknown_rate        share of tokens that are unk
+    unknown_words       share of tokens that are unk because the text has the word <unk>, or what else unk is written as
     whitespace_rate     share of tokens that stand for white space only
     unigram_entropy     -sum p ln p over the tokens' shares p, nats per token (Shannon 1948)
     """
@@ -158,6 +159,7 @@ def measure(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str
         "characters_per_token": found.characters / tokens,
         "vocabulary_used": int((np.delete(counts, special) > 0).sum()) / (tokenizer.get_vocab_size() - len(special)),
         "unknown_rate": int(counts[ids["unk"]]) / tokens if "unk" in ids else 0.0,
+        "unknown_words": found.words[tokenizer.id_to_token(ids["unk"])] / tokens if "unk" in ids else 0.0,
         "whitespace_rate": int(counts[blank].sum()) / tokens,
         "unigram_entropy": round(float(-(shares * np.log(shares)).sum()), 9),
     }
