@@ -1,6 +1,7 @@
 """Masked models from elsewhere: read as they are published, asked and measured, the start of runs on both backends."""
 
 import json
+import re
 
 import h5py
 import loopback_hub
@@ -270,6 +271,11 @@ def test_weights_without_a_head_or_in_a_pickle_are_refused(given, tmp_path):
     arrays = {name: array for name, array in load_file(given / "model.safetensors").items() if "lm_head" not in name}
     save_file(arrays, given / "model.safetensors")
     with pytest.raises(UserError, match=r"^mlm\.runs\.x.* head "):
+        read_weights(given, "mlm.runs.x")
+    words = {name: array for name, array in weights(20).items()}
+    words[roberta.PYTORCH_WORDS][3, 0] = np.nan
+    save_file(words, given / "model.safetensors")
+    with pytest.raises(UserError, match=rf"^mlm\.runs\.x.*{re.escape(roberta.PYTORCH_WORDS)} .*NaN"):
         read_weights(given, "mlm.runs.x")
     (given / "model.safetensors").unlink()
     (given / "pytorch_model.bin").write_bytes(b"")

@@ -19,7 +19,7 @@ from conftest import CANARIES, ROOT
 from ruamel.yaml import YAML
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
-from tpulm.core.files import refuse_unsafe_preset
+from tpulm.core.foreign_folders import check_folder, check_preset
 from tpulm.corpus.files import load_hub, read_files
 from tpulm.corpus.rows import Form
 from tpulm.records.tfrecord import CRC, LENGTH, masked_crc, scan
@@ -187,6 +187,21 @@ PRESETS = [
     ({"config__json": json.dumps(LAMBDA), "model__weights__h5": b"\x89HDF\r\n\x1a\n"}, "keras.layers.Lambda"),
     ({"config__json": json.dumps({"registered_name": "a", "config": {"inner": FOREIGN}})}, "config.json .*os.system"),
     (
+        {"config__json": json.dumps({"registered_name": "a", "config": {"inner": FOREIGN | {"module": "builtins"}}})},
+        "config.json .*builtins.system",
+    ),
+    (
+        {"config__json": json.dumps({"registered_name": "a", "config": [FOREIGN | {"module": "keras.ops"}]})},
+        "config.json .*keras.ops.system",
+    ),
+    ({"config__json": "{"}, "config.json is not JSON"),
+    ({"config__json": 990 * "[" + json.dumps(FOREIGN) + 990 * "]"}, "(os.system|nested too deeply)"),
+    ({"model__safetensors__index__json": "[1]"}, "model.safetensors.index.json has no weight_map"),
+    ({"model__safetensors__index__json": '{"weight_map": {"a": "../b"}}'}, 'model.safetensors.index.json .*"../b"'),
+    ({"model__safetensors__index__json": '{"weight_map": {"a": "/b"}}'}, 'model.safetensors.index.json .*"/b"'),
+    ({"model__safetensors__index__json": '{"weight_map": {"a": 1}}'}, "model.safetensors.index.json names 1"),
+    ({"config__json": "{}", "model__weights__h5": b"\x89HDF\r\n\x1a\n"}, "model.weights.h5 cannot be read"),
+    (
         {"config__json": json.dumps({"registered_name": "a"}), "model__weights__h5": "PICKLE"},
         "model.weights.h5 is not an HDF5 file",
     ),
@@ -198,7 +213,53 @@ def test_presets_that_would_run_code(tmp_path, planted, contents, said):
     stand_for = {"PICKLE": planted[0], "MODULE": planted[1]}
     folder = write_files(tmp_path / "evil", **{name: stand_for.get(text, text) for name, text in contents.items()})
     with pytest.raises(UserError, match=f"^base.x.preset is evil, .*{said}"):
-        refuse_unsafe_preset(folder, "base.x.preset is evil")
+        check_preset(folder, "base.x.preset is evil")
+
+
+@pytest.mark.parametrize("kind", ["external link", "soft link", "external storage", "virtual"])
+def test_weights_that_are_elsewhere(tmp_path, kind):
+    import h5py
+
+    (tmp_path / "values").write_bytes(bytes(16))
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["a"] = [1.0, 2.0]
+    folder = write_files(tmp_path / "evil", config__json="{}")
+    with h5py.File(folder / "model.weights.h5", "w") as file:
+        layers = file.create_group("layers")
+        layers["b"] = [1.0]
+        if kind == "external link":
+            layers["a"] = h5py.ExternalLink("../other.h5", "a")
+        elif kind == "soft link":
+            layers["a"] = h5py.SoftLink("/layers/b")
+        elif kind == "external storage":
+            layers.create_dataset("a", (2,), "f8", external=[("../values", 0, 16)])
+        else:
+            layout = h5py.VirtualLayout((2,), "f8")
+            layout[:] = h5py.VirtualSource("../other.h5", "a", (2,))
+            layers.create_virtual_dataset("a", layout)
+    with pytest.raises(UserError, match="^base.x.preset is evil, where a of model.weights.h5 is "):
+        check_preset(folder, "base.x.preset is evil")
+
+
+def test_links_leave_no_folder(tmp_path):
+    (tmp_path / "outside.json").write_text("{}")
+    folder = write_files(tmp_path / "evil", config__json="{}")
+    (folder / "more").mkdir()
+    (folder / "more/inside.json").symlink_to("../config.json")
+    check_folder(folder, "x is evil")
+    (folder / "more/a.json").symlink_to("../../outside.json")
+    with pytest.raises(UserError, match=f"^x is evil, where more/a.json is a link to {tmp_path}/outside.json;"):
+        check_folder(folder, "x is evil")
+    (folder / "more/a.json").unlink()
+    os.mkfifo(folder / "more/a.json")
+    with pytest.raises(UserError, match="^x is evil, where more/a.json is neither a file nor a folder"):
+        check_folder(folder, "x is evil")
+
+    # As huggingface_hub keeps files.
+    snapshot = write_files(tmp_path / "hub/models--a--b/snapshots/0123", config__json="{}")
+    blob = write_files(tmp_path / "hub/models--a--b/blobs", abc="{}") / "abc"
+    (snapshot / "model.safetensors").symlink_to(f"../../blobs/{blob.name}")
+    check_folder(snapshot, "x is a snapshot")
 
 
 def test_a_preset_with_a_pickle_is_refused_by_the_workflow(fresh, planted):
@@ -214,7 +275,7 @@ def test_a_preset_with_a_pickle_is_refused_by_the_workflow(fresh, planted):
 
 def test_a_real_preset_is_not_refused(trained, tmp_path):
     folder = shutil.copytree(trained / "results/base/small/preset", tmp_path / "preset")
-    refuse_unsafe_preset(Path(folder), "")
+    check_preset(Path(folder), "")
 
 
 def test_arrays_that_are_a_pickle(tmp_path, planted):

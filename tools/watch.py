@@ -136,7 +136,11 @@ def handler(look: Look, token: str, ended: threading.Event, told: threading.Even
 
         def do_GET(self) -> None:  # noqa: N802 (the name that the library calls)
             """Answer."""
-            address = urlsplit(self.path)
+            try:
+                address = urlsplit(self.path)
+            except ValueError:  # no address, such as http://[::1/
+                self.send_error(404)
+                return
             _, given, *rest = [*address.path.split("/"), ""]
             if not secrets.compare_digest(given.encode(), token.encode()) or rest[0] not in ("", "sections"):
                 self.send_error(404)

@@ -13,7 +13,8 @@ params.recipe.revision   commit of an hf:// repository, otherwise null
 import shutil
 
 from tpulm.core.errors import UserError
-from tpulm.core.files import PICKLES, fingerprints, refuse_unsafe_preset, write_json
+from tpulm.core.files import fingerprints, write_json
+from tpulm.core.foreign_folders import PICKLES, check_folder, check_preset
 from tpulm.core.job import job
 from tpulm.models.peft import ADAPTER, merge_peft
 from tpulm.models.presets import is_keras_preset, locate
@@ -31,12 +32,13 @@ with job(snakemake.log[0], f"base {run}") as say:
     folder = locate(recipe["preset"], recipe["revision"], where)
     if not (folder / "config.json").is_file():
         raise UserError(f"{where} is {recipe['preset']}, which is not a preset folder: it has no config.json.")
-    refuse_unsafe_preset(folder, f"{where} is {recipe['preset']}")
+    check_preset(folder, f"{where} is {recipe['preset']}")
     keras_preset = is_keras_preset(folder)
     if "adapter" in recipe:
         model = load_preset(folder) if keras_preset else load_transformers(folder, where)
         key = f"base.{run}.adapter"
         adapter = locate(recipe["adapter"], recipe.get("adapter_revision"), key, ADAPTER)
+        check_folder(adapter, f"{key} is {recipe['adapter']}")
         changed = merge_peft(model, adapter, key)
         say(f"{recipe['adapter']} is merged into {changed} matrices")
         save_preset(model, snakemake.output.folder)

@@ -14,7 +14,8 @@ from transformers import AutoConfig, PretrainedConfig
 from transformers.modeling_tf_pytorch_utils import apply_transpose, convert_tf_weight_name_to_pt_weight_name
 
 from tpulm.core.errors import UserError
-from tpulm.core.files import atomic_write, read_json, refuse_code, write_text
+from tpulm.core.files import atomic_write, read_json, write_text
+from tpulm.core.foreign_folders import check_folder, check_hdf5
 from tpulm.specs.masked_architectures import find_architecture
 from tpulm.specs.masked_sizes import config_recipe, sizes_of
 
@@ -83,11 +84,11 @@ def locate(name: str, revision: str | None, where: str) -> Path:
 
 def read_config(folder: Path, where: str, backend: str) -> PretrainedConfig:
     """Return the transformers config of a folder. Raises UserError, naming `where`, for what cannot be opened here."""
-    refuse_code(folder, f"{where} is {folder}")
+    check_folder(folder, f"{where} is {folder}")
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0][:200].rstrip(". :")
+    except Exception as error:  # whatever a class of transformers makes of values that are no config's
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200].rstrip(". :")
         raise UserError(
             f"{where} is {folder}, whose config.json cannot be read ({reason}); allowed: a folder in the format of "
             "transformers."
@@ -115,6 +116,9 @@ def read_weights(folder: Path, where: str) -> dict[str, np.ndarray]:
         raise UserError(
             f"{where} is {folder}, which has no {WEIGHTS}; allowed: weights in safetensors, or in {HDF5} (TensorFlow)."
         )
+    for name, array in found.items():
+        if not np.isfinite(array).all():
+            raise UserError(f"{where} is {folder}, where {name} has values that are no numbers (NaN or infinity).")
     for tied, name in BIASES.items():
         if tied in found and name not in found:
             found[name] = found[tied]
@@ -148,6 +152,7 @@ def read_hdf5(path: Path, where: str) -> dict[str, np.ndarray]:
     """Return the weights that transformers 4 saved of a TensorFlow model. Raises UserError where it is damaged."""
     import h5py
 
+    check_hdf5(path, f"{where} is {path.parent}")
     named: dict[str, np.ndarray] = {}
 
     def keep(name: str, item: object) -> None:

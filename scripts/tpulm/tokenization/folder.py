@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tpulm.core.errors import UserError
-from tpulm.core.files import NO_CODE, read_json, refuse_code, sha256, write_json
+from tpulm.core.files import read_json, sha256, write_json
+from tpulm.core.foreign_folders import NO_CODE, check_folder
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -220,7 +221,7 @@ def save_pretrained(name: str, revision: str | None, folder: str, where: str = "
 
     pinned = f"{name} at revision {revision}" if revision else name
     if os.path.isdir(name):
-        refuse_code(Path(name), f"{where} is {name}")
+        check_folder(Path(name), f"{where} is {name}")
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, use_fast=True, trust_remote_code=False)
     except Exception as error:  # the libraries raise OSError, ValueError, KeyError and plain Exception alike
