@@ -39,7 +39,7 @@ rule report:
 
 
 rule write_report:
-    """Write the page of the report, a single HTML file, and the verdicts on models."""
+    """Write the page of the report, a single HTML file, and the verdicts in it."""
 
     # It reads what Snakemake recorded of the jobs, which a job on another machine, such as a pod, does not have.
     localrule: bool(PLACE.bucket)

@@ -1,6 +1,7 @@
 """The table of accelerators: what a config may name, and what each place makes of it."""
 
 import re
+import shutil
 
 import pytest
 from conftest import ROOT
@@ -126,6 +127,7 @@ def test_a_job_is_called_by_its_run_or_its_rule():
         ("v3-8", 1, 8, "cpu", False),
         ("v3-8", 1, 4, "TPU v3", False),
         ("v3-8", 1, 8, "TPU v5 lite", False),
+        ("v5e-8", 1, 8, "TPU v2 or TPU v3", False),  # in TensorFlow
         ("v4-8", 1, 4, "TPU v4", True),
         ("v5e-16", 4, 16, "TPU v5 lite", True),
         ("v5e-16", 4, 4, "TPU v5 lite", False),
@@ -160,12 +162,12 @@ def test_devices_are_those_of_the_request(monkeypatch, requested, hosts, number,
     [
         ("0x0027", "v3-8", "TPU v3"),
         ("0x0027", "v2-8", "TPU v2"),
-        ("0x0027", "v5e-8", "TPU"),  # refused for their number or, with as many devices, not to be told
-        ("0x0027", "", "TPU"),
+        ("0x0027", "v5e-8", "TPU v2 or TPU v3"),
+        ("0x0027", "", "TPU v2 or TPU v3"),
         ("0x0063", "", "TPU v5 lite"),
         ("0x0063", "v3-8", "TPU v5 lite"),
         ("0x0062", "v5p-8", "TPU v5"),
-        ("0x0076", "v5p-8", "TPU"),
+        ("0x0076", "v5p-8", "TPU of another version"),
     ],
 )
 def test_tensorflow_names_a_tpu_by_its_pci_device(tmp_path, device, requested, name):
@@ -173,5 +175,6 @@ def test_tensorflow_names_a_tpu_by_its_pci_device(tmp_path, device, requested, n
         (tmp_path / place).mkdir()
         (tmp_path / place / "vendor").write_text(f"{vendor}\n")
         (tmp_path / place / "device").write_text(f"{found}\n")
-    assert tpu_name(tpu_versions(tmp_path) or (), requested) == name
-    assert tpu_versions(tmp_path / "0000:00:04.0") is None
+    assert tpu_name(tpu_versions(tmp_path), requested) == name
+    shutil.rmtree(tmp_path / "0000:00:05.0")
+    assert tpu_versions(tmp_path) is None and tpu_name(None, requested) == "TPU"  # a network adapter of Google's

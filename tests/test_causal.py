@@ -617,8 +617,11 @@ def test_special_tokens_of_a_prompt_are_no_part_of_its_samples(jax_backend):
     backbone = keras_hub.models.Llama3Backbone(vocabulary_size=len(pieces), **sizes)
     model = keras_hub.models.Llama3CausalLM(backbone, keras_hub.models.Llama3CausalLMPreprocessor(tokenizer))
     recipe = {"sampler": "top_k", "k": 5, "temperature": 1.0, "max_length": 20, "samples": 8, "seed": 0}
-    (samples,) = Generator(model, recipe, 1)(["<|start_header_id|>ab<|end_header_id|>\nab a"])
-    assert all(set(text) <= set("ab \n") and len(text) <= 2 * 13 for text in samples) and any(samples)
+    prompt, generate = "<|start_header_id|>ab<|end_header_id|>\nab a", Generator(model, recipe, 1)
+    (samples,) = generate([prompt])
+    for variable, state in zip(generate.sampler.variables, generate.states, strict=True):
+        variable.assign(state)
+    assert samples == model.generate(8 * [prompt], max_length=20, strip_prompt=True) and any(samples)
 
 
 FORMER_NAME = """

@@ -44,12 +44,13 @@ def at_a_terminal(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
 
 
-def shows(dryrun=False, stream=None):
+def shows(dryrun=False, stream=None, quiet=None, local=True):
     """Return what takes a record of Snakemake, and the stream on which it is shown."""
     stream = io.StringIO() if stream is None else stream
     plain = ColorizingTextHandler(stream=stream)
     plain.addFilter(DefaultFilter(set(), False, False, dryrun, False))
-    shown = Terminal(SimpleNamespace(rules=[RULE]), plain, SimpleNamespace(dryrun=dryrun, quiet=None))
+    workflow = SimpleNamespace(rules=[RULE], local_exec=local)
+    shown = Terminal(workflow, plain, SimpleNamespace(dryrun=dryrun, quiet=quiet))
 
     def take(event, message="", level=logging.INFO, **said):
         record = logging.makeLogRecord({"msg": message, "levelno": level, "levelname": logging.getLevelName(level)})
@@ -175,21 +176,28 @@ def test_jobs_go_on_where_nobody_reads_what_is_shown():
     start(take, 7)
 
 
-def test_where_nothing_is_shown_in_place_jobs_that_are_silent_are_told(tmp_path, monkeypatch):
+@pytest.mark.parametrize("local", [True, False])
+def test_where_nothing_is_shown_in_place_jobs_that_are_silent_are_told(tmp_path, monkeypatch, local):
     monkeypatch.setattr(terminal, "SILENCE", 1)
     (tmp_path / "metrics.jsonl").write_text(json.dumps(METRICS) + "\n")
-    take, stream, shown = shows()
+    quiet, silent, last = shows(quiet={"progress"})
+    take, stream, shown = shows(local=local)
     take(LogEvent.RUN_INFO, "Job stats: ...", stats={"write_shard": 5, "total": 5})
-    start(take, 1, "train_mlm", {"run": "tiny", "step": "00000750"}, log=[str(tmp_path / "00000750.log")])
-    for jobid in range(2, 6):
-        start(take, jobid, "plan_training", {"run": f"run{jobid}"})
+    for taken in (take, quiet):
+        start(taken, 1, "train_mlm", {"run": "tiny", "step": "00000750"}, log=[str(tmp_path / "00000750.log")])
+        for jobid in range(2, 6):
+            start(taken, jobid, "plan_training", {"run": f"run{jobid}"})
     deadline = time.time() + 20
-    while " runs " not in stream.getvalue() and time.time() < deadline:
+    while " active " not in stream.getvalue() and time.time() < deadline:
         time.sleep(0.1)
     shown.close()
-    (said,) = [line for line in stream.getvalue().splitlines() if re.match(r"\S+  runs ", line)][:1]
-    assert "train_mlm" not in said and "plan_training run2  0:00:0" in said and "run4" in said
-    assert "run5" not in said and said.endswith("and 1 more  5 left")
+    last.close()
+    (said,) = [line for line in stream.getvalue().splitlines() if re.match(r"\S+  active ", line)][:1]
+    # A training on this machine tells how far it has come; that of a cluster is in a log there.
+    assert ("train_mlm" in said) == (not local) == ("  415/750  loss " in said)
+    assert "plan_training run2  0:00:0" in said and "run3" in said and ("run4" in said) == local
+    assert "run5" not in said and said.endswith(f"and {1 if local else 2} more  5 left")
+    assert " active " not in silent.getvalue()
 
 
 def test_a_training_shows_its_progress_in_place(tmp_path, monkeypatch):

@@ -343,7 +343,7 @@ def test_pretrained_without_a_tokenizer_or_mask_is_refused(saved, tmp_path):
 @pytest.mark.unit
 def test_figures(trained, kind, saved, texts):
     trained = trained[kind]
-    held_out = [*texts[1800:], "a <unk> b", "<unk>"]
+    held_out = [*texts[1800:], "a (<unk>, b", "<unk>"]
     ids = folder.special_ids(trained, saved / "special_tokens_map.json")
     figures = folder.measure(trained, ids, folder.cut(trained, [held_out[:50], held_out[50:]]))
     tokens = [i for text in held_out for i in trained.encode(text, add_special_tokens=False).ids]
@@ -355,7 +355,7 @@ def test_figures(trained, kind, saved, texts):
     assert figures["vocabulary_used"] == len(set(tokens) - set(range(5))) / 995
     assert figures["unknown_rate"] == tokens.count(2) / len(tokens)
     blank = [number for number in set(tokens) if number > 4 and not trained.decode([number]).strip()]
-    assert figures["unknown_words"] == 2 / len(tokens) <= figures["unknown_rate"]
+    assert figures["unknown_written"] == 2 / len(tokens) <= figures["unknown_rate"]
     assert figures["whitespace_rate"] == sum(map(tokens.count, blank)) / len(tokens)
     assert figures["unigram_entropy"] == pytest.approx(-sum(p * math.log(p) for p in shares if p))
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -152,6 +153,30 @@ def test_an_entry_has_the_size_of_the_manifest(tmp_path):
         archive.writestr(MANIFEST, text)
         archive.comment = verify.COMMENT + hashlib.sha256(text).hexdigest().encode()
     assert any(damage.startswith("a is corrupt: ") for damage in damages_of(path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"artifacts": None}, "manifest.json .*has no artifacts"),
+        ({"target": 5}, "manifest.json .*has no target"),
+        ({"files": {"a": {"bytes": 4}}}, "manifest.json is corrupt: of a file it has no size or no SHA-256"),
+        ({"files": [1]}, "manifest.json is corrupt"),
+    ],
+)
+def test_a_manifest_that_lacks_something_is_told(tmp_path, changes, said):
+    facts = {"artifacts": {}, "target": "a.zip"}
+    path = forged(tmp_path / "a.zip", {"a": b"1234"}, **facts)
+    assert subprocess.run([sys.executable, verify.__file__, path]).returncode == 0
+    if "files" not in changes:
+        forged(path, {"a": b"1234"}, **facts | changes)
+    else:
+        text = json.dumps(read_manifest(path) | changes).encode()
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(MANIFEST, text)
+            archive.comment = verify.COMMENT + hashlib.sha256(text).hexdigest().encode()
+    done = subprocess.run([sys.executable, verify.__file__, path], capture_output=True, text=True)
+    assert done.returncode == 1 and "Traceback" not in done.stderr and re.search(said, done.stderr), done.stderr
 
 
 def test_a_rebuild_needs_a_folder(tmp_path):

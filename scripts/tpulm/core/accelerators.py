@@ -155,14 +155,17 @@ def counted(devices: str) -> tuple[int, str]:
     return (int(found[1]), found[2]) if found else (0, "")
 
 
-def tpu_name(versions: Collection[str], requested: str) -> str:
-    """Return what JAX calls a TPU that is of one of these versions; TPU where that does not tell its version.
+def tpu_name(versions: Collection[str] | None, requested: str) -> str:
+    """Return what JAX calls a TPU of one of these versions, such as TPU v3; TPU v2 or TPU v3 where both are possible.
 
+    versions   none where no config can name it; None where nothing tells them: the name is TPU
     requested  accelerator of the run, which decides between several versions; empty for none
     """
+    if versions is None:
+        return "TPU"
     of_request = [version for version in versions if is_tpu(requested) and parse_tpu(requested)[0] == version]
-    found = of_request or list(versions)
-    return next(name for name in JAX_TPUS if JAX_TPUS[name] == found[0]) if len(found) == 1 else "TPU"
+    names = [next(name for name in JAX_TPUS if JAX_TPUS[name] == version) for version in of_request or versions]
+    return " or ".join(names) or "TPU of another version"
 
 
 def mean_watts(devices: str) -> float | None:
@@ -187,7 +190,7 @@ def check_devices(resources: Mapping, number: int, kind: str) -> None:
 
     resources  of the job: accelerator, hosts, run_key
     number     devices found, on all hosts
-    kind       what JAX calls them, such as TPU v3 or NVIDIA L4; TPU of an unknown version
+    kind       what JAX calls them, such as TPU v3 or NVIDIA L4; TPU where nothing tells its version
     """
     requested = resources.get("accelerator")
     if not requested or os.environ.get(ANY_DEVICES):

@@ -29,6 +29,9 @@ from typing import Any
 
 MANIFEST = "manifest.json"
 COMMENT = b"sha256 of manifest.json: "
+# What it says, and of each file.
+KEYS = {"artifacts": dict, "outside": dict, "configfiles": dict, "overrides": dict, "target": str}
+FACTS = {"bytes", "packed", "sha256"}
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the time of every entry
 DATE = 1 << 5 | 1  # the same, as zip files have it
 ATTRIBUTES = 0o100644 << 16
@@ -95,6 +98,8 @@ def content_damages(raw: mmap.mmap, archive: zipfile.ZipFile) -> Iterator[str]:
             raise ValueError(f"it has more than {LARGEST_MANIFEST:,} bytes")
         text = archive.read(MANIFEST)
         known = json.loads(text)["files"]
+        if not all(FACTS <= facts.keys() for facts in known.values()):
+            raise ValueError("of a file it has no size or no SHA-256")
     except Exception as error:
         yield f"{MANIFEST} is corrupt: {error}."
         return
@@ -206,7 +211,10 @@ def main(default: str | None = None) -> None:
             print(f"  {damage}", file=sys.stderr)
         sys.exit(f"error: {path} has {len(damages)} error(s); the first: {damages[0]}")
     manifest = read_manifest(path)
-    kept = sum(artifact["included"] for artifact in manifest["artifacts"].values())
+    for key, kind in KEYS.items():
+        if not isinstance(manifest.get(key), kind):
+            sys.exit(f"error: {MANIFEST} of {path} has no {key}: no archive of this workflow is like that.")
+    kept = sum(bool(artifact.get("included")) for artifact in manifest["artifacts"].values())
     artifacts = len(manifest["artifacts"])
     print(f"{path} is intact: {len(manifest['files'])} files, {kept} of {artifacts} artifacts; for the others it has "
           "checksums.")  # fmt: skip

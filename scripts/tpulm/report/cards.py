@@ -138,7 +138,7 @@ def tokenizer_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]
         )
     keys = ("tokens_per_word", "characters_per_token", "vocabulary_used", "unknown_rate", "whitespace_rate",
             "unigram_entropy")  # fmt: skip
-    rows = [[key.replace("_", " "), figures[key]] for key in keys]
+    rows = [[key.replace("_", " "), figures[key]] for key in keys if key in figures]
     sections = {
         "Tokenizer": origin,
         "How to use": code(

@@ -5,6 +5,7 @@ The tokenizer and the records get one only where they are unusual.
 The guide "Evaluation" of the docs lists the rules.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -44,7 +45,7 @@ class Verdict:
 
     label     of its run, such as mlm/tiny; tokenizer; or the folder of the records
     sentence  in plain words
-    warning   whether it is no better than something much simpler
+    warning   whether it is no better than something much simpler, or the tokenizer lacks characters
     """
 
     label: str
@@ -76,16 +77,18 @@ def of_tokenizer(sources: Sources) -> Iterator[Verdict]:
     if not figures:
         return
     per_word, trained_here = figures["tokens_per_word"], "training_documents" in figures
-    unknown = figures["unknown_rate"] - figures.get("unknown_words", 0.0)
+    unknown = figures["unknown_rate"] - figures.get("unknown_written", 0.0)
     if unknown > UNKNOWN:
         said = f"{unknown:.1%} of the tokens are unknown: models cannot read or write their characters."
-        yield Verdict("tokenizer", f"{said} {MORE_TEXT if trained_here else ANOTHER}", True)
+        part = trained_here and figures["training_documents"] < figures["corpus_documents"]
+        what = PART if part else "Add text with them to the training split." if trained_here else ANOTHER
+        yield Verdict("tokenizer", f"{said} {what}", True)
     if figures.get("whitespace_rate", 0.0) > WHITESPACE:
         said = f"{figures['whitespace_rate']:.0%} of the tokens are only white space, so that records hold less text: "
-        yield Verdict("tokenizer", f"{said}replace repeated spaces in the text by one.", True)
+        yield Verdict("tokenizer", f"{said}if repeated spaces mean nothing in it, replace them by one.", False)
     elif per_word > 2 * USUAL_TOKENS and figures["characters"] < LONGEST_WORD * figures["words"]:
-        said = f"{per_word:.1f} tokens per word, where tokenizers of large models have {USUAL_TOKENS:.1f} in English: "
-        yield Verdict("tokenizer", f"{said}{'a larger vocab_size gives fewer' if trained_here else ANOTHER}.", False)
+        said = f"{per_word:.1f} tokens per word, where tokenizers of large models have {USUAL_TOKENS:.1f} in English. "
+        yield Verdict("tokenizer", f"{said}{'A larger vocab_size gives fewer.' if trained_here else ANOTHER}", False)
     pieces = sources.json("tokenizer/pieces.json")
     count = sum(row["used"] + row["unused"] for row in pieces["lengths"]) if pieces else 0
     if trained_here and figures["vocabulary_used"] < USED and figures["tokens"] > TOKENS_PER_PIECE * count > 0:
@@ -94,22 +97,23 @@ def of_tokenizer(sources: Sources) -> Iterator[Verdict]:
 
 
 def of_records(sources: Sources) -> Iterator[Verdict]:
-    """Yield which sets of training records are mostly padding."""
+    """Yield which sets of training records are mostly padding, of those that are made here."""
     for file in sources.names(f"*{MANIFEST}"):
         manifest = sources.json(file)
         split = manifest["splits"].get("train")
-        if manifest["packing"] != "pad" or not split or not split["records"]:
+        if manifest["packing"] != "pad" or not split or not split["records"] or "documents" not in split:
             continue
         length = (split["tokens"] - split["dropped_tokens"]) / split["records"]
-        padding = 1 - length / manifest["sequence_length"]
+        padding = 1 - length / manifest["tokens_per_record"]
         if padding > PADDING:
-            said = f"{padding:.0%} of the records is padding, which takes time and teaches nothing: documents have "
-            said += f"{length:.0f} tokens on average. Use a smaller sequence_length, or packing: concat."
+            shorter = "" if split["dropped_tokens"] else "a smaller sequence_length, or "
+            said = f"{padding:.0%} of the records is padding, which takes time and teaches nothing: they have "
+            said += f"{length:.0f} tokens on average. Use {shorter}packing: concat."
             yield Verdict(file.removesuffix(f"/{MANIFEST}"), said, False)
 
 
-MORE_TEXT = "Train it on more of the text (tokenizer.train_on)."
-ANOTHER = "another tokenizer fits this text better"
+PART = "It was trained on a part of the text: train it on more (tokenizer.train_on)."
+ANOTHER = "Another tokenizer fits this text better."
 
 
 def standing_of_masked(
@@ -178,7 +182,7 @@ STANDINGS = {"mlm": standing_of_masked, "base": standing_of_base, "finetune": st
 
 @dataclass(frozen=True)
 class Course:
-    """How a training went: validation losses at its checkpoints, and the mean training loss before each of them."""
+    """How a training went: validation losses at its checkpoints, and mean training losses between them."""
 
     held_out: dict[int, float]
     train: list[float]
@@ -203,10 +207,8 @@ def course_of(run: dict[str, Any], sources: Sources) -> Course | None:
         return None
     losses = dict(zip(curve["steps"], curve["values"], strict=True))
     steps, of_train = (list(map(float, history.get(name, []))) for name in ("step", "loss"))
-    spans = [
-        [loss for step, loss in zip(steps, of_train, strict=True) if since < step <= until]
-        for since, until in pairwise([0, *losses])
-    ]
+    ends = [bisect_right(steps, step) for step in (0, *losses)]
+    spans = [of_train[since:until] for since, until in pairwise(ends)]
     return Course(losses, [fmean(span) for span in spans if span])
 
 
@@ -216,10 +218,10 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
         return ""
     last, change = max(course.held_out), course.change
     loss, lowest = course.held_out[last], course.held_out[course.best]
-    if course.train and course.train[-1] > (1 + DIVERGED) * min(course.train):
-        risen = f"The training loss has risen again, from {min(course.train):.2f} to {course.train[-1]:.2f}"
-        return f"{risen}: try a third of the learning_rate, or more warmup_steps."
     if loss > (1 + CHANGE) * lowest:
+        if course.train and course.train[-1] > (1 + DIVERGED) * min(course.train):
+            risen = f"The losses have risen again, in training from {min(course.train):.2f} to {course.train[-1]:.2f}"
+            return f"{risen}: try a third of the learning_rate, or more warmup_steps."
         epochs = run["figures"].get("epochs")
         passes = f", after {epochs:,.0f} passes over its text" if epochs and epochs >= 2 else ""
         risen = f"The validation loss has risen from {lowest:.2f} at step {course.best:,} to {loss:.2f}{passes}"

@@ -139,7 +139,7 @@ def measure(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str
     tokens_per_word, characters_per_token               their ratios
     vocabulary_used     share of the ordinary pieces that occur
     unknown_rate        share of tokens that are unk
-    unknown_words       share of tokens that are unk because the text has the word <unk>, or what else unk is written as
+    unknown_written     share of tokens that are unk because the text has <unk>, or what else unk is written as
     whitespace_rate     share of tokens that stand for white space only
     unigram_entropy     -sum p ln p over the tokens' shares p, nats per token (Shannon 1948)
     """
@@ -147,11 +147,10 @@ def measure(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str
     tokens = int(counts.sum())
     special = sorted(set(ids.values()))
     shares = counts[counts > 0] / tokens
-    blank = [
-        number
-        for number, text in enumerate(tokenizer.decode_batch([[number] for number in range(len(counts))]))
-        if number not in special and not text.strip()
-    ]
+    texts = tokenizer.decode_batch([[number] for number in range(len(counts))], skip_special_tokens=False)
+    blank = [number for number, text in enumerate(texts) if not text.strip()]
+    unknown = tokenizer.id_to_token(ids["unk"]) if ids.get("unk") in tokenizer.get_added_tokens_decoder() else ""
+    written = sum(times * word.count(unknown) for word, times in found.words.items()) if unknown else 0
     return {
         "tokens": tokens,
         "words": words,
@@ -160,7 +159,7 @@ def measure(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str
         "characters_per_token": found.characters / tokens,
         "vocabulary_used": int((np.delete(counts, special) > 0).sum()) / (tokenizer.get_vocab_size() - len(special)),
         "unknown_rate": int(counts[ids["unk"]]) / tokens if "unk" in ids else 0.0,
-        "unknown_words": found.words[tokenizer.id_to_token(ids["unk"])] / tokens if "unk" in ids else 0.0,
+        "unknown_written": written / tokens,
         "whitespace_rate": int(counts[blank].sum()) / tokens,
         "unigram_entropy": round(float(-(shares * np.log(shares)).sum()), 9),
     }

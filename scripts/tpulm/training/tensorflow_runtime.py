@@ -80,7 +80,7 @@ def device_name(requested: str) -> str:
     run, decides between them.
     """
     if device_kind() == "TPU":
-        return tpu_name(tpu_versions() or (), requested)
+        return tpu_name(tpu_versions(), requested)
     if device_kind() == "CPU":
         return "CPU"
     details = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])

@@ -58,7 +58,7 @@ class Terminal(logging.Handler):
         self.drawing = threading.Thread(target=self.draw if self.in_place else self.remind, daemon=True)
         if self.in_place:
             os.environ[IN_PLACE] = "1"  # for jobs, which then print no progress
-        if not self.dryrun:
+        if not (settings.dryrun or settings.quiet):
             self.drawing.start()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -157,14 +157,22 @@ class Terminal(logging.Handler):
                     self.write("".join(f"{line[: columns - 1]}\n" for line in lines) + f"\x1b[{len(lines)}A\r")
 
     def remind(self) -> None:
-        """Write which jobs are running whenever there was SILENCE; what trains tells of its progress by itself."""
+        """Write after SILENCE which jobs have begun, or wait in a queue, and how far those have come that train.
+
+        On this machine, a job that trains writes that by itself.
+        """
         while not self.closed.wait(max(REFRESH, self.written + SILENCE - time.time())):
+            if time.time() < self.written + SILENCE:
+                continue
             with self.lock or threading.Lock(), contextlib.suppress(BrokenPipeError):
-                jobs = [f"{label}  {lasted(since)}" for label, logs, since in self.running.values()
-                        if not progress(label, logs)]  # fmt: skip
-                if jobs and time.time() >= self.written + SILENCE and not self.closed.is_set():
+                self.written, jobs = time.time(), []
+                for label, logs, since in self.running.values():
+                    come = progress(label, logs)
+                    if not (come and self.workflow.local_exec):
+                        jobs.append("  ".join(filter(None, [label, lasted(since), come])))
+                if jobs and not self.closed.is_set():
                     more = [f"and {len(jobs) - NAMED} more"] if len(jobs) > NAMED else []
-                    self.write(f"{moment('runs', '; '.join(jobs[:NAMED] + more))}  {self.left} left\n")
+                    self.write(f"{moment('active', '; '.join(jobs[:NAMED] + more))}  {self.left} left\n")
 
     def close(self) -> None:
         """End; nothing is left in place."""
