@@ -17,6 +17,7 @@ from typing import Any
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import sha256
+from tpulm.core.job_record import secrets
 from tpulm.core.past_jobs import ancestors, jobs_of, maker_of, makers
 from tpulm.release.crate import crate_of
 from tpulm.release.data_sheet import data_sheet
@@ -109,13 +110,20 @@ PARTS = (
 )
 ENDINGS = (".pyc", ".pyo", ".partial")
 GENERATED = ("docs/_build/", "docs/reference/")  # by `make docs`
-PRIVATE = re.compile(rb"^-----BEGIN [A-Z ]*PRIVATE KEY-----", re.MULTILINE)
+# What looks like a secret: keys, tokens of Hugging Face, GitHub, AWS and Google, and passwords in URLs.
+SECRETS = {
+    "a private key": re.compile(rb"^-----BEGIN [A-Z ]*PRIVATE KEY-----", re.MULTILINE),
+    "a token": re.compile(
+        rb"\b(hf_[A-Za-z0-9]{34}|gh[pousr]_[A-Za-z0-9]{36}|github_pat_\w{60,}|AKIA[0-9A-Z]{16}|AIza[\w-]{35})\b"
+    ),
+    "a password in a URL": re.compile(rb"\bhttps?://[^\s/:@]+:[^\s/@]+@"),
+}
 
 
 def source_files(root: Path) -> dict[str, Path]:
     """Return the files of the workflow's source by their paths in its folder, sorted; in a repository, without ignored.
 
-    Raises UserError where a file is not to be given away: a private key, or a link to what is not in the folder.
+    Raises UserError where a file is not to be given away: a secret, or a link to what is not in the folder.
     """
     names = listed(root, "--cached", "--others", "--exclude-standard")
     if "Snakefile" not in listed(root, "--cached"):
@@ -141,10 +149,24 @@ def check(name: str, path: Path, root: Path) -> None:
             f"{name} of the workflow's folder is a link to {os.path.realpath(path)}; allowed: links to files in that "
             "folder. Nothing is archived."
         )
-    if PRIVATE.search(path.read_bytes()):
+    if path.name == ".env":
+        raise UserError(f"{name} of the workflow's folder has secrets; nothing is archived. {TAKE_IT_OUT}")
+    refuse_secrets(f"{name} of the workflow's folder", path.read_bytes())
+
+
+TAKE_IT_OUT = "Take it out, or add the file to .gitignore."
+
+
+def refuse_secrets(name: str, content: bytes) -> None:
+    """Raise UserError where a file has what looks like a secret, or one of this environment."""
+    found = {what: match.start() for what, pattern in SECRETS.items() if (match := pattern.search(content))}
+    for secret in secrets():
+        if secret.encode() in content:
+            found["a secret of the environment"] = content.index(secret.encode())
+    for what, place in found.items():
+        line = content.count(b"\n", 0, place) + 1
         raise UserError(
-            f"{name} of the workflow's folder has a private key, which an archive would publish; nothing is "
-            "archived. Move it out of the source folders, or add it to .gitignore."
+            f"{name} has {what}, in line {line}, which an archive would publish; nothing is archived. {TAKE_IT_OUT}"
         )
 
 
@@ -265,7 +287,7 @@ def contents(
     targets  the artifacts that are archived, with everything that they followed from
     root     folder of the workflow's source
 
-    Raises UserError where a job is not known, or an artifact is not the one that its job made.
+    Raises UserError where a job is not known, an artifact is not the one that its job made, or a file has a secret.
     """
     jobs = ancestors(list(targets), jobs_of(Path()))
     if not jobs:
@@ -280,6 +302,8 @@ def contents(
     version, diff = version_of(root)
     manifest = {"format": 1, "artifacts": artifacts, "outside": outside, "source": version}
     manifest |= {key: recipe[key] for key in ("name", "version", "overrides", "target")}
+    for given in recipe["given"].values():
+        refuse_secrets(given["path"], given["text"].encode())
     manifest["configfiles"] = {name: given["path"] for name, given in recipe["given"].items()}
     files: dict[str, bytes | Path] = {path: Path(path) for path, facts in artifacts.items() if facts["included"]}
     files |= {f"source/{name}": path for name, path in source.items()}
