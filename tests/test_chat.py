@@ -152,6 +152,15 @@ def test_templates_that_cannot_be_used():
     assert "no role" in fails(template("{{ raise_exception('no role') }}").document, "f", TALK)
 
 
+def test_templates_without_end(monkeypatch):
+    monkeypatch.setattr("tpulm.corpus.rows.LONGEST", 0.2)
+    loops = 3 * "{% for a in range(99999) %}" + 3 * "{% endfor %}"
+    said = fails(template(loops + CHATML).document, "f", TALK)
+    assert said.startswith("f cannot be rendered by the chat template: ") and "0.2 s" in said
+    assert template(CHATML).document("f", TALK)
+    assert "nested too deeply" in fails(template, "{{ " + 50_000 * "(" + "1" + 50_000 * ")" + " }}")
+
+
 def test_what_no_message_may_have():
     thinking = CHATML + "{% if false %}<think></think>{% endif %}<s>"
     assert template(thinking, bos_token=None, eos_token=None).markers == {"<|im_start|>", "<|im_end|>", "<s>"}

@@ -8,8 +8,11 @@ A chat template is Jinja, which transformers renders in a sandbox; this is the s
 out: `strftime_now` is not defined, and templates then take the date that they have for that case.
 """
 
+import contextlib
 import json
 import re
+import signal
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -161,6 +164,28 @@ def environment() -> ImmutableSandboxedEnvironment:
     return made
 
 
+LONGEST = 10.0  # seconds of CPU time for the text of a conversation
+
+
+@contextlib.contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in this block after so many seconds of CPU time of this process, in its main thread."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"it takes more than {seconds:g} s of CPU time")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
 class ChatTemplate:
     """A chat template, ready to render."""
 
@@ -177,6 +202,8 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             line = f", line {error.lineno}," if isinstance(error, jinja2.TemplateSyntaxError) else ""
             raise UserError(f"{where}{line} is not a valid chat template: {said(error)}.") from None
+        except (RecursionError, MemoryError, SyntaxError):  # of Jinja, or of Python, which compiles what it makes
+            raise UserError(f"{where} is not a valid chat template: it is nested too deeply.") from None
         self.tokens = {name: described[name] for name in ("bos_token", "eos_token")}
         if self.tokens["eos_token"] is None and "eos_token" in names:
             raise UserError(
@@ -244,7 +271,8 @@ class ChatTemplate:
         """Return messages as text; with `prompt`, up to where the assistant begins. Raises UserError."""
         tokens = {name: token or "" for name, token in self.tokens.items()}
         try:
-            text = self.template.render(messages=messages, add_generation_prompt=prompt, **tokens)
+            with at_most(LONGEST):
+                text = self.template.render(messages=messages, add_generation_prompt=prompt, **tokens)
         except Exception as error:  # whatever the expressions of a template raise
             raise UserError(f"{place} cannot be rendered by the chat template: {said(error)}.") from None
         return text.replace("\r\n", "\n").replace("\r", "\n")
