@@ -195,6 +195,8 @@ PRESETS = [
         "config.json .*keras.ops.system",
     ),
     ({"config__json": "{"}, "config.json is not JSON"),
+    ({"config__json": "5"}, "config.json is no JSON object"),
+    ({"config__json": "{}", "vocabulary__spm": b"\x0a\x05abcde"}, "vocabulary.spm is no vocabulary"),
     ({"config__json": 990 * "[" + json.dumps(FOREIGN) + 990 * "]"}, "(os.system|nested too deeply)"),
     ({"model__safetensors__index__json": "[1]"}, "model.safetensors.index.json has no weight_map"),
     ({"model__safetensors__index__json": '{"weight_map": {"a": "../b"}}'}, 'model.safetensors.index.json .*"../b"'),
@@ -271,6 +273,19 @@ def test_a_preset_with_a_pickle_is_refused_by_the_workflow(fresh, planted):
     assert done.returncode == 1 and "Traceback" not in done.stdout
     assert re.search(r"error: base\.evil\.preset is ./evil, .*pytorch_model\.bin", done.stdout)
     assert not (fresh / "results/base/evil/preset").exists()
+
+
+def test_a_model_that_no_library_knows_ends_in_a_sentence(fresh):
+    write_files(fresh / "odd", config__json=json.dumps({"model_type": "none"}))
+    (fresh / "odd/model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    with open(fresh / "config.yaml", "w") as file:
+        YAML(typ="safe", pure=True).dump(
+            {"corpus": {"source": "python-docs"}, "base": {"odd": {"preset": "./odd"}}}, file
+        )
+    done = fresh("base", check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stdout
+    assert "error: base.odd.preset is ./odd, which cannot be opened (" in done.stdout
+    assert not (fresh / "results/base/odd/preset").exists()
 
 
 def test_a_real_preset_is_not_refused(trained, tmp_path):

@@ -11,6 +11,7 @@ params.recipe.revision   commit of an hf:// repository, otherwise null
 """
 
 import shutil
+import traceback
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import fingerprints, write_json
@@ -24,6 +25,7 @@ recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
 with job(snakemake.log[0], f"base {run}") as say:
     runtime.start(cpu_threads=1, repeats=False, on_cpu=True)
+    import keras
     from tpulm.models.causal import atomic_folder, load_preset, save_preset
     from tpulm.models.from_transformers import load_transformers
 
@@ -34,8 +36,18 @@ with job(snakemake.log[0], f"base {run}") as say:
         raise UserError(f"{where} is {recipe['preset']}, which is not a preset folder: it has no config.json.")
     check_preset(folder, f"{where} is {recipe['preset']}")
     keras_preset = is_keras_preset(folder)
+
+    def opened() -> keras.Model:
+        """Return the model of the folder."""
+        try:
+            return load_preset(folder) if keras_preset else load_transformers(folder, where)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            traceback.print_exc()  # to the log
+            said = (str(error).strip() or type(error).__name__).splitlines()[0][:300].rstrip(". ")
+            raise UserError(f"{where} is {recipe['preset']}, which cannot be opened ({said}).") from None
+
     if "adapter" in recipe:
-        model = load_preset(folder) if keras_preset else load_transformers(folder, where)
+        model = opened()
         key = f"base.{run}.adapter"
         adapter = locate(recipe["adapter"], recipe.get("adapter_revision"), key, ADAPTER)
         check_folder(adapter, f"{key} is {recipe['adapter']}")
@@ -48,6 +60,6 @@ with job(snakemake.log[0], f"base {run}") as say:
             shutil.copytree(folder, partial, dirs_exist_ok=True, ignore=unread)
     else:
         say("converting it to a Keras preset")
-        save_preset(load_transformers(folder, where), snakemake.output.folder)
+        save_preset(opened(), snakemake.output.folder)
     write_json(snakemake.output.fingerprint, fingerprints(snakemake.output.folder))
     say(f"saved as {snakemake.output.folder}")

@@ -36,6 +36,8 @@ def check_folder(folder: Path, given: str) -> None:
             raise UserError(f"{given}, where {name} is neither a file nor a folder.")
     for path in sorted(folder.glob("*.json")):
         described = content_of(path, given)
+        if path.name == "config.json" and not isinstance(described, dict):
+            raise UserError(f"{given}, where config.json is no JSON object.")
         if isinstance(described, dict) and described.get("auto_map"):
             raise UserError(f"{given}, where {path.name} requires custom code (auto_map); {NO_CODE}.")
         if path.name.endswith(".index.json"):
@@ -76,6 +78,8 @@ def check_preset(folder: Path, given: str) -> None:
                 )
     for path in sorted(folder.rglob("*.h5")):
         check_hdf5(path, given)
+    for path in sorted(path for end in ("*.spm", "tokenizer.model") for path in folder.rglob(end)):
+        check_vocabulary(path, given)
     weights = {path for end in ("*.h5", "*.safetensors") for path in folder.rglob(end)}
     pickles = sorted(path for path in folder.rglob("*") if path.suffix in PICKLES)
     if pickles and not weights:
@@ -98,6 +102,16 @@ def named_classes(value: object) -> Iterator[tuple[str, str]]:
             left += part.values()
         elif isinstance(part, list):
             left += part
+
+
+def check_vocabulary(path: Path, given: str) -> None:
+    """Raise UserError where a file is no vocabulary of SentencePiece."""
+    from sentencepiece import SentencePieceProcessor
+
+    try:
+        SentencePieceProcessor(model_file=str(path))
+    except (OSError, RuntimeError) as error:
+        raise UserError(f"{given}, where {path.name} is no vocabulary of SentencePiece ({error}).") from None
 
 
 def check_hdf5(path: Path, given: str) -> None:
