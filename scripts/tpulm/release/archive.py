@@ -106,7 +106,7 @@ def outside_of(jobs: Iterable[dict[str, Any]], own: Container[str]) -> dict[str,
 PARTS = (
     *("Snakefile", "config.yaml", "rules", "scripts", "schemas", "envs", "profiles", "report", "recipes", "tools"),
     *("tests", "benchmarks", ".ci", "Makefile", "pyproject.toml", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"),
-    *("docs", "CHANGELOG.md", "CITATION.cff", "LICENSE"),
+    *("docs", "CHANGELOG.md", "CITATION.cff", "LICENSE", "SECURITY.md"),
 )
 ENDINGS = (".pyc", ".pyo", ".partial")
 GENERATED = ("docs/_build/", "docs/reference/")  # by `make docs`
