@@ -263,6 +263,19 @@ def test_trainers_refuse_what_is_damaged_before_the_first_step(small):
         Records(small / "results/tfrecords/manifest.json", "train")  # as every trainer opens them
 
 
+def test_a_damaged_base_model_is_not_finetuned(small):
+    with edited(small) as config:
+        config["finetune"]["runs"]["python"]["rank"] = 2
+    weights = small / "results/base/small/preset/model.weights.h5"
+    times = weights.stat()
+    flip(weights)
+    os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
+    done = small("results/finetune/python/history.csv", check=False)
+    assert "error: results/base/small/preset/model.weights.h5 is damaged: " in done.stdout
+    assert "snakemake --force results/base/small/preset " in done.stdout
+    assert done.returncode == 1 and "step 1/" not in done.stdout
+
+
 @pytest.mark.parametrize(
     ("stage", "key", "accelerator", "state"),
     [

@@ -1,6 +1,6 @@
 """Train one segment of a finetuning run: a base model on finetune.text, with LoRA (Hu et al. 2021) or in full.
 
-input.base                preset folder
+input.base                preset folder; input.fingerprint  the SHA-256 of each of its files
 input.records             manifest.json of the records of finetune.text in the base model's vocabulary; its URL, if they
                           are in a bucket
 input.start               weights of another run that the first segment starts from; none without init
@@ -23,6 +23,7 @@ from functools import partial
 from tpulm.core import processes
 from tpulm.core.arrays import load_arrays
 from tpulm.core.job import job
+from tpulm.models.presets import refuse_damaged
 from tpulm.records.causal_batches import held_out_batches, training_batch
 from tpulm.records.order import epochs_of
 from tpulm.records.reader import open_to_train
@@ -37,6 +38,8 @@ with job(snakemake.log[0], f"finetune {run}") as say:
     previous = checkpoint.previous(snakemake.input.previous)
     if checkpoint.stopped_early(outputs, recipe, previous, say):
         sys.exit()
+    if not processes.is_worker():
+        refuse_damaged(snakemake.input.base, snakemake.input.fingerprint)
     train, validation = open_to_train(snakemake.input.records, verify=not processes.is_worker())
     snapshots = Snapshots.of(snakemake.resources, recipe, snakemake.input, say)
     if processes.launch_workers(snakemake.resources, say):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tpulm.core.errors import UserError
-from tpulm.core.files import read_json
+from tpulm.core.files import read_json, sha256_of_each
 
 
 def locate(preset: str, revision: str | None, where: str, files: Sequence[str] | None = None) -> Path:
@@ -38,6 +38,18 @@ def locate(preset: str, revision: str | None, where: str, files: Sequence[str] |
             "network and, for a gated model, accepted terms and credentials in the environment: HF_TOKEN, or "
             "KAGGLE_USERNAME and KAGGLE_KEY."
         ) from None
+
+
+def refuse_damaged(folder: str | Path, fingerprint: str | Path) -> None:
+    """Raise UserError where a file of a preset folder is not the one whose SHA-256 its fingerprint, JSON, has."""
+    expected = read_json(fingerprint)
+    paths = [Path(folder, name) for name in expected]
+    for path, digest, found in zip(paths, expected.values(), sha256_of_each(paths), strict=True):
+        if found != digest:
+            raise UserError(
+                f"{path} is damaged: its SHA-256 is not that in {fingerprint}; snakemake --force {folder} writes it "
+                "again."
+            )
 
 
 def built_in(preset: str, where: str) -> str:
