@@ -20,6 +20,7 @@ from page_reader import PLANNED, Page, check_page
 from tpulm.report.page import SECTIONS, page
 from tpulm.report.sources import Sources
 
+SHOWN = [name for name in SECTIONS if name != "runs"]  # of the embedded config, which has one run of each stage
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 needs_browser = pytest.mark.skipif(
     not BROWSER or not find_spec("playwright"), reason="no Chromium here; apt-get install chromium"
@@ -76,7 +77,7 @@ def test_the_page_is_one_small_file_without_addresses(report):
     assert len(text.encode()) < 5e6
     elements = re.sub(r"(?s)(<script[^>]*>).*?</script>", r"\1", text)
     assert not re.search(r"<(script|img|iframe|link)[^>]+(src|href)=[\"'](?!data:)", elements)
-    assert 'id="summary"' in text and all(f'<section id="{name}"' in text for name in SECTIONS)
+    assert 'id="summary"' in text and all(f'<section id="{name}"' in text for name in SHOWN)
 
 
 @needs_browser
@@ -86,7 +87,7 @@ def test_every_section_is_drawn_and_accessible(browser, report, width, scheme):
 
     complaints: list[str] = []
     page = opened(browser, report.as_uri(), width, scheme, complaints)
-    for name in SECTIONS:
+    for name in SHOWN:
         section = page.locator(f"#{name}")
         section.scroll_into_view_if_needed()
         for plot in section.locator(".plot").all():
@@ -103,6 +104,7 @@ def test_every_section_is_drawn_and_accessible(browser, report, width, scheme):
 def test_what_the_embedded_run_has_not_is_drawn_as_well(browser, trained, tmp_path):
     """Runs over seeds beside one without an interval, and a plan."""
     recipe = json.loads((trained / "logs/report.jobs.jsonl").read_text().splitlines()[0])["recipe"]
+    recipe["runs"].append(recipe["runs"][0] | {"name": "wide", "label": "mlm/wide", "folder": "mlm/wide"})
     columns = [f"{split}_{name}{end}" for split in ("validation", "test") for name in ("loss", "accuracy")
                for end in ("", "_std")]  # fmt: skip
     rows = [
@@ -199,9 +201,8 @@ def test_a_look_while_it_runs(watched):
     with socket.create_connection(("127.0.0.1", urlsplit(address).port)) as odd:
         odd.sendall(b"GET http://[::1/ HTTP/1.0\r\n\r\n")
         assert b" 404 " in odd.recv(100)
-    shown = [name for name in SECTIONS if name != "runs"]  # there is one of each stage
     changed = json.loads(get(f"{address}sections")[1])
-    assert [section["id"] for section in changed["sections"]] == shown and not changed["ended"]
+    assert [section["id"] for section in changed["sections"]] == SHOWN and not changed["ended"]
     versions = "&".join(f"{section['id']}={section['version']}" for section in changed["sections"])
     grow(folder)
     for _ in range(20):
