@@ -48,7 +48,8 @@ else:
             **TOKENIZER,
             training="<results>/tokenizer/training.json",
         params:
-            recipe=pick(config["tokenizer"], "model", "vocab_size", "train_on"),
+            recipe={key: value for key, value in config["tokenizer"].items() if key != "train_on"},
+            train_on=config["tokenizer"]["train_on"],
         log:
             "<logs>/train_tokenizer.log",
         threads: tokenizer_threads(TEXTS["corpus"][1], PARTS["corpus"])

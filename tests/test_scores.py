@@ -42,8 +42,10 @@ from tpulm.evaluation.rows import (
     summed,
 )
 from tpulm.evaluation.text_scores import MADE, Material, find_overlap
-from tpulm.tokenization import folder, merges
+from tpulm.tokenization import folder
 from tpulm.tokenization.folder import load
+from tpulm.tokenization.pipeline import Recipe
+from tpulm.tokenization.training import train
 
 pytestmark = pytest.mark.unit
 
@@ -330,7 +332,7 @@ def test_a_part_of_a_document_in_another_one_is_an_overlap():
 def tokenizer(tmp_path_factory):
     """A tokenizer of the masked models, which cuts words into pieces and does not know all characters."""
     path = tmp_path_factory.mktemp("tokenizer")
-    merges.train_wordpiece([prose(50)], 60).save(str(path / "tokenizer.json"))
+    train([prose(50)], Recipe("wordpiece", 60))[0].save(str(path / "tokenizer.json"))
     folder.write_settings(load(path / "tokenizer.json"), path / "config.json", path / "special_tokens_map.json")
     return MaskedVocabulary(path / "tokenizer.json", path / "special_tokens_map.json")
 

@@ -414,7 +414,10 @@ ROWS = [
     *rows_of("trained", "", MLM + " " + BASE, {"cpu_threads": 2}),
     *rows_of(
         "trained", "tokenizer", TOKENIZER,
-        {"vocab_size": 2049, "model": "bpe", "train_on.characters": 10**6, "train_on.seed": 1},
+        {
+            "vocab_size": 2049, "model": "bpe", "train_on.characters": 10**6, "train_on.seed": 1,
+            "character_coverage": 0.99, "byte_fallback": True, "normalization": "none", "whitespace": "runs",
+        },
     ),
     *rows_of("fetched", "tokenizer", FETCHED_TOKENIZER, {"pretrained": "some/other", "revision": B}),
     *rows_of("trained", "tfrecords", RECORDS, {"packing": "pad", "sequence_length": 127}),

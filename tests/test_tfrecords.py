@@ -17,8 +17,9 @@ from tpulm.core.files import write_json
 from tpulm.records import reader, tfrecord
 from tpulm.records.shards import merge, plan_ranges, range_of, write_shard
 from tpulm.records.tfrecord import decode
-from tpulm.tokenization import unigram
 from tpulm.tokenization.encoding import tokenize
+from tpulm.tokenization.pipeline import Recipe
+from tpulm.tokenization.training import train
 
 LENGTH = 32
 LAYOUT = {"sequence_length": LENGTH, "tokens_per_record": LENGTH, "packing": "concat"}
@@ -33,7 +34,7 @@ def texts() -> list[str]:
 
 @pytest.fixture(scope="module")
 def tokenizer(texts):
-    return unigram.train([texts], 300)
+    return train([texts], Recipe("unigram", 300))[0]
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pydoc_data import topics
 
 import numpy as np
@@ -18,10 +19,14 @@ from tokenizers import models
 from tokenizers.trainers import UnigramTrainer
 from tpulm.core.errors import UserError
 from tpulm.corpus.documents import read_lengths, read_rows, read_texts
-from tpulm.tokenization import expectation, folder, merges, unigram, words
-from tpulm.tokenization.words import Sample
+from tpulm.tokenization import expectation, folder, pipeline, sample, unigram, words
+from tpulm.tokenization.encoding import Encoder
+from tpulm.tokenization.pipeline import Recipe
+from tpulm.tokenization.sample import Sample
+from tpulm.tokenization.training import train
+from tpulm.tokenization.writing import by_script
 
-TRAINERS = {"unigram": unigram.train, "bpe": merges.train_bpe, "wordpiece": merges.train_wordpiece}
+MODELS = ("unigram", "bpe", "wordpiece")
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +38,10 @@ def texts() -> list[str]:
 @pytest.fixture(scope="module")
 def trained(texts):
     """Tokenizers of all kinds, by kind."""
-    return {kind: train([texts[:1800]], 1000) for kind, train in TRAINERS.items()}
+    return {kind: train([texts[:1800]], Recipe(kind, 1000))[0] for kind in MODELS}
 
 
-@pytest.fixture(scope="module", params=sorted(TRAINERS))
+@pytest.fixture(scope="module", params=sorted(MODELS))
 def kind(request):
     return request.param
 
@@ -55,11 +60,12 @@ def tokens_of(tokenizer, texts):
 
 TRAIN = """
 import sys, json, hashlib
-from tpulm.tokenization import merges
-from tpulm.tokenization import unigram
+from tpulm.tokenization.pipeline import Recipe
+from tpulm.tokenization.training import train
+from tpulm.tokenization.writing import by_script
 texts = json.load(open(sys.argv[1]))
-for train in (unigram.train, merges.train_bpe, merges.train_wordpiece):
-    print(hashlib.sha256(train([texts], 500).to_str().encode()).hexdigest())
+for model in ("unigram", "bpe", "wordpiece", "byte-level-bpe"):
+    print(hashlib.sha256(train([texts], Recipe(model, 500))[0].to_str().encode()).hexdigest())
 """
 
 
@@ -80,8 +86,8 @@ def test_threads_and_hash_seeds_do_not_matter(texts, tmp_path):
 
 @pytest.mark.unit
 def test_unigram_cuts_as_well_as_the_library(texts, trained):
-    reference = words.untrained(models.Unigram())
-    trainer = UnigramTrainer(vocab_size=1000, unk_token="<unk>", special_tokens=words.SPECIALS, show_progress=False)
+    reference = pipeline.untrained(models.Unigram(), Recipe("unigram", 1000))
+    trainer = UnigramTrainer(vocab_size=1000, unk_token="<unk>", special_tokens=pipeline.SPECIALS, show_progress=False)
     reference.train_from_iterator(texts[:1800], trainer=trainer)
     assert tokens_of(trained["unigram"], texts[1800:]) < 1.01 * tokens_of(reference, texts[1800:])
 
@@ -110,10 +116,10 @@ TEXTS = {
 def train_at(kind, batches, size):
     """Train with the size, or with that which the message allows."""
     try:
-        return TRAINERS[kind](batches, size), size
+        return train(batches, Recipe(kind, size, character_coverage=1.0))[0], size
     except UserError as error:
         size = int(str(error).split("allowed: ")[1].split()[0])
-        return TRAINERS[kind](batches, size), size
+        return train(batches, Recipe(kind, size, character_coverage=1.0))[0], size
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -130,11 +136,90 @@ def test_any_text_is_learned_and_comes_back(name, kind):
     assert tokenizer.decode(ids).lstrip(" ") == text.replace("▁", " ").lstrip(" ")
 
 
+# What a tokenizer may change or lose: white space of all kinds, what is not normalized, what is rare, what is no text.
+HARD = {
+    "code": "def f(x):\n\treturn x  # `` same ''\r\n\r\n    y = 1\n",
+    "a table": "| a  |   b |\n|----|-----|\n|  1 | 2.5 |\n\n\n",
+    "Chinese": "东京是日本的首都。\u3000全角ＡＢＣ１２３",
+    "Arabic": "\u0627\u0644\u0633\u0651\u0644\u0627\u0645\u064f \u0639\u0644\u064a\u0643\u0645\u200f\u061f",
+    "emoji": "\U0001f469\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f \U0001f44d\U0001f3fd",
+    "marks": "e\u0301 a\u0308\u0323 \u0301 \ufb01 \u212b ▁ ▁▁",
+    "controls": "\0 \x1c \x7f \x85 \ufeff \ufffd \ue000 \U0010ffff \u2028 \u2029",
+    "names": " [MASK <unk <0x0A> Ġ Ċ </s> ",
+    "spaces": "   a  b   ",
+}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("rule", ["gpt2", "llama3"])
+def test_bytes_bring_every_text_back(texts, rule):
+    tokenizer, record = train([texts[:200]], Recipe("byte-level-bpe", 600, pre_tokenizer=rule))
+    assert tokenizer.get_vocab_size() == 600 and not record
+    assert Encoder(tokenizer).by_words
+    for text in HARD.values():
+        assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_rare_characters_are_bytes(texts, kind):
+    recipe = Recipe(kind, 1000, byte_fallback=True, normalization="none", whitespace="runs", character_coverage=0.999)
+    tokenizer, record = train([texts], recipe)
+    assert tokenizer.get_vocab_size() == 1000
+    assert record["rare_characters"] > 0 and 0.999 <= record["character_coverage"] < 1
+    for text in HARD.values():
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        assert tokenizer.token_to_id("<unk>") not in ids
+        # A space at the beginning is the mark of the first word, and the mark itself is a space.
+        assert tokenizer.decode(ids) == text.replace("▁", " ").removeprefix(" ")
+
+
+@pytest.mark.unit
+def test_characters_beyond_the_coverage_are_unknown(kind):
+    # Of 3,000 characters, 2,000 occur once. The text has a mark before each document, too.
+    common, rare = "".join(map(chr, range(0x4E00, 0x4E00 + 1000))), "".join(map(chr, range(0x5400, 0x5400 + 2000)))
+    documents = [common[start : start + 50] for start in range(0, 1000, 50)] * 98
+    documents += [rare[start : start + 50] for start in range(0, 2000, 50)]
+    size, coverage = 1010, 1 - 2000 / (98_000 + 2_000 + 98 * 20 + 40)
+    with pytest.raises(UserError, match=r"^tokenizer\.vocab_size is 1010; allowed: 30\d\d or more"):
+        train([documents], Recipe(kind, size, character_coverage=1.0))
+    tokenizer, record = train([documents], Recipe(kind, size, character_coverage=coverage))
+    assert record == {
+        "characters_known": 1001, "rare_characters": 2000, "character_coverage": pytest.approx(coverage, abs=1e-8)
+    }  # fmt: skip
+    unknown = tokenizer.token_to_id("<unk>")
+    text = f"{common[:20]}{rare[7]} {common[30:50]}"
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    assert ids.count(unknown) == 1 and unknown not in tokenizer.encode(common[100:150]).ids
+    # No more is lost than the character.
+    assert tokenizer.decode([i for i in ids if i != unknown]) == f"{common[:20]} {common[30:50]}"
+
+
+@pytest.mark.unit
+def test_the_coverage_is_that_of_sentencepiece():
+    characters = {"a": 60, "b": 30, "c": 5, "d": 5}
+    assert words.most_of(characters, 0.9) == {"a", "b"}
+    assert words.most_of(characters, 0.91) == {"a", "b", "c"}
+    assert words.most_of(characters, 1.0) == set("abcd")
+
+
+@pytest.mark.unit
+def test_an_indentation_is_a_token(texts):
+    code = [f"def {name}(x):\n        return {name}" for name in ("one", "two", "six") for _ in range(99)]
+    code += texts[:300]
+    tokens = {
+        choice: train([code], Recipe("bpe", 500, whitespace=choice))[0].encode(code[7]).tokens
+        for choice in ("keep", "runs", "fold")
+    }
+    tokens = {choice: [token for token in found if not token.strip("▁")] for choice, found in tokens.items()}
+    assert tokens == {"keep": ["▁"] * 7, "runs": ["▁" * 7], "fold": []}
+
+
 @pytest.mark.parametrize("batches", [[], [[]], [[""]]])
 @pytest.mark.unit
 def test_no_words(batches, kind):
     with pytest.raises(UserError, match="^corpus: "):
-        TRAINERS[kind](batches, 100)
+        train(batches, Recipe(kind, 100))
 
 
 @pytest.mark.unit
@@ -149,7 +234,7 @@ def test_pipeline_is_the_published_one(trained, kind):
         assert form["pre_tokenizer"]["type"] == form["decoder"]["type"] == "Metaspace"
     assert trained[kind].encode("A module", "A class").type_ids[0] == 0
     assert trained[kind].encode("A module", "A class").type_ids[-1] == 1
-    assert [trained[kind].token_to_id(token) for token in words.SPECIALS] == [0, 1, 2, 3, 4]
+    assert [trained[kind].token_to_id(token) for token in pipeline.SPECIALS] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.unit
@@ -189,7 +274,7 @@ def test_long_words_stay_in_the_range_of_floats():
 
 @pytest.mark.unit
 def test_chunks_of_words_do_not_matter(texts, monkeypatch):
-    counts = words.count_words([texts[:300]], words.WHOLE).counts
+    counts = words.count_words([texts[:300]], Recipe("unigram", 400)).counts
     pieces = sorted(set().union(*counts) | {"th", "▁the", "ing", "er"})
     whole = expectation.estimate_scores(counts, pieces)
     monkeypatch.setattr(expectation, "CHUNK", 100)
@@ -219,39 +304,42 @@ WORDS = ["a b", "a  b", " a", "a ", "", "  ", "``x'' y", "▁▁a b", "\n a\n b"
 
 
 @pytest.mark.parametrize("text", WORDS)
-@pytest.mark.parametrize("model", [models.Unigram(), models.WordPiece()])
+@pytest.mark.parametrize("whitespace", ["keep", "runs", "fold"])
+@pytest.mark.parametrize("model", ["unigram", "wordpiece"])
 @pytest.mark.unit
-def test_words_are_those_of_the_pre_tokenizer(text, model, monkeypatch):
+def test_words_are_those_of_the_pre_tokenizer(text, model, whitespace, monkeypatch):
     monkeypatch.setattr(words, "SLICE", 3)
-    tokenizer = words.untrained(model)
+    recipe = Recipe(model, 100, whitespace=whitespace)
+    tokenizer = pipeline.untrained(models.Unigram(), recipe)
     pieces = tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
-    cutting = words.SHORT if isinstance(model, models.WordPiece) else words.WHOLE
-    counted = words.count_words([[text], ["z"]], cutting)
+    counted = words.count_words([[text], ["z"]], recipe)
     assert Counter(counted.counts) == Counter([piece for piece, _ in pieces] + ["▁z"])
+    assert Counter(counted.characters) == Counter("".join(piece for piece, _ in pieces) + "▁z")
     assert counted.first == {word[0] for word in counted.counts}
     assert counted.other == set("".join(word[1:] for word in counted.counts))
 
 
 @pytest.mark.unit
 def test_distinct_words_are_bounded(texts, monkeypatch):
-    whole = words.count_words([texts], words.WHOLE)
+    recipe = Recipe("unigram", 400, character_coverage=1.0)
+    whole = words.count_words([texts], recipe)
     monkeypatch.setattr(words, "LIMIT", 10_000)
     monkeypatch.setattr(words, "SLICE", 5_000)
-    kept = words.count_words([texts], words.WHOLE)
-    assert 9_900 < sum(len(word) + words.WORD for word in kept.counts) <= 10_000
-    assert (kept.first, kept.other) == (whole.first, whole.other)
+    kept = words.count_words([texts], recipe)
+    assert 9_700 < sum(len(word) + words.WORD for word in kept.counts) <= 10_000
+    assert (kept.first, kept.other, kept.characters) == (whole.first, whole.other, whole.characters)
     frequent = sorted(whole.counts, key=whole.counts.get)[-200:]
     assert set(frequent) <= set(kept.counts)
-    assert kept == words.count_words([[text] for text in texts], words.WHOLE)
+    assert kept == words.count_words([[text] for text in texts], recipe)
     # Characters of words that were dropped are in the vocabulary nevertheless.
-    for train in TRAINERS.values():
-        tokenizer = train([texts], 400)
+    for model in MODELS:
+        tokenizer, _ = train([texts], replace(recipe, model=model))
         assert not [text for text in texts if 2 in tokenizer.encode(text).ids]
 
 
 @pytest.mark.unit
 def test_special_tokens_in_the_text_are_no_pieces(texts, kind):
-    tokenizer = TRAINERS[kind]([[f"{text} [MASK] <unk>[SEP]" for text in texts[:500]]], 500)
+    tokenizer, _ = train([[f"{text} [MASK] <unk>[SEP]" for text in texts[:500]]], Recipe(kind, 500))
     assert tokenizer.get_vocab_size() == 500
     assert not [piece for piece in tokenizer.get_vocab() if "MAS" in piece and piece != "[MASK]"]
 
@@ -262,11 +350,11 @@ def test_a_vocabulary_size_that_cannot_be(kind, size):
     """Too small for the characters, too large for what repeats: the message has the size that can be."""
     text = ["to be or not to be, to see or not to see"]
     with pytest.raises(UserError, match=rf"^tokenizer\.vocab_size is {size}; allowed: \d+ or ") as error:
-        TRAINERS[kind]([text], size)
+        train([text], Recipe(kind, size))
     limit = int(str(error.value).split("allowed: ")[1].split()[0])
-    assert TRAINERS[kind]([text], limit).get_vocab_size() == limit
+    assert train([text], Recipe(kind, limit))[0].get_vocab_size() == limit
     with pytest.raises(UserError):
-        TRAINERS[kind]([text], limit - 1 if size == 10 else limit + 1)
+        train([text], Recipe(kind, limit - 1 if size == 10 else limit + 1))
 
 
 @pytest.mark.unit
@@ -290,7 +378,7 @@ def test_a_sample_is_seeded_and_of_the_asked_size(monkeypatch):
     assert part.characters == sum(map(len, some)) == pytest.approx(total / 5, rel=0.1)
     assert part.documents == len(some) and part.corpus_characters == total
     # Neither a second reading nor how many are drawn at once matters; another seed does.
-    monkeypatch.setattr(words, "DRAWS", 7)
+    monkeypatch.setattr(sample, "DRAWS", 7)
     again, other = (Sample(read, lengths, total // 5, seed) for seed in (0, 1))
     assert some == chosen(part) == chosen(again) != chosen(other)
     assert len(chosen(Sample(read, lengths, 1, 0))) == 1
@@ -358,6 +446,21 @@ def test_figures(trained, kind, saved, texts):
     assert figures["unknown_written"] == 2 / len(tokens) <= figures["unknown_rate"]
     assert figures["whitespace_rate"] == sum(map(tokens.count, blank)) / len(tokens)
     assert figures["unigram_entropy"] == pytest.approx(-sum(p * math.log(p) for p in shares if p))
+
+
+@pytest.mark.unit
+def test_scripts(texts):
+    documents = [*texts[:300], "Привет мир", "東京は日本の首都です。"]
+    tokenizer, _ = train([documents], Recipe("bpe", 600, character_coverage=0.9995))
+    unknown = tokenizer.token_to_id("<unk>")
+    words = Counter({"Привет": 2, "東京は": 1, "module": 5, "мир": 1, "12": 1, "<unk>": 3, "♥": 1})
+    rows = {row.pop("script"): row for row in by_script(tokenizer, unknown, words)}
+    assert rows["cyrillic"] == {"words": 3, "characters": 15, "tokens": 6, "uncovered": 15}
+    assert rows["cjk"]["uncovered"] == 3 and rows["latin"]["uncovered"] == 0 and rows["digits"]["words"] == 1
+    assert rows["symbols"]["uncovered"] == 1
+    bytes_, _ = train([documents], Recipe("bpe", 600, character_coverage=0.9995, byte_fallback=True))
+    rows = {row.pop("script"): row for row in by_script(bytes_, bytes_.token_to_id("<unk>"), words)}
+    assert rows["cyrillic"] == {"words": 3, "characters": 15, "tokens": 33, "uncovered": 15}
 
 
 @pytest.mark.unit

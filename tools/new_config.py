@@ -16,6 +16,7 @@ import re
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,9 @@ try:
     from tpulm.corpus.sources import ALLOWED, expand, kind_of, packed, parts_of, size_of
     from tpulm.specs.record_arrays import predictions_per_record
     from tpulm.specs.training_step import MOST_HOST_DEVICES
-    from tpulm.tokenization import unigram
+    from tpulm.tokenization.pipeline import Recipe
+    from tpulm.tokenization.training import COVERAGE, train
+    from tpulm.tokenization.words import most_of
 except ModuleNotFoundError as error:
     sys.exit(f"error: this Python has no {error.name}; activate the environment: `. .venv/bin/activate`.")
 
@@ -66,8 +69,7 @@ corpus:
   held_out: {validation: $share, test: $share}   # shares of the documents, for the splits that have no files
   max_documents: $limit
 
-$warning
-tokenizer: {model: unigram, vocab_size: $size}   # $why
+tokenizer: {model: unigram, vocab_size: $size$runs}   # $why
 tfrecords: {sequence_length: $length, shards: {train: $shards}}
 """)
 CPUS = Template("""
@@ -142,7 +144,7 @@ class Text:
     """A text: keys of the config that name it, a sample of its documents, and what was found.
 
     documents, characters  of all of it, about; words  whether spaces divide it into words
-    found, warning         in words; warning is empty where there is none
+    found  in words; runs  whether many spaces follow a space, as in code and tables
     """
 
     source: Mapping
@@ -151,7 +153,7 @@ class Text:
     characters: int
     words: bool
     found: str
-    warning: str
+    runs: bool
 
 
 def look(paths: Sequence[str]) -> Text:
@@ -175,10 +177,10 @@ def look(paths: Sequence[str]) -> Text:
     size = sum(map(size_of, files)) / 1e6
     found = f"{len(files):,} file{'s'[: len(files) != 1]}, {size:,.{2 if size < 1 else 1}f} MB, about {documents:,} "
     found += f"documents with a median of {statistics.median(lengths):,.0f} characters"
-    warning = f"{repeated:.0%} of the spaces follow a space, and each is a token of masked models. No key merges "
-    warning += "spaces; to merge them in a file: tr -s ' ' < OLD > NEW."
+    runs = bool(repeated > 0.1)
+    found += f"; {repeated:.0%} of the spaces follow a space" if runs else ""
     words = bool(spaces.sum() > 0.05 * len(text))
-    return Text(source, sample, documents, int(sum(lengths) / share), words, found, warning if repeated > 0.1 else "")
+    return Text(source, sample, documents, int(sum(lengths) / share), words, found, runs)
 
 
 def patterns(path: str) -> list[str]:
@@ -272,14 +274,15 @@ def vocabulary(text: Text, most: int) -> int:
 
     A trial has half as many more, since some text is held out.
     """
-    ends, alphabet = np.cumsum([len(document) for document in text.sample]), len(set("".join(text.sample)))
+    ends = np.cumsum([len(document) for document in text.sample])
+    alphabet = len(most_of(Counter("".join(text.sample)), COVERAGE))
     trial = int(np.searchsorted(ends, TRIAL)) + 1
     smallest = alphabet + 300  # causal models have a piece for each byte, too
     size = max(smallest, min(most, text.characters // 100))
     while size >= smallest:
         try:
             asked = 3 * min(size, int(ends[:trial][-1]) // 100) // 2
-            unigram.train([list(text.sample[:trial])], max(smallest, asked))
+            train([list(text.sample[:trial])], Recipe("unigram", max(smallest, asked)))
             return -(-size // 64) * 64
         except UserError:
             size = 2 * size // 3
@@ -387,7 +390,7 @@ def config_of(text: Text, paths: Sequence[str], accelerator: str | None) -> str:
         "column": quoted(text.source["column"]) if "column" in text.source else "",
         "share": f"{share:.1g}",
         "limit": f"{limit}   # of each split; enough for these steps" if 0 < limit < text.documents else "",
-        "warning": text.warning and f"# {text.warning}",
+        "runs": ", whitespace: runs" if text.runs else "",
         "why": "by the size of the text" + ("" if text.words else "; unigram needs no spaces between words"),
         "masks": quoted(masks),
         "beginnings": quoted(beginnings),
@@ -445,7 +448,7 @@ def main() -> None:
         parts_of("corpus", config["corpus"])  # its globs find the files
     except UserError as error:
         sys.exit(f"error: {error}")
-    said = [f"found: {text.found}"] + ([f"note: {text.warning}"] if text.warning else [])
+    said = [f"found: {text.found}"]
     said.append(planned(config) if asked.accelerator else estimate(config))
     print(*said, sep="\n", file=sys.stderr)
     print(written, end="")

@@ -12,7 +12,7 @@ from tpulm.core.files import atomic_write
 from tpulm.core.job import job
 from tpulm.corpus.documents import read_lengths, read_rows
 from tpulm.tokenization.causal import train_vocabulary
-from tpulm.tokenization.words import CHARACTERS, Sample
+from tpulm.tokenization.sample import CHARACTERS, Sample
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 

@@ -20,7 +20,7 @@ with job(snakemake.log[0], f"evaluation {wildcards.collection} {wildcards.vocabu
     from tpulm.evaluation.ngram_model import CHARACTERS, encoded_documents, write_costs
     from tpulm.evaluation.rows import CausalVocabulary, MaskedVocabulary
     from tpulm.evaluation.text_scores import Material, read_sets
-    from tpulm.tokenization.words import Sample
+    from tpulm.tokenization.sample import Sample
 
     first, *others = snakemake.input.vocabulary
     if first.endswith("tokenizer.json"):

@@ -5,8 +5,10 @@ input.lengths             NumPy arrays: characters of each document
 input.tokenizer           tokenizer.json
 input.special_tokens_map  special_tokens_map.json
 input.training            training.json, where the tokenizer was trained here
-output.metrics            JSON, the figures of tpulm.tokenization.folder.measure, and those of training.json
-output.pieces             JSON, what tpulm.tokenization.folder.pieces returns
+output.metrics            JSON, the figures of tpulm.tokenization.folder.measure, and those of training.json;
+                          uncovered_rate, share of the characters, without white space, that have no piece
+output.pieces             JSON, what tpulm.tokenization.folder.pieces returns; scripts, see
+                          tpulm.tokenization.writing.by_script
 """
 
 import os
@@ -19,7 +21,8 @@ with job(snakemake.log[0], "tokenizer") as say:
 
     from tpulm.corpus.documents import read_lengths, read_rows
     from tpulm.tokenization.folder import cut, load, measure, pieces, special_ids
-    from tpulm.tokenization.words import CHARACTERS, Sample
+    from tpulm.tokenization.sample import CHARACTERS, Sample
+    from tpulm.tokenization.writing import by_script
 
     tokenizer = load(snakemake.input.tokenizer)
     ids = special_ids(tokenizer, snakemake.input.special_tokens_map)
@@ -27,8 +30,11 @@ with job(snakemake.log[0], "tokenizer") as say:
     sample = Sample(lambda rows: read_rows(snakemake.input.corpus, rows), lengths, CHARACTERS, 0)
     found = cut(tokenizer, sample)
     figures = measure(tokenizer, ids, found)
+    scripts = by_script(tokenizer, ids.get("unk"), found.words)
+    uncovered, characters = (sum(row[key] for row in scripts) for key in ("uncovered", "characters"))
+    figures["uncovered_rate"] = uncovered / max(1, characters)
     trained = [read_json(path) for path in snakemake.input.training]
     measured = {key: value for record in (figures, *trained) for key, value in record.items()}
     write_json(snakemake.output.metrics, measured)
-    write_json(snakemake.output.pieces, pieces(tokenizer, ids, found))
+    write_json(snakemake.output.pieces, pieces(tokenizer, ids, found) | {"scripts": scripts})
     say(f"{figures['tokens_per_word']:.3f} tokens per word, {100 * figures['unknown_rate']:.2f} % unknown")

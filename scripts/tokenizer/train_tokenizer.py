@@ -6,10 +6,10 @@ output.tokenizer           tokenizer.json, as the `tokenizers` library saves it
 output.config              tokenizer_config.json, and
 output.special_tokens_map  special_tokens_map.json: with them AutoTokenizer loads the folder
 output.training            JSON: model; training_documents and training_characters, which the tokenizer was trained on;
-                           corpus_documents and corpus_characters, which the training split has
-params.recipe.model        unigram, bpe or wordpiece
-params.recipe.vocab_size   number of pieces, special tokens included
-params.recipe.train_on     characters and seed of the sample of documents
+                           corpus_documents and corpus_characters, which the training split has; of the characters of
+                           the vocabulary, what tpulm.tokenization.training.known_characters returns
+params.recipe              what tpulm.tokenization.pipeline.Recipe has
+params.train_on            characters and seed of the sample of documents
 """
 
 import os
@@ -21,20 +21,20 @@ with job(snakemake.log[0], "tokenizer") as say:
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
 
     from tpulm.corpus.documents import read_lengths, read_rows
-    from tpulm.tokenization import merges, unigram
     from tpulm.tokenization.folder import write_settings
-    from tpulm.tokenization.words import Sample
+    from tpulm.tokenization.pipeline import Recipe
+    from tpulm.tokenization.sample import Sample
+    from tpulm.tokenization.training import train
 
-    recipe, output = snakemake.params.recipe, snakemake.output
-    train = {"unigram": unigram.train, "bpe": merges.train_bpe, "wordpiece": merges.train_wordpiece}[recipe["model"]]
+    recipe, output = Recipe(**snakemake.params.recipe), snakemake.output
     lengths = read_lengths(snakemake.input.lengths)
-    sample = Sample(lambda rows: read_rows(snakemake.input.corpus, rows), lengths, **recipe["train_on"])
-    tokenizer = train(sample, recipe["vocab_size"])
+    sample = Sample(lambda rows: read_rows(snakemake.input.corpus, rows), lengths, **snakemake.params.train_on)
+    tokenizer, characters = train(sample, recipe)
     with atomic_write(output.tokenizer) as partial:
         tokenizer.save(str(partial))
     write_settings(tokenizer, output.config, output.special_tokens_map)
-    write_json(output.training, {"model": recipe["model"], **sample.record()})
+    write_json(output.training, {"model": recipe.model, **sample.record(), **characters})
     say(
-        f"{recipe['model']}, {tokenizer.get_vocab_size():,} pieces, trained on {sample.documents:,} of "
+        f"{recipe.model}, {tokenizer.get_vocab_size():,} pieces, trained on {sample.documents:,} of "
         f"{sample.corpus_documents:,} documents"
     )

@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tpulm.tokenization.pipeline import BLANKS, LLAMA3, RUNS, is_fold
+from tpulm.tokenization.pipeline import SPACE as SPACE_MARK
 from tpulm.tokenization.viterbi import Ids, flat, interleaved
 from tpulm.tokenization.word_ids import AnyWords, KnownWords, MarkedWords
 
@@ -27,7 +29,9 @@ NOT_AFTER_SPACE = np.zeros(256, bool)
 NOT_AFTER_SPACE[[*range(0x09, 0x0E), *range(0x1C, 0x21), 0xC2, 0xE1, 0xE2, 0xE3]] = True
 # Normalizers and pre-tokenizers that treat the parts of a text between spaces one by one.
 NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer"}
-PRE_TOKENIZERS = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "Punctuation", "Digits"}
+PRE_TOKENIZERS = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "Punctuation", "Digits", "Metaspace"}
+# Pre-tokenizers that treat each word of those before them by itself.
+SPLITTERS = {"Split", "FixedLength", "ByteLevel"}
 BATCH_CHARACTERS = 1 << 23  # of the documents that are encoded together, at least; in more, memory is what takes time
 
 
@@ -38,6 +42,10 @@ class Encoder:
         """Prepare; `tokenizer` neither truncates nor pads."""
         self.tokenizer = tokenizer
         spec = json.loads(tokenizer.to_str())
+        steps = members(spec["normalizer"], "normalizers")
+        self.folds = [is_fold(step) for step in steps[:2]] == [True, True]
+        if self.folds:
+            spec["normalizer"] = {"type": "Sequence", "normalizers": steps[2:]}
         self.by_words = splits_at_spaces(spec)
         marked = marking(spec)
         self.known = KnownWords((MarkedWords(tokenizer, *marked, spec) if marked else AnyWords(tokenizer)).encode)
@@ -63,7 +71,7 @@ class Encoder:
 
     def encode_words(self, texts: pa.StringArray) -> Ids:
         """Return what `encode` returns, for documents without added tokens."""
-        words, first = split_at_spaces(texts)
+        words, first = split_at_spaces(folded(texts) if self.folds else texts)
         coded = words.dictionary_encode()
         which = self.known.look_up(coded.dictionary)[coded.indices.to_numpy()]
         lengths = np.diff(self.known.starts)[which]
@@ -104,35 +112,36 @@ def splits_at_spaces(spec: dict) -> bool:
     pre_tokenizers = members(spec["pre_tokenizer"], "pretokenizers")
     if spec["model"].get("dropout") or (normalizers and any(token["normalized"] for token in spec["added_tokens"])):
         return False
-    return (
-        all(one["type"] in NORMALIZERS or is_local_replace(one) for one in normalizers)
-        and any(splits(one) for one in pre_tokenizers)
-        and all(
-            one["type"] in PRE_TOKENIZERS or splits(one) or splits_words(one, pre_tokenizers[:index])
-            for index, one in enumerate(pre_tokenizers)
-        )
-    )
+    at_spaces = False  # whether words end there already, so that what follows splits words
+    for index, one in enumerate(pre_tokenizers):
+        local = one["type"] in PRE_TOKENIZERS or (at_spaces and one["type"] in SPLITTERS)
+        at_spaces |= (splits_here := splits(one, pre_tokenizers[:index]))
+        if not local and not splits_here:
+            return False
+    return at_spaces and all(one["type"] in NORMALIZERS or is_local_replace(one) for one in normalizers)
 
 
-def marking(spec: dict) -> tuple[str, list[tuple[str, str]]] | None:
-    """Return what a tokenizer puts in place of a space, and its replacements; None where it does more to a word.
+def marking(spec: dict) -> tuple[str, str, list[tuple[str, str]]] | None:
+    """Return what a tokenizer does to a word, None where it does more than this.
 
     spec  tokenizer.json
+
+    The mark that it puts in place of a space; the characters that end a word beside spaces; its replacements.
     """
     normalizers = members(spec["normalizer"], "normalizers")
     pre_tokenizers = members(spec["pre_tokenizer"], "pretokenizers")
-    if [one["type"] for one in pre_tokenizers] != ["Metaspace"]:
+    if [one["type"] for one in pre_tokenizers] not in (["Metaspace"], ["Metaspace", "Split"]):
         return None
-    [metaspace] = pre_tokenizers
+    metaspace, *runs = pre_tokenizers
     mark, model = metaspace["replacement"], spec["model"]
     # Pieces may have the mark only where the text has it.
     affixes = [model.get(key) or "" for key in ("unk_token", "continuing_subword_prefix", "end_of_word_suffix")]
     if isinstance(model.get("unk_id"), int):
         affixes.append(model["vocab"][model["unk_id"]][0])
     plain = all(is_local_replace(one) and one["content"] for one in normalizers) and mark not in "".join(affixes)
-    if not plain or not metaspace.get("split", True) or metaspace["prepend_scheme"] != "always":
+    if not plain or not splits(pre_tokenizers[-1], pre_tokenizers[:-1]) or metaspace["prepend_scheme"] != "always":
         return None
-    return mark, [(one["pattern"]["String"], one["content"]) for one in normalizers]
+    return mark, "\r\n" if runs else "", [(one["pattern"]["String"], one["content"]) for one in normalizers]
 
 
 def members(part: dict | None, key: str) -> list[dict]:
@@ -148,9 +157,13 @@ def is_local_replace(normalizer: dict) -> bool:
     return normalizer["type"] == "Replace" and bool(pattern) and not re.search(r"\s", pattern + normalizer["content"])
 
 
-def splits(pre_tokenizer: dict) -> bool:
-    """Return whether a pre-tokenizer begins a new word at each space that another character follows."""
+def splits(pre_tokenizer: dict, before: list[dict]) -> bool:
+    """Return whether a pre-tokenizer, after others, begins a new word at each space that another character follows."""
     kind = pre_tokenizer["type"]
+    if kind == "Split":
+        pattern = pattern_of(pre_tokenizer)
+        marked = [one.get("replacement") for one in before] == [SPACE_MARK]
+        return (pattern == LLAMA3 and not before) or (pattern == RUNS and marked)
     return (
         kind in {"BertPreTokenizer", "Whitespace", "WhitespaceSplit"}
         or (kind == "Metaspace" and pre_tokenizer.get("split", True))
@@ -158,12 +171,10 @@ def splits(pre_tokenizer: dict) -> bool:
     )
 
 
-def splits_words(pre_tokenizer: dict, before: list[dict]) -> bool:
-    """Return whether a pre-tokenizer only splits the words that those before it make, each by itself."""
-    words = any(splits(one) for one in before)
-    pattern = pre_tokenizer.get("pattern", {}).get("String", "")
-    local = pre_tokenizer["type"] == "Split" and bool(pattern) and not re.search(r"\s", pattern)
-    return words and (local or pre_tokenizer["type"] == "FixedLength")
+def pattern_of(split: dict) -> str:
+    """Return the regular expression whose matches are the words of a pre-tokenizer `Split`; "" for any other."""
+    isolates = split["behavior"] == "Isolated" and not split["invert"]
+    return split["pattern"].get("Regex", "") if isolates else ""
 
 
 def template(tokenizer: "Tokenizer") -> tuple[list[int], list[int]]:
@@ -173,6 +184,11 @@ def template(tokenizer: "Tokenizer") -> tuple[list[int], list[int]]:
         if dressed[start : start + len(bare)] == bare:
             return dressed[:start], dressed[start + len(bare) :]
     return [], []
+
+
+def folded(texts: pa.StringArray) -> pa.StringArray:
+    """Return documents with one space for each run of white space, and none at their ends: `whitespace: fold`."""
+    return pc.utf8_trim(pc.replace_substring_regex(texts, BLANKS, " "), " ")
 
 
 def split_at_spaces(texts: pa.StringArray) -> tuple[pa.StringArray, np.ndarray]:

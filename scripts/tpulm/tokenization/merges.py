@@ -1,4 +1,4 @@
-"""Train BPE (Sennrich 2016, https://aclanthology.org/P16-1162) and WordPiece tokenizers to the same bytes every time.
+"""Choose the pieces of BPE (Sennrich 2016, https://aclanthology.org/P16-1162), of characters or bytes, and WordPiece.
 
 The trainer of the `tokenizers` library merges the most frequent pairs of pieces. It is given the distinct words, each
 as often as it occurs, and the characters in sorted order: among pairs of the same frequency the lowest ids win, so that
@@ -6,63 +6,47 @@ the ids of the characters decide, and the library's own order of words is random
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.trainers import BpeTrainer
 
-from tpulm.tokenization.words import (
-    PREFIX,
-    SHORT,
-    SPECIALS,
-    WHOLE,
-    assemble,
-    check_largest,
-    check_smallest,
-    count_words,
-)
+from tpulm.tokenization.pipeline import LONGEST_WORD, PREFIX, SPECIALS, Recipe
+from tpulm.tokenization.words import Words
 
 REPEATED = 2  # a pair that occurs less often is not merged
+BYTE_CHARACTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
 LINE = 10_000  # characters that the trainer is given at a time
 
 
-def train_bpe(batches: Iterable[list[str]], vocab_size: int) -> Tokenizer:
-    """Train a BPE tokenizer of `vocab_size` pieces, special tokens included.
-
-    batches  lists of documents
-
-    Raises UserError when `vocab_size` cannot hold every character, or is more than the text has pieces.
-    """
-    words = count_words(batches, WHOLE)
-    alphabet = sorted(words.first | words.other)
-    check_smallest(vocab_size, len(alphabet), f"{len(alphabet)} different characters")
-    model = merge(words.counts, vocab_size, SPECIALS + alphabet, "")
-    check_largest(vocab_size, len(model["vocab"]))
+def bpe(words: Words, recipe: Recipe) -> models.BPE:
+    """Return a BPE model with all characters of these words."""
+    model = merge(words.counts, recipe.vocab_size, recipe.fixed + sorted(words.characters), "")
     merges = [tuple(pair) for pair in model["merges"]]
-    return assemble(models.BPE(model["vocab"], merges, unk_token="<unk>", fuse_unk=True))
+    return models.BPE(model["vocab"], merges, unk_token="<unk>", fuse_unk=True, byte_fallback=recipe.byte_fallback)
 
 
-def train_wordpiece(batches: Iterable[list[str]], vocab_size: int) -> Tokenizer:
-    """Train a WordPiece tokenizer: like train_bpe, but pieces inside of a word begin with "##".
+def byte_level(counts: dict[str, int], recipe: Recipe) -> models.BPE:
+    """Return a BPE model of bytes, which are written as BYTE_CHARACTERS in the words."""
+    model = merge(counts, recipe.vocab_size, SPECIALS + BYTE_CHARACTERS, "")
+    return models.BPE(model["vocab"], [tuple(pair) for pair in model["merges"]])
+
+
+def wordpiece(words: Words, recipe: Recipe) -> models.WordPiece:
+    """Return a WordPiece model: pieces inside of a word begin with "##".
 
     Its vocabulary is chosen like that of BPE, as by the library's own WordPieceTrainer; text is cut greedily.
     """
-    words = count_words(batches, SHORT)
-    what = f"{len(words.first)} different characters at the beginning of words and {len(words.other)} inside words"
-    check_smallest(vocab_size, len(words.first) + len(words.other), what)
     characters = sorted(words.first) + [PREFIX + character for character in sorted(words.other)]
     # The trainer also keeps each character without the prefix.
     unused = words.other - words.first
-    trained = merge(words.counts, vocab_size + len(unused), SPECIALS + characters, PREFIX)["vocab"]
+    trained = merge(words.counts, recipe.vocab_size + len(unused), SPECIALS + characters, PREFIX)["vocab"]
     pieces = [piece for piece in sorted(trained, key=trained.__getitem__) if piece not in unused]
-    check_largest(vocab_size, len(pieces))
-    return assemble(
-        models.WordPiece(
-            vocab={piece: index for index, piece in enumerate(pieces)},
-            unk_token="<unk>",
-            max_input_chars_per_word=SHORT.longest,
-            continuing_subword_prefix=PREFIX,
-        )
+    return models.WordPiece(
+        vocab={piece: index for index, piece in enumerate(pieces)},
+        unk_token="<unk>",
+        max_input_chars_per_word=LONGEST_WORD,
+        continuing_subword_prefix=PREFIX,
     )
 
 

@@ -1,4 +1,4 @@
-"""Train a Unigram tokenizer (Kudo 2018, https://aclanthology.org/P18-1007) to the same bytes every time.
+"""Choose the pieces of a Unigram model (Kudo 2018, https://aclanthology.org/P18-1007), and their scores.
 
 The trainer of SentencePiece chooses the pieces, from the distinct words and their counts. Only the set of pieces is
 used: the scores are estimated anew in a fixed order, so that they do not depend on how a library adds up floats.
@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 import sentencepiece
-from tokenizers import Tokenizer
 from tokenizers.models import Unigram
 
 from tpulm.tokenization.expectation import estimate_scores
-from tpulm.tokenization.words import SPECIALS, WHOLE, assemble, check_largest, check_smallest, code_points, count_words
+from tpulm.tokenization.pipeline import BYTES, SPECIALS, Recipe
+from tpulm.tokenization.words import LONGEST as LONGEST_WORD
+from tpulm.tokenization.words import Words, code_points
 
 REPEATED = 2  # a substring that occurs less often is none
 
@@ -93,22 +94,17 @@ RESERVED = [*map(chr, range(0x21)), "\x7f", "\x85", "\u2028", "\u2029", "\u2585"
 UNKNOWN = "<unk>" * LONGEST  # longer than a piece, so that none is like it
 
 
-def train(batches: Iterable[list[str]], vocab_size: int) -> Tokenizer:
-    """Train a tokenizer of `vocab_size` pieces, special tokens included.
-
-    batches  lists of documents
-
-    Raises UserError when `vocab_size` cannot hold every character, or is more than the text has pieces.
-    """
-    words = count_words(batches, WHOLE)
-    alphabet = words.first | words.other
-    check_smallest(vocab_size, len(alphabet), f"{len(alphabet)} different characters")
+def model_of(words: Words, recipe: Recipe) -> Unigram:
+    """Return a Unigram model with all characters of these words; with fewer pieces where the text has no more."""
+    alphabet = set(words.characters)
     counts = words.counts | dict.fromkeys(sorted(alphabet.difference(*words.counts)), 1)
-    pieces = choose_pieces(counts, alphabet, vocab_size - len(SPECIALS))
-    check_largest(vocab_size, len(pieces) + len(SPECIALS))
+    pieces = choose_pieces(counts, alphabet, recipe.vocab_size - len(recipe.fixed))
     scores = estimate_scores(counts, pieces)
     vocabulary = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
-    return assemble(Unigram([(token, 0.0) for token in SPECIALS] + vocabulary, unk_id=SPECIALS.index("<unk>")))
+    # Less than a text that spells a byte's piece has by its characters.
+    never = 2 * len(BYTES[0]) * (vocabulary[-1][1] - 1)
+    fixed = [(token, 0.0 if token in SPECIALS else never) for token in recipe.fixed]
+    return Unigram(fixed + vocabulary, unk_id=SPECIALS.index("<unk>"), byte_fallback=recipe.byte_fallback)
 
 
 def choose_pieces(counts: dict[str, int], alphabet: set[str], most: int) -> list[str]:
@@ -159,7 +155,7 @@ def fit(words: Iterator[str], vocab_size: int, seeds: str, proto: io.BytesIO) ->
         seed_sentencepieces_file=seeds,
         character_coverage=1.0,
         max_sentencepiece_length=LONGEST,
-        max_sentence_length=4 * WHOLE.longest + 16,  # bytes
+        max_sentence_length=4 * LONGEST_WORD + 16,  # bytes
         num_threads=THREADS,
         # Words are only cut at spaces, as by the pre-tokenizer.
         normalization_rule_name="identity",

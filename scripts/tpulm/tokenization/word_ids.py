@@ -68,15 +68,15 @@ class AnyWords:
 class MarkedWords(AnyWords):
     """Encodes words with a tokenizer that only marks where each begins (Metaspace) before its model cuts it."""
 
-    def __init__(self, tokenizer: "Tokenizer", mark: str, replacements: list[tuple[str, str]], spec: dict):
-        """Take a tokenizer of which `marking` returned the mark and the replacements.
+    def __init__(self, tokenizer: "Tokenizer", mark: str, ends: str, replacements: list[tuple[str, str]], spec: dict):
+        """Take a tokenizer of which `marking` returned the mark, what ends a word and the replacements.
 
         spec  tokenizer.json
         """
         from tokenizers import Tokenizer
 
         super().__init__(tokenizer)
-        self.mark, self.replacements = mark, replacements
+        self.mark, self.ends, self.replacements = mark, ends, replacements
         # No normalizer, no added tokens: what is left for them to do is done here.
         self.bare = Tokenizer(tokenizer.model)
         self.bare.pre_tokenizer = tokenizer.pre_tokenizer
@@ -97,6 +97,8 @@ class MarkedWords(AnyWords):
         texts = pc.if_else(pc.starts_with(texts, " "), texts, pc.binary_join_element_wise(space, texts, nothing))
         spaces, marks = pc.count_substring(texts, " "), pc.count_substring(texts, self.mark)
         plain = pc.and_(pc.equal(spaces, 1), pc.equal(marks, 0))
+        for end in self.ends:
+            plain = pc.and_not(plain, pc.match_substring(texts, end))
         if self.unknown:
             plain = pc.and_not(plain, pc.match_substring(texts, self.unknown))
         if pc.all(plain).as_py():

@@ -1,256 +1,176 @@
-"""The distinct words of a text, counted in bounded memory: what cuts a text into words, and which documents count."""
+"""The distinct words of a text, counted in bounded memory, and the characters that a vocabulary of it has."""
 
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import accumulate
 from zlib import crc32
 
 import numpy as np
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+import pyarrow as pa
+from tokenizers import Tokenizer, models
 
 from tpulm.core.errors import UserError
-from tpulm.core.random_streams import generator
-from tpulm.specs.artifacts import SPECIAL_TOKENS
+from tpulm.tokenization.encoding import folded, split_at_spaces
+from tpulm.tokenization.pipeline import BYTES, SPECIALS, Recipe, untrained
 
-SPECIALS = list(SPECIAL_TOKENS)
-SPACE = "▁"
-# Of a piece of WordPiece that does not begin a word.
-PREFIX = "##"
-
-
-@dataclass(frozen=True)
-class Cutting:
-    """How words are cut before a vocabulary is trained: longer ones into parts, one character always on its own.
-
-    A vocabulary has no pieces across cuts. The memory of a trainer depends on the longest word.
-    """
-
-    longest: int
-    alone: str = ""
-
-    def parts(self, word: str) -> list[str]:
-        """Return a word in parts of 1 to `longest` characters."""
-        if len(word) <= self.longest and not (self.alone and self.alone in word):
-            return [word]
-        alone = re.escape(self.alone)
-        return re.findall(f"{alone}|[^{alone}]{{1,{self.longest}}}" if alone else f"(?s).{{1,{self.longest}}}", word)
-
-
-WHOLE = Cutting(longest=256)
-# The time that WordPiece takes for a word grows with the square of its length. A word that begins with its prefix could
-# not be told from the middle of another word.
-SHORT = Cutting(longest=100, alone=PREFIX[0])
-
-
-def untrained(model: models.Model) -> Tokenizer:
-    """Return a tokenizer with the published procedure's normalizer, pre-tokenizer, template and decoder."""
-    tokenizer = Tokenizer(model)
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Replace("``", '"'), normalizers.Replace("''", '"')])
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.decoder = decoders.Metaspace()
-    if isinstance(model, models.WordPiece):
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Metaspace(),
-                pre_tokenizers.Split(SHORT.alone, "isolated"),
-                pre_tokenizers.FixedLength(SHORT.longest),
-            ]
-        )
-        tokenizer.decoder = decoders.Sequence([decoders.Replace(Regex(f"^{PREFIX}"), ""), decoders.Metaspace()])
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0",
-        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", SPECIALS.index("[CLS]")), ("[SEP]", SPECIALS.index("[SEP]"))],
-    )
-    return tokenizer
-
-
-def assemble(model: models.Model) -> Tokenizer:
-    """Return the tokenizer of a trained model, in which the special tokens have the ids 0 to 4."""
-    tokenizer = untrained(model)
-    # The space before a masked word belongs to that word: [MASK] takes it along.
-    tokenizer.add_special_tokens([AddedToken(t, lstrip=t == "[MASK]", normalized=False) for t in SPECIALS])
-    return tokenizer
-
-
-def check_smallest(vocab_size: int, characters: int, what: str) -> None:
-    """Check that a vocabulary can hold every character. Raises UserError.
-
-    characters  pieces of one character that it needs
-    what        describes them
-    """
-    smallest = characters + len(SPECIALS)
-    if vocab_size < smallest:
-        raise UserError(
-            f"tokenizer.vocab_size is {vocab_size}; allowed: {smallest} or more, because the text has {what}, and "
-            f"there are {len(SPECIALS)} special tokens."
-        )
-
-
-def check_largest(vocab_size: int, largest: int) -> None:
-    """Check that the text has as many pieces as were asked for. Raises UserError."""
-    if largest < vocab_size:
-        raise UserError(
-            f"tokenizer.vocab_size is {vocab_size}; allowed: {largest} or less, "
-            "because the text has no more pieces that repeat."
-        )
-
-
-# Of the text that the vocabulary of a causal model is trained on, and that a tokenizer is evaluated on, at most.
-# SentencePiece holds some 20 bytes for each.
-CHARACTERS = 50_000_000
-DRAWS = 1 << 20  # made at once
-
-
-class Sample:
-    """Documents of a corpus, each drawn with the same probability, about `characters` worth; all if there are no more.
-
-    Iterating yields the chosen documents, in the order of the corpus and in lists of at least one. One document at
-    least is chosen. Only one list is held in memory.
-    """
-
-    def __init__(
-        self,
-        read: Callable[[np.ndarray], Iterable[list[str]]],
-        lengths: Sequence[np.ndarray],
-        characters: int,
-        seed: int,
-    ):
-        """Draw.
-
-        read        function that yields the documents with ascending numbers, in lists
-        lengths     characters of each document, integers of shape [documents] of some at a time
-        characters  how many of the corpus to take, on average
-        """
-        self.read = read
-        self.corpus_documents = sum(map(len, lengths))
-        self.corpus_characters = sum(int(own.sum(dtype=np.int64)) for own in lengths)
-        # At least as high as the lowest, so that one document is chosen.
-        lowest = min((draws.min() for _, _, draws in drawn(seed, lengths)), default=1.0)
-        limit = max(lowest, characters / max(self.corpus_characters, 1))
-        chosen, self.characters = [np.empty(0, np.int64)], 0
-        for first, own, draws in drawn(seed, lengths):
-            rows = np.flatnonzero(draws <= limit)
-            chosen.append(rows + first)
-            self.characters += int(own[rows].sum(dtype=np.int64))
-        self.chosen = np.concatenate(chosen)
-        self.documents = len(self.chosen)
-
-    def __iter__(self) -> Iterator[list[str]]:
-        return iter(self.read(self.chosen))
-
-    def record(self) -> dict[str, int]:
-        """Return how many documents and characters of how many are chosen."""
-        return {
-            "training_documents": self.documents,
-            "training_characters": self.characters,
-            "corpus_documents": self.corpus_documents,
-            "corpus_characters": self.corpus_characters,
-        }
-
-
-def drawn(seed: int, lengths: Sequence[np.ndarray]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield some documents at a time: the number of the first, their lengths, and for each a number from 0 to 1."""
-    draws, first = generator(seed), 0
-    for own in lengths:
-        for start in range(0, len(own), DRAWS):
-            some = own[start : start + DRAWS]
-            yield first + start, some, draws.random(len(some))
-        first += len(own)
-
-
-SPECIAL = re.compile("|".join(map(re.escape, SPECIALS)))
-# Distinct words are held up to this size: the sum of their lengths in characters, and WORD for each word. It bounds the
-# memory of counting and of each trainer.
+# Distinct chunks of text are held up to this size: the sum of their lengths in characters, and WORD for each. It bounds
+# the memory of counting and of each trainer.
 LIMIT = 7_000_000
 WORD = 6
-SLICE = 1_000_000  # characters that are split into words at a time
+SLICE = 1_000_000  # characters that are split at a time
+LONGEST_CHUNK = 2_000_000  # characters of a text without spaces that are split at a time
+LONGEST = 256  # characters of a word; the memory of a trainer depends on it, and a vocabulary has no pieces across cuts
+CODE_POINTS = 0x110000
+BOUNDARY = re.compile(" (?=[!-~])")
 
 
 @dataclass(frozen=True)
 class Words:
     """The distinct words of a text: occurrences by word, in sorted order, and the characters of all words.
 
-    first  characters that begin a word
-    other  characters at any other place in a word
+    characters  occurrences of each
+    first       those that begin a word
+    other       those at any other place in a word
     """
 
     counts: dict[str, int]
+    characters: dict[str, int]
     first: set[str]
     other: set[str]
 
-
-def count_words(batches: Iterable[list[str]], cutting: Cutting) -> Words:
-    """Count words as the pre-tokenizer makes them: "a  b" has "▁a", "▁" and "▁b", cut into parts by `cutting`.
-
-    If the distinct words become too many, the rarest are dropped; of equally rare ones, those with the highest
-    checksum, so that the others are from all over the text. Raises UserError if there are none.
-    """
-    counts = Counter[str]()
-    first, other = set[str](), set[str]()
-    size = 0
-    for text in slices(batches):
-        known = len(counts)
-        counts.update(text.split(" "))
-        for word in list(islice(counts, known, None)):
-            parts = cutting.parts(word)
-            if len(parts) > 1:
-                count = counts.pop(word)
-                size += sum(len(part) + WORD for part in set(parts) if part not in counts)
+    def restricted(self, alphabet: set[str]) -> "Words":
+        """Return these words with the characters of an alphabet only, cut at those that it lacks."""
+        rare = set(self.characters) - alphabet
+        counts, first = self.counts, self.first & alphabet
+        if rare:
+            between = re.compile("[" + "".join(map(re.escape, sorted(rare))) + "]")
+            cut = Counter[str]()
+            for word, count in counts.items():
+                parts = [word] if rare.isdisjoint(word) else [part for part in between.split(word) if part]
                 for part in parts:
-                    counts[part] += count
-            else:
-                size += len(word) + WORD
-            first.update(part[0] for part in parts)
-            other.update(*(part[1:] for part in parts))
-        if size > 2 * LIMIT:
-            counts, size = most_frequent(counts)
-    if not counts:
-        raise UserError("corpus: the training split has no words, so that a tokenizer cannot be trained.")
-    if size > LIMIT:
-        counts, _ = most_frequent(counts)
-    return Words(dict(sorted(counts.items())), first, other)
+                    cut[part] += count
+                first.update(part[0] for part in parts)
+            counts = dict(sorted(cut.items()))
+        characters = {character: self.characters.get(character, 0) for character in sorted(alphabet)}
+        return Words(counts, characters, first, self.other & alphabet)
 
 
-def slices(batches: Iterable[list[str]]) -> Iterator[str]:
-    """Yield the text in strings of about SLICE characters, normalized, in which splitting at spaces gives the words.
+def most_of(characters: Mapping[str, int], coverage: float) -> set[str]:
+    """Return the most frequent characters that are this share of a text, as SentencePiece chooses them.
 
-    A special token in the text becomes a space, since it is never cut into pieces. A text that begins with a space
-    gets no second one from the pre-tokenizer.
+    characters  occurrences of each
     """
-    held: list[str] = []
-    size = 0
+    total, reached, kept = sum(characters.values()), 0, set[str]()
+    for character, count in sorted(characters.items(), key=lambda item: (-item[1], item[0])):
+        if reached / total >= coverage:
+            break
+        reached += count
+        kept.add(character)
+    return kept
+
+
+def count_words(batches: Iterable[list[str]], recipe: Recipe) -> Words:
+    """Count the words that a recipe's pre-tokenizer makes of documents, given in lists; long ones in parts.
+
+    Text is counted in chunks, each from a space that begins a word to the next one, and the pre-tokenizer gets each
+    distinct chunk once. If these become too many, the rarest are dropped; of equally rare ones, those with the highest
+    checksum, so that the others are from all over the text. Characters of dropped words are counted nevertheless.
+    Raises UserError if there are no words.
+    """
+    tally = Tally(untrained(models.BPE(), recipe))
+    special = re.compile("|".join(map(re.escape, [*SPECIALS, *(BYTES if recipe.byte_fallback else [])])))
+    chunks, size = Counter[str](), 0
+    for texts in slices(special, batches):
+        large = pa.array(texts, pa.large_string())
+        parts, _ = split_at_spaces(folded(large) if recipe.whitespace == "fold" else large)
+        values, counts = parts.value_counts().flatten()
+        for chunk, count in zip(values.to_pylist(), counts.to_pylist(), strict=True):
+            if chunk not in chunks:
+                size += len(chunk) + WORD
+            chunks[chunk] += count
+        if size > 2 * LIMIT:
+            chunks, size = most_frequent(chunks, tally)
+    if size > LIMIT:
+        chunks, _ = most_frequent(chunks, tally)
+    tally.add(chunks.items(), kept=True)
+    if not tally.counts:
+        raise UserError("corpus: the training split has no words, so that a tokenizer cannot be trained.")
+    return tally.words()
+
+
+class Tally:
+    """Words and characters that were counted so far."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        """Take the tokenizer whose normalizer and pre-tokenizer make words."""
+        self.normalizer, self.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+        self.counts = Counter[str]()
+        self.characters = np.zeros(CODE_POINTS, np.int64)
+        self.first, self.other = np.zeros((2, CODE_POINTS), bool)
+
+    def add(self, chunks: Iterable[tuple[str, int]], kept: bool) -> None:
+        """Count the characters of chunks with their occurrences, and the words, where these are kept."""
+        words, counts = list[str](), list[int]()
+        for chunk, count in chunks:
+            for word in self.words_of(chunk):
+                for start in range(0, len(word), LONGEST):
+                    words.append(word[start : start + LONGEST])
+                    counts.append(count)
+        lengths = np.array([len(word) for word in words], np.int64)
+        codes = code_points("".join(words))
+        begins = np.zeros(len(codes), bool)
+        begins[np.cumsum(lengths) - lengths] = True
+        self.characters += np.bincount(codes, np.repeat(counts, lengths), CODE_POINTS).astype(np.int64)
+        self.first[codes[begins]] = True
+        self.other[codes[~begins]] = True
+        if kept:
+            for word, count in zip(words, counts, strict=True):
+                self.counts[word] += count
+
+    def words_of(self, chunk: str) -> Iterator[str]:
+        """Yield the words of a chunk."""
+        normalized = self.normalizer.normalize_str(chunk) if self.normalizer else chunk
+        return (word for word, _ in self.pre_tokenizer.pre_tokenize_str(normalized))
+
+    def words(self) -> Words:
+        """Return all."""
+        where = np.flatnonzero(self.characters)
+        characters = dict(zip(map(chr, where.tolist()), self.characters[where].tolist(), strict=True))
+        first, other = (set(map(chr, np.flatnonzero(mask).tolist())) for mask in (self.first, self.other))
+        return Words(dict(sorted(self.counts.items())), characters, first, other)
+
+
+def slices(special: re.Pattern, batches: Iterable[list[str]]) -> Iterator[list[str]]:
+    """Yield documents in lists of about SLICE characters, long ones in parts that begin where a word does.
+
+    A special token in the text becomes a space, since it is never cut into pieces.
+    """
+    held, size = list[str](), 0
     for texts in batches:
         for document in texts:
-            text = SPECIAL.sub(" ", document)
-            start = 0
+            text, start = special.sub(" ", document), 0
             while start < len(text):
-                stop = text.find(" ", start + SLICE)
-                stop = len(text) if stop < 0 else stop
-                held.append(text[start + (text[start] in (" ", SPACE)) : stop])
-                size += stop - start
+                found = BOUNDARY.search(text, start + SLICE, start + LONGEST_CHUNK)
+                stop = found.start() if found else start + LONGEST_CHUNK
+                held.append(text[start:stop])
+                size += len(held[-1])
                 start = stop
                 if size >= SLICE:
-                    yield normalized(held)
+                    yield held
                     held, size = [], 0
     if held:
-        yield normalized(held)
+        yield held
 
 
-def normalized(texts: list[str]) -> str:
-    """Join texts by spaces, and replace and insert what the normalizer and the pre-tokenizer do."""
-    text = " ".join(texts).replace("``", '"').replace("''", '"').replace(SPACE, " ")
-    return SPACE + text.replace(" ", " " + SPACE)
-
-
-def most_frequent(counts: Counter[str]) -> tuple[Counter[str], int]:
-    """Return the most frequent words, up to LIMIT, and their size."""
-    order = sorted(counts.items(), key=lambda item: (-item[1], crc32(item[0].encode()), item[0]))
-    sizes = list(accumulate(len(word) + WORD for word, _ in order))
+def most_frequent(chunks: Counter[str], tally: Tally) -> tuple[Counter[str], int]:
+    """Return the most frequent chunks, up to LIMIT, and their size; tally the characters of the others."""
+    order = sorted(chunks.items(), key=lambda item: (-item[1], crc32(item[0].encode()), item[0]))
+    sizes = list(accumulate(len(chunk) + WORD for chunk, _ in order))
     kept = bisect_right(sizes, LIMIT)
+    tally.add(order[kept:], kept=False)
     return Counter(dict(order[:kept])), sizes[kept - 1] if kept else 0
 
 

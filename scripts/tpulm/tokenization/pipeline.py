@@ -1,0 +1,128 @@
+"""What the tokenizers that are trained here do to text before and after their model: all but the pieces."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from tpulm.specs.artifacts import SPECIAL_TOKENS
+
+SPECIALS = list(SPECIAL_TOKENS)
+SPACE = "▁"
+# Of a piece of WordPiece that does not begin a word.
+PREFIX = "##"
+# The time that WordPiece takes for a word grows with the square of its length: longer words are cut. A word that begins
+# with its prefix could not be told from the middle of another word: this character is a word of its own.
+LONGEST_WORD, ALONE = 100, PREFIX[0]
+# The pieces that stand for the bytes of a character that has none, as SentencePiece writes them.
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+# White space in the sense of Unicode, which `whitespace: fold` replaces by one space.
+BLANKS = "[\t-\r\x1c- \x85\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"
+# The words of `whitespace: runs`, where spaces are SPACE: line breaks; of several spaces, all but the one before a
+# word; a word with that one.
+RUNS = f"[\r\n]+|{SPACE}+(?={SPACE}[^{SPACE}\r\n])|{SPACE}?[^{SPACE}\r\n]+|{SPACE}+"
+# The words of Llama 3. Those of GPT-2 are built into the `tokenizers` library.
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+    r"\s+(?!\S)|\s+"
+)
+BYTE_LEVEL = "byte-level-bpe"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What the section `tokenizer` of a config says of a tokenizer that is trained here: its keys of the same names."""
+
+    model: str
+    vocab_size: int
+    character_coverage: float | None = None
+    byte_fallback: bool = False
+    normalization: str | None = None
+    whitespace: str = "keep"
+    pre_tokenizer: str = "gpt2"
+
+    @property
+    def byte_level(self) -> bool:
+        """Whether pieces are bytes, not characters."""
+        return self.model == BYTE_LEVEL
+
+    @property
+    def fixed(self) -> list[str]:
+        """The pieces that are in every vocabulary, which have the lowest ids."""
+        return SPECIALS + (BYTES if self.byte_fallback else [])
+
+
+def untrained(model: models.Model, recipe: Recipe, alphabet: set[str] | None = None) -> Tokenizer:
+    """Return a tokenizer with a recipe's normalizer, pre-tokenizer and decoder, and the published template.
+
+    alphabet  the characters of the vocabulary, where it lacks some of the text; None where it has all
+    """
+    tokenizer = Tokenizer(model)
+    steps = normalization(recipe)
+    if steps:
+        tokenizer.normalizer = normalizers.Sequence(steps)
+    tokenizer.pre_tokenizer = pre_tokenization(recipe, alphabet)
+    tokenizer.decoder = decoding(recipe)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", SPECIALS.index("[CLS]")), ("[SEP]", SPECIALS.index("[SEP]"))],
+    )
+    return tokenizer
+
+
+def normalization(recipe: Recipe) -> list[normalizers.Normalizer]:
+    """Return the normalizers of a recipe, in order."""
+    blanks = [normalizers.Replace(Regex(BLANKS), " "), normalizers.Replace(Regex(r"\A | \z"), "")]
+    choices: dict[str, list[normalizers.Normalizer]] = {
+        "published": [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')],
+        "nfkc": [normalizers.NFKC()],
+        "none": [],
+    }
+    chosen = choices[recipe.normalization or ("none" if recipe.byte_level else "published")]
+    return (blanks if recipe.whitespace == "fold" else []) + chosen
+
+
+def pre_tokenization(recipe: Recipe, alphabet: set[str] | None) -> pre_tokenizers.PreTokenizer:
+    """Return the pre-tokenizer of a recipe; for `alphabet`, see `untrained`."""
+    if recipe.byte_level and recipe.pre_tokenizer == "gpt2":
+        return pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if recipe.byte_level:
+        words = pre_tokenizers.Split(Regex(LLAMA3), "isolated")
+        return pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    steps: list[pre_tokenizers.PreTokenizer] = [pre_tokenizers.Metaspace()]
+    if recipe.whitespace == "runs":
+        steps = [pre_tokenizers.Metaspace(split=False), pre_tokenizers.Split(Regex(RUNS), "isolated")]
+    if recipe.model == "wordpiece":
+        if alphabet is not None:
+            # One unknown character would make its whole word unknown.
+            known = "".join(f"\\x{{{ord(character):x}}}" for character in sorted(alphabet))
+            steps.append(pre_tokenizers.Split(Regex(f"[^{known}]"), "isolated"))
+        steps += [pre_tokenizers.Split(ALONE, "isolated"), pre_tokenizers.FixedLength(LONGEST_WORD)]
+    return steps[0] if len(steps) == 1 else pre_tokenizers.Sequence(steps)
+
+
+def decoding(recipe: Recipe) -> decoders.Decoder:
+    """Return the decoder of a recipe."""
+    if recipe.byte_level:
+        return decoders.ByteLevel()
+    steps: list[decoders.Decoder] = [decoders.Metaspace()]
+    if recipe.byte_fallback or recipe.whitespace == "runs":
+        # Metaspace drops all marks of the first token, and bytes become characters before it.
+        steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    if recipe.model == "wordpiece":
+        steps = [decoders.Replace(Regex(f"^{PREFIX}"), ""), *steps]
+    return steps[0] if len(steps) == 1 else decoders.Sequence(steps)
+
+
+def assemble(model: models.Model, recipe: Recipe, alphabet: set[str] | None = None) -> Tokenizer:
+    """Return the tokenizer of a trained model, in which the special tokens have the ids 0 to 4; see `untrained`."""
+    tokenizer = untrained(model, recipe, alphabet)
+    # The space before a masked word belongs to that word: [MASK] takes it along.
+    tokenizer.add_special_tokens([AddedToken(t, lstrip=t == "[MASK]", normalized=False) for t in SPECIALS])
+    return tokenizer
+
+
+def is_fold(normalizer: dict[str, Any]) -> bool:
+    """Return whether a normalizer of tokenizer.json is one of the two of `whitespace: fold`."""
+    return normalizer["type"] == "Replace" and normalizer["pattern"].get("Regex") in (BLANKS, r"\A | \z")

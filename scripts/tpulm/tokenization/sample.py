@@ -1,0 +1,69 @@
+"""A sample of the documents of a corpus, for what needs not all of it."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from tpulm.core.random_streams import generator
+
+# Of the text that the vocabulary of a causal model is trained on, and that a tokenizer is evaluated on, at most.
+# SentencePiece holds some 20 bytes for each.
+CHARACTERS = 50_000_000
+DRAWS = 1 << 20  # made at once
+
+
+class Sample:
+    """Documents of a corpus, each drawn with the same probability, about `characters` worth; all if there are no more.
+
+    Iterating yields the chosen documents, in the order of the corpus and in lists of at least one. One document at
+    least is chosen. Only one list is held in memory.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[np.ndarray], Iterable[list[str]]],
+        lengths: Sequence[np.ndarray],
+        characters: int,
+        seed: int,
+    ):
+        """Draw.
+
+        read        function that yields the documents with ascending numbers, in lists
+        lengths     characters of each document, integers of shape [documents] of some at a time
+        characters  how many of the corpus to take, on average
+        """
+        self.read = read
+        self.corpus_documents = sum(map(len, lengths))
+        self.corpus_characters = sum(int(own.sum(dtype=np.int64)) for own in lengths)
+        # At least as high as the lowest, so that one document is chosen.
+        lowest = min((draws.min() for _, _, draws in drawn(seed, lengths)), default=1.0)
+        limit = max(lowest, characters / max(self.corpus_characters, 1))
+        chosen, self.characters = [np.empty(0, np.int64)], 0
+        for first, own, draws in drawn(seed, lengths):
+            rows = np.flatnonzero(draws <= limit)
+            chosen.append(rows + first)
+            self.characters += int(own[rows].sum(dtype=np.int64))
+        self.chosen = np.concatenate(chosen)
+        self.documents = len(self.chosen)
+
+    def __iter__(self) -> Iterator[list[str]]:
+        return iter(self.read(self.chosen))
+
+    def record(self) -> dict[str, int]:
+        """Return how many documents and characters of how many are chosen."""
+        return {
+            "training_documents": self.documents,
+            "training_characters": self.characters,
+            "corpus_documents": self.corpus_documents,
+            "corpus_characters": self.corpus_characters,
+        }
+
+
+def drawn(seed: int, lengths: Sequence[np.ndarray]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yield some documents at a time: the number of the first, their lengths, and for each a number from 0 to 1."""
+    draws, first = generator(seed), 0
+    for own in lengths:
+        for start in range(0, len(own), DRAWS):
+            some = own[start : start + DRAWS]
+            yield first + start, some, draws.random(len(some))
+        first += len(own)

@@ -1,0 +1,47 @@
+"""How a tokenizer treats each script (Latin, Arabic, ...) of a text."""
+
+import unicodedata
+from collections import Counter
+from functools import cache
+from typing import TYPE_CHECKING
+
+from tpulm.tokenization.pipeline import BYTES
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+KINDS = {"N": "digits", "P": "punctuation", "S": "symbols", "M": "marks"}
+
+
+@cache
+def script_of(character: str) -> str:
+    """Return the script of a letter, as the first word of its name in Unicode; what other characters are."""
+    kind = unicodedata.category(character)[0]
+    if kind != "L":
+        return KINDS.get(kind, "other")
+    return unicodedata.name(character, "other").split()[0].split("-")[0].lower()
+
+
+def by_script(tokenizer: "Tokenizer", unknown: int | None, words: Counter[str]) -> list[dict[str, str | int]]:
+    """Return how words are cut, for each script the sum over the words that have most of their characters in it.
+
+    unknown  id of the unknown token; words  how often each occurs. A word is cut by itself.
+
+    Those with the most characters, in this order: script; words, characters, tokens; uncovered, the characters without
+    a piece: unknown ones, and those of which bytes are the tokens.
+    """
+    found: dict[str, Counter[str]] = {}
+    poor = {unknown, *(tokenizer.token_to_id(piece) for piece in BYTES)} - {None}
+    spelled = tokenizer.id_to_token(unknown) if unknown is not None else ""
+    order = sorted(words)
+    for word, encoding in zip(order, tokenizer.encode_batch_fast(order, add_special_tokens=False), strict=True):
+        script = Counter(map(script_of, word)).most_common(1)[0][0]
+        sums, times = found.setdefault(script, Counter()), words[word]
+        sums.update(words=times, characters=times * len(word), tokens=times * len(encoding.ids))
+        if not poor.isdisjoint(encoding.ids):
+            own = tokenizer.encode(word, add_special_tokens=False)
+            spans = {span for number, span in zip(own.ids, own.offsets, strict=True) if number in poor}
+            sums["uncovered"] += times * sum(stop - start for start, stop in spans if word[start:stop] != spelled)
+    keys = ("words", "characters", "tokens", "uncovered")
+    by_size = sorted(found, key=lambda script: (-found[script]["characters"], script))
+    return [{"script": script, **{key: found[script][key] for key in keys}} for script in by_size]
