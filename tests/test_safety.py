@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from conftest import CANARIES, ROOT
 from ruamel.yaml import YAML
+from tpulm.config import checks
+from tpulm.core import foreign_folders
 from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.foreign_folders import check_folder, check_preset
@@ -95,6 +97,17 @@ with job("job.log", "test") as say:
     say(f"progress with {os.environ['WANDB_API_KEY']}")
     raise RuntimeError("headers: " + os.environ["HF_TOKEN"] + " canary0004canary0004canary0004")
 """
+
+
+def test_a_config_with_a_secret(monkeypatch):
+    checks.check_no_secrets("", {"title": "A model", "mlm": {"runs": ["gs://a/b", 5, None]}})
+    token = "hf_" + 17 * "aB"
+    with pytest.raises(UserError, match="^title has a token; ") as error:
+        checks.check_no_secrets("", {"title": f"Trained with {token}"})
+    assert token not in str(error.value)
+    monkeypatch.setenv("OF_A_COMPANY_PASSWORD", "canary-" + 3 * "0005")
+    with pytest.raises(UserError, match=r"^prompts\.generate\.1 has a secret of the environment"):
+        checks.check_no_secrets("", {"prompts": {"generate": ["a", "canary-" + 3 * "0005"]}})
 
 
 def test_a_traceback_shows_no_secret(tmp_path, secrets):
@@ -202,6 +215,7 @@ PRESETS = [
     ({"model__safetensors__index__json": '{"weight_map": {"a": "../b"}}'}, 'model.safetensors.index.json .*"../b"'),
     ({"model__safetensors__index__json": '{"weight_map": {"a": "/b"}}'}, 'model.safetensors.index.json .*"/b"'),
     ({"model__safetensors__index__json": '{"weight_map": {"a": 1}}'}, "model.safetensors.index.json names 1"),
+    ({"model__weights__json": '{"weight_map": {"a": ["b", "../c"]}}'}, 'model.weights.json .*"../c"'),
     ({"config__json": "{}", "model__weights__h5": b"\x89HDF\r\n\x1a\n"}, "model.weights.h5 cannot be read"),
     (
         {"config__json": json.dumps({"registered_name": "a"}), "model__weights__h5": "PICKLE"},
@@ -241,6 +255,13 @@ def test_weights_that_are_elsewhere(tmp_path, kind):
             layers.create_virtual_dataset("a", layout)
     with pytest.raises(UserError, match="^base.x.preset is evil, where a of model.weights.h5 is "):
         check_preset(folder, "base.x.preset is evil")
+
+
+def test_json_that_is_too_large(tmp_path, monkeypatch):
+    monkeypatch.setattr(foreign_folders, "LARGEST_JSON", 2**20)
+    folder = write_files(tmp_path / "evil", config__json="{}", tokenizer__json=" " * 2**20 + "{}")
+    with pytest.raises(UserError, match="^x is evil, where tokenizer.json is larger than 1 MiB"):
+        check_folder(folder, "x is evil")
 
 
 def test_links_leave_no_folder(tmp_path):

@@ -16,6 +16,7 @@ from tpulm.config.tasks import check_tasks
 from tpulm.config.texts import check_chat, sources_of, template_fields
 from tpulm.core.accelerators import topology
 from tpulm.core.errors import UserError
+from tpulm.core.secrets import find_secret
 from tpulm.specs.artifacts import PAD_ID, PAD_ID_OF_ROBERTA
 from tpulm.specs.causal_families import FAMILIES
 from tpulm.specs.masked_architectures import find_architecture
@@ -26,6 +27,7 @@ from tpulm.specs.training_step import check_mesh
 
 def check(config: dict) -> None:
     """Check a config that is valid by its schema and has its defaults."""
+    check_no_secrets("", config)
     finetune = config["finetune"]
     check_text("corpus", config["corpus"])
     if "text" in finetune:
@@ -47,6 +49,21 @@ def check(config: dict) -> None:
     check_prompts(config["prompts"])
     check_publish(config)
     check_published(config)
+
+
+def check_no_secrets(where: str, value: object) -> None:
+    """Check that no text of the config is a secret, which pages, cards and archives would show.
+
+    where  key of the value, with a dot behind it; empty for the whole config
+    """
+    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in items:
+        if isinstance(part, str) and (found := find_secret(part.encode())):
+            raise UserError(
+                f"{where}{key} has {found[0]}; allowed: text that can be published. Tokens belong in the environment, "
+                "such as HF_TOKEN."
+            )
+        check_no_secrets(f"{where}{key}.", part)
 
 
 def check_text(where: str, text: dict) -> None:

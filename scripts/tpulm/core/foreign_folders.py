@@ -3,6 +3,7 @@
 They are data: their code is never run, pickles are never opened, and nothing outside of them is read.
 """
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from tpulm.core.files import read_json
 NO_CODE = "code from data is never run"
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".npy"}
 HDF5 = b"\x89HDF\r\n\x1a\n"
+INDEXES = (".index.json", ".weights.json")  # of transformers, and of Keras
 LARGEST_JSON = 256 * 2**20  # bytes; the tokenizer of Gemma 3 has 32 MiB
 # Classes that descriptions by Keras may name: of these packages, and types of variables and their first values.
 PACKAGES = {"keras_hub", "keras_nlp"}
@@ -40,7 +42,7 @@ def check_folder(folder: Path, given: str) -> None:
             raise UserError(f"{given}, where config.json is no JSON object.")
         if isinstance(described, dict) and described.get("auto_map"):
             raise UserError(f"{given}, where {path.name} requires custom code (auto_map); {NO_CODE}.")
-        if path.name.endswith(".index.json"):
+        if path.name.endswith(INDEXES):
             check_index(described, f"{given}, where {path.name}")
 
 
@@ -61,7 +63,8 @@ def check_index(index: object, given: str) -> None:
     files = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(files, dict) or not files:
         raise UserError(f"{given} has no weight_map, which says in which file each tensor is.")
-    for file in files.values():
+    # Keras has a list of files for a tensor that is in several.
+    for file in itertools.chain.from_iterable(one if isinstance(one, list) else [one] for one in files.values()):
         if not isinstance(file, str) or Path(file).name != file or "\\" in file:
             raise UserError(f"{given} names {json.dumps(file)[:200]}; allowed: files of this folder.")
 

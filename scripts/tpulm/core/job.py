@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 
 from tpulm.core import folder_lock
 from tpulm.core.errors import UserError
-from tpulm.core.job_record import recorded, redact_file, redacted
+from tpulm.core.job_record import recorded
 from tpulm.core.processes import AGAIN, Stopped, count, number
+from tpulm.core.secrets import redact_file, redacted
 
 # What the machine, and not the program, can be at fault for; libraries in Rust and C++ say it in text only.
 FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOMEM, errno.EIO, errno.EMFILE}

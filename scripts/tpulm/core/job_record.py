@@ -10,10 +10,9 @@ note   what the job says of its attempt: resumed_from_step, of a snapshot; repea
 end    time, exit (0 or 1), cpu_seconds (of the job and its processes), memory_bytes (peak of one of them), software
        (version by name), accelerators (kind, and how many), outputs (of each file that is there: bytes, sha256)
 
-Secrets of the environment are kept out of it, and of a job's output and logs (`redact`).
+Secrets of the environment are kept out of it, and of a job's output and logs: see tpulm.core.secrets.
 """
 
-import base64
 import contextlib
 import json
 import os
@@ -31,6 +30,7 @@ from typing import Any
 from tpulm.core import bucket, processes
 from tpulm.core.devices import IN_USE
 from tpulm.core.files import sha256, write_text
+from tpulm.core.secrets import redacted_values
 
 ENDING = ".jobs.jsonl"
 CLOCKS_DIFFER = 60  # seconds, at most, between hosts
@@ -269,74 +269,3 @@ def append(path: Path, line: dict) -> None:
             os.write(descriptor, text.encode())
         finally:
             os.close(descriptor)
-
-
-NAMES = (
-    "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "KAGGLE_KEY", "KAGGLE_API_TOKEN", "WANDB_API_KEY", "GITHUB_TOKEN",
-    "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
-)  # fmt: skip
-SHORTEST = 8  # characters: less is no secret, and would blot out ordinary text
-BLOT = "[secret]"
-
-
-def secrets() -> list[str]:
-    """Return the secret texts of this process' environment, the longest first."""
-    found = {os.environ.get(name, "") for name in NAMES}
-    user = os.environ.get("KAGGLE_USERNAME", "")
-    found |= {base64.b64encode(f"{user}:{value}".encode()).decode() for value in found if value}
-    found |= credentials(os.environ.get("GOOGLE_APPLICATION_CREDENTIALS", ""))
-    return sorted((text for text in found if len(text) >= SHORTEST), key=len, reverse=True)
-
-
-def credentials(path: str) -> set[str]:
-    """Return the texts of a credentials file that are secret: its lines, and the values that it holds as JSON."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return set()
-    found = {line.strip() for line in text.splitlines()}
-    try:
-        values = [value for value in json.loads(text).values() if isinstance(value, str)]
-    except (ValueError, AttributeError):
-        values = []
-    secret = {line.strip() for value in values for line in value.splitlines()}
-    return {line for line in found | secret if len(line) >= 2 * SHORTEST and "://" not in line}
-
-
-def redacted(text: str) -> str:
-    """Return `text` without the secrets of the environment."""
-    return blotted(text, secrets())
-
-
-def redacted_values(value: Any) -> Any:
-    """Return a value of JSON without the secrets of the environment in its texts and keys.
-
-    To be called before it is dumped: JSON escapes quotes, backslashes and what is not ASCII, secret or not.
-    """
-
-    def clean(part: Any) -> Any:
-        if isinstance(part, dict):
-            return {clean(key): clean(item) for key, item in part.items()}
-        if isinstance(part, list):
-            return [clean(item) for item in part]
-        return blotted(part, found) if isinstance(part, str) else part
-
-    found = secrets()
-    return clean(value)
-
-
-def blotted(text: str, found: list[str]) -> str:
-    """Return `text` without these secrets."""
-    for secret in found:
-        text = text.replace(secret, BLOT)
-    return text
-
-
-def redact_file(path: str) -> None:
-    """Blot the secrets of the environment out of a file, where it holds any."""
-    content = Path(path).read_bytes()
-    clean = content
-    for secret in secrets():
-        clean = clean.replace(secret.encode(), BLOT.encode())
-    if clean != content:
-        Path(path).write_bytes(clean)

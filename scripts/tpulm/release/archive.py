@@ -8,7 +8,6 @@ file has the sha256 of the manifest. tpulm.release.verify holds a file against a
 import hashlib
 import json
 import os
-import re
 import subprocess
 import zipfile
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -17,8 +16,8 @@ from typing import Any
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import sha256
-from tpulm.core.job_record import secrets
 from tpulm.core.past_jobs import ancestors, jobs_of, maker_of, makers
+from tpulm.core.secrets import find_secret
 from tpulm.release.crate import crate_of
 from tpulm.release.data_sheet import data_sheet
 from tpulm.release.provenance import JOBS
@@ -110,14 +109,6 @@ PARTS = (
 )
 ENDINGS = (".pyc", ".pyo", ".partial")
 GENERATED = ("docs/_build/", "docs/reference/")  # by `make docs`
-# What looks like a secret: keys, tokens of Hugging Face, GitHub, AWS and Google, and passwords in URLs.
-SECRETS = {
-    "a private key": re.compile(rb"^-----BEGIN [A-Z ]*PRIVATE KEY-----", re.MULTILINE),
-    "a token": re.compile(
-        rb"\b(hf_[A-Za-z0-9]{34}|gh[pousr]_[A-Za-z0-9]{36}|github_pat_\w{60,}|AKIA[0-9A-Z]{16}|AIza[\w-]{35})\b"
-    ),
-    "a password in a URL": re.compile(rb"\bhttps?://[^\s/:@]+:[^\s/@]+@"),
-}
 
 
 def source_files(root: Path) -> dict[str, Path]:
@@ -159,11 +150,8 @@ TAKE_IT_OUT = "Take it out, or add the file to .gitignore."
 
 def refuse_secrets(name: str, content: bytes) -> None:
     """Raise UserError where a file has what looks like a secret, or one of this environment."""
-    found = {what: match.start() for what, pattern in SECRETS.items() if (match := pattern.search(content))}
-    for secret in secrets():
-        if secret.encode() in content:
-            found["a secret of the environment"] = content.index(secret.encode())
-    for what, place in found.items():
+    if found := find_secret(content):
+        what, place = found
         line = content.count(b"\n", 0, place) + 1
         raise UserError(
             f"{name} has {what}, in line {line}, which an archive would publish; nothing is archived. {TAKE_IT_OUT}"

@@ -1,0 +1,102 @@
+"""Secrets: those of the environment, and what looks like one; to keep them out of logs, archives and pages."""
+
+import base64
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+NAMES = (
+    "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "KAGGLE_KEY", "KAGGLE_API_TOKEN", "WANDB_API_KEY", "GITHUB_TOKEN",
+    "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
+)  # fmt: skip
+ENDINGS = ("_TOKEN", "_KEY", "_SECRET", "_PASSWORD")
+LIKE_A_SECRET = re.compile(r"(?=\D*\d)(?=.*[A-Za-z])[\w.+=-]{16,}")  # of variables with these endings: no path, no word
+SHORTEST = 8  # characters: less is no secret, and would blot out ordinary text
+BLOT = "[secret]"
+
+
+# What looks like a secret: keys, tokens of Hugging Face, GitHub, AWS and Google, and passwords in URLs.
+PATTERNS = {
+    "a private key": re.compile(rb"^-----BEGIN [A-Z ]*PRIVATE KEY-----", re.MULTILINE),
+    "a token": re.compile(
+        rb"\b(hf_[A-Za-z0-9]{34}|gh[pousr]_[A-Za-z0-9]{36}|github_pat_\w{60,}|AKIA[0-9A-Z]{16}|AIza[\w-]{35})\b"
+    ),
+    "a password in a URL": re.compile(rb"\bhttps?://[^\s/:@]+:[^\s/@]+@"),
+}
+
+
+def find_secret(content: bytes) -> tuple[str, int] | None:
+    """Return what looks like a secret, or is one of the environment, and where it begins; None where nothing does."""
+    for what, pattern in PATTERNS.items():
+        if match := pattern.search(content):
+            return what, match.start()
+    for secret in secrets():
+        if secret.encode() in content:
+            return "a secret of the environment", content.index(secret.encode())
+    return None
+
+
+def secrets() -> list[str]:
+    """Return the secret texts of this process' environment, the longest first."""
+    found = {os.environ.get(name, "") for name in NAMES}
+    found |= {text for name, text in os.environ.items() if name.endswith(ENDINGS) and LIKE_A_SECRET.fullmatch(text)}
+    user = os.environ.get("KAGGLE_USERNAME", "")
+    found |= {base64.b64encode(f"{user}:{value}".encode()).decode() for value in found if value}
+    found |= credentials(os.environ.get("GOOGLE_APPLICATION_CREDENTIALS", ""))
+    return sorted((text for text in found if len(text) >= SHORTEST), key=len, reverse=True)
+
+
+def credentials(path: str) -> set[str]:
+    """Return the texts of a credentials file that are secret: its lines, and the values that it holds as JSON."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return set()
+    found = {line.strip() for line in text.splitlines()}
+    try:
+        values = [value for value in json.loads(text).values() if isinstance(value, str)]
+    except (ValueError, AttributeError):
+        values = []
+    secret = {line.strip() for value in values for line in value.splitlines()}
+    return {line for line in found | secret if len(line) >= 2 * SHORTEST and "://" not in line}
+
+
+def redacted(text: str) -> str:
+    """Return `text` without the secrets of the environment."""
+    return blotted(text, secrets())
+
+
+def redacted_values(value: Any) -> Any:
+    """Return a value of JSON without the secrets of the environment in its texts and keys.
+
+    To be called before it is dumped: JSON escapes quotes, backslashes and what is not ASCII, secret or not.
+    """
+
+    def clean(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {clean(key): clean(item) for key, item in part.items()}
+        if isinstance(part, list):
+            return [clean(item) for item in part]
+        return blotted(part, found) if isinstance(part, str) else part
+
+    found = secrets()
+    return clean(value)
+
+
+def blotted(text: str, found: list[str]) -> str:
+    """Return `text` without these secrets."""
+    for secret in found:
+        text = text.replace(secret, BLOT)
+    return text
+
+
+def redact_file(path: str) -> None:
+    """Blot the secrets of the environment out of a file, where it holds any."""
+    content = Path(path).read_bytes()
+    clean = content
+    for secret in secrets():
+        clean = clean.replace(secret.encode(), BLOT.encode())
+    if clean != content:
+        Path(path).write_bytes(clean)
