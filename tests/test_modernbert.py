@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import warm
 from openers import LOCKS
 from ruamel.yaml import YAML
@@ -140,6 +141,10 @@ def test_a_run_starts_from_what_is_exported(exported, tmp_path):
     with pytest.raises(UserError, match="head.norm.weight"):
         arrays = load_arrays(exported / "model.safetensors")
         modernbert.from_pytorch({name: arrays[name] for name in arrays if name != "head.norm.weight"}, 5, 4, PAD)
+    cut = {name: array[:-1] if name.endswith("Wqkv.weight") else array for name, array in arrays.items()}
+    safetensors.numpy.save_file(cut, weights)
+    with pytest.raises(UserError, match=f"^{tmp_path}: model.safetensors "):
+        folder_weights(tmp_path, "modernbert", sizes_of(TINY, "m"))
 
 
 OPENED = (

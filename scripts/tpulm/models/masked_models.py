@@ -49,8 +49,14 @@ def init_recipe(path: str, manifest: Mapping, where: str) -> dict:
 
 
 def folder_weights(folder: Path, architecture: str, sizes: Mapping) -> dict[str, np.ndarray]:
-    """Return the variables of our model, by path, from a Hugging Face folder with a model of these sizes."""
+    """Return the variables of our model, by path, from a Hugging Face folder with a model of these sizes.
+
+    Raises UserError where the weights have other sizes than config.json says.
+    """
     arrays = load_arrays(folder / "model.safetensors")
     pad_id = read_json(folder / "config.json")["pad_token_id"]
     counts = sizes["num_hidden_layers"], sizes["num_attention_heads"]
-    return MODULES[architecture].from_pytorch(arrays, *counts, pad_id)
+    try:
+        return MODULES[architecture].from_pytorch(arrays, *counts, pad_id)
+    except (KeyError, ValueError, IndexError) as error:
+        raise UserError(f"{folder}: model.safetensors does not fit the sizes in config.json ({error}).") from None
