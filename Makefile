@@ -11,7 +11,7 @@ SETUP = command -v $(or $(PYTHON),python3) >/dev/null || \
 	$(or $(PYTHON),python3) envs/setup.py $(if $(PYTHON),--python $(PYTHON)) $(ENVIRONMENT) $(PROFILE)
 SHELL := /bin/bash
 
-.PHONY: run setup setup-tests lint check test test-all architecture docs bench bench-data bench-steps bench-packing bench-plan bench-report pictures lock format
+.PHONY: run setup setup-tests lint check test test-all architecture docs bench bench-data bench-vocabularies bench-steps bench-packing bench-plan bench-report pictures lock format
 
 run: setup
 	@.venv/bin/snakemake
@@ -46,7 +46,7 @@ test-all: lint
 	.venv/bin/pytest
 
 # All measurements of this machine; an hour and a half with nothing beside it. One that fails is named at the end.
-BENCHES := bench-data bench-steps bench-packing
+BENCHES := bench-data bench-vocabularies bench-steps bench-packing
 bench: setup-tests
 	@failed=; for one in $(BENCHES); do $(MAKE) --no-print-directory $$one || failed="$$failed $$one"; done; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
@@ -54,6 +54,10 @@ bench: setup-tests
 # Data preparation beside the tools that it replaces; writes benchmarks/results/data.md.
 bench-data: setup-tests
 	.venv/bin/python benchmarks/data.py
+
+# Vocabularies, trained and used, beside other libraries; writes benchmarks/results/vocabularies.md.
+bench-vocabularies: setup-tests
+	.venv/bin/python benchmarks/vocabularies.py
 
 # Training steps beside the published `fit`, and the gap between segments; writes benchmarks/results/steps.md.
 bench-steps: setup-tests

@@ -1,0 +1,222 @@
+"""Vocabularies: training and encoding beside other libraries; writes benchmarks/results/vocabularies.md.
+
+    python benchmarks/vocabularies.py                   # docstrings of this machine's Python packages
+    python benchmarks/vocabularies.py --text FILE       # a document per line
+    PYTHONPATH=FOLDER python benchmarks/vocabularies.py # with rustbpe and gigatoken, if they are in FOLDER
+
+Each measurement is a process of its own. Training may use all CPUs; encoding uses one thread.
+"""
+
+import argparse
+import importlib.util
+import io
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import docstrings
+from data import BENCHMARKS, ROOT, machine, write
+
+sys.path.insert(0, str(ROOT / "scripts"))
+
+RESULT = BENCHMARKS / "results" / "vocabularies.md"
+HELD_OUT = 20  # one line of so many is not trained on
+ONE_THREAD = {"RAYON_NUM_THREADS": "1"}
+MODELS = ("unigram", "bpe", "wordpiece", "byte-level-bpe")
+# What trains and encodes each of these beside this workflow.
+TRAINERS = {
+    "unigram": ("tokenizers", "sentencepiece"),
+    "bpe": ("tokenizers", "sentencepiece"),
+    "wordpiece": ("tokenizers",),
+    "byte-level-bpe": ("tokenizers", "rustbpe"),
+}
+
+
+def split(path: str) -> tuple[list[str], list[str]]:
+    """Return the documents to train on, and those that are held out."""
+    lines = [line for line in Path(path).read_text(encoding="utf-8").split("\n") if line]
+    return [line for number, line in enumerate(lines) if number % HELD_OUT], lines[::HELD_OUT]
+
+
+def train_here(model: str, size: int, documents: list[str]) -> Callable[[list[str]], int]:
+    """Train as the workflow does; return what counts the tokens of documents."""
+    from tpulm.tokenization.pipeline import Recipe
+    from tpulm.tokenization.training import train
+
+    batches = [documents[start : start + 1000] for start in range(0, len(documents), 1000)]
+    tokenizer, _ = train(batches, Recipe(model, size))
+    tokenizer.save(os.environ["SAVED"])
+    return lambda texts: sum(len(e.ids) for e in tokenizer.encode_batch_fast(texts, add_special_tokens=False))
+
+
+def train_tokenizers(model: str, size: int, documents: list[str]) -> Callable[[list[str]], int]:
+    """Train with the trainer of `tokenizers`, for the same pipeline."""
+    from tokenizers import models, pre_tokenizers, trainers
+    from tpulm.tokenization.pipeline import SPECIALS, Recipe, untrained
+
+    shared = {"vocab_size": size, "special_tokens": SPECIALS, "show_progress": False}
+    own, trainer = {
+        "unigram": lambda: (models.Unigram(), trainers.UnigramTrainer(unk_token="<unk>", **shared)),
+        "bpe": lambda: (models.BPE(unk_token="<unk>", fuse_unk=True), trainers.BpeTrainer(**shared)),
+        "wordpiece": lambda: (models.WordPiece(unk_token="<unk>"), trainers.WordPieceTrainer(**shared)),
+        "byte-level-bpe": lambda: (
+            models.BPE(),
+            trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **shared),
+        ),
+    }[model]()
+    tokenizer = untrained(own, Recipe(model, size))
+    tokenizer.train_from_iterator(documents, trainer)
+    return lambda texts: sum(len(e.ids) for e in tokenizer.encode_batch_fast(texts, add_special_tokens=False))
+
+
+def train_sentencepiece(model: str, size: int, documents: list[str]) -> Callable[[list[str]], int]:
+    """Train SentencePiece with its defaults, but without its own normalization."""
+    import sentencepiece
+
+    proto = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(documents), model_writer=proto, model_type=model, vocab_size=size, minloglevel=2,
+        normalization_rule_name="identity", remove_extra_whitespaces=False, num_threads=os.cpu_count(),
+        max_sentence_length=1 << 20,
+    )  # fmt: skip
+    processor = sentencepiece.SentencePieceProcessor(model_proto=proto.getvalue())
+    return lambda texts: sum(map(len, processor.encode(texts)))
+
+
+def train_rustbpe(model: str, size: int, documents: list[str]) -> Callable[[list[str]], int]:
+    """Train rustbpe with the words of GPT-2."""
+    import rustbpe
+
+    pattern = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+    tokenizer = rustbpe.Tokenizer()
+    tokenizer.train_from_iterator(iter(documents), vocab_size=size, pattern=pattern)
+    return lambda texts: sum(map(len, tokenizer.batch_encode(texts)))
+
+
+WAYS = {
+    "here": train_here,
+    "tokenizers": train_tokenizers,
+    "sentencepiece": train_sentencepiece,
+    "rustbpe": train_rustbpe,
+}
+
+
+def trained(way: str, model: str, size: int, path: str) -> dict:
+    """Train and return seconds, peak memory in GB and characters per token of the held-out documents."""
+    documents, held_out = split(path)
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+    count = WAYS[way](model, size, documents)
+    seconds = time.perf_counter() - start
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return {"seconds": seconds, "memory": memory * 1024 / 1e9, "quality": sum(map(len, held_out)) / count(held_out)}
+
+
+def encoded(way: str, saved: str, path: str) -> dict:
+    """Encode with one thread; return the seconds and the number of tokens."""
+    documents = [line for line in Path(path).read_text(encoding="utf-8").split("\n") if line]
+    if way == "gigatoken":
+        import gigatoken
+        from tokenizers import Tokenizer
+
+        fast = gigatoken.Tokenizer(Tokenizer.from_file(saved))
+        start, tokens = time.perf_counter(), 2 * len(documents)  # it adds no special tokens
+        for first in range(0, len(documents), 1000):
+            tokens += sum(map(len, fast.encode_batch_list(documents[first : first + 1000])))
+        return {"seconds": time.perf_counter() - start, "tokens": tokens}
+    import pyarrow as pa
+    from tpulm.tokenization.encoding import tokenize
+    from tpulm.tokenization.folder import load
+
+    tokenizer = load(saved)
+    start, tokens = time.perf_counter(), 0
+    if way == "here":
+        batches = (pa.array(documents[first : first + 1000]) for first in range(0, len(documents), 1000))
+        tokens = sum(len(ids) for ids, _ in tokenize(tokenizer, batches))
+    else:
+        for first in range(0, len(documents), 1000):
+            tokens += sum(len(e.ids) for e in tokenizer.encode_batch_fast(documents[first : first + 1000]))
+    return {"seconds": time.perf_counter() - start, "tokens": tokens}
+
+
+def measured(what: str, way: str, *arguments: object, **environment: str) -> dict:
+    """Return what a process of its own measures; `failed` where it ends with an error."""
+    command = [sys.executable, __file__, "--measure", json.dumps([what, way, *map(str, arguments)])]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, check=False)
+    print(what, way, *arguments, done.stdout.strip() or done.stderr.strip()[-300:], file=sys.stderr)
+    return json.loads(done.stdout) if done.returncode == 0 else {"failed": True}
+
+
+def cell(found: dict, ours: dict) -> str:
+    """Return a cell: the time and its ratio to ours, memory and quality; where ids are others, that they are."""
+    if "failed" in found:
+        return "failed"
+    if found.get("tokens", 0) != ours.get("tokens", 0):
+        return "other ids"
+    ratio = "" if found is ours else f" ({found['seconds'] / ours['seconds']:.2f})"
+    rest = f", {found['memory']:.1f} GB, {found['quality']:.3f}" if "memory" in found else ""
+    return f"{found['seconds']:.1f} s{ratio}{rest}"
+
+
+def main() -> None:
+    """Measure, print and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", help="file with a document per line; docstrings without it")
+    parser.add_argument("--megabytes", type=float, default=36)
+    parser.add_argument("--vocab-size", type=int, default=32_000)
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.measure:
+        what, way, *rest = json.loads(asked.measure)
+        print(json.dumps(trained(way, rest[0], int(rest[1]), rest[2]) if what == "train" else encoded(way, *rest)))
+        return
+    training, encoding = [], []
+    with tempfile.TemporaryDirectory() as scratch:
+        text = asked.text or f"{scratch}/text"
+        name = Path(text).name if asked.text else f"docstrings, SHA-256 {docstrings.write(Path(text), asked.megabytes)}"
+        for model in MODELS:
+            saved = f"{scratch}/{model}.json"
+            ours = measured("train", "here", model, asked.vocab_size, text, SAVED=saved)
+            row = [model, cell(ours, ours)]
+            for way in ("tokenizers", "sentencepiece", "rustbpe"):
+                there = way in TRAINERS[model] and importlib.util.find_spec(way)
+                row.append(cell(measured("train", way, model, asked.vocab_size, text), ours) if there else "")
+            training.append(f"| {' | '.join(row)} |")
+            ours = measured("encode", "here", saved, text, **ONE_THREAD)
+            row = [model, cell(ours, ours)]
+            for way in ("tokenizers", "gigatoken"):
+                there = importlib.util.find_spec(way)
+                row.append(cell(measured("encode", way, saved, text, **ONE_THREAD), ours) if there else "")
+            encoding.append(f"| {' | '.join(row)} |")
+        size = os.path.getsize(text) / 1e6
+    write(
+        [
+            f"{machine()}, Python {platform.python_version()}. {size:.0f} MB ({name}), {asked.vocab_size:,} pieces. In "
+            "brackets: how many times as long as here.",
+            "",
+            "Training: time, memory, characters per token of held-out documents.",
+            "",
+            "| model | here | `tokenizers` | SentencePiece | rustbpe |",
+            "| --- | --- | --- | --- | --- |",
+            *training,
+            "",
+            "Encoding the same text with one thread, to the same ids.",
+            "",
+            "| model | here | `tokenizers` | gigatoken |",
+            "| --- | --- | --- | --- |",
+            *encoding,
+        ],
+        RESULT,
+        "make bench-vocabularies",
+    )
+    print(RESULT.read_text())
+
+
+if __name__ == "__main__":
+    main()
