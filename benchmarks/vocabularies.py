@@ -8,6 +8,7 @@ Each measurement is a process of its own. Training may use all CPUs; encoding us
 """
 
 import argparse
+import hashlib
 import importlib.util
 import io
 import json
@@ -22,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import docstrings
+import numpy as np
 from data import BENCHMARKS, ROOT, machine, write
 
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -109,40 +111,38 @@ WAYS = {
 
 
 def trained(way: str, model: str, size: int, path: str) -> dict:
-    """Train and return seconds, peak memory in GB and characters per token of the held-out documents."""
+    """Train and return seconds, peak memory of the process in MB and characters per token of the held-out documents."""
     documents, held_out = split(path)
-    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+    start = time.perf_counter()
     count = WAYS[way](model, size, documents)
     seconds = time.perf_counter() - start
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    return {"seconds": seconds, "memory": memory * 1024 / 1e9, "quality": sum(map(len, held_out)) / count(held_out)}
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    return {"seconds": seconds, "memory": memory, "quality": sum(map(len, held_out)) / count(held_out)}
 
 
 def encoded(way: str, saved: str, path: str) -> dict:
-    """Encode with one thread; return the seconds and the number of tokens."""
-    documents = [line for line in Path(path).read_text(encoding="utf-8").split("\n") if line]
-    if way == "gigatoken":
-        import gigatoken
-        from tokenizers import Tokenizer
-
-        fast = gigatoken.Tokenizer(Tokenizer.from_file(saved))
-        start, tokens = time.perf_counter(), 2 * len(documents)  # it adds no special tokens
-        for first in range(0, len(documents), 1000):
-            tokens += sum(map(len, fast.encode_batch_list(documents[first : first + 1000])))
-        return {"seconds": time.perf_counter() - start, "tokens": tokens}
+    """Encode with one thread; return the seconds, and the SHA-256 of the ids but those of [CLS] and [SEP]."""
     import pyarrow as pa
     from tpulm.tokenization.encoding import tokenize
     from tpulm.tokenization.folder import load
 
+    documents = [line for line in Path(path).read_text(encoding="utf-8").split("\n") if line]
+    batches = [documents[first : first + 1000] for first in range(0, len(documents), 1000)]
     tokenizer = load(saved)
-    start, tokens = time.perf_counter(), 0
+    if way == "gigatoken":
+        import gigatoken
+
+        fast = gigatoken.Tokenizer(tokenizer)
+    start = time.perf_counter()
     if way == "here":
-        batches = (pa.array(documents[first : first + 1000]) for first in range(0, len(documents), 1000))
-        tokens = sum(len(ids) for ids, _ in tokenize(tokenizer, batches))
+        found = [ids for ids, _ in tokenize(tokenizer, map(pa.array, batches))]
+    elif way == "tokenizers":
+        found = [one.ids for batch in batches for one in tokenizer.encode_batch_fast(batch)]
     else:
-        for first in range(0, len(documents), 1000):
-            tokens += sum(len(e.ids) for e in tokenizer.encode_batch_fast(documents[first : first + 1000]))
-    return {"seconds": time.perf_counter() - start, "tokens": tokens}
+        found = [ids for batch in batches for ids in fast.encode_batch_list(batch)]
+    seconds = time.perf_counter() - start
+    ids = np.concatenate([np.asarray(one, np.int32) for one in found])
+    return {"seconds": seconds, "ids": hashlib.sha256(ids[ids > 1].tobytes()).hexdigest()}
 
 
 def measured(what: str, way: str, *arguments: object, **environment: str) -> dict:
@@ -155,12 +155,12 @@ def measured(what: str, way: str, *arguments: object, **environment: str) -> dic
 
 def cell(found: dict, ours: dict) -> str:
     """Return a cell: the time and its ratio to ours, memory and quality; where ids are others, that they are."""
-    if "failed" in found:
+    if "failed" in found or "failed" in ours:
         return "failed"
-    if found.get("tokens", 0) != ours.get("tokens", 0):
+    if found.get("ids") != ours.get("ids"):
         return "other ids"
     ratio = "" if found is ours else f" ({found['seconds'] / ours['seconds']:.2f})"
-    rest = f", {found['memory']:.1f} GB, {found['quality']:.3f}" if "memory" in found else ""
+    rest = f", {found['memory']:,.0f} MB, {found['quality']:.3f}" if "memory" in found else ""
     return f"{found['seconds']:.1f} s{ratio}{rest}"
 
 
@@ -200,13 +200,13 @@ def main() -> None:
             f"{machine()}, Python {platform.python_version()}. {size:.0f} MB ({name}), {asked.vocab_size:,} pieces. In "
             "brackets: how many times as long as here.",
             "",
-            "Training: time, memory, characters per token of held-out documents.",
+            "Training: time, peak memory of the process with the text, characters per token of held-out documents.",
             "",
             "| model | here | `tokenizers` | SentencePiece | rustbpe |",
             "| --- | --- | --- | --- | --- |",
             *training,
             "",
-            "Encoding the same text with one thread, to the same ids.",
+            "Encoding the same text with one thread, to the same ids (compared by their SHA-256).",
             "",
             "| model | here | `tokenizers` | gigatoken |",
             "| --- | --- | --- | --- |",

@@ -56,9 +56,10 @@ SOME = {"character_coverage": 0.99}
 RECIPES = {
     "unigram": Recipe("unigram", 400),
     "unigram, runs": Recipe("unigram", 400, normalization="none", whitespace="runs", **SOME),
-    "unigram, bytes": Recipe("unigram", 600, normalization="nfkc", whitespace="fold", byte_fallback=True, **SOME),
+    "unigram, bytes": Recipe("unigram", 600, normalization="nfkc", byte_fallback=True, **SOME),
+    "unigram, fold": Recipe("unigram", 400, whitespace="fold", **SOME),
     "bpe": Recipe("bpe", 400),
-    "bpe, runs, bytes": Recipe("bpe", 600, whitespace="runs", byte_fallback=True, **SOME),
+    "bpe, runs, bytes": Recipe("bpe", 600, whitespace="runs", byte_fallback=True, normalization="nfkc", **SOME),
     "bpe, fold": Recipe("bpe", 400, whitespace="fold", **SOME),
     "wordpiece": Recipe("wordpiece", 400),
     "wordpiece, some": Recipe("wordpiece", 400, normalization="none", whitespace="runs", **SOME),
@@ -73,7 +74,20 @@ TOKENIZERS = {
 }
 # Where words begin and end: white space of all kinds, marks that combine, special tokens, the published replacements.
 PARTS = [*" \n\t\0\x1c\x85\u00a0\u1680\u2003\u3000\u0301▁aéΣ1“😀", "  ", "\r\n", "``", "''", "'s", "the", "shard"]
-PARTS += ["e\u0301", "42", "日本", "[MASK]", "<pad>", "<s>", "x" * 300]
+PARTS += [
+    "\uffe3",
+    "\u02d8",
+    "\ufe49",
+    "\u0384",
+    "\u037a",
+    "e\u0301",
+    "42",
+    "日本",
+    "[MASK]",
+    "<pad>",
+    "<s>",
+    "x" * 300,
+]
 TEXTS = st.lists(st.lists(st.sampled_from(PARTS) | st.text(max_size=4), max_size=8).map("".join), max_size=5)
 
 
@@ -148,6 +162,17 @@ WHOLE = {
     "replace two spaces": changed(normalizer=normalizers.Replace("  ", " ")),
     "dropout": changed(model=models.BPE({"a": 0}, [], dropout=0.5)),
 }
+BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False)
+for label, steps in {
+    "marks, then spaces": [pre_tokenizers.Metaspace(split=False), pre_tokenizers.WhitespaceSplit()],
+    "digits, then bytes": [pre_tokenizers.Digits(individual_digits=True), BYTE_LEVEL],
+}.items():
+    WHOLE[label] = changed(pre_tokenizer=pre_tokenizers.Sequence(steps))
+WHOLE["accents, then bytes"] = changed(normalizer=normalizers.StripAccents(), pre_tokenizer=BYTE_LEVEL)
+WHOLE["nothing, then bytes"] = changed(normalizer=normalizers.Replace("x", ""), pre_tokenizer=BYTE_LEVEL)
+WHOLE["nfkc, then fold"], _ = train([TEXT], Recipe("bpe", 400, normalization="nfkc", whitespace="fold"))
+WHOLE["a token in folded text"], _ = train([TEXT], Recipe("bpe", 400, normalization="none", whitespace="fold"))
+WHOLE["a token in folded text"].add_tokens([AddedToken("a b", normalized=True)])
 NORMALIZED = changed()
 NORMALIZED.add_tokens([AddedToken("“shard”", normalized=True)])
 WHOLE["a token in normalized text"] = NORMALIZED
@@ -157,6 +182,6 @@ WHOLE["a token in normalized text"] = NORMALIZED
 def test_a_tokenizer_that_looks_beyond_words_encodes_whole_documents(name):
     tokenizer = WHOLE[name]
     assert not splits_at_spaces(json.loads(tokenizer.to_str()))
-    texts = ["a  b", " ``shard'' ", "aa a"]
+    texts = ["a  b", " ``shard'' ", "aa a", "a  \u0301 b", "a  x b", "a  1", "a\tb", "a \uffe3b", "  "]
     if name != "dropout":
         assert separate(Encoder(tokenizer).encode(pa.array(texts))) == [tokenizer.encode(t).ids for t in texts]

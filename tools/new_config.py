@@ -282,7 +282,10 @@ def vocabulary(text: Text, most: int) -> int:
     while size >= smallest:
         try:
             asked = 3 * min(size, int(ends[:trial][-1]) // 100) // 2
-            train([list(text.sample[:trial])], Recipe("unigram", max(smallest, asked)))
+            train(
+                [list(text.sample[:trial])],
+                Recipe("unigram", max(smallest, asked), whitespace="runs" if text.runs else "keep"),
+            )
             return -(-size // 64) * 64
         except UserError:
             size = 2 * size // 3

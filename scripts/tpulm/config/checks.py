@@ -60,8 +60,7 @@ def check_no_secrets(where: str, value: object) -> None:
     for key, part in items:
         if isinstance(part, str) and (found := find_secret(part.encode())):
             raise UserError(
-                f"{where}{key} has {found[0]}; allowed: text that can be published. Tokens belong in the environment, "
-                "such as HF_TOKEN."
+                f"{where}{key} has {found[0]}, which pages and archives would show; allowed: text without secrets."
             )
         check_no_secrets(f"{where}{key}.", part)
 

@@ -11,8 +11,11 @@ NAMES = (
     "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "KAGGLE_KEY", "KAGGLE_API_TOKEN", "WANDB_API_KEY", "GITHUB_TOKEN",
     "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
 )  # fmt: skip
-ENDINGS = ("_TOKEN", "_KEY", "_SECRET", "_PASSWORD")
-LIKE_A_SECRET = re.compile(r"(?=\D*\d)(?=.*[A-Za-z])[\w.+=-]{16,}")  # of variables with these endings: no path, no word
+# Values of variables with these endings that are neither paths nor words: passwords, then keys and tokens.
+PASSWORD = re.compile(r"(?![/.~])(?=.*[^A-Za-z])\S{8,}")
+KEY = re.compile(r"(?![/.~])(?=.*[a-z])(?=.*[A-Z])(?=.*\d)[\w.+=/-]{16,}|[0-9a-f-]{32,}")
+ENDINGS = ((("_SECRET", "_PASSWORD"), PASSWORD), (("_KEY", "_TOKEN"), KEY))
+OF_CREDENTIALS = ("private_key", "private_key_id", "client_secret", "refresh_token")
 SHORTEST = 8  # characters: less is no secret, and would blot out ordinary text
 BLOT = "[secret]"
 
@@ -41,7 +44,8 @@ def find_secret(content: bytes) -> tuple[str, int] | None:
 def secrets() -> list[str]:
     """Return the secret texts of this process' environment, the longest first."""
     found = {os.environ.get(name, "") for name in NAMES}
-    found |= {text for name, text in os.environ.items() if name.endswith(ENDINGS) and LIKE_A_SECRET.fullmatch(text)}
+    for endings, form in ENDINGS:
+        found |= {text for name, text in os.environ.items() if name.endswith(endings) and form.fullmatch(text)}
     user = os.environ.get("KAGGLE_USERNAME", "")
     found |= {base64.b64encode(f"{user}:{value}".encode()).decode() for value in found if value}
     found |= credentials(os.environ.get("GOOGLE_APPLICATION_CREDENTIALS", ""))
@@ -49,18 +53,18 @@ def secrets() -> list[str]:
 
 
 def credentials(path: str) -> set[str]:
-    """Return the texts of a credentials file that are secret: its lines, and the values that it holds as JSON."""
+    """Return the texts of a credentials file that are secret, line by line: all, or of JSON those of OF_CREDENTIALS."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError):
         return set()
-    found = {line.strip() for line in text.splitlines()}
     try:
-        values = [value for value in json.loads(text).values() if isinstance(value, str)]
+        values = json.loads(text)
+        found = [values[name] for name in OF_CREDENTIALS if isinstance(values.get(name), str)]
     except (ValueError, AttributeError):
-        values = []
-    secret = {line.strip() for value in values for line in value.splitlines()}
-    return {line for line in found | secret if len(line) >= 2 * SHORTEST and "://" not in line}
+        found = [text]
+    lines = {line.strip() for value in found for line in value.splitlines()}
+    return {line for line in lines if len(line) >= 2 * SHORTEST and "://" not in line}
 
 
 def redacted(text: str) -> str:

@@ -82,11 +82,11 @@ def of_tokenizer(sources: Sources) -> Iterator[Verdict]:
         said = f"{unknown:.1%} of the tokens are unknown: models cannot read or write their characters."
         part = trained_here and figures["training_documents"] < figures["corpus_documents"]
         what = PART if part else "Add text with them to the training split." if trained_here else ANOTHER
-        what = COVERED if figures.get("rare_characters") else what
+        what = COVERED[figures["model"] == "wordpiece"] if figures.get("rare_characters") else what
         yield Verdict("tokenizer", f"{said} {what}", True)
     if figures.get("whitespace_rate", 0.0) > WHITESPACE:
         said = f"{figures['whitespace_rate']:.0%} of the tokens are only white space, so that records hold less text. "
-        yield Verdict("tokenizer", f"{said}{RUNS if trained_here else ANOTHER}", False)
+        yield Verdict("tokenizer", f"{said}{RUNS if figures.get('characters_known') else ANOTHER}", False)
     elif per_word > 2 * USUAL_TOKENS and figures["characters"] < LONGEST_WORD * figures["words"]:
         said = f"{per_word:.1f} tokens per word, where tokenizers of large models have {USUAL_TOKENS:.1f} in English. "
         yield Verdict("tokenizer", f"{said}{'A larger vocab_size gives fewer.' if trained_here else ANOTHER}", False)
@@ -115,7 +115,10 @@ def of_records(sources: Sources) -> Iterator[Verdict]:
 
 PART = "It was trained on a part of the text: train it on more (tokenizer.train_on)."
 ANOTHER = "Another tokenizer fits this text better."
-COVERED = "A larger tokenizer.character_coverage, byte_fallback: true or model: byte-level-bpe covers them."
+COVERED = (
+    "A larger tokenizer.character_coverage, byte_fallback: true or model: byte-level-bpe covers them.",
+    "A larger tokenizer.character_coverage or model: byte-level-bpe covers them.",
+)
 RUNS = "With tokenizer.whitespace: runs, several spaces are one token; with fold, one space takes their place."
 
 

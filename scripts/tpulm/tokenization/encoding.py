@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tpulm.tokenization.pipeline import BLANKS, LLAMA3, RUNS, is_fold
-from tpulm.tokenization.pipeline import SPACE as SPACE_MARK
+from tpulm.tokenization.pipeline import BLANKS, FOLD, LLAMA3, MARK, RUNS
 from tpulm.tokenization.viterbi import Ids, flat, interleaved
 from tpulm.tokenization.word_ids import AnyWords, KnownWords, MarkedWords
 
@@ -27,9 +26,16 @@ SPACE = 0x20
 # A run of white space can be one word, up to its last character.
 NOT_AFTER_SPACE = np.zeros(256, bool)
 NOT_AFTER_SPACE[[*range(0x09, 0x0E), *range(0x1C, 0x21), 0xC2, 0xE1, 0xE2, 0xE3]] = True
+# First bytes of characters beyond these that NFKC and NFKD write as a space and a mark.
+MADE_SPACE = np.zeros(256, bool)
+MADE_SPACE[[0xCB, 0xCD, 0xCE, 0xEF]] = True
+FOLD_STEPS = [{"type": "Replace", "pattern": {"Regex": pattern}, "content": content} for pattern, content in FOLD]
 # Normalizers and pre-tokenizers that treat the parts of a text between spaces one by one.
 NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer"}
-PRE_TOKENIZERS = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "Punctuation", "Digits", "Metaspace"}
+# Those that remove no character: NFKC and NFKD may make a space, these others not.
+KEEPING = {"NFC", "NFD", "Lowercase"}
+UNMARKING = KEEPING | {"NFKC", "NFKD"}
+PRE_TOKENIZERS = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "Punctuation", "Digits"}
 # Pre-tokenizers that treat each word of those before them by itself.
 SPLITTERS = {"Split", "FixedLength", "ByteLevel"}
 BATCH_CHARACTERS = 1 << 23  # of the documents that are encoded together, at least; in more, memory is what takes time
@@ -43,10 +49,13 @@ class Encoder:
         self.tokenizer = tokenizer
         spec = json.loads(tokenizer.to_str())
         steps = members(spec["normalizer"], "normalizers")
-        self.folds = [is_fold(step) for step in steps[:2]] == [True, True]
-        if self.folds:
-            spec["normalizer"] = {"type": "Sequence", "normalizers": steps[2:]}
         self.by_words = splits_at_spaces(spec)
+        self.folds = self.by_words and steps[-len(FOLD_STEPS) :] == FOLD_STEPS
+        if self.folds:  # of documents, before they are cut into parts
+            spec["normalizer"] = {"type": "Sequence", "normalizers": steps[: -len(FOLD_STEPS)]}
+            tokenizer = type(tokenizer).from_str(json.dumps(spec))
+        kinds = {step["type"] for step in steps}
+        self.no_cut = NOT_AFTER_SPACE | MADE_SPACE if kinds & {"NFKC", "NFKD"} else NOT_AFTER_SPACE
         marked = marking(spec)
         self.known = KnownWords((MarkedWords(tokenizer, *marked, spec) if marked else AnyWords(tokenizer)).encode)
         self.added = "|".join(re.escape(token["content"]) for token in spec["added_tokens"])
@@ -71,7 +80,7 @@ class Encoder:
 
     def encode_words(self, texts: pa.StringArray) -> Ids:
         """Return what `encode` returns, for documents without added tokens."""
-        words, first = split_at_spaces(folded(texts) if self.folds else texts)
+        words, first = split_at_spaces(folded(texts) if self.folds else texts, self.no_cut)
         coded = words.dictionary_encode()
         which = self.known.look_up(coded.dictionary)[coded.indices.to_numpy()]
         lengths = np.diff(self.known.starts)[which]
@@ -112,11 +121,21 @@ def splits_at_spaces(spec: dict) -> bool:
     pre_tokenizers = members(spec["pre_tokenizer"], "pretokenizers")
     if spec["model"].get("dropout") or (normalizers and any(token["normalized"] for token in spec["added_tokens"])):
         return False
+    if normalizers[-len(FOLD_STEPS) :] == FOLD_STEPS:
+        normalizers = normalizers[: -len(FOLD_STEPS)]
+        if any(one["type"] not in KEEPING and not is_local_replace(one) for one in normalizers):
+            return False
     at_spaces = False  # whether words end there already, so that what follows splits words
     for index, one in enumerate(pre_tokenizers):
-        local = one["type"] in PRE_TOKENIZERS or (at_spaces and one["type"] in SPLITTERS)
-        at_spaces |= (splits_here := splits(one, pre_tokenizers[:index]))
-        if not local and not splits_here:
+        before = pre_tokenizers[:index]
+        marks = one["type"] == "Metaspace" and any(map(is_runs, pre_tokenizers[index + 1 : index + 2]))
+        splits_here = splits(one, before)
+        if not (splits_here or marks or one["type"] in PRE_TOKENIZERS or (at_spaces and one["type"] in SPLITTERS)):
+            return False
+        at_spaces |= splits_here
+        # Several spaces are one word, and none may appear or vanish where it begins or ends.
+        joins = splits_here and (one["type"] in {"Split", "ByteLevel"})
+        if joins and not all(one["type"] in UNMARKING or is_local_replace(one) for one in normalizers):
             return False
     return at_spaces and all(one["type"] in NORMALIZERS or is_local_replace(one) for one in normalizers)
 
@@ -138,7 +157,7 @@ def marking(spec: dict) -> tuple[str, str, list[tuple[str, str]]] | None:
     affixes = [model.get(key) or "" for key in ("unk_token", "continuing_subword_prefix", "end_of_word_suffix")]
     if isinstance(model.get("unk_id"), int):
         affixes.append(model["vocab"][model["unk_id"]][0])
-    plain = all(is_local_replace(one) and one["content"] for one in normalizers) and mark not in "".join(affixes)
+    plain = all(map(is_local_replace, normalizers)) and mark not in "".join(affixes)
     if not plain or not splits(pre_tokenizers[-1], pre_tokenizers[:-1]) or metaspace["prepend_scheme"] != "always":
         return None
     return mark, "\r\n" if runs else "", [(one["pattern"]["String"], one["content"]) for one in normalizers]
@@ -152,23 +171,27 @@ def members(part: dict | None, key: str) -> list[dict]:
 
 
 def is_local_replace(normalizer: dict) -> bool:
-    """Return whether a normalizer replaces a string that has no white space."""
-    pattern = normalizer.get("pattern", {}).get("String", "")
-    return normalizer["type"] == "Replace" and bool(pattern) and not re.search(r"\s", pattern + normalizer["content"])
+    """Return whether a normalizer replaces a string that has no white space by another one, not by nothing."""
+    pattern, content = normalizer.get("pattern", {}).get("String", ""), normalizer.get("content", "")
+    return normalizer["type"] == "Replace" and bool(pattern and content) and not re.search(r"\s", pattern + content)
 
 
 def splits(pre_tokenizer: dict, before: list[dict]) -> bool:
     """Return whether a pre-tokenizer, after others, begins a new word at each space that another character follows."""
-    kind = pre_tokenizer["type"]
+    kind, kinds = pre_tokenizer["type"], [one["type"] for one in before]
     if kind == "Split":
-        pattern = pattern_of(pre_tokenizer)
-        marked = [one.get("replacement") for one in before] == [SPACE_MARK]
-        return (pattern == LLAMA3 and not before) or (pattern == RUNS and marked)
-    return (
-        kind in {"BertPreTokenizer", "Whitespace", "WhitespaceSplit"}
-        or (kind == "Metaspace" and pre_tokenizer.get("split", True))
-        or (kind == "ByteLevel" and pre_tokenizer.get("use_regex", True))
-    )
+        marked = kinds == ["Metaspace"] and before[0]["replacement"] == MARK
+        return is_runs(pre_tokenizer) if marked else pattern_of(pre_tokenizer) == LLAMA3 and not before
+    if kind == "ByteLevel":  # which sees how many spaces there are
+        return bool(pre_tokenizer.get("use_regex", True) and not before)
+    if kind == "Metaspace":
+        return bool(pre_tokenizer.get("split", True))
+    return kind in {"BertPreTokenizer", "Whitespace", "WhitespaceSplit"} and "Metaspace" not in kinds
+
+
+def is_runs(pre_tokenizer: dict) -> bool:
+    """Return whether a pre-tokenizer is that of `whitespace: runs`, after Metaspace."""
+    return pre_tokenizer["type"] == "Split" and pattern_of(pre_tokenizer) == RUNS
 
 
 def pattern_of(split: dict) -> str:
@@ -191,8 +214,8 @@ def folded(texts: pa.StringArray) -> pa.StringArray:
     return pc.utf8_trim(pc.replace_substring_regex(texts, BLANKS, " "), " ")
 
 
-def split_at_spaces(texts: pa.StringArray) -> tuple[pa.StringArray, np.ndarray]:
-    """Cut documents before each space that no white space follows.
+def split_at_spaces(texts: pa.StringArray, no_cut: np.ndarray = NOT_AFTER_SPACE) -> tuple[pa.StringArray, np.ndarray]:
+    """Cut documents before each space, but where a byte of `no_cut`, bool [256], follows: white space at least.
 
     Returns the parts of all documents in order, and the number of parts before each document and before the end,
     int64 of shape [documents + 1]. A document without text has none.
@@ -204,7 +227,7 @@ def split_at_spaces(texts: pa.StringArray) -> tuple[pa.StringArray, np.ndarray]:
     begins = np.zeros(len(content) + 1, bool)
     begins[bounds - bounds[0]] = True
     spaces = np.flatnonzero(content[:-1] == SPACE)
-    begins[spaces[~NOT_AFTER_SPACE[content[spaces + 1]] & ~begins[spaces + 1]]] = True
+    begins[spaces[~no_cut[content[spaces + 1]] & ~begins[spaces + 1]]] = True
     cuts = np.flatnonzero(begins)
     first = np.searchsorted(cuts, bounds - bounds[0])
     buffers = [None, pa.py_buffer((cuts + bounds[0]).astype(np.int64)), data]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.trainers import BpeTrainer
 
-from tpulm.tokenization.pipeline import LONGEST_WORD, PREFIX, SPECIALS, Recipe
+from tpulm.tokenization.pipeline import LONGEST_OF_WORDPIECE, PREFIX, SPECIALS, Recipe
 from tpulm.tokenization.words import Words
 
 REPEATED = 2  # a pair that occurs less often is not merged
@@ -45,7 +45,7 @@ def wordpiece(words: Words, recipe: Recipe) -> models.WordPiece:
     return models.WordPiece(
         vocab={piece: index for index, piece in enumerate(pieces)},
         unk_token="<unk>",
-        max_input_chars_per_word=LONGEST_WORD,
+        max_input_chars_per_word=LONGEST_OF_WORDPIECE,
         continuing_subword_prefix=PREFIX,
     )
 

@@ -1,26 +1,26 @@
 """What the tokenizers that are trained here do to text before and after their model: all but the pieces."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from tpulm.specs.artifacts import SPECIAL_TOKENS
 
 SPECIALS = list(SPECIAL_TOKENS)
-SPACE = "▁"
+MARK = "▁"
 # Of a piece of WordPiece that does not begin a word.
 PREFIX = "##"
 # The time that WordPiece takes for a word grows with the square of its length: longer words are cut. A word that begins
 # with its prefix could not be told from the middle of another word: this character is a word of its own.
-LONGEST_WORD, ALONE = 100, PREFIX[0]
+LONGEST_OF_WORDPIECE, ALONE = 100, PREFIX[0]
 # The pieces that stand for the bytes of a character that has none, as SentencePiece writes them.
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
-# White space in the sense of Unicode, which `whitespace: fold` replaces by one space.
+# White space in the sense of Unicode, and the steps of `whitespace: fold`: patterns and what replaces them.
 BLANKS = "[\t-\r\x1c- \x85\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"
-# The words of `whitespace: runs`, where spaces are SPACE: line breaks; of several spaces, all but the one before a
+FOLD = ((BLANKS, " "), (r"\A | \z", ""))
+# The words of `whitespace: runs`, where spaces are MARK: line breaks; of several spaces, all but the one before a
 # word; a word with that one.
-RUNS = f"[\r\n]+|{SPACE}+(?={SPACE}[^{SPACE}\r\n])|{SPACE}?[^{SPACE}\r\n]+|{SPACE}+"
+RUNS = f"[\r\n]+|{MARK}+(?={MARK}[^{MARK}\r\n])|{MARK}?[^{MARK}\r\n]+|{MARK}+"
 # The words of Llama 3. Those of GPT-2 are built into the `tokenizers` library.
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
@@ -73,14 +73,15 @@ def untrained(model: models.Model, recipe: Recipe, alphabet: set[str] | None = N
 
 def normalization(recipe: Recipe) -> list[normalizers.Normalizer]:
     """Return the normalizers of a recipe, in order."""
-    blanks = [normalizers.Replace(Regex(BLANKS), " "), normalizers.Replace(Regex(r"\A | \z"), "")]
+    blanks = [normalizers.Replace(Regex(pattern), content) for pattern, content in FOLD]
     choices: dict[str, list[normalizers.Normalizer]] = {
         "published": [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')],
         "nfkc": [normalizers.NFKC()],
         "none": [],
     }
     chosen = choices[recipe.normalization or ("none" if recipe.byte_level else "published")]
-    return (blanks if recipe.whitespace == "fold" else []) + chosen
+    # Some characters become a space and a mark in NFKC.
+    return chosen + blanks if recipe.whitespace == "fold" else chosen
 
 
 def pre_tokenization(recipe: Recipe, alphabet: set[str] | None) -> pre_tokenizers.PreTokenizer:
@@ -98,7 +99,7 @@ def pre_tokenization(recipe: Recipe, alphabet: set[str] | None) -> pre_tokenizer
             # One unknown character would make its whole word unknown.
             known = "".join(f"\\x{{{ord(character):x}}}" for character in sorted(alphabet))
             steps.append(pre_tokenizers.Split(Regex(f"[^{known}]"), "isolated"))
-        steps += [pre_tokenizers.Split(ALONE, "isolated"), pre_tokenizers.FixedLength(LONGEST_WORD)]
+        steps += [pre_tokenizers.Split(ALONE, "isolated"), pre_tokenizers.FixedLength(LONGEST_OF_WORDPIECE)]
     return steps[0] if len(steps) == 1 else pre_tokenizers.Sequence(steps)
 
 
@@ -109,7 +110,8 @@ def decoding(recipe: Recipe) -> decoders.Decoder:
     steps: list[decoders.Decoder] = [decoders.Metaspace()]
     if recipe.byte_fallback or recipe.whitespace == "runs":
         # Metaspace drops all marks of the first token, and bytes become characters before it.
-        steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        bytes_ = [decoders.ByteFallback()] if recipe.byte_fallback else []
+        steps = [decoders.Replace(MARK, " "), *bytes_, decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     if recipe.model == "wordpiece":
         steps = [decoders.Replace(Regex(f"^{PREFIX}"), ""), *steps]
     return steps[0] if len(steps) == 1 else decoders.Sequence(steps)
@@ -121,8 +123,3 @@ def assemble(model: models.Model, recipe: Recipe, alphabet: set[str] | None = No
     # The space before a masked word belongs to that word: [MASK] takes it along.
     tokenizer.add_special_tokens([AddedToken(t, lstrip=t == "[MASK]", normalized=False) for t in SPECIALS])
     return tokenizer
-
-
-def is_fold(normalizer: dict[str, Any]) -> bool:
-    """Return whether a normalizer of tokenizer.json is one of the two of `whitespace: fold`."""
-    return normalizer["type"] == "Replace" and normalizer["pattern"].get("Regex") in (BLANKS, r"\A | \z")

@@ -6,11 +6,11 @@ from tokenizers import Tokenizer
 
 from tpulm.core.errors import UserError
 from tpulm.tokenization import merges, unigram
-from tpulm.tokenization.pipeline import SPACE, SPECIALS, Recipe, assemble
+from tpulm.tokenization.pipeline import BYTES, MARK, SPECIALS, Recipe, assemble
 from tpulm.tokenization.words import Words, count_words, most_of
 
 # Of the text, SentencePiece's default; and the share of a vocabulary up to which all characters are in it.
-COVERAGE, CHARACTERS = 0.9995, 1 / 3
+COVERAGE, SHARE_OF_CHARACTERS = 0.9995, 1 / 3
 
 
 def train(batches: Iterable[list[str]], recipe: Recipe) -> tuple[Tokenizer, dict[str, int | float]]:
@@ -24,7 +24,7 @@ def train(batches: Iterable[list[str]], recipe: Recipe) -> tuple[Tokenizer, dict
     words = count_words(batches, recipe)
     record: dict[str, int | float] = {}
     if recipe.byte_level:
-        check_smallest(recipe, len(merges.BYTE_CHARACTERS), "it has all bytes")
+        check_smallest(recipe, len(merges.BYTE_CHARACTERS), "the vocabulary has all 256 bytes")
         tokenizer = assemble(merges.byte_level(words.counts, recipe), recipe)
     else:
         alphabet, record = known_characters(words, recipe)
@@ -49,27 +49,29 @@ def known_characters(words: Words, recipe: Recipe) -> tuple[set[str], dict[str, 
     """
     coverage = recipe.character_coverage
     if coverage is None:
-        coverage = 1.0 if len(words.characters) <= CHARACTERS * recipe.vocab_size else COVERAGE
+        coverage = 1.0 if len(words.characters) <= SHARE_OF_CHARACTERS * recipe.vocab_size else COVERAGE
     # Without its mark, no word would begin with a piece that is known.
-    alphabet = most_of(words.characters, coverage) | ({SPACE} & set(words.characters))
-    share = sum(words.characters[character] for character in alphabet) / sum(words.characters.values())
-    record = {
-        "characters_known": len(alphabet),
-        "rare_characters": len(words.characters) - len(alphabet),
+    alphabet = most_of(words.characters, coverage) | ({MARK} & set(words.characters))
+    if recipe.byte_fallback:  # a text that spells a byte's piece never needs that piece
+        alphabet |= set("".join(BYTES))
+    known = alphabet & set(words.characters)
+    share = sum(words.characters[character] for character in known) / sum(words.characters.values())
+    return alphabet, {
+        "characters_known": len(known),
+        "rare_characters": len(words.characters) - len(known),
         "character_coverage": round(share, 9),
     }
-    if recipe.byte_fallback:  # a text that spells a byte's piece never needs that piece
-        alphabet |= set("".join(recipe.fixed[len(SPECIALS) :]))
-    return alphabet, record
 
 
 def needs(where: list[set[str]], record: dict[str, int | float]) -> str:
     """Return what the smallest vocabulary follows from."""
     share = f", {record['character_coverage']:.2%} of the text" if record["rare_characters"] else ""
     if len(where) == 1:
-        return f"it has {len(where[0])} different characters{share}"
+        return f"the vocabulary has {len(where[0])} different characters{share}"
     first, other = where
-    return f"it has {len(first)} different characters at the beginning of words and {len(other)} inside words{share}"
+    return (
+        f"the vocabulary has {len(first)} characters at the beginning of words and {len(other)} inside of words{share}"
+    )
 
 
 def check_smallest(recipe: Recipe, characters: int, what: str) -> None:
@@ -81,6 +83,5 @@ def check_smallest(recipe: Recipe, characters: int, what: str) -> None:
     if recipe.vocab_size < smallest:
         others = f"{len(SPECIALS)} special tokens" + (" and 256 bytes" if recipe.byte_fallback else "")
         raise UserError(
-            f"tokenizer.vocab_size is {recipe.vocab_size}; allowed: {smallest} or more, because {what}, and there are "
-            f"{others}."
+            f"tokenizer.vocab_size is {recipe.vocab_size}; allowed: {smallest} or more, because {what}, and {others}."
         )

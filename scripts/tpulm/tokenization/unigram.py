@@ -110,7 +110,7 @@ def model_of(words: Words, recipe: Recipe) -> Unigram:
 def choose_pieces(counts: dict[str, int], alphabet: set[str], most: int) -> list[str]:
     """Return the pieces that SentencePiece's trainer keeps, sorted: every character among them, at most `most`.
 
-    counts    occurrences of each distinct word, "▁" only at its beginning
+    counts    occurrences of each distinct word, "▁" only at its beginning, or nothing else
     alphabet  the characters of all words
     """
     proto = io.BytesIO()
@@ -155,6 +155,7 @@ def fit(words: Iterator[str], vocab_size: int, seeds: str, proto: io.BytesIO) ->
         seed_sentencepieces_file=seeds,
         character_coverage=1.0,
         max_sentencepiece_length=LONGEST,
+        allow_whitespace_only_pieces=True,
         max_sentence_length=4 * LONGEST_WORD + 16,  # bytes
         num_threads=THREADS,
         # Words are only cut at spaces, as by the pre-tokenizer.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 WORDS_AT_ONCE = 1 << 17  # encoded by one call of the library, whose results take memory
 WORDS_OF_A_TEXT = 256  # that are encoded as one text, where that is possible
-KNOWN_WORDS = 1 << 20  # whose ids are kept for the documents to come, about
+KNOWN_WORDS, KNOWN_BYTES = 1 << 20, 1 << 28  # at most, about, whose ids are kept for the documents to come
 
 
 class KnownWords:
@@ -40,7 +40,7 @@ class KnownWords:
 
         New words are encoded, and known from then on.
         """
-        if len(self.words) > KNOWN_WORDS:
+        if len(self.words) > KNOWN_WORDS or self.words.nbytes + self.ids.nbytes > KNOWN_BYTES:
             self.forget()
         found = pc.index_in(words, self.words)
         new = words.filter(found.is_null())

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models
 
 from tpulm.core.errors import UserError
 from tpulm.tokenization.encoding import folded, split_at_spaces
-from tpulm.tokenization.pipeline import BYTES, SPECIALS, Recipe, untrained
+from tpulm.tokenization.pipeline import SPECIALS, Recipe, untrained
 
 # Distinct chunks of text are held up to this size: the sum of their lengths in characters, and WORD for each. It bounds
 # the memory of counting and of each trainer.
@@ -24,7 +24,7 @@ SLICE = 1_000_000  # characters that are split at a time
 LONGEST_CHUNK = 2_000_000  # characters of a text without spaces that are split at a time
 LONGEST = 256  # characters of a word; the memory of a trainer depends on it, and a vocabulary has no pieces across cuts
 CODE_POINTS = 0x110000
-BOUNDARY = re.compile(" (?=[!-~])")
+BOUNDARY = re.compile(" (?=[!-~])")  # a space that begins a word, whatever the normalizer makes of what follows
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,18 @@ class Words:
     def restricted(self, alphabet: set[str]) -> "Words":
         """Return these words with the characters of an alphabet only, cut at those that it lacks."""
         rare = set(self.characters) - alphabet
-        counts, first = self.counts, self.first & alphabet
+        counts = self.counts
         if rare:
-            between = re.compile("[" + "".join(map(re.escape, sorted(rare))) + "]")
+            cuts = dict.fromkeys(map(ord, rare), " ")  # no word has a space
             cut = Counter[str]()
             for word, count in counts.items():
-                parts = [word] if rare.isdisjoint(word) else [part for part in between.split(word) if part]
+                parts = [word] if rare.isdisjoint(word) else list(filter(None, word.translate(cuts).split(" ")))
                 for part in parts:
                     cut[part] += count
-                first.update(part[0] for part in parts)
             counts = dict(sorted(cut.items()))
         characters = {character: self.characters.get(character, 0) for character in sorted(alphabet)}
-        return Words(counts, characters, first, self.other & alphabet)
+        # What follows a rare character begins a word of WordPiece, where any character may be.
+        return Words(counts, characters, *((alphabet, alphabet) if rare else (self.first, self.other)))
 
 
 def most_of(characters: Mapping[str, int], coverage: float) -> set[str]:
@@ -80,8 +80,9 @@ def count_words(batches: Iterable[list[str]], recipe: Recipe) -> Words:
     checksum, so that the others are from all over the text. Characters of dropped words are counted nevertheless.
     Raises UserError if there are no words.
     """
-    tally = Tally(untrained(models.BPE(), recipe))
-    special = re.compile("|".join(map(re.escape, [*SPECIALS, *(BYTES if recipe.byte_fallback else [])])))
+    special = re.compile("|".join([*map(re.escape, SPECIALS), *(["<0x[0-9A-F]{2}>"] if recipe.byte_fallback else [])]))
+    # Normalization can make a special token of other characters.
+    tally = Tally(untrained(models.BPE(), recipe), special if recipe.normalization == "nfkc" else None)
     chunks, size = Counter[str](), 0
     for texts in slices(special, batches):
         large = pa.array(texts, pa.large_string())
@@ -104,8 +105,9 @@ def count_words(batches: Iterable[list[str]], recipe: Recipe) -> Words:
 class Tally:
     """Words and characters that were counted so far."""
 
-    def __init__(self, tokenizer: Tokenizer):
-        """Take the tokenizer whose normalizer and pre-tokenizer make words."""
+    def __init__(self, tokenizer: Tokenizer, special: re.Pattern | None):
+        """Take the tokenizer whose normalizer and pre-tokenizer make words, and what no word may have in it."""
+        self.special = special
         self.normalizer, self.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
         self.counts = Counter[str]()
         self.characters = np.zeros(CODE_POINTS, np.int64)
@@ -133,7 +135,8 @@ class Tally:
     def words_of(self, chunk: str) -> Iterator[str]:
         """Yield the words of a chunk."""
         normalized = self.normalizer.normalize_str(chunk) if self.normalizer else chunk
-        return (word for word, _ in self.pre_tokenizer.pre_tokenize_str(normalized))
+        words = (word for word, _ in self.pre_tokenizer.pre_tokenize_str(normalized))
+        return (word for word in words if not (self.special and self.special.search(word)))
 
     def words(self) -> Words:
         """Return all."""
@@ -144,7 +147,7 @@ class Tally:
 
 
 def slices(special: re.Pattern, batches: Iterable[list[str]]) -> Iterator[list[str]]:
-    """Yield documents in lists of about SLICE characters, long ones in parts that begin where a word does.
+    """Yield documents in lists of about SLICE characters, long ones in parts: at spaces, if there are any.
 
     A special token in the text becomes a space, since it is never cut into pieces.
     """

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 KINDS = {"N": "digits", "P": "punctuation", "S": "symbols", "M": "marks"}
+FORMS = {"FULLWIDTH", "HALFWIDTH", "MODIFIER", "MATHEMATICAL"}  # come before the script in a name
 
 
 @cache
@@ -19,11 +20,12 @@ def script_of(character: str) -> str:
     kind = unicodedata.category(character)[0]
     if kind != "L":
         return KINDS.get(kind, "other")
-    return unicodedata.name(character, "other").split()[0].split("-")[0].lower()
+    name = [word for word in unicodedata.name(character, "other").split() if word not in FORMS]
+    return name[0].split("-")[0].lower()
 
 
 def by_script(tokenizer: "Tokenizer", unknown: int | None, words: Counter[str]) -> list[dict[str, str | int]]:
-    """Return how words are cut, for each script the sum over the words that have most of their characters in it.
+    """Return how words are cut, for each script the sum over the words that have most of their letters in it.
 
     unknown  id of the unknown token; words  how often each occurs. A word is cut by itself.
 
@@ -35,7 +37,8 @@ def by_script(tokenizer: "Tokenizer", unknown: int | None, words: Counter[str]) 
     spelled = tokenizer.id_to_token(unknown) if unknown is not None else ""
     order = sorted(words)
     for word, encoding in zip(order, tokenizer.encode_batch_fast(order, add_special_tokens=False), strict=True):
-        script = Counter(map(script_of, word)).most_common(1)[0][0]
+        letters = [character for character in word if character.isalpha()]
+        script = Counter(map(script_of, letters or word)).most_common(1)[0][0]
         sums, times = found.setdefault(script, Counter()), words[word]
         sums.update(words=times, characters=times * len(word), tokens=times * len(encoding.ids))
         if not poor.isdisjoint(encoding.ids):
