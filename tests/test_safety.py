@@ -102,7 +102,7 @@ with job("job.log", "test") as say:
 def test_a_config_with_a_secret(monkeypatch):
     checks.check_no_secrets("", {"title": "A model", "mlm": {"runs": ["gs://a/b", 5, None]}})
     token = "hf_" + 17 * "aB"
-    with pytest.raises(UserError, match="^title has a token; ") as error:
+    with pytest.raises(UserError, match="^title has a token, ") as error:
         checks.check_no_secrets("", {"title": f"Trained with {token}"})
     assert token not in str(error.value)
     monkeypatch.setenv("OF_A_COMPANY_PASSWORD", "canary-" + 3 * "0005")
