@@ -210,7 +210,7 @@ PRESETS = [
     ({"config__json": "{"}, "config.json is not JSON"),
     ({"config__json": "5"}, "config.json is no JSON object"),
     ({"config__json": "{}", "vocabulary__spm": b"\x0a\x05abcde"}, "vocabulary.spm is no vocabulary"),
-    ({"config__json": 990 * "[" + json.dumps(FOREIGN) + 990 * "]"}, "(os.system|nested too deeply)"),
+    ({"config__json": '{"a": ' + 990 * "[" + json.dumps(FOREIGN) + 990 * "]" + "}"}, "(os.system|nested too deeply)"),
     ({"model__safetensors__index__json": "[1]"}, "model.safetensors.index.json has no weight_map"),
     ({"model__safetensors__index__json": '{"weight_map": {"a": "../b"}}'}, 'model.safetensors.index.json .*"../b"'),
     ({"model__safetensors__index__json": '{"weight_map": {"a": "/b"}}'}, 'model.safetensors.index.json .*"/b"'),

@@ -419,6 +419,10 @@ ROWS = [
             "character_coverage": 0.99, "byte_fallback": True, "normalization": "none", "whitespace": "runs",
         },
     ),
+    (
+        "tokenizer.pre_tokenizer", "trained", "tokenizer",
+        {"vocab_size": 2048, "model": "byte-level-bpe", "pre_tokenizer": "llama3"}, TOKENIZER,
+    ),
     *rows_of("fetched", "tokenizer", FETCHED_TOKENIZER, {"pretrained": "some/other", "revision": B}),
     *rows_of("trained", "tfrecords", RECORDS, {"packing": "pad", "sequence_length": 127}),
     ("tfrecords.source", "fetched", "tfrecords", FILED, RECORDS.replace("write_shard", "fetch_shard")),

@@ -3,7 +3,7 @@
 import unicodedata
 from collections import Counter
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpulm.tokenization.pipeline import BYTES
 
@@ -24,13 +24,13 @@ def script_of(character: str) -> str:
     return name[0].split("-")[0].lower()
 
 
-def by_script(tokenizer: "Tokenizer", unknown: int | None, words: Counter[str]) -> list[dict[str, str | int]]:
+def by_script(tokenizer: "Tokenizer", unknown: int | None, words: Counter[str]) -> list[dict[str, Any]]:
     """Return how words are cut, for each script the sum over the words that have most of their letters in it.
 
     unknown  id of the unknown token; words  how often each occurs. A word is cut by itself.
 
     Those with the most characters, in this order: script; words, characters, tokens; uncovered, the characters without
-    a piece: unknown ones, and those of which bytes are the tokens.
+    a piece: unknown ones, and those of which bytes are the tokens; and what `ratios` returns.
     """
     found: dict[str, Counter[str]] = {}
     poor = {unknown, *(tokenizer.token_to_id(piece) for piece in BYTES)} - {None}
@@ -47,4 +47,15 @@ def by_script(tokenizer: "Tokenizer", unknown: int | None, words: Counter[str]) 
             sums["uncovered"] += times * sum(stop - start for start, stop in spans if word[start:stop] != spelled)
     keys = ("words", "characters", "tokens", "uncovered")
     by_size = sorted(found, key=lambda script: (-found[script]["characters"], script))
-    return [{"script": script, **{key: found[script][key] for key in keys}} for script in by_size]
+    return [
+        {"script": script, **{key: found[script][key] for key in keys}, **ratios(found[script])} for script in by_size
+    ]
+
+
+def ratios(sums: Counter[str]) -> dict[str, float]:
+    """Return tokens per word, characters per token and the share of uncovered characters."""
+    return {
+        "tokens_per_word": sums["tokens"] / sums["words"],
+        "characters_per_token": sums["characters"] / max(1, sums["tokens"]),
+        "uncovered_rate": sums["uncovered"] / sums["characters"],
+    }
