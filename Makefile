@@ -45,7 +45,7 @@ test: lint
 test-all: lint
 	.venv/bin/pytest
 
-# All measurements of this machine; an hour and a half with nothing beside it. One that fails is named at the end.
+# All measurements of this machine, hours with nothing beside them. One that fails is named at the end.
 BENCHES := bench-data bench-vocabularies bench-steps bench-packing
 bench: setup-tests
 	@failed=; for one in $(BENCHES); do $(MAKE) --no-print-directory $$one || failed="$$failed $$one"; done; \

@@ -106,7 +106,7 @@ def test_a_config_with_a_secret(monkeypatch):
         checks.check_no_secrets("", {"title": f"Trained with {token}"})
     assert token not in str(error.value)
     monkeypatch.setenv("OF_A_COMPANY_PASSWORD", "canary-" + 3 * "0005")
-    with pytest.raises(UserError, match=r"^prompts\.generate\.1 has a secret of the environment"):
+    with pytest.raises(UserError, match=r"^prompts\.generate\[1\] has a secret of the environment"):
         checks.check_no_secrets("", {"prompts": {"generate": ["a", "canary-" + 3 * "0005"]}})
 
 

@@ -451,9 +451,7 @@ def main() -> None:
         parts_of("corpus", config["corpus"])  # its globs find the files
     except UserError as error:
         sys.exit(f"error: {error}")
-    said = [f"found: {text.found}"]
-    said.append(planned(config) if asked.accelerator else estimate(config))
-    print(*said, sep="\n", file=sys.stderr)
+    print(f"found: {text.found}", planned(config) if asked.accelerator else estimate(config), sep="\n", file=sys.stderr)
     print(written, end="")
 
 

@@ -52,17 +52,18 @@ def check(config: dict) -> None:
 
 
 def check_no_secrets(where: str, value: object) -> None:
-    """Check that no text of the config is a secret, which pages, cards and archives would show.
+    """Check that no text of a value is a secret, which pages, cards and archives would show.
 
-    where  key of the value, with a dot behind it; empty for the whole config
+    where  key of the value; empty for the whole config
     """
-    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    for key, part in items:
-        if isinstance(part, str) and (found := find_secret(part.encode())):
-            raise UserError(
-                f"{where}{key} has {found[0]}, which pages and archives would show; allowed: text without secrets."
-            )
-        check_no_secrets(f"{where}{key}.", part)
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            check_no_secrets(f"{where}.{key}" if where else str(key), part)
+    elif isinstance(value, list):
+        for number, part in enumerate(value):
+            check_no_secrets(f"{where}[{number}]", part)
+    elif isinstance(value, str) and (found := find_secret(value.encode())):
+        raise UserError(f"{where} has {found[0]}, which pages and archives would show; allowed: text without secrets.")
 
 
 def check_text(where: str, text: dict) -> None:

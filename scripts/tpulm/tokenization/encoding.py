@@ -8,18 +8,15 @@ spaces, one after another. Text repeats its words: 36 MB of it have 6 million of
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from tokenizers import Tokenizer
 
 from tpulm.tokenization.pipeline import BLANKS, FOLD, LLAMA3, MARK, RUNS
 from tpulm.tokenization.viterbi import Ids, flat, interleaved
 from tpulm.tokenization.word_ids import AnyWords, KnownWords, MarkedWords
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 SPACE = 0x20
 # Bytes after a space at which a text is not cut: white space, and the first bytes of white space beyond ASCII.
@@ -44,7 +41,7 @@ BATCH_CHARACTERS = 1 << 23  # of the documents that are encoded together, at lea
 class Encoder:
     """Encodes documents with a tokenizer, its special tokens around each; exactly as `tokenizer.encode` does."""
 
-    def __init__(self, tokenizer: "Tokenizer"):
+    def __init__(self, tokenizer: Tokenizer):
         """Prepare; `tokenizer` neither truncates nor pads."""
         self.tokenizer = tokenizer
         spec = json.loads(tokenizer.to_str())
@@ -53,7 +50,7 @@ class Encoder:
         self.folds = self.by_words and steps[-len(FOLD_STEPS) :] == FOLD_STEPS
         if self.folds:  # of documents, before they are cut into parts
             spec["normalizer"] = {"type": "Sequence", "normalizers": steps[: -len(FOLD_STEPS)]}
-            tokenizer = type(tokenizer).from_str(json.dumps(spec))
+            tokenizer = Tokenizer.from_str(json.dumps(spec))
         kinds = {step["type"] for step in steps}
         self.no_cut = NOT_AFTER_SPACE | MADE_SPACE if kinds & {"NFKC", "NFKD"} else NOT_AFTER_SPACE
         marked = marking(spec)
@@ -94,7 +91,7 @@ class Encoder:
         return stream, np.diff(bounds) + len(self.before) + len(self.after)
 
 
-def tokenize(tokenizer: "Tokenizer", batches: Iterable[pa.StringArray]) -> Iterator[Ids]:
+def tokenize(tokenizer: Tokenizer, batches: Iterable[pa.StringArray]) -> Iterator[Ids]:
     """Yield the ids of documents, each with the tokenizer's special tokens around it, in batches.
 
     Each batch is what `Encoder.encode` returns: ids int32 [tokens], and the number of each document's, int64.
@@ -200,7 +197,7 @@ def pattern_of(split: dict) -> str:
     return split["pattern"].get("Regex", "") if isolates else ""
 
 
-def template(tokenizer: "Tokenizer") -> tuple[list[int], list[int]]:
+def template(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """Return the ids of the special tokens that a tokenizer puts before a text and after it."""
     bare, dressed = (tokenizer.encode("a", add_special_tokens=special).ids for special in (False, True))
     for start in range(len(dressed) - len(bare) + 1):

@@ -1,16 +1,13 @@
 """The ids of distinct words, for a tokenizer that cuts each word by itself."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from tokenizers import Tokenizer
 
 from tpulm.tokenization.viterbi import Ids, Segmenter, flat, interleaved
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 WORDS_AT_ONCE = 1 << 17  # encoded by one call of the library, whose results take memory
 WORDS_OF_A_TEXT = 256  # that are encoded as one text, where that is possible
@@ -56,7 +53,7 @@ class KnownWords:
 class AnyWords:
     """Encodes words with a tokenizer, one by one."""
 
-    def __init__(self, tokenizer: "Tokenizer"):
+    def __init__(self, tokenizer: Tokenizer):
         """Take the tokenizer."""
         self.tokenizer = tokenizer
 
@@ -68,13 +65,11 @@ class AnyWords:
 class MarkedWords(AnyWords):
     """Encodes words with a tokenizer that only marks where each begins (Metaspace) before its model cuts it."""
 
-    def __init__(self, tokenizer: "Tokenizer", mark: str, ends: str, replacements: list[tuple[str, str]], spec: dict):
+    def __init__(self, tokenizer: Tokenizer, mark: str, ends: str, replacements: list[tuple[str, str]], spec: dict):
         """Take a tokenizer of which `marking` returned the mark, what ends a word and the replacements.
 
         spec  tokenizer.json
         """
-        from tokenizers import Tokenizer
-
         super().__init__(tokenizer)
         self.mark, self.ends, self.replacements = mark, ends, replacements
         # No normalizer, no added tokens: what is left for them to do is done here.

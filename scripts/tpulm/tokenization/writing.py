@@ -3,12 +3,11 @@
 import unicodedata
 from collections import Counter
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from tokenizers import Tokenizer
 
 from tpulm.tokenization.pipeline import BYTES
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 KINDS = {"N": "digits", "P": "punctuation", "S": "symbols", "M": "marks"}
 FORMS = {"FULLWIDTH", "HALFWIDTH", "MODIFIER", "MATHEMATICAL"}  # come before the script in a name
@@ -24,7 +23,7 @@ def script_of(character: str) -> str:
     return name[0].split("-")[0].lower()
 
 
-def by_script(tokenizer: "Tokenizer", unknown: int | None, words: Counter[str]) -> list[dict[str, Any]]:
+def by_script(tokenizer: Tokenizer, unknown: int | None, words: Counter[str]) -> list[dict[str, Any]]:
     """Return how words are cut, for each script the sum over the words that have most of their letters in it.
 
     unknown  id of the unknown token; words  how often each occurs. A word is cut by itself.
