@@ -1,10 +1,13 @@
 """The loss of each token: cross-entropy over the vocabulary, in chunks of it where it is large.
 
 In chunks, a device never holds the logits of a token for more than `CHUNK` entries of the vocabulary: it sums their
-exponentials as it goes (Milakov and Gimelshein 2018), and computes the logits of a chunk again in the backward pass.
+exponentials as it goes (Milakov and Gimelshein 2018) and with them, where the model trains, the gradients by the hidden
+states, as FlashAttention (Dao et al. 2022) sums values. Only those by the table need the logits of a chunk again.
 Needs tpulm.training.runtime.start first.
 """
 
+import math
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -131,7 +134,9 @@ def head_of(model: keras.Model) -> Head | None:
         axes, mesh = distribution.expected(variable.path, variable.shape), distribution.device_mesh.backend_mesh
     axes = axes if layer.tie_weights else axes[::-1]
     rows = variable.shape[0 if layer.tie_weights else 1]
-    chunks = chunks_of(rows // mesh.shape[axes[0]] if mesh is not None and axes[0] else rows)
+    if mesh is not None and axes[0]:
+        rows //= mesh.shape[axes[0]]
+    chunks = 1 if axes[0] == "batch" else chunks_of(rows)  # devices of that axis have other tokens, too
     dtype = layer.reverse_dtype or layer.compute_dtype
     return Head(variable, not layer.tie_weights, dtype, layer.logit_soft_cap, chunks, axes, mesh)
 
@@ -148,56 +153,135 @@ def chunks_of(rows: int) -> int:
 def chunked(
     hidden: jax.Array, table: jax.Array, labels: jax.Array, head: Head, guess: bool
 ) -> tuple[jax.Array, jax.Array]:
-    """Return loss of each token and whether it is predicted, as `predict` does of the logits `hidden @ table.T`.
+    """Return loss of each token and whether it is predicted, as `losses_and_correct` does of `hidden @ table.T`.
 
     guess  whether the first of the likeliest ids is asked for, and not only whether one is likelier than the label
     hidden  [records, tokens, hidden]; table  [vocabulary, hidden]; labels  int32 [records, tokens]
     """
-    # Gradients of all chunks add up in it.
-    hidden = hidden.astype("float32")
     mesh = head.mesh
     if mesh is None or mesh.size == 1:
-        return of_device(hidden, table, labels, head=head._replace(axes=(None, None)), guess=guess)
-    batch = "batch" if hidden.shape[0] % mesh.shape["batch"] == 0 else None
-    of_token = PartitionSpec(batch, None)
-    run = jax.shard_map(
-        partial(of_device, head=head, guess=guess),
-        mesh=mesh,
-        in_specs=(PartitionSpec(batch, None, None), PartitionSpec(*head.axes), of_token),
-        out_specs=(of_token, of_token),
-        check_vma=False,
-    )
-    return run(hidden, table, labels)
+        mesh, head, batch = None, head._replace(axes=(None, None)), None
+    else:
+        batch = "batch" if hidden.shape[0] % mesh.shape["batch"] == 0 else None
+    of_token, of_hidden, of_table = (
+        PartitionSpec(batch, None), PartitionSpec(batch, None, None), PartitionSpec(*head.axes)
+    )  # fmt: skip
+    inputs = of_hidden, of_table, of_token
+
+    def on_mesh(function: Callable, inputs: tuple, outputs: tuple | PartitionSpec) -> Callable:
+        """Return a function of the whole arrays, each device with its records and its part of the table."""
+        if mesh is None:
+            return function
+        return jax.shard_map(function, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
+
+    @jax.custom_vjp
+    def losses(hidden: jax.Array, table: jax.Array, labels: jax.Array) -> tuple:
+        sums = on_mesh(partial(sums_of, head=head, guess=guess), inputs, (of_token, of_token))
+        return sums(hidden, table, labels)
+
+    def forward(hidden: jax.Array, table: jax.Array, labels: jax.Array) -> tuple:
+        outputs = (of_token, of_token, of_token, of_hidden)
+        sums = on_mesh(partial(sums_of, head=head, guess=guess, gradients=True), inputs, outputs)
+        loss, correct, normalizers, gradients = sums(hidden, table, labels)
+        return (loss, correct), (hidden, table, labels, normalizers, gradients)
+
+    def backward(kept: tuple, cotangents: tuple) -> tuple:
+        *arrays, normalizers, gradients = kept
+        scales = cotangents[0]
+        # Of those that add up, devices with the same tokens each give their share.
+        summed = {"batch", head.axes[1]} - {None} if mesh else set()
+        copies = math.prod(mesh.shape[axis] for axis in summed if axis != batch) if mesh else 1
+        of_rows = on_mesh(partial(table_gradients, head=head, summed=summed), (*inputs, of_token, of_token), of_table)
+        rows = of_rows(*arrays, normalizers, scales / copies)
+        return (scales[..., None] * gradients).astype(arrays[0].dtype), rows.astype(arrays[1].dtype), None
+
+    losses.defvjp(forward, backward)
+    return losses(hidden, table, labels)
 
 
-def of_device(
-    hidden: jax.Array, table: jax.Array, labels: jax.Array, head: Head, guess: bool
-) -> tuple[jax.Array, jax.Array]:
-    """Return what `chunked` does, by a device with its records and its part of the table."""
-    over_rows, over_width = head.axes
+def chunks_on_device(table: jax.Array, head: Head) -> tuple[jax.Array, jax.Array]:
+    """Return first ids and rows of the chunks of a device's part of the table: [chunks], [chunks, rows, hidden]."""
     rows = table.shape[0] // head.chunks
-    start = jax.lax.axis_index(over_rows) * table.shape[0] if over_rows else 0
-    highest = jnp.full(labels.shape, -jnp.inf, "float32")
+    start = jax.lax.axis_index(head.axes[0]) * table.shape[0] if head.axes[0] else 0
+    return start + rows * jnp.arange(head.chunks, dtype="int32"), table.reshape(head.chunks, rows, -1)
+
+
+def logits_of(hidden: jax.Array, rows: jax.Array, head: Head) -> tuple[jax.Array, jax.Array]:
+    """Return the logits of a chunk, float32 [records, tokens, rows], and its rows over the whole width."""
+    rows = rows.astype(head.dtype)
+    if head.axes[1]:
+        rows = jax.lax.all_gather(rows, head.axes[1], axis=1, tiled=True)
+    logits = jnp.einsum("bth,vh->btv", hidden.astype(head.dtype), rows, preferred_element_type="float32")
+    return logits if head.soft_cap is None else jnp.tanh(logits / head.soft_cap) * head.soft_cap, rows
+
+
+def uncapped(gradients: jax.Array, logits: jax.Array, head: Head) -> jax.Array:
+    """Return gradients by the logits before the soft cap, of those by the logits after it."""
+    return gradients if head.soft_cap is None else gradients * (1 - jnp.square(logits / head.soft_cap))
+
+
+def sums_of(
+    hidden: jax.Array, table: jax.Array, labels: jax.Array, head: Head, guess: bool, gradients: bool = False
+) -> tuple[jax.Array, ...]:
+    """Return what `chunked` does, by a device with its records and its part of the table.
+
+    With gradients, also the logarithm of the softmax's divisor, and those of each token's loss by its hidden states.
+    """
     none = jnp.zeros(labels.shape, "float32")
-    before = Sums(highest, none, none, jnp.zeros(labels.shape, "int32") if guess else None)
+    before = Sums(
+        highest=jnp.full(labels.shape, -jnp.inf, "float32"),
+        total=none,
+        chosen=none,
+        guess=jnp.zeros(labels.shape, "int32") if guess else None,
+        rows=(jnp.zeros(hidden.shape, "float32"),) * 2 if gradients else None,
+    )
 
-    @partial(jax.checkpoint, prevent_cse=False)
     def add_chunk(sums: Sums, chunk: tuple) -> tuple:
-        first, part = chunk
-        if over_width:
-            part = jax.lax.all_gather(part.astype(head.dtype), over_width, axis=1, tiled=True)
-        operands = hidden.astype(head.dtype), part.astype(head.dtype)
-        logits = jnp.einsum("bth,vh->btv", *operands, preferred_element_type="float32")
-        if head.soft_cap is not None:
-            logits = jnp.tanh(logits / head.soft_cap) * head.soft_cap
-        return sums.add(logits, labels, first), None
+        first, rows = chunk
+        logits, rows = logits_of(hidden, rows, head)
+        return sums.add(logits, labels, first, rows, head), None
 
-    firsts = start + rows * jnp.arange(head.chunks, dtype="int32")
-    sums, _ = jax.lax.scan(add_chunk, before, (firsts, table.reshape(head.chunks, rows, -1)))
-    if over_rows:
-        sums = sums.over_devices(over_rows)
+    sums, _ = jax.lax.scan(add_chunk, before, chunks_on_device(table, head))
+    if head.axes[0]:
+        sums = sums.over_devices(head.axes[0])
     correct = sums.chosen >= sums.highest if sums.guess is None else sums.guess == labels
-    return sums.highest + jnp.log(sums.total) - sums.chosen, correct
+    normalizers = sums.highest + jnp.log(sums.total)
+    if sums.rows is None:
+        return normalizers - sums.chosen, correct
+    mean, of_label = sums.rows
+    mean /= sums.total[..., None]
+    return normalizers - sums.chosen, correct, normalizers, mean - uncapped(of_label, sums.chosen[..., None], head)
+
+
+def table_gradients(
+    hidden: jax.Array,
+    table: jax.Array,
+    labels: jax.Array,
+    normalizers: jax.Array,
+    scales: jax.Array,
+    head: Head,
+    summed: set[str],
+) -> jax.Array:
+    """Return the gradients of the scaled losses by a device's part of the table, float32.
+
+    normalizers, scales  float32 [records, tokens]; summed  axes of the mesh over which they add up
+    """
+
+    def of_chunk(_: None, chunk: tuple) -> tuple:
+        first, rows = chunk
+        logits, _ = logits_of(hidden, rows, head)
+        at_label = first + jax.lax.broadcasted_iota("int32", logits.shape, 2) == labels[..., None]
+        by_logits = uncapped(jnp.exp(logits - normalizers[..., None]) - at_label, logits, head) * scales[..., None]
+        operands = by_logits.astype(head.dtype), hidden.astype(head.dtype)
+        found = jnp.einsum("btv,bth->vh", *operands, preferred_element_type="float32")
+        if head.axes[1]:
+            found = jax.lax.psum_scatter(found, head.axes[1], scatter_dimension=1, tiled=True)
+        return None, found
+
+    _, found = jax.lax.scan(of_chunk, None, chunks_on_device(table, head))
+    found = found.reshape(table.shape)
+    rest = tuple(summed - {head.axes[1]})
+    return jax.lax.psum(found, rest) if rest else found
 
 
 class Sums(NamedTuple):
@@ -207,30 +291,42 @@ class Sums(NamedTuple):
     total    the sum of e to the power of each minus the highest
     chosen   that of the label, 0 until it has come
     guess    int32, the id of the first that is the highest; None where nobody asks
+    rows     of the table, [records, tokens, hidden]: the sum of all, each times its term of the total, and that of the
+             label; None without gradients
     """
 
     highest: jax.Array
     total: jax.Array
     chosen: jax.Array
     guess: jax.Array | None
+    rows: tuple[jax.Array, jax.Array] | None
 
-    def add(self, logits: jax.Array, labels: jax.Array, first: jax.Array) -> "Sums":
+    def add(self, logits: jax.Array, labels: jax.Array, first: jax.Array, rows: jax.Array, head: Head) -> "Sums":
         """Return the sums with another chunk: logits [records, tokens, rows] of the ids from `first` on."""
-        top = jax.lax.stop_gradient(logits.max(-1))
+        top = logits.max(-1)
         highest = jnp.maximum(self.highest, top)
-        total = self.total * jnp.exp(self.highest - highest) + jnp.exp(logits - highest[..., None]).sum(-1)
+        before, terms = jnp.exp(self.highest - highest), jnp.exp(logits - highest[..., None])
         places = first + jax.lax.broadcasted_iota("int32", logits.shape, logits.ndim - 1)
         chosen = self.chosen + jnp.where(places == labels[..., None], logits, 0.0).sum(-1)
-        guess = self.guess
+        guess, summed = self.guess, self.rows
         if guess is not None:
             guess = jnp.where(top > self.highest, first + logits.argmax(-1).astype("int32"), guess)
-        return Sums(highest, total, chosen, guess)
+        if summed is not None:
+            operands = uncapped(terms, logits, head).astype(head.dtype), rows
+            more = jnp.einsum("btv,vh->bth", *operands, preferred_element_type="float32")
+            here = (labels >= first) & (labels < first + rows.shape[0])
+            of_label = jnp.where(here[..., None], jnp.take(rows, labels - first, axis=0, mode="clip"), 0)
+            summed = (summed[0] * before[..., None] + more, summed[1] + of_label)
+        return Sums(highest, self.total * before + terms.sum(-1), chosen, guess, summed)
 
     def over_devices(self, axis: str) -> "Sums":
         """Return the sums over the devices of an axis of the mesh, each of which has other ids."""
-        highest = jax.lax.pmax(jax.lax.stop_gradient(self.highest), axis)
-        total, chosen = jax.lax.psum((self.total * jnp.exp(self.highest - highest), self.chosen), axis)
-        guess = self.guess
+        highest = jax.lax.pmax(self.highest, axis)
+        before = jnp.exp(self.highest - highest)
+        total, chosen = jax.lax.psum((self.total * before, self.chosen), axis)
+        guess, rows = self.guess, self.rows
         if guess is not None:
             guess = jax.lax.pmin(jnp.where(self.highest == highest, guess, jnp.iinfo("int32").max), axis)
-        return Sums(highest, total, chosen, guess)
+        if rows is not None:
+            rows = jax.lax.psum((rows[0] * before[..., None], rows[1]), axis)
+        return Sums(highest, total, chosen, guess, rows)
