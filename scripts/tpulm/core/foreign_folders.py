@@ -38,8 +38,8 @@ def check_folder(folder: Path, given: str) -> None:
             raise UserError(f"{given}, where {name} is neither a file nor a folder.")
     for path in sorted(folder.glob("*.json")):
         described = content_of(path, given)
-        if path.name == "config.json" and not isinstance(described, dict):
-            raise UserError(f"{given}, where config.json is no JSON object.")
+        if path.name.endswith("config.json") and not isinstance(described, dict):  # of a model, tokenizer or adapter
+            raise UserError(f"{given}, where {path.name} is no JSON object.")
         if isinstance(described, dict) and described.get("auto_map"):
             raise UserError(f"{given}, where {path.name} requires custom code (auto_map); {NO_CODE}.")
         if path.name.endswith(INDEXES):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import keras
 
 CONFIG, WEIGHTS = ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
+PATTERN = re.compile(r"(\\d\+?|\\.|[\w.^$|])*")  # of names of layers: none of these expressions takes long
 TENSOR = re.compile(r"\.layers\.(\d+)\.((?:self_attn|mlp)\.\w+)\.lora_([AB])\.weight$")
 
 
@@ -121,20 +122,34 @@ def additions(folder: Path, where: str) -> dict[tuple[int, str], np.ndarray]:
         match = TENSOR.search(name)
         if not match or match[2] not in MODULES.values():
             raise UserError(f"{where} is {folder}, which adapts {name}; allowed: {', '.join(set(MODULES.values()))}.")
+        if not np.isfinite(array).all():
+            raise UserError(f"{where} is {folder}, where {name} has values that are no numbers (NaN or infinity).")
         parts.setdefault((int(match[1]), match[2]), {})[match[3]] = array.astype(np.float32)
-    return {place: scale(config, *place) * (pair["B"] @ pair["A"]) for place, pair in parts.items()}
+    try:
+        return {place: scale(config, *place) * (pair["B"] @ pair["A"]) for place, pair in parts.items()}
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        said = f"{type(error).__name__}: {error}"
+        raise UserError(f"{where} is {folder}, which is no adapter that PEFT saved ({said}).") from None
 
 
 def scale(config: Mapping[str, Any], block: int, module: str) -> float:
-    """Return what PEFT multiplies the product of a layer by: alpha / rank, or alpha / sqrt(rank) with use_rslora."""
+    """Return what PEFT multiplies the product of a layer by: alpha / rank, or alpha / sqrt(rank) with use_rslora.
+
+    Raises ValueError for a pattern that is none of names.
+    """
     name = f"model.layers.{block}.{module}"
 
     def of(pattern: str, default: float) -> float:
         patterns = config.get(pattern) or {}
+        if odd := [key for key in patterns if not PATTERN.fullmatch(key)]:
+            raise ValueError(f"{pattern} has {odd[0]!r}")
         return next((value for key, value in patterns.items() if re.match(rf"(.*\.)?({key})$", name)), default)
 
     rank, alpha = of("rank_pattern", config["r"]), of("alpha_pattern", config["lora_alpha"])
-    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    found = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    if not isinstance(found, float):
+        raise TypeError(f"lora_alpha is {alpha!r}, r is {rank!r}")
+    return found
 
 
 def merge_peft(model: "keras.Model", folder: Path, where: str) -> int:

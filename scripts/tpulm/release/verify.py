@@ -145,9 +145,11 @@ def damages_of(path: Path) -> list[str]:
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw,
             zipfile.ZipFile(file) as archive,
         ):
-            return [*content_damages(raw, archive), *frame_damages(raw, archive)]
+            damages = [*content_damages(raw, archive), *frame_damages(raw, archive)]
     except Exception as error:  # what Python makes of a damaged directory is of many types
-        return [f"the archive cannot be opened, its directory or its end is corrupt: {error}."]
+        damages = [f"the archive cannot be opened, its directory or its end is corrupt: {error}."]
+    # A name can have characters that a terminal takes for a command.
+    return [damage if damage.isprintable() else ascii(damage)[1:-1] for damage in damages]
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
