@@ -28,7 +28,7 @@ class Head(NamedTuple):
     variable  the table, [vocabulary, hidden]; untied  whether it is [hidden, vocabulary], apart from the embeddings
     dtype     of the multiplication
     soft_cap  c of c tanh(logit / c); None is none
-    chunks    that a device goes through its rows of the table in
+    chunks    that a device goes through its rows of the table in; with 1, all logits are computed at once
     axes      of the mesh, over which rows and columns are sharded; mesh  None without one
     """
 
@@ -133,10 +133,10 @@ def head_of(model: keras.Model) -> Head | None:
     if isinstance(distribution, Sharded):
         axes, mesh = distribution.expected(variable.path, variable.shape), distribution.device_mesh.backend_mesh
     axes = axes if layer.tie_weights else axes[::-1]
-    rows = variable.shape[0 if layer.tie_weights else 1]
-    if mesh is not None and axes[0]:
-        rows //= mesh.shape[axes[0]]
-    chunks = 1 if axes[0] == "batch" else chunks_of(rows)  # devices of that axis have other tokens, too
+    over_rows = mesh.shape[axes[0]] if mesh is not None and axes[0] else 1
+    # Devices of the axis batch have other tokens, too: the sums of rows that lie over it would be of different tokens.
+    whole = axes[0] == "batch" and over_rows > 1
+    chunks = 1 if whole else chunks_of(variable.shape[0 if layer.tie_weights else 1] // over_rows)
     dtype = layer.reverse_dtype or layer.compute_dtype
     return Head(variable, not layer.tie_weights, dtype, layer.logit_soft_cap, chunks, axes, mesh)
 
@@ -155,18 +155,18 @@ def chunked(
 ) -> tuple[jax.Array, jax.Array]:
     """Return loss of each token and whether it is predicted, as `losses_and_correct` does of `hidden @ table.T`.
 
-    guess  whether the first of the likeliest ids is asked for, and not only whether one is likelier than the label
-    hidden  [records, tokens, hidden]; table  [vocabulary, hidden]; labels  int32 [records, tokens]
+    Its gradients have the dtypes of hidden and table, and are of the first order, in reverse mode only.
+
+    hidden  float [records, tokens, hidden]; table  float [vocabulary, hidden]; labels  int32 [records, tokens]
+    guess   whether the first of the likeliest ids is asked for, and not only whether one is likelier than the label
     """
     mesh = head.mesh
     if mesh is None or mesh.size == 1:
         mesh, head, batch = None, head._replace(axes=(None, None)), None
     else:
         batch = "batch" if hidden.shape[0] % mesh.shape["batch"] == 0 else None
-    of_token, of_hidden, of_table = (
-        PartitionSpec(batch, None), PartitionSpec(batch, None, None), PartitionSpec(*head.axes)
-    )  # fmt: skip
-    inputs = of_hidden, of_table, of_token
+    of_tokens, of_hidden = PartitionSpec(batch, None), PartitionSpec(batch, None, None)
+    inputs = of_hidden, PartitionSpec(*head.axes), of_tokens
 
     def on_mesh(function: Callable, inputs: tuple, outputs: tuple | PartitionSpec) -> Callable:
         """Return a function of the whole arrays, each device with its records and its part of the table."""
@@ -176,56 +176,62 @@ def chunked(
 
     @jax.custom_vjp
     def losses(hidden: jax.Array, table: jax.Array, labels: jax.Array) -> tuple:
-        sums = on_mesh(partial(sums_of, head=head, guess=guess), inputs, (of_token, of_token))
-        return sums(hidden, table, labels)
+        function = on_mesh(partial(sums_on_device, head=head, guess=guess), inputs, (of_tokens, of_tokens))
+        return function(hidden, table, labels)
 
     def forward(hidden: jax.Array, table: jax.Array, labels: jax.Array) -> tuple:
-        outputs = (of_token, of_token, of_token, of_hidden)
-        sums = on_mesh(partial(sums_of, head=head, guess=guess, gradients=True), inputs, outputs)
-        loss, correct, normalizers, gradients = sums(hidden, table, labels)
-        return (loss, correct), (hidden, table, labels, normalizers, gradients)
+        outputs = (of_tokens, of_tokens, of_tokens, of_hidden)
+        function = on_mesh(partial(sums_on_device, head=head, guess=guess, gradients=True), inputs, outputs)
+        loss, correct, normalizers, by_hidden = function(hidden, table, labels)
+        return (loss, correct), (hidden, table, labels, normalizers, by_hidden)
 
     def backward(kept: tuple, cotangents: tuple) -> tuple:
-        *arrays, normalizers, gradients = kept
+        hidden, table, labels, normalizers, by_hidden = kept
         scales = cotangents[0]
-        # Of those that add up, devices with the same tokens each give their share.
-        summed = {"batch", head.axes[1]} - {None} if mesh else set()
-        copies = math.prod(mesh.shape[axis] for axis in summed if axis != batch) if mesh else 1
-        of_rows = on_mesh(partial(table_gradients, head=head, summed=summed), (*inputs, of_token, of_token), of_table)
-        rows = of_rows(*arrays, normalizers, scales / copies)
-        return (scales[..., None] * gradients).astype(arrays[0].dtype), rows.astype(arrays[1].dtype), None
+        summed = {batch, head.axes[1]} - {None}
+        # Where devices of such an axis have the same tokens, each gives its share.
+        copies = math.prod(head.mesh.shape[axis] for axis in summed if axis != batch)  # type: ignore[union-attr]
+        function = on_mesh(
+            partial(table_gradients_on_device, head=head, summed=summed), (*inputs, of_tokens, of_tokens), inputs[1]
+        )
+        by_table = function(hidden, table, labels, normalizers, scales / copies)
+        return (scales[..., None] * by_hidden).astype(hidden.dtype), by_table.astype(table.dtype), None
 
     losses.defvjp(forward, backward)
     return losses(hidden, table, labels)
 
 
 def chunks_on_device(table: jax.Array, head: Head) -> tuple[jax.Array, jax.Array]:
-    """Return first ids and rows of the chunks of a device's part of the table: [chunks], [chunks, rows, hidden]."""
-    rows = table.shape[0] // head.chunks
+    """Return the chunks of a device's part of the table: first ids, int32 [chunks]; rows, [chunks, rows, hidden]."""
+    count = table.shape[0] // head.chunks
     start = jax.lax.axis_index(head.axes[0]) * table.shape[0] if head.axes[0] else 0
-    return start + rows * jnp.arange(head.chunks, dtype="int32"), table.reshape(head.chunks, rows, -1)
+    return start + count * jnp.arange(head.chunks, dtype="int32"), table.reshape(head.chunks, count, -1)
 
 
-def logits_of(hidden: jax.Array, rows: jax.Array, head: Head) -> tuple[jax.Array, jax.Array]:
-    """Return the logits of a chunk, float32 [records, tokens, rows], and its rows over the whole width."""
-    rows = rows.astype(head.dtype)
+def logits_of(hidden: jax.Array, chunk: jax.Array, head: Head) -> tuple[jax.Array, jax.Array]:
+    """Return the logits of a chunk, float32 [records, tokens, rows], and it over the whole width, [rows, hidden].
+
+    chunk  [rows, hidden], of the width what the device has; it is returned in the dtype of the multiplication
+    """
+    chunk = chunk.astype(head.dtype)
     if head.axes[1]:
-        rows = jax.lax.all_gather(rows, head.axes[1], axis=1, tiled=True)
-    logits = jnp.einsum("bth,vh->btv", hidden.astype(head.dtype), rows, preferred_element_type="float32")
-    return logits if head.soft_cap is None else jnp.tanh(logits / head.soft_cap) * head.soft_cap, rows
+        chunk = jax.lax.all_gather(chunk, head.axes[1], axis=1, tiled=True)
+    logits = jnp.einsum("bth,vh->btv", hidden.astype(head.dtype), chunk, preferred_element_type="float32")
+    return logits if head.soft_cap is None else jnp.tanh(logits / head.soft_cap) * head.soft_cap, chunk
 
 
-def uncapped(gradients: jax.Array, logits: jax.Array, head: Head) -> jax.Array:
+def before_cap(gradients: jax.Array, logits: jax.Array, head: Head) -> jax.Array:
     """Return gradients by the logits before the soft cap, of those by the logits after it."""
     return gradients if head.soft_cap is None else gradients * (1 - jnp.square(logits / head.soft_cap))
 
 
-def sums_of(
+def sums_on_device(
     hidden: jax.Array, table: jax.Array, labels: jax.Array, head: Head, guess: bool, gradients: bool = False
 ) -> tuple[jax.Array, ...]:
-    """Return what `chunked` does, by a device with its records and its part of the table.
+    """Return what `chunked` does, of a device's records, with its part of the table.
 
-    With gradients, also the logarithm of the softmax's divisor, and those of each token's loss by its hidden states.
+    With gradients, also the logarithm of each softmax's divisor, float32 [records, tokens], and the gradients of the
+    losses by the hidden states, float32 [records, tokens, hidden]
     """
     none = jnp.zeros(labels.shape, "float32")
     before = Sums(
@@ -233,27 +239,30 @@ def sums_of(
         total=none,
         chosen=none,
         guess=jnp.zeros(labels.shape, "int32") if guess else None,
-        rows=(jnp.zeros(hidden.shape, "float32"),) * 2 if gradients else None,
+        others=jnp.zeros(hidden.shape, "float32") if gradients else None,
+        label=jnp.zeros(hidden.shape, head.dtype) if gradients else None,
     )
 
-    def add_chunk(sums: Sums, chunk: tuple) -> tuple:
-        first, rows = chunk
-        logits, rows = logits_of(hidden, rows, head)
-        return sums.add(logits, labels, first, rows, head), None
+    def add_chunk(sums: Sums, part: tuple) -> tuple:
+        first, chunk = part
+        logits, chunk = logits_of(hidden, chunk, head)
+        return sums.add(logits, labels, first, chunk, head), None
 
     sums, _ = jax.lax.scan(add_chunk, before, chunks_on_device(table, head))
-    if head.axes[0]:
-        sums = sums.over_devices(head.axes[0])
+    axis = head.axes[0]
+    if axis:
+        sums = sums.over_devices(axis)
     correct = sums.chosen >= sums.highest if sums.guess is None else sums.guess == labels
     normalizers = sums.highest + jnp.log(sums.total)
-    if sums.rows is None:
+    if sums.others is None or sums.label is None:
         return normalizers - sums.chosen, correct
-    mean, of_label = sums.rows
-    mean /= sums.total[..., None]
-    return normalizers - sums.chosen, correct, normalizers, mean - uncapped(of_label, sums.chosen[..., None], head)
+    # Of the label, by its probability - 1 at once: where that is near 0, the difference of two terms would be rounding.
+    less = before_cap(jnp.expm1(sums.chosen - normalizers), sums.chosen, head)
+    by_hidden = sums.others / sums.total[..., None] + less[..., None] * sums.label
+    return normalizers - sums.chosen, correct, normalizers, jax.lax.psum(by_hidden, axis) if axis else by_hidden
 
 
-def table_gradients(
+def table_gradients_on_device(
     hidden: jax.Array,
     table: jax.Array,
     labels: jax.Array,
@@ -264,14 +273,15 @@ def table_gradients(
 ) -> jax.Array:
     """Return the gradients of the scaled losses by a device's part of the table, float32.
 
-    normalizers, scales  float32 [records, tokens]; summed  axes of the mesh over which they add up
+    normalizers, scales  float32 [records, tokens]; summed  axes of the mesh over which the gradients add up
     """
 
-    def of_chunk(_: None, chunk: tuple) -> tuple:
-        first, rows = chunk
-        logits, _ = logits_of(hidden, rows, head)
+    def of_chunk(_: None, part: tuple) -> tuple:
+        first, chunk = part
+        logits, _ = logits_of(hidden, chunk, head)
         at_label = first + jax.lax.broadcasted_iota("int32", logits.shape, 2) == labels[..., None]
-        by_logits = uncapped(jnp.exp(logits - normalizers[..., None]) - at_label, logits, head) * scales[..., None]
+        shares = jnp.exp(logits - normalizers[..., None])
+        by_logits = before_cap(shares - at_label, logits, head) * scales[..., None]
         operands = by_logits.astype(head.dtype), hidden.astype(head.dtype)
         found = jnp.einsum("btv,bth->vh", *operands, preferred_element_type="float32")
         if head.axes[1]:
@@ -285,48 +295,54 @@ def table_gradients(
 
 
 class Sums(NamedTuple):
-    """What is known of each token's logits after some chunks of the vocabulary; float32 [records, tokens].
+    """What is known of each token's logits after some chunks of the vocabulary; [records, tokens].
 
-    highest  the largest of them
-    total    the sum of e to the power of each minus the highest
-    chosen   that of the label, 0 until it has come
+    highest  float32, the largest of them
+    total    float32, the sum of e to the power of each minus the highest
+    chosen   float32, that of the label, 0 until it has come
     guess    int32, the id of the first that is the highest; None where nobody asks
-    rows     of the table, [records, tokens, hidden]: the sum of all, each times its term of the total, and that of the
-             label; None without gradients
+    others   float32 [records, tokens, hidden], the sum of the rows of the table but that of the label, each times its
+             term of the total and the derivative of the soft cap
+    label    [records, tokens, hidden], the row of the label, 0 until it has come; both None without gradients
     """
 
     highest: jax.Array
     total: jax.Array
     chosen: jax.Array
     guess: jax.Array | None
-    rows: tuple[jax.Array, jax.Array] | None
+    others: jax.Array | None
+    label: jax.Array | None
 
-    def add(self, logits: jax.Array, labels: jax.Array, first: jax.Array, rows: jax.Array, head: Head) -> "Sums":
-        """Return the sums with another chunk: logits [records, tokens, rows] of the ids from `first` on."""
+    def add(self, logits: jax.Array, labels: jax.Array, first: jax.Array, chunk: jax.Array, head: Head) -> "Sums":
+        """Return the sums with another chunk.
+
+        logits  float32 [records, tokens, rows], of the ids from `first` on; chunk  [rows, hidden], see `logits_of`
+        """
         top = logits.max(-1)
         highest = jnp.maximum(self.highest, top)
         before, terms = jnp.exp(self.highest - highest), jnp.exp(logits - highest[..., None])
-        places = first + jax.lax.broadcasted_iota("int32", logits.shape, logits.ndim - 1)
-        chosen = self.chosen + jnp.where(places == labels[..., None], logits, 0.0).sum(-1)
-        guess, summed = self.guess, self.rows
+        at_label = first + jax.lax.broadcasted_iota("int32", logits.shape, 2) == labels[..., None]
+        chosen = self.chosen + jnp.where(at_label, logits, 0.0).sum(-1)
+        guess, others, label = self.guess, self.others, self.label
         if guess is not None:
             guess = jnp.where(top > self.highest, first + logits.argmax(-1).astype("int32"), guess)
-        if summed is not None:
-            operands = uncapped(terms, logits, head).astype(head.dtype), rows
-            more = jnp.einsum("btv,vh->bth", *operands, preferred_element_type="float32")
-            here = (labels >= first) & (labels < first + rows.shape[0])
-            of_label = jnp.where(here[..., None], jnp.take(rows, labels - first, axis=0, mode="clip"), 0)
-            summed = (summed[0] * before[..., None] + more, summed[1] + of_label)
-        return Sums(highest, self.total * before + terms.sum(-1), chosen, guess, summed)
+        if others is not None and label is not None:
+            pulls = before_cap(jnp.where(at_label, 0.0, terms), logits, head).astype(head.dtype)
+            more = jnp.einsum("btv,vh->bth", pulls, chunk, preferred_element_type="float32")
+            others = others * before[..., None] + more
+            place = labels - first
+            here = (place >= 0) & (place < chunk.shape[0])
+            label = jnp.where(here[..., None], jnp.take(chunk, place, axis=0, mode="clip"), label)
+        return Sums(highest, self.total * before + terms.sum(-1), chosen, guess, others, label)
 
     def over_devices(self, axis: str) -> "Sums":
-        """Return the sums over the devices of an axis of the mesh, each of which has other ids."""
+        """Return the sums over the devices of an axis of the mesh, each of which has other ids; the rows stay apart."""
         highest = jax.lax.pmax(self.highest, axis)
         before = jnp.exp(self.highest - highest)
         total, chosen = jax.lax.psum((self.total * before, self.chosen), axis)
-        guess, rows = self.guess, self.rows
+        guess, others = self.guess, self.others
         if guess is not None:
             guess = jax.lax.pmin(jnp.where(self.highest == highest, guess, jnp.iinfo("int32").max), axis)
-        if rows is not None:
-            rows = jax.lax.psum((rows[0] * before[..., None], rows[1]), axis)
-        return Sums(highest, total, chosen, guess, rows)
+        if others is not None:
+            others = others * before[..., None]
+        return Sums(highest, total, chosen, guess, others, self.label)
