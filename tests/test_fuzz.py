@@ -1,20 +1,21 @@
 """Files from elsewhere, damaged in any way: each is read, or refused in one sentence that names what it was given as.
 
-A few examples, always the same ones, for every kind of file; many for `make test-all`, of a seed that a failure prints.
-An example is a list of changes to the files of a sound folder: bits, cuts, numbers that are sizes, values of JSON.
+A few examples, always the same ones, for every kind of file; many for `make test-all`, other ones each time. Hypothesis
+prints what reproduces a failure. An example is a list of changes to the files of a sound folder: bits, cuts, numbers
+that are sizes, values of JSON.
 """
 
 import json
-import random
 import shutil
-import time
+import unicodedata
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from test_corpus import parquet, write
@@ -38,17 +39,17 @@ pytestmark = pytest.mark.unit
 SIZES = [0, 1, 255, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
-    | st.sampled_from(["", "../x", "/etc/passwd", 10**30, -1, "keras.layers.Lambda", "a" * 3000]),
+    | st.sampled_from(["", "../x", "/etc/passwd", 10**30, -1, "keras.layers.Lambda", "a" * 3000, "a\nb"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=5,
 )  # fmt: skip
 PLACE = st.floats(0, 1, exclude_max=True)
+NUMBER = st.sampled_from([number.to_bytes(8, "little") for number in SIZES])
 BYTES = st.one_of(
     st.tuples(st.just("flip"), PLACE, st.integers(0, 7)),
     st.tuples(st.just("cut"), PLACE, st.none()),
-    st.tuples(st.just("put"), PLACE, st.binary(min_size=1, max_size=12)),
-    st.tuples(st.just("put"), PLACE, st.sampled_from([number.to_bytes(8, "little") for number in SIZES])),
-    st.tuples(st.just("put"), st.sampled_from([0.0]), st.sampled_from([n.to_bytes(8, "little") for n in SIZES])),
+    st.tuples(st.just("put"), PLACE, st.binary(min_size=1, max_size=12) | NUMBER),
+    st.tuples(st.just("put"), st.just(0.0), NUMBER),
     st.tuples(st.just("add"), PLACE, st.binary(max_size=40)),
 )
 VALUES = st.tuples(st.just("value"), PLACE, JSON)
@@ -58,6 +59,21 @@ WORDS = [
     ".content", "['role']", "|", "tojson", "bos_token", "a", "==", "'user'", " generation ", " endgeneration ", "\n",
     " set x = ", "(", ")", "[0]", "*", "-", "999999", "raise_exception('x')", " macro m() ", " endmacro ", ".__class__",
 ]  # fmt: skip
+# The same examples each time, for `make test`; others each time.
+FEW = settings(max_examples=25, derandomize=True)
+MANY = settings(max_examples=3000, print_blob=True)
+HOW_MANY = pytest.mark.parametrize("how_many", [FEW, pytest.param(MANY, marks=pytest.mark.long)], ids=["few", "many"])
+
+
+def fuzz(how_many: settings, check: Callable, *strategies: st.SearchStrategy) -> None:
+    """Check examples of strategies."""
+
+    @settings(how_many, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(st.tuples(*strategies))
+    def examples(values):
+        check(*values)
+
+    examples()
 
 
 def paths_of(value, path=()):
@@ -68,45 +84,62 @@ def paths_of(value, path=()):
         yield from paths_of(inner, (*path, key))
 
 
-def changed(content: bytes, change: tuple, is_json: bool) -> bytes:
+def changed(content: bytes, change: tuple) -> bytes:
     """Return the content of a file after a change."""
     how, place, what = change
     at = int(place * len(content))
     if how == "value":
-        if not is_json:
-            return content
-        try:
-            root = [json.loads(content)]
-        except (ValueError, RecursionError):
-            return content
-        paths = list(paths_of(root[0]))
-        *path, last = (0, *paths[int(place * len(paths))])
-        inner = root
-        for key in path:
-            inner = inner[key]
-        inner[last] = what
-        return json.dumps(root[0]).encode()
-    if not content:
-        return what if how == "add" else content
+        return with_value(content, place, what)
     if how == "flip":
-        return content[:at] + bytes([content[at] ^ 1 << what]) + content[at + 1 :]
+        return content[:at] + bytes([content[at] ^ 1 << what]) + content[at + 1 :] if content else content
     if how == "cut":
         return content[:at]
-    return content[:at] + (what or b"") + content[at + (len(what or b"") if how == "put" else 0) :]
+    return content[:at] + what + content[at + (len(what) if how == "put" else 0) :]
+
+
+def with_value(content: bytes, place: float, value: object) -> bytes:
+    """Return JSON, or a line of JSON lines, with another value at a place; what is no JSON stays."""
+    lines = content.splitlines() or [b""]
+    number = int(place * len(lines))
+    try:
+        root = [json.loads(lines[number])]
+    except (ValueError, RecursionError):
+        return content
+    paths = list(paths_of(root[0]))
+    *path, last = (0, *paths[int(place * 7919 % 1 * len(paths))])
+    inner = root
+    for key in path:
+        inner = inner[key]
+    inner[last] = value
+    return b"\n".join([*lines[:number], json.dumps(root[0]).encode(), *lines[number + 1 :]])
+
+
+def check_sentence(error: UserError, named: str) -> None:
+    """Check that it is one line, which a terminal can show, and names what it is of."""
+    sentence = str(error)
+    assert len(sentence.splitlines()) == 1 and len(sentence) < 2100, repr(sentence)
+    assert not any(unicodedata.category(one) in ("Cc", "Cs") for one in sentence), repr(sentence)
+    assert named in sentence
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write JSON, in a folder that need not be there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value))
 
 
 def masked_model(place: Path):
     """Return a folder of transformers, and what opens it as the rule does."""
-    folder, out = tiny_folder(place), place / "out"
+    folder = tiny_folder(place)
 
-    def read() -> None:
-        out.mkdir()
+    def read(out: Path) -> None:
         outputs = out / "config.json", out / "model.safetensors"
         try:
             save_folder(folder, "x", "jax", *map(str, outputs))
-        finally:
-            assert all(path.exists() for path in outputs) or not list(out.iterdir())
-            shutil.rmtree(out)
+        except UserError:
+            assert not list(out.iterdir())
+            raise
+        assert all(path.exists() for path in outputs)
 
     return folder, read
 
@@ -116,73 +149,59 @@ def tokenizer(place: Path):
     folder = tiny_folder(place)
     for name in ("model.safetensors", "config.json"):
         (folder / name).unlink()
-    return folder, lambda: save_pretrained(str(folder), None, str(place / "out"), "x")
+    return folder, lambda out: save_pretrained(str(folder), None, str(out), "x")
 
 
 def preset(place: Path):
     """Return the folder of a preset of keras-hub, and what looks into it."""
     folder = place / "preset"
     described = {"module": "keras_hub.src.models.gemma", "class_name": "GemmaBackbone", "registered_name": "a>b"}
-    write_json(
-        folder / "config.json", described | {"config": {"dtype": {"module": "keras", "class_name": "DTypePolicy"}}}
-    )
+    described["config"] = {"dtype": {"module": "keras", "class_name": "DTypePolicy"}}
+    write_json(folder / "config.json", described)
     write_json(folder / "model.weights.json", {"metadata": {}, "weight_map": {"a": "model_00000.weights.h5"}})
     with h5py.File(folder / "model_00000.weights.h5", "w") as file:
         file["layers/a/vars/0"] = np.ones((4, 4), "f4")
         file["layers/b/vars/0"] = np.ones(3, "f4")
-    return folder, lambda: check_preset(folder, "x")
+    return folder, lambda out: check_preset(folder, f"x is {folder}")
 
 
 def adapter(place: Path):
     """Return the folder of an adapter of PEFT, and what reads it."""
-    folder, name = place / "adapter", "base_model.model.model.layers.0.self_attn.q_proj.lora_"
+    folder = place / "adapter"
     write_json(folder / ADAPTER[0], {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]})
-    save_file({f"{name}A.weight": np.ones((2, 6), "f4"), f"{name}B.weight": np.ones((8, 2), "f4")}, folder / ADAPTER[1])
+    save_lora(folder, (2, 6), (8, 2))
 
-    def read() -> None:
-        check_folder(folder, "x")
-        additions(folder, "x")
+    def read(out: Path) -> None:
+        check_folder(folder, f"x is {folder}")
+        for factor, a, b in additions(folder, "x").values():
+            assert np.isfinite(factor) and np.isfinite(a).all() and np.isfinite(b).all()
 
     return folder, read
+
+
+def save_lora(folder: Path, *shapes: tuple[int, ...]) -> None:
+    """Write A and B of these shapes for a layer."""
+    name = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
+    arrays = {f"{name}{one}.weight": np.ones(shape, "f4") for one, shape in zip("AB", shapes, strict=True)}
+    save_file(arrays, folder / ADAPTER[1])
 
 
 def shard(place: Path):
     """Return a folder with TFRecords, and what takes and reads them."""
-    source = place / "shards/a.tfrecord"
+    source = place / "x is a.tfrecord/a.tfrecord"
     source.parent.mkdir()
     source.write_bytes(records(WHOLE, WHOLE, WHOLE))
 
-    def read() -> None:
-        target = place / "out/train/00000-of-00001.tfrecord"
+    def read(out: Path) -> None:
+        target = out / "train/00000-of-00001.tfrecord"
         try:
             take_shard(str(source), target, EXPECTED)
-            list(scan(target))
-        finally:
-            shutil.rmtree(place / "out", ignore_errors=True)
+        except UserError:
+            assert not [path for path in out.rglob("*") if path.is_file()]
+            raise
+        assert list(scan(target))
 
     return source.parent, read
-
-
-def archive(place: Path):
-    """Return a folder with an archive, and what checks and unpacks it, whatever the check says."""
-    folder = place / "archive"
-    folder.mkdir()
-    files = {"source/config.yaml": b"a: 1", "config/given/1.yaml": b"a: 2"}
-    forged(folder / "a.zip", files, configfiles={"config/given/1.yaml": "c.yaml"}, artifacts={}, target="a.zip")
-
-    def read() -> None:
-        path, inside = folder / "a.zip", place / "out/in/side"
-        damages = damages_of(path)
-        assert all(one.isprintable() for one in damages)
-        try:
-            if not damages:
-                with zipfile.ZipFile(path) as opened:
-                    unpack(opened, read_manifest(path), inside)
-            assert not [one for one in (place / "out").rglob("*") if one.is_file() and inside not in one.parents]
-        finally:
-            shutil.rmtree(place / "out", ignore_errors=True)
-
-    return folder, read
 
 
 def texts(place: Path):
@@ -196,83 +215,120 @@ def texts(place: Path):
     write(folder / "d.parquet", parquet(q=[row["q"] for row in rows], n=[1, 2]))
     form = Form("x", {"template": "{q} {n}"})
 
-    def read() -> None:
-        said = None
+    def read(out: Path) -> None:
         for path in sorted(folder.iterdir()):
             try:
                 list(read_files([str(path)], "line", form))
             except UserError as error:
-                said = error
-        if said:
-            raise said
+                check_sentence(error, str(path))
 
     return folder, read
 
 
-def write_json(path: Path, value: object) -> None:
-    """Write JSON, in a folder that need not be there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value))
-
-
-KINDS = [masked_model, tokenizer, preset, adapter, shard, archive, texts]
-EXAMPLES = [25, pytest.param(3000, marks=pytest.mark.long)]
-
-
-def options(examples: int) -> settings:
-    """Return settings for so many examples."""
-    return settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-
-
-def seeded(examples: int) -> int:
-    """Return a seed: one and the same for few examples. pytest prints it where a test fails."""
-    number = 0 if examples == EXAMPLES[0] else random.Random(time.time()).randrange(2**32)
-    print(f"seed {number}")
-    return number
-
-
-def check_sentence(error: UserError) -> None:
-    """Check that it is one line, which a terminal can show."""
-    sentence = str(error)
-    assert len(sentence.splitlines()) == 1 and sentence.isprintable() and len(sentence) < 2100, repr(sentence)
-
-
-@pytest.mark.parametrize("examples", EXAMPLES, ids=["few", "many"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_damaged_is_read_or_refused_in_one_sentence(tmp_path, kind, examples):
+@HOW_MANY
+@pytest.mark.parametrize("kind", [masked_model, tokenizer, preset, adapter, shard, texts])
+def test_what_is_damaged_is_read_or_refused_in_one_sentence(tmp_path, kind, how_many):
     folder, read = kind(tmp_path)
-    read()
     sound = {path: path.read_bytes() for path in sorted(folder.iterdir())}
-    changes = st.lists(st.tuples(st.sampled_from(sorted(sound)), BYTES | VALUES), min_size=1, max_size=3)
+    described = [path for path in sound if path.suffix in (".json", ".jsonl")]
+    damages = st.tuples(st.sampled_from(list(sound)), BYTES)
+    if described:
+        damages |= st.tuples(st.sampled_from(described), VALUES)
 
-    @seed(seeded(examples))
-    @options(examples)
-    @given(changes)
-    def damage(changes):
-        for path, content in sound.items():
-            for change in (change for name, change in changes if name == path):
-                content = changed(content, change, path.suffix in (".json", ".jsonl"))
+    def check(changes: list) -> None:
+        contents = dict(sound)
+        for path, change in changes:
+            contents[path] = changed(contents[path], change)
+        for path, content in contents.items():
             path.write_bytes(content)
+        out = tmp_path / "out"
+        out.mkdir()
         try:
-            read()
+            read(out)
         except UserError as error:
-            check_sentence(error)
+            assert changes, error
+            check_sentence(error, "x is ")
+        finally:
+            shutil.rmtree(out)
 
-    damage()
+    check([])
+    fuzz(how_many, check, st.lists(damages, min_size=1, max_size=3))
 
 
-@pytest.mark.parametrize("examples", EXAMPLES, ids=["few", "many"])
-def test_a_chat_template_is_rendered_or_refused_in_one_sentence(monkeypatch, examples):
+PARTS = st.sampled_from(["..", ".", "", "source", "config", "given", "a", "\\", "\0", "\n", "é", "\x1b[2J"])
+
+
+@HOW_MANY
+def test_an_archive_writes_nothing_elsewhere(tmp_path, how_many):
+    """Damaged, or made with names that nobody should follow; unpacked whatever the check says."""
+    path, inside = tmp_path / "a.zip", tmp_path / "in/side"
+
+    def check(name: str, changes: list) -> None:
+        files = {"source/config.yaml": b"a: 1", f"source/{name}": b"evil", name: b"evil"}
+        try:
+            forged(path, files, configfiles={name: name}, outside={name: "0"}, artifacts={}, target="a.zip")
+        except (UserError, ValueError, UnicodeError):  # no name of a zip file
+            return
+        content = path.read_bytes()
+        for change in changes:
+            content = changed(content, change)
+        path.write_bytes(content)
+        damages = damages_of(path)
+        assert all(damage.isprintable() and len(damage) < 2100 for damage in damages)
+        try:
+            with zipfile.ZipFile(path) as opened:
+                unpack(opened, read_manifest(path), inside)
+        except Exception:
+            if not damages:
+                raise
+        assert all(inside in one.parents or one == path for one in tmp_path.rglob("*") if one.is_file())
+        shutil.rmtree(inside.parent, ignore_errors=True)
+
+    check("a", [])
+    fuzz(how_many, check, st.lists(PARTS, max_size=5).map("/".join), st.lists(BYTES, max_size=2))
+
+
+@HOW_MANY
+def test_a_chat_template_is_rendered_or_refused_in_one_sentence(monkeypatch, how_many):
     monkeypatch.setattr("tpulm.corpus.rows.LONGEST", 1)
 
-    @seed(seeded(examples))
-    @options(examples)
-    @given(st.lists(st.sampled_from(WORDS) | st.text(max_size=5), max_size=25).map("".join))
-    def render(template):
+    def check(template: str) -> None:
         described = {"where": "x", "template": template, "special": None, "bos_token": "<s>", "eos_token": "</s>"}
         try:
             ChatTemplate(described).document("f", TALK)
         except UserError as error:
-            check_sentence(error)
+            check_sentence(error, "")
 
-    render()
+    fuzz(how_many, check, st.lists(st.sampled_from(WORDS) | st.text(max_size=5), max_size=25).map("".join))
+
+
+# What got through once.
+ODD = [
+    {"rank_pattern": {r"\d" * 40 + "!": 4}}, {"rank_pattern": {"(a+)+b": 4}}, {"rank_pattern": {r"\q": 4}},
+    {"lora_alpha": float("nan")}, {"lora_alpha": float("inf")}, {"lora_alpha": 1e39}, {"r": 0}, {"r": "2"},
+    {"alpha_pattern": [1]}, {"r": None},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", ODD, ids=map(str, range(len(ODD))))
+def test_odd_numbers_of_adapters(tmp_path, changes):
+    folder, read = adapter(tmp_path)
+    write_json(folder / ADAPTER[0], json.loads((folder / ADAPTER[0]).read_text()) | changes)
+    with pytest.raises(UserError, match=f"^x is {folder}, whose "):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("shapes", [((2, 6), (8, 3)), ((2,), (8, 2)), ((2, 6), ())], ids=str)
+def test_odd_shapes_of_adapters(tmp_path, shapes):
+    folder, read = adapter(tmp_path)
+    save_lora(folder, *shapes)
+    with pytest.raises(UserError, match=f"^x is {folder}, whose A "):
+        read(tmp_path)
+
+
+def test_types_that_numpy_does_not_have(tmp_path):
+    folder, read = adapter(tmp_path)
+    head = json.dumps({"a": {"dtype": "F8_E5M2", "shape": [4], "data_offsets": [0, 4]}}).encode()
+    (folder / ADAPTER[1]).write_bytes(len(head).to_bytes(8, "little") + head + bytes(4))
+    with pytest.raises(UserError, match=f"^x is {folder}, where {ADAPTER[1]} cannot be read"):
+        read(tmp_path)

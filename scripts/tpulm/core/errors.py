@@ -1,19 +1,27 @@
 """The exception for user errors, as opposed to bugs."""
 
-LONGEST = 2000  # characters; data can have names of any length
+import unicodedata
+
+LONGEST = 2000  # characters of a sentence; data can have names of any length
+CONTROL = {"Cc", "Cs", "Zl", "Zp"}  # categories of Unicode: what a terminal, or a reader of lines, takes for a command
+DIRECTIONS = {chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}  # what follows reads backwards
 
 
 class UserError(Exception):
     """Something the user can mend: one sentence naming the key or file, what was found and what is allowed.
 
-    Characters of data that a terminal may take for a command are escaped, as in a Python string.
+    Of data in it, control characters are escaped, and the middle of what is very long is left out.
     """
 
     def __str__(self) -> str:
-        """Return the sentence, without its middle where it is too long."""
-        sentence = super().__str__()
-        if len(sentence) > LONGEST:
-            sentence = f"{sentence[: LONGEST // 2]} ... {sentence[-LONGEST // 2 :]}"
-        return "".join(
-            one if one.isprintable() or one == "\n" else one.encode("unicode_escape").decode() for one in sentence
-        )
+        """Return the sentence, in one line."""
+        return shown(super().__str__())
+
+
+def shown(text: str) -> str:
+    """Return a text as a terminal may show it."""
+    safe = "".join(
+        one.encode("unicode_escape").decode() if unicodedata.category(one) in CONTROL or one in DIRECTIONS else one
+        for one in text
+    )
+    return safe if len(safe) <= LONGEST else f"{safe[: LONGEST // 2]} ... {safe[-LONGEST // 2 :]}"

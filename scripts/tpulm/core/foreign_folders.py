@@ -7,9 +7,13 @@ import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
+
+if TYPE_CHECKING:
+    import numpy as np
 
 NO_CODE = "code from data is never run"
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".npy"}
@@ -38,7 +42,8 @@ def check_folder(folder: Path, given: str) -> None:
             raise UserError(f"{given}, where {name} is neither a file nor a folder.")
     for path in sorted(folder.glob("*.json")):
         described = content_of(path, given)
-        if path.name.endswith("config.json") and not isinstance(described, dict):  # of a model, tokenizer or adapter
+        # Of a model, its generation, a tokenizer or an adapter.
+        if path.name.endswith("config.json") and not isinstance(described, dict):
             raise UserError(f"{given}, where {path.name} is no JSON object.")
         if isinstance(described, dict) and described.get("auto_map"):
             raise UserError(f"{given}, where {path.name} requires custom code (auto_map); {NO_CODE}.")
@@ -115,6 +120,19 @@ def check_vocabulary(path: Path, given: str) -> None:
         SentencePieceProcessor(model_file=str(path))
     except (OSError, RuntimeError) as error:
         raise UserError(f"{given}, where {path.name} is no vocabulary of SentencePiece ({error}).") from None
+
+
+def read_safetensors(path: Path, given: str) -> "dict[str, np.ndarray]":
+    """Return the tensors of a safetensors file, float32. Raises UserError where it cannot be read."""
+    import ml_dtypes  # noqa: F401 (makes bfloat16 known to NumPy)
+    import numpy as np
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "np") as file, np.errstate(over="ignore"):
+            return {name: np.ascontiguousarray(file.get_tensor(name), np.float32) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, AttributeError, TypeError) as error:  # the last two of types that NumPy does not have
+        raise UserError(f"{given}, where {path.name} cannot be read ({error}).") from None
 
 
 def check_hdf5(path: Path, given: str) -> None:

@@ -8,14 +8,13 @@ import os
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from transformers import AutoConfig, PretrainedConfig
 from transformers.modeling_tf_pytorch_utils import apply_transpose, convert_tf_weight_name_to_pt_weight_name
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import atomic_write, read_json, write_text
-from tpulm.core.foreign_folders import check_folder, check_hdf5
+from tpulm.core.foreign_folders import check_folder, check_hdf5, read_safetensors
 from tpulm.specs.masked_architectures import find_architecture
 from tpulm.specs.masked_sizes import config_recipe, sizes_of
 
@@ -135,17 +134,11 @@ def read_weights(folder: Path, where: str) -> dict[str, np.ndarray]:
 
 def read_file(path: Path, where: str) -> dict[str, np.ndarray]:
     """Return the tensors of a safetensors file in float32, buffers left out. Raises UserError where it is damaged."""
-    import ml_dtypes  # noqa: F401 (makes bfloat16 known to NumPy)
-
-    try:
-        with safe_open(path, "np") as file:
-            read = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-    except (SafetensorError, TypeError) as error:
-        raise UserError(f"{where} is {path.parent}, where {path.name} cannot be read ({error}).") from None
+    read = read_safetensors(path, f"{where} is {path.parent}")
     kept = {name: array for name, array in read.items() if not name.endswith(BUFFERS)}
     for old, new in OLD_NAMES.items():
         kept = {name.replace(old, new): array for name, array in kept.items()}
-    return {name: np.ascontiguousarray(array, np.float32) for name, array in kept.items()}
+    return kept
 
 
 def read_hdf5(path: Path, where: str) -> dict[str, np.ndarray]:

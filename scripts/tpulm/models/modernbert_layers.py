@@ -13,7 +13,6 @@ import keras
 import keras_hub
 from keras import ops
 
-from tpulm.compat.keras import token_embedding
 from tpulm.models.attention import Kernel, attend
 from tpulm.models.document_masking import places
 from tpulm.models.dropout import Dropout
@@ -88,7 +87,9 @@ class ModernBertBackbone(keras_hub.models.Backbone):
     def __init__(self, sizes: Mapping, vocabulary_size: int):
         """Build it; sizes  as of tpulm.specs.masked_sizes."""
         layers, hidden = sizes["num_hidden_layers"], sizes["hidden_size"]
-        self.token_embedding = token_embedding(vocabulary_size, hidden)
+        self.token_embedding = keras.layers.ReversibleEmbedding(  # of reverse_dtype: see tpulm.models.roberta_layers
+            vocabulary_size, hidden, reverse_dtype=keras.config.dtype_policy().compute_dtype, name="token_embedding"
+        )
         self.transformer_layers = [Block(sizes, number, name=f"transformer_layer_{number}") for number in range(layers)]
         tokens, mask = (keras.Input((None,), dtype="int32", name=name) for name in ("token_ids", "padding_mask"))
         x = norm("embeddings_layer_norm")(self.token_embedding(tokens))

@@ -18,21 +18,24 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tpulm.core.arrays import load_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
+from tpulm.core.foreign_folders import read_safetensors
 from tpulm.models.transformers_causal import LAYER, MODULES, WITH_HEADS
+from tpulm.specs.messages import describe
 
 if TYPE_CHECKING:
     import keras
 
+LARGEST = 1e6  # of a rank, or of the alpha that it is divided by
 CONFIG, WEIGHTS = ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
-PATTERN = re.compile(r"(\\d\+?|\\.|[\w.^$|])*")  # of names of layers: none of these expressions takes long
-TENSOR = re.compile(r"\.layers\.(\d+)\.((?:self_attn|mlp)\.\w+)\.lora_([AB])\.weight$")
+# Of names of layers. Another expression may take for ever.
+PATTERN = re.compile(r"(?:\\d\+?|\\\.|[\w.^$|])*")
+TENSOR = re.compile(r"\.layers\.(\d{1,5})\.((?:self_attn|mlp)\.\w+)\.lora_([AB])\.weight$")
 
 
 def scaled(arrays: dict[str, np.ndarray], factor: float) -> dict[str, np.ndarray]:
@@ -105,51 +108,68 @@ def peft(
     return tensors, config
 
 
-def additions(folder: Path, where: str) -> dict[tuple[int, str], np.ndarray]:
-    """Return what an adapter adds to each matrix, float32 [outputs, inputs], by block and PyTorch's name of the layer.
+class Addition(NamedTuple):
+    """What an adapter adds to a matrix [outputs, inputs]: factor * b @ a; a  float32 [rank, inputs], b [outputs, rank]."""
+
+    factor: float
+    a: np.ndarray
+    b: np.ndarray
+
+
+def additions(folder: Path, where: str) -> dict[tuple[int, str], Addition]:
+    """Return what an adapter adds to each matrix, by block and PyTorch's name of the layer.
 
     Raises UserError, naming `where`, for what is no plain LoRA adapter of a causal model.
     """
+    given = f"{where} is {folder}"
     if not (folder / WEIGHTS).is_file():
-        raise UserError(f"{where} is {folder}, which has no {WEIGHTS}; allowed: a folder that PEFT saved.")
-    config, tensors = read_json(folder / CONFIG), load_arrays(folder / WEIGHTS)
+        raise UserError(f"{given}, which has no {WEIGHTS}; allowed: a folder that PEFT saved.")
+    config, tensors = read_json(folder / CONFIG), read_safetensors(folder / WEIGHTS, given)
     odd = [key for key in ("use_dora", "modules_to_save", "fan_in_fan_out", "lora_bias") if config.get(key)]
     if config.get("peft_type") != "LORA" or odd:
         found = odd[0] if odd else f"peft_type {config.get('peft_type')}"
-        raise UserError(f"{where} is {folder}, an adapter with {found}; allowed: plain LoRA (peft_type LORA).")
+        raise UserError(f"{given}, an adapter with {found}; allowed: plain LoRA (peft_type LORA).")
     parts: dict[tuple[int, str], dict[str, np.ndarray]] = {}
     for name, array in tensors.items():
         match = TENSOR.search(name)
         if not match or match[2] not in MODULES.values():
-            raise UserError(f"{where} is {folder}, which adapts {name}; allowed: {', '.join(set(MODULES.values()))}.")
-        if not np.isfinite(array).all():
-            raise UserError(f"{where} is {folder}, where {name} has values that are no numbers (NaN or infinity).")
-        parts.setdefault((int(match[1]), match[2]), {})[match[3]] = array.astype(np.float32)
-    try:
-        return {place: scale(config, *place) * (pair["B"] @ pair["A"]) for place, pair in parts.items()}
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        said = f"{type(error).__name__}: {error}"
-        raise UserError(f"{where} is {folder}, which is no adapter that PEFT saved ({said}).") from None
+            raise UserError(f"{given}, which adapts {name}; allowed: {', '.join(set(MODULES.values()))}.")
+        parts.setdefault((int(match[1]), match[2]), {})[match[3]] = array
+    return {place: addition(config, place, pair, given) for place, pair in parts.items()}
 
 
-def scale(config: Mapping[str, Any], block: int, module: str) -> float:
-    """Return what PEFT multiplies the product of a layer by: alpha / rank, or alpha / sqrt(rank) with use_rslora.
+def addition(
+    config: Mapping[str, Any], place: tuple[int, str], pair: Mapping[str, np.ndarray], given: str
+) -> Addition:
+    """Return what an adapter adds to the matrix of block and layer `place`. Raises UserError, which begins with `given`.
 
-    Raises ValueError for a pattern that is none of names.
+    pair  its A and B
     """
-    name = f"model.layers.{block}.{module}"
-
-    def of(pattern: str, default: float) -> float:
+    layer = f"model.layers.{place[0]}.{place[1]}"
+    a, b = pair.get("A", np.empty(0)), pair.get("B", np.empty(0))
+    if a.ndim != 2 or b.ndim != 2 or len(a) != b.shape[1]:
+        raise UserError(f"{given}, whose A {list(a.shape)} and B {list(b.shape)} of {layer} do not fit each other.")
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        raise UserError(f"{given}, where A or B of {layer} has values that are no numbers (NaN or infinity).")
+    values = {"r": config.get("r"), "lora_alpha": config.get("lora_alpha")}
+    for key, pattern in (("r", "rank_pattern"), ("lora_alpha", "alpha_pattern")):
         patterns = config.get(pattern) or {}
-        if odd := [key for key in patterns if not PATTERN.fullmatch(key)]:
-            raise ValueError(f"{pattern} has {odd[0]!r}")
-        return next((value for key, value in patterns.items() if re.match(rf"(.*\.)?({key})$", name)), default)
-
-    rank, alpha = of("rank_pattern", config["r"]), of("alpha_pattern", config["lora_alpha"])
-    found = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
-    if not isinstance(found, float):
-        raise TypeError(f"lora_alpha is {alpha!r}, r is {rank!r}")
-    return found
+        if not isinstance(patterns, dict):
+            raise UserError(f"{given}, whose {pattern} is {describe(patterns)}; allowed: a JSON object.")
+        for expression, value in patterns.items():
+            if not PATTERN.fullmatch(expression):
+                raise UserError(
+                    f"{given}, whose {pattern} has {describe(expression)}; allowed: names of layers, with \\d, \\d+, ^, $ "
+                    "and |."
+                )
+            if re.match(rf"(.*\.)?({expression})$", layer):
+                values[key] = value
+                break
+        if not isinstance(values[key], int | float) or not 0 < values[key] < LARGEST:
+            raise UserError(f"{given}, whose {key} is {describe(values[key])} for {layer}; allowed: numbers above 0.")
+    rank, alpha = values["r"], values["lora_alpha"]
+    # As PEFT scales, with rank-stabilized LoRA (Kalajdzievski 2023) by the root.
+    return Addition(alpha / (math.sqrt(rank) if config.get("use_rslora") else rank), a, b)
 
 
 def merge_peft(model: "keras.Model", folder: Path, where: str) -> int:
@@ -167,12 +187,16 @@ def merge_peft(model: "keras.Model", folder: Path, where: str) -> int:
         added = left.pop((int(match[1]), MODULES[match[2]]), None)
         if added is None:
             continue
-        if added.size != math.prod(variable.shape):
+        if len(added.b) * added.a.shape[1] != math.prod(variable.shape):
             raise UserError(
-                f"{where} is {folder}, which adds {list(added.shape)} to {layer}, of the shape {list(variable.shape)}; "
-                "allowed: an adapter of this base model."
+                f"{where} is {folder}, which adds {[len(added.b), added.a.shape[1]]} to {layer}, of the shape "
+                f"{list(variable.shape)}; allowed: an adapter of this base model."
             )
-        variable.assign(np.asarray(variable, np.float32) + in_keras(layer, match[2], added, tuple(variable.shape)))
+        with np.errstate(over="ignore", invalid="ignore"):
+            matrix = np.float32(added.factor) * (added.b @ added.a)
+        if not np.isfinite(matrix).all():
+            raise UserError(f"{where} is {folder}, which adds values to {layer} that are no numbers (NaN or infinity).")
+        variable.assign(np.asarray(variable, np.float32) + in_keras(layer, match[2], matrix, tuple(variable.shape)))
     if left:
         block, module = min(left)
         raise UserError(

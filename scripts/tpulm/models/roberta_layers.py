@@ -14,7 +14,6 @@ import keras
 import keras_hub
 from keras import ops
 
-from tpulm.compat.keras import token_embedding
 from tpulm.models.attention import Kernel, attend
 from tpulm.models.document_masking import places, same_document
 from tpulm.models.dropout import Dropout
@@ -29,7 +28,10 @@ class Embeddings(keras.layers.Layer):
     def __init__(self, vocabulary_size: int, positions: int, hidden: int, **kwargs: Any):
         """Make it for documents of so many positions at most."""
         super().__init__(**kwargs)
-        self.token_embedding = token_embedding(vocabulary_size, hidden)
+        # Without reverse_dtype, it multiplies in float32 inside of another layer, also under mixed precision.
+        self.token_embedding = keras.layers.ReversibleEmbedding(
+            vocabulary_size, hidden, reverse_dtype=self.compute_dtype, name="token_embedding"
+        )
         self.position_embedding = keras_hub.layers.PositionEmbedding(positions, name="position_embedding")
         self.hidden = hidden
 

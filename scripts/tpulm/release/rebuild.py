@@ -64,9 +64,12 @@ def unpack(archive: zipfile.ZipFile, manifest: Mapping[str, Any], folder: Path) 
             if not inside(name):
                 return f"{name} in the archive is outside {folder}; nothing more is unpacked."
             target = folder / name.removeprefix("source/")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with archive.open(name) as file, open(target, "wb") as copy:
-                shutil.copyfileobj(file, copy)
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(name) as file, open(target, "wb") as copy:
+                    shutil.copyfileobj(file, copy)
+            except OSError as error:  # also where a name is another's folder
+                return f"{name} in the archive cannot be written in {folder} ({error.strerror})."
     for path, digest in manifest["outside"].items():
         target = folder / path
         copied = below(target, folder)

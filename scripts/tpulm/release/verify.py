@@ -45,6 +45,7 @@ NEED, NEED_FAR = 20, 45  # version of the format, as everything is deflated
 UTF8 = 0x800  # the flag of a name that is not ASCII
 CHUNK = 2**20  # bytes that are inflated at once
 LARGEST_MANIFEST = 2**28  # bytes
+LONGEST = 2000  # characters of a sentence
 
 
 def headers(entry: zipfile.ZipInfo) -> tuple[bytes, bytes]:
@@ -145,11 +146,18 @@ def damages_of(path: Path) -> list[str]:
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw,
             zipfile.ZipFile(file) as archive,
         ):
-            damages = [*content_damages(raw, archive), *frame_damages(raw, archive)]
+            return [shown(damage) for damage in (*content_damages(raw, archive), *frame_damages(raw, archive))]
     except Exception as error:  # what Python makes of a damaged directory is of many types
-        damages = [f"the archive cannot be opened, its directory or its end is corrupt: {error}."]
-    # A name can have characters that a terminal takes for a command.
-    return [damage if damage.isprintable() else ascii(damage)[1:-1] for damage in damages]
+        return [shown(f"the archive cannot be opened, its directory or its end is corrupt: {error}.")]
+
+
+def shown(sentence: str) -> str:
+    """Return a sentence with a name of the archive in it as a terminal may show it, in one line.
+
+    As tpulm.core.errors does; but this program runs alone.
+    """
+    safe = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in sentence)
+    return safe if len(safe) <= LONGEST else f"{safe[: LONGEST // 2]} ... {safe[-LONGEST // 2 :]}"
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -225,7 +233,8 @@ def main(default: str | None = None) -> None:
         sys.path.insert(0, f"{path}/source/scripts")
         from tpulm.release.rebuild import rebuild
 
-        sys.exit(rebuild(path, manifest, asked.rebuild, asked.environment, asked.cores))
+        failed = rebuild(path, manifest, asked.rebuild, asked.environment, asked.cores)
+        sys.exit(failed and shown(failed))
 
 
 if __name__ == "__main__":
