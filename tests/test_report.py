@@ -194,10 +194,12 @@ def test_a_look_while_it_runs(watched):
     address, process, worker, folder = watched
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", address)
     status, text = get(address)
-    assert status == 200 and 'data-live="/' in text
+    assert status == 200 and 'data-live="sections"' in text
     # Nothing without the token, and nothing but to read.
     assert [get(address[:-2] + "/")[0], get(address.rpartition("/")[0].rpartition("/")[0])[0]] == [404, 404]
-    assert get(f"{address}../config.yaml")[0] == 404 and get(address, "POST")[0] == get(address, "PUT")[0] == 501
+    assert (
+        get(f"{address}../config.yaml")[0] == 404 and get(address, "POST")[0] == 415 and get(address, "PUT")[0] == 501
+    )
     with socket.create_connection(("127.0.0.1", urlsplit(address).port)) as odd:
         odd.sendall(b"GET http://[::1/ HTTP/1.0\r\n\r\n")
         assert b" 404 " in odd.recv(100)

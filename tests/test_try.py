@@ -11,6 +11,7 @@ import sys
 import pytest
 import warm
 from conftest import ROOT
+from tpulm.config.finished_models import base_of
 from tpulm.core.files import fingerprints, write_json
 from tpulm.core.folder_lock import lock_of
 from tpulm.specs.masked_sizes import opens
@@ -57,14 +58,13 @@ def test_a_model_that_is_not_there_is_named_with_those_that_are(tmp_path):
     assert "base model of results/finetune/tiny is not known" in said and said.count("\n") == 1
     # What Snakemake kept of the run says it.
     write_json(tmp_path / "results/history/finetune/tiny.json", [{"recipe": {"base": "small"}}])
-    base_of = runpy.run_path(str(PROGRAM))["base_of"]
     assert base_of("tiny", tmp_path / "results", {}) == "small"
     assert base_of("tiny", tmp_path / "results", {"finetune": {"runs": {"tiny": {"base": "large"}}}}) == "large"
 
 
 @pytest.mark.unit
 def test_without_the_environment_there_is_a_sentence():
-    for tool in ("try", "new_config", "watch", "compare"):
+    for tool in ("try", "demo", "new_config", "watch", "compare"):
         done = subprocess.run(
             [sys.executable, "-S", "-I", ROOT / f"tools/{tool}.py", "x"], capture_output=True, text=True, check=False
         )

@@ -92,12 +92,17 @@ def test_a_finetuned_model_stands_beside_its_base_model(judged):
         beside = {"base model": 0.0, "most frequent response": 0.05}
         exact = score("exact_match", "finetune-text test, responses", share, 0.04, beside, "responses", higher=True)
         harness = score("exact_match", "gsm8k", 0.5, 0.1, {}, "harness", higher=True)
-        return judged("finetune", figures(7.1, 2.8), [text, harness, exact])
+        return judged("finetune", figures(7.1, 2.8), [text, harness, exact], losses=(3.0, 2.0))
 
     said, warning = answered(0.92)
-    assert "1.60 bits per byte, and that has 6.50" in said and "92% of its responses to 100" in said and not warning
+    assert "1.60 bits per byte, where that has 6.50" in said and "92% of its responses to 100" in said and not warning
+    assert "still falling" in said and answered(0.995)[0].endswith("Nothing is left to do for this text.")
     said, warning = answered(0.06)
-    assert "most frequent response" in said and warning
+    assert said.startswith("Only 6% of its responses") and "most frequent response" in said and warning
+    said, warning = judged("finetune", figures(7.1, 7.2, 9.0), losses=(7.2, 7.2))
+    assert "forgotten much" in said and said.endswith("a third of the learning_rate.") and warning
+    ngram = score("bits_per_byte", "finetune-text test", 2.4, 0.1, {"base model": 3.5, "5-gram": 1.26})
+    assert "where that has 3.50 and a 5-gram model of it 1.26." in judged("finetune", figures(7.1, 2.8), [ngram])[0]
 
 
 def test_a_training_that_diverged_is_told_from_one_that_knows_its_text(judged):

@@ -16,53 +16,21 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 try:
-    from tpulm.config.exported_models import sampling_of
-    from tpulm.config.reading import complete, read_config
+    from tpulm.config.finished_models import chosen, folders_of, place_of, sampling_in
     from tpulm.core.errors import UserError
     from tpulm.core.files import read_json
-    from tpulm.specs.artifacts import experiment_folder, in_experiment
     from tpulm.specs.masked_sizes import opens
 except ModuleNotFoundError as error:
     sys.exit(f"error: this Python has no {error.name}; activate the environment: `. .venv/bin/activate`.")
 
-# A file that a finished model of each stage has, below the folder of the stage and of the run.
-WHOLE = {
-    "mlm": ["model/model.safetensors"],
-    "base": ["preset/config.json"],
-    "finetune": ["model/config.json", "adapter.lora.h5"],
-}
-CONFIG = Path("config.yaml")
 Ask = Callable[[str], list[str]]
-
-
-def models(results: Path) -> list[str]:
-    """Return every finished model of a folder of results, as STAGE/RUN."""
-    found = [
-        f"{stage}/{folder.name}"
-        for stage, files in WHOLE.items()
-        for folder in (results / stage).glob("*")
-        if any((folder / file).is_file() for file in files)
-    ]
-    return sorted(found)
-
-
-def chosen(run: str, results: Path) -> tuple[str, str]:
-    """Return stage and name of the model that the user means by RUN, STAGE/RUN or the key of the config."""
-    there = models(results)
-    name = run.replace(".runs.", "/").replace(".", "/").strip("/")
-    found = [model for model in there if model == name or model.partition("/")[2] == name]
-    if len(found) == 1:
-        stage, _, name = found[0].partition("/")
-        return stage, name
-    said = "which is ambiguous" if found else "which is not a trained model"
-    raise UserError(f"the run is {run}, {said} in {results}; allowed: {', '.join(found or there) or 'none'}.")
 
 
 def masked(folder: Path) -> Ask:
@@ -122,54 +90,17 @@ def causal(folder: Path, adapter: Path | None, sampling: dict) -> Ask:
     return lambda prompt: [f"{prompt}{text}" for text in generate([prompt])[0]]
 
 
-def results_of(config: Mapping) -> Path:
-    """Return the results of a config; without one, those of this folder."""
-    return Path(in_experiment("<results>", experiment_folder(config)))
-
-
-def place_of(asked: argparse.Namespace) -> tuple[Path, str, Mapping]:
-    """Return the results that have the run, the run, which the user may give as a folder, and its config.
-
-    The config is empty where it is not known. Raises UserError.
-    """
-    folder = Path(os.path.abspath(asked.run))
-    if folder.is_dir() and folder.parent.name in WHOLE:
-        config = read_config(asked.configfile, {}) if asked.configfile else {}
-        if not config and CONFIG.is_file():
-            with contextlib.suppress(UserError):
-                here = read_config([CONFIG], {})
-                config = here if results_of(here).resolve() == folder.parents[1].resolve() else {}
-        return Path(os.path.relpath(folder.parents[1])), f"{folder.parent.name}/{folder.name}", config
-    config = read_config(asked.configfile or [CONFIG], {}) if asked.configfile or CONFIG.is_file() else {}
-    results = asked.results or results_of(config)
-    if not models(results) and asked.results is None and asked.configfile is None:
-        raise UserError(f"there is no trained model in {results}; those of another config need --configfile.")
-    return results, asked.run, config
-
-
-def base_of(name: str, results: Path, config: Mapping) -> str:
-    """Return the base model of an adapter: by its config, or else by what `snakemake` has kept of the run."""
-    if name in config.get("finetune", {}).get("runs", {}):
-        return str(config["finetune"]["runs"][name]["base"])
-    kept = results / "history" / "finetune" / f"{name}.json"
-    if not kept.is_file():
-        raise UserError(f"the base model of {results}/finetune/{name} is not known; name its config with --configfile.")
-    return str(read_json(kept)[-1]["recipe"]["base"])
-
-
 def opened(asked: argparse.Namespace) -> Ask:
     """Return what answers the prompts of the model that was asked for. Raises UserError."""
-    results, run, config = place_of(asked)
+    results, run, config = place_of(asked.run, asked.configfile, asked.results)
     stage, name = chosen(run, results)
-    folder = results / stage / name
+    folders = folders_of(stage, name, results, config)
     if stage == "mlm":
-        return masked(folder / "model")
-    sampling = sampling_of(config or complete({"corpus": {"source": "python-docs"}}, "config.yaml"))
+        return masked(folders.model)
     given = {"max_length": asked.max_length, "samples": asked.samples, "seed": asked.seed}
+    sampling = sampling_in(config)
     sampling |= {key: value for key, value in given.items() if value is not None and key in sampling}
-    if stage == "base" or (folder / "model").is_dir():
-        return causal(folder / ("preset" if stage == "base" else "model"), None, sampling)
-    return causal(results / "base" / base_of(name, results, config) / "preset", folder, sampling)
+    return causal(folders.model, folders.adapter, sampling)
 
 
 def main() -> None:

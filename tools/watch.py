@@ -12,16 +12,14 @@ import argparse
 import contextlib
 import json
 import re
-import secrets
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -32,6 +30,7 @@ try:
     from tpulm.config.runs import runs_of
     from tpulm.core import folder_lock
     from tpulm.core.errors import UserError
+    from tpulm.core.local_server import Answer, Respond, serve
     from tpulm.report.jobs import account
     from tpulm.report.page import page, sections, vega
     from tpulm.report.sources import Sources, devices_of
@@ -52,10 +51,6 @@ RULE = re.compile(r"^ *(?:rule|use rule \w+ as) (\w+)(?: with)?:", re.M)
 SECONDS = 1.0  # between two looks at the files, at least; ten times what a look takes, where that is more
 TRIES = 5  # to read files that are being replaced
 LAST = 6.0  # seconds for the page to ask once more after the end
-POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 
 
 class Look:
@@ -125,57 +120,29 @@ class Look:
         raise AssertionError
 
 
-def handler(look: Look, token: str, ended: threading.Event, told: threading.Event) -> type[BaseHTTPRequestHandler]:
-    """Return what answers: the page at /TOKEN/, changed sections at /TOKEN/sections, and nothing else.
+def respond(look: Look, ended: threading.Event, told: threading.Event) -> Respond:
+    """Return what answers: the page, changed sections at /sections, and nothing else.
 
     ended  whether the workflow has; told is set when a page was told so
     """
 
-    class Handler(BaseHTTPRequestHandler):
-        """Answers GET only."""
-
-        def do_GET(self) -> None:  # noqa: N802 (the name that the library calls)
-            """Answer."""
+    def answer(path: str, query: str, sent: bytes | None) -> Answer | None:
+        if sent is not None or path not in ("", "sections"):
+            return None
+        if path == "":
             try:
-                address = urlsplit(self.path)
-            except ValueError:  # no address, such as http://[::1/
-                self.send_error(404)
-                return
-            _, given, *rest = [*address.path.split("/"), ""]
-            if not secrets.compare_digest(given.encode(), token.encode()) or rest[0] not in ("", "sections"):
-                self.send_error(404)
-                return
-            if rest[0] == "":
-                try:
-                    self.answer("text/html; charset=utf-8", look.page(f"/{token}/sections"))
-                except (OSError, ValueError):
-                    self.send_error(503)
-                return
-            over = ended.is_set()
-            versions = dict(parse_qsl(address.query))
-            changed = [section for section in look.sections() if versions.get(section["id"]) != section["version"]]
-            self.answer("application/json", json.dumps({"sections": changed, "ended": over}))
-            if over:
-                told.set()
+                return Answer("text/html; charset=utf-8", [look.page("sections")])
+            except (OSError, ValueError):
+                return Answer(status=503)
+        return Answer("application/json", sections(dict(parse_qsl(query)), ended.is_set()))
 
-        def answer(self, kind: str, text: str) -> None:
-            """Send a text."""
-            body = text.encode()
-            self.send_response(200)
-            headers = {
-                "Content-Type": kind, "Content-Length": str(len(body)), "Cache-Control": "no-store",
-                "Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer",
-                "X-Content-Type-Options": "nosniff",
-            }  # fmt: skip
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
+    def sections(versions: Mapping[str, str], over: bool) -> Iterator[str]:
+        changed = [section for section in look.sections() if versions.get(section["id"]) != section["version"]]
+        yield json.dumps({"sections": changed, "ended": over})
+        if over:
+            told.set()
 
-        def log_message(self, format: str, *arguments: object) -> None:
-            """Say nothing: the token is in every address."""
-
-    return Handler
+    return answer
 
 
 def given_config(files: list[Path] | None) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -212,17 +179,13 @@ def main() -> None:
         texts = ["corpus", *(["finetune-text"] if "text" in config["finetune"] else [])]
         recipe = page_recipe(config, runs_of(config), texts, stages_of_rules(), partial(in_experiment, folder=folder))
         look = Look(recipe, results, lock)
-        token, ended, told = secrets.token_urlsafe(24), threading.Event(), threading.Event()
+        ended, told = threading.Event(), threading.Event()
         vega()
-        try:
-            server = ThreadingHTTPServer(("127.0.0.1", asked.port), handler(look, token, ended, told))
-        except (OSError, OverflowError) as error:
-            raise UserError(f"--port {asked.port} is not available: {error}; omit it to use a free port.") from None
+        server, address = serve(respond(look, ended, told), asked.port)
     except UserError as error:
         sys.exit(f"error: {error}")
-    server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    print(f"http://127.0.0.1:{server.server_port}/{token}/", flush=True)
+    print(address, flush=True)
     print(f"The config: {' '.join(map(str, given['configfiles']))}; the results: {results}/", flush=True)
     working = folder_lock.at_work().get(lock, False)
     if not working:

@@ -66,15 +66,22 @@ class FillMask:
 
         Raises UserError for a prompt that is longer than the model's positions.
         """
+        return self.all(prompt)[0]
+
+    def all(self, prompt: str) -> list[list[dict]]:
+        """Return what a call does for each [MASK] of a prompt, each with all of them masked."""
         ids = np.array([self.tokenizer.encode(prompt.replace("[MASK]", self.mask)).ids], np.int32)
         most = self.model.backbone.max_sequence_length
         if ids.shape[1] > most:
             raise UserError(f'the prompt "{prompt}" has {ids.shape[1]} tokens; allowed: at most {most}.')
-        positions = np.argwhere(ids[0] == self.ids["mask"])[:1].T.astype(np.int32)
+        positions = np.argwhere(ids[0] == self.ids["mask"]).T.astype(np.int32)
         inputs = {"token_ids": ids, "padding_mask": np.ones_like(ids), "mask_positions": positions}
-        scores = np.asarray(jax.nn.softmax(self.model(inputs, training=False)[0, 0]))
-        best = np.argsort(-scores, kind="stable")[:TOP]
-        return [self.answer(ids[0], int(positions[0, 0]), int(token), float(scores[token])) for token in best]
+        found = []
+        for place, logits in zip(positions[0], self.model(inputs, training=False)[0], strict=True):
+            scores = np.asarray(jax.nn.softmax(logits))
+            best = np.argsort(-scores, kind="stable")[:TOP]
+            found.append([self.answer(ids[0], int(place), int(token), float(scores[token])) for token in best])
+        return found
 
     def answer(self, ids: np.ndarray, position: int, token: int, score: float) -> dict:
         """Return an answer, the prompt with this token at the position of the mask in it."""

@@ -109,7 +109,10 @@ def peft(
 
 
 class Addition(NamedTuple):
-    """What an adapter adds to a matrix [outputs, inputs]: factor * b @ a; a  float32 [rank, inputs], b [outputs, rank]."""
+    """What an adapter adds to a matrix [outputs, inputs]: factor * b @ a.
+
+    a  float32 [rank, inputs]; b  float32 [outputs, rank]
+    """
 
     factor: float
     a: np.ndarray
@@ -138,12 +141,10 @@ def additions(folder: Path, where: str) -> dict[tuple[int, str], Addition]:
     return {place: addition(config, place, pair, given) for place, pair in parts.items()}
 
 
-def addition(
-    config: Mapping[str, Any], place: tuple[int, str], pair: Mapping[str, np.ndarray], given: str
-) -> Addition:
-    """Return what an adapter adds to the matrix of block and layer `place`. Raises UserError, which begins with `given`.
+def addition(config: Mapping[str, Any], place: tuple[int, str], pair: Mapping[str, np.ndarray], given: str) -> Addition:
+    """Return what an adapter adds to the matrix of block and layer `place`.
 
-    pair  its A and B
+    pair  its A and B. Raises UserError, whose sentence begins with `given`.
     """
     layer = f"model.layers.{place[0]}.{place[1]}"
     a, b = pair.get("A", np.empty(0)), pair.get("B", np.empty(0))
@@ -151,7 +152,7 @@ def addition(
         raise UserError(f"{given}, whose A {list(a.shape)} and B {list(b.shape)} of {layer} do not fit each other.")
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         raise UserError(f"{given}, where A or B of {layer} has values that are no numbers (NaN or infinity).")
-    values = {"r": config.get("r"), "lora_alpha": config.get("lora_alpha")}
+    values: dict[str, Any] = {"r": config.get("r"), "lora_alpha": config.get("lora_alpha")}
     for key, pattern in (("r", "rank_pattern"), ("lora_alpha", "alpha_pattern")):
         patterns = config.get(pattern) or {}
         if not isinstance(patterns, dict):
@@ -159,8 +160,8 @@ def addition(
         for expression, value in patterns.items():
             if not PATTERN.fullmatch(expression):
                 raise UserError(
-                    f"{given}, whose {pattern} has {describe(expression)}; allowed: names of layers, with \\d, \\d+, ^, $ "
-                    "and |."
+                    f"{given}, whose {pattern} has {describe(expression)}; allowed: names of layers, with "
+                    r"\d, \d+, ^, $ and |."
                 )
             if re.match(rf"(.*\.)?({expression})$", layer):
                 values[key] = value

@@ -25,6 +25,10 @@ GAP = 0.1
 LITTLE = 20_000_000
 # By how much the loss on the corpus may rise by finetuning.
 FORGOTTEN = 0.1
+# From which rise on that is much, and a sign of too high a learning rate where the model is no better for it.
+MUCH = 1.0
+# Share of right responses from which on nothing is left to do.
+RIGHT = 0.99
 # By how much the mean training loss before the last checkpoint may be above the lowest before any.
 DIVERGED = 0.1
 # Tokens of an English word by OpenAI's tokenizers: "1 token is about 3/4 of a word" (its help page on tokens).
@@ -56,6 +60,8 @@ class Verdict:
 def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]], sources: Sources) -> list[Verdict]:
     """Return what is unusual about the tokenizer and the records, and the verdict on each run that has been evaluated.
 
+    Warnings come first.
+
     runs    of `result_section.described`; scores  of `curves.scores_of`
     """
     scores, found = list(scores), [*of_tokenizer(sources), *of_records(sources)]
@@ -66,9 +72,10 @@ def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]]
         own = [row["score"] for row in scores if row["model"] == run["label"] and row["score"].leads]
         characters = corpus["splits"]["train"].get("characters")
         said, warning = STANDINGS[run["stage"]](run["figures"], own, characters)
-        course = course_of(run, sources)
-        found.append(Verdict(run["label"], " ".join(filter(None, [said, advice(course, warning, run)])), warning))
-    return found
+        right = any(score.group == RESPONSES and score.value >= RIGHT for score in own)
+        what = "Nothing is left to do for this text." if right else advice(course_of(run, sources), warning, run)
+        found.append(Verdict(run["label"], " ".join(filter(None, [said, what])), warning))
+    return sorted(found, key=lambda one: not one.warning)
 
 
 def of_tokenizer(sources: Sources) -> Iterator[Verdict]:
@@ -167,19 +174,25 @@ def standing_of_tuned(
     if score and BASE in score.baselines:
         before, after, unit = score.baselines[BASE], score.value, "bits per byte"
         better = score.beside(before) == BETTER
-    said = f"{'Better' if better else 'No better'} than its base model on the finetuning text: {after:.2f} {unit}, "
-    sentences = [f"{said}and that has {before:.2f}."]
     answers = next((one for one in scores if one.group == RESPONSES), None)
+    sentences = []
     if answers:
-        sentences.append(f"{answers.value:.0%} of its responses to {answers.items:,} held-out prompts are right.")
+        said = f"{answers.value:.0%} of its responses to {answers.items:,} held-out prompts are right"
         frequent = answers.baselines["most frequent response"]
         if answers.beside(frequent) != BETTER:
-            sentences.append(f"To give the most frequent response each time would be right in {frequent:.0%}.")
-            better = False
+            said, better = f"Only {said}; the most frequent response alone would be right in {frequent:.0%}", False
+        sentences.append(f"{said}.")
+    beside = "Better" if after < before else "No better"
+    ngram = score.baselines.get("5-gram") if score else None
+    others = f"{before:.2f}" + (f" and a 5-gram model of it {ngram:.2f}" if ngram and ngram < after else "")
+    sentences.append(
+        f"{beside} than its base model on the finetuning text: {after:.2f} {unit}, where that has {others}."
+    )
     corpus = figures["loss"].get("corpus_validation")
     if corpus and corpus["after"]["loss"] > (1 + FORGOTTEN) * corpus["before"]["loss"]:
         rise = corpus["after"]["loss"] / corpus["before"]["loss"] - 1
-        sentences.append(f"It has forgotten some of the corpus: the loss there rose by {rise:.0%}.")
+        how_much = "much" if rise > MUCH else "some"
+        sentences.append(f"It has forgotten {how_much} of the corpus: the loss there rose by {rise:.0%}.")
     return " ".join(sentences), not better
 
 
@@ -234,6 +247,9 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
         return f"{risen}: train on more text, or in fewer steps."
     if change is not None and change > CHANGE:
         return f"The validation loss was still falling, by {change:.1%} at the end: train longer (steps)."
+    corpus = run["figures"].get("loss", {}).get("corpus_validation") if run["stage"] == "finetune" else None
+    if warning and corpus and corpus["after"]["loss"] > (1 + MUCH) * corpus["before"]["loss"]:
+        return "Try a third of the learning_rate."
     if warning:
         return "Try another learning_rate, three times as high or as low, then more steps."
     if course.train and run["stage"] != "finetune" and loss > (1 + GAP) * course.train[-1]:

@@ -92,6 +92,10 @@ class SentencePiece:
         """Return the ids of each text, without special tokens."""
         return self.processor.encode(texts, num_threads=1)
 
+    def decode(self, ids: list[int]) -> str:
+        """Return the text of ids, without special tokens."""
+        return self.processor.decode(ids)
+
     def piece(self, token: int) -> str:
         """Return the text that stands for a token."""
         return self.processor.id_to_piece(token)
@@ -125,6 +129,11 @@ class KerasHub:
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return the ids of each text, without special tokens."""
         return [list(map(int, ids)) for ids in self.tokenizer(texts)]
+
+    def decode(self, ids: list[int]) -> str:
+        """Return the text of ids, without special tokens."""
+        special = set(self.special.values())
+        return self.tokenizer.detokenize([token for token in ids if token not in special])
 
     def piece(self, token: int) -> str:
         """Return the text that stands for a token."""

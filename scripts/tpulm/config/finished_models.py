@@ -1,0 +1,116 @@
+"""Finished models of a folder of results, as somebody names them who runs them beside the workflow."""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tpulm.config.exported_models import sampling_of
+from tpulm.config.reading import complete, read_config
+from tpulm.core.errors import UserError
+from tpulm.core.files import read_json
+from tpulm.specs.artifacts import experiment_folder, in_experiment
+
+# A file that a finished model of each stage has, below the folder of the stage and of the run.
+WHOLE = {
+    "mlm": ["model/model.safetensors"],
+    "base": ["preset/config.json"],
+    "finetune": ["model/config.json", "adapter.lora.h5"],
+}
+CONFIG = Path("config.yaml")
+
+
+def models(results: Path) -> list[str]:
+    """Return every finished model of a folder of results, as STAGE/RUN."""
+    found = [
+        f"{stage}/{folder.name}"
+        for stage, files in WHOLE.items()
+        for folder in (results / stage).glob("*")
+        if any((folder / file).is_file() for file in files)
+    ]
+    return sorted(found)
+
+
+def chosen(run: str, results: Path) -> tuple[str, str]:
+    """Return stage and name of the model that the user means by RUN, STAGE/RUN or the key of the config."""
+    there = models(results)
+    name = run.replace(".runs.", "/").replace(".", "/").strip("/")
+    found = [model for model in there if model == name or model.partition("/")[2] == name]
+    if len(found) == 1:
+        stage, _, name = found[0].partition("/")
+        return stage, name
+    said = "which is ambiguous" if found else "which is not a trained model"
+    raise UserError(f"the run is {run}, {said} in {results}; allowed: {', '.join(found or there) or 'none'}.")
+
+
+def results_of(config: Mapping) -> Path:
+    """Return the results of a config; without one, those of this folder."""
+    return Path(in_experiment("<results>", experiment_folder(config)))
+
+
+def place_of(run: str, configfile: list[Path] | None, results: Path | None) -> tuple[Path, str, Mapping]:
+    """Return the results that have the run, the run, which the user may give as a folder, and its config.
+
+    The config is empty where it is not known. Raises UserError.
+    """
+    folder = Path(os.path.abspath(run))
+    if folder.is_dir() and folder.parent.name in WHOLE:
+        config = read_config(configfile, {}) if configfile else {}
+        if not config and CONFIG.is_file():
+            with contextlib.suppress(UserError):
+                here = read_config([CONFIG], {})
+                config = here if results_of(here).resolve() == folder.parents[1].resolve() else {}
+        return Path(os.path.relpath(folder.parents[1])), f"{folder.parent.name}/{folder.name}", config
+    place, of_place = results_and_config(configfile, results)
+    return place, run, of_place
+
+
+def results_and_config(configfile: list[Path] | None, results: Path | None) -> tuple[Path, Mapping]:
+    """Return a folder of results with finished models, and its config, empty where it is not known.
+
+    Raises UserError where there are none, and nobody has said where.
+    """
+    config = read_config(configfile or [CONFIG], {}) if configfile or CONFIG.is_file() else {}
+    place = results or results_of(config)
+    if not models(place) and results is None and configfile is None:
+        raise UserError(f"there is no trained model in {place}; those of another config need --configfile.")
+    return place, config
+
+
+def base_of(name: str, results: Path, config: Mapping) -> str:
+    """Return the base model of an adapter: by its config, or else by what `snakemake` has kept of the run."""
+    if name in config.get("finetune", {}).get("runs", {}):
+        return str(config["finetune"]["runs"][name]["base"])
+    kept = results / "history" / "finetune" / f"{name}.json"
+    if not kept.is_file():
+        raise UserError(f"the base model of {results}/finetune/{name} is not known; name its config with --configfile.")
+    return str(read_json(kept)[-1]["recipe"]["base"])
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where a finished model is.
+
+    model    the Hugging Face folder of a masked one, else the preset folder, of an adapter that of its base
+    adapter  the folder with LoRA weights that belong to it; None without any
+    """
+
+    model: Path
+    adapter: Path | None = None
+
+
+def folders_of(stage: str, name: str, results: Path, config: Mapping) -> Folders:
+    """Return where a finished model is. Raises UserError where the base model of an adapter is not known."""
+    folder = results / stage / name
+    if stage == "base":
+        return Folders(folder / "preset")
+    if stage == "mlm" or (folder / "model").is_dir():
+        return Folders(folder / "model")
+    return Folders(results / "base" / base_of(name, results, config) / "preset", folder)
+
+
+def sampling_in(config: Mapping) -> dict[str, Any]:
+    """Return how a config samples, by `sampling_of`; the defaults where it is not known."""
+    return sampling_of(config or complete({"corpus": {"source": "python-docs"}}, "config.yaml"))

@@ -1,0 +1,113 @@
+"""A server for a person at this machine: on 127.0.0.1, at addresses with a token that nobody can guess.
+
+It answers nothing else: no other path, no host's name but this machine's, and to POST only JSON that a page of its own
+has sent.
+"""
+
+import secrets
+from collections.abc import Callable, Iterable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from tpulm.core.errors import UserError
+
+LARGEST = 200_000  # bytes of what is sent to it
+SILENT = 60.0  # seconds after which a connection is closed that sends nothing
+HOSTS = ("127.0.0.1", "localhost")  # also at the end of a tunnel
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+class Answer(NamedTuple):
+    """What is sent back: the status of HTTP, the type of the content, and the content, part by part as it comes."""
+
+    kind: str = "text/plain; charset=utf-8"
+    parts: Iterable[str] = ()
+    status: int = 200
+
+
+# Of a path behind the token, the query behind it, and what was sent, None with GET; None where there is no such path.
+Respond = Callable[[str, str, bytes | None], Answer | None]
+
+
+def handler(token: str, respond: Respond) -> type[BaseHTTPRequestHandler]:
+    """Return what answers requests to addresses with the token."""
+
+    class Handler(BaseHTTPRequestHandler):
+        """Answers GET and POST."""
+
+        timeout = SILENT
+
+        def do_GET(self) -> None:  # noqa: N802 (the name that the library calls)
+            """Answer."""
+            self.answer(None)
+
+        def do_POST(self) -> None:  # noqa: N802
+            """Answer, where it may be from the page."""
+            given = self.headers.get("Content-Length", "")
+            # Pages of other origins can send plain text without asking, but no JSON.
+            if self.headers.get("Content-Type") != "application/json" or not given.isdecimal():
+                self.send_error(415)
+            elif int(given) > LARGEST:
+                self.send_error(413)
+            else:
+                self.answer(self.rfile.read(int(given)))
+
+        def answer(self, sent: bytes | None) -> None:
+            """Send what `respond` returns."""
+            try:
+                address, host = urlsplit(self.path), urlsplit(f"//{self.headers.get('Host', '')}").hostname
+            except ValueError:  # no address, such as http://[::1/
+                self.send_error(404)
+                return
+            _, given, *rest = [*address.path.split("/"), ""]
+            found = None
+            if host in HOSTS and secrets.compare_digest(given.encode(), token.encode()):
+                found = respond("/".join(rest).rstrip("/"), address.query, sent)
+            if found is None or found.status != 200:
+                self.send_error(404 if found is None else found.status)
+                return
+            self.send_response(200)
+            for name, value in (
+                ("Content-Type", found.kind),
+                ("Cache-Control", "no-store"),
+                ("Content-Security-Policy", POLICY),
+                ("Referrer-Policy", "no-referrer"),
+                ("X-Content-Type-Options", "nosniff"),
+            ):
+                self.send_header(name, value)
+            self.end_headers()
+            for part in found.parts:
+                self.wfile.write(part.encode())
+                self.wfile.flush()
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Say nothing: the token is in every address."""
+
+    return Handler
+
+
+class Server(ThreadingHTTPServer):
+    """A thread for each request; those that are open do not keep the program from ending."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of a reader that has gone."""
+
+
+def serve(respond: Respond, port: int) -> tuple[Server, str]:
+    """Return a server that answers once it runs, and the address of its page.
+
+    port  0 is any that is free. Raises UserError where it is not available.
+    """
+    token = secrets.token_urlsafe(24)
+    try:
+        server = Server(("127.0.0.1", port), handler(token, respond))
+    except (OSError, OverflowError) as error:
+        raise UserError(f"--port {port} is not available: {error}; omit it to use a free port.") from None
+    return server, f"http://127.0.0.1:{server.server_port}/{token}/"
