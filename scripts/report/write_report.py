@@ -40,4 +40,4 @@ with job(snakemake.log[0], "report") as say:
     say(f"{snakemake.output.page}: {len(text.encode()) / 1e6:.1f} MB; open it in a browser")
     here = [folder for run in runs if (folder := Path(snakemake.output.page).parent / run["folder"]).is_dir()]
     if here:
-        say(f"try a model: python tools/try.py {here[0]}")
+        say(f"try models: python tools/demo.py {' '.join(map(str, here))}")
