@@ -5,8 +5,8 @@
     python tools/demo.py --configfile sums.yaml
 
 Without names, of all finished models of the config. Masked models fill in each [MASK]; causal models continue the
-prompt token by token, all from the same random numbers. The page shows how probable each token was, what else the model
-might have said, and how its tokenizer cuts the prompt. Prints an address of this machine alone, with a token in it that
+prompt token by token. The page shows how probable each token was, what else the model might have said, and how its
+tokenizer cuts the prompt. Prints an address of this machine alone, with a token in it that
 nobody can guess; Ctrl-C ends it. Nothing is written below the results, and no lock is taken. Models run on the CPU,
 beside a training that has the accelerator, unless JAX_PLATFORMS and CUDA_VISIBLE_DEVICES say otherwise. From another
 machine: ssh -L PORT:127.0.0.1:PORT HOST.
@@ -16,14 +16,16 @@ import argparse
 import contextlib
 import json
 import os
+import queue
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -33,21 +35,34 @@ try:
     from tpulm.config.finished_models import Folders, chosen, folders_of, models, place_of, results_and_config
     from tpulm.core.errors import UserError
     from tpulm.core.files import read_json
-    from tpulm.core.local_server import Answer, Respond, serve
+    from tpulm.core.local_server import LARGEST, Answer, serve
     from tpulm.specs.masked_sizes import opens
 except ModuleNotFoundError as error:
     sys.exit(f"error: this Python has no {error.name}; activate the environment: `. .venv/bin/activate`.")
 
 PAGE, STYLE = ROOT / "report/demo", ROOT / "report/page/page.css"
 PROMPTS = {"masked": "Return the [MASK] of the list.", "causal": "def "}  # where the config has none
-LONGEST, MOST = 1024, 256  # tokens of a prompt, and of what follows it
-# What a request has, and the types and limits of its numbers.
+LONGEST = 1024  # tokens of a prompt
+HALF = "\ufffd"  # what a text ends with while a character has not come whole
+
+
+class Number(NamedTuple):
+    """A number of a request: as the page calls it, its type, its limits, and what it is without a choice."""
+
+    title: str
+    kind: type
+    low: float
+    high: float
+    value: float
+
+
 NUMBERS = {
-    "length": (int, 1, MOST),
-    "temperature": (float, 0, 5),
-    "top_p": (float, 0.01, 1),
-    "seed": (int, 0, 2**31 - 1),
+    "length": Number("Tokens", int, 1, 256, 48),
+    "temperature": Number("Temperature", float, 0, 5, 0.8),
+    "top_p": Number("Top p", float, 0.01, 1, 0.95),
+    "seed": Number("Seed", int, 0, 2**31 - 1, 0),
 }
+Tell = Callable[[dict], bool]  # of a line for the page; whether somebody still reads
 
 
 class Masked:
@@ -68,85 +83,142 @@ class Masked:
 
         return FillMask(self.folder)
 
-    def answers(self, prompt: str, settings: Mapping[str, Any]) -> Iterator[dict]:
-        """Yield the tokens of the prompt, and what the model says for each mask."""
+    def answer(self, prompt: str, settings: Mapping[str, Any], tell: Tell) -> None:
+        """Tell the tokens of the prompt, and what the model says for each mask. Raises UserError."""
         if "[MASK]" not in prompt:
             raise UserError("a masked model needs a prompt with [MASK].")
-        tokens = self.fill.tokenizer.encode(prompt.replace("[MASK]", self.fill.mask)).tokens
         answers = self.fill.all(prompt)
-        yield {"tokens": tokens}
-        yield {"masks": [[[answer["token_str"], answer["score"]] for answer in mask] for mask in answers]}
+        tell({"tokens": self.fill.tokenizer.encode(prompt.replace("[MASK]", self.fill.mask)).tokens})
+        tell({"masks": [[[answer["token_str"], answer["score"]] for answer in mask] for mask in answers]})
+
+
+class Opened:
+    """A causal model in memory, with its tokenizer; a base model and its adapters are one."""
+
+    def __init__(self, folder: Path):
+        """Open a preset folder."""
+        from tpulm.models.causal import load_preset
+        from tpulm.tokenization.causal import load_tokenizer
+
+        self.model = load_preset(folder)
+        self.tokenizer = load_tokenizer(str(folder), lambda: None)
+        self.lora: dict | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Make what continues prompts."""
+        from tpulm.models.streaming import Streaming
+
+        self.stream = Streaming(self.model, self.tokenizer.size)
+
+    def takes(self, lora: dict | None) -> bool:
+        """Return whether it can be a model with these settings of LoRA, after those that it has had."""
+        return lora is None or self.lora in (None, lora)
+
+    def be(self, adapter: Path | None, lora: dict | None) -> None:
+        """Be the base model, or that with an adapter."""
+        if lora and self.lora is None:
+            self.model.backbone.enable_lora(**lora)
+            self.lora = lora
+            self.start()
+        if adapter:
+            self.model.backbone.load_lora_weights(str(adapter / "adapter.lora.h5"))
+        elif self.lora:
+            for variable in self.model.backbone.trainable_variables:
+                if variable.path.endswith("lora_kernel_b"):
+                    variable.assign(0 * variable)
+
+    def shown(self, token: int) -> str:
+        """Return a token as it stands in a text."""
+        plain = getattr(self.tokenizer, "behind", None) is None
+        return self.tokenizer.piece(token).replace("\u2581", " ") if plain else self.tokenizer.decode([token])
 
 
 class Causal:
-    """A causal model, opened at its first prompt; with LoRA weights, it shares a base model with others."""
+    """A causal model, opened at its first prompt."""
 
     kind = "causal"
 
-    def __init__(self, folders: Folders, shared: dict):
-        """Take where it is, and the models that are open, by what they need."""
+    def __init__(self, folders: Folders, shared: dict[Path, list[Opened]]):
+        """Take where it is, and the models that are open, by their folders."""
         self.folders, self.shared = folders, shared
 
     @cached_property
-    def adapter(self) -> dict | None:
+    def lora(self) -> dict | None:
         """How LoRA is enabled; None without an adapter."""
         return read_json(self.folders.adapter / "adapter.lora.json") if self.folders.adapter else None
 
-    @cached_property
-    def opened(self) -> tuple[Any, Any, dict]:
-        """What continues prompts, the tokenizer, and the LoRA weights by their paths."""
-        from tpulm.models.causal import load_preset
-        from tpulm.models.streaming import Streaming
-        from tpulm.tokenization.causal import load_tokenizer
-
-        key = (self.folders.model, json.dumps(self.adapter))
-        if key not in self.shared:
-            model = load_preset(self.folders.model)
-            if self.adapter:
-                model.backbone.enable_lora(**self.adapter)
-            self.shared[key] = Streaming(model), load_tokenizer(str(self.folders.model), lambda: None)
-        stream, tokenizer = self.shared[key]
-        backbone = stream.model.backbone
-        if not self.folders.adapter:
-            return stream, tokenizer, {}
-        backbone.load_lora_weights(str(self.folders.adapter / "adapter.lora.h5"))
-        own = {variable.path: variable for variable in backbone.trainable_variables}
-        return stream, tokenizer, {path: variable.numpy() for path, variable in own.items()}
-
-    def answers(self, prompt: str, settings: Mapping[str, Any]) -> Iterator[dict]:
-        """Yield the tokens of the prompt, and each token that follows."""
-        stream, tokenizer, lora = self.opened
-        for variable in stream.model.backbone.trainable_variables if lora else []:
-            variable.assign(lora[variable.path])
+    def answer(self, prompt: str, settings: Mapping[str, Any], tell: Tell) -> None:
+        """Tell the tokens of the prompt, and each token that follows. Raises UserError."""
+        there = self.shared.setdefault(self.folders.model, [])
+        opened = next((one for one in there if one.takes(self.lora)), None)
+        if opened is None:
+            there.append(opened := Opened(self.folders.model))
+        opened.be(self.folders.adapter, self.lora)
+        tokenizer = opened.tokenizer
         bos = tokenizer.special["bos"]
         ids = [*([] if bos is None else [bos]), *tokenizer.encode([prompt])[0]]
-        if len(ids) > LONGEST:
-            raise UserError(f"the prompt has {len(ids):,} tokens; allowed: at most {LONGEST:,}.")
-        yield {"tokens": [tokenizer.piece(token) for token in ids]}
-        made: list[int] = []
-        text = tokenizer.decode(ids)
-        for token in stream(ids, **settings):
+        most = getattr(opened.model.backbone, "max_sequence_length", None) or LONGEST + settings["length"]
+        if len(ids) > min(LONGEST, most - settings["length"]):
+            allowed = min(LONGEST, most - settings["length"])
+            raise UserError(f"the prompt has {len(ids):,} tokens; allowed: at most {allowed:,}.")
+        tell({"tokens": [opened.shown(token) for token in ids]})
+        made, text = list(ids), tokenizer.decode(ids)
+
+        def heard(token: Any) -> bool:
+            nonlocal text
             made.append(token.token)
-            longer = tokenizer.decode(ids + made)
-            yield {
-                "text": longer[len(text) :] if longer.startswith(text) else "",
-                "probability": token.probability,
-                "candidates": [[tokenizer.piece(one), probability] for one, probability in token.candidates],
-            }
-            text = longer if longer.startswith(text) else text
+            whole = tokenizer.decode(made).rstrip(HALF)
+            said, text = whole[len(text) :], whole
+            candidates = [[opened.shown(one), probability] for one, probability in token.candidates]
+            return tell({"text": said, "probability": token.probability, "candidates": candidates})
+
+        opened.stream(ids, heard, **settings)
+
+
+class Request:
+    """A prompt for a model, and what is said of it, until nobody reads it any more."""
+
+    def __init__(self, model: Masked | Causal, prompt: str, settings: dict[str, Any]):
+        """Take what was asked."""
+        self.model, self.prompt, self.settings = model, prompt, settings
+        self.said, self.gone = queue.SimpleQueue[dict | None](), False
+
+    def tell(self, line: dict) -> bool:
+        """Say a line; return whether somebody still reads."""
+        self.said.put(line)
+        return not self.gone
+
+    def answer(self) -> None:
+        """Ask the model."""
+        began = time.monotonic()
+        try:
+            self.model.answer(self.prompt, self.settings, self.tell)
+            self.tell({"seconds": time.monotonic() - began})
+        except UserError as error:
+            self.tell({"error": str(error)})
+        except Exception as error:
+            traceback.print_exc()
+            self.tell({"error": f"the model has failed: {type(error).__name__}: {str(error)[:300]}"})
+        self.said.put(None)
+
+    def lines(self) -> Iterator[str]:
+        """Yield what is said, a line of JSON each."""
+        try:
+            for line in iter(self.said.get, None):
+                yield json.dumps(line) + "\n"
+        finally:
+            self.gone = True
 
 
 @dataclass
 class Demo:
-    """The models of a page, the prompts that it begins with, and who runs: one at a time."""
+    """The models of a page, the prompts that it begins with, and the requests that wait: one is answered at a time."""
 
     models: dict[str, Masked | Causal]
     prompts: dict[str, str]
     title: str
-
-    def __post_init__(self) -> None:
-        """Make what lets one run at a time."""
-        self.lock = threading.Lock()
+    waiting: queue.SimpleQueue[Request] = field(default_factory=queue.SimpleQueue)
 
     @cached_property
     def page(self) -> str:
@@ -156,51 +228,51 @@ class Demo:
         return environment.get_template("demo.html").render(
             title=self.title, kinds={kind: names for kind, names in kinds.items() if names}, prompts=self.prompts,
             style=STYLE.read_text(encoding="utf-8") + (PAGE / "demo.css").read_text(encoding="utf-8"),
-            script=(PAGE / "demo.js").read_text(encoding="utf-8"), most=MOST,
+            script=(PAGE / "demo.js").read_text(encoding="utf-8"), numbers=NUMBERS, largest=LARGEST,
         )  # fmt: skip
 
-    def respond(self) -> Respond:
-        """Return what answers: the page, and prompts at /run."""
-
-        def answer(path: str, query: str, sent: bytes | None) -> Answer | None:
-            if path == "" and sent is None:
-                return Answer("text/html; charset=utf-8", [self.page])
-            if path == "run" and sent is not None:
-                return Answer("application/x-ndjson", self.lines(sent))
+    def respond(self, path: str, query: str, sent: bytes | None) -> Answer | None:
+        """Answer with the page, and to prompts at /run."""
+        if path == "" and sent is None:
+            return Answer("text/html; charset=utf-8", [self.page])
+        if path != "run" or sent is None:
             return None
-
-        return answer
-
-    def lines(self, sent: bytes) -> Iterator[str]:
-        """Yield what a model answers, a line of JSON each; a last one says how long it took, or what was wrong."""
         try:
-            model, prompt, settings = self.asked(sent)
-            with self.lock:
-                began = time.monotonic()
-                for found in model.answers(prompt, settings):
-                    yield json.dumps(found) + "\n"
-                yield json.dumps({"seconds": time.monotonic() - began}) + "\n"
+            request = self.asked(sent)
         except UserError as error:
-            yield json.dumps({"error": str(error)}) + "\n"
+            return Answer("application/x-ndjson", [json.dumps({"error": str(error)}) + "\n"])
+        self.waiting.put(request)
+        return Answer("application/x-ndjson", request.lines())
 
-    def asked(self, sent: bytes) -> tuple[Masked | Causal, str, dict[str, Any]]:
-        """Return the model, the prompt and the settings of a request. Raises UserError for what they cannot be."""
+    def asked(self, sent: bytes) -> Request:
+        """Return what was asked. Raises UserError for what cannot be."""
         try:
             found = json.loads(sent)
         except (ValueError, RecursionError):
             found = None
-        if not isinstance(found, dict) or found.get("model") not in self.models:
+        model = found.get("model") if isinstance(found, dict) else None
+        if not isinstance(model, str) or model not in self.models:
             raise UserError(f"allowed: JSON with a model of {', '.join(self.models)}.")
         prompt = found.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
             raise UserError("the prompt is empty.")
         settings = {}
-        for name, (kind, low, high) in NUMBERS.items():
+        for name, number in NUMBERS.items():
             value = found.get(name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-                raise UserError(f"{name} is {json.dumps(value)[:50]}; allowed: {low} to {high}.")
-            settings[name] = kind(value)
-        return self.models[found["model"]], prompt.encode("utf-8", "replace").decode(), settings
+            if isinstance(value, bool) or not isinstance(value, int | float) or not number.low <= value <= number.high:
+                raise UserError(f"{name} is {json.dumps(value)[:50]}; allowed: {number.low} to {number.high}.")
+            settings[name] = number.kind(value)
+        return Request(self.models[model], prompt.encode("utf-8", "replace").decode(), settings)
+
+    def work(self) -> None:
+        """Answer requests, for ever, in one thread: some settings of Keras are a thread's own."""
+        from tpulm.training import runtime
+
+        runtime.start(os.cpu_count() or 1)
+        while True:
+            request = self.waiting.get()
+            if not request.gone:
+                request.answer()
 
 
 def demo_of(asked: argparse.Namespace) -> Demo:
@@ -211,17 +283,20 @@ def demo_of(asked: argparse.Namespace) -> Demo:
         places = [(results, model, config) for model in models(results)]
     if not places:
         raise UserError(f"there is no trained model in {results}.")
-    shared: dict = {}
+    shared: dict[Path, list[Opened]] = {}
     found: dict[str, Masked | Causal] = {}
     for results, run, config in places:
         stage, name = chosen(run, results)
         try:
             folders = folders_of(stage, name, results, config)
-            found[f"{stage}/{name}"] = Masked(folders) if stage == "mlm" else Causal(folders, shared)
+            label = f"{stage}/{name}" if f"{stage}/{name}" not in found else f"{results}/{stage}/{name}"
+            found[label] = Masked(folders) if stage == "mlm" else Causal(folders, shared)
         except UserError as error:
             if asked.run:
                 raise
             print(f"note: {stage}/{name} is left out: {error}", file=sys.stderr)
+    if not found:
+        raise UserError(f"there is no model in {places[0][0]} that the page can show.")
     given = places[0][2].get("prompts", {})
     keys = {"masked": "fill_mask", "causal": "generate"}
     prompts = {kind: (given.get(key) or [PROMPTS[kind]])[0] for kind, key in keys.items()}
@@ -240,18 +315,14 @@ def main() -> None:
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
     try:
         demo = demo_of(asked)
-        server, address = serve(demo.respond(), asked.port)
+        server, address = serve(demo.respond, asked.port)
     except UserError as error:
         sys.exit(f"error: {error}")
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(address, flush=True)
     print(f"Models: {', '.join(demo.models)}. Ctrl-C ends it.", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
-        with demo.lock:  # the page is there meanwhile
-            from tpulm.training import runtime
-
-            runtime.start(os.cpu_count() or 1)
-        threading.Event().wait()
+        demo.work()
     server.shutdown()
 
 

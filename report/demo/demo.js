@@ -6,87 +6,96 @@ const element = (name, attributes = {}, ...children) => {
   return made;
 };
 const percent = (share) => `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
-const visible = (text) => {  // as quotes and white space can be seen
-  const plain = text.replaceAll("▁", " ");
-  return plain.trim() ? plain : JSON.stringify(plain).slice(1, -1).replaceAll(" ", "␣") || "∅";
-};
+// With white space that can be seen.
+const visible = (text) => text.replaceAll(/^ | $/g, "␣").replaceAll("\n", "↵").replaceAll("\t", "⇥") || "∅";
 
 const ranked = (pairs) => element("ol", {}, ...pairs.map(([text, share]) => element("li", {},
   element("span", {}, visible(text)), element("span", {class: "number"}, percent(share)),
   element("span", {class: "bar", style: `--share: ${share}`, "aria-hidden": "true"}))));
 
 const pieces = (tokens) => element("details", {}, element("summary", {}, `The prompt: ${tokens.length} tokens`),
-  element("p", {}, ...tokens.map((token) => element("code", {class: "piece"}, token))));
+  element("p", {}, ...tokens.map((token) => element("code", {class: "piece"}, visible(token)))));
 
-function show(card, prompt, found) {
-  const {text, lists, state} = card;
-  if (found.tokens) card.details = pieces(found.tokens);
-  if (found.masks) found.masks.forEach((mask, number) => {
-    if (found.masks.length > 1) lists.append(element("h4", {}, `[MASK] ${number + 1}`));
-    lists.append(ranked(mask));
+function addToken(card, {text, probability, candidates}) {
+  const token = element("span", {class: "token", role: "button", tabindex: card.count ? "-1" : "0",
+    style: `--share: ${probability}`, title: percent(probability)}, text);
+  const tell = () => card.lists.replaceChildren(
+    element("h4", {}, `In place of “${visible(text)}”, ${percent(probability)}`), ranked(candidates));
+  token.addEventListener("focus", tell);
+  token.addEventListener("pointerenter", tell);
+  token.addEventListener("keydown", ({key}) => {
+    const next = {ArrowRight: token.nextElementSibling, ArrowLeft: token.previousElementSibling}[key];
+    if (next?.classList.contains("token")) next.focus();
   });
-  if (found.probability !== undefined) {
-    const candidates = found.candidates.map(([piece, share]) => `${visible(piece)} ${percent(share)}`).join("\n");
-    const token = element("span", {class: "token", tabindex: "0", style: `--share: ${found.probability}`,
-      title: `${percent(found.probability)}\n\n${candidates}`}, found.text);
-    const tell = () => lists.replaceChildren(element("h4", {}, `In place of “${visible(found.text)}”, ${percent(found.probability)}`),
-      ranked(found.candidates));
-    token.addEventListener("focus", tell);
-    token.addEventListener("pointerenter", tell);
-    text.append(token);
-    card.count += 1;
-  }
-  if (found.error) lists.append(element("p", {class: "error", role: "alert"}, found.error));
-  if (found.seconds !== undefined) {
-    const speed = card.count ? `${card.count} tokens, ${Math.round(card.count / found.seconds)} a second` : "";
-    state.textContent = speed || `${found.seconds.toFixed(2)} s`;
-    if (card.details) card.box.append(card.details);
-  }
+  card.text.append(token);
+  card.began ??= performance.now();
+  card.count += 1;
 }
 
-async function ask(form, model, card) {
-  const values = new FormData(form);
-  const prompt = values.get("prompt");
-  const number = (name, otherwise) => Number(values.get(name) ?? otherwise);
-  const request = {model, prompt, length: number("length", 1), temperature: number("temperature", 0),
-    top_p: number("top_p", 1), seed: number("seed", 0)};
-  if (form.dataset.kind === "causal") card.text.append(element("span", {class: "asked"}, prompt));
-  try {
-    const answer = await fetch("run", {method: "POST", body: JSON.stringify(request),
-      headers: {"Content-Type": "application/json"}});
-    if (!answer.ok) throw new Error(answer.status === 413 ? "The prompt is too long." : `The server says ${answer.status}.`);
-    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-    for (let held = ""; ;) {
-      const {value, done} = await reader.read();
-      const lines = (held + (value ?? "")).split("\n");
-      held = lines.pop();
-      for (const line of lines) show(card, prompt, JSON.parse(line));
-      if (done) break;
-    }
-  } catch (error) {
-    show(card, prompt, {error: error instanceof TypeError ? "The program that answers has ended." : error.message});
+function show(card, found) {
+  if (found.tokens) card.details = pieces(found.tokens);
+  found.masks?.forEach((mask, number) => {
+    if (found.masks.length > 1) card.lists.append(element("h4", {}, `[MASK] ${number + 1}`));
+    card.lists.append(ranked(mask));
+  });
+  if (found.probability !== undefined) addToken(card, found);
+  if (found.error) {
+    card.lists.append(element("p", {class: "error", role: "alert"}, found.error));
+    card.state.textContent = "";
   }
-  card.box.removeAttribute("aria-busy");
+  if (found.seconds !== undefined) {
+    const speed = (card.count - 1) / ((performance.now() - card.began) / 1000);
+    card.state.textContent = card.count > 1 ? `${card.count} tokens, ${Math.round(speed)} a second` : `${found.seconds.toFixed(2)} s`;
+    if (card.details) card.box.append(card.details);
+  }
+  card.ended ||= found.error !== undefined || found.seconds !== undefined;
+}
+
+async function ask(request, card) {
+  card.state.textContent = "running";
+  const answer = await fetch("run", {method: "POST", body: JSON.stringify(request),
+    headers: {"Content-Type": "application/json"}}).catch(() => undefined);
+  if (!answer?.ok) return show(card, {error: answer ? `The server says ${answer.status}.` : "The program that answers has ended."});
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let held = ""; ;) {
+    const {value, done} = await reader.read().catch(() => ({done: true}));
+    const lines = (held + (value ?? "")).split("\n");
+    held = lines.pop();
+    for (const line of lines) show(card, JSON.parse(line));
+    if (done) break;
+  }
+  if (!card.ended) show(card, {error: "The answer broke off."});
 }
 
 for (const form of document.querySelectorAll("form.demo")) {
+  const button = form.querySelector("button"), status = form.querySelector("[role=status]");
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    const button = form.querySelector("button");
+    const {model, prompt, ...numbers} = Object.fromEntries(new FormData(form));
+    const request = {prompt, ...Object.fromEntries(Object.entries(numbers).map(([name, value]) => [name, Number(value)]))};
+    const models = [...form.querySelectorAll("[name=model]:checked")].map(({value}) => value);
+    const size = new Blob([JSON.stringify(request)]).size, largest = Number(document.body.dataset.largest);
+    status.textContent = models.length ? size < largest - 200 ? "" : "The prompt is too long." : "Choose a model.";
+    if (status.textContent) return;
     button.disabled = true;
-    const cards = [...form.querySelectorAll("[name=model]:checked")].map(({value}) => {
-      const state = element("span", {class: "note"}, "waiting");
-      const text = element("p", {class: "text"}), lists = element("div");
-      const box = element("section", {class: "reply", "aria-busy": "true", "aria-label": value},
-        element("h3", {}, `${value} `, state), ...(form.dataset.kind === "causal" ? [text] : []), lists);
-      return {value, state, text, lists, box, count: 0};
+    const cards = models.map((value) => {
+      const card = {value, count: 0, state: element("span", {class: "note"}, "waiting"), text: element("p", {class: "text"}),
+        lists: element("div")};
+      card.box = element("section", {class: "reply", "aria-busy": "true", "aria-label": value},
+        element("h3", {}, `${value} `, card.state), ...(form.dataset.kind === "causal" ? [card.text] : []), card.lists);
+      card.text.append(element("span", {class: "asked"}, prompt));
+      return card;
     });
     form.querySelector(".replies").replaceChildren(...cards.map(({box}) => box));
-    for (const card of cards) await ask(form, card.value, card);
+    for (const card of cards) {
+      await ask({...request, model: card.value}, card);
+      card.box.removeAttribute("aria-busy");
+    }
+    status.textContent = `${cards.length} answered.`;
     button.disabled = false;
   });
   form.querySelector("textarea").addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !event.repeat && !button.disabled) form.requestSubmit();
   });
 }
 document.documentElement.dataset.ready = "";

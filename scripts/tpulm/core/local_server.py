@@ -5,14 +5,16 @@ has sent.
 """
 
 import secrets
+import sys
 from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from tpulm.core.errors import UserError
 
 LARGEST = 200_000  # bytes of what is sent to it
+UNREAD = 50 * LARGEST  # of what is too large
 SILENT = 60.0  # seconds after which a connection is closed that sends nothing
 HOSTS = ("127.0.0.1", "localhost")  # also at the end of a tunnel
 POLICY = (
@@ -22,7 +24,7 @@ POLICY = (
 
 
 class Answer(NamedTuple):
-    """What is sent back: the status of HTTP, the type of the content, and the content, part by part as it comes."""
+    """What is sent back: the type of the content, the content, part by part as it comes, and the status of HTTP."""
 
     kind: str = "text/plain; charset=utf-8"
     parts: Iterable[str] = ()
@@ -43,30 +45,39 @@ def handler(token: str, respond: Respond) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:  # noqa: N802 (the name that the library calls)
             """Answer."""
-            self.answer(None)
+            if (place := self.place()) is not None:
+                self.answer(respond(*place, None))
 
         def do_POST(self) -> None:  # noqa: N802
             """Answer, where it may be from the page."""
-            given = self.headers.get("Content-Length", "")
+            place, given = self.place(), self.headers.get("Content-Length", "")
+            if place is None:
+                return
             # Pages of other origins can send plain text without asking, but no JSON.
             if self.headers.get("Content-Type") != "application/json" or not given.isdecimal():
                 self.send_error(415)
             elif int(given) > LARGEST:
+                for _ in range(min(int(given), UNREAD) // LARGEST):  # or the connection would break before the answer
+                    self.rfile.read(LARGEST)
                 self.send_error(413)
             else:
-                self.answer(self.rfile.read(int(given)))
+                self.answer(respond(*place, self.rfile.read(int(given))))
 
-        def answer(self, sent: bytes | None) -> None:
-            """Send what `respond` returns."""
+        def place(self) -> tuple[str, str] | None:
+            """Return the path behind the token, and the query; None, after an answer, where it is not the right one."""
             try:
                 address, host = urlsplit(self.path), urlsplit(f"//{self.headers.get('Host', '')}").hostname
             except ValueError:  # no address, such as http://[::1/
                 self.send_error(404)
-                return
-            _, given, *rest = [*address.path.split("/"), ""]
-            found = None
-            if host in HOSTS and secrets.compare_digest(given.encode(), token.encode()):
-                found = respond("/".join(rest).rstrip("/"), address.query, sent)
+                return None
+            given, *rest = address.path.removeprefix("/").split("/")
+            if host in HOSTS and rest and secrets.compare_digest(given.encode(), token.encode()):
+                return "/".join(rest), address.query
+            self.send_error(404)
+            return None
+
+        def answer(self, found: Answer | None) -> None:
+            """Send what `respond` returned."""
             if found is None or found.status != 200:
                 self.send_error(404 if found is None else found.status)
                 return
@@ -96,8 +107,10 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def handle_error(self, request: object, client_address: object) -> None:
+    def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a reader that has gone."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
 
 def serve(respond: Respond, port: int) -> tuple[Server, str]:

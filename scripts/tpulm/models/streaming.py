@@ -1,17 +1,16 @@
-"""A causal model that continues a prompt token by token, for somebody who watches.
+"""A causal model that continues a prompt and tells of each token as it comes, for somebody who watches.
 
-Needs tpulm.training.runtime.start first.
+Needs tpulm.training.runtime.start first, in the same thread: some settings of Keras are a thread's own.
 """
 
-import queue
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import keras
 import keras_hub
 import numpy as np
+from jax.experimental import io_callback
 from keras import ops
 
 STEP = 64  # sequences are generated in multiples of it: a program is compiled for each
@@ -29,10 +28,13 @@ class Token(NamedTuple):
 class TellingSampler(keras_hub.samplers.Sampler):
     """Draws tokens by settings that are variables, so that nothing is compiled anew for others, and tells of each."""
 
-    def __init__(self, tell: Callable[..., None]):
-        """Take what is called with the values of a `Token`, as arrays."""
+    def __init__(self, tell: Callable[..., np.bool], size: int, end: int):
+        """Draw ids below `size`; after a token for which `tell` returns False comes `end`.
+
+        tell  is called with a token's id and probability, and with probabilities and ids of candidates, as arrays
+        """
         super().__init__()
-        self.tell = tell
+        self.tell, self.size, self.end = tell, size, end
         self.settings = keras.Variable([1.0, 1.0], trainable=False, dtype="float32", name="settings")
         self.seeds = keras.random.SeedGenerator(0)
 
@@ -47,64 +49,63 @@ class TellingSampler(keras_hub.samplers.Sampler):
         self.seeds.state.assign(keras.random.SeedGenerator(seed).state)
 
     def get_next_token(self, probabilities: jax.Array) -> jax.Array:
-        """Return ids, int32 [1], of probabilities [1, vocabulary]; see Holtzman et al. 2020 for top_p."""
+        """Return ids, int32 [1], of probabilities, float32 [1, vocabulary]; top_p as of Holtzman et al. 2020."""
         temperature, top_p = self.settings[0], self.settings[1]
+        # Embeddings can have more rows than the tokenizer has tokens.
+        probabilities = ops.where(ops.arange(probabilities.shape[-1]) < self.size, probabilities, 0.0)
         order = ops.flip(ops.argsort(probabilities, -1), -1)
         logits = ops.log(ops.take_along_axis(probabilities, order, -1)) / ops.maximum(temperature, 1e-6)
         scaled = ops.softmax(logits, -1)
         kept = ops.cumsum(scaled, -1) - scaled < top_p  # those before have not reached it: always the first
         drawn = keras.random.categorical(ops.where(kept, logits, -np.inf), 1, seed=self.seeds)
         place = ops.where(temperature > 0, ops.cast(drawn, "int32"), 0)
-        chosen = ops.take_along_axis(order, place, -1)
-        of_chosen = ops.take_along_axis(probabilities, chosen, -1)
-        best, ids = ops.top_k(probabilities, min(CANDIDATES, probabilities.shape[-1]))
-        jax.debug.callback(self.tell, chosen[0, 0], of_chosen[0, 0], best[0], ids[0], ordered=True)
-        return chosen[:, 0]
+        chosen = ops.take_along_axis(order, place, -1)[:, 0]
+        best, ids = ops.top_k(probabilities, min(CANDIDATES, self.size))
+        told = chosen[0], probabilities[0, chosen[0]], best[0], ids[0]
+        more = io_callback(self.tell, jax.ShapeDtypeStruct((), np.bool_), *told, ordered=True)
+        return ops.where(more, chosen, ops.cast(self.end, chosen.dtype))
 
 
 class Streaming:
     """Continues prompts of a model; one at a time."""
 
-    def __init__(self, model: keras_hub.models.CausalLM):
-        """Take a model with its preprocessor."""
-        self.model, self.told = model, queue.SimpleQueue[Token | BaseException | None]()
-        self.sampler = TellingSampler(self.tell)
+    def __init__(self, model: keras_hub.models.CausalLM, size: int):
+        """Take a model with its preprocessor; size  ids of its tokenizer."""
+        tokenizer = model.preprocessor.tokenizer
+        ends = (tokenizer.end_token_id, getattr(tokenizer, "end_token2_id", None))  # Llama 3 has two
+        self.ends = [token for token in ends if token is not None]
+        self.model, self.sampler = model, TellingSampler(self.hear, size, self.ends[0])
         model.compile(sampler=self.sampler)
 
-    def tell(self, chosen: np.ndarray, probability: np.ndarray, best: np.ndarray, ids: np.ndarray) -> None:
-        """Keep a token for whoever waits."""
-        candidates = list(zip(map(int, ids), map(float, best), strict=True))
-        self.told.put(Token(int(chosen), float(probability), candidates))
+    def hear(self, chosen: np.ndarray, probability: np.ndarray, best: np.ndarray, ids: np.ndarray) -> np.bool:
+        """Tell of a token; return whether there is to be another one."""
+        self.left -= 1
+        more = int(chosen) not in self.ends and self.left >= 0
+        if more:
+            candidates = list(zip(map(int, ids), map(float, best), strict=True))
+            more = self.tell(Token(int(chosen), float(probability), candidates)) and self.left > 0
+        return np.bool_(more)
 
-    def __call__(self, prompt: list[int], length: int, temperature: float, top_p: float, seed: int) -> Iterator[Token]:
-        """Yield `length` tokens after these ids at most, up to the one that ends a document, which is left out."""
+    def __call__(
+        self,
+        prompt: list[int],
+        tell: Callable[[Token], bool],
+        length: int,
+        temperature: float,
+        top_p: float,
+        seed: int,
+    ) -> None:
+        """Continue these ids by `length` tokens at most, up to one that ends a document, which is left out.
+
+        tell  is called with each token, from another thread; where it returns False, that was the last one
+        """
+        self.tell, self.left = tell, length
+        most = getattr(self.model.backbone, "max_sequence_length", None)
         whole = -(-(len(prompt) + length) // STEP) * STEP
+        whole = min(whole, most) if most else whole
         ids = np.zeros((1, whole), np.int32)
         ids[0, : len(prompt)] = prompt
         inputs = {"token_ids": ids, "padding_mask": (np.arange(whole) < len(prompt))[None].astype(np.int32)}
-        end = self.model.preprocessor.tokenizer.end_token_id
         self.sampler.set(temperature, top_p, seed)
-
-        def generate() -> None:
-            ended: BaseException | None = None
-            try:
-                function = self.model.make_generate_function()
-                jax.block_until_ready(function(inputs, stop_token_ids=[end]))
-                jax.effects_barrier()
-            except BaseException as error:  # to where it is waited for
-                ended = error
-            self.told.put(ended)
-
-        threading.Thread(target=generate, daemon=True).start()
-        over = False
-        try:
-            while isinstance(told := self.told.get(), Token):
-                if length and told.token != end:
-                    length -= 1
-                    yield told
-            over = True
-            if told:
-                raise told
-        finally:  # who waited may have gone: the next prompt must find nothing of this one
-            while not over:
-                over = not isinstance(self.told.get(), Token)
+        jax.block_until_ready(self.model.make_generate_function()(inputs, stop_token_ids=self.ends))
+        jax.effects_barrier()

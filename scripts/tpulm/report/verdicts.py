@@ -72,7 +72,7 @@ def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]]
         own = [row["score"] for row in scores if row["model"] == run["label"] and row["score"].leads]
         characters = corpus["splits"]["train"].get("characters")
         said, warning = STANDINGS[run["stage"]](run["figures"], own, characters)
-        right = any(score.group == RESPONSES and score.value >= RIGHT for score in own)
+        right = not warning and any(score.group == RESPONSES and score.value >= RIGHT for score in own)
         what = "Nothing is left to do for this text." if right else advice(course_of(run, sources), warning, run)
         found.append(Verdict(run["label"], " ".join(filter(None, [said, what])), warning))
     return sorted(found, key=lambda one: not one.warning)
@@ -170,10 +170,14 @@ def standing_of_tuned(
     of_text = figures["loss"]["finetune_test"]
     before, after, unit = of_text["before"]["loss"], of_text["after"]["loss"], "nats per token"
     score = next((one for one in scores if one.metric == BITS_PER_BYTE and one.on.startswith("finetune-text ")), None)
-    better = after < before
+    better, simpler = after < before, None
     if score and BASE in score.baselines:
         before, after, unit = score.baselines[BASE], score.value, "bits per byte"
-        better = score.beside(before) == BETTER
+        better, simpler = score.beside(before) == BETTER, score.baselines.get("5-gram")
+    others = f"that has {before:.2f}" + (
+        f" and a 5-gram model of it {simpler:.2f}" if simpler and simpler < after else ""
+    )
+    beside = f"{'Better' if better else 'No better'} than its base model on the finetuning text: {after:.2f} {unit}"
     answers = next((one for one in scores if one.group == RESPONSES), None)
     sentences = []
     if answers:
@@ -182,12 +186,7 @@ def standing_of_tuned(
         if answers.beside(frequent) != BETTER:
             said, better = f"Only {said}; the most frequent response alone would be right in {frequent:.0%}", False
         sentences.append(f"{said}.")
-    beside = "Better" if after < before else "No better"
-    ngram = score.baselines.get("5-gram") if score else None
-    others = f"{before:.2f}" + (f" and a 5-gram model of it {ngram:.2f}" if ngram and ngram < after else "")
-    sentences.append(
-        f"{beside} than its base model on the finetuning text: {after:.2f} {unit}, where that has {others}."
-    )
+    sentences.append(f"{beside}, where {others}.")
     corpus = figures["loss"].get("corpus_validation")
     if corpus and corpus["after"]["loss"] > (1 + FORGOTTEN) * corpus["before"]["loss"]:
         rise = corpus["after"]["loss"] / corpus["before"]["loss"] - 1

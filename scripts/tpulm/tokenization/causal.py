@@ -132,7 +132,7 @@ class KerasHub:
 
     def decode(self, ids: list[int]) -> str:
         """Return the text of ids, without special tokens."""
-        special = set(self.special.values())
+        special = {self.special["bos"], self.special["eos"]}  # for padding, some have an ordinary token
         return self.tokenizer.detokenize([token for token in ids if token not in special])
 
     def piece(self, token: int) -> str:
