@@ -45,7 +45,8 @@ function show(card, found) {
   }
   if (found.seconds !== undefined) {
     const speed = (card.count - 1) / ((performance.now() - card.began) / 1000);
-    card.state.textContent = card.count > 1 ? `${card.count} tokens, ${Math.round(speed)} a second` : `${found.seconds.toFixed(2)} s`;
+    card.state.textContent = card.count > 9 ? `${card.count} tokens, ${Math.round(speed)} a second`
+      : card.count || card.lists.childElementCount ? `${found.seconds.toFixed(2)} s` : "ends here";
     if (card.details) card.box.append(card.details);
   }
   card.ended ||= found.error !== undefined || found.seconds !== undefined;
