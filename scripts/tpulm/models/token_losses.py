@@ -1,8 +1,9 @@
 """The loss of each token: cross-entropy over the vocabulary, in chunks of it where it is large.
 
 In chunks, a device never holds the logits of a token for more than `CHUNK` entries of the vocabulary: it sums their
-exponentials as it goes (Milakov and Gimelshein 2018) and with them, where the model trains, the gradients by the hidden
-states, as FlashAttention (Dao et al. 2022) sums values. Only those by the table need the logits of a chunk again.
+exponentials as it goes (Milakov and Gimelshein 2018). Where the table is frozen, it sums the gradients by the hidden
+states with them, as FlashAttention (Dao et al. 2022) sums values; where the table is trained, it computes the logits of
+a chunk again in the backward pass, for both gradients.
 Needs tpulm.training.runtime.start first.
 """
 
@@ -26,6 +27,7 @@ class Head(NamedTuple):
     """The last layer of a causal model: a table of embeddings, read in reverse.
 
     variable  the table, [vocabulary, hidden]; untied  whether it is [hidden, vocabulary], apart from the embeddings
+    trained   whether it is trained
     dtype     of the multiplication
     soft_cap  c of c tanh(logit / c); None is none
     chunks    that a device goes through its rows of the table in; with 1, all logits are computed at once
@@ -34,6 +36,7 @@ class Head(NamedTuple):
 
     variable: keras.Variable
     untied: bool
+    trained: bool
     dtype: str
     soft_cap: float | None
     chunks: int
@@ -138,7 +141,8 @@ def head_of(model: keras.Model) -> Head | None:
     whole = axes[0] == "batch" and over_rows > 1
     chunks = 1 if whole else chunks_of(variable.shape[0 if layer.tie_weights else 1] // over_rows)
     dtype = layer.reverse_dtype or layer.compute_dtype
-    return Head(variable, not layer.tie_weights, dtype, layer.logit_soft_cap, chunks, axes, mesh)
+    trained = any(variable is one for one in model.trainable_variables)
+    return Head(variable, not layer.tie_weights, trained, dtype, layer.logit_soft_cap, chunks, axes, mesh)
 
 
 def chunks_of(rows: int) -> int:
@@ -174,28 +178,32 @@ def chunked(
             return function
         return jax.shard_map(function, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
 
+    def sums(hidden: jax.Array, table: jax.Array, labels: jax.Array, gradients: bool) -> tuple:
+        function = partial(sums_on_device, head=head, guess=guess, gradients=gradients)
+        outputs = (of_tokens, of_tokens, of_tokens, *([of_hidden] if gradients else []))
+        return on_mesh(function, inputs, outputs)(hidden, table, labels)
+
     @jax.custom_vjp
     def losses(hidden: jax.Array, table: jax.Array, labels: jax.Array) -> tuple:
-        function = on_mesh(partial(sums_on_device, head=head, guess=guess), inputs, (of_tokens, of_tokens))
-        return function(hidden, table, labels)
+        return sums(hidden, table, labels, gradients=False)[:2]
 
     def forward(hidden: jax.Array, table: jax.Array, labels: jax.Array) -> tuple:
-        outputs = (of_tokens, of_tokens, of_tokens, of_hidden)
-        function = on_mesh(partial(sums_on_device, head=head, guess=guess, gradients=True), inputs, outputs)
-        loss, correct, normalizers, by_hidden = function(hidden, table, labels)
-        return (loss, correct), (hidden, table, labels, normalizers, by_hidden)
+        loss, correct, *kept = sums(hidden, table, labels, gradients=not head.trained)
+        return (loss, correct), (hidden, table, labels, *kept)
 
     def backward(kept: tuple, cotangents: tuple) -> tuple:
-        hidden, table, labels, normalizers, by_hidden = kept
+        hidden, table, labels, normalizers, *by_hidden = kept
         scales = cotangents[0]
+        if by_hidden:
+            return (scales[..., None] * by_hidden[0]).astype(hidden.dtype), jnp.zeros_like(table), None
         summed = {batch, head.axes[1]} - {None}
-        # Where devices of such an axis have the same tokens, each gives its share.
-        copies = math.prod(head.mesh.shape[axis] for axis in summed if axis != batch)  # type: ignore[union-attr]
         function = on_mesh(
-            partial(table_gradients_on_device, head=head, summed=summed), (*inputs, of_tokens, of_tokens), inputs[1]
+            partial(gradients_on_device, head=head, summed=summed, batch=batch),
+            (*inputs, of_tokens, of_tokens),
+            (of_hidden, inputs[1]),
         )
-        by_table = function(hidden, table, labels, normalizers, scales / copies)
-        return (scales[..., None] * by_hidden).astype(hidden.dtype), by_table.astype(table.dtype), None
+        found = function(hidden, table, labels, normalizers, scales)
+        return found[0].astype(hidden.dtype), found[1].astype(table.dtype), None
 
     losses.defvjp(forward, backward)
     return losses(hidden, table, labels)
@@ -230,8 +238,8 @@ def sums_on_device(
 ) -> tuple[jax.Array, ...]:
     """Return what `chunked` does, of a device's records, with its part of the table.
 
-    With gradients, also the logarithm of each softmax's divisor, float32 [records, tokens], and the gradients of the
-    losses by the hidden states, float32 [records, tokens, hidden]
+    Also the logarithm of each softmax's divisor, float32 [records, tokens], and with `gradients` those of the losses by
+    the hidden states, float32 [records, tokens, hidden]
     """
     none = jnp.zeros(labels.shape, "float32")
     before = Sums(
@@ -255,14 +263,14 @@ def sums_on_device(
     correct = sums.chosen >= sums.highest if sums.guess is None else sums.guess == labels
     normalizers = sums.highest + jnp.log(sums.total)
     if sums.others is None or sums.label is None:
-        return normalizers - sums.chosen, correct
+        return normalizers - sums.chosen, correct, normalizers
     # Of the label, by its probability - 1 at once: where that is near 0, the difference of two terms would be rounding.
     less = before_cap(jnp.expm1(sums.chosen - normalizers), sums.chosen, head)
     by_hidden = sums.others / sums.total[..., None] + less[..., None] * sums.label
     return normalizers - sums.chosen, correct, normalizers, jax.lax.psum(by_hidden, axis) if axis else by_hidden
 
 
-def table_gradients_on_device(
+def gradients_on_device(
     hidden: jax.Array,
     table: jax.Array,
     labels: jax.Array,
@@ -270,28 +278,34 @@ def table_gradients_on_device(
     scales: jax.Array,
     head: Head,
     summed: set[str],
-) -> jax.Array:
-    """Return the gradients of the scaled losses by a device's part of the table, float32.
+    batch: str | None,
+) -> tuple[jax.Array, jax.Array]:
+    """Return the gradients of the scaled losses, float32: by a device's hidden states, and by its part of the table.
 
-    normalizers, scales  float32 [records, tokens]; summed  axes of the mesh over which the gradients add up
+    normalizers, scales  float32 [records, tokens]; summed  axes of the mesh over which those by the table add up;
+    batch  the axis over which devices have different records, if there is one
     """
+    # Where devices of such an axis have the same tokens, each gives its share.
+    copies = math.prod(jax.lax.axis_size(axis) for axis in summed if axis != batch)
 
-    def of_chunk(_: None, part: tuple) -> tuple:
+    def of_chunk(by_hidden: jax.Array, part: tuple) -> tuple:
         first, chunk = part
-        logits, _ = logits_of(hidden, chunk, head)
+        logits, chunk = logits_of(hidden, chunk, head)
         at_label = first + jax.lax.broadcasted_iota("int32", logits.shape, 2) == labels[..., None]
         shares = jnp.exp(logits - normalizers[..., None])
-        by_logits = before_cap(shares - at_label, logits, head) * scales[..., None]
-        operands = by_logits.astype(head.dtype), hidden.astype(head.dtype)
-        found = jnp.einsum("btv,bth->vh", *operands, preferred_element_type="float32")
+        by_logits = (before_cap(shares - at_label, logits, head) * scales[..., None]).astype(head.dtype)
+        by_hidden += jnp.einsum("btv,vh->bth", by_logits, chunk, preferred_element_type="float32")
+        operands = by_logits, hidden.astype(head.dtype)
+        by_chunk = jnp.einsum("btv,bth->vh", *operands, preferred_element_type="float32") / copies
         if head.axes[1]:
-            found = jax.lax.psum_scatter(found, head.axes[1], scatter_dimension=1, tiled=True)
-        return None, found
+            by_chunk = jax.lax.psum_scatter(by_chunk, head.axes[1], scatter_dimension=1, tiled=True)
+        return by_hidden, by_chunk
 
-    _, found = jax.lax.scan(of_chunk, None, chunks_on_device(table, head))
-    found = found.reshape(table.shape)
-    rest = tuple(summed - {head.axes[1]})
-    return jax.lax.psum(found, rest) if rest else found
+    by_hidden, by_table = jax.lax.scan(of_chunk, jnp.zeros(hidden.shape, "float32"), chunks_on_device(table, head))
+    by_table = by_table.reshape(table.shape)
+    if rest := tuple(summed - {head.axes[1]}):
+        by_table = jax.lax.psum(by_table, rest)
+    return jax.lax.psum(by_hidden, head.axes[0]) if head.axes[0] else by_hidden, by_table
 
 
 class Sums(NamedTuple):
