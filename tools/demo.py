@@ -6,10 +6,10 @@
 
 Without names, of all finished models of the config. Masked models fill in each [MASK]; causal models continue the
 prompt token by token. The page shows how probable each token was, what else the model might have said, and how its
-tokenizer cuts the prompt. Prints an address of this machine alone, with a token in it that
-nobody can guess; Ctrl-C ends it. Nothing is written below the results, and no lock is taken. Models run on the CPU,
-beside a training that has the accelerator, unless JAX_PLATFORMS and CUDA_VISIBLE_DEVICES say otherwise. From another
-machine: ssh -L PORT:127.0.0.1:PORT HOST.
+tokenizer cuts the prompt. Prints an address of this machine alone, with a token in it that nobody can guess; Ctrl-C
+ends it. Nothing is written below the results, and no lock is taken. Models run on the CPU, beside a training that has
+the accelerator, unless JAX_PLATFORMS and CUDA_VISIBLE_DEVICES say otherwise. From another machine:
+ssh -L PORT:127.0.0.1:PORT HOST.
 """
 
 import argparse
@@ -158,10 +158,10 @@ class Causal:
         tokenizer = opened.tokenizer
         bos = tokenizer.special["bos"]
         ids = [*([] if bos is None else [bos]), *tokenizer.encode([prompt])[0]]
-        most = getattr(opened.model.backbone, "max_sequence_length", None) or LONGEST + settings["length"]
-        if len(ids) > min(LONGEST, most - settings["length"]):
-            allowed = min(LONGEST, most - settings["length"])
-            raise UserError(f"the prompt has {len(ids):,} tokens; allowed: at most {allowed:,}.")
+        positions = getattr(opened.model.backbone, "max_sequence_length", None)
+        most = min(LONGEST, positions - settings["length"]) if positions else LONGEST
+        if len(ids) > most:
+            raise UserError(f"the prompt has {len(ids):,} tokens; allowed: at most {most:,}.")
         tell({"tokens": [opened.shown(token) for token in ids]})
         made, text = list(ids), tokenizer.decode(ids)
 
@@ -281,8 +281,8 @@ def demo_of(asked: argparse.Namespace) -> Demo:
     if not places:
         results, config = results_and_config(asked.configfile, asked.results)
         places = [(results, model, config) for model in models(results)]
-    if not places:
-        raise UserError(f"there is no trained model in {results}.")
+        if not places:
+            raise UserError(f"there is no trained model in {results}.")
     shared: dict[Path, list[Opened]] = {}
     found: dict[str, Masked | Causal] = {}
     for results, run, config in places:

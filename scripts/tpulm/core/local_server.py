@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from tpulm.core.errors import UserError
 
 LARGEST = 200_000  # bytes of what is sent to it
-UNREAD = 50 * LARGEST  # of what is too large
+UNREAD = 50 * LARGEST  # of what is too large, read and thrown away
 SILENT = 60.0  # seconds after which a connection is closed that sends nothing
 HOSTS = ("127.0.0.1", "localhost")  # also at the end of a tunnel
 POLICY = (
@@ -57,8 +57,7 @@ def handler(token: str, respond: Respond) -> type[BaseHTTPRequestHandler]:
             if self.headers.get("Content-Type") != "application/json" or not given.isdecimal():
                 self.send_error(415)
             elif int(given) > LARGEST:
-                for _ in range(min(int(given), UNREAD) // LARGEST):  # or the connection would break before the answer
-                    self.rfile.read(LARGEST)
+                self.rfile.read(min(int(given), UNREAD))  # or the connection would break before the answer
                 self.send_error(413)
             else:
                 self.answer(respond(*place, self.rfile.read(int(given))))

@@ -167,7 +167,8 @@ def addition(config: Mapping[str, Any], place: tuple[int, str], pair: Mapping[st
                 values[key] = value
                 break
         if not isinstance(values[key], int | float) or not 0 < values[key] < LARGEST:
-            raise UserError(f"{given}, whose {key} is {describe(values[key])} for {layer}; allowed: numbers above 0.")
+            said = f"{given}, whose {key} is {describe(values[key])} for {layer}"
+            raise UserError(f"{said}; allowed: numbers above 0 and below {LARGEST:,.0f}.")
     rank, alpha = values["r"], values["lora_alpha"]
     # As PEFT scales, with rank-stabilized LoRA (Kalajdzievski 2023) by the root.
     return Addition(alpha / (math.sqrt(rank) if config.get("use_rslora") else rank), a, b)
