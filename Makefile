@@ -83,7 +83,7 @@ bench-plan: setup-tests
 bench-report: setup-tests
 	.venv/bin/python benchmarks/report.py
 
-# The picture of README.md, from the report of the embedded job; needs Chromium.
+# The pictures of the documentation, from the embedded job; needs Chromium.
 pictures: setup-tests
 	.venv/bin/snakemake report
 	.venv/bin/python tools/pictures.py

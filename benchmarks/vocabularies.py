@@ -1,8 +1,9 @@
 """Vocabularies: training and encoding beside other libraries; writes benchmarks/results/vocabularies.md.
 
-    python benchmarks/vocabularies.py                   # docstrings of this machine's Python packages
-    python benchmarks/vocabularies.py --text FILE       # a document per line
-    PYTHONPATH=FOLDER python benchmarks/vocabularies.py # with rustbpe and gigatoken, if they are in FOLDER
+    python benchmarks/vocabularies.py                     # docstrings of this machine's Python packages
+    python benchmarks/vocabularies.py --megabytes 36 400  # of several sizes
+    python benchmarks/vocabularies.py --text FILE         # a document per line
+    PYTHONPATH=FOLDER python benchmarks/vocabularies.py   # with rustbpe and gigatoken, if they are in FOLDER
 
 Each measurement is a process of its own. Training may use all CPUs; encoding uses one thread.
 """
@@ -164,29 +165,17 @@ def cell(found: dict, ours: dict) -> str:
     return f"{found['seconds']:.1f} s{ratio}{rest}"
 
 
-def main() -> None:
-    """Measure, print and write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", help="file with a document per line; docstrings without it")
-    parser.add_argument("--megabytes", type=float, default=36)
-    parser.add_argument("--vocab-size", type=int, default=32_000)
-    parser.add_argument("--measure", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.measure:
-        what, way, *rest = json.loads(asked.measure)
-        print(json.dumps(trained(way, rest[0], int(rest[1]), rest[2]) if what == "train" else encoded(way, *rest)))
-        return
+def tables(text: str, name: str, size: int) -> list[str]:
+    """Measure with a text, a document per line; return the tables."""
     training, encoding = [], []
     with tempfile.TemporaryDirectory() as scratch:
-        text = asked.text or f"{scratch}/text"
-        name = Path(text).name if asked.text else f"docstrings, SHA-256 {docstrings.write(Path(text), asked.megabytes)}"
         for model in MODELS:
             saved = f"{scratch}/{model}.json"
-            ours = measured("train", "here", model, asked.vocab_size, text, SAVED=saved)
+            ours = measured("train", "here", model, size, text, SAVED=saved)
             row = [model, cell(ours, ours)]
             for way in ("tokenizers", "sentencepiece", "rustbpe"):
                 there = way in TRAINERS[model] and importlib.util.find_spec(way)
-                row.append(cell(measured("train", way, model, asked.vocab_size, text), ours) if there else "")
+                row.append(cell(measured("train", way, model, size, text), ours) if there else "")
             training.append(f"| {' | '.join(row)} |")
             ours = measured("encode", "here", saved, text, **ONE_THREAD)
             row = [model, cell(ours, ours)]
@@ -194,29 +183,49 @@ def main() -> None:
                 there = importlib.util.find_spec(way) and (way != "gigatoken" or model == "byte-level-bpe")
                 row.append(cell(measured("encode", way, saved, text, **ONE_THREAD), ours) if there else "")
             encoding.append(f"| {' | '.join(row)} |")
-        size = os.path.getsize(text) / 1e6
-    write(
-        [
-            f"{machine()}, Python {platform.python_version()}. {size:.0f} MB ({name}), {asked.vocab_size:,} pieces. In "
-            "brackets: how many times as long as here.",
-            "",
-            "Training: time, peak memory of the process with the text, characters per token of held-out documents; "
-            "SentencePiece and byte-level BPE also cut words at punctuation.",
-            "",
-            "| model | here | `tokenizers` | SentencePiece | rustbpe |",
-            "| --- | --- | --- | --- | --- |",
-            *training,
-            "",
-            "Encoding the same text with one thread, to the same ids (compared by their SHA-256). gigatoken has "
-            "byte-level BPE only.",
-            "",
-            "| model | here | `tokenizers` | gigatoken |",
-            "| --- | --- | --- | --- |",
-            *encoding,
-        ],
-        RESULT,
-        "make bench-vocabularies",
-    )
+    return [
+        "",
+        f"Training on {os.path.getsize(text) / 1e6:.0f} MB ({name}): time, peak memory of the process with the text, "
+        "characters per token of held-out documents. SentencePiece and byte-level BPE also cut words at punctuation.",
+        "",
+        "| model | here | `tokenizers` | SentencePiece | rustbpe |",
+        "| --- | --- | --- | --- | --- |",
+        *training,
+        "",
+        "Encoding the same text with one thread, to the same ids (compared by their SHA-256). gigatoken has byte-level "
+        "BPE only.",
+        "",
+        "| model | here | `tokenizers` | gigatoken |",
+        "| --- | --- | --- | --- |",
+        *encoding,
+    ]
+
+
+def main() -> None:
+    """Measure, print and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", help="file with a document per line; docstrings without it")
+    parser.add_argument("--megabytes", type=float, nargs="+", default=[36])
+    parser.add_argument("--vocab-size", type=int, default=32_000)
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.measure:
+        what, way, *rest = json.loads(asked.measure)
+        print(json.dumps(trained(way, rest[0], int(rest[1]), rest[2]) if what == "train" else encoded(way, *rest)))
+        return
+    lines = [
+        f"{machine()}, Python {platform.python_version()}. {asked.vocab_size:,} pieces. In brackets: how many times as "
+        "long as here."
+    ]
+    if asked.text:
+        lines += tables(asked.text, Path(asked.text).name, asked.vocab_size)
+    else:
+        with tempfile.TemporaryDirectory() as scratch:
+            text = Path(scratch, "text")
+            for megabytes in asked.megabytes:
+                name = f"docstrings, SHA-256 {docstrings.write(text, megabytes)}"
+                lines += tables(str(text), name, asked.vocab_size)
+    write(lines, RESULT, " ".join(["python", *sys.orig_argv[1:]]))
     print(RESULT.read_text())
 
 

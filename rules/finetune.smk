@@ -155,6 +155,8 @@ PRESETS = {
     "base": {name: [ancient(f"<results>/base/{name}/preset"), f"<results>/base/{name}/preset.json"] for name in BASE},
     "finetune": {run: [f"<results>/finetune/{run}/model"] for run in FULL_RUNS + MERGED_RUNS},
 }
+# The text that the models of each stage are trained on; a base model that is fetched is not.
+TRAINED_ON = {"base": "corpus", "finetune": "finetune-text"}
 MADE_HERE = [f"base/{name}" for name in TRAINED_BASES] + [f"finetune/{run}" for run in PRESETS["finetune"]]
 
 
@@ -169,6 +171,11 @@ rule export_transformers:
     """Export a causal model as a transformers folder."""
     input:
         preset=lambda w: PRESETS[w.stage][w.run],
+        chat=lambda w: [
+            f"<results>/{collection}/chat_template.json"
+            for collection in CHATS
+            if collection == TRAINED_ON[w.stage] and f"{w.stage}/{w.run}" in MADE_HERE
+        ],
         code=code_inputs("finetune/export_transformers", "jax"),
     output:
         directory("<results>/transformers/{stage}/{run}"),

@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from test_causal import prose
 from test_corpus import fails, write
 from tpulm.config.reading import complete
 from tpulm.core.errors import UserError
@@ -11,6 +12,8 @@ from tpulm.corpus.chat_templates import GEMMA_TEMPLATE, find_chat_template
 from tpulm.corpus.files import read_files
 from tpulm.corpus.rows import ChatTemplate, Form
 from tpulm.corpus.sources import parts_of
+from tpulm.tokenization.causal import SentencePiece, train_vocabulary
+from tpulm.tokenization.fast import chat_template, save_fast
 
 pytestmark = pytest.mark.unit
 
@@ -86,6 +89,40 @@ def test_the_text_is_that_of_transformers(text):
             first = 3 * theirs.startswith("<s>")
             assert [(start + first, min(stop, len(ours)) + first) for start, stop in found[:-1]] == spans[0][:-1]
             assert theirs[slice(*spans[0][-1])].rstrip() == ours[slice(*found[-1])]
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        (GEMMA_TEMPLATE, {"bos_token": "<bos>", "eos_token": "<eos>"}),
+        (CHATML, {"bos_token": "<bos>", "eos_token": "<eos>"}),  # does not write <bos>
+        ("{{ bos_token }}" + CHATML, {"bos_token": None, "eos_token": None}),  # of a file, and no tokenizer
+        (ENDED, {"bos_token": "<bos>", "eos_token": "<eos>"}),
+        ("{{ messages[1].content }}" + CHATML, {"bos_token": None, "eos_token": None}),  # renders some messages only
+    ],
+)
+def test_transformers_writes_messages_as_they_are_learned(text, tokens, tmp_path):
+    from transformers import AutoTokenizer
+
+    (tmp_path / "v.spm").write_bytes(train_vocabulary(prose(200), 328, "base.small.vocab_size"))
+    tokenizer = SentencePiece(tmp_path / "v.spm")
+    save_fast(tokenizer, tmp_path)
+    described = {"where": "c", "template": text, "special": None} | tokens
+    chat = ChatTemplate(described)
+    exported = chat_template(tokenizer, described | chat.described())
+    (tmp_path / "chat_template.jinja").write_text(exported)
+    talk = [TALK[0], {"role": "user", "content": "value of"}]
+    theirs = AutoTokenizer.from_pretrained(tmp_path).apply_chat_template(talk, add_generation_prompt=True)
+    assert theirs == [tokenizer.special["bos"], *tokenizer.encode([chat.prompt("m", talk)])[0]]
+    assert chat_template(tokenizer, described | chat.described() | {"eos_token": "</s>"}) is None
+
+
+def test_what_ends_an_answer():
+    gemma = ChatTemplate(find_chat_template("c", "gemma", None, []))
+    assert gemma.described() == {"begins": True, "ending": "<end_of_turn>"}
+    assert template(CHATML).described() == {"begins": False, "ending": "<|im_end|>"}
+    assert template(ENDED).described() == {"begins": True, "ending": ""}
+    assert template("{{ messages[5].content }}").described() == {"begins": False, "ending": ""}
 
 
 def test_no_clock_and_no_way_out_of_the_sandbox():

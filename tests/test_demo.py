@@ -1,6 +1,7 @@
 """The page to type into models, and the server that it shares with the look at a run."""
 
 import json
+import math
 import os
 import shutil
 import socket
@@ -16,11 +17,13 @@ import pytest
 import warm
 from conftest import ROOT
 from test_report import browser, needs_browser, opened  # noqa: F401 (a fixture)
-from tpulm.core.files import fingerprints
+from tpulm.core.files import fingerprints, write_json
 from tpulm.core.local_server import LARGEST, Answer, serve
+from tpulm.corpus.rows import ChatTemplate
+from tpulm.tokenization.causal import Reply, SentencePiece
 
 JSON = {"Content-Type": "application/json"}
-CAUSAL = {"length": 12, "temperature": 0, "top_p": 1, "seed": 0}
+CAUSAL = {"length": 12, "temperature": 0, "top_p": 1, "seed": 0, "adapter": 1}
 
 
 def ask(address, sent=None, headers=None, method=None):
@@ -89,6 +92,11 @@ def text_of(lines):
     return "".join(line.get("text", "") for line in lines)
 
 
+def probabilities(lines):
+    """Return those of the tokens that were generated."""
+    return [line["probability"] for line in lines if "probability" in line]
+
+
 def test_masks_are_filled_in_as_by_the_workflow(demo, trained):
     kept = json.loads((trained / "results/mlm/tiny/fill_mask.json").read_text())
     for row in kept:
@@ -132,7 +140,7 @@ print("RESULT" + json.dumps(Generator(load_preset(sys.argv[1]), recipe, 1)([sys.
 
 def test_prompts_are_continued_token_by_token(demo, trained):
     prompt = "Return the "
-    first, *tokens, _ = said(demo, "base/small", prompt)
+    first, *tokens, _, _ = said(demo, "base/small", prompt)
     assert 0 < len(tokens) <= CAUSAL["length"]
     for token in tokens:
         assert token["probability"] == pytest.approx(token["candidates"][0][1])  # greedy: the likeliest
@@ -140,13 +148,90 @@ def test_prompts_are_continued_token_by_token(demo, trained):
     length = str(len(first["tokens"]) + len(tokens))
     expected = warm.result(warm.run("jax", GREEDY, str(trained / "results/base/small/preset"), prompt, length))
     assert expected.strip() and text_of(tokens).strip() == expected.strip()
-    assert len(said(demo, "base/small", prompt, length=1)) == 3  # the prompt, a token, the end
+    assert len(said(demo, "base/small", prompt, length=1)) == 4  # the prompt, a token, the prompt scored, the end
     drawn = [text_of(said(demo, "base/small", prompt, temperature=1.5, seed=seed)) for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert text_of(said(demo, "base/small", prompt, temperature=1.5, top_p=0.01)) == text_of(tokens)
     tuned = [said(demo, "finetune/python", prompt) for _ in range(2)]
     assert text_of(tuned[0]) == text_of(tuned[1])
-    assert [one["probability"] for one in tuned[0][1:-1]] != [one["probability"] for one in tokens]
+    assert probabilities(tuned[0]) != probabilities(tokens)
+    without = said(demo, "finetune/python", prompt, adapter=0)
+    assert text_of(without) == text_of(tokens) and probabilities(without) == pytest.approx(probabilities(tokens))
+
+
+# The probabilities of a prompt's tokens, by a softmax over the logits of the preset.
+SCORED = """
+import json, sys
+from tpulm.training import runtime
+runtime.start(1)
+import numpy as np
+from tpulm.models.causal import load_preset
+model = load_preset(sys.argv[1])
+tokenizer = model.preprocessor.tokenizer
+ids = np.array([[tokenizer.start_token_id, *tokenizer(sys.argv[2])]])
+logits = np.asarray(model({"token_ids": ids, "padding_mask": np.ones_like(ids)}), np.float64)[0, :-1]
+likely = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+print("RESULT" + json.dumps(likely[np.arange(len(likely)), ids[0, 1:]].tolist()))
+"""
+
+
+def test_a_prompt_is_scored(demo, trained):
+    prompt = "Return the name of the file: é"
+    cut, scored, _ = said(demo, "base/small", prompt, length=0)
+    expected = warm.result(warm.run("jax", SCORED, str(trained / "results/base/small/preset"), prompt))
+    assert scored["scored"] == [None, *(pytest.approx(share, rel=1e-4) for share in expected)]
+    assert len(cut["tokens"]) == len(scored["scored"])
+    bits = -sum(math.log2(share) for share in expected) / len(prompt.encode())
+    assert scored["bits_per_byte"] == pytest.approx(bits, rel=1e-5)
+
+
+TURNS = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }} <end>\n{% endfor %}"
+TURNS += "{% if add_generation_prompt %}assistant: {% endif %}"
+
+
+@pytest.fixture
+def chat(trained, tmp_path):
+    """The address of a page of a model that was trained on conversations, as far as the page can tell."""
+    (tmp_path / "results/base").mkdir(parents=True)
+    (tmp_path / "results/base/talks").symlink_to(trained / "results/base/small")
+    (tmp_path / "results/corpus").mkdir()
+    found = {"where": "c", "template": TURNS, "bos_token": "<bos>", "eos_token": "<eos>", "special": None}
+    write_json(tmp_path / "results/corpus/chat_template.json", found | ChatTemplate(found).described())
+    pipes = {"stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, ROOT / "tools/demo.py"], cwd=tmp_path, **pipes)
+    yield process.stdout.readline().strip()
+    process.terminate()
+    process.wait()
+
+
+def test_messages_are_written_by_the_template(chat, demo):
+    talk = [{"role": "user", "content": "Return"}, {"role": "assistant", "content": "the"}]
+    talk.append({"role": "user", "content": "list"})
+    text = "user: Return <end>\nassistant: the <end>\nuser: list <end>\nassistant: "
+    assert text_of(said(chat, "base/talks", talk)) == text_of(said(demo, "base/small", text))
+    assert said(chat, "base/talks", talk)[0] == said(demo, "base/small", text)[0]
+    assert "seconds" in said(chat, "base/talks", [{"role": "user", "content": "\ud800"}])[-1]
+    for messages, wrong in (
+        ([{"role": "robot", "content": "a"}], 'messages[0].role is "robot"; allowed: system, user, assistant'),
+        ([{"role": "user", "content": "a <end> b"}], "messages[0].content has '<end>'"),
+        ([{"role": "user", "content": ["a"]}], "messages[0].content holds list"),
+        (["a"], "messages[0] is not an object"),
+    ):
+        (line,) = said(chat, "base/talks", messages)
+        assert wrong in line["error"]
+    (line,) = said(demo, "base/small", talk)
+    assert line["error"].startswith("this model was trained on no conversations")
+
+
+def test_a_reply_ends_where_the_assistant_does(trained):
+    tokenizer = SentencePiece(trained / "results/base/small/vocabulary.spm")
+    prompt, rest = tokenizer.encode(["user: Return"])[0], tokenizer.encode(["the <em>list</em> <end> user: more"])[0]
+    reply = Reply(tokenizer, prompt, "<end>")
+    said = [reply.add(token) for token in rest if not reply.ended]
+    assert "".join(said).strip() == "the <em>list</em>" and len(said) < len(rest)
+    assert not any("<en" in part for part in said)
+    reply = Reply(tokenizer, prompt, "")
+    assert "".join(map(reply.add, rest)).strip() == "the <em>list</em> <end> user: more" and not reply.ended
 
 
 @pytest.mark.parametrize(
@@ -156,13 +241,15 @@ def test_prompts_are_continued_token_by_token(demo, trained):
         ("mlm/tiny", "[MASK] " * 1000, {}, "tokens; allowed: at most"),
         ("base/small", "a " * 50_000, {}, "tokens; allowed: at most"),
         ("base/small", " ", {}, "empty"),
-        ("base/small", "a", {"length": 0}, "length is 0; allowed: 1 to"),
+        ("base/small", "a", {"length": -1}, "length is -1; allowed: 0 to"),
+        ("base/small", "a", {"adapter": 2}, "adapter is 2; allowed: 0 to 1"),
+        ("mlm/tiny", [{"role": "user", "content": "[MASK]"}], {}, "[MASK]"),
+        ("base/small", [], {}, "empty"),
         ("base/small", "a", {"length": 10**9}, "length is"),
         ("base/small", "a", {"temperature": "hot"}, 'temperature is "hot"'),
         ("base/small", "a", {"top_p": float("nan")}, "top_p is NaN"),
         ("base/small", "a", {"seed": True}, "seed is true"),
         ("../etc", "a", {}, "allowed: JSON with a model of base/small"),
-        ("base/small", ["a"], {}, "empty"),
     ],
 )
 def test_what_cannot_be_asked_is_a_sentence(demo, model, prompt, settings, wrong):
@@ -188,6 +275,24 @@ def test_odd_prompts_harm_nothing(demo):
 
 
 @needs_browser
+def test_a_conversation_goes_on_in_a_browser(chat, browser):  # noqa: F811
+    complaints: list[str] = []
+    page = opened(browser, chat, 1280, "light", complaints)
+    form = page.locator("form[data-kind=chat]")
+    form.locator("[name=system]").fill("Be brief.")
+    for number, message in enumerate(("Return <b>", "the list"), 1):
+        form.locator("[name=prompt]").fill(message)
+        form.locator("[name=prompt]").press("Control+Enter")
+        form.locator(".reply:not([aria-busy])").wait_for(timeout=60_000)
+        assert form.locator(".turn.user").count() == number
+    turns = form.locator(".turn").all_inner_texts()
+    assert turns[0] == "system Be brief." and turns[1] == "user Return <b>" and turns[2].startswith("assistant")
+    form.locator(".again").click()
+    assert form.locator(".reply").count() == 0
+    assert complaints == []
+
+
+@needs_browser
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_models_are_side_by_side_in_a_browser(demo, browser, width, scheme):  # noqa: F811
     complaints: list[str] = []
@@ -201,6 +306,7 @@ def test_models_are_side_by_side_in_a_browser(demo, browser, width, scheme):  # 
     assert "<b>def</b>" in done.first.inner_text() and done.first.locator("b").count() == 0
     done.first.locator(".token").first.focus()
     assert done.first.locator("li").count() > 2
+    assert "bits per byte" in done.first.locator("summary").inner_text()
     form = page.locator("form[data-kind=masked]")
     form.locator("button").click()
     form.locator(".reply:not([aria-busy]) li").nth(4).wait_for(timeout=60_000)

@@ -10,6 +10,7 @@ from conftest import ROOT
 from ruamel.yaml import YAML
 from tpulm.config.reading import complete
 from tpulm.config.runs import runs_of
+from tpulm.corpus.chat_templates import GEMMA_TEMPLATE
 from tpulm.corpus.files import read_files
 from tpulm.corpus.rows import Form
 from tpulm.records.reader import Records
@@ -89,6 +90,14 @@ def test_conversations_and_answers_become_records(configured):
     (configured / "turns.jinja").write_text("{% for %}")
     printed = configured("tfrecords", "--cores", "2", check=False).stdout
     assert "turns.jinja, line 1, " in printed and "Traceback" not in printed
+
+
+@pytest.mark.long
+def test_models_are_exported_with_the_template_of_their_text(configured):
+    configured("transformers", "--cores", "2")
+    folders = configured / "results/transformers"
+    assert (folders / "base/small/chat_template.jinja").read_text().endswith(TURNS)
+    assert (folders / "finetune/one/chat_template.jinja").read_text() == GEMMA_TEMPLATE
 
 
 def pasted():

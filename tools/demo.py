@@ -5,16 +5,17 @@
     python tools/demo.py --configfile sums.yaml
 
 Without names, of all finished models of the config. Masked models fill in each [MASK]; causal models continue the
-prompt token by token. The page shows how probable each token was, what else the model might have said, and how its
-tokenizer cuts the prompt. Prints an address of this machine alone, with a token in it that nobody can guess; Ctrl-C
-ends it. Nothing is written below the results, and no lock is taken. Models run on the CPU, beside a training that has
-the accelerator, unless JAX_PLATFORMS and CUDA_VISIBLE_DEVICES say otherwise. From another machine:
-ssh -L PORT:127.0.0.1:PORT HOST.
+prompt token by token, and those that were trained on conversations answer messages. The page shows how probable each
+token was, what else the model might have said, and how its tokenizer cuts the prompt. Prints an address of this machine
+alone, with a token in it that nobody can guess; Ctrl-C ends it. Nothing is written below the results, and no lock is
+taken. Models run on the CPU, beside a training that has the accelerator, unless JAX_PLATFORMS and CUDA_VISIBLE_DEVICES
+say otherwise. From another machine: ssh -L PORT:127.0.0.1:PORT HOST.
 """
 
 import argparse
 import contextlib
 import json
+import math
 import os
 import queue
 import sys
@@ -36,14 +37,14 @@ try:
     from tpulm.core.errors import UserError
     from tpulm.core.files import read_json
     from tpulm.core.local_server import LARGEST, Answer, serve
+    from tpulm.corpus.rows import ChatTemplate
     from tpulm.specs.masked_sizes import opens
 except ModuleNotFoundError as error:
     sys.exit(f"error: this Python has no {error.name}; activate the environment: `. .venv/bin/activate`.")
 
 PAGE, STYLE = ROOT / "report/demo", ROOT / "report/page/page.css"
-PROMPTS = {"masked": "Return the [MASK] of the list.", "causal": "def "}  # where the config has none
+PROMPTS = {"masked": "Return the [MASK] of the list.", "causal": "def ", "chat": ""}  # where the config has none
 LONGEST = 1024  # tokens of a prompt
-HALF = "\ufffd"  # what a text ends with while a character has not come whole
 
 
 class Number(NamedTuple):
@@ -57,18 +58,20 @@ class Number(NamedTuple):
 
 
 NUMBERS = {
-    "length": Number("Tokens", int, 1, 256, 48),
+    "length": Number("Tokens", int, 0, 256, 48),
     "temperature": Number("Temperature", float, 0, 5, 0.8),
     "top_p": Number("Top p", float, 0.01, 1, 0.95),
     "seed": Number("Seed", int, 0, 2**31 - 1, 0),
+    "adapter": Number("Strength of adapters", float, 0, 1, 1),
 }
+Prompt = str | list[dict]  # a text, or the messages of a conversation
 Tell = Callable[[dict], bool]  # of a line for the page; whether somebody still reads
 
 
 class Masked:
     """A masked model, opened at its first prompt."""
 
-    kind = "masked"
+    kinds = ("masked",)
 
     def __init__(self, folders: Folders):
         """Take where it is. Raises UserError where it opens in TensorFlow only."""
@@ -83,9 +86,9 @@ class Masked:
 
         return FillMask(self.folder)
 
-    def answer(self, prompt: str, settings: Mapping[str, Any], tell: Tell) -> None:
+    def answer(self, prompt: Prompt, settings: Mapping[str, Any], tell: Tell) -> None:
         """Tell the tokens of the prompt, and what the model says for each mask. Raises UserError."""
-        if "[MASK]" not in prompt:
+        if not isinstance(prompt, str) or "[MASK]" not in prompt:
             raise UserError("a masked model needs a prompt with [MASK].")
         answers = self.fill.all(prompt)
         tell({"tokens": self.fill.tokenizer.encode(prompt.replace("[MASK]", self.fill.mask)).tokens})
@@ -115,18 +118,18 @@ class Opened:
         """Return whether it can be a model with these settings of LoRA, after those that it has had."""
         return lora is None or self.lora in (None, lora)
 
-    def be(self, adapter: Path | None, lora: dict | None) -> None:
-        """Be the base model, or that with an adapter."""
+    def be(self, adapter: Path | None, lora: dict | None, strength: float) -> None:
+        """Be the base model, or that with an adapter, B of which is multiplied by its strength."""
         if lora and self.lora is None:
             self.model.backbone.enable_lora(**lora)
             self.lora = lora
             self.start()
         if adapter:
             self.model.backbone.load_lora_weights(str(adapter / "adapter.lora.h5"))
-        elif self.lora:
+        if self.lora:
             for variable in self.model.backbone.trainable_variables:
                 if variable.path.endswith("lora_kernel_b"):
-                    variable.assign(0 * variable)
+                    variable.assign((strength if adapter else 0) * variable)
 
     def shown(self, token: int) -> str:
         """Return a token as it stands in a text."""
@@ -137,49 +140,70 @@ class Opened:
 class Causal:
     """A causal model, opened at its first prompt."""
 
-    kind = "causal"
-
     def __init__(self, folders: Folders, shared: dict[Path, list[Opened]]):
-        """Take where it is, and the models that are open, by their folders."""
+        """Take where it is, and the models that are open, by their folders. Raises UserError for a chat template."""
         self.folders, self.shared = folders, shared
+        described = read_json(folders.chat) if folders.chat else {}
+        self.chat = ChatTemplate(described) if described else None
+        self.ending = described.get("ending", "")
+        self.kinds = ("causal", "chat") if self.chat else ("causal",)
 
     @cached_property
     def lora(self) -> dict | None:
         """How LoRA is enabled; None without an adapter."""
         return read_json(self.folders.adapter / "adapter.lora.json") if self.folders.adapter else None
 
-    def answer(self, prompt: str, settings: Mapping[str, Any], tell: Tell) -> None:
-        """Tell the tokens of the prompt, and each token that follows. Raises UserError."""
+    def opened(self, strength: float) -> Opened:
+        """Return the model, with its adapter at this strength."""
         there = self.shared.setdefault(self.folders.model, [])
         opened = next((one for one in there if one.takes(self.lora)), None)
         if opened is None:
             there.append(opened := Opened(self.folders.model))
-        opened.be(self.folders.adapter, self.lora)
+        opened.be(self.folders.adapter, self.lora, strength)
+        return opened
+
+    def written(self, prompt: Prompt) -> tuple[str, str]:
+        """Return the text to continue, and what ends its continuation, empty for a text. Raises UserError."""
+        if isinstance(prompt, str):
+            return prompt, ""
+        if self.chat is None:
+            raise UserError("this model was trained on no conversations; allowed: a prompt.")
+        return self.chat.prompt("messages", prompt), self.ending
+
+    def answer(self, prompt: Prompt, settings: Mapping[str, Any], tell: Tell) -> None:
+        """Tell the tokens of the prompt, each token that follows, and how probable the prompt is. Raises UserError."""
+        from tpulm.tokenization.causal import Reply
+
+        text, ending = self.written(prompt)
+        sampling = {key: value for key, value in settings.items() if key != "adapter"}
+        opened = self.opened(settings["adapter"])
         tokenizer = opened.tokenizer
         bos = tokenizer.special["bos"]
-        ids = [*([] if bos is None else [bos]), *tokenizer.encode([prompt])[0]]
+        ids = [*([] if bos is None else [bos]), *tokenizer.encode([text])[0]]
         positions = getattr(opened.model.backbone, "max_sequence_length", None)
         most = min(LONGEST, positions - settings["length"]) if positions else LONGEST
         if len(ids) > most:
             raise UserError(f"the prompt has {len(ids):,} tokens; allowed: at most {most:,}.")
         tell({"tokens": [opened.shown(token) for token in ids]})
-        made, text = list(ids), tokenizer.decode(ids)
+        reply = Reply(tokenizer, ids, ending)
 
         def heard(token: Any) -> bool:
-            nonlocal text
-            made.append(token.token)
-            whole = tokenizer.decode(made).rstrip(HALF)
-            said, text = whole[len(text) :], whole
             candidates = [[opened.shown(one), probability] for one, probability in token.candidates]
-            return tell({"text": said, "probability": token.probability, "candidates": candidates})
+            said = {"text": reply.add(token.token), "probability": token.probability, "candidates": candidates}
+            return tell(said) and not reply.ended
 
-        opened.stream(ids, heard, **settings)
+        if settings["length"]:
+            opened.stream(ids, heard, **sampling)
+        if len(ids) > 1:
+            found = opened.stream.score(ids)
+            bits = -sum(found) / math.log(2) / len(text.encode())
+            tell({"scored": [*[None] * (len(ids) - len(found)), *map(math.exp, found)], "bits_per_byte": bits})
 
 
 class Request:
     """A prompt for a model, and what is said of it, until nobody reads it any more."""
 
-    def __init__(self, model: Masked | Causal, prompt: str, settings: dict[str, Any]):
+    def __init__(self, model: Masked | Causal, prompt: Prompt, settings: dict[str, Any]):
         """Take what was asked."""
         self.model, self.prompt, self.settings = model, prompt, settings
         self.said, self.gone = queue.SimpleQueue[dict | None](), False
@@ -213,10 +237,10 @@ class Request:
 
 @dataclass
 class Demo:
-    """The models of a page, the prompts that it begins with, and the requests that wait: one is answered at a time."""
+    """The models of a page, prompts for each kind, and the requests that wait: one is answered at a time."""
 
     models: dict[str, Masked | Causal]
-    prompts: dict[str, str]
+    prompts: dict[str, list[str]]
     title: str
     waiting: queue.SimpleQueue[Request] = field(default_factory=queue.SimpleQueue)
 
@@ -224,11 +248,12 @@ class Demo:
     def page(self) -> str:
         """The page."""
         environment = Environment(loader=FileSystemLoader(PAGE), autoescape=True, undefined=StrictUndefined)
-        kinds = {kind: [name for name, model in self.models.items() if model.kind == kind] for kind in PROMPTS}
+        kinds = {kind: [name for name, model in self.models.items() if kind in model.kinds] for kind in PROMPTS}
+        adapters = any(isinstance(model, Causal) and model.folders.adapter for model in self.models.values())
         return environment.get_template("demo.html").render(
             title=self.title, kinds={kind: names for kind, names in kinds.items() if names}, prompts=self.prompts,
             style=STYLE.read_text(encoding="utf-8") + (PAGE / "demo.css").read_text(encoding="utf-8"),
-            script=(PAGE / "demo.js").read_text(encoding="utf-8"), numbers=NUMBERS, largest=LARGEST,
+            script=(PAGE / "demo.js").read_text(encoding="utf-8"), numbers=NUMBERS, adapters=adapters, largest=LARGEST,
         )  # fmt: skip
 
     def respond(self, path: str, query: str, sent: bytes | None) -> Answer | None:
@@ -254,7 +279,7 @@ class Demo:
         if not isinstance(model, str) or model not in self.models:
             raise UserError(f"allowed: JSON with a model of {', '.join(self.models)}.")
         prompt = found.get("prompt")
-        if not isinstance(prompt, str) or not prompt.strip():
+        if not (isinstance(prompt, str) and prompt.strip()) and not (isinstance(prompt, list) and prompt):
             raise UserError("the prompt is empty.")
         settings = {}
         for name, number in NUMBERS.items():
@@ -262,7 +287,8 @@ class Demo:
             if isinstance(value, bool) or not isinstance(value, int | float) or not number.low <= value <= number.high:
                 raise UserError(f"{name} is {json.dumps(value)[:50]}; allowed: {number.low} to {number.high}.")
             settings[name] = number.kind(value)
-        return Request(self.models[model], prompt.encode("utf-8", "replace").decode(), settings)
+        whole = json.loads(json.dumps(prompt, ensure_ascii=False).encode("utf-8", "replace"))  # no half of a character
+        return Request(self.models[model], whole, settings)
 
     def work(self) -> None:
         """Answer requests, for ever, in one thread: some settings of Keras are a thread's own."""
@@ -296,8 +322,8 @@ def demo_of(asked: argparse.Namespace) -> Demo:
     if not found:
         raise UserError(f"there is no model in {places[0][0]} that the page can show.")
     given = places[0][2].get("prompts", {})
-    keys = {"masked": "fill_mask", "causal": "generate"}
-    prompts = {kind: (given.get(key) or [PROMPTS[kind]])[0] for kind, key in keys.items()}
+    keys = {"masked": "fill_mask", "causal": "generate", "chat": ""}
+    prompts = {kind: given.get(key) or [PROMPTS[kind]] for kind, key in keys.items()}
     return Demo(found, prompts, places[0][0].resolve().parent.name)
 
 

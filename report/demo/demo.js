@@ -13,8 +13,16 @@ const ranked = (pairs) => element("ol", {}, ...pairs.map(([text, share]) => elem
   element("span", {}, visible(text)), element("span", {class: "number"}, percent(share)),
   element("span", {class: "bar", style: `--share: ${share}`, "aria-hidden": "true"}))));
 
-const pieces = (tokens) => element("details", {}, element("summary", {}, `The prompt: ${tokens.length} tokens`),
-  element("p", {}, ...tokens.map((token) => element("code", {class: "piece"}, visible(token)))));
+// How the prompt is cut; with the probability of each token, and bits per byte, once they are known.
+function pieces({tokens, scored, bits_per_byte: bits}) {
+  const shown = tokens.map((token, number) => {
+    const share = scored?.[number] ?? undefined;
+    return element("code", share === undefined ? {class: "piece"}
+      : {class: "piece token", style: `--share: ${share}`, title: percent(share)}, visible(token));
+  });
+  const said = bits === undefined ? "" : `, ${bits.toFixed(2)} bits per byte`;
+  return element("details", {}, element("summary", {}, `The prompt: ${tokens.length} tokens${said}`), element("p", {}, ...shown));
+}
 
 function addToken(card, {text, probability, candidates}) {
   const token = element("span", {class: "token", role: "button", tabindex: card.count ? "-1" : "0",
@@ -28,12 +36,13 @@ function addToken(card, {text, probability, candidates}) {
     if (next?.classList.contains("token")) next.focus();
   });
   card.text.append(token);
+  card.reply = (card.reply ?? "") + text;
   card.began ??= performance.now();
   card.count += 1;
 }
 
 function show(card, found) {
-  if (found.tokens) card.details = pieces(found.tokens);
+  if (found.tokens || found.scored) Object.assign(card.cut ??= {}, found);
   found.masks?.forEach((mask, number) => {
     if (found.masks.length > 1) card.lists.append(element("h4", {}, `[MASK] ${number + 1}`));
     card.lists.append(ranked(mask));
@@ -47,8 +56,9 @@ function show(card, found) {
     const speed = (card.count - 1) / ((performance.now() - card.began) / 1000);
     card.state.textContent = card.count > 9 ? `${card.count} tokens, ${Math.round(speed)} a second`
       : card.count || card.lists.childElementCount ? `${found.seconds.toFixed(2)} s` : "ends here";
-    if (card.details) card.box.append(card.details);
+    if (card.cut) card.box.append(pieces(card.cut));
   }
+  card.whole ||= found.seconds !== undefined;
   card.ended ||= found.error !== undefined || found.seconds !== undefined;
 }
 
@@ -70,32 +80,49 @@ async function ask(request, card) {
 
 for (const form of document.querySelectorAll("form.demo")) {
   const button = form.querySelector("button"), status = form.querySelector("[role=status]");
+  const area = form.querySelector("[name=prompt]"), chats = form.dataset.kind === "chat", conversations = new Map();
+  form.querySelector(".prompts")?.addEventListener("change", ({target}) => { area.value = target.value; });
+  for (const range of form.querySelectorAll("[type=range]"))
+    range.addEventListener("input", () => { range.nextElementSibling.textContent = range.value; });
+  form.querySelector(".again")?.addEventListener("click", () => {
+    conversations.clear();
+    form.querySelector(".replies").replaceChildren();
+    area.focus();
+  });
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    const {model, prompt, ...numbers} = Object.fromEntries(new FormData(form));
-    const request = {prompt, ...Object.fromEntries(Object.entries(numbers).map(([name, value]) => [name, Number(value)]))};
+    const {model, prompt, system, ...numbers} = Object.fromEntries(new FormData(form));
+    const started = system?.trim() ? [{role: "system", content: system}] : [];
+    const asked = (value) => chats ? [...(conversations.get(value) ?? started), {role: "user", content: prompt}] : prompt;
+    const request = {...Object.fromEntries(Object.entries(numbers).map(([name, value]) => [name, Number(value)]))};
     const models = [...form.querySelectorAll("[name=model]:checked")].map(({value}) => value);
-    const size = new Blob([JSON.stringify(request)]).size, largest = Number(document.body.dataset.largest);
-    status.textContent = models.length ? size < largest - 200 ? "" : "The prompt is too long." : "Choose a model.";
+    const size = Math.max(0, ...models.map((value) => new Blob([JSON.stringify(asked(value))]).size));
+    const largest = Number(document.body.dataset.largest);
+    status.textContent = !prompt.trim() ? "Write something first." : models.length ? size < largest - 500 ? "" : "The prompt is too long." : "Choose a model.";
     if (status.textContent) return;
     button.disabled = true;
     const cards = models.map((value) => {
-      const card = {value, count: 0, state: element("span", {class: "note"}, "waiting"), text: element("p", {class: "text"}),
+      const card = {value, prompt: asked(value), count: 0, state: element("span", {class: "note"}, "waiting"), text: element("p", {class: "text"}),
         lists: element("div")};
       card.box = element("section", {class: "reply", "aria-busy": "true", "aria-label": value},
-        element("h3", {}, `${value} `, card.state), ...(form.dataset.kind === "causal" ? [card.text] : []), card.lists);
-      card.text.append(element("span", {class: "asked"}, prompt));
+        element("h3", {}, `${value} `, card.state), ...(form.dataset.kind === "masked" ? [] : [card.text]), card.lists);
+      for (const {role, content} of chats ? card.prompt : []) {
+        card.text.append(element("span", {class: `turn ${role}`}, element("b", {}, role), ` ${content}`));
+      }
+      card.text.append(chats ? element("b", {}, "assistant ") : element("span", {class: "asked"}, prompt));
       return card;
     });
     form.querySelector(".replies").replaceChildren(...cards.map(({box}) => box));
     for (const card of cards) {
-      await ask({...request, model: card.value}, card);
+      await ask({...request, model: card.value, prompt: card.prompt}, card);
+      if (chats && card.whole) conversations.set(card.value, [...card.prompt, {role: "assistant", content: card.reply ?? ""}]);
       card.box.removeAttribute("aria-busy");
     }
     status.textContent = `${cards.length} answered.`;
+    if (chats) area.value = "";
     button.disabled = false;
   });
-  form.querySelector("textarea").addEventListener("keydown", (event) => {
+  area.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !event.repeat && !button.disabled) form.requestSubmit();
   });
 }

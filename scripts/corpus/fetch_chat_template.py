@@ -1,7 +1,8 @@
 """Find the chat template of a text: Gemma's, that of a file, or that of a tokenizer.
 
 input.files              the local files that it is read from; none for Gemma's, and for one that is on the hub
-output                   JSON: where, template, bos_token, eos_token, special (the tokenizer's special tokens, or null)
+output                   JSON: where, template, bos_token, eos_token, special (the tokenizer's special tokens, or null),
+                         begins and ending, see ChatTemplate.described
 params.recipe.key        key of the template in the config
 params.recipe.chat_template, .chat_template_revision    its value, and the commit of what is on the hub
 """
@@ -17,6 +18,5 @@ with job(snakemake.log[0], snakemake.wildcards.collection) as say:
 
     given, revision = recipe["chat_template"], recipe.get("chat_template_revision")
     found = find_chat_template(recipe["key"], given, revision, list(snakemake.input.files))
-    ChatTemplate(found)
-    write_json(snakemake.output[0], found)
+    write_json(snakemake.output[0], found | ChatTemplate(found).described())
     say(f"chat template of {given}")

@@ -2,14 +2,16 @@
 
 input.preset    preset folder: a base model, a full finetuning, or one with its LoRA weights merged; of a base model,
                 its fingerprint, too
+input.chat      chat_template.json of the conversations that it was trained on, if any
 output          config.json, generation_config.json, model.safetensors (of more than 2 GB several, with an index; of
                 the type that the preset's weights have), tokenizer.json, tokenizer_config.json,
-                special_tokens_map.json; tokenizer.model, where it is one of SentencePiece. Logits are the preset's, and
-                so are ids, see tpulm.tokenization.fast
+                special_tokens_map.json; tokenizer.model, where it is one of SentencePiece; chat_template.jinja, where
+                there is one that its tokenizer can write. Logits are the preset's, and so are ids, see
+                tpulm.tokenization.fast
 params.recipe   cpu_threads
 """
 
-from tpulm.core.files import write_json
+from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 from tpulm.tokenization.causal import load_tokenizer
 from tpulm.training import runtime
@@ -20,7 +22,7 @@ with job(snakemake.log[0], f"{stage} {run}") as say:
     runtime.start(snakemake.params.recipe["cpu_threads"], repeats=False, on_cpu=True)
     from tpulm.models.causal import atomic_folder, load_on_host
     from tpulm.models.transformers_causal import save_shards, tensors_of, transformers_config
-    from tpulm.tokenization.fast import is_byte_level, save_fast
+    from tpulm.tokenization.fast import chat_template, is_byte_level, save_fast
 
     preset = snakemake.input[0]
     tokenizer = load_tokenizer(preset, lambda: None)
@@ -28,9 +30,16 @@ with job(snakemake.log[0], f"{stage} {run}") as say:
     byte_level = is_byte_level(tokenizer)
     config = transformers_config(model, tokenizer.special, byte_level)
     ids = {key: value for key, value in config.items() if key.endswith("_token_id")}
+    chat = read_json(snakemake.input.chat[0]) if snakemake.input.chat else None
+    template = chat_template(tokenizer, chat) if chat else None
+    if chat and template and len(ending := tokenizer.encode([chat["ending"]])[0]) == 1:
+        ids["eos_token_id"] = [ids["eos_token_id"], *ending]  # a turn ends, if not the text
     with atomic_folder(snakemake.output[0]) as partial:
         write_json(partial / "config.json", config)
         write_json(partial / "generation_config.json", ids)
         save_fast(tokenizer, partial)
         save_shards(partial, tensors_of(model, byte_level))
-    say(f"saved as {snakemake.output[0]}")
+        if template:
+            (partial / "chat_template.jinja").write_text(template, encoding="utf-8")
+    without = ", without its chat template, which has other special tokens" if chat and not template else ""
+    say(f"saved as {snakemake.output[0]}{without}")

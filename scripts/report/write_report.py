@@ -18,7 +18,7 @@ from tpulm.core.job import job
 from tpulm.report.curves import scores_of
 from tpulm.report.jobs import account
 from tpulm.report.page import page
-from tpulm.report.result_section import described
+from tpulm.report.result_section import demo, described
 from tpulm.report.sources import Sources, devices_of, named
 from tpulm.report.verdicts import verdicts
 
@@ -38,6 +38,5 @@ with job(snakemake.log[0], "report") as say:
     text = page(recipe, sources, Path(snakemake.input.templates[0]).parent)
     write_text(snakemake.output.page, text)
     say(f"{snakemake.output.page}: {len(text.encode()) / 1e6:.1f} MB; open it in a browser")
-    here = [folder for run in runs if (folder := Path(snakemake.output.page).parent / run["folder"]).is_dir()]
-    if here:
-        say(f"try models: python tools/demo.py {' '.join(map(str, here))}")
+    if command := demo(recipe, runs):
+        say(f"try models: {command}")

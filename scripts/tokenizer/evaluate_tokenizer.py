@@ -16,6 +16,8 @@ import os
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 
+SCRIPTS = 4  # that the terminal names
+
 with job(snakemake.log[0], "tokenizer") as say:
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
 
@@ -37,4 +39,8 @@ with job(snakemake.log[0], "tokenizer") as say:
     measured = {key: value for record in (figures, *trained) for key, value in record.items()}
     write_json(snakemake.output.metrics, measured)
     write_json(snakemake.output.pieces, pieces(tokenizer, ids, found) | {"scripts": scripts})
-    say(f"{figures['tokens_per_word']:.3f} tokens per word, {100 * figures['unknown_rate']:.2f} % unknown")
+    each = ", ".join(f"{row['script']} {row['tokens_per_word']:.2f}" for row in scripts[:SCRIPTS])
+    say(
+        f"tokens per word {figures['tokens_per_word']:.2f} ({each}), unknown {figures['unknown_rate']:.2%}, only white "
+        f"space {figures['whitespace_rate']:.1%}, pieces used {figures['vocabulary_used']:.0%}"
+    )

@@ -95,20 +95,25 @@ class Folders:
 
     model    the Hugging Face folder of a masked one, else the preset folder, of an adapter that of its base
     adapter  the folder with LoRA weights that belong to it; None without any
+    chat     the chat template of the text that it was trained on, as rule fetch_chat_template describes it; None where
+             that has no conversations
     """
 
     model: Path
     adapter: Path | None = None
+    chat: Path | None = None
 
 
 def folders_of(stage: str, name: str, results: Path, config: Mapping) -> Folders:
     """Return where a finished model is. Raises UserError where the base model of an adapter is not known."""
-    folder = results / stage / name
+    folder, text = results / stage / name, "finetune-text" if stage == "finetune" else "corpus"
+    template = results / text / "chat_template.json"
+    chat = template if stage != "mlm" and template.is_file() else None
     if stage == "base":
-        return Folders(folder / "preset")
+        return Folders(folder / "preset", chat=chat)
     if stage == "mlm" or (folder / "model").is_dir():
-        return Folders(folder / "model")
-    return Folders(results / "base" / base_of(name, results, config) / "preset", folder)
+        return Folders(folder / "model", chat=chat)
+    return Folders(results / "base" / base_of(name, results, config) / "preset", folder, chat)
 
 
 def sampling_in(config: Mapping) -> dict[str, Any]:

@@ -33,6 +33,7 @@ def page_recipe(
     """
     return {
         "title": config["title"],
+        "results": prefixed("<results>"),
         "runs": [page_run(run, prefixed) for run in runs],
         "texts": list(texts),
         "prices": dict(config["plan"]["prices"]),

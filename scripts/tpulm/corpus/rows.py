@@ -236,6 +236,29 @@ class ChatTemplate:
             raise UserError(f"{place}: the chat template does not write the messages of the assistant.")
         return end[first:], clipped
 
+    def prompt(self, place: object, messages: Sequence[object]) -> str:
+        """Return the text of messages up to where the assistant answers, without the token that begins a text.
+
+        Raises UserError as `document` does.
+        """
+        checked = [self.message(place, number, message) for number, message in enumerate(messages)]
+        return unmarked(self.render(place, checked, prompt=True))[0].removeprefix(self.tokens["bos_token"] or "")
+
+    def described(self) -> dict[str, str | bool]:
+        """Return what it writes around a conversation of two messages, as far as it renders that.
+
+        begins  whether bos_token comes first
+        ending  what follows an answer of the assistant, without white space around it and without eos_token
+        """
+        said = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
+        try:
+            text = unmarked(self.render("the chat template", said))[0]
+        except UserError:
+            return {"begins": False, "ending": ""}
+        bos, eos = self.tokens["bos_token"], self.tokens["eos_token"]
+        ending = text.rpartition("answer")[2].strip().removesuffix(eos or "").strip()
+        return {"begins": bool(bos) and text.startswith(bos or ""), "ending": ending}
+
     def checked(self, place: object, messages: object) -> list[dict[str, str]]:
         """Return role and content of messages. Raises UserError for what is no conversation."""
         if not isinstance(messages, list) or not messages:

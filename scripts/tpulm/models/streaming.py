@@ -66,8 +66,20 @@ class TellingSampler(keras_hub.samplers.Sampler):
         return ops.where(more, chosen, ops.cast(self.end, chosen.dtype))
 
 
+def padded(ids: list[int], room: int, most: int | None) -> dict[str, np.ndarray]:
+    """Return the inputs of a model: ids, then zeros, int32 [1, length], and a mask of the ids.
+
+    The length has room for so many more tokens, and is a multiple of STEP; no more than `most`.
+    """
+    whole = -(-(len(ids) + room) // STEP) * STEP
+    whole = min(whole, most) if most else whole
+    tokens = np.zeros((1, whole), np.int32)
+    tokens[0, : len(ids)] = ids
+    return {"token_ids": tokens, "padding_mask": (np.arange(whole) < len(ids))[None].astype(np.int32)}
+
+
 class Streaming:
-    """Continues prompts of a model; one at a time."""
+    """Continues prompts of a model, and scores them; one at a time."""
 
     def __init__(self, model: keras_hub.models.CausalLM, size: int):
         """Take a model with its preprocessor; size  ids of its tokenizer."""
@@ -75,6 +87,8 @@ class Streaming:
         ends = (tokenizer.end_token_id, getattr(tokenizer, "end_token2_id", None))  # Llama 3 has two
         self.ends = [token for token in ends if token is not None]
         self.model, self.sampler = model, TellingSampler(self.hear, size, self.ends[0])
+        self.most = getattr(model.backbone, "max_sequence_length", None)
+        self.scored = jax.jit(self.log_probabilities)
         model.compile(sampler=self.sampler)
 
     def hear(self, chosen: np.ndarray, probability: np.ndarray, best: np.ndarray, ids: np.ndarray) -> np.bool:
@@ -100,12 +114,19 @@ class Streaming:
         tell  is called with each token, from another thread; where it returns False, that was the last one
         """
         self.tell, self.left = tell, length
-        most = getattr(self.model.backbone, "max_sequence_length", None)
-        whole = -(-(len(prompt) + length) // STEP) * STEP
-        whole = min(whole, most) if most else whole
-        ids = np.zeros((1, whole), np.int32)
-        ids[0, : len(prompt)] = prompt
-        inputs = {"token_ids": ids, "padding_mask": (np.arange(whole) < len(prompt))[None].astype(np.int32)}
+        inputs = padded(prompt, length, self.most)
         self.sampler.set(temperature, top_p, seed)
         jax.block_until_ready(self.model.make_generate_function()(inputs, stop_token_ids=self.ends))
         jax.effects_barrier()
+
+    def log_probabilities(self, variables: tuple[list, list], inputs: dict[str, jax.Array]) -> jax.Array:
+        """Return log p of each token given those before it, natural logarithm, float32 [length - 1]."""
+        logits, _ = self.model.stateless_call(*variables, inputs, training=False)
+        found = jax.nn.log_softmax(logits[0, :-1].astype("float32"))
+        return jax.numpy.take_along_axis(found, inputs["token_ids"][0, 1:, None], -1)[:, 0]
+
+    def score(self, ids: list[int]) -> list[float]:
+        """Return log p of each of these ids but the first, natural logarithm."""
+        variables = [[one.value for one in group] for group in (self.model.trainable_variables, self.model.non_trainable_variables)]
+        found = self.scored(tuple(variables), padded(ids, 0, self.most))
+        return np.asarray(found)[: len(ids) - 1].tolist()

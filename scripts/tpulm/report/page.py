@@ -78,6 +78,7 @@ def sections(recipe: Mapping[str, Any], sources: Sources, templates: Path) -> li
             "generations": data_section.generations(sources),
             "responses": data_section.responses(sources),
             "over_training": data_section.over_training(sources),
+            "demo": result_section.demo(recipe, runs),
         },
         "runs": result_section.compared(sources),
         "plan": result_section.plans(runs, sources),

@@ -4,7 +4,7 @@ Each function returns what a template of the same name in report/page/ shows; se
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -47,6 +47,12 @@ def described(recipe: Mapping[str, Any], sources: Sources) -> list[dict[str, Any
             }
         )
     return runs
+
+
+def demo(recipe: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the command that opens a page to type into the models that have been evaluated; None without any."""
+    folders = [f"{recipe['results']}/{run['folder']}" for run in runs if run["figures"]]
+    return f"python tools/demo.py {' '.join(folders)}" if folders else None
 
 
 def middle(values: list | None) -> float | None:

@@ -7,7 +7,9 @@ those that are trained here, SentencePiece takes the one that the rounding of it
 (float64) the first.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
@@ -78,6 +80,21 @@ def from_sentencepiece(serialized: bytes) -> Tokenizer:
     if kind == BPE:  # SentencePiece cuts a text at these before all else
         tokenizer.add_tokens([AddedToken(piece, normalized=True, special=False) for piece in own])
     return tokenizer
+
+
+def chat_template(tokenizer: SentencePiece | KerasHub, described: Mapping[str, Any]) -> str | None:
+    """Return a chat template as transformers needs it to write texts as they are learned here, which <bos> begins.
+
+    described  as rule fetch_chat_template writes it
+
+    None for a template that begins or ends texts with other tokens than the tokenizer.
+    """
+    pieces = {role: None if i is None else tokenizer.piece(i) for role, i in tokenizer.special.items()}
+    if any(described[f"{role}_token"] not in (None, pieces[role]) for role in ("bos", "eos")):
+        return None
+    begin = "" if described["begins"] or pieces["bos"] is None else "{{- bos_token }}"
+    # Without a tokenizer of its own, a template is rendered with nothing in place of the token.
+    return begin + ("" if described["bos_token"] else "{%- set bos_token = '' %}") + described["template"]
 
 
 def unigram(pieces: list[tuple[str, float, int]]) -> models.Unigram:
