@@ -85,7 +85,7 @@ bench-report: setup-tests
 
 # The pictures of the documentation, from the embedded job; needs Chromium.
 pictures: setup-tests
-	.venv/bin/snakemake report
+	.venv/bin/snakemake
 	.venv/bin/python tools/pictures.py
 
 # Where every artifact and every key of the config has its code, as tables on the terminal.

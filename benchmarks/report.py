@@ -57,8 +57,8 @@ def made_up(folder: Path, runs: int, steps: int, shards: int) -> dict:
     manifest = {"sequence_length": 512, "packing": "concat", "splits": {"train": split}}
     write(folder, "tfrecords/manifest.json", json.dumps(manifest))
     return {
-        "title": "Many runs", "runs": found, "texts": [], "prices": {}, "cpu_threads": 1, "cpu_watts": 10.0,
-        "cpu_price": None, "rules": {},
+        "title": "Many runs", "results": "results", "runs": found, "texts": [], "prices": {}, "cpu_threads": 1,
+        "cpu_watts": 10.0, "cpu_price": None, "rules": {},
     }  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from data import BENCHMARKS, ROOT, machine, write
 sys.path.insert(0, str(ROOT / "scripts"))
 
 RESULT = BENCHMARKS / "results" / "vocabularies.md"
+ENCODED = 100  # MB of a text; the time to encode longer ones is in proportion
 HELD_OUT = 20  # one line of so many is not trained on
 ONE_THREAD = {"RAYON_NUM_THREADS": "1"}
 MODELS = ("unigram", "bpe", "wordpiece", "byte-level-bpe")
@@ -166,8 +167,9 @@ def cell(found: dict, ours: dict) -> str:
 
 
 def tables(text: str, name: str, size: int) -> list[str]:
-    """Measure with a text, a document per line; return the tables."""
+    """Measure with a text, a document per line; return the tables, of long texts only that of training."""
     training, encoding = [], []
+    megabytes = os.path.getsize(text) / 1e6
     with tempfile.TemporaryDirectory() as scratch:
         for model in MODELS:
             saved = f"{scratch}/{model}.json"
@@ -177,6 +179,8 @@ def tables(text: str, name: str, size: int) -> list[str]:
                 there = way in TRAINERS[model] and importlib.util.find_spec(way)
                 row.append(cell(measured("train", way, model, size, text), ours) if there else "")
             training.append(f"| {' | '.join(row)} |")
+            if megabytes > ENCODED:
+                continue
             ours = measured("encode", "here", saved, text, **ONE_THREAD)
             row = [model, cell(ours, ours)]
             for way in ("tokenizers", "gigatoken"):
@@ -185,20 +189,27 @@ def tables(text: str, name: str, size: int) -> list[str]:
             encoding.append(f"| {' | '.join(row)} |")
     return [
         "",
-        f"Training on {os.path.getsize(text) / 1e6:.0f} MB ({name}): time, peak memory of the process with the text, "
+        f"Training on {megabytes:.0f} MB ({name}): time, peak memory of the process with the text, "
         "characters per token of held-out documents. SentencePiece and byte-level BPE also cut words at punctuation.",
         "",
         "| model | here | `tokenizers` | SentencePiece | rustbpe |",
         "| --- | --- | --- | --- | --- |",
         *training,
+        *encoded_table(encoding),
+    ]
+
+
+def encoded_table(rows: list[str]) -> list[str]:
+    """Return the table of encoding, if there is one."""
+    head = [
         "",
         "Encoding the same text with one thread, to the same ids (compared by their SHA-256). gigatoken has byte-level "
         "BPE only.",
         "",
         "| model | here | `tokenizers` | gigatoken |",
         "| --- | --- | --- | --- |",
-        *encoding,
     ]
+    return [*head, *rows] if rows else []
 
 
 def main() -> None:

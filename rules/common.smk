@@ -13,7 +13,15 @@ if str(ROOT / "scripts") not in sys.path:
 from snakemake.io import local
 
 from tpulm.compat.snakemake import config_given, is_main, replace_handler
-from tpulm.specs.artifacts import ADAPTER_FILES, MODEL_FILES, SPLITS, TOKENIZER_FILES, experiment_folder, lengths_file
+from tpulm.specs.artifacts import (
+    ADAPTER_FILES,
+    MODEL_FILES,
+    SPLITS,
+    TOKENIZER_FILES,
+    TRAINED_ON,
+    experiment_folder,
+    lengths_file,
+)
 from tpulm.specs.causal_families import marks_of
 from tpulm.config.exported_models import Model, asked_of, sampling_of
 from tpulm.config.report import page_recipe

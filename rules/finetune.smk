@@ -155,8 +155,6 @@ PRESETS = {
     "base": {name: [ancient(f"<results>/base/{name}/preset"), f"<results>/base/{name}/preset.json"] for name in BASE},
     "finetune": {run: [f"<results>/finetune/{run}/model"] for run in FULL_RUNS + MERGED_RUNS},
 }
-# The text that the models of each stage are trained on; a base model that is fetched is not.
-TRAINED_ON = {"base": "corpus", "finetune": "finetune-text"}
 MADE_HERE = [f"base/{name}" for name in TRAINED_BASES] + [f"finetune/{run}" for run in PRESETS["finetune"]]
 
 
@@ -171,11 +169,11 @@ rule export_transformers:
     """Export a causal model as a transformers folder."""
     input:
         preset=lambda w: PRESETS[w.stage][w.run],
-        chat=lambda w: [
-            f"<results>/{collection}/chat_template.json"
-            for collection in CHATS
-            if collection == TRAINED_ON[w.stage] and f"{w.stage}/{w.run}" in MADE_HERE
-        ],
+        chat=lambda w: (
+            [f"<results>/{TRAINED_ON[w.stage]}/chat_template.json"]
+            if TRAINED_ON[w.stage] in CHATS and f"{w.stage}/{w.run}" in MADE_HERE
+            else []
+        ),
         code=code_inputs("finetune/export_transformers", "jax"),
     output:
         directory("<results>/transformers/{stage}/{run}"),

@@ -91,38 +91,62 @@ def test_the_text_is_that_of_transformers(text):
             assert theirs[slice(*spans[0][-1])].rstrip() == ours[slice(*found[-1])]
 
 
+DATED = "{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% endif %}"
+INDENTED = "\n  {% if true %}x{% endif %}\n"  # white space before and after a block goes
+OWN = {"bos_token": "<bos>", "eos_token": "<eos>"}
+
+
 @pytest.mark.parametrize(
     ("text", "tokens"),
     [
-        (GEMMA_TEMPLATE, {"bos_token": "<bos>", "eos_token": "<eos>"}),
-        (CHATML, {"bos_token": "<bos>", "eos_token": "<eos>"}),  # does not write <bos>
+        (GEMMA_TEMPLATE, OWN),
+        (GEMMA_TEMPLATE, {"bos_token": "<s>", "eos_token": "</s>"}),  # which it writes at the beginning only
+        (CHATML, OWN),  # does not write <bos>
+        (INDENTED + CHATML, OWN),
         ("{{ bos_token }}" + CHATML, {"bos_token": None, "eos_token": None}),  # of a file, and no tokenizer
-        (ENDED, {"bos_token": "<bos>", "eos_token": "<eos>"}),
-        ("{{ messages[1].content }}" + CHATML, {"bos_token": None, "eos_token": None}),  # renders some messages only
+        (DATED + CHATML, OWN),
+        (ENDED, OWN),
     ],
 )
 def test_transformers_writes_messages_as_they_are_learned(text, tokens, tmp_path):
     from transformers import AutoTokenizer
 
-    (tmp_path / "v.spm").write_bytes(train_vocabulary(prose(200), 328, "base.small.vocab_size"))
-    tokenizer = SentencePiece(tmp_path / "v.spm")
-    save_fast(tokenizer, tmp_path)
-    described = {"where": "c", "template": text, "special": None} | tokens
-    chat = ChatTemplate(described)
-    exported = chat_template(tokenizer, described | chat.described())
+    exported, tokenizer, chat = exported_to(tmp_path, text, tokens)
     (tmp_path / "chat_template.jinja").write_text(exported)
     talk = [TALK[0], {"role": "user", "content": "value of"}]
     theirs = AutoTokenizer.from_pretrained(tmp_path).apply_chat_template(talk, add_generation_prompt=True)
     assert theirs == [tokenizer.special["bos"], *tokenizer.encode([chat.prompt("m", talk)])[0]]
-    assert chat_template(tokenizer, described | chat.described() | {"eos_token": "</s>"}) is None
 
 
-def test_what_ends_an_answer():
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        (ENDED, {"bos_token": "<bos>", "eos_token": "</s>"}),  # which it writes between turns
+        ("{{ messages[9].content }}" + CHATML, OWN),  # of that nothing is known
+    ],
+)
+def test_templates_that_would_write_other_texts_are_not_exported(text, tokens, tmp_path):
+    assert exported_to(tmp_path, text, tokens)[0] is None
+
+
+def exported_to(folder, text, tokens):
+    """Write a tokenizer for transformers; return a template for it, the tokenizer, and the template as it is here."""
+    (folder / "v.spm").write_bytes(train_vocabulary(prose(200), 328, "base.small.vocab_size"))
+    tokenizer = SentencePiece(folder / "v.spm")
+    save_fast(tokenizer, folder)
+    described = {"where": "c", "template": text, "special": None} | tokens
+    chat = ChatTemplate(described)
+    return chat_template(tokenizer, described | chat.described()), tokenizer, chat
+
+
+def test_what_a_template_writes_around_messages():
     gemma = ChatTemplate(find_chat_template("c", "gemma", None, []))
-    assert gemma.described() == {"begins": True, "ending": "<end_of_turn>"}
-    assert template(CHATML).described() == {"begins": False, "ending": "<|im_end|>"}
-    assert template(ENDED).described() == {"begins": True, "ending": ""}
-    assert template("{{ messages[5].content }}").described() == {"begins": False, "ending": ""}
+    assert gemma.described() == {"begins": True, "ending": "<end_of_turn>", "between": []}
+    assert template(CHATML).described() == {"begins": False, "ending": "<|im_end|>", "between": []}
+    assert template(ENDED).described() == {"begins": True, "ending": "</s>", "between": ["eos_token"]}
+    plain = "{% for m in messages %}{{ m.role }}: {{ m.content }} END\n{% endfor %}"
+    assert template(plain).described()["ending"] == ""  # an answer can say that, too
+    assert template("{{ messages[5].content }}").described() == {}
 
 
 def test_no_clock_and_no_way_out_of_the_sandbox():

@@ -19,8 +19,6 @@ from conftest import ROOT
 from test_report import browser, needs_browser, opened  # noqa: F401 (a fixture)
 from tpulm.core.files import fingerprints, write_json
 from tpulm.core.local_server import LARGEST, Answer, serve
-from tpulm.corpus.rows import ChatTemplate
-from tpulm.tokenization.causal import Reply, SentencePiece
 
 JSON = {"Content-Type": "application/json"}
 CAUSAL = {"length": 12, "temperature": 0, "top_p": 1, "seed": 0, "adapter": 1}
@@ -89,7 +87,7 @@ def said(demo, model, prompt, **settings):
 
 def text_of(lines):
     """Return the text that was generated."""
-    return "".join(line.get("text", "") for line in lines)
+    return "".join(line.get("text", "") + line.get("rest", "") for line in lines)
 
 
 def probabilities(lines):
@@ -148,7 +146,7 @@ def test_prompts_are_continued_token_by_token(demo, trained):
     length = str(len(first["tokens"]) + len(tokens))
     expected = warm.result(warm.run("jax", GREEDY, str(trained / "results/base/small/preset"), prompt, length))
     assert expected.strip() and text_of(tokens).strip() == expected.strip()
-    assert len(said(demo, "base/small", prompt, length=1)) == 4  # the prompt, a token, the prompt scored, the end
+    assert len(said(demo, "base/small", prompt, length=1)) == 4  # the prompt, a token, what was held back, the end
     drawn = [text_of(said(demo, "base/small", prompt, temperature=1.5, seed=seed)) for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert text_of(said(demo, "base/small", prompt, temperature=1.5, top_p=0.01)) == text_of(tokens)
@@ -196,7 +194,7 @@ def chat(trained, tmp_path):
     (tmp_path / "results/base/talks").symlink_to(trained / "results/base/small")
     (tmp_path / "results/corpus").mkdir()
     found = {"where": "c", "template": TURNS, "bos_token": "<bos>", "eos_token": "<eos>", "special": None}
-    write_json(tmp_path / "results/corpus/chat_template.json", found | ChatTemplate(found).described())
+    write_json(tmp_path / "results/corpus/chat_template.json", found)
     pipes = {"stdout": subprocess.PIPE, "text": True}
     process = subprocess.Popen([sys.executable, ROOT / "tools/demo.py"], cwd=tmp_path, **pipes)
     yield process.stdout.readline().strip()
@@ -207,7 +205,7 @@ def chat(trained, tmp_path):
 def test_messages_are_written_by_the_template(chat, demo):
     talk = [{"role": "user", "content": "Return"}, {"role": "assistant", "content": "the"}]
     talk.append({"role": "user", "content": "list"})
-    text = "user: Return <end>\nassistant: the <end>\nuser: list <end>\nassistant: "
+    text = "user: Return <end>\nassistant: the <end>\nuser: list <end>\nassistant:"  # the space belongs to the answer
     assert text_of(said(chat, "base/talks", talk)) == text_of(said(demo, "base/small", text))
     assert said(chat, "base/talks", talk)[0] == said(demo, "base/small", text)[0]
     assert "seconds" in said(chat, "base/talks", [{"role": "user", "content": "\ud800"}])[-1]
@@ -223,15 +221,28 @@ def test_messages_are_written_by_the_template(chat, demo):
     assert line["error"].startswith("this model was trained on no conversations")
 
 
+# What a reply says of each token of a text, what it held back, and whether it ended.
+REPLY = """
+import json, sys
+from tpulm.models.streaming import Reply
+tokenizer, found = SentencePiece(sys.argv[1]), []
+for text, ending in json.loads(sys.argv[2]):
+    reply = Reply(tokenizer, tokenizer.encode(["user: Return"])[0], ending)
+    said = [reply.add(token) for token in tokenizer.encode([text])[0] if not reply.ended]
+    found.append([said, reply.rest(), reply.ended])
+print("RESULT" + json.dumps(found))
+"""
+
+
 def test_a_reply_ends_where_the_assistant_does(trained):
-    tokenizer = SentencePiece(trained / "results/base/small/vocabulary.spm")
-    prompt, rest = tokenizer.encode(["user: Return"])[0], tokenizer.encode(["the <em>list</em> <end> user: more"])[0]
-    reply = Reply(tokenizer, prompt, "<end>")
-    said = [reply.add(token) for token in rest if not reply.ended]
-    assert "".join(said).strip() == "the <em>list</em>" and len(said) < len(rest)
-    assert not any("<en" in part for part in said)
-    reply = Reply(tokenizer, prompt, "")
-    assert "".join(map(reply.add, rest)).strip() == "the <em>list</em> <end> user: more" and not reply.ended
+    text = "the <em>list</em> <end> user: more"
+    asked = json.dumps([(text, "<end>"), (text, ""), ("a <", "<end>")])
+    done = warm.run("jax", REPLY, str(trained / "results/base/small/vocabulary.spm"), asked)
+    ended, whole, held = warm.result(done)
+    assert "".join(ended[0]).strip() == "the <em>list</em>" and ended[1:] == ["", True]
+    assert not any("<en" in part for part in ended[0])
+    assert "".join(whole[0]).strip() == text and whole[1:] == ["", False]
+    assert "".join(held[0]).strip() == "a" and held[1:] == ["<", False]
 
 
 @pytest.mark.parametrize(
@@ -306,6 +317,8 @@ def test_models_are_side_by_side_in_a_browser(demo, browser, width, scheme):  # 
     assert "<b>def</b>" in done.first.inner_text() and done.first.locator("b").count() == 0
     done.first.locator(".token").first.focus()
     assert done.first.locator("li").count() > 2
+    done.first.locator("summary").click()
+    done.first.locator("details small").first.wait_for(timeout=60_000)
     assert "bits per byte" in done.first.locator("summary").inner_text()
     form = page.locator("form[data-kind=masked]")
     form.locator("button").click()

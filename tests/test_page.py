@@ -24,8 +24,8 @@ pytestmark = pytest.mark.unit
 TEMPLATES = ROOT / "report/page"
 RUN = {"stage": "mlm", "name": "one", "label": "mlm/one", "folder": "mlm/one", "log": "logs/mlm/one/metrics.jsonl"}
 RECIPE = {
-    "title": "A <title>", "runs": [RUN], "texts": ["corpus"], "prices": {}, "cpu_threads": 2, "cpu_watts": 10.0,
-    "cpu_price": 0.5, "rules": {"read_part": "corpus", "train": "mlm", "tell": "report"},
+    "title": "A <title>", "results": "results", "runs": [RUN], "texts": ["corpus"], "prices": {}, "cpu_threads": 2,
+    "cpu_watts": 10.0, "cpu_price": 0.5, "rules": {"read_part": "corpus", "train": "mlm", "tell": "report"},
 }  # fmt: skip
 
 
@@ -102,6 +102,11 @@ def test_names_of_files_stay_text(results):
     assert {'mlm/<b onclick="x">"/fill_mask.json', "mlm/javascript:alert(1)/fill_mask.json"} <= set(page.links)
     text = told(results)
     assert "<b onclick" not in text and 'href="mlm/javascript%3A' in text
+
+
+def test_the_page_says_how_to_try_the_models(results, tmp_path_factory):
+    assert "<code>python tools/demo.py results/mlm/one</code>" in told(results)
+    assert "tools/demo.py" not in told(tmp_path_factory.mktemp("empty"))
 
 
 def test_every_number_is_that_of_its_file_and_text_stays_text(results):

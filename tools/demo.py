@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -43,7 +44,9 @@ except ModuleNotFoundError as error:
     sys.exit(f"error: this Python has no {error.name}; activate the environment: `. .venv/bin/activate`.")
 
 PAGE, STYLE = ROOT / "report/demo", ROOT / "report/page/page.css"
-PROMPTS = {"masked": "Return the [MASK] of the list.", "causal": "def ", "chat": ""}  # where the config has none
+# The prompts of each kind where the config has none, and its keys for them.
+PROMPTS = {"masked": ["Return the [MASK] of the list."], "causal": ["def "], "chat": [""]}
+KEYS = {"masked": "fill_mask", "causal": "generate"}
 LONGEST = 1024  # tokens of a prompt
 
 
@@ -143,9 +146,7 @@ class Causal:
     def __init__(self, folders: Folders, shared: dict[Path, list[Opened]]):
         """Take where it is, and the models that are open, by their folders. Raises UserError for a chat template."""
         self.folders, self.shared = folders, shared
-        described = read_json(folders.chat) if folders.chat else {}
-        self.chat = ChatTemplate(described) if described else None
-        self.ending = described.get("ending", "")
+        self.chat = ChatTemplate(read_json(folders.chat)) if folders.chat else None
         self.kinds = ("causal", "chat") if self.chat else ("causal",)
 
     @cached_property
@@ -168,17 +169,23 @@ class Causal:
             return prompt, ""
         if self.chat is None:
             raise UserError("this model was trained on no conversations; allowed: a prompt.")
-        return self.chat.prompt("messages", prompt), self.ending
+        return self.chat.prompt("messages", prompt), self.chat.described().get("ending", "")
 
     def answer(self, prompt: Prompt, settings: Mapping[str, Any], tell: Tell) -> None:
-        """Tell the tokens of the prompt, each token that follows, and how probable the prompt is. Raises UserError."""
-        from tpulm.tokenization.causal import Reply
+        """Tell the tokens of the prompt, and each token that follows; for a length of 0, how probable the prompt is.
+
+        Raises UserError.
+        """
+        from tpulm.models.streaming import Reply
+        from tpulm.tokenization.causal import check_control_tokens
 
         text, ending = self.written(prompt)
         sampling = {key: value for key, value in settings.items() if key != "adapter"}
         opened = self.opened(settings["adapter"])
         tokenizer = opened.tokenizer
         bos = tokenizer.special["bos"]
+        if not isinstance(prompt, str):
+            deque(check_control_tokens([[text]], tokenizer), maxlen=0)
         ids = [*([] if bos is None else [bos]), *tokenizer.encode([text])[0]]
         positions = getattr(opened.model.backbone, "max_sequence_length", None)
         most = min(LONGEST, positions - settings["length"]) if positions else LONGEST
@@ -194,10 +201,12 @@ class Causal:
 
         if settings["length"]:
             opened.stream(ids, heard, **sampling)
-        if len(ids) > 1:
+            tell({"rest": reply.rest()})
+        elif len(ids) > 1:
             found = opened.stream.score(ids)
-            bits = -sum(found) / math.log(2) / len(text.encode())
-            tell({"scored": [*[None] * (len(ids) - len(found)), *map(math.exp, found)], "bits_per_byte": bits})
+            first = "" if bos is not None else tokenizer.decode(ids[:1])  # nothing comes before it
+            bits = -sum(found) / math.log(2) / max(1, len(text.encode()) - len(first.encode()))
+            tell({"scored": [None, *map(math.exp, found)], "bits_per_byte": bits})
 
 
 class Request:
@@ -311,19 +320,21 @@ def demo_of(asked: argparse.Namespace) -> Demo:
             raise UserError(f"there is no trained model in {results}.")
     shared: dict[Path, list[Opened]] = {}
     found: dict[str, Masked | Causal] = {}
+    left_out: dict[str, UserError] = {}
     for results, run, config in places:
-        stage, name = chosen(run, results)
         try:
+            stage, name = chosen(run, results)
             folders = folders_of(stage, name, results, config)
             label = f"{stage}/{name}" if f"{stage}/{name}" not in found else f"{results}/{stage}/{name}"
             found[label] = Masked(folders) if stage == "mlm" else Causal(folders, shared)
         except UserError as error:
-            print(f"note: {stage}/{name} is left out: {error}", file=sys.stderr)
+            left_out[run] = error
     if not found:
-        raise UserError(f"there is no model in {places[0][0]} that the page can show.")
+        raise next(iter(left_out.values()))
+    for run, error in left_out.items():
+        print(f"note: {run} is left out: {error}", file=sys.stderr)
     given = places[0][2].get("prompts", {})
-    keys = {"masked": "fill_mask", "causal": "generate", "chat": ""}
-    prompts = {kind: given.get(key) or [PROMPTS[kind]] for kind, key in keys.items()}
+    prompts = PROMPTS | {kind: given[key] for kind, key in KEYS.items() if given.get(key)}
     return Demo(found, prompts, places[0][0].resolve().parent.name)
 
 

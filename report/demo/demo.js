@@ -13,16 +13,29 @@ const ranked = (pairs) => element("ol", {}, ...pairs.map(([text, share]) => elem
   element("span", {}, visible(text)), element("span", {class: "number"}, percent(share)),
   element("span", {class: "bar", style: `--share: ${share}`, "aria-hidden": "true"}))));
 
-// How the prompt is cut; with the probability of each token, and bits per byte, once they are known.
-function pieces({tokens, scored, bits_per_byte: bits}) {
+// How the prompt is cut; with the probability of each token, and bits per byte, once they are known: when it is opened.
+function pieces(card) {
+  const {tokens, scored, bits_per_byte: bits} = card.cut;
   const shown = tokens.map((token, number) => {
     const share = scored?.[number] ?? undefined;
-    return element("code", share === undefined ? {class: "piece"}
-      : {class: "piece token", style: `--share: ${share}`, title: percent(share)}, visible(token));
+    const code = element("code", {class: share === undefined ? "piece" : "piece token", style: `--share: ${share ?? 0}`}, visible(token));
+    return element("span", {}, code, ...(share === undefined ? [] : [element("small", {}, percent(share))]));
   });
   const said = bits === undefined ? "" : `, ${bits.toFixed(2)} bits per byte`;
-  return element("details", {}, element("summary", {}, `The prompt: ${tokens.length} tokens${said}`), element("p", {}, ...shown));
+  const made = element("details", {}, element("summary", {}, `The prompt: ${tokens.length} tokens${said}`),
+    element("p", {class: "cut"}, ...shown));
+  made.open = scored !== undefined;
+  if (!scored && card.causal) made.addEventListener("toggle", async () => {
+    const probe = cardOf({...card.request, length: 0}, true);
+    await ask(probe);
+    if (probe.cut?.scored) made.replaceWith(pieces(probe));
+    else made.append(probe.lists);
+  }, {once: true});
+  return made;
 }
+
+const cardOf = (request, causal) => ({request, causal, count: 0, reply: "", state: element("span", {class: "note"}, "waiting"),
+  text: element("p", {class: "text"}), lists: element("div")});
 
 function addToken(card, {text, probability, candidates}) {
   const token = element("span", {class: "token", role: "button", tabindex: card.count ? "-1" : "0",
@@ -36,8 +49,9 @@ function addToken(card, {text, probability, candidates}) {
     if (next?.classList.contains("token")) next.focus();
   });
   card.text.append(token);
-  card.reply = (card.reply ?? "") + text;
+  card.reply += text;
   card.began ??= performance.now();
+  card.last = performance.now();
   card.count += 1;
 }
 
@@ -48,23 +62,27 @@ function show(card, found) {
     card.lists.append(ranked(mask));
   });
   if (found.probability !== undefined) addToken(card, found);
+  if (found.rest) {
+    card.text.append(found.rest);
+    card.reply += found.rest;
+  }
   if (found.error) {
     card.lists.append(element("p", {class: "error", role: "alert"}, found.error));
     card.state.textContent = "";
   }
   if (found.seconds !== undefined) {
-    const speed = (card.count - 1) / ((performance.now() - card.began) / 1000);
+    const speed = (card.count - 1) / ((card.last - card.began) / 1000);
     card.state.textContent = card.count > 9 ? `${card.count} tokens, ${Math.round(speed)} a second`
-      : card.count || card.lists.childElementCount ? `${found.seconds.toFixed(2)} s` : "ends here";
-    if (card.cut) card.box.append(pieces(card.cut));
+      : card.count || card.lists.childElementCount || card.cut?.scored ? `${found.seconds.toFixed(2)} s` : "ends here";
+    if (card.cut) card.box?.append(pieces(card));
   }
   card.whole ||= found.seconds !== undefined;
   card.ended ||= found.error !== undefined || found.seconds !== undefined;
 }
 
-async function ask(request, card) {
+async function ask(card) {
   card.state.textContent = "running";
-  const answer = await fetch("run", {method: "POST", body: JSON.stringify(request),
+  const answer = await fetch("run", {method: "POST", body: JSON.stringify(card.request),
     headers: {"Content-Type": "application/json"}}).catch(() => undefined);
   if (!answer?.ok) return show(card, {error: answer ? `The server says ${answer.status}.` : "The program that answers has ended."});
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -80,11 +98,15 @@ async function ask(request, card) {
 
 for (const form of document.querySelectorAll("form.demo")) {
   const button = form.querySelector("button"), status = form.querySelector("[role=status]");
-  const area = form.querySelector("[name=prompt]"), chats = form.dataset.kind === "chat", conversations = new Map();
-  form.querySelector(".prompts")?.addEventListener("change", ({target}) => { area.value = target.value; });
+  const area = form.querySelector("[name=prompt]"), again = form.querySelector(".again");
+  const chats = form.dataset.kind === "chat", conversations = new Map();
+  form.querySelector(".prompts")?.addEventListener("change", ({target}) => {
+    if (target.value) area.value = target.value;
+    target.value = "";
+  });
   for (const range of form.querySelectorAll("[type=range]"))
     range.addEventListener("input", () => { range.nextElementSibling.textContent = range.value; });
-  form.querySelector(".again")?.addEventListener("click", () => {
+  again?.addEventListener("click", () => {
     conversations.clear();
     form.querySelector(".replies").replaceChildren();
     area.focus();
@@ -94,19 +116,20 @@ for (const form of document.querySelectorAll("form.demo")) {
     const {model, prompt, system, ...numbers} = Object.fromEntries(new FormData(form));
     const started = system?.trim() ? [{role: "system", content: system}] : [];
     const asked = (value) => chats ? [...(conversations.get(value) ?? started), {role: "user", content: prompt}] : prompt;
-    const request = {...Object.fromEntries(Object.entries(numbers).map(([name, value]) => [name, Number(value)]))};
+    const settings = Object.fromEntries(Object.entries(numbers).map(([name, value]) => [name, Number(value)]));
     const models = [...form.querySelectorAll("[name=model]:checked")].map(({value}) => value);
     const size = Math.max(0, ...models.map((value) => new Blob([JSON.stringify(asked(value))]).size));
     const largest = Number(document.body.dataset.largest);
     status.textContent = !prompt.trim() ? "Write something first." : models.length ? size < largest - 500 ? "" : "The prompt is too long." : "Choose a model.";
     if (status.textContent) return;
     button.disabled = true;
+    if (again) again.disabled = true;
+    if (chats) area.value = "";
     const cards = models.map((value) => {
-      const card = {value, prompt: asked(value), count: 0, state: element("span", {class: "note"}, "waiting"), text: element("p", {class: "text"}),
-        lists: element("div")};
+      const card = cardOf({...settings, model: value, prompt: asked(value)}, form.dataset.kind !== "masked");
       card.box = element("section", {class: "reply", "aria-busy": "true", "aria-label": value},
-        element("h3", {}, `${value} `, card.state), ...(form.dataset.kind === "masked" ? [] : [card.text]), card.lists);
-      for (const {role, content} of chats ? card.prompt : []) {
+        element("h3", {}, `${value} `, card.state), ...(card.causal ? [card.text] : []), card.lists);
+      for (const {role, content} of chats ? card.request.prompt : []) {
         card.text.append(element("span", {class: `turn ${role}`}, element("b", {}, role), ` ${content}`));
       }
       card.text.append(chats ? element("b", {}, "assistant ") : element("span", {class: "asked"}, prompt));
@@ -114,15 +137,18 @@ for (const form of document.querySelectorAll("form.demo")) {
     });
     form.querySelector(".replies").replaceChildren(...cards.map(({box}) => box));
     for (const card of cards) {
-      await ask({...request, model: card.value, prompt: card.prompt}, card);
-      if (chats && card.whole) conversations.set(card.value, [...card.prompt, {role: "assistant", content: card.reply ?? ""}]);
+      await ask(card);
+      if (chats && card.whole && settings.length) {
+        conversations.set(card.request.model, [...card.request.prompt, {role: "assistant", content: card.reply.trim()}]);
+      }
       card.box.removeAttribute("aria-busy");
     }
     status.textContent = `${cards.length} answered.`;
-    if (chats) area.value = "";
+    if (chats && !cards.some(({whole}) => whole) && !area.value) area.value = prompt;
+    if (again) again.disabled = false;
     button.disabled = false;
   });
-  area.addEventListener("keydown", (event) => {
+  for (const one of form.querySelectorAll("textarea")) one.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !event.repeat && !button.disabled) form.requestSubmit();
   });
 }

@@ -2,7 +2,7 @@
 
 input.files              the local files that it is read from; none for Gemma's, and for one that is on the hub
 output                   JSON: where, template, bos_token, eos_token, special (the tokenizer's special tokens, or null),
-                         begins and ending, see ChatTemplate.described
+                         and what ChatTemplate.described returns
 params.recipe.key        key of the template in the config
 params.recipe.chat_template, .chat_template_revision    its value, and the commit of what is on the hub
 """

@@ -32,8 +32,9 @@ with job(snakemake.log[0], f"{stage} {run}") as say:
     ids = {key: value for key, value in config.items() if key.endswith("_token_id")}
     chat = read_json(snakemake.input.chat[0]) if snakemake.input.chat else None
     template = chat_template(tokenizer, chat) if chat else None
-    if chat and template and len(ending := tokenizer.encode([chat["ending"]])[0]) == 1:
-        ids["eos_token_id"] = [ids["eos_token_id"], *ending]  # a turn ends, if not the text
+    ending = tokenizer.encode([chat["ending"]])[0] if chat and template else []
+    if len(ending) == 1 and ending != [ids["eos_token_id"]]:
+        ids["eos_token_id"] = [ids["eos_token_id"], *ending]  # an answer ends, if not the text
     with atomic_folder(snakemake.output[0]) as partial:
         write_json(partial / "config.json", config)
         write_json(partial / "generation_config.json", ids)
@@ -41,5 +42,5 @@ with job(snakemake.log[0], f"{stage} {run}") as say:
         save_shards(partial, tensors_of(model, byte_level))
         if template:
             (partial / "chat_template.jinja").write_text(template, encoding="utf-8")
-    without = ", without its chat template, which has other special tokens" if chat and not template else ""
+    without = ", without its chat template, which its tokenizer cannot write" if chat and not template else ""
     say(f"saved as {snakemake.output[0]}{without}")

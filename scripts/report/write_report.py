@@ -38,5 +38,6 @@ with job(snakemake.log[0], "report") as say:
     text = page(recipe, sources, Path(snakemake.input.templates[0]).parent)
     write_text(snakemake.output.page, text)
     say(f"{snakemake.output.page}: {len(text.encode()) / 1e6:.1f} MB; open it in a browser")
-    if command := demo(recipe, runs):
+    here = [run for run in runs if Path(snakemake.output.page).parent.joinpath(run["folder"]).is_dir()]
+    if command := demo(recipe, here):
         say(f"try models: {command}")

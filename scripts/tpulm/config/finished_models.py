@@ -11,7 +11,7 @@ from tpulm.config.exported_models import sampling_of
 from tpulm.config.reading import complete, read_config
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
-from tpulm.specs.artifacts import experiment_folder, in_experiment
+from tpulm.specs.artifacts import TRAINED_ON, experiment_folder, in_experiment
 
 # A file that a finished model of each stage has, below the folder of the stage and of the run.
 WHOLE = {
@@ -106,9 +106,10 @@ class Folders:
 
 def folders_of(stage: str, name: str, results: Path, config: Mapping) -> Folders:
     """Return where a finished model is. Raises UserError where the base model of an adapter is not known."""
-    folder, text = results / stage / name, "finetune-text" if stage == "finetune" else "corpus"
-    template = results / text / "chat_template.json"
-    chat = template if stage != "mlm" and template.is_file() else None
+    folder = results / stage / name
+    template = results / TRAINED_ON[stage] / "chat_template.json"
+    trained_here = (folder / "history.csv").is_file()
+    chat = template if trained_here and stage != "mlm" and template.is_file() else None
     if stage == "base":
         return Folders(folder / "preset", chat=chat)
     if stage == "mlm" or (folder / "model").is_dir():

@@ -128,6 +128,7 @@ def plain(text: str) -> str:
 ROLES = ("system", "user", "assistant")
 # Around what is between {% generation %} and {% endgeneration %}: code points that are never characters.
 BEGIN, END = "\ufdd0", "\ufdd1"
+SAID = "\ufdd2"  # a message that no template writes by itself
 MARKER = re.compile(r"<[^<>\s'\"{}]+>|\[/?[A-Z_]+\]")
 
 
@@ -239,25 +240,32 @@ class ChatTemplate:
     def prompt(self, place: object, messages: Sequence[object]) -> str:
         """Return the text of messages up to where the assistant answers, without the token that begins a text.
 
-        Raises UserError as `document` does.
+        A space at the end belongs to the first token of an answer. Raises UserError as `document` does.
         """
         checked = [self.message(place, number, message) for number, message in enumerate(messages)]
-        return unmarked(self.render(place, checked, prompt=True))[0].removeprefix(self.tokens["bos_token"] or "")
+        text = unmarked(self.render(place, checked, prompt=True))[0]
+        return text.removeprefix(self.tokens["bos_token"] or "").rstrip(" ")
 
-    def described(self) -> dict[str, str | bool]:
-        """Return what it writes around a conversation of two messages, as far as it renders that.
+    def described(self) -> dict[str, Any]:
+        """Return what it writes around messages; nothing where it renders no conversation of two turns.
 
-        begins  whether bos_token comes first
-        ending  what follows an answer of the assistant, without white space around it and without eos_token
+        begins   whether bos_token comes first
+        ending   the marker that follows an answer; empty where none does
+        between  which of bos_token and eos_token it writes elsewhere than at the beginning and the end
         """
-        said = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
+        talk = [{"role": role, "content": SAID} for role in ("user", "assistant") * 2]
         try:
-            text = unmarked(self.render("the chat template", said))[0]
+            text = unmarked(self.render("the chat template", talk))[0].rstrip()
         except UserError:
-            return {"begins": False, "ending": ""}
-        bos, eos = self.tokens["bos_token"], self.tokens["eos_token"]
-        ending = text.rpartition("answer")[2].strip().removesuffix(eos or "").strip()
-        return {"begins": bool(bos) and text.startswith(bos or ""), "ending": ending}
+            return {}
+        bos, eos = (self.tokens[name] or "" for name in ("bos_token", "eos_token"))
+        ending = text.rpartition(SAID)[2].strip()
+        between = text.removeprefix(bos).removesuffix(eos)
+        return {
+            "begins": bool(bos) and text.startswith(bos),
+            "ending": ending if ending in self.markers else "",
+            "between": [name for name, token in (("bos_token", bos), ("eos_token", eos)) if token and token in between],
+        }
 
     def checked(self, place: object, messages: object) -> list[dict[str, str]]:
         """Return role and content of messages. Raises UserError for what is no conversation."""

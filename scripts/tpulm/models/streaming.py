@@ -13,8 +13,41 @@ import numpy as np
 from jax.experimental import io_callback
 from keras import ops
 
+from tpulm.tokenization.causal import KerasHub, SentencePiece
+
+HALF = "\ufffd"  # what a text ends with while a character has not come whole
 STEP = 64  # sequences are generated in multiples of it: a program is compiled for each
 CANDIDATES = 6  # that are told of each token
+
+
+class Reply:
+    """What follows a prompt, as it grows."""
+
+    def __init__(self, tokenizer: SentencePiece | KerasHub, ids: list[int], ending: str):
+        """Begin behind the ids of a prompt; ending  what the reply ends at, empty where there is no such text."""
+        self.tokenizer, self.ids, self.ending = tokenizer, list(ids), ending
+        self.before, self.shown, self.ended = len(tokenizer.decode(ids)), 0, False
+
+    def add(self, token: int) -> str:
+        """Return the text that a token adds: nothing while it is a part of a character, or may be one of the ending."""
+        self.ids.append(token)
+        whole = self.whole().rstrip(HALF)
+        self.ended = bool(self.ending) and self.ending in whole
+        parts = (self.ending[:length] for length in range(len(self.ending) - 1, 0, -1))
+        if self.ended:
+            whole = whole.partition(self.ending)[0].rstrip()
+        else:
+            whole = whole.removesuffix(next(filter(whole.endswith, parts), ""))
+        said, self.shown = whole[self.shown :], max(self.shown, len(whole))
+        return said
+
+    def rest(self) -> str:
+        """Return what was held back and belongs to the reply, after its last token."""
+        return "" if self.ended else self.whole()[self.shown :]
+
+    def whole(self) -> str:
+        """Return the text behind the prompt."""
+        return self.tokenizer.decode(self.ids)[self.before :]
 
 
 class Token(NamedTuple):
@@ -127,6 +160,9 @@ class Streaming:
 
     def score(self, ids: list[int]) -> list[float]:
         """Return log p of each of these ids but the first, natural logarithm."""
-        variables = [[one.value for one in group] for group in (self.model.trainable_variables, self.model.non_trainable_variables)]
+        variables = [
+            [one.value for one in group]
+            for group in (self.model.trainable_variables, self.model.non_trainable_variables)
+        ]
         found = self.scored(tuple(variables), padded(ids, 0, self.most))
         return np.asarray(found)[: len(ids) - 1].tolist()

@@ -28,6 +28,9 @@ SPECIAL_TOKENS = ("[CLS]", "[SEP]", "<unk>", "<pad>", "[MASK]")
 PAD_ID = SPECIAL_TOKENS.index("<pad>")
 PAD_ID_OF_ROBERTA = 1  # in its published tokenizers
 
+# The text, a folder below results/, that the models of each stage are trained on.
+TRAINED_ON = {"mlm": "corpus", "base": "corpus", "finetune": "finetune-text"}
+
 # The file of a set of records, in its folder, that has the size and checksum of every shard.
 MANIFEST = "manifest.json"
 

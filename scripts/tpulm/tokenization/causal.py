@@ -23,7 +23,6 @@ PLAIN = ("GemmaTokenizer", "Gemma3Tokenizer", "LlamaTokenizer", "MistralTokenize
 USER_DEFINED = ["\n", *("\u2581" * n for n in range(2, 17))]
 CLOSING = 1  # special tokens at the end of a document: <eos>
 Places = list[tuple[int, int]]  # characters of tokens
-HALF = "\ufffd"  # what a text ends with while a character has not come whole
 LINE_CHARACTERS = 4_000  # SentencePiece skips a line that is longer than it expects
 
 
@@ -231,26 +230,6 @@ def completion_mask(text: str, places: Places, responses: list[tuple[int, int]])
         inside[1:-1] |= (starts < stop) & ((stops > start) | (starts >= start))
     inside[-1] = any(stop == len(text) for _, stop in responses)
     return inside
-
-
-class Reply:
-    """What follows a prompt, as it grows."""
-
-    def __init__(self, tokenizer: SentencePiece | KerasHub, ids: list[int], ending: str):
-        """Begin behind the ids of a prompt; ending  what the reply ends at, empty where there is no such text."""
-        self.tokenizer, self.ids, self.ending = tokenizer, list(ids), ending
-        self.before, self.shown, self.ended = len(tokenizer.decode(ids)), 0, False
-
-    def add(self, token: int) -> str:
-        """Return the text that a token adds: nothing while it is a part of a character, or may be one of the ending."""
-        self.ids.append(token)
-        whole = self.tokenizer.decode(self.ids).rstrip(HALF)[self.before :]
-        self.ended = bool(self.ending) and self.ending in whole
-        whole = whole.partition(self.ending)[0] if self.ended else whole
-        parts = (self.ending[:length] for length in range(len(self.ending) - 1, 0, -1))
-        whole = whole.rstrip() if self.ended else whole.removesuffix(next(filter(whole.endswith, parts), ""))
-        said, self.shown = whole[self.shown :], max(self.shown, len(whole))
-        return said
 
 
 def describe(tokenizer: SentencePiece | KerasHub, path: str | Path) -> dict:

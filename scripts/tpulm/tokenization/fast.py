@@ -87,14 +87,16 @@ def chat_template(tokenizer: SentencePiece | KerasHub, described: Mapping[str, A
 
     described  as rule fetch_chat_template writes it
 
-    None for a template that begins or ends texts with other tokens than the tokenizer.
+    None for a template of which that is not known, or that writes other special tokens than the tokenizer's.
     """
-    pieces = {role: None if i is None else tokenizer.piece(i) for role, i in tokenizer.special.items()}
-    if any(described[f"{role}_token"] not in (None, pieces[role]) for role in ("bos", "eos")):
+    pieces = {f"{role}_token": None if i is None else tokenizer.piece(i) for role, i in tokenizer.special.items()}
+    if "begins" not in described or any(described[name] != pieces[name] for name in described["between"]):
         return None
-    begin = "" if described["begins"] or pieces["bos"] is None else "{{- bos_token }}"
-    # Without a tokenizer of its own, a template is rendered with nothing in place of the token.
-    return begin + ("" if described["bos_token"] else "{%- set bos_token = '' %}") + described["template"]
+    begin = "" if described["begins"] or pieces["bos_token"] is None else "{{- bos_token }}"
+    # What is not defined when texts are written here: a token of a template that is only a file, and the clock.
+    unset = ["bos_token"] * (described["bos_token"] is None) + ["strftime_now"]
+    unset = [f"{{%- set {name} = undefined %}}" for name in unset if name in described["template"]]
+    return f"{begin}{''.join(unset)}{{#- Written as it was learned. #}}\n{described['template']}"
 
 
 def unigram(pieces: list[tuple[str, float, int]]) -> models.Unigram:
