@@ -225,6 +225,7 @@ def test_messages_are_written_by_the_template(chat, demo):
 REPLY = """
 import json, sys
 from tpulm.models.streaming import Reply
+from tpulm.tokenization.causal import SentencePiece
 tokenizer, found = SentencePiece(sys.argv[1]), []
 for text, ending in json.loads(sys.argv[2]):
     reply = Reply(tokenizer, tokenizer.encode(["user: Return"])[0], ending)
