@@ -101,6 +101,8 @@ def test_a_finetuned_model_stands_beside_its_base_model(judged):
     assert said.startswith("Only 6% of its responses") and "most frequent response" in said and warning
     said, warning = judged("finetune", figures(7.1, 7.2, 9.0), losses=(7.2, 7.2))
     assert "forgotten much" in said and said.endswith("a third of the learning_rate.") and warning
+    assert judged("finetune", figures(7.1, 7.2, 9.0), losses=(7.4, 7.2))[0].endswith("a third of the learning_rate.")
+    assert "train longer" in judged("finetune", figures(7.1, 7.2, 9.0), losses=(8.0, 7.2))[0]
     ngram = score("bits_per_byte", "finetune-text test", 2.4, 0.1, {"base model": 3.5, "5-gram": 1.26})
     assert "where that has 3.50 and a 5-gram model of it 1.26." in judged("finetune", figures(7.1, 2.8), [ngram])[0]
 

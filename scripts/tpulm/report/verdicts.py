@@ -19,6 +19,8 @@ from tpulm.specs.artifacts import MANIFEST
 
 # Share of the validation loss between two checkpoints: what is less counts as no change.
 CHANGE = 0.01
+# From which change on more steps help a model that has forgotten much.
+FAST = 0.05
 # By how much the validation loss may be above the training loss.
 GAP = 0.1
 # Characters of training text up to which a small network is expected to lose against a 5-gram model.
@@ -244,11 +246,12 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
         passes = f", after {epochs:,.0f} passes over its text" if epochs and epochs >= 2 else ""
         risen = f"The validation loss has risen from {lowest:.2f} at step {course.best:,} to {loss:.2f}{passes}"
         return f"{risen}: train on more text, or in fewer steps."
+    corpus = run["figures"].get("loss", {}).get("corpus_validation") if run["stage"] == "finetune" else None
+    forgot = corpus is not None and corpus["after"]["loss"] > (1 + MUCH) * corpus["before"]["loss"]
+    if warning and forgot and (change is None or change < FAST):
+        return "Try a third of the learning_rate."
     if change is not None and change > CHANGE:
         return f"The validation loss was still falling, by {change:.1%} at the end: train longer (steps)."
-    corpus = run["figures"].get("loss", {}).get("corpus_validation") if run["stage"] == "finetune" else None
-    if warning and corpus and corpus["after"]["loss"] > (1 + MUCH) * corpus["before"]["loss"]:
-        return "Try a third of the learning_rate."
     if warning:
         return "Try another learning_rate, three times as high or as low, then more steps."
     if course.train and run["stage"] != "finetune" and loss > (1 + GAP) * course.train[-1]:
