@@ -117,6 +117,7 @@ def test_a_training_that_diverged_is_told_from_one_that_knows_its_text(judged):
 USUAL = {
     "tokens": 16_854, "words": 10_303, "characters": 63_681, "tokens_per_word": 1.64, "vocabulary_used": 0.85,
     "unknown_rate": 0.0, "whitespace_rate": 0.01, "training_documents": 100, "corpus_documents": 100,
+    "whitespace": "keep", "characters_known": 105,
 }  # fmt: skip
 
 
@@ -128,7 +129,8 @@ USUAL = {
         ({"unknown_rate": 0.02, "corpus_documents": 200}, r"train_on", True),
         ({"unknown_rate": 0.02, "training_documents": None}, r"characters\. Another tokenizer .*\.$", True),
         ({"unknown_rate": 0.02, "unknown_written": 0.02}, None, False),  # WikiText has this word
-        ({"whitespace_rate": 0.46, "tokens_per_word": 3.0}, "46% of the tokens are only white space", False),
+        ({"whitespace_rate": 0.46, "tokens_per_word": 3.0}, r"46% of the tokens are only white space.*: runs", False),
+        ({"whitespace_rate": 0.46, "whitespace": "runs"}, r"white space.* With tokenizer\.whitespace: fold", False),
         ({"tokens_per_word": 3.0}, r"3\.0 tokens per word.*vocab_size", False),
         ({"tokens_per_word": 30.0, "words": 900}, None, False),  # a language without spaces
         ({"vocabulary_used": 0.3, "tokens": 30_000}, "Only 30% of its pieces", False),

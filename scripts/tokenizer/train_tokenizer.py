@@ -5,9 +5,10 @@ input.lengths              NumPy arrays: characters of each document
 output.tokenizer           tokenizer.json, as the `tokenizers` library saves it
 output.config              tokenizer_config.json, and
 output.special_tokens_map  special_tokens_map.json: with them AutoTokenizer loads the folder
-output.training            JSON: model; training_documents and training_characters, which the tokenizer was trained on;
-                           corpus_documents and corpus_characters, which the training split has; of the characters of
-                           the vocabulary, what tpulm.tokenization.training.known_characters returns
+output.training            JSON: model and whitespace of the recipe; training_documents and training_characters, which
+                           the tokenizer was trained on; corpus_documents and corpus_characters, which the training
+                           split has; of the characters of the vocabulary, what
+                           tpulm.tokenization.training.known_characters returns
 params.recipe              what tpulm.tokenization.pipeline.Recipe has
 params.train_on            characters and seed of the sample of documents
 """
@@ -33,7 +34,8 @@ with job(snakemake.log[0], "tokenizer") as say:
     with atomic_write(output.tokenizer) as partial:
         tokenizer.save(str(partial))
     write_settings(tokenizer, output.config, output.special_tokens_map)
-    write_json(output.training, {"model": recipe.model, **sample.record(), **characters})
+    kinds = {"model": recipe.model, "whitespace": recipe.whitespace}
+    write_json(output.training, kinds | sample.record() | characters)
     say(
         f"{recipe.model}, {tokenizer.get_vocab_size():,} pieces, trained on {sample.documents:,} of "
         f"{sample.corpus_documents:,} documents"

@@ -95,7 +95,8 @@ def of_tokenizer(sources: Sources) -> Iterator[Verdict]:
         yield Verdict("tokenizer", f"{said} {what}", True)
     if figures.get("whitespace_rate", 0.0) > WHITESPACE:
         said = f"{figures['whitespace_rate']:.0%} of the tokens are only white space, so that records hold less text. "
-        yield Verdict("tokenizer", f"{said}{RUNS if figures.get('characters_known') else ANOTHER}", False)
+        what = FEWER.get(figures.get("whitespace"), ANOTHER) if figures.get("characters_known") else ANOTHER
+        yield Verdict("tokenizer", f"{said}{what}", False)
     elif per_word > 2 * USUAL_TOKENS and figures["characters"] < LONGEST_WORD * figures["words"]:
         said = f"{per_word:.1f} tokens per word, where tokenizers of large models have {USUAL_TOKENS:.1f} in English. "
         yield Verdict("tokenizer", f"{said}{'A larger vocab_size gives fewer.' if trained_here else ANOTHER}", False)
@@ -128,7 +129,11 @@ COVERED = (
     "A larger tokenizer.character_coverage, byte_fallback: true or model: byte-level-bpe covers them.",
     "A larger tokenizer.character_coverage or model: byte-level-bpe covers them.",
 )
-RUNS = "With tokenizer.whitespace: runs, several spaces are one token; with fold, one space takes their place."
+# By tokenizer.whitespace: how to have fewer tokens of white space.
+FEWER = {
+    "keep": "With tokenizer.whitespace: runs, several spaces are one token; with fold, one space takes their place.",
+    "runs": "With tokenizer.whitespace: fold, one space takes the place of several.",
+}
 
 
 def standing_of_masked(
