@@ -22,7 +22,10 @@ from tpulm.report.tables import scores_then_and_now
 
 pytestmark = pytest.mark.unit
 TEMPLATES = ROOT / "report/page"
-RUN = {"stage": "mlm", "name": "one", "label": "mlm/one", "folder": "mlm/one", "log": "logs/mlm/one/metrics.jsonl"}
+RUN = {
+    "stage": "mlm", "name": "one", "label": "mlm/one", "key": "mlm.runs.one", "folder": "mlm/one",
+    "log": "logs/mlm/one/metrics.jsonl",
+}  # fmt: skip
 RECIPE = {
     "title": "A <title>", "results": "results", "runs": [RUN], "texts": ["corpus"], "prices": {}, "cpu_threads": 2,
     "cpu_watts": 10.0, "cpu_price": 0.5, "rules": {"read_part": "corpus", "train": "mlm", "tell": "report"},

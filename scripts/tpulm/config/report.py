@@ -45,15 +45,16 @@ def page_recipe(
 
 
 def page_run(run: Run, prefixed: Callable[[str], str]) -> dict[str, Any]:
-    """Return stage and name of a run, its label, its folder below results/, and the log that grows while it trains.
+    """Return stage, name, label and key of a run, its folder below results/, and the log that grows while it trains.
 
-    Of a finetuned model also base, the label of what it was made of.
+    key  where it is in the config. Of a finetuned model also base, the label of what it was made of.
     """
     of = {"base": f"base/{run.recipe['base']}"} if run.stage == "finetune" else {}
     return of | {
         "stage": run.stage,
         "name": run.name,
         "label": f"{run.stage}/{run.name}",
+        "key": run.key,
         "folder": run.path,
         "log": prefixed(f"<logs>/{run.stage}/{run.name}/metrics.jsonl"),
     }

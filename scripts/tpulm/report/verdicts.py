@@ -75,7 +75,7 @@ def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]]
         characters = corpus["splits"]["train"].get("characters")
         said, warning = STANDINGS[run["stage"]](run["figures"], own, characters)
         right = not warning and any(score.group == RESPONSES and score.value >= RIGHT for score in own)
-        what = "Nothing is left to do for this text." if right else advice(course_of(run, sources), warning, run)
+        what = DONE if right else advice(course_of(run, sources), warning, run)
         found.append(Verdict(run["label"], " ".join(filter(None, [said, what])), warning))
     return sorted(found, key=lambda one: not one.warning)
 
@@ -123,6 +123,7 @@ def of_records(sources: Sources) -> Iterator[Verdict]:
             yield Verdict(file.removesuffix(f"/{MANIFEST}"), said, False)
 
 
+DONE = "For the finetuning text, nothing is left to do."
 PART = "It was trained on a part of the text: train it on more (tokenizer.train_on)."
 ANOTHER = "Another tokenizer fits this text better."
 COVERED = (
@@ -132,7 +133,7 @@ COVERED = (
 # By tokenizer.whitespace: how to have fewer tokens of white space.
 FEWER = {
     "keep": "With tokenizer.whitespace: runs, several spaces are one token; with fold, one space takes their place.",
-    "runs": "With tokenizer.whitespace: fold, one space takes the place of several.",
+    "runs": "If layout means nothing, try tokenizer.whitespace: fold: one space takes the place of several.",
 }
 
 
@@ -146,8 +147,8 @@ def standing_of_masked(
     """
     loss, entropy = figures["test"]["loss"], figures["test"]["unigram_entropy"]
     if loss >= entropy:
-        return f"No better than token frequencies: loss {loss:.2f}, and their entropy is {entropy:.2f}.", True
-    return f"Better than token frequencies: loss {loss:.2f}, and their entropy is {entropy:.2f}.", False
+        return f"No better than token frequencies: loss {loss:.2f}, where they alone give {entropy:.2f}.", True
+    return f"Better than token frequencies: loss {loss:.2f}, where they alone give {entropy:.2f}.", False
 
 
 def standing_of_base(
@@ -160,11 +161,11 @@ def standing_of_base(
     unigram, ngram = score.baselines["unigram"], score.baselines["5-gram"]
     figure = f"{score.value:.2f} bits per byte"
     if score.beside(unigram) != BETTER:
-        return f"No better than token frequencies: {figure}, and they have {unigram:.2f}.", True
+        return f"No better than token frequencies: {figure}, where they alone give {unigram:.2f}.", True
     if score.beside(ngram) != WORSE:
         how = "Better than" if score.beside(ngram) == BETTER else "As good as"
-        return f"{how} a 5-gram model of the same text: {figure}, and that has {ngram:.2f}.", False
-    said = f"Better than token frequencies, worse than a 5-gram model of the same text: {figure}, and that has "
+        return f"{how} a 5-gram model of the same text: {figure}, where that has {ngram:.2f}.", False
+    said = f"Better than token frequencies, worse than a 5-gram model of the same text: {figure}, where that has "
     if characters is not None and characters > LITTLE:
         return f"{said}{ngram:.2f}. With so much text, a network should be better.", True
     return f"{said}{ngram:.2f}. That is usual for a short training on little text.", False
@@ -181,10 +182,11 @@ def standing_of_tuned(
     if score and BASE in score.baselines:
         before, after, unit = score.baselines[BASE], score.value, "bits per byte"
         better, simpler = score.beside(before) == BETTER, score.baselines.get("5-gram")
-    others = f"that has {before:.2f}" + (
-        f" and a 5-gram model of it {simpler:.2f}" if simpler and simpler < after else ""
-    )
-    beside = f"{'Better' if better else 'No better'} than its base model on the finetuning text: {after:.2f} {unit}"
+    beside, others = f"{'Better' if better else 'No better'} than its base model on the finetuning text", "that has"
+    values = f"{before:.2f}"
+    if simpler and simpler < after:
+        beside, others = f"{beside}, {'but ' if better else ''}worse than a 5-gram model of it", "they have"
+        values = f"{before:.2f} and {simpler:.2f}"
     answers = next((one for one in scores if one.group == RESPONSES), None)
     sentences = []
     if answers:
@@ -193,7 +195,7 @@ def standing_of_tuned(
         if answers.beside(frequent) != BETTER:
             said, better = f"Only {said}; the most frequent response alone would be right in {frequent:.0%}", False
         sentences.append(f"{said}.")
-    sentences.append(f"{beside}, where {others}.")
+    sentences.append(f"{beside}: {after:.2f} {unit}, where {others} {values}.")
     corpus = figures["loss"].get("corpus_validation")
     if corpus and corpus["after"]["loss"] > (1 + FORGOTTEN) * corpus["before"]["loss"]:
         rise = corpus["after"]["loss"] / corpus["before"]["loss"] - 1
@@ -254,9 +256,10 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
     corpus = run["figures"].get("loss", {}).get("corpus_validation") if run["stage"] == "finetune" else None
     forgot = corpus is not None and corpus["after"]["loss"] > (1 + MUCH) * corpus["before"]["loss"]
     if warning and forgot and (change is None or change < FAST):
-        return "Try a third of the learning_rate."
+        return f"Its learning_rate is probably too high: try a third of {run['key']}.learning_rate."
     if change is not None and change > CHANGE:
-        return f"The validation loss was still falling, by {change:.1%} at the end: train longer (steps)."
+        fell = f"The validation loss was still falling, by {change:.1%} between the last two checkpoints"
+        return f"{fell}: train longer, such as {run['key']}.steps: {2 * last}."
     if warning:
         return "Try another learning_rate, three times as high or as low, then more steps."
     if course.train and run["stage"] != "finetune" and loss > (1 + GAP) * course.train[-1]:
