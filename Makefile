@@ -57,7 +57,7 @@ bench-data: setup-tests
 
 # Vocabularies, trained and used, beside other libraries; writes benchmarks/results/vocabularies.md.
 bench-vocabularies: setup-tests
-	.venv/bin/python benchmarks/vocabularies.py
+	.venv/bin/python benchmarks/vocabularies.py --megabytes 36 400
 
 # Training steps beside the published `fit`, and the gap between segments; writes benchmarks/results/steps.md.
 bench-steps: setup-tests

@@ -105,6 +105,7 @@ OWN = {"bos_token": "<bos>", "eos_token": "<eos>"}
         (INDENTED + CHATML, OWN),
         ("{{ bos_token }}" + CHATML, {"bos_token": None, "eos_token": None}),  # of a file, and no tokenizer
         (DATED + CHATML, OWN),
+        ("{{ bos_token + 'x' }}" + CHATML, {"bos_token": None, "eos_token": None}),
         (ENDED, OWN),
     ],
 )
@@ -123,6 +124,7 @@ def test_transformers_writes_messages_as_they_are_learned(text, tokens, tmp_path
     [
         (ENDED, {"bos_token": "<bos>", "eos_token": "</s>"}),  # which it writes between turns
         ("{{ messages[9].content }}" + CHATML, OWN),  # of that nothing is known
+        ("{{ '<s>' }}" + CHATML, {"bos_token": "<s>", "eos_token": "<eos>"}),  # no variable
     ],
 )
 def test_templates_that_would_write_other_texts_are_not_exported(text, tokens, tmp_path):
@@ -146,6 +148,11 @@ def test_what_a_template_writes_around_messages():
     assert template(ENDED).described() == {"begins": True, "ending": "</s>", "between": ["eos_token"]}
     plain = "{% for m in messages %}{{ m.role }}: {{ m.content }} END\n{% endfor %}"
     assert template(plain).described()["ending"] == ""  # an answer can say that, too
+    assert template("<s>{% for m in messages %}{{ m.content }}</s>{% endfor %}", eos_token=None).described()["ending"]
+    phi = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>\n{% endfor %}{{ eos_token }}"
+    assert template(phi).described()["ending"] == "<|end|>"
+    once = "{% if messages[2] is defined %}{{ raise_exception('one turn') }}{% endif %}" + CHATML
+    assert template(once).described()["ending"] == "<|im_end|>"
     assert template("{{ messages[5].content }}").described() == {}
 
 

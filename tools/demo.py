@@ -185,6 +185,9 @@ class Causal:
         tokenizer = opened.tokenizer
         bos = tokenizer.special["bos"]
         if not isinstance(prompt, str):
+            control = [tokenizer.piece(one) for one in (bos, tokenizer.special["eos"]) if one is not None]
+            if found := [piece for piece in control if any(piece in message["content"] for message in prompt)]:
+                raise UserError(f"a message has {found[0]}, a special token of the model; allowed: text without it.")
             deque(check_control_tokens([[text]], tokenizer), maxlen=0)
         ids = [*([] if bos is None else [bos]), *tokenizer.encode([text])[0]]
         positions = getattr(opened.model.backbone, "max_sequence_length", None)

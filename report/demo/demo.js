@@ -23,14 +23,22 @@ function pieces(card) {
   });
   const said = bits === undefined ? "" : `, ${bits.toFixed(2)} bits per byte`;
   const made = element("details", {}, element("summary", {}, `The prompt: ${tokens.length} tokens${said}`),
-    element("p", {class: "cut"}, ...shown));
+    element("div", {class: "cut"}, ...shown));
   made.open = scored !== undefined;
+  let asking = false;
   if (!scored && card.causal) made.addEventListener("toggle", async () => {
+    if (!made.open || asking) return;
+    asking = true;
     const probe = cardOf({...card.request, length: 0}, true);
+    made.lastChild.replaceChildren(...shown, probe.state, probe.lists);
     await ask(probe);
-    if (probe.cut?.scored) made.replaceWith(pieces(probe));
-    else made.append(probe.lists);
-  }, {once: true});
+    asking = false;
+    if (!probe.cut?.scored) return;
+    const whole = pieces(probe), focused = made.contains(document.activeElement);
+    whole.open = made.open;
+    made.replaceWith(whole);
+    if (focused) whole.firstChild.focus();
+  });
   return made;
 }
 
@@ -102,7 +110,6 @@ for (const form of document.querySelectorAll("form.demo")) {
   const chats = form.dataset.kind === "chat", conversations = new Map();
   form.querySelector(".prompts")?.addEventListener("change", ({target}) => {
     if (target.value) area.value = target.value;
-    target.value = "";
   });
   for (const range of form.querySelectorAll("[type=range]"))
     range.addEventListener("input", () => { range.nextElementSibling.textContent = range.value; });
@@ -144,7 +151,7 @@ for (const form of document.querySelectorAll("form.demo")) {
       card.box.removeAttribute("aria-busy");
     }
     status.textContent = `${cards.length} answered.`;
-    if (chats && !cards.some(({whole}) => whole) && !area.value) area.value = prompt;
+    if (chats && !(settings.length && cards.some(({whole}) => whole)) && !area.value) area.value = prompt;
     if (again) again.disabled = false;
     button.disabled = false;
   });

@@ -42,5 +42,6 @@ with job(snakemake.log[0], f"{stage} {run}") as say:
         save_shards(partial, tensors_of(model, byte_level))
         if template:
             (partial / "chat_template.jinja").write_text(template, encoding="utf-8")
-    without = ", without its chat template, which its tokenizer cannot write" if chat and not template else ""
+    missing = chat and not template
+    without = ", without its chat template, which would write other texts than were learned" if missing else ""
     say(f"saved as {snakemake.output[0]}{without}")

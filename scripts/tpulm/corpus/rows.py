@@ -240,30 +240,35 @@ class ChatTemplate:
     def prompt(self, place: object, messages: Sequence[object]) -> str:
         """Return the text of messages up to where the assistant answers, without the token that begins a text.
 
-        A space at the end belongs to the first token of an answer. Raises UserError as `document` does.
+        Without spaces at the end: most vocabularies have a space in the first token of an answer. Raises UserError as
+        `document` does.
         """
         checked = [self.message(place, number, message) for number, message in enumerate(messages)]
         text = unmarked(self.render(place, checked, prompt=True))[0]
         return text.removeprefix(self.tokens["bos_token"] or "").rstrip(" ")
 
     def described(self) -> dict[str, Any]:
-        """Return what it writes around messages; nothing where it renders no conversation of two turns.
+        """Return what it writes around messages; nothing where it renders neither two turns nor one.
 
         begins   whether bos_token comes first
         ending   the marker that follows an answer; empty where none does
         between  which of bos_token and eos_token it writes elsewhere than at the beginning and the end
         """
         talk = [{"role": role, "content": SAID} for role in ("user", "assistant") * 2]
-        try:
-            text = unmarked(self.render("the chat template", talk))[0].rstrip()
-        except UserError:
+        for messages in (talk, talk[:2]):
+            with contextlib.suppress(UserError):
+                text = unmarked(self.render("the chat template", messages))[0].rstrip()
+                break
+        else:
             return {}
         bos, eos = (self.tokens[name] or "" for name in ("bos_token", "eos_token"))
-        ending = text.rpartition(SAID)[2].strip()
+        rest = text.rpartition(SAID)[2].strip()
+        possible = (rest, rest.removesuffix(eos).strip())
+        endings = (one for one in possible if one in self.markers or MARKER.fullmatch(one))
         between = text.removeprefix(bos).removesuffix(eos)
         return {
             "begins": bool(bos) and text.startswith(bos),
-            "ending": ending if ending in self.markers else "",
+            "ending": next(endings, ""),
             "between": [name for name, token in (("bos_token", bos), ("eos_token", eos)) if token and token in between],
         }
 

@@ -43,7 +43,7 @@ class Reply:
 
     def rest(self) -> str:
         """Return what was held back and belongs to the reply, after its last token."""
-        return "" if self.ended else self.whole()[self.shown :]
+        return "" if self.ended else self.whole().rstrip(HALF)[self.shown :]
 
     def whole(self) -> str:
         """Return the text behind the prompt."""

@@ -92,11 +92,14 @@ def chat_template(tokenizer: SentencePiece | KerasHub, described: Mapping[str, A
     pieces = {f"{role}_token": None if i is None else tokenizer.piece(i) for role, i in tokenizer.special.items()}
     if "begins" not in described or any(described[name] != pieces[name] for name in described["between"]):
         return None
-    begin = "" if described["begins"] or pieces["bos_token"] is None else "{{- bos_token }}"
-    # What is not defined when texts are written here: a token of a template that is only a file, and the clock.
-    unset = ["bos_token"] * (described["bos_token"] is None) + ["strftime_now"]
-    unset = [f"{{%- set {name} = undefined %}}" for name in unset if name in described["template"]]
-    return f"{begin}{''.join(unset)}{{#- Written as it was learned. #}}\n{described['template']}"
+    own, bos, template = described["bos_token"], pieces["bos_token"], described["template"]
+    if described["begins"] and own != bos and own in template:  # as text, not as the variable
+        return None
+    begin = "" if described["begins"] or bos is None else "{{- bos_token }}"
+    # As where texts are written here: a template that is only a file has no token, and there is no clock.
+    begin += "{%- set bos_token = '' %}" if None in (own, bos) else ""
+    begin += "{%- set strftime_now = undefined %}" if "strftime_now" in template else ""
+    return f"{begin}{{#- Written as it was learned. #}}\n{template}"
 
 
 def unigram(pieces: list[tuple[str, float, int]]) -> models.Unigram:
