@@ -19,6 +19,8 @@ from tpulm.specs.artifacts import MANIFEST
 
 # Share of the validation loss between two checkpoints: what is less counts as no change.
 CHANGE = 0.01
+# By what the steps are multiplied, of a model that gets a warning and of another one.
+MANY, TWICE = 10, 2
 # From which change on more steps help a model that has forgotten much.
 FAST = 0.05
 # By how much the validation loss may be above the training loss.
@@ -259,7 +261,7 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
         return f"Its learning_rate is probably too high: try a third of {run['key']}.learning_rate."
     if change is not None and change > CHANGE:
         fell = f"The validation loss was still falling, by {change:.1%} between the last two checkpoints"
-        return f"{fell}: train longer, such as {run['key']}.steps: {2 * last}."
+        return f"{fell}: train longer, such as {run['key']}.steps: {(MANY if warning else TWICE) * last}."
     if warning:
         return "Try another learning_rate, three times as high or as low, then more steps."
     if course.train and run["stage"] != "finetune" and loss > (1 + GAP) * course.train[-1]:
