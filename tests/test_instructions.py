@@ -34,7 +34,7 @@ CONFIG = {
                 "asked": {"source": "files", "files": ["asked.jsonl"], "template": "Q: {q}\nA:", "response": " {a}"},
             },
         },
-        "runs": {"one": RUN},
+        "runs": {"one": RUN | {"method": "full"}},
     },
 }
 TURNS = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
@@ -97,7 +97,7 @@ def test_models_are_exported_with_the_template_of_their_text(configured):
     configured("transformers", "--cores", "2")
     folders = configured / "results/transformers"
     assert (folders / "base/small/chat_template.jinja").read_text().endswith(TURNS)
-    assert (folders / "finetune/one/chat_template.jinja").read_text() == GEMMA_TEMPLATE
+    assert (folders / "finetune/one/chat_template.jinja").read_text().endswith(GEMMA_TEMPLATE)
 
 
 def pasted():
