@@ -22,7 +22,6 @@ import sys
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -188,7 +187,7 @@ class Causal:
             control = [tokenizer.piece(one) for one in (bos, tokenizer.special["eos"]) if one is not None]
             if found := [piece for piece in control if any(piece in message["content"] for message in prompt)]:
                 raise UserError(f"a message has {found[0]}, a special token of the model; allowed: text without it.")
-            deque(check_control_tokens([[text]], tokenizer), maxlen=0)
+            list(check_control_tokens([[text]], tokenizer))
         ids = [*([] if bos is None else [bos]), *tokenizer.encode([text])[0]]
         positions = getattr(opened.model.backbone, "max_sequence_length", None)
         most = min(LONGEST, positions - settings["length"]) if positions else LONGEST

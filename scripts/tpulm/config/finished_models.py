@@ -109,7 +109,7 @@ def folders_of(stage: str, name: str, results: Path, config: Mapping) -> Folders
     folder = results / stage / name
     template = results / TRAINED_ON[stage] / "chat_template.json"
     trained_here = (folder / "history.csv").is_file()
-    chat = template if trained_here and stage != "mlm" and template.is_file() else None
+    chat = template if trained_here and template.is_file() else None
     if stage == "base":
         return Folders(folder / "preset", chat=chat)
     if stage == "mlm" or (folder / "model").is_dir():
