@@ -21,7 +21,7 @@ def score(metric, on, value, width, baselines, group="text", higher=False):
 def judged(tmp_path):
     """Return a function that gives the sentence on a run, and whether it is a warning."""
 
-    def judge(stage, figures, scores=(), losses=(5.0, 4.0), train=4.0, characters=1_000_000):
+    def judge(stage, figures, scores=(), losses=(5.0, 4.0), train=4.0, characters=1_000_000, made_of=()):
         files = {"corpus/corpus.json": {"splits": {"train": {"characters": characters}}}}
         for number, loss in enumerate(losses, start=1):
             state = {"step": 100 * number, "stopped_at": None, "evaluation": {"loss": loss}}
@@ -36,8 +36,10 @@ def judged(tmp_path):
         }
         sources.read[f"{stage}/one/history.csv"]["held_out_loss"] = [1.0] * 100 * len(losses)  # between checkpoints
         named = {"stage": stage, "label": f"{stage}/one", "key": f"{stage}.one", "folder": f"{stage}/one"}
-        run = named | {"figures": figures}
-        (verdict,) = verdicts([run], [{"model": f"{stage}/one", "score": one} for one in scores], sources)
+        run = named | {"base": "base/a", "figures": figures}
+        scores = [{"model": f"{stage}/one", "score": one} for one in scores]
+        *before, verdict = verdicts([*made_of, run], scores, sources)
+        assert len(before) == len(made_of)
         return verdict.sentence, verdict.warning
 
     return judge
@@ -72,7 +74,7 @@ def test_a_causal_model_stands_beside_models_that_count(judged):
 
     assert of(2.48)[0].startswith("No better than token frequencies") and of(2.48)[1]
     said, warning = of(2.0)
-    assert said.startswith("Better than token frequencies, worse than a 5-gram") and "usual" in said and not warning
+    assert said.startswith("Better than token frequencies, worse than a 5-gram") and "expected" in said and not warning
     said, warning = of(2.0, characters=LITTLE + 1)
     assert "should be better" in said and warning
     assert of(1.52)[0].startswith("As good as a 5-gram") and of(1.2)[0].startswith("Better than a 5-gram")
@@ -106,9 +108,22 @@ def test_a_finetuned_model_stands_beside_its_base_model(judged):
     assert judged("finetune", figures(7.1, 7.2, 9.0), losses=(7.4, 7.2))[0] == said
     said = judged("finetune", figures(7.1, 7.2, 9.0), losses=(8.0, 7.2))[0]
     assert said.endswith("train longer, such as finetune.one.steps: 2000.")
+    assert "keep more of it, try a third of finetune.one.learning_rate. The" in said
+    assert "keep more" not in judged("finetune", figures(7.1, 2.8, 4.2))[0]
+    said = judged("finetune", figures(7.1, 7.2), losses=(7.2,))[0]  # one checkpoint
+    assert said.endswith("finetune.one.steps: 1000 and checkpoint_every: 100.")
     ngram = score("bits_per_byte", "finetune-text test", 2.4, 0.1, {"base model": 3.5, "5-gram": 1.26})
     said = judged("finetune", figures(7.1, 2.8), [ngram])[0]
     assert "but worse than a 5-gram model of it: 2.40 bits per byte, where they have 3.50 and 1.26." in said
+
+
+def test_a_model_comes_after_what_it_is_made_of(judged):
+    losses = {"finetune_test": {"before": {"loss": 7.1}, "after": {"loss": 2.8}}}
+    base = {"stage": "base", "label": "base/a", "key": "base.a", "folder": "base/a", "figures": {"test": {"loss": 4.0}}}
+    assert "First" not in judged("finetune", {"loss": losses}, made_of=[base])[0]
+    base |= {"stage": "mlm", "figures": masked(6.3)}  # what has a warning
+    said = judged("finetune", {"loss": losses}, made_of=[base])[0]
+    assert "First improve base/a, which it is made of. The val" in said
 
 
 def test_a_training_that_diverged_is_told_from_one_that_knows_its_text(judged):
@@ -134,7 +149,7 @@ USUAL = {
         ({"unknown_rate": 0.02, "training_documents": None}, r"characters\. Another tokenizer .*\.$", True),
         ({"unknown_rate": 0.02, "unknown_written": 0.02}, None, False),  # WikiText has this word
         ({"whitespace_rate": 0.46, "tokens_per_word": 3.0}, r"46% of the tokens are only white space.*: runs", False),
-        ({"whitespace_rate": 0.46, "whitespace": "runs"}, r"white space.* try tokenizer\.whitespace: fold", False),
+        ({"whitespace_rate": 0.46, "whitespace": "runs"}, r"white space.* set tokenizer\.whitespace: fold.* again", False),
         ({"tokens_per_word": 3.0}, r"3\.0 tokens per word.*vocab_size", False),
         ({"tokens_per_word": 30.0, "words": 900}, None, False),  # a language without spaces
         ({"vocabulary_used": 0.3, "tokens": 30_000}, "Only 30% of its pieces", False),

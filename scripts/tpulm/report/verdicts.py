@@ -64,7 +64,7 @@ class Verdict:
 def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]], sources: Sources) -> list[Verdict]:
     """Return what is unusual about the tokenizer and the records, and the verdict on each run that has been evaluated.
 
-    Warnings come first.
+    They are in the order in which the workflow makes things: what is changed further up makes the rest anew.
 
     runs    of `result_section.described`; scores  of `curves.scores_of`
     """
@@ -78,8 +78,10 @@ def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]]
         said, warning = STANDINGS[run["stage"]](run["figures"], own, characters)
         right = not warning and any(score.group == RESPONSES and score.value >= RIGHT for score in own)
         what = DONE if right else advice(course_of(run, sources), warning, run)
-        found.append(Verdict(run["label"], " ".join(filter(None, [said, what])), warning))
-    return sorted(found, key=lambda one: not one.warning)
+        first = any(one.label == run.get("base") and one.warning for one in found)
+        sentences = said, keeping(run, what), FIRST.format(run.get("base")) if first else "", what
+        found.append(Verdict(run["label"], " ".join(filter(None, sentences)), warning))
+    return found
 
 
 def of_tokenizer(sources: Sources) -> Iterator[Verdict]:
@@ -94,19 +96,20 @@ def of_tokenizer(sources: Sources) -> Iterator[Verdict]:
         part = trained_here and figures["training_documents"] < figures["corpus_documents"]
         what = PART if part else "Add text with them to the training split." if trained_here else ANOTHER
         what = COVERED[figures["model"] == "wordpiece"] if figures.get("rare_characters") else what
-        yield Verdict("tokenizer", f"{said} {what}", True)
+        yield Verdict("tokenizer", f"{said} {what} {AGAIN}", True)
     if figures.get("whitespace_rate", 0.0) > WHITESPACE:
         said = f"{figures['whitespace_rate']:.0%} of the tokens are only white space, so that records hold less text. "
         what = FEWER.get(figures.get("whitespace"), ANOTHER) if figures.get("characters_known") else ANOTHER
-        yield Verdict("tokenizer", f"{said}{what}", False)
+        yield Verdict("tokenizer", f"{said}{what} {AGAIN}", False)
     elif per_word > 2 * USUAL_TOKENS and figures["characters"] < LONGEST_WORD * figures["words"]:
         said = f"{per_word:.1f} tokens per word, where tokenizers of large models have {USUAL_TOKENS:.1f} in English. "
-        yield Verdict("tokenizer", f"{said}{'A larger vocab_size gives fewer.' if trained_here else ANOTHER}", False)
+        what = "A larger tokenizer.vocab_size gives fewer." if trained_here else ANOTHER
+        yield Verdict("tokenizer", f"{said}{what} {AGAIN}", False)
     pieces = sources.json("tokenizer/pieces.json")
     count = sum(row["used"] + row["unused"] for row in pieces["lengths"]) if pieces else 0
     if trained_here and figures["vocabulary_used"] < USED and figures["tokens"] > TOKENS_PER_PIECE * count > 0:
         said = f"Only {figures['vocabulary_used']:.0%} of its pieces occur in the validation split"
-        yield Verdict("tokenizer", f"{said}: a smaller vocab_size makes smaller models.", False)
+        yield Verdict("tokenizer", f"{said}: a smaller tokenizer.vocab_size makes smaller models. {AGAIN}", False)
 
 
 def of_records(sources: Sources) -> Iterator[Verdict]:
@@ -132,10 +135,14 @@ COVERED = (
     "A larger tokenizer.character_coverage, byte_fallback: true or model: byte-level-bpe covers them.",
     "A larger tokenizer.character_coverage or model: byte-level-bpe covers them.",
 )
+AGAIN = "Masked models are then trained again."
+FIRST = "First improve {}, which it is made of."
 # By tokenizer.whitespace: how to have fewer tokens of white space.
+FOLD = "tokenizer.whitespace: fold, where one space takes the place of all white space: line breaks and indentation go."
 FEWER = {
-    "keep": "With tokenizer.whitespace: runs, several spaces are one token; with fold, one space takes their place.",
-    "runs": "If layout means nothing, try tokenizer.whitespace: fold: one space takes the place of several.",
+    "keep": f"Set tokenizer.whitespace: runs: several spaces are one token, and nothing is lost. Or, only if layout "
+    f"means nothing in this text, {FOLD}",
+    "runs": f"Only if layout means nothing in this text, set {FOLD}",
 }
 
 
@@ -170,7 +177,7 @@ def standing_of_base(
     said = f"Better than token frequencies, worse than a 5-gram model of the same text: {figure}, where that has "
     if characters is not None and characters > LITTLE:
         return f"{said}{ngram:.2f}. With so much text, a network should be better.", True
-    return f"{said}{ngram:.2f}. That is usual for a short training on little text.", False
+    return f"{said}{ngram:.2f}. That is expected after a short training on little text, and can be improved.", False
 
 
 def standing_of_tuned(
@@ -198,12 +205,26 @@ def standing_of_tuned(
             said, better = f"Only {said}; the most frequent response alone would be right in {frequent:.0%}", False
         sentences.append(f"{said}.")
     sentences.append(f"{beside}: {after:.2f} {unit}, where {others} {values}.")
-    corpus = figures["loss"].get("corpus_validation")
-    if corpus and corpus["after"]["loss"] > (1 + FORGOTTEN) * corpus["before"]["loss"]:
-        rise = corpus["after"]["loss"] / corpus["before"]["loss"] - 1
+    if (rise := forgotten(figures)) > FORGOTTEN:
         how_much = "much" if rise > MUCH else "some"
         sentences.append(f"It has forgotten {how_much} of the corpus: the loss there rose by {rise:.0%}.")
     return " ".join(sentences), not better
+
+
+def forgotten(figures: Mapping[str, Any]) -> float:
+    """Return by which share the loss on the corpus has risen by finetuning; 0 where it was not measured."""
+    corpus = figures["loss"].get("corpus_validation")
+    return corpus["after"]["loss"] / corpus["before"]["loss"] - 1 if corpus else 0.0
+
+
+def keeping(run: Mapping[str, Any], what: str) -> str:
+    """Return what a finetuning that has forgotten can change; nothing where `what` is to be done does that.
+
+    The least of the changes, which goes with more steps, too.
+    """
+    if run["stage"] != "finetune" or forgotten(run["figures"]) <= FORGOTTEN or "learning_rate" in what:
+        return ""
+    return f"If it is to keep more of it, try a third of {run['key']}.learning_rate."
 
 
 STANDINGS = {"mlm": standing_of_masked, "base": standing_of_base, "finetune": standing_of_tuned}
@@ -255,13 +276,15 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
         passes = f", after {epochs:,.0f} passes over its text" if epochs and epochs >= 2 else ""
         risen = f"The validation loss has risen from {lowest:.2f} at step {course.best:,} to {loss:.2f}{passes}"
         return f"{risen}: train on more text, or in fewer steps."
-    corpus = run["figures"].get("loss", {}).get("corpus_validation") if run["stage"] == "finetune" else None
-    forgot = corpus is not None and corpus["after"]["loss"] > (1 + MUCH) * corpus["before"]["loss"]
+    forgot = run["stage"] == "finetune" and forgotten(run["figures"]) > MUCH
     if warning and forgot and (change is None or change < FAST):
         return f"Its learning_rate is probably too high: try a third of {run['key']}.learning_rate."
+    longer = f"train longer, such as {run['key']}.steps: {(MANY if warning else TWICE) * last}"
     if change is not None and change > CHANGE:
         fell = f"The validation loss was still falling, by {change:.1%} between the last two checkpoints"
-        return f"{fell}: train longer, such as {run['key']}.steps: {(MANY if warning else TWICE) * last}."
+        return f"{fell}: {longer}."
+    if warning and change is None:
+        return f"Whether it was still learning takes a second checkpoint: {longer} and checkpoint_every: {last}."
     if warning:
         return "Try another learning_rate, three times as high or as low, then more steps."
     if course.train and run["stage"] != "finetune" and loss > (1 + GAP) * course.train[-1]:
