@@ -7,7 +7,7 @@ from tpulm.config.runs import Run
 FIGURES = "<results>/figures"
 # Input files of the page: those of the texts, tokenizer, records and runs of this config.
 TOLD = [f"<results>/{collection}/corpus.json" for collection in TEXTS]
-TOLD += ["<results>/tokenizer/metrics.json", "<results>/tokenizer/pieces.json"] if "tokenizer" in config else []
+TOLD += TOKENIZER_FIGURES if "tokenizer" in config else []
 TOLD += [records.manifest for records in RECORD_SETS.values()]
 TOLD += [f"{run.folder}/{file}" for run in RUNS for file in ("history.csv", "timings.csv", "metrics.json")]
 TOLD += [state for run in RUNS for state in run.in_every_checkpoint("state.json")]

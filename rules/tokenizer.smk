@@ -1,4 +1,4 @@
-"""The tokenizer, trained on the corpus or an existing one, and its evaluation on held-out text."""
+"""The tokenizer, trained on the corpus or an existing one, and its evaluation on held-out text beside other ones."""
 
 TOKENIZER = {name: f"<results>/tokenizer/{file}" for name, file in TOKENIZER_FILES.items()}
 # Files of a tokenizer folder. Model weights in the same folder are not read.
@@ -7,6 +7,20 @@ TOKENIZER_SOURCES = [
     "special_tokens_map.json", "spiece.model", "tokenizer.json", "tokenizer.model", "tokenizer_config.json",
     "vocab.json", "vocab.txt",
 ]  # fmt: skip
+# Tokenizers that the config only compares with its own, and all that are fetched, by their folder below results/, which
+# is the wildcard `tokenizer`: what the config says of each, and where.
+COMPARED_TOKENIZERS = {
+    f"tokenizer/compared/{name}": (recipe, f"tokenizer.compare_with.{name}.pretrained")
+    for name, recipe in config["tokenizer"]["compare_with"].items()
+}
+FETCHED_TOKENIZERS = COMPARED_TOKENIZERS | (
+    {"tokenizer": (config["tokenizer"], "tokenizer.pretrained")} if "pretrained" in config["tokenizer"] else {}
+)
+TOKENIZER_FIGURES = [
+    f"<results>/{folder}/{file}"
+    for folder in ("tokenizer", *COMPARED_TOKENIZERS)
+    for file in ("metrics.json", "pieces.json")
+]
 
 
 rule tokenizer:
@@ -14,29 +28,34 @@ rule tokenizer:
     localrule: True
     input:
         TOKENIZER.values(),
-        "<results>/tokenizer/metrics.json",
+        TOKENIZER_FIGURES,
 
 
-if "pretrained" in config["tokenizer"]:
+rule fetch_tokenizer:
+    """Fetch an existing tokenizer from a local folder or from the Hugging Face Hub."""
+    input:
+        files=lambda w: local_files(
+            Path(FETCHED_TOKENIZERS[w.tokenizer][0]["pretrained"]) / name for name in TOKENIZER_SOURCES
+        ),
+        code=code_inputs("tokenizer/fetch_tokenizer", "data"),
+    output:
+        **{name: f"<results>/{{tokenizer}}/{file}" for name, file in TOKENIZER_FILES.items()},
+    params:
+        recipe=lambda w: {key: FETCHED_TOKENIZERS[w.tokenizer][0].get(key) for key in ("pretrained", "revision")},
+        where=lambda w: FETCHED_TOKENIZERS[w.tokenizer][1],
+        trains=lambda w: w.tokenizer not in COMPARED_TOKENIZERS,
+    log:
+        "<logs>/{tokenizer}/fetch.log",
+    wildcard_constraints:
+        tokenizer=one_of(FETCHED_TOKENIZERS),
+    threads: 1
+    conda:
+        "../envs/data.yaml"
+    script:
+        "../scripts/tokenizer/fetch_tokenizer.py"
 
-    rule fetch_tokenizer:
-        """Fetch an existing tokenizer from a local folder or from the Hugging Face Hub."""
-        input:
-            files=local_files(Path(config["tokenizer"]["pretrained"]) / name for name in TOKENIZER_SOURCES),
-            code=code_inputs("tokenizer/fetch_tokenizer", "data"),
-        output:
-            **TOKENIZER,
-        params:
-            recipe={key: config["tokenizer"].get(key) for key in ("pretrained", "revision")},
-        log:
-            "<logs>/fetch_tokenizer.log",
-        threads: 1
-        conda:
-            "../envs/data.yaml"
-        script:
-            "../scripts/tokenizer/fetch_tokenizer.py"
 
-else:
+if "pretrained" not in config["tokenizer"]:
 
     rule train_tokenizer:
         """Train a tokenizer on the training split."""
@@ -48,7 +67,7 @@ else:
             **TOKENIZER,
             training="<results>/tokenizer/training.json",
         params:
-            recipe={key: value for key, value in config["tokenizer"].items() if key != "train_on"},
+            recipe={key: value for key, value in config["tokenizer"].items() if key not in ("train_on", "compare_with")},
             train_on=config["tokenizer"]["train_on"],
         log:
             "<logs>/train_tokenizer.log",
@@ -63,19 +82,21 @@ else:
 
 
 rule evaluate_tokenizer:
-    """Evaluate the tokenizer on the validation split."""
+    """Evaluate a tokenizer on the validation split."""
     input:
         corpus=DOCUMENTS_IN_PLACE["corpus", "validation"],
         lengths=list(map(lengths_file, DOCUMENTS["corpus", "validation"])),
-        tokenizer=TOKENIZER["tokenizer"],
-        special_tokens_map=TOKENIZER["special_tokens_map"],
-        training=[] if "pretrained" in config["tokenizer"] else ["<results>/tokenizer/training.json"],
+        tokenizer="<results>/{tokenizer}/tokenizer.json",
+        special_tokens_map="<results>/{tokenizer}/special_tokens_map.json",
+        training=lambda w: [] if w.tokenizer in FETCHED_TOKENIZERS else ["<results>/tokenizer/training.json"],
         code=code_inputs("tokenizer/evaluate_tokenizer", "data"),
     output:
-        metrics="<results>/tokenizer/metrics.json",
-        pieces="<results>/tokenizer/pieces.json",
+        metrics="<results>/{tokenizer}/metrics.json",
+        pieces="<results>/{tokenizer}/pieces.json",
     log:
-        "<logs>/evaluate_tokenizer.log",
+        "<logs>/{tokenizer}/evaluate.log",
+    wildcard_constraints:
+        tokenizer=one_of({"tokenizer"} | set(COMPARED_TOKENIZERS)),
     threads: 1
     resources:
         mem_mb=4000,  # does not depend on the size of the corpus

@@ -99,6 +99,10 @@ WRONG = [
     ({"tokenizer": DELETE}, "tokenizer is missing", "tfrecords"),
     ({"tfrecords": DELETE}, "tfrecords is missing", "mlm.runs"),
     ({"tokenizer": {"pretrained": "some/name"}}, 'tokenizer.pretrained is "some/name"', f"tokenizer.revision, {HUB}"),
+    (
+        {"tokenizer.compare_with": {"a": {"pretrained": "some/name"}}},
+        'tokenizer.compare_with.a.pretrained is "some/name"', f"tokenizer.compare_with.a.revision, {HUB}",
+    ),
     ({"tokenizer.revision": "a" * 40}, "tokenizer.pretrained is missing", "tokenizer.revision"),
     ({"tfrecords.source": "files"}, "tfrecords.files is missing"),
     ({"tfrecords": {"sequence_length": 128, "files": FILES}}, "tfrecords.files is given with source: corpus"),

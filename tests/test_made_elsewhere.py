@@ -123,7 +123,10 @@ def test_records_made_elsewhere_train_the_same_model(trained, tmp_path):
     shutil.rmtree(workflow / "results/tfrecords")
     shutil.rmtree(workflow / "results/mlm")
     config = read_yaml(workflow / "config.yaml")
-    config["tokenizer"] = {"pretrained": "tokenizer"}
+    # Only to be compared with: no special token is known.
+    (workflow / "bare").mkdir()
+    shutil.copy(workflow / "tokenizer/tokenizer.json", workflow / "bare")
+    config["tokenizer"] = {"pretrained": "tokenizer", "compare_with": {"bare": {"pretrained": "bare"}}}
     files = {split: [f"elsewhere/{split}/*.tfrecord"] for split in SPLITS}
     config["tfrecords"] = {"source": "files", "files": files, "sequence_length": 128}
     with open(workflow / "config.yaml", "w") as file:
@@ -137,6 +140,17 @@ def test_records_made_elsewhere_train_the_same_model(trained, tmp_path):
         assert "documents" not in manifest["splits"][split]
         shards, others = manifest["splits"][split]["shards"], original["splits"][split]["shards"]
         assert [shard["index_sha256"] for shard in shards] == [shard["index_sha256"] for shard in others]
+    workflow("tokenizer", "--cores", "2")
+    own, bare = (
+        json.loads((workflow / f"results/tokenizer/{name}metrics.json").read_text()) for name in ("", "compared/bare/")
+    )
+    assert own["vocab_size"] == bare["vocab_size"] and own["tokens_per_word"] == bare["tokens_per_word"]
+    (workflow / "bare/tokenizer.json").write_text("{}")
+    refused = workflow("tokenizer", "--cores", "1", check=False)
+    assert (
+        "error: fetch_tokenizer tokenizer/compared/bare: tokenizer.compare_with.bare.pretrained is bare"
+        in refused.stdout
+    )
     # What is deleted is copied again, without training again.
     name = "results/tfrecords/train/00001-of-00004.tfrecord"
     (workflow / name).unlink()

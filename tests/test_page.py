@@ -408,6 +408,23 @@ def test_what_only_some_texts_and_runs_have_is_shown(results):
     assert "may give other bytes" in text and "dropped: in another" not in text
 
 
+def test_tokenizers_stand_side_by_side(results):
+    figures = {
+        "vocab_size": 2048, "tokens_per_word": 1.639, "characters_per_token": 3.768, "vocabulary_used": 0.847,
+        "unknown_rate": 0.001, "whitespace_rate": 0.017, "unigram_entropy": 6.234,
+    }  # fmt: skip
+    row = {"script": "latin", "words": 7, "tokens_per_word": 1.631, "characters_per_token": 4.5, "uncovered_rate": 0.0}
+    pieces = {"lengths": [], "words": [], "hardest": [], "examples": [], "unused": 3}
+    write(results, "tokenizer/metrics.json", figures)
+    write(results, "tokenizer/pieces.json", pieces | {"scripts": [row, row | {"script": "greek"}]})
+    assert "beside other" not in told(results)
+    write(results, "tokenizer/compared/large/metrics.json", figures | {"vocab_size": 65_000, "tokens_per_word": 1.314})
+    write(results, "tokenizer/compared/large/pieces.json", pieces | {"scripts": [row | {"tokens_per_word": 1.352}]})
+    text = told(results)
+    for shown in ("large", "65,000", "1.314", "1.352", "greek"):
+        assert shown in text, shown
+
+
 def test_sections_that_a_config_never_fills_are_left_out(tmp_path):
     def shown(*stages):
         runs = [RUN | {"stage": stage, "label": f"{stage}/{number}"} for number, stage in enumerate(stages)]

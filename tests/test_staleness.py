@@ -75,7 +75,7 @@ PAIRED = (
 )  # the sets of pairs have changed
 DRAWN = "sample_texts:corpus sample_texts:finetune-text " + "".join(OVERLAPS) + NGRAMS + PAIRED
 VOCABULARY = "train_base_vocabulary:small " + NGRAMS + shards(TUNING_SET) + shards(CORPUS_SET) + BASE
-TOKENIZER = "train_tokenizer evaluate_tokenizer score_ngrams:corpus,tokenizer " + RECORDS
+TOKENIZER = "train_tokenizer evaluate_tokenizer:tokenizer score_ngrams:corpus,tokenizer " + RECORDS
 # Documents are read again, or only written again.
 SCORED_ON = "sample_texts:corpus make_pairs " + OVERLAPS[0] + OVERLAPS[2]
 WRITTEN = "build_corpus:corpus " + SCORED_ON + OVERLAPS[1] + TOKENIZER + " " + shards(CORPUS_SET) + VOCABULARY
@@ -88,7 +88,7 @@ TUNING_WRITTEN = "build_corpus:finetune-text " + TUNING_SCORED_ON + OVERLAPS[1] 
 TUNING = "read_part:finetune-text,00000 " + TUNING_WRITTEN
 # Where tokenizer and base model come from elsewhere, they do not depend on the corpus.
 FETCHED_WRITTEN = (
-    "build_corpus:corpus evaluate_tokenizer "
+    "build_corpus:corpus evaluate_tokenizer:tokenizer "
     + SCORED_ON + "score_ngrams:corpus,tokenizer score_ngrams:corpus,base-small score_causal:finetune/python "
     + shards(CORPUS_SET, ["validation"]) + RECORDS + " " + MEASURES
 )  # fmt: skip
@@ -96,7 +96,8 @@ FETCHED_BASE = "fetch_base:small " + NGRAMS + shards(CORPUS_SET, ["validation"])
 PUBLISHED = "fetch_mlm:mlm/asked/model fill_mask:mlm/asked/fill_mask score_ngrams:corpus,mlm-asked score_mlm:mlm/asked"
 # A run takes the model that it starts from, and the records its tokenizer, from the same place.
 ORIGINS = ("tokenizer", "mlm.runs.tiny.init")
-FETCHED_TOKENIZER = "fetch_tokenizer evaluate_tokenizer score_ngrams:corpus,tokenizer " + RECORDS
+COMPARED_TOKENIZER = "fetch_tokenizer:tokenizer/compared/other evaluate_tokenizer:tokenizer/compared/other"
+FETCHED_TOKENIZER = "fetch_tokenizer:tokenizer evaluate_tokenizer:tokenizer score_ngrams:corpus,tokenizer " + RECORDS
 STARTED = "fetch_mlm:mlm/tiny/init " + FETCHED_TOKENIZER
 
 # A task of the harness is asked again, of every causal model.
@@ -216,6 +217,7 @@ STATES = {
             "preset": "hf://some/base", "revision": A, "adapter": "hf://some/adapter", "adapter_revision": A,
         },
     },
+    "compared": {"tokenizer.compare_with.other": {"pretrained": "some/tokenizer", "revision": A}},
     "shards": {"tokenizer": {"pretrained": "some/tokenizer", "revision": A}, "tfrecords": FILED},
     "jax": JAX,
     "continued": {"finetune.runs.second": SECOND | {"init": "python"}},
@@ -246,7 +248,7 @@ def rows_of(state, place, jobs, values):
 
 def named(key):
     """Return the key of the schema for one of the config: NAME stands for a name that the user chooses."""
-    return re.sub(r"(^base|\bruns|\bsources|\btasks|\bharness|\bsets|\bprices)\.[\w-]+", r"\1.NAME", key)
+    return re.sub(r"(^base|\bruns|\bsources|\btasks|\bharness|\bsets|\bprices|\bcompare_with)\.[\w-]+", r"\1.NAME", key)
 
 
 # Other values of keys that texts and runs have in common.
@@ -424,6 +426,9 @@ ROWS = [
         {"vocab_size": 2048, "model": "byte-level-bpe", "pre_tokenizer": "llama3"}, TOKENIZER,
     ),
     *rows_of("fetched", "tokenizer", FETCHED_TOKENIZER, {"pretrained": "some/other", "revision": B}),
+    *rows_of(
+        "compared", "tokenizer.compare_with.other", COMPARED_TOKENIZER, {"pretrained": "some/other", "revision": B}
+    ),
     *rows_of("trained", "tfrecords", RECORDS, {"packing": "pad", "sequence_length": 127}),
     ("tfrecords.source", "fetched", "tfrecords", FILED, RECORDS.replace("write_shard", "fetch_shard")),
     *rows_of(

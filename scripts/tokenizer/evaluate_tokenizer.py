@@ -1,4 +1,4 @@
-"""Evaluate the tokenizer on the validation split, on a sample of it where it is very long.
+"""Evaluate a tokenizer on the validation split, on a sample of it where it is very long.
 
 input.corpus              Parquet files with a column `text`, one document per row
 input.lengths             NumPy arrays: characters of each document
@@ -18,7 +18,7 @@ from tpulm.core.job import job
 
 SCRIPTS = 4  # that the terminal names
 
-with job(snakemake.log[0], "tokenizer") as say:
+with job(snakemake.log[0], snakemake.wildcards.tokenizer) as say:
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
 
     from tpulm.corpus.documents import read_lengths, read_rows

@@ -6,6 +6,8 @@ output.config              tokenizer_config.json, and
 output.special_tokens_map  special_tokens_map.json: with them AutoTokenizer loads the folder
 params.recipe.pretrained   local folder, or a name on the hub
 params.recipe.revision     commit on the hub; None for a local folder
+params.where               the config key that names it
+params.trains              whether models are trained with it, which takes special tokens
 """
 
 import tempfile
@@ -14,11 +16,12 @@ from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 
 with job(snakemake.log[0], "tokenizer") as say:
-    from tpulm.tokenization.folder import save_pretrained
+    from tpulm.tokenization.folder import REQUIRED, save_pretrained
 
     recipe, output = snakemake.params.recipe, snakemake.output
     with tempfile.TemporaryDirectory() as folder:
-        size = save_pretrained(recipe["pretrained"], recipe["revision"], folder)
+        required = REQUIRED if snakemake.params.trains else ()
+        size = save_pretrained(recipe["pretrained"], recipe["revision"], folder, snakemake.params.where, required)
         for name, target in (
             ("tokenizer.json", output.tokenizer),
             ("tokenizer_config.json", output.config),

@@ -34,6 +34,8 @@ def check(config: dict) -> None:
         check_text("finetune.text", finetune["text"])
     if "tokenizer" in config:
         check_pinned("tokenizer", config["tokenizer"])
+        for name, recipe in config["tokenizer"]["compare_with"].items():
+            check_pinned(f"tokenizer.compare_with.{name}", recipe)
     check_records_elsewhere(config)
     for name, recipe in config["mlm"]["runs"].items():
         check_masked_model(f"mlm.runs.{name}", recipe, config)

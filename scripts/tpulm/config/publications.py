@@ -346,7 +346,8 @@ def card_recipe(publication: Publication, config: Mapping) -> dict:
     """
     kept: dict = {"name": publication.name, "kind": publication.kind, "source": source_of(publication, config)}
     if publication.kind == "tokenizer":
-        return kept | {"tokenizer": config["tokenizer"]}
+        own = {key: value for key, value in config["tokenizer"].items() if key != "compare_with"}
+        return kept | {"tokenizer": own}
     if publication.run is None:
         return kept
     if publication.kind == "checkpoint" and "hub" in config.get("publish", {}):

@@ -44,6 +44,7 @@ def joined(html: str, tag: str) -> Markup:
 SHOWN = 20  # examples of a kind
 COLUMNS = 8  # checkpoints that stand side by side, at most
 CONTINUED = 3  # continuations of a prompt that are shown at each
+SCRIPTS = 12  # of which there is a row
 DEVICES = 256  # that a grid shows, at most
 
 
@@ -87,6 +88,7 @@ def tokenizer(sources: Sources) -> dict[str, Any]:
     file, pieces_file = "tokenizer/metrics.json", "tokenizer/pieces.json"
     pieces = sources.json(pieces_file)
     found: dict[str, Any] = {"measured": sources.json(file), "file": file, "pieces": pieces, "pieces_file": pieces_file}
+    found["beside"] = beside_others(file, pieces_file, sources)
     if pieces:
         counted = [
             {"characters": row["characters"], "pieces": row[key], "which": which}
@@ -97,6 +99,29 @@ def tokenizer(sources: Sources) -> dict[str, Any]:
         found["words"] = charts.bars(pieces["words"], "tokens", "words", ("tokens per word", "words"))
         found["hardest"] = pieces["hardest"][:SHOWN]
     return found
+
+
+def beside_others(file: str, pieces_file: str, sources: Sources) -> dict[str, Any] | None:
+    """Return the figures of the tokenizer and of those it is compared with, and their tokens per word by script.
+
+    None where it is compared with none.
+    """
+    others = sources.names("tokenizer/compared/*/metrics.json")
+    files = {"this one": (file, pieces_file)}
+    files |= {name.split("/")[2]: (name, name.replace("metrics.json", "pieces.json")) for name in others}
+    if not others or not all(sources.json(one) for pair in files.values() for one in pair):
+        return None
+    scripts = {
+        name: {row["script"]: row["tokens_per_word"] for row in sources.json(pieces)["scripts"]}
+        for name, (_, pieces) in files.items()
+    }
+    return {
+        "files": [one for pair in files.values() for one in pair],
+        "figures": {name: sources.json(figures) for name, (figures, _) in files.items()},
+        "scripts": {
+            script: [own.get(script) for own in scripts.values()] for script in list(scripts["this one"])[:SCRIPTS]
+        },
+    }
 
 
 def records(sources: Sources) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ import numpy as np
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, sha256, write_json
 from tpulm.core.foreign_folders import NO_CODE, check_folder
+from tpulm.specs.artifacts import TOKENIZER_FILES
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -73,8 +74,9 @@ def special_ids(tokenizer: "Tokenizer", special_tokens_map: str | Path) -> dict[
     bos is cls and eos is sep where the tokenizer does not say otherwise.
     """
     tokens = special_tokens(special_tokens_map)
-    tokens.setdefault("bos_token", tokens["cls_token"])
-    tokens.setdefault("eos_token", tokens["sep_token"])
+    for role, instead in (("bos_token", "cls_token"), ("eos_token", "sep_token")):
+        if instead in tokens:
+            tokens.setdefault(role, tokens[instead])
     roles = sorted(set(ROLES) & set(tokens))
     return {role.removesuffix("_token"): tokenizer.token_to_id(tokens[role]) for role in roles}
 
@@ -135,6 +137,7 @@ def measure(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str
 
     ids  as special_ids returns them
 
+    vocab_size          rows of an embedding
     tokens, words (between white space), characters     counts
     tokens_per_word, characters_per_token               their ratios
     vocabulary_used     share of the ordinary pieces that occur
@@ -152,6 +155,7 @@ def measure(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str
     unknown = tokenizer.id_to_token(ids["unk"]) if ids.get("unk") in tokenizer.get_added_tokens_decoder() else ""
     written = sum(times * word.count(unknown) for word, times in found.words.items()) if unknown else 0
     return {
+        "vocab_size": len(counts),
         "tokens": tokens,
         "words": words,
         "characters": found.characters,
@@ -207,36 +211,49 @@ def pieces(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str,
     }
 
 
-def save_pretrained(name: str, revision: str | None, folder: str, where: str = "tokenizer.pretrained") -> int:
+def save_pretrained(
+    name: str,
+    revision: str | None,
+    folder: str,
+    where: str = "tokenizer.pretrained",
+    required: Collection[str] = REQUIRED,
+) -> int:
     """Load a tokenizer and save it to `folder` as TOKENIZER_FILES of specs.artifacts; return its size.
 
     name      local folder, or name on the Hugging Face hub
     revision  commit on the hub; None for a local folder
     where     the config key that names it
+    required  names of special tokens that it must have
 
     Raises UserError when it cannot be loaded, is no tokenizer of the `tokenizers` library, or lacks a special token.
     """
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     pinned = f"{name} at revision {revision}" if revision else name
     if os.path.isdir(name):
         check_folder(Path(name), f"{where} is {name}")
+    # AutoTokenizer wants to know the model, of which tokenizer.json says nothing.
+    alone = os.path.isdir(name) and not any(
+        Path(name, file).exists() for file in ("config.json", TOKENIZER_FILES["config"])
+    )
+    kind = PreTrainedTokenizerFast if alone else AutoTokenizer
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, use_fast=True, trust_remote_code=False)
+        tokenizer = kind.from_pretrained(name, revision=revision, use_fast=True, trust_remote_code=False)
     except Exception as error:  # the libraries raise OSError, ValueError, KeyError and plain Exception alike
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        reason = reason.partition(". ")[0].rstrip(".")  # a list of all models can follow
         raise UserError(
-            f"{where} is {pinned}, which cannot be loaded ({reason.rstrip('.')}); allowed: a folder with "
+            f"{where} is {pinned}, which cannot be loaded ({reason}); allowed: a folder with "
             "tokenizer.json, or a name on the Hugging Face hub, with access to the network."
         ) from None
     if tokenizer.init_kwargs.get("auto_map"):
         raise UserError(f"{where} is {pinned}, which requires custom code (auto_map); {NO_CODE}.")
     if not tokenizer.is_fast:
         raise UserError(f"{where} is {pinned}, which has no tokenizer.json; allowed: a tokenizer with this file.")
-    missing = [role for role in REQUIRED if getattr(tokenizer, role) is None]
+    missing = [role for role in required if getattr(tokenizer, role) is None]
     if missing:
         raise UserError(
-            f"{where} is {pinned}, which has no {missing[0]}; allowed: a tokenizer with {', '.join(REQUIRED)}."
+            f"{where} is {pinned}, which has no {missing[0]}; allowed: a tokenizer with {', '.join(required)}."
         )
     # transformers writes them into tokenizer.json; a document is packed whole.
     tokenizer.backend_tokenizer.no_truncation()
