@@ -13,12 +13,16 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
+import pyarrow.parquet as pq
 import pytest
 import warm
 from conftest import ROOT
+from sentencepiece import SentencePieceProcessor
 from test_report import browser, needs_browser, opened  # noqa: F401 (a fixture)
+from tokenizers import Tokenizer
 from tpulm.core.files import fingerprints, write_json
 from tpulm.core.local_server import LARGEST, Answer, serve
+from tpulm.demo.choice import choices
 
 JSON = {"Content-Type": "application/json"}
 CAUSAL = {"length": 12, "temperature": 0, "top_p": 1, "seed": 0, "adapter": 1}
@@ -65,13 +69,19 @@ def test_only_the_page_of_this_machine_is_answered():
     server.shutdown()
 
 
+def started(folder, *arguments):
+    """Return the address of a page, and the process that answers."""
+    pipes = {"stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, ROOT / "tools/demo.py", *arguments], cwd=folder, **pipes)
+    return process.stdout.readline().strip(), process
+
+
 @pytest.fixture(scope="module")
 def demo(trained):
     """The address of a page of all models of a run, and what its results were before."""
     before = fingerprints(trained / "results")
-    pipes = {"stdout": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([sys.executable, ROOT / "tools/demo.py"], cwd=trained.folder, **pipes)
-    yield process.stdout.readline().strip()
+    address, process = started(trained.folder)
+    yield address
     process.terminate()
     process.wait()
     assert fingerprints(trained / "results") == before
@@ -183,6 +193,67 @@ def test_a_prompt_is_scored(demo, trained):
     assert scored["bits_per_byte"] == pytest.approx(bits, rel=1e-5)
 
 
+def test_a_text_without_a_mask_is_scored_as_by_the_workflow(demo, trained):
+    """With a rare character, which costs more than its token."""
+    kept = pq.read_table(trained / "results/evaluation/mlm/tiny/items.parquet").to_pylist()
+    values = {row["item"]: row["value"] for row in kept if row["score"].endswith("per_byte: corpus validation")}
+    texts = pq.read_table(trained / "results/evaluation/texts/corpus.parquet").to_pylist()
+    short = [row for row in texts if row["item"] in values and len(row["text"]) < 200][:3]
+    assert short
+    for row in short:
+        cut, scored, _ = said(demo, "mlm/tiny", row["text"])
+        assert len(cut["tokens"]) == len(scored["scored"]) and scored["pseudo"]
+        assert scored["bits_per_byte"] == pytest.approx(values[row["item"]], rel=1e-4)
+    assert (
+        said(demo, "mlm/tiny", "a \U0001f468")[1]["bits_per_byte"] > said(demo, "mlm/tiny", "a b")[1]["bits_per_byte"]
+    )
+
+
+def test_tokenizers_cut_a_text(demo, trained):
+    tokenizer = Tokenizer.from_file(str(trained / "results/tokenizer/tokenizer.json"))
+    text = "Return the name of  the file: é"
+    cut, _ = said(demo, "tokenizer of masked models", text)
+    assert cut["ids"] == tokenizer.encode(text, add_special_tokens=False).ids and cut["words"] == 7
+    assert "".join(cut["tokens"]).replace("\u2581", " ").split() == text.split()
+    assert len(cut["tokens"]) == len(cut["ids"])
+    cut, _ = said(demo, "vocabulary of base/small", text)
+    processor = SentencePieceProcessor(model_file=str(trained / "results/base/small/vocabulary.spm"))
+    assert cut["ids"] == processor.encode(text)
+
+
+def test_checkpoints_of_runs_that_still_train(demo, trained, tmp_path):
+    """At the last one, which is the best, they are the models that the workflow exports."""
+    for run in ("mlm/tiny", "base/small", "finetune/python"):
+        shutil.copytree(trained / "results" / run / "checkpoints", tmp_path / "results" / run / "checkpoints")
+    shutil.copy(trained / "results/base/small/vocabulary.spm", tmp_path / "results/base/small")
+    shutil.copytree(trained / "results/base/small/preset", tmp_path / "results/base/other/preset")
+    for name in ("tokenizer", "tfrecords"):
+        (tmp_path / "results" / name).symlink_to(trained / "results" / name)
+    write_json(tmp_path / "results/history/finetune/python.json", [{"recipe": {"base": "other"}}])
+    asked = "base/small/10", "base/small/20", "finetune/python/10", "mlm/tiny/20"
+    there = choices([], None, tmp_path / "results").named
+    assert set(there) == {"base/other", *asked[1:], "tokenizer of masked models", "vocabulary of base/other"}
+    address, process = started(tmp_path, *asked)
+    early, *last = (probabilities(said(address, name, "Return the ")) for name in asked[:3])
+    finished = [probabilities(said(demo, name, "Return the ")) for name in ("base/small", "finetune/python")]
+    assert early and early != last[0]
+    assert last == [pytest.approx(shares, rel=1e-3) for shares in finished]
+    masks, expected = (
+        said(*place, "Return the [MASK]")[1]["masks"] for place in ((address, asked[3]), (demo, "mlm/tiny"))
+    )
+    assert [share for _, share in masks[0]] == pytest.approx([share for _, share in expected[0]], rel=1e-4)
+    process.terminate()
+    process.wait()
+    for name, wrong in (
+        ("base/small/15", "has no checkpoint of step 15; allowed: 10, 20."),
+        ("tiny/x", "not a trained model"),
+    ):
+        done = subprocess.run(
+            [sys.executable, ROOT / "tools/demo.py", name], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 1 and done.stderr.startswith("error: ") and wrong in done.stderr
+
+
 TURNS = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }} <end>\n{% endfor %}"
 TURNS += "{% if add_generation_prompt %}assistant: {% endif %}"
 
@@ -195,9 +266,8 @@ def chat(trained, tmp_path):
     (tmp_path / "results/corpus").mkdir()
     found = {"where": "c", "template": TURNS, "bos_token": "<bos>", "eos_token": "<eos>", "special": None}
     write_json(tmp_path / "results/corpus/chat_template.json", found)
-    pipes = {"stdout": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([sys.executable, ROOT / "tools/demo.py"], cwd=tmp_path, **pipes)
-    yield process.stdout.readline().strip()
+    address, process = started(tmp_path)
+    yield address
     process.terminate()
     process.wait()
 
@@ -249,7 +319,8 @@ def test_a_reply_ends_where_the_assistant_does(trained):
 @pytest.mark.parametrize(
     ("model", "prompt", "settings", "wrong"),
     [
-        ("mlm/tiny", "no mask", {}, "[MASK]"),
+        ("mlm/tiny", "no mask " * 1000, {}, "tokens; allowed: 1 to"),
+        ("base/small/15", "a", {}, "allowed: JSON with a model of"),
         ("mlm/tiny", "[MASK] " * 1000, {}, "tokens; allowed: at most"),
         ("base/small", "a " * 50_000, {}, "tokens; allowed: at most"),
         ("base/small", " ", {}, "empty"),
@@ -262,6 +333,7 @@ def test_a_reply_ends_where_the_assistant_does(trained):
         ("base/small", "a", {"top_p": float("nan")}, "top_p is NaN"),
         ("base/small", "a", {"seed": True}, "seed is true"),
         ("../etc", "a", {}, "allowed: JSON with a model of base/small"),
+        ("vocabulary of base/small", ["a", "b"], {}, "a tokenizer needs a text"),
     ],
 )
 def test_what_cannot_be_asked_is_a_sentence(demo, model, prompt, settings, wrong):

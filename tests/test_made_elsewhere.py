@@ -147,10 +147,7 @@ def test_records_made_elsewhere_train_the_same_model(trained, tmp_path):
     assert own["vocab_size"] == bare["vocab_size"] and own["tokens_per_word"] == bare["tokens_per_word"]
     (workflow / "bare/tokenizer.json").write_text("{}")
     refused = workflow("tokenizer", "--cores", "1", check=False)
-    assert (
-        "error: fetch_tokenizer tokenizer/compared/bare: tokenizer.compare_with.bare.pretrained is bare"
-        in refused.stdout
-    )
+    assert "error: tokenizer.compare_with.bare.pretrained is bare, which cannot be loaded" in refused.stdout
     # What is deleted is copied again, without training again.
     name = "results/tfrecords/train/00001-of-00004.tfrecord"
     (workflow / name).unlink()

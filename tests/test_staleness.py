@@ -695,6 +695,7 @@ def listed(workflow, *arguments):
 FORCED = (
     "read_part",
     "fetch_base",
+    "fetch_tokenizer",
     "fetch_chat_template",
     "fetch_mlm",
     "fetch_pairs",
@@ -749,6 +750,11 @@ def in_state(trained, tmp_path_factory):
                 scores = workflow / "results/evaluation"
                 shutil.copytree(scores / "mlm/tiny", scores / "mlm/asked")
                 shutil.copy(scores / "ngrams/corpus/tokenizer.parquet", scores / "ngrams/corpus/mlm-asked.parquet")
+            if "tokenizer.compare_with.other" in changes:
+                made = workflow / "results/tokenizer"
+                (made / "compared/other").mkdir(parents=True)
+                for file in made.glob("*.json"):
+                    shutil.copy(file, made / "compared/other")
             if "finetune.runs.second" in changes:
                 for folder in ("results/finetune", "results/evaluation/finetune"):
                     shutil.copytree(workflow / folder / "python", workflow / folder / "second")

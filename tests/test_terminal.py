@@ -1,5 +1,6 @@
 """What a user sees while Snakemake runs, and in its list of rules."""
 
+import base64
 import io
 import json
 import logging
@@ -44,12 +45,13 @@ def at_a_terminal(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
 
 
-def shows(dryrun=False, stream=None, quiet=None, local=True):
+def shows(dryrun=False, stream=None, quiet=None, local=True, jobs=()):
     """Return what takes a record of Snakemake, and the stream on which it is shown."""
     stream = io.StringIO() if stream is None else stream
     plain = ColorizingTextHandler(stream=stream)
     plain.addFilter(DefaultFilter(set(), False, False, dryrun, False))
-    workflow = SimpleNamespace(rules=[RULE], local_exec=local)
+    dag = SimpleNamespace(needrun_jobs=lambda: jobs)
+    workflow = SimpleNamespace(rules=[RULE], local_exec=local, dag=dag)
     shown = Terminal(workflow, plain, SimpleNamespace(dryrun=dryrun, quiet=quiet))
 
     def take(event, message="", level=logging.INFO, **said):
@@ -87,6 +89,39 @@ def test_a_job_has_a_line_when_it_starts_and_one_when_it_ends():
     assert "a.txt, ...;" in second and "Params have changed" in second and "{a: 1}" not in second
     assert "write_shard train 00000" in done and "2 left" in done
     assert "\x1b" not in stream.getvalue() and "\r" not in stream.getvalue()
+
+
+def test_the_time_that_is_left_is_told_once_it_is_known(tmp_path, monkeypatch):
+    """From the jobs of this run, and of earlier ones of the same kind."""
+    monkeypatch.chdir(tmp_path)
+    record = {"rule": "train", "log": ["logs/mlm/tiny/00000750.log"], "starttime": 1000.0, "endtime": 1600.0}
+    (tmp_path / ".snakemake/metadata").mkdir(parents=True)
+    for number, log in enumerate(("logs/mlm/tiny/00000750.log", "logs/mlm/large/00000750.log")):
+        name = base64.urlsafe_b64encode(str(number).encode()).decode()
+        seconds = 9000.0 * number  # of another run, which tells nothing of this one
+        (tmp_path / ".snakemake/metadata" / name).write_text(
+            json.dumps(record | {"log": [log], "endtime": 1600.0 + seconds})
+        )
+    logs = [("train", "logs/mlm/tiny/00000750.log"), ("train", "logs/mlm/tiny/00001500.log"), ("all", "")]
+
+    def job(rule, log):
+        return SimpleNamespace(rule=SimpleNamespace(name=rule), log=[log] if log else [])
+
+    take, stream, _ = shows(jobs=[job(*one) for one in logs])
+    take(LogEvent.RUN_INFO, "Job stats: ...", stats={"total": 3})
+    assert stream.getvalue().endswith("jobs to run: 3, about 0:20:00\n")
+    logs.append(("score", "logs/score.log"))
+    take, stream, shown = shows(jobs=[job(*one) for one in logs])
+    take(LogEvent.RUN_INFO, "Job stats: ...", stats={"total": 4})
+    assert stream.getvalue().endswith("jobs to run: 4, at least 0:20:00\n")
+    start(take, 1, "train", {"run": "tiny", "step": "00000750"}, log=[logs[0][1]])
+    shown.pace.began -= 100
+    shown.running[1] = (*shown.running[1][:2], time.time() - 100)  # it took 100 s
+    take(LogEvent.JOB_FINISHED, "Finished jobid: 1", job_id=1)
+    assert re.search(r"  0:01:40  3 left, at least 0:01:(39|40)\n$", stream.getvalue())
+    start(take, 2, "score", {}, log=["logs/score.log"])
+    take(LogEvent.JOB_FINISHED, "Finished jobid: 2", job_id=2)
+    assert re.search(r"  2 left, about 0:01:(39|40)\n$", stream.getvalue())
 
 
 def test_a_dry_run_has_a_line_for_each_job_and_one_table():

@@ -15,16 +15,18 @@ const ranked = (pairs) => element("ol", {}, ...pairs.map(([text, share]) => elem
 
 // How the prompt is cut; with the probability of each token, and bits per byte, once they are known: when it is opened.
 function pieces(card) {
-  const {tokens, scored, bits_per_byte: bits} = card.cut;
+  const {tokens, scored, ids, words, pseudo, bits_per_byte: bits} = card.cut;
   const shown = tokens.map((token, number) => {
     const share = scored?.[number] ?? undefined;
     const code = element("code", {class: share === undefined ? "piece" : "piece token", style: `--share: ${share ?? 0}`}, visible(token));
-    return element("span", {}, code, ...(share === undefined ? [] : [element("small", {}, percent(share))]));
+    const below = share === undefined ? ids?.[number] : percent(share);
+    return element("span", {}, code, ...(below === undefined ? [] : [element("small", {}, below)]));
   });
-  const said = bits === undefined ? "" : `, ${bits.toFixed(2)} bits per byte`;
+  const said = bits !== undefined ? `, ${bits.toFixed(2)} ${pseudo ? "pseudo " : ""}bits per byte`
+    : words ? `, ${(tokens.length / words).toFixed(2)} a word` : "";
   const made = element("details", {}, element("summary", {}, `The prompt: ${tokens.length} tokens${said}`),
     element("div", {class: "cut"}, ...shown));
-  made.open = scored !== undefined;
+  made.open = (scored ?? ids) !== undefined;
   let asking = false;
   if (!scored && card.causal) made.addEventListener("toggle", async () => {
     if (!made.open || asking) return;
@@ -69,6 +71,11 @@ function show(card, found) {
     if (found.masks.length > 1) card.lists.append(element("h4", {}, `[MASK] ${number + 1}`));
     card.lists.append(ranked(mask));
   });
+  if (found.labels) card.lists.append(ranked(found.labels));
+  if (found.number !== undefined) card.lists.append(element("p", {class: "text"}, found.number.toPrecision(4)));
+  if (found.words?.length) card.lists.append(element("div", {class: "cut"}, ...found.words.map(([word, labels]) =>
+    element("span", {title: labels.map(([label, share]) => `${label} ${percent(share)}`).join(", ")},
+      element("code", {class: "piece"}, word), element("small", {}, labels[0]?.[0] ?? "–")))));
   if (found.probability !== undefined) addToken(card, found);
   if (found.rest) {
     card.text.append(found.rest);
@@ -81,7 +88,7 @@ function show(card, found) {
   if (found.seconds !== undefined) {
     const speed = (card.count - 1) / ((card.last - card.began) / 1000);
     card.state.textContent = card.count > 9 ? `${card.count} tokens, ${Math.round(speed)} a second`
-      : card.count || card.lists.childElementCount || card.cut?.scored ? `${found.seconds.toFixed(2)} s` : "ends here";
+      : card.count || card.lists.childElementCount || card.cut?.scored || card.cut?.ids ? `${found.seconds.toFixed(2)} s` : "ends here";
     if (card.cut) card.box?.append(pieces(card));
   }
   card.whole ||= found.seconds !== undefined;
@@ -120,9 +127,10 @@ for (const form of document.querySelectorAll("form.demo")) {
   });
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    const {model, prompt, system, ...numbers} = Object.fromEntries(new FormData(form));
+    const {model, prompt, system, second, ...numbers} = Object.fromEntries(new FormData(form));
     const started = system?.trim() ? [{role: "system", content: system}] : [];
-    const asked = (value) => chats ? [...(conversations.get(value) ?? started), {role: "user", content: prompt}] : prompt;
+    const asked = (value) => chats ? [...(conversations.get(value) ?? started), {role: "user", content: prompt}]
+      : second?.trim() ? [prompt, second] : prompt;
     const settings = Object.fromEntries(Object.entries(numbers).map(([name, value]) => [name, Number(value)]));
     const models = [...form.querySelectorAll("[name=model]:checked")].map(({value}) => value);
     const size = Math.max(0, ...models.map((value) => new Blob([JSON.stringify(asked(value))]).size));
@@ -133,7 +141,7 @@ for (const form of document.querySelectorAll("form.demo")) {
     if (again) again.disabled = true;
     if (chats) area.value = "";
     const cards = models.map((value) => {
-      const card = cardOf({...settings, model: value, prompt: asked(value)}, form.dataset.kind !== "masked");
+      const card = cardOf({...settings, model: value, prompt: asked(value)}, ["causal", "chat"].includes(form.dataset.kind));
       card.box = element("section", {class: "reply", "aria-busy": "true", "aria-label": value},
         element("h3", {}, `${value} `, card.state), ...(card.causal ? [card.text] : []), card.lists);
       for (const {role, content} of chats ? card.request.prompt : []) {

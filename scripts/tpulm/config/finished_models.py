@@ -1,8 +1,8 @@
-"""Finished models of a folder of results, as somebody names them who runs them beside the workflow."""
+"""Models of a folder of results, as somebody names them who runs them beside the workflow."""
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from tpulm.config.exported_models import sampling_of
 from tpulm.config.reading import complete, read_config
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
-from tpulm.specs.artifacts import TRAINED_ON, experiment_folder, in_experiment
+from tpulm.specs.artifacts import CHECKPOINT_FILES, TRAINED_ON, experiment_folder, in_experiment
 
 # A file that a finished model of each stage has, below the folder of the stage and of the run.
 WHOLE = {
@@ -33,9 +33,22 @@ def models(results: Path) -> list[str]:
     return sorted(found)
 
 
-def chosen(run: str, results: Path) -> tuple[str, str]:
-    """Return stage and name of the model that the user means by RUN, STAGE/RUN or the key of the config."""
-    there = models(results)
+def complete_steps(run: Path) -> list[int]:
+    """Return the steps of the complete checkpoints of a run's folder, in order."""
+    return sorted(int(state.parent.name) for state in run.glob(f"checkpoints/*/{CHECKPOINT_FILES['state']}"))
+
+
+def begun(results: Path) -> dict[str, int]:
+    """Return every run that has a complete checkpoint, as STAGE/RUN, with the step of its last one."""
+    runs = [run for stage in WHOLE for run in sorted((results / stage).glob("*"))]
+    return {f"{run.parent.name}/{run.name}": steps[-1] for run in runs if (steps := complete_steps(run))}
+
+
+def chosen(run: str, there: Collection[str], results: Path) -> tuple[str, str]:
+    """Return stage and name of the model that the user means by RUN, STAGE/RUN or the key of the config.
+
+    there  the models of the results that it can be, as STAGE/RUN. Raises UserError.
+    """
     name = run.replace(".runs.", "/").replace(".", "/").strip("/")
     found = [model for model in there if model == name or model.partition("/")[2] == name]
     if len(found) == 1:
@@ -107,14 +120,18 @@ class Folders:
 def folders_of(stage: str, name: str, results: Path, config: Mapping) -> Folders:
     """Return where a finished model is. Raises UserError where the base model of an adapter is not known."""
     folder = results / stage / name
-    template = results / TRAINED_ON[stage] / "chat_template.json"
-    trained_here = (folder / "history.csv").is_file()
-    chat = template if trained_here and template.is_file() else None
+    chat = template_of(stage, results) if (folder / "history.csv").is_file() else None  # trained here
     if stage == "base":
         return Folders(folder / "preset", chat=chat)
     if stage == "mlm" or (folder / "model").is_dir():
         return Folders(folder / "model", chat=chat)
     return Folders(results / "base" / base_of(name, results, config) / "preset", folder, chat)
+
+
+def template_of(stage: str, results: Path) -> Path | None:
+    """Return the chat template of the text that the runs of a stage are trained on, see `Folders`."""
+    template = results / TRAINED_ON[stage] / "chat_template.json"
+    return template if template.is_file() else None
 
 
 def sampling_in(config: Mapping) -> dict[str, Any]:

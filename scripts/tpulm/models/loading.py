@@ -53,13 +53,16 @@ def load_folder(model: keras.Model, weights: str | Path) -> None:
 class FillMask:
     """Predicts the masked token of a prompt, as the fill-mask pipeline of transformers does."""
 
-    def __init__(self, folder: Path):
-        """Open the model and the tokenizer of a folder, on one device."""
+    def __init__(self, folder: Path, opened: tuple[keras.Model, Sharded] | None = None):
+        """Open the model and the tokenizer of a folder, on one device.
+
+        opened  the model, where the folder has the tokenizer only
+        """
         self.tokenizer = load(folder / "tokenizer.json")
         self.ids = special_ids(self.tokenizer, folder / "special_tokens_map.json")
         self.mask = self.tokenizer.id_to_token(self.ids["mask"])
         self.spaces = read_json(folder / "tokenizer_config.json").get("clean_up_tokenization_spaces", False)
-        self.model, _ = load_masked(folder, str(folder), {"mesh": [1, 1]})
+        self.model, self.sharded = opened or load_masked(folder, str(folder), {"mesh": [1, 1]})
 
     def __call__(self, prompt: str) -> list[dict]:
         """Return the five most likely tokens for the [MASK] of a prompt: score, token, token_str, sequence.

@@ -21,6 +21,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from tpulm.compat import snakemake as inside
 from tpulm.core import job_record, live_metrics
 from tpulm.core.job import ERASE, IN_PLACE, MEMORY
+from tpulm.workflow.pace import Pace, kind_of
 
 
 def unknown(target: str, known: Iterable[str]) -> str:
@@ -53,6 +54,7 @@ class Terminal(logging.Handler):
         self.failures: dict[str, str] = {}  # what was wrong, by the label of the job
         self.buried = False  # whether other jobs were shown since
         self.total = self.left = 0
+        self.pace = Pace([], Path())
         self.in_place = plain.can_color_tty() and not (settings.dryrun or settings.quiet or "CI" in os.environ)
         self.closed, self.written = threading.Event(), time.time()
         self.drawing = threading.Thread(target=self.draw if self.in_place else self.remind, daemon=True)
@@ -83,7 +85,9 @@ class Terminal(logging.Handler):
         before, self.total, self.left = self.total, record.stats["total"], record.stats["total"]
         if self.dryrun:
             return record.getMessage() if before else ""
-        return f"jobs to run: {self.total}"
+        pending = inside.pending_jobs(self.workflow)
+        self.pace = Pace((kind_of(job.rule.name, job.log) for job in pending), Path())
+        return f"jobs to run: {self.total}{self.rest()}"
 
     def started(self, record: Any) -> str:
         """Return the line of a job that starts, or would."""
@@ -100,10 +104,19 @@ class Terminal(logging.Handler):
         self.left -= 1
         if record.job_id not in self.running:  # with --quiet rules, which is silent about the start
             return ""
-        label, _, since = self.running.pop(record.job_id)
+        label, logs, since = self.running.pop(record.job_id)
+        self.pace.ended(kind_of(label.partition(" ")[0], logs), time.time() - since)
         self.failures.pop(label, None)  # of an earlier attempt
         self.buried = bool(self.failures)
-        return f"{moment('done', label)}  {lasted(since)}  {self.left} left"
+        return f"{moment('done', label)}  {lasted(since)}  {self.left} left{self.rest()}"
+
+    def rest(self) -> str:
+        """Return how long the jobs that are left will take, behind their number; nothing where it is not known."""
+        now = time.time()
+        running = [
+            (kind_of(label.partition(" ")[0], logs), now - since) for label, logs, since in self.running.values()
+        ]
+        return f", {told}" if (told := self.pace.rest(running)) else ""
 
     def failed(self, record: Any) -> str:
         """Return the lines of a job that has failed, with the end of its log if the job has not said it here itself."""
@@ -151,7 +164,7 @@ class Terminal(logging.Handler):
             columns, rows = shutil.get_terminal_size()
             with self.lock or threading.Lock():
                 jobs = list(self.running.values())[: max(1, rows - 3)]
-                lines = [f"{len(self.running)} running, {self.left} of {self.total} left"]
+                lines = [f"{len(self.running)} running, {self.left} of {self.total} left{self.rest()}"]
                 lines += [f"  {lasted(since)}  {label}  {progress(label, logs)}" for label, logs, since in jobs]
                 if jobs and not self.closed.is_set():
                     self.write("".join(f"{line[: columns - 1]}\n" for line in lines) + f"\x1b[{len(lines)}A\r")
@@ -172,7 +185,7 @@ class Terminal(logging.Handler):
                         jobs.append("  ".join(filter(None, [label, lasted(since), come])))
                 if jobs and not self.closed.is_set():
                     more = [f"and {len(jobs) - NAMED} more"] if len(jobs) > NAMED else []
-                    self.write(f"{moment('active', '; '.join(jobs[:NAMED] + more))}  {self.left} left\n")
+                    self.write(f"{moment('active', '; '.join(jobs[:NAMED] + more))}  {self.left} left{self.rest()}\n")
 
     def close(self) -> None:
         """End; nothing is left in place."""

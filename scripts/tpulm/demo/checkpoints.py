@@ -1,0 +1,58 @@
+"""Models as they were at a checkpoint, of runs on JAX, opened on one device by what the checkpoint says of its run.
+
+Needs tpulm.training.runtime.start first.
+"""
+
+from pathlib import Path
+
+import keras
+import keras_hub
+
+from tpulm.core.arrays import load_arrays
+from tpulm.core.errors import UserError
+from tpulm.core.files import read_json
+from tpulm.models.building import construct_causal, open_model
+from tpulm.models.causal import assign, make_preprocessor
+from tpulm.models.sharding import Sharded
+from tpulm.specs.artifacts import CHECKPOINT_FILES, MANIFEST
+from tpulm.specs.causal_families import constructor
+from tpulm.specs.training_step import CausalArchitecture, ModelSpec
+from tpulm.tokenization.causal import SentencePiece
+
+HERE = {"mesh": [1, 1], "layout": {}, "precision": "float32", "determinism": "bytes"}  # for any run
+
+
+def recipe_and_weights(checkpoint: Path) -> tuple[dict, str]:
+    """Return the recipe of a checkpoint's segment, and its trained variables; after an early stop, the best ones.
+
+    Raises UserError for a masked model's run that starts from another model, which alone knows its sizes.
+    """
+    state = read_json(checkpoint / CHECKPOINT_FILES["state"])
+    recipe = state["recipe"]
+    if "model" not in recipe and "method" not in recipe:
+        raise UserError(f"the run of {checkpoint} starts from another model; allowed: the model that it ends with.")
+    return recipe | HERE, str(checkpoint / CHECKPOINT_FILES["weights" if state["stopped_at"] is None else "best"])
+
+
+def open_masked(checkpoint: Path, results: Path) -> tuple[keras.Model, Sharded]:
+    """Return a masked model and how it is sharded. Raises UserError for one that TensorFlow has trained."""
+    recipe, weights = recipe_and_weights(checkpoint)
+    manifest = read_json(results / "tfrecords" / MANIFEST)
+    vocabulary = {"size": manifest["vocab_size"], "pad": manifest["special_ids"]["pad"]}
+    return open_model(ModelSpec.of("mlm", str(checkpoint), recipe | {"vocabulary": vocabulary}), weights)
+
+
+def open_causal(checkpoint: Path, vocabulary: Path) -> keras_hub.models.CausalLM:
+    """Return a causal model.
+
+    vocabulary  the vocabulary.spm of a base model's run, or the preset folder that a finetuning run starts from
+    """
+    recipe, weights = recipe_and_weights(checkpoint)
+    if vocabulary.is_dir():
+        spec = ModelSpec.of("finetune", str(checkpoint), recipe | {"base": {"preset": vocabulary}})
+        return open_model(spec, weights)[0]
+    model = construct_causal(CausalArchitecture(*constructor(recipe["model"]), SentencePiece(vocabulary).size))
+    assign(model.backbone.variables, load_arrays(weights), weights)
+    architecture, length = recipe["model"]["architecture"], recipe["sequence_length"]
+    model.preprocessor = make_preprocessor(architecture, vocabulary.read_bytes(), length)
+    return model

@@ -1,0 +1,59 @@
+"""A masked model that fills in masks, or scores a text without any. Needs tpulm.training.runtime.start first."""
+
+import math
+from functools import cached_property
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from tpulm.core.errors import UserError
+from tpulm.demo.choice import Prompt, Settings, Tell
+from tpulm.evaluation.jax_scoring import Scorer
+from tpulm.evaluation.rows import MaskedVocabulary, masked_rows, unknown_nats
+from tpulm.models.loading import FillMask
+from tpulm.models.sharding import Sharded
+from tpulm.training.train_step import masked_lm
+
+MASK = "[MASK]"  # as a prompt has it
+READ = 4096  # tokens at once
+
+
+class Masked:
+    """A masked model."""
+
+    def __init__(self, folder: Path, opened: tuple[keras.Model, Sharded] | None = None):
+        """Open it; see `FillMask`."""
+        self.fill = FillMask(folder, opened)
+        self.vocabulary = MaskedVocabulary(folder / "tokenizer.json", folder / "special_tokens_map.json")
+        self.most = self.fill.model.backbone.max_sequence_length
+
+    def answer(self, prompt: Prompt, settings: Settings, tell: Tell) -> None:
+        """Tell the tokens of the prompt and what the model says for each mask; without a mask, its probabilities."""
+        if not isinstance(prompt, str):
+            raise UserError("a masked model needs a text, with or without [MASK].")
+        if MASK not in prompt:
+            self.score(prompt, tell)
+            return
+        answers = self.fill.all(prompt)
+        tell({"tokens": self.fill.tokenizer.encode(prompt.replace(MASK, self.fill.mask)).tokens})
+        tell({"masks": [[[answer["token_str"], answer["score"]] for answer in mask] for mask in answers]})
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        """What scores rows."""
+        return Scorer(self.fill.model, self.fill.sharded, masked_lm, READ, self.most)
+
+    def score(self, text: str, tell: Tell) -> None:
+        """Tell the tokens of a text, how probable each is, and the pseudo bits per byte, as evaluations have them."""
+        (encoded,) = self.vocabulary.encode([text])
+        room = self.most - len(self.vocabulary.before) - len(self.vocabulary.after)
+        if not 0 < len(encoded.ids) <= room:
+            raise UserError(f"the text has {len(encoded.ids):,} tokens; allowed: 1 to {room:,}.")
+        tell({"tokens": [self.fill.tokenizer.id_to_token(token) for token in encoded.ids]})
+        rows = [
+            row._replace(text=number) for number, row in enumerate(masked_rows([encoded], self.vocabulary, self.most))
+        ]
+        nats = self.scorer(rows, len(rows))
+        bits = (nats.sum() + unknown_nats([encoded])[0]) / math.log(2) / len(text.encode())
+        tell({"scored": np.exp(-nats).tolist(), "bits_per_byte": bits, "pseudo": True})
