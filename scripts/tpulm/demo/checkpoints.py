@@ -1,4 +1,4 @@
-"""Models as they were at a checkpoint, of runs on JAX, opened on one device by what the checkpoint says of its run.
+"""Models as they were at a checkpoint, opened on one device by what the checkpoint says of its run.
 
 Needs tpulm.training.runtime.start first.
 """
@@ -13,9 +13,12 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.models.building import construct_causal, open_model
 from tpulm.models.causal import assign, make_preprocessor
+from tpulm.models.masked_models import MODULES
 from tpulm.models.sharding import Sharded
 from tpulm.specs.artifacts import CHECKPOINT_FILES, MANIFEST
 from tpulm.specs.causal_families import constructor
+from tpulm.specs.label_heads import OF_TRANSFORMERS, without_either
+from tpulm.specs.masked_sizes import EPSILON, KINDS
 from tpulm.specs.training_step import CausalArchitecture, ModelSpec
 from tpulm.tokenization.causal import SentencePiece
 
@@ -35,11 +38,24 @@ def recipe_and_weights(checkpoint: Path) -> tuple[dict, str]:
 
 
 def open_masked(checkpoint: Path, results: Path) -> tuple[keras.Model, Sharded]:
-    """Return a masked model and how it is sharded. Raises UserError for one that TensorFlow has trained."""
+    """Return a masked model and how it is sharded. Raises UserError for one that opens in TensorFlow only."""
     recipe, weights = recipe_and_weights(checkpoint)
-    manifest = read_json(results / "tfrecords" / MANIFEST)
-    vocabulary = {"size": manifest["vocab_size"], "pad": manifest["special_ids"]["pad"]}
-    return open_model(ModelSpec.of("mlm", str(checkpoint), recipe | {"vocabulary": vocabulary}), weights)
+    manifest, arrays = read_json(results / "tfrecords" / MANIFEST), load_arrays(weights)
+    name, pad = recipe["model"]["architecture"], manifest["special_ids"]["pad"]
+    if name not in MODULES:
+        raise UserError(f"{checkpoint} opens in TensorFlow only; allowed here: models that JAX opens.")
+    if any(variable.startswith("tf_") for variable in arrays):  # trained there: with its own epsilon and names
+        from tpulm.models.masked_folders import pytorch_arrays  # imports transformers
+
+        sizes = OF_TRANSFORMERS | recipe["model"]
+        recipe |= {"model": without_either(sizes), "epsilon": sizes[EPSILON]}
+        known = KINDS[name].sizes | sizes
+        counts = known["num_hidden_layers"], known["num_attention_heads"]
+        arrays = MODULES[name].from_pytorch(pytorch_arrays(arrays), *counts, pad)
+    recipe |= {"vocabulary": {"size": manifest["vocab_size"], "pad": pad}}
+    model, distribution = open_model(ModelSpec.of("mlm", str(checkpoint), recipe))
+    assign(model.trainable_variables, arrays, weights)
+    return model, distribution
 
 
 def open_causal(checkpoint: Path, vocabulary: Path) -> keras_hub.models.CausalLM:

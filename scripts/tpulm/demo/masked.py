@@ -9,6 +9,7 @@ import numpy as np
 
 from tpulm.core.errors import UserError
 from tpulm.demo.choice import Prompt, Settings, Tell
+from tpulm.demo.tokens import shown_of
 from tpulm.evaluation.jax_scoring import Scorer
 from tpulm.evaluation.rows import MaskedVocabulary, masked_rows, unknown_nats
 from tpulm.models.loading import FillMask
@@ -36,7 +37,8 @@ class Masked:
             self.score(prompt, tell)
             return
         answers = self.fill.all(prompt)
-        tell({"tokens": self.fill.tokenizer.encode(prompt.replace(MASK, self.fill.mask)).tokens})
+        ids = self.fill.tokenizer.encode(prompt.replace(MASK, self.fill.mask)).ids
+        tell({"tokens": shown_of(self.fill.tokenizer, ids)})
         tell({"masks": [[[answer["token_str"], answer["score"]] for answer in mask] for mask in answers]})
 
     @cached_property
@@ -50,10 +52,10 @@ class Masked:
         room = self.most - len(self.vocabulary.before) - len(self.vocabulary.after)
         if not 0 < len(encoded.ids) <= room:
             raise UserError(f"the text has {len(encoded.ids):,} tokens; allowed: 1 to {room:,}.")
-        tell({"tokens": [self.fill.tokenizer.id_to_token(token) for token in encoded.ids]})
+        tell({"tokens": shown_of(self.fill.tokenizer, encoded.ids)})
         rows = [
             row._replace(text=number) for number, row in enumerate(masked_rows([encoded], self.vocabulary, self.most))
         ]
         nats = self.scorer(rows, len(rows))
         bits = (nats.sum() + unknown_nats([encoded])[0]) / math.log(2) / len(text.encode())
-        tell({"scored": np.exp(-nats).tolist(), "bits_per_byte": bits, "pseudo": True})
+        tell({"scored": np.exp(-nats).tolist(), "bits_per_byte": float(bits), "pseudo": True})

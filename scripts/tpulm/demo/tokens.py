@@ -2,16 +2,27 @@
 
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
 from tpulm.core.errors import UserError
 from tpulm.demo.choice import Prompt, Settings, Tell
 from tpulm.tokenization.causal import KerasHub, SentencePiece, load_tokenizer
 from tpulm.tokenization.folder import load
 
+SPACE = "\u2581"  # stands for one in pieces
+
 
 def shown(tokenizer: SentencePiece | KerasHub, token: int) -> str:
     """Return a token of a causal model as it stands in a text."""
     plain = getattr(tokenizer, "behind", None) is None
-    return tokenizer.piece(token).replace("\u2581", " ") if plain else tokenizer.decode([token])
+    return tokenizer.piece(token).replace(SPACE, " ") if plain else tokenizer.decode([token])
+
+
+def shown_of(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    """Return tokens of a masked model as they stand in a text, those of bytes decoded one by one."""
+    if "ByteLevel" in repr(tokenizer.decoder):
+        return [tokenizer.decode([token], skip_special_tokens=False) for token in ids]
+    return [tokenizer.id_to_token(token).replace(SPACE, " ") for token in ids]
 
 
 class Tokens:
@@ -30,11 +41,6 @@ class Tokens:
             ids = self.causal.encode([prompt])[0]
             tokens = [shown(self.causal, token) for token in ids]
         if self.masked:
-            encoding = self.masked.encode(prompt, add_special_tokens=False)
-            ids, spans = encoding.ids, [None, *encoding.offsets]
-            # What it stands for in the text; a part of a character, or what the text does not have, as it is written.
-            tokens = [
-                token if span == before or span[0] == span[1] else prompt[slice(*span)]
-                for token, before, span in zip(encoding.tokens, spans, spans[1:], strict=False)
-            ]
+            ids = self.masked.encode(prompt, add_special_tokens=False).ids
+            tokens = shown_of(self.masked, ids)
         tell({"tokens": tokens, "ids": ids, "words": len(prompt.split())})
