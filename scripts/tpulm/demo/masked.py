@@ -37,8 +37,8 @@ class Masked:
             self.score(prompt, tell)
             return
         answers = self.fill.all(prompt)
-        ids = self.fill.tokenizer.encode(prompt.replace(MASK, self.fill.mask)).ids
-        tell({"tokens": shown_of(self.fill.tokenizer, ids)})
+        encoding = self.fill.tokenizer.encode(prompt.replace(MASK, self.fill.mask))
+        tell({"tokens": shown_of(self.fill.tokenizer, encoding)})
         tell({"masks": [[[answer["token_str"], answer["score"]] for answer in mask] for mask in answers]})
 
     @cached_property
@@ -52,7 +52,8 @@ class Masked:
         room = self.most - len(self.vocabulary.before) - len(self.vocabulary.after)
         if not 0 < len(encoded.ids) <= room:
             raise UserError(f"the text has {len(encoded.ids):,} tokens; allowed: 1 to {room:,}.")
-        tell({"tokens": shown_of(self.fill.tokenizer, encoded.ids)})
+        encoding = self.fill.tokenizer.encode(text, add_special_tokens=False)
+        tell({"tokens": shown_of(self.fill.tokenizer, encoding)})
         rows = [
             row._replace(text=number) for number, row in enumerate(masked_rows([encoded], self.vocabulary, self.most))
         ]

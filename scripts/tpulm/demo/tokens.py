@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from tpulm.core.errors import UserError
 from tpulm.demo.choice import Prompt, Settings, Tell
@@ -18,11 +18,11 @@ def shown(tokenizer: SentencePiece | KerasHub, token: int) -> str:
     return tokenizer.piece(token).replace(SPACE, " ") if plain else tokenizer.decode([token])
 
 
-def shown_of(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    """Return tokens of a masked model as they stand in a text, those of bytes decoded one by one."""
+def shown_of(tokenizer: Tokenizer, encoding: Encoding) -> list[str]:
+    """Return the tokens of a masked model as they stand in a text, those of bytes decoded one by one."""
     if "ByteLevel" in repr(tokenizer.decoder):
-        return [tokenizer.decode([token], skip_special_tokens=False) for token in ids]
-    return [tokenizer.id_to_token(token).replace(SPACE, " ") for token in ids]
+        return [tokenizer.decode([token], skip_special_tokens=False) for token in encoding.ids]
+    return [token.replace(SPACE, " ") for token in encoding.tokens]
 
 
 class Tokens:
@@ -41,6 +41,6 @@ class Tokens:
             ids = self.causal.encode([prompt])[0]
             tokens = [shown(self.causal, token) for token in ids]
         if self.masked:
-            ids = self.masked.encode(prompt, add_special_tokens=False).ids
-            tokens = shown_of(self.masked, ids)
+            encoding = self.masked.encode(prompt, add_special_tokens=False)
+            ids, tokens = encoding.ids, shown_of(self.masked, encoding)
         tell({"tokens": tokens, "ids": ids, "words": len(prompt.split())})
