@@ -64,7 +64,7 @@ rule verify:
                 }
                 for collection in TEXTS
             },
-            "tokenizer": "tokenizer" in config,
+            "tokenizers": ["tokenizer", *COMPARED_TOKENIZERS] if "tokenizer" in config else [],
             "records": {
                 folder: {"shards": records.names, "vocabulary": records.vocabulary}
                 for folder, records in RECORD_SETS.items()

@@ -11,6 +11,7 @@ import threading
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pyarrow.parquet as pq
@@ -20,6 +21,7 @@ from conftest import ROOT
 from sentencepiece import SentencePieceProcessor
 from test_report import browser, needs_browser, opened  # noqa: F401 (a fixture)
 from tokenizers import Tokenizer
+from tpulm.core.errors import UserError
 from tpulm.core.files import fingerprints, write_json
 from tpulm.core.local_server import LARGEST, Answer, serve
 from tpulm.demo.choice import choices
@@ -222,6 +224,38 @@ def test_tokenizers_cut_a_text(demo, trained):
     assert cut["ids"] == processor.encode(text)
 
 
+def test_what_there_is_to_type_into(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    results = Path("results")
+    shutil.copytree(trained / "results/base/small/checkpoints", results / "base/small/checkpoints")
+    shutil.copytree(results / "base/small/checkpoints/00000010", results / "base/small/checkpoints/00000010-copy")
+    assert set(choices([], None, None).named) == {"base/small/20"}  # nothing has finished
+    os.utime(results / "base/small/checkpoints/00000010/state.json")  # made anew, with another recipe
+    assert set(choices([], None, None).named) == {"base/small/10"}
+    (results / "base/2024").mkdir()
+    (results / "base/2024/preset").symlink_to(trained / "results/base/small/preset")
+    assert "base/2024" in choices(["base/2024", "results/base/2024"], None, None).named
+    assert set(choices(["results/base/small/20"], None, None).named) >= {"base/small/20"}
+    # A finetuning run starts from its base model, whatever was merged since.
+    shutil.copytree(trained / "results/finetune/python/checkpoints", results / "finetune/python/checkpoints")
+    (results / "finetune/python/model").symlink_to(trained / "results/base/small/preset")
+    write_json(results / "history/finetune/python.json", [{"recipe": {"base": "2024"}}])
+    opening = choices(["python/10"], None, None).named["finetune/python/10"].opening
+    assert opening.args[0].model == results / "base/2024/preset"
+    # Of several places, each has its own.
+    shutil.copytree(results, "other/results", symlinks=True)
+    both = choices(["results/base/2024", "other/results/base/2024"], None, None).named
+    assert set(both) == {
+        name for own in ("base/2024", "vocabulary of base/2024") for name in (own, f"other/results: {own}")
+    }
+    for name, wrong in (
+        ("base/small/15", "no checkpoint of step 15; allowed: 20, 10."),
+        ("tiny/x", "not a trained model"),
+    ):
+        with pytest.raises(UserError, match=wrong):
+            choices([name], None, None)
+
+
 def test_checkpoints_of_runs_that_still_train(demo, trained, tmp_path):
     """At the last one, which is the best, they are the models that the workflow exports."""
     for run in ("mlm/tiny", "base/small", "finetune/python"):
@@ -245,14 +279,6 @@ def test_checkpoints_of_runs_that_still_train(demo, trained, tmp_path):
     assert [share for _, share in masks[0]] == pytest.approx([share for _, share in expected[0]], rel=1e-4)
     process.terminate()
     process.wait()
-    for name, wrong in (
-        ("base/small/15", "has no checkpoint of step 15; allowed: 10, 20."),
-        ("tiny/x", "not a trained model"),
-    ):
-        done = subprocess.run(
-            [sys.executable, ROOT / "tools/demo.py", name], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 1 and done.stderr.startswith("error: ") and wrong in done.stderr
 
 
 TURNS = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }} <end>\n{% endfor %}"

@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import time
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -45,13 +46,12 @@ def at_a_terminal(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
 
 
-def shows(dryrun=False, stream=None, quiet=None, local=True, jobs=()):
+def shows(dryrun=False, stream=None, quiet=None, local=True, dag=None):
     """Return what takes a record of Snakemake, and the stream on which it is shown."""
     stream = io.StringIO() if stream is None else stream
     plain = ColorizingTextHandler(stream=stream)
     plain.addFilter(DefaultFilter(set(), False, False, dryrun, False))
-    dag = SimpleNamespace(needrun_jobs=lambda: jobs)
-    workflow = SimpleNamespace(rules=[RULE], local_exec=local, dag=dag)
+    workflow = SimpleNamespace(rules=[RULE], local_exec=local, touch=False, cores=2, dag=dag or run_of())
     shown = Terminal(workflow, plain, SimpleNamespace(dryrun=dryrun, quiet=quiet))
 
     def take(event, message="", level=logging.INFO, **said):
@@ -91,37 +91,57 @@ def test_a_job_has_a_line_when_it_starts_and_one_when_it_ends():
     assert "\x1b" not in stream.getvalue() and "\r" not in stream.getvalue()
 
 
+@dataclass(eq=False)
+class Planned:
+    """A job, as Snakemake has it."""
+
+    rule: SimpleNamespace
+    log: list[str]
+    threads: int = 1
+
+
+def run_of(*chains):
+    """Return jobs, as Snakemake has them: each of a rule, with a log, behind the one before it in its chain."""
+    jobs, before = [], {}
+    for chain in chains:
+        for number, (rule, log) in enumerate(chain):
+            job = Planned(SimpleNamespace(name=rule), [log] if log else [])
+            before[job] = [jobs[-1]] if number else []
+            jobs.append(job)
+    return SimpleNamespace(needrun_jobs=lambda: jobs, jobid=jobs.index, job_dependencies=before.get)
+
+
 def test_the_time_that_is_left_is_told_once_it_is_known(tmp_path, monkeypatch):
     """From the jobs of this run, and of earlier ones of the same kind."""
     monkeypatch.chdir(tmp_path)
-    record = {"rule": "train", "log": ["logs/mlm/tiny/00000750.log"], "starttime": 1000.0, "endtime": 1600.0}
+    tiny = [("train", f"logs/mlm/tiny-128/{step:08d}.log") for step in (750, 1500)]
     (tmp_path / ".snakemake/metadata").mkdir(parents=True)
-    for number, log in enumerate(("logs/mlm/tiny/00000750.log", "logs/mlm/large/00000750.log")):
+    for number, log in enumerate((tiny[0][1], "logs/mlm/tiny-1024/00000750.log")):
         name = base64.urlsafe_b64encode(str(number).encode()).decode()
-        seconds = 9000.0 * number  # of another run, which tells nothing of this one
-        (tmp_path / ".snakemake/metadata" / name).write_text(
-            json.dumps(record | {"log": [log], "endtime": 1600.0 + seconds})
-        )
-    logs = [("train", "logs/mlm/tiny/00000750.log"), ("train", "logs/mlm/tiny/00001500.log"), ("all", "")]
+        record = {"rule": "train", "log": [log], "starttime": 1000.0, "endtime": 1600.0 + 9000 * number}
+        (tmp_path / ".snakemake/metadata" / name).write_text(json.dumps(record))
+    counted = {"event": LogEvent.RUN_INFO, "message": "Job stats: ...", "stats": {"total": 3}}
 
-    def job(rule, log):
-        return SimpleNamespace(rule=SimpleNamespace(name=rule), log=[log] if log else [])
+    def told(*chains, **options):
+        take, stream, shown = shows(dag=run_of(*chains), **options)
+        take(**counted)
+        shown.pace.told_at = 0
+        return take, stream, shown
 
-    take, stream, _ = shows(jobs=[job(*one) for one in logs])
-    take(LogEvent.RUN_INFO, "Job stats: ...", stats={"total": 3})
-    assert stream.getvalue().endswith("jobs to run: 3, about 0:20:00\n")
-    logs.append(("score", "logs/score.log"))
-    take, stream, shown = shows(jobs=[job(*one) for one in logs])
-    take(LogEvent.RUN_INFO, "Job stats: ...", stats={"total": 4})
-    assert stream.getvalue().endswith("jobs to run: 4, at least 0:20:00\n")
-    start(take, 1, "train", {"run": "tiny", "step": "00000750"}, log=[logs[0][1]])
-    shown.pace.began -= 100
-    shown.running[1] = (*shown.running[1][:2], time.time() - 100)  # it took 100 s
-    take(LogEvent.JOB_FINISHED, "Finished jobid: 1", job_id=1)
-    assert re.search(r"  0:01:40  3 left, at least 0:01:(39|40)\n$", stream.getvalue())
-    start(take, 2, "score", {}, log=["logs/score.log"])
-    take(LogEvent.JOB_FINISHED, "Finished jobid: 2", job_id=2)
-    assert re.search(r"  2 left, about 0:01:(39|40)\n$", stream.getvalue())
+    assert told([*tiny, ("all", "")])[1].getvalue().endswith("jobs to run: 3, about 0:20:00 by earlier runs\n")
+    assert told(tiny, tiny)[1].getvalue().endswith(", about 0:20:00 by earlier runs\n")  # two cores, two chains
+    assert told(tiny, local=False)[1].getvalue().endswith("jobs to run: 3\n")  # where jobs wait in a queue
+    take, stream, shown = told([*tiny, ("score", "logs/score.log"), ("all", "")])
+    assert stream.getvalue().endswith(", at least 0:20:00 by earlier runs\n")
+    start(take, 0, "train", {"run": "tiny-128", "step": "00000750"}, log=[tiny[0][1]])
+    shown.running[0] = (*shown.running[0][:2], time.time() - 100)  # it took 100 s
+    take(LogEvent.JOB_FINISHED, "Finished jobid: 0", job_id=0)
+    assert stream.getvalue().endswith("  0:01:40  2 left, at least 0:01:40\n")
+    shown.pace.told_at = 0
+    shown.pace.end(2, ("score", "logs/score.log"), 0.0)
+    assert shown.rest() == ", about 0:01:40"
+    fail(take, 5, tmp_path / "a.log")
+    assert shown.rest() == ""
 
 
 def test_a_dry_run_has_a_line_for_each_job_and_one_table():

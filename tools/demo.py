@@ -119,12 +119,12 @@ class Demo:
         environment = Environment(loader=FileSystemLoader(PAGE), autoescape=True, undefined=StrictUndefined)
         kinds = {kind: [name for name, choice in self.models.items() if kind in choice.kinds] for kind in PROMPTS}
         adapters = any(choice.adapter for choice in self.models.values())
-        pairs = any(choice.texts == 2 for choice in self.models.values())
+        tasks = {name: choice for name, choice in self.models.items() if choice.examples}
         return environment.get_template("demo.html").render(
             title=self.title, kinds={kind: names for kind, names in kinds.items() if names}, prompts=self.prompts,
             style=STYLE.read_text(encoding="utf-8") + (PAGE / "demo.css").read_text(encoding="utf-8"),
             script=(PAGE / "demo.js").read_text(encoding="utf-8"), numbers=NUMBERS, largest=LARGEST,
-            adapters=adapters, pairs=pairs,
+            adapters=adapters, tasks=tasks,
         )  # fmt: skip
 
     def respond(self, path: str, query: str, sent: bytes | None) -> Answer | None:
@@ -179,8 +179,7 @@ def demo_of(asked: argparse.Namespace) -> Demo:
         print(f"note: {run} is left out: {error}", file=sys.stderr)
     place, config = next(iter(found.places.items()))
     given = config.get("prompts", {})
-    examples = next((choice.examples for choice in found.named.values() if choice.examples), [""])
-    prompts = PROMPTS | {"labels": list(examples)} | {kind: given[key] for kind, key in KEYS.items() if given.get(key)}
+    prompts = PROMPTS | {kind: given[key] for kind, key in KEYS.items() if given.get(key)}
     return Demo(found.named, prompts, place.resolve().parent.name)
 
 

@@ -116,7 +116,10 @@ for (const form of document.querySelectorAll("form.demo")) {
   const area = form.querySelector("[name=prompt]"), again = form.querySelector(".again");
   const chats = form.dataset.kind === "chat", conversations = new Map();
   form.querySelector(".prompts")?.addEventListener("change", ({target}) => {
-    if (target.value) area.value = target.value;
+    if (!target.value) return;
+    area.value = target.value;
+    const other = target.selectedOptions[0].dataset.second;
+    if (other !== undefined) form.querySelector("[name=second]").value = other;
   });
   for (const range of form.querySelectorAll("[type=range]"))
     range.addEventListener("input", () => { range.nextElementSibling.textContent = range.value; });
@@ -129,8 +132,9 @@ for (const form of document.querySelectorAll("form.demo")) {
     event.preventDefault();
     const {model, prompt, system, second, ...numbers} = Object.fromEntries(new FormData(form));
     const started = system?.trim() ? [{role: "system", content: system}] : [];
+    const two = new Set([...form.querySelectorAll("[data-texts='2']")].map(({value}) => value));
     const asked = (value) => chats ? [...(conversations.get(value) ?? started), {role: "user", content: prompt}]
-      : second?.trim() ? [prompt, second] : prompt;
+      : two.has(value) ? [prompt, second] : prompt;
     const settings = Object.fromEntries(Object.entries(numbers).map(([name, value]) => [name, Number(value)]));
     const models = [...form.querySelectorAll("[name=model]:checked")].map(({value}) => value);
     const size = Math.max(0, ...models.map((value) => new Blob([JSON.stringify(asked(value))]).size));

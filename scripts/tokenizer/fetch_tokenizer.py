@@ -15,7 +15,7 @@ import tempfile
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 
-with job(snakemake.log[0], "tokenizer") as say:
+with job(snakemake.log[0], snakemake.wildcards.tokenizer) as say:
     from tpulm.tokenization.folder import REQUIRED, save_pretrained
 
     recipe, output = snakemake.params.recipe, snakemake.output

@@ -11,7 +11,8 @@ are used; ARCHITECTURE.md lists them. tests/test_compat_snakemake.py names what 
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,15 @@ def targets(workflow: Any) -> list[str]:
 def pending_jobs(workflow: Any) -> list:
     """Return the jobs that are going to run."""
     return list(workflow.dag.needrun_jobs())
+
+
+def ordered_jobs(workflow: Any) -> Iterator[tuple[int, Any, list[int]]]:
+    """Yield the jobs that are going to run, each behind those before it: id, job, and the ids of those before it."""
+    dag = workflow.dag
+    pending = set(dag.needrun_jobs())
+    before = {job: [other for other in dag.job_dependencies(job) if other in pending] for job in pending}
+    for job in TopologicalSorter(before).static_order():
+        yield dag.jobid(job), job, [dag.jobid(other) for other in before[job]]
 
 
 def until(workflow: Any) -> set[str]:

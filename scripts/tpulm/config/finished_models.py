@@ -34,12 +34,18 @@ def models(results: Path) -> list[str]:
 
 
 def complete_steps(run: Path) -> list[int]:
-    """Return the steps of the complete checkpoints of a run's folder, in order."""
-    return sorted(int(state.parent.name) for state in run.glob(f"checkpoints/*/{CHECKPOINT_FILES['state']}"))
+    """Return the steps of the complete checkpoints of a run's folder; the newest one is the last.
+
+    Those of an earlier recipe may lie there, of steps that the run has not come to again.
+    """
+    states = [
+        state for state in run.glob(f"checkpoints/*/{CHECKPOINT_FILES['state']}") if state.parent.name.isdecimal()
+    ]
+    return [int(state.parent.name) for state in sorted(states, key=lambda state: (state.stat().st_mtime, state))]
 
 
 def begun(results: Path) -> dict[str, int]:
-    """Return every run that has a complete checkpoint, as STAGE/RUN, with the step of its last one."""
+    """Return every run that has a complete checkpoint, as STAGE/RUN, with the step of the newest one."""
     runs = [run for stage in WHOLE for run in sorted((results / stage).glob("*"))]
     return {f"{run.parent.name}/{run.name}": steps[-1] for run in runs if (steps := complete_steps(run))}
 
@@ -81,13 +87,13 @@ def place_of(run: str, configfile: list[Path] | None, results: Path | None) -> t
 
 
 def results_and_config(configfile: list[Path] | None, results: Path | None) -> tuple[Path, Mapping]:
-    """Return a folder of results with finished models, and its config, empty where it is not known.
+    """Return a folder of results with models or checkpoints, and its config, empty where it is not known.
 
     Raises UserError where there are none, and nobody has said where.
     """
     config = read_config(configfile or [CONFIG], {}) if configfile or CONFIG.is_file() else {}
     place = results or results_of(config)
-    if not models(place) and results is None and configfile is None:
+    if not models(place) and not begun(place) and results is None and configfile is None:
         raise UserError(f"there is no trained model in {place}; those of another config need --configfile.")
     return place, config
 

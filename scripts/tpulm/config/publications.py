@@ -94,7 +94,7 @@ def tokenizer_of_masked_models() -> Publication:
     """Return the tokenizer."""
     files = {file: f"tokenizer/{file}" for file in TOKENIZER_FILES.values()}
     return Publication(
-        "tokenizer", "tokenizer", "tokenizer", files=files, card="tokenizer", expected={"tokenizer": True}
+        "tokenizer", "tokenizer", "tokenizer", files=files, card="tokenizer", expected={"tokenizers": ["tokenizer"]}
     )
 
 

@@ -9,7 +9,6 @@ import keras
 import keras_hub
 
 from tpulm.core.arrays import load_arrays
-from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.models.building import construct_causal, open_model
 from tpulm.models.causal import assign, make_preprocessor
@@ -22,28 +21,23 @@ from tpulm.specs.masked_sizes import EPSILON, KINDS
 from tpulm.specs.training_step import CausalArchitecture, ModelSpec
 from tpulm.tokenization.causal import SentencePiece
 
-HERE = {"mesh": [1, 1], "layout": {}, "precision": "float32", "determinism": "bytes"}  # for any run
+# For any run. A prompt is one document: there is nothing to keep apart.
+HERE = {"mesh": [1, 1], "layout": {}, "precision": "float32", "determinism": "bytes", "packing": "concat"}
 
 
 def recipe_and_weights(checkpoint: Path) -> tuple[dict, str]:
-    """Return the recipe of a checkpoint's segment, and its trained variables; after an early stop, the best ones.
-
-    Raises UserError for a masked model's run that starts from another model, which alone knows its sizes.
-    """
+    """Return the recipe of a checkpoint's segment, and its trained variables; after an early stop, the best ones."""
     state = read_json(checkpoint / CHECKPOINT_FILES["state"])
-    recipe = state["recipe"]
-    if "model" not in recipe and "method" not in recipe:
-        raise UserError(f"the run of {checkpoint} starts from another model; allowed: the model that it ends with.")
-    return recipe | HERE, str(checkpoint / CHECKPOINT_FILES["weights" if state["stopped_at"] is None else "best"])
+    return state["recipe"] | HERE, str(
+        checkpoint / CHECKPOINT_FILES["weights" if state["stopped_at"] is None else "best"]
+    )
 
 
 def open_masked(checkpoint: Path, results: Path) -> tuple[keras.Model, Sharded]:
-    """Return a masked model and how it is sharded. Raises UserError for one that opens in TensorFlow only."""
+    """Return a masked model, of an architecture that JAX opens, and how it is sharded."""
     recipe, weights = recipe_and_weights(checkpoint)
     manifest, arrays = read_json(results / "tfrecords" / MANIFEST), load_arrays(weights)
     name, pad = recipe["model"]["architecture"], manifest["special_ids"]["pad"]
-    if name not in MODULES:
-        raise UserError(f"{checkpoint} opens in TensorFlow only; allowed here: models that JAX opens.")
     if any(variable.startswith("tf_") for variable in arrays):  # trained there: with its own epsilon and names
         from tpulm.models.masked_folders import pytorch_arrays  # imports transformers
 

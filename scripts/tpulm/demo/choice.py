@@ -6,7 +6,7 @@ Nothing is opened here, so that a page appears at once.
 import csv
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from tpulm.config.task_chains import PATH, PRETRAINED
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.specs.artifacts import CHECKPOINT_FILES
-from tpulm.specs.masked_sizes import opens
+from tpulm.specs.masked_sizes import KINDS, opens
 
 Prompt = str | list  # a text; two texts; or the messages of a conversation
 Settings = Mapping[str, Any]  # length, temperature, top_p, seed, adapter
@@ -40,14 +40,14 @@ class Choice:
     kinds    masked, causal, chat (conversations), labels, tokens: by what it takes
     opening  opens it; needs tpulm.training.runtime.start first
     adapter  whether it has one, whose strength can be set
-    texts    how many texts it takes at once; examples  of one
+    texts    how many it takes at once; examples  of them
     """
 
     kinds: tuple[str, ...]
     opening: Callable[[], Answers]
     adapter: bool = False
     texts: int = 1
-    examples: tuple[str, ...] = ()
+    examples: list[list[str]] = field(default_factory=list)
 
     @cached_property
     def opened(self) -> Answers:
@@ -59,9 +59,15 @@ class Choice:
 class Choices:
     """All of them by name; the places that they are from, with their configs; why others were left out, by name."""
 
-    named: dict[str, Choice]
-    places: dict[Path, Mapping]
-    left_out: dict[str, UserError]
+    named: dict[str, Choice] = field(default_factory=dict)
+    places: dict[Path, Mapping] = field(default_factory=dict)
+    left_out: dict[str, UserError] = field(default_factory=dict)
+
+    def add(self, place: Path, config: Mapping, found: Mapping[str, Choice]) -> None:
+        """Add those of a place, with the place where the name is taken."""
+        self.places[place] = config
+        for name, choice in found.items():
+            self.named[name if name not in self.named else f"{place}: {name}"] = choice
 
 
 def choices(asked: list[str], configfile: list[Path] | None, results: Path | None) -> Choices:
@@ -71,26 +77,24 @@ def choices(asked: list[str], configfile: list[Path] | None, results: Path | Non
 
     Raises UserError where there are none.
     """
-    found = Choices({}, {}, {})
+    found = Choices()
     shared: dict[Path, list] = {}
     for place, config, run, step in places_of(asked, configfile, results):
         try:
             there = finished_models.models(place) if step is None else list(finished_models.begun(place))
             stage, name = finished_models.chosen(run, there, place)
-            label = f"{stage}/{name}" if step is None else f"{stage}/{name}/{step}"
-            label = label if label not in found.named else f"{place}/{label}"
             if step is None:
-                found.named[label] = of_model(stage, folders_of(stage, name, place, config), shared)
-                found.named |= of_tasks(place, stage, name)
+                model = of_model(stage, folders_of(stage, name, place, config), shared)
+                found.add(place, config, {f"{stage}/{name}": model} | of_tasks(place, stage, name))
             else:
-                found.named[label] = of_checkpoint(place, stage, name, step, config)
-            found.places[place] = config
+                checkpoint = of_checkpoint(place, stage, name, step, config)
+                found.add(place, config, {f"{stage}/{name}/{step}": checkpoint})
         except UserError as error:
-            found.left_out[run] = error
+            found.left_out[run if step is None else f"{run}/{step}"] = error
     if not found.named:
         raise next(iter(found.left_out.values()))
-    for place in found.places:
-        found.named |= of_tokenizers(place)
+    for place, config in found.places.items():
+        found.add(place, config, of_tokenizers(place))
     return found
 
 
@@ -102,10 +106,13 @@ def places_of(
     Without names, of all finished models, and of the last checkpoint of each run that has not finished.
     """
     for name in asked:
-        found = STEP.fullmatch(name)
-        run, step = (found[1], int(found[2])) if found else (name, None)
-        place, run, config = finished_models.place_of(run, configfile, results)
-        yield place, config, run, step
+        place, run, config = finished_models.place_of(name, configfile, results)
+        step = STEP.fullmatch(name)
+        if step and run not in finished_models.models(place):  # names may be numbers
+            place, run, config = finished_models.place_of(step[1], configfile, results)
+        else:
+            step = None
+        yield place, config, run, int(step[2]) if step else None
     if not asked:
         place, config = finished_models.results_and_config(configfile, results)
         finished = finished_models.models(place)
@@ -134,8 +141,14 @@ def of_checkpoint(place: Path, stage: str, name: str, step: int, config: Mapping
     if not (checkpoint / CHECKPOINT_FILES["weights"]).is_file():
         raise UserError(f"the weights of {checkpoint} are deleted (keep_checkpoints); allowed: other checkpoints.")
     if stage == "mlm":
+        model = read_json(checkpoint / CHECKPOINT_FILES["state"])["recipe"].get("model")
+        if model is None:
+            raise UserError(f"the run of {checkpoint} starts from another model; allowed: the model that it ends with.")
+        if model["architecture"] not in KINDS:
+            raise UserError(f"{checkpoint} opens in TensorFlow only; allowed here: models that JAX opens.")
         return Choice(("masked",), partial(masked, place / "tokenizer", checkpoint))
-    base = folders_of(stage, name, place, config).model if stage == "finetune" else None
+    # Of a finetuned model the base that it starts from: adapters may have been merged since.
+    base = place / "base" / finished_models.base_of(name, place, config) / "preset" if stage == "finetune" else None
     folders = Folders(base or folder / "vocabulary.spm", chat=finished_models.template_of(stage, place))
     return Choice(kinds_of(folders.chat), partial(causal, folders, {}, checkpoint))
 
@@ -161,13 +174,13 @@ def of_tasks(place: Path, stage: str, name: str) -> dict[str, Choice]:
         best = chain / "checkpoints" / f"{steps[-1]:08d}" / CHECKPOINT_FILES["best"]
         task = chains.parents[2]
         file = pq.ParquetFile(task / "test.parquet")
-        examples = next(file.iter_batches(EXAMPLES, columns=["text"]))["text"].to_pylist()
-        texts = 1 + ("text_pair" in file.schema_arrow.names)
+        columns = [name for name in ("text", "text_pair") if name in file.schema_arrow.names]
+        examples = [list(row.values()) for row in next(file.iter_batches(EXAMPLES, columns=columns)).to_pylist()]
         found[f"{task.name}: {stage}/{name}"] = Choice(
             ("labels",),
-            partial(labels, folder, task, best, texts),
-            texts=texts,
-            examples=tuple(examples),
+            partial(labels, folder, task, best, len(columns)),
+            texts=len(columns),
+            examples=examples,
         )
     return found
 

@@ -19,7 +19,7 @@ def shown(tokenizer: SentencePiece | KerasHub, token: int) -> str:
 
 
 def shown_of(tokenizer: Tokenizer, encoding: Encoding) -> list[str]:
-    """Return the tokens of a masked model as they stand in a text, those of bytes decoded one by one."""
+    """Return the tokens of a masked model with spaces for what stands for them; those of bytes decoded one by one."""
     if "ByteLevel" in repr(tokenizer.decoder):
         return [tokenizer.decode([token], skip_special_tokens=False) for token in encoding.ids]
     return [token.replace(SPACE, " ") for token in encoding.tokens]

@@ -166,7 +166,7 @@ def check_records(jobs: list[dict[str, Any]], results: Path) -> Iterator[tuple[s
 
 def refuse_damaged(expected: dict, results: Path) -> None:
     """Read artifacts back. Raises UserError for the first damage."""
-    nothing = {"collections": {}, "tokenizer": False, "records": {}, "chains": {}}
+    nothing: dict = {"collections": {}, "tokenizers": [], "records": {}, "chains": {}}
     nothing |= {"mlm": [], "asked": [], "base": [], "adapters": [], "tuned": [], "transformers": []}
     nothing |= {"scores": []}
     for _, damages in artifacts(nothing | expected, results):
@@ -178,7 +178,7 @@ def artifacts(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | 
     """Yield the name of each of the artifacts named and its damages; None where it has not been built.
 
     results   their folder
-    expected  collections (name to the files of each split, below results); tokenizer (whether there is one); records
+    expected  collections (name to the files of each split, below results); tokenizers (their folders); records
               (folder below results to shards, their names by split, and vocabulary, the file that they were made with,
               where that is below results); chains (folder below results to the steps of its checkpoints); mlm, asked
               (masked models with a tokenizer of their own) and base (names); adapters and tuned (finetuning runs that
@@ -188,8 +188,8 @@ def artifacts(expected: dict, results: Path) -> Iterator[tuple[str, list[str] | 
     """
     for collection, files in expected["collections"].items():
         yield examine(results / collection, "corpus.json", partial(check_corpus, files=files))
-    if expected["tokenizer"]:
-        yield examine(results / "tokenizer", "tokenizer.json", check_tokenizer)
+    for folder in expected["tokenizers"]:
+        yield examine(results / folder, "tokenizer.json", check_tokenizer)
     for folder, records in expected["records"].items():
         vocabulary = results / records["vocabulary"]
         check = partial(check_shards, expected=records["shards"], vocabulary=vocabulary)

@@ -7,7 +7,7 @@ The guide "Evaluation" of the docs lists the rules.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -68,7 +68,11 @@ def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]]
 
     runs    of `result_section.described`; scores  of `curves.scores_of`
     """
-    scores, found = list(scores), [*of_tokenizer(sources), *of_records(sources)]
+    scores, runs = list(scores), list(runs)
+    found = list(of_tokenizer(sources))
+    if any(run["stage"] == "mlm" for run in runs):
+        found = [replace(one, sentence=f"{one.sentence} {AGAIN}") for one in found]
+    found += of_records(sources)
     corpus = sources.json("corpus/corpus.json") or {"splits": {"train": {}}}
     for run in runs:
         if not run["figures"]:
@@ -78,7 +82,7 @@ def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]]
         said, warning = STANDINGS[run["stage"]](run["figures"], own, characters)
         right = not warning and any(score.group == RESPONSES and score.value >= RIGHT for score in own)
         what = DONE if right else advice(course_of(run, sources), warning, run)
-        first = any(one.label == run.get("base") and one.warning for one in found)
+        first = not right and any(one.label == run.get("base") and one.warning for one in found)
         sentences = said, keeping(run, what), FIRST.format(run.get("base")) if first else "", what
         found.append(Verdict(run["label"], " ".join(filter(None, sentences)), warning))
     return found
@@ -96,20 +100,20 @@ def of_tokenizer(sources: Sources) -> Iterator[Verdict]:
         part = trained_here and figures["training_documents"] < figures["corpus_documents"]
         what = PART if part else "Add text with them to the training split." if trained_here else ANOTHER
         what = COVERED[figures["model"] == "wordpiece"] if figures.get("rare_characters") else what
-        yield Verdict("tokenizer", f"{said} {what} {AGAIN}", True)
+        yield Verdict("tokenizer", f"{said} {what}", True)
     if figures.get("whitespace_rate", 0.0) > WHITESPACE:
         said = f"{figures['whitespace_rate']:.0%} of the tokens are only white space, so that records hold less text. "
         what = FEWER.get(figures.get("whitespace"), ANOTHER) if figures.get("characters_known") else ANOTHER
-        yield Verdict("tokenizer", f"{said}{what} {AGAIN}", False)
+        yield Verdict("tokenizer", f"{said}{what}", False)
     elif per_word > 2 * USUAL_TOKENS and figures["characters"] < LONGEST_WORD * figures["words"]:
         said = f"{per_word:.1f} tokens per word, where tokenizers of large models have {USUAL_TOKENS:.1f} in English. "
         what = "A larger tokenizer.vocab_size gives fewer." if trained_here else ANOTHER
-        yield Verdict("tokenizer", f"{said}{what} {AGAIN}", False)
+        yield Verdict("tokenizer", f"{said}{what}", False)
     pieces = sources.json("tokenizer/pieces.json")
     count = sum(row["used"] + row["unused"] for row in pieces["lengths"]) if pieces else 0
     if trained_here and figures["vocabulary_used"] < USED and figures["tokens"] > TOKENS_PER_PIECE * count > 0:
         said = f"Only {figures['vocabulary_used']:.0%} of its pieces occur in the validation split"
-        yield Verdict("tokenizer", f"{said}: a smaller tokenizer.vocab_size makes smaller models. {AGAIN}", False)
+        yield Verdict("tokenizer", f"{said}: a smaller tokenizer.vocab_size makes smaller models.", False)
 
 
 def of_records(sources: Sources) -> Iterator[Verdict]:

@@ -1,5 +1,6 @@
 """Tokenizer folders: the files that transformers' AutoTokenizer loads, and the ids that trainers need."""
 
+import json
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable
@@ -71,12 +72,18 @@ def special_tokens(path: str | Path) -> dict[str, str]:
 def special_ids(tokenizer: "Tokenizer", special_tokens_map: str | Path) -> dict[str, int]:
     """Return the ids of bos, cls, eos, mask, pad, sep and unk, those that the tokenizer has.
 
-    bos is cls and eos is sep where the tokenizer does not say otherwise.
+    Where it does not say otherwise, bos is cls, eos is sep, and unk is what the vocabulary has for unknown characters.
     """
     tokens = special_tokens(special_tokens_map)
     for role, instead in (("bos_token", "cls_token"), ("eos_token", "sep_token")):
         if instead in tokens:
             tokens.setdefault(role, tokens[instead])
+    model = json.loads(tokenizer.to_str())["model"]
+    unknown = model.get("unk_token") or (
+        tokenizer.id_to_token(model["unk_id"]) if model.get("unk_id") is not None else None
+    )
+    if unknown is not None:
+        tokens.setdefault("unk_token", unknown)
     roles = sorted(set(ROLES) & set(tokens))
     return {role.removesuffix("_token"): tokenizer.token_to_id(tokens[role]) for role in roles}
 
@@ -169,6 +176,11 @@ def measure(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str
     }
 
 
+def alone(tokenizer: "Tokenizer", words: list[str]) -> list[str]:
+    """Return words as they are cut within a text: behind a space, where the tokenizer puts none there itself."""
+    return [f" {word}" for word in words] if "add_prefix_space=False" in repr(tokenizer.pre_tokenizer) else words
+
+
 def pieces(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str, Any]:
     """Return what the pieces of a vocabulary are, and which words are hard for it.
 
@@ -177,7 +189,7 @@ def pieces(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str,
     lengths   of each length in characters, as they are written in the vocabulary: pieces that are used, and unused
     unused    how many pieces do not occur; examples: the first EXAMPLES of them, by their ids
     words     of each number of tokens, how many words, each time that one occurs, are cut into so many; WORD_TOKENS is
-              that many or more. A word is cut by itself, as at the beginning of a text.
+              that many or more. A word is cut by itself, see `alone`
     hardest   the EXAMPLES words that occur at least twice and have the most tokens: word, times, pieces
     """
     special = set(ids.values())
@@ -187,7 +199,7 @@ def pieces(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str,
     for number, piece in vocabulary:
         lengths.setdefault(len(piece), Counter())["used" if found.counts[number] else "unused"] += 1
     words = sorted(found.words)
-    encodings = tokenizer.encode_batch_fast(words, add_special_tokens=False)
+    encodings = tokenizer.encode_batch_fast(alone(tokenizer, words), add_special_tokens=False)
     tokens: Counter[int] = Counter()
     for word, encoding in zip(words, encodings, strict=True):
         tokens[min(len(encoding.ids), WORD_TOKENS)] += found.words[word]
@@ -205,8 +217,8 @@ def pieces(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str,
         "examples": unused[:EXAMPLES],
         "words": [{"tokens": number, "words": count} for number, count in sorted(tokens.items())],
         "hardest": [
-            {"word": word, "times": -times, "pieces": tokenizer.encode(word, add_special_tokens=False).tokens}
-            for _, times, word in hard
+            {"word": word, "times": -times, "pieces": tokenizer.encode(text, add_special_tokens=False).tokens}
+            for (_, times, word), text in zip(hard, alone(tokenizer, [word for *_, word in hard]), strict=True)
         ],
     }
 

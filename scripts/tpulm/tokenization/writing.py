@@ -7,6 +7,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from tpulm.tokenization.folder import alone
 from tpulm.tokenization.pipeline import BYTES
 
 KINDS = {"N": "digits", "P": "punctuation", "S": "symbols", "M": "marks"}
@@ -26,7 +27,7 @@ def script_of(character: str) -> str:
 def by_script(tokenizer: Tokenizer, unknown: int | None, words: Counter[str]) -> list[dict[str, Any]]:
     """Return how words are cut, for each script the sum over the words that have most of their letters in it.
 
-    unknown  id of the unknown token; words  how often each occurs. A word is cut by itself.
+    unknown  id of the unknown token; words  how often each occurs. A word is cut by itself, see `folder.alone`.
 
     Those with the most characters, in this order: script; words, characters, tokens; uncovered, the characters without
     a piece: unknown ones, and those of which bytes are the tokens; and what `ratios` returns.
@@ -35,15 +36,17 @@ def by_script(tokenizer: Tokenizer, unknown: int | None, words: Counter[str]) ->
     poor = {unknown, *(tokenizer.token_to_id(piece) for piece in BYTES)} - {None}
     spelled = tokenizer.id_to_token(unknown) if unknown is not None else ""
     order = sorted(words)
-    for word, encoding in zip(order, tokenizer.encode_batch_fast(order, add_special_tokens=False), strict=True):
+    texts = alone(tokenizer, order)
+    encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    for word, text, encoding in zip(order, texts, encodings, strict=True):
         letters = [character for character in word if character.isalpha()]
         script = Counter(map(script_of, letters or word)).most_common(1)[0][0]
         sums, times = found.setdefault(script, Counter()), words[word]
         sums.update(words=times, characters=times * len(word), tokens=times * len(encoding.ids))
         if not poor.isdisjoint(encoding.ids):
-            own = tokenizer.encode(word, add_special_tokens=False)
+            own = tokenizer.encode(text, add_special_tokens=False)
             spans = {span for number, span in zip(own.ids, own.offsets, strict=True) if number in poor}
-            sums["uncovered"] += times * sum(stop - start for start, stop in spans if word[start:stop] != spelled)
+            sums["uncovered"] += times * sum(stop - start for start, stop in spans if text[start:stop] != spelled)
     keys = ("words", "characters", "tokens", "uncovered")
     by_size = sorted(found, key=lambda script: (-found[script]["characters"], script))
     return [

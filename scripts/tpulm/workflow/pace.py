@@ -6,70 +6,92 @@ Of one kind are the jobs of a rule whose logs differ by numbers only: the segmen
 import re
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 from tpulm.core.past_jobs import METADATA, metadata
 
 Kind = tuple[str, str]
+# In paths of logs: the step of a checkpoint, a part of a text, a shard of so many.
+NUMBERS = re.compile(r"(?<=/)(\d{8}|\d{5}(-of-\d{5})?)(?=[/.])")
 LEAST = 10  # seconds that are worth telling
-PATIENCE = 1.0  # seconds: those of many thousand files take longer, and are known some jobs later
+PATIENCE = 1.0  # seconds: the times of many thousand files take longer, and are known some jobs later
 
 
 def kind_of(rule: str, logs: Iterable) -> Kind:
     """Return the kind of a job, by its rule and its first log."""
-    return rule, re.sub(r"\d{3,}", "", str(next(iter(logs), "")))
+    return rule, NUMBERS.sub("", str(next(iter(logs), "")))
+
+
+class Job(NamedTuple):
+    """A job that is going to run: its id, its kind, its threads, and the ids of those that must end before it."""
+
+    number: int
+    kind: Kind
+    threads: int
+    before: list[int]
 
 
 class Pace:
-    """Tells how long a run of Snakemake will still take.
+    """Tells how long a run of Snakemake on this machine will still take.
 
-    jobs    the kinds of those that are going to run
+    jobs    those that are going to run, each behind those that must end before it; none: then nothing is told
+    cores   that they share
     folder  the working folder, which has the times of earlier runs. They are read beside what runs
     """
 
-    def __init__(self, jobs: Iterable[Kind], folder: Path):
-        self.left, self.began = Counter(jobs), time.time()
+    def __init__(self, jobs: Sequence[Job], cores: int, folder: Path):
+        self.jobs, self.cores, self.ended = jobs, cores, set[int]()
         self.taken: dict[Kind, list[float]] = {}
-        self.earlier: dict[Kind, list[float]] = {}
-        reading = threading.Thread(target=self.read, args=[folder / METADATA], daemon=True)
-        reading.start()
-        reading.join(PATIENCE)
+        self.earlier: dict[Kind, list[float]] = {job.kind: [] for job in jobs}
+        self.told, self.told_at = "", 0.0
+        if jobs:
+            reading = threading.Thread(target=self.read, args=[folder / METADATA], daemon=True)
+            reading.start()
+            reading.join(PATIENCE)
 
     def read(self, folder: Path) -> None:
         """Read how long the jobs of earlier runs have taken."""
         for _, record in metadata(folder):
             kind = kind_of(record["rule"], record.get("log") or [])
-            if kind in self.left:
-                self.earlier.setdefault(kind, []).append(record["endtime"] - record["starttime"])
+            if kind in self.earlier:
+                self.earlier[kind].append(record["endtime"] - record["starttime"])
 
-    def ended(self, kind: Kind, seconds: float) -> None:
-        """Note how long a job has taken."""
-        self.left[kind] -= 1
+    def end(self, number: int, kind: Kind, seconds: float) -> None:
+        """Note that a job has ended, and how long it has taken."""
+        self.ended.add(number)
         self.taken.setdefault(kind, []).append(seconds)
 
-    def mean(self, kind: Kind) -> float | None:
-        """Return how long jobs of a kind take, seconds; None where none has ended. Targets, without logs, take none."""
-        times = self.taken.get(kind) or self.earlier.get(kind)
-        return fmean(times) if times else None if kind[1] else 0.0
+    def rest(self, running: dict[int, float]) -> str:
+        """Return how long the jobs that are left will take at least; empty where it is not known, or not worth telling.
 
-    def rest(self, running: Iterable[tuple[Kind, float]]) -> str:
-        """Return how long all jobs that are left will take: about or, where some kinds are not known, at least.
+        running  for how many seconds those have run that have begun
 
-        running  the jobs that have begun, and for how many seconds they have run. As many jobs as so far run at once
-
-        Empty where nothing is known, or it is not worth telling.
+        It is the longer of two times: of the longest chain of jobs of which each needs the one before, and of all jobs,
+        spread over all cores. Jobs of kinds that are not known count nothing.
         """
-        running = list(running)
-        means = {kind: self.mean(kind) for kind, count in self.left.items() if count > 0}
-        work = sum(self.left[kind] * mean for kind, mean in means.items() if mean is not None)
-        work -= sum(min(since, means.get(kind) or 0.0) for kind, since in running)
-        busy = sum(map(sum, self.taken.values())) + sum(since for _, since in running)
-        seconds = work / max(1.0, busy / max(time.time() - self.began, 1e-9))
-        if seconds < LEAST:
-            return ""
-        how = "at least" if None in means.values() else "about"
-        return f"{how} {timedelta(seconds=round(seconds))}"
+        if time.time() < self.told_at + 1:  # with many thousand jobs, this takes a while
+            return self.told
+        self.told_at, chain, work, tails = time.time(), 0.0, 0.0, dict[int, float]()
+        known, earlier = True, False
+        for job in self.jobs:
+            if job.number in self.ended:
+                continue
+            times, since = self.taken.get(job.kind) or self.earlier[job.kind], running.get(job.number, 0.0)
+            known, earlier = (
+                known and bool(times or not job.kind[1]),
+                earlier or bool(times) and job.kind not in self.taken,
+            )
+            own = max(fmean(times) - since, 0.0) if times else 0.0
+            work += own * min(job.threads, self.cores) / self.cores
+            tails[job.number] = own + max((tails.get(number, 0.0) for number in job.before), default=0.0)
+            chain = max(chain, tails[job.number])
+        seconds = max(chain, work)
+        by = " by earlier runs" if earlier else ""
+        self.told = (
+            f"{'about' if known else 'at least'} {timedelta(seconds=round(seconds))}{by}" if seconds > LEAST else ""
+        )
+        return self.told

@@ -21,7 +21,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from tpulm.compat import snakemake as inside
 from tpulm.core import job_record, live_metrics
 from tpulm.core.job import ERASE, IN_PLACE, MEMORY
-from tpulm.workflow.pace import Pace, kind_of
+from tpulm.workflow.pace import Job, Pace, kind_of
 
 
 def unknown(target: str, known: Iterable[str]) -> str:
@@ -54,7 +54,7 @@ class Terminal(logging.Handler):
         self.failures: dict[str, str] = {}  # what was wrong, by the label of the job
         self.buried = False  # whether other jobs were shown since
         self.total = self.left = 0
-        self.pace = Pace([], Path())
+        self.pace = Pace([], 1, Path())
         self.in_place = plain.can_color_tty() and not (settings.dryrun or settings.quiet or "CI" in os.environ)
         self.closed, self.written = threading.Event(), time.time()
         self.drawing = threading.Thread(target=self.draw if self.in_place else self.remind, daemon=True)
@@ -85,8 +85,10 @@ class Terminal(logging.Handler):
         before, self.total, self.left = self.total, record.stats["total"], record.stats["total"]
         if self.dryrun:
             return record.getMessage() if before else ""
-        pending = inside.pending_jobs(self.workflow)
-        self.pace = Pace((kind_of(job.rule.name, job.log) for job in pending), Path())
+        if self.workflow.local_exec and not self.workflow.touch:  # elsewhere, jobs wait in a queue
+            jobs = inside.ordered_jobs(self.workflow)
+            timed = [Job(number, kind_of(job.rule.name, job.log), job.threads, before) for number, job, before in jobs]
+            self.pace = Pace(timed, self.workflow.cores or 1, Path())
         return f"jobs to run: {self.total}{self.rest()}"
 
     def started(self, record: Any) -> str:
@@ -105,18 +107,17 @@ class Terminal(logging.Handler):
         if record.job_id not in self.running:  # with --quiet rules, which is silent about the start
             return ""
         label, logs, since = self.running.pop(record.job_id)
-        self.pace.ended(kind_of(label.partition(" ")[0], logs), time.time() - since)
+        self.pace.end(record.job_id, kind_of(label.partition(" ")[0], logs), time.time() - since)
         self.failures.pop(label, None)  # of an earlier attempt
         self.buried = bool(self.failures)
         return f"{moment('done', label)}  {lasted(since)}  {self.left} left{self.rest()}"
 
     def rest(self) -> str:
         """Return how long the jobs that are left will take, behind their number; nothing where it is not known."""
-        now = time.time()
-        running = [
-            (kind_of(label.partition(" ")[0], logs), now - since) for label, logs, since in self.running.values()
-        ]
-        return f", {told}" if (told := self.pace.rest(running)) else ""
+        if self.failures:  # what depends on a job that failed does not run
+            return ""
+        told = self.pace.rest({number: time.time() - since for number, (_, _, since) in self.running.items()})
+        return f", {told}" if told else ""
 
     def failed(self, record: Any) -> str:
         """Return the lines of a job that has failed, with the end of its log if the job has not said it here itself."""
