@@ -228,7 +228,7 @@ def keeping(run: Mapping[str, Any], what: str) -> str:
     """
     if run["stage"] != "finetune" or forgotten(run["figures"]) <= FORGOTTEN or "learning_rate" in what:
         return ""
-    return f"If it is to keep more of it, try a third of {run['key']}.learning_rate."
+    return f"To keep more of the corpus, try a third of {run['key']}.learning_rate."
 
 
 STANDINGS = {"mlm": standing_of_masked, "base": standing_of_base, "finetune": standing_of_tuned}
