@@ -108,6 +108,8 @@ def test_a_finetuned_model_stands_beside_its_base_model(judged):
     assert judged("finetune", figures(7.1, 7.2, 9.0), losses=(7.4, 7.2))[0] == said
     said = judged("finetune", figures(7.1, 7.2, 9.0), losses=(8.0, 7.2))[0]
     assert said.endswith("train longer, such as finetune.one.steps: 2000.")
+    assert "keep more" not in said  # it has to learn first
+    said = judged("finetune", figures(7.1, 2.8, 9.0))[0]
     assert "keep more of the corpus, try a third of finetune.one.learning_rate. The" in said
     assert "keep more" not in judged("finetune", figures(7.1, 2.8, 4.2))[0]
     said = judged("finetune", figures(7.1, 7.2), losses=(7.2,))[0]  # one checkpoint

@@ -83,7 +83,7 @@ def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]]
         right = not warning and any(score.group == RESPONSES and score.value >= RIGHT for score in own)
         what = DONE if right else advice(course_of(run, sources), warning, run)
         first = not right and any(one.label == run.get("base") and one.warning for one in found)
-        sentences = said, keeping(run, what), FIRST.format(run.get("base")) if first else "", what
+        sentences = said, "" if warning else keeping(run), FIRST.format(run.get("base")) if first else "", what
         found.append(Verdict(run["label"], " ".join(filter(None, sentences)), warning))
     return found
 
@@ -221,12 +221,9 @@ def forgotten(figures: Mapping[str, Any]) -> float:
     return corpus["after"]["loss"] / corpus["before"]["loss"] - 1 if corpus else 0.0
 
 
-def keeping(run: Mapping[str, Any], what: str) -> str:
-    """Return what a finetuning that has forgotten can change; nothing where `what` is to be done does that.
-
-    The least of the changes, which goes with more steps, too.
-    """
-    if run["stage"] != "finetune" or forgotten(run["figures"]) <= FORGOTTEN or "learning_rate" in what:
+def keeping(run: Mapping[str, Any]) -> str:
+    """Return what a finetuning that has forgotten can change: the least of the changes, which goes with more steps."""
+    if run["stage"] != "finetune" or forgotten(run["figures"]) <= FORGOTTEN:
         return ""
     return f"To keep more of the corpus, try a third of {run['key']}.learning_rate."
 
