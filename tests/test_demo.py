@@ -11,6 +11,7 @@ import threading
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -71,21 +72,24 @@ def test_only_the_page_of_this_machine_is_answered():
     server.shutdown()
 
 
+@contextmanager
 def started(folder, *arguments):
-    """Return the address of a page, and the process that answers."""
+    """Give the address of a page, which is answered meanwhile."""
     pipes = {"stdout": subprocess.PIPE, "text": True}
     process = subprocess.Popen([sys.executable, ROOT / "tools/demo.py", *arguments], cwd=folder, **pipes)
-    return process.stdout.readline().strip(), process
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.terminate()
+        process.wait()
 
 
 @pytest.fixture(scope="module")
 def demo(trained):
     """The address of a page of all models of a run, and what its results were before."""
     before = fingerprints(trained / "results")
-    address, process = started(trained.folder)
-    yield address
-    process.terminate()
-    process.wait()
+    with started(trained.folder) as address:
+        yield address
     assert fingerprints(trained / "results") == before
 
 
@@ -268,17 +272,15 @@ def test_checkpoints_of_runs_that_still_train(demo, trained, tmp_path):
     asked = "base/small/10", "base/small/20", "finetune/python/10", "mlm/tiny/20"
     there = choices([], None, tmp_path / "results").named
     assert set(there) == {"base/other", *asked[1:], "tokenizer of masked models", "vocabulary of base/other"}
-    address, process = started(tmp_path, *asked)
-    early, *last = (probabilities(said(address, name, "Return the ")) for name in asked[:3])
-    finished = [probabilities(said(demo, name, "Return the ")) for name in ("base/small", "finetune/python")]
-    assert early and early != last[0]
-    assert last == [pytest.approx(shares, rel=1e-3) for shares in finished]
-    masks, expected = (
-        said(*place, "Return the [MASK]")[1]["masks"] for place in ((address, asked[3]), (demo, "mlm/tiny"))
-    )
-    assert [share for _, share in masks[0]] == pytest.approx([share for _, share in expected[0]], rel=1e-4)
-    process.terminate()
-    process.wait()
+    with started(tmp_path, *asked) as address:
+        early, *last = (probabilities(said(address, name, "Return the ")) for name in asked[:3])
+        finished = [probabilities(said(demo, name, "Return the ")) for name in ("base/small", "finetune/python")]
+        assert early and early != last[0]
+        assert last == [pytest.approx(shares, rel=1e-3) for shares in finished]
+        masks, expected = (
+            said(*place, "Return the [MASK]")[1]["masks"] for place in ((address, asked[3]), (demo, "mlm/tiny"))
+        )
+        assert [share for _, share in masks[0]] == pytest.approx([share for _, share in expected[0]], rel=1e-4)
 
 
 TURNS = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }} <end>\n{% endfor %}"
@@ -293,10 +295,8 @@ def chat(trained, tmp_path):
     (tmp_path / "results/corpus").mkdir()
     found = {"where": "c", "template": TURNS, "bos_token": "<bos>", "eos_token": "<eos>", "special": None}
     write_json(tmp_path / "results/corpus/chat_template.json", found)
-    address, process = started(tmp_path)
-    yield address
-    process.terminate()
-    process.wait()
+    with started(tmp_path) as address:
+        yield address
 
 
 def test_messages_are_written_by_the_template(chat, demo):

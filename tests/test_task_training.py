@@ -245,32 +245,30 @@ def test_every_form_of_a_task_is_learned_and_scored(scored):
 
 def test_a_page_predicts_what_was_scored(scored):
     """Labels of texts and of words, and numbers of two texts."""
-    address, process = started(scored.folder)
-    for task in TASKS:
-        place = scored / "results/evaluation/tasks" / task
-        predicted = [
-            row for row in pq.read_table(place / "mlm/asked/predictions.parquet").to_pylist()
-            if (row["weights"], row["seed"], row["split"]) == ("pretrained", 0, "test")
-        ]  # fmt: skip
-        values = {row["item"]: row["prediction"] for row in predicted}
-        names = json.loads((place / "task.json").read_text())["labels"]
-        for row in pq.read_table(place / "test.parquet").slice(0, 5).to_pylist():
-            prompt = [row["text"], row["text_pair"]] if task == "pair" else row["text"]
-            found, _ = said(address, f"{task}: mlm/asked", prompt)
-            if task == "pair":
-                assert found["number"] == pytest.approx(values[row["item"]], rel=1e-4)
-            elif task == "which":
-                assert found["labels"][0][0] == str(names[int(values[row["item"]])])
-                assert sum(share for _, share in found["labels"]) == pytest.approx(1)
-            else:
-                assert [word for word, _ in found["words"]] == row["words"]
-                for number, (_, labels) in enumerate(found["words"]):
-                    assert labels[0][0] == str(names[int(values[f"{row['item']}:{number:03d}"])])
-    (refused,) = said(address, "which: mlm/asked", ["a", "b"])
-    assert refused["error"] == "this task takes one text."
-    assert said(address, "words: mlm/asked", "a " * 100)[0]["words"][-1] == ["a", []]  # cut off
-    process.terminate()
-    process.wait()
+    with started(scored.folder) as address:
+        for task in TASKS:
+            place = scored / "results/evaluation/tasks" / task
+            predicted = [
+                row for row in pq.read_table(place / "mlm/asked/predictions.parquet").to_pylist()
+                if (row["weights"], row["seed"], row["split"]) == ("pretrained", 0, "test")
+            ]  # fmt: skip
+            values = {row["item"]: row["prediction"] for row in predicted}
+            names = json.loads((place / "task.json").read_text())["labels"]
+            for row in pq.read_table(place / "test.parquet").slice(0, 5).to_pylist():
+                prompt = [row["text"], row["text_pair"]] if task == "pair" else row["text"]
+                found, _ = said(address, f"{task}: mlm/asked", prompt)
+                if task == "pair":
+                    assert found["number"] == pytest.approx(values[row["item"]], rel=1e-4)
+                elif task == "which":
+                    assert found["labels"][0][0] == str(names[int(values[row["item"]])])
+                    assert sum(share for _, share in found["labels"]) == pytest.approx(1)
+                else:
+                    assert [word for word, _ in found["words"]] == row["words"]
+                    for number, (_, labels) in enumerate(found["words"]):
+                        assert labels[0][0] == str(names[int(values[f"{row['item']}:{number:03d}"])])
+        (refused,) = said(address, "which: mlm/asked", ["a", "b"])
+        assert refused["error"] == "this task takes one text."
+        assert said(address, "words: mlm/asked", "a " * 100)[0]["words"][-1] == ["a", []]  # cut off
 
 
 def test_items_are_what_the_score_is_a_mean_of(scored):

@@ -45,7 +45,7 @@ def page_recipe(
 
 
 def page_run(run: Run, prefixed: Callable[[str], str]) -> dict[str, Any]:
-    """Return stage, name, label and key of a run, its folder below results/, and the log that grows while it trains.
+    """Return stage, name, label, key and rate of a run, its folder below results/, the log that grows while it trains.
 
     key  where it is in the config. Of a finetuned model also base, the label of what it was made of.
     """
@@ -55,6 +55,7 @@ def page_run(run: Run, prefixed: Callable[[str], str]) -> dict[str, Any]:
         "name": run.name,
         "label": f"{run.stage}/{run.name}",
         "key": run.key,
+        "learning_rate": run.recipe.get("learning_rate"),
         "folder": run.path,
         "log": prefixed(f"<logs>/{run.stage}/{run.name}/metrics.jsonl"),
     }

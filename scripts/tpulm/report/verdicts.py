@@ -80,10 +80,13 @@ def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]]
         own = [row["score"] for row in scores if row["model"] == run["label"] and row["score"].leads]
         characters = corpus["splits"]["train"].get("characters")
         said, warning = STANDINGS[run["stage"]](run["figures"], own, characters)
-        right = not warning and any(score.group == RESPONSES and score.value >= RIGHT for score in own)
-        what = DONE if right else advice(course_of(run, sources), warning, run)
-        first = not right and any(one.label == run.get("base") and one.warning for one in found)
-        sentences = said, "" if warning else keeping(run), FIRST.format(run.get("base")) if first else "", what
+        what = advice(course_of(run, sources), warning, run)
+        responses = None if warning else next((score for score in own if score.group == RESPONSES), None)
+        if responses and (responses.high or responses.value) >= RIGHT:
+            what = DONE[responses.value >= RIGHT]
+        first = what not in DONE.values() and any(one.label == run.get("base") and one.warning for one in found)
+        kept = "" if warning or LONGER in what else keeping(run)  # to learn comes first
+        sentences = said, kept, FIRST.format(run.get("base")) if first else "", what
         found.append(Verdict(run["label"], " ".join(filter(None, sentences)), warning))
     return found
 
@@ -132,20 +135,25 @@ def of_records(sources: Sources) -> Iterator[Verdict]:
             yield Verdict(file.removesuffix(f"/{MANIFEST}"), said, False)
 
 
-DONE = "For the finetuning text, nothing is left to do."
+# Whether the score itself is high enough, or only a value in its interval.
+DONE = {
+    True: "For the finetuning text, nothing is left to do.",
+    False: "For the finetuning text, little is left to do.",
+}
+LONGER = "train longer"
 PART = "It was trained on a part of the text: train it on more (tokenizer.train_on)."
 ANOTHER = "Another tokenizer fits this text better."
 COVERED = (
     "A larger tokenizer.character_coverage, byte_fallback: true or model: byte-level-bpe covers them.",
     "A larger tokenizer.character_coverage or model: byte-level-bpe covers them.",
 )
-AGAIN = "Masked models are then trained again."
+AGAIN = "It is the tokenizer of masked models, which the next run trains again."
 FIRST = "First improve {}, which it is made of."
 # By tokenizer.whitespace: how to have fewer tokens of white space.
-FOLD = "tokenizer.whitespace: fold, where one space takes the place of all white space: line breaks and indentation go."
+FOLD = "tokenizer.whitespace: fold. Then one space takes the place of all white space, and line breaks are lost."
 FEWER = {
-    "keep": f"Set tokenizer.whitespace: runs: several spaces are one token, and nothing is lost. Or, only if layout "
-    f"means nothing in this text, {FOLD}",
+    "keep": "Set tokenizer.whitespace: runs. Then several spaces are one token, and nothing is lost. "
+    f"Or, only if layout means nothing in this text, set {FOLD}",
     "runs": f"Only if layout means nothing in this text, set {FOLD}",
 }
 
@@ -222,10 +230,16 @@ def forgotten(figures: Mapping[str, Any]) -> float:
 
 
 def keeping(run: Mapping[str, Any]) -> str:
-    """Return what a finetuning that has forgotten can change: the least of the changes, which goes with more steps."""
+    """Return what a finetuning that has forgotten can change, the least of the changes."""
     if run["stage"] != "finetune" or forgotten(run["figures"]) <= FORGOTTEN:
         return ""
-    return f"To keep more of the corpus, try a third of {run['key']}.learning_rate."
+    return f"To keep more of the corpus, try {third(run)}."
+
+
+def third(run: Mapping[str, Any]) -> str:
+    """Return a third of the learning rate of a run, with its key."""
+    key, rate = f"{run['key']}.learning_rate", run.get("learning_rate")
+    return f"a third of {key}" if rate is None else f"{key}: {rate / 3:.2g}, a third of today's"
 
 
 STANDINGS = {"mlm": standing_of_masked, "base": standing_of_base, "finetune": standing_of_tuned}
@@ -279,13 +293,14 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
         return f"{risen}: train on more text, or in fewer steps."
     forgot = run["stage"] == "finetune" and forgotten(run["figures"]) > MUCH
     if warning and forgot and (change is None or change < FAST):
-        return f"Its learning_rate is probably too high: try a third of {run['key']}.learning_rate."
-    longer = f"train longer, such as {run['key']}.steps: {(MANY if warning else TWICE) * last}"
+        return f"Its learning_rate is probably too high: try {third(run)}."
+    longer = f"{LONGER}, such as {run['key']}.steps: {(MANY if warning else TWICE) * last}"
     if change is not None and change > CHANGE:
         fell = f"The validation loss was still falling, by {change:.1%} between the last two checkpoints"
         return f"{fell}: {longer}."
     if warning and change is None:
-        return f"Whether it was still learning takes a second checkpoint: {longer} and checkpoint_every: {last}."
+        every = f"{run['key']}.checkpoint_every: {last}"
+        return f"With only one checkpoint, it cannot be seen whether it was still learning: {longer} and {every}."
     if warning:
         return "Try another learning_rate, three times as high or as low, then more steps."
     if course.train and run["stage"] != "finetune" and loss > (1 + GAP) * course.train[-1]:
