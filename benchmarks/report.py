@@ -46,7 +46,7 @@ def made_up(folder: Path, runs: int, steps: int, shards: int) -> dict:
         timings = (f"{s},0.1,20480,8 device(s) (TPU v5e)" for s in step[::10])
         head = "step,seconds_per_step,tokens_per_second,devices"
         write(folder, f"mlm/{name}/timings.csv", "\n".join([head, *timings, ""]))
-        held = {"loss": float(loss[-1]), "accuracy": 0.5, "perplexity": 20.0, "unigram_entropy": 6.5}
+        held = {"loss": float(loss[-1]), "accuracy": 0.5, "perplexity": 20.0, "frequency_loss": 6.5}
         metrics = {"parameters": 125_000_000, "validation": held, "test": held, "steps": steps, "epochs": 3.5}
         write(folder, f"mlm/{name}/metrics.json", json.dumps(metrics))
         found.append(

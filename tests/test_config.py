@@ -99,6 +99,7 @@ WRONG = [
     ({"tokenizer": DELETE}, "tokenizer is missing", "tfrecords"),
     ({"tfrecords": DELETE}, "tfrecords is missing", "mlm.runs"),
     ({"tokenizer": {"pretrained": "some/name"}}, 'tokenizer.pretrained is "some/name"', f"tokenizer.revision, {HUB}"),
+    ({"tokenizer": {"pretrained": "README.md"}}, 'tokenizer.pretrained is "README.md", a file', "the folder"),
     (
         {"tokenizer.compare_with": {"a": {"pretrained": "some/name"}}},
         'tokenizer.compare_with.a.pretrained is "some/name"', f"tokenizer.compare_with.a.revision, {HUB}",

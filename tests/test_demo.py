@@ -222,7 +222,7 @@ def test_tokenizers_cut_a_text(demo, trained):
     cut, _ = said(demo, "tokenizer of masked models", text)
     assert cut["ids"] == tokenizer.encode(text, add_special_tokens=False).ids and cut["words"] == 7
     assert "".join(cut["tokens"]).split() == text.split()
-    assert len(cut["tokens"]) == len(cut["ids"])
+    assert len(cut["tokens"]) == len(cut["ids"]) and cut["unknown"] == cut["ids"][-1] == tokenizer.token_to_id("<unk>")
     cut, _ = said(demo, "vocabulary of base/small", text)
     processor = SentencePieceProcessor(model_file=str(trained / "results/base/small/vocabulary.spm"))
     assert cut["ids"] == processor.encode(text)
@@ -231,15 +231,19 @@ def test_tokenizers_cut_a_text(demo, trained):
 def test_what_there_is_to_type_into(trained, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     results = Path("results")
+    shutil.copytree(trained / "results/tokenizer", results / "tokenizer")
+    assert set(choices([], None, None).named) == {"tokenizer of masked models"}
+    shutil.rmtree(results / "tokenizer")
     shutil.copytree(trained / "results/base/small/checkpoints", results / "base/small/checkpoints")
     shutil.copytree(results / "base/small/checkpoints/00000010", results / "base/small/checkpoints/00000010-copy")
     assert set(choices([], None, None).named) == {"base/small/20"}  # nothing has finished
     os.utime(results / "base/small/checkpoints/00000010/state.json")  # made anew, with another recipe
-    assert set(choices([], None, None).named) == {"base/small/10"}
+    assert set(choices([], None, None).named) == set(choices(["small"], None, None).named) == {"base/small/10"}
     (results / "base/2024").mkdir()
     (results / "base/2024/preset").symlink_to(trained / "results/base/small/preset")
     assert "base/2024" in choices(["base/2024", "results/base/2024"], None, None).named
-    assert set(choices(["results/base/small/20"], None, None).named) >= {"base/small/20"}
+    for name in ("results/base/small/20", "results/base/small/checkpoints/00000020", "base/small/20/"):
+        assert "base/small/20" in choices([name], None, None).named
     # A finetuning run starts from its base model, whatever was merged since.
     shutil.copytree(trained / "results/finetune/python/checkpoints", results / "finetune/python/checkpoints")
     (results / "finetune/python/model").symlink_to(trained / "results/base/small/preset")

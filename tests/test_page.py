@@ -61,7 +61,7 @@ def results(tmp_path) -> Path:
     example = {"dropped": "<script>alert(1)</script> one", "kept": "</script><b>two</b> one"}
     corpus = {"source": "files", "splits": dict.fromkeys(("train", "validation", "test"), split)}
     write(tmp_path, "corpus/corpus.json", corpus | {"near_duplicates": {"examples": [example]}})
-    held = {"loss": 5.8456, "accuracy": 0.125, "perplexity": 345.7, "unigram_entropy": 6.27, "predictions": 10}
+    held = {"loss": 5.8456, "accuracy": 0.125, "perplexity": 345.7, "frequency_loss": 6.27, "predictions": 10}
     metrics = {"parameters": 694912, "validation": held, "test": held, "steps": 4, "epochs": 0.25}
     write(tmp_path, "mlm/one/metrics.json", metrics)
     rows = [f"{step},{8 / step},{0.001 * step}" for step in range(1, 5)]

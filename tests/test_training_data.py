@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tpulm.config.reading import schema
-from tpulm.records.masked_batches import mask_batch
+from tpulm.records.masked_batches import loss_of_frequencies, mask_batch
 from tpulm.records.order import BLOCK, batch_records, epoch_order, record_range
 from tpulm.specs.record_arrays import masked_arrays
 from tpulm.specs.schedule import learning_rates, segment_schedule
@@ -133,6 +133,21 @@ def test_masking_changes_only_chosen_tokens_and_repeats(length, rate, key, recor
         assert len(set(places)) == len(places)
         restored[row, places] = batch["labels"][row][chosen]
     assert np.array_equal(restored, ids)
+
+
+@pytest.mark.parametrize("shares", [(0.8, 0.1), (1.0, 0.0), (0.5, 0.2), (0.8, 0.2), (0.9, 0.0)])
+@pytest.mark.parametrize("counts", [(5, 0, 3, 1), (1, 1), (100, 1, 0, 0, 7)])
+def test_the_loss_by_frequencies_is_that_of_the_best_prediction_without_context(shares, counts):
+    """Over every pair of a true token and the one that is seen: of hidden tokens alone, their entropy."""
+    mask, random = shares
+    masking = {"mask_replace_prob": mask, "random_replace_prob": random}
+    known, ids = [count / sum(counts) for count in counts], range(len(counts))
+    kept = 1 - mask - random
+    expected = -mask * sum(share * math.log(share) for share in known if share)
+    for x in ids:
+        pairs = [kept * known[x] * (x == y) + random * known[y] / len(counts) for y in ids]
+        expected -= sum(pair * math.log(pair / sum(pairs)) for pair in pairs if pair > 1e-12)
+    assert loss_of_frequencies(np.array(counts), masking) == pytest.approx(expected)
 
 
 def test_masks_differ_from_step_to_step():

@@ -219,13 +219,6 @@ def test_metrics_say_of_which_kind_they_are(ready, config):
         assert model["kind"] == said["kind"] and in_bytes["metric"] in {score.metric for score in scores}
 
 
-@pytest.mark.long
-def test_masked_model_learned_from_context(finished):
-    """The shipped config trains for minutes."""
-    metrics = load(finished / "results/mlm/tiny/metrics.json")
-    assert metrics["validation"]["loss"] < metrics["validation"]["unigram_entropy"] - 0.3
-
-
 def test_history_has_every_step_and_its_scheduled_rate(ready, config):
     recipe = config["mlm"]["runs"]["tiny"]
     with open(ready / "results/mlm/tiny/history.csv") as file:

@@ -180,13 +180,14 @@ def demo_of(asked: argparse.Namespace) -> Demo:
     place, config = next(iter(found.places.items()))
     given = config.get("prompts", {})
     prompts = PROMPTS | {kind: given[key] for kind, key in KEYS.items() if given.get(key)}
-    return Demo(found.named, prompts, place.resolve().parent.name)
+    return Demo(found.named, prompts, config.get("title") or place.resolve().parent.name)
 
 
 def main() -> None:
     """Serve the page until Ctrl-C."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", nargs="*", help="runs: a name, STAGE/RUN if the name is ambiguous, or a folder")
+    help_ = "runs: a name, STAGE/RUN if the name is ambiguous, or a folder; before the options"
+    parser.add_argument("run", nargs="*", help=help_)
     parser.add_argument("--configfile", type=Path, nargs="+", help="as for snakemake")
     parser.add_argument("--results", type=Path, help="where the models are; default: the results of the config")
     parser.add_argument("--port", type=int, default=0, help="on 127.0.0.1; default: a free port")
@@ -200,7 +201,7 @@ def main() -> None:
         sys.exit(f"error: {error}")
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(address, flush=True)
-    print(f"Models: {', '.join(demo.models)}. Ctrl-C ends it.", flush=True)
+    print(f"It has {', '.join(demo.models)}. Ctrl-C ends it.", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         demo.work()
     server.shutdown()

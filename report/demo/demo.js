@@ -5,7 +5,7 @@ const element = (name, attributes = {}, ...children) => {
   made.append(...children);
   return made;
 };
-const percent = (share) => `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
+const percent = (share) => share > 0 && share < 0.0005 ? "<0.1 %" : `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
 // With white space that can be seen.
 const visible = (text) => text.replaceAll(/^ | $/g, "␣").replaceAll("\n", "↵").replaceAll("\t", "⇥") || "∅";
 
@@ -15,11 +15,12 @@ const ranked = (pairs) => element("ol", {}, ...pairs.map(([text, share]) => elem
 
 // How the prompt is cut; with the probability of each token, and bits per byte, once they are known: when it is opened.
 function pieces(card) {
-  const {tokens, scored, ids, words, pseudo, bits_per_byte: bits} = card.cut;
+  const {tokens, scored, ids, words, unknown, pseudo, bits_per_byte: bits} = card.cut;
   const shown = tokens.map((token, number) => {
     const share = scored?.[number] ?? undefined;
     const code = element("code", {class: share === undefined ? "piece" : "piece token", style: `--share: ${share ?? 0}`}, visible(token));
-    const below = share === undefined ? ids?.[number] : percent(share);
+    const id = ids?.[number];
+    const below = share !== undefined ? percent(share) : id !== undefined && id === unknown ? `${id}: unknown` : id;
     return element("span", {}, code, ...(below === undefined ? [] : [element("small", {}, below)]));
   });
   const said = bits !== undefined ? `, ${bits.toFixed(2)} ${pseudo ? "pseudo " : ""}bits per byte`

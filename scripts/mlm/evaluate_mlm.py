@@ -8,7 +8,7 @@ output                      JSON: parameters; steps and epochs of what was train
                             the figures are, see tpulm.core.scores; attention, its implementation in training, where an
                             accelerator could have several; determinism, where it is steps, and bytes_promised: false;
                             validation and test, each loss (nats per masked token), accuracy, perplexity, predictions,
-                            unigram_entropy (nats per token: the loss without context)
+                            frequency_loss (what the loss is without context, see there)
 params.recipe               backend; cpu_threads, where there is no accelerator; determinism, where it is steps; with
                             backend jax also batch_size, microbatches, mesh, layout, host_device_count
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 from tpulm.core.scores import MASKED, measured_as
-from tpulm.records.masked_batches import unigram_entropy
+from tpulm.records.masked_batches import frequency_loss
 from tpulm.records.reader import open_records, read_manifest
 from tpulm.specs.training_step import promised
 from tpulm.training.checkpoint import how_trained, trained_for
@@ -63,9 +63,9 @@ with job(snakemake.log[0], f"mlm {run}") as say:
         metrics |= trained_for(state, read_manifest(snakemake.input.records)) | how_trained(state)
     for split in ("validation", "test"):
         records = open_records(snakemake.input.records, split)
-        figures = metrics[split] = measure(records) | {"unigram_entropy": unigram_entropy(records)}
+        figures = metrics[split] = measure(records) | {"frequency_loss": frequency_loss(records)}
         say(
-            f"{split}: loss {figures['loss']:.4f} (unigram entropy {figures['unigram_entropy']:.4f}), "
+            f"{split}: loss {figures['loss']:.4f} (by token frequencies {figures['frequency_loss']:.4f}), "
             f"accuracy {figures['accuracy']:.3f}, perplexity {figures['perplexity']:.1f}"
         )
     write_json(snakemake.output[0], metrics)

@@ -93,6 +93,8 @@ def check_source(where: str, recipe: Mapping) -> None:
 def check_pinned(where: str, recipe: Mapping) -> None:
     """Check that what `recipe` takes from the hub, if anything, is pinned: a tokenizer or a model."""
     pretrained = recipe.get("pretrained")
+    if pretrained and os.path.isfile(pretrained):
+        raise UserError(f"{where}.pretrained is {describe(pretrained)}, a file; allowed: the folder that has it.")
     if pretrained and not os.path.isdir(pretrained) and "revision" not in recipe:
         raise UserError(
             f"{where}.pretrained is {describe(pretrained)}, which is not a local folder; a name on the hub needs "

@@ -11,7 +11,7 @@ from tpulm.config.exported_models import sampling_of
 from tpulm.config.reading import complete, read_config
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
-from tpulm.specs.artifacts import CHECKPOINT_FILES, TRAINED_ON, experiment_folder, in_experiment
+from tpulm.specs.artifacts import CHECKPOINT_FILES, TOKENIZER_FILES, TRAINED_ON, experiment_folder, in_experiment
 
 # A file that a finished model of each stage has, below the folder of the stage and of the run.
 WHOLE = {
@@ -93,7 +93,8 @@ def results_and_config(configfile: list[Path] | None, results: Path | None) -> t
     """
     config = read_config(configfile or [CONFIG], {}) if configfile or CONFIG.is_file() else {}
     place = results or results_of(config)
-    if not models(place) and not begun(place) and results is None and configfile is None:
+    anything = models(place) or begun(place) or (place / "tokenizer" / TOKENIZER_FILES["tokenizer"]).is_file()
+    if not anything and results is None and configfile is None:
         raise UserError(f"there is no trained model in {place}; those of another config need --configfile.")
     return place, config
 

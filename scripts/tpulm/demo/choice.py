@@ -22,7 +22,7 @@ from tpulm.specs.masked_sizes import KINDS, opens
 Prompt = str | list  # a text; two texts; or the messages of a conversation
 Settings = Mapping[str, Any]  # length, temperature, top_p, seed, adapter
 Tell = Callable[[dict], bool]  # of a part of an answer; returns whether somebody still reads
-STEP = re.compile(r"(.+)/(\d+)")  # of a checkpoint
+STEP = re.compile(r"(.+?)(?:/checkpoints)?/(\d+)")  # of a checkpoint
 EXAMPLES = 5
 
 
@@ -57,29 +57,40 @@ class Choice:
 
 @dataclass
 class Choices:
-    """All of them by name; the places that they are from, with their configs; why others were left out, by name."""
+    """All of them by name; the places that they are from, with their configs; why others were left out, by name.
+
+    owners  the place whose names need no place before them
+    """
 
     named: dict[str, Choice] = field(default_factory=dict)
     places: dict[Path, Mapping] = field(default_factory=dict)
     left_out: dict[str, UserError] = field(default_factory=dict)
+    owners: dict[str, Path] = field(default_factory=dict)
 
     def add(self, place: Path, config: Mapping, found: Mapping[str, Choice]) -> None:
         """Add those of a place, with the place where the name is taken."""
         self.places[place] = config
         for name, choice in found.items():
-            self.named[name if name not in self.named else f"{place}: {name}"] = choice
+            if self.owners.setdefault(name, place) == place:
+                self.named[name] = choice
+            else:
+                self.named[f"{place}: {name}"] = choice
 
 
 def choices(asked: list[str], configfile: list[Path] | None, results: Path | None) -> Choices:
     """Return the models that a person names, with their tasks and tokenizers; without names, all that there are.
 
-    asked  RUN, STAGE/RUN, the key of the config or a folder; behind it /STEP for a checkpoint
+    asked  RUN, STAGE/RUN, the key of the config or a folder; behind it /STEP for a checkpoint. Of a run that has not
+           finished, it is the newest one
 
     Raises UserError where there are none.
     """
     found = Choices()
     shared: dict[Path, list] = {}
     for place, config, run, step in places_of(asked, configfile, results):
+        found.places[place] = config
+        if not run:  # no model, but maybe tokenizers
+            continue
         try:
             there = finished_models.models(place) if step is None else list(finished_models.begun(place))
             stage, name = finished_models.chosen(run, there, place)
@@ -91,10 +102,12 @@ def choices(asked: list[str], configfile: list[Path] | None, results: Path | Non
                 found.add(place, config, {f"{stage}/{name}/{step}": checkpoint})
         except UserError as error:
             found.left_out[run if step is None else f"{run}/{step}"] = error
-    if not found.named:
+    if not found.named and found.left_out:
         raise next(iter(found.left_out.values()))
-    for place, config in found.places.items():
+    for place, config in list(found.places.items()):
         found.add(place, config, of_tokenizers(place))
+    if not found.named:
+        raise UserError(f"there is nothing to type into in {', '.join(map(str, found.places))}.")
     return found
 
 
@@ -106,20 +119,34 @@ def places_of(
     Without names, of all finished models, and of the last checkpoint of each run that has not finished.
     """
     for name in asked:
+        name = name.rstrip("/")
         place, run, config = finished_models.place_of(name, configfile, results)
-        step = STEP.fullmatch(name)
-        if step and run not in finished_models.models(place):  # names may be numbers
-            place, run, config = finished_models.place_of(step[1], configfile, results)
+        found = STEP.fullmatch(name)
+        if found and run not in finished_models.models(place):  # names may be numbers
+            place, run, config = finished_models.place_of(found[1], configfile, results)
         else:
-            step = None
-        yield place, config, run, int(step[2]) if step else None
+            found = None
+        step = int(found[2]) if found else None
+        yield place, config, run, step if step is not None else unfinished(run, place)
     if not asked:
         place, config = finished_models.results_and_config(configfile, results)
         finished = finished_models.models(place)
         running = {run: step for run, step in finished_models.begun(place).items() if run not in finished}
-        if not finished and not running:
-            raise UserError(f"there is no trained model in {place}.")
-        yield from ((place, config, run, step) for run, step in (dict.fromkeys(finished) | running).items())
+        both: dict[str, int | None] = dict.fromkeys(finished) | running
+        yield from ((place, config, run, step) for run, step in (both or {"": None}).items())
+
+
+def unfinished(run: str, place: Path) -> int | None:
+    """Return the step of the newest checkpoint of a run that a person names, where it has not finished."""
+    steps = {
+        model: step for model, step in finished_models.begun(place).items() if run in (model, model.partition("/")[2])
+    }
+    finished = finished_models.models(place)
+    return (
+        None
+        if len(steps) != 1 or any(run in (one, one.partition("/")[2]) for one in finished)
+        else [*steps.values()][0]
+    )
 
 
 def of_model(stage: str, folders: Folders, shared: dict[Path, list]) -> Choice:

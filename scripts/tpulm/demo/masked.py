@@ -1,7 +1,7 @@
 """A masked model that fills in masks, or scores a text without any. Needs tpulm.training.runtime.start first."""
 
 import math
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import keras
@@ -9,7 +9,7 @@ import numpy as np
 
 from tpulm.core.errors import UserError
 from tpulm.demo.choice import Prompt, Settings, Tell
-from tpulm.demo.tokens import shown_of
+from tpulm.demo.tokens import piece_of, shown_of
 from tpulm.evaluation.jax_scoring import Scorer
 from tpulm.evaluation.rows import MaskedVocabulary, masked_rows, unknown_nats
 from tpulm.models.loading import FillMask
@@ -39,7 +39,8 @@ class Masked:
         answers = self.fill.all(prompt)
         encoding = self.fill.tokenizer.encode(prompt.replace(MASK, self.fill.mask))
         tell({"tokens": shown_of(self.fill.tokenizer, encoding)})
-        tell({"masks": [[[answer["token_str"], answer["score"]] for answer in mask] for mask in answers]})
+        pieces = partial(piece_of, self.fill.tokenizer)
+        tell({"masks": [[[pieces(answer["token"]), answer["score"]] for answer in mask] for mask in answers]})
 
     @cached_property
     def scorer(self) -> Scorer:

@@ -6,8 +6,9 @@ from tokenizers import Encoding, Tokenizer
 
 from tpulm.core.errors import UserError
 from tpulm.demo.choice import Prompt, Settings, Tell
+from tpulm.specs.artifacts import TOKENIZER_FILES
 from tpulm.tokenization.causal import KerasHub, SentencePiece, load_tokenizer
-from tpulm.tokenization.folder import load
+from tpulm.tokenization.folder import load, special_ids
 
 SPACE = "\u2581"  # stands for one in pieces
 
@@ -20,9 +21,21 @@ def shown(tokenizer: SentencePiece | KerasHub, token: int) -> str:
 
 def shown_of(tokenizer: Tokenizer, encoding: Encoding) -> list[str]:
     """Return the tokens of a masked model with spaces for what stands for them; those of bytes decoded one by one."""
-    if "ByteLevel" in repr(tokenizer.decoder):
-        return [tokenizer.decode([token], skip_special_tokens=False) for token in encoding.ids]
+    if of_bytes(tokenizer):
+        return [piece_of(tokenizer, token) for token in encoding.ids]
     return [token.replace(SPACE, " ") for token in encoding.tokens]
+
+
+def of_bytes(tokenizer: Tokenizer) -> bool:
+    """Return whether the pieces of a tokenizer of masked models are bytes."""
+    return "ByteLevel" in repr(tokenizer.decoder)
+
+
+def piece_of(tokenizer: Tokenizer, token: int) -> str:
+    """Return a piece of a tokenizer of masked models, with its space if it has one."""
+    if of_bytes(tokenizer):
+        return tokenizer.decode([token], skip_special_tokens=False)
+    return tokenizer.id_to_token(token).replace(SPACE, " ")
 
 
 class Tokens:
@@ -31,10 +44,13 @@ class Tokens:
     def __init__(self, path: Path):
         """Open it: of masked models a tokenizer.json, of a causal one its preset folder."""
         self.causal = load_tokenizer(str(path), lambda: None) if path.is_dir() else None
-        self.masked = None if path.is_dir() else load(path)
+        self.masked, self.unknown = None, None
+        if not path.is_dir():
+            self.masked = load(path)
+            self.unknown = special_ids(self.masked, path.with_name(TOKENIZER_FILES["special_tokens_map"])).get("unk")
 
     def answer(self, prompt: Prompt, settings: Settings, tell: Tell) -> None:
-        """Tell the tokens of a text, their ids, and how many words it has, between white space."""
+        """Tell the tokens of a text, their ids, which id is unknown, and how many words it has, between white space."""
         if not isinstance(prompt, str):
             raise UserError("a tokenizer needs a text.")
         if self.causal:
@@ -43,4 +59,4 @@ class Tokens:
         if self.masked:
             encoding = self.masked.encode(prompt, add_special_tokens=False)
             ids, tokens = encoding.ids, shown_of(self.masked, encoding)
-        tell({"tokens": tokens, "ids": ids, "words": len(prompt.split())})
+        tell({"tokens": tokens, "ids": ids, "words": len(prompt.split()), "unknown": self.unknown})

@@ -176,7 +176,7 @@ def best_of(runs: list[dict[str, Any]], sources: Sources) -> list[dict[str, Any]
         else:
             value = run["figures"]["test"]["loss"]
         if run["stage"] == "mlm":
-            metric, before, which = METRIC["masked"], run["figures"]["test"]["unigram_entropy"], "unigram entropy"
+            metric, before, which = METRIC["masked"], run["figures"]["test"]["frequency_loss"], "token frequencies"
         row = best_row(run["label"], on, metric, value, before, which, run["metrics"])
         rows.append(row | {"verdict": "" if before is None else verdict(value, before, False, None, None)})
     return rows

@@ -147,7 +147,7 @@ COVERED = (
     "A larger tokenizer.character_coverage, byte_fallback: true or model: byte-level-bpe covers them.",
     "A larger tokenizer.character_coverage or model: byte-level-bpe covers them.",
 )
-AGAIN = "It is the tokenizer of masked models, which the next run trains again."
+AGAIN = "It is the tokenizer of masked models: after a change, the next run trains them again."
 FIRST = "First improve {}, which it is made of."
 # By tokenizer.whitespace: how to have fewer tokens of white space.
 FOLD = "tokenizer.whitespace: fold. Then one space takes the place of all white space, and line breaks are lost."
@@ -166,10 +166,10 @@ def standing_of_masked(
     figures     its metrics.json; scores  those that lead
     characters  of the training split of the corpus
     """
-    loss, entropy = figures["test"]["loss"], figures["test"]["unigram_entropy"]
-    if loss >= entropy:
-        return f"No better than token frequencies: loss {loss:.2f}, where they alone give {entropy:.2f}.", True
-    return f"Better than token frequencies: loss {loss:.2f}, where they alone give {entropy:.2f}.", False
+    loss, alone = figures["test"]["loss"], figures["test"]["frequency_loss"]
+    if loss >= alone:
+        return f"No better than token frequencies: loss {loss:.2f}, where they alone give {alone:.2f}.", True
+    return f"Better than token frequencies: loss {loss:.2f}, where they alone give {alone:.2f}.", False
 
 
 def standing_of_base(
@@ -214,7 +214,7 @@ def standing_of_tuned(
         said = f"{answers.value:.0%} of its responses to {answers.items:,} held-out prompts are right"
         frequent = answers.baselines["most frequent response"]
         if answers.beside(frequent) != BETTER:
-            said, better = f"Only {said}; the most frequent response alone would be right in {frequent:.0%}", False
+            said, better = f"{said}; the most frequent response alone would be right in {frequent:.0%}", False
         sentences.append(f"{said}.")
     sentences.append(f"{beside}: {after:.2f} {unit}, where {others} {values}.")
     if (rise := forgotten(figures)) > FORGOTTEN:

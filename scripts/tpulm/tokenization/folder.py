@@ -178,7 +178,8 @@ def measure(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str
 
 def alone(tokenizer: "Tokenizer", words: list[str]) -> list[str]:
     """Return words as they are cut within a text: behind a space, where the tokenizer puts none there itself."""
-    return [f" {word}" for word in words] if "add_prefix_space=False" in repr(tokenizer.pre_tokenizer) else words
+    one, two = (tokenizer.encode(text, add_special_tokens=False).ids for text in ("a", "a a"))
+    return words if two == [*one, *one] else [f" {word}" for word in words]
 
 
 def pieces(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str, Any]:
@@ -244,6 +245,8 @@ def save_pretrained(
     pinned = f"{name} at revision {revision}" if revision else name
     if os.path.isdir(name):
         check_folder(Path(name), f"{where} is {name}")
+        if not any(Path(name).iterdir()):
+            raise UserError(f"{where} is {name}, an empty folder; allowed: a folder with tokenizer.json.")
     # AutoTokenizer wants to know the model, of which tokenizer.json says nothing.
     alone = os.path.isdir(name) and not any(
         Path(name, file).exists() for file in ("config.json", TOKENIZER_FILES["config"])
