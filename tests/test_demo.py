@@ -237,8 +237,12 @@ def test_what_there_is_to_type_into(trained, tmp_path, monkeypatch):
     shutil.copytree(trained / "results/base/small/checkpoints", results / "base/small/checkpoints")
     shutil.copytree(results / "base/small/checkpoints/00000010", results / "base/small/checkpoints/00000010-copy")
     assert set(choices([], None, None).named) == {"base/small/20"}  # nothing has finished
-    os.utime(results / "base/small/checkpoints/00000010/state.json")  # made anew, with another recipe
-    assert set(choices([], None, None).named) == set(choices(["small"], None, None).named) == {"base/small/10"}
+    state = results / "base/small/checkpoints/00000010/state.json"
+    kept = state.read_bytes()
+    state.write_bytes(kept + b" ")  # made anew, with another recipe: the one of step 20 does not follow from it
+    for name in ([], ["small"], ["base.small"]):
+        assert set(choices(name, None, None).named) == {"base/small/10"}
+    state.write_bytes(kept)
     (results / "base/2024").mkdir()
     (results / "base/2024/preset").symlink_to(trained / "results/base/small/preset")
     assert "base/2024" in choices(["base/2024", "results/base/2024"], None, None).named
@@ -257,7 +261,7 @@ def test_what_there_is_to_type_into(trained, tmp_path, monkeypatch):
         name for own in ("base/2024", "vocabulary of base/2024") for name in (own, f"other/results: {own}")
     }
     for name, wrong in (
-        ("base/small/15", "no checkpoint of step 15; allowed: 20, 10."),
+        ("base/small/15", "no checkpoint of step 15; allowed: 10, 20."),
         ("tiny/x", "not a trained model"),
     ):
         with pytest.raises(UserError, match=wrong):

@@ -115,6 +115,9 @@ def test_a_finetuned_model_stands_beside_its_base_model(judged):
     assert said.endswith("train longer, such as finetune.one.steps: 2000.")
     assert "keep more" not in said  # it has to learn first
     assert "keep more" not in judged("finetune", figures(7.1, 2.8, 9.0))[0]
+    assert "keep more" in judged("finetune", figures(7.1, 2.8, 9.0), losses=(2.8,))[0]
+    said = judged("finetune", figures(7.1, 2.8, 9.0), losses=(2.8, 2.4, 2.8), train=9.95)[0]
+    assert said.count("learning_rate") == 1  # they have risen again
     said = judged("finetune", figures(7.1, 2.8, 9.0), losses=(2.81, 2.8))[0]
     assert "keep more of the corpus, try finetune.one.learning_rate: 0.001, a third of today's. The" in said
     assert "keep more" not in judged("finetune", figures(7.1, 2.8, 4.2))[0]

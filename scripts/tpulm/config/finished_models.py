@@ -10,7 +10,7 @@ from typing import Any
 from tpulm.config.exported_models import sampling_of
 from tpulm.config.reading import complete, read_config
 from tpulm.core.errors import UserError
-from tpulm.core.files import read_json
+from tpulm.core.files import read_json, sha256
 from tpulm.specs.artifacts import CHECKPOINT_FILES, TOKENIZER_FILES, TRAINED_ON, experiment_folder, in_experiment
 
 # A file that a finished model of each stage has, below the folder of the stage and of the run.
@@ -34,20 +34,32 @@ def models(results: Path) -> list[str]:
 
 
 def complete_steps(run: Path) -> list[int]:
-    """Return the steps of the complete checkpoints of a run's folder; the newest one is the last.
+    """Return the steps of the complete checkpoints of a run's folder that follow from each other, in order.
 
-    Those of an earlier recipe may lie there, of steps that the run has not come to again.
+    Those of an earlier recipe may lie behind them, of steps that the run has not come to again.
     """
     states = [
         state for state in run.glob(f"checkpoints/*/{CHECKPOINT_FILES['state']}") if state.parent.name.isdecimal()
     ]
-    return [int(state.parent.name) for state in sorted(states, key=lambda state: (state.stat().st_mtime, state))]
+    steps: list[int] = []
+    before = None
+    for state in sorted(states, key=lambda state: int(state.parent.name)):
+        if steps and read_json(state).get("previous_sha256") != before:
+            break
+        steps.append(int(state.parent.name))
+        before = sha256(state)
+    return steps
 
 
 def begun(results: Path) -> dict[str, int]:
-    """Return every run that has a complete checkpoint, as STAGE/RUN, with the step of the newest one."""
+    """Return every run that has a complete checkpoint, as STAGE/RUN, with the step of its last one."""
     runs = [run for stage in WHOLE for run in sorted((results / stage).glob("*"))]
     return {f"{run.parent.name}/{run.name}": steps[-1] for run in runs if (steps := complete_steps(run))}
+
+
+def named(run: str) -> str:
+    """Return what a person means by RUN, STAGE/RUN or the key of the config, as RUN or STAGE/RUN."""
+    return run.replace(".runs.", "/").replace(".", "/").strip("/")
 
 
 def chosen(run: str, there: Collection[str], results: Path) -> tuple[str, str]:
@@ -55,7 +67,7 @@ def chosen(run: str, there: Collection[str], results: Path) -> tuple[str, str]:
 
     there  the models of the results that it can be, as STAGE/RUN. Raises UserError.
     """
-    name = run.replace(".runs.", "/").replace(".", "/").strip("/")
+    name = named(run)
     found = [model for model in there if model == name or model.partition("/")[2] == name]
     if len(found) == 1:
         stage, _, name = found[0].partition("/")
@@ -92,7 +104,7 @@ def results_and_config(configfile: list[Path] | None, results: Path | None) -> t
     Raises UserError where there are none, and nobody has said where.
     """
     config = read_config(configfile or [CONFIG], {}) if configfile or CONFIG.is_file() else {}
-    place = results or results_of(config)
+    place = Path(os.path.relpath(results or results_of(config)))
     anything = models(place) or begun(place) or (place / "tokenizer" / TOKENIZER_FILES["tokenizer"]).is_file()
     if not anything and results is None and configfile is None:
         raise UserError(f"there is no trained model in {place}; those of another config need --configfile.")

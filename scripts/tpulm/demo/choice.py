@@ -102,12 +102,14 @@ def choices(asked: list[str], configfile: list[Path] | None, results: Path | Non
                 found.add(place, config, {f"{stage}/{name}/{step}": checkpoint})
         except UserError as error:
             found.left_out[run if step is None else f"{run}/{step}"] = error
-    if not found.named and found.left_out:
+    if asked and not found.named:
         raise next(iter(found.left_out.values()))
     for place, config in list(found.places.items()):
         found.add(place, config, of_tokenizers(place))
     if not found.named:
-        raise UserError(f"there is nothing to type into in {', '.join(map(str, found.places))}.")
+        raise next(iter(found.left_out.values()), None) or UserError(
+            f"there is nothing to type into in {', '.join(map(str, found.places))}."
+        )
     return found
 
 
@@ -122,7 +124,7 @@ def places_of(
         name = name.rstrip("/")
         place, run, config = finished_models.place_of(name, configfile, results)
         found = STEP.fullmatch(name)
-        if found and run not in finished_models.models(place):  # names may be numbers
+        if found and run not in (*finished_models.models(place), *finished_models.begun(place)):  # names may be numbers
             place, run, config = finished_models.place_of(found[1], configfile, results)
         else:
             found = None
@@ -137,16 +139,12 @@ def places_of(
 
 
 def unfinished(run: str, place: Path) -> int | None:
-    """Return the step of the newest checkpoint of a run that a person names, where it has not finished."""
+    """Return the step of the last checkpoint of a run that a person names, where it has not finished."""
+    name, finished = finished_models.named(run), finished_models.models(place)
     steps = {
-        model: step for model, step in finished_models.begun(place).items() if run in (model, model.partition("/")[2])
+        model: step for model, step in finished_models.begun(place).items() if name in (model, model.partition("/")[2])
     }
-    finished = finished_models.models(place)
-    return (
-        None
-        if len(steps) != 1 or any(run in (one, one.partition("/")[2]) for one in finished)
-        else [*steps.values()][0]
-    )
+    return [*steps.values()][0] if len(steps) == 1 and not steps.keys() & set(finished) else None
 
 
 def of_model(stage: str, folders: Folders, shared: dict[Path, list]) -> Choice:

@@ -85,7 +85,8 @@ def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]]
         if responses and (responses.high or responses.value) >= RIGHT:
             what = DONE[responses.value >= RIGHT]
         first = what not in DONE.values() and any(one.label == run.get("base") and one.warning for one in found)
-        kept = "" if warning or LONGER in what else keeping(run)  # to learn comes first
+        # To learn comes first, and a lower rate is told once.
+        kept = "" if warning or LONGER in what or "learning_rate" in what else keeping(run)
         sentences = said, kept, FIRST.format(run.get("base")) if first else "", what
         found.append(Verdict(run["label"], " ".join(filter(None, sentences)), warning))
     return found
@@ -307,5 +308,5 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
         known = f"loss {course.train[-1]:.2f} in training, {loss:.2f} in validation"
         return f"It knows its training text better than held-out text ({known}): train on more text."
     if change is None:
-        return "With a second checkpoint, the report can say whether to train longer (checkpoint_every)."
+        return "With a second checkpoint, the report can say whether more steps would help (checkpoint_every)."
     return "The validation loss has levelled off: a larger model or more text will do more than more steps."

@@ -82,7 +82,7 @@ def special_ids(tokenizer: "Tokenizer", special_tokens_map: str | Path) -> dict[
     unknown = model.get("unk_token") or (
         tokenizer.id_to_token(model["unk_id"]) if model.get("unk_id") is not None else None
     )
-    if unknown is not None:
+    if unknown is not None and tokenizer.token_to_id(unknown) is not None:
         tokens.setdefault("unk_token", unknown)
     roles = sorted(set(ROLES) & set(tokens))
     return {role.removesuffix("_token"): tokenizer.token_to_id(tokens[role]) for role in roles}

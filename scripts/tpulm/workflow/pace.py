@@ -16,7 +16,7 @@ from tpulm.core.past_jobs import METADATA, metadata
 
 Kind = tuple[str, str]
 # In paths of logs: the step of a checkpoint, a part of a text, a shard of so many.
-NUMBERS = re.compile(r"(?<=/)(\d{8}|\d{5}(-of-\d{5})?)(?=[/.])")
+NUMBERS = re.compile(r"(?<=/)(\d{8}|\d{5}(-of-\d{5})?)(?=[/.-])")
 LEAST = 10  # seconds that are worth telling
 PATIENCE = 1.0  # seconds: the times of many thousand files take longer, and are known some jobs later
 
@@ -66,7 +66,9 @@ class Pace:
         self.taken.setdefault(kind, []).append(seconds)
 
     def rest(self, running: dict[int, float]) -> str:
-        """Return how long the jobs that are left will take at least; empty where it is not known, or not worth telling.
+        """Return how long the jobs that are left will take: about, or at least where some kinds are not known.
+
+        Empty where nothing is known, or it is not worth telling.
 
         running  for how many seconds those have run that have begun
 
