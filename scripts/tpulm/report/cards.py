@@ -208,8 +208,8 @@ def masked_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
         "Data": data(facts["corpus"]),
         "Training": procedure(recipe),
         "Figures": f"{standing_of_masked(metrics)[0]}\n\nLoss in nats per masked token; by token frequencies, the "
-        "loss of a model that knows nothing else, and sees what masking leaves in place or replaces. The checkpoint was selected on validation; test is only "
-        "reported.\n\n"
+        "loss of a model that knows nothing else, and sees what masking leaves in place or replaces. The checkpoint "
+        "was selected on validation; test is only reported.\n\n"
         + table(["split", "loss", "by token frequencies", "perplexity", "accuracy", "predictions"], rows),
         "Checkpoints": checkpoints(facts),
         "Hardware": hardware(facts["timings"]),
