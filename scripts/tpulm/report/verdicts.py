@@ -219,7 +219,7 @@ def standing_of_tuned(
         sentences.append(f"{said}.")
     sentences.append(f"{beside}: {after:.2f} {unit}, where {others} {values}.")
     if (rise := forgotten(figures)) > FORGOTTEN:
-        how_much = "much" if rise > MUCH else "some"
+        how_much = "much" if rise > MUCH else "a good part" if rise > MUCH / 2 else "some"
         sentences.append(f"It has forgotten {how_much} of the corpus: the loss there rose by {rise:.0%}.")
     return " ".join(sentences), not better
 
@@ -234,13 +234,13 @@ def keeping(run: Mapping[str, Any]) -> str:
     """Return what a finetuning that has forgotten can change, the least of the changes."""
     if run["stage"] != "finetune" or forgotten(run["figures"]) <= FORGOTTEN:
         return ""
-    return f"To keep more of the corpus, try {third(run)}."
+    return f"To keep more of the corpus, try {lower(run, 3, 'a third')}."
 
 
-def third(run: Mapping[str, Any]) -> str:
-    """Return a third of the learning rate of a run, with its key."""
+def lower(run: Mapping[str, Any], times: int, share: str) -> str:
+    """Return a share of the learning rate of a run, so many times lower, with its key."""
     key, rate = f"{run['key']}.learning_rate", run.get("learning_rate")
-    return f"a third of {key}" if rate is None else f"{key}: {rate / 3:.2g}, a third of today's"
+    return f"{share} of {key}" if rate is None else f"{key}: {rate / times:.2g}, {share} of today's"
 
 
 STANDINGS = {"mlm": standing_of_masked, "base": standing_of_base, "finetune": standing_of_tuned}
@@ -294,7 +294,9 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
         return f"{risen}: train on more text, or in fewer steps."
     forgot = run["stage"] == "finetune" and forgotten(run["figures"]) > MUCH
     if warning and forgot and (change is None or change < FAST):
-        return f"Its learning_rate is probably too high: try {third(run)}."
+        return (
+            f"Its learning_rate is probably too high: try {lower(run, 10, 'a tenth')}, and lower still if that fails."
+        )
     longer = f"{LONGER}, such as {run['key']}.steps: {(MANY if warning else TWICE) * last}"
     if change is not None and change > CHANGE:
         fell = f"The validation loss was still falling, by {change:.1%} between the last two checkpoints"
