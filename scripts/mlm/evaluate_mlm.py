@@ -8,7 +8,7 @@ output                      JSON: parameters; steps and epochs of what was train
                             the figures are, see tpulm.core.scores; attention, its implementation in training, where an
                             accelerator could have several; determinism, where it is steps, and bytes_promised: false;
                             validation and test, each loss (nats per masked token), accuracy, perplexity, predictions,
-                            frequency_loss (what the loss is without context, see there)
+                            frequency_loss (nats: see tpulm.records.masked_batches)
 params.recipe               backend; cpu_threads, where there is no accelerator; determinism, where it is steps; with
                             backend jax also batch_size, microbatches, mesh, layout, host_device_count
 """

@@ -78,12 +78,12 @@ def special_ids(tokenizer: "Tokenizer", special_tokens_map: str | Path) -> dict[
     for role, instead in (("bos_token", "cls_token"), ("eos_token", "sep_token")):
         if instead in tokens:
             tokens.setdefault(role, tokens[instead])
-    model = json.loads(tokenizer.to_str())["model"]
-    unknown = model.get("unk_token") or (
-        tokenizer.id_to_token(model["unk_id"]) if model.get("unk_id") is not None else None
-    )
-    if unknown is not None and tokenizer.token_to_id(unknown) is not None:
-        tokens.setdefault("unk_token", unknown)
+    if "unk_token" not in tokens:
+        model = json.loads(tokenizer.to_str())["model"]
+        named, number = model.get("unk_token"), model.get("unk_id")
+        unknown = named if number is None else tokenizer.id_to_token(number)
+        if unknown is not None and tokenizer.token_to_id(unknown) is not None:
+            tokens["unk_token"] = unknown
     roles = sorted(set(ROLES) & set(tokens))
     return {role.removesuffix("_token"): tokenizer.token_to_id(tokens[role]) for role in roles}
 
@@ -248,10 +248,10 @@ def save_pretrained(
         if not any(Path(name).iterdir()):
             raise UserError(f"{where} is {name}, an empty folder; allowed: a folder with tokenizer.json.")
     # AutoTokenizer wants to know the model, of which tokenizer.json says nothing.
-    alone = os.path.isdir(name) and not any(
+    bare = os.path.isdir(name) and not any(
         Path(name, file).exists() for file in ("config.json", TOKENIZER_FILES["config"])
     )
-    kind = PreTrainedTokenizerFast if alone else AutoTokenizer
+    kind = PreTrainedTokenizerFast if bare else AutoTokenizer
     try:
         tokenizer = kind.from_pretrained(name, revision=revision, use_fast=True, trust_remote_code=False)
     except Exception as error:  # the libraries raise OSError, ValueError, KeyError and plain Exception alike
