@@ -287,14 +287,21 @@ def fresh(tmp_path) -> Workflow:
     return Workflow(tmp_path / "workflow")
 
 
-# The shipped config with every size cut down, for tests that need all stages and not what they learn.
+# The shipped config with every size cut down, for tests that need all stages and not what they learn. Its masked model
+# trains with TensorFlow, so that both libraries train in it.
 SMALL = """
 corpus: {max_documents: 600, held_out: {validation: 0.004, test: 0.004}}
 tokenizer: {vocab_size: 400}
 mlm:
   runs:
     tiny:
-      {steps: 20, checkpoint_every: 10, batch_size: 8, schedule: {shape: wsd, warmup_steps: 2, decay_steps: 8}}
+      backend: tensorflow
+      model: {architecture: roberta, intermediate_size: 512, max_position_embeddings: 132, hidden_dropout_prob: 0.0,
+              attention_probs_dropout_prob: 0.0}
+      steps: 20
+      checkpoint_every: 10
+      batch_size: 8
+      schedule: {shape: wsd, warmup_steps: 2, decay_steps: 8}
 base:
   small:
     {vocab_size: 400, steps: 20, checkpoint_every: 10, batch_size: 4,

@@ -33,11 +33,12 @@ def changed(**changes):
         if value is DELETE:
             del place[last]
         else:
-            place[last] = value
+            place[last] = copy.deepcopy(value)
     return config
 
 
 JAX = {f"{TINY}.backend": "jax", f"{TINY}.model": {"architecture": "modernbert"}}
+TENSORFLOW = {f"{TINY}.backend": "tensorflow", f"{TINY}.model": {"architecture": "roberta"}}
 FILES = {split: ["x"] for split in SPLITS}
 SHORT = {f"{TINY}.steps": 500, f"{TINY}.checkpoint_every": 250}
 COMMIT = {"revision": "a" * 40}
@@ -118,7 +119,7 @@ WRONG = [
         },
         "tfrecords.packing is segments with source: files", "concat, pad",
     ),
-    ({"tfrecords.packing": "segments"}, "tfrecords.packing is segments", TINY, "backend: tensorflow"),
+    (TENSORFLOW | {"tfrecords.packing": "segments"}, "tfrecords.packing is segments", TINY, "backend: tensorflow"),
     # steps and schedules
     (SHORT | {f"{TINY}.steps": 501}, f"{TINY}.steps is 501", "checkpoint_every, 250"),
     (SHORT | {f"{TINY}.schedule.warmup_steps": 500}, f"{TINY}.schedule.warmup_steps is 500", "less than steps, 500"),
@@ -148,9 +149,12 @@ WRONG = [
         f"{SMALL}.profile.steps is [391, 399]", "steps_per_execution, 10",
     ),
     # masked models
-    ({f"{TINY}.mesh": [1, 1]}, f"{TINY}.mesh is given with backend: tensorflow", "backend: jax"),
-    ({f"{TINY}.optimizer": {"name": "lion"}}, f"{TINY}.optimizer.name is lion", "backend: tensorflow: adamw"),
-    ({f"{TINY}.resources.hosts": 2}, f"{TINY}.resources.hosts is 2", "backend: tensorflow: 1"),
+    (TENSORFLOW | {f"{TINY}.mesh": [1, 1]}, f"{TINY}.mesh is given with backend: tensorflow", "backend: jax"),
+    (
+        TENSORFLOW | {f"{TINY}.optimizer": {"name": "lion"}},
+        f"{TINY}.optimizer.name is lion", "backend: tensorflow: adamw",
+    ),
+    (TENSORFLOW | {f"{TINY}.resources.hosts": 2}, f"{TINY}.resources.hosts is 2", "backend: tensorflow: 1"),
     ({f"{TINY}.model": DELETE}, f"{TINY} needs one of model ", "init", "pretrained"),
     ({f"{TINY}.init": COMMIT | {"pretrained": "x"}}, f"{TINY} needs one of model "),
     (
@@ -163,10 +167,16 @@ WRONG = [
     ),
     ({"mlm.runs.other": {"pretrained": "x"}}, 'mlm.runs.other.pretrained is "x"', f"mlm.runs.other.revision, {HUB}"),
     ({"mlm.runs.other": {"pretrained": "x", "steps": 3}}, 'mlm.runs.other has pretrained and "steps"'),
-    ({f"{TINY}.model.architecture": "longformer"}, f'{TINY}.model.architecture is "longformer"', "roberta"),
-    ({f"{TINY}.model.architecture": "robeta"}, f'{TINY}.model.architecture is "robeta"', '"roberta"?'),
-    ({f"{TINY}.model.architecture": "modernbert"}, f'{TINY}.model.architecture is "modernbert"', "backend: jax"),
-    ({f"{TINY}.model.architecture": "gpt2"}, f'{TINY}.model.architecture is "gpt2"', "roberta"),
+    (
+        TENSORFLOW | {f"{TINY}.model.architecture": "longformer"},
+        f'{TINY}.model.architecture is "longformer"', "roberta",
+    ),
+    (TENSORFLOW | {f"{TINY}.model.architecture": "robeta"}, f'{TINY}.model.architecture is "robeta"', '"roberta"?'),
+    (
+        TENSORFLOW | {f"{TINY}.model.architecture": "modernbert"},
+        f'{TINY}.model.architecture is "modernbert"', "backend: jax",
+    ),
+    (TENSORFLOW | {f"{TINY}.model.architecture": "gpt2"}, f'{TINY}.model.architecture is "gpt2"', "roberta"),
     (
         {f"{TINY}.backend": "jax", f"{TINY}.model": {"architecture": "bert"}},
         f"{TINY}.model.architecture is bert", "roberta, modernbert",
@@ -182,9 +192,9 @@ WRONG = [
     *(
         (changes | {"tfrecords.sequence_length": length}, f"{TINY}.model.max_position_embeddings is {found}", least)
         for changes, length, found, least in (
-            ({f"{TINY}.model.max_position_embeddings": 128}, 128, 128, "132 or more"),
+            (TENSORFLOW | {f"{TINY}.model.max_position_embeddings": 128}, 128, 128, "132 or more"),
             (
-                {f"{TINY}.model.architecture": "bert", f"{TINY}.model.max_position_embeddings": 127},
+                TENSORFLOW | {f"{TINY}.model.architecture": "bert", f"{TINY}.model.max_position_embeddings": 127},
                 128, 127, "128 or more",
             ),
             ({f"{TINY}.backend": "jax", f"{TINY}.model": {"architecture": "roberta"}}, 512, 512, "516 or more"),
@@ -195,7 +205,10 @@ WRONG = [
         {f"{TINY}.masking": {"mask_replace_prob": 0.9, "random_replace_prob": 0.2}},
         f"{TINY}.masking: mask_replace_prob 0.9 and random_replace_prob 0.2",
     ),
-    ({f"{TINY}.batch_size": 9, f"{TINY}.host_device_count": 2}, f"{TINY}.batch_size is 9", "host_device_count, 2"),
+    (
+        TENSORFLOW | {f"{TINY}.batch_size": 9, f"{TINY}.host_device_count": 2},
+        f"{TINY}.batch_size is 9", "host_device_count, 2",
+    ),
     (
         {f"{TINY}.model.hidden_size": 100, f"{TINY}.model.num_attention_heads": 3},
         f"{TINY}.model.hidden_size is 100", "num_attention_heads, 3",
@@ -316,8 +329,8 @@ def test_yaml_1_2(tmp_path):
 def test_overrides_of_the_command_line_are_numbers():
     config = read_config([ROOT / "config.yaml"], {"mlm": {"runs": {"tiny": {"learning_rate": "1e-4"}}}})
     assert config["mlm"]["runs"]["tiny"]["learning_rate"] == 1e-4
-    sizes = {"mlm": {"runs": {"tiny": {"model": {"layer_norm_eps": "1e-5"}}}}}
-    assert read_config([ROOT / "config.yaml"], sizes)["mlm"]["runs"]["tiny"]["model"]["layer_norm_eps"] == 1e-5
+    sizes = {"mlm": {"runs": {"tiny": {"model": {"initializer_range": "2e-2"}}}}}
+    assert read_config([ROOT / "config.yaml"], sizes)["mlm"]["runs"]["tiny"]["model"]["initializer_range"] == 0.02
 
 
 def test_text_that_reads_as_a_number_stays_text_where_text_is_meant():

@@ -191,6 +191,6 @@ def test_a_model_learns_more_than_frequencies(fresh):
     assert done.returncode == 0
     (fresh / "my.yaml").write_bytes(done.stdout)
     fresh("--configfile", "my.yaml", "--cores", "2")
-    metrics = json.loads((fresh / "experiments/text/results/mlm/roberta-mini/metrics.json").read_text())
+    metrics = json.loads((fresh / "experiments/text/results/mlm/modernbert-mini/metrics.json").read_text())
     for split in ("validation", "test"):
         assert metrics[split]["loss"] < metrics[split]["frequency_loss"]

@@ -58,7 +58,7 @@ NO_REVISION = {"source": "hub", "dataset": "some/set"} | TRAINING
         (FILES | {"models": ["mlm/none"]}, {}, 'models has "mlm/none".* mlm/tiny, base/small, finetune/python'),
         (FILES | {"models": ["base/small"], "predict": "token-classes"}, {}, "models has base/small.* token-classes"),
         (FILES | {"models": ["mlm/tiny"]}, OTHER, "models has mlm/tiny.* bert.* roberta, modernbert"),
-        (FILES | {"sequence_length": 129}, {}, "sequence_length is 129; .*128 .*mlm.runs.tiny"),
+        (FILES | {"sequence_length": 8193}, {}, "sequence_length is 8193; .*8192 .*mlm.runs.tiny"),
         (FILES | {"steps": 5}, {}, "steps is 5; .* checkpoint_every, 2"),
         (FILES | {"mesh": [1, 2]}, {}, r"mesh is \[1, 2\].* host_device_count, 1"),
         (FILES | {"predict": "token-classes", "text_pair": "b"}, {}, "text_pair .*token-classes"),

@@ -75,10 +75,10 @@ tfrecords: {sequence_length: $length, shards: {train: $shards}}
 CPUS = Template("""
 mlm:
   runs:
-    roberta-mini:
+    modernbert-mini:
       backend: jax
-      model: {architecture: roberta, hidden_size: 128, num_hidden_layers: 2, num_attention_heads: 2,
-              intermediate_size: 512, max_position_embeddings: 132, hidden_dropout_prob: $dropout,
+      model: {architecture: modernbert, hidden_size: 128, num_hidden_layers: 2, num_attention_heads: 2,
+              intermediate_size: 256, embedding_dropout: $dropout, mlp_dropout: $dropout,
               initializer_range: 0.08}   # about 1 / sqrt(hidden_size): small models learn faster
 $masked
 
