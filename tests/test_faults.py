@@ -228,7 +228,7 @@ def test_anchors_are_resolved(fresh):
     run = re.search(r"\n    tiny:\n((?:      .*\n)+)", config)[1]
     again = f"    tiny: &run\n{run}    other: *run\n"
     (fresh / "config.yaml").write_text(config.replace(f"    tiny:\n{run}", again))
-    assert re.search(r"^train_mlm_tensorflow +4$", fresh("-n").stdout, re.M)
+    assert re.search(r"^train_mlm_jax +4$", fresh("-n").stdout, re.M)
 
 
 @pytest.fixture
