@@ -40,6 +40,7 @@ def judged(tmp_path):
         scores = [{"model": f"{stage}/one", "score": one} for one in scores]
         *before, verdict = verdicts([*made_of, run], scores, sources)
         assert len(before) == len(made_of)
+        judge.before = [one.sentence for one in before]
         return verdict.sentence, verdict.warning
 
     return judge
@@ -51,14 +52,14 @@ def masked(loss):
 
 def test_a_masked_model_stands_beside_token_frequencies(judged):
     said, warning = judged("mlm", masked(5.81))
-    assert said.startswith("Better than token frequencies: loss 5.81") and "6.25" in said and not warning
+    assert said.startswith("Better than token frequencies: a loss of 5.81") and "6.25" in said and not warning
     said, warning = judged("mlm", masked(6.3), losses=(6.3, 6.29))
     assert said.startswith("No better than token frequencies") and warning and "learning_rate" in said
 
 
 def test_the_course_of_training_says_what_to_do_next(judged):
     said = judged("mlm", masked(4.0))[0]
-    assert "still falling, by 20.0%" in said and said.endswith("mlm.one.steps: 400.")
+    assert "still falling, by 20.0%" in said and said.endswith("mlm.one.steps: 400 instead of 200.")
     said = judged("mlm", masked(4.0), losses=(5.0, 4.0, 4.3))[0]
     assert "risen from 4.00 at step 200 to 4.30, after 12 passes" in said and "more text, or in fewer steps" in said
     assert "levelled off" in judged("mlm", masked(4.0), losses=(4.01, 4.0))[0]
@@ -101,36 +102,44 @@ def test_a_finetuned_model_stands_beside_its_base_model(judged):
     said, warning = answered(0.92)
     assert "1.60 bits per byte, where that has 6.50" in said and "92% of its responses to 100" in said and not warning
     assert "still falling" in said and answered(0.995)[0].endswith("nothing is left to do.")
-    assert answered(0.96)[0].endswith("little is left to do.")
+    assert "More held-out prompts" in answered(0.96)[0]
     said, warning = answered(0.06)
     assert said.startswith("6% of its responses") and "most frequent response" in said and warning
     said, warning = judged("finetune", figures(7.1, 7.2, 9.0), losses=(7.2, 7.2))
     assert "forgotten much" in said and "try finetune.one.learning_rate: 0.0003, a tenth of today's" in said and warning
     assert judged("finetune", figures(7.1, 7.2, 9.0), losses=(7.4, 7.2))[0] == said
     said = judged("finetune", figures(7.1, 7.2, 9.0), losses=(8.0, 7.2))[0]
-    assert said.endswith("train longer, such as finetune.one.steps: 2000.")
+    assert said.endswith("train longer, such as finetune.one.steps: 2000 instead of 200.")
     assert "keep more" not in said  # it has to learn first
     assert "keep more" not in judged("finetune", figures(7.1, 2.8, 9.0))[0]
     assert "keep more" in judged("finetune", figures(7.1, 2.8, 9.0), losses=(2.8,))[0]
     said = judged("finetune", figures(7.1, 2.8, 9.0), losses=(2.8, 2.4, 2.8), train=9.95)[0]
     assert said.count("learning_rate") == 1  # they have risen again
     said = judged("finetune", figures(7.1, 2.8, 9.0), losses=(2.81, 2.8))[0]
-    assert "keep more of the corpus, try finetune.one.learning_rate: 0.001, a third of today's. The" in said
+    assert "keep more of the corpus, try finetune.one.learning_rate: 0.001, a third of today's" in said
     assert "keep more" not in judged("finetune", figures(7.1, 2.8, 4.2))[0]
     said = judged("finetune", figures(7.1, 7.2), losses=(7.2,))[0]  # one checkpoint
-    assert said.endswith("finetune.one.steps: 1000 and finetune.one.checkpoint_every: 100.")
+    assert said.endswith("finetune.one.steps: 1000 instead of 100, with finetune.one.checkpoint_every: 100.")
     ngram = score("bits_per_byte", "finetune-text test", 2.4, 0.1, {"base model": 3.5, "5-gram": 1.26})
     said = judged("finetune", figures(7.1, 2.8), [ngram])[0]
-    assert "but worse than a 5-gram model of it: 2.40 bits per byte, where they have 3.50 and 1.26." in said
+    assert (
+        "but worse than a 5-gram model of it: 2.40 bits per byte, where the base model has 3.50 and the 5-gram model 1.26."
+        in said
+    )
 
 
 def test_a_model_comes_after_what_it_is_made_of(judged):
     losses = {"finetune_test": {"before": {"loss": 7.1}, "after": {"loss": 2.8}}}
     base = {"stage": "base", "label": "base/a", "key": "base.a", "folder": "base/a", "figures": {"test": {"loss": 4.0}}}
     assert "First" not in judged("finetune", {"loss": losses}, made_of=[base])[0]
+    beside = {"base model": 0.0, "most frequent response": 0.05}
+    for share, left in ((1.0, True), (0.5, False)):
+        right = score("exact_match", "finetune-text test, responses", share, 0.0, beside, "responses", higher=True)
+        judged("finetune", {"loss": losses}, [right], made_of=[base])
+        assert ("Leave it as it is: finetune/one is made from it" in judged.before[0]) == left
     base |= {"stage": "mlm", "figures": masked(6.3)}  # what has a warning
     said = judged("finetune", {"loss": losses}, made_of=[base])[0]
-    assert "First improve base/a, which it is made of. The val" in said
+    assert "First improve base/a, which it is made from. The val" in said
 
 
 def test_a_training_that_diverged_is_told_from_one_that_knows_its_text(judged):

@@ -74,20 +74,27 @@ def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]]
         found = [replace(one, sentence=f"{one.sentence} {AGAIN}") for one in found]
     found += of_records(sources)
     corpus = sources.json("corpus/corpus.json") or {"splits": {"train": {}}}
-    for run in runs:
-        if not run["figures"]:
-            continue
+    judged = []
+    for run in (one for one in runs if one["figures"]):
         own = [row["score"] for row in scores if row["model"] == run["label"] and row["score"].leads]
         characters = corpus["splits"]["train"].get("characters")
         said, warning = STANDINGS[run["stage"]](run["figures"], own, characters)
-        what = advice(course_of(run, sources), warning, run)
         responses = None if warning else next((score for score in own if score.group == RESPONSES), None)
-        if responses and (responses.high or responses.value) >= RIGHT:
-            what = DONE[responses.value >= RIGHT]
+        right = responses is not None and (responses.high or responses.value) >= RIGHT
+        what = DONE[responses.value >= RIGHT] if right else advice(course_of(run, sources), warning, run)
+        judged.append((run, said, warning, what))
+    for run, said, warning, what in judged:
+        good = [
+            other["label"]
+            for other, _, _, then in judged
+            if other.get("base") == run["label"] and then in DONE.values()
+        ]
+        if good:
+            what = LEAVE.format(" and ".join(good), "is" if len(good) == 1 else "are")
         first = what not in DONE.values() and any(one.label == run.get("base") and one.warning for one in found)
         # To learn comes first, and a lower rate is told once.
         kept = "" if warning or LONGER in what or "learning_rate" in what else keeping(run)
-        sentences = said, kept, FIRST.format(run.get("base")) if first else "", what
+        sentences = said, FIRST.format(run.get("base")) if first else "", what, kept
         found.append(Verdict(run["label"], " ".join(filter(None, sentences)), warning))
     return found
 
@@ -139,7 +146,7 @@ def of_records(sources: Sources) -> Iterator[Verdict]:
 # Whether the score itself is high enough, or only a value in its interval.
 DONE = {
     True: "For the finetuning text, nothing is left to do.",
-    False: "For the finetuning text, little is left to do.",
+    False: "More held-out prompts would show whether anything is left to do.",
 }
 LONGER = "train longer"
 PART = "It was trained on a part of the text: train it on more (tokenizer.train_on)."
@@ -149,7 +156,8 @@ COVERED = (
     "A larger tokenizer.character_coverage or model: byte-level-bpe covers them.",
 )
 AGAIN = "It is the tokenizer of masked models: after a change, the next run trains them again."
-FIRST = "First improve {}, which it is made of."
+FIRST = "First improve {}, which it is made from."
+LEAVE = "Leave it as it is: {} {} made from it and good."
 # By tokenizer.whitespace: how to have fewer tokens of white space.
 FOLD = "tokenizer.whitespace: fold. Then one space takes the place of all white space, and line breaks are lost."
 FEWER = {
@@ -168,9 +176,9 @@ def standing_of_masked(
     characters  of the training split of the corpus
     """
     loss, alone = figures["test"]["loss"], figures["test"]["frequency_loss"]
-    if loss >= alone:
-        return f"No better than token frequencies: loss {loss:.2f}, where they alone give {alone:.2f}.", True
-    return f"Better than token frequencies: loss {loss:.2f}, where they alone give {alone:.2f}.", False
+    better = "No better" if loss >= alone else "Better"
+    figure = f"a loss of {loss:.2f} nats per masked token"
+    return f"{better} than token frequencies: {figure}, where they alone give {alone:.2f}.", loss >= alone
 
 
 def standing_of_base(
@@ -204,11 +212,11 @@ def standing_of_tuned(
     if score and BASE in score.baselines:
         before, after, unit = score.baselines[BASE], score.value, "bits per byte"
         better, simpler = score.beside(before) == BETTER, score.baselines.get("5-gram")
-    beside, others = f"{'Better' if better else 'No better'} than its base model on the finetuning text", "that has"
-    values = f"{before:.2f}"
+    beside = f"{'Better' if better else 'No better'} than its base model on the finetuning text"
+    others = f"that has {before:.2f}"
     if simpler and simpler < after:
-        beside, others = f"{beside}, {'but ' if better else ''}worse than a 5-gram model of it", "they have"
-        values = f"{before:.2f} and {simpler:.2f}"
+        beside = f"{beside}, {'but ' if better else ''}worse than a 5-gram model of it"
+        others = f"the base model has {before:.2f} and the 5-gram model {simpler:.2f}"
     answers = next((one for one in scores if one.group == RESPONSES), None)
     sentences = []
     if answers:
@@ -217,9 +225,9 @@ def standing_of_tuned(
         if answers.beside(frequent) != BETTER:
             said, better = f"{said}; the most frequent response alone would be right in {frequent:.0%}", False
         sentences.append(f"{said}.")
-    sentences.append(f"{beside}: {after:.2f} {unit}, where {others} {values}.")
+    sentences.append(f"{beside}: {after:.2f} {unit}, where {others}.")
     if (rise := forgotten(figures)) > FORGOTTEN:
-        how_much = "much" if rise > MUCH else "a good part" if rise > MUCH / 2 else "some"
+        how_much = "much" if rise > MUCH else "a large part" if rise > MUCH / 2 else "some"
         sentences.append(f"It has forgotten {how_much} of the corpus: the loss there rose by {rise:.0%}.")
     return " ".join(sentences), not better
 
@@ -234,7 +242,7 @@ def keeping(run: Mapping[str, Any]) -> str:
     """Return what a finetuning that has forgotten can change, the least of the changes."""
     if run["stage"] != "finetune" or forgotten(run["figures"]) <= FORGOTTEN:
         return ""
-    return f"To keep more of the corpus, try {lower(run, 3, 'a third')}."
+    return f"If it has to keep more of the corpus, try {lower(run, 3, 'a third')}: it then learns more slowly."
 
 
 def lower(run: Mapping[str, Any], times: int, share: str) -> str:
@@ -297,13 +305,13 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
         return (
             f"Its learning_rate is probably too high: try {lower(run, 10, 'a tenth')}, and lower still if that fails."
         )
-    longer = f"{LONGER}, such as {run['key']}.steps: {(MANY if warning else TWICE) * last}"
+    longer = f"{LONGER}, such as {run['key']}.steps: {(MANY if warning else TWICE) * last} instead of {last}"
     if change is not None and change > CHANGE:
         fell = f"The validation loss was still falling, by {change:.1%} between the last two checkpoints"
         return f"{fell}: {longer}."
     if warning and change is None:
         every = f"{run['key']}.checkpoint_every: {last}"
-        return f"With only one checkpoint, it cannot be seen whether it was still learning: {longer} and {every}."
+        return f"With only one checkpoint, it cannot be seen whether it was still learning: {longer}, with {every}."
     if warning:
         return "Try another learning_rate, three times as high or as low, then more steps."
     if course.train and run["stage"] != "finetune" and loss > (1 + GAP) * course.train[-1]:
