@@ -122,10 +122,8 @@ def test_a_finetuned_model_stands_beside_its_base_model(judged):
     assert said.endswith("finetune.one.steps: 1000 instead of 100, with finetune.one.checkpoint_every: 100.")
     ngram = score("bits_per_byte", "finetune-text test", 2.4, 0.1, {"base model": 3.5, "5-gram": 1.26})
     said = judged("finetune", figures(7.1, 2.8), [ngram])[0]
-    assert (
-        "but worse than a 5-gram model of it: 2.40 bits per byte, where the base model has 3.50 and the 5-gram model 1.26."
-        in said
-    )
+    assert "but worse than a 5-gram model of it: 2.40 bits per byte, " in said
+    assert "where the base model has 3.50 and the 5-gram model 1.26." in said
 
 
 def test_a_model_comes_after_what_it_is_made_of(judged):

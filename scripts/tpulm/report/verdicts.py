@@ -6,6 +6,7 @@ The guide "Evaluation" of the docs lists the rules.
 """
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -74,23 +75,20 @@ def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]]
         found = [replace(one, sentence=f"{one.sentence} {AGAIN}") for one in found]
     found += of_records(sources)
     corpus = sources.json("corpus/corpus.json") or {"splits": {"train": {}}}
-    judged = []
+    judged, good = [], defaultdict(list)  # by base model, what is good of what is made from it
     for run in (one for one in runs if one["figures"]):
         own = [row["score"] for row in scores if row["model"] == run["label"] and row["score"].leads]
         characters = corpus["splits"]["train"].get("characters")
         said, warning = STANDINGS[run["stage"]](run["figures"], own, characters)
+        what = advice(course_of(run, sources), warning, run)
         responses = None if warning else next((score for score in own if score.group == RESPONSES), None)
-        right = responses is not None and (responses.high or responses.value) >= RIGHT
-        what = DONE[responses.value >= RIGHT] if right else advice(course_of(run, sources), warning, run)
+        if responses and (responses.high or responses.value) >= RIGHT:
+            what = DONE[responses.value >= RIGHT]
+            good[run.get("base")].append(run["label"])
         judged.append((run, said, warning, what))
     for run, said, warning, what in judged:
-        good = [
-            other["label"]
-            for other, _, _, then in judged
-            if other.get("base") == run["label"] and then in DONE.values()
-        ]
-        if good:
-            what = LEAVE.format(" and ".join(good), "is" if len(good) == 1 else "are")
+        if made := good[run["label"]]:
+            what = LEAVE.format(" and ".join(made), "is" if len(made) == 1 else "are")
         first = what not in DONE.values() and any(one.label == run.get("base") and one.warning for one in found)
         # To learn comes first, and a lower rate is told once.
         kept = "" if warning or LONGER in what or "learning_rate" in what else keeping(run)
