@@ -179,7 +179,7 @@ WRONG = [
     (TENSORFLOW | {f"{TINY}.model.architecture": "gpt2"}, f'{TINY}.model.architecture is "gpt2"', "roberta"),
     (
         {f"{TINY}.backend": "jax", f"{TINY}.model": {"architecture": "bert"}},
-        f"{TINY}.model.architecture is bert", "roberta, modernbert",
+        f'{TINY}.model.architecture is "bert"', "roberta, modernbert",
     ),
     *(
         (JAX | {f"{TINY}.model": {"architecture": "modernbert", key: value}}, f"{TINY}.model.{found}", allowed)

@@ -246,7 +246,7 @@ def test_a_model_of_a_hub_is_the_one_of_the_commit(given, server):
 
 REFUSED = [
     ({"model_type": "longformer"}, "longformer"),
-    ({"model_type": "bert"}, "config.architecture is bert"),
+    ({"model_type": "bert"}, 'config.architecture is "bert"'),
     ({"layer_norm_eps": 1e-12}, "config.layer_norm_eps is 1e-12"),
     ({"auto_map": {"AutoModel": "code.Model"}}, "auto_map"),
 ]

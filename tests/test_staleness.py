@@ -1176,7 +1176,7 @@ def test_a_long_chain_of_segments_dry_runs(fresh, segments):
     config["mlm"]["runs"]["tiny"] |= {"steps": 10 * segments, "checkpoint_every": 10}
     write(fresh, "long.yaml", config)
     printed = fresh("-n", "--quiet", "rules", "--configfile", "long.yaml").stdout
-    assert re.search(rf"^train_mlm_tensorflow +{segments}$", printed, re.M)
+    assert re.search(rf"^train_mlm_jax +{segments}$", printed, re.M)
 
 
 def test_clean_lists_and_deletes_what_no_run_needs(built):

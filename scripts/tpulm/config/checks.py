@@ -15,13 +15,12 @@ from tpulm.config.report import check_published
 from tpulm.config.tasks import check_tasks
 from tpulm.config.texts import check_chat, sources_of, template_fields
 from tpulm.core.accelerators import topology
-from tpulm.core.errors import UserError
+from tpulm.core.errors import UserError, describe
 from tpulm.core.secrets import find_secret
 from tpulm.specs.artifacts import PAD_ID, PAD_ID_OF_ROBERTA
 from tpulm.specs.causal_families import FAMILIES
 from tpulm.specs.masked_architectures import find_architecture
 from tpulm.specs.masked_sizes import check_heads, sizes_of
-from tpulm.specs.messages import describe
 from tpulm.specs.training_step import check_mesh
 
 

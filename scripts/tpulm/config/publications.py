@@ -12,7 +12,7 @@ from typing import Any
 from tpulm.config.exported_models import Model
 from tpulm.config.record_sets import RecordSet
 from tpulm.config.runs import LORA_KEYS, Run, checkpoint_period, pick, record_sets_of, runs_of
-from tpulm.core.errors import UserError
+from tpulm.core.errors import UserError, describe
 from tpulm.specs.artifacts import (
     ADAPTER_FILES,
     CHECKPOINT_FILES,
@@ -22,7 +22,6 @@ from tpulm.specs.artifacts import (
     TOKENIZER_FILES,
     experiment_folder,
 )
-from tpulm.specs.messages import describe
 
 LONGEST = 96  # characters of a repository's name on the hub
 CHECKPOINTS = "checkpoints"  # folder, and branch beside main, of the checkpoints of a run

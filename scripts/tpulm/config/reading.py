@@ -14,8 +14,7 @@ from ruamel.yaml.error import YAMLError
 from tpulm.config.checks import check
 from tpulm.config.schema import check_plain, fill, typed, validate
 from tpulm.config.sweeps import expand
-from tpulm.core.errors import UserError
-from tpulm.specs.messages import describe
+from tpulm.core.errors import UserError, describe
 
 SCHEMA = Path(__file__).parents[3] / "schemas" / "config.schema.yaml"
 

@@ -5,8 +5,7 @@ from typing import Any
 
 from tpulm.config.runs import STAGES, Run, runs_of
 from tpulm.config.sweeps import name_of, repetitions
-from tpulm.core.errors import UserError
-from tpulm.specs.messages import describe
+from tpulm.core.errors import UserError, describe
 
 # Figures of a published run that the config may give: what they are called, and whether higher is better.
 PUBLISHED_FIGURES = {

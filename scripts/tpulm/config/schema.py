@@ -9,8 +9,8 @@ from typing import Any
 import jsonschema
 from jsonschema.protocols import Validator
 
-from tpulm.core.errors import UserError
-from tpulm.specs.messages import describe, dotted, sentence
+from tpulm.core.errors import UserError, describe
+from tpulm.specs.messages import dotted, sentence
 
 DEEPEST = 20  # levels of a config
 

@@ -9,8 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from tpulm.config.runs import Run
-from tpulm.core.errors import UserError
-from tpulm.specs.messages import describe
+from tpulm.core.errors import UserError, describe
 
 KEY = "sweep"
 MOST = 1000  # runs of a sweep

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from tpulm.config.exported_models import asked_of
 from tpulm.config.runs import Run, pick, runs_of
 from tpulm.config.task_chains import FIXED, FOLDER, PRETRAINED, RANDOM, TaskChain
-from tpulm.core.errors import UserError
+from tpulm.core.errors import UserError, describe
 from tpulm.core.scores import CAUSAL, MASKED
 from tpulm.specs.artifacts import PAD_ID, PAD_ID_OF_ROBERTA
 from tpulm.specs.label_heads import CLASS, NUMBER, TOKEN_CLASSES, exported_model, without_either
 from tpulm.specs.masked_architectures import find_architecture
 from tpulm.specs.masked_sizes import sizes_of
-from tpulm.specs.messages import describe
 
 # The metrics that fit what is predicted; the first one is the default.
 METRICS = {

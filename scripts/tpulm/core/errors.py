@@ -1,5 +1,6 @@
-"""The exception for user errors, as opposed to bugs."""
+"""The exception for user errors, as opposed to bugs, and how they show what was found."""
 
+import json
 import unicodedata
 
 LONGEST = 2000  # characters of a sentence; data can have names of any length
@@ -25,3 +26,22 @@ def shown(text: str) -> str:
         for one in text
     )
     return safe if len(safe) <= LONGEST else f"{safe[: LONGEST // 2]} ... {safe[-LONGEST // 2 :]}"
+
+
+def describe(value: object) -> str:
+    """Return a value as the user wrote it, short."""
+    if value is None:
+        return "empty"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return f"a number of {value.bit_length()} bits"  # Python refuses to write out the longest
+    if not isinstance(value, str):
+        return str(value)
+    # Quoted as JSON does it, so that a line's end or another invisible character shows.
+    text = json.dumps(value, ensure_ascii=not value.isprintable())
+    return text if len(text) <= 80 else text[:77] + '..."'

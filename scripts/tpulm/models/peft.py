@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tpulm.core.errors import UserError
+from tpulm.core.errors import UserError, describe
 from tpulm.core.files import read_json
 from tpulm.core.foreign_folders import read_safetensors
 from tpulm.models.transformers_causal import LAYER, MODULES, WITH_HEADS
-from tpulm.specs.messages import describe
 
 if TYPE_CHECKING:
     import keras

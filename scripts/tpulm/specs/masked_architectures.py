@@ -4,8 +4,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tpulm.core.errors import UserError
-from tpulm.specs.messages import describe
+from tpulm.core.errors import UserError, describe
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,15 @@
 """The masked language models that run on JAX, RoBERTa and ModernBERT, with sizes named as in transformers."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tpulm.core.errors import UserError
+from tpulm.core.errors import UserError, describe
 
 # Dropout of the attention probabilities: as of the hidden states, or none; a kernel of attention has none.
 ATTENTION_DROPOUT = "attention_probs_dropout_prob"
+# Of a count or a theta.
+MOST = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Kind:
 
     sizes     their defaults: counts, but for
     shares    numbers from 0 to less than 1
-    thetas    numbers of more than 0
+    thetas    numbers of more than 0, at most MOST
     built_in  what the model has anyway; transformers has to be told
     """
 
@@ -105,7 +106,7 @@ def sizes_of(model: dict, where: str) -> dict:
     name = model["architecture"]
     given = {key: value for key, value in model.items() if key != "architecture"}
     if name not in KINDS:
-        raise UserError(f"{where}.architecture is {name}; allowed with backend: jax: {', '.join(KINDS)}.")
+        raise UserError(f"{where}.architecture is {describe(name)}; allowed with backend: jax: {', '.join(KINDS)}.")
     kind = KINDS[name]
     fixed = {key: [value] for key, value in kind.built_in.items()}
     if name == "roberta":
@@ -133,24 +134,26 @@ def check_keys(given: Mapping, where: str, sizes: Mapping, fixed: Mapping[str, l
     for key, value in given.items():
         if key in fixed and value not in fixed[key]:
             allowed = " or ".join(map(str, fixed[key]))
-            raise UserError(f"{where}.{key} is {value}; allowed with backend: jax: {allowed}.")
+            raise UserError(f"{where}.{key} is {describe(value)}; allowed with backend: jax: {allowed}.")
         if key not in fixed and key not in sizes:
             raise UserError(
-                f'{where} has the key "{key}"; allowed with backend: jax: architecture, {", ".join([*sizes, *fixed])}.'
+                f"{where} has the key {describe(key)}; allowed with backend: jax: architecture, "
+                f"{', '.join([*sizes, *fixed])}."
             )
 
 
 def check_number(where: str, value: Any, share: bool, theta: bool) -> None:
     """Check a size: a count, or a share, or a theta. Raises UserError."""
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
     if share:
         good, allowed = number and 0 <= value < 1, "a number, 0 or more, less than 1"
     elif theta:
-        good, allowed = number and value > 0, "a number, more than 0"
+        good, allowed = number and 0 < value <= MOST, f"a number, more than 0, at most {MOST}"
     else:
-        good, allowed = number and isinstance(value, int) and value > 0, "a whole number, 1 or more"
+        good = number and isinstance(value, int) and 0 < value <= MOST
+        allowed = f"a whole number, 1 or more, at most {MOST}"
     if not good:
-        raise UserError(f"{where} is {value}; allowed: {allowed}.")
+        raise UserError(f"{where} is {describe(value)}; allowed: {allowed}.")
 
 
 def check_heads(sizes: dict, where: str) -> None:

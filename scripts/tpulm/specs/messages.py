@@ -1,11 +1,12 @@
 """Error messages for the config: one sentence with the key, what was found, and what is allowed."""
 
 import difflib
-import json
 from collections.abc import Iterable
 from typing import Any
 
 import jsonschema
+
+from tpulm.core.errors import describe
 
 KINDS = {
     "object": "a mapping", "array": "a list", "string": "text", "integer": "a whole number",
@@ -23,25 +24,6 @@ RENAMED = {
     "minutes": "runtime", "random": "random_replace_prob", "rate": "mlm_probability", "rematerialise": "remat",
     "steps_per_dispatch": "steps_per_execution", "tuning": "finetune.text", "unit": "sample_by",
 }  # fmt: skip
-
-
-def describe(value: object) -> str:
-    """Return a value as the user wrote it, short."""
-    if value is None:
-        return "empty"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        return "a mapping"
-    if isinstance(value, list):
-        return "a list"
-    if isinstance(value, int) and abs(value) >= 2**63:
-        return f"a number of {value.bit_length()} bits"  # Python refuses to write out the longest
-    if not isinstance(value, str):
-        return str(value)
-    # Quoted as JSON does it, so that a line's end or another invisible character shows.
-    text = json.dumps(value, ensure_ascii=not value.isprintable())
-    return text if len(text) <= 80 else text[:77] + '..."'
 
 
 def dotted(path: Iterable[object]) -> str:
