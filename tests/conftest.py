@@ -288,7 +288,7 @@ def fresh(tmp_path) -> Workflow:
 
 
 # The shipped config with every size cut down, for tests that need all stages and not what they learn. Its masked model
-# trains with TensorFlow, so that both libraries train in it.
+# is a RoBERTa on TensorFlow, so that both libraries train in it.
 SMALL = """
 corpus: {max_documents: 600, held_out: {validation: 0.004, test: 0.004}}
 tokenizer: {vocab_size: 400}

@@ -307,7 +307,7 @@ def test_the_crate_is_a_provenance_run_crate(run, request, openers, tmp_path):
         archive.extractall(tmp_path)
     openers("crates", VALIDATE, str(tmp_path), json.dumps(CONTEXT))
     report = openers("crates", "import sys; from runcrate.cli import cli; cli(['report', sys.argv[1]])", str(tmp_path))
-    assert "train_mlm_tensorflow" in report and "results/mlm/tiny/metrics.json" in report
+    assert "train_mlm_" in report and "results/mlm/tiny/metrics.json" in report
 
 
 @pytest.mark.unit

@@ -301,7 +301,7 @@ def test_rows_of_a_batch_are_masked_as_in_the_whole():
     ],
 )
 def test_models_that_keras_hub_does_not_have(key, value, allowed):
-    with pytest.raises(UserError, match=rf"^m\.{key} is "?{value}"?; allowed.*{allowed}"):
+    with pytest.raises(UserError, match=rf'^m\.{key} is "?{value}"?; allowed.*{allowed}'):
         sizes_of({"architecture": "roberta", key: value}, "m")
 
 

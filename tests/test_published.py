@@ -2,7 +2,7 @@
 
 import pytest
 from conftest import ROOT
-from tpulm.config.reading import read_config
+from tpulm.config.reading import complete, read_config, read_yaml
 from tpulm.core.errors import UserError
 from tpulm.report.published import answers_beside, beside_published, markdown, verdict
 
@@ -78,5 +78,7 @@ def test_what_cannot_be_compared_is_said(run, published, said):
     ],
 )
 def test_microbatches_of_tensorflow_have_to_divide_the_batch(changes, said):
+    roberta = read_yaml(ROOT / "config.yaml")
+    roberta["mlm"]["runs"]["tiny"] |= {"backend": "tensorflow", "model": {"architecture": "roberta"}} | changes
     with pytest.raises(UserError, match=said):
-        read_config([str(ROOT / "config.yaml")], {"mlm": {"runs": {"tiny": changes}}})
+        complete(roberta, "config.yaml")

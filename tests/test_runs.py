@@ -67,7 +67,7 @@ def test_what_is_thinned_is_never_the_last(keep, thinned):
 
 
 def test_a_plan_takes_what_decides_the_step():
-    plan = run_of("mlm", "tiny", mlm={"runs": {"tiny": {"backend": "jax"}}}).plan()
+    plan = run_of("mlm", "tiny").plan()
     assert plan["vocabulary"]["size"] == 2048 and plan["sequence_length"] == 128
     finetuned = run_of("finetune", "python").plan()
     assert finetuned["base"]["vocab_size"] == 2048 and finetuned["rank"] == 8 and "schedule" not in finetuned

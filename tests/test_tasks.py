@@ -57,7 +57,7 @@ NO_REVISION = {"source": "hub", "dataset": "some/set"} | TRAINING
         (FILES | {"metrics": ["pearson"]}, {}, "metrics has pearson"),
         (FILES | {"models": ["mlm/none"]}, {}, 'models has "mlm/none".* mlm/tiny, base/small, finetune/python'),
         (FILES | {"models": ["base/small"], "predict": "token-classes"}, {}, "models has base/small.* token-classes"),
-        (FILES | {"models": ["mlm/tiny"]}, OTHER, "models has mlm/tiny.* bert.* roberta, modernbert"),
+        (FILES | {"models": ["mlm/tiny"]}, OTHER, "models has mlm/tiny.*bert.* roberta, modernbert"),
         (FILES | {"sequence_length": 8193}, {}, "sequence_length is 8193; .*8192 .*mlm.runs.tiny"),
         (FILES | {"steps": 5}, {}, "steps is 5; .* checkpoint_every, 2"),
         (FILES | {"mesh": [1, 2]}, {}, r"mesh is \[1, 2\].* host_device_count, 1"),

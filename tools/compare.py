@@ -16,16 +16,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-try:
-    from tpulm.config.runs import STAGES
-    from tpulm.config.sweeps import differing
-    from tpulm.core import bucket
-    from tpulm.core.errors import UserError
-    from tpulm.core.files import read_json
-    from tpulm.core.scores import read_scores
-    from tpulm.report.tables import aligned, compared, in_words, markdown
-except ModuleNotFoundError as error:
-    sys.exit(f"error: this Python has no {error.name}; activate the environment: `. .venv/bin/activate`.")
+from tpulm.config.runs import STAGES  # noqa: E402
+from tpulm.config.sweeps import differing  # noqa: E402
+from tpulm.core import bucket  # noqa: E402
+from tpulm.core.errors import UserError  # noqa: E402
+from tpulm.core.files import read_json  # noqa: E402
+from tpulm.core.scores import read_scores  # noqa: E402
+from tpulm.report.tables import aligned, compared, in_words, markdown  # noqa: E402
 
 
 def trained(run: Path, steps: int) -> dict[str, Any]:
