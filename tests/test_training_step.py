@@ -14,8 +14,7 @@ pytestmark = pytest.mark.unit
 @pytest.mark.parametrize("text", [{}, {"source": "files", "files": ["a"], "template": "{q}", "response": "{a}"}])
 def test_what_is_planned_is_what_trains(text):
     """A segment's recipe, with what its job knows from its inputs, and a plan's describe one training step."""
-    changes = {"mlm": {"runs": {"tiny": {}}}, "finetune": {"text": text}}
-    config = read_config([str(ROOT / "config.yaml")], changes)
+    config = read_config([str(ROOT / "config.yaml")], {"finetune": {"text": text}})
     runs = runs_of(config)
     assert [run.stage for run in runs] == ["mlm", "base", "finetune"]
     for run in runs:
