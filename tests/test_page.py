@@ -16,7 +16,7 @@ from tpulm.core.past_jobs import METADATA
 from tpulm.core.scores import IN_TRAINING, IN_TRAINING_TEXT, KIND, Score, write_scores
 from tpulm.report import graph, jobs
 from tpulm.report.curves import POINTS, curves_of, kept, reading
-from tpulm.report.page import SECTIONS, sections
+from tpulm.report.page import SECTIONS, sections, with_keys
 from tpulm.report.sources import STYLES, Sources
 from tpulm.report.tables import scores_then_and_now
 
@@ -105,6 +105,19 @@ def test_names_of_files_stay_text(results):
     assert {'mlm/<b onclick="x">"/fill_mask.json', "mlm/javascript:alert(1)/fill_mask.json"} <= set(page.links)
     text = told(results)
     assert "<b onclick" not in text and 'href="mlm/javascript%3A' in text
+
+
+@pytest.mark.parametrize(
+    ("said", "html"),
+    [
+        ("set tokenizer.whitespace: fold. Then", "set <code>tokenizer.whitespace: fold</code>. Then"),
+        ("mlm.runs.a-b.steps: 30 instead of 15", "<code>mlm.runs.a-b.steps: 30</code> instead of 15"),
+        ("try base.x.learning_rate: 1e-3, a third", "try <code>base.x.learning_rate: 1e-3</code>, a third"),
+        ("a loss of 3.15 nats. <b> & it", "a loss of 3.15 nats. &lt;b&gt; &amp; it"),
+    ],
+)
+def test_keys_of_a_sentence_are_code(said, html):
+    assert with_keys(said) == html
 
 
 def test_the_page_says_how_to_try_the_models(results, tmp_path_factory):

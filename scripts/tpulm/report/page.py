@@ -5,13 +5,14 @@ The templates, style and script are files of report/page/ at the top of the work
 """
 
 import hashlib
+import re
 from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from tpulm.report import data_section, result_section
 from tpulm.report.sources import STYLES, Sources, as_script, shown
@@ -40,6 +41,15 @@ def vega() -> str:
     return javascript_bundle("window.vegaEmbed = vegaEmbed;")
 
 
+# A key of the config, and a value that it is to have.
+KEY = re.compile(r"(?<![\w.])[a-z]\w*(?:\.[\w-]+|_\w+)+(?:: [\w.-]*\w)?")
+
+
+def with_keys(sentence: str) -> Markup:
+    """Return a sentence as HTML, with keys of the config and their values as code."""
+    return Markup(KEY.sub(r"<code>\g<0></code>", str(escape(sentence))))
+
+
 def always_empty(recipe: Mapping[str, Any]) -> set[str]:
     """Return the sections that no result of this config fills: the page leaves them out."""
     stages = [run["stage"] for run in recipe["runs"]]
@@ -61,7 +71,7 @@ def sections(recipe: Mapping[str, Any], sources: Sources, templates: Path) -> li
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {name: partial(shown, name) for name in STYLES}
+    environment.filters |= {name: partial(shown, name) for name in STYLES} | {"with_keys": with_keys}
     environment.tests["older"] = sources.older
     environment.globals |= {"as_script": as_script, "bar": data_section.bar, "linked": sources.linked}
     runs = result_section.described(recipe, sources)

@@ -111,7 +111,9 @@ def of_tokenizer(sources: Sources) -> Iterator[Verdict]:
         what = COVERED[figures["model"] == "wordpiece"] if figures.get("rare_characters") else what
         yield Verdict("tokenizer", f"{said} {what}", True)
     if figures.get("whitespace_rate", 0.0) > WHITESPACE:
-        said = f"{figures['whitespace_rate']:.0%} of the tokens are only white space, so that records hold less text. "
+        said = (
+            f"{figures['whitespace_rate']:.0%} of the tokens are only white space, so that each record has less text. "
+        )
         what = FEWER.get(figures.get("whitespace"), ANOTHER) if figures.get("characters_known") else ANOTHER
         yield Verdict("tokenizer", f"{said}{what}", False)
     elif per_word > 2 * USUAL_TOKENS and figures["characters"] < LONGEST_WORD * figures["words"]:
@@ -153,7 +155,7 @@ COVERED = (
     "A larger tokenizer.character_coverage, byte_fallback: true or model: byte-level-bpe covers them.",
     "A larger tokenizer.character_coverage or model: byte-level-bpe covers them.",
 )
-AGAIN = "It is the tokenizer of masked models: after a change, the next run trains them again."
+AGAIN = "Only masked models use it: after a change, the next run trains them again."
 FIRST = "First improve {}, which it is made from."
 LEAVE = "Leave it as it is: {} {} made from it and good."
 # By tokenizer.whitespace: how to have fewer tokens of white space.
