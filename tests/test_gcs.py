@@ -120,11 +120,12 @@ def test_blocks_are_requested_whole_and_ahead(manifest, cloud, monkeypatch):
     there = uploaded(manifest, cloud, "ahead")
     monkeypatch.setattr(order, "WINDOW", 2)
     streamed = open_records(there, "train")
-    # Only those for these records: an earlier test's, given up there, may be repeated for a while.
+    # Only requests for these records: gcsfs may still repeat some for which an earlier test no longer waits.
     before, batches = cloud.faults(only="ahead"), -(-sum(SHARDS) // 32)
     for step in range(batches):
         training_batch(streamed, RECIPE, step)
-    assert (cloud.faults() - before)["well"] == 8  # five blocks, three of the cuts between shards within one
+    # Five blocks, three of the cuts between shards within one. The next epoch begins with blocks that are still held.
+    assert (cloud.faults() - before)["well"] == 8
     steps = 2 * order.BLOCK // 32
     ahead = order.blocks_ahead(len(streamed), RECIPE["seed"], 0)
     soon = [order.batch_records(len(streamed), RECIPE["seed"], 32, step) for step in range(steps)]

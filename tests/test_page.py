@@ -113,7 +113,8 @@ def test_names_of_files_stay_text(results):
         ("set tokenizer.whitespace: fold. Then", "set <code>tokenizer.whitespace: fold</code>. Then"),
         ("mlm.runs.a-b.steps: 30 instead of 15", "<code>mlm.runs.a-b.steps: 30</code> instead of 15"),
         ("try base.x.learning_rate: 1e-3, a third", "try <code>base.x.learning_rate: 1e-3</code>, a third"),
-        ("a loss of 3.15 nats. <b> & it", "a loss of 3.15 nats. &lt;b&gt; &amp; it"),
+        ("a loss of 3.15 nats. <b> & today's", "a loss of 3.15 nats. &lt;b&gt; &amp; today&#39;s"),
+        ("base/a_b and base/a-learning_rate-1e-4 are", "base/a_b and base/a-learning_rate-1e-4 are"),
     ],
 )
 def test_keys_of_a_sentence_are_code(said, html):

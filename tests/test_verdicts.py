@@ -21,7 +21,7 @@ def score(metric, on, value, width, baselines, group="text", higher=False):
 def judged(tmp_path):
     """Return a function that gives the sentence on a run, and whether it is a warning."""
 
-    def judge(stage, figures, scores=(), losses=(5.0, 4.0), train=4.0, characters=1_000_000, made_of=()):
+    def judge(stage, figures, scores=(), losses=(5.0, 4.0), train=4.0, characters=1_000_000, made_of=(), others=()):
         files = {"corpus/corpus.json": {"splits": {"train": {"characters": characters}}}}
         for number, loss in enumerate(losses, start=1):
             state = {"step": 100 * number, "stopped_at": None, "evaluation": {"loss": loss}}
@@ -37,7 +37,8 @@ def judged(tmp_path):
         sources.read[f"{stage}/one/history.csv"]["held_out_loss"] = [1.0] * 100 * len(losses)  # between checkpoints
         named = {"stage": stage, "label": f"{stage}/one", "key": f"{stage}.one", "folder": f"{stage}/one"}
         run = named | {"base": "base/a", "learning_rate": 0.003, "figures": figures}
-        scores = [{"model": f"{stage}/one", "score": one} for one in scores]
+        every = {f"{stage}/one": scores} | dict(others)
+        scores = [{"model": label, "score": one} for label, own in every.items() for one in own]
         *before, verdict = verdicts([*made_of, run], scores, sources)
         assert len(before) == len(made_of)
         judge.before = [one.sentence for one in before]
@@ -101,7 +102,8 @@ def test_a_finetuned_model_stands_beside_its_base_model(judged):
 
     said, warning = answered(0.92)
     assert "1.60 bits per byte, where that has 6.50" in said and "92% of its responses to 100" in said and not warning
-    assert "still falling" in said and answered(0.995)[0].endswith("nothing is left to do.")
+    assert "still falling" in said and answered(0.996)[0].endswith("nothing is left to do.")
+    assert answered(0.996)[0].startswith("99.6% of its responses")
     assert "More held-out prompts" in answered(0.96)[0]
     said, warning = answered(0.06)
     assert said.startswith("6% of its responses") and "most frequent response" in said and warning
@@ -138,6 +140,12 @@ def test_a_model_comes_after_what_it_is_made_of(judged):
     base |= {"stage": "mlm", "figures": masked(6.3)}  # what has a warning
     said = judged("finetune", {"loss": losses}, made_of=[base])[0]
     assert "First improve base/a, which it is made from. The val" in said
+    good = {"stage": "finetune", "label": "finetune/good", "key": "finetune.good", "folder": "finetune/good"}
+    good |= {"base": "base/a", "learning_rate": 0.003, "figures": {"loss": losses}}
+    wrong = score("exact_match", "finetune-text test, responses", 0.5, 0.1, beside, "responses", higher=True)
+    right = score("exact_match", "finetune-text test, responses", 1.0, 0.0, beside, "responses", higher=True)
+    said = judged("finetune", {"loss": losses}, [wrong], made_of=[base, good], others={"finetune/good": [right]})[0]
+    assert "First" not in said and "Leave it as it is: finetune/good is made from it" in judged.before[0]
 
 
 def test_a_training_that_diverged_is_told_from_one_that_knows_its_text(judged):
@@ -192,8 +200,8 @@ def test_records_that_are_mostly_padding_are_told(tmp_path):
         return [(one.label, one.sentence) for one in verdicts([], [], Sources({name: tmp_path / "manifest.json"}))]
 
     ((label, sentence),) = of("pad", 1625, documents=100)
-    assert label == "tokens/small/finetune-text/pad-64" and "75% of the records is padding" in sentence
-    assert "16 tokens on average" in sentence and "sequence_length" in sentence and "packing: concat" in sentence
+    assert label == "tokens/small/finetune-text/pad-64" and "75% of the tokens of these records are padding" in sentence
+    assert "has 16 others on average" in sentence and "sequence_length" in sentence and "packing: concat" in sentence
     assert not of("pad", 3300, documents=100) and not of("concat", 1600, documents=100)
     ((_, sentence),) = of("pad", 3300, dropped=1700, documents=100)
     assert "sequence_length" not in sentence  # a smaller one would drop more

@@ -42,7 +42,7 @@ def vega() -> str:
 
 
 # A key of the config, and a value that it is to have.
-KEY = re.compile(r"(?<![\w.])[a-z]\w*(?:\.[\w-]+|_\w+)+(?:: [\w.-]*\w)?")
+KEY = re.compile(r"(?<![\w./-])[a-z]\w*(?:\.[\w-]+|_\w+)+(?:: [\w.-]*\w)?")
 
 
 def with_keys(sentence: str) -> Markup:

@@ -71,8 +71,8 @@ def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]]
     """
     scores, runs = list(scores), list(runs)
     found = list(of_tokenizer(sources))
-    if any(run["stage"] == "mlm" for run in runs):
-        found = [replace(one, sentence=f"{one.sentence} {AGAIN}") for one in found]
+    if found and any(run["stage"] == "mlm" for run in runs):
+        found[-1] = replace(found[-1], sentence=f"{found[-1].sentence} {AGAIN}")
     found += of_records(sources)
     corpus = sources.json("corpus/corpus.json") or {"splits": {"train": {}}}
     judged, good = [], defaultdict(list)  # by base model, what is good of what is made from it
@@ -89,10 +89,11 @@ def verdicts(runs: Iterable[dict[str, Any]], scores: Iterable[Mapping[str, Any]]
     for run, said, warning, what in judged:
         if made := good[run["label"]]:
             what = LEAVE.format(" and ".join(made), "is" if len(made) == 1 else "are")
-        first = what not in DONE.values() and any(one.label == run.get("base") and one.warning for one in found)
+        base = run.get("base")
+        first = what not in DONE.values() and not good[base] and any(one.label == base and one.warning for one in found)
         # To learn comes first, and a lower rate is told once.
         kept = "" if warning or LONGER in what or "learning_rate" in what else keeping(run)
-        sentences = said, FIRST.format(run.get("base")) if first else "", what, kept
+        sentences = said, FIRST.format(base) if first else "", what, kept
         found.append(Verdict(run["label"], " ".join(filter(None, sentences)), warning))
     return found
 
@@ -111,9 +112,7 @@ def of_tokenizer(sources: Sources) -> Iterator[Verdict]:
         what = COVERED[figures["model"] == "wordpiece"] if figures.get("rare_characters") else what
         yield Verdict("tokenizer", f"{said} {what}", True)
     if figures.get("whitespace_rate", 0.0) > WHITESPACE:
-        said = (
-            f"{figures['whitespace_rate']:.0%} of the tokens are only white space, so that each record has less text. "
-        )
+        said = f"{figures['whitespace_rate']:.0%} of the tokens are only white space, which leaves less room for text. "
         what = FEWER.get(figures.get("whitespace"), ANOTHER) if figures.get("characters_known") else ANOTHER
         yield Verdict("tokenizer", f"{said}{what}", False)
     elif per_word > 2 * USUAL_TOKENS and figures["characters"] < LONGEST_WORD * figures["words"]:
@@ -138,8 +137,8 @@ def of_records(sources: Sources) -> Iterator[Verdict]:
         padding = 1 - length / manifest["tokens_per_record"]
         if padding > PADDING:
             shorter = "" if split["dropped_tokens"] else "a smaller sequence_length, or "
-            said = f"{padding:.0%} of the records is padding, which takes time and teaches nothing: they have "
-            said += f"{length:.0f} tokens on average. Use {shorter}packing: concat."
+            said = f"{padding:.0%} of the tokens of these records are padding, which takes time and teaches nothing. "
+            said += f"A record has {length:.0f} others on average. Use {shorter}packing: concat."
             yield Verdict(file.removesuffix(f"/{MANIFEST}"), said, False)
 
 
@@ -152,10 +151,10 @@ LONGER = "train longer"
 PART = "It was trained on a part of the text: train it on more (tokenizer.train_on)."
 ANOTHER = "Another tokenizer fits this text better."
 COVERED = (
-    "A larger tokenizer.character_coverage, byte_fallback: true or model: byte-level-bpe covers them.",
-    "A larger tokenizer.character_coverage or model: byte-level-bpe covers them.",
+    "A larger tokenizer.character_coverage, byte_fallback: true or tokenizer.model: byte-level-bpe covers them.",
+    "A larger tokenizer.character_coverage or tokenizer.model: byte-level-bpe covers them.",
 )
-AGAIN = "Only masked models use it: after a change, the next run trains them again."
+AGAIN = "Only masked models use this tokenizer. After a change to it, the next run trains them again."
 FIRST = "First improve {}, which it is made from."
 LEAVE = "Leave it as it is: {} {} made from it and good."
 # By tokenizer.whitespace: how to have fewer tokens of white space.
@@ -220,7 +219,8 @@ def standing_of_tuned(
     answers = next((one for one in scores if one.group == RESPONSES), None)
     sentences = []
     if answers:
-        said = f"{answers.value:.0%} of its responses to {answers.items:,} held-out prompts are right"
+        share = f"{answers.value:.1%}" if RIGHT <= answers.value < 1 else f"{answers.value:.0%}"
+        said = f"{share} of its responses to {answers.items:,} held-out prompts are right"
         frequent = answers.baselines["most frequent response"]
         if answers.beside(frequent) != BETTER:
             said, better = f"{said}; the most frequent response alone would be right in {frequent:.0%}", False
@@ -247,8 +247,7 @@ def keeping(run: Mapping[str, Any]) -> str:
 
 def lower(run: Mapping[str, Any], times: int, share: str) -> str:
     """Return a share of the learning rate of a run, so many times lower, with its key."""
-    key, rate = f"{run['key']}.learning_rate", run.get("learning_rate")
-    return f"{share} of {key}" if rate is None else f"{key}: {rate / times:.2g}, {share} of today's"
+    return f"{run['key']}.learning_rate: {run['learning_rate'] / times:.2g}, {share} of today's"
 
 
 STANDINGS = {"mlm": standing_of_masked, "base": standing_of_base, "finetune": standing_of_tuned}
@@ -295,7 +294,7 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
     if loss > (1 + CHANGE) * lowest:
         if course.train and course.train[-1] > (1 + DIVERGED) * min(course.train):
             risen = f"The losses have risen again, in training from {min(course.train):.2f} to {course.train[-1]:.2f}"
-            return f"{risen}: try a third of the learning_rate, or more warmup_steps."
+            return f"{risen}: try {lower(run, 3, 'a third')}, or more {run['key']}.schedule.warmup_steps."
         epochs = run["figures"].get("epochs")
         passes = f", after {epochs:,.0f} passes over its text" if epochs and epochs >= 2 else ""
         risen = f"The validation loss has risen from {lowest:.2f} at step {course.best:,} to {loss:.2f}{passes}"
@@ -313,10 +312,10 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
         every = f"{run['key']}.checkpoint_every: {last}"
         return f"With only one checkpoint, it cannot be seen whether it was still learning: {longer}, with {every}."
     if warning:
-        return "Try another learning_rate, three times as high or as low, then more steps."
+        return f"Try three times {run['key']}.learning_rate, or a third of it, then more steps."
     if course.train and run["stage"] != "finetune" and loss > (1 + GAP) * course.train[-1]:
         known = f"loss {course.train[-1]:.2f} in training, {loss:.2f} in validation"
         return f"It knows its training text better than held-out text ({known}): train on more text."
     if change is None:
-        return "With a second checkpoint, the report can say whether more steps would help (checkpoint_every)."
+        return f"With a second checkpoint (a lower {run['key']}.checkpoint_every), more can be said."
     return "The validation loss has levelled off: a larger model or more text will do more than more steps."
