@@ -2,6 +2,7 @@
 
     python benchmarks/vocabularies.py                     # docstrings of this machine's Python packages
     python benchmarks/vocabularies.py --megabytes 36 400  # of several sizes
+    python benchmarks/vocabularies.py --megabytes 2000 --models unigram bpe --without sentencepiece
     python benchmarks/vocabularies.py --text FILE         # a document per line
     PYTHONPATH=FOLDER python benchmarks/vocabularies.py   # with rustbpe and gigatoken, if they are in FOLDER
 
@@ -20,7 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import docstrings
@@ -43,24 +45,32 @@ TRAINERS = {
 }
 
 
-def split(path: str) -> tuple[list[str], list[str]]:
-    """Return the documents to train on, and those that are held out."""
-    lines = [line for line in Path(path).read_text(encoding="utf-8").split("\n") if line]
-    return [line for number, line in enumerate(lines) if number % HELD_OUT], lines[::HELD_OUT]
+def lines(path: str) -> Iterator[str]:
+    """Yield the documents of a text."""
+    with open(path, encoding="utf-8", newline="\n") as file:
+        for line in file:
+            if document := line.rstrip("\n"):
+                yield document
 
 
-def train_here(model: str, size: int, documents: list[str]) -> Callable[[list[str]], int]:
+def batches(documents: Iterable[str]) -> Iterator[list[str]]:
+    """Yield documents, a thousand at a time."""
+    left = iter(documents)
+    while batch := list(islice(left, 1000)):
+        yield batch
+
+
+def train_here(model: str, size: int, documents: Iterator[str]) -> Callable[[list[str]], int]:
     """Train as the workflow does; return what counts the tokens of documents."""
     from tpulm.tokenization.pipeline import Recipe
     from tpulm.tokenization.training import train
 
-    batches = [documents[start : start + 1000] for start in range(0, len(documents), 1000)]
-    tokenizer, _ = train(batches, Recipe(model, size))
+    tokenizer, _ = train(batches(documents), Recipe(model, size))
     tokenizer.save(os.environ["SAVED"])
     return lambda texts: sum(len(e.ids) for e in tokenizer.encode_batch_fast(texts, add_special_tokens=False))
 
 
-def train_tokenizers(model: str, size: int, documents: list[str]) -> Callable[[list[str]], int]:
+def train_tokenizers(model: str, size: int, documents: Iterator[str]) -> Callable[[list[str]], int]:
     """Train with the trainer of `tokenizers`, for the same pipeline."""
     from tokenizers import models, pre_tokenizers, trainers
     from tpulm.tokenization.pipeline import SPECIALS, Recipe, untrained
@@ -80,13 +90,13 @@ def train_tokenizers(model: str, size: int, documents: list[str]) -> Callable[[l
     return lambda texts: sum(len(e.ids) for e in tokenizer.encode_batch_fast(texts, add_special_tokens=False))
 
 
-def train_sentencepiece(model: str, size: int, documents: list[str]) -> Callable[[list[str]], int]:
+def train_sentencepiece(model: str, size: int, documents: Iterator[str]) -> Callable[[list[str]], int]:
     """Train SentencePiece with its defaults, but without its own normalization."""
     import sentencepiece
 
     proto = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(documents), model_writer=proto, model_type=model, vocab_size=size, minloglevel=2,
+        sentence_iterator=documents, model_writer=proto, model_type=model, vocab_size=size, minloglevel=2,
         normalization_rule_name="identity", remove_extra_whitespaces=False, num_threads=os.cpu_count(),
         max_sentence_length=1 << 20,
     )  # fmt: skip
@@ -94,13 +104,13 @@ def train_sentencepiece(model: str, size: int, documents: list[str]) -> Callable
     return lambda texts: sum(map(len, processor.encode(texts)))
 
 
-def train_rustbpe(model: str, size: int, documents: list[str]) -> Callable[[list[str]], int]:
+def train_rustbpe(model: str, size: int, documents: Iterator[str]) -> Callable[[list[str]], int]:
     """Train rustbpe with the words of GPT-2."""
     import rustbpe
 
     pattern = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
     tokenizer = rustbpe.Tokenizer()
-    tokenizer.train_from_iterator(iter(documents), vocab_size=size, pattern=pattern)
+    tokenizer.train_from_iterator(documents, vocab_size=size, pattern=pattern)
     return lambda texts: sum(map(len, tokenizer.batch_encode(texts)))
 
 
@@ -114,9 +124,9 @@ WAYS = {
 
 def trained(way: str, model: str, size: int, path: str) -> dict:
     """Train and return seconds, peak memory of the process in MB and characters per token of the held-out documents."""
-    documents, held_out = split(path)
+    held_out = list(islice(lines(path), 0, None, HELD_OUT))
     start = time.perf_counter()
-    count = WAYS[way](model, size, documents)
+    count = WAYS[way](model, size, (line for number, line in enumerate(lines(path)) if number % HELD_OUT))
     seconds = time.perf_counter() - start
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     return {"seconds": seconds, "memory": memory, "quality": sum(map(len, held_out)) / count(held_out)}
@@ -128,8 +138,7 @@ def encoded(way: str, saved: str, path: str) -> dict:
     from tpulm.tokenization.encoding import tokenize
     from tpulm.tokenization.folder import load
 
-    documents = [line for line in Path(path).read_text(encoding="utf-8").split("\n") if line]
-    batches = [documents[first : first + 1000] for first in range(0, len(documents), 1000)]
+    texts = list(batches(lines(path)))
     tokenizer = load(saved)
     if way == "gigatoken":
         import gigatoken
@@ -137,11 +146,11 @@ def encoded(way: str, saved: str, path: str) -> dict:
         fast = gigatoken.Tokenizer(tokenizer)
     start = time.perf_counter()
     if way == "here":
-        found = [ids for ids, _ in tokenize(tokenizer, map(pa.array, batches))]
+        found = [ids for ids, _ in tokenize(tokenizer, map(pa.array, texts))]
     elif way == "tokenizers":
-        found = [one.ids for batch in batches for one in tokenizer.encode_batch_fast(batch)]
+        found = [one.ids for batch in texts for one in tokenizer.encode_batch_fast(batch)]
     else:
-        found = [ids for batch in batches for ids in fast.encode_batch_list(batch)]
+        found = [ids for batch in texts for ids in fast.encode_batch_list(batch)]
     seconds = time.perf_counter() - start
     ids = np.concatenate([np.asarray(one, np.int32) for one in found])
     return {"seconds": seconds, "ids": hashlib.sha256(ids[ids > 1].tobytes()).hexdigest()}
@@ -166,17 +175,17 @@ def cell(found: dict, ours: dict) -> str:
     return f"{found['seconds']:.1f} s{ratio}{rest}"
 
 
-def tables(text: str, name: str, size: int) -> list[str]:
+def tables(text: str, name: str, size: int, models: list[str], without: list[str]) -> list[str]:
     """Measure with a text, a document per line; return the tables, of long texts only that of training."""
     training, encoding = [], []
     megabytes = os.path.getsize(text) / 1e6
     with tempfile.TemporaryDirectory() as scratch:
-        for model in MODELS:
+        for model in models:
             saved = f"{scratch}/{model}.json"
             ours = measured("train", "here", model, size, text, SAVED=saved)
             row = [model, cell(ours, ours)]
             for way in ("tokenizers", "sentencepiece", "rustbpe"):
-                there = way in TRAINERS[model] and importlib.util.find_spec(way)
+                there = way in TRAINERS[model] and way not in without and importlib.util.find_spec(way)
                 row.append(cell(measured("train", way, model, size, text), ours) if there else "")
             training.append(f"| {' | '.join(row)} |")
             if megabytes > ENCODED:
@@ -189,7 +198,7 @@ def tables(text: str, name: str, size: int) -> list[str]:
             encoding.append(f"| {' | '.join(row)} |")
     return [
         "",
-        f"Training on {megabytes:.0f} MB ({name}): time, peak memory of the process with the text, "
+        f"Training on {megabytes:.0f} MB ({name}): time, peak memory of the process, "
         "characters per token of held-out documents. SentencePiece and byte-level BPE also cut words at punctuation.",
         "",
         "| model | here | `tokenizers` | SentencePiece | rustbpe |",
@@ -218,25 +227,27 @@ def main() -> None:
     parser.add_argument("--text", help="file with a document per line; docstrings without it")
     parser.add_argument("--megabytes", type=float, nargs="+", default=[36])
     parser.add_argument("--vocab-size", type=int, default=32_000)
+    parser.add_argument("--models", choices=MODELS, nargs="+", default=MODELS)
+    parser.add_argument("--without", choices=list(WAYS)[1:], nargs="+", default=[], help="trainers to leave out")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.measure:
         what, way, *rest = json.loads(asked.measure)
         print(json.dumps(trained(way, rest[0], int(rest[1]), rest[2]) if what == "train" else encoded(way, *rest)))
         return
-    lines = [
+    found = [
         f"{machine()}, Python {platform.python_version()}. {asked.vocab_size:,} pieces. In brackets: how many times as "
         "long as here."
     ]
     if asked.text:
-        lines += tables(asked.text, Path(asked.text).name, asked.vocab_size)
+        found += tables(asked.text, Path(asked.text).name, asked.vocab_size, asked.models, asked.without)
     else:
         with tempfile.TemporaryDirectory() as scratch:
             text = Path(scratch, "text")
             for megabytes in asked.megabytes:
                 name = f"docstrings, SHA-256 {docstrings.write(text, megabytes)}"
-                lines += tables(str(text), name, asked.vocab_size)
-    write(lines, RESULT, " ".join(["python", *sys.orig_argv[1:]]))
+                found += tables(str(text), name, asked.vocab_size, asked.models, asked.without)
+    write(found, RESULT, " ".join(["python", *sys.orig_argv[1:]]))
     print(RESULT.read_text())
 
 
