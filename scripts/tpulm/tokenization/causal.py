@@ -26,10 +26,13 @@ Places = list[tuple[int, int]]  # characters of tokens
 LINE_CHARACTERS = 4_000  # SentencePiece skips a line that is longer than it expects
 
 
-def train_vocabulary(documents: Iterable[str], vocab_size: int, where: str, marks: tuple[str, str] = MARKS) -> bytes:
-    """Train a SentencePiece Unigram model (Kudo 2018), byte fallback for rare characters; return its proto.
+def train_vocabulary(
+    documents: Iterable[str], vocab_size: int, where: str, model: str = "unigram", marks: tuple[str, str] = MARKS
+) -> bytes:
+    """Train a SentencePiece model, byte fallback for rare characters; return its proto.
 
     where  the config key of the vocabulary's size. Raises UserError, naming it, for a size that cannot be.
+    model  "unigram" (Kudo 2018), or "bpe" (Sennrich 2016) as in the published Gemma vocabularies
     marks  the pieces before and after a document
     """
     specials: dict[str, Any] = {f"{name}_id": index for name, index in SPECIAL.items()}
@@ -39,7 +42,7 @@ def train_vocabulary(documents: Iterable[str], vocab_size: int, where: str, mark
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=(line for document in documents for line in lines(document)),
             model_writer=proto,
-            model_type="unigram",
+            model_type=model,
             vocab_size=vocab_size,
             byte_fallback=True,
             normalization_rule_name="identity",
