@@ -22,7 +22,7 @@ rule train_base_vocabulary:
     output:
         "<results>/base/{run}/vocabulary.spm",
     params:
-        recipe=lambda w: pick(BASE[w.run], "vocab_size", "tokenizer", "seed") | {"marks": marks_of(BASE[w.run]["model"])},
+        recipe=lambda w: pick(BASE[w.run], "vocab_size", "seed") | {"marks": marks_of(BASE[w.run]["model"])},
     log:
         "<logs>/base/{run}/vocabulary.log",
     wildcard_constraints:

@@ -7,7 +7,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 import warm
-from sentencepiece.sentencepiece_model_pb2 import ModelProto
+from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 from tpulm.core.arrays import load_arrays, save_arrays
 from tpulm.core.errors import UserError
 from tpulm.core.files import fingerprints, write_json
@@ -171,17 +171,16 @@ def logits(model, length=12):
 # Vocabulary and tokens
 
 
-@pytest.mark.parametrize(("model", "kind"), [("unigram", 1), ("bpe", 2)])
-def test_vocabulary_is_the_same_each_time(model, kind):
-    proto = causal.train_vocabulary(prose(200), 330, "", model)
-    assert causal.train_vocabulary(prose(200), 330, "", model) == proto
-    assert ModelProto.FromString(proto).trainer_spec.model_type == kind
+def test_vocabulary_is_the_same_each_time(vocabulary):
+    assert causal.train_vocabulary(prose(200), 330, "") == vocabulary.read_bytes()
 
 
-@pytest.mark.parametrize("model", ["unigram", "bpe"])
-def test_vocabulary_keeps_code_as_it_is(model, tmp_path):
-    (tmp_path / "vocabulary.spm").write_bytes(causal.train_vocabulary(prose(200), 330, "", model))
-    tokenizer = causal.SentencePiece(tmp_path / "vocabulary.spm")
+def test_vocabulary_is_of_the_kind_that_llama_cpp_reads(vocabulary):
+    assert ModelProto.FromString(vocabulary.read_bytes()).trainer_spec.model_type == TrainerSpec.BPE
+
+
+def test_vocabulary_keeps_code_as_it_is(vocabulary):
+    tokenizer = causal.SentencePiece(vocabulary)
     assert tokenizer.special == {"pad": 0, "eos": 1, "bos": 2}
     [ids] = tokenizer.encode([CODE])
     assert tokenizer.processor.decode(ids) == CODE
@@ -189,12 +188,11 @@ def test_vocabulary_keeps_code_as_it_is(model, tmp_path):
     assert pieces.count("\n") == 4 and "\u2581" * 8 in pieces
 
 
-@pytest.mark.parametrize("model", ["unigram", "bpe"])
-def test_a_vocabulary_size_that_cannot_be_is_named(model):
+def test_a_vocabulary_size_that_cannot_be_is_named():
     with pytest.raises(UserError, match=r"^base\.small\.vocab_size is 5000; .* at most \d+"):
-        causal.train_vocabulary(prose(200), 5000, "base.small.vocab_size", model)
+        causal.train_vocabulary(prose(200), 5000, "base.small.vocab_size")
     with pytest.raises(UserError, match=r"^base\.small\.vocab_size is 280; .* at least \d+"):
-        causal.train_vocabulary(prose(200), 280, "base.small.vocab_size", model)
+        causal.train_vocabulary(prose(200), 280, "base.small.vocab_size")
 
 
 def test_long_lines_are_cut():

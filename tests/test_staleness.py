@@ -497,7 +497,7 @@ ROWS = [
         },
     ),
     *rows_of("trained", SMALL, BASE, {"mesh": [1, -1]}),
-    *rows_of("trained", SMALL, VOCABULARY, {"vocab_size": 2049, "tokenizer": "bpe", "seed": 1}),
+    *rows_of("trained", SMALL, VOCABULARY, {"vocab_size": 2049, "seed": 1}),
     *rows_of(
         "trained", SMALL,
         BASE + " " + shards("tokens/small/corpus/concat-32")

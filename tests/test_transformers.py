@@ -132,18 +132,16 @@ def test_what_transformers_has_no_setting_for_is_named(family, changes):
 
 
 def texts_to_read():
-    """Return prose, code and odd texts; no run of more than 16 spaces, which has several best segmentations."""
+    """Return prose, code and odd texts."""
     draw = np.random.default_rng(0)
     letters = list("abe \n\t▁<>é漢😀0x41") + ["the ", "    "]
     odd = ["".join(draw.choice(letters, draw.integers(1, 12))) for _ in range(300)]
-    return [*prose(200), *TEXTS, "", " ", *odd]
+    return [*prose(200), *TEXTS, "", " ", " " * 100, *odd]
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("model", ["unigram", "bpe"])
-def test_a_vocabulary_that_is_trained_here_gives_the_ids_of_sentencepiece(tmp_path, model):
-    (tmp_path / "vocabulary.spm").write_bytes(causal.train_vocabulary(prose(200), 328, "", model))
-    theirs = causal.SentencePiece(tmp_path / "vocabulary.spm")
+def test_a_vocabulary_that_is_trained_here_gives_the_ids_of_sentencepiece(vocabulary):
+    theirs = causal.SentencePiece(vocabulary)
     ours = fast_tokenizer(theirs)
     for text, ids in zip(texts_to_read(), theirs.encode(texts_to_read()), strict=True):
         assert ours.encode(text, add_special_tokens=False).ids == ids, text
@@ -177,9 +175,14 @@ def test_byte_pairs_of_sentencepiece_give_its_ids(tmp_path):
 
 
 @pytest.mark.unit
-def test_a_vocabulary_that_normalizes_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    "options",
+    [{"model_type": "bpe"}, {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}],
+    ids=["normalizes", "unigram"],
+)
+def test_a_vocabulary_that_transformers_or_llama_cpp_would_read_otherwise_is_refused(tmp_path, options):
     with pytest.raises(UserError, match="^the base model's SentencePiece vocabulary "):
-        fast_tokenizer(sentencepiece_of(tmp_path, vocab_size=40))
+        fast_tokenizer(sentencepiece_of(tmp_path, vocab_size=60, **options))
 
 
 @pytest.mark.parametrize(("name", "bos"), [("llama3", "<|begin_of_text|>"), ("qwen2", None)])

@@ -4,7 +4,6 @@ input.corpus              Parquet files with a column `text`, one document per r
 input.lengths             NumPy arrays: characters of each document
 output                    vocabulary.spm, a serialized SentencePiece model
 params.recipe.vocab_size  number of pieces, including the special and byte pieces
-params.recipe.tokenizer   unigram or bpe
 params.recipe.marks       the pieces before and after a document
 params.recipe.seed        selects the documents to read if the text is very long
 """
@@ -22,7 +21,7 @@ with job(snakemake.log[0], f"base {run}") as say:
     sample = Sample(lambda rows: read_rows(snakemake.input.corpus, rows), lengths, CHARACTERS, recipe["seed"])
     documents = (text for texts in sample for text in texts)
     where = f"base.{run}.vocab_size"
-    proto = train_vocabulary(documents, recipe["vocab_size"], where, recipe["tokenizer"], tuple(recipe["marks"]))
+    proto = train_vocabulary(documents, recipe["vocab_size"], where, tuple(recipe["marks"]))
     with atomic_write(snakemake.output[0]) as partial:
         partial.write_bytes(proto)
     say(f"vocabulary of {recipe['vocab_size']:,} pieces")

@@ -26,13 +26,13 @@ Places = list[tuple[int, int]]  # characters of tokens
 LINE_CHARACTERS = 4_000  # SentencePiece skips a line that is longer than it expects
 
 
-def train_vocabulary(
-    documents: Iterable[str], vocab_size: int, where: str, model: str = "unigram", marks: tuple[str, str] = MARKS
-) -> bytes:
-    """Train a SentencePiece model, byte fallback for rare characters; return its proto.
+def train_vocabulary(documents: Iterable[str], vocab_size: int, where: str, marks: tuple[str, str] = MARKS) -> bytes:
+    """Train a SentencePiece model of byte-pair encoding (Sennrich 2016), with bytes for rare characters.
+
+    Returns its proto. The published vocabularies of Gemma are such models, and the only ones of SentencePiece that
+    llama.cpp reads.
 
     where  the config key of the vocabulary's size. Raises UserError, naming it, for a size that cannot be.
-    model  "unigram" (Kudo 2018), or "bpe" (Sennrich 2016) as in the published Gemma vocabularies
     marks  the pieces before and after a document
     """
     specials: dict[str, Any] = {f"{name}_id": index for name, index in SPECIAL.items()}
@@ -42,7 +42,7 @@ def train_vocabulary(
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=(line for document in documents for line in lines(document)),
             model_writer=proto,
-            model_type=model,
+            model_type="bpe",
             vocab_size=vocab_size,
             byte_fallback=True,
             normalization_rule_name="identity",
@@ -50,7 +50,7 @@ def train_vocabulary(
             add_dummy_prefix=False,
             user_defined_symbols=USER_DEFINED,
             max_sentence_length=4 * LINE_CHARACTERS + 4,  # bytes
-            num_threads=1,  # EM adds up floats: another number of threads, another vocabulary
+            num_threads=1,
             minloglevel=1,
             **specials,
         )

@@ -1,10 +1,7 @@
 """Tokenizers of causal models in the format of the `tokenizers` library, as AutoTokenizer loads them.
 
-The ids are the trainer's, with two exceptions. Where a text spells a special token, such as <eos>, transformers reads
-the token, SentencePiece the characters; and so where it spells a byte, such as <0x0A>, with unknown characters. Where
-pieces of a Unigram vocabulary have several segmentations of the same probability, as runs of more than 16 spaces do in
-those that are trained here, SentencePiece takes the one that the rounding of its float32 sums favours, this library
-(float64) the first.
+The ids are the trainer's, with one exception. Where a text spells a special token, such as <eos>, transformers reads
+the token, SentencePiece the characters; and so where it spells a byte, such as <0x0A>, with unknown characters.
 """
 
 from collections.abc import Mapping
@@ -21,7 +18,7 @@ from tpulm.tokenization.folder import NO_LIMIT
 
 SPACE = "\u2581"  # SentencePiece's mark for a space
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, _, BYTE = range(1, 7)  # types of pieces
-UNIGRAM, BPE = 1, 2  # types of models
+BPE = 2  # type of a model
 
 
 def fast_tokenizer(tokenizer: SentencePiece | KerasHub) -> Tokenizer:
@@ -55,21 +52,21 @@ def is_byte_level(tokenizer: SentencePiece | KerasHub) -> bool:
 
 
 def from_sentencepiece(serialized: bytes) -> Tokenizer:
-    """Return the tokenizer of a serialized SentencePiece model, Unigram or BPE, which adds no special tokens.
+    """Return the tokenizer of a serialized SentencePiece model of BPE, which adds no special tokens.
 
-    Raises UserError for one that normalizes text otherwise than by writing spaces as a mark.
+    Raises UserError for another model, and for one that normalizes text otherwise than by writing spaces as a mark.
     """
     proto = sentencepiece_model_pb2.ModelProto.FromString(serialized)  # type: ignore[attr-defined]
-    spec, kind = proto.normalizer_spec, proto.trainer_spec.model_type
+    spec = proto.normalizer_spec
     pieces = [(piece.piece, piece.score, piece.type) for piece in proto.pieces]
     own = [piece for piece, _, type_ in pieces if type_ == USER_DEFINED]
     normalizes = spec.precompiled_charsmap or spec.remove_extra_whitespaces
-    if normalizes or kind not in (UNIGRAM, BPE) or (kind == BPE and spec.add_dummy_prefix and own):
+    if normalizes or proto.trainer_spec.model_type != BPE or (spec.add_dummy_prefix and own):
         raise UserError(
-            "the base model's SentencePiece vocabulary cannot be saved for transformers; allowed: Unigram or BPE "
-            "without normalization, and BPE that adds a space before a text must not have user-defined pieces."
+            "the base model's SentencePiece vocabulary cannot be saved for transformers; allowed: BPE without "
+            "normalization, and with user-defined pieces only where it adds no space before a text."
         )
-    tokenizer = Tokenizer(unigram(pieces) if kind == UNIGRAM else byte_pairs(pieces))
+    tokenizer = Tokenizer(byte_pairs(pieces))
     marked = normalizers.Replace(" ", SPACE)
     prefixed = spec.add_dummy_prefix
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), marked]) if prefixed else marked
@@ -77,8 +74,8 @@ def from_sentencepiece(serialized: bytes) -> Tokenizer:
     tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if prefixed else steps)
     control = [piece for piece, _, type_ in pieces if type_ in (CONTROL, UNKNOWN)]
     tokenizer.add_special_tokens([AddedToken(piece, normalized=False, special=True) for piece in control])
-    if kind == BPE:  # SentencePiece cuts a text at these before all else
-        tokenizer.add_tokens([AddedToken(piece, normalized=True, special=False) for piece in own])
+    # SentencePiece cuts a text at these before all else.
+    tokenizer.add_tokens([AddedToken(piece, normalized=True, special=False) for piece in own])
     return tokenizer
 
 
@@ -100,26 +97,6 @@ def chat_template(tokenizer: SentencePiece | KerasHub, described: Mapping[str, A
     begin += "{%- set bos_token = '' %}" if None in (own, bos) else ""
     begin += "{%- set strftime_now = undefined %}" if "strftime_now" in template else ""
     return f"{begin}{{#- Written as it was learned. #}}\n{template}"
-
-
-def unigram(pieces: list[tuple[str, float, int]]) -> models.Unigram:
-    """Return the Unigram model of pieces, as (text, score, type).
-
-    Scores are logarithms of probabilities. SentencePiece 0.2.3 gives a piece that the user defined one of 0.1 for each
-    of its bytes but the first, so that it is chosen before others. It never finds the pieces of bytes and of special
-    tokens in a text: here their scores are too low for that.
-    """
-    scores = [score for _, score, type_ in pieces if type_ == NORMAL]
-    never = 16 * (min(scores) - 10)
-    found = []
-    for piece, score, type_ in pieces:
-        if type_ == USER_DEFINED:
-            score = 0.1 * (len(piece.encode()) - 1)
-        elif type_ != NORMAL:
-            score = never
-        found.append((piece, score))
-    unknown = next(index for index, (_, _, type_) in enumerate(pieces) if type_ == UNKNOWN)
-    return models.Unigram(found, unk_id=unknown, byte_fallback=any(type_ == BYTE for _, _, type_ in pieces))
 
 
 def byte_pairs(pieces: list[tuple[str, float, int]]) -> models.BPE:
