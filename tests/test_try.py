@@ -64,7 +64,7 @@ def test_a_model_that_is_not_there_is_named_with_those_that_are(tmp_path):
 
 @pytest.mark.unit
 def test_without_the_environment_there_is_a_sentence():
-    for tool in ("try", "demo", "new_config", "watch"):
+    for tool in ("try", "demo", "serve", "new_config", "watch"):
         done = subprocess.run(
             [sys.executable, "-S", "-I", ROOT / f"tools/{tool}.py", "x"], capture_output=True, text=True, check=False
         )
