@@ -1,6 +1,6 @@
 """Serve a trained causal model to other programs, with the requests of OpenAI's API.
 
-    python3 -m venv serving && serving/bin/pip install "transformers[serving]" torch
+    python3 -m venv serving && serving/bin/pip install "transformers[serving]"
     python tools/serve.py base/small
     python tools/serve.py finetune/python --environment vllm --port 8080
 
@@ -99,7 +99,7 @@ def command_of(model: Served, asked: argparse.Namespace) -> tuple[list[str], str
     if not (programs / "transformers").is_file():
         raise UserError(
             f"{asked.environment} has no program that serves models; make such an environment with `python3 -m venv "
-            f'{asked.environment}` and `{programs}/pip install "transformers[serving]" torch`, or install vllm there.'
+            f'{asked.environment}` and `{programs}/pip install "transformers[serving]"`, or install vllm there.'
         )
     if model.adapter:
         raise UserError(
