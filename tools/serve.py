@@ -11,6 +11,7 @@ server answers this machine only, unless --host says otherwise.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -21,7 +22,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +36,10 @@ except ModuleNotFoundError as error:
     sys.exit(f"error: this Python has no {error.name}; activate the environment: `. .venv/bin/activate`.")
 
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # values of vLLM's --max-lora-rank
-START = 600.0  # seconds after which a server that does not answer is given up
+START, END = (
+    600.0,
+    20.0,
+)  # seconds after which a server that does not answer is given up, or that does not end is killed
 PROMPT, TOKENS = "def ", 16  # of the first answer, where the config has no prompt
 
 
@@ -119,7 +122,7 @@ def check_free(host: str, port: int) -> None:
         raise UserError(f"--host {host} --port {port} is not available: {error}.") from None
 
 
-@contextmanager
+@contextlib.contextmanager
 def running(command: list[str], cache: Path, address: str) -> Iterator[subprocess.Popen]:
     """Run a server while the context is open, from when it answers on. Raises UserError where it ends before.
 
@@ -140,9 +143,10 @@ def running(command: list[str], cache: Path, address: str) -> Iterator[subproces
             time.sleep(0.2)
         yield server
     finally:
-        if server.poll() is None:
-            os.killpg(server.pid, signal.SIGTERM)
-        server.wait()
+        for sign, seconds in ((signal.SIGTERM, END), (signal.SIGKILL, None)):
+            with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                os.killpg(server.pid, sign)
+                server.wait(seconds)
 
 
 def answers(address: str) -> bool:
@@ -205,7 +209,7 @@ def main() -> None:
         check_free(asked.host, asked.port)
         with running(command, asked.environment / "hub", address) as server:
             print("\n".join(first_answers(model, name, address)), flush=True)
-            server.wait()
+            raise UserError(f"the server has ended, with {server.wait()}; its own messages are above.")
     except UserError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
