@@ -36,10 +36,7 @@ except ModuleNotFoundError as error:
     sys.exit(f"error: this Python has no {error.name}; activate the environment: `. .venv/bin/activate`.")
 
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # values of vLLM's --max-lora-rank
-START, END = (
-    600.0,
-    20.0,
-)  # seconds after which a server that does not answer is given up, or that does not end is killed
+START, END = 600.0, 20.0  # seconds that a server may take to answer, and to end
 PROMPT, TOKENS = "def ", 16  # of the first answer, where the config has no prompt
 
 
