@@ -1,14 +1,15 @@
 """Models that are served to other programs."""
 
+import ast
 import json
-import runpy
+import os
 import shlex
 import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
-from argparse import Namespace
 
 import pytest
 import warm
@@ -17,6 +18,27 @@ from tpulm.core.files import write_json
 
 PROGRAM = ROOT / "tools/serve.py"
 PROMPTS = ["def ", "The ", "Return the ", "import os\n", "If the", "A list of", "class ", "self.", "This module", "0 "]
+# A server with the command lines of vLLM and transformers: it answers with its own, and has a child that must end, too.
+SERVER = """#!{python}
+import json, os, signal, subprocess, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+{first}
+child = subprocess.Popen(["sleep", "600"])
+open("pids", "w").write(f"{{os.getpid()}} {{child.pid}}")
+print("a message of the server", flush=True)
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        text = json.dumps([sys.argv[1:-4], asked, self.path, os.environ["VIRTUAL_ENV"]])
+        body = json.dumps({{"choices": [{{"text": text, "message": {{"content": text}}}}]}})
+        self.send_response({status})
+        self.end_headers()
+        self.wfile.write(body.encode())
+HTTPServer((sys.argv[-3], int(sys.argv[-1])), Handler).serve_forever()
+"""
 # The likeliest continuation of each prompt, as the workflow computes it, and the smallest distance to another token.
 LIKELIEST = """
 import json, sys
@@ -29,8 +51,7 @@ preset, prompts, count = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
 model, tokenizer = load_preset(preset), SentencePiece(f"{preset}/assets/tokenizer/vocabulary.spm")
 found = []
 for prompt in prompts:
-    first = [tokenizer.special["bos"], *tokenizer.encode([prompt])[0]]
-    ids, distances = list(first), []
+    ids, distances = [tokenizer.special["bos"], *tokenizer.encode([prompt])[0]], []
     for _ in range(count):
         logits = model({"token_ids": np.array([ids]), "padding_mask": np.ones((1, len(ids)), int)})
         logits = np.array(logits[0, -1])
@@ -42,93 +63,167 @@ print("RESULT" + json.dumps(found))
 """
 
 
-def said(folder, *arguments):
-    done = subprocess.run([sys.executable, PROGRAM, *arguments], cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 1 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
-    return done.stderr
+@pytest.fixture
+def port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
 
 
 @pytest.fixture
-def results(tmp_path):
-    """Results with a base model, an adapter of it and a masked model, as far as the program looks at them."""
+def folder(tmp_path):
+    """A folder with a base model, an adapter of it and a masked model, as far as the program looks at them."""
+    results = tmp_path / "results"
     for file in (
-        "mlm/tiny/model/model.safetensors",
-        "finetune/python/adapter.lora.h5",
-        "base/small/preset/config.json",
-    ):
-        (tmp_path / "results" / file).parent.mkdir(parents=True)
-        (tmp_path / "results" / file).touch()
-    write_json(tmp_path / "results/transformers/base/small/config.json", {"dtype": "float32"})
-    write_json(tmp_path / "results/finetune/python/adapter/adapter_config.json", {"r": 20, "rank_pattern": {"q": 33}})
-    write_json(tmp_path / "results/history/finetune/python.json", [{"recipe": {"base": "small"}}])
-    return tmp_path / "results"
+        "mlm/tiny/model/model.safetensors", "finetune/python/adapter.lora.h5", "base/small/preset/config.json",
+    ):  # fmt: skip
+        (results / file).parent.mkdir(parents=True)
+        (results / file).touch()
+    write_json(results / "transformers/base/small/config.json", {"dtype": "float32"})
+    write_json(results / "finetune/python/adapter/adapter_config.json", {"r": 33})
+    write_json(results / "history/finetune/python.json", [{"recipe": {"base": "small"}}])
+    return tmp_path
+
+
+def served_by(folder, name, first="", status=200):
+    """Put a server in the environment of a folder."""
+    program = folder / f"serving/bin/{name}"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text(SERVER.format(python=sys.executable, first=first, status=status))
+    program.chmod(0o755)
+
+
+def started(folder, *arguments):
+    environment = os.environ | {"http_proxy": "http://127.0.0.1:9"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, PROGRAM, *arguments], cwd=folder, env=environment, **pipes)
+
+
+def said(folder, *arguments):
+    """Return the one sentence that it ends with."""
+    output, errors = (done := started(folder, *arguments)).communicate(timeout=60)
+    assert done.returncode == 1 and output == "" and "Traceback" not in errors
+    assert errors.splitlines()[-1].startswith("error: "), errors
+    return errors.splitlines()[-1]
+
+
+def alive(folder):
+    """Return whether any process of a server is left."""
+    states = [f"/proc/{pid}/stat" for pid in (folder / "pids").read_text().split()]
+    return any(os.path.exists(state) and open(state).read().rpartition(")")[2].split()[0] != "Z" for state in states)
 
 
 @pytest.mark.unit
-def test_what_cannot_be_served_is_a_sentence(results):
-    folder = results.parent
-    assert "allowed: base/small, finetune/python" in said(folder, "mlm/tiny")
+def test_what_cannot_be_served_is_a_sentence(folder, port):
+    assert "mlm/tiny is a masked model; allowed: a base model" in said(folder, "mlm/tiny")
     assert 'pip install "transformers[serving]"' in said(folder, "small")
-    (folder / "serving/bin").mkdir(parents=True)
-    (folder / "serving/bin/transformers").touch()
-    assert "finetune.runs.python.merge: true" in said(folder, "python")
+    served_by(folder, "transformers")
+    assert "only vLLM serves. Set finetune.runs.python.merge to true" in said(folder, "python")
+    assert "--port is 0; allowed: 1 to 65535" in said(folder, "small", "--port", "0")
     with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", int(port)))
         other.listen()
-        port = str(other.getsockname()[1])
-        assert f"--port {port} " in said(folder, "small", "--port", port)
-    assert "serving/bin/transformers serve " in said(folder, "small", "--port", port)  # which is no program
-    (results / "transformers/base/small/config.json").unlink()
-    assert "`snakemake transformers`" in said(folder, "small")
+        assert f"--port {port} is not available" in said(folder, "small", "--port", port)
+    (folder / "mine.yaml").write_text("corpus: {source: python-docs}\n")
+    (folder / "results/transformers/base/small/config.json").unlink()
+    found = said(folder, "small", "--configfile", "mine.yaml")
+    assert "base/small/config.json; make it with `snakemake transformers --configfile mine.yaml`" in found
 
 
 @pytest.mark.unit
-def test_vllm_gets_an_adapter_beside_its_base_model(results, monkeypatch):
-    monkeypatch.chdir(results.parent)
-    program = runpy.run_path(str(PROGRAM))
-    environment = results.parent / "vllm"
-    (environment / "bin").mkdir(parents=True)
-    (environment / "bin/vllm").touch()
-    asked = Namespace(
-        run="python", configfile=None, results=None, environment=environment, host="127.0.0.1", port=8000
-    )  # fmt: skip
-    command, name = program["command_of"](program["served"](asked), asked)
-    assert command[1:3] == ["serve", "results/transformers/base/small"] and name == "finetune/python"
-    assert command[3:-4] == [
-        "--dtype", "float32", "--enable-lora", "--lora-modules", "finetune/python=results/finetune/python/adapter",
-        "--max-lora-rank", "64",
+def test_a_server_that_fails_is_told(folder, port):
+    served_by(folder, "transformers", first="sys.exit(7)")
+    assert "has ended with 7" in said(folder, "small", "--port", port)
+    served_by(folder, "transformers", status=500)
+    assert "/v1/completions answers with 500" in said(folder, "small", "--port", port)
+    assert not alive(folder)
+    (folder / "serving/bin/transformers").chmod(0o600)
+    assert "cannot run" in said(folder, "small", "--port", port)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("sign", "first"),
+    [
+        (signal.SIGINT, ""), (signal.SIGTERM, ""), (signal.SIGHUP, ""),
+        pytest.param(signal.SIGINT, "signal.signal(signal.SIGTERM, signal.SIG_IGN)", marks=pytest.mark.long),
+    ],
+)  # fmt: skip
+def test_the_server_ends_with_the_program(folder, port, sign, first):
+    """Also where the user presses Ctrl-C again, and a server that only a kill ends."""
+    served_by(folder, "transformers", first=first)
+    process = started(folder, "small", "--port", port)
+    assert process.stdout.readline().startswith("base/small answers: ")
+    process.send_signal(sign)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130 and not alive(folder)
+
+
+@pytest.mark.unit
+def test_vllm_serves_an_adapter_beside_its_base_model(folder, port):
+    served_by(folder, "vllm")
+    process = started(folder, "python", "--port", port)
+    try:
+        answer, command = process.stdout.readline(), process.stdout.readline()
+    finally:
+        process.send_signal(signal.SIGINT)
+    arguments, request, path, environment = json.loads(ast.literal_eval(answer.partition(": ")[2]))
+    assert arguments == [
+        "serve", "results/transformers/base/small", "--dtype", "float32", "--served-model-name", "base/small",
+        "--enable-lora", "--max-lora-rank", "64",
+        "--lora-modules", '{"name": "finetune/python", "path": "results/finetune/python/adapter"}',
     ]  # fmt: skip
-    write_json(results / "finetune/python/adapter/adapter_config.json", {"r": 513})
-    with pytest.raises(Exception, match=r"rank of 513.* 512 or less.*finetune\.runs\.python\.merge"):
-        program["command_of"](program["served"](asked), asked)
+    assert path == "/v1/completions" and environment == str(folder / "serving")
+    assert request == {"model": "finetune/python", "prompt": "def ", "max_tokens": 16, "temperature": 0}
+    assert json.loads(shlex.split(command)[-1]) == request
+    process.wait(60)
+
+    adapter = folder / "results/finetune/python/adapter/adapter_config.json"
+    write_json(adapter, {"r": 513})
+    assert "rank of 513" in (found := said(folder, "python")) and "512 or less" in found
+    adapter.unlink()
+    assert "adapter_config.json; make it with `snakemake`" in said(folder, "python")
+
+
+@pytest.mark.unit
+def test_conversations_need_their_template(folder, port):
+    served_by(folder, "vllm")
+    write_json(folder / "results/finetune-text/chat_template.json", {})
+    (folder / "results/finetune/python/history.csv").touch()
+    assert "without the chat template" in said(folder, "python")
+    (folder / "results/transformers/base/small/chat_template.jinja").touch()
+    process = started(folder, "small", "--port", port)
+    try:
+        lines = [process.stdout.readline() for _ in range(4)]
+    finally:
+        process.send_signal(signal.SIGINT)
+    assert "/v1/chat/completions" in lines[2] and json.loads(shlex.split(lines[3])[-1])["messages"]
+    process.wait(60)
 
 
 @pytest.mark.long
-def test_transformers_serves_the_likeliest_tokens(trained, openers):
+def test_transformers_serves_the_likeliest_tokens(trained, openers, port):
     """Where two logits are nearly the same, either may be chosen."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     environment = openers.python("transformers 5").parents[1]
-    command = [sys.executable, PROGRAM, "base/small", "--environment", environment, "--port", str(port)]
     preset = trained.folder / "results/base/small/preset"
     done = warm.run("jax", LIKELIEST, str(preset), json.dumps(PROMPTS), "8", folder=trained.folder)
     expected = json.loads(done.stdout.rpartition("RESULT")[2])
     assert sum(distance > 1e-3 for _, distance in expected) > 5
-    server = subprocess.Popen(command, cwd=trained.folder, stdout=subprocess.PIPE, text=True)
+    process = started(trained.folder, "base/small", "--environment", environment, "--port", port)
     try:
-        answer, command = (server.stdout.readline() for _ in range(2))
+        answer, command = process.stdout.readline(), process.stdout.readline()
         asked = subprocess.run(shlex.split(command), capture_output=True, text=True, check=True)
         assert repr(json.loads(asked.stdout)["choices"][0]["text"]) in answer
         request = {"model": "results/transformers/base/small", "max_tokens": 8, "temperature": 0}
         for prompt, (text, distance) in zip(PROMPTS, expected, strict=True):
-            body = json.dumps(request | {"prompt": prompt}).encode()
-            address = f"http://127.0.0.1:{port}/v1/completions"
-            with urllib.request.urlopen(
-                urllib.request.Request(address, body, {"Content-Type": "application/json"}), timeout=60
-            ) as response:
+            sent = urllib.request.Request(
+                f"http://127.0.0.1:{port}/v1/completions", json.dumps(request | {"prompt": prompt}).encode(),
+                {"Content-Type": "application/json"},
+            )  # fmt: skip
+            with urllib.request.urlopen(sent, timeout=60) as response:
                 found = prompt + json.load(response)["choices"][0]["text"]
-            assert found == text or distance < 1e-3, (found, text)
+            assert found == text or distance < 1e-3
     finally:
-        server.send_signal(signal.SIGINT)
-    assert server.wait(30) == 130
+        process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
