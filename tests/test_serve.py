@@ -52,7 +52,7 @@ model, tokenizer = load_preset(preset), SentencePiece(f"{preset}/assets/tokenize
 found = []
 for prompt in prompts:
     ids, distances = [tokenizer.special["bos"], *tokenizer.encode([prompt])[0]], []
-    for _ in range(count):
+    while len(distances) < count and ids[-1] != tokenizer.special["eos"]:
         logits = model({"token_ids": np.array([ids]), "padding_mask": np.ones((1, len(ids)), int)})
         logits = np.array(logits[0, -1])
         best, second = np.argsort(logits)[:-3:-1]
