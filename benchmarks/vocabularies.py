@@ -2,7 +2,7 @@
 
     python benchmarks/vocabularies.py                     # docstrings of this machine's Python packages
     python benchmarks/vocabularies.py --megabytes 36 400  # of several sizes
-    python benchmarks/vocabularies.py --megabytes 2000 --models unigram bpe --without sentencepiece
+    python benchmarks/vocabularies.py --megabytes 2000 --without sentencepiece --result FILE
     python benchmarks/vocabularies.py --text FILE         # a document per line
     PYTHONPATH=FOLDER python benchmarks/vocabularies.py   # with rustbpe and gigatoken, if they are in FOLDER
 
@@ -229,6 +229,7 @@ def main() -> None:
     parser.add_argument("--vocab-size", type=int, default=32_000)
     parser.add_argument("--models", choices=MODELS, nargs="+", default=MODELS)
     parser.add_argument("--without", choices=list(WAYS)[1:], nargs="+", default=[], help="trainers to leave out")
+    parser.add_argument("--result", type=Path, default=RESULT, help="where the tables go")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.measure:
@@ -247,8 +248,8 @@ def main() -> None:
             for megabytes in asked.megabytes:
                 name = f"docstrings, SHA-256 {docstrings.write(text, megabytes)}"
                 found += tables(str(text), name, asked.vocab_size, asked.models, asked.without)
-    write(found, RESULT, " ".join(["python", *sys.orig_argv[1:]]))
-    print(RESULT.read_text())
+    write(found, asked.result, " ".join(["python", *sys.orig_argv[1:]]))
+    print(asked.result.read_text())
 
 
 if __name__ == "__main__":

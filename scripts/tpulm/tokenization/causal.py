@@ -29,8 +29,8 @@ LINE_CHARACTERS = 4_000  # SentencePiece skips a line that is longer than it exp
 def train_vocabulary(documents: Iterable[str], vocab_size: int, where: str, marks: tuple[str, str] = MARKS) -> bytes:
     """Train a SentencePiece model of byte-pair encoding (Sennrich 2016), with bytes for rare characters.
 
-    Returns its proto. The published vocabularies of Gemma are such models, and the only ones of SentencePiece that
-    llama.cpp reads.
+    Returns its proto. The published vocabularies of Gemma are such models, and llama.cpp's converter takes any
+    vocabulary of the architectures that are trained here for one.
 
     where  the config key of the vocabulary's size. Raises UserError, naming it, for a size that cannot be.
     marks  the pieces before and after a document
@@ -50,7 +50,7 @@ def train_vocabulary(documents: Iterable[str], vocab_size: int, where: str, mark
             add_dummy_prefix=False,
             user_defined_symbols=USER_DEFINED,
             max_sentence_length=4 * LINE_CHARACTERS + 4,  # bytes
-            num_threads=1,
+            num_threads=1,  # as the rule requests
             minloglevel=1,
             **specials,
         )

@@ -60,12 +60,17 @@ def from_sentencepiece(serialized: bytes) -> Tokenizer:
     spec = proto.normalizer_spec
     pieces = [(piece.piece, piece.score, piece.type) for piece in proto.pieces]
     own = [piece for piece, _, type_ in pieces if type_ == USER_DEFINED]
-    normalizes = spec.precompiled_charsmap or spec.remove_extra_whitespaces
-    if normalizes or proto.trainer_spec.model_type != BPE or (spec.add_dummy_prefix and own):
-        raise UserError(
-            "the base model's SentencePiece vocabulary cannot be saved for transformers; allowed: BPE without "
-            "normalization, and with user-defined pieces only where it adds no space before a text."
-        )
+    found = {
+        "is no byte-pair encoding": proto.trainer_spec.model_type != BPE,
+        "normalizes text": spec.precompiled_charsmap or spec.remove_extra_whitespaces,
+        "has user-defined pieces and adds a space before a text": spec.add_dummy_prefix and own,
+    }
+    for what, is_so in found.items():
+        if is_so:
+            raise UserError(
+                f"the base model's SentencePiece vocabulary {what}, which cannot be written for transformers; allowed: "
+                "byte-pair encoding without normalization, and user-defined pieces only without a space before a text."
+            )
     tokenizer = Tokenizer(byte_pairs(pieces))
     marked = normalizers.Replace(" ", SPACE)
     prefixed = spec.add_dummy_prefix

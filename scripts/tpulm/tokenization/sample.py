@@ -7,7 +7,7 @@ import numpy as np
 from tpulm.core.random_streams import generator
 
 # Of the text that the vocabulary of a causal model is trained on, and that a tokenizer is evaluated on, at most.
-# SentencePiece holds some 20 bytes for each.
+# SentencePiece holds up to some 60 bytes for each.
 CHARACTERS = 50_000_000
 DRAWS = 1 << 20  # made at once
 
