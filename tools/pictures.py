@@ -39,6 +39,8 @@ def type_into(page: Any) -> None:
     """Have the masked and the causal models answer, and show what else the finetuned one might have said."""
     for kind in ("masked", "causal"):
         form = page.locator(f"form[data-kind={kind}]")
+        if kind == "causal":
+            form.locator("textarea").first.fill("def ")  # what the finetuned model has learned
         form.locator("button[type=submit]").click()
         form.locator(".reply:not([aria-busy])").last.wait_for(timeout=120_000)
         form.locator("button[type=submit]:not(:disabled)").wait_for(timeout=120_000)
