@@ -427,7 +427,8 @@ def test_only_responses_are_learned(jax_backend, answered):
 @pytest.mark.parametrize("answered", ["pad"], indirect=True)
 def test_a_batch_without_a_response_changes_nothing(jax_backend, answered):
     trainer = base_trainer((1, 1), packing="pad", responses=True)
-    [silent] = np.flatnonzero(~answered.features(np.arange(len(answered)), ["loss_mask"])["loss_mask"][:, 1:].any(1))
+    answers = answered.features(np.arange(len(answered)), ["loss_mask"])["loss_mask"][:, 1:].any(1)
+    silent = np.flatnonzero(~answers)[0]
     batch = causal_batches.arrays(answered, np.full(4, silent), tuple)
     before = [np.array(value) for value in trainer.state.trainable]
     trainer.state, figures = trainer.step(trainer.state, trainer.frozen, batch, np.float32(0.0))

@@ -387,6 +387,6 @@ def test_the_preprocessor_of_a_published_gemma3_needs_no_tensorflow(jax_backend,
     for file in ("preprocessor.json", "task.json"):  # as keras-hub's own have it
         text = (folder / file).read_text().replace("GemmaCausalLMPreprocessor", "Gemma3CausalLMPreprocessor")
         (folder / file).write_text(text)
-    inputs = load_preset(folder).preprocessor.generate_preprocess(["the value"], sequence_length=8)
+    inputs = load_preset(folder).preprocessor.generate_preprocess(["the value"], sequence_length=16)
     ids = causal.SentencePiece(vocabulary).encode(["the value"])[0]
     assert np.asarray(inputs["token_ids"])[0, : len(ids) + 1].tolist() == [2, *ids]

@@ -96,7 +96,12 @@ def served_by(folder, name, first="", status=200):
 def started(folder, *arguments):
     environment = os.environ | {"http_proxy": "http://127.0.0.1:9"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, PROGRAM, *arguments], cwd=folder, env=environment, **pipes)
+    command = [sys.executable, PROGRAM, *arguments]
+    return subprocess.Popen(command, cwd=folder, env=environment, preexec_fn=without_nohup, **pipes)
+
+
+def without_nohup():
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def said(folder, *arguments):
@@ -118,7 +123,9 @@ def test_what_cannot_be_served_is_a_sentence(folder, port):
     assert "mlm/tiny is a masked model; allowed: a base model" in said(folder, "mlm/tiny")
     assert 'pip install "transformers[serving]"' in said(folder, "small")
     served_by(folder, "transformers")
-    assert "only vLLM serves. Set finetune.runs.python.merge to true" in said(folder, "python")
+    assert "only vLLM serves. Set `merge: true` in its run of the config, and run `snakemake transformers" in said(
+        folder, "python"
+    )
     assert "--port is 0; allowed: 1 to 65535" in said(folder, "small", "--port", "0")
     with socket.socket() as other:
         other.bind(("127.0.0.1", int(port)))
@@ -145,7 +152,7 @@ def test_a_server_that_fails_is_told(folder, port):
 @pytest.mark.parametrize(
     ("sign", "first"),
     [
-        (signal.SIGINT, ""), (signal.SIGTERM, ""), (signal.SIGHUP, ""),
+        (signal.SIGINT, ""), (signal.SIGTERM, ""), (signal.SIGHUP, ""), (signal.SIGQUIT, ""),
         pytest.param(signal.SIGINT, "signal.signal(signal.SIGTERM, signal.SIG_IGN)", marks=pytest.mark.long),
     ],
 )  # fmt: skip
@@ -183,7 +190,7 @@ def test_vllm_serves_an_adapter_beside_its_base_model(folder, port):
     write_json(adapter, {"r": 513})
     assert "rank of 513" in (found := said(folder, "python")) and "512 or less" in found
     adapter.unlink()
-    assert "adapter_config.json; make it with `snakemake`" in said(folder, "python")
+    assert "adapter_config.json; make it with `snakemake transformers --configfile CONFIG`" in said(folder, "python")
 
 
 @pytest.mark.unit
@@ -191,9 +198,9 @@ def test_conversations_need_their_template(folder, port):
     served_by(folder, "vllm")
     write_json(folder / "results/finetune-text/chat_template.json", {})
     (folder / "results/finetune/python/history.csv").touch()
-    assert "without the chat template" in said(folder, "python")
+    assert "was trained on conversations" in said(folder, "python")
     (folder / "results/transformers/base/small/chat_template.jinja").touch()
-    process = started(folder, "small", "--port", port)
+    process = started(folder, "results/transformers/base/small/", "--port", port)
     try:
         lines = [process.stdout.readline() for _ in range(4)]
     finally:

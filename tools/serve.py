@@ -5,8 +5,8 @@
     python tools/serve.py finetune/python --environment vllm --port 8080
 
 The server is vLLM, where the environment has it, otherwise `transformers serve` of transformers 5. It serves the folder
-of the model below results/transformers, which `snakemake transformers` makes; vLLM also serves an adapter, by the name
-of its run, beside its base model. Prints the first answer to each kind of request, and the command that asks for it;
+of the model below results/transformers, which `snakemake transformers` makes; vLLM also serves an adapter, as
+finetune/RUN, beside its base model. Prints the first answer to each kind of request, and the command that asks for it;
 Ctrl-C ends it. The server answers this machine only, unless --host says otherwise.
 """
 
@@ -15,6 +15,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -32,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 try:
-    from tpulm.config.finished_models import chosen, folders_of, models, place_of
+    from tpulm.config.finished_models import chosen, folders_of, models, place_of, results_of
     from tpulm.core.errors import UserError
     from tpulm.core.files import read_json
 except ModuleNotFoundError as error:
@@ -41,7 +42,7 @@ except ModuleNotFoundError as error:
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # values of vLLM's --max-lora-rank
 START, END = 600.0, 20.0  # seconds that a server may take to answer, and to end
 PROMPT, TOKENS = "def ", 16  # of the first answer, where the config has no prompt
-ENDED_BY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDED_BY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # of this machine, no other one is asked
 
 
@@ -53,12 +54,14 @@ class Served:
     folder   of the model, as transformers opens it; of an adapter, that of its base model
     adapter  the folder of an adapter of PEFT; None for a whole model
     prompt   of the first answer
+    again    the command that makes the folder
     """
 
     name: str
     folder: Path
     adapter: Path | None
     prompt: str
+    again: str
 
     @property
     def talks(self) -> bool:
@@ -81,26 +84,28 @@ class Served:
 
 def merged(model: Served) -> str:
     """Return how an adapter becomes a whole model."""
-    key = f"finetune.runs.{model.name.partition('/')[2]}.merge"
-    return f"Set {key} to true, and run `snakemake transformers`."
+    return f"Set `merge: true` in its run of the config, and run `{model.again}`."
 
 
 def served(asked: argparse.Namespace) -> tuple[Served, bool]:
     """Return the model that was asked for, and whether it was trained on conversations. Raises UserError."""
-    results, run, config = place_of(asked.run, asked.configfile, asked.results)
+    # The folder below results/transformers is one of the run, too.
+    run = re.sub(r"(^|/)transformers/((base|finetune)/[^/]+/?)$", r"\1\2", asked.run)
+    results, run, config = place_of(run, asked.configfile, asked.results)
     stage, name = chosen(run, models(results), results)
     if stage == "mlm":
         raise UserError(f"{stage}/{name} is a masked model; allowed: a base model or a finetuned one.")
     folders = folders_of(stage, name, results, config)
     folder = results / "transformers" / folders.model.parent.relative_to(results)
     adapter = folders.adapter and folders.adapter / "adapter"
-    configfile = ["--configfile", *map(str, asked.configfile)] if asked.configfile else []
-    for file, target in ((folder / "config.json", "transformers"), (adapter and adapter / "adapter_config.json", "")):
-        if file and not file.is_file():
-            command = shlex.join(["snakemake", *([target] if target else []), *configfile])
-            raise UserError(f"there is no {file}; make it with `{command}`.")
+    own = bool(config) and results_of(config).resolve() == results.resolve()
+    files = [str(file) for file in asked.configfile or ([] if own else ["CONFIG"])]  # where it is not known which
+    again = shlex.join(["snakemake", "transformers", *(["--configfile", *files] if files else [])])
+    for file in filter(None, (folder / "config.json", adapter and adapter / "adapter_config.json")):
+        if not file.is_file():
+            raise UserError(f"there is no {file}; make it with `{again}`.")
     prompts = config.get("prompts", {}).get("generate") or [PROMPT]
-    return Served(f"{stage}/{name}", folder, adapter, prompts[0]), folders.chat is not None
+    return Served(f"{stage}/{name}", folder, adapter, prompts[0], again), folders.chat is not None
 
 
 def command_of(asked: argparse.Namespace) -> tuple[Served, list[str], str]:
@@ -109,7 +114,10 @@ def command_of(asked: argparse.Namespace) -> tuple[Served, list[str], str]:
     programs = asked.environment / "bin"
     place = ["--host", asked.host, "--port", str(asked.port)]
     if model.adapter and talks:
-        raise UserError(f"{model.name} is an adapter without the chat template of its training. {merged(model)}")
+        raise UserError(
+            f"{model.name} is an adapter that was trained on conversations; only a whole model has their chat template. "
+            f"{merged(model)}"
+        )
     if (programs / "vllm").is_file():
         return model, [str(programs / "vllm"), "serve", *model.vllm(), *place], model.name
     if not (programs / "transformers").is_file():
@@ -206,7 +214,7 @@ def first_answers(model: Served, name: str, address: str) -> Iterator[str]:
         request = {"model": name} | content | {"max_tokens": TOKENS, "temperature": 0}
         yield f"{model.name} answers: {answer_of(f'{address}/v1/{path}', request)!r}"
         body = json.dumps(request).replace("'", r"\u0027")
-        yield f"curl {address}/v1/{path} -H 'Content-Type: application/json' -d '{body}'"
+        yield f"curl --noproxy '*' {address}/v1/{path} -H 'Content-Type: application/json' -d '{body}'"
 
 
 def main() -> None:
@@ -220,7 +228,8 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help="where the models are; default: the results of the config")
     asked = parser.parse_args()
     for one in ENDED_BY:
-        signal.signal(one, signal.default_int_handler)
+        if signal.getsignal(one) is not signal.SIG_IGN:  # as nohup sets it
+            signal.signal(one, signal.default_int_handler)
     try:
         model, command, name = command_of(asked)
         check_free(asked.host, asked.port)
@@ -234,6 +243,9 @@ def main() -> None:
             raise UserError(f"the server has ended with {server.wait()}.")
     except UserError as error:
         sys.exit(f"error: {error}")
+    except BrokenPipeError:  # nobody reads what it prints
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
 
