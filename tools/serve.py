@@ -115,8 +115,8 @@ def command_of(asked: argparse.Namespace) -> tuple[Served, list[str], str]:
     place = ["--host", asked.host, "--port", str(asked.port)]
     if model.adapter and talks:
         raise UserError(
-            f"{model.name} is an adapter that was trained on conversations; only a whole model has their chat template. "
-            f"{merged(model)}"
+            f"{model.name} is an adapter that was trained on conversations; only a whole model has their chat "
+            f"template. {merged(model)}"
         )
     if (programs / "vllm").is_file():
         return model, [str(programs / "vllm"), "serve", *model.vllm(), *place], model.name
