@@ -25,7 +25,7 @@ def tokenizer(tmp_path_factory):
     draw = np.random.default_rng(0)
     texts = ["the " + " ".join(draw.choice(["the", "value", "it", "is", "sum"], size=8)) for _ in range(200)]
     path = tmp_path_factory.mktemp("vocabulary") / "vocabulary.spm"
-    path.write_bytes(causal.train_vocabulary([*texts, "Q: \nA:"], 294, "x"))
+    path.write_bytes(causal.train_vocabulary([*texts, "Q: \nA:"], 310, "x"))
     return causal.SentencePiece(path)
 
 
@@ -106,7 +106,7 @@ def shard(tokenizer, folder, packing, length, texts=None, spans=None):
     encoded = causal.tokenize([texts], tokenizer, [spans])
     path = folder / "train/00000-of-00001.tfrecord"
     sidecar = write_shard(encoded, layout | keys, 0, causal.CLOSING, path, len(texts))
-    sidecar["vocabulary"] = {"vocab_size": 294, "special_ids": tokenizer.special}
+    sidecar["vocabulary"] = {"vocab_size": tokenizer.size, "special_ids": tokenizer.special}
     manifest = merge({"train": [sidecar]}, layout)
     write_json(folder / "manifest.json", manifest)
     return manifest
