@@ -228,7 +228,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help="where the models are; default: the results of the config")
     asked = parser.parse_args()
     for one in ENDED_BY:
-        if signal.getsignal(one) is not signal.SIG_IGN:  # as nohup sets it
+        if one != signal.SIGHUP or signal.getsignal(one) is not signal.SIG_IGN:  # as nohup sets it
             signal.signal(one, signal.default_int_handler)
     try:
         model, command, name = command_of(asked)
