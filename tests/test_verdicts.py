@@ -5,8 +5,9 @@ import re
 
 import pytest
 from tpulm.core.scores import Score
+from tpulm.core.standing import LITTLE
 from tpulm.report.sources import Sources
-from tpulm.report.verdicts import LITTLE, verdicts
+from tpulm.report.verdicts import verdicts
 
 pytestmark = pytest.mark.unit
 
@@ -80,7 +81,9 @@ def test_a_causal_model_stands_beside_models_that_count(judged):
     said, warning = of(2.0, characters=LITTLE + 1)
     assert "should be better" in said and warning
     assert of(1.52)[0].startswith("As good as a 5-gram") and of(1.2)[0].startswith("Better than a 5-gram")
-    assert judged("base", {"test": {"loss": 4.0}})[0].startswith("Loss 4.00 nats per token")
+    said, warning = judged("base", {"test": {"loss": 4.0, "frequency_loss": 5.5}})  # without scores
+    assert said.startswith("Better than token frequencies: a loss of 4.00") and "5.50" in said and not warning
+    assert judged("base", {"test": {"loss": 5.5, "frequency_loss": 5.5}})[1]
 
 
 def test_a_finetuned_model_stands_beside_its_base_model(judged):
@@ -130,7 +133,7 @@ def test_a_finetuned_model_stands_beside_its_base_model(judged):
 
 def test_a_model_comes_after_what_it_is_made_of(judged):
     losses = {"finetune_test": {"before": {"loss": 7.1}, "after": {"loss": 2.8}}}
-    base = {"stage": "base", "label": "base/a", "key": "base.a", "folder": "base/a", "figures": {"test": {"loss": 4.0}}}
+    base = {"stage": "base", "label": "base/a", "key": "base.a", "folder": "base/a", "figures": masked(4.0)}
     assert "First" not in judged("finetune", {"loss": losses}, made_of=[base])[0]
     beside = {"base model": 0.0, "most frequent response": 0.05}
     for share, left in ((1.0, True), (0.5, False)):

@@ -4,8 +4,9 @@ input.base                preset folder
 input.records             manifest.json of the records that it was trained on; its URL, if they are in a bucket
 input.state               JSON of the chain's last checkpoint, which names the best
 output                    JSON: best_step, steps, epochs, parameters; per split predicted (tokens: all, or
-                          responses), loss (nats per token), accuracy, perplexity, predictions; measured_as, of which
-                          kind these are; attention, its implementation in training, where an accelerator could have
+                          responses), loss (nats per token), accuracy, perplexity, predictions, frequency_loss (nats
+                          per token, see tpulm.records.causal_batches); verdict, these in words; measured_as, of which
+                          kind they are; attention, its implementation in training, where an accelerator could have
                           several; with determinism: steps that, and bytes_promised: false
 params.recipe             batch_size, microbatches, precision, mesh, cpu_threads, host_device_count; determinism, where
                           it is steps
@@ -14,7 +15,8 @@ params.recipe             batch_size, microbatches, precision, mesh, cpu_threads
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 from tpulm.core.scores import CAUSAL, measured_as
-from tpulm.records.causal_batches import held_out_batches, predicted
+from tpulm.core.standing import standing_of_base
+from tpulm.records.causal_batches import frequency_loss, held_out_batches, predicted
 from tpulm.records.reader import open_records, read_manifest
 from tpulm.specs.training_step import ModelSpec, promised
 from tpulm.training import runtime
@@ -44,6 +46,8 @@ with job(snakemake.log[0], f"base {run}") as say:
     for split in ("validation", "test"):
         records = open_records(snakemake.input.records, split)
         figures = evaluator(held_out_batches(records, recipe))
+        figures["frequency_loss"] = frequency_loss(held_out_batches(records, recipe), manifest["vocab_size"])
         metrics[split] = {"predicted": predicted(records)} | figures
         say(f"{split} loss {figures['loss']:.4f}, accuracy {figures['accuracy']:.3f}")
+    metrics["verdict"] = standing_of_base(metrics)[0]
     write_json(snakemake.output[0], metrics)

@@ -7,9 +7,9 @@ input.corpus_records                 the same of the records of the corpus
 input.state                          JSON of the chain's last checkpoint, which names the best
 output.metrics                       JSON: best_step, steps, epochs, parameters; on each text predicted (tokens: all, or
                                      responses), and before and after loss (nats per token), accuracy, perplexity,
-                                     predictions; measured_as, of which kind these are; attention, its implementation
-                                     in training, where an accelerator could have several; with determinism: steps
-                                     that, and bytes_promised: false
+                                     predictions; verdict, these in words; measured_as, of which kind they are;
+                                     attention, its implementation in training, where an accelerator could have several;
+                                     with determinism: steps that, and bytes_promised: false
 output.partitioning                  JSON: mesh, and for each variable shape, layout, bytes on a device
 params.recipe                        batch_size, microbatches, method and keys of LoRA, seed, precision, mesh,
                                      layout, cpu_threads, host_device_count; determinism, where it is steps
@@ -19,6 +19,7 @@ from tpulm.core.arrays import load_arrays
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 from tpulm.core.scores import CAUSAL, measured_as
+from tpulm.core.standing import standing_of_tuned
 from tpulm.records.causal_batches import held_out_batches, predicted
 from tpulm.records.reader import open_records
 from tpulm.specs.training_step import ModelSpec, promised
@@ -57,6 +58,10 @@ with job(snakemake.log[0], f"finetune {run}") as say:
 
     state = read_json(snakemake.input.state)
     trainable, total = count(model.trainable_variables), count(model.variables)
+    losses = {
+        name: {"predicted": predicted(records), "before": before[name], "after": after[name]}
+        for name, records in texts.items()
+    }
     write_json(
         snakemake.output.metrics,
         {
@@ -65,10 +70,8 @@ with job(snakemake.log[0], f"finetune {run}") as say:
             "trainable_parameters": trainable,
             "total_parameters": total,
             "trainable_share": trainable / total,
-            "loss": {
-                name: {"predicted": predicted(records), "before": before[name], "after": after[name]}
-                for name, records in texts.items()
-            },
+            "loss": losses,
+            "verdict": standing_of_tuned({"loss": losses})[0],
             **measured_as(CAUSAL, f"finetune/{run}"),
             **promised(recipe),
             **how_trained(state),

@@ -8,7 +8,7 @@ output                      JSON: parameters; steps and epochs of what was train
                             the figures are, see tpulm.core.scores; attention, its implementation in training, where an
                             accelerator could have several; determinism, where it is steps, and bytes_promised: false;
                             validation and test, each loss (nats per masked token), accuracy, perplexity, predictions,
-                            frequency_loss (nats: see tpulm.records.masked_batches)
+                            frequency_loss (nats: see tpulm.records.masked_batches); verdict, these in words
 params.recipe               backend; cpu_threads, where there is no accelerator; determinism, where it is steps; with
                             backend jax also batch_size, microbatches, mesh, layout, host_device_count
 """
@@ -19,6 +19,7 @@ from pathlib import Path
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 from tpulm.core.scores import MASKED, measured_as
+from tpulm.core.standing import standing_of_masked
 from tpulm.records.masked_batches import frequency_loss
 from tpulm.records.reader import open_records, read_manifest
 from tpulm.specs.training_step import promised
@@ -68,4 +69,5 @@ with job(snakemake.log[0], f"mlm {run}") as say:
             f"{split}: loss {figures['loss']:.4f} (by token frequencies {figures['frequency_loss']:.4f}), "
             f"accuracy {figures['accuracy']:.3f}, perplexity {figures['perplexity']:.1f}"
         )
+    metrics["verdict"] = standing_of_masked(metrics)[0]
     write_json(snakemake.output[0], metrics)

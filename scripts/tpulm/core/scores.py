@@ -25,7 +25,8 @@ LIKELIHOODS = {
     MASKED: "pseudo-log-likelihood, within_word_l2r",
     CAUSAL: "log-likelihood, exact",
 }
-CHANCE = "chance"
+# What stands beside a score: a guess, and the model that a finetuned one is made from.
+CHANCE, BASE = "chance", "base model"
 RESPONSES = "responses"  # the group of what generated responses are worth
 BETTER, LEVEL, WORSE = "better", "level", "worse"
 

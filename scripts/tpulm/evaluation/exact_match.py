@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpulm.core.scores import RESPONSES, Score
+from tpulm.core.scores import BASE, RESPONSES, Score
 from tpulm.evaluation.documents import Answered, TextSet
 from tpulm.evaluation.intervals import interval
 from tpulm.specs.artifacts import OF_RESPONSES
@@ -85,7 +85,7 @@ def exact_match(
         high=high,
         higher_is_better=True,
         items=len(questions),
-        baselines={"base model": float(right(before).mean()), "most frequent response": frequent / len(wanted)},
+        baselines={BASE: float(right(before).mean()), "most frequent response": frequent / len(wanted)},
         split=texts.split,
     )
     return score, {question.item: value for question, value in zip(questions, values.tolist(), strict=True)}

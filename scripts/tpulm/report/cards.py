@@ -11,7 +11,6 @@ from statistics import fmean, median
 from typing import Any
 
 from tpulm.report.sources import source_of
-from tpulm.report.verdicts import standing_of_masked, standing_of_tuned
 from tpulm.training.checkpoint import trained_for
 
 
@@ -86,6 +85,7 @@ USES = {"base": keras_use, "adapter": adapter_use, "model": keras_use, "transfor
 
 FRAMEWORKS = {"tensorflow": "transformers and TensorFlow", "jax": "Keras and JAX"}
 CAUSAL = "Loss in nats per token, on held-out text."
+FREQUENCIES = "By token frequencies: the loss of a model that knows nothing else."
 SPLITS = ("validation", "test")
 ELSEWHERE = {"source": "TFRecord files"}  # in the place of a corpus, of records that were made elsewhere
 
@@ -207,7 +207,7 @@ def masked_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
         "How to use": fill_mask_use(recipe),
         "Data": data(facts["corpus"]),
         "Training": procedure(recipe),
-        "Figures": f"{standing_of_masked(metrics)[0]}\n\nLoss in nats per masked token; by token frequencies, the "
+        "Figures": f"{metrics['verdict']}\n\nLoss in nats per masked token; by token frequencies, the "
         "loss of a model that knows nothing else, and sees what masking leaves in place or replaces. The checkpoint "
         "was selected on validation; test is only reported.\n\n"
         + table(["split", "loss", "by token frequencies", "perplexity", "accuracy", "predictions"], rows),
@@ -240,7 +240,7 @@ def base_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
         tags=[sizes["architecture"]],
         eval_results=results(f"{recipe['name']} text", "text-generation", facts["corpus"], metrics),
     )  # fmt: skip
-    keys = ("loss", "perplexity", "accuracy", "predictions")
+    keys = ("loss", "frequency_loss", "perplexity", "accuracy", "predictions")
     rows = [[split, *(metrics[split][key] for key in keys)] for split in SPLITS]
     sections = {
         "Model": f"A causal language model ({sizes['architecture']}, {metrics['parameters']:,} parameters), trained "
@@ -248,7 +248,8 @@ def base_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
         "How to use": USES[recipe["kind"]](recipe),
         "Data": data(facts["corpus"]),
         "Training": procedure(recipe),
-        "Figures": f"{CAUSAL}\n\n" + table(["split", *keys], rows),
+        "Figures": f"{metrics['verdict']}\n\n{CAUSAL} {FREQUENCIES}\n\n"
+        + table(["split", "loss", "by token frequencies", *keys[2:]], rows),
         "Checkpoints": checkpoints(facts),
         "Hardware": hardware(facts["timings"]),
         "Framework versions": versions(facts["timings"]),
@@ -279,7 +280,7 @@ def tuned_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
         "How to use": USES[recipe["kind"]](recipe),
         "Data": data(facts["corpus"]),
         "Training": procedure(recipe),
-        "Figures": f"{standing_of_tuned(metrics)[0]}\n\n{CAUSAL} The corpus is the text of the base model and "
+        "Figures": f"{metrics['verdict']}\n\n{CAUSAL} The corpus is the text of the base model and "
         "shows what was forgotten.\n\n" + table(columns, rows),
         "Checkpoints": checkpoints(facts),
         "Hardware": hardware(facts["timings"]),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tpulm.core import live_metrics
-from tpulm.core.scores import BETTER, IN_TRAINING_TEXT, LEVEL, WHOLE, WORSE, Score
+from tpulm.core.scores import BASE, BETTER, IN_TRAINING_TEXT, LEVEL, WHOLE, WORSE, Score
 from tpulm.report.sources import Sources, columns_of
 from tpulm.specs.artifacts import CHECKPOINT_FILES, SEGMENT_FILES
 
@@ -121,7 +121,6 @@ def tokens_per_step(timings: dict) -> int | None:
 
 NUMBER = {"type": "quantitative"}
 SAID = {BETTER: "better than", LEVEL: "level with", WORSE: "worse than"}
-BASE = "base model"  # as evaluations name it, too, among what stands beside a score
 
 
 def scores_of(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dict[str, Any]]:

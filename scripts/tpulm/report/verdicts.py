@@ -7,14 +7,15 @@ The guide "Evaluation" of the docs lists the rules.
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from tpulm.core.scores import BETTER, BITS_PER_BYTE, RESPONSES, WORSE, Score
-from tpulm.report.curves import BASE, held_out
+from tpulm.core.scores import RESPONSES
+from tpulm.core.standing import FORGOTTEN, MUCH, RIGHT, STANDINGS, forgotten
+from tpulm.report.curves import held_out
 from tpulm.report.sources import Sources
 from tpulm.specs.artifacts import MANIFEST
 
@@ -26,14 +27,6 @@ MANY, TWICE = 10, 2
 FAST = 0.05
 # By how much the validation loss may be above the training loss.
 GAP = 0.1
-# Characters of training text up to which a small network is expected to lose against a 5-gram model.
-LITTLE = 20_000_000
-# By how much the loss on the corpus may rise by finetuning.
-FORGOTTEN = 0.1
-# From which rise on that is much, and a sign of too high a learning rate where the model is no better for it.
-MUCH = 1.0
-# Share of right responses from which on nothing is left to do.
-RIGHT = 0.99
 # By how much the mean training loss before the last checkpoint may be above the lowest before any.
 DIVERGED = 0.1
 # Tokens of an English word by OpenAI's tokenizers: "1 token is about 3/4 of a word" (its help page on tokens).
@@ -166,78 +159,6 @@ FEWER = {
 }
 
 
-def standing_of_masked(
-    figures: Mapping[str, Any], scores: Sequence[Score] = (), characters: int | None = None
-) -> tuple[str, bool]:
-    """Return what a masked model is better or worse than, and whether that is a warning.
-
-    figures     its metrics.json; scores  those that lead
-    characters  of the training split of the corpus
-    """
-    loss, alone = figures["test"]["loss"], figures["test"]["frequency_loss"]
-    better = "No better" if loss >= alone else "Better"
-    figure = f"a loss of {loss:.2f} nats per masked token"
-    return f"{better} than token frequencies: {figure}, where they alone give {alone:.2f}.", loss >= alone
-
-
-def standing_of_base(
-    figures: Mapping[str, Any], scores: Sequence[Score] = (), characters: int | None = None
-) -> tuple[str, bool]:
-    """Return the same of a causal model that was trained here."""
-    score = next((one for one in scores if one.metric == BITS_PER_BYTE and one.on.startswith("corpus ")), None)
-    if score is None or "5-gram" not in score.baselines:
-        return f"Loss {figures['test']['loss']:.2f} nats per token on the test split.", False
-    unigram, ngram = score.baselines["unigram"], score.baselines["5-gram"]
-    figure = f"{score.value:.2f} bits per byte"
-    if score.beside(unigram) != BETTER:
-        return f"No better than token frequencies: {figure}, where they alone give {unigram:.2f}.", True
-    if score.beside(ngram) != WORSE:
-        how = "Better than" if score.beside(ngram) == BETTER else "As good as"
-        return f"{how} a 5-gram model of the same text: {figure}, where that has {ngram:.2f}.", False
-    said = f"Better than token frequencies, worse than a 5-gram model of the same text: {figure}, where that has "
-    if characters is not None and characters > LITTLE:
-        return f"{said}{ngram:.2f}. With so much text, a network should be better.", True
-    return f"{said}{ngram:.2f}. That is expected after a short training on little text, and can be improved.", False
-
-
-def standing_of_tuned(
-    figures: Mapping[str, Any], scores: Sequence[Score] = (), characters: int | None = None
-) -> tuple[str, bool]:
-    """Return the same of a finetuned model, beside its base model."""
-    of_text = figures["loss"]["finetune_test"]
-    before, after, unit = of_text["before"]["loss"], of_text["after"]["loss"], "nats per token"
-    score = next((one for one in scores if one.metric == BITS_PER_BYTE and one.on.startswith("finetune-text ")), None)
-    better, simpler = after < before, None
-    if score and BASE in score.baselines:
-        before, after, unit = score.baselines[BASE], score.value, "bits per byte"
-        better, simpler = score.beside(before) == BETTER, score.baselines.get("5-gram")
-    beside = f"{'Better' if better else 'No better'} than its base model on the finetuning text"
-    others = f"that has {before:.2f}"
-    if simpler and simpler < after:
-        beside = f"{beside}, {'but ' if better else ''}worse than a 5-gram model of it"
-        others = f"the base model has {before:.2f} and the 5-gram model {simpler:.2f}"
-    answers = next((one for one in scores if one.group == RESPONSES), None)
-    sentences = []
-    if answers:
-        share = f"{answers.value:.1%}" if RIGHT <= answers.value < 1 else f"{answers.value:.0%}"
-        said = f"{share} of its responses to {answers.items:,} held-out prompts are right"
-        frequent = answers.baselines["most frequent response"]
-        if answers.beside(frequent) != BETTER:
-            said, better = f"{said}; the most frequent response alone would be right in {frequent:.0%}", False
-        sentences.append(f"{said}.")
-    sentences.append(f"{beside}: {after:.2f} {unit}, where {others}.")
-    if (rise := forgotten(figures)) > FORGOTTEN:
-        how_much = "much" if rise > MUCH else "a large part" if rise > MUCH / 2 else "some"
-        sentences.append(f"It has forgotten {how_much} of the corpus: the loss there rose by {rise:.0%}.")
-    return " ".join(sentences), not better
-
-
-def forgotten(figures: Mapping[str, Any]) -> float:
-    """Return by which share the loss on the corpus has risen by finetuning; 0 where it was not measured."""
-    corpus = figures["loss"].get("corpus_validation")
-    return corpus["after"]["loss"] / corpus["before"]["loss"] - 1 if corpus else 0.0
-
-
 def keeping(run: Mapping[str, Any]) -> str:
     """Return what a finetuning that has forgotten can change, the least of the changes."""
     if run["stage"] != "finetune" or forgotten(run["figures"]) <= FORGOTTEN:
@@ -248,9 +169,6 @@ def keeping(run: Mapping[str, Any]) -> str:
 def lower(run: Mapping[str, Any], times: int, share: str) -> str:
     """Return a share of the learning rate of a run, so many times lower, with its key."""
     return f"{run['key']}.learning_rate: {run['learning_rate'] / times:.2g}, {share} of today's"
-
-
-STANDINGS = {"mlm": standing_of_masked, "base": standing_of_base, "finetune": standing_of_tuned}
 
 
 @dataclass(frozen=True)
