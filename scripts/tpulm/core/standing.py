@@ -1,0 +1,95 @@
+"""What a model is better and worse than, in a sentence or two: by its own figures alone, or with its scores."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tpulm.core.scores import BASE, BETTER, BITS_PER_BYTE, RESPONSES, WORSE, Score
+
+# Characters of training text up to which a small network is expected to lose against a 5-gram model.
+LITTLE = 20_000_000
+# By how much the loss on the corpus may rise by finetuning.
+FORGOTTEN = 0.1
+# From which rise on that is much, and a sign of too high a learning rate where the model is no better for it.
+MUCH = 1.0
+# Share of right responses from which on nothing is left to do.
+RIGHT = 0.99
+
+
+def standing_of_masked(
+    figures: Mapping[str, Any], scores: Sequence[Score] = (), characters: int | None = None
+) -> tuple[str, bool]:
+    """Return what a masked model is better or worse than, and whether that is a warning.
+
+    figures     its metrics.json; scores  those that lead
+    characters  of the training split of the corpus
+    """
+    return beside_frequencies(figures["test"], "masked token")
+
+
+def standing_of_base(
+    figures: Mapping[str, Any], scores: Sequence[Score] = (), characters: int | None = None
+) -> tuple[str, bool]:
+    """Return the same of a causal model that was trained here."""
+    score = next((one for one in scores if one.metric == BITS_PER_BYTE and one.on.startswith("corpus ")), None)
+    if score is None or "5-gram" not in score.baselines:
+        return beside_frequencies(figures["test"], "token")
+    unigram, ngram = score.baselines["unigram"], score.baselines["5-gram"]
+    figure = f"{score.value:.2f} bits per byte"
+    if score.beside(unigram) != BETTER:
+        return f"No better than token frequencies: {figure}, where they alone give {unigram:.2f}.", True
+    if score.beside(ngram) != WORSE:
+        how = "Better than" if score.beside(ngram) == BETTER else "As good as"
+        return f"{how} a 5-gram model of the same text: {figure}, where that has {ngram:.2f}.", False
+    said = f"Better than token frequencies, worse than a 5-gram model of the same text: {figure}, where that has "
+    if characters is not None and characters > LITTLE:
+        return f"{said}{ngram:.2f}. With so much text, a network should be better.", True
+    return f"{said}{ngram:.2f}. That is expected after a short training on little text, and can be improved.", False
+
+
+def standing_of_tuned(
+    figures: Mapping[str, Any], scores: Sequence[Score] = (), characters: int | None = None
+) -> tuple[str, bool]:
+    """Return the same of a finetuned model, beside its base model."""
+    of_text = figures["loss"]["finetune_test"]
+    before, after, unit = of_text["before"]["loss"], of_text["after"]["loss"], "nats per token"
+    score = next((one for one in scores if one.metric == BITS_PER_BYTE and one.on.startswith("finetune-text ")), None)
+    better, simpler = after < before, None
+    if score and BASE in score.baselines:
+        before, after, unit = score.baselines[BASE], score.value, "bits per byte"
+        better, simpler = score.beside(before) == BETTER, score.baselines.get("5-gram")
+    beside = f"{'Better' if better else 'No better'} than its base model on the finetuning text"
+    others = f"that has {before:.2f}"
+    if simpler and simpler < after:
+        beside = f"{beside}, {'but ' if better else ''}worse than a 5-gram model of it"
+        others = f"the base model has {before:.2f} and the 5-gram model {simpler:.2f}"
+    answers = next((one for one in scores if one.group == RESPONSES), None)
+    sentences = []
+    if answers:
+        share = f"{answers.value:.1%}" if RIGHT <= answers.value < 1 else f"{answers.value:.0%}"
+        said = f"{share} of its responses to {answers.items:,} held-out prompts are right"
+        frequent = answers.baselines["most frequent response"]
+        if answers.beside(frequent) != BETTER:
+            said, better = f"{said}; the most frequent response alone would be right in {frequent:.0%}", False
+        sentences.append(f"{said}.")
+    sentences.append(f"{beside}: {after:.2f} {unit}, where {others}.")
+    if (rise := forgotten(figures)) > FORGOTTEN:
+        how_much = "much" if rise > MUCH else "a large part" if rise > MUCH / 2 else "some"
+        sentences.append(f"It has forgotten {how_much} of the corpus: the loss there rose by {rise:.0%}.")
+    return " ".join(sentences), not better
+
+
+def forgotten(figures: Mapping[str, Any]) -> float:
+    """Return by which share the loss on the corpus has risen by finetuning; 0 where it was not measured."""
+    corpus = figures["loss"].get("corpus_validation")
+    return corpus["after"]["loss"] / corpus["before"]["loss"] - 1 if corpus else 0.0
+
+
+def beside_frequencies(figures: Mapping[str, float], what: str) -> tuple[str, bool]:
+    """Return what a loss of a split, nats per `what`, is beside that of a model that knows only token frequencies."""
+    loss, alone = figures["loss"], figures["frequency_loss"]
+    better = "No better" if loss >= alone else "Better"
+    figure = f"a loss of {loss:.2f} nats per {what}"
+    return f"{better} than token frequencies: {figure}, where they alone give {alone:.2f}.", loss >= alone
+
+
+STANDINGS = {"mlm": standing_of_masked, "base": standing_of_base, "finetune": standing_of_tuned}
