@@ -62,7 +62,11 @@ TOGETHER = [
 ]
 # What only opens results, as users have it elsewhere: each an environment by itself, which agrees with no other. So is
 # that which builds the documentation, on any machine.
-ALONE = ("openers", "openers-transformers4", "openers-minicons", "openers-harness", "openers-crates")
+ALONE = (
+    "openers",
+    "openers-transformers4",
+    *(f"openers-{name}" for name in ("crates", "harness", "llama", "minicons")),
+)
 REPLACED = r"(tensorflow|tensorflow-cpu|tensorflow-text|tf-keras|libtpu)=="
 
 

@@ -15,6 +15,7 @@ from snakemake.io import local
 from tpulm.compat.snakemake import config_given, is_main, replace_handler
 from tpulm.specs.artifacts import (
     ADAPTER_FILES,
+    GGUF_KINDS,
     MODEL_FILES,
     SPLITS,
     TOKENIZER_FILES,

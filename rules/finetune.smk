@@ -194,3 +194,35 @@ rule export_transformers:
         "../envs/jax.yaml"
     script:
         "../scripts/finetune/export_transformers.py"
+
+
+rule gguf:
+    """Target: every whole causal model that is trained here as files for llama.cpp and Ollama."""
+    localrule: True
+    input:
+        [f"<results>/gguf/{model}-{kind}.gguf" for model in MADE_HERE for kind in GGUF_KINDS],
+
+
+rule export_gguf:
+    """Export a causal model as a GGUF file."""
+    input:
+        folder="<results>/transformers/{stage}/{run}",
+        code=code_inputs("finetune/export_gguf", "jax"),
+    output:
+        "<results>/gguf/{stage}/{run}-{kind}.gguf",
+    log:
+        "<logs>/gguf/{stage}-{run}-{kind}.log",
+    wildcard_constraints:
+        stage=one_of(PRESETS),
+        kind=one_of(GGUF_KINDS),
+    threads: 1
+    resources:
+        mem_mb=lambda w: (
+            mem_mb(STAGE_RUNS[w.stage][w.run], "export_gguf")
+            if w.run in STAGE_RUNS[w.stage]
+            else converting_mb(BASE[w.run])
+        ),
+    conda:
+        "../envs/jax.yaml"
+    script:
+        "../scripts/finetune/export_gguf.py"

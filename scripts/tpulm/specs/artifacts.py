@@ -44,6 +44,8 @@ TOKENIZER_FILES = {
 MODEL_FILES = ("config.json", "model.safetensors", *TOKENIZER_FILES.values())
 # results/transformers/STAGE/RUN/ of a causal model whose weights are in several files: which tensor is in which.
 SHARD_INDEX = "model.safetensors.index.json"
+# results/gguf/STAGE/RUN-KIND.gguf of a causal model, by KIND: bytes of a weight.
+GGUF_KINDS = {"f16": 2, "q8_0": 34 / 32}
 # results/finetune/RUN/ of a run with method: lora: for Keras, and for PEFT.
 ADAPTER_FILES = (
     *("adapter.lora.h5", "adapter.lora.json"),

@@ -26,6 +26,7 @@ from tpulm.config.model_sizes import (
 )  # fmt: skip
 from tpulm.config.runs import Run
 from tpulm.core.errors import UserError
+from tpulm.specs.artifacts import GGUF_KINDS
 
 # Bytes of records and of documents (Parquet, compressed, in parts and in splits) for a character of text, at the most:
 # four characters or more make a token, of which an id takes two or three bytes in a TFRecord.
@@ -75,10 +76,13 @@ def models(run: Run) -> dict[str, int]:
     whole = FLOAT32 * size.parameters
     if run.stage == "mlm":
         return {f"{run.folder}/model/model.safetensors": whole}
+    files = {
+        f"<results>/gguf/{run.path}-{kind}.gguf": int(bytes_ * size.parameters) for kind, bytes_ in GGUF_KINDS.items()
+    }
     if run.stage == "base":
-        return {f"<results>/base/{run.name}/preset": whole, f"<results>/transformers/base/{run.name}": whole}
+        return files | {f"<results>/base/{run.name}/preset": whole, f"<results>/transformers/base/{run.name}": whole}
     # The formats of Keras and of PEFT, which has a B for each head.
-    adapters = {f"{run.folder}/adapter.lora.h5": 3 * FLOAT32 * size.adapters}
+    adapters = files | {f"{run.folder}/adapter.lora.h5": 3 * FLOAT32 * size.adapters}
     return adapters | {f"{run.folder}/model": whole, f"<results>/transformers/finetune/{run.name}": whole}
 
 

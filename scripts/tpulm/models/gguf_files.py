@@ -1,0 +1,189 @@
+"""Causal models as GGUF files, which llama.cpp and Ollama read: from the folders that transformers loads.
+
+Names, keys and types are those of llama.cpp's own package, gguf. What a model's weights and settings become is as in
+the converter of llama.cpp, convert_hf_to_gguf.py, which is no package.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Type
+from gguf import quants
+from safetensors import safe_open
+from sentencepiece import sentencepiece_model_pb2
+
+from tpulm.core.errors import UserError
+from tpulm.core.files import atomic_write, read_json
+from tpulm.specs.artifacts import GGUF_KINDS, SHARD_INDEX
+
+# By model_type. llama.cpp has no window for a Mistral: its context ends with the window.
+ARCHITECTURES = {
+    "gemma": gguf.MODEL_ARCH.GEMMA,
+    "gemma2": gguf.MODEL_ARCH.GEMMA2,
+    "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
+    "llama": gguf.MODEL_ARCH.LLAMA,
+    "mistral": gguf.MODEL_ARCH.LLAMA,
+    "qwen3": gguf.MODEL_ARCH.QWEN3,
+}
+ROTATED_BY_PAIRS = ("llama", "mistral")  # neighbours are rotated together, and not the halves of a head
+MATRICES = {kind: Type[kind.upper()] for kind in GGUF_KINDS}
+FILE_TYPES = {kind: gguf.LlamaFileType[f"MOSTLY_{kind.upper()}"] for kind in GGUF_KINDS}
+UNUSED = gguf.TokenType.UNUSED
+
+
+def write_gguf(folder: Path, path: Path, kind: str) -> None:
+    """Write a causal model of transformers as a GGUF file.
+
+    folder  as rule export_transformers writes it; kind  of the matrices: f16 or q8_0. The rest is float32
+
+    A tensor is in memory at a time. Raises UserError for a model that llama.cpp would compute or read otherwise.
+    """
+    config = read_json(folder / "config.json")
+    refuse_others(folder, config)
+    architecture = ARCHITECTURES[config["model_type"]]
+    with atomic_write(path) as partial:
+        writer = gguf.GGUFWriter(partial, gguf.MODEL_ARCH_NAMES[architecture])
+        writer.add_type(gguf.GGUFType.MODEL)
+        writer.add_name(folder.name)
+        writer.add_file_type(FILE_TYPES[kind])
+        writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+        add_sizes(writer, config)
+        add_vocabulary(writer, folder, config)
+        names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
+        sources = dict(tensors_in(folder))
+        types = {name: type_of(shape, kind) for name, (_, shape) in sources.items()}
+        for name, (_, shape) in sources.items():
+            nbytes = math.prod(quants.quant_shape_to_byte_shape(shape, types[name]))
+            own = names.get_name(name, try_suffixes=(".weight", ".bias"))
+            if own is None:
+                raise UserError(f"{folder} has the tensor {name}, which llama.cpp does not know.")
+            writer.add_tensor_info(own, shape, np.dtype(np.float32), nbytes, types[name])
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        for name, (file, _) in sources.items():
+            writer.write_tensor_data(quants.quantize(converted(name, read(file, name), config), types[name]))
+        writer.close()
+
+
+def refuse_others(folder: Path, config: Mapping[str, Any]) -> None:
+    """Raise UserError for a model that llama.cpp would compute or read otherwise."""
+    others = "allowed: a model whose vocabulary is one of SentencePiece, as those that are trained here"
+    if not (folder / "tokenizer.model").is_file():
+        raise UserError(
+            f"{folder} has a byte-level vocabulary. Which texts llama.cpp reads as other ids depends on a table of its "
+            f"own converter, convert_hf_to_gguf.py, which is for such models; {others}."
+        )
+    kind = config["model_type"]
+    if kind not in ARCHITECTURES:
+        raise UserError(f"{folder} is of the type {kind}; allowed: {', '.join(ARCHITECTURES)}.")
+    wrong = {}
+    if "query_pre_attn_scalar" in config:  # llama.cpp takes it from the number of layers
+        largest = config["num_hidden_layers"] == {"gemma2": 46, "gemma3_text": 62}[kind]
+        by_head = config["hidden_size"] // config["num_attention_heads"] if largest else config["head_dim"]
+        wrong["query_pre_attn_scalar"] = config["query_pre_attn_scalar"] != by_head
+    wrong["attn_logit_softcapping"] = kind == "gemma3_text" and config.get("attn_logit_softcapping")
+    wrong["rope_scaling"] = config.get("rope_scaling", {}).get("rope_type", "linear") != "linear"
+    for key, is_so in wrong.items():
+        if is_so:
+            raise UserError(f"{folder} has {key} {config[key]}, which llama.cpp has no setting for in a {kind}.")
+
+
+def add_sizes(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
+    """Tell the sizes and settings of a model, of its config.json."""
+    window, context = config.get("sliding_window"), config["max_position_embeddings"]
+    if window is not None and "layer_types" in config:
+        writer.add_sliding_window(window)
+        writer.add_sliding_window_pattern([layer == "sliding_attention" for layer in config["layer_types"]])
+    elif window is not None:
+        context = min(context, window)
+    writer.add_context_length(context)
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_rope_dimension_count(config["head_dim"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    if "rope_scaling" in config:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(config["rope_scaling"]["factor"])
+    if "rope_local_base_freq" in config:
+        writer.add_rope_freq_base_swa(config["rope_local_base_freq"])
+    if config.get("attn_logit_softcapping"):
+        writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
+    if config.get("final_logit_softcapping"):
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+
+
+def add_vocabulary(writer: gguf.GGUFWriter, folder: Path, config: Mapping[str, Any]) -> None:
+    """Tell the pieces of a SentencePiece vocabulary, its special tokens, and the chat template.
+
+    llama.cpp merges pieces as SentencePiece does, by their scores. Embeddings can have more rows than there are pieces.
+    """
+    serialized = (folder / "tokenizer.model").read_bytes()
+    proto = sentencepiece_model_pb2.ModelProto.FromString(serialized)  # type: ignore[attr-defined]
+    pieces = [(piece.piece, piece.score, piece.type) for piece in proto.pieces]
+    pieces += [(f"[PAD{i}]", -1e4, UNUSED) for i in range(len(pieces), config["vocab_size"])]
+    own = gguf.TokenType.USER_DEFINED  # llama.cpp looks for these in the text as it is
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([piece.replace("\u2581", " ") if type_ == own else piece for piece, _, type_ in pieces])
+    writer.add_token_scores([score for _, score, _ in pieces])
+    writer.add_token_types([type_ for *_, type_ in pieces])
+    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_eos_token_id(config["eos_token_id"])
+    writer.add_pad_token_id(config["pad_token_id"])
+    writer.add_unk_token_id(next(i for i, piece in enumerate(pieces) if piece[2] == gguf.TokenType.UNKNOWN))
+    writer.add_add_bos_token(True)
+    writer.add_add_eos_token(False)
+    writer.add_add_space_prefix(proto.normalizer_spec.add_dummy_prefix)
+    ends = read_json(folder / "generation_config.json")["eos_token_id"]
+    if isinstance(ends, list):  # what ends an answer, if not the text
+        writer.add_eot_token_id(ends[-1])
+    template = folder / "chat_template.jinja"
+    if template.is_file():
+        writer.add_chat_template(template.read_text(encoding="utf-8"))
+
+
+def tensors_in(folder: Path) -> Iterator[tuple[str, tuple[Path, list[int]]]]:
+    """Yield the name, the file and the shape of each tensor of a folder of transformers."""
+    index = folder / SHARD_INDEX
+    files = sorted(set(read_json(index)["weight_map"].values())) if index.is_file() else ["model.safetensors"]
+    for file in files:
+        with safe_open(folder / file, "numpy") as opened:
+            for name in sorted(opened.keys()):
+                yield name, (folder / file, opened.get_slice(name).get_shape())
+
+
+def read(file: Path, name: str) -> np.ndarray:
+    """Return a tensor of a safetensors file, float32."""
+    with safe_open(file, "numpy") as opened:
+        return opened.get_tensor(name).astype(np.float32, copy=False)
+
+
+def type_of(shape: list[int], kind: str) -> Type:
+    """Return the type of a tensor in the file: rows that are no multiple of a block of q8_0 are f16."""
+    if len(shape) == 1:
+        return Type.F32
+    block, _ = gguf.GGML_QUANT_SIZES[MATRICES[kind]]
+    return Type.F16 if shape[-1] % block else MATRICES[kind]
+
+
+def converted(name: str, array: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
+    """Return a weight as llama.cpp has it: Gemma's norms with the 1 that is added, heads that are rotated by pairs."""
+    if config["model_type"].startswith("gemma") and name.endswith("norm.weight"):
+        return array + 1
+    heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(name.split(".")[-2])
+    if heads and config["model_type"] in ROTATED_BY_PAIRS:
+        by_half = array.reshape(config[heads], 2, -1, *array.shape[1:])
+        return by_half.swapaxes(1, 2).reshape(array.shape)
+    return array

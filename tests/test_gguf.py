@@ -1,0 +1,186 @@
+"""Causal models as GGUF files: their weights and vocabularies as llama.cpp reads them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import test_causal
+import test_lora
+import test_transformers
+from safetensors.numpy import save_file
+from test_transformers import SIZES, texts_to_read
+from tpulm.core.errors import UserError
+from tpulm.core.files import write_json
+from tpulm.models.gguf_files import write_gguf
+from tpulm.specs.artifacts import GGUF_KINDS
+from tpulm.specs.causal_families import FAMILIES
+from tpulm.tokenization.causal import USER_DEFINED, SentencePiece
+
+jax_backend, vocabulary, families = test_causal.jax_backend, test_lora.vocabulary, test_transformers.families
+CONFIG = {
+    "model_type": "gemma", "vocab_size": 330, "hidden_size": 64, "intermediate_size": 80, "num_hidden_layers": 1,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-6, "rope_theta": 1e4, "bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0,
+}  # fmt: skip
+LLAMA = CONFIG | {"model_type": "llama"}
+SHAPES = {
+    "model.embed_tokens.weight": (330, 64),
+    "model.layers.0.input_layernorm.weight": (64,),
+    "model.layers.0.self_attn.q_proj.weight": (32, 64),
+    "model.layers.0.self_attn.k_proj.weight": (16, 64),
+    "model.layers.0.mlp.down_proj.weight": (64, 80),
+}
+NAMES = ["token_embd", "blk.0.attn_norm", "blk.0.attn_q", "blk.0.attn_k", "blk.0.ffn_down"]
+
+
+@pytest.fixture
+def write(vocabulary, tmp_path):
+    """Return a function that writes a model of a config; it returns the arrays and the opened file."""
+
+    def written(config, kind="f16", template=None, ends=1, dtype="float32"):
+        folder, draw = tmp_path / "small", np.random.default_rng(0)
+        folder.mkdir(exist_ok=True)
+        write_json(folder / "config.json", config)
+        write_json(folder / "generation_config.json", {"eos_token_id": ends})
+        arrays = {name: draw.standard_normal(shape).astype(dtype) for name, shape in SHAPES.items()}
+        save_file(arrays, folder / "model.safetensors")
+        shutil.copy(vocabulary, folder / "tokenizer.model")
+        if template:
+            (folder / "chat_template.jinja").write_text(template)
+        write_gguf(folder, tmp_path / "small.gguf", kind)
+        return arrays, gguf.GGUFReader(tmp_path / "small.gguf")
+
+    return written
+
+
+def values(tensor):
+    """Return what a tensor of a file stands for, float32."""
+    return gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+
+
+def field(reader, key):
+    return reader.get_field(key).contents()
+
+
+@pytest.mark.unit
+def test_weights_are_those_of_the_folder(write):
+    arrays, reader = write(CONFIG)
+    assert sorted(tensor.name for tensor in reader.tensors) == sorted(f"{name}.weight" for name in NAMES)
+    found = {tensor.name: values(tensor) for tensor in reader.tensors}
+    for name, own in zip(SHAPES, NAMES, strict=True):
+        wanted = arrays[name] + 1 if own.endswith("norm") else arrays[name]  # Gemma multiplies by 1 + weight
+        np.testing.assert_allclose(found[f"{own}.weight"], wanted, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.unit
+def test_heads_of_a_llama_are_rotated_by_pairs(write):
+    arrays, reader = write(LLAMA, "q8_0", dtype="float16")
+    found = {tensor.name: values(tensor) for tensor in reader.tensors}
+    for own, heads, name in (("q", 4, "q_proj"), ("k", 2, "k_proj")):
+        array = arrays[f"model.layers.0.self_attn.{name}.weight"]
+        halves = array.reshape(heads, 2, 4, 64)
+        pairs = np.stack([halves[:, 0], halves[:, 1]], axis=2).reshape(array.shape)
+        step = np.abs(pairs).max() / 127
+        np.testing.assert_allclose(found[f"blk.0.attn_{own}.weight"], pairs, atol=step)
+    assert (found["blk.0.attn_norm.weight"] == arrays["model.layers.0.input_layernorm.weight"]).all()
+    kinds = {tensor.name: tensor.tensor_type.name for tensor in reader.tensors}
+    assert kinds["token_embd.weight"] == "Q8_0" and kinds["blk.0.attn_norm.weight"] == "F32"
+    assert kinds["blk.0.ffn_down.weight"] == "F16"  # rows of 80 are no whole blocks
+
+
+@pytest.mark.unit
+def test_bfloat16_is_read(write):
+    import ml_dtypes
+
+    arrays, reader = write(CONFIG, dtype=ml_dtypes.bfloat16)
+    found = {tensor.name: values(tensor) for tensor in reader.tensors}
+    wanted = arrays["model.embed_tokens.weight"].astype(np.float32)
+    np.testing.assert_allclose(found["token_embd.weight"], wanted, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.unit
+def test_the_vocabulary_has_pieces_special_tokens_and_the_template(write, vocabulary):
+    _, reader = write(CONFIG, template="{{ messages }}", ends=[1, 7])
+    pieces = field(reader, "tokenizer.ggml.tokens")
+    theirs = SentencePiece(vocabulary)
+    own = {token: piece.replace("▁", " ") for token, piece in enumerate(map(theirs.piece, range(theirs.size)))
+           if piece in USER_DEFINED}  # fmt: skip
+    assert len(pieces) == 330 and len(own) == len(USER_DEFINED)
+    assert pieces[:328] == [own.get(token, theirs.piece(token)) for token in range(328)]
+    special = {"bos": 2, "eos": 1, "padding": 0, "unknown": 3, "eot": 7}
+    assert {name: field(reader, f"tokenizer.ggml.{name}_token_id") for name in special} == special
+    assert field(reader, "tokenizer.chat_template") == "{{ messages }}"
+    assert field(reader, "tokenizer.ggml.add_bos_token") and not field(reader, "tokenizer.ggml.add_space_prefix")
+
+
+@pytest.mark.unit
+def test_the_context_of_a_mistral_ends_with_its_window(write):
+    _, reader = write(LLAMA | {"model_type": "mistral", "sliding_window": 512})
+    assert field(reader, "llama.context_length") == 512 and field(reader, "llama.rope.freq_base") == 1e4
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (CONFIG | {"model_type": "gpt2"}, "is of the type gpt2; allowed: gemma, "),
+        (CONFIG | {"model_type": "gemma3_text", "query_pre_attn_scalar": 16}, "has query_pre_attn_scalar 16, which"),
+        (CONFIG | {"model_type": "gemma3_text", "attn_logit_softcapping": 50.0}, "has attn_logit_softcapping 50.0,"),
+        (LLAMA | {"rope_scaling": {"rope_type": "llama3"}}, "has rope_scaling {'rope_type': 'llama3'}, which"),
+    ],
+    ids=["type", "scale", "cap", "rope"],
+)
+def test_what_llama_cpp_would_compute_otherwise_is_refused(write, tmp_path, config, said):
+    with pytest.raises(UserError, match=said.replace("{", r"\{")):
+        write(config)
+    assert not (tmp_path / "small.gguf").exists()
+
+
+@pytest.mark.unit
+def test_a_byte_level_vocabulary_is_refused(tmp_path):
+    write_json(tmp_path / "config.json", CONFIG)
+    with pytest.raises(UserError, match=r"has a byte-level vocabulary\. .* convert_hf_to_gguf\.py"):
+        write_gguf(tmp_path, tmp_path / "small.gguf", "f16")
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+# What llama.cpp makes of it
+
+OPEN = """
+import json, sys
+import numpy as np
+from llama_cpp import Llama
+found = {}
+jobs, texts = json.load(open(sys.argv[1]))
+for name, job in jobs.items():
+    model = Llama(job["file"], n_ctx=64, logits_all=True, verbose=False, n_threads=1)
+    found[name] = [model.tokenize(text.encode(), add_bos=True, special=False) for text in texts]
+    model.eval(job["ids"])
+    np.save(job["file"] + ".npy", model.scores[: len(job["ids"])])
+print("RESULT" + json.dumps(found))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("c++") is None, reason="llama-cpp-python is compiled where it is installed")
+def test_llama_cpp_reads_the_same_ids_and_gives_the_logits_of_keras(openers, families, tmp_path):
+    texts, jobs = [text for text in texts_to_read() if "▁" not in text], {}
+    for name, (job, _, _) in families.items():
+        for kind in GGUF_KINDS:
+            write_json(f"{job['folder']}/generation_config.json", {"eos_token_id": 1})
+            write_gguf(Path(job["folder"]), tmp_path / f"{name}-{kind}.gguf", kind)
+            jobs[f"{name}-{kind}"] = {"file": str(tmp_path / f"{name}-{kind}.gguf"), "ids": job["ids"]}
+    write_json(tmp_path / "jobs.json", [jobs, texts])
+    found = json.loads(openers("llama.cpp", OPEN, str(tmp_path / "jobs.json")).rpartition("RESULT")[2])
+    for name, (job, before, _) in families.items():
+        ours = SentencePiece(Path(job["folder"]) / "tokenizer.model")
+        wanted = [[2, *ids] for ids in ours.encode(texts)]
+        length = 5 if name == "mistral" else len(before)  # its window
+        for kind, most in (("f16", 0.01), ("q8_0", 0.1)):
+            assert found[f"{name}-{kind}"] == wanted
+            logits = np.load(tmp_path / f"{name}-{kind}.gguf.npy")
+            assert np.abs(logits - before)[:length].max() < most * np.abs(before).max(), (name, kind)
+    assert set(families) == set(FAMILIES) and SIZES["mistral"]["sliding_window"] == 5
