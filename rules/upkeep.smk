@@ -20,7 +20,8 @@ SNAKEMAKE_ARGUMENTS = {
     "options": OPTIONS,
     "results": located("<results>"),
     "targets": [
-        rule_name(workflow, name) for name in ("all", "plan", "tfrecords", "compare", "transformers", "gguf", "cards", *PLACES)
+        rule_name(workflow, name)
+        for name in ("all", "plan", "tfrecords", "compare", "transformers", "gguf", "cards", *PLACES)
     ],
 }
 

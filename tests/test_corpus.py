@@ -15,6 +15,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -28,7 +29,7 @@ from tpulm.corpus.parts import write_part
 from tpulm.corpus.rows import Form
 from tpulm.corpus.sources import Part, cut, parts_of, reading, source_files
 from tpulm.corpus.splits import assign, write_splits
-from tpulm.corpus.statistics import merged
+from tpulm.corpus.statistics import merged, rows_by_source
 from tpulm.corpus.stdlib import functions, paragraphs
 from tpulm.release.artifact_checks import check_corpus, examine
 from tpulm.specs.artifacts import SPLITS
@@ -51,15 +52,20 @@ def build(folder, named, **changes):
 
 
 def build_parts(folder, parts, **changes):
-    """Do what the three jobs do with parts, each a split and batches of documents; return the same."""
+    """Do what the three jobs do with parts, each a split and batches of documents; return documents and figures."""
+    return build_sources(folder, parts, **changes)[:2]
+
+
+def build_sources(folder, parts, **changes):
+    """Do the same, and return the figures of each source, too."""
     recipe = DEFAULTS | changes | {"key": "corpus", "parts": [split for split, _ in parts]}
     outputs = {split: str(folder / f"{split}.parquet") for split in SPLITS}
     with tempfile.TemporaryDirectory() as place:
         paths = [f"{place}/{number}.parquet" for number in range(len(parts))]
         records = [write_part(path, batches, recipe) for path, (_, batches) in zip(paths, parts, strict=True)]
         codes, told = assign("corpus", recipe, paths, records)
-        figures, _ = write_splits(recipe, paths, codes, told["dropped"], outputs)
-    return {split: pq.read_table(path)["text"].to_pylist() for split, path in outputs.items()}, figures
+        figures, sources = write_splits(recipe, paths, codes, told["dropped"], outputs)
+    return {split: pq.read_table(path)["text"].to_pylist() for split, path in outputs.items()}, figures, sources
 
 
 def read(*files, unit="line", column="text", piece=(0, 1)):
@@ -418,6 +424,22 @@ def test_weights_repeat_and_thin_out_training_documents_only(tmp_path):
     other, _ = build_parts(tmp_path, parts, seed=1, **weights)
     assert set(other["train"]) != set(texts["train"])
     assert figures["train"]["documents"] == len(texts["train"])
+
+
+def test_the_held_out_documents_of_each_source_are_found(tmp_path):
+    names = {"a": 2.0, "b": 0.25, "c": 1.0}
+    parts = [("train", [[f"{name} {number}" for number in range(400)]]) for name in names]
+    parts.append(("test", [["c 0", "c x"]]))
+    texts, _, sources = build_sources(tmp_path, parts, sources=[*names, "c"], weights=names)
+    record = {"sources": {name: {"splits": splits} for name, splits in sources.items()}}
+    for split in ("validation", "test"):
+        rows = np.arange(len(texts[split]))[::2]
+        found = rows_by_source(record, split, rows)
+        assert np.concatenate(list(found.values())).tolist() == rows.tolist()
+        assert {name: {texts[split][row][0] for row in own} for name, own in found.items() if len(own)} == {
+            name: {name} for name in sorted({texts[split][row][0] for row in rows})
+        }
+    assert rows_by_source({}, "test", rows)[""] is rows
 
 
 def test_damaged_parts_and_splits_are_named(tmp_path):

@@ -432,10 +432,17 @@ def test_tokenizers_stand_side_by_side(results):
     write(results, "tokenizer/metrics.json", figures)
     write(results, "tokenizer/pieces.json", pieces | {"scripts": [row, row | {"script": "greek"}]})
     assert "beside other" not in told(results)
+    code = row | {"source": "co<de", "tokens_per_word": 3.217}
+    write(results, "tokenizer/pieces.json", pieces | {"scripts": [row, row | {"script": "greek"}], "sources": [code]})
+    assert "co&lt;de" in told(results) and "3.217" in told(results)
     write(results, "tokenizer/compared/large/metrics.json", figures | {"vocab_size": 65_000, "tokens_per_word": 1.314})
-    write(results, "tokenizer/compared/large/pieces.json", pieces | {"scripts": [row | {"tokens_per_word": 1.352}]})
+    write(
+        results,
+        "tokenizer/compared/large/pieces.json",
+        pieces | {"scripts": [row | {"tokens_per_word": 1.352}], "sources": [code | {"tokens_per_word": 2.171}]},
+    )
     text = told(results)
-    for shown in ("large", "65,000", "1.314", "1.352", "greek"):
+    for shown in ("large", "65,000", "1.314", "1.352", "greek", "2.171"):
         assert shown in text, shown
 
 

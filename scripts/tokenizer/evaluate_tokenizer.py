@@ -5,10 +5,12 @@ input.lengths             NumPy arrays: characters of each document
 input.tokenizer           tokenizer.json
 input.special_tokens_map  special_tokens_map.json
 input.training            training.json, where the tokenizer was trained here
+input.record              corpus.json, where the corpus has several sources
 output.metrics            JSON, the figures of tpulm.tokenization.folder.measure, and those of training.json;
                           uncovered_rate, share of the characters, without white space, that have no piece
 output.pieces             JSON, what tpulm.tokenization.folder.pieces returns; scripts, see
-                          tpulm.tokenization.writing.by_script
+                          tpulm.tokenization.writing.by_script; sources, where there are several: source, words,
+                          characters, tokens, tokens_per_word, characters_per_token
 """
 
 import os
@@ -22,24 +24,34 @@ with job(snakemake.log[0], snakemake.wildcards.tokenizer) as say:
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
 
     from tpulm.corpus.documents import read_lengths, read_rows
-    from tpulm.tokenization.folder import cut, load, measure, pieces, special_ids
+    from tpulm.corpus.statistics import rows_by_source
+    from tpulm.tokenization.folder import cut, load, measure, pieces, special_ids, together
     from tpulm.tokenization.sample import CHARACTERS, Sample
     from tpulm.tokenization.writing import by_script
 
     tokenizer = load(snakemake.input.tokenizer)
     ids = special_ids(tokenizer, snakemake.input.special_tokens_map)
     lengths = read_lengths(snakemake.input.lengths)
-    sample = Sample(lambda rows: read_rows(snakemake.input.corpus, rows), lengths, CHARACTERS, 0)
-    found = cut(tokenizer, sample)
+    chosen = Sample(lambda rows: read_rows(snakemake.input.corpus, rows), lengths, CHARACTERS, 0).chosen
+    record = read_json(snakemake.input.record[0]) if snakemake.input.record else {}
+    of_source = {
+        name: cut(tokenizer, read_rows(snakemake.input.corpus, rows))
+        for name, rows in rows_by_source(record, "validation", chosen).items()
+    }
+    found = together(of_source.values())
     figures = measure(tokenizer, ids, found)
     scripts = by_script(tokenizer, ids.get("unk"), found.words)
     uncovered, characters = (sum(row[key] for row in scripts) for key in ("uncovered", "characters"))
     figures["uncovered_rate"] = uncovered / max(1, characters)
+    sources = [{"source": name} | own.figures() for name, own in of_source.items() if record and own.words]
     trained = [read_json(path) for path in snakemake.input.training]
     measured = {key: value for record in (figures, *trained) for key, value in record.items()}
     write_json(snakemake.output.metrics, measured)
-    write_json(snakemake.output.pieces, pieces(tokenizer, ids, found) | {"scripts": scripts})
-    each = ", ".join(f"{row['script']} {row['tokens_per_word']:.2f}" for row in scripts[:SCRIPTS])
+    write_json(snakemake.output.pieces, pieces(tokenizer, ids, found) | {"scripts": scripts, "sources": sources})
+    each = ", ".join(
+        [f"{row['script']} {row['tokens_per_word']:.2f}" for row in scripts[:SCRIPTS]]
+        + [f"{row['source']} {row['tokens_per_word']:.2f}" for row in sources]
+    )
     say(
         f"tokens per word {figures['tokens_per_word']:.2f} ({each}), unknown {figures['unknown_rate']:.2%}, only white "
         f"space {figures['whitespace_rate']:.1%}, pieces used {figures['vocabulary_used']:.0%}"

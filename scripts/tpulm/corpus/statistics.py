@@ -145,3 +145,14 @@ def in_words_of(split: str, figures: Mapping, dropped: Mapping[str, int]) -> str
         f"{split}: {figures['documents']:,} documents, {figures['characters']:,} characters; "
         f"dropped {', '.join(reasons) or 'none'}"
     )
+
+
+def rows_by_source(record: Mapping, split: str, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Return which of some documents of a held-out split, int64 in ascending order, are of each source, by its name.
+
+    record  corpus.json: documents of one source follow those of another. All are of "" where there are no sources.
+    """
+    if "sources" not in record:
+        return {"": rows}
+    counts = [source["splits"][split]["documents"] for source in record["sources"].values()]
+    return dict(zip(record["sources"], np.split(rows, np.searchsorted(rows, np.cumsum(counts)[:-1])), strict=True))

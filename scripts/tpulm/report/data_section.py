@@ -102,7 +102,7 @@ def tokenizer(sources: Sources) -> dict[str, Any]:
 
 
 def beside_others(file: str, pieces_file: str, sources: Sources) -> dict[str, Any] | None:
-    """Return the figures of the tokenizer and of those it is compared with, and their tokens per word by script.
+    """Return the figures of the tokenizer and of those it is compared with, and their tokens per word by kind of text.
 
     None where it is compared with none.
     """
@@ -111,16 +111,19 @@ def beside_others(file: str, pieces_file: str, sources: Sources) -> dict[str, An
     files |= {name.split("/")[2]: (name, name.replace("metrics.json", "pieces.json")) for name in others}
     if not others or not all(sources.json(one) for pair in files.values() for one in pair):
         return None
-    scripts = {
-        name: {row["script"]: row["tokens_per_word"] for row in sources.json(pieces)["scripts"]}
-        for name, (_, pieces) in files.items()
-    }
+
+    def per_word(key: str, kind: str) -> dict[str, list[float | None]]:
+        found = [
+            {row[kind]: row["tokens_per_word"] for row in sources.json(pieces).get(key, ())}
+            for _, pieces in files.values()
+        ]
+        return {name: [own.get(name) for own in found] for name in list(found[0])[:SCRIPTS]}
+
     return {
         "files": [one for pair in files.values() for one in pair],
         "figures": {name: sources.json(figures) for name, (figures, _) in files.items()},
-        "scripts": {
-            script: [own.get(script) for own in scripts.values()] for script in list(scripts["this one"])[:SCRIPTS]
-        },
+        "scripts": per_word("scripts", "script"),
+        "sources": per_word("sources", "source"),
     }
 
 

@@ -125,6 +125,23 @@ class Cut:
     words: Counter[str]
     characters: int
 
+    def figures(self) -> dict[str, int | float]:
+        """Return counts of tokens, words (between white space) and characters, and their ratios."""
+        tokens, words = int(self.counts.sum()), self.words.total()
+        counted = {"tokens": tokens, "words": words, "characters": self.characters}
+        return counted | {"tokens_per_word": tokens / words, "characters_per_token": self.characters / tokens}
+
+
+def together(cuts: Iterable[Cut]) -> Cut:
+    """Return the sum of some; there is at least one."""
+    first, *others = cuts
+    found = Cut(first.counts.copy(), Counter(first.words), first.characters)
+    for one in others:
+        found.counts += one.counts
+        found.words.update(one.words)
+        found.characters += one.characters
+    return found
+
 
 def cut(tokenizer: "Tokenizer", batches: Iterable[list[str]]) -> Cut:
     """Return how a tokenizer cuts documents, given as lists."""
@@ -145,16 +162,14 @@ def measure(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str
     ids  as special_ids returns them
 
     vocab_size          rows of an embedding
-    tokens, words (between white space), characters     counts
-    tokens_per_word, characters_per_token               their ratios
+    tokens, words, characters, tokens_per_word, characters_per_token    see `Cut.figures`
     vocabulary_used     share of the ordinary pieces that occur
     unknown_rate        share of tokens that are unk
     unknown_written     share of tokens that are unk because the text has <unk>, or what else unk is written as
     whitespace_rate     share of tokens that stand for white space only
     unigram_entropy     -sum p ln p over the tokens' shares p, nats per token (Shannon 1948)
     """
-    counts, words = found.counts, found.words.total()
-    tokens = int(counts.sum())
+    counts, tokens = found.counts, int(found.counts.sum())
     special = sorted(set(ids.values()))
     shares = counts[counts > 0] / tokens
     texts = tokenizer.decode_batch([[number] for number in range(len(counts))], skip_special_tokens=False)
@@ -163,11 +178,7 @@ def measure(tokenizer: "Tokenizer", ids: dict[str, int], found: Cut) -> dict[str
     written = sum(times * word.count(unknown) for word, times in found.words.items()) if unknown else 0
     return {
         "vocab_size": len(counts),
-        "tokens": tokens,
-        "words": words,
-        "characters": found.characters,
-        "tokens_per_word": tokens / words,
-        "characters_per_token": found.characters / tokens,
+        **found.figures(),
         "vocabulary_used": int((np.delete(counts, special) > 0).sum()) / (tokenizer.get_vocab_size() - len(special)),
         "unknown_rate": int(counts[ids["unk"]]) / tokens if "unk" in ids else 0.0,
         "unknown_written": written / tokens,
