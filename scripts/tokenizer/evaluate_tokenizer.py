@@ -48,10 +48,11 @@ with job(snakemake.log[0], snakemake.wildcards.tokenizer) as say:
     measured = {key: value for record in (figures, *trained) for key, value in record.items()}
     write_json(snakemake.output.metrics, measured)
     write_json(snakemake.output.pieces, pieces(tokenizer, ids, found) | {"scripts": scripts, "sources": sources})
-    each = ", ".join(
-        [f"{row['script']} {row['tokens_per_word']:.2f}" for row in scripts[:SCRIPTS]]
-        + [f"{row['source']} {row['tokens_per_word']:.2f}" for row in sources]
-    )
+    kinds = [
+        ", ".join(f"{row[kind]} {row['tokens_per_word']:.2f}" for row in rows)
+        for kind, rows in (("script", scripts[:SCRIPTS]), ("source", sources))
+    ]
+    each = "; ".join(filter(None, kinds))
     say(
         f"tokens per word {figures['tokens_per_word']:.2f} ({each}), unknown {figures['unknown_rate']:.2%}, only white "
         f"space {figures['whitespace_rate']:.1%}, pieces used {figures['vocabulary_used']:.0%}"
