@@ -63,8 +63,12 @@ class Openers:
 
 
 def install(place: Path, lock: Path) -> None:
-    """Make an environment of a lock. PyTorch's build for CPUs is in an index of its own, unless a folder has it."""
-    environment = dict(os.environ)
+    """Make an environment of a lock. PyTorch's build for CPUs is in an index of its own, unless a folder has it.
+
+    llama-cpp-python is compiled, without the instructions that only this machine may have: some virtual ones name more
+    than they execute.
+    """
+    environment = {"CMAKE_ARGS": "-DGGML_NATIVE=OFF"} | os.environ
     if "PIP_FIND_LINKS" in environment:
         environment.setdefault("UV_FIND_LINKS", environment["PIP_FIND_LINKS"])
     if "UV_FIND_LINKS" not in environment:
