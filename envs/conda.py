@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-STAGES = ["workflow", "data", "archive", "tensorflow", "jax", "plan", "harness"]
+STAGES = ["workflow", "data", "archive", "tensorflow", "jax", "plan", "harness", "gguf"]
 # What pip, which conda calls, looks for and uv's overrides leave out (envs/lock.py) stands in the locks for GPUs.
 COMPLETE = {"tensorflow": "tensorflow-gpu", "jax": "jax-gpu", "plan": "jax-gpu", "harness": "harness-gpu"}
 LEFT_OUT = r"^(tensorflow|tensorflow-cpu|tensorflow-text|libclang)==.*\n"

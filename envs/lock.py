@@ -51,7 +51,7 @@ TENSORFLOW_TPU = [
     # Of the workflow's version, and not of TensorFlow's, whose program needs a setuptools of 2025.
     "tensorboard",
 ]
-FIRST = ("bootstrap", "workflow", "data", "archive", "tensorflow", "jax", "plan", "harness")
+FIRST = ("bootstrap", "workflow", "data", "archive", "tensorflow", "jax", "plan", "harness", "gguf")
 PROFILES = ("slurm", "gke", "gcs", "tpu-vm")
 # What is resolved together, and so installs together; (stages, targets, overrides). Later ones keep to the versions
 # of the first, apart from the packages that they replace.

@@ -197,7 +197,7 @@ rule export_transformers:
 
 
 rule gguf:
-    """Target: every whole causal model that is trained here as files for llama.cpp and Ollama."""
+    """Target: every whole causal model that is trained here as GGUF files, which llama.cpp reads."""
     localrule: True
     input:
         [f"<results>/gguf/{model}-{kind}.gguf" for model in MADE_HERE for kind in GGUF_KINDS],
@@ -206,23 +206,19 @@ rule gguf:
 rule export_gguf:
     """Export a causal model as a GGUF file."""
     input:
-        folder="<results>/transformers/{stage}/{run}",
-        code=code_inputs("finetune/export_gguf", "jax"),
+        folder="<results>/transformers/{model}",
+        code=code_inputs("finetune/export_gguf", "gguf"),
     output:
-        "<results>/gguf/{stage}/{run}-{kind}.gguf",
+        "<results>/gguf/{model}-{kind}.gguf",
     log:
-        "<logs>/gguf/{stage}-{run}-{kind}.log",
+        "<logs>/gguf/{model}-{kind}.log",
     wildcard_constraints:
-        stage=one_of(PRESETS),
+        model=one_of(MADE_HERE),
         kind=one_of(GGUF_KINDS),
     threads: 1
     resources:
-        mem_mb=lambda w: (
-            mem_mb(STAGE_RUNS[w.stage][w.run], "export_gguf")
-            if w.run in STAGE_RUNS[w.stage]
-            else converting_mb(BASE[w.run])
-        ),
+        mem_mb=lambda w: mem_mb(RUN_FOLDERS[w.model], "export_gguf"),
     conda:
-        "../envs/jax.yaml"
+        "../envs/gguf.yaml"
     script:
         "../scripts/finetune/export_gguf.py"

@@ -89,8 +89,8 @@ rule evaluate_tokenizer:
         tokenizer="<results>/{tokenizer}/tokenizer.json",
         special_tokens_map="<results>/{tokenizer}/special_tokens_map.json",
         training=lambda w: [] if w.tokenizer in FETCHED_TOKENIZERS else ["<results>/tokenizer/training.json"],
-        # How many documents are of which source; `ancient`, because the documents change with it.
-        record=[ancient("<results>/corpus/corpus.json")] if "sources" in config["corpus"] else [],
+        # How many documents are of which source.
+        record=["<results>/corpus/corpus.json"] if "sources" in config["corpus"] else [],
         code=code_inputs("tokenizer/evaluate_tokenizer", "data"),
     output:
         metrics="<results>/{tokenizer}/metrics.json",

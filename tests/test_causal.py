@@ -1,7 +1,9 @@
 """Base models and tuning: tokens, records, the training step, sharding, adapters, presets, samples."""
 
+import math
 import os
 import sys
+from collections import Counter
 from functools import cache, partial
 
 import numpy as np
@@ -344,6 +346,9 @@ def test_how_a_step_is_worked_through_does_not_matter(plainly, single, changes):
 
 
 def test_segments_are_the_same_on_a_mesh_and_with_remat(jax_backend, vocabulary, tmp_path):
+    from tpulm.training.evaluation import frequency_loss
+    from tpulm.training.train_step import causal_lm
+
     records = records_of(vocabulary, tmp_path, prose(60), "segments")
     losses, evaluations = [], []
     for mesh, remat in (((1, 1), False), ((2, 4), False), ((2, 4), True)):
@@ -355,6 +360,10 @@ def test_segments_are_the_same_on_a_mesh_and_with_remat(jax_backend, vocabulary,
     inside = every["segment_ids"][:, 1:] == every["segment_ids"][:, :-1]
     assert 0 < inside.sum() < inside.size and (every["tokens"][:, 1:][~inside] == 2).all()  # <bos> is not predicted
     assert [evaluation["predictions"] for evaluation in evaluations] == [inside.sum()] * 3
+    alone = Counter(every["tokens"][:, 1:][inside].tolist())
+    entropy = -sum(count / alone.total() * math.log(count / alone.total()) for count in alone.values())
+    filled = causal_batches.held_out_batches(records, {"batch_size": len(records) + 3, "microbatches": 1})
+    assert frequency_loss(filled, causal_lm) == pytest.approx(entropy)
 
 
 def test_lora_trains_only_its_own_variables(preset, single):

@@ -31,9 +31,11 @@ SHAPES = {
     "model.layers.0.input_layernorm.weight": (64,),
     "model.layers.0.self_attn.q_proj.weight": (32, 64),
     "model.layers.0.self_attn.k_proj.weight": (16, 64),
+    "model.layers.0.self_attn.q_proj.bias": (32,),
     "model.layers.0.mlp.down_proj.weight": (64, 80),
 }
-NAMES = ["token_embd", "blk.0.attn_norm", "blk.0.attn_q", "blk.0.attn_k", "blk.0.ffn_down"]
+NAMES = ["token_embd.weight", "blk.0.attn_norm.weight", "blk.0.attn_q.weight", "blk.0.attn_k.weight"]
+NAMES += ["blk.0.attn_q.bias", "blk.0.ffn_down.weight"]
 
 
 @pytest.fixture
@@ -68,11 +70,11 @@ def field(reader, key):
 @pytest.mark.unit
 def test_weights_are_those_of_the_folder(write):
     arrays, reader = write(CONFIG)
-    assert sorted(tensor.name for tensor in reader.tensors) == sorted(f"{name}.weight" for name in NAMES)
+    assert sorted(tensor.name for tensor in reader.tensors) == sorted(NAMES)
     found = {tensor.name: values(tensor) for tensor in reader.tensors}
     for name, own in zip(SHAPES, NAMES, strict=True):
-        wanted = arrays[name] + 1 if own.endswith("norm") else arrays[name]  # Gemma multiplies by 1 + weight
-        np.testing.assert_allclose(found[f"{own}.weight"], wanted, rtol=1e-3, atol=1e-6)
+        wanted = arrays[name] + 1 if "norm" in own else arrays[name]  # Gemma multiplies by 1 + weight
+        np.testing.assert_allclose(found[own], wanted, rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.unit
@@ -85,6 +87,8 @@ def test_heads_of_a_llama_are_rotated_by_pairs(write):
         pairs = np.stack([halves[:, 0], halves[:, 1]], axis=2).reshape(array.shape)
         step = np.abs(pairs).max() / 127
         np.testing.assert_allclose(found[f"blk.0.attn_{own}.weight"], pairs, atol=step)
+    bias = arrays["model.layers.0.self_attn.q_proj.bias"].reshape(4, 2, 4)
+    assert (found["blk.0.attn_q.bias"].reshape(4, 4, 2) == np.stack([bias[:, 0], bias[:, 1]], axis=2)).all()
     assert (found["blk.0.attn_norm.weight"] == arrays["model.layers.0.input_layernorm.weight"]).all()
     kinds = {tensor.name: tensor.tensor_type.name for tensor in reader.tensors}
     assert kinds["token_embd.weight"] == "Q8_0" and kinds["blk.0.attn_norm.weight"] == "F32"
@@ -93,9 +97,7 @@ def test_heads_of_a_llama_are_rotated_by_pairs(write):
 
 @pytest.mark.unit
 def test_bfloat16_is_read(write):
-    import ml_dtypes
-
-    arrays, reader = write(CONFIG, dtype=ml_dtypes.bfloat16)
+    arrays, reader = write(CONFIG, dtype="bfloat16")
     found = {tensor.name: values(tensor) for tensor in reader.tensors}
     wanted = arrays["model.embed_tokens.weight"].astype(np.float32)
     np.testing.assert_allclose(found["token_embd.weight"], wanted, rtol=1e-3, atol=1e-6)
@@ -122,27 +124,43 @@ def test_the_context_of_a_mistral_ends_with_its_window(write):
     assert field(reader, "llama.context_length") == 512 and field(reader, "llama.rope.freq_base") == 1e4
 
 
+GEMMA2 = CONFIG | {"model_type": "gemma2", "query_pre_attn_scalar": 8, "attn_logit_softcapping": 50.0}
+GEMMA2 |= {"final_logit_softcapping": 30.0, "sliding_window": 512, "layer_types": ["sliding_attention"]}
+
+
 @pytest.mark.unit
 @pytest.mark.parametrize(
     ("config", "said"),
     [
         (CONFIG | {"model_type": "gpt2"}, "is of the type gpt2; allowed: gemma, "),
-        (CONFIG | {"model_type": "gemma3_text", "query_pre_attn_scalar": 16}, "has query_pre_attn_scalar 16, which"),
-        (CONFIG | {"model_type": "gemma3_text", "attn_logit_softcapping": 50.0}, "has attn_logit_softcapping 50.0,"),
-        (LLAMA | {"rope_scaling": {"rope_type": "llama3"}}, "has rope_scaling {'rope_type': 'llama3'}, which"),
+        (GEMMA2 | {"query_pre_attn_scalar": 16}, "has query_pre_attn_scalar 16, .* a gemma2 cannot say; allowed: 8"),
+        (GEMMA2 | {"final_logit_softcapping": None}, "has final_logit_softcapping None, .* allowed: a number"),
+        (GEMMA2 | {"model_type": "gemma3_text"}, "has attn_logit_softcapping 50.0, .* allowed: None"),
+        (LLAMA | {"rope_scaling": {"rope_type": "llama3"}}, "has rope_scaling llama3, .* allowed: linear"),
     ],
-    ids=["type", "scale", "cap", "rope"],
+    ids=["type", "scale", "uncapped", "capped", "rope"],
 )
 def test_what_llama_cpp_would_compute_otherwise_is_refused(write, tmp_path, config, said):
-    with pytest.raises(UserError, match=said.replace("{", r"\{")):
+    with pytest.raises(UserError, match=said):
         write(config)
+    assert not (tmp_path / "small.gguf").exists()
+    _, reader = write(GEMMA2)
+    assert field(reader, "gemma2.attn_logit_softcapping") == 50 and field(reader, "gemma2.attention.sliding_window")
+
+
+@pytest.mark.unit
+def test_a_weight_that_float16_lacks_is_named(write, tmp_path, monkeypatch):
+    monkeypatch.setitem(SHAPES, "model.norm.weight", (64,))
+    monkeypatch.setattr("tpulm.models.gguf_files.LARGEST", 0.5)
+    with pytest.raises(UserError, match=r"small: model\.\S+ has a weight of \S+, above float16's 0\.5"):
+        write(CONFIG)
     assert not (tmp_path / "small.gguf").exists()
 
 
 @pytest.mark.unit
 def test_a_byte_level_vocabulary_is_refused(tmp_path):
     write_json(tmp_path / "config.json", CONFIG)
-    with pytest.raises(UserError, match=r"has a byte-level vocabulary\. .* convert_hf_to_gguf\.py"):
+    with pytest.raises(UserError, match=r"has no tokenizer\.model: .* convert_hf_to_gguf\.py"):
         write_gguf(tmp_path, tmp_path / "small.gguf", "f16")
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 

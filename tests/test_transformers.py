@@ -30,7 +30,7 @@ jax_backend, preset, vocabulary = test_causal.jax_backend, test_lora.preset, tes
 # none, whatever it says.
 WINDOWS = {
     "gemma2": {"num_layers": 2, "sliding_window_size": 5},
-    "gemma3": {"num_layers": 7, "sliding_window_size": 5},
+    "gemma3": {"num_layers": 7, "sliding_window_size": 5, "global_rope_scaling_factor": 8.0},
     "mistral": {"sliding_window": 5},
     "qwen2": {"use_sliding_window_attention": True, "sliding_window_size": 5},
     "qwen3": {"sliding_window_size": 5},
@@ -306,12 +306,24 @@ def adapter_of(model, folder):
     write_json(folder / "adapter_config.json", config)
 
 
+def tell_norms_and_biases_apart(preset):
+    """Draw the scales and biases of a preset, which begin as ones and zeros."""
+    from tpulm.models.causal import load_preset, save_preset
+
+    model, draw = load_preset(preset), np.random.default_rng(1)
+    for variable in model.backbone.weights:
+        if variable.path.endswith(("/scale", "/bias")):
+            variable.assign(np.asarray(variable.value) + 0.3 * draw.standard_normal(variable.shape))
+    save_preset(model, preset)
+
+
 @pytest.fixture(scope="module")
 def families(jax_backend, tmp_path_factory):
     """Every family in a folder, with an adapter: the job for OPEN, and Keras's logits before and after, by name."""
     root, found = tmp_path_factory.mktemp("families"), {}
     for name in FAMILIES:
         vocabulary, preset = preset_of(name, root)
+        tell_norms_and_biases_apart(preset)
         model = export(preset, root / name)
         ids = [2, *causal.SentencePiece(vocabulary).encode([" ".join(prose(3))])[0]][:24]
         before = logits(model, ids)

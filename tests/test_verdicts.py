@@ -5,9 +5,9 @@ import re
 
 import pytest
 from tpulm.core.scores import Score
-from tpulm.core.standing import LITTLE
 from tpulm.report.sources import Sources
 from tpulm.report.verdicts import verdicts
+from tpulm.training.standing import LITTLE
 
 pytestmark = pytest.mark.unit
 

@@ -5,7 +5,7 @@ input.records             manifest.json of the records that it was trained on; i
 input.state               JSON of the chain's last checkpoint, which names the best
 output                    JSON: best_step, steps, epochs, parameters; per split predicted (tokens: all, or
                           responses), loss (nats per token), accuracy, perplexity, predictions, frequency_loss (nats
-                          per token, see tpulm.records.causal_batches); verdict, these in words; measured_as, of which
+                          per token, see tpulm.training.evaluation); verdict, these in words; measured_as, of which
                           kind they are; attention, its implementation in training, where an accelerator could have
                           several; with determinism: steps that, and bytes_promised: false
 params.recipe             batch_size, microbatches, precision, mesh, cpu_threads, host_device_count; determinism, where
@@ -15,11 +15,11 @@ params.recipe             batch_size, microbatches, precision, mesh, cpu_threads
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 from tpulm.core.scores import CAUSAL, measured_as
-from tpulm.core.standing import standing_of_base
-from tpulm.records.causal_batches import frequency_loss, held_out_batches, predicted
+from tpulm.records.causal_batches import held_out_batches, predicted
 from tpulm.records.reader import open_records, read_manifest
 from tpulm.specs.training_step import ModelSpec, promised
 from tpulm.training import runtime
+from tpulm.training.standing import standing_of_base
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
@@ -30,7 +30,7 @@ with job(snakemake.log[0], f"base {run}") as say:
     from tpulm.models.causal import count
     from tpulm.models.sharding import on_one_host
     from tpulm.training.checkpoint import how_trained, trained_for
-    from tpulm.training.evaluation import Evaluator
+    from tpulm.training.evaluation import Evaluator, frequency_loss
     from tpulm.training.train_step import causal_lm
 
     base = snakemake.input.base
@@ -46,7 +46,7 @@ with job(snakemake.log[0], f"base {run}") as say:
     for split in ("validation", "test"):
         records = open_records(snakemake.input.records, split)
         figures = evaluator(held_out_batches(records, recipe))
-        figures["frequency_loss"] = frequency_loss(held_out_batches(records, recipe), manifest["vocab_size"])
+        figures["frequency_loss"] = frequency_loss(held_out_batches(records, recipe), causal_lm)
         metrics[split] = {"predicted": predicted(records)} | figures
         say(f"{split} loss {figures['loss']:.4f}, accuracy {figures['accuracy']:.3f}")
     metrics["verdict"] = standing_of_base(metrics)[0]

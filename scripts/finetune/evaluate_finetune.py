@@ -19,11 +19,11 @@ from tpulm.core.arrays import load_arrays
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 from tpulm.core.scores import CAUSAL, measured_as
-from tpulm.core.standing import standing_of_tuned
 from tpulm.records.causal_batches import held_out_batches, predicted
 from tpulm.records.reader import open_records
 from tpulm.specs.training_step import ModelSpec, promised
 from tpulm.training import runtime
+from tpulm.training.standing import standing_of_tuned
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 

@@ -1,4 +1,4 @@
-"""Save a causal language model as a GGUF file, which llama.cpp and Ollama load.
+"""Save a causal language model as a GGUF file, which llama.cpp loads.
 
 input.folder    the folder of transformers, with a SentencePiece vocabulary
 output          GGUF: the matrices of the type that its name says, the rest in float32; the vocabulary; the chat
@@ -10,8 +10,8 @@ from pathlib import Path
 from tpulm.core.job import job
 from tpulm.models.gguf_files import write_gguf
 
-stage, run, kind = snakemake.wildcards.stage, snakemake.wildcards.run, snakemake.wildcards.kind
+model, kind = snakemake.wildcards.model, snakemake.wildcards.kind
 
-with job(snakemake.log[0], f"{stage} {run} {kind}") as say:
+with job(snakemake.log[0], f"{model.replace('/', ' ')} {kind}") as say:
     write_gguf(Path(snakemake.input.folder), Path(snakemake.output[0]), kind)
     say(f"saved as {snakemake.output[0]}")

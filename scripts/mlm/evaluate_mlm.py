@@ -19,11 +19,11 @@ from pathlib import Path
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 from tpulm.core.scores import MASKED, measured_as
-from tpulm.core.standing import standing_of_masked
 from tpulm.records.masked_batches import frequency_loss
 from tpulm.records.reader import open_records, read_manifest
 from tpulm.specs.training_step import promised
 from tpulm.training.checkpoint import how_trained, trained_for
+from tpulm.training.standing import standing_of_masked
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 folder = Path(snakemake.input.model[0]).parent

@@ -18,7 +18,7 @@ import os
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 
-SCRIPTS = 4  # that the terminal names
+MOST = 4  # scripts, and sources, that the terminal names
 
 with job(snakemake.log[0], snakemake.wildcards.tokenizer) as say:
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)
@@ -48,11 +48,8 @@ with job(snakemake.log[0], snakemake.wildcards.tokenizer) as say:
     measured = {key: value for record in (figures, *trained) for key, value in record.items()}
     write_json(snakemake.output.metrics, measured)
     write_json(snakemake.output.pieces, pieces(tokenizer, ids, found) | {"scripts": scripts, "sources": sources})
-    kinds = [
-        ", ".join(f"{row[kind]} {row['tokens_per_word']:.2f}" for row in rows)
-        for kind, rows in (("script", scripts[:SCRIPTS]), ("source", sources))
-    ]
-    each = "; ".join(filter(None, kinds))
+    kinds = [*scripts[:MOST], *sources[:MOST]]
+    each = ", ".join(f"{row.get('script') or row['source']} {row['tokens_per_word']:.2f}" for row in kinds)
     say(
         f"tokens per word {figures['tokens_per_word']:.2f} ({each}), unknown {figures['unknown_rate']:.2%}, only white "
         f"space {figures['whitespace_rate']:.1%}, pieces used {figures['vocabulary_used']:.0%}"

@@ -1,4 +1,4 @@
-"""Causal models as GGUF files, which llama.cpp and Ollama read: from the folders that transformers loads.
+"""Causal models as GGUF files, which llama.cpp reads: from the folders that transformers loads.
 
 Names, keys and types are those of llama.cpp's own package, gguf. What a model's weights and settings become is as in
 the converter of llama.cpp, convert_hf_to_gguf.py, which is no package.
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import ml_dtypes  # noqa: F401  (bfloat16, for safetensors)
 import numpy as np
 from gguf import GGMLQuantizationType as Type
 from gguf import quants
@@ -33,6 +34,8 @@ ROTATED_BY_PAIRS = ("llama", "mistral")  # neighbours are rotated together, and 
 MATRICES = {kind: Type[kind.upper()] for kind in GGUF_KINDS}
 FILE_TYPES = {kind: gguf.LlamaFileType[f"MOSTLY_{kind.upper()}"] for kind in GGUF_KINDS}
 UNUSED = gguf.TokenType.UNUSED
+CAPS = ("attn", "final")  # of Gemma 2
+LARGEST = float(np.finfo(np.float16).max)
 
 
 def write_gguf(folder: Path, path: Path, kind: str) -> None:
@@ -48,7 +51,6 @@ def write_gguf(folder: Path, path: Path, kind: str) -> None:
     with atomic_write(path) as partial:
         writer = gguf.GGUFWriter(partial, gguf.MODEL_ARCH_NAMES[architecture])
         writer.add_type(gguf.GGUFType.MODEL)
-        writer.add_name(folder.name)
         writer.add_file_type(FILE_TYPES[kind])
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
         add_sizes(writer, config)
@@ -66,31 +68,40 @@ def write_gguf(folder: Path, path: Path, kind: str) -> None:
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
         for name, (file, _) in sources.items():
-            writer.write_tensor_data(quants.quantize(converted(name, read(file, name), config), types[name]))
+            array = converted(name, read(file, name), config)
+            most = np.abs(array).max()
+            if most > LARGEST:
+                raise UserError(f"{folder}: {name} has a weight of {most:g}, above float16's {LARGEST:g}.")
+            writer.write_tensor_data(quants.quantize(array, types[name]))
         writer.close()
 
 
 def refuse_others(folder: Path, config: Mapping[str, Any]) -> None:
     """Raise UserError for a model that llama.cpp would compute or read otherwise."""
-    others = "allowed: a model whose vocabulary is one of SentencePiece, as those that are trained here"
     if not (folder / "tokenizer.model").is_file():
         raise UserError(
-            f"{folder} has a byte-level vocabulary. Which texts llama.cpp reads as other ids depends on a table of its "
-            f"own converter, convert_hf_to_gguf.py, which is for such models; {others}."
+            f"{folder} has no tokenizer.model: its vocabulary is byte-level, and which texts llama.cpp cuts otherwise "
+            "depends on a table of its own converter, convert_hf_to_gguf.py, which is for such models; allowed: a "
+            "SentencePiece vocabulary, as base models have that are trained here."
         )
     kind = config["model_type"]
     if kind not in ARCHITECTURES:
         raise UserError(f"{folder} is of the type {kind}; allowed: {', '.join(ARCHITECTURES)}.")
-    wrong = {}
-    if "query_pre_attn_scalar" in config:  # llama.cpp takes it from the number of layers
+    allowed: dict[str, Any] = {}  # settings that are not written
+    if kind in ("gemma2", "gemma3_text"):  # llama.cpp takes the scale of attention from the number of layers
         largest = config["num_hidden_layers"] == {"gemma2": 46, "gemma3_text": 62}[kind]
         by_head = config["hidden_size"] // config["num_attention_heads"] if largest else config["head_dim"]
-        wrong["query_pre_attn_scalar"] = config["query_pre_attn_scalar"] != by_head
-    wrong["attn_logit_softcapping"] = kind == "gemma3_text" and config.get("attn_logit_softcapping")
-    wrong["rope_scaling"] = config.get("rope_scaling", {}).get("rope_type", "linear") != "linear"
-    for key, is_so in wrong.items():
-        if is_so:
-            raise UserError(f"{folder} has {key} {config[key]}, which llama.cpp has no setting for in a {kind}.")
+        allowed["query_pre_attn_scalar"] = by_head
+    if kind == "gemma2":  # llama.cpp caps always
+        allowed |= {f"{name}_logit_softcapping": config[f"{name}_logit_softcapping"] or "a number" for name in CAPS}
+    if kind == "gemma3_text":
+        allowed["attn_logit_softcapping"] = None
+    allowed["rope_scaling"] = "linear"
+    found = {**config, "rope_scaling": config.get("rope_scaling", {}).get("rope_type", "linear")}
+    for key, value in allowed.items():
+        if found[key] != value:
+            has = f"{folder} has {key} {found[key]}"
+            raise UserError(f"{has}, which a GGUF file of a {kind} cannot say; allowed: {value}.")
 
 
 def add_sizes(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:

@@ -3,8 +3,7 @@
 A record has one token more than the model reads: the model reads all but the last, and predicts all but the first.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -13,7 +12,6 @@ from tpulm.records.reader import Records
 from tpulm.specs.record_arrays import LOSS_MASK, MORE_FEATURES
 
 ALL = slice(None)
-Array = Any  # of numpy or jax
 HELD_OUT_RECORDS = 2048  # of a split, at most, evenly spread: enough for a standard error of about 0.01 nats
 
 
@@ -45,32 +43,6 @@ def held_out_batches(records: Records, recipe: dict) -> Iterator[dict[str, np.nd
 def predicted(records: Records) -> str:
     """Return which tokens of records a loss is over: responses or all."""
     return "responses" if records.manifest.get("responses") else "all"
-
-
-def frequency_loss(batches: Iterable[dict[str, np.ndarray]], size: int) -> float:
-    """Return the loss, nats per token, of a model that knows only how frequent each predicted token of a split is.
-
-    That is the entropy of the tokens, -sum p ln p (Shannon 1948).
-
-    batches  of `held_out_batches`; size  of the vocabulary
-    """
-    counts = np.zeros(size, np.int64)
-    for batch in batches:
-        counts += np.bincount(batch["tokens"][:, 1:][predictions(batch)], minlength=size)
-    shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log(shares)).sum())
-
-
-def predictions(batch: Mapping[str, Array]) -> Array:
-    """Return which tokens of a batch but the first of each record count: bool [records, sequence_length].
-
-    Not padding; where documents are told apart, not the first token of a document, <bos>: what comes before it says
-    nothing of it; and where the responses count, only theirs.
-    """
-    counted, segments = batch["mask"][:, 1:], batch.get("segment_ids")
-    if segments is not None:
-        counted = counted & (segments[:, 1:] == segments[:, :-1])
-    return counted & (batch[LOSS_MASK][:, 1:] > 0) if LOSS_MASK in batch else counted
 
 
 def arrays(records: Records, indices: np.ndarray, upcoming: Callable[[], Iterable[int]]) -> dict[str, np.ndarray]:

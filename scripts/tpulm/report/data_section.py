@@ -117,12 +117,12 @@ def beside_others(file: str, pieces_file: str, sources: Sources) -> dict[str, An
             {row[kind]: row["tokens_per_word"] for row in sources.json(pieces).get(key, ())}
             for _, pieces in files.values()
         ]
-        return {name: [own.get(name) for own in found] for name in list(found[0])[:SCRIPTS]}
+        return {name: [own.get(name) for own in found] for name in found[0]}
 
     return {
         "files": [one for pair in files.values() for one in pair],
         "figures": {name: sources.json(figures) for name, (figures, _) in files.items()},
-        "scripts": per_word("scripts", "script"),
+        "scripts": dict(list(per_word("scripts", "script").items())[:SCRIPTS]),
         "sources": per_word("sources", "source"),
     }
 

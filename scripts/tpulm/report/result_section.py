@@ -175,8 +175,9 @@ def best_of(runs: list[dict[str, Any]], sources: Sources) -> list[dict[str, Any]
             value, before = (run["figures"]["loss"]["finetune_test"][when]["loss"] for when in ("after", "before"))
         else:
             value = run["figures"]["test"]["loss"]
+            before, which = run["figures"]["test"]["frequency_loss"], "token frequencies"
         if run["stage"] == "mlm":
-            metric, before, which = METRIC["masked"], run["figures"]["test"]["frequency_loss"], "token frequencies"
+            metric = METRIC["masked"]
         row = best_row(run["label"], on, metric, value, before, which, run["metrics"])
         rows.append(row | {"verdict": "" if before is None else verdict(value, before, False, None, None)})
     return rows

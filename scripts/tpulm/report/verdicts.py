@@ -14,10 +14,10 @@ from statistics import fmean
 from typing import Any
 
 from tpulm.core.scores import RESPONSES
-from tpulm.core.standing import FORGOTTEN, MUCH, RIGHT, STANDINGS, forgotten
 from tpulm.report.curves import held_out
 from tpulm.report.sources import Sources
 from tpulm.specs.artifacts import MANIFEST
+from tpulm.training.standing import FORGOTTEN, MUCH, RIGHT, STANDINGS, forgotten
 
 # Share of the validation loss between two checkpoints: what is less counts as no change.
 CHANGE = 0.01

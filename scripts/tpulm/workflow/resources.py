@@ -173,7 +173,7 @@ JOBS: dict[str, Callable[[Run], int]] = {
     "export_lora": adapters,
     "export_finetune": exported,
     "export_transformers": lambda run: converting(model_size(run)),
-    # One matrix at a time, as it is stored, in float32, and as it is written.
+    # One matrix at a time, as it is stored, in float32, and as it is written; PROCESS has room for one of a block.
     "export_gguf": lambda run: 3 * FLOAT32 * model_size(run).table,
     "generate": tuned,
     "score_responses": evaluating,
