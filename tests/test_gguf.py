@@ -42,12 +42,12 @@ NAMES += ["blk.0.attn_q.bias", "blk.0.ffn_down.weight"]
 def write(vocabulary, tmp_path):
     """Return a function that writes a model of a config; it returns the arrays and the opened file."""
 
-    def written(config, kind="f16", template=None, ends=1, dtype="float32"):
+    def written(config, kind="f16", template=None, ends=1, dtype="float32", scale=1.0):
         folder, draw = tmp_path / "small", np.random.default_rng(0)
         folder.mkdir(exist_ok=True)
         write_json(folder / "config.json", config)
         write_json(folder / "generation_config.json", {"eos_token_id": ends})
-        arrays = {name: draw.standard_normal(shape).astype(dtype) for name, shape in SHAPES.items()}
+        arrays = {name: (scale * draw.standard_normal(shape)).astype(dtype) for name, shape in SHAPES.items()}
         save_file(arrays, folder / "model.safetensors")
         shutil.copy(vocabulary, folder / "tokenizer.model")
         if template:
@@ -149,11 +149,9 @@ def test_what_llama_cpp_would_compute_otherwise_is_refused(write, tmp_path, conf
 
 
 @pytest.mark.unit
-def test_a_weight_that_float16_lacks_is_named(write, tmp_path, monkeypatch):
-    monkeypatch.setitem(SHAPES, "model.norm.weight", (64,))
-    monkeypatch.setattr("tpulm.models.gguf_files.LARGEST", 0.5)
-    with pytest.raises(UserError, match=r"small: model\.\S+ has a weight of \S+, above float16's 0\.5"):
-        write(CONFIG)
+def test_a_weight_that_float16_lacks_is_named(write, tmp_path):
+    with pytest.raises(UserError, match=r"small: model\.\S+ has a weight of \S+, above float16's 65504"):
+        write(CONFIG, scale=1e6)
     assert not (tmp_path / "small.gguf").exists()
 
 
@@ -175,9 +173,11 @@ found = {}
 jobs, texts = json.load(open(sys.argv[1]))
 for name, job in jobs.items():
     model = Llama(job["file"], n_ctx=64, logits_all=True, verbose=False, n_threads=1)
-    found[name] = [model.tokenize(text.encode(), add_bos=True, special=False) for text in texts]
+    cut = [model.tokenize(text.encode(), add_bos=True, special=False) for text in texts]
     model.eval(job["ids"])
     np.save(job["file"] + ".npy", model.scores[: len(job["ids"])])
+    greedy = model.generate(job["ids"][:2], temp=0.0, repeat_penalty=1.0)
+    found[name] = cut, [next(greedy) for _ in range(3)]  # within the window of the Mistral
 print("RESULT" + json.dumps(found))
 """
 
@@ -185,6 +185,8 @@ print("RESULT" + json.dumps(found))
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("c++") is None, reason="llama-cpp-python is compiled where it is installed")
 def test_llama_cpp_reads_the_same_ids_and_gives_the_logits_of_keras(openers, families, tmp_path):
+    from tpulm.models.causal import load_preset
+
     texts, jobs = [text for text in texts_to_read() if "▁" not in text], {}
     for name, (job, _, _) in families.items():
         for kind in GGUF_KINDS:
@@ -198,7 +200,11 @@ def test_llama_cpp_reads_the_same_ids_and_gives_the_logits_of_keras(openers, fam
         wanted = [[2, *ids] for ids in ours.encode(texts)]
         length = 5 if name == "mistral" else len(before)  # its window
         for kind, most in (("f16", 0.01), ("q8_0", 0.1)):
-            assert found[f"{name}-{kind}"] == wanted
+            assert found[f"{name}-{kind}"][0] == wanted
             logits = np.load(tmp_path / f"{name}-{kind}.gguf.npy")
             assert np.abs(logits - before)[:length].max() < most * np.abs(before).max(), (name, kind)
+        model, ids = load_preset(f"{job['folder']}-preset"), job["ids"][:2]
+        for token in found[f"{name}-f16"][1]:
+            ids.append(int(test_transformers.logits(model, ids)[-1].argmax()))
+            assert ids[-1] == token, name
     assert set(families) == set(FAMILIES) and SIZES["mistral"]["sliding_window"] == 5

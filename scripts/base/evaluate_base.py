@@ -45,8 +45,8 @@ with job(snakemake.log[0], f"base {run}") as say:
     metrics |= trained_for(state, manifest) | promised(recipe) | how_trained(state)
     for split in ("validation", "test"):
         records = open_records(snakemake.input.records, split)
-        figures = evaluator(held_out_batches(records, recipe))
-        figures["frequency_loss"] = frequency_loss(held_out_batches(records, recipe), causal_lm)
+        batches = list(held_out_batches(records, recipe))
+        figures = evaluator(batches) | {"frequency_loss": frequency_loss(batches, causal_lm)}
         metrics[split] = {"predicted": predicted(records)} | figures
         say(f"{split} loss {figures['loss']:.4f}, accuracy {figures['accuracy']:.3f}")
     metrics["verdict"] = standing_of_base(metrics)[0]

@@ -82,8 +82,8 @@ def models(run: Run) -> dict[str, int]:
     if run.stage == "base":
         return files | {f"<results>/base/{run.name}/preset": whole, f"<results>/transformers/base/{run.name}": whole}
     # The formats of Keras and of PEFT, which has a B for each head.
-    adapters = files | {f"{run.folder}/adapter.lora.h5": 3 * FLOAT32 * size.adapters}
-    return adapters | {f"{run.folder}/model": whole, f"<results>/transformers/finetune/{run.name}": whole}
+    files |= {f"{run.folder}/adapter.lora.h5": 3 * FLOAT32 * size.adapters}
+    return files | {f"{run.folder}/model": whole, f"<results>/transformers/finetune/{run.name}": whole}
 
 
 def needs_of(jobs: Iterable[Any], runs: Iterable[Run], config: Mapping, planned: Iterable[Mapping]) -> list[Need]:
