@@ -264,6 +264,27 @@ def test_a_base_of_another_type_tunes_as_float32_does(jax_backend, preset, singl
         assert all(layer.inputs_quantizer is None for layer in run.model._flatten_layers() if layer.quantization_mode)
 
 
+@pytest.mark.parametrize("kind", ["dense", "einsum"])
+def test_what_bfloat16_rounds_away_beside_a_weight_counts(jax_backend, kind):
+    import keras
+    from tpulm.models.causal import with_adapter
+
+    options = {"dtype": "bfloat16", "kernel_initializer": "ones", "use_bias": False}
+    if kind == "dense":
+        layer = keras.layers.Dense(1, **options)
+    else:
+        options.pop("use_bias")
+        layer = keras.layers.EinsumDense("bd,do->bo", output_shape=(1,), **options)
+    signs = np.resize([1.0, -1.0], 1024)
+    layer.build((1, 1024))
+    layer.enable_lora(1)
+    layer.lora_kernel_a.assign(signs[:, None] * 2.0**-10)
+    layer.lora_kernel_b.assign([[1.0]])
+    inputs = keras.ops.cast(signs[None], "bfloat16")
+    assert float(layer(inputs)[0, 0]) == 0  # Keras: 1 + 2 ** -10 is 1
+    assert float(with_adapter(layer, inputs)[0, 0]) == 1
+
+
 @pytest.mark.parametrize(
     ("name", "changes"),
     [

@@ -46,10 +46,21 @@ def replace_call(layer: keras.layers.Layer, wrap: Callable[[Callable], Callable]
 
     Why: remat of keras-hub's blocks, which keeps the activations of one block in memory in place of those of all:
     `keras.RematScope` turns a block's flags, such as `training`, into traced arrays, and the random states that dropout
-    moves on inside a block do not come out of it. And the dropout of its models, see tpulm.models.dropout.
-    Until: RematScope leaves flags as they are and returns random states; keras-hub takes a layer for dropout.
+    moves on inside a block do not come out of it. The dropout of its models, see tpulm.models.dropout. And layers with
+    LoRA, see `tpulm.models.causal.with_adapter`.
+    Until: RematScope leaves flags as they are and returns random states; keras-hub takes a layer for dropout; Keras
+    applies adapters to the inputs of a layer.
     """
     layer.call = wrap(layer.call)
+
+
+def kernel_alone(layer: keras.layers.Dense | keras.layers.EinsumDense) -> keras.Variable:
+    """Return the kernel of a layer with LoRA without what its adapter adds.
+
+    Why: `layer.kernel` is the sum of both.
+    Until: as of `replace_call`.
+    """
+    return layer._kernel
 
 
 def layout_of(variable: keras.Variable) -> Any:

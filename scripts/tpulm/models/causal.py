@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import keras
 import keras_hub
 import numpy as np
 
-from tpulm.compat.keras import flat_layers, round_weights_only, skip_initialization
+from tpulm.compat.keras import flat_layers, kernel_alone, replace_call, round_weights_only, skip_initialization
 from tpulm.compat.keras_hub import plain_attention
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, write_json
@@ -154,6 +155,26 @@ def adapt(model: keras.Model, spec: ModelSpec) -> None:
     for layer in layers:
         if getattr(layer, "lora_enabled", False):
             layer.lora_alpha = spec.alpha  # Backbone.enable_lora has no such argument
+            if layer.quantization_mode is None:  # Keras's layers of int8 do it so, too
+                replace_call(layer, lambda _, layer=layer: partial(with_adapter, layer))  # type: ignore[misc]
+
+
+def with_adapter(layer: keras.layers.Dense | keras.layers.EinsumDense, inputs: jax.Array, **_: object) -> jax.Array:
+    """Return what a layer with LoRA computes, A and B applied to its inputs (Hu et al. 2021, equation 3).
+
+    Keras adds A @ B to the kernel instead. In bfloat16 that rounds away what is small beside a weight, and each step
+    computes the gradient of the whole kernel.
+    """
+    first, second = layer.lora_kernel_a, layer.lora_kernel_b
+    if isinstance(layer, keras.layers.EinsumDense):
+        product = partial(keras.ops.einsum, layer.equation)
+    else:
+        product = keras.ops.matmul
+    added = keras.ops.matmul(product(inputs, first), second)
+    outputs = product(inputs, kernel_alone(layer)) + layer.lora_alpha / layer.lora_rank * added
+    if layer.bias is not None:
+        outputs += layer.bias
+    return outputs if layer.activation is None else layer.activation(outputs)
 
 
 def assign(variables: list, arrays: Mapping[str, np.ndarray], source: str) -> None:
