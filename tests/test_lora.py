@@ -282,7 +282,8 @@ def test_what_bfloat16_rounds_away_beside_a_weight_counts(jax_backend, kind):
     layer.lora_kernel_b.assign([[1.0]])
     inputs = keras.ops.cast(signs[None], "bfloat16")
     assert float(layer(inputs)[0, 0]) == 0  # Keras: 1 + 2 ** -10 is 1
-    assert float(with_adapter(layer, inputs)[0, 0]) == 1
+    outputs = with_adapter(layer, inputs)
+    assert float(outputs[0, 0]) == 1 and outputs.dtype == "bfloat16"
 
 
 @pytest.mark.parametrize(

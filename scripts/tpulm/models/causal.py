@@ -165,7 +165,7 @@ def with_adapter(layer: keras.layers.Dense | keras.layers.EinsumDense, inputs: j
     Keras adds A @ B to the kernel instead. In bfloat16 that rounds away what is small beside a weight, and each step
     computes the gradient of the whole kernel.
     """
-    first, second = layer.lora_kernel_a, layer.lora_kernel_b
+    first, second = (keras.ops.cast(part, layer.compute_dtype) for part in (layer.lora_kernel_a, layer.lora_kernel_b))
     if isinstance(layer, keras.layers.EinsumDense):
         product = partial(keras.ops.einsum, layer.equation)
     else:
