@@ -14,19 +14,20 @@ rule base:
 
 
 rule train_base_vocabulary:
-    """Train the SentencePiece vocabulary of a base model on the training split."""
+    """Train the vocabulary of a base model on the training split."""
     input:
         corpus=DOCUMENTS_IN_PLACE["corpus", "train"],
         lengths=list(map(lengths_file, DOCUMENTS["corpus", "train"])),
         code=code_inputs("base/train_base_vocabulary", "jax"),
     output:
-        "<results>/base/{run}/vocabulary.spm",
+        "<results>/base/{run}/{vocabulary}",
     params:
-        recipe=lambda w: pick(BASE[w.run], "vocab_size", "seed") | {"marks": marks_of(BASE[w.run]["model"])},
+        recipe=lambda w: pick(BASE[w.run], "vocab_size", "seed") | special_of(BASE[w.run]),
     log:
-        "<logs>/base/{run}/vocabulary.log",
+        "<logs>/base/{run}/{vocabulary}.log",
     wildcard_constraints:
         run=one_of(TRAINED_BASES),
+        vocabulary=one_of(VOCABULARIES.values()),
     threads: 1
     resources:
         mem_mb=4000,  # does not depend on the size of the corpus
@@ -64,7 +65,7 @@ rule export_base:
     """Save the best checkpoint of a base model as a Keras preset folder."""
     input:
         best=lambda w: Model.of(TRAINED_BASES[w.run], w).weights,
-        vocabulary="<results>/base/{run}/vocabulary.spm",
+        vocabulary=lambda w: f"<results>/{vocabulary_of(w.run, BASE[w.run])}",
         code=code_inputs("base/export_base", "jax"),
     output:
         folder=directory("<results>/base/{run}/preset"),

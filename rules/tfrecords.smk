@@ -3,7 +3,7 @@
 from tpulm.config.record_sets import no_records
 
 CAUSAL_RECORDS = [folder for folder, records in RECORD_SETS.items() if records.base]
-SHARDS = ShardInputs(RECORD_SETS, DOCUMENTS, TRAINED_BASES, in_place, PLACE.text)
+SHARDS = ShardInputs(RECORD_SETS, DOCUMENTS, in_place, PLACE.text)
 
 
 rule tfrecords:

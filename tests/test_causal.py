@@ -106,9 +106,9 @@ def save_base(vocabulary, folder, sizes):
 
     keras.distribution.set_distribution(None)
     keras.backend.clear_session()  # which also restarts the numbers in automatic names, as a new process does
-    model = construct_causal(CausalArchitecture(*constructor(sizes), causal.SentencePiece(vocabulary).size))
+    model = construct_causal(CausalArchitecture(*constructor(sizes), causal.load_tokenizer(str(vocabulary), None).size))
     draw_causal_weights(model.backbone, 0)
-    model.preprocessor = make_preprocessor(sizes.get("architecture", "gemma"), vocabulary.read_bytes(), 16)
+    model.preprocessor = make_preprocessor(sizes.get("architecture", "gemma"), vocabulary, 16)
     save_preset(model, folder)
     return folder
 

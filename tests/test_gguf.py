@@ -156,11 +156,12 @@ def test_a_weight_that_float16_lacks_is_named(write, tmp_path):
 
 
 @pytest.mark.unit
-def test_a_byte_level_vocabulary_is_refused(tmp_path):
+def test_a_byte_level_vocabulary_of_other_words_is_refused(tmp_path):
     write_json(tmp_path / "config.json", CONFIG)
-    with pytest.raises(UserError, match=r"has no tokenizer\.model: .* convert_hf_to_gguf\.py"):
+    write_json(tmp_path / "tokenizer.json", {"pre_tokenizer": {"type": "ByteLevel"}})
+    with pytest.raises(UserError, match=r"has no tokenizer\.model, .* allowed: .* Llama3Tokenizer"):
         write_gguf(tmp_path, tmp_path / "small.gguf", "f16")
-    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "tokenizer.json"]
 
 
 # What llama.cpp makes of it
@@ -188,16 +189,15 @@ def test_llama_cpp_reads_the_same_ids_and_gives_the_logits_of_keras(openers, fam
     from tpulm.models.causal import load_preset
 
     texts, jobs = [text for text in texts_to_read() if "▁" not in text], {}
-    for name, (job, _, _) in families.items():
+    for name, (job, *_) in families.items():
         for kind in GGUF_KINDS:
             write_json(f"{job['folder']}/generation_config.json", {"eos_token_id": 1})
             write_gguf(Path(job["folder"]), tmp_path / f"{name}-{kind}.gguf", kind)
             jobs[f"{name}-{kind}"] = {"file": str(tmp_path / f"{name}-{kind}.gguf"), "ids": job["ids"]}
     write_json(tmp_path / "jobs.json", [jobs, texts])
     found = json.loads(openers("llama.cpp", OPEN, str(tmp_path / "jobs.json")).rpartition("RESULT")[2])
-    for name, (job, before, _) in families.items():
-        ours = SentencePiece(Path(job["folder"]) / "tokenizer.model")
-        wanted = [[2, *ids] for ids in ours.encode(texts)]
+    for name, (job, before, _, ours) in families.items():
+        wanted = [[*test_transformers.opening_of(ours), *ids] for ids in ours.encode(texts)]
         length = 5 if name == "mistral" else len(before)  # its window
         for kind, most in (("f16", 0.01), ("q8_0", 0.1)):
             assert found[f"{name}-{kind}"][0] == wanted
@@ -207,4 +207,4 @@ def test_llama_cpp_reads_the_same_ids_and_gives_the_logits_of_keras(openers, fam
         for token in found[f"{name}-f16"][1]:
             ids.append(int(test_transformers.logits(model, ids)[-1].argmax()))
             assert ids[-1] == token, name
-    assert set(families) == set(FAMILIES) and SIZES["mistral"]["sliding_window"] == 5
+    assert set(families) == {*FAMILIES, *test_transformers.OF_BYTES} and SIZES["mistral"]["sliding_window"] == 5

@@ -19,10 +19,11 @@ from tpulm.core.files import fingerprints, write_json
 from tpulm.models import peft as peft_adapter
 from tpulm.models.transformers_causal import Tensor, save_shards
 from tpulm.specs.artifacts import SHARD_INDEX
-from tpulm.specs.causal_families import FAMILIES, constructor, marks_of
+from tpulm.specs.causal_families import FAMILIES, constructor, special_of
 from tpulm.specs.training_step import CausalArchitecture, ModelSpec
 from tpulm.tokenization import causal
 from tpulm.tokenization.fast import fast_tokenizer, is_byte_level, save_fast
+from tpulm.tokenization.training import train_byte_level
 
 jax_backend, preset, vocabulary = test_causal.jax_backend, test_lora.preset, test_lora.vocabulary
 
@@ -37,6 +38,7 @@ WINDOWS = {
 }
 SIZES = {name: MODELS[name] | {"num_layers": 2, "num_key_value_heads": 2} | WINDOWS.get(name, {}) for name in FAMILIES}
 AS_LLAMA = {"llama3": "Llama", "qwen2": "Llama"}  # of Qwen 2 those with a vocabulary that is no byte-level one
+OF_BYTES = [f"{name} of bytes" for name, family in FAMILIES.items() if family.byte_level]
 TEXTS = ["the value of  the function", "def f(x):\n    return x  # é, 漢", " begins with a space, 1,234 times\n\n\tx"]
 
 
@@ -48,17 +50,29 @@ def export(preset, folder):
     tokenizer = causal.load_tokenizer(str(preset), lambda: None)
     folder.mkdir(parents=True)
     model = load_on_host(preset)
-    write_json(folder / "config.json", transformers_config(model, tokenizer.special, False))
+    byte_level = is_byte_level(tokenizer)
+    write_json(folder / "config.json", transformers_config(model, tokenizer.special, byte_level))
     save_fast(tokenizer, folder)
-    save_shards(folder, tensors_of(model, False), 50_000)
+    save_shards(folder, tensors_of(model, byte_level), 50_000)
     return model
 
 
 def preset_of(name, folder):
-    """Write a vocabulary and a base model of a family below a folder; return both paths."""
-    vocabulary, marks = folder / f"{name}.spm", tuple(marks_of(SIZES[name]))
-    vocabulary.write_bytes(causal.train_vocabulary(prose(200), 328, "base.small.vocab_size", marks=marks))
-    return vocabulary, save_base(vocabulary, folder / f"{name}-preset", SIZES[name])
+    """Write a vocabulary and a base model of a family, maybe " of bytes", below a folder; return both paths."""
+    family, where = name.split()[0], "base.small.vocab_size"
+    if name in OF_BYTES:
+        vocabulary = folder / f"{name}.json"
+        train_byte_level([prose(200)], FAMILIES[family].byte_level, 328, where).save(str(vocabulary))
+    else:
+        marks = special_of({"model": SIZES[family], "tokenizer": "bpe"})["marks"]
+        vocabulary = folder / f"{name}.spm"
+        vocabulary.write_bytes(causal.train_vocabulary(prose(200), 328, where, marks=tuple(marks)))
+    return vocabulary, save_base(vocabulary, folder / f"{name}-preset", SIZES[family])
+
+
+def opening_of(tokenizer):
+    """Return the ids before a text: that of <bos>, where there is one."""
+    return [] if tokenizer.special["bos"] is None else [tokenizer.special["bos"]]
 
 
 def logits(model, ids):
@@ -231,11 +245,11 @@ def test_byte_level_vocabularies_of_presets(jax_backend, tmp_path, name, bos):
     assert config["architectures"] == ["LlamaForCausalLM" if bos else "Qwen2ForCausalLM"]
 
 
-QUICK = ("mistral", "qwen2", "qwen3")
+QUICK = ("mistral", "qwen2", "qwen3", "llama3 of bytes", "qwen3 of bytes")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in FAMILIES]
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in [*FAMILIES, *OF_BYTES]]
 )
 def test_a_folder_of_transformers_is_a_base_model(jax_backend, tmp_path, name):
     """As rule fetch_base takes one: the same function, with the same tokenizer, also Keras's; it continues a prompt."""
@@ -246,13 +260,14 @@ def test_a_folder_of_transformers_is_a_base_model(jax_backend, tmp_path, name):
     vocabulary, preset = preset_of(name, tmp_path)
     model = export(preset, tmp_path / "folder")
     save_preset(load_transformers(tmp_path / "folder", "base.small.preset"), tmp_path / "converted")
-    ids = [2, *causal.SentencePiece(vocabulary).encode([" ".join(prose(3))])[0]][:24]
+    trained = causal.load_tokenizer(str(vocabulary), lambda: None)
+    ids = [*opening_of(trained), *trained.encode([" ".join(prose(3))])[0]][:24]
     converted = load_preset(tmp_path / "converted")
     np.testing.assert_allclose(logits(converted, ids), logits(model, ids), atol=1e-4)
     assert fingerprints(tmp_path / "converted/assets") == fingerprints(preset / "assets")
     theirs, ours = (causal.load_tokenizer(str(path), lambda: None) for path in (preset, tmp_path / "converted"))
-    assert isinstance(ours, causal.SentencePiece) and ours.special == {"bos": 2, "eos": 1, "pad": 0}
-    assert ours.encode(TEXTS) == theirs.encode(TEXTS) and ours.special == theirs.special
+    assert type(ours) is type(theirs) and ours.special == trained.special
+    assert ours.encode(TEXTS) == theirs.encode(TEXTS) == trained.encode(TEXTS) and ours.special == theirs.special
     by_keras = causal.KerasHub(preset)
     assert by_keras.encode(["the value"]) == ours.encode(["the value"]) and by_keras.special == ours.special
     recipe, made = {"sampler": "greedy", "max_length": 8, "samples": 1}, load_preset(preset)
@@ -321,30 +336,33 @@ def tell_norms_and_biases_apart(preset):
 def families(jax_backend, tmp_path_factory):
     """Every family in a folder, with an adapter: the job for OPEN, and Keras's logits before and after, by name."""
     root, found = tmp_path_factory.mktemp("families"), {}
-    for name in FAMILIES:
+    for name in [*FAMILIES, *OF_BYTES]:
         vocabulary, preset = preset_of(name, root)
         tell_norms_and_biases_apart(preset)
         model = export(preset, root / name)
-        ids = [2, *causal.SentencePiece(vocabulary).encode([" ".join(prose(3))])[0]][:24]
+        trained = causal.load_tokenizer(str(vocabulary), lambda: None)
+        ids = [*opening_of(trained), *trained.encode([" ".join(prose(3))])[0]][:24]
         before = logits(model, ids)
         tuned = opened(preset, targets=EVERYTHING)
         draw_lora(tuned)
         adapter_of(tuned, root / f"{name}-adapter")
         job = {"folder": str(root / name), "adapter": str(root / f"{name}-adapter"), "ids": ids, "texts": TEXTS}
-        found[name] = job | {"out": str(root / f"{name}-logits")}, before, logits(tuned, ids)
+        found[name] = job | {"out": str(root / f"{name}-logits")}, before, logits(tuned, ids), trained
     return found
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("which", ["transformers 5", "transformers 4"])
 def test_transformers_and_peft_give_the_logits_of_keras(openers, families, which):
-    found = openers.result(which, OPEN, [job for job, _, _ in families.values()])
-    for name, (job, before, after) in families.items():
+    found = openers.result(which, OPEN, [job for job, *_ in families.values()])
+    classes = {name: name.capitalize() for name in FAMILIES} | AS_LLAMA
+    classes |= dict(zip(OF_BYTES, ("Llama", "Qwen2", "Qwen3"), strict=True))
+    for name, (job, before, after, theirs) in families.items():
         opened = found[job["folder"]]
-        assert opened["class"] == f"{AS_LLAMA.get(name, name.capitalize())}ForCausalLM"
-        theirs = causal.SentencePiece(f"{job['folder']}.spm")
-        assert opened["ids"] == [[2, *ids] for ids in theirs.encode(TEXTS)], name
-        assert opened["texts"] == TEXTS and opened["special"] == [2, 1, 0] and opened["ends"] == 1
+        assert opened["class"] == f"{classes[name]}ForCausalLM"
+        opening = opening_of(theirs)
+        assert opened["ids"] == [[*opening, *ids] for ids in theirs.encode(TEXTS)], name
+        assert opened["texts"] == TEXTS and opened["special"] == [theirs.special["bos"], 1, 0] and opened["ends"] == 1
         assert 0 < opened["new"] - len(opened["ids"][0]) <= 3
         for part, wanted in (("base", before), ("tuned", after), ("merged", after)):
             np.testing.assert_allclose(np.load(f"{job['out']}-{part}.npy"), wanted, atol=1e-4, err_msg=f"{name} {part}")

@@ -1,7 +1,7 @@
 """Save the best checkpoint of a base model as a Keras preset folder.
 
 input.best         safetensors, the model's variables
-input.vocabulary   vocabulary.spm
+input.vocabulary   its vocabulary, see tpulm.specs.causal_families.vocabulary_of
 output.folder      preset folder: keras_hub.models.CausalLM.from_preset(folder) loads it
 output.fingerprint JSON: the SHA-256 of each of its files
 params.recipe      model, sequence_length (default length of its preprocessor), precision, cpu_threads
@@ -14,21 +14,22 @@ from tpulm.core.files import fingerprints, write_json
 from tpulm.core.job import job
 from tpulm.specs.causal_families import constructor
 from tpulm.specs.training_step import CausalArchitecture
-from tpulm.tokenization.causal import SentencePiece
+from tpulm.tokenization.causal import load_tokenizer
 from tpulm.training import runtime
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
 with job(snakemake.log[0], f"base {run}") as say:
-    size = SentencePiece(snakemake.input.vocabulary).size
+    vocabulary = snakemake.input.vocabulary
+    size = load_tokenizer(vocabulary, lambda: None).size
     runtime.start(recipe["cpu_threads"], precision=recipe["precision"], repeats=False, on_cpu=True)
     from tpulm.models.building import construct_causal
     from tpulm.models.causal import assign, make_preprocessor, save_preset
 
     model = construct_causal(CausalArchitecture(*constructor(recipe["model"]), size))
     assign(model.backbone.variables, load_arrays(snakemake.input.best), snakemake.input.best)
-    proto = Path(snakemake.input.vocabulary).read_bytes()
-    model.preprocessor = make_preprocessor(recipe["model"]["architecture"], proto, recipe["sequence_length"])
+    architecture, length = recipe["model"]["architecture"], recipe["sequence_length"]
+    model.preprocessor = make_preprocessor(architecture, Path(vocabulary), length)
     save_preset(model, snakemake.output.folder)
     write_json(snakemake.output.fingerprint, fingerprints(snakemake.output.folder))
     say(f"saved as {snakemake.output.folder}")

@@ -6,7 +6,9 @@ from typing import Any
 def tokenizer_of(tokenizer: Any) -> Any:
     """Return what is behind a tokenizer with byte-pair encoding: one of the library `tokenizers`; None for others.
 
-    Why: which characters a token has (for the loss on responses), and the same tokenizer for transformers.
-    Until: keras-hub's tokenizers return offsets, and are saved for transformers.
+    Why: which characters a token has (for the loss on responses), and the same tokenizer for transformers. And
+    keras-hub gives its pattern of words to the library as a plain string, which no text contains, so that its
+    tokenizers merge across words, see `tpulm.tokenization.byte_level.cut_words`.
+    Until: keras-hub's tokenizers return offsets, are saved for transformers, and give the library a Regex.
     """
     return getattr(tokenizer, "_tokenizer", None)

@@ -218,6 +218,13 @@ def check_base(where: str, recipe: dict) -> None:
         )
     check_heads_of(f"{where}.model", recipe["model"])
     check_packing(where, recipe, recipe["model"])
+    name = recipe["model"]["architecture"]
+    if recipe["tokenizer"] == "byte-level-bpe" and not FAMILIES[name].byte_level:
+        allowed = ", ".join(other for other, family in FAMILIES.items() if family.byte_level)
+        raise UserError(
+            f"{where}.tokenizer is byte-level-bpe with the architecture {name}; allowed: bpe, or one of the "
+            f"architectures {allowed}."
+        )
 
 
 def check_packing(where: str, recipe: dict, model: dict) -> None:

@@ -11,6 +11,7 @@ from tpulm.config.runs import BITS_PER_BYTE, LOSS, Run, by_stage, pick, runs_of
 from tpulm.config.texts import has_responses
 from tpulm.core.errors import UserError
 from tpulm.specs.artifacts import MADE_PAIRS, OF_RESPONSES, VALIDATION
+from tpulm.specs.causal_families import vocabulary_of
 
 # What a base model and a finetuned one take of their recipes to be scored.
 BASE_KEYS = ("sequence_length", "batch_size", "microbatches", "precision", "mesh", "host_device_count")
@@ -176,7 +177,7 @@ class Evaluations:
             return [f"{folder}/tokenizer.json", f"{folder}/special_tokens_map.json"]
         name = run.name if run.stage == "base" else run.recipe["base"]
         if name in self.bases:
-            return [f"<results>/base/{name}/vocabulary.spm"]
+            return [f"<results>/{vocabulary_of(name, self.config['base'][name])}"]
         return [f"<results>/base/{name}/preset", f"<results>/base/{name}/preset.json"]
 
     @property

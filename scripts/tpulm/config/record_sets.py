@@ -6,13 +6,14 @@ A set is one folder: the shards of its splits and a manifest. Runs that read the
 import glob
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from tpulm.config.texts import has_responses
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
 from tpulm.specs.artifacts import MANIFEST, SPLITS
+from tpulm.specs.causal_families import vocabulary_of
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class RecordSet:
     folder           below results/
     collection       the text: a folder below results/
     base             whose vocabulary it is: a name under base; None for the tokenizer of the masked models
+    vocabulary       its file below results/; None for a base model that is fetched, which has it in its folder
     sequence_length  tokens of a record that a model reads
     packing          how documents become records: concat, segments or pad
     shards           files of each split that there is
@@ -34,6 +36,7 @@ class RecordSet:
     folder: str
     collection: str
     base: str | None
+    vocabulary: str | None
     sequence_length: int
     packing: str
     shards: Mapping[str, int]
@@ -61,11 +64,6 @@ class RecordSet:
         """The files of all shards below the folder: records, and the index that says where each begins."""
         names = (name for split in self.names.values() for name in split)
         return [name + extension for name in names for extension in (".tfrecord", ".index")]
-
-    @property
-    def vocabulary(self) -> str:
-        """The file of the tokenizer below results/; a base model that is fetched has its tokenizer elsewhere."""
-        return f"base/{self.base}/vocabulary.spm" if self.base else "tokenizer/tokenizer.json"
 
     @property
     def manifest(self) -> str:
@@ -118,6 +116,7 @@ def masked_records(config: Mapping) -> RecordSet:
         folder="tfrecords",
         collection="corpus",
         base=None,
+        vocabulary="tokenizer/tokenizer.json",
         sequence_length=section["sequence_length"],
         packing=section["packing"],
         shards={split: len(files[split]) if files else section["shards"][split] for split in SPLITS},
@@ -137,29 +136,41 @@ def corpus_records(config: Mapping, base: str, sequence_length: int) -> RecordSe
     packing = recipe["packing"] if "model" in recipe else "concat"
     trained_on = "model" in recipe and recipe["sequence_length"] == sequence_length
     shards = {split: recipe["shards"][split] for split in SPLITS} if trained_on else {"validation": 1}
-    records = causal_records(base, "corpus", sequence_length, packing, shards, f"base.{base}.shards")
-    return of_text(records, config["corpus"])
+    return causal_records(config, base, "corpus", sequence_length, packing, shards, f"base.{base}.shards")
 
 
 def tuning_records(config: Mapping, recipe: Mapping) -> RecordSet:
     """Return the records of finetune.text for a finetuning run: in the vocabulary of its base model."""
     shards = {split: config["finetune"]["shards"][split] for split in SPLITS}
     length, packing = recipe["sequence_length"], recipe["packing"]
-    records = causal_records(recipe["base"], "finetune-text", length, packing, shards, "finetune.shards")
-    return of_text(records, config["finetune"]["text"])
-
-
-def of_text(records: RecordSet, text: Mapping) -> RecordSet:
-    """Return records with what a text says of them."""
-    return replace(records, responses=has_responses(text), chat="chat_template" in text)
+    return causal_records(config, recipe["base"], "finetune-text", length, packing, shards, "finetune.shards")
 
 
 def causal_records(
-    base: str, collection: str, sequence_length: int, packing: str, shards: Mapping[str, int], shards_key: str
+    config: Mapping,
+    base: str,
+    collection: str,
+    sequence_length: int,
+    packing: str,
+    shards: Mapping[str, int],
+    shards_key: str,
 ) -> RecordSet:
     """Return records for causal models; the folder names all that they depend on but text and vocabulary."""
-    folder = f"tokens/{base}/{collection}/{packing}-{sequence_length}"
-    return RecordSet(folder, collection, base, sequence_length, packing, shards, shards_key, "sequence_length")
+    text = config["corpus"] if collection == "corpus" else config["finetune"]["text"]
+    recipe = config["base"][base]
+    return RecordSet(
+        folder=f"tokens/{base}/{collection}/{packing}-{sequence_length}",
+        collection=collection,
+        base=base,
+        vocabulary=vocabulary_of(base, recipe) if "model" in recipe else None,
+        sequence_length=sequence_length,
+        packing=packing,
+        shards=shards,
+        shards_key=shards_key,
+        length_key="sequence_length",
+        responses=has_responses(text),
+        chat="chat_template" in text,
+    )
 
 
 def no_records() -> list[str]:

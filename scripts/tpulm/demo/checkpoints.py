@@ -19,7 +19,7 @@ from tpulm.specs.causal_families import constructor
 from tpulm.specs.label_heads import OF_TRANSFORMERS, without_either
 from tpulm.specs.masked_sizes import EPSILON, KINDS
 from tpulm.specs.training_step import CausalArchitecture, ModelSpec
-from tpulm.tokenization.causal import SentencePiece
+from tpulm.tokenization.causal import load_tokenizer
 
 # For any run. A prompt is one document: there is nothing to keep apart.
 HERE = {"mesh": [1, 1], "layout": {}, "precision": "float32", "determinism": "bytes", "packing": "concat"}
@@ -55,14 +55,16 @@ def open_masked(checkpoint: Path, results: Path) -> tuple[keras.Model, Sharded]:
 def open_causal(checkpoint: Path, vocabulary: Path) -> keras_hub.models.CausalLM:
     """Return a causal model.
 
-    vocabulary  the vocabulary.spm of a base model's run, or the preset folder that a finetuning run starts from
+    vocabulary  that of a base model's run, or the preset folder that a finetuning run starts from
     """
     recipe, weights = recipe_and_weights(checkpoint)
     if vocabulary.is_dir():
         spec = ModelSpec.of("finetune", str(checkpoint), recipe | {"base": {"preset": vocabulary}})
         return open_model(spec, weights)[0]
-    model = construct_causal(CausalArchitecture(*constructor(recipe["model"]), SentencePiece(vocabulary).size))
+    model = construct_causal(
+        CausalArchitecture(*constructor(recipe["model"]), load_tokenizer(str(vocabulary), lambda: None).size)
+    )
     assign(model.backbone.variables, load_arrays(weights), weights)
     architecture, length = recipe["model"]["architecture"], recipe["sequence_length"]
-    model.preprocessor = make_preprocessor(architecture, vocabulary.read_bytes(), length)
+    model.preprocessor = make_preprocessor(architecture, vocabulary, length)
     return model

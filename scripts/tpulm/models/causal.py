@@ -24,6 +24,7 @@ from tpulm.core.files import read_json, write_json
 from tpulm.core.random_streams import generator
 from tpulm.specs.causal_families import FAMILIES, TARGETS, layers_of
 from tpulm.specs.training_step import ModelSpec
+from tpulm.tokenization.byte_level import cut_words, parts_of
 
 EPOCH = "1970-01-01@00:00:00"  # in place of the clock, in the metadata of presets
 
@@ -64,14 +65,20 @@ def build_as_preset(preset: str | Path, seed: int) -> keras.Model:
     return plain_attention(task_of(family)(backbone=backbone, preprocessor=None, compile=False))
 
 
-def make_preprocessor(architecture: str, proto: bytes, sequence_length: int) -> keras.layers.Layer:
-    """Return the preprocessor of an architecture of `tpulm.specs.causal_families` for a SentencePiece vocabulary.
+def make_preprocessor(architecture: str, vocabulary: Path, sequence_length: int) -> keras.layers.Layer:
+    """Return the preprocessor of an architecture of `tpulm.specs.causal_families`.
 
-    proto            serialized SentencePiece model
+    vocabulary       serialized SentencePiece model, or a .json as tpulm.tokenization.byte_level trains it
     sequence_length  its default length, tokens
     """
-    name = FAMILIES[architecture].tokenizer
-    tokenizer = getattr(keras_hub.models, name)(proto=proto)
+    family = FAMILIES[architecture]
+    if family.byte_level and vocabulary.suffix == ".json":
+        name = family.byte_level.tokenizer
+        ids, merges = parts_of(vocabulary)
+        tokenizer = cut_words(getattr(keras_hub.models, name)(vocabulary=ids, merges=merges))
+    else:
+        name = family.tokenizer
+        tokenizer = getattr(keras_hub.models, name)(proto=vocabulary.read_bytes())
     # The tokenizer's own family: Gemma 3's preprocessor, which also takes images, needs TensorFlow.
     preprocessor = getattr(keras_hub.models, name.replace("Tokenizer", "CausalLMPreprocessor"))
     return preprocessor(tokenizer, sequence_length=sequence_length)
@@ -112,7 +119,10 @@ def load_preset(preset: str | Path, dtype: keras.dtype_policies.DTypePolicy | No
     file = Path(preset) / "preprocessor.json"
     described: dict[str, Any] = read_json(file) if file.is_file() else {"class_name": None}
     if described["class_name"] != "Gemma3CausalLMPreprocessor":
-        return plain_attention(keras_hub.models.CausalLM.from_preset(str(preset), **given))
+        model = keras_hub.models.CausalLM.from_preset(str(preset), **given)
+        if model.preprocessor is not None:
+            cut_words(model.preprocessor.tokenizer)
+        return plain_attention(model)
     # Gemma 3's, which also takes images, needs TensorFlow; for text it does what Gemma's does.
     model = keras_hub.models.CausalLM.from_preset(str(preset), preprocessor=None, **given)
     tokenizer = keras_hub.tokenizers.Tokenizer.from_preset(str(preset))

@@ -146,7 +146,7 @@ def preprocessor_of(task: Any, backbone: keras.Model, folder: str) -> keras.laye
     kind = type(backbone).__name__
     family = next((name for name, family in FAMILIES.items() if family.backbone == kind), None)
     if family and Path(folder, VOCABULARY).is_file():
-        return make_preprocessor(family, Path(folder, VOCABULARY).read_bytes(), LENGTH)
+        return make_preprocessor(family, Path(folder, VOCABULARY), LENGTH)
     if kind == "Gemma3Backbone":  # its own preprocessor, which also takes images, needs TensorFlow
         tokenizer = keras_hub.tokenizers.Tokenizer.from_preset(folder)
         return keras_hub.models.GemmaCausalLMPreprocessor(tokenizer, sequence_length=LENGTH)

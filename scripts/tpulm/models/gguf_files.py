@@ -20,6 +20,7 @@ from sentencepiece import sentencepiece_model_pb2
 from tpulm.core.errors import UserError
 from tpulm.core.files import atomic_write, read_json
 from tpulm.specs.artifacts import GGUF_KINDS, SHARD_INDEX
+from tpulm.specs.byte_level import PUBLISHED, RULES, ByteLevel
 
 # By model_type. llama.cpp has no window for a Mistral: its context ends with the window.
 ARCHITECTURES = {
@@ -28,12 +29,14 @@ ARCHITECTURES = {
     "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
     "llama": gguf.MODEL_ARCH.LLAMA,
     "mistral": gguf.MODEL_ARCH.LLAMA,
+    "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen3": gguf.MODEL_ARCH.QWEN3,
 }
 ROTATED_BY_PAIRS = ("llama", "mistral")  # neighbours are rotated together, and not the halves of a head
 MATRICES = {kind: Type[kind.upper()] for kind in GGUF_KINDS}
 FILE_TYPES = {kind: gguf.LlamaFileType[f"MOSTLY_{kind.upper()}"] for kind in GGUF_KINDS}
-UNUSED = gguf.TokenType.UNUSED
+NORMAL, CONTROL, UNUSED = gguf.TokenType.NORMAL, gguf.TokenType.CONTROL, gguf.TokenType.UNUSED
+UNUSED_PIECE = "[PAD{}]"
 CAPS = ("attn", "final")  # of Gemma 2
 LARGEST = float(np.finfo(np.float16).max)
 
@@ -78,11 +81,11 @@ def write_gguf(folder: Path, path: Path, kind: str) -> None:
 
 def refuse_others(folder: Path, config: Mapping[str, Any]) -> None:
     """Raise UserError for a model that llama.cpp would compute or read otherwise."""
-    if not (folder / "tokenizer.model").is_file():
+    if not (folder / "tokenizer.model").is_file() and rules_of(folder) is None:
+        allowed = ", ".join(PUBLISHED)
         raise UserError(
-            f"{folder} has no tokenizer.model: its vocabulary is byte-level, and which texts llama.cpp cuts otherwise "
-            "depends on a table of its own converter, convert_hf_to_gguf.py, which is for such models; allowed: a "
-            "SentencePiece vocabulary, as base models have that are trained here."
+            f"{folder} has no tokenizer.model, and tokenizer.json cuts text into words by a rule of its own; allowed: a "
+            f"SentencePiece vocabulary, or one of keras-hub's {allowed}."
         )
     kind = config["model_type"]
     if kind not in ARCHITECTURES:
@@ -136,33 +139,61 @@ def add_sizes(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
 
 
 def add_vocabulary(writer: gguf.GGUFWriter, folder: Path, config: Mapping[str, Any]) -> None:
-    """Tell the pieces of a SentencePiece vocabulary, its special tokens, and the chat template.
-
-    llama.cpp merges pieces as SentencePiece does, by their scores. Embeddings can have more rows than there are pieces.
-    """
-    serialized = (folder / "tokenizer.model").read_bytes()
-    proto = sentencepiece_model_pb2.ModelProto.FromString(serialized)  # type: ignore[attr-defined]
-    pieces = [(piece.piece, piece.score, piece.type) for piece in proto.pieces]
-    pieces += [(f"[PAD{i}]", -1e4, UNUSED) for i in range(len(pieces), config["vocab_size"])]
-    own = gguf.TokenType.USER_DEFINED  # llama.cpp looks for these in the text as it is
-    writer.add_tokenizer_model("llama")
-    writer.add_tokenizer_pre("default")
-    writer.add_token_list([piece.replace("\u2581", " ") if type_ == own else piece for piece, _, type_ in pieces])
-    writer.add_token_scores([score for _, score, _ in pieces])
-    writer.add_token_types([type_ for *_, type_ in pieces])
-    writer.add_bos_token_id(config["bos_token_id"])
+    """Tell the pieces of a vocabulary, its special tokens, and the chat template."""
+    if (folder / "tokenizer.model").is_file():
+        add_sentencepiece(writer, (folder / "tokenizer.model").read_bytes(), config["vocab_size"])
+    else:
+        add_byte_level(writer, folder, config["vocab_size"])
+    if config["bos_token_id"] is not None:
+        writer.add_bos_token_id(config["bos_token_id"])
     writer.add_eos_token_id(config["eos_token_id"])
     writer.add_pad_token_id(config["pad_token_id"])
-    writer.add_unk_token_id(next(i for i, piece in enumerate(pieces) if piece[2] == gguf.TokenType.UNKNOWN))
-    writer.add_add_bos_token(True)
+    writer.add_add_bos_token(config["bos_token_id"] is not None)
     writer.add_add_eos_token(False)
-    writer.add_add_space_prefix(proto.normalizer_spec.add_dummy_prefix)
     ends = read_json(folder / "generation_config.json")["eos_token_id"]
     if isinstance(ends, list):  # what ends an answer, if not the text
         writer.add_eot_token_id(ends[-1])
     template = folder / "chat_template.jinja"
     if template.is_file():
         writer.add_chat_template(template.read_text(encoding="utf-8"))
+
+
+def add_sentencepiece(writer: gguf.GGUFWriter, serialized: bytes, size: int) -> None:
+    """Tell the pieces of a SentencePiece vocabulary, and that size where embeddings have more rows than it has pieces.
+
+    llama.cpp merges pieces as SentencePiece does, by their scores.
+    """
+    proto = sentencepiece_model_pb2.ModelProto.FromString(serialized)  # type: ignore[attr-defined]
+    pieces = [(piece.piece, piece.score, piece.type) for piece in proto.pieces]
+    pieces += [(UNUSED_PIECE.format(i), -1e4, UNUSED) for i in range(len(pieces), size)]
+    own = gguf.TokenType.USER_DEFINED  # llama.cpp looks for these in the text as it is
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([piece.replace("\u2581", " ") if type_ == own else piece for piece, _, type_ in pieces])
+    writer.add_token_scores([score for _, score, _ in pieces])
+    writer.add_token_types([type_ for *_, type_ in pieces])
+    writer.add_unk_token_id(next(i for i, piece in enumerate(pieces) if piece[2] == gguf.TokenType.UNKNOWN))
+    writer.add_add_space_prefix(proto.normalizer_spec.add_dummy_prefix)
+
+
+def add_byte_level(writer: gguf.GGUFWriter, folder: Path, size: int) -> None:
+    """Tell the pieces and merges of a vocabulary of byte-level BPE; folder, size  as of `add_sentencepiece`."""
+    tokenizer = read_json(folder / "tokenizer.json")
+    pieces = {i: piece for piece, i in tokenizer["model"]["vocab"].items()}
+    special = {token["id"]: token["content"] for token in tokenizer["added_tokens"]}
+    types = [UNUSED if i not in pieces | special else CONTROL if i in special else NORMAL for i in range(size)]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(rules_of(folder).gguf)
+    writer.add_token_list([(pieces | special).get(i, UNUSED_PIECE.format(i)) for i in range(size)])
+    writer.add_token_types(types)
+    writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
+
+
+def rules_of(folder: Path) -> ByteLevel | None:
+    """Return by which rules a vocabulary of byte-level BPE cuts words; None for rules that llama.cpp may not have."""
+    steps = read_json(folder / "tokenizer.json")["pre_tokenizer"].get("pretokenizers", [])
+    patterns = [step["pattern"].get("Regex") for step in steps if step["type"] == "Split"]
+    return next((rules for rules in RULES.values() if patterns == [rules.words]), None)
 
 
 def tensors_in(folder: Path) -> Iterator[tuple[str, tuple[Path, list[int]]]]:

@@ -5,7 +5,10 @@ A preset may be of other families, too: what is not named here is then keras-hub
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from tpulm.specs.byte_level import LLAMA3_VOCABULARY, QWEN2_VOCABULARY, QWEN3_VOCABULARY, Vocabulary
 
 GEMMA_NORMS = {"use_post_ffw_norm": True, "use_post_attention_norm": True, "use_sliding_window_attention": True}
 
@@ -19,6 +22,7 @@ class Family:
     tokenizer  keras-hub's class for a SentencePiece vocabulary
     bos, eos   pieces of that vocabulary before and after a document, which the class expects
     constants  arguments of the backbone that set the architecture apart, as published
+    byte_level what a vocabulary of byte-level BPE has in it; None where keras-hub has no class for one
     """
 
     backbone: str
@@ -27,6 +31,7 @@ class Family:
     bos: str = "<s>"
     eos: str = "</s>"
     constants: Mapping[str, Any] = field(default_factory=dict)
+    byte_level: Vocabulary | None = None
 
     @property
     def segments(self) -> bool:
@@ -45,12 +50,12 @@ FAMILIES = {
         "Gemma3Backbone", True, *GEMMA_VOCABULARY, GEMMA_NORMS | TEXT_ONLY | {"sliding_window_size": 1024}
     ),
     # Grattafiori et al. 2024
-    "llama3": Family("Llama3Backbone", False, constants={"rope_max_wavelength": 500_000}),
+    "llama3": Family("Llama3Backbone", False, constants={"rope_max_wavelength": 500_000}, byte_level=LLAMA3_VOCABULARY),
     # Jiang et al. 2023
     "mistral": Family("MistralBackbone", True, "MistralTokenizer", constants={"sliding_window": 4096}),
     # Yang et al. 2024 (also Qwen 2.5), 2025
-    "qwen2": Family("QwenBackbone", False, constants={"rope_max_wavelength": 1_000_000}),
-    "qwen3": Family("Qwen3Backbone", True, constants={"rope_max_wavelength": 1_000_000}),
+    "qwen2": Family("QwenBackbone", False, constants={"rope_max_wavelength": 1_000_000}, byte_level=QWEN2_VOCABULARY),
+    "qwen3": Family("Qwen3Backbone", True, constants={"rope_max_wavelength": 1_000_000}, byte_level=QWEN3_VOCABULARY),
 }
 
 # What `targets` of a finetuning run may name, and the keras-hub layers of all families that each stands for.
@@ -71,10 +76,31 @@ def layers_of(targets: tuple[str, ...]) -> list[str]:
     return [name for target, names in TARGETS.items() if target in targets for name in names]
 
 
-def marks_of(model: Mapping) -> list[str]:
-    """Return the pieces before and after a document in the vocabulary of `model`, a base model's in the config."""
-    family = FAMILIES[model["architecture"]]
-    return [family.bos, family.eos]
+# By `tokenizer` of a base model: the file of its vocabulary.
+VOCABULARIES = {"bpe": "vocabulary.spm", "byte-level-bpe": "vocabulary.json"}
+
+
+def vocabulary_of(run: str, base: Mapping) -> str:
+    """Return the file of the vocabulary of a base model below results/; base  its section of the config."""
+    return f"base/{run}/{VOCABULARIES[base['tokenizer']]}"
+
+
+def vocabulary_in(folder: Path) -> Path:
+    """Return the vocabulary in the folder of a base model that was trained here."""
+    files = [folder / name for name in VOCABULARIES.values()]
+    return next((file for file in files if file.is_file()), files[0])
+
+
+def special_of(base: Mapping) -> dict[str, Any]:
+    """Return what the training of a vocabulary takes of a base model's section of the config for special tokens.
+
+    marks       of a SentencePiece vocabulary, the pieces before and after a document
+    byte_level  of another one, the architecture that has it
+    """
+    name = base["model"]["architecture"]
+    if base["tokenizer"] == "byte-level-bpe":
+        return {"byte_level": name}
+    return {"marks": [FAMILIES[name].bos, FAMILIES[name].eos]}
 
 
 def constructor(model: Mapping) -> tuple[str, dict[str, Any]]:

@@ -14,6 +14,7 @@ import sentencepiece
 from tpulm.compat.keras_hub_tokenizers import tokenizer_of
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, sha256
+from tpulm.tokenization.byte_level import OfBytes, Places, cut_words
 
 SPECIAL = {"pad": 0, "eos": 1, "bos": 2, "unk": 3}  # ids as in the published Gemma vocabularies
 MARKS = ("<bos>", "<eos>")  # their pieces there
@@ -22,7 +23,6 @@ PLAIN = ("GemmaTokenizer", "Gemma3Tokenizer", "LlamaTokenizer", "MistralTokenize
 # Runs of spaces are pieces of their own, as in Gemma's, so that indentation costs one token.
 USER_DEFINED = ["\n", *("\u2581" * n for n in range(2, 17))]
 CLOSING = 1  # special tokens at the end of a document: <eos>
-Places = list[tuple[int, int]]  # characters of tokens
 LINE_CHARACTERS = 4_000  # SentencePiece skips a line that is longer than it expects
 
 
@@ -116,7 +116,7 @@ class KerasHub:
         """Load the tokenizer of a preset folder."""
         import keras_hub
 
-        self.tokenizer = keras_hub.tokenizers.Tokenizer.from_preset(str(preset))
+        self.tokenizer = cut_words(keras_hub.tokenizers.Tokenizer.from_preset(str(preset)))
         self.size = self.tokenizer.vocabulary_size()
         self.special = {
             "bos": self.tokenizer.start_token_id,
@@ -161,10 +161,13 @@ class KerasHub:
         return places
 
 
-def load_tokenizer(path: str, start: Callable[[], None]) -> SentencePiece | KerasHub:
+CausalTokenizer = SentencePiece | OfBytes | KerasHub
+
+
+def load_tokenizer(path: str, start: Callable[[], None]) -> CausalTokenizer:
     """Return the tokenizer of a vocabulary file or of a preset folder; calls `start` where it needs Keras."""
     if not Path(path).is_dir():
-        return SentencePiece(path)
+        return OfBytes(path) if path.endswith(".json") else SentencePiece(path)
     vocabulary = vocabulary_file(Path(path))
     if vocabulary:
         return SentencePiece(vocabulary)
@@ -174,7 +177,7 @@ def load_tokenizer(path: str, start: Callable[[], None]) -> SentencePiece | Kera
 
 def tokenize(
     batches: Iterable[list[str]],
-    tokenizer: SentencePiece | KerasHub,
+    tokenizer: CausalTokenizer,
     responses: Iterable[list[list[tuple[int, int]]]] | None = None,
 ) -> Iterator[tuple[np.ndarray, ...]]:
     """Yield the ids of documents in batches: <bos> before each, where the vocabulary has it, and <eos> after each.
@@ -199,7 +202,7 @@ def tokenize(
             yield ids, lengths, np.concatenate([completion_mask(*one)[1 - len(opening) :] for one in found])
 
 
-def check_control_tokens(batches: Iterable[list[str]], tokenizer: SentencePiece | KerasHub) -> Iterator[list[str]]:
+def check_control_tokens(batches: Iterable[list[str]], tokenizer: CausalTokenizer) -> Iterator[list[str]]:
     """Yield documents that a chat template has written.
 
     Raises UserError where one has <bos> or <eos> between its turns, and the tokenizer reads that as plain text.
@@ -235,7 +238,7 @@ def completion_mask(text: str, places: Places, responses: list[tuple[int, int]])
     return inside
 
 
-def describe(tokenizer: SentencePiece | KerasHub, path: str | Path) -> dict:
+def describe(tokenizer: CausalTokenizer, path: str | Path) -> dict:
     """Return what a manifest says of a tokenizer: tokenizer_sha256, vocab_size, special_ids.
 
     path  as for `load_tokenizer`; the SHA-256 is that of the vocabulary file, or of those of the folder's tokenizer

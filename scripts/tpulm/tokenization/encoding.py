@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
-from tpulm.tokenization.pipeline import BLANKS, FOLD, LLAMA3, MARK, RUNS
+from tpulm.specs.byte_level import RULES
+from tpulm.tokenization.pipeline import BLANKS, FOLD, MARK, RUNS
 from tpulm.tokenization.viterbi import Ids, flat, interleaved
 from tpulm.tokenization.word_ids import AnyWords, KnownWords, MarkedWords
 
@@ -176,9 +177,10 @@ def is_local_replace(normalizer: dict) -> bool:
 def splits(pre_tokenizer: dict, before: list[dict]) -> bool:
     """Return whether a pre-tokenizer, after others, begins a new word at each space that another character follows."""
     kind, kinds = pre_tokenizer["type"], [one["type"] for one in before]
+    words = {rules.words for rules in RULES.values()}
     if kind == "Split":
         marked = kinds == ["Metaspace"] and before[0]["replacement"] == MARK
-        return is_runs(pre_tokenizer) if marked else pattern_of(pre_tokenizer) == LLAMA3 and not before
+        return is_runs(pre_tokenizer) if marked else pattern_of(pre_tokenizer) in words and not before
     if kind == "ByteLevel":  # which sees how many spaces there are
         return bool(pre_tokenizer.get("use_regex", True) and not before)
     if kind == "Metaspace":

@@ -28,7 +28,7 @@ def bpe(words: Words, recipe: Recipe) -> models.BPE:
 
 def byte_level(counts: dict[str, int], recipe: Recipe) -> models.BPE:
     """Return a BPE model of bytes, which are written as BYTE_CHARACTERS in the words."""
-    model = merge(counts, recipe.vocab_size, SPECIALS + BYTE_CHARACTERS, "")
+    model = merge(counts, recipe.vocab_size, recipe.fixed + BYTE_CHARACTERS, "")
     return models.BPE(model["vocab"], [tuple(pair) for pair in model["merges"]])
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from tpulm.specs.artifacts import SPECIAL_TOKENS
+from tpulm.specs.byte_level import RULES
 
 SPECIALS = list(SPECIAL_TOKENS)
 MARK = "▁"
@@ -21,11 +22,6 @@ FOLD = ((BLANKS, " "), (r"\A | \z", ""))
 # The words of `whitespace: runs`, where spaces are MARK: line breaks; of several spaces, all but the one before a
 # word; a word with that one.
 RUNS = f"[\r\n]+|{MARK}+(?={MARK}[^{MARK}\r\n])|{MARK}?[^{MARK}\r\n]+|{MARK}+"
-# The words of Llama 3. Those of GPT-2 are built into the `tokenizers` library.
-LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
-    r"\s+(?!\S)|\s+"
-)
 BYTE_LEVEL = "byte-level-bpe"
 
 
@@ -40,6 +36,7 @@ class Recipe:
     normalization: str | None = None
     whitespace: str = "keep"
     pre_tokenizer: str = "gpt2"
+    special: tuple[str, ...] = tuple(SPECIALS)  # no key: of causal models
 
     @property
     def byte_level(self) -> bool:
@@ -49,7 +46,7 @@ class Recipe:
     @property
     def fixed(self) -> list[str]:
         """The pieces that are in every vocabulary, which have the lowest ids."""
-        return SPECIALS + (BYTES if self.byte_fallback else [])
+        return [*self.special, *(BYTES if self.byte_fallback else [])]
 
 
 def untrained(model: models.Model, recipe: Recipe, alphabet: set[str] | None = None) -> Tokenizer:
@@ -77,6 +74,7 @@ def normalization(recipe: Recipe) -> list[normalizers.Normalizer]:
     choices: dict[str, list[normalizers.Normalizer]] = {
         "published": [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')],
         "nfkc": [normalizers.NFKC()],
+        "nfc": [normalizers.NFC()],
         "none": [],
     }
     chosen = choices[recipe.normalization or ("none" if recipe.byte_level else "published")]
@@ -86,10 +84,10 @@ def normalization(recipe: Recipe) -> list[normalizers.Normalizer]:
 
 def pre_tokenization(recipe: Recipe, alphabet: set[str] | None) -> pre_tokenizers.PreTokenizer:
     """Return the pre-tokenizer of a recipe; for `alphabet`, see `untrained`."""
-    if recipe.byte_level and recipe.pre_tokenizer == "gpt2":
+    if recipe.byte_level and recipe.pre_tokenizer == "gpt2":  # its words are built into the library
         return pre_tokenizers.ByteLevel(add_prefix_space=False)
     if recipe.byte_level:
-        words = pre_tokenizers.Split(Regex(LLAMA3), "isolated")
+        words = pre_tokenizers.Split(Regex(RULES[recipe.pre_tokenizer].words), "isolated")
         return pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     steps: list[pre_tokenizers.PreTokenizer] = [pre_tokenizers.Metaspace()]
     if recipe.whitespace == "runs":

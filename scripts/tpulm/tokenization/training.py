@@ -1,12 +1,14 @@
-"""Train the tokenizer of the masked models: the same bytes every time, for the same text."""
+"""Train the tokenizer of the masked models, or one of causal models: the same bytes every time, for the same text."""
 
 from collections.abc import Iterable
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer, processors
 
 from tpulm.core.errors import UserError
+from tpulm.specs.byte_level import Vocabulary
 from tpulm.tokenization import merges, unigram
-from tpulm.tokenization.pipeline import BYTES, MARK, SPECIALS, Recipe, assemble
+from tpulm.tokenization.byte_level import cut_as_published
+from tpulm.tokenization.pipeline import BYTE_LEVEL, BYTES, MARK, SPECIALS, Recipe, assemble
 from tpulm.tokenization.words import Words, count_words, most_of
 
 # Of the text, SentencePiece's default; and the share of a vocabulary up to which all characters are in it.
@@ -39,6 +41,39 @@ def train(batches: Iterable[list[str]], recipe: Recipe) -> tuple[Tokenizer, dict
             "because the text has no more pieces that repeat."
         )
     return tokenizer, record
+
+
+def train_byte_level(batches: Iterable[list[str]], vocabulary: Vocabulary, vocab_size: int, where: str) -> Tokenizer:
+    """Train a vocabulary of byte-level BPE for causal models, of so many pieces, special tokens included.
+
+    batches  lists of documents; where  the config key of the size
+
+    The tokenizer's template puts the special tokens around a document that are learned with it. Raises UserError,
+    naming the key, for a size that cannot be.
+    """
+    rules = vocabulary.rules
+    normalization = "nfc" if rules.nfc else "none"
+    recipe = Recipe(
+        BYTE_LEVEL, vocab_size, normalization=normalization, pre_tokenizer=rules.name, special=tuple(vocabulary.fixed)
+    )
+    smallest = len(recipe.fixed) + len(merges.BYTE_CHARACTERS)
+    if vocab_size < smallest:
+        raise UserError(
+            f"{where} is {vocab_size}; allowed: {smallest} or more, because the vocabulary has all 256 bytes and "
+            f"{len(recipe.fixed)} special tokens."
+        )
+    tokenizer = Tokenizer(merges.byte_level(count_words(batches, recipe).counts, recipe))
+    if tokenizer.get_vocab_size() < vocab_size:
+        most = tokenizer.get_vocab_size()
+        raise UserError(f"{where} is {vocab_size}; the text has pieces for at most {most}.")
+    cut_as_published(tokenizer, rules)
+    tokenizer.add_special_tokens([AddedToken(piece, normalized=False) for piece in vocabulary.special])
+    before = [vocabulary.bos] if vocabulary.bos else []
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=[*before, "$A", vocabulary.eos],
+        special_tokens=[(piece, vocabulary.fixed.index(piece)) for piece in (*before, vocabulary.eos)],
+    )
+    return tokenizer
 
 
 def known_characters(words: Words, recipe: Recipe) -> tuple[set[str], dict[str, int | float]]:

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models
 
 from tpulm.core.errors import UserError
 from tpulm.tokenization.encoding import folded, split_at_spaces
-from tpulm.tokenization.pipeline import SPECIALS, Recipe, untrained
+from tpulm.tokenization.pipeline import Recipe, untrained
 
 # Distinct chunks of text are held up to this size: the sum of their lengths in characters, and WORD for each. It bounds
 # the memory of counting and of each trainer.
@@ -80,7 +80,9 @@ def count_words(batches: Iterable[list[str]], recipe: Recipe) -> Words:
     checksum, so that the others are from all over the text. Characters of dropped words are counted nevertheless.
     Raises UserError if there are no words.
     """
-    special = re.compile("|".join([*map(re.escape, SPECIALS), *(["<0x[0-9A-F]{2}>"] if recipe.byte_fallback else [])]))
+    special = re.compile(
+        "|".join([*map(re.escape, recipe.special), *(["<0x[0-9A-F]{2}>"] if recipe.byte_fallback else [])])
+    )
     # Normalization can make a special token of other characters.
     tally = Tally(untrained(models.BPE(), recipe), special if recipe.normalization == "nfkc" else None)
     chunks, size = Counter[str](), 0

@@ -3,7 +3,7 @@
 Which checkpoints are scored or asked, which are gone, and what pruning waits for.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +25,6 @@ class ShardInputs:
         self,
         record_sets: Mapping[str, RecordSet],
         documents: Mapping[tuple[str, str], Sequence[str]],
-        trained_bases: Container[str],
         in_place: Callable[[str], Any],
         text: Callable[[str], Any],
     ):
@@ -33,11 +32,10 @@ class ShardInputs:
 
         record_sets    sets of records by their folders below results/
         documents      files of a text's documents, by text and split
-        trained_bases  names of the base models that are trained here
         in_place       makes a path an input that is read where it is, also in a bucket
         text           makes a file of the user's an input
         """
-        self.record_sets, self.files, self.trained = record_sets, documents, trained_bases
+        self.record_sets, self.files = record_sets, documents
         self.in_place, self.text = in_place, text
 
     def own(self, records: str, wildcards: Any) -> list[str]:
@@ -66,15 +64,15 @@ class ShardInputs:
 
     def tokenizer(self, records: str) -> str:
         """Return the tokenizer of a set of records; a base model trained here has its vocabulary before its weights."""
-        base = self.record_sets[records].base
-        if base in self.trained:
-            return f"<results>/base/{base}/vocabulary.spm"
-        return ancient(f"<results>/base/{base}/preset")  # a folder: the fingerprint tells whether it has changed
+        found = self.record_sets[records]
+        if found.vocabulary:
+            return f"<results>/{found.vocabulary}"
+        return ancient(f"<results>/base/{found.base}/preset")  # a folder: the fingerprint tells whether it has changed
 
     def fingerprint(self, records: str) -> str | list[str]:
         """Return the fingerprint of the preset folder that has the tokenizer, where there is one."""
-        base = self.record_sets[records].base
-        return [] if base in self.trained else f"<results>/base/{base}/preset.json"
+        found = self.record_sets[records]
+        return [] if found.vocabulary else f"<results>/base/{found.base}/preset.json"
 
 
 # The file that is made of a checkpoint: its scores, below a folder for each evaluation; what it says.
