@@ -7,13 +7,13 @@ from tokenizers import Encoding, Tokenizer
 from tpulm.core.errors import UserError
 from tpulm.demo.choice import Prompt, Settings, Tell
 from tpulm.specs.artifacts import TOKENIZER_FILES
-from tpulm.tokenization.causal import KerasHub, SentencePiece, load_tokenizer
+from tpulm.tokenization.causal import CausalTokenizer, load_tokenizer
 from tpulm.tokenization.folder import load, special_ids
 
 SPACE = "\u2581"  # stands for one in pieces
 
 
-def shown(tokenizer: SentencePiece | KerasHub, token: int) -> str:
+def shown(tokenizer: CausalTokenizer, token: int) -> str:
     """Return a token of a causal model as it stands in a text."""
     plain = getattr(tokenizer, "behind", None) is None
     return tokenizer.piece(token).replace(SPACE, " ") if plain else tokenizer.decode([token])

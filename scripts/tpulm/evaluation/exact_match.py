@@ -10,7 +10,7 @@ from tpulm.core.scores import BASE, RESPONSES, Score
 from tpulm.evaluation.documents import Answered, TextSet
 from tpulm.evaluation.intervals import interval
 from tpulm.specs.artifacts import OF_RESPONSES
-from tpulm.tokenization.causal import KerasHub, SentencePiece, completion_mask
+from tpulm.tokenization.causal import CausalTokenizer, completion_mask
 
 LONGEST = 32  # tokens of a response: nobody expects longer ones word for word
 MARKS = 2  # tokens that begin and end a text, at most
@@ -24,9 +24,7 @@ class Question(NamedTuple):
     response: str
 
 
-def questions_of(
-    texts: TextSet, tokenizer: SentencePiece | KerasHub, characters: int, length: int
-) -> Iterator[Question]:
+def questions_of(texts: TextSet, tokenizer: CausalTokenizer, characters: int, length: int) -> Iterator[Question]:
     """Yield the questions of documents that end with a response of at most LONGEST tokens.
 
     characters  that documents are cut at: those that have as many do not count
