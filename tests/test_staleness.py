@@ -74,7 +74,7 @@ PAIRED = (
     OVERLAPS[0] + OVERLAPS[2] + "score_ngrams:corpus,tokenizer score_ngrams:corpus,base-small " + SCORES
 )  # the sets of pairs have changed
 DRAWN = "sample_texts:corpus sample_texts:finetune-text " + "".join(OVERLAPS) + NGRAMS + PAIRED
-VOCABULARY = "train_base_vocabulary:small " + NGRAMS + shards(TUNING_SET) + shards(CORPUS_SET) + BASE
+VOCABULARY = "train_base_vocabulary:small,vocabulary.spm " + NGRAMS + shards(TUNING_SET) + shards(CORPUS_SET) + BASE
 TOKENIZER = "train_tokenizer evaluate_tokenizer:tokenizer score_ngrams:corpus,tokenizer " + RECORDS
 # Documents are read again, or only written again.
 SCORED_ON = "sample_texts:corpus make_pairs " + OVERLAPS[0] + OVERLAPS[2]
@@ -211,6 +211,7 @@ STATES = {
     "schedules": {
         "mlm.runs.tiny.schedule": LINEAR,
         "base.small.schedule": LINEAR, "base.small.mesh": [-1, 1], "base.small.host_device_count": 2,
+        "base.small.model.architecture": "llama3", "base.small.model.head_dim": DELETE,
         "finetune.runs.python.schedule": {"shape": "wsd", "warmup_steps": 2, "decay_steps": 4},
         "finetune.runs.python.mesh": [1, -1],
         "base.given": {
@@ -517,6 +518,7 @@ ROWS = [
     *rows_of("trained", SMALL, "train_base:small,00000030 " + BASE_SECOND, {"steps": 30}),
     *rows_of("trained", SMALL, "train_base:small,00000005 train_base:small,00000015 " + BASE, {"checkpoint_every": 5}),
     *rows_of("schedules", SMALL, BASE, {"schedule.shape": "cosine", "host_device_count": 4}),
+    *rows_of("schedules", SMALL, VOCABULARY.replace(".spm", ".json"), {"tokenizer": "byte-level-bpe"}),
     *rows_of("schedules", SMALL, "", {"resources.hosts": 2}),
     *rows_of("trained", SMALL, BASE_SECOND, {"schedule.decay_steps": 6, "schedule.final_learning_rate": 1e-4}),
     *rows_of("trained", SMALL, "prune_checkpoint:base/small,00000010", {"keep_checkpoints": "every 2"}),
