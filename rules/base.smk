@@ -20,14 +20,13 @@ rule train_base_vocabulary:
         lengths=list(map(lengths_file, DOCUMENTS["corpus", "train"])),
         code=code_inputs("base/train_base_vocabulary", "jax"),
     output:
-        "<results>/base/{run}/{vocabulary}",
+        "<results>/base/{vocabulary}",
     params:
-        recipe=lambda w: pick(BASE[w.run], "vocab_size", "seed") | special_of(BASE[w.run]),
+        recipe=lambda w: vocabulary_recipe(BASE[os.path.dirname(w.vocabulary)]),
     log:
-        "<logs>/base/{run}/{vocabulary}.log",
+        "<logs>/base/{vocabulary}.log",
     wildcard_constraints:
-        run=one_of(TRAINED_BASES),
-        vocabulary=one_of(VOCABULARIES.values()),
+        vocabulary=one_of(vocabulary_of(run, BASE[run]).removeprefix("base/") for run in TRAINED_BASES),
     threads: 1
     resources:
         mem_mb=4000,  # does not depend on the size of the corpus

@@ -23,7 +23,7 @@ from tpulm.specs.artifacts import (
     experiment_folder,
     lengths_file,
 )
-from tpulm.specs.causal_families import VOCABULARIES, special_of, vocabulary_of
+from tpulm.specs.causal_families import vocabulary_of, vocabulary_recipe
 from tpulm.config.exported_models import Model, asked_of, sampling_of
 from tpulm.config.report import page_recipe
 from tpulm.config.reading import complete, read_config, schema

@@ -20,7 +20,7 @@ DESCRIBED = {"_asdict", "_replace", "_fields", "_exit"}
 # Attributes that the manuals of their libraries have one set.
 SETTABLE = {
     "tokenizers": {"normalizer", "pre_tokenizer", "post_processor", "decoder", "ignore_merges"},
-    "keras": {"trainable", "preprocessor", "lora_alpha"},
+    "keras": {"trainable", "preprocessor", "lora_alpha", "unsplittable_tokens"},
     "tensorflow": {"enabled", "auto_shard_policy"},
     "transformers": {"torch_dtype", "architectures"},
     "protobuf": {"map_entry"},

@@ -236,6 +236,10 @@ WRONG = [
         {f"{SMALL}.model.architecture": "mistral", f"{SMALL}.packing": "segments"},
         f"{SMALL}.packing is segments", "mistral", "concat, pad",
     ),
+    (
+        {f"{SMALL}.model.architecture": "mistral", f"{SMALL}.tokenizer": "byte-level-bpe"},
+        f"{SMALL}.tokenizer is byte-level-bpe", "mistral", "llama3, qwen2, qwen3",
+    ),
     ({f"{SMALL}.precision": "bfloat16"}, f'{SMALL}.precision is "bfloat16"', "float32, mixed_bfloat16"),
     (
         {f"{SMALL}.optimizer": {"name": "lion", "epsilon": 1e-8}},

@@ -264,9 +264,23 @@ def test_a_base_of_another_type_tunes_as_float32_does(jax_backend, preset, singl
         assert all(layer.inputs_quantizer is None for layer in run.model._flatten_layers() if layer.quantization_mode)
 
 
+def test_an_adapted_model_of_bfloat16_loses_nothing(precision, preset):
+    precision("bfloat16")
+    model = opened(preset, precision="bfloat16", targets=["value"])
+    layer = next(layer for layer in model._flatten_layers() if getattr(layer, "lora_enabled", False))
+    hidden = layer.kernel.shape[-2]
+    signs = np.resize([1.0, -1.0], hidden)
+    layer._kernel.assign(np.ones(layer.kernel.shape))
+    layer.lora_kernel_a.assign(np.broadcast_to(signs[:, None] * 2.0**-10, layer.lora_kernel_a.shape))
+    layer.lora_kernel_b.assign(np.ones(layer.lora_kernel_b.shape))
+    outputs = np.asarray(layer(np.broadcast_to(signs, (1, 1, hidden)).astype("bfloat16"))).astype("float32")
+    np.testing.assert_allclose(outputs, 2 * hidden * 2.0**-10, rtol=0.01)  # of 1 + 2 ** -9, 1 would be left
+
+
 @pytest.mark.parametrize("kind", ["dense", "einsum"])
 def test_what_bfloat16_rounds_away_beside_a_weight_counts(jax_backend, kind):
     import keras
+    from tpulm.compat.keras import replace_call
     from tpulm.models.causal import with_adapter
 
     options = {"dtype": "bfloat16", "kernel_initializer": "ones", "use_bias": False}
@@ -282,7 +296,8 @@ def test_what_bfloat16_rounds_away_beside_a_weight_counts(jax_backend, kind):
     layer.lora_kernel_b.assign([[1.0]])
     inputs = keras.ops.cast(signs[None], "bfloat16")
     assert float(layer(inputs)[0, 0]) == 0  # Keras: 1 + 2 ** -10 is 1
-    outputs = with_adapter(layer, inputs)
+    replace_call(layer, lambda _: partial(with_adapter, layer))
+    outputs = layer(inputs)
     assert float(outputs[0, 0]) == 1 and outputs.dtype == "bfloat16"
 
 

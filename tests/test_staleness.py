@@ -74,7 +74,7 @@ PAIRED = (
     OVERLAPS[0] + OVERLAPS[2] + "score_ngrams:corpus,tokenizer score_ngrams:corpus,base-small " + SCORES
 )  # the sets of pairs have changed
 DRAWN = "sample_texts:corpus sample_texts:finetune-text " + "".join(OVERLAPS) + NGRAMS + PAIRED
-VOCABULARY = "train_base_vocabulary:small,vocabulary.spm " + NGRAMS + shards(TUNING_SET) + shards(CORPUS_SET) + BASE
+VOCABULARY = "train_base_vocabulary:small/vocabulary.spm " + NGRAMS + shards(TUNING_SET) + shards(CORPUS_SET) + BASE
 TOKENIZER = "train_tokenizer evaluate_tokenizer:tokenizer score_ngrams:corpus,tokenizer " + RECORDS
 # Documents are read again, or only written again.
 SCORED_ON = "sample_texts:corpus make_pairs " + OVERLAPS[0] + OVERLAPS[2]

@@ -19,7 +19,7 @@ from tpulm.core.files import fingerprints, write_json
 from tpulm.models import peft as peft_adapter
 from tpulm.models.transformers_causal import Tensor, save_shards
 from tpulm.specs.artifacts import SHARD_INDEX
-from tpulm.specs.causal_families import FAMILIES, constructor, special_of
+from tpulm.specs.causal_families import FAMILIES, constructor
 from tpulm.specs.training_step import CausalArchitecture, ModelSpec
 from tpulm.tokenization import causal
 from tpulm.tokenization.fast import fast_tokenizer, is_byte_level, save_fast
@@ -64,7 +64,7 @@ def preset_of(name, folder):
         vocabulary = folder / f"{name}.json"
         train_byte_level([prose(200)], FAMILIES[family].byte_level, 328, where).save(str(vocabulary))
     else:
-        marks = special_of({"model": SIZES[family], "tokenizer": "bpe"})["marks"]
+        marks = [FAMILIES[family].bos, FAMILIES[family].eos]
         vocabulary = folder / f"{name}.spm"
         vocabulary.write_bytes(causal.train_vocabulary(prose(200), 328, where, marks=tuple(marks)))
     return vocabulary, save_base(vocabulary, folder / f"{name}-preset", SIZES[family])

@@ -14,7 +14,7 @@ import os
 from tpulm.core.files import atomic_write
 from tpulm.core.job import job
 
-recipe, run = snakemake.params.recipe, snakemake.wildcards.run
+recipe, run = snakemake.params.recipe, os.path.dirname(snakemake.wildcards.vocabulary)
 
 with job(snakemake.log[0], f"base {run}") as say:
     os.environ["RAYON_NUM_THREADS"] = str(snakemake.threads)

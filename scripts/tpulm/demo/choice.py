@@ -17,7 +17,7 @@ from tpulm.config.task_chains import PATH, PRETRAINED
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.specs.artifacts import CHECKPOINT_FILES
-from tpulm.specs.causal_families import vocabulary_in
+from tpulm.specs.causal_families import vocabulary_in, vocabulary_of
 from tpulm.specs.masked_sizes import KINDS, opens
 
 Prompt = str | list  # a text; two texts; or the messages of a conversation
@@ -175,7 +175,9 @@ def of_checkpoint(place: Path, stage: str, name: str, step: int, config: Mapping
         return Choice(("masked",), partial(masked, place / "tokenizer", checkpoint))
     # Of a finetuned model the base that it starts from: adapters may have been merged since.
     base = place / "base" / finished_models.base_of(name, place, config) / "preset" if stage == "finetune" else None
-    folders = Folders(base or vocabulary_in(folder), chat=finished_models.template_of(stage, place))
+    made = config.get("base", {}).get(name, {}) if stage == "base" else {}
+    vocabulary = place / vocabulary_of(name, made) if "tokenizer" in made else vocabulary_in(folder)
+    folders = Folders(base or vocabulary, chat=finished_models.template_of(stage, place))
     return Choice(kinds_of(folders.chat), partial(causal, folders, {}, checkpoint))
 
 

@@ -15,7 +15,7 @@ SPACE = "\u2581"  # stands for one in pieces
 
 def shown(tokenizer: CausalTokenizer, token: int) -> str:
     """Return a token of a causal model as it stands in a text."""
-    plain = getattr(tokenizer, "behind", None) is None
+    plain = getattr(tokenizer, "behind", None) is None or token in tokenizer.special.values()
     return tokenizer.piece(token).replace(SPACE, " ") if plain else tokenizer.decode([token])
 
 

@@ -75,7 +75,8 @@ def make_preprocessor(architecture: str, vocabulary: Path, sequence_length: int)
     if family.byte_level and vocabulary.suffix == ".json":
         name = family.byte_level.tokenizer
         ids, merges = parts_of(vocabulary)
-        tokenizer = cut_words(getattr(keras_hub.models, name)(vocabulary=ids, merges=merges))
+        special = {"unsplittable_tokens": family.byte_level.special}  # by itself, Llama 3's has a set of them
+        tokenizer = cut_words(getattr(keras_hub.models, name)(vocabulary=ids, merges=merges, **special))
     else:
         name = family.tokenizer
         tokenizer = getattr(keras_hub.models, name)(proto=vocabulary.read_bytes())

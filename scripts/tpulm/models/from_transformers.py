@@ -30,6 +30,7 @@ from tpulm.models.causal import make_preprocessor, task_of
 from tpulm.models.peft import in_keras
 from tpulm.models.transformers_causal import transformers_name
 from tpulm.specs.artifacts import SHARD_INDEX
+from tpulm.specs.byte_level import PUBLISHED, rules_of
 from tpulm.specs.causal_families import FAMILIES
 
 VOCABULARY = "tokenizer.model"
@@ -42,7 +43,8 @@ BUFFERS = ("rotary_emb.inv_freq",)
 def load_transformers(folder: Path, where: str) -> keras.Model:
     """Return the causal model of a folder of transformers, with its preprocessor; of the run's dtype.
 
-    where  the config key of the folder. Raises UserError, naming it, where the weights are not those of the config.
+    where  the config key of the folder. Raises UserError, naming it, where the weights are not those of the config, and
+           where a byte-level vocabulary is not that of keras-hub's class.
     """
     config = read_json(folder / "config.json")
     with described(folder, as_keras_hub_reads_it(config)) as place:
@@ -52,7 +54,14 @@ def load_transformers(folder: Path, where: str) -> keras.Model:
             # Of a family whose names are not known here.
             backbone = keras_hub.models.Backbone.from_preset(place, **epsilon)
         task = task_of(type(backbone))
-        return plain_attention(task(backbone=backbone, preprocessor=preprocessor_of(task, backbone, place)))
+        preprocessor = preprocessor_of(task, backbone, place)
+        rules = PUBLISHED.get(type(preprocessor.tokenizer).__name__)
+        if rules is not None and rules_of(read_json(folder / "tokenizer.json")) is not rules:
+            raise UserError(
+                f"{where} is {folder}, whose tokenizer.json cuts text into words by a rule of its own, which keras-hub "
+                f"has no class for; allowed for this architecture: the words of {rules.name}, or SentencePiece."
+            )
+        return plain_attention(task(backbone=backbone, preprocessor=preprocessor))
 
 
 def as_keras_hub_reads_it(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,4 +159,8 @@ def preprocessor_of(task: Any, backbone: keras.Model, folder: str) -> keras.laye
     if kind == "Gemma3Backbone":  # its own preprocessor, which also takes images, needs TensorFlow
         tokenizer = keras_hub.tokenizers.Tokenizer.from_preset(folder)
         return keras_hub.models.GemmaCausalLMPreprocessor(tokenizer, sequence_length=LENGTH)
-    return task.preprocessor_cls.from_preset(folder)
+    preprocessor = task.preprocessor_cls.from_preset(folder)
+    tokenizer = preprocessor.tokenizer
+    if getattr(tokenizer, "unsplittable_tokens", None):
+        tokenizer.unsplittable_tokens = sorted(tokenizer.unsplittable_tokens)  # they come from a set, in any order
+    return preprocessor

@@ -20,7 +20,7 @@ from sentencepiece import sentencepiece_model_pb2
 from tpulm.core.errors import UserError
 from tpulm.core.files import atomic_write, read_json
 from tpulm.specs.artifacts import GGUF_KINDS, SHARD_INDEX
-from tpulm.specs.byte_level import PUBLISHED, RULES, ByteLevel
+from tpulm.specs.byte_level import rules_of
 
 # By model_type. llama.cpp has no window for a Mistral: its context ends with the window.
 ARCHITECTURES = {
@@ -81,11 +81,10 @@ def write_gguf(folder: Path, path: Path, kind: str) -> None:
 
 def refuse_others(folder: Path, config: Mapping[str, Any]) -> None:
     """Raise UserError for a model that llama.cpp would compute or read otherwise."""
-    if not (folder / "tokenizer.model").is_file() and rules_of(folder) is None:
-        names = ", ".join(PUBLISHED)
+    if not (folder / "tokenizer.model").is_file() and rules_of(read_json(folder / "tokenizer.json")) is None:
         raise UserError(
             f"{folder} has no tokenizer.model, and tokenizer.json cuts text into words by a rule of its own; allowed: "
-            f"a SentencePiece vocabulary, or one of keras-hub's {names}."
+            "a SentencePiece vocabulary, or the words of Llama 3 or of Qwen."
         )
     kind = config["model_type"]
     if kind not in ARCHITECTURES:
@@ -140,11 +139,10 @@ def add_sizes(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
 
 def add_vocabulary(writer: gguf.GGUFWriter, folder: Path, config: Mapping[str, Any]) -> None:
     """Tell the pieces of a vocabulary, its special tokens, and the chat template."""
-    rules = rules_of(folder)
-    if rules is None:
+    if (folder / "tokenizer.model").is_file():
         add_sentencepiece(writer, (folder / "tokenizer.model").read_bytes(), config["vocab_size"])
     else:
-        add_byte_level(writer, read_json(folder / "tokenizer.json"), rules, config["vocab_size"])
+        add_byte_level(writer, read_json(folder / "tokenizer.json"), config["vocab_size"])
     if config["bos_token_id"] is not None:
         writer.add_bos_token_id(config["bos_token_id"])
     writer.add_eos_token_id(config["eos_token_id"])
@@ -177,25 +175,18 @@ def add_sentencepiece(writer: gguf.GGUFWriter, serialized: bytes, size: int) -> 
     writer.add_add_space_prefix(proto.normalizer_spec.add_dummy_prefix)
 
 
-def add_byte_level(writer: gguf.GGUFWriter, tokenizer: Mapping[str, Any], rules: ByteLevel, size: int) -> None:
+def add_byte_level(writer: gguf.GGUFWriter, tokenizer: Mapping[str, Any], size: int) -> None:
     """Tell the pieces and merges of a vocabulary of byte-level BPE, of its tokenizer.json; size  see above."""
-    pieces = {i: piece for piece, i in tokenizer["model"]["vocab"].items()}
+    rules = rules_of(tokenizer)
+    assert rules is not None  # others are refused
     special = {token["id"]: token["content"] for token in tokenizer["added_tokens"]}
-    types = [UNUSED if i not in pieces | special else CONTROL if i in special else NORMAL for i in range(size)]
+    pieces = {i: piece for piece, i in tokenizer["model"]["vocab"].items()} | special
+    types = [UNUSED if i not in pieces else CONTROL if i in special else NORMAL for i in range(size)]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(rules.gguf)
-    writer.add_token_list([(pieces | special).get(i, UNUSED_PIECE.format(i)) for i in range(size)])
+    writer.add_token_list([pieces.get(i, UNUSED_PIECE.format(i)) for i in range(size)])
     writer.add_token_types(types)
     writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
-
-
-def rules_of(folder: Path) -> ByteLevel | None:
-    """Return the rules of a vocabulary of byte-level BPE; None for SentencePiece, and for other rules."""
-    if (folder / "tokenizer.model").is_file():
-        return None
-    steps = read_json(folder / "tokenizer.json")["pre_tokenizer"].get("pretokenizers", [])
-    patterns = [step["pattern"].get("Regex") for step in steps if step["type"] == "Split"]
-    return next((rules for rules in RULES.values() if patterns == [rules.words]), None)
 
 
 def tensors_in(folder: Path) -> Iterator[tuple[str, tuple[Path, list[int]]]]:

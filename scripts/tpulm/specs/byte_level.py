@@ -1,6 +1,8 @@
 """Byte-level BPE of causal language models as published: how a text is cut into words, and what goes with that."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 # The words of Llama 3 and of Qwen differ in how many digits one has.
 WORDS = (
@@ -39,12 +41,19 @@ PUBLISHED = {
 }
 
 
+def rules_of(tokenizer: Mapping[str, Any]) -> ByteLevel | None:
+    """Return the rules that a tokenizer.json of the `tokenizers` library follows; None where these are others."""
+    steps = (tokenizer["pre_tokenizer"] or {}).get("pretokenizers", [])
+    patterns = [step["pattern"].get("Regex") for step in steps if step["type"] == "Split"]
+    return next((rules for rules in RULES.values() if patterns == [rules.words]), None)
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """A vocabulary of byte-level BPE that is trained here.
 
     tokenizer  keras-hub's class
-    pad        the piece for padding, id 0 as keras-hub has it
+    pad        the special token for padding, id 0 as keras-hub has it
     eos        the special token after a document
     bos        the one before a document; None where there is none
     others     special tokens that stand in texts
@@ -63,16 +72,11 @@ class Vocabulary:
 
     @property
     def special(self) -> list[str]:
-        """The special tokens, which a text is cut at."""
-        return [self.eos, *([self.bos] if self.bos else []), *self.others]
-
-    @property
-    def fixed(self) -> list[str]:
-        """The pieces with the lowest ids."""
-        return [self.pad, *(piece for piece in self.special if piece != self.pad)]
+        """The special tokens, which a text is cut at and which have the lowest ids."""
+        return [self.pad, self.eos, *([self.bos] if self.bos else []), *self.others]
 
 
-# As published: those that keras-hub's class has.
+# As published, those that keras-hub's class has; and one for padding, where keras-hub takes whatever has id 0.
 LLAMA3_VOCABULARY = Vocabulary(
     "Llama3Tokenizer",
     pad="<|finetune_right_pad_id|>",
@@ -81,4 +85,4 @@ LLAMA3_VOCABULARY = Vocabulary(
     others=("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
 )
 QWEN2_VOCABULARY = Vocabulary("QwenTokenizer", pad="<|fim_pad|>", eos="<|endoftext|>")
-QWEN3_VOCABULARY = Vocabulary("Qwen3Tokenizer", pad="<|endoftext|>", eos="<|im_end|>", others=("<|endoftext|>",))
+QWEN3_VOCABULARY = Vocabulary("Qwen3Tokenizer", pad="<|endoftext|>", eos="<|im_end|>")

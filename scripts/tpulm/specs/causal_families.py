@@ -86,21 +86,22 @@ def vocabulary_of(run: str, base: Mapping) -> str:
 
 
 def vocabulary_in(folder: Path) -> Path:
-    """Return the vocabulary in the folder of a base model that was trained here."""
+    """Return the vocabulary in the folder of a base model that was trained here; the newer one, if its kind changed."""
     files = [folder / name for name in VOCABULARIES.values()]
-    return next((file for file in files if file.is_file()), files[0])
+    return max(files, key=lambda file: file.stat().st_mtime_ns if file.is_file() else 0)
 
 
-def special_of(base: Mapping) -> dict[str, Any]:
-    """Return what the training of a vocabulary takes of a base model's section of the config for special tokens.
+def vocabulary_recipe(base: Mapping) -> dict[str, Any]:
+    """Return what the training of a vocabulary takes of a base model's section of the config.
 
-    marks       of a SentencePiece vocabulary, the pieces before and after a document
-    byte_level  of another one, the architecture that has it
+    vocab_size, seed  as they are there
+    marks             of a SentencePiece vocabulary, the pieces before and after a document
+    byte_level        of another one, the architecture that has it
     """
-    name = base["model"]["architecture"]
+    name, common = base["model"]["architecture"], {key: base[key] for key in ("vocab_size", "seed")}
     if base["tokenizer"] == "byte-level-bpe":
-        return {"byte_level": name}
-    return {"marks": [FAMILIES[name].bos, FAMILIES[name].eos]}
+        return common | {"byte_level": name}
+    return common | {"marks": [FAMILIES[name].bos, FAMILIES[name].eos]}
 
 
 def constructor(model: Mapping) -> tuple[str, dict[str, Any]]:

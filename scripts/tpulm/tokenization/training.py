@@ -54,7 +54,7 @@ def train_byte_level(batches: Iterable[list[str]], vocabulary: Vocabulary, vocab
     rules = vocabulary.rules
     normalization = "nfc" if rules.nfc else "none"
     recipe = Recipe(
-        BYTE_LEVEL, vocab_size, normalization=normalization, pre_tokenizer=rules.name, special=tuple(vocabulary.fixed)
+        BYTE_LEVEL, vocab_size, normalization=normalization, pre_tokenizer=rules.name, special=tuple(vocabulary.special)
     )
     smallest = len(recipe.fixed) + len(merges.BYTE_CHARACTERS)
     if vocab_size < smallest:
@@ -71,7 +71,7 @@ def train_byte_level(batches: Iterable[list[str]], vocabulary: Vocabulary, vocab
     before = [vocabulary.bos] if vocabulary.bos else []
     tokenizer.post_processor = processors.TemplateProcessing(
         single=[*before, "$A", vocabulary.eos],
-        special_tokens=[(piece, vocabulary.fixed.index(piece)) for piece in (*before, vocabulary.eos)],
+        special_tokens=[(piece, vocabulary.special.index(piece)) for piece in (*before, vocabulary.eos)],
     )
     return tokenizer
 
