@@ -1,6 +1,6 @@
 """Save a causal language model as a GGUF file, which llama.cpp loads.
 
-input.folder    the folder of transformers, with a SentencePiece vocabulary
+input.folder    the folder of transformers, as rule export_transformers writes it
 output          GGUF: the matrices of the type that its name says, the rest in float32; the vocabulary; the chat
                 template, where the folder has one
 """

@@ -1,7 +1,7 @@
 """Tokenize the documents of one shard for causal models, pack them into records, and write these as TFRecords.
 
 input.corpus      Parquet files, one document per row: text; responses, where they count
-input.tokenizer   vocabulary.spm, or the preset folder of the base model
+input.tokenizer   the vocabulary of a base model, or its preset folder
 input.lengths     NumPy arrays: characters of each document of each of these files
 output.records    TFRecord file of tf.train.Example
 output.index      where each record begins, uint64 little-endian, records + 1 values

@@ -171,7 +171,7 @@ class Evaluations:
         return {self.vocabulary_of(run): self.vocabulary_files(run) for run in self.models.values()}
 
     def vocabulary_files(self, run: Run) -> list[str]:
-        """Return the files of the vocabulary of a model: a tokenizer's, SentencePiece's, or a preset's."""
+        """Return the files of the vocabulary of a model: a tokenizer's, a base model's, or a preset's."""
         if run.stage == "mlm":
             folder = "<results>/tokenizer" if run.name in self.measured else f"<results>/mlm/{run.name}/model"
             return [f"{folder}/tokenizer.json", f"{folder}/special_tokens_map.json"]

@@ -1,4 +1,4 @@
-"""The tokenizers of causal language models: plain SentencePiece if possible, otherwise keras-hub."""
+"""The tokenizers of causal language models: plain SentencePiece or `tokenizers` if possible, otherwise keras-hub."""
 
 import hashlib
 import io
@@ -30,7 +30,7 @@ def train_vocabulary(documents: Iterable[str], vocab_size: int, where: str, mark
     """Train a SentencePiece model of byte-pair encoding (Sennrich 2016), with bytes for rare characters.
 
     Returns its proto. The published vocabularies of Gemma are such models, and llama.cpp's converter takes any
-    vocabulary of the architectures that are trained here for one.
+    SentencePiece vocabulary of the architectures that are trained here for one.
 
     where  the config key of the vocabulary's size. Raises UserError, naming it, for a size that cannot be.
     marks  the pieces before and after a document
