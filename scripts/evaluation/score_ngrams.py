@@ -3,7 +3,8 @@
 input.documents   Parquet files of the training split, one document per row; input.lengths  characters of each
 input.texts       Parquet file of the documents that models are scored on
 input.pairs       JSON Lines files of pairs of sentences
-input.vocabulary  tokenizer.json and special_tokens_map.json, the vocabulary of a base model, or a preset folder and its fingerprint
+input.vocabulary  tokenizer.json and special_tokens_map.json, the vocabulary of a base model, or a preset folder and its
+                  fingerprint
 output            Parquet: text; responses, where they are scored; unigram, kneser_ney, its negative log-likelihoods in
                   nats
 params.recipe     pairs, the names of those
