@@ -1,17 +1,22 @@
 """Byte-level BPE of causal models: trained here, and as keras-hub opens it."""
 
+import json
 import os
 import random
 import subprocess
 import sys
 import unicodedata
 
+import pyarrow.parquet as pq
 import pytest
 import test_causal
-from conftest import ROOT
+from conftest import ROOT, Workflow
 from test_causal import prose
 from test_transformers import OF_BYTES, preset_of
+from test_try import ask
+from tokenizers import Tokenizer
 from tpulm.core.errors import UserError
+from tpulm.core.files import sha256
 from tpulm.specs.causal_families import FAMILIES
 from tpulm.tokenization.causal import KerasHub, OfBytes, load_tokenizer
 from tpulm.tokenization.training import train_byte_level
@@ -111,3 +116,33 @@ def test_a_preset_has_the_ids_of_its_vocabulary(jax_backend, tmp_path, name):
     assert (ours.special, ours.size) == (theirs.special, theirs.size)
     cut = load_preset(preset).preprocessor.tokenizer
     assert [list(map(int, cut(text))) for text in texts] == ours.encode(texts)
+
+
+SIZES = {"num_layers": 1, "num_query_heads": 2, "num_key_value_heads": 1, "hidden_dim": 16, "intermediate_dim": 32}
+CONFIG = {
+    "corpus": {"source": "python-docs", "max_documents": 400},
+    "base": {
+        "tiny": {
+            "tokenizer": "byte-level-bpe", "model": {"architecture": "llama3"} | SIZES, "vocab_size": 400,
+            "sequence_length": 16, "steps": 4, "checkpoint_every": 2, "batch_size": 4, "learning_rate": 1e-3,
+        }
+    },
+}  # fmt: skip
+
+
+@pytest.mark.long
+def test_the_workflow_makes_a_model_of_bytes(tmp_path):
+    """From the corpus to files for transformers and llama.cpp; a checkpoint answers, too."""
+    workflow = Workflow(tmp_path / "workflow")
+    (workflow / "bytes.yaml").write_text(json.dumps(CONFIG))
+    workflow("base", "gguf", "--configfile", "bytes.yaml")
+    results = workflow / "results"
+    vocabulary = results / "base/tiny/vocabulary.json"
+    manifest = json.loads((results / "tokens/tiny/corpus/concat-16/manifest.json").read_text())
+    assert manifest["tokenizer_sha256"] == sha256(vocabulary) and manifest["special_ids"]["bos"] == 2
+    exported = Tokenizer.from_file(str(results / "transformers/base/tiny/tokenizer.json"))
+    texts = pq.read_table(results / "corpus/test.parquet")["text"].to_pylist()
+    assert [exported.encode(text).ids[1:] for text in texts] == OfBytes(vocabulary).encode(texts)
+    assert len(list((results / "gguf/base").iterdir())) == 2
+    asked = ["results/base/tiny/checkpoints/00000002", "--configfile", "bytes.yaml"]
+    assert ask(workflow.folder, *asked, typed="def f")
