@@ -80,6 +80,13 @@ print("RESULT", trained("llama3", folder).behind.to_str(), fingerprints(preset_o
 """
 
 
+@pytest.mark.unit
+def test_batches_do_not_matter():
+    texts, vocabulary = documents(), FAMILIES["llama3"].byte_level
+    found = {train_byte_level([texts[:n], texts[n:]], vocabulary, 330, SIZE).to_str() for n in (1, 7, 100, 150)}
+    assert len(found) == 1
+
+
 def test_the_same_text_gives_the_same_bytes(tmp_path):
     """A vocabulary, and the preset with it: whatever the threads, and the order of sets."""
     found = [

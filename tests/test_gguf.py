@@ -158,7 +158,7 @@ def test_a_weight_that_float16_lacks_is_named(write, tmp_path):
 @pytest.mark.unit
 def test_a_byte_level_vocabulary_of_other_words_is_refused(tmp_path):
     write_json(tmp_path / "config.json", CONFIG)
-    write_json(tmp_path / "tokenizer.json", {"pre_tokenizer": {"type": "ByteLevel"}})
+    write_json(tmp_path / "tokenizer.json", {"pre_tokenizer": {"type": "ByteLevel"}, "normalizer": None, "model": {}})
     with pytest.raises(UserError, match=r"has no tokenizer\.model, .* allowed: .* Llama 3"):
         write_gguf(tmp_path, tmp_path / "small.gguf", "f16")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "tokenizer.json"]

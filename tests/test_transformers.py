@@ -275,6 +275,29 @@ def test_a_folder_of_transformers_is_a_base_model(jax_backend, tmp_path, name):
     assert first == second and isinstance(first[0][0], str)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"normalizer": None}, {"model": {"ignore_merges": True}},
+        {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}},
+    ],
+    ids=["normalizer", "merges", "words"],
+)  # fmt: skip
+def test_a_vocabulary_with_other_rules_is_refused(jax_backend, tmp_path, change):
+    from tpulm.models.from_transformers import load_transformers
+
+    _, preset = preset_of("qwen3 of bytes", tmp_path)
+    export(preset, tmp_path / "folder")
+    described = json.loads((tmp_path / "folder/tokenizer.json").read_text())
+    for key, value in change.items():
+        described[key] = described[key] | value if key == "model" else value
+    write_json(tmp_path / "folder/tokenizer.json", described)
+    with pytest.raises(
+        UserError, match=r"^base\.small\.preset is .*folder, whose tokenizer\.json .* the rules of qwen"
+    ):
+        load_transformers(tmp_path / "folder", "base.small.preset")
+
+
 # What transformers and PEFT make of it
 
 OPEN = """

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import test_causal
 from test_causal import OPTIMIZER, RECIPE, SIZES, trainer_of
+from test_lora import MODELS
 from tpulm.records.causal_batches import held_out_batches, training_batch
+from tpulm.specs.causal_families import FAMILIES, constructor
+from tpulm.specs.training_step import CausalArchitecture
 from tpulm.training.history import History
 
 jax_backend, packed, vocabulary = test_causal.jax_backend, test_causal.packed, test_causal.vocabulary
@@ -30,8 +33,21 @@ def test_a_high_learning_rate_kills_units(jax_backend, packed, rate, least, most
     assert figures == pytest.approx(before, rel=1e-5)
 
 
-def test_dead_is_what_never_reaches_a_thousandth_of_the_largest(jax_backend):
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_units_of_each_family_are_noted(jax_backend, name):
+    from tpulm.models.building import construct_causal
+    from tpulm.training.unit_activity import UnitActivity
+
+    model = construct_causal(CausalArchitecture(*constructor(MODELS[name] | {"num_layers": 2}), 330))
+    activity, ids = UnitActivity(model), np.ones((1, 4), np.int32)
+    model({"token_ids": ids, "padding_mask": ids})
+    inner = MODELS[name]["intermediate_dim"] // (2 if name in ("gemma", "gemma2") else 1)
+    assert [units.shape for units in activity.take()] == [(inner,)] * 2
+
+
+def test_dead_is_what_never_reaches_a_thousandth_of_what_is_large(jax_backend):
     from tpulm.training.unit_activity import dead_share
 
-    assert dead_share([np.array([2.0, 0.0021, 0.002, 0.0]), np.array([1.0, 1.0])]) == pytest.approx(2 / 6)
+    assert dead_share([np.array([2.0, 2.0, 0.0021, 0.0019, 0.0]), np.array([1.0, 1.0])]) == pytest.approx(2 / 7)
     assert dead_share([np.zeros(4)]) == 1
+    assert dead_share([np.array([2500.0, *[1.0] * 999])]) == 0

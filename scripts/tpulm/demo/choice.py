@@ -176,7 +176,8 @@ def of_checkpoint(place: Path, stage: str, name: str, step: int, config: Mapping
     # Of a finetuned model the base that it starts from: adapters may have been merged since.
     base = place / "base" / finished_models.base_of(name, place, config) / "preset" if stage == "finetune" else None
     made = config.get("base", {}).get(name, {}) if stage == "base" else {}
-    vocabulary = place / vocabulary_of(name, made) if "tokenizer" in made else vocabulary_in(folder)
+    asked = place / vocabulary_of(name, made) if "tokenizer" in made else None
+    vocabulary = asked if asked and asked.is_file() else vocabulary_in(folder)
     folders = Folders(base or vocabulary, chat=finished_models.template_of(stage, place))
     return Choice(kinds_of(folders.chat), partial(causal, folders, {}, checkpoint))
 

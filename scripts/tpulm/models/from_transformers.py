@@ -50,17 +50,17 @@ def load_transformers(folder: Path, where: str) -> keras.Model:
     with described(folder, as_keras_hub_reads_it(config)) as place:
         epsilon = {"layer_norm_epsilon": config["rms_norm_eps"]} if "rms_norm_eps" in config else {}
         backbone = keras_hub.models.Backbone.from_preset(place, load_weights=False, **epsilon)
-        if not read_weights(backbone, folder, f"{where} is {folder}"):
-            # Of a family whose names are not known here.
-            backbone = keras_hub.models.Backbone.from_preset(place, **epsilon)
         task = task_of(type(backbone))
         preprocessor = preprocessor_of(task, backbone, place)
         rules = PUBLISHED.get(type(preprocessor.tokenizer).__name__)
         if rules is not None and rules_of(read_json(folder / "tokenizer.json")) is not rules:
             raise UserError(
-                f"{where} is {folder}, whose tokenizer.json cuts text into words by a rule of its own, which keras-hub "
-                f"has no class for; allowed for this architecture: the words of {rules.name}, or SentencePiece."
+                f"{where} is {folder}, whose tokenizer.json cuts text into words by a rule of its own, or "
+                f"normalizes it otherwise; allowed for this architecture: the rules of {rules.name}, or SentencePiece."
             )
+        if not read_weights(backbone, folder, f"{where} is {folder}"):
+            # Of a family whose names are not known here.
+            backbone = keras_hub.models.Backbone.from_preset(place, **epsilon)
         return plain_attention(task(backbone=backbone, preprocessor=preprocessor))
 
 

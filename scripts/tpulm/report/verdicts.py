@@ -211,7 +211,7 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
         return ""
     dead = run["figures"].get("test", {}).get("dead_units", 0.0)
     if dead > DEAD:
-        said = f"{dead:.0%} of the units of its feed-forward layers are dead: no text of the test split activates them"
+        said = f"{dead:.0%} of the units of its feed-forward layers are dead: close to zero on the whole test split"
         return f"{said}. A high learning rate does this: try {lower(run, 3, 'a third')}."
     last, change = max(course.held_out), course.change
     loss, lowest = course.held_out[last], course.held_out[course.best]

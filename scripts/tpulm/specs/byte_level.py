@@ -45,7 +45,8 @@ def rules_of(tokenizer: Mapping[str, Any]) -> ByteLevel | None:
     """Return the rules that a tokenizer.json of the `tokenizers` library follows; None where these are others."""
     steps = (tokenizer["pre_tokenizer"] or {}).get("pretokenizers", [])
     patterns = [step["pattern"].get("Regex") for step in steps if step["type"] == "Split"]
-    return next((rules for rules in RULES.values() if patterns == [rules.words]), None)
+    found = (patterns, tokenizer["normalizer"] == {"type": "NFC"}, tokenizer["model"].get("ignore_merges", False))
+    return next((one for one in RULES.values() if found == ([one.words], one.nfc, one.whole_words)), None)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import numpy as np
 from tpulm.compat.keras import flat_layers, replace_call
 
 OUTPUTS = ("ffw_linear", "feedforward_output_dense")  # the layers that read the units
-SILENT = 1e-3  # of the largest unit of a layer: what never reaches this share is dead
+# What never reaches this share of the 99th percentile of the units of its layer is dead. One unit may be far larger.
+SILENT, LARGE = 1e-3, 0.99
 
 
 class UnitActivity:
@@ -40,5 +41,5 @@ class UnitActivity:
 
 def dead_share(largest: Sequence[np.ndarray]) -> float:
     """Return the share of dead units; largest  for each layer the largest magnitude of each unit, float32 [units]."""
-    dead = [int((units <= SILENT * units.max()).sum()) for units in largest]
+    dead = [int((units <= SILENT * np.quantile(units, LARGE)).sum()) for units in largest]
     return sum(dead) / sum(map(len, largest))
