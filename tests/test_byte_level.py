@@ -17,7 +17,7 @@ from test_try import ask
 from tokenizers import Tokenizer
 from tpulm.core.errors import UserError
 from tpulm.core.files import sha256
-from tpulm.specs.causal_families import FAMILIES
+from tpulm.specs.causal_families import FAMILIES, vocabulary_in
 from tpulm.tokenization.causal import KerasHub, OfBytes, load_tokenizer
 from tpulm.tokenization.training import train_byte_level
 
@@ -138,8 +138,10 @@ CONFIG = {
 
 
 @pytest.mark.long
-def test_the_workflow_makes_a_model_of_bytes(tmp_path):
-    """From the corpus to files for transformers and llama.cpp; a checkpoint answers, too."""
+def test_the_workflow_makes_a_model_of_bytes(jax_backend, tmp_path):
+    """From the corpus to files for transformers and llama.cpp; the model answers, and a checkpoint opens."""
+    from tpulm.demo.checkpoints import open_causal
+
     workflow = Workflow(tmp_path / "workflow")
     (workflow / "bytes.yaml").write_text(json.dumps(CONFIG))
     workflow("base", "gguf", "--configfile", "bytes.yaml")
@@ -151,5 +153,7 @@ def test_the_workflow_makes_a_model_of_bytes(tmp_path):
     texts = pq.read_table(results / "corpus/test.parquet")["text"].to_pylist()
     assert [exported.encode(text).ids[1:] for text in texts] == OfBytes(vocabulary).encode(texts)
     assert len(list((results / "gguf/base").iterdir())) == 2
-    asked = ["results/base/tiny/checkpoints/00000002", "--configfile", "bytes.yaml"]
-    assert ask(workflow.folder, *asked, typed="def f")
+    assert ask(workflow.folder, "tiny", "--configfile", "bytes.yaml", typed="def f")
+    assert vocabulary_in(vocabulary.parent) == vocabulary
+    model = open_causal(results / "base/tiny/checkpoints/00000002", vocabulary)
+    assert [list(map(int, model.preprocessor.tokenizer(text))) for text in TEXTS] == OfBytes(vocabulary).encode(TEXTS)
