@@ -17,7 +17,7 @@ rule train_base_vocabulary:
     """Train the vocabulary of a base model on the training split."""
     input:
         corpus=DOCUMENTS_IN_PLACE["corpus", "train"],
-        lengths=list(map(lengths_file, DOCUMENTS["corpus", "train"])),
+        lengths=LENGTHS_IN_PLACE["corpus", "train"],
         code=code_inputs("base/train_base_vocabulary", "jax"),
     output:
         "<results>/base/{vocabulary}",

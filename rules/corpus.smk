@@ -22,6 +22,8 @@ DOCUMENTS = {
 }
 # The same files as inputs of jobs that read only some of the documents.
 DOCUMENTS_IN_PLACE = {key: list(map(in_place, files)) for key, files in DOCUMENTS.items()}
+# All jobs that read them take these: of jobs that start together, Snakemake fetches a file from a bucket for the first.
+LENGTHS_IN_PLACE = {key: [in_place(lengths_file(file)) for file in files] for key, files in DOCUMENTS.items()}
 # The benchmarks that are removed from a text.
 BENCHMARKS = {
     collection: or_exit(benchmark_files, key, text)

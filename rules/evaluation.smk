@@ -45,7 +45,7 @@ rule sample_texts:
     """Sample the held-out documents that models are evaluated on."""
     input:
         documents=lambda w: [file for split in HELD_OUT for file in DOCUMENTS_IN_PLACE[w.collection, split]],
-        lengths=lambda w: [lengths_file(file) for split in HELD_OUT for file in DOCUMENTS[w.collection, split]],
+        lengths=lambda w: [file for split in HELD_OUT for file in LENGTHS_IN_PLACE[w.collection, split]],
         code=code_inputs("evaluation/sample_texts", "data"),
     output:
         "<results>/evaluation/texts/{collection}.parquet",
@@ -67,7 +67,7 @@ rule make_pairs:
     """Make sentence pairs from the test split by corrupting the second sentence of each."""
     input:
         documents=DOCUMENTS_IN_PLACE["corpus", "test"],
-        lengths=list(map(lengths_file, DOCUMENTS["corpus", "test"])),
+        lengths=LENGTHS_IN_PLACE["corpus", "test"],
         code=code_inputs("evaluation/make_pairs", "data"),
     output:
         "<results>/evaluation/pairs/made.jsonl",
@@ -110,7 +110,7 @@ rule score_ngrams:
     """Train and evaluate a unigram and a 5-gram model on the training split, with the vocabulary of a model."""
     input:
         documents=lambda w: DOCUMENTS_IN_PLACE[w.collection, "train"],
-        lengths=lambda w: list(map(lengths_file, DOCUMENTS[w.collection, "train"])),
+        lengths=lambda w: LENGTHS_IN_PLACE[w.collection, "train"],
         texts=lambda w: [TEXT_FILES[w.collection]] if TEXT_FILES else [],
         pairs=lambda w: EVALUATED.pair_files_of(w.collection),
         # A preset folder is `ancient`, because its fingerprint shows changes.

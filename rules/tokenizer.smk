@@ -61,7 +61,7 @@ if "pretrained" not in config["tokenizer"]:
         """Train a tokenizer on the training split."""
         input:
             corpus=DOCUMENTS_IN_PLACE["corpus", "train"],
-            lengths=list(map(lengths_file, DOCUMENTS["corpus", "train"])),
+            lengths=LENGTHS_IN_PLACE["corpus", "train"],
             code=code_inputs("tokenizer/train_tokenizer", "data"),
         output:
             **TOKENIZER,
@@ -85,7 +85,7 @@ rule evaluate_tokenizer:
     """Evaluate a tokenizer on the validation split."""
     input:
         corpus=DOCUMENTS_IN_PLACE["corpus", "validation"],
-        lengths=list(map(lengths_file, DOCUMENTS["corpus", "validation"])),
+        lengths=LENGTHS_IN_PLACE["corpus", "validation"],
         tokenizer="<results>/{tokenizer}/tokenizer.json",
         special_tokens_map="<results>/{tokenizer}/special_tokens_map.json",
         training=lambda w: [] if w.tokenizer in FETCHED_TOKENIZERS else ["<results>/tokenizer/training.json"],

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tpulm.core.errors import UserError
 
 if TYPE_CHECKING:
+    import numpy as np
     from gcsfs.core import GCSFileSystem
 
 SCHEME = "gs://"
@@ -122,6 +123,13 @@ class Object(io.RawIOBase):
         buffer[: len(data)] = data
         self.place += len(data)
         return len(data)
+
+
+def array(place: str | Path) -> "np.ndarray":
+    """Return the array of a NumPy file; what is on this machine is read as it is used."""
+    import numpy as np
+
+    return np.load(io.BytesIO(read(str(place)))) if remote(place) else np.load(place, mmap_mode="r")
 
 
 def opened(place: str | Path) -> io.BufferedReader:

@@ -181,7 +181,7 @@ def read_rows(files: Files, rows: np.ndarray, size: int = 1000, column: str = "t
 
 def read_lengths(files: Files) -> list[np.ndarray]:
     """Return the characters of each document of each corpus file, int32 of shape [documents], from the files beside."""
-    return [np.load(path, mmap_mode="r") for path in ([files] if isinstance(files, str) else files)]
+    return [bucket.array(path) for path in ([files] if isinstance(files, str) else files)]
 
 
 TRAIN, VALIDATION, TEST = (SPLITS.index(split) for split in ("train", "validation", "test"))

@@ -1,6 +1,5 @@
 """Shards: documents assigned to them, packed into records of one length, written, and described by a manifest."""
 
-import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,11 +48,7 @@ def range_of_job(lengths: Sequence[str], recipe: Mapping, split: str, shard: int
     key = f"{recipe['shards_key']}.{split}"
     if shards != recipe["shards"] or shard >= shards:
         raise UserError(f"{key} is {recipe['shards']}: there is no shard {shard:05d}-of-{shards:05d}.")
-    found = [
-        np.load(io.BytesIO(bucket.read(path))) if bucket.remote(path) else np.load(path, mmap_mode="r")
-        for path in lengths
-    ]
-    return range_of(found, shard, shards, recipe["files"], key)
+    return range_of(list(map(bucket.array, lengths)), shard, shards, recipe["files"], key)
 
 
 def plan_ranges(lengths: np.ndarray, shards: int, key: str) -> list[dict[str, int]]:
