@@ -68,7 +68,7 @@ def build_as_preset(preset: str | Path, seed: int) -> keras.Model:
 def make_preprocessor(architecture: str, vocabulary: Path, sequence_length: int) -> keras.layers.Layer:
     """Return the preprocessor of an architecture of `tpulm.specs.causal_families`.
 
-    vocabulary       serialized SentencePiece model, or a .json as tpulm.tokenization.byte_level trains it
+    vocabulary       serialized SentencePiece model, or a .json as tpulm.tokenization.training makes it
     sequence_length  its default length, tokens
     """
     family = FAMILIES[architecture]
