@@ -43,6 +43,8 @@ def sentence(error: jsonschema.ValidationError) -> str:
         return schema["message"].format(where=where, found=found, missing=missing(error))
     if error.validator == "only_with":
         return f"{where} {error.message}"
+    if told := removed(where, error):
+        return told
     if error.validator == "additionalProperties":
         return unknown_key(where, error.instance, sorted(schema.get("properties", {})))
     if error.validator == "required":
@@ -57,6 +59,18 @@ def sentence(error: jsonschema.ValidationError) -> str:
         path = list(error.absolute_path)
         return f"{dotted([*path, needed])} is missing; {dotted([*path, key])} needs it."
     return f"{where} is {found_at_length(error)}; allowed: {allowed(error)}."
+
+
+def removed(where: str, error: jsonschema.ValidationError) -> str:
+    """Return the sentence for a key or a value that an earlier version had; empty where there is none."""
+    reasons = error.schema.get("removed", {})
+    if error.validator == "enum":
+        reason = reasons.get(error.instance) if isinstance(error.instance, str) else None
+        return f"{where} is {describe(error.instance)}, which version 0.3.0 removed: {reason}." if reason else ""
+    if error.validator == "additionalProperties":
+        key = next((key for key in error.instance if key in reasons), None)
+        return f"{dotted([*error.absolute_path, key])} was removed in version 0.3.0: {reasons[key]}." if key else ""
+    return ""
 
 
 def missing(error: jsonschema.ValidationError) -> str:
