@@ -11,7 +11,7 @@ SETUP = command -v $(or $(PYTHON),python3) >/dev/null || \
 	$(or $(PYTHON),python3) envs/setup.py $(if $(PYTHON),--python $(PYTHON)) $(ENVIRONMENT) $(PROFILE)
 SHELL := /bin/bash
 
-.PHONY: run setup setup-tests lint check test test-all architecture docs bench bench-data bench-vocabularies bench-steps bench-packing bench-plan bench-report pictures lock format
+.PHONY: run setup setup-tests lint check test test-all architecture docs bench bench-data bench-vocabularies bench-steps bench-plan pictures lock format
 
 run: setup
 	@.venv/bin/snakemake
@@ -46,7 +46,7 @@ test-all: lint
 	.venv/bin/pytest
 
 # All measurements of this machine, hours with nothing beside them. One that fails is named at the end.
-BENCHES := bench-data bench-vocabularies bench-steps bench-packing
+BENCHES := bench-data bench-vocabularies bench-steps
 bench: setup-tests
 	@failed=; for one in $(BENCHES); do $(MAKE) --no-print-directory $$one || failed="$$failed $$one"; done; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
@@ -63,10 +63,6 @@ bench-vocabularies: setup-tests
 bench-steps: setup-tests
 	.venv/bin/python benchmarks/steps.py
 
-# Documents packed apart beside one a record; writes benchmarks/results/packing.md.
-bench-packing: setup-tests
-	.venv/bin/python benchmarks/packing.py
-
 # The time of steps as plans model it, beside what others have measured, how much of a TPU they use, and the plans of the
 # recipes; writes benchmarks/results/{plan_table,utilisation,recipes}.md. With `make bench-plan COMPILE=1` their programs
 # are compiled again: hours.
@@ -78,10 +74,6 @@ bench-plan: setup-tests
 	.venv/bin/python benchmarks/utilisation.py table
 	$(if $(COMPILE),.venv/bin/python benchmarks/recipes.py plan)
 	.venv/bin/python benchmarks/recipes.py table
-
-# How long the report's page takes to write and to open, with 50 runs of 10,000 steps and 1,000 shards.
-bench-report: setup-tests
-	.venv/bin/python benchmarks/report.py
 
 # The pictures of the documentation, from the embedded job; needs Chromium.
 pictures: setup-tests

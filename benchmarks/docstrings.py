@@ -1,13 +1,10 @@
 """Text to measure with: the docstrings of installed packages, a paragraph per line.
 
-    python benchmarks/docstrings.py FILE --megabytes 36
-
-The packages are of fixed versions (envs/), so that the text is the same everywhere; its SHA-256 is printed. Beyond
-what there is, the paragraphs come again with seeded edits that bring new words at the rate of the text itself: the
-number of distinct words of a text of n words grows as K n^b (Heaps 1978), with K and b fitted to the paragraphs.
+The packages are of fixed versions (envs/), so that the text is the same everywhere. Beyond what there is, the
+paragraphs come again with seeded edits that bring new words at the rate of the text itself: the number of distinct
+words of a text of n words grows as K n^b (Heaps 1978), with K and b fitted to the paragraphs.
 """
 
-import argparse
 import ast
 import hashlib
 import sysconfig
@@ -105,16 +102,3 @@ def write(path: Path, megabytes: float) -> str:
             if left <= 0:
                 return digest.hexdigest()
     raise AssertionError("edited() never ends")
-
-
-def main() -> None:
-    """Write the text."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--megabytes", type=float, default=36)
-    arguments = parser.parse_args()
-    print(write(arguments.file, arguments.megabytes))
-
-
-if __name__ == "__main__":
-    main()

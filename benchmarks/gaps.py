@@ -1,7 +1,5 @@
 """The gap between two segments of a run: as measured here, and as a part of the segments of each recipe."""
 
-from pathlib import Path
-
 import data  # noqa: F401  it also finds the package and the tests' Workflow
 from conftest import ROOT, Workflow
 from tpulm.config.model_sizes import STORED, checkpoint_bytes, model_size, optimizer_bytes, weight_bytes
@@ -85,10 +83,10 @@ def gap_rows(phases: dict[str, tuple[str, dict[str, float]]], recipes: list[tupl
     return rows
 
 
-def planned(plans: Path = PLANS) -> list[tuple[str, Run, str, float]]:
+def planned() -> list[tuple[str, Run, str, float]]:
     """Return recipe, run, slice and estimated seconds of a step of what benchmarks/recipes.py has planned."""
     found = []
-    for name, runs in (read_json(plans) if plans.is_file() else {}).items():
+    for name, runs in (read_json(PLANS) if PLANS.is_file() else {}).items():
         by_key = {run.key: run for run in runs_of(read_config([str(ROOT / "recipes" / name)], {}))}
         for key, slices in runs.items():
             for slice_, plan in slices.items():

@@ -13,7 +13,6 @@ line of JSON:
     fill SECONDS  steps, how many of them take so long, by the last that were trained; all processes agree
 """
 
-import contextlib
 import json
 import math
 import sys
@@ -29,6 +28,7 @@ from tpulm.specs.record_arrays import Arrays
 from tpulm.specs.training_step import TrainingStep
 from tpulm.training import runtime
 from tpulm.training.history import History
+from worker import serve
 
 RATE = 1e-4
 
@@ -120,16 +120,5 @@ class Training:
         return {"steps": self.processes.first([max(1, round(float(seconds) / self.seconds))])[0]}
 
 
-def main(job: dict) -> None:
-    """Do what the lines of the standard input say."""
-    with contextlib.redirect_stdout(sys.stderr):
-        training = Training(job)
-    for line in sys.stdin:
-        command, *arguments = line.split()
-        with contextlib.redirect_stdout(sys.stderr):
-            answer = getattr(training, command)(*arguments)
-        print(json.dumps(answer), flush=True)
-
-
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    serve(lambda: Training(json.loads(sys.argv[1])))

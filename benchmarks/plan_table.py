@@ -151,11 +151,6 @@ def measured(row: dict) -> float:
     return Decoder(**row["decoder"]).model_flops / (row["tflops"] * 1e12)
 
 
-def estimate(found: dict, factors: tuple, slice_: Topology) -> dict:
-    """Return lower bound and estimate of a row's step, with these factors."""
-    return times(found, slice_, factors=factors)
-
-
 def fit(programs: dict[str, dict], table: dict[str, dict], names: list[str]) -> tuple[float, ...]:
     """Return the three factors, two digits each, with the least sum of squares of log(estimated / measured)."""
     wanted = {name: measured(table[name]) for name in names}
@@ -166,7 +161,7 @@ def fit(programs: dict[str, dict], table: dict[str, dict], names: list[str]) -> 
 
     def loss(factors: np.ndarray) -> float:
         found = {
-            program: estimate(programs[name], tuple(factors), slices[name])["estimated_seconds"]
+            program: times(programs[name], slices[name], factors=tuple(factors))["estimated_seconds"]
             for program, name in unique.items()
         }
         return sum(math.log(found[table[name].get("program", name)] / seconds) ** 2 for name, seconds in wanted.items())
@@ -187,12 +182,12 @@ def compare() -> tuple[tuple[float, ...], float, list[dict]]:
     found = []
     for name, program in programs.items():
         slice_, row = topology(table[name]["slice"]), table[name]
-        here = estimate(program, factors, slice_)
+        here = times(program, slice_, factors=factors)
         line = {"name": name, "measured": measured(row), "lower_bound": here["lower_bound_seconds"]}
         line |= {"estimated": here["estimated_seconds"], "bound_by": here["bound_by"], "left_out": None}
         if name in fitted:
             others = fit(programs, table, [other for other in fitted if other != name])
-            line["left_out"] = estimate(program, others, slice_)["estimated_seconds"]
+            line["left_out"] = times(program, slice_, factors=others)["estimated_seconds"]
             line["left_out_factors"] = others
         found.append(line)
     excess = max(line["measured"] / line["left_out"] - 1 for line in found if line["left_out"])
@@ -208,7 +203,7 @@ def without_version() -> dict[str, float]:
         out = [name for name in fitted if table[name]["slice"].startswith(f"{version}-")]
         factors = fit(programs, table, [name for name in fitted if name not in out])
         off = (
-            estimate(programs[name], factors, topology(table[name]["slice"]))["estimated_seconds"]
+            times(programs[name], topology(table[name]["slice"]), factors=factors)["estimated_seconds"]
             / measured(table[name])
             - 1
             for name in out

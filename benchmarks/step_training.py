@@ -1,18 +1,16 @@
-"""What steps.py trains, at which size, and the processes that train it."""
+"""What steps.py trains, in which ways, at which size, and the processes that train it."""
 
 import json
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from conftest import ROOT, Workflow, existing
+from conftest import ROOT, Workflow
 from ruamel.yaml import YAML
-from step_table import OURS
 from worker import Worker
 
 WORKER = ROOT / "benchmarks/step_worker.py"
-MANIFEST = "results/tfrecords/manifest.json"
-PROFILED = 5  # steps of a profile
+PUBLISHED, OURS = "published", {"tensorflow": 1.8, "jax": 1.3}  # and their aims
 RATE, THREADS = 1e-3, 2
 
 
@@ -57,11 +55,6 @@ class Training(Worker):
         self.step += steps
         return self.ask(f"train {steps}")
 
-    def profile(self) -> list[tuple[str, float]]:
-        """Train a few steps; return their costliest operations, with their shares of the time of all."""
-        self.step += PROFILED
-        return self.ask(f"profile {PROFILED}")["operations"]
-
     def finish(self, size: Size) -> float:
         """Train what is left of the run; return the held-out loss, and end the process."""
         if size.steps > self.step:
@@ -91,14 +84,9 @@ def configure(workflow: Workflow, size: Size) -> None:
         YAML(typ="safe", pure=True).dump(config, file)
 
 
-def workflow_in(folder: Path) -> Workflow:
-    """Return the workflow in a folder, which is made unless it is there."""
-    return existing(folder) if folder.exists() else Workflow(folder)
-
-
-def prepared(workflow: Workflow, size: Size) -> Path:
-    """Return the results of a workflow: the records, and their tokenizer."""
-    if not (workflow / MANIFEST).exists():  # another part has needed them
-        configure(workflow, size)
-        workflow.as_a_user(MANIFEST, "--cores", "2")
+def prepared(folder: Path, size: Size) -> Path:
+    """Return the results of a new workflow in a folder: the records, and their tokenizer."""
+    workflow = Workflow(folder)
+    configure(workflow, size)
+    workflow.as_a_user("results/tfrecords/manifest.json", "--cores", "2")
     return workflow / "results"

@@ -4,21 +4,15 @@
 
 WAY is published, tensorflow or jax; FOLDER has the results of a workflow, records and tokenizer; JOB is a JSON object:
 seed, steps, batch_size, model, rate, warmup, weight_decay, threads. Commands come a line each, and each is answered by
-a line of JSON: `train N`, the seconds of the next N steps, and those of each phase from the start of the process to the
-end of its first step; `profile N`, the costliest operations of the next N steps and their shares of the time of all;
-`loss`, the held-out loss, nats per masked token.
+a line of JSON: `train N`, the seconds of the next N steps; `loss`, the held-out loss, nats per masked token.
 
 `published` is what the published procedure does: `fit` of transformers' model with TensorFlow, the records read by
 tf.data and masked by transformers' collator, the optimizer of transformers' `create_optimizer`.
 """
 
-import contextlib
 import json
-import re
 import sys
-import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -30,12 +24,10 @@ import numpy as np
 from tpulm.records.masked_batches import evaluation_batches, training_batch
 from tpulm.records.reader import Records
 from tpulm.specs.schedule import learning_rates
-from tpulm.training.history import History, Phases
+from tpulm.training.history import History
+from worker import serve
 
 MASKING = {"mlm_probability": 0.15, "mask_replace_prob": 0.8, "random_replace_prob": 0.1}
-# An operation of TensorFlow in a trace: where in the model, and of which kind.
-OPERATION = re.compile(r"[\w./-]+/[\w.-]+:(?:_Mkl)?([A-Z]\w+)")
-PHASES = Phases()  # imports, model, first step
 Ways = tuple[Callable[[int, int], Any], Callable[[], float]]  # train the steps from one to another; held-out loss
 
 
@@ -60,7 +52,6 @@ def published(job: dict, folder: Path, train: Records, held_out: Records) -> Way
     import transformers
     from tpulm.training.tensorflow_trainer import evaluate
 
-    PHASES.end("imports")
     runtime.tf_keras.utils.set_random_seed(job["seed"])
     model = transformers.TFAutoModelForMaskedLM.from_config(model_config(job["model"], train.manifest, "model"))
     arguments = {"num_warmup_steps": job["warmup"], "init_lr": job["rate"], "weight_decay_rate": job["weight_decay"]}
@@ -95,7 +86,6 @@ def with_tensorflow(job: dict, folder: Path, train: Records, held_out: Records) 
     strategy = runtime.start(job["threads"], 1, tpu=False)
     from tpulm.training.tensorflow_trainer import Trainer, evaluate
 
-    PHASES.end("imports")
     recipe = recipe_of(job)
     trainer = Trainer(strategy, model_config(recipe["model"], train.manifest, "model"), recipe)
 
@@ -118,7 +108,6 @@ def with_jax(job: dict, folder: Path, train: Records, held_out: Records) -> Ways
     from tpulm.training.jax_run import build_run
     from tpulm.training.jax_trainer import Trainer
 
-    PHASES.end("imports")
     trainer = Trainer(build_run(TrainingStep.of("mlm", "mlm.runs.x", recipe, **known)))
 
     def run(first: int, last: int) -> None:
@@ -128,58 +117,29 @@ def with_jax(job: dict, folder: Path, train: Records, held_out: Records) -> Ways
     return run, lambda: trainer.evaluate(evaluation_batches(held_out))["loss"]
 
 
-def traced(way: str, steps: Callable[[], None]) -> list[tuple[str, float]]:
-    """Return the costliest operations of a way while `steps` runs, with their shares; those of TensorFlow by kind."""
-    with tempfile.TemporaryDirectory() as folder:
-        if way == "jax":
-            from jax.profiler import start_trace, stop_trace
-        else:
-            from tensorflow.profiler.experimental import start as start_trace
-            from tensorflow.profiler.experimental import stop as stop_trace
-        start_trace(folder)
-        steps()
-        stop_trace()
-        from jax.profiler import ProfileData
-        from tpulm.training.profiling import NAMED, costliest
-
-        (trace,) = Path(folder).rglob("*.xplane.pb")
-        if way == "jax":
-            return costliest(trace)
-        taken: Counter[str] = Counter()
-        for plane in ProfileData.from_file(str(trace)).planes:
-            for event in (event for line in plane.lines for event in line.events):
-                if kind := OPERATION.fullmatch(event.name):
-                    taken[kind[1]] += event.duration_ns
-        return [(name, time / taken.total()) for name, time in taken.most_common(NAMED)]
-
-
 WAYS = {"published": published, "tensorflow": with_tensorflow, "jax": with_jax}
 
 
-def main(way: str, folder: Path, job: dict) -> None:
-    """Do what the lines of the standard input say."""
-    with contextlib.redirect_stdout(sys.stderr):
+class Training:
+    """A model that one of the ways trains, and what the commands do with it."""
+
+    def __init__(self, way: str, folder: Path, job: dict):
+        """Build it; see the top of this file."""
         manifest = folder / "tfrecords/manifest.json"
-        train, loss = WAYS[way](job, folder, Records(manifest, "train"), Records(manifest, "validation"))
-        PHASES.end("model")
-    step = 0
-    for line in sys.stdin:
-        command, *numbers = line.split()
-        with contextlib.redirect_stdout(sys.stderr):
-            began = time.perf_counter()
-            if command == "train":
-                train(step, step + int(numbers[0]))
-                if step + int(numbers[0]) == 1:
-                    PHASES.end("first step")
-                step += int(numbers[0])
-                answer = {"seconds": time.perf_counter() - began, "phases": PHASES.seconds}
-            elif command == "profile":
-                answer = {"operations": traced(way, partial(train, step, step + int(numbers[0])))}
-                step += int(numbers[0])
-            else:
-                answer = {"loss": float(np.asarray(loss()))}
-        print(json.dumps(answer), flush=True)
+        self.run, self.evaluate = WAYS[way](job, folder, Records(manifest, "train"), Records(manifest, "validation"))
+        self.step = 0
+
+    def train(self, steps: str) -> dict:
+        """Train so many steps."""
+        first, self.step = self.step, self.step + int(steps)
+        began = time.perf_counter()
+        self.run(first, self.step)
+        return {"seconds": time.perf_counter() - began}
+
+    def loss(self) -> dict:
+        """Return the held-out loss."""
+        return {"loss": float(np.asarray(self.evaluate()))}
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]))
+    serve(lambda: Training(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])))

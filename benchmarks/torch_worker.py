@@ -2,7 +2,7 @@
 
     python benchmarks/torch_worker.py JOB
 
-Needs PyTorch, transformers and PEFT, and nothing else of this repository. JOB is a JSON object: kind, roberta or gemma;
+Needs PyTorch, transformers and PEFT, and of this repository worker.py. JOB is a JSON object: kind, roberta or gemma;
 sizes, arguments of transformers' config; rank of LoRA, for gemma; batch_size; length, tokens of a record; predicted,
 masked positions of a record, for roberta; compile, the backend of torch.compile. Commands come a line each, and each is
 answered by a line of JSON:
@@ -22,6 +22,7 @@ import time
 
 import torch
 import transformers
+from worker import serve
 
 RATE, IGNORED, MASK = 1e-4, -100, 4
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -102,16 +103,5 @@ class Training:
         return {"seconds": time.perf_counter() - began, "loss": float(loss.detach()), "peak_bytes": peak}
 
 
-def main(job: dict) -> None:
-    """Do what the lines of the standard input say."""
-    with contextlib.redirect_stdout(sys.stderr):
-        training = Training(job)
-    for line in sys.stdin:
-        command, *arguments = line.split()
-        with contextlib.redirect_stdout(sys.stderr):
-            answer = getattr(training, command)(*arguments)
-        print(json.dumps(answer), flush=True)
-
-
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    serve(lambda: Training(json.loads(sys.argv[1])))

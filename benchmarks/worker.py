@@ -1,8 +1,14 @@
-"""A process that a benchmark starts, and that does what it is told to, line by line."""
+"""A process that a benchmark starts, and that does what it is told to, line by line: both sides of it.
 
+Needs nothing but Python itself: the other side may be in an environment of its own.
+"""
+
+import contextlib
 import json
 import os
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -45,3 +51,17 @@ class Worker:
         assert self.process.stdin
         self.process.stdin.close()
         self.process.wait()
+
+
+def serve(make: Callable[[], object]) -> None:
+    """Answer each line of the standard input by a line of JSON: what a method of the object that is made returns.
+
+    A line is the name of the method, and its arguments.
+    """
+    with contextlib.redirect_stdout(sys.stderr):
+        made = make()
+    for line in sys.stdin:
+        command, *arguments = line.split()
+        with contextlib.redirect_stdout(sys.stderr):
+            answer = getattr(made, command)(*arguments)
+        print(json.dumps(answer), flush=True)

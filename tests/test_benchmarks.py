@@ -9,7 +9,6 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-import warm
 from conftest import ROOT, outside
 from openers import Openers
 from ruamel.yaml import YAML
@@ -51,28 +50,6 @@ def test_what_is_measured_fits_any_slice(devices, tiny):
     for run in module("tpu").runs(devices, tiny).values():
         step = TrainingStep.of(run["stage"], "x", run["recipe"])
         assert step.batch_size % devices == 0 and step.sequence_length % 128 == 0
-
-
-PLANNED = f"""
-import json, sys
-from pathlib import Path
-sys.path[:0] = [{str(BENCHMARKS)!r}]
-import tpu
-path = Path(sys.argv[1])
-tpu.plan(path)
-print("RESULT" + json.dumps(tpu.read(path)))
-"""
-
-
-@compiler
-def test_a_measured_step_is_planned(tmp_path):
-    tpu, path = module("tpu"), tmp_path / "steps.yaml"
-    run = tpu.runs(1, tiny=True)["gemma-2b-lora"]
-    found = {"seconds": [0.3, 0.1, 0.2], "devices": 1, "device": "TPU v5 lite", "peak_bytes": 2**30}
-    tpu.write(path, {"gemma-2b-lora-v5e-1": tpu.row_of(run, "v5e-1", found, {"fit": True})})
-    (row,) = warm.result(warm.run("tpu", PLANNED, str(path), folder=tmp_path)).values()
-    assert row["fit"] is True and row["seconds"] == 0.2 and row["spread"] == [0.1, 0.3]
-    assert 0 < row["planned"]["lower_bound_seconds"] <= row["planned"]["estimated_seconds"] < 0.01
 
 
 @compiler
@@ -117,18 +94,6 @@ def test_training_on_a_gpu_is_measured_beside_transformers_at_tiny_size(tmp_path
     assert [row[2] for row in rows[2:]] == ["this workflow", "transformers"] * 2
     for row in rows[2:]:  # both predict as many ids of as many
         assert float(row[7].split()[0]) == pytest.approx(np.log(512), rel=0.2)
-
-
-# Packing
-
-
-@compiler
-@long
-def test_packing_is_measured_at_tiny_size(tmp_path):
-    printed = ran("packing.py", "--quick", "--rounds", "1", folder=tmp_path)
-    rows = [cells(line) for line in printed.splitlines() if line.startswith("|")][2:]
-    assert [row[1] for row in rows] == ["v5e, estimated", "v5e, estimated", "CPUs"]
-    assert all(1 < float(row[6]) < 2.5 for row in rows[:2])
 
 
 # Plans of the recipes
