@@ -1,4 +1,4 @@
-"""What can be published, archived and signed: of each artifact, its files, where they go, and its card.
+"""What can be published and archived: of each artifact, its files, where they go, and its card.
 
 A name, such as mlm/tiny, stands for an artifact in publish.artifacts, in receipts, and, with `-` for `/`, in the names
 of repositories.
@@ -106,11 +106,9 @@ def publication_of_records(records: RecordSet) -> Publication:
 
 
 def publication_of_archive(config: Mapping) -> Publication:
-    """Return the archive of the run, with its signature if there is one; it has no card: it describes itself."""
-    section = config["archive"]
-    name = f"{section['name']}-{section['version']}.zip"
-    names = [name, f"{name}.sig"] if section["sign"] else [name]
-    return Publication(ARCHIVE, ARCHIVE, ARCHIVE, files={file: f"archive/{file}" for file in names})
+    """Return the archive of the run; it has no card: it describes itself."""
+    path = archive_of(config).removeprefix("<results>/")
+    return Publication(ARCHIVE, ARCHIVE, ARCHIVE, files={path.removeprefix("archive/"): path})
 
 
 def publications_of_run(run: Run) -> list[Publication]:
@@ -278,25 +276,6 @@ def archive_of(config: Mapping) -> str:
     """Return the path of the archive."""
     section = config["archive"]
     return f"<results>/archive/{section['name']}-{section['version']}.zip"
-
-
-def signatures_of(config: Mapping) -> dict[str, dict[str, Any]]:
-    """Return the signature of every model by its path: files, what the rule reads; folder, and names of files in it."""
-    found = {}
-    for name, publication in publications_of(config).items():
-        if publication.kind not in ("mlm", "base", "adapter", "model", "transformers"):
-            continue
-        files = [f"<results>/{file}" for file in publication.files.values()]
-        folder = f"<results>/{publication.folder}" if publication.folder else files[0].rpartition("/")[0]
-        # Its card, too, where that lies beside it: the programs that check a signature allow no other files.
-        files += [f"{folder}/README.md"] if files and f"<results>/{publication.card}" == folder else []
-        names = [file.removeprefix(f"{folder}/") for file in files]
-        found[f"<results>/archive/models/{name.replace('/', '-')}.sig"] = {
-            "files": files or [folder],
-            "folder": folder,
-            "names": names,
-        }
-    return found
 
 
 def kept_of(run: Run) -> dict[str, Any]:

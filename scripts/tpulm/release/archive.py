@@ -22,7 +22,7 @@ from tpulm.release.crate import crate_of
 from tpulm.release.data_sheet import data_sheet
 from tpulm.release.provenance import JOBS
 from tpulm.release.rebuild import minors_of
-from tpulm.release.verify import COMMENT, EPOCH, LOCAL_HEADER, MANIFEST, damages_of, signature_command
+from tpulm.release.verify import COMMENT, EPOCH, LOCAL_HEADER, MANIFEST, damages_of
 from tpulm.specs.artifacts import CHECKPOINT_FILES, experiment_folder, in_experiment
 
 # How an artifact made again is compared: `bytes`, the same on every machine; `numbers`, it follows from floating-point
@@ -243,9 +243,8 @@ README = """\
 How every number of this run came about: what was trained, on what, by which jobs, and what came out.
 
 - Is it whole? `python3 {file}`, which runs verify.py in it.
-- Is it what its owner signed? Not for the program in here to say: who changed the archive can have changed that, too.
-  With a public key that you have from elsewhere, and `pip install model-signing pyopenssl`:
-  `python {check}`
+- Is it what its owner made? The program in here cannot say: who changed the archive can have changed that, too.
+  Compare the SHA-256 of the archive with the one that its owner gave you.
 - Make it again: `{python} {file} --rebuild FOLDER`, in an empty folder. It installs the locked environment, for
   which it needs a package index; it runs the workflow and compares every artifact.
 - How did a file come to be? Unpack the archive, then `python3 source/tools/provenance.py FILE`.
@@ -321,7 +320,6 @@ def with_sums(jobs: list[dict[str, Any]], artifacts: Mapping[str, Mapping[str, A
 def readme(recipe: Mapping[str, Any], manifest: Mapping[str, Any], largest: int, pythons: list[str]) -> str:
     """Return what a person reads first; pythons, the versions that the run had."""
     version, artifacts = manifest["source"], manifest["artifacts"]
-    file = Path(recipe["target"]).name
     commit = f" at commit {version['commit']}" if version["commit"] else ""
     changed = (
         f"\n{len(version['untracked'])} files of the source are not in the commit; `source.diff` has what differs.\n"
@@ -329,9 +327,8 @@ def readme(recipe: Mapping[str, Any], manifest: Mapping[str, Any], largest: int,
     return README.format(
         name=recipe["name"],
         version=recipe["version"],
-        file=file,
+        file=Path(recipe["target"]).name,
         python=f"python{pythons[0] if pythons else 3}",
-        check=" ".join(signature_command(file, "KEY.pub")),
         largest=f"{largest:,}",
         results=in_experiment("<results>", experiment_folder(recipe["completed"])),
         commit=commit + (" and changed since" if version["changed"] else ""),

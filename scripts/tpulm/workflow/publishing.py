@@ -6,7 +6,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from snakemake.io import ancient, local
+from snakemake.io import ancient
 
 from tpulm.config.publications import (
     CARD,
@@ -41,18 +41,6 @@ def only_here(place: str, main: bool) -> list[str]:
             "and logs: gcloud storage cp -r."
         )
     return []
-
-
-def signing_key(path: str | None) -> Any:
-    """Return the private key as an input that no storage provider takes into its bucket. Raises UserError."""
-    if path is None:
-        raise UserError("archive.sign is missing; set it to a private key, such as archive: {sign: key.pem}.")
-    if not os.path.isfile(path):
-        raise UserError(
-            f"archive.sign is {path}, which is not a file; to create a key: "
-            f"`openssl ecparam -name prime256v1 -genkey -noout -out {path}`."
-        )
-    return local(path)
 
 
 def kept_runs(folder: str) -> list[str]:
