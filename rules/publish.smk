@@ -16,11 +16,10 @@ rule publish:
 
 
 rule cards:
-    """Target: the card of every artifact that can be published, and Croissant metadata of records."""
+    """Target: the card of every artifact that can be published."""
     localrule: True
     input:
         [f"<results>/{folder}/README.md" for folder in PUBLISHING.cards],
-        [f"<results>/{folder}/croissant.json" for folder in RECORD_SETS],
 
 
 rule write_card:
@@ -42,25 +41,6 @@ rule write_card:
         "../envs/data.yaml"
     script:
         "../scripts/publish/write_card.py"
-
-
-rule write_croissant:
-    """Write Croissant metadata of the files of a set of records."""
-    localrule: True
-    input:
-        manifest="<results>/{records}/manifest.json",
-        code=code_inputs("publish/write_croissant", "data"),
-    output:
-        "<results>/{records}/croissant.json",
-    params:
-        recipe=PUBLISHING.croissant,
-    log:
-        "<logs>/cards/{records}-croissant.log",
-    threads: 1
-    conda:
-        "../envs/data.yaml"
-    script:
-        "../scripts/publish/write_croissant.py"
 
 
 rule publish_to_hub:

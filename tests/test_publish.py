@@ -17,15 +17,14 @@ from conftest import copied
 from huggingface_hub import DatasetCard, DatasetCardData, ModelCard, ModelCardData, constants
 from loopback_hub import TOKEN
 from ruamel.yaml import YAML
-from tpulm.config.publications import CARD, card_recipe, croissant_of, facts_of, publications_of
+from tpulm.config.publications import CARD, card_recipe, facts_of, publications_of
 from tpulm.config.reading import complete, read_yaml
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
-from tpulm.core.files import read_json, sha256, write_json
+from tpulm.core.files import read_json
 from tpulm.release import publishing
 from tpulm.release.publishing import contents
 from tpulm.report.cards import adapter_use, card
-from tpulm.report.croissant import metadata
 from tpulm.specs.artifacts import TOKENIZER_FILES
 
 RECIPE = {
@@ -431,35 +430,6 @@ def test_everything_is_published_and_used_as_its_card_says(trained, server, stor
     card_of_mlm = server.repositories["models/me/models-mlm-tiny"].files()[CARD].decode()
     [program] = re.findall(BLOCK, card_of_mlm, re.S)  # it needs PyTorch, and finds the model that was downloaded
     assert "token_str" in openers("transformers 5", program)
-
-
-CROISSANT = """
-import json, sys
-import mlcroissant
-dataset = mlcroissant.Dataset(sys.argv[1])
-plain = lambda value: value.decode() if isinstance(value, bytes) else value if isinstance(value, str) else int(value)
-sets = {name: [{key.partition("/")[2]: plain(value) for key, value in record.items()}
-               for record in dataset.records(name)] for name in ("splits", "shards")}
-print("RESULT" + json.dumps([list(dataset.metadata.ctx.issues.errors), sets]))
-"""
-
-
-@pytest.mark.long
-def test_mlcroissant_validates_and_loads_the_metadata_of_shards(trained, openers, tmp_path):
-    publications, config = artifacts_of(trained, hub="me/models", license="mit")
-    folder = tmp_path / "tfrecords"
-    shutil.copytree(trained / "results/tfrecords", folder)
-    manifest = read_json(folder / "manifest.json")
-    taken = croissant_of(publications["tfrecords"], config) | {"license": "mit"}
-    write_json(folder / "croissant.json", metadata(taken, manifest, sha256(folder / "manifest.json")))
-    printed = openers("transformers 5", CROISSANT, str(folder / "croissant.json"))
-    errors, sets = json.loads(printed.rpartition("RESULT")[2])
-    assert errors == []
-    shards = [shard for entry in manifest["splits"].values() for shard in entry["shards"]]
-    assert sets["shards"] == [{key: shard[key] for key in ("file", "records", "bytes", "sha256")} for shard in shards]
-    assert {record["name"]: record["tokens"] for record in sets["splits"]} == {
-        split: entry["tokens"] for split, entry in manifest["splits"].items()
-    }
 
 
 @pytest.mark.long

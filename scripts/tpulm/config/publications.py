@@ -25,7 +25,6 @@ from tpulm.specs.artifacts import (
 
 LONGEST = 96  # characters of a repository's name on the hub
 CHECKPOINTS = "checkpoints"  # folder, and branch beside main, of the checkpoints of a run
-CROISSANT = "croissant.json"
 ARCHIVE = "archive"  # published where publish.artifacts names it
 CARD = "README.md"
 # Below results/: cards of checkpoints that open as models.
@@ -98,9 +97,9 @@ def tokenizer_of_masked_models() -> Publication:
 
 
 def publication_of_records(records: RecordSet) -> Publication:
-    """Return a set of records: shards, manifest and Croissant metadata."""
+    """Return a set of records: shards and manifest."""
     folder = records.folder
-    files = {file: f"{folder}/{file}" for file in (*records.files, MANIFEST, CROISSANT)}
+    files = {file: f"{folder}/{file}" for file in (*records.files, MANIFEST)}
     expected = {"records": {folder: {"shards": records.names, "vocabulary": records.vocabulary}}}
     return Publication(folder, "records", folder, files=files, card=folder, expected=expected, records=records)
 
@@ -361,10 +360,3 @@ def source_of(publication: Publication, config: Mapping) -> str:
         return f"{experiment_folder(config)}results/{publication.folder or publication.card}"
     name = repository_name(section, publication)
     return f"hf://{name}" if publication.kind in ("base", "model") else name
-
-
-def croissant_of(publication: Publication, config: Mapping) -> dict:
-    """Return what the metadata of a set of records takes of the config: its name, and the name of its repository."""
-    section = config.get("publish", {})
-    name = repository_name(section, publication) if "hub" in section else None
-    return {"name": publication.name.replace("/", "-"), "repository": name}

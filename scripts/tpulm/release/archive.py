@@ -19,7 +19,6 @@ from tpulm.core.files import sha256
 from tpulm.core.past_jobs import ancestors, jobs_of, maker_of, makers
 from tpulm.core.secrets import find_secret
 from tpulm.release.crate import crate_of
-from tpulm.release.data_sheet import data_sheet
 from tpulm.release.provenance import JOBS
 from tpulm.release.rebuild import minors_of
 from tpulm.release.verify import COMMENT, EPOCH, LOCAL_HEADER, MANIFEST, damages_of
@@ -255,7 +254,6 @@ How every number of this run came about: what was trained, on what, by which job
 | `manifest.json` | size and SHA-256 of every artifact, also of the larger ones, and of each file in here |
 | `jobs.json` | every job: rule, params, inputs and outputs with SHA-256, when, where, with what software, attempts |
 | `ro-crate-metadata.json` | the same as a Provenance Run Crate (https://w3id.org/ro/wfrun/provenance/0.5) |
-| `data_sheet.md` | the text that models were trained on: sources, filters, counts |
 | `config/` | the config as it was given, and completed |
 | `source/` | the workflow{commit}, with the locks of its environments in `source/envs` |
 | `verify.py` | checks this archive, and rebuilds; it needs Python 3.11 or later only |
@@ -297,9 +295,6 @@ def contents(
     files |= {name: given["text"].encode() for name, given in recipe["given"].items()}
     files["config/completed.json"] = as_json(recipe["completed"])
     files |= {"source.diff": diff.encode("utf-8", "surrogateescape")} if diff else {}
-    corpora = {path: read(path) for path in artifacts if Path(path).match("results/*/corpus.json")}
-    tasks = {path: read(path) for path in artifacts if Path(path).match("results/evaluation/tasks/*/task.json")}
-    files["data_sheet.md"] = data_sheet(recipe, corpora, tasks, outside).encode()
     files[JOBS] = as_json(jobs)
     files |= {"verify.py": Path(__file__).with_name("verify.py"), "__main__.py": PROGRAM.encode()}
     files["README.md"] = readme(recipe, manifest, largest, minors_of(jobs)).encode()
@@ -341,8 +336,3 @@ def readme(recipe: Mapping[str, Any], manifest: Mapping[str, Any], largest: int,
 def as_json(value: Any) -> bytes:
     """Return a value as JSON."""
     return json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True).encode() + b"\n"
-
-
-def read(path: str) -> Any:
-    """Return what a JSON file holds."""
-    return json.loads(Path(path).read_bytes())

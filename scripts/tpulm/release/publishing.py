@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from tpulm.config.publications import CARD, CROISSANT
+from tpulm.config.publications import CARD
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, sha256, write_json
@@ -26,7 +26,7 @@ from tpulm.core.job_record import name_here
 from tpulm.specs.artifacts import MANIFEST
 
 # What tells of the other files: it comes when they are there.
-LAST = (CROISSANT, MANIFEST, CARD)
+LAST = (MANIFEST, CARD)
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,7 @@ def records_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
         license=recipe["license"],
         pretty_name=recipe["name"],
         source_datasets=hub_datasets(facts["corpus"]) or ["original"],
-        tags=["tfrecord", "croissant"],
+        tags=["tfrecord"],
     ).to_yaml()
     splits = manifest["splits"].values()
     counts = [key for key in ("documents", "records", "tokens", "bytes") if all(key in entry for entry in splits)]
@@ -173,7 +173,7 @@ def records_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
         f"(`input_ids`, int64). Packing of documents into records: {manifest['packing']}. The vocabulary has "
         f"{manifest['vocab_size']:,} tokens; the SHA-256 of its file is `{manifest['tokenizer_sha256']}`. "
         "`manifest.json` has the SHA-256 of every shard; an `.index` has the offset of each of its records, as "
-        "64-bit numbers; `croissant.json` describes the files as MLCommons Croissant metadata.",
+        "64-bit numbers.",
         "How to use": code(
             "import tensorflow as tf\n\n"
             'records = tf.data.TFRecordDataset(tf.io.gfile.glob("train/*.tfrecord"))\n'

@@ -15,7 +15,6 @@ from tpulm.config.publications import (
     branch_of,
     card_recipe,
     chosen,
-    croissant_of,
     facts_of,
     folder_name,
     newest_of,
@@ -176,10 +175,6 @@ class Publishing:
     def card_of(self, wildcards: Any) -> Publication:
         """Return what a card is of."""
         return (self.cards | self.checkpoint_cards)[wildcards.card]
-
-    def croissant(self, wildcards: Any) -> dict:
-        """Return what the metadata of a set of records take of the config."""
-        return croissant_of(self.cards[wildcards.records], self.config) | {"license": self.section.get("license")}
 
 
 def what_is_published(publication: Publication) -> dict:
