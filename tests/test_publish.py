@@ -1,6 +1,5 @@
 """Publishing: repositories of a hub and folders of a bucket, both on loopback and on connections that break; cards."""
 
-import csv
 import hashlib
 import json
 import re
@@ -24,12 +23,11 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.release import publishing
 from tpulm.release.publishing import contents
-from tpulm.report.cards import adapter_use, card
+from tpulm.report.cards import adapter_use, card, read_facts
 from tpulm.specs.artifacts import TOKENIZER_FILES
 
 RECIPE = {
     "repository": "me/models-mlm-tiny", "type": "model", "branch": "main", "private": True, "name": "mlm/tiny",
-    "whole": True, "newest": None,
 }  # fmt: skip
 KEY = "models/me/models-mlm-tiny"
 
@@ -62,7 +60,7 @@ def artifact(tmp_path):
 def published(artifact, said=None, before=None, **changes):
     """Publish a folder after the receipt `before`; return the receipt."""
     recipe, say = RECIPE | changes, (said if said is not None else []).append
-    return publishing.publish_to_hub(recipe, contents(recipe, [str(artifact)], []), before or {}, say)
+    return publishing.publish_to_hub(recipe, contents([""], [artifact]), before or {}, say)
 
 
 def held(artifact):
@@ -122,7 +120,7 @@ def test_broken_connections_change_nothing(server, artifact):
         ("POST", "/commit/", "lost"),
     ):  # fmt: skip
         server.break_off(method, path, how)
-    receipt = published(artifact)
+    receipt = published(artifact, before={"place": "me/models-mlm-tiny@main", "files": {"gone.json": "0"}})
     found = server.repositories[KEY]
     assert server.counts["broken"] == 7 and server.counts["commits"] == 1
     assert of_ours(found.files()) == held(artifact) and receipt["commit"] == found.branches["main"][-1]
@@ -158,9 +156,8 @@ def test_branches_and_checkpoints_beside_each_other(server, artifact, tmp_path):
     checkpoint = tmp_path / "weights.safetensors"
     for step in (10, 20):
         checkpoint.write_bytes(b"%d" % step)
-        recipe = RECIPE | {"branch": "checkpoints", "whole": False}
-        recipe["names"] = [f"checkpoints/{step:08d}/weights.safetensors"]
-        publishing.publish_to_hub(recipe, contents(recipe, [str(checkpoint)], []), {}, print)
+        found = contents([f"checkpoints/{step:08d}/weights.safetensors"], [checkpoint])
+        publishing.publish_to_hub(RECIPE | {"branch": "checkpoints"}, found, {}, print)
     found = server.repositories[KEY]
     own = {f"checkpoints/000000{step}/weights.safetensors": b"%d" % step for step in (10, 20)}
     assert of_ours(found.files("checkpoints")) == held(artifact) | own
@@ -188,12 +185,10 @@ def storage(tmp_path_factory):
 
 
 def test_a_folder_of_a_bucket(storage, artifact):
-    recipe = {"folder": f"gs://{loopback_bucket.BUCKET}/models/mlm-tiny", "whole": True}
-
-    said = []
+    folder, said = f"gs://{loopback_bucket.BUCKET}/models/mlm-tiny", []
 
     def publish(before):
-        return publishing.publish_to_bucket(recipe, contents(recipe, [str(artifact)], []), before, said.append)
+        return publishing.publish_to_bucket(folder, contents([""], [artifact]), before, said.append)
 
     def objects():
         found = storage.objects("models/mlm-tiny/")
@@ -202,7 +197,7 @@ def test_a_folder_of_a_bucket(storage, artifact):
     storage.faults(fail=0.2)
     first = publish({})
     storage.faults(fail=0.0)
-    assert objects() == held(artifact) and first == {"place": recipe["folder"], "files": hashes_of(artifact)}
+    assert objects() == held(artifact) and first == {"place": folder, "files": hashes_of(artifact)}
     assert publish(first) == first and ": 0 of 6 files" in said[-1]
     storage.put("models/mlm-tiny/4bit/model.safetensors", b"mine")
     storage.put("models/mlm-tiny/checkpoints/00000010/weights.safetensors", b"10")
@@ -326,14 +321,12 @@ def artifacts_of(workflow, **section):
 
 def facts(workflow, publication):
     """Return what a card is made of, read."""
-    found = {}
-    for name, paths in facts_of(publication).items():
-        read = []
-        for path in paths:
-            with open(workflow / f"results/{path}") as file:
-                read.append(list(csv.DictReader(file)) if path.endswith(".csv") else json.load(file))
-        found[name] = read if name == "states" else read[0]
-    return found
+
+    def here(path):
+        return str(workflow / path.replace("<results>", "results"))
+
+    files = facts_of(publication)
+    return read_facts({n: here(f) if isinstance(f, str) else [here(path) for path in f] for n, f in files.items()})
 
 
 def test_every_card_says_what_was_measured_and_is_what_the_hub_reads(trained):
@@ -344,7 +337,7 @@ def test_every_card_says_what_was_measured_and_is_what_the_hub_reads(trained):
     ]  # fmt: skip
     for name, publication in publications.items():
         known = facts(trained, publication)
-        text = card(card_recipe(publication, config) | {"license": "apache-2.0"}, known)
+        text = card(card_recipe(publication, config), known)
         _, head, body = text.split("---\n", 2)
         of, data = (DatasetCard, DatasetCardData) if publication.type == "dataset" else (ModelCard, ModelCardData)
         told = yaml.safe_load(head)
@@ -374,9 +367,8 @@ def test_a_card_without_a_hub_names_the_folder(trained):
     publications, config = artifacts_of(trained)
     sources = {name: card_recipe(publication, config)["source"] for name, publication in publications.items()}
     assert sources["mlm/tiny"] == "results/mlm/tiny/model" and sources["base/small"] == "results/base/small/preset"
-    text = card(
-        card_recipe(publications["tokenizer"], config) | {"license": None}, facts(trained, publications["tokenizer"])
-    )
+    tokenizer = publications["tokenizer"]
+    text = card(card_recipe(tokenizer, config), facts(trained, tokenizer))
     assert 'from_pretrained("results/tokenizer")' in text and "license" not in text
     adapter = card_recipe(publications["finetune/python"], config)
     used = adapter_use(adapter)
