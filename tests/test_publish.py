@@ -12,7 +12,7 @@ import loopback_bucket
 import loopback_hub
 import pytest
 import yaml
-from conftest import copied
+from conftest import ROOT, copied
 from huggingface_hub import DatasetCard, DatasetCardData, ModelCard, ModelCardData, constants
 from loopback_hub import TOKEN
 from ruamel.yaml import YAML
@@ -23,7 +23,7 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.release import publishing
 from tpulm.release.publishing import contents
-from tpulm.report.cards import adapter_use, card, read_facts
+from tpulm.report import cards
 from tpulm.specs.artifacts import TOKENIZER_FILES
 
 RECIPE = {
@@ -325,8 +325,10 @@ def facts(workflow, publication):
     def here(path):
         return str(workflow / path.replace("<results>", "results"))
 
-    files = facts_of(publication)
-    return read_facts({n: here(f) if isinstance(f, str) else [here(path) for path in f] for n, f in files.items()})
+    files = facts_of(publication).items()
+    return cards.read_facts(
+        {name: here(given) if isinstance(given, str) else [*map(here, given)] for name, given in files}
+    )
 
 
 def test_every_card_says_what_was_measured_and_is_what_the_hub_reads(trained):
@@ -337,7 +339,7 @@ def test_every_card_says_what_was_measured_and_is_what_the_hub_reads(trained):
     ]  # fmt: skip
     for name, publication in publications.items():
         known = facts(trained, publication)
-        text = card(card_recipe(publication, config), known)
+        text = cards.card(card_recipe(publication, config), known)
         _, head, body = text.split("---\n", 2)
         of, data = (DatasetCard, DatasetCardData) if publication.type == "dataset" else (ModelCard, ModelCardData)
         told = yaml.safe_load(head)
@@ -368,11 +370,28 @@ def test_a_card_without_a_hub_names_the_folder(trained):
     sources = {name: card_recipe(publication, config)["source"] for name, publication in publications.items()}
     assert sources["mlm/tiny"] == "results/mlm/tiny/model" and sources["base/small"] == "results/base/small/preset"
     tokenizer = publications["tokenizer"]
-    text = card(card_recipe(tokenizer, config), facts(trained, tokenizer))
+    text = cards.card(card_recipe(tokenizer, config), facts(trained, tokenizer))
     assert 'from_pretrained("results/tokenizer")' in text and "license" not in text
     adapter = card_recipe(publications["finetune/python"], config)
-    used = adapter_use(adapter)
+    used = cards.adapter_use(adapter)
     assert '"results/finetune/python/adapter.lora.json"' in used and '"results/base/small/preset"' in used
+
+
+@pytest.mark.unit
+def test_a_card_of_a_model_that_starts_from_another_names_that():
+    origin = {"pretrained": "FacebookAI/roberta-base", "revision": "a" * 40}
+    config = read_yaml(ROOT / "config.yaml") | {"tokenizer": origin}
+    run = config["mlm"]["runs"]["tiny"]
+    del run["model"]
+    run |= {"init": origin, "backend": "jax"}
+    completed = complete(config, "config.yaml")
+    recipe = card_recipe(publications_of(completed)["mlm/tiny"], completed)
+    keys = ("loss", "frequency_loss", "perplexity", "accuracy", "predictions")
+    metrics = {"parameters": 9, "verdict": "", **{split: dict.fromkeys(keys, 1) for split in cards.SPLITS}}
+    state = {"best": {"step": 10, "evaluation": {"loss": 1.0}}}
+    facts = {"metrics": metrics, "state": state, "manifest": {"sequence_length": 8}}
+    _, text, _ = cards.model(recipe, facts)
+    assert "(9 parameters), trained from FacebookAI/roberta-base on sequences of 8 tokens" in text
 
 
 # As a card says, with the files of the repository in the working folder; the model is what was published.
