@@ -1,21 +1,17 @@
-"""The archive of a run, signed if the config has a key, and the history of runs in results/history/."""
+"""The archive of a run, and the history of runs in results/history/."""
 
-from tpulm.config.publications import archive_of, kept_of, signatures_of
-from tpulm.workflow.publishing import archived, kept_runs, only_here, signing_key
+from tpulm.config.publications import archive_of, kept_of
+from tpulm.workflow.publishing import archived, kept_runs, only_here
 
 ARCHIVE = archive_of(config)
 HISTORY = [f"<results>/history/{chain}.json" for chain in RUN_FOLDERS]
-SIGNED_MODELS = signatures_of(config)
-# By the wildcard `artifact`.
-SIGNED = {Path(path).stem: model for path, model in SIGNED_MODELS.items()}
 
 
 rule archive:
-    """Target: write results/archive/NAME-VERSION.zip: results, provenance, code, config; signed with archive.sign."""
+    """Target: write results/archive/NAME-VERSION.zip: results, provenance, code, config."""
     localrule: True
     input:
         ARCHIVE,
-        [f"{ARCHIVE}.sig", *SIGNED_MODELS] if config["archive"]["sign"] else [],
 
 
 rule write_archive:
@@ -37,44 +33,6 @@ rule write_archive:
         "../envs/archive.yaml"
     script:
         "../scripts/archive/write_archive.py"
-
-
-rule sign_archive:
-    """Sign the archive."""
-    localrule: True
-    input:
-        archive=ARCHIVE,
-        key=lambda w: or_exit(signing_key, config["archive"]["sign"]),
-        code=code_inputs("archive/sign_archive", "archive"),
-    output:
-        f"{ARCHIVE}.sig",
-    log:
-        "<logs>/archive/sign.log",
-    threads: 1
-    conda:
-        "../envs/archive.yaml"
-    script:
-        "../scripts/archive/sign_archive.py"
-
-
-rule sign_model:
-    """Sign the files of a model."""
-    localrule: True
-    input:
-        files=lambda w: SIGNED[w.artifact]["files"],
-        key=lambda w: or_exit(signing_key, config["archive"]["sign"]),
-        code=code_inputs("archive/sign_model", "archive"),
-    output:
-        "<results>/archive/models/{artifact}.sig",
-    params:
-        recipe=lambda w: {"folder": located(SIGNED[w.artifact]["folder"]), "names": SIGNED[w.artifact]["names"]},
-    log:
-        "<logs>/archive/models/{artifact}.log",
-    threads: 1
-    conda:
-        "../envs/archive.yaml"
-    script:
-        "../scripts/archive/sign_model.py"
 
 
 rule keep_run:

@@ -3,40 +3,51 @@
 No other target needs files of these rules. The jobs run on the machine of Snakemake, because it has the token.
 """
 
-from tpulm.workflow.publishing import Publishing
+from tpulm.config.publications import (
+    card_recipe,
+    chosen,
+    facts_of,
+    publications_of,
+    published_before,
+    to_bucket,
+    to_hub,
+)
+from tpulm.workflow.publishing import inputs_of, receipts
 
-PUBLISHING = Publishing(config)
+ARTIFACTS = publications_of(config)
+PUBLISHED = chosen(config)
+# By the folder of the card; of checkpoints that open as models, too.
+CARDS = {made.card: made for made in [*ARTIFACTS.values(), *PUBLISHED.values()] if made.card}
 
 
 rule publish:
     """Target: publish the artifacts of `publish` in the config on the Hugging Face Hub and Google Cloud Storage."""
     localrule: True
     input:
-        PUBLISHING.receipts,
+        lambda w: or_exit(receipts, config.get("publish"), PUBLISHED),
 
 
 rule cards:
-    """Target: the card of every artifact that can be published, and Croissant metadata of records."""
+    """Target: the card of every artifact that can be published."""
     localrule: True
     input:
-        [f"<results>/{folder}/README.md" for folder in PUBLISHING.cards],
-        [f"<results>/{folder}/croissant.json" for folder in RECORD_SETS],
+        [f"<results>/{artifact.card}/README.md" for artifact in ARTIFACTS.values()],
 
 
 rule write_card:
     """Write the card of an artifact: its data, training, metrics and usage."""
     localrule: True
     input:
-        unpack(PUBLISHING.facts),
+        unpack(lambda w: facts_of(CARDS[w.card])),
         code=code_inputs("publish/write_card", "data"),
     output:
         "<results>/{card}/README.md",
     params:
-        recipe=PUBLISHING.card_recipe,
+        recipe=lambda w: card_recipe(CARDS[w.card], config),
     log:
         "<logs>/cards/{card}.log",
     wildcard_constraints:
-        card=one_of([*PUBLISHING.cards, *PUBLISHING.checkpoint_cards]),
+        card=one_of(CARDS),
     threads: 1
     conda:
         "../envs/data.yaml"
@@ -44,42 +55,23 @@ rule write_card:
         "../scripts/publish/write_card.py"
 
 
-rule write_croissant:
-    """Write Croissant metadata of the files of a set of records."""
-    localrule: True
-    input:
-        manifest="<results>/{records}/manifest.json",
-        code=code_inputs("publish/write_croissant", "data"),
-    output:
-        "<results>/{records}/croissant.json",
-    params:
-        recipe=PUBLISHING.croissant,
-    log:
-        "<logs>/cards/{records}-croissant.log",
-    threads: 1
-    conda:
-        "../envs/data.yaml"
-    script:
-        "../scripts/publish/write_croissant.py"
-
-
 rule publish_to_hub:
     """Publish an artifact or a checkpoint in a repository on the Hugging Face Hub."""
     localrule: True
     input:
-        files=PUBLISHING.files,
-        changes=PUBLISHING.changes,
-        card=PUBLISHING.card,
-        before=PUBLISHING.before,
+        unpack(lambda w: inputs_of(PUBLISHED[w.artifact])),
+        before=lambda w: [
+            f"<results>/publish/hub/{name}.json" for name in published_before(PUBLISHED[w.artifact], PUBLISHED)
+        ],
         code=code_inputs("publish/publish_to_hub", "data"),
     output:
         hub_receipt="<results>/publish/hub/{artifact}.json",
     params:
-        recipe=PUBLISHING.to_hub,
+        recipe=lambda w: to_hub(config["publish"], PUBLISHED[w.artifact]),
     log:
         "<logs>/publish/hub/{artifact}.log",
     wildcard_constraints:
-        artifact=one_of(PUBLISHING.published),
+        artifact=one_of(PUBLISHED),
     threads: 1
     conda:
         "../envs/data.yaml"
@@ -91,18 +83,16 @@ rule publish_to_bucket:
     """Publish an artifact or a checkpoint in a folder of a bucket."""
     localrule: True
     input:
-        files=PUBLISHING.files,
-        changes=PUBLISHING.changes,
-        card=PUBLISHING.card,
+        unpack(lambda w: inputs_of(PUBLISHED[w.artifact])),
         code=code_inputs("publish/publish_to_bucket", "data"),
     output:
         "<results>/publish/gcs/{artifact}.json",
     params:
-        recipe=PUBLISHING.to_bucket,
+        recipe=lambda w: to_bucket(config["publish"], PUBLISHED[w.artifact]),
     log:
         "<logs>/publish/gcs/{artifact}.log",
     wildcard_constraints:
-        artifact=one_of(PUBLISHING.published),
+        artifact=one_of(PUBLISHED),
     threads: 1
     conda:
         "../envs/data.yaml"

@@ -158,7 +158,7 @@ class Handler(BaseHTTPRequestHandler):
         name = f"{asked['organization']}/{asked['name']}"
         key = f"{asked.get('type', 'model')}s/{name}"
         if key in self.hub.repositories:
-            self.answer(409, {"error": "You already created this repo"})
+            self.answer(409, {"error": "You already created this repo", "url": f"{self.hub.url}/{name}"})
             return
         made = self.hub.repositories[key] = Repository(bool(asked.get("private")))
         made.commit("main", "initial commit", {".gitattributes": b"*.safetensors filter=lfs\n"})
@@ -212,7 +212,9 @@ class Handler(BaseHTTPRequestHandler):
         told = []
         for file in asked:
             mode = "lfs" if file["path"].endswith(LARGE) else "regular"
-            told.append({"path": file["path"], "uploadMode": mode, "shouldIgnore": False})
+            content = files.get(file["path"])
+            oid = content and (hashlib.sha256(content).hexdigest() if mode == "lfs" else blob_id(content))
+            told.append({"path": file["path"], "uploadMode": mode, "shouldIgnore": False, "oid": oid})
         self.answer(200, {"files": told})
 
     def batch(self, asked: dict) -> None:

@@ -1,7 +1,6 @@
-"""The archive of a finished run: the same bytes each time, checked, signed, and read by what reads such crates."""
+"""The archive of a finished run: the same bytes each time, checked, and read by what reads such crates."""
 
 import hashlib
-import importlib.util
 import json
 import re
 import shutil
@@ -12,37 +11,26 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, Workflow, copied, existing
-from tpulm.release.archive import write_zip
 from tpulm.release.rebuild import command_of, rebuild, unpack
 from tpulm.release.verify import COMMENT, MANIFEST, damages_of, read_manifest
 
 ARCHIVE = "results/archive/models-1.zip"
-SIGNED = importlib.util.find_spec("model_signing") and importlib.util.find_spec("OpenSSL")
 # A file of each kind, by the beginning and the end of its name.
 KINDS = {
     "report": ("results/report", ".html"), "corpus": ("results/corpus/", ".parquet"), "records": ("", ".tfrecord"),
     "tokenizer": ("results/tokenizer/", ".json"), "metrics": ("results/mlm/", "metrics.json"), "curves": ("", ".csv"),
     "card": ("results/", "README.md"), "lock": ("source/envs/", ".txt"), "code": ("source/scripts/", ".py"),
     "config": ("config/given/", ".yaml"), "completed": ("config/", "completed.json"), "jobs": ("jobs", ".json"),
-    "crate": ("ro-crate", ".json"), "data sheet": ("data_sheet", ".md"), "program": ("verify", ".py"),
+    "crate": ("ro-crate", ".json"), "program": ("verify", ".py"),
     "manifest": ("manifest", ".json"),
 }  # fmt: skip
 
 
-def key_pair(folder: Path, name: str) -> tuple[Path, Path]:
-    """Return a new private key, and its public key."""
-    private, public = folder / f"{name}.pem", folder / f"{name}.pub"
-    subprocess.run(["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", private], check=True)
-    subprocess.run(["openssl", "ec", "-in", private, "-pubout", "-out", public], check=True, capture_output=True)
-    return private, public
-
-
 @pytest.fixture(scope="module")
 def archived(trained, tmp_path_factory) -> Workflow:
-    """A finished run with its archive, signed by key.pem; not to be changed."""
+    """A finished run with its archive; not to be changed."""
     workflow = copied(trained, tmp_path_factory.mktemp("archived"))
-    key_pair(workflow.folder, "key")
-    workflow("archive", "--config", "archive={sign: key.pem}", "--cores", "2")
+    workflow("archive", "--cores", "2")
     return workflow
 
 
@@ -59,7 +47,7 @@ def verify(archive: Path, *arguments: str | Path) -> subprocess.CompletedProcess
 
 def test_the_same_results_give_the_same_bytes(archived):
     before = hashlib.sha256((archived / ARCHIVE).read_bytes()).digest()
-    archived("archive", "--config", "archive={sign: key.pem}", "--cores", "2", "--forcerun", "write_archive")
+    archived("archive", "--cores", "2", "--forcerun", "write_archive")
     assert hashlib.sha256((archived / ARCHIVE).read_bytes()).digest() == before
     assert (archived / ARCHIVE).stat().st_size < 10e6
 
@@ -72,7 +60,6 @@ def test_an_archive_answers_alone(archived):
     with zipfile.ZipFile(archived / ARCHIVE) as archive:
         names, jobs = archive.namelist(), json.loads(archive.read("jobs.json"))
         artifacts = json.loads(archive.read(MANIFEST))["artifacts"]
-        sheet = archive.read("data_sheet.md").decode()
     for start, end in KINDS.values():
         assert any(name.startswith(start) and name.endswith(end) for name in names), (start, end)
     train = next(job for job in jobs if job["id"] == "mlm/tiny/00000020")
@@ -90,7 +77,6 @@ def test_an_archive_answers_alone(archived):
     assert artifacts["results/mlm/tiny/timings.csv"]["compare"] == "time"
     assert artifacts["results/corpus/train.parquet"]["compare"] == "bytes"
     assert artifacts["results/mlm/tiny/metrics.json"]["compare"] == "numbers"
-    assert "PSF-2.0" in sheet
 
 
 def test_the_archive_alone_describes_the_whole_run(trained, tmp_path, monkeypatch):
@@ -107,7 +93,6 @@ def test_the_archive_alone_describes_the_whole_run(trained, tmp_path, monkeypatc
     manifest = read_manifest(workflow / ARCHIVE)
     with zipfile.ZipFile(workflow / ARCHIVE) as archive:
         assert unpack(archive, manifest, alone / "again") is None
-        assert "report/page" not in archive.read("data_sheet.md").decode()
         metadata = json.loads(archive.read("ro-crate-metadata.json"))
     entities = {entity["@id"] for entity in metadata["@graph"]}
     assert "source/report/page/jobs.html" in entities and not any(name.startswith("#report/page") for name in entities)
@@ -118,18 +103,6 @@ def test_the_archive_alone_describes_the_whole_run(trained, tmp_path, monkeypatc
     before = workflow(ARCHIVE, *given, "-n", "--forceall").stdout
     counts = [re.findall(r"^(\w+) +(\d+)$", printed, re.M) for printed in (planned, before)]
     assert program == ".venv/bin/snakemake" and len(counts[0]) > 30 and counts[0] == counts[1]
-
-
-def test_the_program_in_an_archive_does_not_vouch_for_it(archived):
-    with zipfile.ZipFile(archived / ARCHIVE) as archive:
-        told = archive.read("README.md").decode()
-    check = f"python -m model_signing verify key {Path(ARCHIVE).name} --signature {Path(ARCHIVE).name}.sig --public_key"
-    assert check in told and "--public-key" not in told
-    command = [sys.executable, archived / ARCHIVE, "--public-key", archived / "key.pub"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 1 and "signed by" not in done.stdout
-    assert done.stderr.startswith("error: --public-key ")
-    assert f"python -m model_signing verify key {archived / ARCHIVE} " in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["records", "code", "program", "manifest"])
@@ -155,60 +128,6 @@ def test_a_flipped_byte_between_the_files_is_found(archive):
     for place in places[::5]:
         archive.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
         assert damages_of(archive), place
-
-
-def forged(archive: Path) -> None:
-    """Change a figure, and compute all hashes anew."""
-    with zipfile.ZipFile(archive) as opened:
-        files = {name: opened.read(name) for name in opened.namelist() if name != MANIFEST}
-        manifest = json.loads(opened.read(MANIFEST))
-    path = "results/mlm/tiny/metrics.json"
-    files[path] = files[path].replace(b"1", b"2")
-    manifest["artifacts"][path]["sha256"] = hashlib.sha256(files[path]).hexdigest()
-    write_zip(archive, files, manifest)
-
-
-@pytest.mark.skipif(not SIGNED, reason="model-signing is not installed")
-def test_only_what_was_signed_by_the_key_passes(archived, archive, tmp_path):
-    key = archived / "key.pub"
-    shutil.copy2(archived / f"{ARCHIVE}.sig", tmp_path)
-    done = verify(archive, "--public-key", key)
-    assert done.returncode == 0 and "signed by the owner" in done.stdout, done.stderr
-    _, other = key_pair(tmp_path, "other")
-    done = verify(archive, "--public-key", other)
-    assert done.returncode and f"error: {archive} is not what" in done.stderr
-    forged(archive)
-    assert verify(archive).returncode == 0  # hashes alone do not tell
-    done = verify(archive, "--public-key", key)
-    assert done.returncode and f"error: {archive} is not what" in done.stderr and "Traceback" not in done.stderr
-
-
-@pytest.mark.skipif(not SIGNED, reason="model-signing is not installed")
-def test_models_are_signed_file_by_file(archived, tmp_path):
-    from model_signing import verifying
-
-    model = Path(shutil.copytree(archived / "results/mlm/tiny/model", tmp_path / "model"))
-    check = verifying.Config().use_elliptic_key_verifier(public_key=archived / "key.pub")
-    signature = archived / "results/archive/models/mlm-tiny.sig"
-    check.verify(archived / "results/mlm/tiny/model", signature)
-    weights = bytearray((model / "model.safetensors").read_bytes())
-    weights[-1] ^= 1
-    (model / "model.safetensors").write_bytes(weights)
-    # How the message quotes the name depends on the bytes of the digests beside it.
-    with pytest.raises(ValueError, match=r"Hash mismatch for \W*model\.safetensors\W"):
-        check.verify(model, signature)
-
-
-@pytest.mark.skipif(not SIGNED, reason="model-signing is not installed")
-def test_a_model_that_was_changed_by_hand_is_not_signed(archived, tmp_path):
-    workflow, signature = copied(archived, tmp_path), "results/archive/models/mlm-tiny.sig"
-    (workflow / signature).unlink()
-    with open(workflow / "results/mlm/tiny/model/config.json", "a") as file:
-        file.write(" ")
-    shutil.copy2(archived / "key.pem", workflow.folder)
-    done = workflow(signature, "--cores", "1", "--config", "archive={sign: key.pem}", check=False)
-    assert done.returncode and "error: results/mlm/tiny/model/config.json is not what export_mlm wrote" in done.stdout
-    assert not (workflow / signature).exists()
 
 
 def test_provenance_goes_back_to_the_text(archived, tmp_path):

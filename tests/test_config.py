@@ -282,7 +282,8 @@ WRONG = [
         {"evaluation": {"harness": {"piqa": {"examples": 0}}}},
         "evaluation.harness.piqa needs file or revision", HUB,
     ),
-    # publishing
+    # archives and publishing
+    ({"archive": {"sign": "key.pem"}}, "archive.sign was removed in version 0.3.0: ", "model_signing sign key"),
     ({"publish": {"private": True}}, "publish needs hub ", "gcs"),
     ({"publish": {"hub": "me"}}, 'publish.hub is "me"', "OWNER/NAME"),
     ({"publish": {"gcs": "gs://bucket/"}}, 'publish.gcs is "gs://bucket/"', "gs://BUCKET or gs://BUCKET/PREFIX"),

@@ -1,6 +1,5 @@
 """Publishing: repositories of a hub and folders of a bucket, both on loopback and on connections that break; cards."""
 
-import csv
 import hashlib
 import json
 import re
@@ -13,24 +12,22 @@ import loopback_bucket
 import loopback_hub
 import pytest
 import yaml
-from conftest import copied
+from conftest import ROOT, copied
 from huggingface_hub import DatasetCard, DatasetCardData, ModelCard, ModelCardData, constants
 from loopback_hub import TOKEN
 from ruamel.yaml import YAML
-from tpulm.config.publications import CARD, card_recipe, croissant_of, facts_of, publications_of
+from tpulm.config.publications import CARD, card_recipe, facts_of, publications_of
 from tpulm.config.reading import complete, read_yaml
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
-from tpulm.core.files import read_json, sha256, write_json
+from tpulm.core.files import read_json
 from tpulm.release import publishing
 from tpulm.release.publishing import contents
-from tpulm.report.cards import adapter_use, card
-from tpulm.report.croissant import metadata
+from tpulm.report import cards
 from tpulm.specs.artifacts import TOKENIZER_FILES
 
 RECIPE = {
     "repository": "me/models-mlm-tiny", "type": "model", "branch": "main", "private": True, "name": "mlm/tiny",
-    "whole": True, "newest": None,
 }  # fmt: skip
 KEY = "models/me/models-mlm-tiny"
 
@@ -63,7 +60,7 @@ def artifact(tmp_path):
 def published(artifact, said=None, before=None, **changes):
     """Publish a folder after the receipt `before`; return the receipt."""
     recipe, say = RECIPE | changes, (said if said is not None else []).append
-    return publishing.publish_to_hub(recipe, contents(recipe, [str(artifact)], []), before or {}, say)
+    return publishing.publish_to_hub(recipe, contents([""], [artifact]), before or {}, say)
 
 
 def held(artifact):
@@ -123,7 +120,7 @@ def test_broken_connections_change_nothing(server, artifact):
         ("POST", "/commit/", "lost"),
     ):  # fmt: skip
         server.break_off(method, path, how)
-    receipt = published(artifact)
+    receipt = published(artifact, before={"place": "me/models-mlm-tiny@main", "files": {"gone.json": "0"}})
     found = server.repositories[KEY]
     assert server.counts["broken"] == 7 and server.counts["commits"] == 1
     assert of_ours(found.files()) == held(artifact) and receipt["commit"] == found.branches["main"][-1]
@@ -159,9 +156,8 @@ def test_branches_and_checkpoints_beside_each_other(server, artifact, tmp_path):
     checkpoint = tmp_path / "weights.safetensors"
     for step in (10, 20):
         checkpoint.write_bytes(b"%d" % step)
-        recipe = RECIPE | {"branch": "checkpoints", "whole": False}
-        recipe["names"] = [f"checkpoints/{step:08d}/weights.safetensors"]
-        publishing.publish_to_hub(recipe, contents(recipe, [str(checkpoint)], []), {}, print)
+        found = contents([f"checkpoints/{step:08d}/weights.safetensors"], [checkpoint])
+        publishing.publish_to_hub(RECIPE | {"branch": "checkpoints"}, found, {}, print)
     found = server.repositories[KEY]
     own = {f"checkpoints/000000{step}/weights.safetensors": b"%d" % step for step in (10, 20)}
     assert of_ours(found.files("checkpoints")) == held(artifact) | own
@@ -189,12 +185,10 @@ def storage(tmp_path_factory):
 
 
 def test_a_folder_of_a_bucket(storage, artifact):
-    recipe = {"folder": f"gs://{loopback_bucket.BUCKET}/models/mlm-tiny", "whole": True}
-
-    said = []
+    folder, said = f"gs://{loopback_bucket.BUCKET}/models/mlm-tiny", []
 
     def publish(before):
-        return publishing.publish_to_bucket(recipe, contents(recipe, [str(artifact)], []), before, said.append)
+        return publishing.publish_to_bucket(folder, contents([""], [artifact]), before, said.append)
 
     def objects():
         found = storage.objects("models/mlm-tiny/")
@@ -203,7 +197,7 @@ def test_a_folder_of_a_bucket(storage, artifact):
     storage.faults(fail=0.2)
     first = publish({})
     storage.faults(fail=0.0)
-    assert objects() == held(artifact) and first == {"place": recipe["folder"], "files": hashes_of(artifact)}
+    assert objects() == held(artifact) and first == {"place": folder, "files": hashes_of(artifact)}
     assert publish(first) == first and ": 0 of 6 files" in said[-1]
     storage.put("models/mlm-tiny/4bit/model.safetensors", b"mine")
     storage.put("models/mlm-tiny/checkpoints/00000010/weights.safetensors", b"10")
@@ -327,14 +321,14 @@ def artifacts_of(workflow, **section):
 
 def facts(workflow, publication):
     """Return what a card is made of, read."""
-    found = {}
-    for name, paths in facts_of(publication).items():
-        read = []
-        for path in paths:
-            with open(workflow / f"results/{path}") as file:
-                read.append(list(csv.DictReader(file)) if path.endswith(".csv") else json.load(file))
-        found[name] = read if name == "states" else read[0]
-    return found
+
+    def here(path):
+        return str(workflow / path.replace("<results>", "results"))
+
+    files = facts_of(publication).items()
+    return cards.read_facts(
+        {name: here(given) if isinstance(given, str) else [*map(here, given)] for name, given in files}
+    )
 
 
 def test_every_card_says_what_was_measured_and_is_what_the_hub_reads(trained):
@@ -345,7 +339,7 @@ def test_every_card_says_what_was_measured_and_is_what_the_hub_reads(trained):
     ]  # fmt: skip
     for name, publication in publications.items():
         known = facts(trained, publication)
-        text = card(card_recipe(publication, config) | {"license": "apache-2.0"}, known)
+        text = cards.card(card_recipe(publication, config), known)
         _, head, body = text.split("---\n", 2)
         of, data = (DatasetCard, DatasetCardData) if publication.type == "dataset" else (ModelCard, ModelCardData)
         told = yaml.safe_load(head)
@@ -375,13 +369,29 @@ def test_a_card_without_a_hub_names_the_folder(trained):
     publications, config = artifacts_of(trained)
     sources = {name: card_recipe(publication, config)["source"] for name, publication in publications.items()}
     assert sources["mlm/tiny"] == "results/mlm/tiny/model" and sources["base/small"] == "results/base/small/preset"
-    text = card(
-        card_recipe(publications["tokenizer"], config) | {"license": None}, facts(trained, publications["tokenizer"])
-    )
+    tokenizer = publications["tokenizer"]
+    text = cards.card(card_recipe(tokenizer, config), facts(trained, tokenizer))
     assert 'from_pretrained("results/tokenizer")' in text and "license" not in text
     adapter = card_recipe(publications["finetune/python"], config)
-    used = adapter_use(adapter)
+    used = cards.adapter_use(adapter)
     assert '"results/finetune/python/adapter.lora.json"' in used and '"results/base/small/preset"' in used
+
+
+@pytest.mark.unit
+def test_a_card_of_a_model_that_starts_from_another_names_that():
+    origin = {"pretrained": "FacebookAI/roberta-base", "revision": "a" * 40}
+    config = read_yaml(ROOT / "config.yaml") | {"tokenizer": origin}
+    run = config["mlm"]["runs"]["tiny"]
+    del run["model"]
+    run |= {"init": origin, "backend": "jax"}
+    completed = complete(config, "config.yaml")
+    recipe = card_recipe(publications_of(completed)["mlm/tiny"], completed)
+    keys = ("loss", "frequency_loss", "perplexity", "accuracy", "predictions")
+    metrics = {"parameters": 9, "verdict": "", **{split: dict.fromkeys(keys, 1) for split in cards.SPLITS}}
+    state = {"best": {"step": 10, "evaluation": {"loss": 1.0}}}
+    facts = {"metrics": metrics, "state": state, "manifest": {"sequence_length": 8}}
+    _, text, _ = cards.model(recipe, facts)
+    assert "(9 parameters), trained from FacebookAI/roberta-base on sequences of 8 tokens" in text
 
 
 # As a card says, with the files of the repository in the working folder; the model is what was published.
@@ -431,35 +441,6 @@ def test_everything_is_published_and_used_as_its_card_says(trained, server, stor
     card_of_mlm = server.repositories["models/me/models-mlm-tiny"].files()[CARD].decode()
     [program] = re.findall(BLOCK, card_of_mlm, re.S)  # it needs PyTorch, and finds the model that was downloaded
     assert "token_str" in openers("transformers 5", program)
-
-
-CROISSANT = """
-import json, sys
-import mlcroissant
-dataset = mlcroissant.Dataset(sys.argv[1])
-plain = lambda value: value.decode() if isinstance(value, bytes) else value if isinstance(value, str) else int(value)
-sets = {name: [{key.partition("/")[2]: plain(value) for key, value in record.items()}
-               for record in dataset.records(name)] for name in ("splits", "shards")}
-print("RESULT" + json.dumps([list(dataset.metadata.ctx.issues.errors), sets]))
-"""
-
-
-@pytest.mark.long
-def test_mlcroissant_validates_and_loads_the_metadata_of_shards(trained, openers, tmp_path):
-    publications, config = artifacts_of(trained, hub="me/models", license="mit")
-    folder = tmp_path / "tfrecords"
-    shutil.copytree(trained / "results/tfrecords", folder)
-    manifest = read_json(folder / "manifest.json")
-    taken = croissant_of(publications["tfrecords"], config) | {"license": "mit"}
-    write_json(folder / "croissant.json", metadata(taken, manifest, sha256(folder / "manifest.json")))
-    printed = openers("transformers 5", CROISSANT, str(folder / "croissant.json"))
-    errors, sets = json.loads(printed.rpartition("RESULT")[2])
-    assert errors == []
-    shards = [shard for entry in manifest["splits"].values() for shard in entry["shards"]]
-    assert sets["shards"] == [{key: shard[key] for key in ("file", "records", "bytes", "sha256")} for shard in shards]
-    assert {record["name"]: record["tokens"] for record in sets["splits"]} == {
-        split: entry["tokens"] for split, entry in manifest["splits"].items()
-    }
 
 
 @pytest.mark.long

@@ -612,7 +612,7 @@ ROWS = [
             "evaluation.compare": [["mlm/tiny", "base/small"]],
             "plan.topologies": ["v6e-8"], "plan.prices.v5e-8": 9.6, "plan.alternatives": True,
             "plan.spending_limit": 5.0, "report.cpu_watts": 20.0, "report.cpu_price": 0.05, "archive.name": "other",
-            "archive.version": "2", "archive.largest_file_mb": 2, "archive.sign": "key.pem",
+            "archive.version": "2", "archive.largest_file_mb": 2,
         },
     ),
     *(

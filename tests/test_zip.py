@@ -14,7 +14,6 @@ from conftest import ROOT
 from tpulm.core.errors import UserError
 from tpulm.release import verify
 from tpulm.release.archive import source_files, version_of, write_zip
-from tpulm.release.data_sheet import data_sheet
 from tpulm.release.rebuild import command_of, rebuild, unpack
 from tpulm.release.verify import MANIFEST, damages_of, read_manifest
 
@@ -260,15 +259,3 @@ def test_who_reads_the_tool_may_stop_reading(tmp_path):
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
     assert done.returncode == 0 and done.stderr == ""
-
-
-def test_the_data_sheet_tells_of_tasks():
-    """Their examples are text that models are trained on."""
-    splits = {"train": {"examples": 2973}, "test": {"examples": 311}}
-    given = {"modules": {"source": "python-modules"}, "mine": {"files": {"train": ["a.csv"]}}}
-    recipe = {"title": "t", "license": None, "completed": {"corpus": {}, "evaluation": {"tasks": given}}}
-    paths = [f"results/evaluation/tasks/{name}/task.json" for name in given]
-    sheet = data_sheet(recipe, {}, {path: {"splits": splits} for path in paths}, {})
-    first, second = (next(line for line in sheet.splitlines() if path in line) for path in paths)
-    assert "PSF-2.0" in first and "train 2,973, test 311" in first
-    assert "To be written" in second and "train 2,973, test 311" in second

@@ -1,23 +1,16 @@
 """Publish an artifact in a folder of a bucket.
 
-input.files      the artifact's files, or its folder
-input.card       README.md; none of a checkpoint
+input.files      the artifact's files, or its folder, and its card
 output           the receipt, JSON: place; files, the SHA-256 of each
-params.recipe    names, of the files in the folder; name, of the artifact; whole, whether input.files is a folder;
-                 root, what the first file is called below results/; expected, what is verified before;
-                 folder: see tpulm.release.publishing
+params.recipe    names, root, expected: see tpulm.release.publishing; name, of the artifact; folder, gs://BUCKET/NAME
 """
 
 from tpulm.core.job import job
 
-recipe, given = snakemake.params.recipe, snakemake.input
+recipe, output = snakemake.params.recipe, snakemake.output[0]
 
 with job(snakemake.log[0], f"publish {recipe['name']}") as say:
-    from tpulm.core.past_jobs import refuse_changed
-    from tpulm.release.artifact_checks import refuse_damaged
-    from tpulm.release.publishing import contents, last_receipt, publish_to_bucket, root_of, write_receipt
+    from tpulm.release.publishing import checked, last_receipt, publish_to_bucket, write_receipt
 
-    refuse_damaged(recipe["expected"], root_of(given.files[0], recipe["root"]))
-    refuse_changed([*given.files, *given.card])
-    found, before = contents(recipe, given.files, given.card), last_receipt(snakemake.output[0])
-    write_receipt(snakemake.output[0], publish_to_bucket(recipe, found, before, say))
+    found = checked(recipe, snakemake.input.files)
+    write_receipt(output, publish_to_bucket(recipe["folder"], found, last_receipt(output), say))

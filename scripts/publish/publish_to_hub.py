@@ -1,27 +1,24 @@
 """Publish an artifact in a repository of the Hugging Face Hub.
 
-input.files      the artifact's files, or its folder
-input.card       README.md; none of a checkpoint
+input.files      the artifact's files, or its folder, and its card
 input.before     the receipt of the checkpoint that has to be there before; it is not read
 output           the receipt, JSON: place; commit; files, the SHA-256 of each
-params.recipe    names, of the files in the repository; name, of the artifact; whole, whether input.files is a folder;
-                 root, what the first file is called below results/; expected, what is verified before;
-                 repository, type, branch, private, newest: see tpulm.release.publishing
+params.recipe    names, root, expected, and name, repository, type, branch, private: see tpulm.release.publishing;
+                 newest: see tpulm.config.publications.to_hub
 
 HF_TOKEN in the environment is the token.
 """
 
 from tpulm.core.job import job
 
-recipe, given = snakemake.params.recipe, snakemake.input
+recipe, output = snakemake.params.recipe, snakemake.output[0]
 
 with job(snakemake.log[0], f"publish {recipe['name']}") as say:
-    from tpulm.core.past_jobs import refuse_changed
-    from tpulm.release.artifact_checks import refuse_damaged
-    from tpulm.release.publishing import contents, last_receipt, publish_to_hub, root_of, was_published, write_receipt
+    from tpulm.release.publishing import checked, last_receipt, publish_to_hub, write_receipt
 
-    refuse_damaged(recipe["expected"], root_of(given.files[0], recipe["root"]))
-    refuse_changed([*given.files, *given.card])
-    found, before = contents(recipe, given.files, given.card), last_receipt(snakemake.output[0])
-    published = was_published(snakemake.output[0], recipe)
-    write_receipt(snakemake.output[0], publish_to_hub(recipe, found, before, say, published))
+    found, newest = checked(recipe, snakemake.input.files), recipe["newest"]
+    receipt = publish_to_hub(recipe, found, last_receipt(output), say)
+    if newest and not last_receipt(output.removesuffix(f"{recipe['name']}.json") + f"{newest['model']}.json"):
+        files = {path: found[name] for path, name in newest["files"].items()}
+        publish_to_hub(recipe | {"branch": newest["branch"]}, files, {}, say)
+    write_receipt(output, receipt)

@@ -1,1 +1,1 @@
-"""What leaves the machine: artifacts that are verified, published, signed, archived, and made again from an archive."""
+"""What leaves the machine: artifacts that are verified, published, archived, and made again from an archive."""

@@ -19,10 +19,9 @@ from tpulm.core.files import sha256
 from tpulm.core.past_jobs import ancestors, jobs_of, maker_of, makers
 from tpulm.core.secrets import find_secret
 from tpulm.release.crate import crate_of
-from tpulm.release.data_sheet import data_sheet
 from tpulm.release.provenance import JOBS
 from tpulm.release.rebuild import minors_of
-from tpulm.release.verify import COMMENT, EPOCH, LOCAL_HEADER, MANIFEST, damages_of, signature_command
+from tpulm.release.verify import COMMENT, EPOCH, LOCAL_HEADER, MANIFEST, damages_of
 from tpulm.specs.artifacts import CHECKPOINT_FILES, experiment_folder, in_experiment
 
 # How an artifact made again is compared: `bytes`, the same on every machine; `numbers`, it follows from floating-point
@@ -243,9 +242,8 @@ README = """\
 How every number of this run came about: what was trained, on what, by which jobs, and what came out.
 
 - Is it whole? `python3 {file}`, which runs verify.py in it.
-- Is it what its owner signed? Not for the program in here to say: who changed the archive can have changed that, too.
-  With a public key that you have from elsewhere, and `pip install model-signing pyopenssl`:
-  `python {check}`
+- Is it what its owner made? The program in here cannot say: who changed the archive can have changed that, too.
+  Compare the SHA-256 of the archive with the one that its owner gave you.
 - Make it again: `{python} {file} --rebuild FOLDER`, in an empty folder. It installs the locked environment, for
   which it needs a package index; it runs the workflow and compares every artifact.
 - How did a file come to be? Unpack the archive, then `python3 source/tools/provenance.py FILE`.
@@ -256,7 +254,6 @@ How every number of this run came about: what was trained, on what, by which job
 | `manifest.json` | size and SHA-256 of every artifact, also of the larger ones, and of each file in here |
 | `jobs.json` | every job: rule, params, inputs and outputs with SHA-256, when, where, with what software, attempts |
 | `ro-crate-metadata.json` | the same as a Provenance Run Crate (https://w3id.org/ro/wfrun/provenance/0.5) |
-| `data_sheet.md` | the text that models were trained on: sources, filters, counts |
 | `config/` | the config as it was given, and completed |
 | `source/` | the workflow{commit}, with the locks of its environments in `source/envs` |
 | `verify.py` | checks this archive, and rebuilds; it needs Python 3.11 or later only |
@@ -298,9 +295,6 @@ def contents(
     files |= {name: given["text"].encode() for name, given in recipe["given"].items()}
     files["config/completed.json"] = as_json(recipe["completed"])
     files |= {"source.diff": diff.encode("utf-8", "surrogateescape")} if diff else {}
-    corpora = {path: read(path) for path in artifacts if Path(path).match("results/*/corpus.json")}
-    tasks = {path: read(path) for path in artifacts if Path(path).match("results/evaluation/tasks/*/task.json")}
-    files["data_sheet.md"] = data_sheet(recipe, corpora, tasks, outside).encode()
     files[JOBS] = as_json(jobs)
     files |= {"verify.py": Path(__file__).with_name("verify.py"), "__main__.py": PROGRAM.encode()}
     files["README.md"] = readme(recipe, manifest, largest, minors_of(jobs)).encode()
@@ -321,7 +315,6 @@ def with_sums(jobs: list[dict[str, Any]], artifacts: Mapping[str, Mapping[str, A
 def readme(recipe: Mapping[str, Any], manifest: Mapping[str, Any], largest: int, pythons: list[str]) -> str:
     """Return what a person reads first; pythons, the versions that the run had."""
     version, artifacts = manifest["source"], manifest["artifacts"]
-    file = Path(recipe["target"]).name
     commit = f" at commit {version['commit']}" if version["commit"] else ""
     changed = (
         f"\n{len(version['untracked'])} files of the source are not in the commit; `source.diff` has what differs.\n"
@@ -329,9 +322,8 @@ def readme(recipe: Mapping[str, Any], manifest: Mapping[str, Any], largest: int,
     return README.format(
         name=recipe["name"],
         version=recipe["version"],
-        file=file,
+        file=Path(recipe["target"]).name,
         python=f"python{pythons[0] if pythons else 3}",
-        check=" ".join(signature_command(file, "KEY.pub")),
         largest=f"{largest:,}",
         results=in_experiment("<results>", experiment_folder(recipe["completed"])),
         commit=commit + (" and changed since" if version["changed"] else ""),
@@ -344,8 +336,3 @@ def readme(recipe: Mapping[str, Any], manifest: Mapping[str, Any], largest: int,
 def as_json(value: Any) -> bytes:
     """Return a value as JSON."""
     return json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True).encode() + b"\n"
-
-
-def read(path: str) -> Any:
-    """Return what a JSON file holds."""
-    return json.loads(Path(path).read_bytes())

@@ -1,17 +1,133 @@
 """Cards of artifacts, README.md: metadata of the Hugging Face Hub in YAML, then how to use them and what was measured.
 
-`recipe` is what tpulm.config.publications.card_recipe takes of the config.
+`recipe` is what tpulm.config.publications.card_recipe takes of the config; `facts` are the contents of the files that
+tpulm.config.publications.facts_of names: metrics, corpus, manifest, state, states, history, timings, those that there
+are of the artifact.
 
 The metadata are written by huggingface_hub, whose classes name the fields that the hub knows.
 """
 
+import csv
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from tpulm.core.files import read_json
 from tpulm.report.sources import source_of
 from tpulm.training.checkpoint import trained_for
+
+# How an artifact is used, by its kind. `{source}` and so on are keys of the recipe.
+USES = {
+    "tokenizer": """\
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{source}")
+print(tokenizer.tokenize("A sentence."))""",
+    "records": """\
+import tensorflow as tf
+
+records = tf.data.TFRecordDataset(tf.io.gfile.glob("train/*.tfrecord"))
+features = {{"input_ids": tf.io.RaggedFeature(tf.int64)}}
+examples = records.map(lambda record: tf.io.parse_single_example(record, features))""",
+    "mlm": """\
+from transformers import pipeline
+
+fill = pipeline("fill-mask", model="{source}")
+print(fill(f"A sentence with one {{fill.tokenizer.mask_token}}."))""",
+    "checkpoint": """\
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+model = AutoModelForMaskedLM.from_pretrained("{source}", revision="{revision}", subfolder="{subfolder}")
+tokenizer = AutoTokenizer.from_pretrained("{source}", revision="{revision}", subfolder="{subfolder}")""",
+    "preset": """\
+import keras_hub
+
+model = keras_hub.models.CausalLM.from_preset("{source}")
+print(model.generate("The beginning of a text", max_length=64))""",
+    "transformers": """\
+from transformers import pipeline
+
+generate = pipeline("text-generation", model="{source}")
+print(generate("The beginning of a text", max_new_tokens=64))""",
+}
+LIBRARIES = {"adapter": "peft", "preset": "keras-hub"}  # as the hub calls them; transformers loads the others
+TAGS = {"tokenizer": ["tokenizer"], "records": ["tfrecord"], "adapter": ["lora", "keras"]}
+FRAMEWORKS = {"tensorflow": "transformers and TensorFlow", "jax": "Keras and JAX"}
+SPLITS = ("validation", "test")
+ELSEWHERE = {"source": "TFRecord files"}  # in the place of a corpus, of records that were made elsewhere
+
+
+def read_facts(files: Mapping[str, Any]) -> dict[str, Any]:
+    """Return facts, from the file of each or from a list of files."""
+
+    def read(path: str) -> Any:
+        if Path(path).suffix == ".json":
+            return read_json(path)
+        with open(path, encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+
+    return {name: read(given) if isinstance(given, str) else [*map(read, given)] for name, given in files.items()}
+
+
+def card(recipe: Mapping, facts: Mapping) -> str:
+    """Return the card of an artifact."""
+    facts = {"corpus": ELSEWHERE, **facts}
+    describe = {"tokenizer": tokenizer, "records": records}.get(recipe["kind"], model)
+    title, description, figures = describe(recipe, facts)
+    parts = {
+        title: description,
+        "How to use": use(recipe),
+        "Data": data(facts["corpus"]),
+        "Training": procedure(recipe) if "training" in recipe else "",
+        "Figures": figures,
+        "Checkpoints": checkpoints(facts) if "states" in facts else "",
+        "Hardware": hardware(facts.get("timings", [])),
+        "Framework versions": versions(facts.get("timings", [])),
+    }
+    sections = [f"## {title}\n\n{text.strip()}\n" for title, text in parts.items() if text]
+    return f"---\n{metadata(recipe, facts)}\n---\n\n# {recipe['name']}\n\n" + "\n".join(sections)
+
+
+def metadata(recipe: Mapping, facts: Mapping) -> str:
+    """Return the head of a card as YAML."""
+    from huggingface_hub import DatasetCardData, EvalResult, ModelCardData
+
+    name, kind, datasets = recipe["name"], recipe["kind"], hub_datasets(facts["corpus"])
+    architecture = [recipe["model"]["architecture"]] if "model" in recipe else None
+    fields = {"license": recipe["license"], "tags": TAGS.get(kind, architecture)}
+    if kind == "records":
+        return DatasetCardData(pretty_name=name, source_datasets=datasets or ["original"], **fields).to_yaml()
+    if kind != "tokenizer":
+        fields["pipeline_tag"] = "fill-mask" if kind in ("mlm", "checkpoint") else "text-generation"
+    if "states" in facts:
+        text = (datasets or [facts["corpus"].get("source", "several sources")])[0]
+        fields["eval_results"] = [
+            EvalResult(
+                fields["pipeline_tag"], text, f"{name} text", metric, round(found[metric], 4), dataset_split=split
+            )
+            for split, found in measured(facts["metrics"]).items()
+            for metric in ("loss", "perplexity", "accuracy")
+        ]
+    fields |= {"base_model": recipe["base"]["hub"]} if "base" in recipe else {}
+    library = LIBRARIES.get(kind, "transformers")
+    return ModelCardData(model_name=name, library_name=library, datasets=datasets or None, **fields).to_yaml()
+
+
+def measured(metrics: Mapping) -> dict[str, Mapping]:
+    """Return the figures of a model on its own text, by split."""
+    tuned = metrics.get("loss", {})
+    return {split: tuned[f"finetune_{split}"]["after"] if tuned else metrics[split] for split in SPLITS}
+
+
+def use(recipe: Mapping) -> str:
+    """Return how an artifact is loaded; "" of a checkpoint that is on no hub."""
+    if recipe["kind"] == "adapter":
+        return adapter_use(recipe)
+    if recipe["kind"] == "checkpoint" and "revision" not in recipe:
+        return ""
+    return code(USES[recipe["kind"]].format(**recipe))
 
 
 def adapter_use(recipe: Mapping) -> str:
@@ -36,97 +152,13 @@ def adapter_use(recipe: Mapping) -> str:
     )
 
 
-def fill_mask_use(recipe: Mapping) -> str:
-    """Return how a masked model is loaded."""
-    return code(
-        "from transformers import pipeline\n\n"
-        f'fill = pipeline("fill-mask", model="{recipe["source"]}")\n'
-        'print(fill(f"A sentence with one {fill.tokenizer.mask_token}."))'
-    )
-
-
-def checkpoint_use(recipe: Mapping) -> str:
-    """Return how a checkpoint of a masked model is loaded from its branch."""
-    place = f'"{recipe["source"]}", revision="{recipe["revision"]}", subfolder="{recipe["subfolder"]}"'
-    return code(
-        "from transformers import AutoModelForMaskedLM, AutoTokenizer\n\n"
-        f"model = AutoModelForMaskedLM.from_pretrained({place})\n"
-        f"tokenizer = AutoTokenizer.from_pretrained({place})"
-    )
-
-
-def keras_use(recipe: Mapping) -> str:
-    """Return how a preset is loaded."""
-    return code(
-        "import keras_hub\n\n"
-        f'model = keras_hub.models.CausalLM.from_preset("{recipe["source"]}")\n'
-        'print(model.generate("The beginning of a text", max_length=64))'
-    )
-
-
-def transformers_use(recipe: Mapping) -> str:
-    """Return how a causal model is loaded by transformers."""
-    return code(
-        "from transformers import pipeline\n\n"
-        f'generate = pipeline("text-generation", model="{recipe["source"]}")\n'
-        'print(generate("The beginning of a text", max_new_tokens=64))'
-    )
-
-
 def code(text: str) -> str:
     """Return a block of Python."""
     return f"```python\n{text}\n```"
 
 
-# Of causal models by kind: the library that loads them, as the hub calls it, and how it does.
-LIBRARIES = {"base": "keras-hub", "adapter": "peft", "model": "keras-hub", "transformers": "transformers"}
-USES = {"base": keras_use, "adapter": adapter_use, "model": keras_use, "transformers": transformers_use}
-
-
-FRAMEWORKS = {"tensorflow": "transformers and TensorFlow", "jax": "Keras and JAX"}
-CAUSAL = "Loss in nats per token, on held-out text."
-FREQUENCIES = "By token frequencies: the loss of a model that knows nothing else."
-SPLITS = ("validation", "test")
-ELSEWHERE = {"source": "TFRecord files"}  # in the place of a corpus, of records that were made elsewhere
-
-
-def card(recipe: Mapping, facts: Mapping) -> str:
-    """Return the card of an artifact.
-
-    recipe  name, kind, source and more, see tpulm.config.publications.card_recipe; license, or None
-    facts   the content of metrics, corpus, manifest, state, states, history and timings, those that there are
-    """
-    head, parts = KINDS[recipe["kind"]](recipe, {"corpus": ELSEWHERE, **facts})
-    sections = [f"## {title}\n\n{text.strip()}\n" for title, text in parts.items() if text]
-    return f"---\n{head}\n---\n\n# {recipe['name']}\n\n" + "\n".join(sections)
-
-
-def metadata(recipe: Mapping, facts: Mapping, **fields: Any) -> str:
-    """Return the head of a model's card as YAML; `fields` are those of ModelCardData."""
-    from huggingface_hub import ModelCardData
-
-    license, datasets = recipe["license"], hub_datasets(facts["corpus"]) or None
-    return ModelCardData(license=license, datasets=datasets, model_name=recipe["name"], **fields).to_yaml()
-
-
-def results(name: str, task: str, corpus: Mapping, figures: Mapping) -> list:
-    """Return loss, perplexity and accuracy of each split as the hub knows the results of evaluations.
-
-    name     of the text
-    figures  of each split, with these keys
-    """
-    from huggingface_hub import EvalResult
-
-    kind = (hub_datasets(corpus) or [corpus.get("source", "several sources")])[0]
-    return [
-        EvalResult(task, kind, name, metric, round(figures[split][metric], 4), dataset_split=split)
-        for split in SPLITS
-        for metric in ("loss", "perplexity", "accuracy")
-    ]
-
-
-def tokenizer_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
-    """Return head and sections of the card of a tokenizer."""
+def tokenizer(recipe: Mapping, facts: Mapping) -> tuple[str, str, str]:
+    """Return title, description and figures of a tokenizer."""
     settings, figures = recipe["tokenizer"], facts["metrics"]
     if "pretrained" in settings:
         revision = f" at revision {settings['revision']}" if settings.get("revision") else ""
@@ -139,154 +171,72 @@ def tokenizer_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]
     keys = ("tokens_per_word", "characters_per_token", "vocabulary_used", "unknown_rate", "whitespace_rate",
             "unigram_entropy")  # fmt: skip
     rows = [[key.replace("_", " "), figures[key]] for key in keys if key in figures]
-    sections = {
-        "Tokenizer": origin,
-        "How to use": code(
-            "from transformers import AutoTokenizer\n\n"
-            f'tokenizer = AutoTokenizer.from_pretrained("{recipe["source"]}")\n'
-            'print(tokenizer.tokenize("A sentence."))'
-        ),
-        "Data": data(facts["corpus"]),
-        "Figures": table(["on the validation split", ""], rows),
-    }
-    return metadata(recipe, facts, library_name="transformers", tags=["tokenizer"]), sections
+    return "Tokenizer", origin, table(["on the validation split", ""], rows)
 
 
-def records_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
-    """Return head and sections of the card of a set of records."""
-    from huggingface_hub import DatasetCardData
-
+def records(recipe: Mapping, facts: Mapping) -> tuple[str, str, str]:
+    """Return title, description and figures of a set of records."""
     manifest = facts["manifest"]
-    head = DatasetCardData(
-        license=recipe["license"],
-        pretty_name=recipe["name"],
-        source_datasets=hub_datasets(facts["corpus"]) or ["original"],
-        tags=["tfrecord", "croissant"],
-    ).to_yaml()
-    splits = manifest["splits"].values()
-    counts = [key for key in ("documents", "records", "tokens", "bytes") if all(key in entry for entry in splits)]
-    rows = [
-        [split, len(entry["shards"]), *(entry[key] for key in counts)] for split, entry in manifest["splits"].items()
+    splits = manifest["splits"]
+    counts = [
+        key for key in ("documents", "records", "tokens", "bytes") if all(key in entry for entry in splits.values())
     ]
-    sections = {
-        "Records": f"TFRecord files of `tf.train.Example`, each with {manifest['tokens_per_record']:,} token ids "
+    rows = [[split, len(entry["shards"]), *(entry[key] for key in counts)] for split, entry in splits.items()]
+    text = (
+        f"TFRecord files of `tf.train.Example`, each with {manifest['tokens_per_record']:,} token ids "
         f"(`input_ids`, int64). Packing of documents into records: {manifest['packing']}. The vocabulary has "
         f"{manifest['vocab_size']:,} tokens; the SHA-256 of its file is `{manifest['tokenizer_sha256']}`. "
         "`manifest.json` has the SHA-256 of every shard; an `.index` has the offset of each of its records, as "
-        "64-bit numbers; `croissant.json` describes the files as MLCommons Croissant metadata.",
-        "How to use": code(
-            "import tensorflow as tf\n\n"
-            'records = tf.data.TFRecordDataset(tf.io.gfile.glob("train/*.tfrecord"))\n'
-            'features = {"input_ids": tf.io.RaggedFeature(tf.int64)}\n'
-            "examples = records.map(lambda record: tf.io.parse_single_example(record, features))"
-        ),
-        "Splits": table(["split", "shards", *counts], rows),
-        "Data": data(facts["corpus"]),
-    }
-    return head, sections
+        "64-bit numbers."
+    )
+    return "Records", text, table(["split", "shards", *counts], rows)
 
 
-def masked_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
-    """Return head and sections of the card of a masked language model."""
-    metrics = facts["metrics"]
-    found = results(f"{recipe['name']} text", "fill-mask", facts["corpus"], metrics)
-    # A run that starts from another model takes its architecture from there.
-    kind = [recipe["model"]["architecture"]] if "model" in recipe else []
-    described = ", ".join([*kind, f"{metrics['parameters']:,} parameters"])
-    start = "from scratch" if kind else f"from {recipe['init']['pretrained']}"
-    head = metadata(
-        recipe, facts, library_name="transformers", pipeline_tag="fill-mask", tags=kind, eval_results=found,
-    )  # fmt: skip
-    rows = [
-        [split, *(metrics[split][key] for key in ("loss", "frequency_loss", "perplexity", "accuracy", "predictions"))]
-        for split in SPLITS
-    ]
-    sections = {
-        "Model": f"A masked language model ({described}), "
-        f"trained {start} on sequences of {facts['manifest']['sequence_length']:,} tokens. {best(facts['state'])}",
-        "How to use": fill_mask_use(recipe),
-        "Data": data(facts["corpus"]),
-        "Training": procedure(recipe),
-        "Figures": f"{metrics['verdict']}\n\nLoss in nats per masked token; by token frequencies, the "
-        "loss of a model that knows nothing else, and sees what masking leaves in place or replaces. The checkpoint "
-        "was selected on validation; test is only reported.\n\n"
-        + table(["split", "loss", "by token frequencies", "perplexity", "accuracy", "predictions"], rows),
-        "Checkpoints": checkpoints(facts),
-        "Hardware": hardware(facts["timings"]),
-        "Framework versions": versions(facts["timings"]),
-    }
-    return head, sections
-
-
-def checkpoint_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
-    """Return head and sections of the card of a checkpoint of a masked language model."""
-    state = facts["state"]
-    steps, last, evaluation = state["step"], recipe["training"]["steps"], state["evaluation"]
-    sections = {
-        "Model": f"A masked language model after step {steps:,} of a training of {last:,} steps. Loss on the "
-        f"validation split: {evaluation['loss']:.4f}. The card of the model at the end has all figures.",
-        "How to use": checkpoint_use(recipe) if "revision" in recipe else "",
-        "Data": data(facts["corpus"]),
-        "Training": procedure(recipe),
-    }
-    return metadata(recipe, facts, library_name="transformers", pipeline_tag="fill-mask"), sections
-
-
-def base_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
-    """Return head and sections of the card of a base model that was trained here."""
-    metrics, sizes = facts["metrics"], recipe["model"]
-    head = metadata(
-        recipe, facts, library_name=LIBRARIES[recipe["kind"]], pipeline_tag="text-generation",
-        tags=[sizes["architecture"]],
-        eval_results=results(f"{recipe['name']} text", "text-generation", facts["corpus"], metrics),
-    )  # fmt: skip
-    keys = ("loss", "frequency_loss", "perplexity", "accuracy", "predictions")
-    rows = [[split, *(metrics[split][key] for key in keys)] for split in SPLITS]
-    sections = {
-        "Model": f"A causal language model ({sizes['architecture']}, {metrics['parameters']:,} parameters), trained "
-        f"from scratch on sequences of {facts['manifest']['sequence_length']:,} tokens. {best(facts['state'])}",
-        "How to use": USES[recipe["kind"]](recipe),
-        "Data": data(facts["corpus"]),
-        "Training": procedure(recipe),
-        "Figures": f"{metrics['verdict']}\n\n{CAUSAL} {FREQUENCIES}\n\n"
-        + table(["split", "loss", "by token frequencies", *keys[2:]], rows),
-        "Checkpoints": checkpoints(facts),
-        "Hardware": hardware(facts["timings"]),
-        "Framework versions": versions(facts["timings"]),
-    }
-    return head, sections
-
-
-def tuned_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
-    """Return head and sections of the card of an adapter, or of a model that was tuned as a whole or merged."""
-    metrics, base, adapter = facts["metrics"], recipe["base"], recipe["kind"] == "adapter"
-    texts = {split: metrics["loss"][f"finetune_{split}"]["after"] for split in SPLITS}
-    head = metadata(
-        recipe, facts, library_name=LIBRARIES[recipe["kind"]], pipeline_tag="text-generation",
-        base_model=base["hub"], tags=["lora", "keras"] if adapter else None,
-        eval_results=results(f"{recipe['name']} text", "text-generation", facts["corpus"], texts),
-    )  # fmt: skip
-    rows = [
-        [name.replace("_", ", "), loss["predicted"], loss["before"]["loss"], loss["after"]["loss"]]
-        + [loss["before"]["accuracy"], loss["after"]["accuracy"]]
-        for name, loss in metrics["loss"].items()
-    ]
-    what = "LoRA adapter of" if adapter else "causal language model, finetuned from"
-    columns = ["text", "tokens", "loss before", "loss after", "accuracy before", "accuracy after"]
-    sections = {
-        "Model": f"A {what} {base['hub'] or base['name']}: {metrics['trainable_parameters']:,} of "
-        f"{metrics['total_parameters']:,} parameters were trained, on sequences of "
-        f"{facts['manifest']['sequence_length']:,} tokens. {best(facts['state'])}",
-        "How to use": USES[recipe["kind"]](recipe),
-        "Data": data(facts["corpus"]),
-        "Training": procedure(recipe),
-        "Figures": f"{metrics['verdict']}\n\n{CAUSAL} The corpus is the text of the base model and "
-        "shows what was forgotten.\n\n" + table(columns, rows),
-        "Checkpoints": checkpoints(facts),
-        "Hardware": hardware(facts["timings"]),
-        "Framework versions": versions(facts["timings"]),
-    }
-    return head, sections
+def model(recipe: Mapping, facts: Mapping) -> tuple[str, str, str]:
+    """Return title, description and figures of a model, an adapter or a checkpoint."""
+    state, metrics = facts["state"], facts.get("metrics", {})
+    if not metrics:
+        text = (
+            f"A masked language model after step {state['step']:,} of a training of {recipe['training']['steps']:,} "
+            f"steps. Loss on the validation split: {state['evaluation']['loss']:.4f}. The card of the model at the end "
+            "has all figures."
+        )
+        return "Model", text, ""
+    masked, length = recipe["kind"] == "mlm", f"{facts['manifest']['sequence_length']:,}"
+    if "base" in recipe:
+        adapter = recipe["kind"] == "adapter"
+        what = "LoRA adapter of" if adapter else "causal language model, finetuned from"
+        text = (
+            f"A {what} {recipe['base']['hub'] or recipe['base']['name']}: {metrics['trainable_parameters']:,} of "
+            f"{metrics['total_parameters']:,} parameters were trained, on sequences of {length} tokens."
+        )
+        note = "The corpus is the text of the base model and shows what was forgotten."
+        columns = ["text", "tokens", "loss before", "loss after", "accuracy before", "accuracy after"]
+        rows = [
+            [name.replace("_", ", "), loss["predicted"], loss["before"]["loss"], loss["after"]["loss"]]
+            + [loss["before"]["accuracy"], loss["after"]["accuracy"]]
+            for name, loss in metrics["loss"].items()
+        ]
+    else:
+        # A masked model that starts from another one takes its architecture from there.
+        kind = f"{recipe['model']['architecture']}, " if "model" in recipe else ""
+        start = "from scratch" if kind else f"from {recipe['init']['pretrained']}"
+        text = (
+            f"A {'masked' if masked else 'causal'} language model ({kind}{metrics['parameters']:,} parameters), "
+            f"trained {start} on sequences of {length} tokens."
+        )
+        note = "By token frequencies: the loss of a model that knows nothing else" + (
+            ", and sees what masking leaves in place or replaces." if masked else "."
+        )
+        keys = ("loss", "frequency_loss", "perplexity", "accuracy", "predictions")
+        columns = ["split", "loss", "by token frequencies", *keys[2:]]
+        rows = [[split, *(metrics[split][key] for key in keys)] for split in SPLITS]
+    unit = "masked token" if masked else "token, on held-out text"
+    figures = (
+        f"{metrics['verdict']}\n\nLoss in nats per {unit}. {note} The checkpoint was selected on validation; test is "
+        f"only reported.\n\n{table(columns, rows)}"
+    )
+    return "Model", f"{text} {best(state)}", figures
 
 
 def best(state: Mapping) -> str:
@@ -388,20 +338,3 @@ def shown(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.4g}" if isinstance(value, float) else str(value).replace("|", "\\|")
-
-
-def transformers_card(recipe: Mapping, facts: Mapping) -> tuple[str, dict[str, str]]:
-    """Return head and sections of the card of a causal model for transformers: a base model, or a tuned one."""
-    return tuned_card(recipe, facts) if "base" in recipe else base_card(recipe, facts)
-
-
-KINDS = {
-    "tokenizer": tokenizer_card,
-    "records": records_card,
-    "mlm": masked_card,
-    "checkpoint": checkpoint_card,
-    "base": base_card,
-    "adapter": tuned_card,
-    "model": tuned_card,
-    "transformers": transformers_card,
-}
