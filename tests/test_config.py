@@ -51,6 +51,8 @@ WRONG = [
     ({"tuning": {}}, 'the config has no key "tuning"', "finetune.text"),
     ({f"{TINY}.accumulate": 2}, f'{TINY} has no key "accumulate"', "microbatches"),
     ({"tfrecords.shards.dev": 1}, 'tfrecords.shards has no key "dev"', "test, train, validation"),
+    ({"trackers": ["mlflow"]}, 'trackers[0] is "mlflow", which version 0.3.0 removed: list tensorboard or wandb;'),
+    ({"trackers": ["wandb", "trackio"]}, 'trackers[1] is "trackio", which version 0.3.0 removed: list tensorboard'),
     ({"corpus": DELETE}, "the config lacks the key corpus"),
     ({f"{TINY}.steps": DELETE}, f"{TINY} lacks the key steps"),
     ({f"{SMALL}.vocab_size": DELETE}, f"{SMALL} lacks the key vocab_size"),

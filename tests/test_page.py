@@ -14,7 +14,7 @@ from page_reader import PLANNED, Page, check_page
 from tpulm.core import accelerators
 from tpulm.core.past_jobs import METADATA
 from tpulm.core.scores import IN_TRAINING, IN_TRAINING_TEXT, KIND, Score, write_scores
-from tpulm.report import graph, jobs
+from tpulm.report import jobs
 from tpulm.report.curves import POINTS, curves_of, kept, reading
 from tpulm.report.page import SECTIONS, sections, with_keys
 from tpulm.report.sources import STYLES, Sources
@@ -341,7 +341,6 @@ def test_jobs_are_followed_from_the_files_back_to_the_text(tmp_path, monkeypatch
     assert [(job["rule"], job["started"], job["seconds"], job["waited"], job["outputs"]) for job in found["jobs"]] == [
         ("read_part", 0, 10, 0, 1), ("train", 15, 11, 5, 2), ("tell", 1000, 1, 974, 1),
     ]  # fmt: skip
-    assert found["edges"] == [["read_part", "train"], ["train", "tell"]]
     assert found["pauses"] == [{"after": 26, "seconds": 974}] and found["totals"]["elapsed_seconds"] == 27
     # Two threads of the model's job, one of the others; four chips of 170 W for 11 s.
     assert found["totals"]["thread_seconds"] == 10 + 22 + 1
@@ -383,14 +382,6 @@ def test_devices_are_known_by_what_timings_say():
     ):  # fmt: skip
         assert accelerators.slice_named(said) == name
     assert [accelerators.mean_watts(f"8 device(s) ({name})") for name in ("TPU v3", "cpu")] == [880, None]
-
-
-def test_the_graph_has_each_rule_below_those_it_waited_for():
-    edges = [("a", "b"), ("b", "c"), ("a", "c"), ("c", "a"), ("b", "d")]
-    before = graph.reduced(graph.acyclic(edges))
-    assert before == {"a": set(), "b": {"a"}, "c": {"b"}, "d": {"b"}}
-    stage = {"a": "corpus", "b": "corpus", "c": "mlm", "d": "mlm"}
-    assert graph.rows_of(before, stage, ["corpus", "mlm"]) == {"a": 0, "b": 1, "c": 2, "d": 3}
 
 
 def test_while_a_run_trains_files_are_named_without_links(results):

@@ -204,23 +204,6 @@ document.addEventListener("pointermove", (event) => {
   }
 });
 
-// ---- the neighbours of a rule
-
-document.addEventListener("pointerover", (event) => {
-  const graph = document.querySelector(".graph");
-  const rule = event.target.closest ? event.target.closest(".graph .rule") : null;
-  if (!graph) return;
-  graph.classList.toggle("pointed", Boolean(rule));
-  for (const one of graph.querySelectorAll(".near")) one.classList.remove("near");
-  if (!rule) return;
-  rule.classList.add("near");
-  for (const path of graph.querySelectorAll("path")) {
-    if (![path.dataset.from, path.dataset.to].includes(rule.dataset.rule)) continue;
-    path.classList.add("near");
-    for (const name of [path.dataset.from, path.dataset.to]) graph.querySelector(`[data-rule="${name}"]`).classList.add("near");
-  }
-});
-
 // ---- drawing what is in sight, and again where the width or the scheme has changed
 
 const seen = new IntersectionObserver((entries) => {

@@ -11,7 +11,7 @@ with job(snakemake.log[0], "track") as say:
 
     recipe = snakemake.params.recipe
     if not recipe["trackers"]:
-        raise UserError("trackers is an empty list; allowed: one or more of tensorboard, wandb, mlflow and trackio.")
+        raise UserError("trackers is an empty list; allowed: tensorboard, wandb or both.")
     check_installed(recipe["trackers"])
     count = follow(recipe, lambda: True, say)
     say(f"{count} of {len(recipe['runs'])} runs have metrics, which were sent to {', '.join(recipe['trackers'])}")

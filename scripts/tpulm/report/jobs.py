@@ -15,13 +15,12 @@ MODELS = ("mlm", "base", "finetune")  # stages whose jobs compute with cpu_threa
 PAUSE = 60  # seconds in which no job ran that count as a pause between two commands
 
 
-def jobs_behind(files: Iterable[str]) -> tuple[list[dict[str, Any]], list[list[str]]]:
-    """Return the jobs from which files came to be, directly or not, and which rules waited for which.
+def jobs_behind(files: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the jobs from which files came to be, directly or not.
 
     Each job has rule, of (what tells it from others of its rule), started (seconds since 1970, of its last attempt),
     seconds, waited (seconds from the end of the last job that made one of its inputs), outputs (how many files), and
-    what `attempts_of` says; they are in the order in which they began. An edge is a pair of rules: the first has made
-    an input of the second.
+    what `attempts_of` says; they are in the order in which they began.
     """
     known = past_jobs.jobs_of(Path(), pods=True)
     made = past_jobs.makers(known)
@@ -29,16 +28,15 @@ def jobs_behind(files: Iterable[str]) -> tuple[list[dict[str, Any]], list[list[s
         job for job in past_jobs.ancestors([name_here(file) for file in files], known) if job["seconds"] is not None
     ]
     spans = {job["id"]: span_of(job) for job in behind}
-    found, edges = [], set()
+    found = []
     for job in behind:
         makers = [maker for path in job["inputs"] if (maker := past_jobs.read_from(job, path, made))]
-        edges |= {(maker["rule"], job["rule"]) for maker in makers}
         started, ended = spans[job["id"]]
         ready = max((spans[maker["id"]][1] for maker in makers if maker["id"] in spans), default=started)
         told = {"rule": job["rule"], "of": label(job["log"]), "started": started}
         told |= {"outputs": len(job["outputs"]), "waited": round(max(started - ready, 0.0), 3)}
         found.append(told | {"seconds": round(max(ended - started, 0.0), 3)} | attempts_of(job))
-    return sorted(found, key=lambda job: (job["started"], job["rule"], job["of"])), sorted(map(list, edges))
+    return sorted(found, key=lambda job: (job["started"], job["rule"], job["of"]))
 
 
 def span_of(job: past_jobs.Job) -> tuple[float, float]:
@@ -99,7 +97,7 @@ def pauses_between(spans: Iterable[tuple[float, float]]) -> list[dict[str, float
 
 
 def account(files: Iterable[str], recipe: Mapping[str, Any], devices: Mapping[str, str]) -> dict[str, Any]:
-    """Return what results/jobs.json says: totals, rules, pauses, edges and jobs.
+    """Return what results/jobs.json says: totals, rules, pauses and jobs.
 
     files    those that the page is made of
     recipe   of the page: rules (the stage of each), cpu_threads, cpu_watts and cpu_price of a thread, prices of slices
@@ -110,7 +108,7 @@ def account(files: Iterable[str], recipe: Mapping[str, Any], devices: Mapping[st
     for, as long as the job ran, or for the time that it computed where its record says that. The energy of accelerators
     is counted where their maker has published what they take.
     """
-    jobs, edges = jobs_behind(files)
+    jobs = jobs_behind(files)
     attempts = [attempt for job in jobs for attempt in job.get("failed", [])]
     began = min((one["started"] for one in [*jobs, *attempts]), default=0.0)
     for attempt in attempts:
@@ -131,7 +129,7 @@ def account(files: Iterable[str], recipe: Mapping[str, Any], devices: Mapping[st
         "repeated_steps": sum(job.get("repeated_steps", 0) for job in jobs),
     }
     totals |= costs_of(jobs, recipe, devices)
-    return {"totals": totals, "rules": by_rule(jobs), "pauses": pauses, "edges": edges, "jobs": jobs}
+    return {"totals": totals, "rules": by_rule(jobs), "pauses": pauses, "jobs": jobs}
 
 
 def device_of(job: Mapping[str, Any], devices: Mapping[str, str]) -> str:

@@ -29,7 +29,6 @@ SECTIONS = {
     "plan": "Plan",
     "partitioning": "Partitioning",
     "jobs": "Jobs and cost",
-    "workflow": "Workflow",
 }
 
 
@@ -94,7 +93,6 @@ def sections(recipe: Mapping[str, Any], sources: Sources, templates: Path) -> li
         "plan": result_section.plans(runs, sources),
         "partitioning": data_section.partitioning(sources),
         "jobs": result_section.jobs(recipe, sources),
-        "workflow": result_section.workflow(recipe, sources),
     }
     found = []
     for name, title in SECTIONS.items():

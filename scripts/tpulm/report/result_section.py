@@ -11,7 +11,6 @@ from typing import Any
 from tpulm.core.scores import verdict
 from tpulm.report import charts
 from tpulm.report.curves import curves_of, first_measures, leading, over_tokens, scores_of
-from tpulm.report.graph import acyclic, drawing, reduced
 from tpulm.report.jobs import PAUSE
 from tpulm.report.sources import Sources, devices_of
 from tpulm.report.tables import HEAD, name_of, notes_of, rows_of, show, title_of
@@ -279,16 +278,3 @@ def jobs(recipe: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
         "pauses": account["pauses"],
         "rules": [account["rules"][name] | {"name": name, "stage": stages.get(name, "other")} for name in rules],
     }
-
-
-def workflow(recipe: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
-    """Return the graph of the rules that had jobs."""
-    account = sources.json("jobs.json")
-    edges = [(one, other) for one, other in account["edges"]]
-    if not edges:
-        return {"graph": None}
-    stages = recipe["rules"]
-    counts = {name: rule["jobs"] for name, rule in account["rules"].items()}
-    before = reduced(acyclic(edges))
-    order = [(rule, sorted(before[rule])) for rule in account["rules"] if rule in before]
-    return {"graph": drawing(edges, stages, counts), "order": order}

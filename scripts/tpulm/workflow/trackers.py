@@ -1,7 +1,7 @@
 """Trackers of experiments: each a class that takes the metrics of one run, while it trains or afterwards.
 
-TensorBoard's event files are beside the live metrics. Weights & Biases, MLflow and Trackio have settings of their own
-in the environment (WANDB_MODE, MLFLOW_TRACKING_URI, TRACKIO_SPACE_ID), where they send what they are given included.
+TensorBoard's event files are beside the live metrics. Weights & Biases has settings of its own in the environment, such
+as WANDB_MODE, which also say where it sends what it is given.
 
     python -m tpulm.workflow.trackers < SPECIFICATION
 
@@ -11,6 +11,7 @@ a network, reaches a trainer. It ends with its standard input. Its messages go t
 
 import contextlib
 import hashlib
+import html
 import importlib.util
 import json
 import os
@@ -22,29 +23,12 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from textwrap import indent
-from typing import Any, Protocol
+from typing import Any
 
 from tpulm.core.errors import UserError
 from tpulm.core.live_metrics import FILE, records
 
-PROJECT = "tpulm"  # where the environment names none
 EVENTS = "events.out.tfevents.*"
-
-
-class Tracker(Protocol):
-    """Takes what a run reports."""
-
-    def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Take figures of a step, by names such as train/loss."""
-
-    def text(self, step: int, name: str, text: str) -> None:
-        """Take a text in Markdown."""
-
-    def flush(self) -> None:
-        """Pass on what was taken."""
-
-    def close(self) -> None:
-        """Pass it on and end."""
 
 
 class TensorBoard:
@@ -68,21 +52,18 @@ class TensorBoard:
         self.writer.write(Event(wall_time=time.time(), **fields).SerializeToString())
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Take figures of a step."""
+        """Take figures of a step, by names such as train/loss, and write them: TensorBoard reads while a run trains."""
         from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
         for name, value in values.items():
             self.add(step=step, summary=scalar_pb(name, value))
+        self.writer.flush()
 
     def text(self, step: int, name: str, text: str) -> None:
-        """Take a text."""
+        """Take a text in Markdown."""
         from tensorboard.plugins.text.summary_v2 import text_pb
 
         self.add(step=step, summary=text_pb(name, text))
-
-    def flush(self) -> None:
-        """Write."""
-        self.writer.flush()
 
     def close(self) -> None:
         """Write and end."""
@@ -96,91 +77,19 @@ class WeightsAndBiases:
         """Begin or go on."""
         import wandb
 
-        project = os.environ.get("WANDB_PROJECT", PROJECT)
         self.run = wandb.init(
-            project=project, id=identity(name, config), name=name, config=dict(config), dir=str(folder), resume="allow",
-            settings=wandb.Settings(silent=True, console="off"),
+            project=os.environ.get("WANDB_PROJECT", "tpulm"), id=identity(name, config), name=name, config=dict(config),
+            dir=str(folder), resume="allow", settings=wandb.Settings(silent=True, console="off"),
         )  # fmt: skip
         self.html = wandb.Html
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Take figures of a step."""
+        """Take figures of a step, by names such as train/loss."""
         self.run.log(dict(values), step=step)
 
     def text(self, step: int, name: str, text: str) -> None:
-        """Take a text."""
-        import html
-
+        """Take a text in Markdown."""
         self.run.log({name: self.html(f"<pre>{html.escape(text)}</pre>")}, step=step)
-
-    def flush(self) -> None:
-        """Nothing to do: it sends by itself."""
-
-    def close(self) -> None:
-        """Send and end."""
-        self.run.finish()
-
-
-class MLflow:
-    """A run of MLflow, in the experiment that MLFLOW_EXPERIMENT_NAME names."""
-
-    def __init__(self, name: str, folder: Path, config: Mapping):
-        """Begin a run; one of the same config and name that was tracked before is deleted."""
-        from mlflow import MlflowClient
-
-        self.client = MlflowClient()
-        experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-        found = self.client.get_experiment_by_name(experiment)
-        number = found.experiment_id if found else self.client.create_experiment(experiment)
-        mark = identity(name, config)
-        for run in self.client.search_runs([number], f"tags.tpulm = '{mark}'"):
-            self.client.delete_run(run.info.run_id)
-        self.run = self.client.create_run(number, run_name=name, tags={"tpulm": mark}).info.run_id
-        for key, value in config.items():
-            self.client.log_param(self.run, key, json.dumps(value)[:500])
-
-    def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Take figures of a step."""
-        for name, value in values.items():
-            self.client.log_metric(self.run, name, value, step=step)
-
-    def text(self, step: int, name: str, text: str) -> None:
-        """Take a text, as a file."""
-        self.client.log_text(self.run, text, f"{name}.md")
-
-    def flush(self) -> None:
-        """Nothing to do: it sends by itself."""
-
-    def close(self) -> None:
-        """End the run."""
-        self.client.set_terminated(self.run)
-
-
-class Trackio:
-    """A run of Trackio."""
-
-    def __init__(self, name: str, folder: Path, config: Mapping):
-        """Begin a run; one of this name that was tracked before is deleted."""
-        import trackio
-
-        project = os.environ.get("TRACKIO_PROJECT", PROJECT)
-        self.library, self.name = trackio, name.replace("/", "-")
-        with contextlib.suppress(ValueError):  # there is no such project yet
-            for run in trackio.Api().runs(project):
-                if run.name == self.name:
-                    run.delete()
-        self.run = trackio.init(project=project, name=self.name, config=dict(config), embed=False)
-
-    def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Take figures of a step."""
-        self.run.log(dict(values), step=step)
-
-    def text(self, step: int, name: str, text: str) -> None:
-        """Take a text."""
-        self.run.log({name: self.library.Markdown(text)}, step=step)
-
-    def flush(self) -> None:
-        """Nothing to do: it sends by itself."""
 
     def close(self) -> None:
         """Send and end."""
@@ -188,12 +97,7 @@ class Trackio:
 
 
 # By the name of its package, which the config has, too; called with name, folder of the logs and config of a run.
-TRACKERS: dict[str, Callable[[str, Path, Mapping], Tracker]] = {
-    "tensorboard": TensorBoard,
-    "wandb": WeightsAndBiases,
-    "mlflow": MLflow,
-    "trackio": Trackio,
-}
+TRACKERS = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
 
 
 def absent(names: list[str]) -> list[str]:
@@ -232,7 +136,7 @@ class Followed:
         """Follow a run, of a specification; with `replay`, as if its whole log were new."""
         self.run, self.names, self.say = run, trackers, say
         self.path = Path(run["folder"]) / FILE
-        self.trackers: dict[str, Tracker] = {}
+        self.trackers: dict[str, object] = {}
         self.inode, self.size = (0, 0) if replay else self.version()
         self.step = self.offset = 0  # up to which the trackers have the log
 
@@ -263,7 +167,6 @@ class Followed:
             values = figures(record)
             if values:
                 self.each("scalars", self.step, values)
-        self.each("flush")
 
     def open(self) -> None:
         """Open every tracker anew."""
