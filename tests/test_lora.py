@@ -102,6 +102,7 @@ def test_a_segment_with_adapters_on_a_family_is_written(jax_backend, packed, tmp
     from tpulm.models.attention import needs_of
     from tpulm.training.jax_run import build_run
     from tpulm.training.jax_trainer import train_segment
+    from tpulm.training.segment import Segment
     from tpulm.training.snapshots import Snapshots
 
     base = {"model": MODELS[name], "vocab_size": 328}
@@ -110,7 +111,8 @@ def test_a_segment_with_adapters_on_a_family_is_written(jax_backend, packed, tmp
     outputs = {part: str(tmp_path / part) for part in ("weights", "optimizer", "best", "state", "history", "timings")}
     data = partial(training_batch, packed, recipe), partial(held_out_batches, packed, recipe)
     run = build_run(TrainingStep.of("finetune", "the.run", recipe))
-    train_segment(run, recipe, data, (outputs, None), Snapshots(None, ""), lambda line: None, str(tmp_path / "log"))
+    job = Snapshots(None, ""), lambda line: None, str(tmp_path / "log")
+    train_segment(run, data, Segment(recipe, outputs, None, *job))
     assert json.loads((tmp_path / "state").read_text())["step"] == 2
     assert needs_of(run.model).head_dim == SIZES["head_dim"]  # also where it is hidden_dim / num_query_heads
 
