@@ -89,14 +89,12 @@ rule fetch_base:
     """Fetch an existing base model as a Keras preset folder."""
     input:
         files=lambda w: preset_files(BASE[w.run]["preset"]),
-        adapter=lambda w: preset_files(BASE[w.run]["adapter"]) if "adapter" in BASE[w.run] else [],
         code=code_inputs("base/fetch_base", "jax"),
     output:
         folder=directory("<results>/base/{run}/preset"),
         fingerprint="<results>/base/{run}/preset.json",
     params:
-        recipe=lambda w: {"preset": BASE[w.run]["preset"], "revision": BASE[w.run].get("revision")}
-        | {key: BASE[w.run][key] for key in ("adapter", "adapter_revision") if key in BASE[w.run]},
+        recipe=lambda w: {"preset": BASE[w.run]["preset"], "revision": BASE[w.run].get("revision")},
     log:
         "<logs>/base/{run}/fetch.log",
     wildcard_constraints:

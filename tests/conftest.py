@@ -153,7 +153,7 @@ FIRST = [
     "resume",
 ]
 # Files that are one group: they import JAX in their own process.
-TOGETHER = dict.fromkeys(("lora", "transformers", "byte_level", "unit_activity"), "causal")
+TOGETHER = dict.fromkeys(("lora", "transformers", "byte_level"), "causal")
 # Files whose tests share nothing: each test is a group of its own.
 APART = {"faults", "resume", "staleness", "tpu_vm"}
 

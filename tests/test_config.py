@@ -221,6 +221,11 @@ WRONG = [
     ({SMALL: {"preset": "hf://some/model"}}, f"{SMALL}.revision is missing", HUB),
     ({SMALL: COMMIT | {"preset": "gemma_7b_en"}}, f"{SMALL}.revision is given", "hf://"),
     ({f"{SMALL}.revision": "a" * 40}, f"{SMALL}.revision is given", "hf://"),
+    ({f"{SMALL}.adapter": "models/mine"}, f"{SMALL}.adapter was removed in version 0.3.0: merge it", "as preset"),
+    (
+        {SMALL: {"preset": "some-model", "adapter_revision": "a" * 40}},
+        f"{SMALL}.adapter_revision was removed in version 0.3.0: PEFT",
+    ),
     ({SMALL: {"preset": 5}}, f"{SMALL}.preset is 5", "hf://", "kaggle://"),
     ({SMALL: {"preset": "kaggle://keras/gemma/keras/gemma_7b_en"}}, f'{SMALL}.preset is "kaggle://', ".../1"),
     ({SMALL: {"preset": "./nowhere"}}, f'{SMALL}.preset is "./nowhere"', "config.json"),

@@ -24,8 +24,8 @@ from tpulm.core.arrays import save_arrays
 from tpulm.core.errors import UserError
 from tpulm.models import peft as peft_adapter
 from tpulm.records.causal_batches import held_out_batches, training_batch
-from tpulm.specs.causal_families import FAMILIES, TARGETS, constructor
-from tpulm.specs.training_step import CausalArchitecture, ModelSpec, TrainingStep
+from tpulm.specs.causal_families import FAMILIES, TARGETS
+from tpulm.specs.training_step import ModelSpec, TrainingStep
 from tpulm.tokenization import causal
 
 # Sizes with which each family can be spread over 2 x 4 devices.
@@ -102,6 +102,7 @@ def test_a_segment_with_adapters_on_a_family_is_written(jax_backend, packed, tmp
     from tpulm.models.attention import needs_of
     from tpulm.training.jax_run import build_run
     from tpulm.training.jax_trainer import train_segment
+    from tpulm.training.segment import Segment
     from tpulm.training.snapshots import Snapshots
 
     base = {"model": MODELS[name], "vocab_size": 328}
@@ -110,7 +111,8 @@ def test_a_segment_with_adapters_on_a_family_is_written(jax_backend, packed, tmp
     outputs = {part: str(tmp_path / part) for part in ("weights", "optimizer", "best", "state", "history", "timings")}
     data = partial(training_batch, packed, recipe), partial(held_out_batches, packed, recipe)
     run = build_run(TrainingStep.of("finetune", "the.run", recipe))
-    train_segment(run, recipe, data, (outputs, None), Snapshots(None, ""), lambda line: None, str(tmp_path / "log"))
+    job = Snapshots(None, ""), lambda line: None, str(tmp_path / "log")
+    train_segment(run, data, Segment(recipe, outputs, None, *job))
     assert json.loads((tmp_path / "state").read_text())["step"] == 2
     assert needs_of(run.model).head_dim == SIZES["head_dim"]  # also where it is hidden_dim / num_query_heads
 
@@ -158,43 +160,6 @@ def test_a_target_that_a_family_lacks_is_named(jax_backend, preset):
     recipe = LORA | {"precision": "float32", "base": {"preset": preset}, "targets": ["ffn"]}
     with pytest.raises(UserError, match=r"^the\.run\.targets names ffn, .*GemmaBackbone"):
         adapt(model, ModelSpec.of("finetune", "the.run", recipe))
-
-
-@pytest.mark.parametrize(
-    "name", ["gemma", "llama3", *(pytest.param(name, marks=pytest.mark.long) for name in ("gemma3", "qwen3"))]
-)
-def test_an_adapter_of_peft_that_is_merged_gives_the_adapted_logits(jax_backend, tmp_path, name):
-    import keras
-    from safetensors.numpy import save_file
-    from tpulm.models.building import construct_causal
-    from tpulm.models.peft import merge_peft
-
-    tuned = opened(MODELS[name], targets=EVERYTHING, alpha=2)
-    draw_lora(tuned)
-    variables = {v.path: np.asarray(v.value) for v in tuned.trainable_variables}
-    tensors, config = peft_adapter.peft(variables, None)
-    config |= {
-        "lora_alpha": 3 * config["r"],
-        "alpha_pattern": {key: 3 * n for key, n in config["alpha_pattern"].items()},
-    }
-    save_file(
-        {key: array / 3 if "lora_B" in key else array for key, array in tensors.items()},
-        tmp_path / "adapter_model.safetensors",
-    )
-    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
-    keras.distribution.set_distribution(None)
-    plain = construct_causal(CausalArchitecture(*constructor(MODELS[name]), 328))
-    frozen = {v.path: v.value for v in tuned.backbone.variables}
-    for variable in plain.backbone.variables:
-        variable.assign(frozen[variable.path])
-    before = logits(plain)
-    assert merge_peft(plain, tmp_path, "base.x.adapter") == 7 * MODELS[name]["num_layers"]
-    assert not np.allclose(before, logits(plain), atol=1e-2)
-    np.testing.assert_allclose(logits(plain), logits(tuned), atol=1e-4)
-    for change, found in (({"use_dora": True}, "use_dora"), ({"peft_type": "IA3"}, "peft_type IA3")):
-        (tmp_path / "adapter_config.json").write_text(json.dumps(config | change))
-        with pytest.raises(UserError, match=f"^base.x.adapter is {tmp_path}, .*{found}"):
-            merge_peft(plain, tmp_path, "base.x.adapter")
 
 
 # Loading an adapter as README says

@@ -227,7 +227,6 @@ def test_weights_are_read_as_published(given, tmp_path):
 @pytest.mark.unit
 def test_a_model_of_a_hub_is_the_one_of_the_commit(given, server):
     """Neither a later one, nor pickles or code beside it."""
-    from tpulm.models import presets
     from tpulm.models.masked_folders import locate
 
     first = put(server, "me/given", given, **{"pytorch_model.bin": b"pickle", "code.py": b"evil()"})
@@ -237,9 +236,6 @@ def test_a_model_of_a_hub_is_the_one_of_the_commit(given, server):
     assert {path.name: path.read_bytes() for path in found.iterdir()} == {
         path.name: path.read_bytes() for path in given.iterdir()
     }
-    # An adapter of PEFT, for a base model: of its repository two files.
-    adapter = presets.locate("hf://me/given", first, "base.x.adapter", ("config.json",))
-    assert (adapter / "config.json").read_bytes() == (given / "config.json").read_bytes()
     with pytest.raises(UserError, match=r"^mlm\.runs\.x is me/none "):
         locate("me/none", first, "mlm.runs.x")
 

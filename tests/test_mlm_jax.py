@@ -226,10 +226,11 @@ SEGMENT = (
     STEP
     + """
 from tpulm.training.jax_trainer import train_segment
+from tpulm.training.segment import Segment
 
-def train(*rest):
+def train(files, *rest):
     data = partial(training_batch, records, recipe), partial(evaluation_batches, records)
-    train_segment(build_run(step), recipe, data, *rest)
+    train_segment(build_run(step), data, Segment(recipe, *files, *rest))
 """
 )
 

@@ -325,13 +325,14 @@ job = json.loads(sys.argv[1])
 from tpulm.models.transformers_config import model_config
 from tpulm.records.reader import Records
 from tpulm.training.tensorflow_runtime import start, tf_keras
+from tpulm.training.segment import Segment
 from tpulm.training.tensorflow_trainer import Trainer, train_segment
 recipe, records, strategy = job["recipe"], Records(job["manifest"], "train"), start(1, job["devices"])
 
-def train(*rest):
+def train(files, *rest):
     tf_keras.backend.clear_session()  # which restarts the numbers in names, as a new process does
     config = model_config(recipe["model"], records.manifest, "mlm.runs.x.model")
-    train_segment(Trainer(strategy, config, recipe), recipe, (records, records), *rest)
+    train_segment(Trainer(strategy, config, recipe), (records, records), Segment(recipe, *files, *rest))
 """
 
 

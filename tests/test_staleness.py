@@ -214,9 +214,7 @@ STATES = {
         "base.small.model.architecture": "llama3", "base.small.model.head_dim": DELETE,
         "finetune.runs.python.schedule": {"shape": "wsd", "warmup_steps": 2, "decay_steps": 4},
         "finetune.runs.python.mesh": [1, -1],
-        "base.given": {
-            "preset": "hf://some/base", "revision": A, "adapter": "hf://some/adapter", "adapter_revision": A,
-        },
+        "base.given": {"preset": "hf://some/base", "revision": A},
     },
     "compared": {"tokenizer.compare_with.other": {"pretrained": "some/tokenizer", "revision": A}},
     "shards": {"tokenizer": {"pretrained": "some/tokenizer", "revision": A}, "tfrecords": FILED},
@@ -486,10 +484,7 @@ ROWS = [
         "base.NAME.sweep", "trained", "base.twin", {"sweep": {"preset": ["gemma_2b_en"]}},
         "fetch_base:twin-preset-gemma_2b_en",
     ),
-    *rows_of(
-        "fetched", SMALL, FETCHED_BASE, {"adapter": "text/adapter", "preset": "hf://some/other", "revision": B}
-    ),
-    *rows_of("schedules", "base.given", "fetch_base:given", {"adapter_revision": B}),
+    *rows_of("fetched", SMALL, FETCHED_BASE, {"preset": "hf://some/other", "revision": B}),
     *rows_of(
         "trained", f"{SMALL}.model", BASE,
         {
@@ -727,8 +722,6 @@ def in_state(trained, tmp_path_factory):
             (workflow / f"text/{file}.tfrecord").write_bytes(file.encode())
         for file in ("pairs", "others", *"abcd"):
             (workflow / f"text/{file}.jsonl").write_text("{}\n")
-        (workflow / "text/adapter").mkdir()
-        (workflow / "text/adapter/adapter_config.json").write_text("{}")
         workflow.config = changed(config, changes)
         write(workflow, "state.yaml", workflow.config)
         if changes:

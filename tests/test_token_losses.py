@@ -35,7 +35,7 @@ def measured(chunk):
     count = token_losses.head_of(model).chunks
     step = jax.jit(make_grad_fn(model, causal_lm))
     (loss, _), gradients = step(*values, [], batch, np.float32(1))
-    sums, _ = jax.jit(make_eval_step(model, causal_lm))(*values, batch)
+    sums = jax.jit(make_eval_step(model, causal_lm))(*values, batch)
     guess = jax.jit(token_losses.losses_and_correct, static_argnums=(0, 5))
     right = [np.asarray(guess(model, *values, inputs, labels, training)[1]) for training in (False, True)]
     held = step.lower(*values, [], batch, np.float32(1)).compile().memory_analysis().temp_size_in_bytes

@@ -59,14 +59,6 @@ def test_a_masked_model_stands_beside_token_frequencies(judged):
     assert said.startswith("No better than token frequencies") and warning and "learning_rate" in said
 
 
-def test_dead_units_are_told_before_the_course_of_training(judged):
-    figures = masked(5.81)
-    for share, said in ((0.04, "train longer"), (0.14, "14% of the units of its feed-forward layers are dead")):
-        figures["test"]["dead_units"] = share
-        assert said in judged("mlm", figures)[0]
-    assert "mlm.one.learning_rate: 0.001, a third" in judged("mlm", figures)[0]
-
-
 def test_the_course_of_training_says_what_to_do_next(judged):
     said = judged("mlm", masked(4.0))[0]
     assert "still falling, by 20.0%" in said and said.endswith("mlm.one.steps: 400 instead of 200.")

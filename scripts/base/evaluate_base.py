@@ -4,7 +4,7 @@ input.base                preset folder
 input.records             manifest.json of the records that it was trained on; its URL, if they are in a bucket
 input.state               JSON of the chain's last checkpoint, which names the best
 output                    JSON: best_step, steps, epochs, parameters; per split predicted (tokens: all, or
-                          responses), loss (nats per token), accuracy, perplexity, predictions, dead_units (share) and
+                          responses), loss (nats per token), accuracy, perplexity, predictions and
                           frequency_loss (nats per token), see tpulm.training.evaluation; verdict, these in words;
                           measured_as, of which kind they are; attention, its implementation in training, where an
                           accelerator could have several; with determinism: steps that, and bytes_promised: false
@@ -38,7 +38,7 @@ with job(snakemake.log[0], f"base {run}") as say:
     known = {"preset": base, "packing": manifest["packing"]}
     spec = ModelSpec.of("base", f"base.{run}", on_one_host(recipe, snakemake.resources) | known)
     model, distribution = open_model(spec)
-    evaluator = Evaluator(model, distribution, causal_lm, units=True)
+    evaluator = Evaluator(model, distribution, causal_lm)
     state = read_json(snakemake.input.state)
     metrics = {"best_step": state["best"]["step"], "parameters": count(model.variables)}
     metrics |= measured_as(CAUSAL, f"base/{run}")

@@ -1,12 +1,9 @@
 """Fetch an existing base model: a keras-hub preset, a pinned model of a hub, or a local preset folder.
 
-input.adapter            the files of an adapter of PEFT; none where none is merged
 input.files              the files of a local preset folder; none for a preset that is downloaded
 output.folder            preset folder
 output.fingerprint       JSON: the SHA-256 of each of its files
 params.recipe.preset     folder, name, or handle
-params.recipe.adapter    folder or hf:// handle of the adapter, if there is one
-params.recipe.adapter_revision   commit of an hf:// adapter
 params.recipe.revision   commit of an hf:// repository, otherwise null
 """
 
@@ -15,9 +12,8 @@ import traceback
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import fingerprints, write_json
-from tpulm.core.foreign_folders import PICKLES, check_folder, check_preset
+from tpulm.core.foreign_folders import PICKLES, check_preset
 from tpulm.core.job import job
-from tpulm.models.peft import ADAPTER, merge_peft
 from tpulm.models.presets import is_keras_preset, locate
 from tpulm.training import runtime
 
@@ -25,8 +21,7 @@ recipe, run = snakemake.params.recipe, snakemake.wildcards.run
 
 with job(snakemake.log[0], f"base {run}") as say:
     runtime.start(cpu_threads=1, repeats=False, on_cpu=True)
-    import keras
-    from tpulm.models.causal import atomic_folder, load_preset, save_preset
+    from tpulm.models.causal import atomic_folder, save_preset
     from tpulm.models.from_transformers import load_transformers
 
     where = f"base.{run}.preset"
@@ -35,31 +30,18 @@ with job(snakemake.log[0], f"base {run}") as say:
     if not (folder / "config.json").is_file():
         raise UserError(f"{where} is {recipe['preset']}, which is not a preset folder: it has no config.json.")
     check_preset(folder, f"{where} is {recipe['preset']}")
-    keras_preset = is_keras_preset(folder)
-
-    def opened() -> keras.Model:
-        """Return the model of the folder."""
-        try:
-            return load_preset(folder) if keras_preset else load_transformers(folder, where)
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-            traceback.print_exc()  # to the log
-            said = (str(error).strip() or type(error).__name__).splitlines()[0][:300].rstrip(". ")
-            raise UserError(f"{where} is {recipe['preset']}, which cannot be opened ({said}).") from None
-
-    if "adapter" in recipe:
-        model = opened()
-        key = f"base.{run}.adapter"
-        adapter = locate(recipe["adapter"], recipe.get("adapter_revision"), key, ADAPTER)
-        check_folder(adapter, f"{key} is {recipe['adapter']}")
-        changed = merge_peft(model, adapter, key)
-        say(f"{recipe['adapter']} is merged into {changed} matrices")
-        save_preset(model, snakemake.output.folder)
-    elif keras_preset:
+    if is_keras_preset(folder):
         unread = shutil.ignore_patterns(".*", "*.py", *(f"*{suffix}" for suffix in PICKLES))
         with atomic_folder(snakemake.output.folder) as partial:
             shutil.copytree(folder, partial, dirs_exist_ok=True, ignore=unread)
     else:
         say("converting it to a Keras preset")
-        save_preset(opened(), snakemake.output.folder)
+        try:
+            model = load_transformers(folder, where)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            traceback.print_exc()  # to the log
+            said = (str(error).strip() or type(error).__name__).splitlines()[0][:300].rstrip(". ")
+            raise UserError(f"{where} is {recipe['preset']}, which cannot be opened ({said}).") from None
+        save_preset(model, snakemake.output.folder)
     write_json(snakemake.output.fingerprint, fingerprints(snakemake.output.folder))
     say(f"saved as {snakemake.output.folder}")

@@ -1,50 +1,30 @@
 """Train one segment of a base causal language model from scratch: an architecture of keras-hub on JAX.
 
-input.records             manifest.json of the corpus' records in the model's vocabulary; its URL, if they are in a
-                          bucket
-input.previous            the previous checkpoint: weights, optimizer, best, state; empty for the first segment
-output.*                  the checkpoint, see tpulm.training.checkpoint; history and timings, see tpulm.training.history
-params.recipe             first and last step, schedule, batch_size, sequence_length, packing, model, optimizer,
-                          precision, mesh, microbatches, remat, steps_per_execution, seed, cpu_threads,
-                          host_device_count; patience where it can matter; evaluate_every,
-                          determinism, where they are given
-resources.hosts           processes that train together; resources.launcher  how to start them, see tpulm.core.processes
-resources.accelerator     what the run requests; the job fails on other devices
-resources.snapshots       where snapshots are, see tpulm.training.snapshots; resources.snapshot_every  minutes
-resources.profile         steps to trace, see tpulm.training.profiling
+input.records   manifest.json of the corpus' records in the model's vocabulary; its URL, if they are in a bucket
+params.recipe   model, sequence_length, packing, and what every training script has, as its other inputs, outputs and
+                resources: see tpulm.training.segment
 """
 
-import sys
 from functools import partial
 
-from tpulm.core import processes
 from tpulm.core.job import job
 from tpulm.records.causal_batches import held_out_batches, training_batch
 from tpulm.records.order import epochs_of
 from tpulm.records.reader import open_to_train
 from tpulm.specs.training_step import TrainingStep
-from tpulm.training import checkpoint, runtime
-from tpulm.training.snapshots import Snapshots
+from tpulm.training import runtime
+from tpulm.training.segment import Segment
 
 recipe, run = snakemake.params.recipe, snakemake.wildcards.run
-outputs = dict(snakemake.output.items())
 
 with job(snakemake.log[0], f"base {run}") as say:
-    previous = checkpoint.previous(snakemake.input.previous)
-    if checkpoint.stopped_early(outputs, recipe, previous, say):
-        sys.exit()
-    train, validation = open_to_train(snakemake.input.records, verify=not processes.is_worker())
-    snapshots = Snapshots.of(snakemake.resources, recipe, snakemake.input, say)
-    if processes.launch_workers(snakemake.resources, say):
-        sys.exit()
+    segment = Segment.of(snakemake, say)
+    train, validation = open_to_train(snakemake.input.records)
     step = TrainingStep.of("base", f"base.{run}", recipe, vocab_size=train.manifest["vocab_size"])
-    say(epochs_of(recipe, len(train)))
-    devices = recipe["cpu_threads"], recipe["host_device_count"]
-    runtime.start(*devices, recipe["precision"], step.model.determinism, resources=snakemake.resources)
+    runtime.start_to_train(recipe, snakemake.resources, say)
     from tpulm.training.jax_run import build_run
     from tpulm.training.jax_trainer import train_segment
-    from tpulm.training.profiling import Profile
 
+    say(epochs_of(recipe, len(train)))
     data = partial(training_batch, train, recipe), partial(held_out_batches, validation, recipe)
-    profile = Profile.of(snakemake.resources, snakemake.log[0])
-    train_segment(build_run(step), recipe, data, (outputs, previous), snapshots, say, snakemake.log[0], profile)
+    train_segment(build_run(step), data, segment)

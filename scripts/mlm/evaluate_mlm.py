@@ -8,8 +8,7 @@ output                      JSON: parameters; steps and epochs of what was train
                             the figures are, see tpulm.core.scores; attention, its implementation in training, where an
                             accelerator could have several; determinism, where it is steps, and bytes_promised: false;
                             validation and test, each loss (nats per masked token), accuracy, perplexity, predictions,
-                            frequency_loss (nats: see tpulm.records.masked_batches) and, of a model that JAX
-                            evaluates, dead_units (share: see tpulm.training.unit_activity); verdict, these in words
+                            frequency_loss (nats: see tpulm.records.masked_batches); verdict, these in words
 params.recipe               backend; cpu_threads, where there is no accelerator; determinism, where it is steps; with
                             backend jax also batch_size, microbatches, mesh, layout, host_device_count
 """
@@ -52,10 +51,7 @@ with job(snakemake.log[0], f"mlm {run}") as say:
 
         packing = {"packing": read_manifest(snakemake.input.records)["packing"]}
         model, distribution = load_masked(folder, f"mlm.runs.{run}", on_one_host(recipe, snakemake.resources) | packing)
-        evaluator, most = (
-            Evaluator(model, distribution, masked_lm, units=True),
-            recipe["batch_size"] // recipe["microbatches"],
-        )
+        evaluator, most = Evaluator(model, distribution, masked_lm), recipe["batch_size"] // recipe["microbatches"]
         parameters = sum(array.size for array in load_arrays(folder / "model.safetensors").values())
 
         def measure(records):

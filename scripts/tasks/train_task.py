@@ -6,39 +6,27 @@ input.model                of a masked model, files of its folder: config.json a
                            first segment of a chain that starts from them
 input.base                 of a causal model, its preset folder; input.fingerprints  tell of a change in it
 input.start                weights of a chain of another task, which take the place of the model's; or nothing
-input.previous             the previous checkpoint: weights, optimizer, best, state; empty for the first segment
-output.*                   the checkpoint, see tpulm.training.checkpoint; history and timings, see
-                           tpulm.training.history
-params.recipe              key (of the task in the config), predict, first and last step, schedule, batch_size,
-                           sequence_length, optimizer, precision, mesh, seed, cpu_threads, host_device_count; of a
-                           causal model weights, pretrained or random
-resources.hosts            processes that train together; resources.launcher  how to start, see tpulm.core.processes
-resources.accelerator      what the run requests; the job fails on other devices
-resources.snapshots        where snapshots are, see tpulm.training.snapshots; resources.snapshot_every  minutes
+params.recipe              key (of the task in the config), predict, sequence_length; of a causal model weights,
+                           pretrained or random; and what every training script has, as its other inputs, outputs and
+                           resources: see tpulm.training.segment
 """
 
-import sys
 from functools import partial
 
 from tpulm.config.task_chains import PRETRAINED
-from tpulm.core import processes
 from tpulm.core.files import read_json
 from tpulm.core.job import job
 from tpulm.corpus.examples import read_split
 from tpulm.records.labelled_batches import evaluation_batches, training_batch
 from tpulm.records.order import epochs_of
-from tpulm.training import checkpoint, runtime
-from tpulm.training.snapshots import Snapshots
+from tpulm.training import runtime
+from tpulm.training.segment import Segment
 
-recipe, outputs = snakemake.params.recipe, dict(snakemake.output.items())
+recipe = snakemake.params.recipe
 
 with job(snakemake.log[0], snakemake.wildcards.chain.removeprefix("evaluation/tasks/")) as say:
-    previous = checkpoint.previous(snakemake.input.previous)
-    snapshots = Snapshots.of(snakemake.resources, recipe, snakemake.input, say)
-    if processes.launch_workers(snakemake.resources, say):
-        sys.exit()
-    devices = recipe["cpu_threads"], recipe["host_device_count"]
-    runtime.start(*devices, recipe["precision"], resources=snakemake.resources)
+    segment = Segment.of(snakemake, say)
+    runtime.start_to_train(recipe, snakemake.resources, say)
     from tpulm.training.jax_trainer import train_segment
     from tpulm.training.task_run import build_task_run, encoder, folder_of, start_from, task_step
 
@@ -47,9 +35,9 @@ with job(snakemake.log[0], snakemake.wildcards.chain.removeprefix("evaluation/ta
     train, validation = (encode(read_split(snakemake.input[split])) for split in ("train", "validation"))
     say(epochs_of(recipe, len(train["labels"])))
     own = any(path.endswith(".safetensors") for path in snakemake.input.model)
-    weights = own or (recipe.get("weights") == PRETRAINED and not previous)
+    weights = own or (recipe.get("weights") == PRETRAINED and not segment.previous)
     run = build_task_run(task_step(recipe, folder, read_json(snakemake.input.task)), folder, weights)
     if start := snakemake.input.get("start"):
         start_from(run.model, start[0])
     data = partial(training_batch, train, recipe), partial(evaluation_batches, validation)
-    train_segment(run, recipe, data, (outputs, previous), snapshots, say, snakemake.log[0])
+    train_segment(run, data, segment)

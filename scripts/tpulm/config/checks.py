@@ -202,12 +202,6 @@ def check_base(where: str, recipe: dict) -> None:
             raise UserError(
                 f"{where}.preset is {describe(preset)}, which is not a preset folder: it has no config.json."
             )
-        adapter = recipe.get("adapter", "hf://")
-        if not adapter.startswith("hf://") and not os.path.isfile(f"{adapter}/adapter_config.json"):
-            raise UserError(
-                f"{where}.adapter is {describe(adapter)}, which has no adapter_config.json; allowed: a local folder "
-                "that PEFT saved, or an hf:// handle."
-            )
         return
     check_training(where, recipe)
     check_jax_run(where, recipe)

@@ -183,15 +183,15 @@ def assumed_base(base: Mapping) -> str | None:
 
 
 def is_built(base: Mapping) -> bool:
-    """Return whether fetching a base model builds it, in float32: to convert it, or to merge an adapter.
+    """Return whether fetching a base model converts it, in float32.
 
-    A preset of Keras is copied. Of a repository of the hub it is not known before; it counts as one that is built.
+    A preset of Keras is copied. Of a repository of the hub it is not known before; it counts as one that is converted.
     """
     try:
         described = json.loads((Path(base["preset"]) / "config.json").read_text())
-        return "adapter" in base or "registered_name" not in described
+        return "registered_name" not in described
     except (OSError, ValueError, TypeError):
-        return "adapter" in base or str(base["preset"]).startswith("hf://")
+        return str(base["preset"]).startswith("hf://")
 
 
 def base_size(base: Mapping) -> ModelSize:

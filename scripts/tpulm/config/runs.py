@@ -299,7 +299,7 @@ class Run:
     @property
     def hub_base(self) -> dict:
         """Name and revision on the Hugging Face hub of the base model; the name is None for one from elsewhere."""
-        preset = "" if "adapter" in self.base else self.base.get("preset", "")
+        preset = self.base.get("preset", "")
         name = preset.removeprefix("hf://") if preset.startswith("hf://") else None
         return {"hub_name": name, "hub_revision": self.base.get("revision")}
 

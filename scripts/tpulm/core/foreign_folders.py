@@ -1,4 +1,4 @@
-"""Folders from elsewhere - models, presets, tokenizers, adapters - before a library opens them.
+"""Folders from elsewhere - models, presets, tokenizers - before a library opens them.
 
 They are data: their code is never run, pickles are never opened, and nothing outside of them is read.
 """
@@ -7,13 +7,9 @@ import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
-
-if TYPE_CHECKING:
-    import numpy as np
 
 NO_CODE = "code from data is never run"
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".npy"}
@@ -42,7 +38,7 @@ def check_folder(folder: Path, given: str) -> None:
             raise UserError(f"{given}, where {name} is neither a file nor a folder.")
     for path in sorted(folder.glob("*.json")):
         described = content_of(path, given)
-        # Of a model, its generation, a tokenizer or an adapter.
+        # Of a model, its generation or a tokenizer.
         if path.name.endswith("config.json") and not isinstance(described, dict):
             raise UserError(f"{given}, where {path.name} is no JSON object.")
         if isinstance(described, dict) and described.get("auto_map"):
@@ -120,19 +116,6 @@ def check_vocabulary(path: Path, given: str) -> None:
         SentencePieceProcessor(model_file=str(path))
     except (OSError, RuntimeError) as error:
         raise UserError(f"{given}, where {path.name} is no vocabulary of SentencePiece ({error}).") from None
-
-
-def read_safetensors(path: Path, given: str) -> "dict[str, np.ndarray]":
-    """Return the tensors of a safetensors file, float32. Raises UserError where it cannot be read."""
-    import ml_dtypes  # noqa: F401 (makes bfloat16 known to NumPy)
-    import numpy as np
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, "np") as file, np.errstate(over="ignore"):
-            return {name: np.ascontiguousarray(file.get_tensor(name), np.float32) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, AttributeError, TypeError) as error:  # the last two of types that NumPy does not have
-        raise UserError(f"{given}, where {path.name} cannot be read ({error}).") from None
 
 
 def check_hdf5(path: Path, given: str) -> None:

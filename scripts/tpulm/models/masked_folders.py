@@ -7,14 +7,16 @@ TensorFlow is imported.
 import os
 from pathlib import Path
 
+import ml_dtypes  # noqa: F401 (makes bfloat16 known to NumPy)
 import numpy as np
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from transformers import AutoConfig, PretrainedConfig
 from transformers.modeling_tf_pytorch_utils import apply_transpose, convert_tf_weight_name_to_pt_weight_name
 
 from tpulm.core.errors import UserError
 from tpulm.core.files import atomic_write, read_json, write_text
-from tpulm.core.foreign_folders import check_folder, check_hdf5, read_safetensors
+from tpulm.core.foreign_folders import check_folder, check_hdf5
 from tpulm.specs.masked_architectures import find_architecture
 from tpulm.specs.masked_sizes import config_recipe, sizes_of
 
@@ -134,8 +136,12 @@ def read_weights(folder: Path, where: str) -> dict[str, np.ndarray]:
 
 def read_file(path: Path, where: str) -> dict[str, np.ndarray]:
     """Return the tensors of a safetensors file in float32, buffers left out. Raises UserError where it is damaged."""
-    read = read_safetensors(path, f"{where} is {path.parent}")
-    kept = {name: array for name, array in read.items() if not name.endswith(BUFFERS)}
+    try:
+        with safe_open(path, "np") as file, np.errstate(over="ignore"):
+            names = [name for name in file.keys() if not name.endswith(BUFFERS)]  # noqa: SIM118
+            kept = {name: np.ascontiguousarray(file.get_tensor(name), np.float32) for name in names}
+    except (SafetensorError, AttributeError, TypeError) as error:  # the last two of types that NumPy does not have
+        raise UserError(f"{where} is {path.parent}, where {path.name} cannot be read ({error}).") from None
     for old, new in OLD_NAMES.items():
         kept = {name.replace(old, new): array for name, array in kept.items()}
     return kept

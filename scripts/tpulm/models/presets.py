@@ -1,19 +1,18 @@
 """Download published presets of keras-hub, pinned to a version or commit."""
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
+from tpulm.core import processes
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, sha256_of_each
 
 
-def locate(preset: str, revision: str | None, where: str, files: Sequence[str] | None = None) -> Path:
+def locate(preset: str, revision: str | None, where: str) -> Path:
     """Return a local folder with the files of a preset, downloaded where it is not local.
 
     preset    a folder, hf://OWNER/NAME (at `revision`), kaggle://OWNER/MODEL/keras/VARIANT/VERSION, or a
               preset name of keras-hub, which this version of keras-hub pins to such a version
-    files     those that are needed of an hf:// repository, by default all
     where     the config key of the preset. Raises UserError, naming it, when there is no such preset or no way to it.
     """
     if os.path.isdir(preset):
@@ -22,9 +21,7 @@ def locate(preset: str, revision: str | None, where: str, files: Sequence[str] |
         if preset.startswith("hf://"):
             import huggingface_hub
 
-            name = preset.removeprefix("hf://")
-            wanted = list(files) if files else None
-            return Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=wanted))
+            return Path(huggingface_hub.snapshot_download(preset.removeprefix("hf://"), revision=revision))
         import kagglehub
 
         handle = preset if preset.startswith("kaggle://") else built_in(preset, where)
@@ -41,7 +38,12 @@ def locate(preset: str, revision: str | None, where: str, files: Sequence[str] |
 
 
 def refuse_damaged(folder: str | Path, fingerprint: str | Path) -> None:
-    """Raise UserError where a file of a preset folder is not the one whose SHA-256 its fingerprint, JSON, has."""
+    """Raise UserError where a file of a preset folder is not the one whose SHA-256 its fingerprint, JSON, has.
+
+    Of processes that train together only their parent reads them for that.
+    """
+    if processes.is_worker():
+        return
     expected = read_json(fingerprint)
     paths = [Path(folder, name) for name in expected]
     for path, digest, found in zip(paths, expected.values(), sha256_of_each(paths), strict=True):

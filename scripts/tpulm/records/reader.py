@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tpulm.core import bucket
+from tpulm.core import bucket, processes
 from tpulm.core.errors import UserError
 from tpulm.core.files import sha256_of_each
 from tpulm.records.order import BLOCK
@@ -153,13 +153,13 @@ def open_records(manifest: str, split: str) -> Records:
     return Streamed(manifest, split) if bucket.remote(manifest) else Records(manifest, split)
 
 
-def open_to_train(manifest: str, verify: bool = True) -> tuple[Records, Records]:
-    """Return the records of the training and of the validation split; with `verify`, every file's SHA-256 is compared.
+def open_to_train(manifest: str) -> tuple[Records, Records]:
+    """Return the records of the training and of the validation split, after comparing every file's SHA-256.
 
-    Raises UserError as `Records` does.
+    Raises UserError as `Records` does. Of processes that train together only their parent compares.
     """
     train, validation = (open_records(manifest, split) for split in ("train", "validation"))
-    if verify:
+    if not processes.is_worker():
         train.verify()
         validation.verify()
     return train, validation

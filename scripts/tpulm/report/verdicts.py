@@ -39,8 +39,6 @@ UNKNOWN, WHITESPACE = 0.001, 0.2
 USED, TOKENS_PER_PIECE = 0.5, 10
 # Share of padding that records may have.
 PADDING = 0.5
-# Share of the units of feed-forward layers that may be dead.
-DEAD = 0.05
 
 
 @dataclass(frozen=True)
@@ -209,10 +207,6 @@ def advice(course: Course | None, warning: bool, run: Mapping[str, Any]) -> str:
     """Return what to do next. A loss of finetuning is compared with itself only: its two texts differ by design."""
     if course is None:
         return ""
-    dead = run["figures"].get("test", {}).get("dead_units", 0.0)
-    if dead > DEAD:
-        said = f"{dead:.0%} of the units of its feed-forward layers are dead: close to zero on the whole test split"
-        return f"{said}. A high learning rate does this: try {lower(run, 3, 'a third')}."
     last, change = max(course.held_out), course.change
     loss, lowest = course.held_out[last], course.held_out[course.best]
     if loss > (1 + CHANGE) * lowest:

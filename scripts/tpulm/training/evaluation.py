@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 
 import jax
-import jax.numpy as jnp
 import keras
 import numpy as np
 
@@ -11,21 +10,15 @@ from tpulm.models.sharding import Sharded, batch_sharding, replicated_sharding
 from tpulm.models.token_losses import losses_and_correct
 from tpulm.training.device_batches import AHEAD, on_devices
 from tpulm.training.history import held_out_metrics
-from tpulm.training.unit_activity import UnitActivity, dead_share
 
 
-def make_eval_step(model: keras.Model, task: Callable, activity: UnitActivity | None = None) -> Callable:
-    """Return the function (trainable, frozen, batch) -> (sums, largest).
-
-    sums     over predicted tokens: loss, correct, count; float32
-    largest  what `activity` notes of the units, if it is given
-    """
+def make_eval_step(model: keras.Model, task: Callable) -> Callable:
+    """Return the function (trainable, frozen, batch) -> (loss, correct, count), float32 sums over predicted tokens."""
 
     def evaluation(trainable: list, frozen: list, batch: dict[str, jax.Array]) -> tuple:
         inputs, labels, weights = task(batch)
         losses, correct, _ = losses_and_correct(model, trainable, frozen, inputs, labels, training=False)
-        sums = (losses * weights).sum(), (correct * weights).sum(), weights.sum()
-        return sums, activity.take() if activity else []
+        return (losses * weights).sum(), (correct * weights).sum(), weights.sum()
 
     return evaluation
 
@@ -49,15 +42,11 @@ def frequency_loss(data: Iterable[dict[str, np.ndarray]], task: Callable) -> flo
 class Evaluator:
     """Measures a model on held-out batches; compiled once."""
 
-    def __init__(self, model: keras.Model, distribution: Sharded, task: Callable, units: bool = False):
-        """Take a model, how it is sharded, and what it predicts (of `tpulm.training.train_step`).
-
-        units  whether `dead_units`, the share of `tpulm.training.unit_activity`, is among the figures
-        """
+    def __init__(self, model: keras.Model, distribution: Sharded, task: Callable):
+        """Take a model, how it is sharded, and what it predicts (of `tpulm.training.train_step`)."""
         self.model, self.sharding = model, batch_sharding(distribution)
         self.replicas = distribution.num_model_replicas
-        step = make_eval_step(model, task, UnitActivity(model) if units else None)
-        self.eval_step = jax.jit(step, out_shardings=replicated_sharding(distribution))
+        self.eval_step = jax.jit(make_eval_step(model, task), out_shardings=replicated_sharding(distribution))
 
     def __call__(self, data: Iterable[dict[str, np.ndarray]]) -> dict[str, float]:
         """Return the figures of `held_out_metrics` on held-out batches, with the values that the model holds."""
@@ -72,16 +61,12 @@ class Evaluator:
         data  batches of one size, arrays [records, ...]; rows of zeros, which weigh nothing, even out the replicas
         """
         sums: list = []
-        largest: list[jax.Array] = []
         for arrays in data:
             batch = {name: self.place(array) for name, array in arrays.items()}
-            found, units = self.eval_step(trainable, frozen, batch)
-            sums.append(found)
-            largest = list(map(jnp.maximum, units, largest)) if largest else units
+            sums.append(self.eval_step(trainable, frozen, batch))
             if len(sums) > AHEAD:  # batches that wait take memory; on virtual devices, many of them wait for ever
                 jax.block_until_ready(sums[-AHEAD])
-        figures = held_out_metrics(*np.array(sums, np.float64).sum(0))
-        return figures | ({"dead_units": dead_share(list(map(np.asarray, largest)))} if largest else {})
+        return held_out_metrics(*np.array(sums, np.float64).sum(0))
 
     def place(self, array: np.ndarray) -> jax.Array:
         """Return an array that every process holds whole as one that is sharded over the devices."""

@@ -27,7 +27,7 @@ from tpulm.training.evaluation import Evaluator
 from tpulm.training.history import FigureReader, History
 from tpulm.training.jax_run import JaxRun
 from tpulm.training.profiling import Profile
-from tpulm.training.snapshots import Snapshots
+from tpulm.training.segment import Segment
 from tpulm.training.train_step import TrainState, seed_generators
 
 
@@ -157,23 +157,14 @@ def placed(distribution: Sharded, variables: list) -> list[jax.Array]:
 
 
 def train_segment(
-    run: JaxRun,
-    recipe: dict,
-    data: tuple[Callable, Callable[[], Iterable[dict[str, np.ndarray]]]],
-    files: tuple[dict[str, str], dict[str, str] | None],
-    snapshots: Snapshots,
-    say: Callable[[str], None],
-    log: str,
-    profile: Profile | None = None,
+    run: JaxRun, data: tuple[Callable, Callable[[], Iterable[dict[str, np.ndarray]]]], segment: Segment
 ) -> None:
     """Train a segment and write its checkpoint, history and timings.
 
-    recipe    the segment's: first and last step, schedule; the checkpoint's state keeps all of it
-    data      a function of a step and rows, see `batches`, and one that returns the batches of the validation split
-    files     the rule's outputs by name, and the parts of the checkpoint before, None at first
-    log       of the job, beside which live metrics are; profile  of some of the steps
+    data  a function of a step and rows, see `batches`, and one that returns the batches of the validation split
     """
-    (load, held_out), (outputs, previous), every = data, files, recipe.get("evaluate_every")
+    (load, held_out), recipe, outputs, previous = data, segment.recipe, segment.outputs, segment.previous
+    say, every = segment.say, recipe.get("evaluate_every")
     first, last, is_main_process = recipe["first"], recipe["last"], jax.process_index() == 0
     trainer = Trainer(run)
     trained, total = count(run.model.trainable_variables), count(run.model.variables)
@@ -191,12 +182,12 @@ def train_segment(
     def measure(watch: Callable) -> dict[str, float]:
         return trainer.evaluate(watch(held_out()))
 
-    with StepCallbacks(trainer, measure, history, snapshots, say, every, MultiProcess()) as callbacks:
+    with StepCallbacks(trainer, measure, history, segment.snapshots, say, every, MultiProcess()) as callbacks:
         if not callbacks.resume() and previous:
             weights, optimizer = (sharded_arrays.Arrays(previous[part]) for part in ("weights", "optimizer"))
             trainer.load(weights, optimizer, f"the checkpoint with {previous['weights']}")
-        callbacks.profile = profile
-        history.live = LiveMetrics(log, history.step) if is_main_process else None
+        callbacks.profile = Profile.of(segment.resources, segment.log)
+        history.live = LiveMetrics(segment.log, history.step) if is_main_process else None
         callbacks.redo_evaluation()
         trainer.train(load, history.step, rates[history.step - first :], history, callbacks)
         state = (trainer.weights(), trainer.optimizer(), callbacks.finish())

@@ -7,7 +7,8 @@ virtual devices have an effect on results.
 import contextlib
 import ctypes
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 
 from tpulm.compat.tensorflow import keep_out
 from tpulm.core import processes
@@ -100,6 +101,19 @@ def start(
     set_precision(precision)
     # What tpulm.models.attention chooses, as planned; on a TPU, Keras 3.15 would take no mask for a causal one.
     keras.config.disable_flash_attention()
+
+
+def start_to_train(recipe: Mapping, resources: Mapping, say: Callable[[str], None]) -> None:
+    """Start the processes that train a segment together, and Keras in each of them; see `start`.
+
+    recipe  of the segment; resources, say  as for `tpulm.core.processes.launch_workers`
+
+    Ends the program where it has only started others, when these have ended.
+    """
+    if processes.launch_workers(resources, say):
+        sys.exit()
+    how = recipe["precision"], recipe.get("determinism", "bytes")
+    start(recipe["cpu_threads"], recipe["host_device_count"], *how, resources=resources)
 
 
 def set_precision(precision: str) -> None:

@@ -15,7 +15,7 @@ from tpulm.specs.schedule import learning_rates
 from tpulm.training import checkpoint
 from tpulm.training.callbacks import StepCallbacks
 from tpulm.training.history import FigureReader, History, held_out_metrics
-from tpulm.training.snapshots import Snapshots
+from tpulm.training.segment import Segment
 from tpulm.training.tensorflow_model import (
     assign,
     build_model,
@@ -257,34 +257,21 @@ def split_shape(array: tf.Tensor, parts: int) -> list[int]:
     return [parts, array.shape[0] // parts, *array.shape[1:]]
 
 
-def train_segment(
-    trainer: Trainer,
-    recipe: dict,
-    records: tuple[Records, Records],
-    files: tuple[dict[str, str], dict[str, str] | None],
-    snapshots: Snapshots,
-    say: Callable[[str], None],
-    log: str,
-) -> None:
-    """Train a segment and write its checkpoint, history and timings.
-
-    recipe    the segment's: first and last step, schedule; the checkpoint's state keeps all of it
-    records   of the splits train and validation
-    files     the rule's outputs by name, and the parts of the checkpoint before, None at first
-    log       of the job, beside which live metrics are
-    """
-    (train, validation), (outputs, previous), every = records, files, recipe.get("evaluate_every")
+def train_segment(trainer: Trainer, records: tuple[Records, Records], segment: Segment) -> None:
+    """Train a segment and write its checkpoint, history and timings; records  of the splits train and validation."""
+    (train, validation), recipe, outputs, previous = records, segment.recipe, segment.outputs, segment.previous
+    say, every = segment.say, recipe.get("evaluate_every")
     first, last, batch_size = recipe["first"], recipe["last"], recipe["batch_size"]
     say(f"steps {first + 1} to {last}, {trainer.model.num_parameters():,} parameters, {describe_devices()}")
     history = History(first, last, batch_size * train.sequence_length, say)
     history.devices = describe_devices()
     rates, load = learning_rates(recipe["schedule"], first, last), partial(training_batch, train, recipe)
     measure = evaluator(trainer.model, validation, trainer.strategy)
-    with StepCallbacks(trainer, measure, history, snapshots, say, every) as callbacks:
+    with StepCallbacks(trainer, measure, history, segment.snapshots, say, every) as callbacks:
         if not callbacks.resume() and previous:
             weights, optimizer = (load_arrays(previous[part]) for part in ("weights", "optimizer"))
             trainer.load(weights, optimizer, f"the checkpoint with {previous['weights']}")
-        history.live = LiveMetrics(log, history.step)
+        history.live = LiveMetrics(segment.log, history.step)
         callbacks.redo_evaluation()
         trainer.train(load, batch_size, history.step, rates[history.step - first :], history, callbacks)
         evaluation = callbacks.finish()

@@ -1,0 +1,56 @@
+"""The segment of a run that a job trains: what every training script begins with, and what its trainer writes.
+
+The rules of these scripts have, beside what is their own:
+
+input.previous         the previous checkpoint: weights, optimizer, best, state; empty for the first segment
+output.*               the checkpoint, see tpulm.training.checkpoint; history and timings, see tpulm.training.history
+params.recipe          first and last step, schedule, batch_size, optimizer, precision, seed, cpu_threads,
+                       host_device_count; patience where it can matter; evaluate_every, if it is given; on JAX also
+                       mesh, microbatches, remat, steps_per_execution; determinism, if it is given
+resources.hosts        processes that train together; resources.launcher  how to start them, see tpulm.core.processes
+resources.accelerator  what the run requests; the job fails on other devices
+resources.snapshots    where snapshots are, see tpulm.training.snapshots; resources.snapshot_every  minutes
+resources.profile      steps to trace, see tpulm.training.profiling
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from tpulm.training import checkpoint
+from tpulm.training.snapshots import Snapshots
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What a trainer has to know of a segment.
+
+    recipe    first and last step, schedule; the checkpoint's state keeps all of it
+    outputs   paths of the checkpoint, history and timings by name
+    previous  paths of the checkpoint before by name, None at first
+    say       reports progress
+    log       of the job, beside which live metrics are; resources  of the job
+    """
+
+    recipe: dict
+    outputs: dict[str, str]
+    previous: dict[str, str] | None
+    snapshots: Snapshots
+    say: Callable[[str], None]
+    log: str
+    resources: Mapping = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, job: Any, say: Callable[[str], None]) -> Self:
+        """Return the segment of a job, which is the script's `snakemake`.
+
+        Ends the program where the run has stopped before this segment, see `tpulm.training.checkpoint.stopped_early`.
+        Raises UserError where the checkpoint before is damaged.
+        """
+        recipe, outputs, resources = job.params.recipe, dict(job.output.items()), job.resources
+        previous = checkpoint.previous(job.input.previous)
+        if checkpoint.stopped_early(outputs, recipe, previous, say):
+            sys.exit()
+        snapshots = Snapshots.of(resources, recipe, job.input, say)
+        return cls(recipe, outputs, previous, snapshots, say, job.log[0], resources)
