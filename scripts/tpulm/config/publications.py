@@ -44,7 +44,6 @@ class Publication:
     folder      of what rules name as a folder: its path below results/; else ""
     card        the folder below results/ that has the card, README.md; "" of a checkpoint; a masked model's has its
                 card in `files`
-    expected    what `verify` is to find, as it is told of the whole of results/
     run         the training run that made it
     records     the set of records that it is
     """
@@ -55,7 +54,6 @@ class Publication:
     files: Mapping[str, str] = field(default_factory=dict)
     folder: str = ""
     card: str = ""
-    expected: Mapping = field(default_factory=dict)
     run: Run | None = None
     records: RecordSet | None = None
 
@@ -92,24 +90,21 @@ def publications_of(config: Mapping) -> dict[str, Publication]:
 def tokenizer_of_masked_models() -> Publication:
     """Return the tokenizer."""
     files = {file: f"tokenizer/{file}" for file in TOKENIZER_FILES.values()}
-    return Publication(
-        "tokenizer", "tokenizer", "tokenizer", files=files, card="tokenizer", expected={"tokenizers": ["tokenizer"]}
-    )
+    return Publication("tokenizer", "tokenizer", "tokenizer", files=files, card="tokenizer")
 
 
 def publication_of_records(records: RecordSet) -> Publication:
     """Return a set of records: shards, manifest and Croissant metadata."""
     folder = records.folder
     files = {file: f"{folder}/{file}" for file in (*records.files, MANIFEST, CROISSANT)}
-    expected = {"records": {folder: {"shards": records.names, "vocabulary": records.vocabulary}}}
-    return Publication(folder, "records", folder, files=files, card=folder, expected=expected, records=records)
+    return Publication(folder, "records", folder, files=files, card=folder, records=records)
 
 
 def publication_of_archive(config: Mapping) -> Publication:
-    """Return the archive of the run, with its signature if there is one; it has no card: it describes itself."""
+    """Return the archive of the run, with its checksum, and its signature if there is one; it describes itself."""
     section = config["archive"]
     name = f"{section['name']}-{section['version']}.zip"
-    names = [name, f"{name}.sig"] if section["sign"] else [name]
+    names = [name, f"{name}.sha256", *([f"{name}.sig"] if section["sign"] else [])]
     return Publication(ARCHIVE, ARCHIVE, ARCHIVE, files={file: f"archive/{file}" for file in names})
 
 
@@ -119,21 +114,19 @@ def publications_of_run(run: Run) -> list[Publication]:
     if run.stage == "mlm":
         folder = f"{name}/model"
         files = {file: f"{folder}/{file}" for file in MODEL_FILES}
-        return [Publication(name, "mlm", name, files=files, card=folder, expected={"mlm": [run.name]}, run=run)]
+        return [Publication(name, "mlm", name, files=files, card=folder, run=run)]
     if run.stage == "base":
-        expected = {"base": [run.name]}
-        preset = Publication(name, "base", name, folder=f"{name}/preset", card=name, expected=expected, run=run)
+        preset = Publication(name, "base", name, folder=f"{name}/preset", card=name, run=run)
         return [preset, for_transformers(run, name)]
 
     def model(called: str) -> Publication:
-        return Publication(called, "model", called, {}, f"{name}/model", name, {"tuned": [run.name]}, run)
+        return Publication(called, "model", called, {}, f"{name}/model", name, run)
 
     if run.recipe["method"] == "full":
         return [model(name), for_transformers(run, name)]
     # As PEFT reads it: both of its files at the top.
     files = {file.removeprefix("adapter/"): f"{name}/{file}" for file in ADAPTER_FILES}
-    expected = {"adapters": [run.name]}
-    adapter = Publication(name, "adapter", name, files, "", f"{name}/adapter", expected, run)
+    adapter = Publication(name, "adapter", name, files, "", f"{name}/adapter", run)
     merged = [model(f"{name}/merged"), for_transformers(run, name)] if run.recipe["merge"] else []
     return [adapter, *merged]
 
@@ -141,8 +134,8 @@ def publications_of_run(run: Run) -> list[Publication]:
 def for_transformers(run: Run, beside: str) -> Publication:
     """Return the causal model of a run as the folder that transformers loads; `beside`, where its card has a folder."""
     model = f"{run.stage}/{run.name}"
-    name, expected = f"transformers/{model}", {"transformers": [model]}
-    return Publication(name, "transformers", name, {}, name, f"{beside}/transformers", expected, run)
+    name = f"transformers/{model}"
+    return Publication(name, "transformers", name, {}, name, f"{beside}/transformers", run)
 
 
 def checkpoints_of(run: Run, period: int) -> list[Publication]:
@@ -159,7 +152,7 @@ def checkpoints_of(run: Run, period: int) -> list[Publication]:
             files |= {f"{here}/{file}": path for file, path in zip(MODEL_FILES, exported, strict=True)}
             files[f"{here}/{CARD}"] = f"{CHECKPOINT_CARDS}/{name}/{step:08d}/{CARD}"
         full = f"{CHECKPOINTS}/{name}/{step:08d}"
-        found.append(Publication(full, "checkpoint", name, files=files, expected={"chains": {chain: [step]}}, run=run))
+        found.append(Publication(full, "checkpoint", name, files=files, run=run))
     return found
 
 
