@@ -201,5 +201,4 @@ def what_is_published(publication: Publication) -> dict:
         "names": list(publication.files),
         "whole": bool(publication.folder),
         "root": publication.folder or next(iter(publication.files.values())),
-        "expected": publication.expected,
     }
