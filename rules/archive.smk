@@ -23,7 +23,8 @@ rule write_archive:
         here=lambda w: or_exit(only_here, PLACE.bucket, IS_MAIN),
         code=code_inputs("archive/write_archive", "archive"),
     output:
-        ARCHIVE,
+        archive=ARCHIVE,
+        sum=f"{ARCHIVE}.sha256",
     params:
         recipe=lambda w: archived(config, CONFIG_FILES, OVERRIDES, located(ARCHIVE), ROOT),
     log:

@@ -50,7 +50,7 @@ rule prune_checkpoint:
 
 
 rule verify:
-    """Target: read and check every artifact on the disk or in the bucket."""
+    """Target: compare every file on the disk or in the bucket with its SHA-256."""
     localrule: True
     input:
         # Artifacts are not inputs, because Snakemake would rebuild damaged ones instead of reporting them.
@@ -58,26 +58,6 @@ rule verify:
     params:
         recipe={
             "results": located("<results>"),
-            "collections": {
-                collection: {
-                    split: [file.removeprefix("<results>/") for file in DOCUMENTS[collection, split]]
-                    for split in SPLITS
-                }
-                for collection in TEXTS
-            },
-            "tokenizers": ["tokenizer", *COMPARED_TOKENIZERS] if "tokenizer" in config else [],
-            "records": {
-                folder: {"shards": records.names, "vocabulary": records.vocabulary}
-                for folder, records in RECORD_SETS.items()
-            },
-            "chains": {chain: run.segment_ends for chain, run in CHAINS.items()},
-            "mlm": list(EVALUATED_MODELS),
-            "asked": [name for name in INFERENCE_MODELS if name not in EVALUATED_MODELS],
-            "base": list(BASE),
-            "adapters": LORA_RUNS,
-            "tuned": FULL_RUNS + MERGED_RUNS,
-            "transformers": [f"{stage}/{name}" for stage, names in PRESETS.items() for name in names],
-            "scores": COMPARED.folders,
             "options": OPTIONS,
         },
     log:

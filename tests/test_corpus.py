@@ -22,7 +22,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tpulm.core.errors import UserError
-from tpulm.core.files import write_json
 from tpulm.corpus import sources, splits
 from tpulm.corpus.files import load_hub, read_files, read_hub
 from tpulm.corpus.parts import write_part
@@ -31,7 +30,6 @@ from tpulm.corpus.sources import Part, cut, parts_of, reading, source_files
 from tpulm.corpus.splits import assign, write_splits
 from tpulm.corpus.statistics import merged, rows_by_source
 from tpulm.corpus.stdlib import functions, paragraphs
-from tpulm.release.artifact_checks import check_corpus, examine
 from tpulm.specs.artifacts import SPLITS
 
 pytestmark = pytest.mark.unit
@@ -440,34 +438,6 @@ def test_the_held_out_documents_of_each_source_are_found(tmp_path):
             name: {name} for name in sorted({texts[split][row][0] for row in rows})
         }
     assert rows_by_source({}, "test", rows)[""] is rows
-
-
-def test_damaged_parts_and_splits_are_named(tmp_path):
-    (tmp_path / "parts").mkdir()
-    part, recipe = tmp_path / "parts/00000.parquet", DEFAULTS | {"key": "corpus", "parts": ["train"]}
-    record = write_part(str(part), [[f"document {number}" for number in range(50)]], recipe)
-    codes, told = assign("corpus", recipe, [str(part)], [record])
-    outputs = {split: str(tmp_path / f"{split}.parquet") for split in SPLITS}
-    figures, _ = write_splits(recipe, [str(part)], codes, told["dropped"], outputs)
-    write_json(part.with_suffix(".json"), record)
-    write_json(tmp_path / "parts/00000.contamination.json", {"rows": []})
-    write_json(tmp_path / "corpus.json", {"splits": figures})
-    files = {split: [f"{tmp_path.name}/{split}.parquet"] for split in SPLITS}
-    assert list(check_corpus(tmp_path, files)) == []
-    lengths = tmp_path / "train.lengths.npy"
-    lengths.write_bytes(lengths.read_bytes()[:-1] + b"\1")
-    (damage,) = check_corpus(tmp_path, files)
-    assert damage.startswith(f"{lengths} is corrupt")
-    part.write_bytes(part.read_bytes()[:-1])
-    os.replace(outputs["test"], outputs["train"])
-    damaged = [f"{part} is corrupt", f"{outputs['train']} is corrupt", f"{lengths} is corrupt"]
-    damages = list(check_corpus(tmp_path, files))
-    for damage, beginning in zip(damages, [*damaged, f"{outputs['test']} is missing"], strict=True):
-        assert damage.startswith(beginning)
-    for text in ("[]", '{"splits": {"train": 1}}'):
-        (tmp_path / "corpus.json").write_text(text)
-        *_, last = examine(tmp_path, "corpus.json", check_corpus)[1]
-        assert "JSON file" in last, text
 
 
 def test_parts_of_several_sources(tmp_path):

@@ -29,7 +29,6 @@ from tpulm.corpus.parts import write_part
 from tpulm.corpus.rows import Form
 from tpulm.corpus.splits import assign
 from tpulm.records.reader import Records
-from tpulm.release.artifact_checks import check_texts
 from tpulm.specs.artifacts import CHECKPOINT_FILES
 from tpulm.training.checkpoint import previous, save
 from tpulm.training.history import History
@@ -344,52 +343,45 @@ def test_verify_names_each_damage(small):
     (results / "tokenizer/tokenizer.json").write_text(json.dumps(text))
     said = small("verify", check=False).stdout
     for sentence in (
-        "results/corpus/validation.parquet",
+        "results/corpus/validation.parquet is corrupt",
         "results/tfrecords/train/00001-of-00004.index is corrupt",
         "results/tokens/small/finetune-text/pad-64/test/00000-of-00001.tfrecord is corrupt",
         "results/mlm/tiny/checkpoints/00000010/optimizer.safetensors is corrupt",
         "results/mlm/tiny/model/special_tokens_map.json is missing",
-        "results/finetune/python/checkpoints/00000005/state.json says step 6",
-        "the chain is broken at results/finetune/python/checkpoints/00000010",
-        "results/base/small/preset/model.weights.h5 cannot be read",
+        "results/finetune/python/checkpoints/00000005/state.json is corrupt",
+        "results/finetune/python/checkpoints/00000010/state.json is not of the chain",
+        "results/base/small/preset/model.weights.h5 is corrupt",
         "results/base/small/history.csv is corrupt",
-        "results/finetune/python/metrics.json cannot be read",
-        "results/tokenizer/tokenizer.json is not the tokenizer",
+        "results/finetune/python/metrics.json is corrupt",
+        "results/tokenizer/tokenizer.json is corrupt",
     ):
         assert re.search(rf"^\[verify\]   {re.escape(sentence)}", said, re.M), sentence
     assert "[verify] results/finetune-text: ok" in said
+    assert "not checked" not in said
 
 
-def test_tables_are_read_as_they_are_written(tmp_path):
-    history, files = History(0, 2, 8, lambda line: None), [tmp_path / "history.csv", tmp_path / "timings.csv"]
-    history.rows, history.held_out = ["1,2.5,0.1,0.001,1\n", "2,2.25,0.2,0,nan\n"], {2: 2.5}
-    history.timings = [f'{step},0.5,16,"1 x CPU, of two",keras 3.15; jax 0.10\n' for step in (1, 2)]
-    history.profiled({"steps": [1, 2], "operations": [["dot", 0.5]]})
-    history.write(*map(str, files), held_out=True)
-    assert files[0].read_text().splitlines()[1:] == ["1,2.5,0.1,0.001,1,", "2,2.25,0.2,0,nan,2.5"]
-    (tmp_path / "compared.csv").write_text('first,score,p\nmlm/x,"a, of ""b""",\n')
-    assert list(check_texts(tmp_path)) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("a", "weights,rate,test_accuracy\np,1e-4,0.9garbage\n", '"p,1e-4,0.9garbage"'),
-        ("a", "step,loss,held_out_loss\n2,2.4,2.\0\n", '"2,2.4,2.\\u0000"'),
-        ("a", "step,loss,held_out_loss\n1,2.5,\n2,abc,\n", '"2,abc,"'),
-        ("a", "step,loss\n1,2.5\n2\n", '"2"'),
-        ("a", "first,score\na,b\nc\n", '"c"'),
-        ("a", "\n", "it is empty"),
-        ("a", "", "it is empty"),
-        ("history", "step,l\0ss,accuracy,learning_rate,gradient_norm\n1,x,0,0,0\n", "its columns "),
-        ("history", "step,loss,accuracy,learning_rate,gradient_norm\n1,,0,0,0\n", '"1,,0,0,0"'),
-    ],
-)
-def test_tables_that_are_cut_or_changed_are_named(tmp_path, name, text, said):
-    """What training wrote has all its numbers."""
-    (tmp_path / f"{name}.csv").write_text(text)
-    [damage] = check_texts(tmp_path)
-    assert damage.startswith(f"{tmp_path / name}.csv is corrupt: {said}")
+def test_what_lies_beside_an_artifact_tells_of_it_without_records(small):
+    """Of shards, checkpoints and presets; what is not known of other files is said."""
+    shutil.rmtree(small / "logs")
+    shutil.rmtree(small / ".snakemake/metadata")
+    results = small / "results"
+    flip(results / "tfrecords/train/00001-of-00004.tfrecord")
+    flip(results / "base/small/preset/model.weights.h5")
+    flip(results / "mlm/tiny/checkpoints/00000010/weights.safetensors")
+    (results / "base/small/checkpoints/00000010/best.safetensors").unlink()
+    state = results / "finetune/python/checkpoints/00000005/state.json"
+    state.write_text(state.read_text().replace('"step": 5', '"step": 6'))
+    done = small("verify", check=False)
+    for sentence in (
+        "tfrecords/train/00001-of-00004.tfrecord is corrupt",
+        "base/small/preset/model.weights.h5 is corrupt",
+        "mlm/tiny/checkpoints/00000010/weights.safetensors is corrupt",
+        "base/small/checkpoints/00000010/best.safetensors is missing",
+        "finetune/python/checkpoints/00000010/state.json is not of the chain",
+    ):
+        assert f"[verify]   results/{sentence}" in done.stdout
+    assert re.search("^.verify. not checked, as no SHA-256 was recorded: .* files, such as results/", done.stdout, re.M)
+    assert "error: 5 error(s) in " in done.stdout and "Traceback" not in done.stdout
 
 
 def test_a_loss_that_is_not_finite_is_no_checkpoint(tmp_path):
@@ -575,7 +567,7 @@ def test_a_disk_that_is_too_small(small):
     (small / "results").rename(small / "saved")
     out = run_on(small, "size=5000k", "true", "--cores", "2")
     assert re.search(r"^CODE 1$", out, re.M), out[-2000:]
-    assert re.search(r"^error: the jobs need up to .* of disk in results/", out, re.M), out
+    assert re.search(r"^error: checkpoints and models need up to .* of disk in results/", out, re.M), out
     assert "LEFT results/" not in out and "Traceback" not in out
 
 

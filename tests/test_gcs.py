@@ -411,12 +411,12 @@ def test_the_report_and_upkeep_read_the_bucket(stored, server):
     workflow(*TARGETS, "--report", "report.zip", *STORED)
     with zipfile.ZipFile(workflow / "report.zip") as report:
         assert any(b"mlm-tiny" in report.read(name) for name in report.namelist())
-    assert re.search(r"\[verify\] all \d+ artifacts are ok", workflow("verify", *STORED).stdout)
+    assert re.search(r"\[verify\] all \d+ files are ok", workflow("verify", *STORED).stdout)
     name = "team/try/results/mlm/tiny/checkpoints/00000020/weights.safetensors"
     content = server.objects(name)[name]
     server.put(name, content[:-1])
     found = workflow("verify", *STORED, check=False)
-    assert found.returncode == 1 and "results/mlm/tiny/checkpoints: corrupt" in found.stdout
+    assert found.returncode == 1 and "results/mlm/tiny: corrupt" in found.stdout
     server.put(name, content)
     refused = workflow("clean", *STORED, check=False).stdout
     assert "[clean] error: results are in gs://bucket/team/try/results" in refused
@@ -431,7 +431,7 @@ def test_experiments_lie_beside_each_other_in_a_bucket(fresh, cloud):
     for name in ("one", "two"):
         assert "Nothing to be done" in run(fresh, name, "tfrecords", "-n", *more).stdout
         assert cloud.objects(f"team/two/experiments/{name}/results/tfrecords/manifest.json")
-        assert re.search(r"all \d+ artifacts are ok", run(fresh, name, "verify", *more).stdout)
+        assert re.search(r"all \d+ files are ok", run(fresh, name, "verify", *more).stdout)
         told = "\n".join(provenance(f"experiments/{name}/results/tfrecords/manifest.json", fresh.folder))
         assert f"{name}.txt" in told and ("two" if name == "one" else "one") not in told
 

@@ -141,7 +141,7 @@ def test_a_model_from_elsewhere_is_asked_and_measured_and_trained_on(fresh, give
     for same in zip(*scores, strict=True):
         assert [score.value for score in same] == pytest.approx([same[0].value] * 3, rel=1e-4)
     assert not (results / "asked/checkpoints").exists()
-    assert "asked/model: ok" in fresh("verify").stdout
+    assert "results/mlm/asked: ok" in fresh("verify").stdout
 
 
 # What each backend has of a model before its first step, by PyTorch's names, into a file.

@@ -104,43 +104,26 @@ def test_checkpoints_hold_weights_twice_and_the_optimizer(name, share):
     assert optimizer_bytes(run) == share * weights if share else optimizer_bytes(run) < 0.1 * weights
 
 
-class Files(list):
-    """Outputs or inputs of a job: a list with names."""
-
-    def __init__(self, **named):
-        super().__init__(path for paths in named.values() for path in ([paths] if isinstance(paths, str) else paths))
-        self.get, self.keys, self.named = named.get, named.keys, named
-
-    def __getitem__(self, key):
-        return self.named[key] if isinstance(key, str) else super().__getitem__(key)
+def job(*outputs):
+    return SimpleNamespace(output=outputs)
 
 
-def job(inputs=None, **outputs):
-    return SimpleNamespace(input=Files(**(inputs or {})), output=Files(**outputs))
-
-
-def needs(folder, jobs, recipe="config.yaml", **overrides):
+def needs(jobs, recipe="config.yaml", **overrides):
     config = read_config([str(ROOT / recipe)], overrides)
     run = runs_of(config)[0]
-    planned = {"key": run.key, "checkpoints": 3, "checkpoint_bytes": checkpoint_bytes(run)}
-    return run, disk.needs_of(jobs, runs_of(config), config, [planned])
+    planned = {"key": run.key, "stage": run.stage, "name": run.name, "checkpoints": 3}
+    planned["checkpoint_bytes"] = checkpoint_bytes(run)
+    on_task = planned | {"key": "evaluation.tasks.x evaluation/tasks/x/mlm/tiny"}
+    return run, disk.needs_of(jobs, runs_of(config), config, [planned, on_task])
 
 
-def test_disk_is_for_checkpoints_models_documents_and_records(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # no documents of an earlier run are there
-    text = tmp_path / "a.txt"
-    text.write_text("x" * 10_000)
-    jobs = [
-        job({"files": [str(text)]}, part="results/corpus/parts/00000.parquet"),
-        job({"corpus": ["results/corpus/train.parquet"]}, records="results/tfrecords/train/00000-of-00001.tfrecord"),
-        job(model="results/mlm/tiny/model/model.safetensors"),
-        job(other="results/figures/x.svg"),
-    ]
-    run, (chain, model, documents, records) = needs(tmp_path, jobs)
+def test_disk_is_for_checkpoints_and_models():
+    jobs = [job("results/mlm/tiny/model/model.safetensors"), job("results/figures/x.svg")]
+    run, (chain, on_task, model) = needs(jobs)
     assert chain.bytes == 3 * checkpoint_bytes(run) + 12 * model_size(run).parameters  # and a snapshot
-    assert chain.what.startswith("3 of mlm.runs.tiny ")
+    assert chain.what.startswith("3 of mlm.runs.tiny ") and on_task.what.startswith("checkpoints of tasks ")
+    assert on_task.bytes == 3 * checkpoint_bytes(run)
     assert model.bytes == 4 * model_size(run).parameters
-    assert (documents.bytes, records.bytes) == (10_000, 7_500)
 
 
 def test_disk_for_masked_models_from_elsewhere(tmp_path):
@@ -149,7 +132,7 @@ def test_disk_for_masked_models_from_elsewhere(tmp_path):
     config = read_config([str(ROOT / "config.yaml")], {})
     trained = config["mlm"]["runs"]["tiny"]
     config["mlm"]["runs"] = {"asked": place, "tiny": trained | {"init": place}}
-    jobs = [job(x=f"results/mlm/{folder}/model.safetensors") for folder in ("asked/model", "tiny/init")]
+    jobs = [job(f"results/mlm/{folder}/model.safetensors") for folder in ("asked/model", "tiny/init")]
     masked = [run for run in runs_of(config) if run.stage == "mlm"]
     [models, *_] = disk.needs_of(jobs, masked, config, [])
     assert models.bytes == 2 * 4 * model_size(masked[0]).parameters > 10**8
@@ -161,7 +144,7 @@ def test_no_size_that_is_a_guess_refuses_a_run(tmp_path, monkeypatch):
     place = {"pretrained": "me/given", "revision": 40 * "a"}
     config = read_config([str(ROOT / "config.yaml")], {})
     config["mlm"]["runs"] = {"tiny": config["mlm"]["runs"]["tiny"] | {"init": place}}
-    jobs = [job(x=f"results/mlm/tiny/{folder}/model.safetensors") for folder in ("model", "init")]
+    jobs = [job(f"results/mlm/tiny/{folder}/model.safetensors") for folder in ("model", "init")]
     [run] = [run for run in runs_of(config) if run.stage == "mlm"]
     found = disk.needs_of(jobs, [run], config, [])
     said = []
@@ -171,22 +154,9 @@ def test_no_size_that_is_a_guess_refuses_a_run(tmp_path, monkeypatch):
         disk.check([*found, disk.Need(1_000_000_001, "corpus 1.0 GB")], jobs, str(tmp_path), said.append)
 
 
-def test_text_of_a_hub_is_said_not_to_be_counted(tmp_path):
-    hub, local = ({"recipe": {"key": "corpus", "source": source}} for source in ("hub", "files"))
-    jobs = [job(part="results/corpus/parts/00000.parquet"), job(part="results/corpus/parts/00001.parquet")]
-    jobs[0].params, jobs[1].params = local, local
-    assert disk.texts_of_unknown_size(jobs) == []
-    jobs[1].params = hub
-    said = []
-    disk.check(
-        [disk.Need(1_000_000_000, "models 1.0 GB")], [], "gs://b/results", said.append, disk.texts_of_unknown_size(jobs)
-    )
-    assert "corpus, from a hub, not counted" in said[0]
-
-
-def test_disk_for_a_fetched_model(tmp_path):
-    _, found = needs(tmp_path, [job(folder="results/base/gemma-7b/preset")], "recipes/imdb-gemma-7b.yaml")
-    assert found[1].bytes == 2 * GEMMA_7B
+def test_disk_for_a_fetched_model():
+    _, found = needs([job("results/base/gemma-7b/preset")], "recipes/imdb-gemma-7b.yaml")
+    assert found[-1].bytes == 2 * GEMMA_7B
 
 
 def test_too_little_disk_is_refused_and_enough_is_told(tmp_path, monkeypatch):
@@ -196,7 +166,7 @@ def test_too_little_disk_is_refused_and_enough_is_told(tmp_path, monkeypatch):
     wanted = [disk.Need(3_000_000_000, "models 3.0 GB"), disk.Need(1_000_001_000, "two 1.0 GB"), disk.Need(0, "none")]
     said = []
     # What a job writes anew is free again.
-    disk.check(wanted, [job(x=str(old))], str(tmp_path), said.append)
+    disk.check(wanted, [job(str(old))], str(tmp_path), said.append)
     needed = "4.0 GB of disk in {}/ (models 3.0 GB; two 1.0 GB)"
     assert needed.format(tmp_path) in said[0]
     with pytest.raises(UserError, match=rf"{re.escape(needed.format(tmp_path))}, but 4\.0 GB are free"):

@@ -133,7 +133,7 @@ def test_the_archive_is_published_where_it_is_named():
     assert "archive" not in chosen(config)
     section = {"publish": {"hub": "me/models", "artifacts": ["archive"]}}
     (archive,) = chosen(read_config([ROOT / "config.yaml"], section)).values()
-    assert archive.files == {"models-1.zip": "archive/models-1.zip"}
+    assert archive.files == {f"models-1.zip{end}": f"archive/models-1.zip{end}" for end in ("", ".sha256")}
     assert archive.type == "dataset" and archive.card == ""
 
 

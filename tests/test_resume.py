@@ -102,7 +102,7 @@ def test_a_run_that_stops_early_and_is_thinned(trained, tmp_path):
     workflow("--until", "prune_checkpoint")
     assert [path.parent.name for path in folder.glob("*/weights.safetensors")] == ["00000040"]
     assert (folder / "00000010/history.csv").is_file() and (folder / "00000010/state.json").is_file()
-    assert "artifacts are ok" in workflow("verify").stdout
+    assert "files are ok" in workflow("verify").stdout
 
 
 def undisturbed_run(folder, segments):
@@ -142,7 +142,7 @@ def test_kills_in_rules_drawn_by_a_seed_change_no_byte(trained, tmp_path):
     assert within >= 10 and forgotten == []
     assert start(workflow).wait() == 0, (workflow / "snakemake.out").read_text()[-3000:]
     assert fingerprints(workflow / "results") == fingerprints(trained / "results")
-    assert "artifacts are ok" in workflow("verify").stdout
+    assert "files are ok" in workflow("verify").stdout
 
 
 def check_kills(undisturbed, folder, segments, kinds, seed):

@@ -8,8 +8,6 @@ import warm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tpulm.records.shards import Layout, pack
-from tpulm.records.tfrecord import encode
-from tpulm.release.artifact_checks import damage_of
 
 DOCUMENTS = st.lists(st.lists(st.integers(5, 99), max_size=20), min_size=1, max_size=20)
 
@@ -32,23 +30,6 @@ def test_documents_are_numbered_within_each_record(documents, length, overlap, a
             expected = {owner: number for number, owner in enumerate(sorted(set(here)), 1)}
             assert row.tolist() == [expected[owner] for owner in here]
             place += length
-
-
-@pytest.mark.unit
-def test_a_record_that_is_not_as_it_should_be_is_named():
-    ids, ones = np.array([[7, 8, 9, 3]]), np.ones((1, 4), np.int32)
-    manifest = {"tokens_per_record": 4, "vocab_size": 10, "special_ids": {"pad": 3}}
-
-    def said(packing, mask=ones, **more):
-        [record] = encode({"input_ids": ids, "attention_mask": mask, **{k: np.array([v]) for k, v in more.items()}})
-        return damage_of(record, manifest | {"packing": packing})
-
-    assert said("concat") is None and said("segments", segment_ids=[1, 1, 2, 3]) is None
-    assert said("pad", np.array([[1, 1, 1, 0]])) is None and said("pad") is None
-    for segments in ([2, 2, 2, 2], [1, 1, 3, 3], [1, 2, 1, 1], [1, 1]):
-        assert "segment_ids" in said("segments", segment_ids=segments)
-    for packing, mask in (("pad", [1, 1, 0, 1]), ("pad", [1, 1, 0, 0]), ("concat", [1, 1, 1, 0])):
-        assert "attention_mask" in said(packing, np.array([mask]))
 
 
 # Four documents in one record, and three with padding in another; each also alone, before the model is changed.

@@ -1058,9 +1058,7 @@ def test_a_shard_with_other_bytes_reruns_nothing_and_is_reported(built):
     assert listed(built) == set()
     done = built("verify", check=False)
     assert done.returncode == 1
-    named = r"error: 1 .*results/tfrecords/train/00001-of-00004\.tfrecord.* bytes (\d+) to (\d+)"
-    start, stop = map(int, re.search(named, done.stdout, re.M).groups())
-    assert start <= len(data) // 2 < stop < start + 1200
+    assert re.search(r"error: 1 .*results/tfrecords/train/00001-of-00004\.tfrecord is corrupt: ", done.stdout)
 
 
 def test_a_line_added_to_one_text_file(in_state, tmp_path):

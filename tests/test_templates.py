@@ -16,7 +16,6 @@ from tpulm.corpus.parts import write_part
 from tpulm.corpus.rows import Form
 from tpulm.corpus.sources import parts_of, reading
 from tpulm.corpus.statistics import Figures, combined
-from tpulm.release.artifact_checks import figures_of
 
 pytestmark = pytest.mark.unit
 
@@ -62,8 +61,6 @@ def test_where_the_responses_are_is_a_column(tmp_path):
         answers = [one[0] for one in said if one != ["no prompt"]]
         figures = record[split]
         assert figures["responses"] == {"documents": len(answers), "characters": len("".join(answers))}
-        told, whole = figures_of(tmp_path / f"{split}.parquet")
-        assert whole and told.items() <= figures.items()
     assert "no prompt" in texts["train"] + texts["validation"] + texts["test"]
     path = str(tmp_path / "part.parquet")
     write_part(path, [["text"]], {"seed": 0, "min_characters": 0})

@@ -6,7 +6,7 @@ of repositories.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tpulm.config.exported_models import Model
@@ -37,7 +37,6 @@ class Publication:
     kind        tokenizer, records, mlm, preset, adapter, transformers (a folder of it), checkpoint or archive
     files       paths at the place that it goes to, and below results/; "" is a folder whose files go there, and CARD is
                 the card of all but the archive and checkpoints that do not open as models
-    expected    what `verify` is to find, as it is told of the whole of results/
     changed_by  the file that tells whether a folder or a checkpoint has changed; "" of what is named file by file
     run         the training run that made it
     records     the set of records that it is
@@ -47,7 +46,6 @@ class Publication:
     name: str
     kind: str
     files: Mapping[str, str]
-    expected: Mapping = field(default_factory=dict)
     changed_by: str = ""
     run: Run | None = None
     records: RecordSet | None = None
@@ -80,11 +78,10 @@ def publications_of(config: Mapping) -> dict[str, Publication]:
     found = []
     if "tokenizer" in config:
         files = within("tokenizer", TOKENIZER_FILES.values())
-        found.append(Publication("tokenizer", "tokenizer", files, {"tokenizers": ["tokenizer"]}))
+        found.append(Publication("tokenizer", "tokenizer", files))
     for records in record_sets_of(config, runs).values():
         files = within(records.folder, (*records.files, MANIFEST))
-        expected = {"records": {records.folder: {"shards": records.names, "vocabulary": records.vocabulary}}}
-        found.append(Publication(records.folder, "records", files, expected, records=records))
+        found.append(Publication(records.folder, "records", files, records=records))
     found += [publication for run in runs for publication in publications_of_run(run)]
     return {publication.name: publication for publication in found}
 
@@ -98,22 +95,20 @@ def publications_of_run(run: Run) -> list[Publication]:
     """Return what a run makes: a model, an adapter, or an adapter and the model that it is merged into."""
     name, state = run.path, run.checkpoint()["state"]
     if run.stage == "mlm":
-        return [Publication(name, "mlm", within(f"{name}/model", MODEL_FILES), {"mlm": [run.name]}, run=run)]
+        return [Publication(name, "mlm", within(f"{name}/model", MODEL_FILES), run=run)]
     # The causal model as the folder that transformers loads.
     files = {"": f"transformers/{name}", CARD: f"{name}/transformers/{CARD}"}
-    other = Publication(files[""], "transformers", files, {"transformers": [name]}, state, run)
+    other = Publication(files[""], "transformers", files, state, run)
     if run.stage == "base":
         files = {"": f"{name}/preset", CARD: f"{name}/{CARD}"}
-        changed_by = f"{run.folder}/preset.json"
-        return [Publication(name, "preset", files, {"base": [run.name]}, changed_by, run), other]
+        return [Publication(name, "preset", files, f"{run.folder}/preset.json", run), other]
     whole = {"": f"{name}/model", CARD: f"{name}/{CARD}"}
-    expected = {"tuned": [run.name]}
     if run.recipe["method"] == "full":
-        return [Publication(name, "preset", whole, expected, state, run), other]
+        return [Publication(name, "preset", whole, state, run), other]
     # As PEFT reads it: both of its files at the top.
     files = {file.removeprefix("adapter/"): f"{name}/{file}" for file in (*ADAPTER_FILES, f"adapter/{CARD}")}
-    adapter = Publication(name, "adapter", files, {"adapters": [run.name]}, run=run)
-    merged = [Publication(f"{name}/merged", "preset", whole, expected, state, run), other]
+    adapter = Publication(name, "adapter", files, run=run)
+    merged = [Publication(f"{name}/merged", "preset", whole, state, run), other]
     return [adapter, *(merged if run.recipe["merge"] else [])]
 
 
@@ -129,9 +124,8 @@ def checkpoints_of(run: Run, period: int) -> list[Publication]:
             exported = [file.removeprefix("<results>/") for file in Model(run, step).files]
             files |= {f"{here}/{file}": path for file, path in zip(MODEL_FILES, exported, strict=True)}
             files[f"{here}/{CARD}"] = f"publish/cards/{run.path}/{step:08d}/{CARD}"
-        name, expected = f"{CHECKPOINTS}/{run.path}/{step:08d}", {"chains": {run.path: [step]}}
-        state = run.checkpoint(step)["state"]
-        found.append(Publication(name, "checkpoint", files, expected, state, run, step=step))
+        name, state = f"{CHECKPOINTS}/{run.path}/{step:08d}", run.checkpoint(step)["state"]
+        found.append(Publication(name, "checkpoint", files, state, run, step=step))
     return found
 
 
@@ -155,7 +149,8 @@ def chosen(config: Mapping) -> dict[str, Publication]:
     }
     if ARCHIVE in section.get("artifacts", ()):
         path = archive_of(config).removeprefix("<results>/")
-        found[ARCHIVE] = Publication(ARCHIVE, ARCHIVE, {path.removeprefix("archive/"): path})
+        files = {f"{path}{end}".removeprefix("archive/"): f"{path}{end}" for end in ("", ".sha256")}
+        found[ARCHIVE] = Publication(ARCHIVE, ARCHIVE, files)
     if section["sync"]:
         runs = {publication.run.key: publication.run for publication in found.values() if publication.run}
         period = period_of(section["sync"])
@@ -197,7 +192,7 @@ def to_bucket(section: Mapping, publication: Publication) -> dict[str, Any]:
 def what_is_published(publication: Publication) -> dict[str, Any]:
     """Return what both places take of an artifact."""
     names, paths = list(publication.files), list(publication.files.values())
-    return {"name": publication.name, "names": names, "root": paths[0], "expected": publication.expected}
+    return {"name": publication.name, "names": names, "root": paths[0]}
 
 
 def repository_name(section: Mapping, publication: Publication) -> str:

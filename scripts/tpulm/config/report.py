@@ -116,13 +116,6 @@ class Comparisons:
         """Take what is compared, see `comparisons`, and the list of all files of scores, which may still grow."""
         self.pairs, self.files = pairs, files
 
-    @property
-    def folders(self) -> list[str]:
-        """The folders of those whose values are means over the items beside them, below results/evaluation."""
-        scores = [path for path in self.files if path.endswith("/scores.json")]
-        own = [path.removeprefix("<results>/evaluation/").removesuffix("/scores.json") for path in scores]
-        return [folder for folder in own if not folder.startswith("tasks/")]
-
     def of(self, model: str, file: str) -> list[str]:
         """Return the files of this name of a model, STAGE/RUN, as its run ends with it: on text, tasks, the harness."""
         return [path for path in self.files if path.endswith(f"/{model}/{file}")]

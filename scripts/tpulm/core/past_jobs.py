@@ -175,23 +175,25 @@ def maker_of(path: str, made: Mapping[str, dict[str, Any]]) -> dict[str, Any] | 
     return made[files[at]] if at < len(files) and files[at].startswith(folder) else None
 
 
-def refuse_changed(paths: Iterable[str | Path]) -> None:
+def refuse_changed(paths: Iterable[str | Path], beside: Mapping[str, tuple[str, str]] | None = None) -> None:
     """Raise UserError for a file that is not as its job left it, by the SHA-256 of the job's record.
 
-    A record has those of files of up to `job_record.LARGEST` bytes; weights have another one in state.json.
+    A record has those of files of up to `job_record.LARGEST` bytes.
 
-    paths  files, and folders with files
+    paths   files, and folders with files
+    beside  SHA-256s that files beside them have, as `tpulm.release.artifact_checks.sums_beside` returns them
     """
     made = makers(jobs_of(Path(), pods=True))
     for given in map(Path, paths):
         for file in sorted(given.rglob("*")) if given.is_dir() else [given]:
             name = name_here(str(file))
             job = made.get(name)
-            known = job and job["outputs"][name]
-            if job and known and file.is_file() and sha256(file) != known:
+            known = (job and job["outputs"][name]) or (beside or {}).get(str(file), (None,))[0]
+            if known and file.is_file() and sha256(file) != known:
+                rule, target = (job["rule"], target_of(name, job)) if job else ("its job", name)
                 raise UserError(
-                    f"{name} is not what {job['rule']} wrote; snakemake --force {target_of(name, job)}, with the "
-                    "options of this command, writes it again."
+                    f"{name} is not what {rule} wrote; snakemake --force {target}, with the options of this command, "
+                    "writes it again."
                 )
 
 

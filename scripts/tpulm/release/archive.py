@@ -1,8 +1,7 @@
 """What an archive holds, gathered from a working folder, as a zip of which every byte is determined by what is in it.
 
-Times, owners and order are fixed. manifest.json, the last entry, has the sha256 of each other entry, of its content
-(`sha256`) and as it lies in the file (`packed`, in which a flipped bit of padding shows, too); the comment of the zip
-file has the sha256 of the manifest. tpulm.release.verify holds a file against all that.
+Times, owners and order are fixed. manifest.json, the last entry, has the sha256 of each other entry; the file
+NAME-VERSION.zip.sha256 beside the archive has that of the whole. tpulm.release.verify compares them.
 """
 
 import hashlib
@@ -21,7 +20,7 @@ from tpulm.core.secrets import find_secret
 from tpulm.release.crate import crate_of
 from tpulm.release.provenance import JOBS
 from tpulm.release.rebuild import minors_of
-from tpulm.release.verify import COMMENT, EPOCH, LOCAL_HEADER, MANIFEST, damages_of
+from tpulm.release.verify import MANIFEST, damages_of
 from tpulm.specs.artifacts import CHECKPOINT_FILES, experiment_folder, in_experiment
 
 # How an artifact made again is compared: `bytes`, the same on every machine; `numbers`, it follows from floating-point
@@ -187,43 +186,33 @@ def version_of(root: Path) -> tuple[dict[str, Any], str]:
     return {"commit": commit, "changed": bool(diff or untracked), "untracked": untracked}, diff
 
 
-LARGEST = 2 * 10**9  # bytes of a file: larger ones need another header
+EPOCH = (1980, 1, 1, 0, 0, 0)  # the time of every entry
 
 
 def write_zip(path: Path, files: Mapping[str, bytes | Path], manifest: Mapping[str, Any]) -> None:
     """Write files by their names in the archive, and a manifest that has these keys and `files`.
 
-    Raises UserError where a file is too large, or what was written is none that tpulm.release.verify finds whole.
+    Raises UserError where what was written is none that tpulm.release.verify finds whole.
     """
     listed: dict[str, dict[str, Any]] = {}
-    with open(path, "w+b") as target, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(files):
             source = files[name]
-            size = len(source) if isinstance(source, bytes) else source.stat().st_size
-            if size > LARGEST:
-                raise UserError(f"{name} has {size:,} bytes; a file of an archive has at most {LARGEST:,}.")
             content = source if isinstance(source, bytes) else source.read_bytes()
-            packed = add(archive, target, name, content)
-            listed[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest(), "packed": packed}
-        text = json.dumps({**manifest, "files": listed}, indent=1, sort_keys=True, ensure_ascii=False).encode()
-        add(archive, target, MANIFEST, text + b"\n")
-        archive.comment = COMMENT + hashlib.sha256(text + b"\n").hexdigest().encode()
+            add(archive, name, content)
+            listed[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        add(archive, MANIFEST, as_json({**manifest, "files": listed}))
     damages = damages_of(path)
     if damages:
         raise UserError(f"the archive was not written correctly and is not kept; the first error: {damages[0]}")
 
 
-def add(archive: zipfile.ZipFile, target: Any, name: str, content: bytes) -> str:
-    """Add an entry; return the sha256 of what it takes in the file after its header."""
+def add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+    """Add an entry, of which no byte depends on when or where it is added."""
     entry = zipfile.ZipInfo(name, EPOCH)
     entry.compress_type = zipfile.ZIP_DEFLATED
     entry.create_system, entry.external_attr = 3, 0o100644 << 16  # as Unix does, on any system
     archive.writestr(entry, content)
-    end = target.tell()
-    target.seek(entry.header_offset + LOCAL_HEADER.size + len(name.encode()))
-    packed = hashlib.sha256(target.read(entry.compress_size)).hexdigest()
-    target.seek(end)
-    return packed
 
 
 PROGRAM = """\
@@ -241,7 +230,7 @@ README = """\
 
 How every number of this run came about: what was trained, on what, by which jobs, and what came out.
 
-- Is it whole? `python3 {file}`, which runs verify.py in it.
+- Is it whole? `python3 {file}`, which runs verify.py in it; or `sha256sum -c {file}.sha256`.
 - Is it what its owner made? The program in here cannot say: who changed the archive can have changed that, too.
   Compare the SHA-256 of the archive with the one that its owner gave you.
 - Make it again: `{python} {file} --rebuild FOLDER`, in an empty folder. It installs the locked environment, for

@@ -22,7 +22,7 @@ from tpulm.core.errors import UserError
 from tpulm.core.files import read_json, sha256, write_json
 from tpulm.core.job_record import name_here
 from tpulm.core.past_jobs import refuse_changed
-from tpulm.release.artifact_checks import refuse_damaged
+from tpulm.release.artifact_checks import sums_beside
 from tpulm.specs.artifacts import MANIFEST
 
 if TYPE_CHECKING:
@@ -35,12 +35,11 @@ LAST = (MANIFEST, CARD)
 def checked(recipe: Mapping, inputs: Sequence[str]) -> dict[str, Path]:
     """Return the files of an artifact, see `contents`.
 
-    recipe  names; root, what the first of `inputs` is called below results/; expected, what is verified there
+    recipe  names; root, what the first of `inputs` is called below results/
 
-    Raises UserError where one is damaged, or not as its job left it.
+    Raises UserError where one is not as its job left it.
     """
-    refuse_damaged(recipe["expected"], Path(inputs[0].removesuffix(recipe["root"])))
-    refuse_changed(inputs)
+    refuse_changed(inputs, sums_beside(Path(inputs[0].removesuffix(recipe["root"]))))
     return contents(recipe["names"], inputs)
 
 

@@ -152,7 +152,7 @@ class Start:
         else:
             tell_of_cpus(todo)
         needs = disk.needs_of(jobs, self.runs, self.config, todo)
-        disk.check(needs, jobs, results, say, disk.texts_of_unknown_size(jobs))
+        disk.check(needs, jobs, results, say)
         if not workflow.local_exec:
             preflight(requests(jobs), executor_settings(workflow), str(self.place.root))
         if any(job.output.get("state") for job in jobs):
