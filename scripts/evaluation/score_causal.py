@@ -6,10 +6,9 @@ input.best        the tuned variables of a finetuned model; none of another one
 output.scores     JSON: model, kind (causal) and scores, see tpulm.core.scores; of a finetuned model, `base model` is
                   one of the baselines
 output.by_item    Parquet: score (its name), item, value
-params.recipe     key and path of the model, step of a checkpoint; texts and pairs, the names of those; documents of
-                  each split; sequence_length, batch_size, microbatches, precision, mesh, cpu_threads,
-                  host_device_count, of a finetuned model method and keys of LoRA, seed, layout; determinism, where it
-                  is steps
+params.recipe     key and path of the model, step of a checkpoint; documents of each split; sequence_length, batch_size,
+                  microbatches, precision, mesh, layout, seed, cpu_threads, host_device_count, of a finetuned model
+                  method and keys of LoRA; determinism, where it is steps
 """
 
 from tpulm.core.arrays import load_arrays

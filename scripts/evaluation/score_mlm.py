@@ -6,10 +6,9 @@ input.overlaps    JSON: which of them are in a training text
 input.model       a Hugging Face model folder
 output.scores     JSON: model, kind (masked) and scores, see tpulm.core.scores
 output.by_item    Parquet: score (its name), item, value
-params.recipe     key and path of the model, step of a checkpoint; texts and pairs, the names of those; documents of
-                  each split; length, tokens that the model reads; backend; cpu_threads, where there is no accelerator;
-                  with backend jax also batch_size, microbatches, mesh, layout, host_device_count; determinism, where it
-                  is steps
+params.recipe     key and path of the model, step of a checkpoint; documents of each split; length, tokens that the
+                  model reads; backend; cpu_threads, where there is no accelerator; with backend jax also batch_size,
+                  microbatches, mesh, layout, host_device_count; determinism, where it is steps
 """
 
 from pathlib import Path
