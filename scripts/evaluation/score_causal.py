@@ -23,7 +23,7 @@ with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
     determinism = recipe.get("determinism", "bytes")
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"], determinism)
     from tpulm.evaluation.jax_scoring import CausalScorer
-    from tpulm.evaluation.text_scores import Material, in_a_line, spoken
+    from tpulm.evaluation.text_scores import Material, in_a_line
     from tpulm.models.building import open_model
     from tpulm.models.causal import assign
     from tpulm.models.sharding import on_one_host
@@ -38,5 +38,4 @@ with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
         assign(model.trainable_variables, load_arrays(best), best)
         costs, beside = score(), {"base_model": costs}
     scores = material.write(snakemake.output, recipe["path"], CAUSAL, costs, **beside)
-    print(*spoken(scores), sep="\n", flush=True)  # to the log
     say(in_a_line(scores))

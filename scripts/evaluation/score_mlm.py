@@ -21,7 +21,7 @@ folder = Path(snakemake.input.model[0]).parent
 
 with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
     from tpulm.evaluation.rows import MaskedVocabulary, costs_of, fitting, masked_rows
-    from tpulm.evaluation.text_scores import Material, in_a_line, spoken
+    from tpulm.evaluation.text_scores import Material, in_a_line
 
     vocabulary = MaskedVocabulary(folder / "tokenizer.json", folder / "special_tokens_map.json")
     material = Material.of(snakemake.input, recipe, MASKED)
@@ -51,5 +51,4 @@ with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
         nats = Scorer(model, distribution, masked_lm, tokens, length)(rows, len(encoded))
     costs = costs_of(material.distinct, encoded, nats)
     scores = material.write(snakemake.output, recipe["path"], MASKED, costs)
-    print(*spoken(scores), sep="\n", flush=True)  # to the log
     say(in_a_line(scores))

@@ -193,11 +193,3 @@ def in_a_line(scores: Sequence[Score]) -> str:
             metric = score.metric.replace("_", " ")
             said.append(f"{score.on}: {metric} {score.value:.3f}{f' ({beside})' if beside else ''}")
     return "; ".join(said)
-
-
-def spoken(scores: Sequence[Score]) -> Iterator[str]:
-    """Yield a line about each score."""
-    for score in scores:
-        beside = "".join(f", {name} {value:.3f}" for name, value in score.baselines.items())
-        limits = "" if score.low is None else f" ({score.low:.3f} to {score.high:.3f})"
-        yield f"{score.name} {score.value:.3f}{limits}{beside}"
