@@ -1,15 +1,12 @@
-"""Checkpoints as models: export for evaluation, selection of the best one, and plots of the scores."""
+"""Checkpoints as models: export for evaluation, and plots of the scores."""
 
 from tpulm.specs.artifacts import EXPORTED
-from tpulm.config.runs import LOSS
-from tpulm.config.evaluations import selecting
 
 # What reads the weights of checkpoints. Pruning waits for it.
-OF_STEPS = [AT_STEPS, SAMPLED, *TASK_STEPS.values(), *HARNESS_STEPS.values()]
+OF_STEPS = [AT_STEPS, *TASK_STEPS.values(), *HARNESS_STEPS.values()]
 # The scores of each run that the report plots.
 SCORED_STEPS = {
-    chain: [file for kind in OF_STEPS if kind is not SAMPLED and chain in kind.chains for file in kind.files(chain)]
-    for chain in RUN_FOLDERS
+    chain: [file for kind in OF_STEPS if chain in kind.chains for file in kind.files(chain)] for chain in RUN_FOLDERS
 }
 if workflow.is_main_process:
     for text in filter(None, [kind.note(chain) for kind in OF_STEPS for chain in kind.chains]):
@@ -40,29 +37,6 @@ use rule export_finetune as export_finetune_at_step with:
         temp(directory(f"{EXPORTED}/finetune/{{run}}/{{step}}/model")),
     log:
         "<logs>/evaluation/finetune/{run}/{step}-export.log",
-
-
-rule select_checkpoint:
-    """Select the checkpoint of a run with the best score."""
-    input:
-        scores=lambda w: AT_STEPS.files(w.chain),
-        states=lambda w: RUN_FOLDERS[w.chain].in_every_checkpoint("state.json"),
-        weights=lambda w: RUN_FOLDERS[w.chain].in_every_checkpoint("weights.safetensors"),
-        code=code_inputs("checkpoints/select_checkpoint", "data"),
-    output:
-        weights="<results>/{chain}/selected.safetensors",
-        state="<results>/{chain}/selected.json",
-    params:
-        recipe=lambda w: selecting(RUN_FOLDERS[w.chain]),
-    log:
-        "<logs>/{chain}/select.log",
-    wildcard_constraints:
-        chain=one_of(RUN_FOLDERS if config["evaluation"]["select_by"] != LOSS else []),
-    threads: 1
-    conda:
-        "../envs/data.yaml"
-    script:
-        "../scripts/checkpoints/select_checkpoint.py"
 
 
 rule plot_checkpoints:

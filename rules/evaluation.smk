@@ -7,10 +7,10 @@ from tpulm.workflow.inputs import CheckpointFiles
 from tpulm.workflow.inputs import model_inputs
 
 EVALUATED = Evaluations(config, INFERENCE_MODELS, EVALUATED_MODELS, TRAINED_BASES, FINETUNE, list(TEXTS))
-PAIRS = EVALUATED.pairs
+PAIRS = config["evaluation"]["pairs"]["sets"]
 TEXT_FILES = EVALUATED.text_files
 # The files that sets of pairs are read from.
-PAIR_SOURCES = {name: or_exit(pair_sources, name, recipe) for name, recipe in PAIRS["sets"].items()}
+PAIR_SOURCES = {name: or_exit(pair_sources, name, recipe) for name, recipe in PAIRS.items()}
 # The files of the target `evaluation`, also built by `all`. Other files of rules/ add to them.
 SCORES = [
     f"<results>/evaluation/{model}/{file}" for model in EVALUATED.models for file in ("scores.json", "items.parquet")
@@ -63,27 +63,6 @@ rule sample_texts:
         "../scripts/evaluation/sample_texts.py"
 
 
-rule make_pairs:
-    """Make sentence pairs from the test split by corrupting the second sentence of each."""
-    input:
-        documents=DOCUMENTS_IN_PLACE["corpus", "test"],
-        lengths=LENGTHS_IN_PLACE["corpus", "test"],
-        code=code_inputs("evaluation/make_pairs", "data"),
-    output:
-        "<results>/evaluation/pairs/made.jsonl",
-    params:
-        recipe=pick(PAIRS, "made", "seed"),
-    log:
-        "<logs>/evaluation/pairs-made.log",
-    threads: 1
-    resources:
-        mem_mb=4000,
-    conda:
-        "../envs/data.yaml"
-    script:
-        "../scripts/evaluation/make_pairs.py"
-
-
 rule fetch_pairs:
     """Read a set of sentence pairs from files or from the Hugging Face Hub."""
     input:
@@ -92,11 +71,11 @@ rule fetch_pairs:
     output:
         "<results>/evaluation/pairs/sets/{pairs}.jsonl",
     params:
-        recipe=lambda w: PAIRS["sets"][w.pairs],
+        recipe=lambda w: PAIRS[w.pairs],
     log:
         "<logs>/evaluation/pairs-{pairs}.log",
     wildcard_constraints:
-        pairs=one_of(PAIRS["sets"]),
+        pairs=one_of(PAIRS),
     threads: 1
     resources:
         mem_mb=4000,
@@ -112,16 +91,14 @@ rule score_ngrams:
         documents=lambda w: DOCUMENTS_IN_PLACE[w.collection, "train"],
         lengths=lambda w: LENGTHS_IN_PLACE[w.collection, "train"],
         texts=lambda w: [TEXT_FILES[w.collection]] if TEXT_FILES else [],
-        pairs=lambda w: EVALUATED.pair_files_of(w.collection),
+        pairs=lambda w: EVALUATED.pairs_of(w.collection),
         # A preset folder is `ancient`, because its fingerprint shows changes.
         vocabulary=lambda w: [
-            ancient(file) if file in EVALUATED.presets else file for file in EVALUATED.vocabularies[w.vocabulary]
+            ancient(file) if file.endswith("/preset") else file for file in EVALUATED.vocabularies[w.vocabulary]
         ],
         code=code_inputs("evaluation/score_ngrams", "jax"),
     output:
         "<results>/evaluation/ngrams/{collection}/{vocabulary}.parquet",
-    params:
-        recipe=lambda w: {"pairs": EVALUATED.pairs_of(w.collection)},
     log:
         "<logs>/evaluation/ngrams-{collection}-{vocabulary}.log",
     wildcard_constraints:

@@ -2,7 +2,7 @@
 
 from tpulm.config.harness import tasks_of
 from tpulm.config.runs import Run
-from tpulm.workflow.inputs import opener, opening
+from tpulm.config.exported_models import opener, opening
 
 HARNESS = tasks_of(config)
 # The files that describe a task.
@@ -72,9 +72,7 @@ rule run_harness:
         **model_inputs(ASKED_BY_HARNESS),
         task=lambda w: local_files(HARNESS_FILES[w.task]),
         data=lambda w: HARNESS_DATA[w.task],
-        overlaps=lambda w: [
-            overlap(f"harness/{w.task}", name) for name in EVALUATED.trained_on(ASKED_BY_HARNESS[w.model].run)
-        ],
+        overlaps=lambda w: EVALUATED.overlaps_of(ASKED_BY_HARNESS[w.model].run, f"harness/{w.task}"),
         code=code_inputs("harness/run_harness", "harness"),
     output:
         scores="<results>/evaluation/harness/{task}/{model}/scores.json",

@@ -2,7 +2,7 @@
 
 # Inputs of the search: texts and pairs, the test examples of tasks, and the items of harness tasks.
 SEARCHED = {
-    f"texts/{name}": {"texts": [TEXT_FILES[name]] if TEXT_FILES else [], "pairs": EVALUATED.pair_files_of(name)}
+    f"texts/{name}": {"texts": [TEXT_FILES[name]] if TEXT_FILES else [], "pairs": EVALUATED.pairs_of(name)}
     for name in TEXTS
 }
 SEARCHED |= {f"tasks/{name}": {"test": [f"{task.folder}/test.parquet"]} for name, task in TASKS.items()}

@@ -15,7 +15,6 @@ TOLD += [f"<results>/mlm/{name}/metrics.json" for name in EVALUATED_MODELS if na
 TOLD += [f"<results>/mlm/{name}/fill_mask.json" for name in INFERENCE_MODELS if config["prompts"]["fill_mask"]]
 TOLD += [f"<results>/finetune/{name}/partitioning.json" for name in FINETUNE]
 TOLD += [f"<results>/finetune/{name}/generations.json" for name in FINETUNE if config["prompts"]["generate"]]
-TOLD += SAMPLES
 TOLD += [f"<results>/evaluation/responses/{run.path}/responses.json" for run in EVALUATED.generating.values()]
 TOLD += ["<results>/compare/runs.csv"] if any(len(runs) > 1 for runs in STAGE_RUNS.values()) else []
 REPEATED = [run for run in RUNS if "published" in run.recipe]

@@ -174,10 +174,7 @@ rule score_task:
         predictions=f"{TASKS_FOLDER}/{{task}}/{{model}}/predictions.parquet",
         baselines=f"{TASKS_FOLDER}/{{task}}/baselines.parquet",
         task=f"{TASKS_FOLDER}/{{task}}/task.json",
-        overlaps=lambda w: [
-            overlap(f"tasks/{w.task}", collection)
-            for collection in EVALUATED.trained_on(TASK_CHAINS[w.task, w.model][0].model_run)
-        ],
+        overlaps=lambda w: EVALUATED.overlaps_of(TASK_CHAINS[w.task, w.model][0].model_run, f"tasks/{w.task}"),
         code=code_inputs("tasks/score_task", "data"),
     output:
         scores=f"{TASKS_FOLDER}/{{task}}/{{model}}/scores.json",

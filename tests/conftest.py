@@ -311,7 +311,7 @@ finetune:
   runs:
     python: {steps: 10, checkpoint_every: 5, batch_size: 4, schedule: {shape: linear, warmup_steps: 2}}
 generation: {max_length: 24, samples: 2}
-evaluation: {text: {masked_documents: 2}, pairs: {made: 10}}
+evaluation: {text: {masked_documents: 2}}
 """
 
 

@@ -50,6 +50,10 @@ WRONG = [
     ({"corpsu": 1}, 'the config has no key "corpsu"', '"corpus"'),
     ({"tuning": {}}, 'the config has no key "tuning"', "finetune.text"),
     ({f"{TINY}.accumulate": 2}, f'{TINY} has no key "accumulate"', "microbatches"),
+    ({"evaluation.select_by": "loss"}, "evaluation.select_by was removed in version 0.3.0: the loss on the validation"),
+    ({"evaluation.pairs.made": 0}, "evaluation.pairs.made was removed in version 0.3.0: pairs are", "pairs.sets"),
+    ({"evaluation.pairs.seed": 0}, "evaluation.pairs.seed was removed in version 0.3.0: it was", "pairs.sets"),
+    ({"prompts.checkpoints": "all"}, "prompts.checkpoints was removed in version 0.3.0: tools/demo.py", "small/400"),
     ({"tfrecords.shards.dev": 1}, 'tfrecords.shards has no key "dev"', "test, train, validation"),
     ({"trackers": ["mlflow"]}, 'trackers[0] is "mlflow", which version 0.3.0 removed: list tensorboard or wandb;'),
     ({"trackers": ["wandb", "trackio"]}, 'trackers[1] is "trackio", which version 0.3.0 removed: list tensorboard'),
@@ -276,7 +280,6 @@ WRONG = [
     ({f"{PYTHON}.mesh": [0, 8]}, f"{PYTHON}.mesh is [0, 8]", "1 or more, one of which may be -1"),
     ({f"{PYTHON}.mesh": [8, 1], f"{PYTHON}.batch_size": 12}, f"{PYTHON}.batch_size is 12", "mesh, 8"),
     # evaluation
-    ({"evaluation": {"pairs": {"sets": {"made": {"files": ["a.jsonl"]}}}}}, "evaluation.pairs.sets.made has the name"),
     (
         {"evaluation": {"pairs": {"sets": {"mine": {"split": "train"}}}}},
         "evaluation.pairs.sets.mine needs one of files ", "dataset",

@@ -4,7 +4,7 @@ import csv
 import json
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -188,11 +188,11 @@ def texts_of(tmp_path):
     return items_of(answered(Silent(), tmp_path))
 
 
-def scored(lm, tmp_path, name="task.yaml", seen=(), **recipe):
+def scored(lm, tmp_path, name="task.yaml", in_training=None, **recipe):
     """Return the scores and items of a task from a file."""
     from tpulm.evaluation.harness import scores_of
 
-    return scores_of("own", None, answered(lm, tmp_path, name, **recipe), seen)
+    return scores_of("own", None, answered(lm, tmp_path, name, **recipe), in_training)
 
 
 def answered(lm, tmp_path, name="task.yaml", **recipe):
@@ -216,10 +216,9 @@ def test_a_task_from_a_file_is_scored_offline(jax_backend, preset, tmp_path, mon
     context, choices = prose(40)[0], [" value", " of the list", " name"]
     best = int(np.argmax([likelihood for likelihood, _ in lm.loglikelihood(asked(*((context, c) for c in choices)))]))
     assert items["choice/0"] == float(best == 0)
-    # What overlaps with training text has a score of its own; a model is not needed to know the items.
-    ((whole, _), (inside, own)) = scored(lm, tmp_path, seen={"choice/1", "choice/3"})
-    assert whole == score and inside.on == "own, 0 examples shown, in the training text" and inside.items == 2
-    assert own == {item: items[item] for item in ("choice/1", "choice/3")}
+    # Those in training text are counted; a model is not needed to know the items.
+    ((counted, _),) = scored(lm, tmp_path, in_training={"choice/1", "choice/3", "other/1"})
+    assert counted == replace(score, in_training_text=2) and score.in_training_text is None
     assert texts_of(tmp_path) == {
         f"choice/{number}": "\n".join([line, *choices]) for number, line in enumerate(prose(40))
     }

@@ -62,10 +62,6 @@ def test_the_config_names_the_checkpoints_that_are_scored(scored, tmp_path):
     assert chains()["mlm/tiny"].tokens_per_step == 16 * 128
     with pytest.raises(UserError, match=r"^evaluation\.checkpoints is all, .*mlm\.runs\.tiny has patience.* best"):
         scored("all", patience=2)
-    # Those that are asked.
-    asked = CheckpointFiles("prompts.checkpoints", "all", chains(), lambda path: str(tmp_path / path))
-    samples = [f"<results>/samples/mlm/tiny/{step:08d}.json" for step in (500, 1000, 1500)]
-    assert asked.files("mlm/tiny") == samples and asked.before_pruning("mlm/tiny", 500) == samples[:1]
 
 
 def test_thinning_waits_for_what_the_config_names(scored, tmp_path):

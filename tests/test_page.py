@@ -13,7 +13,7 @@ from conftest import ROOT
 from page_reader import PLANNED, Page, check_page
 from tpulm.core import accelerators
 from tpulm.core.past_jobs import METADATA
-from tpulm.core.scores import IN_TRAINING, IN_TRAINING_TEXT, KIND, Score, write_scores
+from tpulm.core.scores import KIND, Score, write_scores
 from tpulm.report import jobs
 from tpulm.report.curves import POINTS, curves_of, kept, reading
 from tpulm.report.page import SECTIONS, sections, with_keys
@@ -184,12 +184,12 @@ def test_scores_come_first_with_their_intervals_and_the_strongest_baseline(resul
     pairs = Score("pairs", "accuracy", "agreement", 0.75, 0.7, 0.8, True, 200, 0.5)
     early = Score("text", "bits_per_byte", "English prose", 3.0, None, None, False, 577, step=2)
     task = Score("task", "accuracy", "does it follow (MNLI, matched)", 0.875, 0.8, 0.9, True, 90)
-    inside = replace(task, on=f"{task.on}{IN_TRAINING}", value=0.925, part=IN_TRAINING_TEXT)
+    some = replace(task, on=f"{task.on}: long ones", value=0.925, part=KIND)
     asked = Score("harness", "acc", "arc: easy, 0 examples shown", 0.625, 0.6, 0.65, True, 80, 0.25)
     second = replace(asked, metric="acc_norm", value=0.635)
     path = results / "evaluation/mlm/one/scores.json"
     path.parent.mkdir(parents=True)
-    write_scores(path, "mlm/one", "masked", [score, pairs, early, task, inside, asked, second])
+    write_scores(path, "mlm/one", "masked", [score, pairs, early, task, some, asked, second])
     text = told(results)
     summary = text.partition('id="text-title"')[0]
     assert "2.125" in summary and "2.000" in summary and "trigrams/Kneser-Ney" in summary
@@ -198,16 +198,22 @@ def test_scores_come_first_with_their_intervals_and_the_strongest_baseline(resul
     # So is a task of the harness, by the first of its measures.
     assert "arc: easy" in summary and "0.6250" in summary and "0.6350" in text and "0.6350" not in summary
     assert "3.000" not in text
+    # How many items are in training text has a column where it is known of any.
+    assert "in training text" not in text
+    write_scores(path, "mlm/one", "masked", [replace(score, in_training_text=29), task])
+    (table,) = [one for one in Page(told(results)).tables if "in training text" in dict(one["head"]).values()]
+    at = [head for _, head in table["head"]].index("in training text")
+    assert [row[at][1] for row in table["rows"]] == ["29", "–"]
 
 
 def test_scores_of_checkpoints_are_drawn_over_the_tokens_seen(results):
     task = Score("task", "accuracy", "a task", 0.5, 0.4, 0.6, True, 90, 0.5, step=2)
     later = replace(task, value=0.75, low=0.7, high=0.8, step=4)
-    inside = replace(task, part=IN_TRAINING_TEXT, on=f"{task.on}{IN_TRAINING}")
+    some = replace(task, part=KIND, on=f"{task.on}: long ones")
     for folder, score in (("00000002", task), ("00000004", later)):
         path = results / f"evaluation/tasks/one/mlm/one/{folder}/scores.json"
         path.parent.mkdir(parents=True)
-        write_scores(path, "mlm/one", "masked", [score, inside])
+        write_scores(path, "mlm/one", "masked", [score, some])
     text = told(results)
     (spec,) = [spec for spec in Page(text).charts if "tokens seen in training" in json.dumps(spec)]
     points = spec["layer"][1]["data"]["values"]
@@ -244,22 +250,6 @@ def test_a_wrong_number_of_a_table_or_a_chart_is_found(results):
         path.write_text(path.read_text().replace("5.8456", "5.9456"))
     with pytest.raises(AssertionError):
         check_page(page, results)
-
-
-def test_samples_over_the_course_of_training_stand_side_by_side(results):
-    for number, step in enumerate(range(1, 13)):
-        named = f"{step:08d}"
-        answers = [{"token_str": token, "score": 0.5} for token in ("the", f"<b>{number // 4}</b>")]
-        write(results, f"samples/mlm/one/{named}.json", [{"prompt": "say [MASK]", "answers": answers}])
-        prompts = [{"prompt": "def ", "after": [f"same {step}", "same"]}]
-        write(results, f"samples/base/two/{named}.json", {"sampling": {}, "prompts": prompts})
-        for chain in ("mlm/one", "base/two"):
-            state = {"step": step, "evaluation": {"loss": 1.0}, "stopped_at": None, "best": {"step": 4}}
-            write(results, f"{chain}/checkpoints/{named}/state.json", state | {"recipe": {"batch_size": 16}})
-    text = told(results).partition('id="samples-title"')[2].partition('id="plan-title"')[0]
-    assert text.count(">step ") == 2 * 8  # some of the checkpoints
-    assert text.count("<ins><code>&lt;b&gt;") == 2  # where the answer is another one: of twelve steps, at two
-    assert "same <ins>" in text and "same 1</pre>" in text
 
 
 def test_plans_of_runs_and_of_models_on_tasks_are_shown(results):

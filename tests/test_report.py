@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from conftest import ROOT, copied
+from conftest import ROOT
 from page_reader import PLANNED, Page, check_page
 from tpulm.report.page import SECTIONS, page
 from tpulm.report.sources import Sources
@@ -239,26 +239,3 @@ def test_an_open_page_follows_the_run(watched, browser):
     worker.wait()
     page.locator("#state", has_text="ended").wait_for()
     assert process.wait(30) == 0 and complaints == []
-
-
-def test_what_runs_said_at_a_checkpoint_is_on_the_page(trained, tmp_path):
-    """The samples of the last checkpoint are those of the finished model, where that is the best one."""
-    workflow = copied(trained, tmp_path)
-    chains = {"mlm/tiny": 20, "base/small": 20, "finetune/python": 10}
-    samples = {chain: f"results/samples/{chain}/{step:08d}.json" for chain, step in chains.items()}
-    workflow("results/report.html", "--config", "prompts={checkpoints: last}", "--cores", "2")
-    said = {chain: json.loads((workflow / path).read_text()) for chain, path in samples.items()}
-    finished = {
-        "mlm/tiny": json.loads((workflow / "results/mlm/tiny/fill_mask.json").read_text()),
-        "finetune/python": json.loads((workflow / "results/finetune/python/generations.json").read_text()),
-    }
-    for chain, step in list(chains.items()):
-        state = json.loads((workflow / f"results/{chain}/checkpoints/{step:08d}/state.json").read_text())
-        assert state["best"]["step"] == step
-    assert said["mlm/tiny"] == finished["mlm/tiny"]
-    for one, other in zip(said["finetune/python"]["prompts"], finished["finetune/python"]["prompts"], strict=True):
-        assert one == {"prompt": other["prompt"], "after": other["after"]}
-    # Before it is tuned, the model is the base model at its last checkpoint.
-    before = [row["before"] for row in finished["finetune/python"]["prompts"]]
-    assert [row["after"] for row in said["base/small"]["prompts"]] == before
-    assert not list((workflow / "results/evaluation/checkpoints").rglob("*.safetensors"))

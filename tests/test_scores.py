@@ -5,7 +5,6 @@ import itertools
 import json
 import math
 import re
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -19,17 +18,9 @@ from tpulm.corpus.sources import pair_sources
 from tpulm.evaluation import intervals
 from tpulm.evaluation.documents import Answered, TextSet, bytes_of, draw, read_sample, write_sample
 from tpulm.evaluation.exact_match import exact_match, generated, questions_of
-from tpulm.evaluation.minimal_pairs import (
-    KINDS,
-    Pair,
-    PairSet,
-    fetch_pairs,
-    make_pairs,
-    read_pairs,
-    sentences,
-    write_pairs,
-)
+from tpulm.evaluation.minimal_pairs import Pair, fetch_pairs, read_pairs, write_pairs
 from tpulm.evaluation.ngram_model import ORDER, KneserNey, Unigram
+from tpulm.evaluation.overlap import count_in_training, find_overlap, items_in_training
 from tpulm.evaluation.rows import (
     CausalVocabulary,
     Encoded,
@@ -41,7 +32,7 @@ from tpulm.evaluation.rows import (
     masked_rows,
     summed,
 )
-from tpulm.evaluation.text_scores import MADE, Material, find_overlap
+from tpulm.evaluation.text_scores import Material
 from tpulm.tokenization import folder
 from tpulm.tokenization.folder import load
 from tpulm.tokenization.pipeline import Recipe
@@ -128,18 +119,18 @@ def test_documents_are_drawn_by_their_seed(tmp_path):
     texts = [f"document {number} of many" for number in range(50)]
     files = {split: write_corpus(tmp_path, split, texts) for split in ("validation", "test")}
     recipe = {"documents": 20, "characters": 11, "seed": 3}
-    assert write_sample(tmp_path / "sample", "corpus", files, recipe) == 40
-    sets = read_sample(tmp_path / "sample", "corpus")
+    assert write_sample(tmp_path / "corpus.parquet", "corpus", files, recipe) == 40
+    sets = read_sample(tmp_path / "corpus.parquet")
     assert [one.name for one in sets] == ["corpus validation", "corpus test"]
     for one in sets:
         rows = [int(item.rpartition("/")[2]) for item in one.items]
         assert len(set(rows)) == 20 and one.texts == [texts[row][:11] for row in rows]
     assert sets[0].items != sets[1].items
-    few = read_sample(tmp_path / "sample", "corpus", 5)  # what masked models read is of what all read
+    few = read_sample(tmp_path / "corpus.parquet", 5)  # what masked models read is of what all read
     assert few[0].items == sets[0].items[:5]
     assert draw(files["test"], 99, 0)[1] != texts and sorted(draw(files["test"], 99, 0)[1]) == sorted(texts)
     write_sample(tmp_path / "again", "corpus", files, recipe)
-    assert (tmp_path / "again").read_bytes() == (tmp_path / "sample").read_bytes()
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "corpus.parquet").read_bytes()
 
 
 def test_of_instruction_data_the_responses_are_scored(tmp_path):
@@ -151,14 +142,14 @@ def test_of_instruction_data_the_responses_are_scored(tmp_path):
     pq.write_table(table, tmp_path / "texts.parquet")
     files = dict.fromkeys(("validation", "test"), [str(tmp_path / "texts.parquet")])
     recipe = {"documents": 9, "characters": 18, "seed": 0, "responses": True}
-    write_sample(tmp_path / "sample", "finetune-text", files, recipe)
-    one, _ = read_sample(tmp_path / "sample", "finetune-text")
+    write_sample(tmp_path / "finetune-text.parquet", "finetune-text", files, recipe)
+    one, _ = read_sample(tmp_path / "finetune-text.parquet")
     assert one.name == "finetune-text validation" and one.scored == "finetune-text validation, responses"
     # No more than `characters`, and nothing where no response begins in them.
     cut = [Answered(texts[0], ((11, 13),)), Answered(texts[1][:18], ((7, 9), (17, 18))), Answered(texts[2], ((0, 9),))]
     assert sorted(one.texts) == sorted(cut) and [bytes_of(passage) for passage in cut] == [2, 3, 9]
     write_sample(tmp_path / "short", "finetune-text", files, recipe | {"characters": 10})
-    assert sorted(read_sample(tmp_path / "short", "finetune-text")[0].texts) == [
+    assert sorted(read_sample(tmp_path / "short")[0].texts) == [
         Answered("Q: 2 A: 2 ", ((7, 9),)), Answered("all of it", ((0, 9),)),
     ]  # fmt: skip
     assert sorted(one.whole.texts) == sorted(passage.text for passage in cut) and one.whole.scored == one.name
@@ -217,48 +208,10 @@ def test_generated_responses_are_right_where_they_are_those_of_the_text():
     assert score.leads and score.on == "finetune-text test, responses"
 
 
-PROSE = [
-    "The list (of names) is given to the function. It returns a value when the object is found.",
-    "These objects are made by the module. An object has a name. The names (and values) are sorted.",
-    "It was an error to call the method. The errors were found by this (small) test of the class.",
-    "Short one. The value was given to an object, which are words that have an end.",
-]
-
-
-def test_pairs_are_sentences_and_what_an_edit_has_made_of_them():
-    texts = PROSE + prose(20, words=8)
-    pairs = make_pairs(texts, 6, seed=1)
-    known = set(sentences(texts))
-    assert "Short one." not in known
-    kinds = Counter(pair.phenomenon for pair in pairs)
-    assert list(kinds) == list(KINDS) and max(kinds.values()) == 6
-    assert len({pair.item for pair in pairs}) == len(pairs)
-    counts = Counter(word for sentence in known for word in sentence.split())
-    for pair in pairs:
-        good, bad = pair.good.split(), pair.bad.split()
-        assert pair.good in known and good != bad
-        changed = [(one, other) for one, other in zip(good, bad, strict=False) if one != other]
-        if pair.phenomenon == "word replaced by one as frequent":
-            [(one, other)] = changed
-            assert counts[one] == counts[other] > 1
-        elif pair.phenomenon == "neighbouring words swapped":
-            assert changed[0] == changed[1][::-1] and len(changed) == 2
-        elif pair.phenomenon == "bracket unbalanced":
-            assert (Counter(pair.good) - Counter(pair.bad)) + (Counter(pair.bad) - Counter(pair.good)) == Counter(")")
-    # Each way as often: to prefer the shorter sentence, or to count words, is no help.
-    assert sum(len(pair.good) - len(pair.bad) for pair in pairs if pair.phenomenon == "bracket unbalanced") == 0
-    agreement = [pair for pair in pairs if pair.phenomenon == "agreement broken"]
-    before, after = (
-        Counter(word for pair in agreement for word in getattr(pair, name).split()) for name in ("good", "bad")
-    )
-    assert agreement and before == after
-    assert make_pairs(texts, 6, seed=1) == pairs != make_pairs(texts, 6, seed=2)
-
-
 def test_pairs_are_lines_whatever_marks_a_line_in_unicode(tmp_path):
     pairs = [Pair("0", "a kind", "Good\u2028line.", "Bad\x85line.\u2029")]
     write_pairs(tmp_path / "pairs.jsonl", pairs)
-    assert read_pairs(tmp_path / "pairs.jsonl", "set").pairs == pairs
+    assert read_pairs(tmp_path / "pairs.jsonl") == pairs
 
 
 def test_pairs_of_blimp_are_read_from_files(tmp_path):
@@ -270,8 +223,8 @@ def test_pairs_of_blimp_are_read_from_files(tmp_path):
         file.write(json.dumps(rows[2]) + "\n")
     pairs = list(fetch_pairs("blimp", {"files": files, "phenomenon": "linguistics_term"}, files))
     assert pairs == [Pair(str(n), "binding", f"Good {n}.", f"Bad {n}.") for n in range(3)]
-    write_pairs(tmp_path / "out", pairs)
-    assert read_pairs(tmp_path / "out", "blimp") == PairSet("blimp", pairs)
+    write_pairs(tmp_path / "blimp.jsonl", pairs)
+    assert read_pairs(tmp_path / "blimp.jsonl") == pairs
 
 
 @pytest.mark.parametrize(
@@ -303,29 +256,28 @@ def test_pairs_are_no_plain_text(tmp_path):
 
 def test_what_was_trained_on_the_test_text_is_caught():
     held_out, others = prose(40, 0, 20), prose(300, 1, 20)
-    sets = {"corpus test": ([f"item {n}" for n in range(40)], held_out)}
-    clean = find_overlap(sets, [others[:100], others[100:]], 8)["corpus test"]
-    assert clean == {"items": 40, "checked": 40, "overlapping": 0, "share": 0.0, "found": []}
-    training = [*others, *held_out]
-    caught = find_overlap(sets, [training[:100], training[100:]], 8)["corpus test"]
-    assert caught["overlapping"] == 40 and caught["share"] == 1
-    assert [one["document"] for one in caught["found"]] == list(range(300, 340))
-    assert caught["found"][0] == {
-        "item": "item 0", "ngrams": 1.0, "document": 300, "shared": " ".join(held_out[0].split()[:8]),
-    }  # fmt: skip
+    items = [f"item {n}" for n in range(40)]
+    sets = {"corpus test": (items, held_out)}
+    assert find_overlap(sets, [others[:100], others[100:]], 8) == {"corpus test": []}
+    training = [*others, *held_out[1:]]
+    assert find_overlap(sets, [training[:100], training[100:]], 8) == {"corpus test": items[1:]}
 
 
 def test_a_part_of_a_document_in_another_one_is_an_overlap():
     text = " ".join(f"word{n}" for n in range(20))
     inside = "before " + " ".join(text.split()[4:12]).upper() + "! after"
     sets = {"one": (["a", "b"], [text, "too short"]), "none": ([], [])}
-    found = find_overlap(sets, [["nothing here", inside], [inside]], 8)
-    assert found["none"] == {"items": 0, "checked": 0, "overlapping": 0, "share": 0.0, "found": []}
-    shared = " ".join(f"word{n}" for n in range(4, 12))
-    assert found["one"] == {
-        "items": 2, "checked": 1, "overlapping": 1, "share": 1.0,
-        "found": [{"item": "a", "ngrams": 1 / 13, "document": 1, "shared": shared}],
-    }  # fmt: skip
+    assert find_overlap(sets, [["nothing here", inside], [inside]], 8) == {"one": ["a"], "none": []}
+
+
+def test_items_are_counted_that_are_in_any_training_text(tmp_path):
+    paths = [tmp_path / "corpus.json", tmp_path / "finetune-text.json"]
+    for path, found in zip(paths, ({"one": ["a", "b"]}, {"one": ["b", "c"], "two": ["d"]}), strict=True):
+        write_json(path, {"ngram": 13, "found": found})
+    assert items_in_training(paths, "one") == {"a", "b", "c"} and items_in_training(paths, "three") == set()
+    assert count_in_training(["a", "c", "d"], items_in_training(paths, "one")) == 2
+    # Of a model that was trained elsewhere, nobody knows.
+    assert items_in_training([], "one") is None and count_in_training(["a"], None) is None
 
 
 @pytest.fixture(scope="module")
@@ -417,8 +369,8 @@ def test_scores_are_written_with_what_stands_beside_them(tmp_path):
     pairs = [Pair("0", "one", "g0", "b0"), Pair("1", "one", "g1", "b1"), Pair("2", "two", "g2", "b2")]
     nats = {"xy": 2.0, "wxyz\u00e9": 4.0, "g0": 1, "b0": 2, "g1": 2, "b1": 1, "g2": 3, "b2": 3}
     twice = {text: 2 * cost for text, cost in nats.items()}
-    overlaps = [{"corpus test": {"found": [{"item": "b"}]}}, {MADE: {"found": [{"item": "2"}]}}]
-    material = Material([texts], [PairSet(MADE, pairs)], {"unigram": twice}, overlaps)
+    write_json(tmp_path / "overlap.json", {"found": {"corpus test": ["b"], "set": ["1", "2"]}})
+    material = Material([texts], {"set": pairs}, {"unigram": twice}, [tmp_path / "overlap.json"])
     assert set(material.distinct) == set(nats)
     output = {"scores": tmp_path / "scores.json", "by_item": tmp_path / "items.parquet"}
     material.write(output, "base/small", "causal", nats, base_model=twice)
@@ -426,18 +378,17 @@ def test_scores_are_written_with_what_stands_beside_them(tmp_path):
     assert head == {"model": "base/small", "kind": "causal"}
     found = {score.name: score for score in scores}
     assert list(found) == [
-        "text, bits_per_byte: corpus test", "text, bits_per_byte: corpus test, in the training text",
-        f"pairs, accuracy: {MADE}", f"pairs, accuracy: {MADE}, in the training text", f"pairs, accuracy: {MADE}: one",
-        f"pairs, accuracy: {MADE}: two",
+        "text, bits_per_byte: corpus test",
+        "pairs, accuracy: set", "pairs, accuracy: set: one", "pairs, accuracy: set: two",
     ]  # fmt: skip
-    assert [score.leads for score in scores] == [True, False, True, False, False, False]
+    assert [score.leads for score in scores] == [True, True, False, False]
+    assert [score.in_training_text for score in scores] == [1, 2, 1, 1]
     assert not replace(scores[0], split="validation").leads and scores[0].split == "test"
     bits = found["text, bits_per_byte: corpus test"]
     assert bits.value == pytest.approx(6 / 8 / math.log(2)) and bits.low <= bits.value <= bits.high
     assert bits.baselines == pytest.approx({"unigram": 2 * bits.value, "base model": 2 * bits.value})
-    assert found["text, bits_per_byte: corpus test, in the training text"].value == pytest.approx(4 / 6 / math.log(2))
-    assert [found[f"pairs, accuracy: {MADE}{more}"].value for more in ("", ": one", ": two")] == [0.5, 0.5, 0.5]
-    assert found[f"pairs, accuracy: {MADE}"].chance == 0.5
+    assert [found[f"pairs, accuracy: set{more}"].value for more in ("", ": one", ": two")] == [0.5, 0.5, 0.5]
+    assert found["pairs, accuracy: set"].chance == 0.5
     rows = pq.read_table(output["by_item"]).to_pylist()
     for name, score in found.items():
         values = [row["value"] for row in rows if row["score"] == name]

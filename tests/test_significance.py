@@ -9,7 +9,7 @@ from tpulm.config.reading import complete, read_yaml
 from tpulm.config.report import comparisons
 from tpulm.config.runs import runs_of
 from tpulm.core.errors import UserError
-from tpulm.core.scores import IN_TRAINING, IN_TRAINING_TEXT, Score
+from tpulm.core.scores import Score
 from tpulm.evaluation.significance import COLUMNS, Trained, compared, holm, over_seeds, permuted
 from tpulm.report.tables import table_of_tests
 
@@ -69,9 +69,6 @@ def test_models_without_common_items_or_scores():
     (row,) = compared(bare, bare)
     assert row["verdict"] == "cannot tell"
     assert compared(bare, model("b", [1.0])) == []
-    # Other items of two models are in the training text of each.
-    inside = Score("text", "perplexity", f"x{IN_TRAINING}", 3.0, None, None, False, 4, part=IN_TRAINING_TEXT)
-    assert compared(*[Trained("a", [{inside.name: inside}], [{}])] * 2) == []
 
 
 def seeded(name, *runs, items=None):

@@ -23,7 +23,7 @@ DELETE = object()
 
 # The jobs of the fixture `trained`, by what they follow from.
 MLM_REST = (
-    "export_mlm:tiny evaluate_mlm:tiny fill_mask:mlm/tiny/fill_mask score_mlm:mlm/tiny "
+    "export_mlm:tiny evaluate_mlm:tiny fill_mask:tiny score_mlm:mlm/tiny "
     "collect_history:mlm/tiny "
     "plot_training:mlm,tiny keep_run:mlm/tiny"
 )
@@ -77,7 +77,7 @@ DRAWN = "sample_texts:corpus sample_texts:finetune-text " + "".join(OVERLAPS) + 
 VOCABULARY = "train_base_vocabulary:small/vocabulary.spm " + NGRAMS + shards(TUNING_SET) + shards(CORPUS_SET) + BASE
 TOKENIZER = "train_tokenizer evaluate_tokenizer:tokenizer score_ngrams:corpus,tokenizer " + RECORDS
 # Documents are read again, or only written again.
-SCORED_ON = "sample_texts:corpus make_pairs " + OVERLAPS[0] + OVERLAPS[2]
+SCORED_ON = "sample_texts:corpus " + OVERLAPS[0] + OVERLAPS[2]
 WRITTEN = "build_corpus:corpus " + SCORED_ON + OVERLAPS[1] + TOKENIZER + " " + shards(CORPUS_SET) + VOCABULARY
 CORPUS = "read_part:corpus,00000 " + WRITTEN
 TUNING_SCORED_ON = (
@@ -93,7 +93,7 @@ FETCHED_WRITTEN = (
     + shards(CORPUS_SET, ["validation"]) + RECORDS + " " + MEASURES
 )  # fmt: skip
 FETCHED_BASE = "fetch_base:small " + NGRAMS + shards(CORPUS_SET, ["validation"]) + shards(TUNING_SET) + FINETUNE
-PUBLISHED = "fetch_mlm:mlm/asked/model fill_mask:mlm/asked/fill_mask score_ngrams:corpus,mlm-asked score_mlm:mlm/asked"
+PUBLISHED = "fetch_mlm:mlm/asked/model fill_mask:asked score_ngrams:corpus,mlm-asked score_mlm:mlm/asked"
 # A run takes the model that it starts from, and the records its tokenizer, from the same place.
 ORIGINS = ("tokenizer", "mlm.runs.tiny.init")
 COMPARED_TOKENIZER = "fetch_tokenizer:tokenizer/compared/other evaluate_tokenizer:tokenizer/compared/other"
@@ -109,17 +109,6 @@ STEPS = (
     "export_base_at_step:small,00000020 score_causal:base/small/00000020 "
     "score_causal:finetune/python/00000010 "
     "plot_checkpoints:mlm/tiny plot_checkpoints:base/small plot_checkpoints:finetune/python"
-)
-
-# Every checkpoint is scored, and selected by that; what follows from a base model is trained anew.
-SELECTED = (
-    STEPS + " score_mlm:mlm/tiny/00000010 export_mlm_at_step:tiny,00000010 "
-    "score_causal:base/small/00000010 export_base_at_step:small,00000010 "
-    "score_causal:finetune/python/00000005 "
-    "select_checkpoint:mlm/tiny select_checkpoint:base/small select_checkpoint:finetune/python "
-    "export_mlm:tiny evaluate_mlm:tiny fill_mask:mlm/tiny/fill_mask score_mlm:mlm/tiny "
-    "keep_run:mlm/tiny export_base:small export_transformers:base,small evaluate_base:small "
-    "score_causal:base/small keep_run:base/small " + FINETUNE
 )
 
 A, B = "a" * 40, "b" * 40
@@ -555,17 +544,10 @@ ROWS = [
     *rows_of("schedules", PYTHON, LORA_SECOND, {"schedule.decay_steps": 3, "schedule.final_learning_rate": 1e-4}),
     *rows_of("trained", PYTHON, "prune_checkpoint:finetune/python,00000005", {"keep_checkpoints": "last"}),
     *rows_of("trained", PYTHON, "", {"resources.hosts": 2}),
-    *rows_of("trained", "prompts", "fill_mask:mlm/tiny/fill_mask ", {"fill_mask": ["A [MASK]."]}),
+    *rows_of("trained", "prompts", "fill_mask:tiny ", {"fill_mask": ["A [MASK]."]}),
     ("mlm.runs.NAME.published.answers.NAME", "trained", f"{TINY}.published",
      {"source": "here", "answers": {"Return the [MASK] of the list.": ["end"]}}, "compare_published"),
     *rows_of("trained", "prompts", SAMPLES, {"generate": ["class "]}),
-    *rows_of(
-        "trained", "prompts",
-        "export_mlm_at_step:tiny,00000020 fill_mask:samples/mlm/tiny/00000020 "
-        "export_base_at_step:small,00000020 sample_checkpoint:base/small/00000020 "
-        "sample_checkpoint:finetune/python/00000010",
-        {"checkpoints": "last"},
-    ),
     *rows_of(
         "trained", "generation", SAMPLES,
         {"sampler": "greedy", "k": 9, "temperature": 0.7, "max_length": 64, "samples": 4, "seed": 1},
@@ -584,14 +566,9 @@ ROWS = [
         {"checkpoints": "last"},
     ),
     *rows_of("trained", "evaluation", STEPS, {"checkpoints": "last"}),
-    (
-        "evaluation.select_by", "trained", None,
-        {"evaluation.checkpoints": "all", "evaluation.select_by": "bits_per_byte"}, SELECTED,
-    ),
     *rows_of("trained", "evaluation.text", DRAWN, {"documents": 100, "characters": 500, "seed": 1}),
     *rows_of("trained", "evaluation.text", "score_mlm:mlm/tiny", {"masked_documents": 9}),
     *rows_of("answered", "evaluation.text", "score_responses:python keep_run:finetune/python", {"responses": 9}),
-    *rows_of("trained", "evaluation.pairs", "make_pairs " + PAIRED, {"made": 9, "seed": 1}),
     *rows_of(
         "paired", "evaluation.pairs.sets.mine", "fetch_pairs:mine " + PAIRED,
         {"files": ["text/others.jsonl"], "phenomenon": "field"},
@@ -1084,7 +1061,7 @@ PLOTS = "plot_training:mlm,tiny plot_training:base,small plot_training:finetune,
 EDITED = {
     "scripts/report/plot_training.py": PLOTS,
     "scripts/finetune/train_finetune.py": FINETUNE,
-    "scripts/samples/fill_mask.py": "fill_mask:mlm/tiny/fill_mask ",
+    "scripts/samples/fill_mask.py": "fill_mask:tiny ",
     "scripts/tpulm/records/masked_batches.py": MLM,
     "scripts/tpulm/specs/schedule.py": MLM + " " + BASE,
     "scripts/tpulm/models/loading.py": "",  # of the other backend

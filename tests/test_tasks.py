@@ -389,21 +389,12 @@ def test_the_rate_is_selected_by_its_mean_over_seeds_on_validation():
     assert scores_of(also, predictions, MAJORITY, 2)[0][0].on == "is it one (development set, which also selects)"
 
 
-def test_examples_in_the_training_text_have_a_score_of_their_own():
-    seen = {"000000", "000005", "000009"}
-    (score, inside), items, _ = scores_of(RECIPE, predictions_of(CHAINS, LABELS), MAJORITY, 2, seen)
-    assert score.value == 0.6 and inside.on == "is it one, in the training text"
-    assert (inside.items, inside.seeds, inside.value) == (3, pytest.approx([1 / 3, 2 / 3]), pytest.approx(0.5))
-    assert inside.baselines == pytest.approx({"most frequent label": 1 / 3, "same model from random weights": 1 / 3})
-    assert items[items["score"] == inside.name]["value"].tolist() == [1, 0.5, 0]
-    # Of words, those of the examples that overlap; of one item, a correlation says nothing.
-    words = predictions_of(CHAINS[:1], LABELS)
-    words["item"] = [f"{number // 2:06d}:{number % 2:03d}" for number in range(10)] * 2
-    (_, inside), _, _ = scores_of(RECIPE, words, MAJORITY, 2, {"000001"})
-    assert (inside.items, inside.value) == (2, 1.0)
-    numbers = RECIPE | {"metrics": ["pearson"], "predict": "number"}
-    (_, one), _, _ = scores_of(numbers, predictions_of(CHAINS[:1], LABELS), MAJORITY, 0, {"000001"})
-    assert (one.value, one.items, one.low, one.high) == (0.0, 1, 0.0, 0.0)
+def test_examples_in_the_training_text_are_counted():
+    seen = {"000000", "000005", "000009", "000099"}
+    (score,), _, _ = scores_of(RECIPE, predictions_of(CHAINS, LABELS), MAJORITY, 2, seen)
+    assert (score.value, score.items, score.in_training_text) == (0.6, 10, 3)
+    (unknown,), _, _ = scores_of(RECIPE, predictions_of(CHAINS, LABELS), MAJORITY, 2)
+    assert unknown.in_training_text is None
 
 
 def test_a_metric_that_is_no_mean_has_no_items():

@@ -91,9 +91,9 @@ base:
 $causal
 
 prompts: {fill_mask: $masks,
-          generate: $beginnings, checkpoints: last}
+          generate: $beginnings}
 generation: {sampler: top_k, k: 8, temperature: 0.8, samples: 2}
-evaluation: {text: {documents: 100, masked_documents: 8}, pairs: {made: $pairs}}   # few, to take minutes
+evaluation: {text: {documents: 100, masked_documents: 8}}   # few, to take minutes
 """)
 SLICE = Template("""
 mlm:
@@ -115,7 +115,7 @@ base:
 $causal
 
 prompts: {fill_mask: $masks,
-          generate: $beginnings, checkpoints: last}
+          generate: $beginnings}
 plan: $plan
 """)
 
@@ -336,7 +336,6 @@ def for_cpus(text: Text, tokens: float) -> dict:
         "dropout": 0.0 if tokens > 3e5 else 0.1,  # a short text is read many times
         "masked": steps(tokens, (32, 128), 40, (300, 1500), 3, "2e-3"),
         "causal": steps(tokens, (16, 128), 20, (300, 900), 3, "3e-3"),
-        "pairs": 20 * text.words,  # they are made of words
     }
 
 

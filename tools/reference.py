@@ -63,9 +63,9 @@ same name, and its first lines describe each output: `train_tokenizer` of `rules
 
 Names in capitals vary. RUN, TASK and NAME are names in the config. STEP is a number of steps. COLLECTION is `corpus` or
 `finetune-text`. RECORDS is `tfrecords` or a folder below `tokens/`. STAGE is `mlm`, `base` or `finetune`; CHAIN and
-MODEL are STAGE/RUN, or a model on a task. PART and SHARD are numbers. ANSWERS is `mlm/RUN/fill_mask`, FETCHED the
-folder of a downloaded masked model, CARD the folder of an artifact that has a card, PLANNED a run or a task, SEARCHED
-what is searched for in training text, and PAIRS a set of pairs."""
+MODEL are STAGE/RUN, or a model on a task. PART and SHARD are numbers. FETCHED is the folder of a downloaded masked
+model, CARD the folder of an artifact that has a card, PLANNED a run or a task, SEARCHED what is searched for in
+training text, and PAIRS a set of pairs."""
 TARGETS = """\
 # Targets
 

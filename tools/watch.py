@@ -45,7 +45,7 @@ TOLD = (
     "fill_mask.json", "generations.json", "partitioning.json", "runs.csv", "scores.json",
     "responses.json",
 )  # fmt: skip
-WHOLE = ("plan", "samples")  # folders of which it tells every JSON file
+PLANS = "plan"  # the folder of which it tells every JSON file
 # A rule, or one that is made of another one by another name.
 RULE = re.compile(r"^ *(?:rule|use rule \w+ as) (\w+)(?: with)?:", re.M)
 SECONDS = 1.0  # between two looks at the files, at least; ten times what a look takes, where that is more
@@ -67,7 +67,7 @@ class Look:
         """Return the files that are there, by the names that the page gives them."""
         found = {}
         for path in self.results.rglob("*"):
-            if path.name in TOLD or (path.suffix == ".json" and path.relative_to(self.results).parts[0] in WHOLE):
+            if path.name in TOLD or (path.suffix == ".json" and path.relative_to(self.results).parts[0] == PLANS):
                 found[path.relative_to(self.results).as_posix()] = path
         logs = {run["log"]: Path(run["log"]) for run in self.recipe["runs"]}
         return found | {name: path for name, path in logs.items() if path.is_file()}

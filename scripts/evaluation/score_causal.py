@@ -6,10 +6,9 @@ input.best        the tuned variables of a finetuned model; none of another one
 output.scores     JSON: model, kind (causal) and scores, see tpulm.core.scores; of a finetuned model, `base model` is
                   one of the baselines
 output.by_item    Parquet: score (its name), item, value
-params.recipe     key and path of the model, step of a checkpoint; texts and pairs, the names of those; documents of
-                  each split; sequence_length, batch_size, microbatches, precision, mesh, cpu_threads,
-                  host_device_count, of a finetuned model method and keys of LoRA, seed, layout; determinism, where it
-                  is steps
+params.recipe     key and path of the model, step of a checkpoint; documents of each split; sequence_length, batch_size,
+                  microbatches, precision, mesh, layout, seed, cpu_threads, host_device_count, of a finetuned model
+                  method and keys of LoRA; determinism, where it is steps
 """
 
 from tpulm.core.arrays import load_arrays
@@ -24,7 +23,7 @@ with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
     determinism = recipe.get("determinism", "bytes")
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"], determinism)
     from tpulm.evaluation.jax_scoring import CausalScorer
-    from tpulm.evaluation.text_scores import Material, in_a_line, spoken
+    from tpulm.evaluation.text_scores import Material, in_a_line
     from tpulm.models.building import open_model
     from tpulm.models.causal import assign
     from tpulm.models.sharding import on_one_host
@@ -39,5 +38,4 @@ with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
         assign(model.trainable_variables, load_arrays(best), best)
         costs, beside = score(), {"base_model": costs}
     scores = material.write(snakemake.output, recipe["path"], CAUSAL, costs, **beside)
-    print(*spoken(scores), sep="\n", flush=True)  # to the log
     say(in_a_line(scores))

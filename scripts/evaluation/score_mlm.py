@@ -6,10 +6,9 @@ input.overlaps    JSON: which of them are in a training text
 input.model       a Hugging Face model folder
 output.scores     JSON: model, kind (masked) and scores, see tpulm.core.scores
 output.by_item    Parquet: score (its name), item, value
-params.recipe     key and path of the model, step of a checkpoint; texts and pairs, the names of those; documents of
-                  each split; length, tokens that the model reads; backend; cpu_threads, where there is no accelerator;
-                  with backend jax also batch_size, microbatches, mesh, layout, host_device_count; determinism, where it
-                  is steps
+params.recipe     key and path of the model, step of a checkpoint; documents of each split; length, tokens that the
+                  model reads; backend; cpu_threads, where there is no accelerator; with backend jax also batch_size,
+                  microbatches, mesh, layout, host_device_count; determinism, where it is steps
 """
 
 from pathlib import Path
@@ -22,7 +21,7 @@ folder = Path(snakemake.input.model[0]).parent
 
 with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
     from tpulm.evaluation.rows import MaskedVocabulary, costs_of, fitting, masked_rows
-    from tpulm.evaluation.text_scores import Material, in_a_line, spoken
+    from tpulm.evaluation.text_scores import Material, in_a_line
 
     vocabulary = MaskedVocabulary(folder / "tokenizer.json", folder / "special_tokens_map.json")
     material = Material.of(snakemake.input, recipe, MASKED)
@@ -52,5 +51,4 @@ with job(snakemake.log[0], f"evaluation {recipe['path']}") as say:
         nats = Scorer(model, distribution, masked_lm, tokens, length)(rows, len(encoded))
     costs = costs_of(material.distinct, encoded, nats)
     scores = material.write(snakemake.output, recipe["path"], MASKED, costs)
-    print(*spoken(scores), sep="\n", flush=True)  # to the log
     say(in_a_line(scores))

@@ -7,13 +7,12 @@ input.vocabulary  tokenizer.json and special_tokens_map.json, the vocabulary of 
                   fingerprint
 output            Parquet: text; responses, where they are scored; unigram, kneser_ney, its negative log-likelihoods in
                   nats
-params.recipe     pairs, the names of those
 """
 
 from tpulm.core.job import job
 from tpulm.training import runtime
 
-recipe, wildcards = snakemake.params.recipe, snakemake.wildcards
+wildcards = snakemake.wildcards
 
 with job(snakemake.log[0], f"evaluation {wildcards.collection} {wildcards.vocabulary}") as say:
     from tpulm.corpus.documents import read_lengths, read_rows
@@ -31,8 +30,8 @@ with job(snakemake.log[0], f"evaluation {wildcards.collection} {wildcards.vocabu
     lengths = read_lengths(snakemake.input.lengths)
     sample = Sample(lambda rows: read_rows(snakemake.input.documents, rows), lengths, CHARACTERS, 0)
     training = encoded_documents(vocabulary, sample)
-    texts = [one for path in snakemake.input.texts for one in read_sample(path, wildcards.collection)]
+    texts = [one for path in snakemake.input.texts for one in read_sample(path)]
     texts = [one.whole for one in texts] if isinstance(vocabulary, MaskedVocabulary) else texts
-    material = Material(texts, read_sets(snakemake.input.pairs, recipe["pairs"]), {}, [])
+    material = Material(texts, read_sets(snakemake.input.pairs), {}, [])
     write_costs(snakemake.output[0], vocabulary, training, material.distinct)
     say(f"counted {sum(map(len, training)):,} tokens")

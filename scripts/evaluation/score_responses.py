@@ -6,8 +6,9 @@ output.scores     JSON: model, kind (causal) and scores, see tpulm.core.scores: 
                   as tpulm.evaluation.exact_match has them
 output.by_item    Parquet: score (its name), item, value
 output.responses  JSON: for each prompt item, prompt, response, and what was generated before and after finetuning
-params.recipe     path; responses, how many at most; characters that a document is cut at; sequence_length, batch_size,
-                  microbatches, method and keys of LoRA, seed, precision, mesh, layout, cpu_threads, host_device_count
+params.recipe     key and path of the model; responses, how many at most; characters that a document is cut at;
+                  sequence_length, batch_size, microbatches, method and keys of LoRA, seed, precision, mesh, layout,
+                  cpu_threads, host_device_count
 """
 
 from tpulm.core.arrays import load_arrays
@@ -18,7 +19,7 @@ from tpulm.specs.artifacts import TEST
 from tpulm.specs.training_step import ModelSpec
 from tpulm.training import runtime
 
-recipe, given, run = snakemake.params.recipe, snakemake.input, snakemake.wildcards.run
+recipe, given = snakemake.params.recipe, snakemake.input
 
 with job(snakemake.log[0], f"responses {recipe['path']}") as say:
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"])
@@ -32,9 +33,9 @@ with job(snakemake.log[0], f"responses {recipe['path']}") as say:
     from tpulm.tokenization.causal import load_tokenizer
 
     opened = on_one_host(recipe, snakemake.resources) | {"base": {"preset": given.base}}
-    model, distribution = open_model(ModelSpec.of("finetune", f"finetune.runs.{run}", opened))
+    model, distribution = open_model(ModelSpec.of("finetune", recipe["key"], opened))
     tokenizer, back = load_tokenizer(given.base, start=lambda: None), model.preprocessor.tokenizer.detokenize
-    sets = [one for one in read_sample(given.texts, "finetune-text", recipe["responses"]) if one.split == TEST]
+    sets = [one for one in read_sample(given.texts, recipe["responses"]) if one.split == TEST]
     characters, length = recipe["characters"], recipe["sequence_length"]
     asked = [one for texts in sets for one in questions_of(texts, tokenizer, characters, length)]
     # As the tokenizer gives a response back, which is how a model's reaches us.

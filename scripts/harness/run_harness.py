@@ -3,7 +3,7 @@
 input.base        preset folder
 input.best        safetensors, the tuned variables of the best checkpoint, or of another; none for the base model itself
 input.data        files of the task's examples, in the order of its description; none of a task of the harness
-input.overlaps    JSON of find_overlap, of each text that the model was trained on
+input.overlaps    JSON of find_overlap, one for each text that the model was trained on
 output.scores     JSON, see tpulm.core.scores: a row for each metric of the task
 output.by_item    Parquet: score, item, value
 params.recipe     harness (name, file or task and revision, examples shown, limit, max_length); key and path of the
@@ -15,7 +15,6 @@ import tempfile
 from dataclasses import replace
 
 from tpulm.config.harness import HarnessTask
-from tpulm.core.files import read_json
 from tpulm.core.job import job
 from tpulm.core.scores import CAUSAL, write_scores
 from tpulm.specs.training_step import ModelSpec
@@ -29,7 +28,8 @@ with job(snakemake.log[0], f"{recipe['path']}, {asked['name']}") as say:
     runtime.start(recipe["cpu_threads"], recipe["host_device_count"], recipe["precision"], determinism)
     from tpulm.evaluation.harness import results_of, scores_of
     from tpulm.evaluation.harness_model import KerasLM
-    from tpulm.evaluation.text_scores import overlapping, write_items
+    from tpulm.evaluation.overlap import items_in_training
+    from tpulm.evaluation.text_scores import write_items
     from tpulm.models.building import open_model
     from tpulm.models.sharding import on_one_host
     from tpulm.tokenization.causal import load_tokenizer
@@ -47,8 +47,8 @@ with job(snakemake.log[0], f"{recipe['path']}, {asked['name']}") as say:
     with tempfile.TemporaryDirectory() as cache:
         paths = dict(zip(task.data, map(str, snakemake.input.get("data", [])), strict=True))
         results = results_of(lm, task.key, asked, paths, cache)
-    overlaps = [read_json(path)["sets"] for path in snakemake.input.get("overlaps") or []]
-    found = scores_of(asked["name"], asked.get("task"), results, overlapping(overlaps, asked["name"]))
+    in_training = items_in_training(snakemake.input.overlaps, asked["name"])
+    found = scores_of(asked["name"], asked.get("task"), results, in_training)
     scores = [replace(score, step=recipe.get("step")) for score, _ in found]
     write_items(snakemake.output.by_item, found)
     write_scores(snakemake.output.scores, recipe["path"], CAUSAL, scores)

@@ -5,7 +5,7 @@ input.texts       what is looked for, one of these or several: Parquet of held-o
 input.pairs       JSON Lines of pairs of sentences, of which the good ones
 input.test        Parquet of the test examples of a task
 input.questions   JSON of the items of a task of lm-evaluation-harness
-output            JSON: ngram; sets, by name what tpulm.evaluation.text_scores.find_overlap says of it
+output            JSON: ngram; found, the items that are in a training document, by the name of their set
 params.recipe     ngram, words of an n-gram
 """
 
@@ -14,27 +14,29 @@ from pathlib import Path
 from tpulm.core.files import read_json, write_json
 from tpulm.core.job import job
 
-inputs, recipe, wildcards = snakemake.input, snakemake.params.recipe, snakemake.wildcards
+inputs, n, wildcards = snakemake.input, snakemake.params.recipe["ngram"], snakemake.wildcards
 
 with job(snakemake.log[0], f"{wildcards.searched}, {wildcards.collection}") as say:
     from tpulm.corpus.documents import read_texts
     from tpulm.corpus.examples import read_split
     from tpulm.evaluation.documents import read_sample, text_of
-    from tpulm.evaluation.text_scores import find_overlap, read_sets, told
+    from tpulm.evaluation.minimal_pairs import read_pairs
+    from tpulm.evaluation.overlap import find_overlap
 
     name, sets = wildcards.searched.rpartition("/")[2], {}
     for path in inputs.get("texts", []):
-        sets |= {one.name: (one.items, list(map(text_of, one.texts))) for one in read_sample(path, name)}
-    pairs = inputs.get("pairs", [])
-    for one in read_sets(pairs, [Path(path).stem for path in pairs]):
-        sets[one.name] = ([pair.item for pair in one.pairs], [pair.good for pair in one.pairs])
+        sets |= {one.name: (one.items, list(map(text_of, one.texts))) for one in read_sample(path)}
+    for path in inputs.get("pairs", []):
+        pairs = read_pairs(path)
+        sets[Path(path).stem] = ([pair.item for pair in pairs], [pair.good for pair in pairs])
     for path in inputs.get("test", []):
         test = read_split(path)
-        sets |= {column: (test["item"], test[column]) for column in ("text", "text_pair") if column in test}
+        both = [test[column] for column in ("text", "text_pair") if column in test]
+        sets[name] = (test["item"], list(map("\n".join, zip(*both, strict=True))))
     for path in inputs.get("questions", []):
         items = read_json(path)
         sets[name] = (list(items), list(items.values()))
-    found = find_overlap(sets, read_texts(inputs.documents), recipe["ngram"])
-    write_json(snakemake.output[0], {"ngram": recipe["ngram"], "sets": found})
-    for line in told(found, recipe["ngram"]):
-        say(line)
+    found = find_overlap(sets, read_texts(inputs.documents), n)
+    write_json(snakemake.output[0], {"ngram": n, "found": found})
+    for one, own in found.items():
+        say(f"{one}: {len(own)} of {len(sets[one][0])} share {n} words with training documents")

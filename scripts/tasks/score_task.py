@@ -3,7 +3,7 @@
 input.predictions     Parquet of predict_task
 input.baselines       Parquet of fit_task_baselines
 input.task            JSON: labels of the task
-input.overlaps        JSON of find_overlap, of each text that the model was trained on
+input.overlaps        JSON of find_overlap, one for each text that the model was trained on
 output.scores         JSON, see tpulm.core.scores
 output.by_item        Parquet: score, item, value; of the scores that are a mean over items
 output.chains         CSV: a row for each chain: weights, rate, seed, metrics on both splits, selected (its rate)
@@ -20,6 +20,7 @@ from tpulm.config.tasks import kind_of
 from tpulm.core.files import atomic_write, read_json, write_text
 from tpulm.core.job import job
 from tpulm.core.scores import write_scores
+from tpulm.evaluation.overlap import items_in_training
 from tpulm.evaluation.task_scores import scores_of
 
 recipe, wildcards = snakemake.params.recipe, snakemake.wildcards
@@ -30,9 +31,8 @@ with job(snakemake.log[0], f"{wildcards.task} {recipe['path']}") as say:
         pd.read_parquet(path) for path in (snakemake.input.predictions, snakemake.input.baselines)
     )
     labels = read_json(snakemake.input.task)["labels"]
-    sets = [own for path in snakemake.input.get("overlaps") or [] for own in read_json(path)["sets"].values()]
-    seen = {found["item"] for own in sets for found in own["found"]}
-    scores, by_item, chains = scores_of(recipe, predictions, baselines, len(labels), seen)
+    in_training = items_in_training(snakemake.input.overlaps, wildcards.task)
+    scores, by_item, chains = scores_of(recipe, predictions, baselines, len(labels), in_training)
     scores = [replace(score, step=recipe.get("step")) for score in scores]
     write_scores(snakemake.output.scores, recipe["path"], kind_of(recipe["path"]), scores)
     with atomic_write(snakemake.output.by_item) as partial:

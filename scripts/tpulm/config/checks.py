@@ -7,13 +7,12 @@ import os
 import re
 from collections.abc import Mapping
 
-from tpulm.config.evaluations import check_pairs, check_selection
 from tpulm.config.exported_models import same_origin
 from tpulm.config.publications import check_publish
 from tpulm.config.record_sets import check_records_elsewhere
 from tpulm.config.report import check_published
 from tpulm.config.tasks import check_tasks
-from tpulm.config.texts import check_chat, sources_of, template_fields
+from tpulm.config.texts import check_chat, check_dataset, sources_of, template_fields
 from tpulm.core.accelerators import topology
 from tpulm.core.errors import UserError, describe
 from tpulm.core.secrets import find_secret
@@ -44,8 +43,8 @@ def check(config: dict) -> None:
         check_finetune_run(f"finetune.runs.{name}", recipe, config["base"])
         check_start(name, finetune["runs"])
     check_tasks(config, check_training, check_jax_run)
-    check_pairs(config["evaluation"]["pairs"]["sets"])
-    check_selection(config)
+    for name, recipe in config["evaluation"]["pairs"]["sets"].items():
+        check_dataset(f"evaluation.pairs.sets.{name}", recipe)
     check_plan(config["plan"])
     check_prompts(config["prompts"])
     check_publish(config)
@@ -82,11 +81,7 @@ def check_source(where: str, recipe: Mapping) -> None:
     for name in ("template", "response"):
         if name in recipe:
             template_fields(f"{where}.{name}", recipe[name])
-    if recipe["source"] == "hub" and "revision" not in recipe and not os.path.isdir(recipe["dataset"]):
-        raise UserError(
-            f"{where}.revision is missing; a dataset on the hub must be pinned to a commit of 40 hexadecimal digits, "
-            "so that it cannot change."
-        )
+    check_dataset(where, recipe)
 
 
 def check_pinned(where: str, recipe: Mapping) -> None:

@@ -69,6 +69,31 @@ class Model:
         return f"{self.preset}.json"
 
 
+OF_FETCHED = 0  # the seed that samples of a model are drawn by which has no run of its own
+
+
+def opener(run: Run) -> Run:
+    """Return the run that says where and how the model of a run is opened.
+
+    Itself, or for a base model that was fetched the first finetuning run on it, by name: what it takes to tune a model
+    is enough to ask it. One that nothing tunes is opened with the defaults of the schema.
+    """
+    tuned = run.config["finetune"]["runs"].items() if "preset" in run.recipe else ()
+    tuning = sorted(name for name, recipe in tuned if recipe["base"] == run.name)
+    return Run("finetune", tuning[0], run.config) if tuning else run
+
+
+def opening(model: Model) -> dict:
+    """Return what a job that asks a model takes of the config: what opens it, and which one it is."""
+    run = model.run
+    if run.stage == "finetune":
+        return {"key": run.key, **model.named, **run.loading_params()}
+    by = opener(run)
+    kept = pick(by.recipe, "precision", "mesh", "layout", "host_device_count", *by.determinism_keys)
+    seed = by.recipe["seed"] if by.stage == "base" else OF_FETCHED
+    return {"key": run.key, **model.named, **kept, "cpu_threads": run.config["cpu_threads"], "seed": seed}
+
+
 def asked_of(config: Mapping, trained: Mapping[str, Run]) -> tuple[dict[str, Run], dict[str, Run]]:
     """Return the masked models that are asked, by name, and those of them that are measured.
 

@@ -29,7 +29,7 @@ class HarnessTask:
     @property
     def files(self) -> list[str]:
         """The files of its description; none of a task that comes with the harness. Raises UserError."""
-        return [str(path) for path in descriptions(self.key, Path(self.recipe["file"]))] if self.own else []
+        return [str(path) for path, _ in layers(self.key, Path(self.recipe["file"]))] if self.own else []
 
     @property
     def own(self) -> bool:
@@ -84,20 +84,18 @@ def read(key: str, path: Path) -> dict[str, Any]:
     return found
 
 
-def included(path: Path, found: Mapping) -> list[Path]:
-    """Return the files that a file of a task includes, relative to its folder as the harness takes them."""
-    names = found.get("include", [])
-    return [path.parent / name for name in (names if isinstance(names, list) else [names])]
+def layers(key: str, path: Path, before: tuple[Path, ...] = ()) -> list[tuple[Path, dict[str, Any]]]:
+    """Return a file of a task and before it those that it includes, relative to its folder, each with what it says.
 
-
-def descriptions(key: str, path: Path, before: tuple[Path, ...] = ()) -> list[Path]:
-    """Return a file of a task and those that it includes. Raises UserError, also for files that include each other."""
+    What a file says goes over what the files before it say. Raises UserError, also for files that include each other.
+    """
     if path in before:
         raise UserError(f"{key}.file: {path} includes itself.")
-    own = [path]
-    for other in included(path, read(key, path)):
-        own += descriptions(key, other, (*before, path))
-    return own
+    found = read(key, path)
+    names = found.pop("include", [])
+    names = names if isinstance(names, list) else [names]
+    under = [layer for name in names for layer in layers(key, path.parent / name, (*before, path))]
+    return [*under, (path, found)]
 
 
 def described(key: str, file: str) -> dict[str, Any]:
@@ -105,8 +103,7 @@ def described(key: str, file: str) -> dict[str, Any]:
 
     Raises UserError for one that is no single task, and for examples from the hub, which only the harness's tasks take.
     """
-    descriptions(key, Path(file))
-    found = merged(key, Path(file))
+    found = {name: value for _, own in layers(key, Path(file)) for name, value in own.items()}
     task, place = found.get("task"), found.get("dataset_path")
     if not isinstance(task, str):
         raise UserError(f"{key}.file is {file}, which has no key `task`; allowed: a single task, not a group.")
@@ -116,15 +113,6 @@ def described(key: str, file: str) -> dict[str, Any]:
             "files in dataset_kwargs.data_files."
         )
     return found
-
-
-def merged(key: str, path: Path) -> dict[str, Any]:
-    """Return what a file says over what it includes; a later include over an earlier one."""
-    found = read(key, path)
-    under: dict[str, Any] = {}
-    for other in included(path, found):
-        under |= merged(key, other)
-    return under | {name: value for name, value in found.items() if name != "include"}
 
 
 def listed(description: Mapping) -> list[str]:

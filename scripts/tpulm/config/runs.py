@@ -27,8 +27,6 @@ STAGE_KEYS = {
 OPENING_KEYS = ("seed", "precision", "mesh", "layout", "host_device_count")
 # Records that are measured at once, of a model that was not trained here.
 MEASURED_AT_ONCE = 8
-# What selects a checkpoint, beside sets of pairs: the held-out loss, or bits per byte of the validation split.
-LOSS, BITS_PER_BYTE = "loss", "bits_per_byte"
 # What LoRA adapts, and how.
 LORA_KEYS = ("rank", "alpha", "targets", "base_precision")
 
@@ -133,19 +131,14 @@ class Run:
         return {name: f"{self.folder}/checkpoints/{step:08d}/{file}" for name, file in CHECKPOINT_FILES.items()}
 
     @property
-    def selected_by(self) -> str:
-        """What selects the checkpoint that is its model: LOSS, BITS_PER_BYTE or the name of a set of pairs."""
-        return self.config["evaluation"]["select_by"]
-
-    @property
     def best(self) -> str:
-        """The weights of its model: those of the checkpoint that is selected."""
-        return self.checkpoint()["best"] if self.selected_by == LOSS else f"{self.folder}/selected.safetensors"
+        """The weights of its model: those of the checkpoint with the lowest loss on the validation split."""
+        return self.checkpoint()["best"]
 
     @property
     def state(self) -> str:
         """The file that says how it was trained, and which step its model is of."""
-        return self.checkpoint()["state"] if self.selected_by == LOSS else f"{self.folder}/selected.json"
+        return self.checkpoint()["state"]
 
     def snapshots(self, step: int) -> str:
         """Return the folder of the snapshots of the segment that ends at `step`."""

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from tpulm.config.exported_models import Model
-from tpulm.config.runs import LOSS, Run, pick
+from tpulm.config.runs import Run, pick
 from tpulm.specs.artifacts import MODEL_FILES, PAD_ID
 from tpulm.specs.label_heads import exported_model, masked_model
 from tpulm.specs.schedule import segment_schedule
@@ -78,11 +78,6 @@ class TaskChain(Run):
     def backend(self) -> str:
         """JAX, whatever has trained the model."""
         return "jax"
-
-    @property
-    def selected_by(self) -> str:
-        """The loss on the task's validation split, whatever selects the checkpoints of its model."""
-        return LOSS
 
     @property
     def origin(self) -> dict | None:

@@ -1,12 +1,12 @@
 """Tasks that models are finetuned on: what the config says of each, on which models, and what is wrong with it."""
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tpulm.config.exported_models import asked_of
 from tpulm.config.runs import Run, pick, runs_of
 from tpulm.config.task_chains import FIXED, FOLDER, PRETRAINED, RANDOM, TaskChain
+from tpulm.config.texts import check_dataset
 from tpulm.core.errors import UserError, describe
 from tpulm.core.scores import CAUSAL, MASKED
 from tpulm.specs.artifacts import PAD_ID, PAD_ID_OF_ROBERTA
@@ -199,11 +199,7 @@ def check_task(task: Task) -> None:
             raise UserError(
                 f"{where}.metrics has {metric}; allowed with predict: {recipe['predict']}: {', '.join(allowed)}."
             )
-    if recipe["source"] == "hub" and "revision" not in recipe and not os.path.isdir(recipe["dataset"]):
-        raise UserError(
-            f"{where}.revision is missing; a dataset on the hub must be pinned to a commit of 40 hexadecimal digits, "
-            "so that it cannot change."
-        )
+    check_dataset(where, recipe)
     if recipe["source"] == "python-modules" and recipe["predict"] != CLASS:
         raise UserError(f"{where}.predict is {recipe['predict']}; allowed with source: python-modules: {CLASS}.")
     if recipe["predict"] == TOKEN_CLASSES and "text_pair" in recipe:

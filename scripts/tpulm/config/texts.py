@@ -21,6 +21,15 @@ def sources_of(where: str, text: Mapping) -> dict[str, tuple[str, Mapping]]:
     return {name: (f"{where}.sources.{name}", source) for name, source in text["sources"].items()}
 
 
+def check_dataset(where: str, recipe: Mapping) -> None:
+    """Check that a dataset of the hub is pinned: of a text, a task or a set of pairs. Raises UserError."""
+    if "dataset" in recipe and "revision" not in recipe and not os.path.isdir(recipe["dataset"]):
+        raise UserError(
+            f"{where}.revision is missing; a dataset on the hub must be pinned to a commit of 40 hexadecimal digits, "
+            "so that it cannot change."
+        )
+
+
 def has_responses(text: Mapping) -> bool:
     """Return whether the responses alone count in the documents of any source of a text."""
     return any("response" in recipe or "messages" in recipe for _, recipe in sources_of("", text).values())

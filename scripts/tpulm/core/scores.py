@@ -7,10 +7,8 @@ from typing import Any
 
 from tpulm.core.files import read_json, write_json
 
-# Which items of a set a score is of: all; those of one kind; those that overlap with text that the model has learned.
-WHOLE, KIND, IN_TRAINING_TEXT = "whole", "kind", "in-training-text"
-# What ends `on` for a reader where they are the last.
-IN_TRAINING = ", in the training text"
+# Which items of a set a score is of: all, or those of one kind.
+WHOLE, KIND = "whole", "kind"
 # Kinds of models. What masked ones have for bits per byte is no likelihood, and not to be held against one.
 MASKED, CAUSAL = "masked", "causal"
 BITS_PER_BYTE, PSEUDO_BITS_PER_BYTE = "bits_per_byte", "pseudo_bits_per_byte"
@@ -46,8 +44,10 @@ class Score:
     baselines         values of simpler models on the same items, by their name
     seeds             value of each seed, where a task was learned several times
     step              of the checkpoint; None for the model that the run ends with
-    part              which of the items it is of: WHOLE, KIND or IN_TRAINING_TEXT
+    part              which of the items it is of: WHOLE or KIND
     split             validation or test; None where the items are of neither
+    in_training_text  how many of the items share words with text that the model was trained on here; None of a model
+                      that was trained elsewhere
     """
 
     group: str
@@ -64,6 +64,7 @@ class Score:
     step: int | None = None
     part: str = WHOLE
     split: str | None = None
+    in_training_text: int | None = None
 
     @property
     def name(self) -> str:

@@ -143,8 +143,8 @@ def passages_of(columns: Mapping[str, list]) -> list[Passage]:
     return [answered(*row) for row in zip(columns["text"], responses, strict=True)]
 
 
-def read_sample(path: str | Path, collection: str, documents: int | None = None) -> list[TextSet]:
-    """Return the documents that `write_sample` wrote, those of each split as a set.
+def read_sample(path: str | Path, documents: int | None = None) -> list[TextSet]:
+    """Return the documents that `write_sample` wrote, those of each split as a set; the file has the name of the text.
 
     documents  of each split, at most: those that were drawn first; all by default
 
@@ -158,5 +158,5 @@ def read_sample(path: str | Path, collection: str, documents: int | None = None)
         own = [(item, text) for name, item, text in rows if name == split][:documents]
         if own:
             items, texts = map(list, zip(*own, strict=True))
-            found.append(TextSet(f"{collection} {split}", items, texts, split))
+            found.append(TextSet(f"{Path(path).stem} {split}", items, texts, split))
     return found

@@ -19,8 +19,9 @@ from lm_eval.tasks import TaskManager
 from tpulm.compat import lm_eval as compat
 from tpulm.config.harness import LOCAL, described, relocated
 from tpulm.core.errors import UserError
-from tpulm.core.scores import IN_TRAINING, IN_TRAINING_TEXT, WHOLE, Score
+from tpulm.core.scores import Score
 from tpulm.evaluation.intervals import interval
+from tpulm.evaluation.overlap import count_in_training
 
 # Metrics of one right answer among those that are given.
 RIGHT_OR_WRONG = ("acc", "acc_norm")
@@ -139,12 +140,14 @@ def strings(value: object) -> Iterator[str]:
             yield from strings(one)
 
 
-def scores_of(name: str, task: str | None, results: Mapping[str, Any], seen: Collection[str] = ()) -> Found:
+def scores_of(
+    name: str, task: str | None, results: Mapping[str, Any], in_training: Collection[str] | None = None
+) -> Found:
     """Return the scores of a task, one a metric, each with its values by item.
 
     name     of the task in the config; task  in the harness, None for one of the user
     results  as `results_of` returns them
-    seen     items that overlap with text that the model was trained on: they have scores of their own, too
+    in_training  items in the text that the model was trained on, see `items_in_training`
 
     A group is one row a metric, over the items of all its tasks. A metric that is no mean over items, such as a
     perplexity, has neither interval nor items.
@@ -152,7 +155,7 @@ def scores_of(name: str, task: str | None, results: Mapping[str, Any], seen: Col
     tasks = sorted(results["samples"])
     total = results["results"].get(task, results["results"][tasks[0]])
     if len(tasks) > 1 and not (task in results["results"] and metrics(total)):  # of tasks that are not added up
-        return [one for own in tasks for one in scores_of(f"{name}: {own}", own, alone(results, own), seen)]
+        return [one for own in tasks for one in scores_of(f"{name}: {own}", own, alone(results, own), in_training)]
     shots = results["n-shot"].get(tasks[0]) or 0
     on = f"{name}, {shots} example{'' if shots == 1 else 's'} shown"
     found: Found = []
@@ -165,15 +168,12 @@ def scores_of(name: str, task: str | None, results: Mapping[str, Any], seen: Col
             if sample["filter"] == chosen and metric in sample
         }
         called = metric if chosen == "none" else f"{metric} ({chosen})"
-        if not is_mean([sample[metric] for sample in samples.values()], value):
+        if is_mean([sample[metric] for sample in samples.values()], value):
+            score, items = mean_of(results, tasks, metric, called, on, samples)
+        else:
             better = higher_is_better(results, tasks, metric)
-            found.append((Score("harness", called, on, value, None, None, better, len(samples)), {}))
-            continue
-        inside = {item: sample for item, sample in samples.items() if item in seen}
-        for part, where, own in ((WHOLE, on, samples), (IN_TRAINING_TEXT, f"{on}{IN_TRAINING}", inside)):
-            if own:
-                score, items = mean_of(results, tasks, metric, called, where, own)
-                found.append((replace(score, part=part), items))
+            score, items = Score("harness", called, on, value, None, None, better, len(samples)), {}
+        found.append((replace(score, in_training_text=count_in_training(samples, in_training)), items))
     return found
 
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from scipy import stats
 
 from tpulm.core.random_streams import generator
-from tpulm.core.scores import IN_TRAINING_TEXT, Score, verdict
+from tpulm.core.scores import Score, verdict
 from tpulm.evaluation.intervals import interval
 
 ITEM_COLUMNS = ("score", "item", "value")
@@ -107,7 +107,7 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
 
 
 def compared(one: Trained, two: Trained) -> list[dict]:
-    """Return a row for each score that both models have, by COLUMNS; none for items in the training text of each.
+    """Return a row for each score that both models have, by COLUMNS.
 
     value_first, value_second, difference (second minus first), low and high (its 95 % interval)
              of the items that both were scored on; of a score without items, such as a perplexity, of each model's own,
@@ -118,7 +118,7 @@ def compared(one: Trained, two: Trained) -> list[dict]:
     p        the larger of the two, raised so that it stands for all scores of the pair together (`holm`)
     verdict  of the second model: better, worse or cannot tell; because  what limits it
     """
-    names = [name for name in one.common if name in two.common and one.scores[0][name].part != IN_TRAINING_TEXT]
+    names = [name for name in one.common if name in two.common]
     rows = [comparison_row(one, two, name) for name in names]
     larger = [max((p for p in (row["p_items"], row["p_seeds"]) if p is not None), default=None) for row in rows]
     again = min(len(one.scores), len(two.scores)) > 1

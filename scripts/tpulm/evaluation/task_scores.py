@@ -19,8 +19,9 @@ from threadpoolctl import threadpool_limits
 
 from tpulm.config.task_chains import PRETRAINED, RANDOM
 from tpulm.core.random_streams import generator
-from tpulm.core.scores import IN_TRAINING, IN_TRAINING_TEXT, WHOLE, Score
+from tpulm.core.scores import Score
 from tpulm.evaluation import intervals
+from tpulm.evaluation.overlap import count_in_training
 from tpulm.specs.label_heads import NUMBER, TOKEN_CLASSES
 
 Columns = Mapping[str, list]
@@ -186,14 +187,14 @@ def scores_of(
     predictions: pd.DataFrame,
     baselines: pd.DataFrame,
     labels: int,
-    seen: Collection[str] = (),
+    in_training: Collection[str] | None = None,
 ) -> tuple[list[Score], pd.DataFrame, pd.DataFrame]:
     """Return the scores of a model, the table of values by item, and that of its chains.
 
     recipe       metrics, title, predict, selected_on_test
     predictions  see `measured`; baselines  baseline, item, label, prediction: of the test split
     labels       how many there are; 0 where a number is predicted
-    seen         test examples that overlap with text that the model was trained on: they have scores of their own, too
+    in_training  test examples in the text that the model was trained on, see `items_in_training`
 
     A score is the mean over the seeds at the selected rate, with the value of each seed beside it. Only accuracy is a
     mean over items: of each the share of the seeds that are right.
@@ -203,19 +204,12 @@ def scores_of(
     test = predictions[predictions["split"] == "test"].merge(selected)
     known = baselines[baselines["item"].isin(set(test["item"]))]  # of a word that is cut off, nobody predicts the label
     also = " (development set, which also selects)" if recipe["selected_on_test"] else ""
-    parts = [(WHOLE, f"{recipe['title']}{also}", test, known)]
-    if seen:
-        inside = [table[examples_of(table["item"]).isin(set(seen))] for table in (test, known)]
-        parts.append((IN_TRAINING_TEXT, f"{recipe['title']}{also}{IN_TRAINING}", *inside))
     scores, values = [], []
-    for part, on, own, beside in parts:
-        if own.empty:  # every word of these examples is cut off
-            continue
-        for metric in recipe["metrics"]:
-            score, right = score_of(metric, on, own, beside, recipe["predict"], labels)
-            scores.append(replace(score, part=part))
-            if metric == "accuracy":
-                values.append(right.assign(score=score.name))
+    for metric in recipe["metrics"]:
+        score, right = score_of(metric, f"{recipe['title']}{also}", test, known, recipe["predict"], labels)
+        scores.append(replace(score, in_training_text=count_in_training(examples_of(right["item"]), in_training)))
+        if metric == "accuracy":
+            values.append(right.assign(score=score.name))
     columns = ["score", "item", "value"]
     by_item = pd.concat(values)[columns] if values else pd.DataFrame(columns=columns).astype({"value": float})
     return scores, by_item, chains

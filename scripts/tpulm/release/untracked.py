@@ -69,17 +69,13 @@ def snapshot_of_use(path: Path, needed: set[str]) -> bool:
 
 
 def made_of_checkpoint(path: Path, needed: set[str]) -> bool:
-    """Return whether a file is of a checkpoint that the config still has: scores or samples.
+    """Return whether a file has the scores of a checkpoint that the config still has: evaluation/STAGE/RUN/STEP/*.
 
-    They are evaluation/STAGE/RUN/STEP/* and samples/STAGE/RUN/STEP.json. Nothing could make them again where the
-    checkpoint's weights were let go.
+    Nothing could make them again where the checkpoint's weights were let go.
     """
-    if len(path.parents) > 3 and path.parents[2].name == "samples":
-        results, (stage, run, step) = path.parents[3], (*path.parts[-3:-1], path.stem)
-    elif len(path.parents) > 4 and path.parents[3].name == "evaluation":
-        results, (stage, run, step) = path.parents[4], path.parts[-4:-1]
-    else:
+    if len(path.parents) <= 4 or path.parents[3].name != "evaluation":
         return False
+    results, (stage, run, step) = path.parents[4], path.parts[-4:-1]
     return str(results / stage / run / "checkpoints" / step / CHECKPOINT_FILES["state"]) in needed
 
 

@@ -242,11 +242,6 @@ def model(recipe: Mapping, facts: Mapping) -> tuple[str, str, str]:
 def best(state: Mapping) -> str:
     """Return which step the weights are of."""
     found = state["best"]
-    if "score" in found:
-        return (
-            f"These are the weights of step {found['step']:,}, the best checkpoint by its score ({found['score']}: "
-            f"{found['value']:.4f}); its loss on the validation split is {found['evaluation']['loss']:.4f}."
-        )
     return (
         f"These are the weights of step {found['step']:,}, the best on the validation split: loss "
         f"{found['evaluation']['loss']:.4f}."

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from tpulm.core import live_metrics
-from tpulm.core.scores import BASE, BETTER, IN_TRAINING_TEXT, LEVEL, WHOLE, WORSE, Score
+from tpulm.core.scores import BASE, BETTER, LEVEL, WHOLE, WORSE, Score
+from tpulm.report.charts import NUMBER
 from tpulm.report.sources import Sources, columns_of
 from tpulm.specs.artifacts import CHECKPOINT_FILES, SEGMENT_FILES
 
@@ -119,7 +120,6 @@ def tokens_per_step(timings: dict) -> int | None:
     return round(seconds[-1] * speeds[-1]) if seconds and speeds else None
 
 
-NUMBER = {"type": "quantitative"}
 SAID = {BETTER: "better than", LEVEL: "level with", WORSE: "worse than"}
 
 
@@ -140,8 +140,7 @@ def scores_of(runs: Iterable[Mapping[str, Any]], sources: Sources) -> list[dict[
     rows = []
     for model, file, score in found:
         before = values.get((bases.get(model), score.name))
-        # In the training text of each, the two models have other items.
-        if before is not None and score.part != IN_TRAINING_TEXT:
+        if before is not None:
             score = replace(score, baselines={BASE: before} | score.baselines)
         rows.append({"model": model, "file": file, "score": score, "says": reading(score)})
     return rows
@@ -171,7 +170,7 @@ def first_measures(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def over_tokens(runs: Sequence[Mapping[str, Any]], sources: Sources) -> list[dict[str, Any]]:
     """Return a chart for each metric on each set of items: the scores of every run's checkpoints by tokens seen.
 
-    runs  of `result_section.described`. Scores of kinds of items, and of those in training text, plot_checkpoints draws
+    runs  of `result_section.described`. Scores of kinds of items are drawn by plot_checkpoints
 
     Each has metric, on, higher, spec and the files that its scores are from.
     """

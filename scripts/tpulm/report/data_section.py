@@ -42,8 +42,6 @@ def joined(html: str, tag: str) -> Markup:
 
 
 SHOWN = 20  # examples of a kind
-COLUMNS = 8  # checkpoints that stand side by side, at most
-CONTINUED = 3  # continuations of a prompt that are shown at each
 SCRIPTS = 12  # of which there is a row
 DEVICES = 256  # that a grid shows, at most
 
@@ -180,52 +178,6 @@ def responses(sources: Sources) -> list[dict[str, Any]]:
         name = file.split("/")[3]
         found.append({"name": name, "file": file, "rows": shown, "right": len(judged[True]), "asked": len(rows)})
     return [run for run in found if run["rows"]]
-
-
-def over_training(sources: Sources) -> list[dict[str, Any]]:
-    """Return what each run said at its checkpoints, side by side, with what is new at each marked."""
-    chains: dict[str, list[str]] = {}
-    for file in sources.names("samples/*/*/*.json"):
-        chains.setdefault("/".join(file.split("/")[1:3]), []).append(file)
-    found = []
-    for chain, files in chains.items():
-        count = min(len(files), COLUMNS)
-        shown = [files[round(number * (len(files) - 1) / max(count - 1, 1))] for number in range(count)]
-        steps = [int(file.rpartition("/")[2].removesuffix(".json")) for file in shown]
-        rows = answers_over(shown, sources) if chain.startswith("mlm/") else continuations_over(shown, sources)
-        run = {"name": chain, "files": shown, "steps": steps, "rows": rows}
-        found.append(run | {"masked": chain.startswith("mlm/"), "all": count == len(files)})
-    return found
-
-
-def answers_over(files: list[str], sources: Sources) -> list[dict[str, Any]]:
-    """Return for each prompt the answers in each file, and which of them the file before does not have."""
-    rows = []
-    for number, row in enumerate(sources.json(files[0])):
-        cells: list[list[dict[str, Any]]] = []
-        before: set[str] | None = None
-        for file in files:
-            answers = sources.json(file)[number]["answers"]
-            tokens = {answer["token_str"] for answer in answers}
-            cells.append(
-                [answer | {"new": before is not None and answer["token_str"] not in before} for answer in answers]
-            )
-            before = tokens
-        rows.append({"prompt": row["prompt"], "cells": cells})
-    return rows
-
-
-def continuations_over(files: list[str], sources: Sources) -> list[dict[str, Any]]:
-    """Return for each prompt its first continuations in each file, with the words that the file before has not."""
-    rows = []
-    for number, row in enumerate(sources.json(files[0])["prompts"]):
-        texts = [sources.json(file)["prompts"][number]["after"][:CONTINUED] for file in files]
-        lines = []
-        for sample in zip(*texts, strict=True):
-            new = [marked(before, text)[1] for before, text in zip(sample[:-1], sample[1:], strict=True)]
-            lines.append([sample[0], *new])
-        rows.append({"prompt": row["prompt"], "lines": lines})
-    return rows
 
 
 def partitioning(sources: Sources) -> dict[str, Any]:

@@ -86,7 +86,6 @@ def sections(recipe: Mapping[str, Any], sources: Sources, templates: Path) -> li
             "masks": data_section.masks(sources),
             "generations": data_section.generations(sources),
             "responses": data_section.responses(sources),
-            "over_training": data_section.over_training(sources),
             "demo": result_section.demo(recipe, runs),
         },
         "runs": result_section.compared(sources),

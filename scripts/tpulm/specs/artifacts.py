@@ -79,7 +79,5 @@ VALIDATION = HELD_OUT[0]
 TEST = HELD_OUT[1]
 # What ends the name of a set of documents whose responses are scored, given what is before each.
 OF_RESPONSES = ", responses"
-# The set of pairs that is made of the corpus.
-MADE_PAIRS = "made"
 # Where a checkpoint's weights are as a model, to be scored, finetuned or asked; no artifact.
 EXPORTED = "<results>/evaluation/checkpoints"

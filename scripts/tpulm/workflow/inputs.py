@@ -1,6 +1,6 @@
 """Inputs that follow from the config: of jobs that write shards, and of those that open models and checkpoints.
 
-Which checkpoints are scored or asked, which are gone, and what pruning waits for.
+Which checkpoints are scored, which are gone, and what pruning waits for.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from snakemake.io import ancient
 from tpulm.config.evaluations import checkpoints_named
 from tpulm.config.exported_models import Model
 from tpulm.config.record_sets import RecordSet, files_of_shard
-from tpulm.config.runs import Run, pick
+from tpulm.config.runs import Run
 from tpulm.core import bucket
 from tpulm.core.errors import UserError
 from tpulm.specs.artifacts import CHECKPOINT_FILES, PRUNED, lengths_file
@@ -75,13 +75,8 @@ class ShardInputs:
         return [] if found.vocabulary else f"<results>/base/{found.base}/preset.json"
 
 
-# The file that is made of a checkpoint: its scores, below a folder for each evaluation; what it says.
-SCORES = "<results>/evaluation/{above}{{chain}}/{{step:08d}}/scores.json"
-SAMPLES = "<results>/samples/{chain}/{step:08d}.json"
-
-
 class CheckpointFiles:
-    """What is made of checkpoints, beside what is made of the models that runs end with: scores, or samples."""
+    """The scores of checkpoints, beside those of the models that runs end with."""
 
     def __init__(
         self,
@@ -93,7 +88,7 @@ class CheckpointFiles:
     ):
         """Take which checkpoints the config names (best, last or all), and the runs by folder below results/.
 
-        key      of the config that names them; under prompts, they are asked, else scored
+        key      of the config that names them
         located  returns where an artifact is, in the working folder or in a bucket
         above    below results/evaluation/, the folder of the scores of an evaluation of its own, such as harness/NAME/
 
@@ -105,17 +100,15 @@ class CheckpointFiles:
                     f"{key} is {which}, but {run.key} has patience, and checkpoints after an early "
                     "stop have no weights of their own; allowed: best."
                 )
-        self.key, self.which, self.chains, self.located = key, which, chains, located
-        scored = not key.startswith("prompts.")
-        self.pattern, self.done = (SCORES.format(above=above), "scored") if scored else (SAMPLES, "sampled")
+        self.key, self.which, self.chains, self.located, self.above = key, which, chains, located, above
 
     def asked(self, chain: str) -> list[int]:
         """Return the steps of a run whose checkpoints the config names, beside the best one."""
         return checkpoints_named(self.which, self.chains[chain])
 
     def file(self, chain: str, step: int) -> str:
-        """Return what is made of a checkpoint."""
-        return self.pattern.format(chain=chain, step=step)
+        """Return the scores of a checkpoint."""
+        return f"<results>/evaluation/{self.above}{chain}/{step:08d}/scores.json"
 
     def exists(self, path: str) -> bool:
         """Return whether an artifact is there."""
@@ -134,13 +127,13 @@ class CheckpointFiles:
     def models(self) -> dict[str, Model]:
         """Every run's model as it was at those steps, by its path below results/.
 
-        No rule makes what was made of other checkpoints, so that nothing trains again for it.
+        No rule makes the scores of other checkpoints, so that nothing trains again for them.
         """
         found = [Model(run, step) for chain, run in self.chains.items() for step in self.there(chain)]
         return {model.path: model for model in found}
 
     def files(self, chain: str) -> list[str]:
-        """Return the files of a run's checkpoints, in order: those that can be made, and those that are there."""
+        """Return the scores of a run's checkpoints, in order: those that can be made, and those that are there."""
         return [
             self.file(chain, step)
             for step in self.asked(chain)
@@ -148,13 +141,13 @@ class CheckpointFiles:
         ]
 
     def before_pruning(self, chain: str, step: int) -> list[str]:
-        """Return the files that a checkpoint waits for before its arrays are deleted."""
+        """Return the scores that a checkpoint waits for before its arrays are deleted."""
         file = self.file(chain, step)
         wanted = step in self.asked(chain) and not self.let_go(chain, step)
         return [file] if wanted or self.exists(file) else []
 
     def note(self, chain: str) -> str | None:
-        """Return a sentence about the checkpoints of a run that nothing can be made of any more; None for none."""
+        """Return a sentence about the checkpoints of a run that cannot be scored any more; None for none."""
         gone = [
             step for step in self.asked(chain) if self.let_go(chain, step) and not self.exists(self.file(chain, step))
         ]
@@ -163,12 +156,9 @@ class CheckpointFiles:
         run = self.chains[chain]
         return (
             f"{self.key} is {self.which}, but {run.key}.keep_checkpoints has deleted the weights at "
-            f"{'step' if len(gone) == 1 else 'steps'} {', '.join(map(str, gone))}, which are not {self.done}; to "
+            f"{'step' if len(gone) == 1 else 'steps'} {', '.join(map(str, gone))}, which are not scored; to "
             f"restore them, delete {run.folder}/checkpoints and train again."
         )
-
-
-OF_FETCHED = 0  # the seed that samples of a model are drawn by which has no run of its own
 
 
 def model_inputs(models: Mapping[str, Model]) -> dict[str, Callable[[Any], Any]]:
@@ -181,25 +171,3 @@ def model_inputs(models: Mapping[str, Model]) -> dict[str, Callable[[Any], Any]]
         "fingerprint": lambda wildcards: models[wildcards.model].fingerprint,
         "best": lambda wildcards: models[wildcards.model].tuned,
     }
-
-
-def opener(run: Run) -> Run:
-    """Return the run that says where and how the model of a run is opened.
-
-    Itself, or for a base model that was fetched the first finetuning run on it, by name: what it takes to tune a model
-    is enough to ask it. One that nothing tunes is opened with the defaults of the schema.
-    """
-    tuned = run.config["finetune"]["runs"].items() if "preset" in run.recipe else ()
-    tuning = sorted(name for name, recipe in tuned if recipe["base"] == run.name)
-    return Run("finetune", tuning[0], run.config) if tuning else run
-
-
-def opening(model: Model) -> dict:
-    """Return what a job that asks a model takes of the config: what opens it, and which one it is."""
-    run = model.run
-    if run.stage == "finetune":
-        return {"key": run.key, **model.named, **run.loading_params()}
-    by = opener(run)
-    kept = pick(by.recipe, "precision", "mesh", "layout", "host_device_count", *by.determinism_keys)
-    seed = by.recipe["seed"] if by.stage == "base" else OF_FETCHED
-    return {"key": run.key, **model.named, **kept, "cpu_threads": run.config["cpu_threads"], "seed": seed}
