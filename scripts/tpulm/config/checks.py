@@ -12,14 +12,12 @@ from tpulm.config.exported_models import same_origin
 from tpulm.config.publications import check_publish
 from tpulm.config.record_sets import check_records_elsewhere
 from tpulm.config.report import check_published
-from tpulm.config.tasks import check_tasks
-from tpulm.config.texts import check_chat, sources_of, template_fields
+from tpulm.config.tasks import check_tasks, unused_positions
+from tpulm.config.texts import check_chat, check_dataset, sources_of, template_fields
 from tpulm.core.accelerators import topology
 from tpulm.core.errors import UserError, describe
 from tpulm.core.secrets import find_secret
-from tpulm.specs.artifacts import PAD_ID, PAD_ID_OF_ROBERTA
 from tpulm.specs.causal_families import FAMILIES
-from tpulm.specs.masked_architectures import find_architecture
 from tpulm.specs.masked_sizes import check_heads, sizes_of
 from tpulm.specs.training_step import check_mesh
 
@@ -82,11 +80,7 @@ def check_source(where: str, recipe: Mapping) -> None:
     for name in ("template", "response"):
         if name in recipe:
             template_fields(f"{where}.{name}", recipe[name])
-    if recipe["source"] == "hub" and "revision" not in recipe and not os.path.isdir(recipe["dataset"]):
-        raise UserError(
-            f"{where}.revision is missing; a dataset on the hub must be pinned to a commit of 40 hexadecimal digits, "
-            "so that it cannot change."
-        )
+    check_dataset(where, recipe)
 
 
 def check_pinned(where: str, recipe: Mapping) -> None:
@@ -183,10 +177,8 @@ def check_replicas(where: str, recipe: dict) -> None:
 
 def check_positions(where: str, recipe: dict, sizes: dict, config: dict) -> None:
     """Check the architecture, and that it has a position for each token of a record."""
-    architecture = find_architecture(recipe["model"]["architecture"], where, recipe["backend"])
     length, positions = config["tfrecords"]["sequence_length"], sizes.get("max_position_embeddings")
-    pad = PAD_ID_OF_ROBERTA if "pretrained" in config["tokenizer"] else PAD_ID
-    needed = length + (pad + 1 if architecture.after_pad else 0)
+    needed = length + unused_positions(recipe["model"], config, where, recipe["backend"])
     if positions is not None and positions < needed:
         raise UserError(
             f"{where}.max_position_embeddings is {positions}; allowed: {needed} or more "

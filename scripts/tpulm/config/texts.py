@@ -64,6 +64,15 @@ def check_chat(where: str, text: Mapping) -> None:
         )
 
 
+def check_dataset(where: str, recipe: Mapping) -> None:
+    """Check that a dataset of the hub, if `recipe` names one, is pinned. Raises UserError."""
+    if "dataset" in recipe and "revision" not in recipe and not os.path.isdir(recipe["dataset"]):
+        raise UserError(
+            f"{where}.revision is missing; a dataset on the hub must be pinned to a commit of 40 hexadecimal digits, "
+            "so that it cannot change."
+        )
+
+
 def template_fields(where: str, template: str) -> list[tuple[str, str | None]]:
     """Return the parts of a template: text, and the field that follows it or None. Raises UserError."""
     allowed = "allowed: text with fields such as {name}; {{ and }} are literal braces"

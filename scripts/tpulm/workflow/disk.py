@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tpulm.config.exported_models import asked_of
+from tpulm.config.exported_models import masked_models
 from tpulm.config.model_sizes import (
     FLOAT32,
     STORED,
@@ -98,7 +98,7 @@ def needs_of(jobs: Iterable[Any], runs: Iterable[Run], config: Mapping, planned:
     fetched = {
         name: (fetched_bytes(base), assumed_base(base)) for name, base in config["base"].items() if "preset" in base
     }
-    masked, _ = asked_of(config, {run.name: run for run in by_key.values() if run.stage == "mlm"})
+    masked = masked_models(config)
     copies = [run for run in masked.values() if run.origin]
     saved |= {
         f"<results>/{run.fetched}/model.safetensors": (FLOAT32 * model_size(run).parameters, assumed(run))
