@@ -77,7 +77,11 @@ rule verify:
             "adapters": LORA_RUNS,
             "tuned": FULL_RUNS + MERGED_RUNS,
             "transformers": [f"{stage}/{name}" for stage, names in PRESETS.items() for name in names],
-            "scores": COMPARED.folders,
+            "scores": [
+                file.removeprefix("<results>/evaluation/").removesuffix("/scores.json")
+                for file in SCORES
+                if file.endswith("/scores.json") and file not in TASK_SCORES
+            ],
             "options": OPTIONS,
         },
     log:
