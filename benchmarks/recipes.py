@@ -67,7 +67,7 @@ def recipe_of(planned: Planned) -> dict:
         return planned.recipe
     table, run = YAML(typ="safe", pure=True).load(PUBLISHED), planned.run
     labels = table["labels"][run.recipe.get("dataset")][run.recipe.get("name")]
-    model = masked_model(table["models"][run.origin["pretrained"]]) if planned.described else {}
+    model = masked_model(table["models"][run.origin["pretrained"]]) if run.described else {}
     return planned.recipe | model | {"outputs": labels or 1}
 
 

@@ -31,12 +31,6 @@ use rule export_base as export_base_at_step with:
         "<logs>/evaluation/base/{run}/{step}-export.log",
 
 
-# For finetuning on tasks.
-use rule export_finetune as export_finetune_at_step with:
-    output:
-        temp(directory(f"{EXPORTED}/finetune/{{run}}/{{step}}/model")),
-    log:
-        "<logs>/evaluation/finetune/{run}/{step}-export.log",
 
 
 rule plot_checkpoints:

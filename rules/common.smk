@@ -24,7 +24,7 @@ from tpulm.specs.artifacts import (
     lengths_file,
 )
 from tpulm.specs.causal_families import vocabulary_of, vocabulary_recipe
-from tpulm.config.exported_models import Model, asked_of, sampling_of
+from tpulm.config.exported_models import Model, is_measured, masked_models, sampling_of
 from tpulm.config.report import page_recipe
 from tpulm.config.reading import complete, read_config, schema
 from tpulm.config.schema import typed
@@ -58,7 +58,8 @@ RUNS = runs_of(config)
 STAGE_RUNS = by_stage(RUNS)
 MLM, TRAINED_BASES, FINETUNE = STAGE_RUNS["mlm"], STAGE_RUNS["base"], STAGE_RUNS["finetune"]
 # Masked models that predict, including pretrained ones, and those that are evaluated on the records of this config.
-INFERENCE_MODELS, EVALUATED_MODELS = asked_of(config, MLM)
+INFERENCE_MODELS = masked_models(config)
+EVALUATED_MODELS = {name: run for name, run in INFERENCE_MODELS.items() if is_measured(run)}
 OPENED = STAGE_RUNS | {"mlm": INFERENCE_MODELS}
 BASE = config["base"]
 # Every set of records by its folder below results/, which is the wildcard `records`.

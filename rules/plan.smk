@@ -38,7 +38,7 @@ rule plan_training:
         # For the vocabulary size and special ids, if the config does not set them.
         manifest=lambda w: "<results>/tfrecords/manifest.json" if PLANS[w.planned].run.needs_manifest else [],
         # For the sizes of the model that it starts from.
-        init=lambda w: PLANS[w.planned].described,
+        init=lambda w: PLANS[w.planned].run.described,
         # For the number of labels.
         task=lambda w: f"{TASKS_FOLDER}/{PLANS[w.planned].task}/task.json" if PLANS[w.planned].task else [],
         code=code_inputs("plan/plan_training", "plan"),

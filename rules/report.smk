@@ -1,7 +1,7 @@
 """The report: its page, training curves for the report of Snakemake, and comparisons of runs and models."""
 
 from tpulm.compat.snakemake import snakefiles
-from tpulm.config.report import Comparisons, comparisons
+from tpulm.config.report import comparisons, folders_compared
 from tpulm.config.runs import Run
 
 FIGURES = "<results>/figures"
@@ -25,7 +25,8 @@ PAGE_FILES = sorted((ROOT / "report" / "page").iterdir())
 PLANNED = [f"<results>/plan/{name}/{slice_}.json" for name in PLANS for slice_ in config["plan"]["topologies"]]
 # Existing base models are evaluated only with the harness.
 FETCHED_AND_SCORED = [Run("base", name, config) for name in FETCHED_BASES if HARNESS]
-COMPARED = Comparisons(or_exit(comparisons, config, [*EVALUATED.models.values(), *FETCHED_AND_SCORED]), SCORES)
+COMPARED = or_exit(comparisons, config, [*EVALUATED.models.values(), *FETCHED_AND_SCORED])
+COMPARED_FOLDERS = folders_compared(COMPARED, SCORES)
 
 
 rule report:
@@ -182,14 +183,14 @@ rule compare_published:
 rule compare_models:
     """Test which differences between models are significant, over items and over seeds."""
     input:
-        scores=lambda w: COMPARED.inputs("scores.json"),
-        by_item=lambda w: COMPARED.inputs("items.parquet"),
+        scores=[f"{folder}/scores.json" for _, folder in COMPARED_FOLDERS],
+        by_item=[f"{folder}/items.parquet" for _, folder in COMPARED_FOLDERS],
         code=code_inputs("report/compare_models", "data"),
     output:
         csv="<results>/compare/models.csv",
         table="<results>/compare/models.md",
     params:
-        recipe=lambda w: {"models": COMPARED.models, "pairs": COMPARED.pairs},
+        recipe={"models": [model for model, _ in COMPARED_FOLDERS], "pairs": COMPARED},
     log:
         "<logs>/compare/models.log",
     threads: 1

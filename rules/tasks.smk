@@ -12,14 +12,14 @@ TASK_STEPS = {
         CheckpointFiles,
         f"{task.key}.checkpoints",
         task.recipe["checkpoints"],
-        {Model(run).path: run for run in task.models if Model(run).path in RUN_FOLDERS},
+        {run.path: run for run in task.models if run.path in RUN_FOLDERS},
         located,
         f"tasks/{name}/",
     )
     for name, task in TASKS.items()
 }
 # The chains of checkpoints by task and model, as in SCORED.
-TASK_CHAINS = {(name, Model(run).path): task.chains(run) for name, task in TASKS.items() for run in task.models}
+TASK_CHAINS = {(name, run.path): task.chains(run) for name, task in TASKS.items() for run in task.models}
 TASK_MODELS = list(TASK_CHAINS)
 TASK_CHAINS |= {
     (name, path): TASKS[name].chains(model.run, model.at)
@@ -31,11 +31,6 @@ TUNED = {chain.path: chain for chains in TASK_CHAINS.values() for chain in chain
 CHAINS |= TUNED
 # Runs and models on tasks that have plans, by folder below results/plan/, which is the wildcard `planned`.
 PLANS = planned_of(config)
-# The files of each model folder that predictions need: all except the weights.
-TASK_TOKENIZERS = {
-    key: [file for file in chains[0].init_files if not file.endswith(".safetensors")]
-    for key, chains in TASK_CHAINS.items()
-}
 TASK_SOURCES = {name: or_exit(task_files, task.key, task.reading) for name, task in TASKS.items()}
 # Files that `compare` and the report read.
 TASK_SCORES = [
@@ -114,9 +109,6 @@ rule train_task:
         validation=lambda w: f"{TASKS_FOLDER}/{TUNED[w.chain].task}/validation.parquet",
         task=lambda w: f"{TASKS_FOLDER}/{TUNED[w.chain].task}/task.json",
         model=lambda w: TUNED[w.chain].init_at(int(w.step)),
-        # A preset folder is `ancient`, because its fingerprints show changes.
-        base=lambda w: list(map(ancient, TUNED[w.chain].preset)),
-        fingerprints=lambda w: TUNED[w.chain].fingerprints,
         # Only the first segment starts from these weights.
         start=lambda w: [] if previous_checkpoint(TUNED[w.chain], int(w.step)) else TUNED[w.chain].initial_weights,
         previous=lambda w: previous_checkpoint(TUNED[w.chain], int(w.step)),
@@ -144,9 +136,7 @@ rule predict_task:
         validation=f"{TASKS_FOLDER}/{{task}}/validation.parquet",
         test=f"{TASKS_FOLDER}/{{task}}/test.parquet",
         task=f"{TASKS_FOLDER}/{{task}}/task.json",
-        model=lambda w: TASK_TOKENIZERS[w.task, w.model],
-        base=lambda w: list(map(ancient, TASK_CHAINS[w.task, w.model][0].preset)),
-        fingerprints=lambda w: TASK_CHAINS[w.task, w.model][0].fingerprints,
+        model=lambda w: TASK_CHAINS[w.task, w.model][0].init_files,
         best=lambda w: [chain.best for chain in TASK_CHAINS[w.task, w.model]],
         code=code_inputs("tasks/predict_task", "jax"),
     output:

@@ -36,7 +36,7 @@ LORA = COMMON | {"base": {"preset": "gemma_2b_en"}, "method": "lora", "rank": 4}
 FIXED = ("remat", "microbatches", "steps_per_execution", "masking")
 TASK = {key: value for key, value in MASKED.items() if key not in FIXED} | {"precision": "float32", "batch_size": 8}
 ON_TENSORFLOW = {"backend": "tensorflow", "precision": "float32"}
-TASK |= {"predict": "class", "outputs": 2}
+TASK |= {"predict": "class", "outputs": 2, "head": {}}
 
 
 def test_each_change_is_one_of_the_run():

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[1]
 DEFAULT = read_yaml(ROOT / "config.yaml")
 DELETE = object()
-TINY, SMALL, PYTHON = "mlm.runs.tiny", "base.small", "finetune.runs.python"
+TINY, SMALL, PYTHON, TASK = "mlm.runs.tiny", "base.small", "finetune.runs.python", "evaluation.tasks.modules"
 
 
 def changed(**changes):
@@ -72,6 +72,8 @@ WRONG = [
     ({"corpus.held_out.test": 0.7}, "corpus.held_out.test is 0.7", "less than 0.5"),
     ({f"{TINY}.learning_rate": 0}, f"{TINY}.learning_rate is 0", "more than 0, at most 10"),
     ({f"{TINY}.backend": "torch"}, f'{TINY}.backend is "torch"', "tensorflow, jax"),
+    ({f"{TASK}.predict": "token-classes"}, f'{TASK}.predict is "token-classes", which version 0.3.0 removed'),
+    ({f"{TASK}.models": ["base/small"]}, f'{TASK}.models[0] is "base/small"', "mlm/RUN", "0.3.0", "evaluation.harness"),
     ({f"{TINY}.keep_checkpoints": "every 0"}, f'{TINY}.keep_checkpoints is "every 0"', "every 10"),
     ({f"{PYTHON}.targets": ["query", "head"]}, f'{PYTHON}.targets[1] is "head"', "query, key, value, output, ffn"),
     ({f"{PYTHON}.targets": []}, f"{PYTHON}.targets is a list of 0"),

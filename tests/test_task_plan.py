@@ -15,8 +15,6 @@ from tpulm.workflow.budget import planned_of
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 ROBERTA = SIZES | {"architecture": "roberta", "max_position_embeddings": 36}
 MODERN = SIZES | {"architecture": "modernbert", "max_position_embeddings": 64}
-CAUSAL = {"num_layers": 1, "num_query_heads": 8, "num_key_value_heads": 8, "hidden_dim": 32, "intermediate_dim": 64}
-CAUSAL |= {"head_dim": 4}
 RUN = {"steps": 2, "checkpoint_every": 2, "batch_size": 4, "learning_rate": 1e-3}
 MODELS = {
     "mlm": {"runs": {
@@ -25,12 +23,11 @@ MODELS = {
         "modern": RUN | {"backend": "jax", "model": MODERN},
         "given": {"backend": "jax", "pretrained": "given", "revision": "a" * 40},
     }},
-    "base": {"small": RUN | {"sequence_length": 32, "vocab_size": 320, "model": CAUSAL}},
-    "finetune": {}, "tokenizer": {"vocab_size": 320},
+    "base": {}, "finetune": {}, "tokenizer": {"vocab_size": 320},
     "tfrecords": {"sequence_length": 32, "shards": {"train": 1, "validation": 1, "test": 1}},
 }  # fmt: skip
 TASK = FILES | {"batch_size": 8, "sequence_length": 32, "host_device_count": 8}
-LABELS = {"class": ["a", "b", "c"], "number": [], "token-classes": ["a", "b", "c", "d"]}
+LABELS = {"class": ["a", "b", "c"], "number": []}
 
 # Lowers the step of each task twice on eight virtual devices: as train_task builds it, and as its plan does.
 SAME = """
@@ -40,30 +37,25 @@ from tpulm.training import runtime
 runtime.start(1, 8)
 import jax, numpy as np
 from tpulm.specs.label_heads import masked_model, outputs_of
-from tpulm.specs.training_step import ModelSpec, TrainingStep
-from tpulm.models.building import build_model, distribute
-from tpulm.models.causal import save_preset
+from tpulm.specs.training_step import TrainingStep
 from tpulm.planning.abstract_run import AbstractRun
 from tpulm.training.device_batches import batches
 from tpulm.training.jax_trainer import Trainer
 from tpulm.training.task_run import build_task_run, task_step
 
-def trained(recipe, folder, labels, weights):
+def trained(recipe, folder, labels):
     step = task_step(recipe, Path(folder), {"labels": labels})
-    trainer = Trainer(build_task_run(step, Path(folder), weights))
+    trainer = Trainer(build_task_run(step, Path(folder), weights=False))
     arrays = {name: np.zeros((step.batch_size, *shape), kind) for name, (shape, kind) in step.record_arrays.items()}
     load = lambda step, rows: {name: array[rows] for name, array in arrays.items()}
     batch = next(batches(load, (0, 1), step.batch_size, 1, trainer.run.distribution))
     return trainer.step.lower(trainer.state, trainer.frozen, batch, np.float32(0)).as_text()
 
-base, *tasks = json.loads(sys.argv[1])
-spec = ModelSpec.of("base", "base.small", base)
-save_preset(build_model(spec, distribute(spec)), "small")
-for stage, planned, recipe, folder, labels in tasks:
+for planned, recipe, folder, labels in json.loads(sys.argv[1]):
     found = masked_model(json.loads((Path(folder) / "config.json").read_text())) if folder == "given" else {}
     known = planned | found | {"outputs": outputs_of(planned["predict"], labels)}
-    texts = [AbstractRun(TrainingStep.of(stage, "x", known), jax.devices()).lowered().as_text()]
-    texts += [trained(recipe, folder, labels, weights) for weights in ((False, True) if stage == "base" else (False,))]
+    texts = [AbstractRun(TrainingStep.of("mlm", "x", known), jax.devices()).lowered().as_text()]
+    texts += [trained(recipe, folder, labels)]
     print("RESULT", len(texts[0]), *(hashlib.sha256(text.encode()).hexdigest() for text in texts))
 """
 
@@ -88,43 +80,37 @@ def test_plan_and_trainer_compile_the_same_program(tmp_path, monkeypatch):
     cases = [
         ("mlm/tensorflow", {"predict": "class", "mesh": [8, 1]}),
         ("mlm/jax", {"predict": "number", "mesh": [4, 2]}),
-        ("mlm/modern", {"predict": "token-classes", "precision": "mixed_bfloat16"}),
+        ("mlm/modern", {"predict": "class", "precision": "mixed_bfloat16"}),
         ("mlm/given", {"predict": "class"}),
-        ("base/small", {"predict": "class", "mesh": [2, 4]}),
     ]
     wanted = []
     for model, changes in cases:
         sections = MODELS | {"evaluation": {"tasks": {"x": TASK | changes | {"models": [model]}}}}
         config = config_of(tmp_path, TASK, **sections)
         planned = planned_of(config)[f"tasks/x/{model}"]
-        if model.startswith("mlm/"):
-            exported(tmp_path, config, model)
-        stage = "mlm" if model.startswith("mlm/") else "base"
+        exported(tmp_path, config, model)
         folder, recipe = model.partition("/")[2], planned.run.segment(2)
-        wanted.append((stage, planned.recipe, recipe, folder, LABELS[changes["predict"]]))
-    base = config["base"]["small"]
-    done = warm.run("tpu", SAME, json.dumps([base, *wanted]), folder=tmp_path)
+        wanted.append((planned.recipe, recipe, folder, LABELS[changes["predict"]]))
+    done = warm.run("tpu", SAME, json.dumps(wanted), folder=tmp_path)
     lines = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("RESULT")]
     assert len(lines) == len(cases)
-    for (model, _), (length, plan, *trainers) in zip(cases, lines, strict=True):
-        assert int(length) > 10_000 and set(trainers) == {plan}, model
+    for (model, _), (length, plan, trainer) in zip(cases, lines, strict=True):
+        assert int(length) > 10_000 and trainer == plan, model
     assert len({plan for _, plan, *_ in lines}) == len(cases)
 
 
 def test_all_chains_of_a_model_on_a_task_have_one_plan(tmp_path):
     run = RUN | {"backend": "jax", "model": ROBERTA, "steps": 6, "keep_checkpoints": "all"}
-    base = {"small": RUN | {"sequence_length": 32, "vocab_size": 320, "model": CAUSAL}}
     task = FILES | {"learning_rates": [1e-3, 1e-4], "seeds": [0, 1, 2], "checkpoints": "all"}
-    task |= {"models": ["mlm/jax", "base/small"]}
-    other = MODELS | {"mlm": {"runs": {"jax": run}}, "base": base}
+    given = {"backend": "jax", "pretrained": "given", "revision": "a" * 40}
+    other = MODELS | {"mlm": {"runs": {"jax": run, "given": given}}}
     found = planned_of(config_of(tmp_path, task, **other))
-    assert list(found) == ["mlm/jax", "base/small", "tasks/x/mlm/jax", "tasks/x/base/small"]
+    assert list(found) == ["mlm/jax", "tasks/x/mlm/jax", "tasks/x/mlm/given"]
     # Of the model, of its checkpoints at steps 2, 4 and 6, and of random weights, which are the same for all.
-    assert [len(planned.chains) for planned in found.values()] == [1, 1, 6 * 5, 6 * 3]
-    masked, causal = found["tasks/x/mlm/jax"].recipe, found["tasks/x/base/small"].recipe
+    assert [len(planned.chains) for planned in found.values()] == [1, 6 * 5, 6 * 2]
+    masked = found["tasks/x/mlm/jax"].recipe
     assert (masked["where"], masked["steps"], masked["chains"]) == ("evaluation.tasks.x", 4, 30)
-    assert masked["vocabulary"]["size"] == 320 == causal["vocab_size"] and causal["model"]["hidden_dim"] == 32
-    assert not {"seed", "learning_rate", "weights"} & set(masked)
+    assert masked["vocabulary"]["size"] == 320 and not {"seed", "learning_rate", "weights"} & set(masked)
     assert found["mlm/jax"].recipe == found["mlm/jax"].run.plan()
     assert len({chain.folder for chain in found["tasks/x/mlm/jax"].chains}) == 30
 
@@ -135,10 +121,10 @@ def test_what_a_plan_reads_of_models_from_elsewhere(tmp_path):
         return planned_of(config_of(tmp_path, task, **(MODELS | {"tokenizer": tokenizer})))
 
     given = planned(["mlm/given"], MODELS["tokenizer"])["tasks/x/mlm/given"]
-    assert given.described == ["<results>/mlm/given/model/config.json"] and not given.run.needs_manifest
+    assert given.run.described == ["<results>/mlm/given/model/config.json"] and not given.run.needs_manifest
     assert "model" not in given.recipe
     ours = planned(["mlm/jax"], {"pretrained": "given", "revision": "a" * 40})["tasks/x/mlm/jax"]
-    assert ours.described == [] and ours.run.needs_manifest and "vocabulary" not in ours.recipe
+    assert ours.run.described == [] and ours.run.needs_manifest and "vocabulary" not in ours.recipe
 
 
 def test_the_budget_counts_each_chain_by_its_share_of_the_plan(tmp_path, monkeypatch):

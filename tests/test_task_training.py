@@ -15,10 +15,11 @@ from safetensors.numpy import load_file, save_file
 from test_demo import said, started
 from test_masked_folders import CONFIG, given, tiny_folder, weights  # noqa: F401 (a fixture)
 from test_plan import compiler
+from test_staleness import listed
 from tpulm.core.scores import read_scores
 from tpulm.models import modernbert, roberta
 
-PREDICTS = {"class": 3, "number": 1, "token-classes": 4}
+PREDICTS = {"class": 3, "number": 1}
 # Logits of a model with a new head, whose variables are drawn once more, biases too; all variables into a file.
 OURS = """
 import json, sys
@@ -66,9 +67,9 @@ MODERN = {
 }  # fmt: skip
 
 
-def head_of_theirs(kind, predict, arrays):
+def head_of_theirs(kind, arrays):
     """Return the variables of our head by PyTorch's names."""
-    names = {"task_head/output_dense": "classifier"} if kind == "modernbert" or predict == "token-classes" else HEADS
+    names = {"task_head/output_dense": "classifier"} if kind == "modernbert" else HEADS
     found = {}
     for ours, theirs in names.items():
         found[f"{theirs}.weight"] = np.ascontiguousarray(arrays[f"{ours}/kernel"].T)
@@ -96,15 +97,13 @@ def modern_weights(vocabulary):
     return {name: dice.normal(0.0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-@pytest.mark.parametrize("predict", ["class", "token-classes"])
-def test_a_head_is_that_of_transformers(given, tmp_path, predict):  # noqa: F811
+def test_a_head_is_that_of_transformers(given, tmp_path):  # noqa: F811
     """Its variables have the names and shapes of theirs; the values are held against PyTorch's in a long test."""
-    shapes = warm.result(ours(given, tmp_path / "out", predict))
+    shapes = warm.result(ours(given, tmp_path / "out", "class"))
     arrays = load_file(tmp_path / "out")
-    logits, outputs, hidden = arrays["logits"], PREDICTS[predict], CONFIG["hidden_size"]
-    assert logits.shape == ((2, 8, outputs) if predict == "token-classes" else (2, outputs))
-    dense = [] if predict == "token-classes" else [[hidden, hidden], [hidden]]
-    assert sorted(shapes) == sorted([*dense, [hidden, outputs], [outputs]])
+    outputs, hidden = PREDICTS["class"], CONFIG["hidden_size"]
+    assert arrays["logits"].shape == (2, outputs)
+    assert sorted(shapes) == sorted([[hidden, hidden], [hidden], [hidden, outputs], [outputs]])
     # The head is on top of the model's own weights, and nothing of the masked model's head is left.
     np.testing.assert_array_equal(arrays[roberta.WORDS], load_file(given / "model.safetensors")[roberta.PYTORCH_WORDS])
     assert not [name for name in arrays if name.startswith("mlm_head")]
@@ -137,15 +136,13 @@ def test_transformers_computes_the_same(openers, given, tmp_path, predict, pooli
     save_file(tensors, given / "model.safetensors", {"format": "pt"})
     ours(given, tmp_path / "out", predict)
     arrays = load_file(tmp_path / "out")
-    save_file(tensors | head_of_theirs(kind, predict, arrays), given / "model.safetensors", {"format": "pt"})
+    save_file(tensors | head_of_theirs(kind, arrays), given / "model.safetensors", {"format": "pt"})
     labels = {"id2label": {str(number): str(number) for number in range(PREDICTS[predict])}}
     (given / "config.json").write_text(json.dumps(config | labels))
-    task = "TokenClassification" if predict == "token-classes" else "SequenceClassification"
-    found = openers.result(which, THEIRS, [str(given), f"{name}For{task}", IDS])
+    found = openers.result(which, THEIRS, [str(given), f"{name}ForSequenceClassification", IDS])
     assert found["missing"] == []
-    theirs, mask = np.array(found["logits"]), np.array(IDS) != 3
-    difference = np.abs(theirs - arrays["logits"])
-    assert (difference[mask] if predict == "token-classes" else difference).max() < 1e-4 < np.abs(theirs).max()
+    theirs = np.array(found["logits"])
+    assert np.abs(theirs - arrays["logits"]).max() < 1e-4 < np.abs(theirs).max()
 
 
 WORDS = "the of and to a is in if or return value list string object function method class".split()
@@ -160,7 +157,7 @@ def rows(count, seed):
         label = int(dice.integers(0, 2))
         words[int(dice.integers(0, 6))] = ("list", "string")[label]
         other = WORDS[int(dice.integers(0, 9))]
-        found.append({"words": words, "text": " ".join(words), "label": label, "other": other})
+        found.append({"text": " ".join(words), "label": label, "other": other})
     return found
 
 
@@ -178,10 +175,9 @@ TASKS = {
         "predict": "number", "text_pair": "other", "seeds": [0], "baselines": ["majority"], "steps": 120,
         "checkpoint_every": 120,
     },
-    "words": TRAINING | {
+    "hub": TRAINING | {
         "source": "hub", "dataset": "set", "splits": {"train": "train", "validation": "test", "test": "test"},
-        "predict": "token-classes", "text": "words", "label": "tags", "seeds": [0], "baselines": ["bag_of_words"],
-        "steps": 120, "checkpoint_every": 120,
+        "label": "which", "seeds": [0], "baselines": ["bag_of_words"], "checkpoint_every": 60,
     },
 }  # fmt: skip
 FORMS = {
@@ -212,10 +208,9 @@ def scored(tmp_path_factory):
         for seed, (split, count) in enumerate({"train": 120, "validation": 40, "test": 40}.items()):
             lines = [f"{row['text']},{row['other']},{row['label'] * 2.5}" for row in rows(count, seed)]
             (workflow / f"{split}.csv").write_text("text,other,label\n" + "\n".join(lines) + "\n")
-            tagged = [{"words": row["words"], "tags": [int(word in WORDS[:5]) for word in row["words"]]}
-                      for row in rows(count, seed)]  # fmt: skip
+            labelled = [{"text": row["text"], "which": ("list", "string")[row["label"]]} for row in rows(count, seed)]
             if split != "validation":
-                (workflow / f"set/{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tagged))
+                (workflow / f"set/{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in labelled))
         write(workflow, FORMS)
         return workflow("tasks", "--cores", "2").stdout
 
@@ -238,13 +233,13 @@ def test_every_form_of_a_task_is_learned_and_scored(scored):
     assert f1.value > 0.9 and f1.chance is None
     _, (pearson,) = scores_at(scored, "pair")
     assert pearson.value > 0.8 and pearson.baselines == {"mean": 0.0} and pearson.metric == "pearson"
-    _, (words,) = scores_at(scored, "words")
-    assert words.on == "words (development set, which also selects)" and words.items == 240
-    assert words.value > 0.9 and words.baselines["bag of words (logistic regression)"] == 1.0
+    _, (hub,) = scores_at(scored, "hub")
+    assert hub.on == "hub (development set, which also selects)" and hub.items == 40
+    assert hub.value > 0.9 and hub.baselines["bag of words (logistic regression)"] > 0.9
 
 
 def test_a_page_predicts_what_was_scored(scored):
-    """Labels of texts and of words, and numbers of two texts."""
+    """Labels of texts, and numbers of two texts."""
     with started(scored.folder) as address:
         for task in TASKS:
             place = scored / "results/evaluation/tasks" / task
@@ -259,16 +254,11 @@ def test_a_page_predicts_what_was_scored(scored):
                 found, _ = said(address, f"{task}: mlm/asked", prompt)
                 if task == "pair":
                     assert found["number"] == pytest.approx(values[row["item"]], rel=1e-4)
-                elif task == "which":
+                else:
                     assert found["labels"][0][0] == str(names[int(values[row["item"]])])
                     assert sum(share for _, share in found["labels"]) == pytest.approx(1)
-                else:
-                    assert [word for word, _ in found["words"]] == row["words"]
-                    for number, (_, labels) in enumerate(found["words"]):
-                        assert labels[0][0] == str(names[int(values[f"{row['item']}:{number:03d}"])])
         (refused,) = said(address, "which: mlm/asked", ["a", "b"])
         assert refused["error"] == "this task takes one text."
-        assert said(address, "words: mlm/asked", "a " * 100)[0]["words"][-1] == ["a", []]  # cut off
 
 
 def test_items_are_what_the_score_is_a_mean_of(scored):
@@ -303,7 +293,7 @@ def test_a_chain_is_as_a_runs(scored):
 
 def test_the_same_chain_has_the_same_bytes(scored, tmp_path):
     workflow = copied(scored, tmp_path)
-    folder = workflow / "results/evaluation/tasks/words/mlm/asked/pretrained-rate-0.003-seed-0/checkpoints/00000120"
+    folder = workflow / "results/evaluation/tasks/hub/mlm/asked/pretrained-rate-0.003-seed-0/checkpoints/00000060"
     before = {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
     (folder / "state.json").unlink()
     workflow(str((folder / "state.json").relative_to(workflow.folder)))
@@ -312,15 +302,15 @@ def test_the_same_chain_has_the_same_bytes(scored, tmp_path):
 
 def test_predictions_that_are_no_numbers_are_refused(scored, tmp_path):
     workflow = copied(scored, tmp_path)
-    for task, many in (("pair", 40), ("words", 240)):
+    for task, step in (("pair", 120), ("hub", 60)):
         folder = f"results/evaluation/tasks/{task}/mlm/asked"
-        best = f"{folder}/pretrained-rate-0.003-seed-0/checkpoints/00000120/best.safetensors"
+        best = f"{folder}/pretrained-rate-0.003-seed-0/checkpoints/{step:08d}/best.safetensors"
         arrays = load_file(workflow / best)
         output = next(name for name in arrays if name.endswith("output_dense/kernel"))
         save_file(arrays | {output: np.full_like(arrays[output], np.nan)}, workflow / best)
         done = workflow("--cores", "2", f"{folder}/predictions.parquet", check=False)
         assert done.returncode == 1 and "Traceback" not in done.stdout
-        assert re.search(f"error: evaluation.tasks.{task} .*{best}.* {many} of {many} .*validation", done.stdout)
+        assert re.search(f"error: evaluation.tasks.{task} .*{best}.* 40 of 40 .*validation", done.stdout)
         assert not (workflow / f"{folder}/predictions.parquet").exists()
 
 
@@ -364,6 +354,39 @@ def test_a_model_on_a_task_has_a_plan_and_a_cost(scored, tmp_path):
     refused = workflow("tasks", *elsewhere, check=False)
     most = f"{cost / 3 * (1 + plan['estimate_error']):,.2f}"
     assert refused.returncode == 1 and re.search(f"error: .* {most} .*plan.spending_limit, 0", refused.stdout)
+
+
+@pytest.mark.long
+def test_a_task_is_learned_from_each_checkpoint(trained, tmp_path):
+    """Of the model, and from what is selected; thinning waits for it, and the report draws it."""
+    workflow = copied(trained, tmp_path)
+    (workflow / "which").mkdir()
+    lines = [json.dumps({key: row[key] for key in ("text", "label")}) for row in rows(200, 0)]
+    (workflow / "which/a.jsonl").write_text("\n".join(lines) + "\n")
+    task = TASKS["which"] | {"checkpoints": "all", "steps": 40, "checkpoint_every": 40, "seeds": [0]}
+    thinned, figure = "results/mlm/tiny/checkpoints/00000010", "results/figures/checkpoints/mlm/tiny.svg"
+
+    def config(**changes):
+        tasks = {"tasks": {"which": task | changes}}
+        kept = {"runs": {"tiny": {"keep_checkpoints": "last"}}}
+        return "--config", f"evaluation={json.dumps(tasks)}", f"mlm={json.dumps(kept)}"
+
+    workflow("--cores", "2", "tasks", f"{thinned}/pruned.json", figure, *config())
+    place = workflow / "results/evaluation/tasks/which/mlm/tiny"
+    for step in (10, 20):
+        said, (score, _) = read_scores(place / f"{step:08d}/scores.json")
+        assert (said["model"], score.step) == ("mlm/tiny", step)
+        assert "same model from random weights" in score.baselines
+        assert not (place / f"{step:08d}/random-rate-0.003-seed-0").exists()
+    assert "accuracy on task" in (workflow / figure).read_text()
+    assert not (workflow / thinned / "weights.safetensors").exists()
+    # What is gone is neither made nor trained again.
+    assert "Nothing to be done" in workflow("-n", "tasks", figure, *config()).stdout
+    found = listed(workflow, "tasks", *config(batch_size=8))
+    jobs = {job for job in found if job.startswith(("train_task", "export"))}
+    assert not any("tiny" in job and "00000010" in job for job in jobs)
+    assert "train_task:evaluation/tasks/which/mlm/tiny/00000020/pretrained-rate-0.003-seed-0,00000040" in jobs
+    assert not any(job.startswith("train_mlm") for job in found)
 
 
 @pytest.mark.long

@@ -74,9 +74,6 @@ function show(card, found) {
   });
   if (found.labels) card.lists.append(ranked(found.labels));
   if (found.number !== undefined) card.lists.append(element("p", {class: "text"}, found.number.toPrecision(4)));
-  if (found.words?.length) card.lists.append(element("div", {class: "cut"}, ...found.words.map(([word, labels]) =>
-    element("span", {title: labels.map(([label, share]) => `${label} ${percent(share)}`).join(", ")},
-      element("code", {class: "piece"}, word), element("small", {}, labels[0]?.[0] ?? "–")))));
   if (found.probability !== undefined) addToken(card, found);
   if (found.rest) {
     card.text.append(found.rest);

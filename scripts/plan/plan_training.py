@@ -58,8 +58,7 @@ with job(snakemake.log[0], f"plan {wildcards.planned} {wildcards.topology}") as 
         from tpulm.planning.plan import in_money, plan, shortage
 
         try:
-            of_stage = stage if not of_task or stage == "mlm" else "base"
-            found = in_money(plan(of_stage, recipe, slice_, where), recipe)
+            found = in_money(plan(stage, recipe, slice_, where), recipe)
         except Unreachable:
             raise
         except UserError as error:

@@ -2,14 +2,15 @@
 
 input.validation, .test   Parquet, see tpulm.corpus.examples
 input.task                JSON: labels of the task
-input.model               of a masked model, config.json and the tokenizer of its folder
-input.base                of a causal model, its preset folder
+input.model               config.json and the tokenizer of the model's folder
 input.best                the best weights of each chain
-output                    Parquet: weights, rate and seed of the chain; split; item, for a word its example's and its
-                          number; label and prediction, float64: indices of labels, or numbers
+output                    Parquet: weights, rate and seed of the chain; split; item; label and prediction, float64:
+                          indices of labels, or numbers
 params.recipe             key (of the task in the config), predict, batch_size, sequence_length, optimizer, precision,
                           mesh, cpu_threads, host_device_count; chains, of each: weights, rate, seed
 """
+
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ from tpulm.core.arrays import load_arrays
 from tpulm.core.files import atomic_write, read_json
 from tpulm.core.job import job
 from tpulm.corpus.examples import read_split
-from tpulm.records.labelled_batches import evaluation_batches, items_of
+from tpulm.records.labelled_batches import evaluation_batches
 from tpulm.training import runtime
 
 recipe, wildcards = snakemake.params.recipe, snakemake.wildcards
@@ -30,15 +31,9 @@ with job(snakemake.log[0], f"{wildcards.task} {wildcards.model}") as say:
     from tpulm.models.sharding import on_one_host
     from tpulm.models.task_models import build_task_model
     from tpulm.training.jax_run import distributed
-    from tpulm.training.task_run import (
-        check_predictions,
-        encoder,
-        folder_of,
-        make_predictor,
-        task_step,
-    )  # fmt: skip
+    from tpulm.training.task_run import check_predictions, encoder, make_predictor, task_step
 
-    folder = folder_of(snakemake.input)
+    folder = Path(snakemake.input.model[0]).parent
     encode = encoder(folder, recipe)
     arrays = {split: encode(columns) for split, columns in read.items()}
     described = read_json(snakemake.input.task)
@@ -51,12 +46,11 @@ with job(snakemake.log[0], f"{wildcards.task} {wildcards.model}") as say:
         trainable = [variable.value for variable in model.trainable_variables]
         for split, encoded in arrays.items():
             found = np.concatenate([predict(trainable, batch) for batch in evaluation_batches(encoded)])
-            counts = encoded["weights"] > 0
-            predicted = found[: len(counts)][counts].astype(np.float64)
+            items = read[split]["item"]
+            predicted = found[: len(items)].astype(np.float64)
             check_predictions(predicted, recipe["key"], best, split)
-            items = items_of(read[split]["item"], encoded)
             columns = {name: [value] * len(items) for name, value in (chain | {"split": split}).items()}
-            columns |= {"item": items, "label": encoded["labels"][counts].astype(np.float64)}
+            columns |= {"item": items, "label": encoded["labels"].astype(np.float64)}
             columns["prediction"] = predicted
             tables.append(pa.table(columns))
     with atomic_write(snakemake.output[0]) as partial:

@@ -6,7 +6,7 @@ output.task                       JSON: predict, labels in order; of each split 
                                   where one label of several is predicted, how many of each
 params.recipe.key                 key of this task in the config
 params.recipe.source              python-modules, files or hub
-params.recipe.predict             class, number or token-classes
+params.recipe.predict             class or number
 params.recipe.modules             of the standard library
 params.recipe.text, .text_pair, .label              columns
 params.recipe.dataset, .name, .revision, .splits    what to load of the Hugging Face hub

@@ -16,10 +16,9 @@ from dataclasses import replace
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tpulm.config.tasks import kind_of
 from tpulm.core.files import atomic_write, read_json, write_text
 from tpulm.core.job import job
-from tpulm.core.scores import write_scores
+from tpulm.core.scores import MASKED, write_scores
 from tpulm.evaluation.overlap import items_in_training
 from tpulm.evaluation.task_scores import scores_of
 
@@ -34,7 +33,7 @@ with job(snakemake.log[0], f"{wildcards.task} {recipe['path']}") as say:
     in_training = items_in_training(snakemake.input.overlaps, wildcards.task)
     scores, by_item, chains = scores_of(recipe, predictions, baselines, len(labels), in_training)
     scores = [replace(score, step=recipe.get("step")) for score in scores]
-    write_scores(snakemake.output.scores, recipe["path"], kind_of(recipe["path"]), scores)
+    write_scores(snakemake.output.scores, recipe["path"], MASKED, scores)
     with atomic_write(snakemake.output.by_item) as partial:
         table = pa.Table.from_pandas(by_item, ITEMS, preserve_index=False).replace_schema_metadata()
         pq.write_table(table, partial, compression="zstd", write_statistics=False)

@@ -1,19 +1,17 @@
-"""Train one segment of a model with a head for the labels of a task.
+"""Train one segment of a masked model with a head for the labels of a task.
 
 input.train, .validation   Parquet, see tpulm.corpus.examples
 input.task                 JSON: labels of the task
-input.model                of a masked model, files of its folder: config.json and the tokenizer; its weights, for the
-                           first segment of a chain that starts from them
-input.base                 of a causal model, its preset folder; input.fingerprints  tell of a change in it
+input.model                files of the model's folder: config.json and the tokenizer; its weights, for the first
+                           segment of a chain that starts from them
 input.start                weights of a chain of another task, which take the place of the model's; or nothing
-params.recipe              key (of the task in the config), predict, sequence_length; of a causal model weights,
-                           pretrained or random; and what every training script has, as its other inputs, outputs and
-                           resources: see tpulm.training.segment
+params.recipe              key (of the task in the config), predict, sequence_length; and what every training script
+                           has, as its other inputs, outputs and resources: see tpulm.training.segment
 """
 
 from functools import partial
+from pathlib import Path
 
-from tpulm.config.task_chains import PRETRAINED
 from tpulm.core.files import read_json
 from tpulm.core.job import job
 from tpulm.corpus.examples import read_split
@@ -28,14 +26,13 @@ with job(snakemake.log[0], snakemake.wildcards.chain.removeprefix("evaluation/ta
     segment = Segment.of(snakemake, say)
     runtime.start_to_train(recipe, snakemake.resources, say)
     from tpulm.training.jax_trainer import train_segment
-    from tpulm.training.task_run import build_task_run, encoder, folder_of, start_from, task_step
+    from tpulm.training.task_run import build_task_run, encoder, start_from, task_step
 
-    folder = folder_of(snakemake.input)
+    folder = Path(snakemake.input.model[0]).parent
     encode = encoder(folder, recipe)
     train, validation = (encode(read_split(snakemake.input[split])) for split in ("train", "validation"))
     say(epochs_of(recipe, len(train["labels"])))
-    own = any(path.endswith(".safetensors") for path in snakemake.input.model)
-    weights = own or (recipe.get("weights") == PRETRAINED and not segment.previous)
+    weights = any(path.endswith(".safetensors") for path in snakemake.input.model)
     run = build_task_run(task_step(recipe, folder, read_json(snakemake.input.task)), folder, weights)
     if start := snakemake.input.get("start"):
         start_from(run.model, start[0])

@@ -11,14 +11,12 @@ from tpulm.config.exported_models import same_origin
 from tpulm.config.publications import check_publish
 from tpulm.config.record_sets import check_records_elsewhere
 from tpulm.config.report import check_published
-from tpulm.config.tasks import check_tasks
+from tpulm.config.tasks import check_tasks, unused_positions
 from tpulm.config.texts import check_chat, check_dataset, sources_of, template_fields
 from tpulm.core.accelerators import topology
 from tpulm.core.errors import UserError, describe
 from tpulm.core.secrets import find_secret
-from tpulm.specs.artifacts import PAD_ID, PAD_ID_OF_ROBERTA
 from tpulm.specs.causal_families import FAMILIES
-from tpulm.specs.masked_architectures import find_architecture
 from tpulm.specs.masked_sizes import check_heads, sizes_of
 from tpulm.specs.training_step import check_mesh
 
@@ -178,10 +176,8 @@ def check_replicas(where: str, recipe: dict) -> None:
 
 def check_positions(where: str, recipe: dict, sizes: dict, config: dict) -> None:
     """Check the architecture, and that it has a position for each token of a record."""
-    architecture = find_architecture(recipe["model"]["architecture"], where, recipe["backend"])
     length, positions = config["tfrecords"]["sequence_length"], sizes.get("max_position_embeddings")
-    pad = PAD_ID_OF_ROBERTA if "pretrained" in config["tokenizer"] else PAD_ID
-    needed = length + (pad + 1 if architecture.after_pad else 0)
+    needed = length + unused_positions(recipe["model"], config, where, recipe["backend"])
     if positions is not None and positions < needed:
         raise UserError(
             f"{where}.max_position_embeddings is {positions}; allowed: {needed} or more "

@@ -48,10 +48,9 @@ class Model:
 
     @property
     def exported(self) -> str:
-        """The folder of the model as a whole: a Hugging Face folder of a masked one, else a preset folder."""
-        if self.at is None:
-            return f"<results>/base/{self.run.name}/preset" if self.run.stage == "base" else f"{self.run.folder}/model"
-        return f"{EXPORTED}/{self.path}/{'preset' if self.run.stage == 'base' else 'model'}"
+        """The folder of a masked model, in the format of Hugging Face, or the preset folder of a base model."""
+        folder = self.run.folder if self.at is None else f"{EXPORTED}/{self.path}"
+        return f"{folder}/{'preset' if self.run.stage == 'base' else 'model'}"
 
     @property
     def files(self) -> list[str]:
@@ -94,15 +93,16 @@ def opening(model: Model) -> dict:
     return {"key": run.key, **model.named, **kept, "cpu_threads": run.config["cpu_threads"], "seed": seed}
 
 
-def asked_of(config: Mapping, trained: Mapping[str, Run]) -> tuple[dict[str, Run], dict[str, Run]]:
-    """Return the masked models that are asked, by name, and those of them that are measured.
+def masked_models(config: Mapping) -> dict[str, Run]:
+    """Return the masked models of a completed config by name, those that are trained here first."""
+    runs = (Run("mlm", name, config) for name in config["mlm"]["runs"])
+    return {run.name: run for run in sorted(runs, key=lambda run: "pretrained" in run.recipe)}
 
-    trained  those that are trained here. A pretrained model is measured where the records are in its vocabulary.
-    """
-    pretrained = {name: recipe for name, recipe in config["mlm"]["runs"].items() if "pretrained" in recipe}
-    asked = {**trained, **{name: Run("mlm", name, config) for name in pretrained}}
-    fits = [name for name in pretrained if "tfrecords" in config and same_origin(pretrained[name], config["tokenizer"])]
-    return asked, {name: run for name, run in asked.items() if name in trained or name in fits}
+
+def is_measured(run: Run) -> bool:
+    """Return whether a masked model is measured on the records: one that is trained here, or has their vocabulary."""
+    fits = "tfrecords" in run.config and same_origin(run.recipe, run.config["tokenizer"])
+    return fits or "pretrained" not in run.recipe
 
 
 def same_origin(one: Mapping, other: Mapping) -> bool:

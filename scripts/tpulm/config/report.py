@@ -52,24 +52,11 @@ def page_run(run: Run, prefixed: Callable[[str], str]) -> dict[str, Any]:
     return of | {
         "stage": run.stage,
         "name": run.name,
-        "label": f"{run.stage}/{run.name}",
+        "label": run.path,
         "key": run.key,
         "learning_rate": run.recipe.get("learning_rate"),
         "folder": run.path,
         "log": prefixed(f"<logs>/{run.stage}/{run.name}/metrics.jsonl"),
-    }
-
-
-def model_of(run: Run) -> str:
-    """Return the name of a model in files of scores, such as base/small."""
-    return f"{run.stage}/{run.name}"
-
-
-def groups_of(runs: Iterable[Run]) -> dict[str, list[str]]:
-    """Return the models that are repetitions of each other, with other seeds, by the name of all: STAGE/RUN."""
-    return {
-        f"{group[0].stage}/{name_of([run.name for run in group])}": [model_of(run) for run in group]
-        for group in repetitions(runs)
     }
 
 
@@ -81,9 +68,13 @@ def comparisons(config: Mapping, runs: Iterable[Run]) -> list[dict[str, Any]]:
     Raises UserError for a name that no model has.
     """
     runs = list(runs)
-    groups = groups_of(runs)
+    # The models that are repetitions of each other, with other seeds, by the name of all: STAGE/RUN.
+    groups = {
+        f"{group[0].stage}/{name_of([run.name for run in group])}": [run.path for run in group]
+        for group in repetitions(runs)
+    }
     asked = [tuple(pair) for pair in config["evaluation"]["compare"]] or list(usual(runs, groups))
-    single = {model_of(run): [model_of(run)] for run in runs} | groups
+    single = {run.path: [run.path] for run in runs} | groups
     for name in (name for pair in asked for name in pair):
         if name not in single:
             raise UserError(
@@ -102,37 +93,21 @@ def usual(runs: list[Run], groups: Mapping[str, list[str]]) -> Iterable[tuple[st
         yield from ((first, other) for other in others)
     group_of = {model: name for name, models in groups.items() for model in models}
     pairs = [
-        (group_of[f"base/{run.recipe['base']}"], group_of[model_of(run)])
+        (group_of[f"base/{run.recipe['base']}"], group_of[run.path])
         for run in runs
         if run.stage == "finetune" and f"base/{run.recipe['base']}" in group_of
     ]
     yield from dict.fromkeys(pairs)
 
 
-class Comparisons:
-    """What `snakemake compare` reads: of each model that is compared, the files with its scores."""
+def folders_compared(pairs: Iterable[Mapping], files: Iterable[str]) -> list[tuple[str, str]]:
+    """Return each model that is compared, STAGE/RUN, with each of its folders of scores: of text, tasks, the harness.
 
-    def __init__(self, pairs: list[dict[str, Any]], files: list[str]):
-        """Take what is compared, see `comparisons`, and the list of all files of scores, which may still grow."""
-        self.pairs, self.files = pairs, files
-
-    def of(self, model: str, file: str) -> list[str]:
-        """Return the files of this name of a model, STAGE/RUN, as its run ends with it: on text, tasks, the harness."""
-        return [path for path in self.files if path.endswith(f"/{model}/{file}")]
-
-    @property
-    def compared(self) -> list[str]:
-        """The models that are held against others."""
-        return list(dict.fromkeys(model for pair in self.pairs for model in pair["firsts"] + pair["seconds"]))
-
-    @property
-    def models(self) -> list[str]:
-        """The model of each of `inputs`."""
-        return [model for model in self.compared for _ in self.of(model, "scores.json")]
-
-    def inputs(self, file: str) -> list[str]:
-        """Return the files of this name of all models that are compared."""
-        return [path for model in self.compared for path in self.of(model, file)]
+    pairs  see `comparisons`; files  all files of scores. Those of a model are of what its run ends with
+    """
+    models = dict.fromkeys(model for pair in pairs for model in pair["firsts"] + pair["seconds"])
+    folders = [path.removesuffix("/scores.json") for path in files if path.endswith("/scores.json")]
+    return [(model, folder) for model in models for folder in folders if folder.endswith(f"/{model}")]
 
 
 def check_published(config: Mapping) -> None:

@@ -105,6 +105,11 @@ class Run:
         return self.init_files if last == self.recipe["checkpoint_every"] else self.init_files[:1]
 
     @property
+    def described(self) -> list[str]:
+        """The config.json of the masked model that it starts from, which says what a plan needs to know; or none."""
+        return self.init_files[:1] if self.backend == "jax" else []
+
+    @property
     def initial_weights(self) -> list[str]:
         """The weights of another finetuning run that this one starts from: its best ones; none without `init`."""
         if self.stage != "finetune" or "init" not in self.recipe:

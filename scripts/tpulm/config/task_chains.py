@@ -1,4 +1,4 @@
-"""The chains of checkpoints of models on tasks: one model on one task with one learning rate and one seed.
+"""The chains of checkpoints of masked models on tasks: one model on one task with one learning rate and one seed.
 
 A chain starts from the model's weights, or from random ones.
 """
@@ -10,13 +10,11 @@ from typing import Any
 from tpulm.config.exported_models import Model
 from tpulm.config.runs import Run, pick
 from tpulm.specs.artifacts import MODEL_FILES, PAD_ID
-from tpulm.specs.label_heads import exported_model, masked_model
+from tpulm.specs.label_heads import PRETRAINED, exported_model, masked_model
 from tpulm.specs.schedule import segment_schedule
 
 PATH = "evaluation/tasks"  # below results/
 FOLDER = f"<results>/{PATH}"
-# Whose weights a chain starts from: the model's, or random ones, as a baseline.
-PRETRAINED, RANDOM = "pretrained", "random"
 # Keys of a task that decide what a training step computes; and those of a segment's recipe that are the task's.
 STEP_KEYS = ("predict", "sequence_length", "batch_size", "optimizer", "precision", "mesh")
 SEGMENT_KEYS = (*STEP_KEYS, "host_device_count")
@@ -35,9 +33,10 @@ FIXED: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class TaskChain(Run):
-    """A model of stage and name that is finetuned on a task; see the module.
+    """A masked model, by stage and name, that is finetuned on a task; see the module.
 
-    at  the step of the checkpoint whose weights it starts from; None for the model that the run ends with
+    weights  PRETRAINED or RANDOM, see `tpulm.specs.label_heads`
+    at       the step of the checkpoint whose weights it starts from; None for the model that the run ends with
     """
 
     task: str = ""
@@ -59,8 +58,8 @@ class TaskChain(Run):
     @cached_property
     def recipe(self) -> dict:
         """What the config says of the task, with the rate and seed of this chain; the model as a run has it."""
-        own = self.model_run.base if self.stage == "finetune" else self.model_run.recipe
-        model = {key: own[key] for key in ("model", "vocab_size", "preset") if key in own}
+        own = self.model_run.recipe
+        model = {"model": own["model"]} if "model" in own else {}
         task = self.config["evaluation"]["tasks"][self.task]
         return FIXED | task | model | {"learning_rate": self.rate, "seed": self.seed}
 
@@ -85,53 +84,31 @@ class TaskChain(Run):
         return self.model_run.origin
 
     @property
-    def base(self) -> dict:
-        """The base model that its model was tuned from: an entry under base."""
-        return self.model_run.base
-
-    @property
-    def preset(self) -> list[str]:
-        """The folder of a causal model; none of a masked one."""
-        return [] if self.stage == "mlm" else [self.model.exported]
-
-    @property
-    def fingerprints(self) -> list[str]:
-        """The files that tell whether `preset` has changed, which Snakemake compares by its date only."""
-        own = [self.model.weights] if self.stage == "finetune" else []
-        return [self.model.fingerprint, *own] if self.preset else []
-
-    @property
     def init_files(self) -> list[str]:
-        """The files of a masked model: without its weights, where the chain starts from random ones."""
-        if self.preset:
-            return []
-        return [file for file in self.model.files if self.weights == PRETRAINED or not file.endswith(".safetensors")]
+        """The files of its model without the weights."""
+        return [file for file in self.model.files if not file.endswith(".safetensors")]
 
     def init_at(self, last: int) -> list[str]:
-        """Return those of `init_files` that the segment up to step `last` reads: the weights only at first."""
-        first = last == self.recipe["checkpoint_every"]
-        return [file for file in self.init_files if first or not file.endswith(".safetensors")]
+        """Return the files that the segment up to step `last` reads: the weights only where the chain starts there."""
+        starts = self.weights == PRETRAINED and last == self.recipe["checkpoint_every"]
+        return self.model.files if starts else self.init_files
 
     @property
     def needs_manifest(self) -> bool:
         """Whether only the TFRecords' manifest says how large the vocabulary of its model is."""
-        return self.stage == "mlm" and self.origin is None and "pretrained" in self.config["tokenizer"]
+        return self.origin is None and "pretrained" in self.config["tokenizer"]
 
     @property
     def described(self) -> list[str]:
-        """The config.json of a masked model from elsewhere, which says what a plan needs to know; none of others."""
-        elsewhere = self.stage == "mlm" and self.origin
-        return [f"<results>/{self.model_run.fetched}/{MODEL_FILES[0]}"] if elsewhere else []
+        """The config.json of a model from elsewhere, which says what a plan needs to know; none of others."""
+        return [f"<results>/{self.model_run.fetched}/{MODEL_FILES[0]}"] if self.origin else []
 
     def plan(self) -> dict:
         """Return what a plan takes of it, as of all chains of its model on its task, see `Run.plan`.
 
-        Of a masked model from elsewhere `described` says the rest, and for all of them task.json how many labels.
+        Of a model from elsewhere `described` says the rest, and for all of them task.json how many labels.
         """
         kept = {"where": self.key, **pick(self.recipe, "steps", *STEP_KEYS)}
-        if self.stage != "mlm":
-            own = self.base if self.stage == "finetune" else self.model_run.recipe
-            return kept | {key: own[key] for key in ("model", "vocab_size", "preset", "revision") if key in own}
         if self.described:
             return kept
         model, size = self.model_run.recipe["model"], self.config["tokenizer"].get("vocab_size")
@@ -171,6 +148,4 @@ class TaskChain(Run):
             "seed": self.seed,
             "cpu_threads": self.config["cpu_threads"],
             **pick(recipe, *SEGMENT_KEYS),
-            # Of a masked model, the files that a segment reads say it.
-            **({"weights": self.weights} if self.preset else {}),
         }

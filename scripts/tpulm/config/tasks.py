@@ -1,25 +1,21 @@
-"""Tasks that models are finetuned on: what the config says of each, on which models, and what is wrong with it."""
+"""Tasks that masked models are finetuned on: what the config says of each, on which models, what is wrong with it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
-from tpulm.config.exported_models import asked_of
-from tpulm.config.runs import Run, pick, runs_of
-from tpulm.config.task_chains import FIXED, FOLDER, PRETRAINED, RANDOM, TaskChain
+from tpulm.config.exported_models import masked_models
+from tpulm.config.runs import Run, pick
+from tpulm.config.task_chains import FIXED, FOLDER, TaskChain
 from tpulm.config.texts import check_dataset
 from tpulm.core.errors import UserError, describe
-from tpulm.core.scores import CAUSAL, MASKED
 from tpulm.specs.artifacts import PAD_ID, PAD_ID_OF_ROBERTA
-from tpulm.specs.label_heads import CLASS, NUMBER, TOKEN_CLASSES, exported_model, without_either
+from tpulm.specs.label_heads import CLASS, NUMBER, PRETRAINED, RANDOM, exported_model, without_either
 from tpulm.specs.masked_architectures import find_architecture
 from tpulm.specs.masked_sizes import sizes_of
 
 # The metrics that fit what is predicted; the first one is the default.
-METRICS = {
-    CLASS: ("accuracy", "f1", "matthews"),
-    NUMBER: ("pearson", "spearman"),
-    TOKEN_CLASSES: ("accuracy", "f1"),
-}
+METRICS = {CLASS: ("accuracy", "f1", "matthews"), NUMBER: ("pearson", "spearman")}
 
 
 @dataclass(frozen=True)
@@ -59,20 +55,16 @@ class Task:
             "hub": ("dataset", "name", "revision", "splits", "text", "text_pair", "label"),
         }
         kept = {key: recipe[key] for key in keys[recipe["source"]] if key in recipe}
-        named = self.named_splits
-        held_out = {split: share for split, share in recipe["held_out"].items() if split not in named}
+        held_out = {split: share for split, share in recipe["held_out"].items() if split not in self.given_splits}
         if set(held_out) == {"seed"}:
             held_out = {}
         return {"key": self.key, **pick(recipe, "source", "predict"), "held_out": held_out, **kept}
 
     @property
-    def named_splits(self) -> list[str]:
-        """The splits that the source has."""
-        recipe = self.recipe
-        if recipe["source"] == "hub":
-            return list(recipe["splits"])
-        files = recipe.get("files")
-        return list(files) if isinstance(files, dict) else ["train"]
+    def given_splits(self) -> dict:
+        """The splits that the source has, and what of it each is."""
+        given = self.recipe["splits"] if self.recipe["source"] == "hub" else self.recipe.get("files")
+        return given if isinstance(given, dict) else {"train": given}
 
     @property
     def baselines(self) -> dict:
@@ -83,13 +75,12 @@ class Task:
     @property
     def scoring(self) -> dict:
         """What the job that makes the scores takes of the recipe."""
-        splits = self.recipe.get("splits") or self.recipe.get("files")
-        same = isinstance(splits, dict) and "test" in splits and splits.get("validation") == splits["test"]
+        splits = self.given_splits
         return {
             "metrics": self.metrics,
             "title": self.recipe.get("title", self.name),
             "predict": self.recipe["predict"],
-            "selected_on_test": same,
+            "selected_on_test": "test" in splits and splits.get("validation") == splits["test"],
         }
 
     def chains(self, model: Run, at: int | None = None) -> list[TaskChain]:
@@ -105,20 +96,20 @@ class Task:
             for seed in self.recipe["seeds"]
         ]
 
-    @property
+    @cached_property
     def models(self) -> list[Run]:
-        """The models that are finetuned on it."""
+        """The models that are finetuned on it: those that the config names, or all that JAX can open."""
         if "models" in self.recipe:
             known = candidates(self.config)
             return [known[path] for path in self.recipe["models"]]
-        return [run for run in masked_candidates(self.config).values() if obstacle(run) is None]
+        return [run for run in candidates(self.config).values() if obstacle(run) is None]
 
     @property
     def left_out(self) -> str | None:
         """A sentence that says which models JAX cannot open, where the config names none; None where it can all."""
         if "models" in self.recipe:
             return None
-        found = [run.key for run in masked_candidates(self.config).values() if obstacle(run) is not None]
+        found = [run.key for run in candidates(self.config).values() if run not in self.models]
         return f"{self.key} skips {', '.join(found)}, which JAX cannot load." if found else None
 
 
@@ -128,34 +119,23 @@ def labelled_tasks(config: Mapping) -> list[Task]:
     return [task for task in tasks if task.models]
 
 
-def kind_of(path: str) -> str:
-    """Return whether a model is masked or causal; path  below results/, such as mlm/tiny."""
-    return MASKED if path.startswith("mlm/") else CAUSAL
-
-
 def candidates(config: Mapping) -> dict[str, Run]:
-    """Return the models of a completed config by their paths below results/, such as mlm/tiny or finetune/python."""
-    causal = [Run("base", name, config) for name in config["base"]]
-    causal += [Run("finetune", name, config) for name in config["finetune"]["runs"]]
-    return masked_candidates(config) | {run.path: run for run in causal}
+    """Return the masked models of a completed config, pretrained ones, too, by their paths below results/."""
+    return {run.path: run for run in masked_models(config).values()}
 
 
-def masked_candidates(config: Mapping) -> dict[str, Run]:
-    """Return the masked models of a completed config, pretrained ones, too, as `candidates` does."""
-    trained = {run.name: run for run in runs_of(config) if run.stage == "mlm"}
-    asked, _ = asked_of(config, trained)
-    return {f"mlm/{name}": run for name, run in asked.items()}
+def sizes_on_jax(run: Run) -> dict:
+    """Return the sizes of a masked model, as it is opened on JAX; none of one that is fetched, whose config.json has
+    them. Raises UserError where JAX cannot open it."""
+    if "model" not in run.recipe:
+        return {}
+    return sizes_of(without_either(exported_model(run.recipe["model"], run.backend)), f"{run.key}.model")
 
 
 def obstacle(run: Run) -> str | None:
-    """Return why JAX cannot open a model, as far as the config tells; None where it can, as every causal one.
-
-    Of a model that is fetched, its config.json tells, which another job reads.
-    """
-    if run.stage != "mlm" or "model" not in run.recipe:
-        return None
+    """Return why JAX cannot open a masked model, as far as the config tells; None where it can."""
     try:
-        sizes_of(without_either(exported_model(run.recipe["model"], run.backend)), f"{run.key}.model")
+        sizes_on_jax(run)
     except UserError as error:
         return str(error)
     return None
@@ -202,8 +182,6 @@ def check_task(task: Task) -> None:
     check_dataset(where, recipe)
     if recipe["source"] == "python-modules" and recipe["predict"] != CLASS:
         raise UserError(f"{where}.predict is {recipe['predict']}; allowed with source: python-modules: {CLASS}.")
-    if recipe["predict"] == TOKEN_CLASSES and "text_pair" in recipe:
-        raise UserError(f"{where}.text_pair is set, but predict: {TOKEN_CLASSES} does not use it.")
 
 
 def check_init(task: Task) -> None:
@@ -236,12 +214,8 @@ def check_models(task: Task) -> None:
     for path in recipe.get("models", []):
         if path not in known:
             raise UserError(
-                f"{where}.models has {describe(path)}; allowed: models of the config: {', '.join(known) or 'none'}."
-            )
-        if recipe["predict"] == TOKEN_CLASSES and kind_of(path) == CAUSAL:
-            raise UserError(
-                f"{where}.models has {path}, which does not see the words after the one that it labels; allowed with "
-                f"predict: {TOKEN_CLASSES}: masked models."
+                f"{where}.models has {describe(path)}; allowed: masked models of the config: "
+                f"{', '.join(known) or 'none'}."
             )
         if found := obstacle(known[path]):
             raise UserError(f"{where}.models has {path}, which JAX cannot load: {found}")
@@ -250,14 +224,21 @@ def check_models(task: Task) -> None:
 
 
 def check_length(where: str, length: int, run: Run) -> None:
-    """Check that a masked model that is trained here has a position for each token."""
-    if run.stage != "mlm" or "model" not in run.recipe:
+    """Check that a masked model has a position for each token, as far as the config tells."""
+    sizes = sizes_on_jax(run)
+    if not sizes:
         return
-    sizes = sizes_of(without_either(run.recipe["model"]), f"{run.key}.model")
-    after_pad = find_architecture(run.recipe["model"]["architecture"], run.key, "jax").after_pad
-    pad = PAD_ID_OF_ROBERTA if "pretrained" in run.config["tokenizer"] else PAD_ID
-    positions = sizes["max_position_embeddings"] - (pad + 1 if after_pad else 0)
+    positions = sizes["max_position_embeddings"] - unused_positions(run.recipe["model"], run.config, run.key, "jax")
     if length > positions:
         raise UserError(
             f"{where}.sequence_length is {length}; allowed: {positions} or less, the positions of {run.key}."
         )
+
+
+def unused_positions(model: Mapping, config: Mapping, where: str, backend: str) -> int:
+    """Return how many of its positions no token of a masked model has: RoBERTa's begin after that of its padding.
+
+    model  as the config has it; where  its key. Raises UserError for an architecture that the backend does not have
+    """
+    pad = PAD_ID_OF_ROBERTA if "pretrained" in config["tokenizer"] else PAD_ID
+    return pad + 1 if find_architecture(model["architecture"], where, backend).after_pad else 0

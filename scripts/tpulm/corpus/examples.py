@@ -1,11 +1,11 @@
 """Examples with labels, of which tasks are made: read, split, and kept as Parquet files.
 
 An example is (text, second text or None, label). The label is a str where one of several is predicted, a float where a
-number is, and a list of str, one for each word of the text, which is a list then, too, where words have labels.
+number is.
 
 item        string, the same for every model
-text        string; text_pair  the second text, where there is one; words  list of string, where words have labels
-label       int32, an index of the labels; float64 where a number is predicted; list of int32 where words have labels
+text        string; text_pair  the second text, where there is one
+label       int32, an index of the labels; float64 where a number is predicted
 """
 
 import ast
@@ -27,9 +27,9 @@ from tpulm.core.files import atomic_write
 from tpulm.corpus.rows import Form, encodable
 from tpulm.corpus.stdlib import SKIPPED, docstrings, paragraphs
 from tpulm.specs.artifacts import SPLITS
-from tpulm.specs.label_heads import CLASS, NUMBER, TOKEN_CLASSES
+from tpulm.specs.label_heads import CLASS, NUMBER
 
-Example = tuple[str | list[str], str | None, Any]
+Example = tuple[str, str | None, Any]
 KEYS = ("text", "text_pair", "label")  # of a task, that name columns
 
 
@@ -44,18 +44,10 @@ class Fields(Form):
         self.columns = {self.recipe[key]: key for key in named}
         if len(self.columns) < len(named):
             raise UserError(f"{self.where}: two of {', '.join(named)} name the same column; allowed: one column each.")
-        self.words = self.recipe["predict"] == TOKEN_CLASSES
 
     def document(self, place: object, values: Sequence[object]) -> Example:  # type: ignore[override]
         """Return the example of the values of the columns. Raises UserError for what is none."""
         given = {key: value for key, value in zip(self.columns.values(), values, strict=True)}
-        if self.words:
-            words, labels = ([str(one) for one in self.listed(place, key, given[key])] for key in ("text", "label"))
-            if len(words) != len(labels):
-                raise UserError(
-                    f"{place}: {len(words)} words have {len(labels)} labels ({self.where}.label); allowed: one each."
-                )
-            return [encodable(word) for word in words], None, labels
         second = self.plain(place, "text_pair", given["text_pair"]) if "text_pair" in given else None
         return self.plain(place, "text", given["text"]), second, self.label(place, given["label"])
 
@@ -64,12 +56,6 @@ class Fields(Form):
         if not isinstance(value, str) or not value.strip():
             raise UserError(f"{place}: {self.recipe[key]} ({self.where}.{key}) holds {named(value)}; allowed: text.")
         return encodable(value)
-
-    def listed(self, place: object, key: str, value: object) -> list:
-        """Return a value that has to be a list of words, or of labels."""
-        if not isinstance(value, list) or not value:
-            raise UserError(f"{place}: {self.recipe[key]} ({self.where}.{key}) holds {named(value)}; allowed: a list.")
-        return value
 
     def label(self, place: object, value: object) -> str | float:
         """Return a value that has to be a label."""
@@ -156,15 +142,8 @@ def hold_out(where: str, found: Mapping[str, list[Example]], shares: Mapping[str
 
 def key_of(example: Example, seed: int) -> str:
     """Return the key of an example, random and the same for the same texts: of one text that of a document."""
-    text = words_of(example)
-    texts = [text] if example[1] is None else [text, example[1]]
-    normalised = "\n".join(" ".join(one.split()) for one in texts)
+    normalised = "\n".join(" ".join(text.split()) for text in example[:2] if text is not None)
     return hashlib.sha256(f"{seed}\0{normalised}".encode()).hexdigest()[:32]
-
-
-def words_of(example: Example) -> str:
-    """Return the text of an example, also where it is a list of words."""
-    return example[0] if isinstance(example[0], str) else " ".join(example[0])
 
 
 def labels_of(where: str, splits: Mapping[str, list[Example]], predict: str) -> list[str]:
@@ -174,10 +153,7 @@ def labels_of(where: str, splits: Mapping[str, list[Example]], predict: str) -> 
     """
     if predict == NUMBER:
         return []
-    found = {
-        split: {label for *_, labels in examples for label in ([labels] if predict == CLASS else labels)}
-        for split, examples in splits.items()
-    }
+    found = {split: {label for *_, label in examples} for split, examples in splits.items()}
     known = sorted(found["train"], key=lambda label: (not integral(label), int(label) if integral(label) else 0, label))
     if len(known) < 2:
         raise UserError(f"{where}: all training examples have the label {known[0]}; allowed: two labels or more.")
@@ -195,7 +171,7 @@ def integral(label: str) -> bool:
     return label.removeprefix("-").isdecimal()
 
 
-LABELS = {CLASS: pa.int32(), NUMBER: pa.float64(), TOKEN_CLASSES: pa.list_(pa.int32())}
+LABELS = {CLASS: pa.int32(), NUMBER: pa.float64()}
 
 
 def write_split(path: str, examples: Sequence[Example], labels: Sequence[str], predict: str) -> None:
@@ -204,16 +180,12 @@ def write_split(path: str, examples: Sequence[Example], labels: Sequence[str], p
     given = [label for *_, label in examples]
     if predict == CLASS:
         given = [places[label] for label in given]
-    elif predict == TOKEN_CLASSES:
-        given = [[places[label] for label in row] for row in given]
     columns: dict[str, pa.Array] = {
         "item": pa.array([f"{number:06d}" for number in range(len(examples))]),
-        "text": pa.array(map(words_of, examples)),
+        "text": pa.array([text for text, *_ in examples]),
     }
     if any(second is not None for _, second, _ in examples):
         columns["text_pair"] = pa.array([second for _, second, _ in examples])
-    if predict == TOKEN_CLASSES:
-        columns["words"] = pa.array([words for words, *_ in examples], pa.list_(pa.string()))
     columns["label"] = pa.array(given, LABELS[predict])
     with atomic_write(path) as partial:
         pq.write_table(pa.table(columns), partial, compression="zstd", write_statistics=False)

@@ -13,11 +13,12 @@ from typing import Any, Protocol
 
 from tpulm.config import finished_models
 from tpulm.config.finished_models import Folders, folders_of
-from tpulm.config.task_chains import PATH, PRETRAINED
+from tpulm.config.task_chains import PATH
 from tpulm.core.errors import UserError
 from tpulm.core.files import read_json
 from tpulm.specs.artifacts import CHECKPOINT_FILES
 from tpulm.specs.causal_families import vocabulary_in, vocabulary_of
+from tpulm.specs.label_heads import PRETRAINED
 from tpulm.specs.masked_sizes import KINDS, opens
 
 Prompt = str | list  # a text; two texts; or the messages of a conversation
@@ -97,7 +98,8 @@ def choices(asked: list[str], configfile: list[Path] | None, results: Path | Non
             stage, name = finished_models.chosen(run, there, place)
             if step is None:
                 model = of_model(stage, folders_of(stage, name, place, config), shared)
-                found.add(place, config, {f"{stage}/{name}": model} | of_tasks(place, stage, name))
+                tasks = of_tasks(place, name) if stage == "mlm" else {}
+                found.add(place, config, {f"{stage}/{name}": model} | tasks)
             else:
                 checkpoint = of_checkpoint(place, stage, name, step, config)
                 found.add(place, config, {f"{stage}/{name}/{step}": checkpoint})
@@ -187,27 +189,26 @@ def kinds_of(chat: Path | None) -> tuple[str, ...]:
     return ("causal", "chat") if chat else ("causal",)
 
 
-def of_tasks(place: Path, stage: str, name: str) -> dict[str, Choice]:
-    """Return by name the models of tasks that were made of a finished model: the first of those that were scored."""
+def of_tasks(place: Path, name: str) -> dict[str, Choice]:
+    """Return by name the models of tasks that were made of a masked model: the first of those that were scored."""
     import pyarrow.parquet as pq
 
     found = {}
-    folder = place / stage / name / ("preset" if stage == "base" else "model")
-    for chains in sorted((place / PATH).glob(f"*/{stage}/{name}/chains.csv")):
+    for chains in sorted((place / PATH).glob(f"*/mlm/{name}/chains.csv")):
         with open(chains, encoding="utf-8") as file:
             scored = [row for row in csv.DictReader(file) if row["weights"] == PRETRAINED and row["selected"] == "True"]
         chain = chains.parent / f"{PRETRAINED}-rate-{float(scored[0]['rate']):g}-seed-{scored[0]['seed']}"
         steps = finished_models.complete_steps(chain)
-        if not steps or not (folder / "config.json").is_file():  # adapters are merged for tasks alone
+        if not steps:
             continue
         best = chain / "checkpoints" / f"{steps[-1]:08d}" / CHECKPOINT_FILES["best"]
         task = chains.parents[2]
         file = pq.ParquetFile(task / "test.parquet")
         columns = [name for name in ("text", "text_pair") if name in file.schema_arrow.names]
         examples = [list(row.values()) for row in next(file.iter_batches(EXAMPLES, columns=columns)).to_pylist()]
-        found[f"{task.name}: {stage}/{name}"] = Choice(
+        found[f"{task.name}: mlm/{name}"] = Choice(
             ("labels",),
-            partial(labels, folder, task, best, len(columns)),
+            partial(labels, place / "mlm" / name / "model", task, best, len(columns)),
             texts=len(columns),
             examples=examples,
         )

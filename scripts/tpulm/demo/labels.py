@@ -13,7 +13,7 @@ from tpulm.demo.choice import Prompt, Settings, Tell
 from tpulm.models.causal import assign
 from tpulm.models.task_models import build_task_model
 from tpulm.specs.artifacts import CHECKPOINT_FILES
-from tpulm.specs.label_heads import CLASS, TOKEN_CLASSES
+from tpulm.specs.label_heads import NUMBER
 from tpulm.training.jax_run import distributed
 from tpulm.training.task_run import encoder, task_step
 
@@ -38,28 +38,17 @@ class Labels:
         self.encode, self.labels, self.predict = encoder(folder, recipe), described["labels"], recipe["predict"]
 
     def answer(self, prompt: Prompt, settings: Settings, tell: Tell) -> None:
-        """Tell the likeliest labels of one text, or two, with their probabilities, or of each word; or a number."""
+        """Tell the likeliest labels of one text, or two, with their probabilities; or a number."""
         texts = [prompt] if isinstance(prompt, str) else prompt
         if len(texts) != self.texts or not all(isinstance(text, str) and text.strip() for text in texts):
             raise UserError(f"this task takes {'one text' if self.texts == 1 else 'two texts'}.")
-        columns: dict[str, list] = {name: [text] for name, text in zip(("text", "text_pair"), texts, strict=False)}
-        if self.predict == TOKEN_CLASSES:
-            words = texts[0].split()
-            columns = {"text": [" ".join(words)], "words": [words], "label": [[0] * len(words)]}
-        arrays = self.encode(columns | {"label": columns.get("label", [0])})
+        columns = {name: [text] for name, text in zip(("text", "text_pair"), texts, strict=False)}
+        arrays = self.encode(columns | {"label": [0]})
         inputs = {"token_ids": arrays["input_ids"], "padding_mask": arrays["attention_mask"]}
         logits = self.model(inputs, training=False)[0]
-        if self.predict not in (CLASS, TOKEN_CLASSES):
+        if self.predict == NUMBER:
             tell({"number": float(logits[0])})
             return
         shares = np.asarray(jax.nn.softmax(logits))
-        if self.predict == CLASS:
-            tell({"labels": self.ranked(shares)})
-            return
-        first = {int(word): place for place, word in enumerate(arrays["words"][0]) if arrays["weights"][0, place]}
-        tell({"words": [[word, self.ranked(shares[first[n]]) if n in first else []] for n, word in enumerate(words)]})
-
-    def ranked(self, shares: np.ndarray) -> list[tuple[str, float]]:
-        """Return the likeliest labels with their probabilities."""
         order = np.argsort(-shares, kind="stable")[:LIKELIEST]
-        return [(str(self.labels[number]), float(shares[number])) for number in order]
+        tell({"labels": [(str(self.labels[number]), float(shares[number])) for number in order]})

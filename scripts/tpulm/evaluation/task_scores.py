@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,11 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from threadpoolctl import threadpool_limits
 
-from tpulm.config.task_chains import PRETRAINED, RANDOM
 from tpulm.core.random_streams import generator
 from tpulm.core.scores import Score
 from tpulm.evaluation import intervals
 from tpulm.evaluation.overlap import count_in_training
-from tpulm.specs.label_heads import NUMBER, TOKEN_CLASSES
+from tpulm.specs.label_heads import NUMBER, PRETRAINED, RANDOM
 
 Columns = Mapping[str, list]
 WORDS = r"(?u)\b\w+\b|[^\w\s]"  # what is counted: words and marks
@@ -33,29 +31,16 @@ def majority(train: Columns, held_out: Columns, predict: str) -> list:
     """Return the most frequent label of training for each example, the lowest of several; or the mean number."""
     if predict == NUMBER:
         return [float(np.mean(train["label"]))] * len(held_out["label"])
-    labels = chain.from_iterable(train["label"]) if predict == TOKEN_CLASSES else train["label"]
-    best = min(Counter(labels).items(), key=lambda pair: (-pair[1], pair[0]))[0]
-    if predict == TOKEN_CLASSES:
-        return [[best] * len(words) for words in held_out["words"]]
+    best = min(Counter(train["label"]).items(), key=lambda pair: (-pair[1], pair[0]))[0]
     return [best] * len(held_out["label"])
 
 
 def bag_of_words(train: Columns, held_out: Columns, predict: str) -> list:
     """Return what a linear model of the counts of words predicts: logistic regression, or ridge regression for numbers.
 
-    Of two texts, each has counts of its own. Where words have labels, a word is all that the model sees.
+    Of two texts, each has counts of its own.
     """
-    if predict == TOKEN_CLASSES:
-        counts = [len(words) for words in held_out["words"]]
-        known, asked = ({"text": list(chain.from_iterable(columns["words"]))} for columns in (train, held_out))
-        known["label"] = list(chain.from_iterable(train["label"]))
-        found = iter(linear(known, asked, LogisticRegression(max_iter=ITERATIONS)))
-        return [[next(found) for _ in range(count)] for count in counts]
-    return linear(train, held_out, Ridge() if predict == NUMBER else LogisticRegression(max_iter=ITERATIONS))
-
-
-def linear(train: Columns, held_out: Columns, model: Any) -> list:
-    """Return what a linear model that is fitted to training predicts."""
+    model: Any = Ridge() if predict == NUMBER else LogisticRegression(max_iter=ITERATIONS)
     features = []
     for name in ("text", "text_pair"):
         if name in train:
@@ -132,24 +117,17 @@ def metrics_of(labels: int) -> Mapping[str, Metric]:
     }
 
 
-def interval(
-    metric: Metric, labels: np.ndarray, predictions: Sequence[np.ndarray], groups: np.ndarray
-) -> tuple[float, float]:
+def interval(metric: Metric, labels: np.ndarray, predictions: Sequence[np.ndarray]) -> tuple[float, float]:
     """Return the 95 % interval of the mean of a metric over seeds: percentiles of a bootstrap over examples.
 
-    labels       float64 [items]; predictions  of each seed, the same shape
-    groups       int64 [items]: items of one example, such as its words, are drawn together
+    labels  float64 [examples]; predictions  of each seed, the same shape
 
     Efron and Tibshirani 1993, chapter 13. It says nothing of the spread over seeds, which stands beside it.
     """
-    count = int(groups.max()) + 1
-    order = np.argsort(groups, kind="stable")
-    starts = np.searchsorted(groups[order], np.arange(count + 1))
+    count = len(labels)
     random, found = generator(BOOTSTRAP, count), []
-    alone = len(labels) == count
     for _ in range(intervals.RESAMPLES):
-        drawn = random.integers(0, count, count)
-        rows = order[drawn] if alone else np.concatenate([order[starts[one] : starts[one + 1]] for one in drawn])
+        rows = random.integers(0, count, count)
         found.append(np.mean([metric(labels[rows], one[rows]) for one in predictions]))
     low, high = np.percentile(found, intervals.LIMITS)
     return float(low), float(high)
@@ -202,22 +180,16 @@ def scores_of(
     chains = measured(predictions, recipe["metrics"], labels)
     selected = chains.loc[chains["selected"], ["weights", "rate", "seed"]]
     test = predictions[predictions["split"] == "test"].merge(selected)
-    known = baselines[baselines["item"].isin(set(test["item"]))]  # of a word that is cut off, nobody predicts the label
     also = " (development set, which also selects)" if recipe["selected_on_test"] else ""
     scores, values = [], []
     for metric in recipe["metrics"]:
-        score, right = score_of(metric, f"{recipe['title']}{also}", test, known, recipe["predict"], labels)
-        scores.append(replace(score, in_training_text=count_in_training(examples_of(right["item"]), in_training)))
+        score, right = score_of(metric, f"{recipe['title']}{also}", test, baselines, recipe["predict"], labels)
+        scores.append(replace(score, in_training_text=count_in_training(right["item"], in_training)))
         if metric == "accuracy":
             values.append(right.assign(score=score.name))
     columns = ["score", "item", "value"]
     by_item = pd.concat(values)[columns] if values else pd.DataFrame(columns=columns).astype({"value": float})
     return scores, by_item, chains
-
-
-def examples_of(items: pd.Series) -> pd.Series:
-    """Return the example of each item: itself, or the one that a word is in."""
-    return items.str.split(":").str[0]
 
 
 def score_of(
@@ -240,7 +212,7 @@ def score_of(
     pretrained = of_seeds(PRETRAINED)
     items, truth = pretrained[0]["item"], pretrained[0]["label"].to_numpy()
     predicted = [own["prediction"].to_numpy() for own in pretrained]
-    low, high = interval(function, truth, predicted, np.unique(examples_of(items), return_inverse=True)[1])
+    low, high = interval(function, truth, predicted)
     beside = {name: measure(own) for name, own in baselines.groupby("baseline", sort=False)}
     random = of_seeds(RANDOM)
     if random:

@@ -15,7 +15,6 @@ from tpulm.models.attention import Kernel, attention_of, fuse
 from tpulm.models.causal import (
     assign,
     backbone_class,
-    build_as_preset,
     build_causal,
     draw_causal_weights,
     load_int8,
@@ -56,19 +55,14 @@ def distribute(spec: ModelSpec, devices: list | None = None) -> sharding.Sharded
     return sharding.set_up(family, list(spec.mesh), spec.where, devices, spec.layout)
 
 
-def build_model(spec: ModelSpec, distribution: sharding.Sharded, weights: bool = True) -> keras.Model:
+def build_model(spec: ModelSpec, distribution: sharding.Sharded) -> keras.Model:
     """Return the model of a run, its trainable variables settled; the weights are the preset's, or drawn by its seed.
-
-    weights  whether those of a preset are loaded: else they are drawn, too
 
     Raises UserError when a variable is not sharded as the layout map says.
     """
     keras.utils.set_random_seed(spec.seed)
     source = spec.source
-    if not isinstance(source, Preset):
-        model = construct(source, spec)
-    else:
-        model = load(source.name, spec) if weights else build_as_preset(source.name, spec.seed)
+    model = load(source.name, spec) if isinstance(source, Preset) else construct(source, spec)
     if isinstance(source, MaskedArchitecture):
         MODULES[source.name].draw_weights(model, source.sizes["initializer_range"], spec.seed)
     elif isinstance(source, CausalArchitecture):

@@ -56,15 +56,6 @@ def rebuilt(model: keras.Model, dtype: keras.dtype_policies.DTypePolicy) -> kera
     return plain_attention(type(model)(backbone=backbone, preprocessor=model.preprocessor, compile=False))
 
 
-def build_as_preset(preset: str | Path, seed: int) -> keras.Model:
-    """Return the causal language model of a preset folder with weights drawn by a seed, without its preprocessor."""
-    family: Any = backbone_class(preset)
-    config = read_json(Path(preset) / "config.json")["config"]
-    backbone = family.from_config(config | {"dtype": keras.config.dtype_policy()})
-    draw_causal_weights(backbone, seed)
-    return plain_attention(task_of(family)(backbone=backbone, preprocessor=None, compile=False))
-
-
 def make_preprocessor(architecture: str, vocabulary: Path, sequence_length: int) -> keras.layers.Layer:
     """Return the preprocessor of an architecture of `tpulm.specs.causal_families`.
 

@@ -6,7 +6,6 @@ Needs tpulm.training.runtime.start first.
 import math
 from collections.abc import Iterator
 
-from tpulm.config.task_chains import FIXED
 from tpulm.core.accelerators import GIB, Topology
 from tpulm.core.errors import UserError
 from tpulm.planning.cost_model import measure
@@ -59,7 +58,7 @@ def alternatives(stage: str, recipe: dict, slice_: Topology, where: str) -> list
     found = []
     for key, value in single:
         try:
-            check_mesh(where, FIXED | recipe | {key: value})
+            check_mesh(where, recipe | {key: value})
             made = measure(TrainingStep.of(stage, where, recipe | {key: value}), slice_)
         except UserError:  # such as a batch that cannot be cut into so many parts on this mesh
             continue
@@ -80,7 +79,7 @@ def advice(stage: str, recipe: dict, slice_: Topology, where: str, usable: int, 
     found: list[str] = []
     for words, changed in variants(recipe, stage, slice_.devices):
         try:
-            check_mesh(where, FIXED | changed)
+            check_mesh(where, changed)
             made = measure(TrainingStep.of(stage, where, changed), slice_, usable)
         except UserError:
             continue

@@ -1,4 +1,4 @@
-"""Heads for labels of models on tasks: what they predict, and what the config.json of a masked model says of them."""
+"""Heads for labels of masked models on tasks: what they predict, and what the config.json of the model says of them."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -6,7 +6,9 @@ from typing import Any, Self
 
 from tpulm.specs.masked_sizes import ATTENTION_DROPOUT, EPSILON, KINDS, TYPES, config_recipe
 
-CLASS, NUMBER, TOKEN_CLASSES = "class", "number", "token-classes"
+CLASS, NUMBER = "class", "number"
+# Whose weights a model on a task starts from: the model's, or random ones, as a baseline.
+PRETRAINED, RANDOM = "pretrained", "random"
 # What models on JAX do not have of their own, but may be opened with.
 EITHER = (EPSILON, TYPES)
 # What transformers' RobertaConfig has where a run on TensorFlow says nothing, and JAX has otherwise.
@@ -15,13 +17,12 @@ OF_TRANSFORMERS: dict[str, Any] = {EPSILON: 1e-12, ATTENTION_DROPOUT: 0.1}
 
 @dataclass(frozen=True)
 class LabelHead:
-    """A head for labels on a model.
+    """A head for labels on a masked model.
 
-    predict   CLASS, NUMBER or TOKEN_CLASSES
+    predict   CLASS or NUMBER
     outputs   labels, or 1 for a number
-    dropout   of what the layers of a masked model's head read; None for that of its hidden states, or of ModernBERT
-              none
-    pooling   which hidden states a ModernBERT's head reads, see `tpulm.models.task_models.Head`
+    dropout   of what the layers of the head read; None for that of the hidden states, or of ModernBERT none
+    pooling   which hidden states a ModernBERT's head reads, see `tpulm.models.task_models.ModernBertHead`
     epsilon   of the normalizations of its masked model; None for the built-in one
     """
 
@@ -33,8 +34,8 @@ class LabelHead:
 
     @classmethod
     def of(cls, recipe: Mapping) -> Self:
-        """Return the head of a recipe: predict, outputs, and of a masked model head, see `masked_model`."""
-        return cls(recipe["predict"], recipe["outputs"], **recipe.get("head", {}))
+        """Return the head of a recipe: predict, outputs, and head, see `masked_model`."""
+        return cls(recipe["predict"], recipe["outputs"], **recipe["head"])
 
 
 def outputs_of(predict: str, labels: Collection) -> int:

@@ -49,15 +49,13 @@ def causal_arrays(sequence_length: int, packing: str, responses: bool = False) -
     return arrays | {name: (shape, "int32") for name, there in more.items() if there}
 
 
-def labelled_arrays(sequence_length: int, of_words: bool, of_numbers: bool) -> Arrays:
+def labelled_arrays(sequence_length: int, of_numbers: bool) -> Arrays:
     """Return the arrays of an example of a task, as tpulm.records.labelled_batches makes them.
 
-    of_words   whether each token may have a label, not the example; of_numbers  whether its label is a number
+    of_numbers  whether its label is a number
     """
-    tokens: tuple[int, ...] = (sequence_length,)
-    labels = tokens if of_words else ()
     return {
-        **{name: (tokens, "int32") for name in ("input_ids", "attention_mask")},
-        "labels": (labels, "float32" if of_numbers else "int32"),
-        "weights": (labels, "float32"),
+        **{name: ((sequence_length,), "int32") for name in ("input_ids", "attention_mask")},
+        "labels": ((), "float32" if of_numbers else "int32"),
+        "weights": ((), "float32"),
     }

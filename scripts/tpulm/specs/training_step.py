@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from tpulm.core.errors import UserError
 from tpulm.specs.causal_families import constructor
-from tpulm.specs.label_heads import NUMBER, TOKEN_CLASSES, LabelHead
+from tpulm.specs.label_heads import NUMBER, LabelHead
 from tpulm.specs.masked_sizes import EPSILON, sizes_of
 from tpulm.specs.record_arrays import Arrays, causal_arrays, labelled_arrays, masked_arrays, predictions_per_record
 
@@ -205,11 +205,10 @@ class TrainingStep:
     def of(cls, stage: str, where: str, recipe: Mapping, **known: Any) -> Self:
         """Return the training step of a recipe as a rule passes it in its params: a segment's or a plan's.
 
-        stage  of the model; of a model on a task, mlm where it is masked, else base
+        stage  of the model
         known  what the recipe leaves to the inputs of a job, by the names that a plan's recipe has for it:
                sequence_length, packing and vocabulary (size, pad) of an mlm run, vocab_size of a base model, and the
-               base of a finetuning run, {"preset": folder}; on a task, outputs, and what `masked_model` returns, or
-               preset
+               base of a finetuning run, {"preset": folder}; on a task, outputs, and what `masked_model` returns
 
         Raises UserError, see `ModelSpec.of`.
         """
@@ -248,8 +247,7 @@ class TrainingStep:
     def record_arrays(self) -> Arrays:
         """Shape and dtype of each array of a record; those of a batch have `batch_size` in front."""
         if self.head:
-            predict = self.head.predict
-            return labelled_arrays(self.sequence_length, predict == TOKEN_CLASSES, predict == NUMBER)
+            return labelled_arrays(self.sequence_length, self.head.predict == NUMBER)
         if self.masking is None:
             return causal_arrays(self.sequence_length, self.packing, self.responses)
         return masked_arrays(self.sequence_length, self.masking["mlm_probability"], self.packing)
@@ -281,7 +279,7 @@ MOST_HOST_DEVICES = 512
 def check_mesh(where: str, recipe: dict) -> None:
     """Check a run's mesh, batch and steps per execution against each other. Raises UserError, naming the key `where`.
 
-    recipe  mesh, host_device_count, batch_size, microbatches, checkpoint_every, steps_per_execution, resources
+    recipe  mesh, host_device_count, batch_size, checkpoint_every, resources; microbatches and steps_per_execution, or 1
     """
     mesh, devices = recipe["mesh"], recipe["host_device_count"]
     if any(size < 1 and size != -1 for size in mesh) or mesh == [-1, -1]:
@@ -293,11 +291,12 @@ def check_mesh(where: str, recipe: dict) -> None:
     if devices % hosts:
         raise UserError(f"{where}.resources.hosts is {hosts}; allowed: a divisor of host_device_count, {devices}.")
     batch_axis = devices // known if mesh[0] == -1 else mesh[0]
-    check_batch_size(where, recipe["batch_size"], batch_axis, recipe["microbatches"])
-    if recipe["checkpoint_every"] % recipe["steps_per_execution"]:
+    check_batch_size(where, recipe["batch_size"], batch_axis, recipe.get("microbatches", 1))
+    at_once = recipe.get("steps_per_execution", 1)
+    if recipe["checkpoint_every"] % at_once:
         raise UserError(
             f"{where}.checkpoint_every is {recipe['checkpoint_every']}; "
-            f"allowed: a multiple of steps_per_execution, {recipe['steps_per_execution']}."
+            f"allowed: a multiple of steps_per_execution, {at_once}."
         )
 
 

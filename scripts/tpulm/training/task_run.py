@@ -14,20 +14,13 @@ from tpulm.models.causal import assign
 from tpulm.models.optimizers import make_optimizer
 from tpulm.models.sharding import Sharded, batch_sharding, replicated_sharding
 from tpulm.models.task_models import TaskModel, build_task_model
-from tpulm.records.labelled_batches import Arrays, encode, encode_causal
+from tpulm.records.labelled_batches import Arrays, encode
 from tpulm.specs.label_heads import masked_model, outputs_of
 from tpulm.specs.training_step import TrainingStep
-from tpulm.tokenization.causal import load_tokenizer
 from tpulm.tokenization.folder import load, special_ids
 from tpulm.training.device_batches import on_devices
 from tpulm.training.jax_run import JaxRun, distributed, finished
 from tpulm.training.train_step import labelling
-
-
-def folder_of(inputs: Mapping) -> Path:
-    """Return the folder of the model that a job names: input base, a preset, or input model, files of transformers."""
-    base = inputs.get("base")
-    return Path(base[0]) if base else Path(inputs["model"][0]).parent
 
 
 def encoder(folder: Path, recipe: Mapping) -> Callable[[Mapping[str, list]], Arrays]:
@@ -35,33 +28,22 @@ def encoder(folder: Path, recipe: Mapping) -> Callable[[Mapping[str, list]], Arr
 
     recipe  predict, sequence_length
     """
-    predict, length = recipe["predict"], recipe["sequence_length"]
-    if is_preset(folder):
-        return partial(encode_causal, load_tokenizer(str(folder), lambda: None), predict=predict, length=length)
     tokenizer = load(folder / "tokenizer.json")
     pad = special_ids(tokenizer, folder / "special_tokens_map.json")["pad"]
-    return partial(encode, tokenizer, predict=predict, length=length, pad=pad)
-
-
-def is_preset(folder: Path) -> bool:
-    """Return whether a folder is a preset of keras-hub, a causal model; else it is a masked model of transformers."""
-    return "registered_name" in read_json(folder / "config.json")
+    return partial(encode, tokenizer, predict=recipe["predict"], length=recipe["sequence_length"], pad=pad)
 
 
 def task_step(recipe: Mapping, folder: Path, described: Mapping) -> TrainingStep:
-    """Return the training step of a task's recipe and the model in a folder.
+    """Return the training step of a task's recipe and the masked model in a folder.
 
     recipe     of a segment, see `tpulm.config.task_chains.TaskChain.segment`
     described  of the task: its labels
 
     Raises UserError for a model that JAX cannot open.
     """
-    if is_preset(folder):
-        stage, known = "base", {"preset": folder}
-    else:
-        stage, known = "mlm", masked_model(read_json(folder / "config.json"))
+    known = masked_model(read_json(folder / "config.json"))
     outputs = outputs_of(recipe["predict"], described["labels"])
-    return TrainingStep.of(stage, recipe["key"], recipe, outputs=outputs, **known)
+    return TrainingStep.of("mlm", recipe["key"], recipe, outputs=outputs, **known)
 
 
 def build_task_run(step: TrainingStep, folder: Path, weights: bool) -> JaxRun:
@@ -104,8 +86,8 @@ def check_predictions(predictions: np.ndarray, where: str, best: str, split: str
 def make_predictor(model: TaskModel, distribution: Sharded) -> Callable[[list, Mapping[str, np.ndarray]], np.ndarray]:
     """Return a function of values of the trainable variables and a batch: what the model predicts.
 
-    It returns float32 indices of labels, of the shape of the batch's labels, or numbers; nan where the model's outputs
-    are not finite, of which the largest says nothing. Compiled once.
+    It returns float32 [records]: indices of labels, or numbers; nan where the model's outputs are not finite, of which
+    the largest says nothing. Compiled once.
     """
     sharding, replicas = batch_sharding(distribution), distribution.num_model_replicas
 

@@ -48,8 +48,7 @@ def masked_lm(batch: dict) -> tuple:
 def labelling(batch: dict) -> tuple:
     """Return inputs, labels and weights of a model with a head for labels, for a batch of records.labelled_batches.
 
-    labels   int32, or float32 for numbers, [records], or [records, tokens] where words have labels; weights  float32 of
-             that shape, 0 where nothing is to be predicted
+    labels   int32, or float32 for numbers, [records]; weights  float32 [records], 0 where nothing is predicted
     """
     inputs = {"token_ids": batch["input_ids"], "padding_mask": batch["attention_mask"]}
     return inputs, batch["labels"], batch["weights"]

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tpulm.config.evaluations import checkpoints_named
-from tpulm.config.exported_models import Model
 from tpulm.config.runs import Run, checkpoint_period, runs_of
-from tpulm.config.task_chains import TaskChain
 from tpulm.config.tasks import Task, labelled_tasks
 from tpulm.core import bucket
 from tpulm.core.accelerators import is_tpu, topology
@@ -22,10 +20,12 @@ class Planned:
 
     name     its folder below results/plan/: STAGE/RUN, or tasks/TASK/ and the path of the model
     chains   what trains with the planned step, each a run of its own: the run alone, or all chains of a model on a task
+    task     the task; None for a run
     """
 
     name: str
     chains: list[Run]
+    task: str | None = None
 
     @property
     def run(self) -> Run:
@@ -33,44 +33,25 @@ class Planned:
         return self.chains[0]
 
     @property
-    def key(self) -> str:
-        """How the config names it; of a model on a task, also the model."""
-        return f"{self.run.key}, {Model(self.run.model_run).path}" if isinstance(self.run, TaskChain) else self.run.key
-
-    @property
-    def task(self) -> str | None:
-        """The task; None for a run."""
-        return self.run.task if isinstance(self.run, TaskChain) else None
-
-    @property
     def recipe(self) -> dict:
         """What the plan takes of them, see `Run.plan`; of a task, also how many chains there are."""
         return self.run.plan() | ({"chains": len(self.chains)} if self.task else {})
 
-    @property
-    def described(self) -> list[str]:
-        """The config.json of the model that it starts from, where that says what the config does not."""
-        if isinstance(self.run, TaskChain):
-            return self.run.described
-        return self.run.init_files[:1] if self.run.backend == "jax" else []
-
 
 def planned_of(config: Mapping) -> dict[str, Planned]:
     """Return what is planned of a completed config, by name."""
-    runs = runs_of(config)
-    found = [Planned(f"{run.stage}/{run.name}", [run]) for run in runs]
-    trained = {Model(run).path for run in runs}
+    found = [Planned(run.path, [run]) for run in runs_of(config)]
     found += [
-        Planned(f"tasks/{task.name}/{path}", chains_on(task, model, path in trained))
+        Planned(f"tasks/{task.name}/{model.path}", chains_on(task, model), task.name)
         for task in labelled_tasks(config)
-        for path, model in {Model(run).path: run for run in task.models}.items()
+        for model in task.models
     ]
     return {planned.name: planned for planned in found}
 
 
-def chains_on(task: Task, model: Run, trained: bool) -> list[Run]:
+def chains_on(task: Task, model: Run) -> list[Run]:
     """Return the chains of a model on a task, with those of its checkpoints where it is trained here."""
-    steps = checkpoints_named(task.recipe["checkpoints"], model) if trained else []
+    steps = [] if "pretrained" in model.recipe else checkpoints_named(task.recipe["checkpoints"], model)
     chains = [chain for at in (None, *steps) for chain in task.chains(model, at)]
     return list({chain.folder: chain for chain in chains}.values())
 

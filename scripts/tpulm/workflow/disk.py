@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tpulm.config.exported_models import asked_of
+from tpulm.config.exported_models import masked_models
 from tpulm.config.model_sizes import (
     FLOAT32,
     STORED,
@@ -74,8 +74,7 @@ def needs_of(jobs: Iterable[Any], runs: Iterable[Run], config: Mapping, planned:
         ((planned["checkpoints"] * planned["checkpoint_bytes"], assumed(run)) for planned, run in on_tasks),
     )
     saved = {path: (size, assumed(run)) for run in by_path.values() for path, size in models(run).items()}
-    masked, _ = asked_of(config, {run.name: run for run in by_path.values() if run.stage == "mlm"})
-    for run in masked.values():
+    for run in masked_models(config).values():
         if run.origin:
             copy = f"<results>/{run.fetched}/model.safetensors"
             saved[copy] = FLOAT32 * model_size(run).parameters, assumed(run)
