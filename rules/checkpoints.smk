@@ -31,8 +31,6 @@ use rule export_base as export_base_at_step with:
         "<logs>/evaluation/base/{run}/{step}-export.log",
 
 
-
-
 rule plot_checkpoints:
     """Plot the scores of a run's checkpoints against the number of training tokens."""
     input:
